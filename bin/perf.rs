@@ -135,7 +135,7 @@ fn print(report: &PerfReport) -> Result<()> {
 
 /// Tells the machine's description what the slices have seen of its cores.
 pub(crate) fn note_siblings(report: &mut PerfReport) {
-    let shares: Vec<f64> = report.rows.iter().filter_map(|row| row.sibling_slices).collect();
+    let shares: Vec<f64> = report.rows.iter().filter_map(|row| row.cores.sibling_slices).collect();
     if !shares.is_empty() {
         report.machine.saw_siblings(shares.iter().sum::<f64>() / shares.len() as f64);
     }

@@ -10,7 +10,7 @@ use shmccl::{Communicator, Rank, Result};
 
 use super::clock::now_ns;
 use super::links::{
-    Arrival, CopyFlagLink, FlagEnd, MessageEnd, MessageLink, PacketLink, PutLink, RawPacketLink,
+    CopyFlagLink, FlagEnd, MessageEnd, MessageLink, MessageRead, PacketLink, PutLink, RawPacketLink,
 };
 use super::plan::PerfPlan;
 use super::sync::RankPair;
@@ -304,18 +304,18 @@ impl Payload {
     /// A stamp is not counted. Of a stamped message it also returns when the last byte had been read,
     /// before any was compared.
     #[inline]
-    pub(crate) fn read(&self, seq: u64, stamped: bool) -> Arrival {
+    pub(crate) fn read(&self, seq: u64, stamped: bool) -> MessageRead {
         if self.span.len() == 8 {
             let word: u64 = self.span.read(0).expect("in range");
             let wrong = u64::from(self.check && word != pattern(seq, 0));
-            return Arrival { first: word, read_at: 0, wrong };
+            return MessageRead { first: word, read_at: 0, wrong };
         }
         self.read_long(seq, stamped).expect("in range")
     }
 
-    fn read_long(&self, seq: u64, stamped: bool) -> Result<Arrival> {
+    fn read_long(&self, seq: u64, stamped: bool) -> Result<MessageRead> {
         let [found, expected] = &mut *self.parts.borrow_mut();
-        let mut received = Arrival::default();
+        let mut received = MessageRead::default();
         if stamped {
             for (start, len) in chunks(self.span.len()) {
                 self.span.copy_out(start, &mut bytemuck::cast_slice_mut(found)[..len])?;

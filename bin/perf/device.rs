@@ -249,7 +249,7 @@ impl TestBench<'_> {
         let measured = self.interleave(sync, &mut [limit], &[])?;
         self.report(buffers.leads(), &measured, bytes, "", |row| {
             row.variant = Some(name.to_owned());
-            row.limit = None;
+            row.limit.name = None;
             if let Some(len) = bytes {
                 row.set_bandwidth(len);
             } else {

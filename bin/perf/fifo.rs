@@ -120,7 +120,7 @@ fn measure_one(setup: Setup, cores: FifoCores, effort: Effort, patience: Duratio
     let mut row = row_of(Test::FifoRate, None, 1, &comparison, "raw two-word ring");
     row.iterations = pushed;
     row.variant = Some(setup.to_string());
-    row.per_s = row.p50_ns.map(|ns| 1e9 / ns);
+    row.set_rate();
     row.wrong = Some(wrong);
     Ok(row)
 }

@@ -211,7 +211,7 @@ pub(crate) struct Rules {
 #[derive(Debug)]
 pub(crate) struct Interleaved {
     /// Rounds, on the rank that leads.
-    rounds: Vec<Round>,
+    rounds: Vec<SliceRound>,
     /// Operations that a sample of each contender is the mean of.
     per_sample: Vec<u64>,
     /// Operations that were timed, of the test that did fewest.
@@ -220,7 +220,7 @@ pub(crate) struct Interleaved {
 
 /// One slice of every contender.
 #[derive(Debug)]
-struct Round {
+struct SliceRound {
     probe_ns: f64,
     samples: Vec<Vec<f64>>,
     cpu_ns: Vec<Option<f64>>,
@@ -234,7 +234,7 @@ impl Interleaved {
         limit: impl Fn(&[Vec<f64>]) -> Vec<f64>,
     ) -> Option<SliceComparison> {
         let mut slices = Slices::of_means(self.per_sample[test]);
-        for Round { probe_ns, samples, cpu_ns } in &self.rounds {
+        for SliceRound { probe_ns, samples, cpu_ns } in &self.rounds {
             slices.push_charged(*probe_ns, &samples[test], &limit(samples), cpu_ns[test]);
         }
         slices.compare()
@@ -308,7 +308,7 @@ pub(crate) fn take_turns(
         done += 1;
         if participants.leads() {
             let cpu_ns = contenders.iter().map(|contender| contender.cpu_ns()).collect();
-            run.rounds.push(Round { probe_ns, samples, cpu_ns });
+            run.rounds.push(SliceRound { probe_ns, samples, cpu_ns });
         }
     }
 }

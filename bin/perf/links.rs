@@ -24,12 +24,12 @@ pub(crate) trait PingPongEnd {
     fn send(&mut self, seq: u64) -> Result<()>;
 
     /// Waits for message number `seq` and reads all of it.
-    fn receive(&mut self, seq: u64) -> Result<Arrival>;
+    fn receive(&mut self, seq: u64) -> Result<MessageRead>;
 }
 
 /// What a receiver found.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Arrival {
+pub(crate) struct MessageRead {
     /// The first word, where there is one: the sender's stamp, if the message is stamped.
     pub(crate) first: u64,
     /// When the last byte of a stamped message had been read.
@@ -63,9 +63,9 @@ impl<L: MessageLink> PingPongEnd for SignalEnd<L> {
     }
 
     #[inline]
-    fn receive(&mut self, seq: u64) -> Result<Arrival> {
+    fn receive(&mut self, seq: u64) -> Result<MessageRead> {
         self.0.receive(seq)?;
-        Ok(Arrival::default())
+        Ok(MessageRead::default())
     }
 }
 
@@ -98,7 +98,7 @@ impl<L: MessageLink> PingPongEnd for MessageEnd<L> {
     }
 
     #[inline]
-    fn receive(&mut self, seq: u64) -> Result<Arrival> {
+    fn receive(&mut self, seq: u64) -> Result<MessageRead> {
         self.link.receive(seq)?;
         Ok(self.incoming.read(seq, self.stamped))
     }

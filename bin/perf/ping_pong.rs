@@ -8,7 +8,7 @@ use super::buffers::{PairBuffers, is_stamped};
 use super::clock::{Dither, now_ns, reading_ns};
 use super::device::{TestBench, lineup, with_channel};
 use super::interleave::{Contender, each_of, each_with_handoffs};
-use super::links::{Arrival, PingPongEnd, SignalEnd, SignalLink};
+use super::links::{MessageRead, PingPongEnd, SignalEnd, SignalLink};
 use super::proxy::YieldHandoff;
 use super::sync::PairSync;
 
@@ -100,13 +100,13 @@ impl<E: PingPongEnd> PingPong<E> {
         self.end.send(self.seq)
     }
 
-    fn receive(&mut self) -> shmccl::Result<Arrival> {
+    fn receive(&mut self) -> shmccl::Result<MessageRead> {
         let received = self.end.receive(self.seq)?;
         self.wrong += received.wrong;
         Ok(received)
     }
 
-    fn round_trip(&mut self) -> shmccl::Result<Arrival> {
+    fn round_trip(&mut self) -> shmccl::Result<MessageRead> {
         self.seq += 1;
         if self.leads {
             self.send()?;

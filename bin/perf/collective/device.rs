@@ -314,7 +314,7 @@ impl CollectiveBench<'_> {
         row.bytes = Some(bytes);
         row.wrong = self.is_checked(wanted).then_some(wrong);
         row.set_bandwidth(bytes);
-        let algbw = row.gb_per_s.unwrap_or(0.0);
+        let algbw = row.times.gb_per_s.unwrap_or(0.0);
         row.collective = Some(CollectiveFigures {
             algbw,
             busbw: algbw * bus_factor(self.operation, n_ranks),

@@ -72,7 +72,7 @@ struct EagerSlot {
 
 /// The letters of one turn of the ring.
 #[derive(Clone, Debug)]
-struct Turn {
+struct SlotTurn {
     /// What goes into which letter.
     sent: Vec<(Span, EagerSlot)>,
     /// What comes in which letter, and where it goes.
@@ -84,7 +84,7 @@ struct Turn {
 /// The part of one rank.
 #[derive(Debug)]
 pub(crate) struct EagerLimit {
-    turns: Vec<Turn>,
+    turns: Vec<SlotTurn>,
     /// What does not leave the rank.
     own: Vec<(Span, Span)>,
     /// Where sums go.
@@ -285,7 +285,7 @@ impl SlotMap<'_> {
     }
 
     /// The letters of one turn that this rank writes and reads.
-    fn turn(&self, turn: u64) -> Result<Turn> {
+    fn turn(&self, turn: u64) -> Result<SlotTurn> {
         let me = self.comm.rank().get();
         let mut blocks: Vec<BlockRead> = Vec::new();
         for taking in self.others().flat_map(|reader| self.takings(reader)) {
@@ -308,7 +308,7 @@ impl SlotMap<'_> {
         } else {
             Vec::new()
         };
-        Ok(Turn { sent: sent.collect::<Result<_>>()?, taken, summands })
+        Ok(SlotTurn { sent: sent.collect::<Result<_>>()?, taken, summands })
     }
 }
 

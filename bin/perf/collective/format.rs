@@ -105,13 +105,17 @@ impl Extras {
         let us = |ns: Option<f64>| ns.map_or_else(|| "N/A".to_owned(), |ns| time(ns).trim_start().to_owned());
         let mut cells = Vec::new();
         if self.percentiles {
-            let columns: [fn(&PerfRow) -> Option<f64>; 4] =
-                [|row| row.min_ns, |row| row.p50_ns, |row| row.p99_ns, |row| row.max_ns];
+            let columns: [fn(&PerfRow) -> Option<f64>; 4] = [
+                |row| row.times.min_ns,
+                |row| row.times.p50_ns,
+                |row| row.times.p99_ns,
+                |row| row.times.max_ns,
+            ];
             cells.extend(columns.map(|of| us(of(row))));
         }
         if self.bound {
-            cells.push(us(row.limit_p50_ns));
-            cells.push(row.ratio.map_or_else(|| "N/A".to_owned(), three_digits));
+            cells.push(us(row.limit.p50_ns));
+            cells.push(row.limit.ratio.map_or_else(|| "N/A".to_owned(), three_digits));
         }
         if self.heap {
             let figures = row.collective.as_ref();
@@ -143,7 +147,7 @@ pub(crate) fn row(apart: &PerfRow, in_place: &PerfRow, extras: Extras) -> String
 fn place(row: &PerfRow) -> String {
     let (algbw, busbw) = row.collective.as_ref().map_or((0.0, 0.0), |figures| (figures.algbw, figures.busbw));
     let wrong = row.wrong.map_or_else(|| "N/A".to_owned(), |wrong| general(wrong as f64));
-    format!("  {:>7}  {algbw:>6.2}  {busbw:>6.2}  {wrong:>5}", time(row.p50_ns.unwrap_or(0.0)))
+    format!("  {:>7}  {algbw:>6.2}  {busbw:>6.2}  {wrong:>5}", time(row.times.p50_ns.unwrap_or(0.0)))
 }
 
 /// What stands below the rows: how many have wrong data, and the mean bus bandwidth.
@@ -187,7 +191,7 @@ fn general(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::report::Memory;
+    use crate::perf::report::{Memory, RowLimit, RowTimes};
     use crate::perf::test::Test;
 
     const PLAIN: Extras = Extras { percentiles: false, bound: false, heap: false };
@@ -195,9 +199,8 @@ mod tests {
     fn measured(us: f64, wrong: Option<u64>) -> PerfRow {
         PerfRow {
             bytes: Some(1024),
-            p50_ns: Some(us * 1e3),
-            limit_p50_ns: Some(1e3),
-            ratio: Some(1.25),
+            times: RowTimes { p50_ns: Some(us * 1e3), ..RowTimes::default() },
+            limit: RowLimit { p50_ns: Some(1e3), ratio: Some(1.25), ..RowLimit::default() },
             wrong,
             collective: Some(CollectiveFigures {
                 algbw: 1.0,

@@ -130,12 +130,16 @@ fn limits(rows: &[PerfRow]) -> String {
             row.test.name().to_owned(),
             kind,
             place.to_owned(),
-            row.limit.clone().unwrap_or_default(),
+            row.limit.name.clone().unwrap_or_default(),
             or_dash(row.bytes, format_size),
-            or_dash(row.p50_ns, format_ns),
-            or_dash(row.limit_p50_ns, format_ns),
-            or_dash(row.ratio, three_digits),
-            format!("{}..{}", or_dash(row.ratio_p10, three_digits), or_dash(row.ratio_p90, three_digits)),
+            or_dash(row.times.p50_ns, format_ns),
+            or_dash(row.limit.p50_ns, format_ns),
+            or_dash(row.limit.ratio, three_digits),
+            format!(
+                "{}..{}",
+                or_dash(row.limit.ratio_p10, three_digits),
+                or_dash(row.limit.ratio_p90, three_digits)
+            ),
         ];
         if with_heap {
             let (p50, ratio) = heap(row).unzip();

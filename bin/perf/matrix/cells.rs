@@ -61,7 +61,9 @@ impl Matrix {
         let rows: Vec<&PerfRow> = rows.iter().filter(is_of).collect();
         let first = rows.first()?;
         let n_ranks = first.ranks as usize;
-        let value = |row: &PerfRow| if figure == MatrixFigure::Latency { row.p50_ns } else { row.gb_per_s };
+        let value = |row: &PerfRow| {
+            if figure == MatrixFigure::Latency { row.times.p50_ns } else { row.times.gb_per_s }
+        };
         let longest = rows.iter().filter_map(|row| value(row)).fold(0.0, f64::max);
         let (unit, scale) = match figure {
             MatrixFigure::Latency if longest >= LONG_NS => ("us", 1e-3),
@@ -75,7 +77,7 @@ impl Matrix {
             let (from, to) = (place.from as usize, place.to as usize);
             cores[from] = place.from_core;
             cells[from][to] =
-                Some(Cell { value: value * scale, ratio: row.ratio, one_core: place.one_core() });
+                Some(Cell { value: value * scale, ratio: row.limit.ratio, one_core: place.one_core() });
         }
         Some(Self { figure, channel, bytes: first.bytes.unwrap_or(0), cores, unit, cells })
     }

@@ -79,8 +79,11 @@ fn at_once(row: &PerfRow) -> Option<String> {
         return None;
     }
     let (channel, block) = (row.channel?.name(), format_size(row.bytes?));
-    let ratio = or_dash(row.ratio, three_digits);
-    Some(format!("{channel} {} GB/s in blocks of {block} ({ratio} x limit)", three_digits(row.gb_per_s?)))
+    let ratio = or_dash(row.limit.ratio, three_digits);
+    Some(format!(
+        "{channel} {} GB/s in blocks of {block} ({ratio} x limit)",
+        three_digits(row.times.gb_per_s?)
+    ))
 }
 
 impl HeatGrid {

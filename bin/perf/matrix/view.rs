@@ -81,16 +81,16 @@ fn at_once(look: Look, rows: &[PerfRow]) -> String {
     let all: Vec<&PerfRow> =
         rows.iter().filter(|row| row.variant.as_deref() == Some(MatrixFigure::AllToAll.name())).collect();
     let line = |row: &&PerfRow| {
-        let per_rank = row.gb_per_s.map(|whole| whole / f64::from(row.ranks));
-        let spread = row.ratio_p10.zip(row.ratio_p90);
+        let per_rank = row.times.gb_per_s.map(|whole| whole / f64::from(row.ranks));
+        let spread = row.limit.ratio_p10.zip(row.limit.ratio_p90);
         let texts = vec![
             or_dash(row.channel, |channel| channel.name().to_owned()),
             or_dash(row.bytes, format_size),
-            or_dash(row.p50_ns, format_ns),
-            or_dash(row.gb_per_s, three_digits),
+            or_dash(row.times.p50_ns, format_ns),
+            or_dash(row.times.gb_per_s, three_digits),
             or_dash(per_rank, three_digits),
-            or_dash(row.limit.clone(), |limit| limit),
-            or_dash(row.ratio, three_digits),
+            or_dash(row.limit.name.clone(), |limit| limit),
+            or_dash(row.limit.ratio, three_digits),
             or_dash(spread, |(low, high)| format!("({}..{})", three_digits(low), three_digits(high))),
         ];
         (texts, row.wrong.is_some_and(|wrong| wrong > 0))
