@@ -7,7 +7,7 @@ use super::flags::CompareArgs;
 use super::series::{Series, Subject};
 use crate::machine::MachineInfo;
 use crate::output;
-use crate::perf::collective::algorithms::ways;
+use crate::perf::collective::algorithms::distinct;
 use crate::perf::collective::layout::{CaseLayout, blocks};
 use crate::perf::plan::{CollectiveSettings, DeviceLine, PerfPlan, RankAverage};
 
@@ -177,7 +177,7 @@ fn settings(
 fn algorithms(operation: Operation, channel: TestChannel, n_ranks: u32, bytes: u64) -> Vec<Option<String>> {
     let size = size_of::<f32>() as u64;
     let len = CaseLayout::new(operation, bytes, size, n_ranks.into()).send() * size;
-    let named = ways(operation, channel, n_ranks, len).into_iter().map(|way| Some(way.name().to_owned()));
+    let named = distinct(operation, channel, n_ranks, len).into_iter().map(|way| Some(way.name().to_owned()));
     [None].into_iter().chain(named).collect()
 }
 

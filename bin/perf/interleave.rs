@@ -14,8 +14,8 @@ use super::sync::{AllSync, PairSync};
 /// How long a slice of one contender is to take, in nanoseconds.
 const SLICE_NS: u64 = 800_000;
 
-/// Operations after which a test has settled. The library tries two routes out, and up to three ways
-/// to store results on one of them: 21 calls at most. Then it goes on with the best.
+/// Operations after which a test has settled. The library tries two routes out, and up to three
+/// ways to store results on one of them: 21 calls at most. Then it goes on with the best.
 const SETTLED_AFTER: u64 = 24;
 
 /// Nanoseconds after which a test has settled, too: long operations take one route from the start.
@@ -36,7 +36,8 @@ pub(crate) trait Contender {
         1
     }
 
-    /// Takes the approximate time of an operation in nanoseconds, before the first slice that counts.
+    /// Takes the approximate time of an operation in nanoseconds, before the first slice that
+    /// counts.
     fn settle(&mut self, _op_ns: f64) {}
 
     /// Returns the number of operations that one sample is the mean of.
@@ -128,7 +129,7 @@ impl Effort {
     }
 }
 
-/// What a test came to, on the rank that leads.
+/// The figures of a test, on the rank that leads.
 #[derive(Debug)]
 pub(crate) struct Measured {
     /// The test against each limit.
@@ -207,7 +208,7 @@ pub(crate) struct Rules {
     pub(crate) fewest_slices: u64,
 }
 
-/// What contenders that took turns have measured.
+/// The measurements of contenders that took turns.
 #[derive(Debug)]
 pub(crate) struct Interleaved {
     /// Rounds, on the rank that leads.
@@ -314,8 +315,8 @@ pub(crate) fn take_turns(
 }
 
 /// Returns the order in which `n` contenders take their turns in a round: forward and backward by
-/// turns, each time from another one on. What a contender leaves in the caches then meets all others
-/// alike.
+/// turns, each time from another one on. What a contender leaves in the caches then meets all
+/// others alike.
 fn order(round: u64, n: usize) -> impl Iterator<Item = usize> {
     let (first, forward) = (usize::try_from(round / 2).unwrap_or(0) % n, round.is_multiple_of(2));
     (0..n).map(move |step| (first + if forward { step } else { n - step }) % n)

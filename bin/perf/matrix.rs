@@ -23,10 +23,10 @@ mod device;
 mod heat;
 mod view;
 
-/// Ranks where the user does not say how many: one for each core, but no more than a narrow table has room for.
+/// The most ranks where the user does not say how many: a narrow table has room for no more.
 const MOST_RANKS: usize = 8;
 
-/// Measures all pairs over `channel`, and tells `progress` which.
+/// Measures all pairs over `channel`, and shows in `progress` which.
 ///
 /// # Errors
 /// Bad sizes, a job that fails.
@@ -70,7 +70,7 @@ mod tests {
     use crate::perf::report::{PairPlacement, PerfReport, RowLimit, RowTimes};
     use crate::units::three_digits;
 
-    /// What a pair of a modelled matrix came to: no two alike.
+    /// Returns the figure of a pair of a modelled matrix: no two alike.
     fn value(figure: MatrixFigure, from: u32, to: u32) -> f64 {
         let pair = f64::from(from * 10 + to);
         match figure {
@@ -80,7 +80,7 @@ mod tests {
         }
     }
 
-    /// A matrix of `n_ranks` ranks on `n_cores` cores.
+    /// Makes a matrix of `n_ranks` ranks on `n_cores` cores.
     fn modelled(n_ranks: u32, n_cores: Option<u32>) -> PerfReport {
         let core = |rank: u32| n_cores.map(|n_cores| rank % n_cores);
         let row = |figure: MatrixFigure| PerfRow {

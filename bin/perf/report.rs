@@ -17,7 +17,7 @@ pub(crate) struct PerfRow {
     pub(crate) test: Test,
     /// The channel under test, where the test uses one.
     pub(crate) channel: Option<TestChannel>,
-    /// What tells this row from others of its test: `4 producers`, `thread proxy`.
+    /// The difference to other rows of its test: `4 producers`, `thread proxy`.
     pub(crate) variant: Option<String>,
     /// Device processes that took part.
     pub(crate) ranks: u32,
@@ -34,13 +34,13 @@ pub(crate) struct PerfRow {
     /// CPU time of the device thread.
     #[serde(flatten)]
     pub(crate) cpu: RowCpu,
-    /// How much of the transfer was hidden behind computation: 1 is all of it. Below 0, both together
-    /// took longer than one after the other.
+    /// How much of the transfer was hidden behind computation: 1 is all of it. Below 0, both
+    /// together took longer than one after the other.
     pub(crate) overlap: Option<f64>,
     /// The fifo of a proxied test.
     #[serde(flatten)]
     pub(crate) fifo: RowFifo,
-    /// What the cores were to each other.
+    /// How near the two cores were to each other.
     #[serde(flatten)]
     pub(crate) cores: RowCores,
     /// Bytes (or words, or triggers) that did not arrive as sent; `None` when nothing was checked.
@@ -58,7 +58,8 @@ pub(crate) struct PerfRow {
 pub(crate) struct RowTimes {
     /// Timings that the percentiles are taken from.
     pub(crate) samples: Option<u64>,
-    /// Operations that a sample is the mean of: 1 where each was timed by itself, 2 where a round trip was.
+    /// Operations that a sample is the mean of: 1 where each was timed by itself, 2 where a round
+    /// trip was.
     pub(crate) operations_per_sample: Option<u64>,
     /// The quickest.
     pub(crate) min_ns: Option<f64>,
@@ -85,8 +86,8 @@ pub(crate) struct RowLimit {
     /// The limit's median, on the same cores in the same slices.
     #[serde(rename = "limit_p50_ns")]
     pub(crate) p50_ns: Option<f64>,
-    /// Time of the test over time of the limit in the same slice: the median over slices. As each slice
-    /// has its own two medians, this is not quite the ratio of the medians of all slices.
+    /// Time of the test over time of the limit in the same slice: the median over slices. As each
+    /// slice has its own two medians, this is not quite the ratio of the medians of all slices.
     pub(crate) ratio: Option<f64>,
     /// The tenth percentile of that ratio over slices.
     pub(crate) ratio_p10: Option<f64>,
@@ -123,7 +124,7 @@ pub(crate) struct RowFifo {
     pub(crate) stalls: Option<u64>,
 }
 
-/// What the two cores were to each other.
+/// How near the two cores were to each other.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RowCores {
     /// The share of slices in which they were hyper-thread siblings, where slices differed.
@@ -168,23 +169,23 @@ impl RowFifo {
 pub(crate) struct PerfReport {
     /// Where it ran.
     pub(crate) machine: MachineInfo,
-    /// What was measured, in the order in which it was.
+    /// The rows, in the order in which they were measured.
     pub(crate) rows: Vec<PerfRow>,
 }
 
 impl PerfReport {
-    /// How many rows carry wrong data: the run fails when there is one.
+    /// Returns how many rows carry wrong data. The run fails when there is one.
     pub(crate) fn wrong_rows(&self) -> usize {
         self.rows.iter().filter(|row| row.wrong.is_some_and(|wrong| wrong > 0)).count()
     }
 }
 
-/// The figures that nccl-tests prints, and the circumstances.
+/// The figures that nccl-tests prints, and their circumstances.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CollectiveFigures {
     /// 10^9 bytes per second of the operation's size.
     pub(crate) algbw: f64,
-    /// The same of the links that the operation keeps busy.
+    /// 10^9 bytes per second of the links that the operation keeps busy.
     pub(crate) busbw: f64,
     /// Where the buffers were.
     pub(crate) memory: Memory,
@@ -199,10 +200,10 @@ pub(crate) struct CollectiveFigures {
     pub(crate) root: i64,
     /// Elements of a block.
     pub(crate) count: u64,
-    /// The same operation on buffers in the heap, in the same run, where these are not: the median of its times, in nanoseconds.
+    /// The median time of the operation on buffers in the heap, in one run with this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) heap_p50_ns: Option<f64>,
-    /// How many times as long this one took in the same slice: the median over slices.
+    /// How many times as long this one took in such a slice: the median over slices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) heap_ratio: Option<f64>,
 }
@@ -237,7 +238,7 @@ pub(crate) enum Memory {
     Ordinary,
 }
 
-/// What a rank's fifos have counted, taken together.
+/// The counts of a rank's fifos, taken together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FifoCounts {
     /// Triggers pushed.
@@ -318,7 +319,8 @@ impl PerfRow {
         self.fifo.stalls = Some(counted.stalls);
     }
 
-    /// Sets how full a flood has kept the fifo, and its pushes. Without a flood nothing is known of them.
+    /// Sets how full a flood has kept the fifo, and its pushes. Without a flood nothing is known of
+    /// them.
     pub(crate) fn set_level(&mut self, level: Option<FifoLevel>) {
         self.fifo = RowFifo {
             depth: level.and_then(|level| level.greatest),

@@ -1,5 +1,5 @@
-//! The report of `shmccl perf` as a table: a line per row, a column per figure that any row has. And a
-//! warning where what was measured differs too much from itself.
+//! The report of `shmccl perf` as a table: a line per row, a column per figure that any row has.
+//! And a warning where what was measured differs too much from itself.
 
 use super::report::{PerfReport, PerfRow};
 use super::test::Test;
@@ -42,7 +42,8 @@ const TEST: &str = "test";
 
 const TOGETHER: &str = "ops/sample";
 
-/// What a narrow terminal goes without, the first to go first. What is left fits in 80 characters for every test.
+/// Columns that a narrow terminal goes without, the first to go first. The others fit in 80
+/// characters for every test.
 const EXPENDABLE: [&str; 13] = [
     TOGETHER,
     "max",
@@ -59,8 +60,8 @@ const EXPENDABLE: [&str; 13] = [
     "channel",
 ];
 
-/// The head line and the table; rows with wrong data are red where there is colour. Where the terminal is too narrow for one
-/// table, each test gets its own.
+/// Writes the head line and the table. Rows with wrong data are red where there is colour. Where
+/// the terminal is too narrow for one table, each test gets its own.
 pub(crate) fn text(look: Look, report: &PerfReport) -> String {
     let whole = grid(&report.rows.iter().collect::<Vec<_>>());
     let head = report.machine.line();
@@ -77,7 +78,7 @@ pub(crate) fn text(look: Look, report: &PerfReport) -> String {
     format!("{head}\n\n{}{}", tests.iter().map(table).collect::<Vec<_>>().join("\n"), note(report))
 }
 
-/// What percentiles are of, where an operation is no sample: the clock is too slow for one, or one has no time of its own.
+/// Returns a note on samples that are means of several operations, if there are any.
 fn note(report: &PerfReport) -> &'static str {
     let is_mean = |row: &PerfRow| row.times.operations_per_sample.is_some_and(|count| count > 1);
     if report.rows.iter().any(is_mean) {
@@ -88,7 +89,7 @@ fn note(report: &PerfReport) -> &'static str {
     }
 }
 
-/// The columns that any of the rows needs.
+/// Makes a table of the columns that any of the rows needs.
 fn grid(rows: &[&PerfRow]) -> TextTable<'static> {
     let used = |column: &&PerfColumn| rows.iter().any(|row| (column.1)(row).is_some());
     let columns: Vec<&PerfColumn> = COLUMNS.iter().filter(used).collect();
@@ -103,26 +104,26 @@ fn grid(rows: &[&PerfRow]) -> TextTable<'static> {
     }
 }
 
-/// By how much what is noted takes longer than what is not.
+/// Writes by how much a traced operation takes longer.
 fn cost(row: &PerfRow) -> Option<String> {
     let ratio = row.limit.ratio.filter(|_| row.test == Test::TraceCost)?;
     Some(format!("{:+.1} %", 100.0 * (ratio - 1.0)))
 }
 
-/// Where a tenth of the slices lie below and above.
+/// Writes the tenth and the ninetieth percentile of the ratio.
 fn spread(row: &PerfRow) -> Option<String> {
     let (low, high) = row.limit.ratio_p10.zip(row.limit.ratio_p90)?;
     Some(format!("({}..{})", three_digits(low), three_digits(high)))
 }
 
-/// Where a tenth of the slices take this many times as long as another tenth, held against the limit in the same slices, something
-/// else than the test has changed meanwhile.
+/// A ninetieth percentile of a ratio that is more than so many times the tenth: something else than
+/// the test has changed meanwhile.
 const TOO_WIDE: f64 = 3.0;
 
-/// Of fewer samples nothing else is to be expected.
+/// Ratios of fewer samples spread in any case.
 const LEAST_SAMPLES: u64 = 100;
 
-/// Tells in one line, if there is reason to.
+/// Warns in one line, if there is reason to.
 pub(crate) fn note_spread(rows: &[PerfRow]) {
     if let Some(line) = warning(rows) {
         output::note(&line);
@@ -190,7 +191,7 @@ mod tests {
         assert_eq!(lines[2], ["barrier", "-", "8", "-", "1.50", "us", "-", "-", "-"]);
     }
 
-    /// Every column that any test fills, in figures of full length.
+    /// Fills every column that any test fills, in figures of full length.
     fn full(test: Test, variant: &str) -> PerfRow {
         let ns = Some(123_000.0);
         PerfRow {
