@@ -1,8 +1,10 @@
-//! An all-reduce as a switch does it that reduces and multicasts: each rank loads its share of the elements from all buffers at
-//! once, combined, and stores it to all buffers at once. Two meetings around that are all there is. The result is compared with
-//! that of the library's own all-reduce, bit for bit.
+//! An all-reduce over a switch channel, as a switch does it that reduces and multicasts. Each rank
+//! loads its share of the elements from all buffers at once, combined, and stores it to all buffers
+//! at once. Two barriers around that suffice. The result is compared with that of the library's own
+//! all-reduce, bit for bit.
 //!
-//! Run it alone (`cargo run --release --example switch_all_reduce`), or under `shmccl run -n N -- ...` for any N.
+//! Run it alone (`cargo run --release --example switch_all_reduce`), or under
+//! `shmccl run -n N -- ...` for any N.
 
 #![allow(clippy::print_stdout, reason = "examples print")]
 

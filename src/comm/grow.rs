@@ -152,7 +152,7 @@ impl Communicator {
             });
         }
         let mut invited = members().filter(|(_, words)| words[1] == 1);
-        let needs = "an id from one of the members at least";
+        let needs = "an id from at least one member";
         let (_, first) = invited.next().ok_or(Error::Unavailable { operation: "grow", needs })?;
         if let Some((rank, other)) = invited.find(|(_, words)| words[2..] != first[2..]) {
             let (what, mine, theirs) = ("the unique id to grow by", first[2], other[2]);

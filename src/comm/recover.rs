@@ -194,7 +194,7 @@ impl Return<'_> {
     fn check_departures(&self) -> Result<()> {
         let world = self.survivor.fabric.world();
         let has_left = |rank| world.life(rank).status() == LifeStatus::Left;
-        let needs = "all ranks, and one has left the job in peace; go on without it, by shrink";
+        let needs = "all ranks, but one has left the job in peace; call shrink to go on without it";
         if self.missing().iter().any(has_left) {
             return Err(Error::Unavailable { operation: RECOVER, needs });
         }

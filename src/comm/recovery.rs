@@ -77,7 +77,7 @@ impl Recovery {
     /// [`Error::Unavailable`] when this process has no predecessor, or its heap was not
     /// [kept](Recovery::keeps_heap); [`Error::OutOfRange`] past the end of the heap.
     pub fn inherited(&self, region: Region) -> Result<Span> {
-        let needs = "a rank that was started again, and whose heap was kept";
+        let needs = "a restarted rank whose old heap was kept";
         let heap = self.inherited.as_ref().ok_or(Error::Unavailable { operation: "inherited", needs })?;
         heap.span(region.offset.get(), region.len)
     }

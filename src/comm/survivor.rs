@@ -83,7 +83,7 @@ impl<'a> Survivor<'a> {
                 None => candidates = chosen,
             }
         }
-        Err(Error::Exhausted { what: "rounds of going on after a loss", limit: MAX_ROUNDS })
+        Err(Error::Exhausted { what: "rounds of agreement after a loss", limit: MAX_ROUNDS })
     }
 
     /// Returns the epoch that follows round `number`.
@@ -111,7 +111,7 @@ impl<'a> Survivor<'a> {
         match outcome {
             _ if !chosen.contains(self.fabric.rank()) => Err(Error::Excluded),
             RoundOutcome::Together => {
-                let needs = "an epoch that nobody went on from";
+                let needs = "an epoch from which nobody has gone on";
                 Err(Error::Unavailable { operation: self.operation, needs })
             }
             RoundOutcome::Repeated | RoundOutcome::Failed(_) | RoundOutcome::Lost(_) | RoundOutcome::Vain => {

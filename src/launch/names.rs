@@ -128,7 +128,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// |---|---|
 /// | locked, empty | a process checks whether the names are free, or removes leftovers |
 /// | locked, `shmccl` and the id of a living process | the names are that launcher's |
-/// | locked, `shmccl` and the id of a dead process | its janitor, or another one, removes leftovers |
+/// | locked, `shmccl` and the id of a dead process | a janitor or a launcher removes leftovers |
 /// | not locked | launcher and janitor were killed; the next process removes it |
 ///
 /// The file is made without a name, locked, given to the janitor, and linked under its name last.
