@@ -144,12 +144,12 @@ impl CancelToken {
 pub(super) const GUARD_INTERVAL: Duration = Duration::from_millis(5);
 
 impl WaitGuard {
-    /// A guard by `lost`, which returns one of those that are lost, if there is one.
+    /// Makes a guard that finds lost ranks by `lost`.
     pub(crate) fn new(lost: impl Fn() -> Option<Rank> + Send + Sync + 'static) -> Self {
         Self { lost: Arc::new(lost), off: None, is_vain: None }
     }
 
-    /// A guard for nobody, that ends by `off`.
+    /// Makes a guard that watches no rank and ends by `off`.
     pub(crate) fn until(off: CancelToken) -> Self {
         Self::new(|| None).or_until(Some(off))
     }
@@ -170,7 +170,7 @@ impl WaitGuard {
             || self.is_vain.as_ref().is_some_and(|is_vain| is_vain())
     }
 
-    /// One of those that are lost.
+    /// Returns a lost rank, if there is one.
     pub(crate) fn lost(&self) -> Option<Rank> {
         (self.lost)()
     }

@@ -38,7 +38,7 @@ const LAST_MOMENT: Duration = Duration::from_secs(1);
 /// How long a member that was heard after the deadline has for its next message.
 const REPLY: Duration = Duration::from_millis(10);
 
-/// A meeting point where connections may knock, and nobody opens yet.
+/// A meeting point that listens, and accepts no connection yet.
 #[derive(Debug)]
 pub(crate) struct MeetingHost {
     listener: UnixListener,
@@ -108,7 +108,7 @@ fn preside<C: AsFd>(
 ) {
     let AssembledRanks { sockets, heap_len, deadline } = party;
     let n_ranks = u32::try_from(sockets.len()).unwrap_or(u32::MAX);
-    // Members keep to their own options; that they fit was checked at the door.
+    // Members keep to their own options. The meeting has checked that these fit.
     let options = Options { heap_len, ..Options::default() };
     let MeetingPoint { job_id, epoch, .. } = *point;
     let offer = Offer { n_ranks, epoch, job_id, options, restarting: false, beat: None };

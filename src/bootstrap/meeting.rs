@@ -11,7 +11,7 @@
 //! | of another user, or with another version or job | is refused; the others are not concerned |
 //! | says nothing | is dropped when all are there, or first when there are too many |
 //! | claims a rank twice, has other terms | the meeting fails: the ranks do not fit together |
-//! | is a joiner too many, or hangs up without a rank | is told, or forgotten; the meeting goes on |
+//! | is a joiner too many, or hangs up without a rank | is told, or forgotten |
 //! | hangs up, or speaks again, when it has a rank | the meeting fails: that rank is lost |
 //! | reports the loss of another rank, and hangs up | the meeting fails: that other rank is lost |
 //! | comes after the failure, but not after the deadline | is told why, like the others |
@@ -130,7 +130,7 @@ impl From<Error> for MeetingFailure {
 }
 
 impl Meeting {
-    /// A meeting that is over at `deadline`, where there is one, or when somebody's patience ends.
+    /// Makes a meeting that is over at `deadline`, or at the end of the shortest timeout.
     pub(super) fn new(listener: UnixListener, job_id: u64, deadline: Option<Instant>) -> Self {
         Self { listener, job_id, connections: Vec::new(), terms: None, deadline }
     }
@@ -335,7 +335,7 @@ impl Meeting {
         Ok((Some(ClaimedTerms { rank, terms }), patience))
     }
 
-    /// Gives a connection that has knocked its place, where there is one.
+    /// Gives a connection that has sent its request a rank, if there is one.
     fn let_in(
         &mut self,
         index: usize,

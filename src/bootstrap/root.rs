@@ -125,7 +125,7 @@ pub(crate) struct BootstrapRoot {
     round: u32,
     /// The announced losses of members that were not restarted.
     losses: Vec<Lost>,
-    /// For whom nobody is started any more.
+    /// The announced members that are not restarted any more.
     not_restarted: Vec<NotRestarted>,
     /// The latest invitation to restarted members.
     invite: Option<Invite>,
@@ -383,7 +383,7 @@ impl BootstrapRoot {
         Some(())
     }
 
-    /// Takes note of whom a member reports to be lost.
+    /// Records which member is reported lost.
     fn hear(&mut self, id: MemberId, report: &Report) -> Option<()> {
         let lost = message::member_from_code(report.member, self.offer.n_ranks)?;
         // A proxy that is a thread has no id.

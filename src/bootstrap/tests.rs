@@ -486,7 +486,7 @@ fn serve_until(root: &mut BootstrapRoot, awaited: RootEvent) {
     }
 }
 
-/// A root of a job that is up, and its three members.
+/// Makes the root of a running job, and its three members.
 fn root_that_restarts() -> (BootstrapRoot, Vec<ReadyMember>) {
     let offer = Offer { n_ranks: 3, epoch: 7, job_id: JOB, options: options(), restarting: true, beat: None };
     let mut root = BootstrapRoot::new(offer, memory().as_fd()).unwrap();

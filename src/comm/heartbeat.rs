@@ -39,7 +39,7 @@ impl Heartbeat {
         Self { world, rank, last: None }
     }
 
-    /// A number that is another one when the rank has done something.
+    /// Returns a number that changes when the rank has done something.
     fn done(&self) -> u64 {
         let (world, rank) = (&self.world, self.rank);
         let mut done = Mixed(0);

@@ -150,7 +150,8 @@ fn check(operation: &'static str, options: &Options) -> Result<()> {
     }
 }
 
-/// Nobody revokes a job that is not there yet: what looks like it is the host's socket hanging up.
+/// Names a hang-up of the host's socket for what it is. Nobody revokes a job that does not exist
+/// yet.
 pub(super) fn name_hang_up(error: Error) -> Error {
     match error {
         Error::Revoked { by: None } => Error::NoMeeting { source: Errno::ECONNRESET.into() },

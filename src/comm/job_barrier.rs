@@ -77,7 +77,7 @@ impl JobBarrier {
         self.within.map_or(Summary::new(operation), |within| within.call)
     }
 
-    /// By what word this rank proposes `operation`.
+    /// Returns the word by which this rank proposes `operation`.
     fn word(&self, operation: Operation) -> u64 {
         proposed(operation, self.within.map(|within| within.call))
     }
@@ -310,7 +310,7 @@ impl BarrierWatch<'_> {
         Some((rank, call_met(&proposals[rank.index()], self.target.wrapping_sub(1))))
     }
 
-    /// A rank that is in an operation which this one has not come to, and what it does there.
+    /// Returns a rank in an operation that this rank has not entered, and its call.
     pub(super) fn in_other_call(&self) -> Option<(Rank, Summary)> {
         // The cell is read after the post: a rank that arrived and went on is not in another call.
         self.engine?.gone_on().find(|(rank, _)| !self.cells[rank.index()].has_reached(self.target))

@@ -142,7 +142,8 @@ impl LauncherReports {
         self.followed.iter().for_each(|epoch| epoch.hear(event));
     }
 
-    /// No report comes between those repeated here and the next event: both happen under one lock.
+    /// Repeats the earlier reports to `epoch`, and follows it. Both happen under one lock, so no
+    /// event comes in between.
     fn follow(&mut self, epoch: FollowedEpoch) {
         self.events.iter().for_each(|event| epoch.hear(*event));
         self.followed.retain(|epoch| epoch.world.strong_count() > 0);

@@ -161,7 +161,7 @@ impl Aborter {
 }
 
 impl JobMembership {
-    /// Declares `lost` lost, unless it has left in peace. That ends the epoch.
+    /// Declares `lost` lost, unless it has left. That ends the epoch.
     pub(super) fn give_up(&self, lost: Rank) {
         let fabric = &self.fabric;
         let life = fabric.world().life(lost);

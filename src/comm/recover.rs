@@ -190,7 +190,7 @@ impl Return<'_> {
         RankSet::all(self.survivor.fabric.world().n_ranks()).without(self.chosen)
     }
 
-    /// Nobody is started for a rank that has left in peace.
+    /// Checks that no rank has left in peace: such a rank is not restarted.
     fn check_departures(&self) -> Result<()> {
         let world = self.survivor.fabric.world();
         let has_left = |rank| world.life(rank).status() == LifeStatus::Left;

@@ -197,7 +197,7 @@ pub(super) fn submit_blocks<'a, T: Element, S: Submit<'a> + ?Sized>(
     })
 }
 
-/// `count`, if it is what is `expected`.
+/// Returns `count`, if it is the `expected` one.
 ///
 /// # Errors
 /// [`Error::WrongCount`].

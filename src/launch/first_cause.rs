@@ -25,11 +25,11 @@ struct Observations {
     cause: Option<ExitCause>,
     /// The failure of its last process, from the restart until the new process is back.
     before: Option<ExitCause>,
-    /// Because of whom this member fails, by its own words.
+    /// The member that this one blames, by its own report.
     blamed: Option<BlamedMember>,
 }
 
-/// Somebody whom a member blames.
+/// A member that another one blames.
 #[derive(Clone, Copy, Debug)]
 struct BlamedMember {
     id: MemberId,

@@ -21,7 +21,7 @@ pub(super) struct Grace {
 }
 
 impl Grace {
-    /// One of the length `all` that begins `now`.
+    /// Begins a time of grace of length `all` at `now`.
     pub(super) fn begin(all: Duration, now: Instant) -> Self {
         Self { left: all, slice: (all / LOOKS).max(SHORTEST), looked: now }
     }

@@ -101,7 +101,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// A program found in `PATH` or by its path, with arguments.
+    /// Names a program in `PATH` or by its path, with arguments.
     pub fn new<A: AsRef<OsStr>>(path: impl AsRef<OsStr>, args: impl IntoIterator<Item = A>) -> Self {
         let args = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
         Self { path: path.as_ref().to_owned(), args }
@@ -147,7 +147,7 @@ pub struct JobOutcome {
 }
 
 impl Launch {
-    /// A job of `n_ranks` device processes of the running executable.
+    /// Describes a job of `n_ranks` device processes of the running executable.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a number of ranks out of range.

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
     use crate::shm::{Backing, Identity};
 
-    /// A prefix that no other test and no other run has.
+    /// Returns a prefix that no other test and no other run has.
     fn prefix(test: &str) -> String {
         format!("shmccl-names-{test}-{}", std::process::id())
     }

@@ -74,7 +74,7 @@ impl<'l> RestartState<'l> {
         self.restart_deadlines[id.0].is_some()
     }
 
-    /// Notes that a member has left in peace.
+    /// Records that a member has left in peace.
     pub(super) fn note_departure(&mut self, id: MemberId) {
         self.departed[id.0] = true;
     }

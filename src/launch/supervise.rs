@@ -84,7 +84,7 @@ pub(super) struct SupervisedJob<'o> {
     pub(super) restarts: RestartState<'o>,
     /// The detector of hanging members, if one is asked for.
     pub(super) hangs: Option<HangWatch>,
-    /// After which whoever is left is killed; set at the first sign of trouble.
+    /// The time after which all remaining processes are killed; set at the first sign of trouble.
     pub(super) ending: Option<Grace>,
     began: Instant,
     pub(super) ready_after: Option<Duration>,
@@ -116,7 +116,7 @@ impl SupervisedJob<'_> {
         self.processes.iter().all(Process::has_ended)
     }
 
-    /// One turn of the loop: waits for something to happen and acts on it.
+    /// Does one turn of the loop: waits for an event and acts on it.
     fn watch(&mut self) -> Result<()> {
         let ready = self.poll()?;
         self.first_cause.next_round();
@@ -419,7 +419,7 @@ impl SupervisedJob<'_> {
         }
     }
 
-    /// Of those who had to be killed, one that others had lost before.
+    /// Returns one of the killed members that others had lost before.
     fn first_given_up(&self, lost: &[(DeviceName, ExitCause)]) -> Option<(DeviceName, ExitCause)> {
         let was_told = |(device, _): &&(DeviceName, ExitCause)| {
             self.processes.iter().zip(&self.told).any(|(process, told)| process.device() == *device && *told)

@@ -18,7 +18,7 @@ fn memory() -> Result<OwnedFd> {
     memfd_create(c"test", MFdFlags::MFD_CLOEXEC).map_err(|errno| Error::os("making test memory", errno))
 }
 
-/// A meeting that is being hosted, under a name of its own.
+/// Hosts a meeting under a name of its own.
 fn hosted(name: &str, make_control: fn() -> Result<OwnedFd>) -> MeetingPoint {
     let point = point(name);
     MeetingHost::open(point.clone()).unwrap().start(move |_| make_control()).unwrap();
@@ -64,8 +64,8 @@ fn request(point: &MeetingPoint, change: impl FnOnce(JoinRequest) -> JoinRequest
     socket
 }
 
-/// Goes on as a rank that has knocked: before somebody else did whose patience is short, so that it
-/// is heard before that ends.
+/// Goes on as a rank that has sent its request. It does so before a rank with a short timeout, to
+/// be heard before that ends.
 fn stay(point: &MeetingPoint, socket: ControlSocket, n_ranks: u32, rank: u32) -> Result<Joining> {
     let channel = ControlChannel { socket, job_id: point.job_id, n_ranks, guard: None };
     channel.hear::<Met>(Deadline::after(WATCHDOG), "meeting")?;

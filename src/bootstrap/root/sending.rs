@@ -192,7 +192,8 @@ impl BootstrapRoot {
         }
     }
 
-    /// Tells a member that comes back in vain of those for whom nobody is started.
+    /// Tells a restarted member which others are not restarted, so that it does not come back in
+    /// vain.
     pub(super) fn tell_not_restarted(&mut self, id: MemberId) {
         for not_restarted in self.not_restarted.clone() {
             self.post(id, &not_restarted, Rc::new([]));

@@ -219,7 +219,7 @@ fn sync_directory(path: &Path) -> Result<()> {
 }
 
 impl Current {
-    /// A checksum that checkpoints of different content hardly share.
+    /// Returns a checksum that differs for different contents, almost surely.
     pub(super) fn checksum(&self) -> u64 {
         crc32c::crc32c(self.text().as_bytes()).into()
     }

@@ -49,7 +49,7 @@ impl CheckpointKind {
         }
     }
 
-    /// In words.
+    /// Returns its name for errors.
     const fn name(self) -> &'static str {
         match self {
             Self::Heap => "what a job has allocated",

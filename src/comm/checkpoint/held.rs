@@ -69,7 +69,7 @@ impl CheckpointSource<'_> {
     }
 }
 
-/// No bytes, where a memory ends.
+/// Returns an empty region at the end of a memory.
 pub(super) fn end_of(memory: &DeviceMemory) -> Region {
     Region::new(HeapOffset::new(memory.max_address().get()), 0)
 }

@@ -323,7 +323,7 @@ impl Communicator {
         self.fabric().rank().get().into()
     }
 
-    /// A step at which a fault may strike.
+    /// Passes a step at which an injected fault may hit.
     fn step(&self) -> Result<()> {
         if self.fabric().is_faulty() { self.fabric().undergo(Event::Step) } else { Ok(()) }
     }

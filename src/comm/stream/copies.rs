@@ -167,8 +167,8 @@ impl<T: Pod> HostBuffer<T> {
     }
 }
 
-/// The source of a copy to a device. It is made from a `Vec`, which it takes, from an `Arc<[T]>` or
-/// `&'static [T]`, or from a `&HostBuffer`, which is read when the copy is executed.
+/// The source of a copy to a device. It is made from a `Vec`, an `Arc<[T]>`, a `&'static [T]` or a
+/// `&HostBuffer`. A `HostBuffer` is read when the copy is executed.
 #[derive(Debug)]
 pub struct HostSource<T: 'static>(HostMemory<T>);
 

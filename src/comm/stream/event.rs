@@ -24,7 +24,7 @@ pub struct Event {
 struct EventRecord(Monitor<Option<Result<Instant, Failure>>>);
 
 impl Event {
-    /// An event that was not recorded yet.
+    /// Makes an event that was not recorded yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -20,8 +20,8 @@ const FULL: Error = Error::Exhausted {
     limit: MAX_ENQUEUED as u64,
 };
 
-/// Executes an operation. After a failure it gets that failure instead, and only informs whoever
-/// waits for it.
+/// Executes an operation. After a failure it gets that failure instead, and only informs its
+/// waiters.
 type StreamWork = dyn FnOnce(Option<&Failure>) -> Result<()> + Send;
 
 /// One operation of a stream.
@@ -195,7 +195,7 @@ impl StreamQueue {
     }
 }
 
-/// Why an operation of this epoch is not worth doing any more, if so.
+/// Returns why an operation of this epoch is not worth doing any more, if so.
 fn end_of_epoch(fabric: &Fabric) -> Option<Error> {
     let watch = fabric.watch(None);
     let stop = watch.check()?;
@@ -240,7 +240,7 @@ impl<T> Monitor<T> {
         look(&self.lock())
     }
 
-    /// Changes the value, and wakes whoever waits for that.
+    /// Changes the value, and wakes the threads that wait for that.
     pub(super) fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let result = change(&mut self.lock());
         self.park.wake(self.fabric.kernel());
