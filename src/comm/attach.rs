@@ -88,7 +88,7 @@ pub fn join_job() -> Result<Option<JoinedAs>> {
     };
     let live = LiveRank::announce(&world, rank)?;
     let membership = shared.ready()?;
-    let terms = JoinParams {
+    let params = JoinParams {
         mode: membership.options.proxy,
         spinners: membership.placement.devices,
         cores: overrides.cores,
@@ -97,7 +97,7 @@ pub fn join_job() -> Result<Option<JoinedAs>> {
     };
     let incarnations = Incarnation::first(world.n_ranks());
     let line = LauncherLink::begin(membership.link, pulse, restarting, &world, incarnations)?;
-    let comm = live.join(&world, &terms, Some(line), own)?;
+    let comm = live.join(&world, &params, Some(line), own)?;
     comm.apply(&overrides, false);
     comm.record_in(rings.as_ref(), rank);
     Ok(Some(JoinedAs::Device(Box::new(comm))))
@@ -131,20 +131,14 @@ pub(super) fn join_assembled(mut joining: Joining, told: Option<NonZeroU32>) -> 
     let cores = CoreSet::own();
     let all: Vec<_> = joining.all_gather(cores.bytes(), None)?.into_iter().map(|gift| gift.bytes).collect();
     let timeout = joining.options().timeout;
-    let terms = JoinParams {
-        mode: ProxyMode::Thread,
-        spinners: cores.spinners(&all),
-        cores: told,
-        beside_service: false,
-        timeout,
-    };
+    let params = JoinParams::with_proxy_threads(cores.spinners(&all), told, timeout);
     let AttachedMember { shared, world, own } = AttachedMember::of(joining)?;
     let live = LiveRank::announce(&world, rank)?;
     let epoch_commit =
-        EpochCommit::new(&world, rank, terms.spinners, timeout, shared.joining().guard().cloned());
+        EpochCommit::new(&world, rank, params.spinners, timeout, shared.joining().guard().cloned());
     // The host is not needed from here on.
     shared.ready().map(drop).map_err(|error| epoch_commit.abandon(error))?;
-    let comm = live.join(&world, &terms, None, own).map_err(|error| epoch_commit.abandon(error))?;
+    let comm = live.join(&world, &params, None, own).map_err(|error| epoch_commit.abandon(error))?;
     epoch_commit.complete()?;
     step("with the others");
     Ok(comm)
@@ -158,7 +152,7 @@ pub(super) fn attach_threads(
     era: Era,
     shape: HeapShape,
     backing: &SegmentBacking,
-    terms: &JoinParams,
+    params: &JoinParams,
     overrides: &Overrides,
 ) -> Result<Vec<Communicator>> {
     let (control, _segment) = Control::create(shape.n_ranks(), era)?;
@@ -168,7 +162,7 @@ pub(super) fn attach_threads(
     let world = Arc::new(World::over(shape, control, segments)?);
     let all_live = ranks().map(|rank| LiveRank::announce(&world, rank)).collect::<Result<Vec<_>>>()?;
     let join =
-        |live: LiveRank| live.join(&world, terms, None, None).inspect(|comm| comm.apply(overrides, true));
+        |live: LiveRank| live.join(&world, params, None, None).inspect(|comm| comm.apply(overrides, true));
     all_live.into_iter().map(join).collect()
 }
 
@@ -183,6 +177,13 @@ pub(super) struct JoinParams {
     /// Whether the proxy service process runs on the same core.
     pub(super) beside_service: bool,
     pub(super) timeout: Duration,
+}
+
+impl JoinParams {
+    /// Returns the decisions of a job without a launcher, whose proxies are threads.
+    pub(super) fn with_proxy_threads(spinners: u32, cores: Option<NonZeroU32>, timeout: Duration) -> Self {
+        Self { mode: ProxyMode::Thread, spinners, cores, beside_service: false, timeout }
+    }
 }
 
 /// A member that everybody's segments are mapped into, and its own into everybody.
@@ -232,24 +233,24 @@ impl LiveRank {
     pub(super) fn join(
         self,
         world: &Arc<World>,
-        terms: &JoinParams,
+        params: &JoinParams,
         launcher: Option<LauncherLink>,
         own: Option<OwnSegment>,
     ) -> Result<Communicator> {
         let Self { rank, life, registrar } = self;
-        let fabric = Fabric::new(Arc::clone(world), rank, terms.spinners, terms.timeout)?;
-        let fabric = match terms.cores {
+        let fabric = Fabric::new(Arc::clone(world), rank, params.spinners, params.timeout)?;
+        let fabric = match params.cores {
             Some(cores) => fabric.counting_on(cores),
             None => fabric,
         };
-        let fabric = Arc::new(if terms.beside_service { fabric.beside_service() } else { fabric });
+        let fabric = Arc::new(if params.beside_service { fabric.beside_service() } else { fabric });
         let (era, n_ranks) = (world.era(), world.n_ranks());
         let job = format_args!("{:016x}", era.job);
         tracing::info!(target: EPOCH, %job, epoch = era.epoch, %rank, n_ranks, "in an epoch");
         let job_barrier = JobBarrier::new(&fabric);
         let membership = JobMembership {
             fabric,
-            ports: Ports::new(terms.mode, n_ranks),
+            ports: Ports::new(params.mode, n_ranks),
             registrar: Mutex::new(registrar),
             workspace: Workspace::default(),
             life: Some(life),

@@ -13,6 +13,7 @@ use super::Communicator;
 use super::attach::Overrides;
 use super::attach::join_assembled;
 use super::launcher_link::LauncherState;
+use super::survivor::is_gone;
 use super::unique_id::UniqueId;
 use crate::bootstrap::{CancelToken, Options, RankClaim, WaitGuard, meet, meet_as_joiner};
 use crate::channel::World;
@@ -20,7 +21,7 @@ use crate::collective::{Operation, Summary};
 use crate::error::{Error, Result};
 use crate::logs::step;
 use crate::rank::{MAX_RANKS, Rank};
-use crate::sync::{LifeStatus, Stop};
+use crate::sync::Stop;
 
 impl Communicator {
     /// Comes together with joining ranks in a new communicator of `n_ranks` ranks. Collective.
@@ -189,8 +190,7 @@ impl Communicator {
 
 /// Returns the first of `members` that has died or left, by its place among them.
 fn first_gone(world: &World, members: &[Rank]) -> Option<Rank> {
-    let gone = |member: &Rank| matches!(world.life(*member).status(), LifeStatus::Lost | LifeStatus::Left);
-    (0..).zip(members).find(|(_, member)| gone(member)).map(|(rank, _)| Rank::known(rank))
+    (0..).zip(members).find(|(_, member)| is_gone(world, **member)).map(|(rank, _)| Rank::known(rank))
 }
 
 #[cfg(all(test, feature = "coordinator"))]

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::survivor::is_gone;
 use crate::channel::{Fabric, PREPARING, World, occupation_code};
 use crate::collective::{Engine, LEFT, Operation, Summary, call_met, call_proposed, can_agree, proposed};
 use crate::error::{Error, Result};
 use crate::rank::{Rank, RankSet};
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{
-    AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, BarrierPurpose, LifeStatus, ParkCell,
-    ProgressCell, SleepWord, Stop, Waiting, WaitingIn, Watch,
+    AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, BarrierPurpose, ParkCell, ProgressCell,
+    SleepWord, Stop, Waiting, WaitingIn, Watch,
 };
 use crate::trace::{Note, Recorder, Verb};
 
@@ -338,7 +339,7 @@ impl Watch for BarrierWatch<'_> {
         let gone = |(rank, cell): (u32, &BarrierCell)| {
             let rank = Rank::known(rank);
             let left = self.departures.is_some_and(|words| words[rank.index()].has_reached(LEFT));
-            let gone = left || matches!(world.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
+            let gone = left || is_gone(world, rank);
             // The cell is read after those words: a rank that arrived and then left is not missed.
             (gone && !cell.has_reached(self.target)).then_some(Stop::PeerLost(rank))
         };

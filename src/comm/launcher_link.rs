@@ -7,13 +7,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::unique_id::UniqueId;
 use crate::bootstrap::{ControlLink, LinkEvent, LinkWatch, MemberHeartbeat};
 use crate::channel::World;
 use crate::epoch_id::FIRST_EPOCH;
 use crate::error::{DeviceName, Result};
 use crate::logs::EPOCH;
-use crate::rank::{Rank, RankSet};
+use crate::rank::Rank;
 use crate::sync::{LifeStatus, Revocation};
 
 /// The name of a process for the launcher: its rank, and how often that rank was restarted.
@@ -36,10 +35,11 @@ impl Incarnation {
 pub(super) struct LauncherLink {
     // Dropped before the link says good-bye.
     _watch: LinkWatch,
-    link: ControlLink,
+    pub(super) link: ControlLink,
     /// Whether the launcher restarts ranks that die.
     pub(super) restarting: bool,
-    launcher_state: LauncherState,
+    /// What is known of the launcher, kept up to date.
+    pub(super) state: LauncherState,
 }
 
 /// What is known of the launcher, so that nobody waits for others in vain.
@@ -91,46 +91,20 @@ impl LauncherLink {
     ) -> Result<Self> {
         let followed =
             vec![FollowedEpoch { world: Arc::downgrade(world), incarnations, served: has_service(world) }];
-        let launcher_state =
-            LauncherState(Arc::new(Mutex::new(LauncherReports { events: Vec::new(), followed })));
-        let listening = launcher_state.clone();
+        let state = LauncherState(Arc::new(Mutex::new(LauncherReports { events: Vec::new(), followed })));
+        let listening = state.clone();
         let watch = link.watch(pulse, move |event| lock(&listening.0).hear(event))?;
-        Ok(Self { _watch: watch, link, restarting, launcher_state })
+        Ok(Self { _watch: watch, link, restarting, state })
     }
 
     /// Follows the epoch of `world` from now on, too, whose ranks the launcher knows by
     /// `incarnations`. Earlier reports end that epoch as far as they concern it.
     pub(super) fn follow(&self, world: &Arc<World>, incarnations: Vec<Option<Incarnation>>) {
-        lock(&self.launcher_state.0).follow(FollowedEpoch {
+        lock(&self.state.0).follow(FollowedEpoch {
             world: Arc::downgrade(world),
             incarnations,
             served: false,
         });
-    }
-
-    /// Returns what is known of the launcher, kept up to date.
-    pub(super) fn launcher_state(&self) -> &LauncherState {
-        &self.launcher_state
-    }
-
-    /// Tells the launcher that a device is lost, by the number that the launcher has for it.
-    pub(super) fn report(&self, lost: DeviceName, restarts: u32) {
-        self.link.report_loss(lost, restarts);
-    }
-
-    /// Tells the launcher why this rank may fail: because of a rank that lives or has left.
-    pub(super) fn blame(&self, blamed: Incarnation, is_late: bool) {
-        self.link.blame(blamed.rank, blamed.restarts, is_late);
-    }
-
-    /// Returns the number of ranks that the launcher has started.
-    pub(super) fn n_ranks(&self) -> u32 {
-        self.link.n_ranks()
-    }
-
-    /// Has the launcher tell `ranks` that were started again where the others are to be met.
-    pub(super) fn invite(&self, id: &UniqueId, ranks: RankSet) {
-        self.link.invite(id.words(), ranks.bits());
     }
 }
 

@@ -11,7 +11,7 @@ use super::Communicator;
 use super::init::name_hang_up;
 use super::launcher_link::{Incarnation, LauncherLink};
 use super::recovery::{Past, come_together, is_worth_another_try};
-use super::survivor::{OpenRound, Survivor};
+use super::survivor::{OpenRound, Survivor, is_gone};
 use super::unique_id::UniqueId;
 use crate::bootstrap::{Options, RankClaim, WaitGuard, meet};
 use crate::error::{Error, Result};
@@ -51,18 +51,18 @@ impl Communicator {
             return unavailable("the first communicator of the job");
         }
         let membership = self.membership.clone();
-        let Some(launcher) = membership.launcher.as_ref().filter(|line| line.restarting) else {
+        let Some(launcher) = membership.launcher.as_ref().filter(|launcher| launcher.restarting) else {
             return unavailable(
                 "a launcher that starts dead ranks again: `shmccl run --restart N`, or Launch::restart",
             );
         };
-        let Some(own) = own_number(&membership.incarnations, launcher.n_ranks(), self.rank) else {
+        let Some(own) = own_number(&membership.incarnations, launcher.link.n_ranks(), self.rank) else {
             return unavailable("all ranks that the launcher has started, and no others");
         };
         self.revoke();
         self.reclaim_engine();
         let mine = Past { completed: Some(completed), restarts: own.restarts };
-        let survivor = Survivor::new(self.fabric(), RECOVER, Some(launcher.launcher_state()));
+        let survivor = Survivor::new(self.fabric(), RECOVER, Some(&launcher.state));
         let meet = |round: &OpenRound<'_>, chosen, number| {
             let epoch = survivor.era_after(number).epoch;
             Return { survivor: &survivor, round, chosen, mine, launcher, epoch }.come_together(self)
@@ -124,7 +124,7 @@ impl Return<'_> {
         }
         if let Some(id) = &own {
             step("about to invite");
-            self.launcher.invite(id, self.missing());
+            self.launcher.link.invite(id.words(), self.missing().bits());
             step("invited");
         }
         let comm = match self.meet(old) {
@@ -181,7 +181,7 @@ impl Return<'_> {
     /// others may not know it yet. A survivor that goes on in another way meets them in the next
     /// round. Returns the outcome that stands.
     fn end_in_vain(&self) -> Option<RoundOutcome> {
-        let is_vain = self.launcher.launcher_state().restarts_exhausted();
+        let is_vain = self.launcher.state.restarts_exhausted();
         is_vain.then(|| self.round.conclude(RoundOutcome::Vain))
     }
 
@@ -239,11 +239,9 @@ impl Return<'_> {
 
     /// Watches the other survivors, and the launcher, which has to start the lost ranks.
     fn guard(&self) -> WaitGuard {
-        let launcher_state = self.launcher.launcher_state().clone();
+        let launcher_state = self.launcher.state.clone();
         let (world, chosen) = (self.survivor.fabric.world().clone(), self.chosen);
-        let gone =
-            move |rank: &Rank| matches!(world.life(*rank).status(), LifeStatus::Lost | LifeStatus::Left);
-        let guard = WaitGuard::new(move || chosen.iter().find(&gone));
+        let guard = WaitGuard::new(move || chosen.iter().find(|rank| is_gone(&world, *rank)));
         guard.unless(move || launcher_state.is_orphaned() || launcher_state.restarts_exhausted())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::channel::{Era, Fabric, MAX_ROUNDS};
+use crate::channel::{Era, Fabric, MAX_ROUNDS, World};
 use crate::error::{Error, Result};
 use crate::logs::step;
 use crate::rank::{Rank, RankSet};
@@ -71,7 +71,7 @@ impl<'a> Survivor<'a> {
             let (comm, chosen) = match (cell.outcome(), cell.chosen(candidates)) {
                 (Some(outcome), Some(chosen)) => (self.look_back(outcome, chosen)?, chosen),
                 _ => {
-                    let gone = |rank| self.has_gone(rank);
+                    let gone = |rank| is_gone(self.fabric.world(), rank);
                     let (rank, kernel, park) = (self.fabric.rank(), self.fabric.kernel(), &*self.park);
                     let round = Round { cell, rank, kernel, park, gone: &gone as &dyn Fn(Rank) -> bool };
                     let chosen = self.choose(&round, candidates)?;
@@ -90,10 +90,6 @@ impl<'a> Survivor<'a> {
     pub(super) fn era_after(&self, number: u64) -> Era {
         let era = self.fabric.world().era();
         Era { epoch: era.epoch.wrapping_add(1 + number), ..era }
-    }
-
-    fn has_gone(&self, rank: Rank) -> bool {
-        matches!(self.fabric.world().life(rank).status(), LifeStatus::Lost | LifeStatus::Left)
     }
 
     fn choose(&self, round: &OpenRound<'_>, candidates: RankSet) -> Result<RankSet> {
@@ -152,4 +148,9 @@ impl<'a> Survivor<'a> {
         let waiting = self.fabric.waiting(&watch);
         wait_until(&waiting, &self.park, poll).map_err(|stop| waiting.error(stop, self.operation, awaited()))
     }
+}
+
+/// Returns whether `rank` was lost or has left.
+pub(super) fn is_gone(world: &World, rank: Rank) -> bool {
+    matches!(world.life(rank).status(), LifeStatus::Lost | LifeStatus::Left)
 }
