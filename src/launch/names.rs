@@ -30,8 +30,8 @@ use crate::channel::segment_name;
 use crate::error::{Error, Result};
 use crate::locks;
 use crate::rank::Rank;
-use crate::shm::header::Creator;
 use crate::shm::{Expected, Janitor, Segment, Sweep, check_name};
+use crate::sync::header::Creator;
 
 /// The action that errors name.
 pub(super) const CLAIMING: &str = "claiming the names of the segments";

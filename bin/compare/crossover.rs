@@ -8,7 +8,7 @@ pub(crate) const LEVEL: f64 = 0.05;
 /// From which size on the challenger is ahead of the holder, and stays ahead up to the largest size measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "where", rename_all = "snake_case")]
-pub(crate) enum Crossing {
+pub(crate) enum Crossover {
     /// At every size measured.
     Always,
     /// At no size measured.
@@ -42,7 +42,7 @@ pub(crate) struct Cost {
     pub(crate) challenger: f64,
 }
 
-impl Crossing {
+impl Crossover {
     /// Where the challenger's cost falls below `share` of the holder's for good. Costs come in rising order of size.
     pub(crate) fn below(costs: &[Cost], share: f64) -> Self {
         let ahead = |cost: &Cost| cost.challenger < cost.holder * share;
@@ -99,15 +99,15 @@ mod tests {
 
     #[test]
     fn lines_that_never_meet_do_not_cross() {
-        assert_eq!(Crossing::below(&[], 1.0), Crossing::Never);
-        assert_eq!(Crossing::below(&costs(&[(8, 1.0, 2.0), (64, 1.0, 1.5)]), 1.0), Crossing::Never);
-        assert_eq!(Crossing::below(&costs(&[(8, 2.0, 1.0), (64, 2.0, 1.0)]), 1.0), Crossing::Always);
+        assert_eq!(Crossover::below(&[], 1.0), Crossover::Never);
+        assert_eq!(Crossover::below(&costs(&[(8, 1.0, 2.0), (64, 1.0, 1.5)]), 1.0), Crossover::Never);
+        assert_eq!(Crossover::below(&costs(&[(8, 2.0, 1.0), (64, 2.0, 1.0)]), 1.0), Crossover::Always);
     }
 
     #[test]
-    fn the_crossing_lies_where_lines_meet_on_logarithmic_scales() {
-        let Crossing::Between { last_behind, first_ahead, estimate } =
-            Crossing::below(&costs(&[(8, 10.0, 100.0), (1024, 10.0, 100.0), (4096, 1000.0, 100.0)]), 1.0)
+    fn the_crossover_lies_where_lines_meet_on_logarithmic_scales() {
+        let Crossover::Between { last_behind, first_ahead, estimate } =
+            Crossover::below(&costs(&[(8, 10.0, 100.0), (1024, 10.0, 100.0), (4096, 1000.0, 100.0)]), 1.0)
         else {
             panic!("the lines cross");
         };
@@ -116,37 +116,37 @@ mod tests {
     }
 
     #[test]
-    fn the_last_crossing_counts_when_noise_makes_several() {
-        let crossing =
-            Crossing::below(&costs(&[(8, 2.0, 1.0), (16, 1.0, 2.0), (32, 2.0, 1.0), (64, 2.0, 1.0)]), 1.0);
+    fn the_last_crossover_counts_when_noise_makes_several() {
+        let crossover =
+            Crossover::below(&costs(&[(8, 2.0, 1.0), (16, 1.0, 2.0), (32, 2.0, 1.0), (64, 2.0, 1.0)]), 1.0);
         assert!(
-            matches!(crossing, Crossing::Between { last_behind: 16, first_ahead: 32, .. }),
-            "{crossing:?}"
+            matches!(crossover, Crossover::Between { last_behind: 16, first_ahead: 32, .. }),
+            "{crossover:?}"
         );
-        assert!(crossing.mark().is_some_and(|mark| (16.0..=32.0).contains(&mark)));
+        assert!(crossover.mark().is_some_and(|mark| (16.0..=32.0).contains(&mark)));
     }
 
     #[test]
-    fn a_lead_that_is_lost_again_is_no_crossing_and_is_told() {
-        let lead = |list: &[(u64, f64, f64)]| Crossing::below(&costs(list), 1.0);
+    fn a_lead_that_is_lost_again_is_no_crossover_and_is_told() {
+        let lead = |list: &[(u64, f64, f64)]| Crossover::below(&costs(list), 1.0);
         let middle = [(8, 1.0, 2.0), (16, 2.0, 1.0), (32, 1.0, 2.0), (64, 2.0, 1.0), (128, 1.0, 2.0)];
-        assert_eq!(lead(&middle), Crossing::Passing { first_ahead: 16, last_ahead: 64 });
-        assert_eq!(lead(&middle[1..3]), Crossing::Passing { first_ahead: 16, last_ahead: 16 });
+        assert_eq!(lead(&middle), Crossover::Passing { first_ahead: 16, last_ahead: 64 });
+        assert_eq!(lead(&middle[1..3]), Crossover::Passing { first_ahead: 16, last_ahead: 16 });
         assert_eq!(lead(&middle).mark(), None);
     }
 
     #[test]
     fn a_lead_within_the_noise_is_none() {
         let level = costs(&[(8, 1.0, 2.0), (64, 1.0, 0.97)]);
-        assert_eq!(Crossing::below(&level, 1.0 - LEVEL), Crossing::Never);
-        assert!(matches!(Crossing::below(&level, 1.0), Crossing::Between { first_ahead: 64, .. }));
+        assert_eq!(Crossover::below(&level, 1.0 - LEVEL), Crossover::Never);
+        assert!(matches!(Crossover::below(&level, 1.0), Crossover::Between { first_ahead: 64, .. }));
     }
 
     #[test]
     fn the_estimate_stays_inside_its_interval_with_a_share() {
-        let crossing = Crossing::below(&costs(&[(8, 1.0, 0.99), (64, 1.0, 0.90)]), 0.95);
-        assert!(crossing.mark().is_some_and(|mark| (8.0..=64.0).contains(&mark)), "{crossing:?}");
-        let zero = Crossing::below(&costs(&[(8, 0.0, 0.0), (64, 1.0, 0.0)]), 0.95);
+        let crossover = Crossover::below(&costs(&[(8, 1.0, 0.99), (64, 1.0, 0.90)]), 0.95);
+        assert!(crossover.mark().is_some_and(|mark| (8.0..=64.0).contains(&mark)), "{crossover:?}");
+        let zero = Crossover::below(&costs(&[(8, 0.0, 0.0), (64, 1.0, 0.0)]), 0.95);
         assert!(zero.mark().is_some_and(|mark| (8.0..=64.0).contains(&mark)), "{zero:?}");
     }
 }

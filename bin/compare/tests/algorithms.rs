@@ -1,11 +1,8 @@
-use super::report::RivalReport;
-use super::verdict::Verdict;
+use super::super::conclusions::algorithms::AlgorithmCrossovers;
+use super::super::crossover::Crossover;
 use super::*;
-use crate::compare::crossing::Crossing;
-use crate::flags::ProxyPlace;
-use crate::machine::MachineInfo;
-use crate::perf::report::PerfRow;
-use crate::perf::test::TestChannel;
+use crate::perf::report::PerfReport;
+use crate::perf::test::Test;
 use crate::units::ladder;
 
 /// Numbers as a model has them: so many nanoseconds, and so many per byte, for each algorithm; a proxy adds some.
@@ -16,7 +13,7 @@ const MODEL: [(Option<&str>, f64, f64); 4] = [
     (Some("ring"), 2e6, 0.05),
 ];
 
-fn modelled(proxy_ns: f64, proxy_per_byte: f64) -> RivalReport {
+fn modelled(proxy_ns: f64, proxy_per_byte: f64) -> Series {
     let row = |bytes: u64, channel, (name, fixed, per_byte): (Option<&str>, f64, f64)| {
         let proxied = if channel == TestChannel::Port { (proxy_ns, proxy_per_byte) } else { (0.0, 1.0) };
         let ns = fixed + proxied.0 + bytes as f64 * per_byte * proxied.1;
@@ -40,27 +37,33 @@ fn modelled(proxy_ns: f64, proxy_per_byte: f64) -> RivalReport {
             rows.extend(MODEL.map(|way| row(bytes, channel, way)));
         }
     }
-    let machine =
-        MachineInfo { cpu: "Example CPU".to_owned(), commit: None, optimised: true, ..MachineInfo::detect() };
-    RivalReport { machine, proxy: ProxyPlace::Thread, test: Test::AllReduce, n_ranks: 4, rows }
+    Series {
+        report: PerfReport { machine: fixed_machine(), rows },
+        proxy: ProxyPlace::Thread,
+        subject: Subject::Operation { test: Test::AllReduce, n_ranks: 4 },
+    }
 }
 
-fn sentences(report: &RivalReport) -> String {
-    Verdict::of(report).sentences(report).join("\n")
+/// Where algorithms lead, and where the proxy overtakes.
+fn found(series: &Series) -> AlgorithmCrossovers {
+    match Conclusions::of(series).crossovers {
+        Some(Crossovers::Algorithms(found)) => found,
+        crossovers => panic!("{crossovers:?}"),
+    }
 }
 
 #[test]
 fn each_algorithm_leads_from_where_it_meets_the_one_before() {
-    let report = modelled(3000.0, 1.0);
-    let verdict = Verdict::of(&report);
-    let names: Vec<&str> = verdict.direct.iter().map(|lead| lead.algorithm.as_str()).collect();
+    let series = modelled(3000.0, 1.0);
+    let verdict = found(&series);
+    let names: Vec<&str> = verdict.memory.iter().map(|lead| lead.algorithm.as_str()).collect();
     assert_eq!(names, ["one_shot", "two_shot", "ring"]);
     // 100 + x = 1000 + 0.1 x at x = 1000; 1000 + 0.1 x = 2e6 + 0.05 x at about 40e6.
-    let meets: Vec<_> = verdict.direct.iter().map(|lead| lead.estimate).collect();
+    let meets: Vec<_> = verdict.memory.iter().map(|lead| lead.estimate).collect();
     assert_eq!(meets[0], None);
     assert!((900.0..1100.0).contains(&meets[1].unwrap()), "{meets:?}");
     assert!((32e6..48e6).contains(&meets[2].unwrap()), "{meets:?}");
-    let told = sentences(&report);
+    let told = sentences(&series);
     for part in [
         "Direct: one_shot at first, two_shot from about ",
         "What the library chooses by itself takes up to ",
@@ -79,61 +82,61 @@ fn whether_proxied_overtakes_direct_is_told_with_where_or_that_it_never_does() {
     assert!(told.contains(never), "{told}");
     let ahead = modelled(3000.0, 0.5);
     assert!(sentences(&ahead).contains("Proxied overtakes direct at about "), "{}", sentences(&ahead));
-    assert!(matches!(Verdict::of(&ahead).overtaking, Crossing::Between { .. }));
+    assert!(matches!(found(&ahead).proxied, Some(Crossover::Between { .. })));
     assert!(sentences(&modelled(0.0, 0.5)).contains("Proxied overtakes direct"));
     assert!(sentences(&modelled(-50.0, 0.5)).contains("Proxied is ahead of direct at every size measured."));
 }
 
 #[test]
 fn direct_and_proxied_are_compared_only_where_the_cores_were_alike() {
-    let mut report = modelled(3000.0, 0.5);
-    for row in &mut report.rows {
+    let mut series = modelled(3000.0, 0.5);
+    for row in &mut series.report.rows {
         row.probe_ns = Some(130.0);
     }
-    let (even, told) = (Verdict::of(&report), sentences(&report));
+    let (even, told) = (found(&series), sentences(&series));
     assert!(!told.contains("hyper-thread"), "{told}");
     let turned = |row: &&mut PerfRow| row.channel == Some(TestChannel::Port) && row.bytes == Some(8);
-    report.rows.iter_mut().filter(turned).for_each(|row| row.probe_ns = Some(30.0));
-    assert_eq!((report.factor(8), report.factor(32).is_some()), (None, true));
-    assert_eq!(Verdict::of(&report).overtaking, even.overtaking);
-    let told = sentences(&report);
+    series.report.rows.iter_mut().filter(turned).for_each(|row| row.probe_ns = Some(30.0));
+    assert_eq!((series.factor(8), series.factor(32).is_some()), (None, true));
+    assert_eq!(found(&series).proxied, even.proxied);
+    let told = sentences(&series);
     for part in
         ["x as long at 32 B and ", "Direct is not held against proxied at 8 B: between the two the cores"]
     {
         assert!(told.contains(part), "{part}\n{told}");
     }
-    for row in &mut report.rows {
+    for row in &mut series.report.rows {
         row.probe_ns = Some(if row.channel == Some(TestChannel::Port) { 30.0 } else { 130.0 });
     }
-    let told = sentences(&report);
+    let told = sentences(&series);
     assert!(!told.contains("overtakes") && told.contains("64 MiB: between the two"), "{told}");
-    assert!(serde_json::to_value(report.to_file()).unwrap()["crossover"]["proxied"].is_null());
-    assert!(svg::text(&report).unwrap().contains("No size tells whether"));
+    assert!(json(&series)["crossover"]["proxied"].is_null());
+    assert!(plot(&series).contains("No size tells whether"));
 }
 
 #[test]
 fn no_algorithm_is_marked_as_the_quickest_by_too_few_samples() {
-    let mut report = modelled(3000.0, 1.0);
-    let marks = |report: &RivalReport| view::text(Look::plain(), report).matches('*').count();
+    let mut series = modelled(3000.0, 1.0);
+    let marks = |series: &Series| super::text(Look::plain(), series).matches('*').count();
     // One for each kind of channel, and what it stands for above each of the two tables.
-    let all = 2 * report.sizes().len() + 2;
-    assert_eq!(marks(&report), all);
-    report.rows.iter_mut().filter(|row| row.bytes == Some(8)).for_each(|row| row.samples = Some(1));
-    assert_eq!(marks(&report), all - 2);
+    let all = 2 * series.sizes().len() + 2;
+    assert_eq!(marks(&series), all);
+    series.report.rows.iter_mut().filter(|row| row.bytes == Some(8)).for_each(|row| row.samples = Some(1));
+    assert_eq!(marks(&series), all - 2);
 }
 
 #[test]
 fn a_lead_within_the_noise_does_not_change_hands() {
-    let mut report = modelled(3000.0, 1.0);
-    report.rows.retain(|row| row.variant.as_deref() != Some("ring"));
-    for row in &mut report.rows {
+    let mut series = modelled(3000.0, 1.0);
+    series.report.rows.retain(|row| row.variant.as_deref() != Some("ring"));
+    for row in &mut series.report.rows {
         if row.variant.as_deref() == Some("two_shot") {
             row.p50_ns = Some(nearly_one_shot(row.bytes));
         }
     }
-    let verdict = Verdict::of(&report);
-    assert_eq!(verdict.direct.len(), 1, "{:?}", verdict.direct);
-    assert!(sentences(&report).contains("Direct: two_shot at every size: within 3 % of the quickest."));
+    let verdict = found(&series);
+    assert_eq!(verdict.memory.len(), 1, "{:?}", verdict.memory);
+    assert!(sentences(&series).contains("Direct: two_shot at every size: within 3 % of the quickest."));
 }
 
 /// What one_shot takes directly, and a little less at every other size.
@@ -144,48 +147,48 @@ fn nearly_one_shot(bytes: Option<u64>) -> f64 {
 
 #[test]
 fn from_too_few_samples_nothing_is_concluded() {
-    let mut report = modelled(3000.0, 1.0);
-    report.rows.retain(|row| row.bytes.is_some_and(|bytes| bytes < 64));
+    let mut series = modelled(3000.0, 1.0);
+    series.report.rows.retain(|row| row.bytes.is_some_and(|bytes| bytes < 64));
     assert_eq!(
-        sentences(&report),
+        sentences(&series),
         "Too few samples to conclude anything: measure 3 sizes at least (-b, -e, -f)."
     );
-    assert!(serde_json::to_value(report.to_file()).unwrap()["crossover"].is_null());
-    assert!(svg::text(&report).unwrap().contains("Too few samples for a crossover"));
-    report.rows.clear();
-    assert_eq!(sentences(&report), "Nothing was measured.");
-    svg::text(&report).unwrap();
-    view::text(Look::plain(), &report);
+    assert!(json(&series)["crossover"].is_null());
+    assert!(plot(&series).contains("Too few samples for a crossover"));
+    series.report.rows.clear();
+    assert_eq!(sentences(&series), "Nothing was measured.");
+    plot(&series);
+    super::text(Look::plain(), &series);
 }
 
 #[test]
 fn tables_fit_a_terminal_of_eighty_columns_and_the_quickest_is_marked() {
-    let report = modelled(3000.0, 1.0);
+    let series = modelled(3000.0, 1.0);
     let look = Look { width: Some(80), ..Look::plain() };
-    let text = view::text(look, &report);
+    let text = super::text(look, &series);
     let tables = text.lines().skip(2).take_while(|line| !line.starts_with("Time of the quickest"));
     for line in tables {
         assert!(line.chars().count() <= 80, "{line}");
     }
-    let line = view::text(Look::plain(), &report);
+    let line = super::text(Look::plain(), &series);
     let line = line.lines().find(|line| line.contains("1.05 us") && line.contains('*')).unwrap();
     assert!(line.contains("108 ns*"), "{line}");
 }
 
 #[test]
 fn where_there_is_no_choice_the_default_is_held_against_itself_by_proxy() {
-    let mut report = modelled(3000.0, 1.0);
-    report.rows.retain(|row| row.variant.is_none());
-    report.test = Test::SendRecv;
-    assert_eq!(report.quickest(8, TestChannel::Port).and_then(|row| row.p50_ns), Some(4050.84));
-    let told = sentences(&report);
+    let mut series = modelled(3000.0, 1.0);
+    series.report.rows.retain(|row| row.variant.is_none());
+    series.subject = Subject::Operation { test: Test::SendRecv, n_ranks: 4 };
+    assert_eq!(series.quickest(8, TestChannel::Port).and_then(|row| row.p50_ns), Some(4050.84));
+    let told = sentences(&series);
     assert!(told.starts_with("Proxied never overtakes direct: it takes 3.85 x as long at 8 B"), "{told}");
     assert!(told.contains("Against the machine's limit direct takes from 2.00 x"), "{told}");
     assert!(!told.contains("quickest") && !told.contains("by itself"), "{told}");
-    let seen = view::text(Look::plain(), &report);
+    let seen = super::text(Look::plain(), &series);
     assert!(seen.contains("Direct and proxied; bandwidth and limit are those of direct"), "{seen}");
     assert!(!seen.contains("quickest") && !seen.contains("algorithm"), "{seen}");
-    let drawn = svg::text(&report).unwrap();
+    let drawn = plot(&series);
     assert!(drawn.contains("sendrecv over 4 ranks of one host, direct and proxied"));
     assert!(
         drawn.contains("Dashed: the machine&apos;s limit.") || drawn.contains("Dashed: the machine's limit.")
@@ -194,14 +197,14 @@ fn where_there_is_no_choice_the_default_is_held_against_itself_by_proxy() {
 
 #[test]
 fn an_algorithm_is_shown_for_a_channel_where_it_was_measured_over_it() {
-    let mut report = modelled(3000.0, 1.0);
+    let mut series = modelled(3000.0, 1.0);
     let is_proxied = |row: &PerfRow| row.channel == Some(TestChannel::Port);
-    report.rows.retain(|row| !is_proxied(row) || row.variant.as_deref() != Some("two_shot"));
-    assert!(report.algorithms_over(TestChannel::Memory).contains(&"two_shot"));
-    assert_eq!(report.algorithms_over(TestChannel::Port), ["default", "one_shot", "ring"]);
-    let proxied = Verdict::of(&report).proxied;
+    series.report.rows.retain(|row| !is_proxied(row) || row.variant.as_deref() != Some("two_shot"));
+    assert!(series.algorithms_over(TestChannel::Memory).contains(&"two_shot"));
+    assert_eq!(series.algorithms_over(TestChannel::Port), ["default", "one_shot", "ring"]);
+    let proxied = found(&series).port;
     assert!(proxied.iter().all(|lead| lead.algorithm != "two_shot"), "{proxied:?}");
-    let seen = view::text(Look::plain(), &report);
+    let seen = super::text(Look::plain(), &series);
     let heads: Vec<_> =
         seen.lines().filter(|line| line.contains("one_shot") && line.contains("ring")).collect();
     assert!(heads[0].contains("two_shot") && !heads[1].contains("two_shot"), "{heads:?}");
@@ -209,17 +212,17 @@ fn an_algorithm_is_shown_for_a_channel_where_it_was_measured_over_it() {
 
 #[test]
 fn the_files_have_every_way_at_every_size() {
-    let report = modelled(3000.0, 1.0);
-    let json = serde_json::to_value(report.to_file()).unwrap();
-    assert_eq!(json["rows"].as_array().unwrap().len(), report.rows.len());
+    let series = modelled(3000.0, 1.0);
+    let json = super::json(&series);
+    assert_eq!(json["rows"].as_array().unwrap().len(), series.report.rows.len());
     assert_eq!((&json["op"], &json["ranks"]), (&"all_reduce".into(), &4.into()));
     assert_eq!(json["crossover"]["memory"][1]["algorithm"], "two_shot");
     assert_eq!(json["crossover"]["proxied"]["where"], "never");
-    let csv = csv::text(&report);
+    let csv = csv::text(&series);
     let width = csv.lines().next().unwrap().split(',').count();
     assert!(csv.lines().all(|line| line.split(',').count() == width), "{csv}");
-    assert_eq!(csv.lines().count(), 1 + report.rows.len());
-    let drawn = svg::text(&report).unwrap();
+    assert_eq!(csv.lines().count(), 1 + series.report.rows.len());
+    let drawn = plot(&series);
     for part in ["one_shot", "two_shot", "ring", "The quickest of each", "all_reduce over 4 ranks"] {
         assert!(drawn.contains(part), "{part}");
     }
@@ -231,10 +234,27 @@ fn the_files_have_every_way_at_every_size() {
 
 #[test]
 fn wrong_data_of_any_way_are_counted() {
-    let mut report = modelled(3000.0, 1.0);
-    assert_eq!((report.wrong_rows(), report.wrong_at(8)), (0, Some(0)));
-    report.rows[2].wrong = Some(3);
-    assert_eq!((report.wrong_rows(), report.wrong_at(8)), (1, Some(3)));
-    report.rows[3].wrong = None;
-    assert_eq!(report.wrong_at(8), None);
+    let mut series = modelled(3000.0, 1.0);
+    assert_eq!((series.report.wrong_rows(), series.wrong_at(8)), (0, Some(0)));
+    series.report.rows[2].wrong = Some(3);
+    assert_eq!((series.report.wrong_rows(), series.wrong_at(8)), (1, Some(3)));
+    series.report.rows[3].wrong = None;
+    assert_eq!(series.wrong_at(8), None);
+}
+
+#[test]
+fn all_forms_of_a_comparison_of_algorithms_are_as_they_were_byte_for_byte() {
+    let mut series = modelled(3000.0, 0.5);
+    let sizes: Vec<u64> = series.sizes().into_iter().step_by(3).collect();
+    series.report.rows.retain(|row| row.bytes.is_some_and(|bytes| sizes.contains(&bytes)));
+    for (index, row) in series.report.rows.iter_mut().enumerate() {
+        let is_turned = row.channel == Some(TestChannel::Port) && row.bytes == Some(8);
+        row.probe_ns = Some(if is_turned { 30.0 } else { 130.0 });
+        (row.min_ns, row.p99_ns, row.max_ns) = (Some(10.0), Some(1e4), Some(2e4));
+        row.wrong = Some(u64::from(index % 9 == 0));
+    }
+    assert_unchanged("algorithms", &series, [0xef40_bb39_2cb9_88ee, 0xd5da_ffa6_5167_60ce]);
+    series.report.rows.retain(|row| row.variant.is_none());
+    series.subject = Subject::Operation { test: Test::SendRecv, n_ranks: 4 };
+    assert_unchanged("sendrecv", &series, [0x8b46_8443_f069_8681, 0xdd34_a4bb_8be7_948c]);
 }
