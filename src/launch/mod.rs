@@ -34,7 +34,6 @@
 //! - A child inherits its own socket and no other descriptor.
 
 mod first_cause;
-mod grace;
 mod hang;
 mod job;
 mod leftovers;

@@ -9,12 +9,11 @@ use nix::sys::signal::Signal;
 use tracing::{debug, info, warn};
 
 use super::first_cause::FirstCause;
-use super::grace::Grace;
 use super::hang::HangWatch;
 use super::observer::Observer;
 use super::observer::{OutputLine, OutputPipe};
 use super::process::{Process, devices};
-use super::restart::RestartState;
+use super::restart::{Grace, RestartState};
 use super::{JobOutcome, Launch};
 use crate::bootstrap::{BootstrapRoot, MemberId, RootEvent, poll_timeout};
 use crate::error::{DeviceName, Error, ExitCause, Result};
