@@ -35,7 +35,7 @@ fn main() -> shmccl::Result<()> {
         all_reduce(&mut switch)?;
         assert!(buffer.to_vec() == expected, "rank {me}: differs from the library's all_reduce");
 
-        // The same by hand: a share is loaded, and then stored.
+        // An all-reduce by hand: a share is loaded, and then stored.
         switch.barrier()?;
         buffer.copy_from_slice(0, &input)?;
         switch.barrier()?;

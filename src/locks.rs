@@ -9,7 +9,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{PollTimeout, poll};
 use nix::sys::stat::{major, minor};
 
-/// The pause before another try of a lock that somebody else has.
+/// The pause before another try of a held lock.
 const PAUSE_MS: u8 = 5;
 
 /// Locks the file for as long as anybody has this open file description. Another holder may keep it

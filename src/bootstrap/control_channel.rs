@@ -19,7 +19,7 @@ pub(super) struct ControlChannel {
     pub(super) socket: ControlSocket,
     pub(super) job_id: u64,
     pub(super) n_ranks: u32,
-    /// What is checked besides while this waits.
+    /// The guard that checks while this waits.
     pub(super) guard: Option<WaitGuard>,
 }
 
@@ -37,7 +37,7 @@ impl ControlChannel {
         }
     }
 
-    /// Waits for an `M`, or for news that make it pointless.
+    /// Waits for an `M`, or for a message that makes it pointless.
     pub(super) fn hear<M: ControlMessage>(
         &self,
         deadline: Deadline,

@@ -19,8 +19,8 @@ use super::socket::{ControlSocket, Deadline, resource_error};
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
 
-/// How much longer than its timeout a member listens. The host's time is up first, and it can name
-/// the missing rank.
+/// The time beyond its timeout for which a member listens. The host's time is up first, and it can
+/// name the missing rank.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The place where processes with the same id meet.

@@ -316,7 +316,7 @@ fn a_member_that_does_not_fit_is_told_why_and_so_is_the_launcher() {
     for (hello, what, cause) in misfits {
         let events = with_root(1, options(), |_, socket| {
             say(&socket, &hello);
-            // What is said after that finds the socket closed, and does not hide the answer.
+            // Later messages find the socket closed, and do not hide the answer.
             let refused = begin(0, 1, socket);
             assert!(matches!(refused, Err(Error::Layout { what: told, .. }) if told == what), "{refused:?}");
         });

@@ -222,8 +222,8 @@ impl JobBarrier {
             let error = fabric.error(&waiting, stop, operation.name(), missing);
             let error = explained(self.call(operation), error, &watch);
             if matches!(error, Error::CallMismatch { .. }) {
-                // Whatever has ended the epoch: this rank's call has failed, too, and cannot be
-                // made again.
+                // This rank's call has failed, too, and cannot be made again, for whatever reason
+                // the epoch ended.
                 fabric.abort();
             }
             error

@@ -38,11 +38,11 @@ pub(super) struct LauncherLink {
     pub(super) link: ControlLink,
     /// Whether the launcher restarts ranks that die.
     pub(super) restarting: bool,
-    /// What is known of the launcher, kept up to date.
+    /// The state of the launcher, kept up to date.
     pub(super) state: LauncherState,
 }
 
-/// What is known of the launcher, so that nobody waits for others in vain.
+/// The state of the launcher, so that nobody waits for others in vain.
 #[derive(Clone, Debug)]
 pub(super) struct LauncherState(Arc<Mutex<LauncherReports>>);
 
@@ -134,7 +134,7 @@ impl FollowedEpoch {
                 let lost = Some(Incarnation { rank, restarts });
                 let Some(rank) = self.incarnations.iter().position(|number| *number == lost) else { return };
                 let rank = Rank::known(u32::try_from(rank).expect("at most 64 ranks"));
-                // The system says of a dead rank that it is; of one that hangs somebody has to.
+                // The system declares a dead rank lost. For one that hangs, this rank does.
                 if hangs && world.life(rank).status() == LifeStatus::Alive {
                     world.life(rank).mark_lost(world.kernel());
                 }

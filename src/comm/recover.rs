@@ -2,8 +2,8 @@
 //! restarted.
 //!
 //! The survivors agree on who they are in the same rounds as for a shrink. In each round, the first
-//! survivor makes the id of a meeting and offers it to the others, and the launcher passes it on to
-//! the restarted ranks. Then all meet like processes without a launcher, and decide in the same way
+//! survivor makes the id of a meeting and offers it to the others. The launcher passes it on to the
+//! restarted ranks. Then all meet like processes without a launcher, and decide in the same way
 //! whether they begin. A death spoils the meeting and the round. The next round is among those that
 //! are left, and the launcher restarts one more rank.
 

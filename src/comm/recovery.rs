@@ -1,4 +1,4 @@
-//! What ranks exchange when one of them was restarted: how far they have come, and the memory of
+//! The exchange of ranks when one of them was restarted: how far they have come, and the memory of
 //! its predecessor.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,7 +22,8 @@ use crate::rank::Rank;
 use crate::shm::segment::AttachAs;
 use crate::shm::{Expected, Mapping, Segment, Span};
 
-/// How a communicator was recovered, and where its ranks go on, for [`Communicator::on_recovery`].
+/// A recovery of a communicator, with the step from which its ranks go on, for
+/// [`Communicator::on_recovery`].
 #[derive(Debug)]
 pub struct Recovery {
     epoch: u64,
@@ -149,7 +150,7 @@ pub(super) type Callback = Box<dyn FnMut(&Recovery) + Send>;
 #[derive(Default)]
 pub(super) struct RecoveryCallbacks {
     pub(super) callback: Option<Callback>,
-    /// How this epoch came about, until a callback was called with it.
+    /// The recovery that led to this epoch, until a callback was called with it.
     untold: Option<Recovery>,
 }
 
@@ -163,10 +164,10 @@ impl std::fmt::Debug for RecoveryCallbacks {
     }
 }
 
-/// What a rank tells the others as it comes to them.
+/// The past of a rank, which it tells the others as it comes to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Past {
-    /// How far it has come; `None` for a restarted rank.
+    /// The last completed step; `None` for a restarted rank.
     pub(super) completed: Option<u64>,
     pub(super) restarts: u32,
 }

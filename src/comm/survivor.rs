@@ -28,8 +28,8 @@ pub(super) struct Survivor<'a> {
     pub(super) offers: CellSlice<OfferCell>,
     rounds: CellSlice<RoundCell>,
     operation: &'static str,
-    /// What is known of the launcher, if there is one. A rank without its launcher does not go on:
-    /// the next epoch would end as it begins.
+    /// The state of the launcher, if there is one. A rank without its launcher does not go on: the
+    /// next epoch would end as it begins.
     launcher_state: Option<&'a LauncherState>,
 }
 

@@ -8,7 +8,7 @@
 use crate::bootstrap::MemberId;
 use crate::error::ExitCause;
 
-/// What the launcher has observed of the failures of one job.
+/// The observed failures of one job.
 #[derive(Debug)]
 pub(super) struct FirstCause {
     members: Vec<Observations>,

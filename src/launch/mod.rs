@@ -130,7 +130,7 @@ fn this_executable() -> OsString {
     }
 }
 
-/// How a job went that ended well.
+/// The course of a job that ended well.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JobOutcome {

@@ -200,7 +200,7 @@ pub(super) fn link(file: &Flock<File>, name: &str) -> Result<bool> {
     }
 }
 
-/// Removes the file that somebody has left who is gone; does nothing when it has gone meanwhile.
+/// Removes the file of a process that is gone; does nothing when the file has gone meanwhile.
 fn remove_leftover(name: &str) -> Result<()> {
     let refused = |errno| Error::os(CLAIMING, errno);
     let flags = OFlag::O_RDWR | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;

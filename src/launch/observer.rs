@@ -83,7 +83,7 @@ pub struct OutputLine<'a> {
     pub device: DeviceName,
     /// The output.
     pub stream: OutputStream,
-    /// What, without the line feed.
+    /// The text, without the line feed.
     pub text: &'a [u8],
 }
 

@@ -26,7 +26,7 @@ pub(super) struct RestartState<'l> {
     left: u32,
     /// The restarted members in order, each with the cause of its end.
     done: Vec<(DeviceName, ExitCause)>,
-    /// After which a member is killed that is lost and has not ended.
+    /// The times after which lost members that have not ended are killed.
     restart_deadlines: Vec<Option<Grace>>,
     /// Whether each member has left in peace. The others do not take such a member back.
     departed: Vec<bool>,

@@ -90,7 +90,7 @@ pub(super) struct SupervisedJob<'o> {
     pub(super) observer: &'o mut dyn Observer,
 }
 
-/// What a poll has found ready.
+/// The findings of a poll.
 #[derive(Default)]
 struct Ready {
     interrupts: bool,

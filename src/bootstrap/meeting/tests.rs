@@ -9,7 +9,7 @@ use crate::bootstrap::{
     Joining, MeetingHost, MeetingPoint, Options, RankClaim, WaitGuard, meet, meet_as_joiner,
 };
 
-/// What makes a JoinRequest odd.
+/// A change that makes a JoinRequest odd.
 type Change = fn(JoinRequest) -> JoinRequest;
 
 const WATCHDOG: Duration = Duration::from_secs(20);

@@ -57,7 +57,8 @@ impl CheckpointSource<'_> {
             .try_for_each(|region| memory.touch(DeviceAddress::new(region.offset.get()), region.len))
     }
 
-    /// Reads all that `reader` has. What of a device's memory has been used since is as new.
+    /// Reads everything that `reader` has. Parts of a device's memory that were used since become
+    /// as new.
     pub(super) fn load(self, comm: &Communicator, reader: &mut PartReader) -> Result<()> {
         if let Self::Device(memory) = self {
             for gap in gaps(&memory.used(), reader.regions()) {

@@ -86,7 +86,7 @@ pub enum CheckpointFault {
     /// There is none.
     #[error("there is no checkpoint; write one first, or name another directory")]
     Missing,
-    /// Somebody else is writing one there, or was stopped while it did.
+    /// Another process is writing one there, or was stopped while it did.
     #[error("another job writes a checkpoint there{}, or name another directory", Remedy(*.holder))]
     InUse {
         /// The process, where the system names it.
