@@ -110,8 +110,8 @@ fn come(
 ) -> Result<Joining> {
     let socket = reach(point, timeout)?;
     let mut channel = ControlChannel { socket, job_id: point.job_id, n_ranks: MAX_RANKS, guard };
-    channel.say(request, &[])?;
-    let (met, _) = channel.hear::<Met>(Deadline::after(timeout.saturating_add(LAST_WORDS)), MEETING)?;
+    channel.send(request, &[])?;
+    let (met, _) = channel.receive::<Met>(Deadline::after(timeout.saturating_add(LAST_WORDS)), MEETING)?;
     check_n_ranks(met.n_ranks)?;
     channel.n_ranks = met.n_ranks;
     let rank = Rank::new(met.rank, met.n_ranks)?;

@@ -14,7 +14,7 @@ use super::launcher_link::{Incarnation, LauncherLink};
 use super::membership::JobMembership;
 use super::oversubscription::CoreSet;
 use super::ports::Ports;
-use super::recovery::come_back;
+use super::recovery::rejoin;
 use super::stream::EngineLoan;
 use super::workspace::Workspace;
 use crate::bootstrap::{
@@ -71,17 +71,17 @@ impl Communicator {
 pub fn join_job() -> Result<Option<JoinedAs>> {
     let Some(joining) = join_from_env()? else { return Ok(None) };
     if joining.restarts() > 0 {
-        return Ok(Some(JoinedAs::Device(Box::new(come_back(joining)?))));
+        return Ok(Some(JoinedAs::Device(Box::new(rejoin(joining)?))));
     }
     let (restarting, beat, device) = (joining.is_restarting(), joining.beat(), joining.device());
     let overrides = Overrides::of(joining.options())?;
     let rings = rings_of(&joining)?;
     let AttachedMember { shared, world, own } = AttachedMember::of(joining)?;
-    let pulse = beat.map(|every| MemberHeartbeat::new(world.control().beat(device), every));
+    let heartbeat = beat.map(|every| MemberHeartbeat::new(world.control().beat(device), every));
     let Some(rank) = shared.joining().rank() else {
         let membership = shared.ready()?;
         // It hears from the devices when the job is over.
-        let _beating = membership.link.watch(pulse, |_| {})?;
+        let _beating = membership.link.watch(heartbeat, |_| {})?;
         let spinners = membership.placement.devices + membership.placement.proxies;
         serve_all(&world, spinners, (&overrides.faults, overrides.checksums), rings.as_ref())?;
         return Ok(Some(JoinedAs::Proxy));
@@ -96,7 +96,7 @@ pub fn join_job() -> Result<Option<JoinedAs>> {
         timeout: membership.options.timeout,
     };
     let incarnations = Incarnation::first(world.n_ranks());
-    let line = LauncherLink::begin(membership.link, pulse, restarting, &world, incarnations)?;
+    let line = LauncherLink::begin(membership.link, heartbeat, restarting, &world, incarnations)?;
     let comm = live.join(&world, &params, Some(line), own)?;
     comm.apply(&overrides, false);
     comm.record_in(rings.as_ref(), rank);
@@ -129,7 +129,8 @@ impl Communicator {
 pub(super) fn join_assembled(mut joining: Joining, told: Option<NonZeroU32>) -> Result<Communicator> {
     let rank = joining.rank().expect("only ranks meet");
     let cores = CoreSet::own();
-    let all: Vec<_> = joining.all_gather(cores.bytes(), None)?.into_iter().map(|gift| gift.bytes).collect();
+    let all: Vec<_> =
+        joining.all_gather(cores.bytes(), None)?.into_iter().map(|contribution| contribution.bytes).collect();
     let timeout = joining.options().timeout;
     let params = JoinParams::with_proxy_threads(cores.spinners(&all), told, timeout);
     let AttachedMember { shared, world, own } = AttachedMember::of(joining)?;
@@ -224,8 +225,8 @@ impl LiveRank {
     pub(super) fn announce(world: &Arc<World>, rank: Rank) -> Result<Self> {
         let mut registrar = MemoryRegistrar::new(world.memory_table(rank)?);
         heap_windows(&mut registrar, world.windows())?;
-        let heart = Heartbeat::new(Arc::clone(world), rank);
-        let life = LifeLock::take(*world.kernel(), world.control().lives(), rank, heart)?;
+        let heartbeat = Heartbeat::new(Arc::clone(world), rank);
+        let life = LifeLock::take(*world.kernel(), world.control().lives(), rank, heartbeat)?;
         step("seen alive");
         Ok(Self { rank, life, registrar })
     }

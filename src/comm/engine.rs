@@ -129,12 +129,12 @@ impl Communicator {
     pub fn barrier(&mut self) -> Result<()> {
         self.reclaim_engine();
         self.fabric().enter(Operation::Barrier.name())?;
-        self.come_together()
+        self.barrier_within()
     }
 
     /// Meets all ranks within another call.
     #[inline]
-    pub(super) fn come_together(&mut self) -> Result<()> {
+    pub(super) fn barrier_within(&mut self) -> Result<()> {
         match &mut self.job_barrier {
             Some(job_barrier) => job_barrier.meet(Operation::Barrier, self.engine.as_deref()),
             None => self.engine()?.barrier(Operation::Barrier),

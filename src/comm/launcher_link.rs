@@ -84,7 +84,7 @@ impl LauncherLink {
     /// Those of [`ControlLink::watch`].
     pub(super) fn begin(
         link: ControlLink,
-        pulse: Option<MemberHeartbeat>,
+        heartbeat: Option<MemberHeartbeat>,
         restarting: bool,
         world: &Arc<World>,
         incarnations: Vec<Option<Incarnation>>,
@@ -93,7 +93,7 @@ impl LauncherLink {
             vec![FollowedEpoch { world: Arc::downgrade(world), incarnations, served: has_service(world) }];
         let state = LauncherState(Arc::new(Mutex::new(LauncherReports { events: Vec::new(), followed })));
         let listening = state.clone();
-        let watch = link.watch(pulse, move |event| lock(&listening.0).hear(event))?;
+        let watch = link.watch(heartbeat, move |event| lock(&listening.0).receive(event))?;
         Ok(Self { _watch: watch, link, restarting, state })
     }
 
@@ -109,24 +109,24 @@ impl LauncherLink {
 }
 
 impl LauncherReports {
-    fn hear(&mut self, event: LinkEvent) {
+    fn receive(&mut self, event: LinkEvent) {
         if !self.events.contains(&event) {
             self.events.push(event);
         }
-        self.followed.iter().for_each(|epoch| epoch.hear(event));
+        self.followed.iter().for_each(|epoch| epoch.receive(event));
     }
 
     /// Repeats the earlier reports to `epoch`, and follows it. Both happen under one lock, so no
     /// event comes in between.
     fn follow(&mut self, epoch: FollowedEpoch) {
-        self.events.iter().for_each(|event| epoch.hear(*event));
+        self.events.iter().for_each(|event| epoch.receive(*event));
         self.followed.retain(|epoch| epoch.world.strong_count() > 0);
         self.followed.push(epoch);
     }
 }
 
 impl FollowedEpoch {
-    fn hear(&self, event: LinkEvent) {
+    fn receive(&self, event: LinkEvent) {
         let Some(world) = self.world.upgrade() else { return };
         let reason = match event {
             LinkEvent::Lost { device: DeviceName::Rank(rank), restarts, hangs } => {
@@ -158,9 +158,9 @@ pub(super) fn has_service(world: &World) -> bool {
     world.era().epoch == FIRST_EPOCH
 }
 
-fn lock(heard: &Mutex<LauncherReports>) -> MutexGuard<'_, LauncherReports> {
+fn lock(reports: &Mutex<LauncherReports>) -> MutexGuard<'_, LauncherReports> {
     // One thing is added as a whole: a panic leaves nothing half done.
-    heard.lock().unwrap_or_else(PoisonError::into_inner)
+    reports.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@
 use super::Communicator;
 use super::init::name_hang_up;
 use super::launcher_link::{Incarnation, LauncherLink};
-use super::recovery::{Past, come_together, is_worth_another_try};
+use super::recovery::{RankProgress, assemble, is_worth_another_try};
 use super::survivor::{OpenRound, Survivor, is_gone};
 use super::unique_id::UniqueId;
 use crate::bootstrap::{Options, RankClaim, WaitGuard, meet};
@@ -61,16 +61,16 @@ impl Communicator {
         };
         self.revoke();
         self.reclaim_engine();
-        let mine = Past { completed: Some(completed), restarts: own.restarts };
+        let mine = RankProgress { completed: Some(completed), restarts: own.restarts };
         let survivor = Survivor::new(self.fabric(), RECOVER, Some(&launcher.state));
         let meet = |round: &OpenRound<'_>, chosen, number| {
             let epoch = survivor.era_after(number).epoch;
-            Return { survivor: &survivor, round, chosen, mine, launcher, epoch }.come_together(self)
+            RecoveryRound { survivor: &survivor, round, chosen, mine, launcher, epoch }.assemble(self)
         };
         let (mut comm, _) = survivor.continue_with(meet)?;
         tracing::info!(target: EPOCH, rank = %comm.rank(), n_ranks = comm.n_ranks(), "recovered");
         let callback = self.membership.recovery_callbacks().callback.take();
-        callback.into_iter().for_each(|callback| comm.tell_recoveries(callback));
+        callback.into_iter().for_each(|callback| comm.set_recovery_callback(callback));
         Ok(comm)
     }
 }
@@ -85,19 +85,19 @@ fn own_number(incarnations: &[Option<Incarnation>], n_started: u32, rank: Rank) 
 }
 
 /// A survivor's way to those who were started again, in one round.
-struct Return<'s> {
+struct RecoveryRound<'s> {
     survivor: &'s Survivor<'s>,
     round: &'s OpenRound<'s>,
     chosen: RankSet,
-    mine: Past,
+    mine: RankProgress,
     launcher: &'s LauncherLink,
     /// In which they will be.
     epoch: u64,
 }
 
-impl Return<'_> {
+impl RecoveryRound<'_> {
     /// Meets the others; `None` when the round has to be repeated.
-    fn come_together(&self, old: &Communicator) -> Result<Option<Communicator>> {
+    fn assemble(&self, old: &Communicator) -> Result<Option<Communicator>> {
         let Self { survivor, round, chosen, .. } = self;
         self.check_departures()?;
         let own = match self.make_id() {
@@ -229,7 +229,7 @@ impl Return<'_> {
         let part = RankClaim { rank, n_ranks, n_members: n_ranks };
         let point = UniqueId::from_words([high, low]).meeting_point();
         let met = meet(&point, part, &options, Some(self.guard()));
-        let met = met.and_then(|joining| come_together(joining, *mine, Some(world)));
+        let met = met.and_then(|joining| assemble(joining, *mine, Some(world)));
         let (mut comm, incarnations) = met.map_err(name_hang_up)?;
         comm.succeed(old, incarnations);
         // Observers from outside find it by the number that the launcher gave to the job.

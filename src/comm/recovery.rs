@@ -125,10 +125,10 @@ impl Communicator {
     /// When it is called, all ranks are in the new epoch. Everything that the survivors did before
     /// `recover` has happened.
     pub fn on_recovery(&mut self, callback: impl FnMut(&Recovery) + Send + 'static) {
-        self.tell_recoveries(Box::new(callback));
+        self.set_recovery_callback(Box::new(callback));
     }
 
-    pub(super) fn tell_recoveries(&mut self, mut callback: Callback) {
+    pub(super) fn set_recovery_callback(&mut self, mut callback: Callback) {
         // No lock is held while it is called, or another one dropped.
         let untold = self.membership.recovery_callbacks().untold.take();
         untold.into_iter().for_each(|recovery| callback(&recovery));
@@ -166,13 +166,13 @@ impl std::fmt::Debug for RecoveryCallbacks {
 
 /// The past of a rank, which it tells the others as it comes to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Past {
+pub(super) struct RankProgress {
     /// The last completed step; `None` for a restarted rank.
     pub(super) completed: Option<u64>,
     pub(super) restarts: u32,
 }
 
-impl Past {
+impl RankProgress {
     fn bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.completed.unwrap_or(0).to_le_bytes());
@@ -191,13 +191,14 @@ impl Past {
 
 /// Comes together with all ranks that `joining` has met. `old` is the epoch that a survivor comes
 /// from. Returns the launcher's name for each rank as well.
-pub(super) fn come_together(
+pub(super) fn assemble(
     mut joining: Joining,
-    mine: Past,
+    mine: RankProgress,
     old: Option<&World>,
 ) -> Result<(Communicator, Vec<Option<Incarnation>>)> {
-    let gifts = joining.all_gather(&mine.bytes(), None)?;
-    let pasts: Vec<_> = gifts.iter().map(|gift| Past::read(&gift.bytes)).collect();
+    let contributions = joining.all_gather(&mine.bytes(), None)?;
+    let pasts: Vec<_> =
+        contributions.iter().map(|contribution| RankProgress::read(&contribution.bytes)).collect();
     let own = joining.rank().expect("only ranks meet");
     let (fresh, surviving): (Vec<_>, Vec<_>) =
         Rank::of_each(&pasts).partition(|(_, past)| past.completed.is_none());
@@ -207,9 +208,12 @@ pub(super) fn come_together(
     for &rank in &restarted {
         let left = old.filter(|_| heir == Some(own)).map(|world| world.segment(rank));
         let is_sealed = left.is_some_and(|segment| segment.attach_as() == AttachAs::Sealed);
-        let gifts = joining.all_gather(&[is_sealed.into()], left.map(|segment| segment.as_fd()))?;
-        let gift = heir.and_then(|heir| gifts.into_iter().nth(heir.index())).filter(|_| rank == own);
-        if let Some((kind, descriptor)) = gift.and_then(|gift| Some((gift.bytes[0], gift.descriptor?))) {
+        let contributions = joining.all_gather(&[is_sealed.into()], left.map(|segment| segment.as_fd()))?;
+        let contribution =
+            heir.and_then(|heir| contributions.into_iter().nth(heir.index())).filter(|_| rank == own);
+        if let Some((kind, descriptor)) =
+            contribution.and_then(|contribution| Some((contribution.bytes[0], contribution.descriptor?)))
+        {
             let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
             // To be back without it is better than not to be back.
             inherited = map_heap(descriptor, kind == 1, shape)
@@ -245,9 +249,9 @@ fn map_heap(descriptor: OwnedFd, is_sealed: bool, shape: HeapShape) -> Result<Ma
 /// - [`Error::Timeout`] when nobody takes it back.
 /// - [`Error::Unavailable`] when nobody can, because no restart is left for another lost rank.
 /// - [`Error::Revoked`] when the launcher is gone; those of [`super::join_job`].
-pub(super) fn come_back(joining: Joining) -> Result<Communicator> {
+pub(super) fn rejoin(joining: Joining) -> Result<Communicator> {
     let rank = joining.rank().expect("a service process is not started again");
-    let mine = Past { completed: None, restarts: joining.restarts() };
+    let mine = RankProgress { completed: None, restarts: joining.restarts() };
     let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
     let timeout = joining.options().timeout;
     let options = Options { heap_len: shape.len(), timeout, ..Options::default() };
@@ -255,7 +259,7 @@ pub(super) fn come_back(joining: Joining) -> Result<Communicator> {
     let (mut comm, incarnations) = loop {
         let point = UniqueId::from_words(joining.await_invite()?).meeting_point();
         let met = meet(&point, part, &options, Some(joining.launcher_guard()?))
-            .and_then(|joining| come_together(joining, mine, None));
+            .and_then(|joining| assemble(joining, mine, None));
         match met.map_err(name_hang_up) {
             Ok(met) => break met,
             Err(error) if is_worth_another_try(&error) => {}
@@ -264,9 +268,9 @@ pub(super) fn come_back(joining: Joining) -> Result<Communicator> {
     };
     step("taken back");
     let (restarting, world) = (joining.is_restarting(), comm.fabric().world().clone());
-    let pulse = first_pulse(&joining)?;
+    let heartbeat = first_heartbeat(&joining)?;
     comm.record_in(rings_of(&joining)?.as_ref(), rank);
-    let line = LauncherLink::begin(joining.come_back()?, pulse, restarting, &world, incarnations.clone())?;
+    let line = LauncherLink::begin(joining.rejoin()?, heartbeat, restarting, &world, incarnations.clone())?;
     let membership = comm.alone();
     membership.incarnations = incarnations;
     membership.launcher = Some(line.into());
@@ -275,7 +279,7 @@ pub(super) fn come_back(joining: Joining) -> Result<Communicator> {
 
 /// Returns the heartbeat of this member for the launcher. It lies in the first epoch, in which this
 /// process never was.
-fn first_pulse(joining: &Joining) -> Result<Option<MemberHeartbeat>> {
+fn first_heartbeat(joining: &Joining) -> Result<Option<MemberHeartbeat>> {
     let Some(every) = joining.beat() else { return Ok(None) };
     let era = Era { job: joining.job_id(), epoch: joining.epoch() };
     let control = joining.control().try_clone_to_owned();
@@ -309,10 +313,10 @@ mod tests {
     fn what_a_rank_tells_of_its_past_is_what_the_others_read() {
         for completed in [None, Some(0), Some(u64::MAX), Some(1 << 40 | 7)] {
             for restarts in [0, 1, u32::MAX] {
-                let past = Past { completed, restarts };
+                let past = RankProgress { completed, restarts };
                 let mut bytes = [0; CONTRIBUTION_LEN];
                 bytes[..16].copy_from_slice(&past.bytes());
-                assert_eq!(Past::read(&bytes), past);
+                assert_eq!(RankProgress::read(&bytes), past);
             }
         }
     }

@@ -215,7 +215,7 @@ impl Communicator {
         let mine = self.membership.workspace.take_from(part, n_members)?;
         self.clear(mine, n_members)?;
         self.reclaim_engine();
-        self.come_together()?;
+        self.barrier_within()?;
         self.membership.workspace.open(part);
         let bases = vec![mine.offset; self.members.len()];
         let (host, built_in) = (self.membership.clone(), Tuning::default());

@@ -69,7 +69,7 @@ impl<'a> Survivor<'a> {
         let mut candidates = RankSet::all(self.fabric.world().n_ranks());
         for (number, cell) in (0..MAX_ROUNDS).zip(&*self.rounds) {
             let (comm, chosen) = match (cell.outcome(), cell.chosen(candidates)) {
-                (Some(outcome), Some(chosen)) => (self.look_back(outcome, chosen)?, chosen),
+                (Some(outcome), Some(chosen)) => (self.read_finished(outcome, chosen)?, chosen),
                 _ => {
                     let gone = |rank| is_gone(self.fabric.world(), rank);
                     let (rank, kernel, park) = (self.fabric.rank(), self.fabric.kernel(), &*self.park);
@@ -103,7 +103,7 @@ impl<'a> Survivor<'a> {
 
     /// Reads a round that was over before this rank looked. It was of an earlier call, or this rank
     /// was slow and has been given up.
-    fn look_back(&self, outcome: RoundOutcome, chosen: RankSet) -> Result<Option<Communicator>> {
+    fn read_finished(&self, outcome: RoundOutcome, chosen: RankSet) -> Result<Option<Communicator>> {
         match outcome {
             _ if !chosen.contains(self.fabric.rank()) => Err(Error::Excluded),
             RoundOutcome::Together => {

@@ -50,14 +50,14 @@ impl FirstCause {
     /// Records how a member failed. A later cause replaces an earlier one, unless the launcher cut
     /// the member off: its end follows from that.
     pub(super) fn record_failure(&mut self, id: MemberId, cause: ExitCause) {
-        let findings = &mut self.members[id.0];
+        let observations = &mut self.members[id.0];
         let cut_off =
             |cause| matches!(cause, ExitCause::Protocol | ExitCause::Version { .. } | ExitCause::Hung(_));
-        if !findings.cause.is_some_and(cut_off) {
-            findings.cause = Some(cause);
+        if !observations.cause.is_some_and(cut_off) {
+            observations.cause = Some(cause);
         }
-        if findings.noticed.is_none() {
-            findings.noticed = Some(self.round);
+        if observations.noticed.is_none() {
+            observations.noticed = Some(self.round);
             self.order.push(id);
         }
     }
@@ -83,8 +83,8 @@ impl FirstCause {
     /// Forgets how a member has failed that is back, and who has blamed it.
     pub(super) fn clear(&mut self, id: MemberId) {
         self.members[id.0].before = None;
-        for findings in &mut self.members {
-            findings.blamed = findings.blamed.filter(|blamed| blamed.id != id);
+        for observations in &mut self.members {
+            observations.blamed = observations.blamed.filter(|blamed| blamed.id != id);
         }
     }
 

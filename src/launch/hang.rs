@@ -173,10 +173,10 @@ impl HangWatch {
         self.next = Instant::now() + self.rule.period;
         let now = HostKernel::clock();
         let mut hung = Vec::new();
-        for (index, (cell, felt)) in self.beats.iter().zip(&mut self.heartbeats).enumerate() {
+        for (index, (cell, seen)) in self.beats.iter().zip(&mut self.heartbeats).enumerate() {
             let beat = cell.last();
-            let Some(before) = felt.filter(|_| beats(MemberId(index))) else {
-                *felt = beats(MemberId(index)).then(|| LastBeat {
+            let Some(before) = seen.filter(|_| beats(MemberId(index))) else {
+                *seen = beats(MemberId(index)).then(|| LastBeat {
                     beat,
                     since: now,
                     record: BeatHistory::default(),
@@ -184,11 +184,11 @@ impl HangWatch {
                 continue;
             };
             let record = before.record.after(beat == before.beat);
-            *felt = Some(LastBeat { beat, record, ..before });
+            *seen = Some(LastBeat { beat, record, ..before });
             if self.rule.is_broken_by(record) {
                 let last = beat.unwrap_or(before.since).max(before.since);
                 hung.push((MemberId(index), now.saturating_sub(last)));
-                *felt = None;
+                *seen = None;
             }
         }
         hung

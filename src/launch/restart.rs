@@ -136,7 +136,7 @@ impl SupervisedJob<'_> {
     fn announce_unrestarted(&mut self) {
         let is_over = self.restarts.left == 0 && self.restarts.launch.restarts > 0;
         for id in (0..self.processes.len()).map(MemberId) {
-            if is_over && self.told[id.0] && self.is_rank(id) {
+            if is_over && self.reported[id.0] && self.is_rank(id) {
                 self.root.announce_not_restarted(id);
             }
         }
@@ -153,7 +153,7 @@ impl SupervisedJob<'_> {
             watch.forget(id);
         }
         self.first_cause.suspend(id);
-        self.told[id.0] = false;
+        self.reported[id.0] = false;
         self.restarts.restart_deadlines[id.0] = None;
         self.restarts.left -= 1;
         self.restarts.done.push((device, cause));

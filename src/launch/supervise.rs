@@ -44,7 +44,7 @@ pub(super) fn run(
         pipes: Vec::new(),
         interrupts,
         first_cause: FirstCause::new(devices(launch).count()),
-        told: vec![false; devices(launch).count()],
+        reported: vec![false; devices(launch).count()],
         interrupted: None,
         grace: launch.grace,
         keep_going: launch.keep_going,
@@ -73,7 +73,7 @@ pub(super) struct SupervisedJob<'o> {
     interrupts: Option<InterruptWatch>,
     pub(super) first_cause: FirstCause,
     /// The losses that the observer knows of, by member.
-    pub(super) told: Vec<bool>,
+    pub(super) reported: Vec<bool>,
     /// The first interrupt, and whether it came before any failure.
     interrupted: Option<(Signal, bool)>,
     pub(super) grace: Duration,
@@ -132,7 +132,7 @@ impl SupervisedJob<'_> {
             let joined_ended = process.joined_has_ended();
             let reaped = process.reap();
             if joined_ended || reaped {
-                self.judge(id)?;
+                self.check_end(id)?;
             }
         }
         // After all losses of this turn, because an observer may want the end because of one of
@@ -256,7 +256,7 @@ impl SupervisedJob<'_> {
                 }
                 // A rank that was given up does not leave any more: the others have lost it and
                 // wait for its successor.
-                RootEvent::Left(id) if self.told[id.0] => {}
+                RootEvent::Left(id) if self.reported[id.0] => {}
                 RootEvent::Left(id) => self.restarts.note_departure(id),
                 RootEvent::Returned(id) => self.first_cause.clear(id),
                 RootEvent::Blamed(id, lost) => self.first_cause.record_blame(id, lost),
@@ -272,7 +272,7 @@ impl SupervisedJob<'_> {
                     let (by, device) = (self.root.device(id), self.root.device(lost));
                     warn!(target: LAUNCH, %device, %by, "reported lost");
                     self.first_cause.record_blame(id, lost);
-                    self.tell(lost);
+                    self.report_loss(lost);
                     self.mark_for_restart(lost);
                     self.begin_grace_unless_going_on(lost);
                 }
@@ -282,7 +282,7 @@ impl SupervisedJob<'_> {
 
     /// Decides whether a member has failed of which a process has ended. Its last messages were
     /// read before.
-    fn judge(&mut self, id: MemberId) -> Result<()> {
+    fn check_end(&mut self, id: MemberId) -> Result<()> {
         // More may have come between reading and reaping; after this nothing can.
         self.root.serve(id)?;
         self.take_events();
@@ -344,14 +344,14 @@ impl SupervisedJob<'_> {
             ExitCause::Hung(_) => self.root.declare_hung(id),
             _ => self.root.declare_lost(id),
         }
-        self.tell(id);
+        self.report_loss(id);
         self.mark_for_restart(id);
         self.begin_grace_unless_going_on(id);
     }
 
     /// Tells the observer of a loss, once.
-    fn tell(&mut self, id: MemberId) {
-        if !std::mem::replace(&mut self.told[id.0], true) {
+    fn report_loss(&mut self, id: MemberId) {
+        if !std::mem::replace(&mut self.reported[id.0], true) {
             self.observer.on_loss(self.root.device(id));
         }
     }
@@ -361,7 +361,7 @@ impl SupervisedJob<'_> {
     fn only_lost_ones_are_left(&self) -> bool {
         let ids = (0..self.processes.len()).map(MemberId);
         let left = ids.filter(|id| !self.processes[id.0].has_ended());
-        let are_lost = |id: MemberId| self.told[id.0] && !self.root.has_left(id);
+        let are_lost = |id: MemberId| self.reported[id.0] && !self.root.has_left(id);
         (self.keep_going && left.clone().all(are_lost)) || self.only_returning_are_left()
     }
 
@@ -420,10 +420,13 @@ impl SupervisedJob<'_> {
 
     /// Returns one of the killed members that others had lost before.
     fn first_given_up(&self, lost: &[(DeviceName, ExitCause)]) -> Option<(DeviceName, ExitCause)> {
-        let was_told = |(device, _): &&(DeviceName, ExitCause)| {
-            self.processes.iter().zip(&self.told).any(|(process, told)| process.device() == *device && *told)
+        let was_reported = |(device, _): &&(DeviceName, ExitCause)| {
+            self.processes
+                .iter()
+                .zip(&self.reported)
+                .any(|(process, told)| process.device() == *device && *told)
         };
-        lost.iter().find(was_told).or_else(|| lost.first()).copied()
+        lost.iter().find(was_reported).or_else(|| lost.first()).copied()
     }
 
     /// Returns whether some rank has ended well and is not among the `lost`.
