@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::fcntl::Flock;
 
 use super::{CheckpointFault, Holder, at, io};
-use crate::channel::Era;
+use crate::epoch_id::EpochId;
 use crate::error::Result;
 use crate::locks;
 use crate::process;
@@ -93,9 +93,9 @@ impl Directory {
         self.generation(generation).join(format!("{RANK}{rank}"))
     }
 
-    /// Returns the file of `rank` while `generation` is being written in the epoch `era`.
-    pub(super) fn part_aside(&self, generation: u64, era: Era, rank: u64) -> PathBuf {
-        self.generation_aside(generation, era).join(format!("{RANK}{rank}"))
+    /// Returns the file of `rank` while `generation` is being written in the epoch `epoch_id`.
+    pub(super) fn part_aside(&self, generation: u64, epoch_id: EpochId, rank: u64) -> PathBuf {
+        self.generation_aside(generation, epoch_id).join(format!("{RANK}{rank}"))
     }
 
     fn generation(&self, generation: u64) -> PathBuf {
@@ -104,21 +104,21 @@ impl Directory {
 
     /// Returns a name to which no other epoch writes. Even a rank of an earlier epoch that wakes
     /// late does not.
-    fn generation_aside(&self, generation: u64, era: Era) -> PathBuf {
-        let Era { job, epoch } = era;
+    fn generation_aside(&self, generation: u64, epoch_id: EpochId) -> PathBuf {
+        let EpochId { job, epoch } = epoch_id;
         self.path.join(format!("{GENERATION}{generation}.{job:016x}-{epoch}"))
     }
 
-    /// Makes the directory in which `generation` is written in the epoch `era`.
-    pub(super) fn make_generation(&self, generation: u64, era: Era) -> Result<()> {
-        let path = self.generation_aside(generation, era);
+    /// Makes the directory in which `generation` is written in the epoch `epoch_id`.
+    pub(super) fn make_generation(&self, generation: u64, epoch_id: EpochId) -> Result<()> {
+        let path = self.generation_aside(generation, epoch_id);
         fs::create_dir(&path).map_err(|error| io(&path, "making the directory of a generation", error))
     }
 
     /// Gives the directory of a complete `generation` its own name, once the names in it are on the
     /// disk.
-    pub(super) fn name_generation(&self, generation: u64, era: Era) -> Result<()> {
-        let (aside, path) = (self.generation_aside(generation, era), self.generation(generation));
+    pub(super) fn name_generation(&self, generation: u64, epoch_id: EpochId) -> Result<()> {
+        let (aside, path) = (self.generation_aside(generation, epoch_id), self.generation(generation));
         sync_directory(&aside)?;
         fs::rename(&aside, &path).map_err(|error| io(&path, "naming the directory of a generation", error))
     }
@@ -271,9 +271,9 @@ mod tests {
         assert!(
             !left("generation-1") && left("generation-007") && left("generation-+5") && left("generations-3")
         );
-        let era = Era { job: 0xabc, epoch: 3 };
-        directory.make_generation(4, era).unwrap();
-        fs::write(directory.part_aside(4, era, 1), "").unwrap();
+        let epoch_id = EpochId { job: 0xabc, epoch: 3 };
+        directory.make_generation(4, epoch_id).unwrap();
+        fs::write(directory.part_aside(4, epoch_id, 1), "").unwrap();
         for name in
             ["generation-4.thesis", "generation-4.0000000000000abc", "generation-x.0000000000000abc-3"]
         {

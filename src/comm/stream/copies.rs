@@ -54,7 +54,7 @@ impl Stream {
     /// [`Error::StreamFailed`]; [`Error::Exhausted`]; [`Error::Unavailable`].
     pub fn copy_device_to_device(&self, source: HeapPlace, target: HeapPlace, len: u64) -> Result<()> {
         let (source, target) = (self.locate(source, len)?, self.locate(target, len)?);
-        let view = self.fabric.heap().view().clone();
+        let view = self.context.heap().view().clone();
         self.enqueue_write("copy_device_to_device", move || view.copy(source, target, len, CacheHint::Keep))
     }
 
@@ -76,7 +76,7 @@ impl Stream {
         operation: &'static str,
         work: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        self.fabric.present(operation)?;
+        self.context.present(operation)?;
         self.enqueue(operation, work)
     }
 
@@ -85,7 +85,7 @@ impl Stream {
         let n_ranks = u32::try_from(self.members.len()).expect("at most 64 members");
         let missing = Error::InvalidRank { rank: place.rank.get(), n_ranks };
         let rank = self.members.get(place.rank.index()).copied().ok_or(missing)?;
-        self.fabric.heap().view().check(Region::new(place.offset, len))?;
+        self.context.heap().view().check(Region::new(place.offset, len))?;
         Ok(HeapPlace { rank, ..place })
     }
 }
