@@ -24,8 +24,8 @@ pub(super) struct ControlChannel {
 }
 
 impl ControlChannel {
-    /// Sends a message. A root that hung up is noticed by the next [`ControlChannel::receive`], after
-    /// the messages that it had sent before.
+    /// Sends a message. A root that hung up is noticed by the next [`ControlChannel::receive`],
+    /// after the messages that it had sent before.
     pub(super) fn send<M: ControlMessage>(&self, message: &M, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
         use nix::errno::Errno;
         step("about to tell the root");

@@ -132,8 +132,8 @@ impl ControlLink {
         }
     }
 
-    /// Starts a thread that calls `on_event` for every event and beats by `heartbeat`, if there is one.
-    /// It sleeps in between. The last event is [`LinkEvent::LauncherGone`].
+    /// Starts a thread that calls `on_event` for every event and beats by `heartbeat`, if there is
+    /// one. It sleeps in between. The last event is [`LinkEvent::LauncherGone`].
     ///
     /// The watch takes the events: [`ControlLink::try_event`] returns none of them while it lives.
     ///

@@ -77,8 +77,8 @@ struct FollowedEpoch {
 }
 
 impl LauncherLink {
-    /// Listens to `link` in the epoch of `mapped`, whose ranks the launcher knows by `incarnations`,
-    /// and beats by `pulse`.
+    /// Listens to `link` in the epoch of `mapped`, whose ranks the launcher knows by
+    /// `incarnations`, and beats by `pulse`.
     ///
     /// # Errors
     /// Those of [`ControlLink::watch`].
