@@ -3,7 +3,7 @@
 use super::buffers::{Blocks, check_apart, check_distinct};
 use super::buffers::{Recv, RecvBuffer, Send, SendBuffer};
 use super::submit::{Submit, all_reduce, same, submit, submit_blocks};
-use crate::collective::{Input, Layout, Operation, Output};
+use crate::collective::{BlockLayout, Input, Operation, Output};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
@@ -325,7 +325,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let (send, recv) = (send.into(), recv.into());
         let n_ranks = self.caller().n_ranks;
-        let layout = Layout {
+        let layout = BlockLayout {
             sent: sent.within(send.count(), n_ranks)?,
             received: received.within(recv.count(), n_ranks)?,
         };
@@ -355,7 +355,7 @@ pub trait Collectives<'a>: Submit<'a> {
         let buffer = buffer.into();
         let received = blocks.within(buffer.count(), self.caller().n_ranks)?;
         check_apart(&received)?;
-        let layout = Layout { sent: received.clone(), received };
+        let layout = BlockLayout { sent: received.clone(), received };
         let input = buffer.as_input(0);
         submit_blocks::<T, _>(self, layout, input, buffer.output())
     }

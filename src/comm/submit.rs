@@ -2,7 +2,7 @@
 
 use super::buffers::overlap;
 use super::buffers::{RecvBuffer, SendBuffer};
-use crate::collective::{Arguments, Call, Input, Layout, Operation, Output, Repeat};
+use crate::collective::{Arguments, BlockLayout, Call, Input, Operation, Output, Repeat};
 use crate::error::{Error, Result};
 use crate::heap::Region;
 use crate::rank::Rank;
@@ -179,7 +179,7 @@ fn is_own_block(caller: Caller, block: u64, sent: Region, received: Region) -> b
 /// Those of [`Submit::submit`].
 pub(super) fn submit_blocks<'a, T: Element, S: Submit<'a> + ?Sized>(
     taker: &mut S,
-    layout: Layout,
+    layout: BlockLayout,
     input: Input<'a>,
     output: Output<'a>,
 ) -> Result<()> {

@@ -14,7 +14,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::collective::{GONE, RegionLayout};
+use crate::collective::{CommLayout, GONE};
 use crate::error::{Error, Result};
 use crate::heap::allocator::Allocator;
 use crate::heap::{HeapOffset, HeapShape, Region};
@@ -95,7 +95,7 @@ impl Workspace {
     pub(super) fn take(&self, n_members: u64) -> Result<Region> {
         let mut book = self.book();
         book.reclaim();
-        let len = RegionLayout::new(n_members).len();
+        let len = CommLayout::new(n_members).len();
         let mut open = book.parts.iter_mut().filter(|part| part.is_open);
         let taken = open.find_map(|part| part.take(len));
         taken.ok_or_else(|| exhausted(book.parts.iter().map(|part| part.region.len).sum()))
@@ -106,7 +106,7 @@ impl Workspace {
     /// # Errors
     /// Those of [`Workspace::take`].
     pub(super) fn take_from(&self, region: Region, n_members: u64) -> Result<Region> {
-        let taken = self.book().part(region).take(RegionLayout::new(n_members).len());
+        let taken = self.book().part(region).take(CommLayout::new(n_members).len());
         taken.ok_or_else(|| exhausted(region.len))
     }
 
@@ -171,7 +171,7 @@ fn exhausted(limit: u64) -> Error {
 
 /// Returns the bytes of a region for `n_members`.
 fn room(n_members: u64) -> u64 {
-    RegionLayout::new(n_members).len().next_multiple_of(ALIGN)
+    CommLayout::new(n_members).len().next_multiple_of(ALIGN)
 }
 
 #[cfg(test)]
