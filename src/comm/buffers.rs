@@ -215,7 +215,7 @@ pub(super) fn check_distinct(
     (target, received): (Region, &[CallBlock]),
     size: u64,
 ) -> Result<()> {
-    if !overlap(source, target) {
+    if !source.overlaps(target) {
         return Ok(());
     }
     let places = |buffer: Region, blocks: &[CallBlock]| -> Vec<_> {
@@ -227,7 +227,7 @@ pub(super) fn check_distinct(
     let (sources, targets) = (places(source, sent), places(target, received));
     let is_hit = |&rank: &usize| {
         let place = sources[rank];
-        let mut hit = targets.iter().enumerate().filter(|(_, target)| overlap(place, **target));
+        let mut hit = targets.iter().enumerate().filter(|(_, target)| place.overlaps(**target));
         hit.any(|(other, target)| other != rank || *target != place)
     };
     match (0..sources.len()).find(is_hit) {
@@ -238,12 +238,6 @@ pub(super) fn check_distinct(
         }),
         None => Ok(()),
     }
-}
-
-/// Returns whether some byte is in both.
-pub(super) fn overlap(one: Region, other: Region) -> bool {
-    let is_before = |one: Region, other: Region| one.end().is_some_and(|end| end <= other.offset.get());
-    one.len > 0 && other.len > 0 && !is_before(one, other) && !is_before(other, one)
 }
 
 #[cfg(test)]

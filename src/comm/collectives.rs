@@ -2,7 +2,7 @@
 
 use super::buffers::{Blocks, check_apart, check_distinct};
 use super::buffers::{Recv, RecvBuffer, Send, SendBuffer};
-use super::submit::{Submit, all_reduce, same, submit, submit_blocks};
+use super::submit::{Submit, same, submit, submit_blocks};
 use crate::collective::{BlockLayout, Input, Operation, Output};
 #[cfg(doc)]
 use crate::error::Error;
@@ -34,7 +34,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let (send, recv) = (send.into(), recv.into());
         let count = same("elements received", recv.count(), send.count())?;
-        all_reduce::<T, _>(self, count, op, send.input(), recv.output())
+        submit::<T, _>(self, Operation::AllReduce, count, 0, Some(op), send.input(), recv.output())
     }
 
     /// Combines the contents of `buffer` on all ranks, element by element, and leaves the result in
@@ -50,7 +50,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let buffer = buffer.into();
         let (count, input) = (buffer.count(), buffer.as_input(0));
-        all_reduce::<T, _>(self, count, op, input, buffer.output())
+        submit::<T, _>(self, Operation::AllReduce, count, 0, Some(op), input, buffer.output())
     }
 
     /// Combines the inputs of all ranks, element by element, into the output of `root`. On other

@@ -3,11 +3,8 @@
 use std::sync::Arc;
 
 use super::Communicator;
-use super::submit::{Caller, Submit};
 use crate::collective::tuning::{BufferKind, Table};
-use crate::collective::{
-    Algorithm, Arguments, Call, CallSignature, ChannelKind, CustomAlgorithm, Engine, Operation, Repeat,
-};
+use crate::collective::{Algorithm, CallSignature, ChannelKind, CustomAlgorithm, Engine, Operation};
 use crate::error::Result;
 
 impl Communicator {
@@ -107,7 +104,7 @@ impl Communicator {
         buffers: BufferKind,
         len: u64,
     ) -> Result<Algorithm> {
-        Ok(self.engine()?.algorithm_for(operation, buffers, len))
+        Ok(self.engine()?.planner().algorithm_for(operation, buffers, len))
     }
 
     /// Returns whether some rank shares its core with another one, or with the proxy service.
@@ -116,7 +113,7 @@ impl Communicator {
     /// # Errors
     /// Those of [`Communicator::algorithm_for`].
     pub fn is_oversubscribed(&mut self) -> Result<bool> {
-        Ok(self.engine()?.tuning().oversubscribed)
+        Ok(self.engine()?.planner().tuning().oversubscribed)
     }
 
     /// Returns when all ranks have called it. Acquires everything that any of them did before.
@@ -201,25 +198,5 @@ impl Communicator {
         if self.engine.is_none() {
             self.engine = self.loan.end();
         }
-    }
-}
-
-/// A call of a communicator is executed at once.
-impl<'a> Submit<'a> for Communicator {
-    #[inline]
-    fn caller(&self) -> Caller {
-        Caller { rank: self.rank, n_ranks: self.n_ranks() }
-    }
-
-    #[inline]
-    fn submit(&mut self, mut call: Call<'a>) -> Result<()> {
-        let choice = self.choice;
-        self.context().enter(call.operation.name())?;
-        self.engine_for(|| call.signature().with_choice(choice))?.run(&mut call, choice)
-    }
-
-    #[inline]
-    fn repeat(&mut self, arguments: Arguments) -> Option<Repeat<'_>> {
-        self.engine.as_mut()?.repeat(&arguments.with_choice(self.choice))
     }
 }

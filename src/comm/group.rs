@@ -7,7 +7,7 @@ use super::membership::JobMembership;
 use super::stream::Stream;
 use super::submit::{Caller, Submit};
 use crate::collective::group::{self, GroupShare};
-use crate::collective::{Call, Operation};
+use crate::collective::{Call, Operation, Request};
 use crate::error::{Error, Result};
 
 /// Takes calls of one communicator or several, and executes them at its end, at once or [on a
@@ -238,7 +238,9 @@ impl<'b> Submit<'b> for OnGroup<'_, '_, 'b> {
         self.group.comms.get(self.joined.index).map_or(self.joined.caller, |member| member.comm.caller())
     }
 
-    fn submit(&mut self, call: Call<'b>) -> Result<()> {
+    fn submit(&mut self, request: Request<'b, '_>) -> Result<()> {
+        let Caller { rank, n_ranks } = self.caller();
+        let call = request.check(rank, n_ranks)?;
         let member = self.group.comms.get_mut(self.joined.index).ok_or(ENDED)?;
         call.check_choice(member.comm.choice)?;
         group::put(&mut member.calls, call)

@@ -95,7 +95,8 @@ impl Communicator {
         };
         let members: Arc<[Rank]> = group.iter().map(|&member| self.members[member]).collect();
         let bases = group.iter().map(|&member| bases[member]).collect();
-        let (tuning, customs) = (self.engine()?.tuning().clone(), self.engine()?.customs().clone());
+        let planner = self.engine()?.planner();
+        let (tuning, customs) = (planner.tuning().clone(), planner.customs().clone());
         let engine = Engine::new(self.context(), members.clone(), bases, self.membership.clone(), tuning)?;
         Ok(Some(Self {
             rank: Rank::known(u32::try_from(rank).expect("at most 64 members")),

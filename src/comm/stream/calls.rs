@@ -6,7 +6,7 @@ use super::Stream;
 use super::worker::Monitor;
 use crate::channel::RankContext;
 use crate::collective::group::{self, GroupShare};
-use crate::collective::{Call, CallSignature, Choice, Engine, Operation};
+use crate::collective::{Call, CallSignature, Choice, Engine, Operation, Request};
 use crate::comm::Communicator;
 use crate::comm::submit::{Caller, Submit};
 use crate::error::Result;
@@ -47,8 +47,9 @@ impl Submit<'static> for OnStream<'_> {
         self.comm.caller()
     }
 
-    fn submit(&mut self, mut call: Call<'static>) -> Result<()> {
+    fn submit(&mut self, request: Request<'static, '_>) -> Result<()> {
         let choice = self.comm.choice;
+        let mut call = request.check(self.comm.rank, self.comm.n_ranks())?;
         call.check_choice(choice)?;
         call.check_peer(self.comm.rank.index())?;
         self.stream.check_room()?;

@@ -4,12 +4,11 @@
 //! fails before the data have moved changes nothing. The coordinator lets no group have more of them than twice that memory
 //! ([`RequestError::GroupTooLarge`](crate::coordinator::RequestError::GroupTooLarge)).
 
-use crate::collective::{Call, Input, Output};
+use crate::collective::{Input, Output, Request};
 use crate::comm::Submit;
 use crate::coordinator::call::{Bytes, DeviceCall};
 use crate::error::{Error, Result};
 use crate::heap::{DeviceAddress, DeviceMemory};
-use crate::reduce::Reducer;
 use crate::{Communicator, Group};
 
 /// The operands of a call, in words so that elements of every type are aligned.
@@ -31,20 +30,17 @@ pub(super) fn execute(comm: &mut Communicator, memory: &DeviceMemory, calls: &[D
     let mut group = Group::start();
     let joined = group.join(comm);
     for (call, operands) in calls.iter().zip(&mut operands) {
-        let reducer = match call.collective.reduces() {
-            true => Some(Reducer::new(call.data_type, &call.op.reduce_op(), n_ranks)?),
-            false => None,
-        };
+        let op = call.op.reduce_op();
         let input: &[u8] = bytemuck::cast_slice(&operands.input);
         let output: &mut [u8] = bytemuck::cast_slice_mut(&mut operands.output);
         let (sent, received) = (length(operands.sent)?, length(operands.received)?);
         let has_root = call.collective.operation().has_root();
-        group.on(joined).submit(Call {
+        group.on(joined).submit(Request {
             operation: call.collective.operation(),
             data_type: call.data_type,
             count: call.count,
             root: call.root as usize * usize::from(has_root),
-            reducer,
+            op: call.collective.reduces().then_some(&op),
             layout: None,
             input: if has_root && is_nobodys(call, true, rank) {
                 Input::None
