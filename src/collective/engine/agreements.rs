@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::Engine;
+use super::trace::CallSpan;
 use crate::channel::{MemoryChannel, ReservedSlot};
 use crate::collective::call::{CallSignature, ChannelKind, Choice, Operation};
 use crate::collective::execute::custom::{CustomAlgorithm, Registration};
 use crate::collective::plan::tuning::{Table, Tuning};
-use crate::collective::rendezvous::trace;
 use crate::collective::transport::{NONE_LEFT, NONE_TO_BEGIN_WITH, agree_slots, check_balance};
 use crate::error::{Error, Result};
 
@@ -88,7 +88,7 @@ impl Engine {
 
     /// Does `run`, and notes it as `operation`.
     fn noted<T>(&mut self, operation: Operation, run: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        let begun = trace::begin_operation(&self.members, operation);
+        let begun = CallSpan::of_operation(&self.members, operation);
         let done = run(self);
         begun.end(&self.members, Choice::default(), done)
     }

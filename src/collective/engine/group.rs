@@ -11,11 +11,11 @@
 //! What can be found wrong before anything has moved is an error then.
 
 use super::Engine;
+use super::trace::Together;
 use crate::collective::call::{Call, CallSignature, Choice, Operation};
 use crate::collective::message::progress::{self, MessageBatch};
 use crate::collective::message::{InPlaceBlock, MessageEnd, all_to_all_v};
 use crate::collective::rendezvous::members::Members;
-use crate::collective::rendezvous::trace::Together;
 use crate::error::{Error, Result};
 
 /// The most calls of one communicator that are put together.

@@ -3,6 +3,8 @@
 mod agreements;
 mod announce;
 pub(crate) mod group;
+mod trace;
+mod word;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -10,7 +12,6 @@ use std::sync::Arc;
 use crate::channel::RankContext;
 use crate::collective::call::{Call, CallSignature, ChannelKind, Choice, Operation, Request};
 use crate::collective::execute::custom::Customs;
-use crate::collective::execute::word::WordRun;
 use crate::collective::execute::{self, eager, fused};
 use crate::collective::message::progress::{self, MessageBatch};
 use crate::collective::message::{InPlaceBlock, MessageEnd};
@@ -19,7 +20,6 @@ use crate::collective::plan::{Planner, Proposal, WORD_LEN, Way};
 use crate::collective::region::lease::{Lease, RegionOwner};
 use crate::collective::rendezvous::at_barrier::AtBarrier;
 use crate::collective::rendezvous::members::Members;
-use crate::collective::rendezvous::trace::{self, Together};
 use crate::collective::transport::{OpenPorts, Pipework};
 use crate::error::{Error, Result};
 use crate::heap::HeapOffset;
@@ -27,6 +27,8 @@ use crate::rank::Rank;
 use crate::shm::CellSlice;
 use crate::sync::ProgressCell;
 use group::GroupShare;
+use trace::{CallSpan, Together};
+use word::WordRun;
 
 /// What runs the collective calls of one member, one after the other.
 #[derive(Debug)]
@@ -125,23 +127,11 @@ impl Engine {
     /// [`crate::Error::Panicked`] when an operator of the program's own did. All but those of the arguments end the epoch.
     #[inline]
     pub(crate) fn run(&mut self, call: &mut Call<'_>, choice: Choice) -> Result<()> {
-        let is_noted = self.begin_note(call, choice);
-        let done = self.run_guarded(call, choice);
-        if is_noted {
-            trace::end(&mut self.members, call, self.taken, done.is_err());
-        }
-        done
-    }
-
-    /// Begins to note `call`, if it is to be: what is done by messages between all is noted as these are delivered.
-    #[inline]
-    fn begin_note(&mut self, call: &Call<'_>, choice: Choice) -> bool {
-        if !trace::begin(&mut self.members, call.operation) {
-            return false;
-        }
+        let span = CallSpan::of_call(&self.members, call);
         let simple = Choice { algorithm: None, channel: choice.channel };
         self.taken = if call.operation.has_peer() { simple } else { Proposal::EAGER };
-        true
+        let done = self.run_guarded(call, choice);
+        span.end(&self.members, self.taken, done)
     }
 
     fn run_guarded(&mut self, call: &mut Call<'_>, choice: Choice) -> Result<()> {
@@ -158,7 +148,6 @@ impl Engine {
     #[inline]
     fn execute(&mut self, call: &mut Call<'_>, choice: Choice) -> Result<()> {
         if call.operation.has_peer() {
-            trace::clock_in(&mut self.members);
             return self.deliver(call, choice.channel);
         }
         if call.operation.is_by_messages() {
@@ -223,7 +212,6 @@ impl Engine {
         signature: CallSignature,
         proposal: &Proposal,
     ) -> Result<()> {
-        trace::clock_in(&mut self.members);
         if let Some(kind) = proposal.way.pipes() {
             self.pipework.require(&self.members, kind)?;
         }
@@ -304,8 +292,8 @@ impl Engine {
     }
 
     fn can_be_fused(&self, call: &Call<'_>, choice: Choice) -> Result<bool> {
-        // What is fused has no checksum.
-        if !call.has_plain_operator() || self.members.checksums {
+        // Nothing looks into calls that are fused.
+        if !call.has_plain_operator() || self.members.is_watched() {
             return Ok(false);
         }
         self.planner.is_eager(call, choice)

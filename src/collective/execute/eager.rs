@@ -20,16 +20,12 @@ use crate::collective::plan::WORD_LEN;
 use crate::collective::region::EAGER_LEN;
 use crate::collective::rendezvous::members::{Members, PerMember};
 use crate::collective::rendezvous::post::{EagerPost, INLINE_WORDS};
-use crate::collective::rendezvous::trace;
 use crate::error::Result;
 use crate::rank::MAX_RANKS;
 use crate::reduce::{Source, SourcePlace};
 
 /// The most bytes of input that fit into a post.
 pub(crate) const INLINE_LEN: u64 = INLINE_WORDS as u64 * 8;
-
-/// Up to so many bytes of its heap a member posts before it reads the clock for a trace: a few tens of nanoseconds.
-const SWIFT_LEN: u64 = 4 << 10;
 
 /// Executes `call`, to which no member contributes more than `len` bytes, at most [`EAGER_LEN`].
 ///
@@ -42,9 +38,6 @@ pub(crate) fn run(
     signature: CallSignature,
     len: u64,
 ) -> Result<()> {
-    if trace::is_unclocked(members) && !posts_at_once(members, call, len) {
-        trace::clock_in(members);
-    }
     members.board.begin(call.operation)?;
     let is_word = len <= WORD_LEN && matches!(call.operation, Operation::AllReduce | Operation::Reduce);
     if is_word && !members.is_watched() && !call.is_scaled() {
@@ -61,9 +54,6 @@ pub(crate) fn run_on_trial(
     len: u64,
     told: u64,
 ) -> Result<()> {
-    if trace::is_unclocked(members) {
-        trace::clock_in(members);
-    }
     members.board.begin(call.operation)?;
     exchange(members, call, signature, len, &[told])
 }
@@ -84,12 +74,11 @@ fn exchange(
     } else {
         post_in_slot(members, call, signature, len, told)?;
     }
-    trace::prepare(members, call);
     if matches!(call.output, Output::None) {
         return Ok(());
     }
     await_inputs(members, call)?;
-    if members.checksums {
+    if members.is_watched() {
         eager_checked::check_inputs(members, call, len)?;
     }
     deliver(members, call, len, &mine)
@@ -100,7 +89,6 @@ fn exchange(
 fn reduce_word(members: &mut Members, call: &mut Call<'_>, signature: CallSignature, len: u64) -> Result<()> {
     let word = call.input_word(members.view(), len)?;
     members.board.post(signature, EagerPost::of(&[word]));
-    trace::prepare(members, call);
     if matches!(call.output, Output::None) {
         return Ok(());
     }
@@ -149,17 +137,6 @@ fn post_in_slot(
     }
     members.board.post(signature, EagerPost { checksum: 0, scalar: combine::own_scalar(call), data: told });
     Ok(())
-}
-
-/// Whether this member has next to nothing to do before it posts, and waits for others then.
-fn posts_at_once(members: &Members, call: &Call<'_>, len: u64) -> bool {
-    let awaits_none =
-        matches!(call.operation, Operation::Broadcast | Operation::Scatter) && call.root == members.me();
-    len <= SWIFT_LEN
-        && matches!(call.input, Input::Heap(_) | Input::None)
-        && !(matches!(call.output, Output::None) || awaits_none)
-        && !members.is_watched()
-        && members.board.has_room()
 }
 
 /// Waits for the members whose input this one needs.

@@ -64,6 +64,9 @@ pub(super) fn post_in_slot(
 #[cold]
 #[inline(never)]
 pub(super) fn check_inputs(members: &Members, call: &Call<'_>, len: u64) -> Result<()> {
+    if !members.checksums {
+        return Ok(());
+    }
     let is_inline = len <= INLINE_LEN;
     // What is inline this member knows of itself; its mail it reads as the others do.
     for member in contributors(members, call).filter(|member| !is_inline || *member != members.me()) {

@@ -2,16 +2,18 @@
 
 use super::algorithms::{self, PipeWorker};
 use super::custom;
-use crate::channel::Channel;
+use crate::channel::{MemoryChannel, PortChannel};
 use crate::collective::call::{Call, ChannelKind};
 use crate::collective::plan::PipeAlgorithm;
 use crate::collective::rendezvous::members::Members;
 use crate::collective::transport::Pipework;
+use crate::collective::transport::checked::Checked;
+use crate::collective::transport::link::{Bare, Link};
 use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
 
 impl PipeAlgorithm<'_> {
-    fn run<C: Channel>(self, worker: &mut PipeWorker<'_, C>) -> Result<()> {
+    fn run<L: Link>(self, worker: &mut PipeWorker<'_, L>) -> Result<()> {
         match self {
             Self::BuiltIn(algorithm) => algorithms::run(worker, algorithm),
             Self::Custom(algorithm) => custom::run(worker, algorithm),
@@ -33,13 +35,21 @@ impl Pipework {
     ) -> Result<()> {
         let Self { ends, memory, ports, .. } = self;
         let operation = call.operation;
-        match kind {
-            ChannelKind::Memory => {
-                let pipes = Pipes { members, operation, ends, channels: memory };
+        match (kind, members.is_watched()) {
+            (ChannelKind::Memory, false) => {
+                let pipes = Pipes::<Bare<MemoryChannel>> { members, operation, ends, channels: memory };
                 algorithm.run(&mut PipeWorker { pipes, call })
             }
-            ChannelKind::Port => {
-                let pipes = Pipes { members, operation, ends, channels: ports };
+            (ChannelKind::Port, false) => {
+                let pipes = Pipes::<Bare<PortChannel>> { members, operation, ends, channels: ports };
+                algorithm.run(&mut PipeWorker { pipes, call })
+            }
+            (ChannelKind::Memory, true) => {
+                let pipes = Pipes::<Checked<MemoryChannel>> { members, operation, ends, channels: memory };
+                algorithm.run(&mut PipeWorker { pipes, call })
+            }
+            (ChannelKind::Port, true) => {
+                let pipes = Pipes::<Checked<PortChannel>> { members, operation, ends, channels: ports };
                 algorithm.run(&mut PipeWorker { pipes, call })
             }
         }

@@ -14,9 +14,9 @@
 
 use super::in_place::InPlaceBlock;
 use super::state::{MessageStage, MessageState};
-use crate::channel::Channel;
 use crate::collective::call::{CallSignature, ChannelKind, Input, Output, part, part_mut};
 use crate::collective::rendezvous::members::Members;
+use crate::collective::transport::link::Link;
 use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
 use crate::heap::HeapView;
@@ -59,15 +59,14 @@ impl MessageState {
     /// # Errors
     /// [`crate::Error::OutOfRange`] for elements that are not allocated.
     #[inline]
-    pub(super) fn send_inline<C: Channel>(
+    pub(super) fn send_inline<L: Link>(
         &mut self,
         input: &Input<'_>,
-        pipes: &mut Pipes<'_, C>,
+        pipes: &mut Pipes<'_, L>,
         kind: ChannelKind,
     ) -> Result<bool> {
         let members = pipes.members;
-        let may_be = self.len <= MOST && kind == ChannelKind::Memory;
-        if !may_be || members.checksums || members.board.context().is_faulty() {
+        if self.len > MOST || kind != ChannelKind::Memory || !L::HAS_INLINE {
             return Ok(false);
         }
         let words = words(input, members.view(), self.len)?;
@@ -84,10 +83,10 @@ impl MessageState {
     /// # Errors
     /// Those of [`super::MessageEnd::advance`].
     #[inline]
-    pub(super) fn receive_inline<C: Channel>(
+    pub(super) fn receive_inline<L: Link>(
         &mut self,
         output: &mut Output<'_>,
-        pipes: &mut Pipes<'_, C>,
+        pipes: &mut Pipes<'_, L>,
     ) -> Result<bool> {
         let Some(inline) = self.inline(pipes)? else { return Ok(false) };
         self.unpack(inline, output, pipes.members)?;
@@ -99,10 +98,10 @@ impl MessageState {
     ///
     /// # Errors
     /// Those of [`super::MessageEnd::advance`].
-    pub(super) fn receive_inline_over<C: Channel>(
+    pub(super) fn receive_inline_over<L: Link>(
         &mut self,
         in_place: &InPlaceBlock<'_>,
-        pipes: &mut Pipes<'_, C>,
+        pipes: &mut Pipes<'_, L>,
     ) -> Result<bool> {
         let Some(inline) = self.inline(pipes)? else { return Ok(false) };
         if in_place.was_copied_out(self.len) {
@@ -114,7 +113,7 @@ impl MessageState {
 
     /// The inline message that has come, which is what was called for.
     #[inline]
-    fn inline<'p, C: Channel>(&self, pipes: &'p Pipes<'_, C>) -> Result<Option<&'p PostCell>> {
+    fn inline<'p, L: Link>(&self, pipes: &'p Pipes<'_, L>) -> Result<Option<&'p PostCell>> {
         let come = if self.stage == MessageStage::Fresh { pipes.inline_from(self.peer) } else { None };
         let Some(inline) = come else { return Ok(None) };
         let theirs = CallSignature::from_words([inline.word(0), inline.word(1)]);

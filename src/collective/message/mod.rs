@@ -34,9 +34,9 @@ pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod state;
 
-use crate::channel::Channel;
 use crate::collective::call::{Call, CallSignature, ChannelKind, Input, Operation, Output};
 use crate::collective::rendezvous::members::Members;
+use crate::collective::transport::link::Link;
 use crate::collective::transport::pipe::Pipes;
 use crate::error::{Error, Result};
 use crate::heap::Region;
@@ -161,10 +161,10 @@ impl<'a> MessageEnd<'a> {
     /// # Errors
     /// Those of [`progress::run`].
     #[inline]
-    pub(crate) fn advance<C: Channel>(
+    pub(crate) fn advance<L: Link>(
         &mut self,
         in_place: &[InPlaceBlock<'_>],
-        pipes: &mut Pipes<'_, C>,
+        pipes: &mut Pipes<'_, L>,
         kind: ChannelKind,
     ) -> Result<bool> {
         let Self { state, contents } = self;

@@ -7,9 +7,12 @@ use arrayvec::ArrayVec;
 
 use super::progress::MessageBatch;
 use super::{InPlaceBlock, MessageEnd};
+use crate::channel::{MemoryChannel, PortChannel};
 use crate::collective::call::{ChannelKind, Operation};
 use crate::collective::rendezvous::members::Members;
 use crate::collective::transport::Pipework;
+use crate::collective::transport::checked::Checked;
+use crate::collective::transport::link::Bare;
 use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
 use crate::rank::MAX_RANKS;
@@ -145,12 +148,23 @@ impl Pipework {
     ) -> Result<bool> {
         let Self { ends, memory, ports, .. } = self;
         let operation = Operation::Send;
-        match kind {
-            ChannelKind::Memory => {
-                message.advance(in_place, &mut Pipes { members, operation, ends, channels: memory }, kind)
+        match (kind, members.is_watched()) {
+            (ChannelKind::Memory, false) => {
+                let mut pipes = Pipes::<Bare<MemoryChannel>> { members, operation, ends, channels: memory };
+                message.advance(in_place, &mut pipes, kind)
             }
-            ChannelKind::Port => {
-                message.advance(in_place, &mut Pipes { members, operation, ends, channels: ports }, kind)
+            (ChannelKind::Port, false) => {
+                let mut pipes = Pipes::<Bare<PortChannel>> { members, operation, ends, channels: ports };
+                message.advance(in_place, &mut pipes, kind)
+            }
+            (ChannelKind::Memory, true) => {
+                let mut pipes =
+                    Pipes::<Checked<MemoryChannel>> { members, operation, ends, channels: memory };
+                message.advance(in_place, &mut pipes, kind)
+            }
+            (ChannelKind::Port, true) => {
+                let mut pipes = Pipes::<Checked<PortChannel>> { members, operation, ends, channels: ports };
+                message.advance(in_place, &mut pipes, kind)
             }
         }
     }
@@ -166,7 +180,8 @@ impl Pipework {
             // What a member's own core has moved is there, and the peers are awake.
             ChannelKind::Memory => Ok(()),
             ChannelKind::Port => {
-                Pipes { members, operation: Operation::Send, ends, channels: ports }.flush_and_wake()
+                let operation = Operation::Send;
+                Pipes::<Bare<PortChannel>> { members, operation, ends, channels: ports }.flush_and_wake()
             }
         }
     }

@@ -2,14 +2,12 @@
 
 use super::in_place::{InPlaceBlock, WaitingFragment};
 use super::state::{HEADER_LEN, HERE, MessageStage, MessageState, body_at, capacity};
-use crate::channel::Channel;
 use crate::collective::call::{Output, shifted};
 use crate::collective::rendezvous::members::Members;
-use crate::collective::transport::checksum;
+use crate::collective::transport::link::Link;
 use crate::collective::transport::pipe::{FragmentArrival, Pipes};
 use crate::error::Result;
-use crate::faults::MESSAGE;
-use crate::heap::{HeapOffset, HeapPlace, Region};
+use crate::heap::{HeapOffset, Region};
 
 impl MessageState {
     /// Takes what has come into `output`.
@@ -17,10 +15,10 @@ impl MessageState {
     /// # Errors
     /// Those of [`super::MessageEnd::advance`].
     #[inline]
-    pub(super) fn receive<C: Channel>(
+    pub(super) fn receive<L: Link>(
         &mut self,
         output: &mut Output<'_>,
-        pipes: &mut Pipes<'_, C>,
+        pipes: &mut Pipes<'_, L>,
     ) -> Result<()> {
         while self.stage != MessageStage::Done {
             pipes.look_for_signal(self.peer);
@@ -28,12 +26,8 @@ impl MessageState {
                 return Ok(());
             }
             let Some((number, at)) = pipes.take_signal(self.peer) else { return Ok(()) };
-            if pipes.members.checksums {
-                pipes.check(self.arrival(number), at)?;
-                self.open_checked(output, pipes, number, at)?;
-            } else {
-                self.open(output, pipes.members, number, at)?;
-            }
+            L::arrived(pipes, self.arrival(number), at)?;
+            self.open(output, pipes, number, at)?;
             pipes.give_back(self.peer);
         }
         Ok(())
@@ -44,10 +38,10 @@ impl MessageState {
     /// # Errors
     /// Those of [`super::MessageEnd::advance`].
     #[inline(never)]
-    pub(super) fn receive_in_place<C: Channel>(
+    pub(super) fn receive_in_place<L: Link>(
         &mut self,
         in_place: &InPlaceBlock<'_>,
-        pipes: &mut Pipes<'_, C>,
+        pipes: &mut Pipes<'_, L>,
     ) -> Result<()> {
         while self.stage != MessageStage::Done {
             pipes.look_for_signal(self.peer);
@@ -56,21 +50,17 @@ impl MessageState {
             }
             let Some((number, at)) = self.take_signal_over(in_place, pipes)? else { return Ok(()) };
             let block = &mut *in_place.block().borrow_mut();
-            if pipes.members.checksums {
-                self.open_checked(block, pipes, number, at)?;
-            } else {
-                self.open(block, pipes.members, number, at)?;
-            }
+            self.open(block, pipes, number, at)?;
             pipes.give_back(self.peer);
         }
         Ok(())
     }
 
-    /// The next fragment, if its signal was found and what it is copied over was given.
-    fn take_signal_over<C: Channel>(
+    /// The next message, if its signal was found and what it is copied over was given.
+    fn take_signal_over<L: Link>(
         &self,
         in_place: &InPlaceBlock<'_>,
-        pipes: &mut Pipes<'_, C>,
+        pipes: &mut Pipes<'_, L>,
     ) -> Result<Option<(u64, HeapOffset)>> {
         let message = match in_place.kept() {
             Some(kept) => kept,
@@ -82,17 +72,10 @@ impl MessageState {
         Ok(in_place.admits(message).then_some((message.number, message.at)))
     }
 
-    /// What has to be given before the fragment numbered `number` may be opened, which is what was sent and called for.
-    fn look_at<C: Channel>(
-        &self,
-        pipes: &Pipes<'_, C>,
-        number: u64,
-        at: HeapOffset,
-    ) -> Result<WaitingFragment> {
+    /// What has to be given before the message numbered `number` may be opened, which is what was sent and called for.
+    fn look_at<L: Link>(&self, pipes: &Pipes<'_, L>, number: u64, at: HeapOffset) -> Result<WaitingFragment> {
         let members = pipes.members;
-        if members.checksums {
-            pipes.check(self.arrival(number), at)?;
-        }
+        L::arrived(pipes, self.arrival(number), at)?;
         let needed = match self.place(members, number, at)? {
             HERE => self.len.min(self.moved + capacity(members)),
             _ => self.len,
@@ -104,31 +87,16 @@ impl MessageState {
         FragmentArrival { operation: self.operation, member: self.peer, number }
     }
 
-    /// The same as [`MessageState::open`], of a fragment that is what was sent.
-    #[cold]
-    fn open_checked<C: Channel>(
+    /// Takes what is in the message numbered `number`, at `at` of this member's heap.
+    #[inline]
+    fn open<L: Link>(
         &mut self,
         output: &mut Output<'_>,
-        pipes: &Pipes<'_, C>,
+        pipes: &Pipes<'_, L>,
         number: u64,
         at: HeapOffset,
     ) -> Result<()> {
-        if !self.open(output, pipes.members, number, at)? {
-            return Ok(());
-        }
-        let arrival = self.arrival(number);
-        checksum::check_got(pipes.members, pipes.checks_of(arrival), output, self.len, arrival)
-    }
-
-    /// Takes what is in the fragment numbered `number`, at `at` of this member's heap; whether that was lent.
-    #[inline]
-    fn open(
-        &mut self,
-        output: &mut Output<'_>,
-        members: &Members,
-        number: u64,
-        at: HeapOffset,
-    ) -> Result<bool> {
+        let members = pipes.members;
         let place = self.place(members, number, at)?;
         if place == HERE {
             let len = (self.len - self.moved).min(capacity(members));
@@ -138,9 +106,10 @@ impl MessageState {
             self.moved += len;
         } else {
             self.get(output, members, HeapOffset::new(place))?;
+            L::fetched(pipes, self.arrival(number), output, self.len)?;
         }
         self.stage = if self.moved == self.len { MessageStage::Done } else { MessageStage::Begun };
-        Ok(place != HERE)
+        Ok(())
     }
 
     /// Where the elements are that come by fragment `number` at `at`, or [`HERE`].
@@ -159,10 +128,6 @@ impl MessageState {
         let heap = members.heap_of(self.peer, Region::new(place, self.len))?;
         output.copy(members.view(), 0, heap, place.get(), self.len)?;
         self.moved = self.len;
-        if let (&mut Output::Heap(offset), true) = (output, members.board.context().is_faulty()) {
-            let place = HeapPlace { rank: members.ranks()[members.me()], offset };
-            members.board.context().damage(MESSAGE, place, self.len);
-        }
         Ok(())
     }
 }

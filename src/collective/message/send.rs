@@ -7,11 +7,10 @@ use crate::channel::Channel;
 use crate::collective::call::{ChannelKind, Input, shifted};
 use crate::collective::region::PIPE_SLOTS;
 use crate::collective::rendezvous::members::Members;
-use crate::collective::transport::checksum::{self, FragmentCheck};
+use crate::collective::transport::link::{Link, Outgoing};
 use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
-use crate::faults::MESSAGE;
-use crate::heap::{HeapOffset, HeapPlace, Region};
+use crate::heap::{HeapOffset, Region};
 
 /// The shortest message in the heap that is lent by who has a core of its own. One that is lent is copied once and not twice, but its
 /// sender waits until it is told that it was taken.
@@ -56,10 +55,10 @@ impl MessageState {
     /// # Errors
     /// Those of [`super::MessageEnd::advance`].
     #[inline]
-    pub(super) fn send<C: Channel>(
+    pub(super) fn send<L: Link>(
         &mut self,
         input: &Input<'_>,
-        pipes: &mut Pipes<'_, C>,
+        pipes: &mut Pipes<'_, L>,
         kind: ChannelKind,
     ) -> Result<()> {
         self.send_all(input, Afterwards::Kept, pipes, kind)
@@ -70,10 +69,10 @@ impl MessageState {
     /// # Errors
     /// Those of [`super::MessageEnd::advance`].
     #[inline(never)]
-    pub(super) fn send_in_place<C: Channel>(
+    pub(super) fn send_in_place<L: Link>(
         &mut self,
         in_place: &InPlaceBlock<'_>,
-        pipes: &mut Pipes<'_, C>,
+        pipes: &mut Pipes<'_, L>,
         kind: ChannelKind,
     ) -> Result<()> {
         let sent = in_place.read(|input| self.send_all(input, Afterwards::InPlaceBlock, pipes, kind));
@@ -83,11 +82,11 @@ impl MessageState {
 
     // In line in the one place that counts, and in the one that does not.
     #[inline(always)]
-    fn send_all<C: Channel>(
+    fn send_all<L: Link>(
         &mut self,
         input: &Input<'_>,
         afterwards: Afterwards,
-        pipes: &mut Pipes<'_, C>,
+        pipes: &mut Pipes<'_, L>,
         kind: ChannelKind,
     ) -> Result<()> {
         if let MessageStage::AwaitsGet(number) = self.stage {
@@ -104,11 +103,11 @@ impl MessageState {
 
     /// Sends the next fragment, which has room.
     #[inline(always)]
-    fn post<C: Channel>(
+    fn post<L: Link>(
         &mut self,
         input: &Input<'_>,
         afterwards: Afterwards,
-        pipes: &mut Pipes<'_, C>,
+        pipes: &mut Pipes<'_, L>,
         kind: ChannelKind,
     ) -> Result<()> {
         if self.send_inline(input, pipes, kind)? {
@@ -126,9 +125,7 @@ impl MessageState {
         };
         let (header, body) = (self.header(exposed, number), body_at(self.len));
         let fragment = Fragment { to: self.peer, header, body, input, at: self.moved, len, afterwards };
-        if pipes.members.checksums {
-            fragment.tell_check(pipes, exposed.map(|_| self.len))?;
-        }
+        L::before_send(pipes, self.peer, &fragment.outgoing(exposed.map(|_| self.len)))?;
         match kind {
             ChannelKind::Memory => fragment.write(pipes)?,
             ChannelKind::Port => fragment.hand_over(pipes)?,
@@ -156,27 +153,19 @@ struct Fragment<'p, 'a> {
 }
 
 impl Fragment<'_, '_> {
-    /// Tells the receiver its checksum, and that of the bytes that it lends, if it lends so many.
-    #[cold]
-    fn tell_check<C: Channel>(&self, pipes: &Pipes<'_, C>, exposed: Option<u64>) -> Result<()> {
-        let all = exposed.map(|len| checksum::of_input(pipes.members, self.input, 0, 0, len)).transpose()?;
-        let &Self { to, body, at, len, .. } = self;
-        let header = self.header.map_or(0, |header| crc32c::crc32c(bytemuck::bytes_of(&header)));
-        let crc = checksum::of_input(pipes.members, self.input, header, at, len)?;
-        pipes.tell_check(to, FragmentCheck { has_header: self.header.is_some(), body, len, crc }, all);
-        Ok(())
+    /// The fragment as its link hears of it: the receiver fetches `fetched` bytes by itself.
+    #[inline(always)]
+    fn outgoing(&self, fetched: Option<u64>) -> Outgoing<'_, '_> {
+        let &Self { header, body, input, at, len, .. } = self;
+        Outgoing { header, body, input, at, len, fetched }
     }
 
     /// Writes it straight into the inbox of the receiver.
     #[inline]
-    fn write<C: Channel>(self, pipes: &mut Pipes<'_, C>) -> Result<()> {
+    fn write<L: Link>(self, pipes: &mut Pipes<'_, L>) -> Result<()> {
         let (_, slot) = pipes.next_to(self.to);
         self.lay_out(pipes.members, self.to, slot)?;
-        let context = pipes.members.board.context();
-        if context.is_faulty() {
-            let place = HeapPlace { rank: pipes.members.ranks()[self.to], offset: shifted(slot, self.body) };
-            context.damage(MESSAGE, place, self.len);
-        }
+        L::stored(pipes, self.to, shifted(slot, self.body), self.len);
         pipes.channel(self.to).signal()?;
         pipes.count_sent(self.to);
         pipes.wake(self.to);
@@ -184,7 +173,7 @@ impl Fragment<'_, '_> {
     }
 
     /// Has the proxy write it: from where it is, if that is in the heap and stays as it is.
-    fn hand_over<C: Channel>(self, pipes: &mut Pipes<'_, C>) -> Result<()> {
+    fn hand_over<L: Link>(self, pipes: &mut Pipes<'_, L>) -> Result<()> {
         let members = pipes.members;
         let (number, slot) = pipes.next_to(self.to);
         let bounce =

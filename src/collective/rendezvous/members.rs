@@ -5,7 +5,6 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 
 use super::board::CallBoard;
-use super::trace::Draft;
 use crate::channel::{MemoryChannel, RankContext};
 use crate::collective::call::{CallSignature, Operation};
 use crate::collective::region::lease::{Lease, RegionOwner};
@@ -30,8 +29,6 @@ pub(crate) struct Members {
     parks: Vec<CellRef<ParkCell>>,
     /// Whether what goes through pipes, stages and posts is checked.
     pub(crate) checksums: bool,
-    /// What is noted of the call that it is in.
-    pub(crate) draft: Draft,
     pub(crate) board: CallBoard,
 }
 
@@ -59,7 +56,7 @@ impl Members {
         let board = CallBoard::new(context, &ranks, &bases, me, lease.departures().clone())?;
         let parks = ranks.iter().map(|&rank| context.mapped().cells(rank).message_park()).collect();
         let (view, checksums) = (context.heap().view().clone(), context.takes_checksums());
-        Ok((Self { ranks, me, bases, layout, view, parks, checksums, draft: Draft::default(), board }, lease))
+        Ok((Self { ranks, me, bases, layout, view, parks, checksums, board }, lease))
     }
 
     /// How many members there are.
@@ -183,7 +180,7 @@ impl Members {
         self.view.cells(self.ranks[receiver], at, PIPE_SLOTS)
     }
 
-    /// Where the checksums are of part `index` of what `member` stages, by slots (`pipeline/sums.rs`).
+    /// Where the checksums are of part `index` of what `member` stages, by slots (`execute/staged/checked.rs`).
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a region that is not allocated.

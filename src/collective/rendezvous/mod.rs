@@ -10,5 +10,4 @@ pub(crate) mod mismatch;
 pub(crate) mod mismatch_report;
 pub(crate) mod post;
 pub(crate) mod progress;
-pub(crate) mod trace;
 pub(crate) mod waiting;

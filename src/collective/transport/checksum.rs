@@ -1,5 +1,6 @@
-//! Checksums of what members hand each other through pipes, where all have asked for them (`Options::checksums`). What they stage has
-//! words of its own (`pipeline/sums.rs`), and so has what small operations post (`small/checked.rs`).
+//! Checksums of messages in pipes, where all members have asked for them (`Options::checksums`).
+//! Staged pieces have words of their own (`execute/staged/checked.rs`), and so have posts of small
+//! operations (`execute/eager_checked.rs`).
 //!
 //! Beside each slot of an inbox lie two words, which only the sender of the slot writes, before it signals: what carries the fragment
 //! (S1, or F1 and S1 by way of a proxy) carries them too.

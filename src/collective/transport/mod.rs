@@ -5,7 +5,9 @@
 //! proxied channels together.
 
 pub(crate) mod agree_slots;
+pub(crate) mod checked;
 pub(crate) mod checksum;
+pub(crate) mod link;
 pub(crate) mod pipe;
 
 use std::sync::Arc;

@@ -35,7 +35,8 @@
 //! steps that are not done, look at one with the least time: what it waits for belongs to an earlier step of the peer, so it is
 //! done, and the step can be taken. Both ends take the fragments of a pipe in the same order, that of the times.
 
-use super::checksum::{self, FragmentCheck};
+use super::checksum;
+use super::link::{Link, Outgoing};
 use crate::channel::Channel;
 use crate::collective::call::{Input, Operation};
 use crate::collective::region::PIPE_SLOTS;
@@ -145,17 +146,17 @@ fn words_of(checks: &[AtomicU64], number: u64) -> &[AtomicU64] {
 
 /// The pipes between a member and all others in one operation, by the numbers of these.
 #[derive(Debug)]
-pub(crate) struct Pipes<'a, C> {
+pub(crate) struct Pipes<'a, L: Link> {
     pub(crate) members: &'a Members,
     pub(crate) operation: Operation,
     pub(crate) ends: &'a mut [Option<PipeEnd>],
-    pub(crate) channels: &'a mut [Option<C>],
+    pub(crate) channels: &'a mut [Option<L::Channel>],
 }
 
 /// Why there is an end, and a channel, wherever an algorithm looks for one.
 const OTHERS: &str = "a pipe leads to another member, and all were opened";
 
-impl<C: Channel> Pipes<'_, C> {
+impl<L: Link> Pipes<'_, L> {
     /// The longest fragment.
     #[inline]
     pub(crate) fn slot_len(&self) -> u64 {
@@ -185,10 +186,12 @@ impl<C: Channel> Pipes<'_, C> {
     pub(crate) fn send(&mut self, to: usize, source: HeapOffset, len: u64) -> Result<()> {
         debug_assert!(len <= self.slot_len(), "{len} bytes in a message");
         self.reserve(to)?;
-        if self.members.checksums {
-            let crc = checksum::of_input(self.members, &Input::Heap(source), 0, 0, len)?;
-            self.tell_check(to, FragmentCheck { has_header: false, body: 0, len, crc }, None);
-        }
+        let input = Input::Heap(source);
+        L::before_send(
+            self,
+            to,
+            &Outgoing { header: None, body: 0, input: &input, at: 0, len, fetched: None },
+        )?;
         let slot_len = self.slot_len();
         let end = self.ends[to].as_mut().expect(OTHERS);
         let target = HeapOffset::new(end.outbox.get() + end.sent % PIPE_SLOTS * slot_len);
@@ -209,31 +212,19 @@ impl<C: Channel> Pipes<'_, C> {
         }
         let end = self.ends[from].as_ref().expect(OTHERS);
         let at = HeapOffset::new(end.inbox.get() + end.received % PIPE_SLOTS * self.slot_len());
-        if self.members.checksums {
-            let arrival = FragmentArrival { operation: self.operation, member: from, number: end.received };
-            self.check(arrival, at)?;
-        }
+        let arrival = FragmentArrival { operation: self.operation, member: from, number: end.received };
+        L::arrived(self, arrival, at)?;
         Ok(at)
     }
 
-    /// Tells `to` the checksum of the next fragment, and, where that lends something, of all that is lent.
-    #[cold]
-    pub(crate) fn tell_check(&self, to: usize, message: FragmentCheck, exposed: Option<u32>) {
+    /// The words beside the slot of the next fragment to `to`.
+    pub(super) fn words_of_next(&self, to: usize) -> &[AtomicU64] {
         let end = self.ends[to].as_ref().expect(OTHERS);
-        message.tell(words_of(&end.checks_there, end.sent), exposed);
-    }
-
-    /// Holds the fragment that has arrived at `at` against its checksum.
-    ///
-    /// # Errors
-    /// Those of [`checksum::check_message`].
-    #[cold]
-    pub(crate) fn check(&self, arrival: FragmentArrival, at: HeapOffset) -> Result<()> {
-        checksum::check_message(self.members, self.checks_of(arrival), at, arrival)
+        words_of(&end.checks_there, end.sent)
     }
 
     /// The words beside the slot of a fragment that has arrived.
-    pub(crate) fn checks_of(&self, arrival: FragmentArrival) -> &[AtomicU64] {
+    pub(super) fn words_of_arrival(&self, arrival: FragmentArrival) -> &[AtomicU64] {
         words_of(&self.ends[arrival.member].as_ref().expect(OTHERS).checks_here, arrival.number)
     }
 
@@ -295,7 +286,7 @@ impl<C: Channel> Pipes<'_, C> {
 
     /// The channel to `to`, for whoever fills a slot by other means than [`Pipes::send`] and says so by [`Pipes::count_sent`].
     #[inline]
-    pub(crate) fn channel(&mut self, to: usize) -> &mut C {
+    pub(crate) fn channel(&mut self, to: usize) -> &mut L::Channel {
         self.channels[to].as_mut().expect(OTHERS)
     }
 

@@ -9,10 +9,10 @@
 
 use super::exchange::{ArrivedPiece, Core, PieceRun, exchange, in_order};
 use super::{Operand, PipeWorker};
-use crate::channel::Channel;
+use crate::collective::transport::link::Link;
 use crate::error::Result;
 
-pub(super) fn all_reduce<C: Channel>(worker: &mut PipeWorker<'_, C>) -> Result<()> {
+pub(super) fn all_reduce<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> {
     let (me, len) = (worker.me(), worker.call.block_len()?);
     let core = Core::new(worker.n());
     if let Some(mut mine) = core.fold(worker, len)? {
@@ -28,8 +28,8 @@ pub(super) fn all_reduce<C: Channel>(worker: &mut PipeWorker<'_, C>) -> Result<(
 }
 
 /// Exchanges `mine` with `peer` and leaves both, combined, in the output.
-fn swap<C: Channel>(
-    worker: &mut PipeWorker<'_, C>,
+fn swap<L: Link>(
+    worker: &mut PipeWorker<'_, L>,
     peer: usize,
     mine: Operand,
     theirs_fresh: bool,
@@ -48,7 +48,7 @@ fn swap<C: Channel>(
     })
 }
 
-pub(super) fn all_gather<C: Channel>(worker: &mut PipeWorker<'_, C>) -> Result<()> {
+pub(super) fn all_gather<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> {
     let (me, block) = (worker.me(), worker.call.block_len()?);
     worker.copy(worker.input(0), worker.output(me as u64 * block), block)?;
     for round in 0..worker.n().ilog2() {

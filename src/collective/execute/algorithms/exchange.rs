@@ -7,8 +7,8 @@
 
 use super::cut::PieceCut;
 use super::{Operand, PipeWorker};
-use crate::channel::Channel;
 use crate::collective::call::shifted;
+use crate::collective::transport::link::Link;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 
@@ -22,7 +22,7 @@ pub(super) struct PieceRun {
 
 impl PieceRun {
     /// The `len` bytes at `start`, cut for a pipeline; the peer cuts alike.
-    pub(super) fn in_a_row<C: Channel>(worker: &PipeWorker<'_, C>, start: HeapOffset, len: u64) -> Self {
+    pub(super) fn in_a_row<L: Link>(worker: &PipeWorker<'_, L>, start: HeapOffset, len: u64) -> Self {
         let cut = PieceCut::for_pipeline(len, worker.pipes.slot_len());
         Self { start, stride: cut.piece(0).1, cut }
     }
@@ -41,12 +41,12 @@ pub(super) struct ArrivedPiece {
 }
 
 /// Sends `sent` to `peer` and receives pieces cut as `received` says, each of which is handed to `take`.
-pub(super) fn exchange<C: Channel>(
-    worker: &mut PipeWorker<'_, C>,
+pub(super) fn exchange<L: Link>(
+    worker: &mut PipeWorker<'_, L>,
     peer: usize,
     sent: PieceRun,
     received: PieceCut,
-    mut take: impl FnMut(&mut PipeWorker<'_, C>, ArrivedPiece) -> Result<()>,
+    mut take: impl FnMut(&mut PipeWorker<'_, L>, ArrivedPiece) -> Result<()>,
 ) -> Result<()> {
     for time in 0..=sent.cut.n().max(received.n()) {
         let (source, len) = sent.piece(time);
@@ -89,11 +89,7 @@ impl Core {
 
     /// Moves the inputs of the extras, `len` bytes each, into the core: combined, own first, in the output of their
     /// stand-ins. Returns what this member starts from, or nothing for an extra.
-    pub(super) fn fold<C: Channel>(
-        self,
-        worker: &mut PipeWorker<'_, C>,
-        len: u64,
-    ) -> Result<Option<Operand>> {
+    pub(super) fn fold<L: Link>(self, worker: &mut PipeWorker<'_, L>, len: u64) -> Result<Option<Operand>> {
         let (me, mine) = (worker.me(), Operand { at: worker.input(0), fresh: true });
         let pieces = PieceRun::in_a_row(worker, mine.at, len);
         let nothing = PieceCut::into_pieces_of(0, 1);
@@ -119,7 +115,7 @@ impl Core {
     }
 
     /// Brings the result, `len` bytes, from the outputs of stand-ins to those of the extras.
-    pub(super) fn unfold<C: Channel>(self, worker: &mut PipeWorker<'_, C>, len: u64) -> Result<()> {
+    pub(super) fn unfold<L: Link>(self, worker: &mut PipeWorker<'_, L>, len: u64) -> Result<()> {
         let me = worker.me();
         let pieces = PieceRun::in_a_row(worker, worker.output(0), len);
         let nothing = PieceCut::into_pieces_of(0, 1);

@@ -16,8 +16,8 @@ use std::ops::Range;
 use super::cut::{ALIGN, PieceCut};
 use super::exchange::{ArrivedPiece, Core, PieceRun, exchange, in_order};
 use super::{Operand, PipeWorker};
-use crate::channel::Channel;
 use crate::collective::call::shifted;
+use crate::collective::transport::link::Link;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 
@@ -27,7 +27,7 @@ fn halves(range: &Range<usize>, me: usize, distance: usize) -> (Range<usize>, Ra
     if me & distance == 0 { (low, high) } else { (high, low) }
 }
 
-pub(super) fn all_reduce<C: Channel>(worker: &mut PipeWorker<'_, C>) -> Result<()> {
+pub(super) fn all_reduce<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> {
     let len = worker.call.block_len()?;
     let core = Core::new(worker.n());
     if let Some(mine) = core.fold(worker, len)? {
@@ -45,8 +45,8 @@ fn bytes_of(blocks: &Range<usize>, core: Core, len: u64) -> (u64, u64) {
 }
 
 /// Leaves the result for this member's block in the output, beginning with `mine`.
-fn reduce_halves<C: Channel>(
-    worker: &mut PipeWorker<'_, C>,
+fn reduce_halves<L: Link>(
+    worker: &mut PipeWorker<'_, L>,
     core: Core,
     mut mine: Operand,
     len: u64,
@@ -73,7 +73,7 @@ fn reduce_halves<C: Channel>(
 }
 
 /// Collects the result from the blocks that each member of the core has in its output.
-fn gather_halves<C: Channel>(worker: &mut PipeWorker<'_, C>, core: Core, len: u64) -> Result<()> {
+fn gather_halves<L: Link>(worker: &mut PipeWorker<'_, L>, core: Core, len: u64) -> Result<()> {
     let me = worker.me();
     for round in 0..core.size().ilog2() {
         let (size, first) = (1 << round, me >> round << round);
@@ -88,7 +88,7 @@ fn gather_halves<C: Channel>(worker: &mut PipeWorker<'_, C>, core: Core, len: u6
     Ok(())
 }
 
-pub(super) fn reduce_scatter<C: Channel>(worker: &mut PipeWorker<'_, C>) -> Result<()> {
+pub(super) fn reduce_scatter<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> {
     let (block, n) = (worker.call.block_len()?, worker.n() as u64);
     let layout = worker.pipes.members.layout();
     let share = layout.send_staging_len() / (n / 2) / ALIGN * ALIGN;
@@ -117,7 +117,7 @@ impl BlockPlaces {
 }
 
 /// Does the `len` bytes at `at` of every block.
-fn reduce_pass<C: Channel>(worker: &mut PipeWorker<'_, C>, at: u64, len: u64) -> Result<()> {
+fn reduce_pass<L: Link>(worker: &mut PipeWorker<'_, L>, at: u64, len: u64) -> Result<()> {
     let (me, n, members) = (worker.me(), worker.n(), worker.pipes.members);
     // The half of the blocks that is kept in the first round has its places there for all rounds.
     let send_staging = BlockPlaces {

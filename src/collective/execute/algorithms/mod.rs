@@ -27,9 +27,9 @@ pub(crate) mod pairwise;
 pub(crate) mod ring;
 pub(crate) mod tree;
 
-use crate::channel::Channel;
 use crate::collective::call::{Algorithm, Call, Input, Operation, Output, shifted};
 use crate::collective::rendezvous::members::{Members, PerMember, fill};
+use crate::collective::transport::link::Link;
 use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
@@ -42,7 +42,7 @@ use tree::{Numbering, Shape};
 /// # Errors
 /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated. The pipes
 /// are of no further use then.
-pub(crate) fn run<C: Channel>(worker: &mut PipeWorker<'_, C>, algorithm: Algorithm) -> Result<()> {
+pub(crate) fn run<L: Link>(worker: &mut PipeWorker<'_, L>, algorithm: Algorithm) -> Result<()> {
     let (operation, root) = (worker.call.operation, Numbering::From(worker.call.root));
     let is_power = worker.n().is_power_of_two();
     let has_tree = matches!(operation, Operation::Broadcast | Operation::Reduce);
@@ -65,8 +65,8 @@ pub(crate) fn run<C: Channel>(worker: &mut PipeWorker<'_, C>, algorithm: Algorit
 
 /// One member in one operation.
 #[derive(Debug)]
-pub(crate) struct PipeWorker<'a, C> {
-    pub(crate) pipes: Pipes<'a, C>,
+pub(crate) struct PipeWorker<'a, L: Link> {
+    pub(crate) pipes: Pipes<'a, L>,
     /// What is to be done, on buffers in the heap.
     pub(crate) call: &'a Call<'a>,
 }
@@ -86,7 +86,7 @@ impl Operand {
     }
 }
 
-impl<C: Channel> PipeWorker<'_, C> {
+impl<L: Link> PipeWorker<'_, L> {
     fn me(&self) -> usize {
         self.pipes.members.me()
     }

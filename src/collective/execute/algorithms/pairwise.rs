@@ -12,9 +12,9 @@
 
 use super::cut::{ALIGN, PieceCut};
 use super::{Operand, PerMember, PipeWorker};
-use crate::channel::Channel;
 use crate::collective::call::Operation;
 use crate::collective::region::PIPE_SLOTS;
+use crate::collective::transport::link::Link;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 
@@ -24,13 +24,13 @@ const AT_A_TIME: u64 = 2;
 const _: () = assert!(AT_A_TIME < PIPE_SLOTS);
 
 /// The other members, the next one first: so they do not all begin with the same one.
-fn others<C>(worker: &PipeWorker<'_, C>) -> impl Iterator<Item = usize> + use<C> {
+fn others<L: Link>(worker: &PipeWorker<'_, L>) -> impl Iterator<Item = usize> + use<L> {
     let (me, n) = (worker.pipes.members.me(), worker.pipes.members.n_members());
     (1..n).map(move |distance| (me + distance) % n)
 }
 
 /// Does any operation but those of two shots and those that are done on a star.
-pub(super) fn one_shot<C: Channel>(worker: &mut PipeWorker<'_, C>) -> Result<()> {
+pub(super) fn one_shot<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> {
     let block = worker.call.block_len()?;
     let plan =
         PairwisePlan { operation: worker.call.operation, me: worker.me(), root: worker.call.root, block };
@@ -79,7 +79,7 @@ impl PairwisePlan {
         if self.operation == Operation::Scatter { 0 } else { from as u64 * self.block }
     }
 
-    fn send<C: Channel>(self, worker: &mut PipeWorker<'_, C>, at: u64, len: u64) -> Result<()> {
+    fn send<L: Link>(self, worker: &mut PipeWorker<'_, L>, at: u64, len: u64) -> Result<()> {
         for peer in others(worker) {
             if let Some(block_at) = self.input_at(self.me, peer) {
                 let source = worker.input(block_at + at);
@@ -90,7 +90,7 @@ impl PairwisePlan {
     }
 
     /// Copies this member's own part to its place, if it has one.
-    fn keep<C: Channel>(self, worker: &PipeWorker<'_, C>, at: u64, len: u64) -> Result<()> {
+    fn keep<L: Link>(self, worker: &PipeWorker<'_, L>, at: u64, len: u64) -> Result<()> {
         match self.input_at(self.me, self.me) {
             Some(block_at) if !self.operation.reduces() => {
                 let target = worker.output(self.output_at(self.me) + at);
@@ -101,7 +101,7 @@ impl PairwisePlan {
     }
 
     /// Takes the pieces that all members have sent here, and copies each to its place.
-    fn collect<C: Channel>(self, worker: &mut PipeWorker<'_, C>, at: u64, len: u64) -> Result<()> {
+    fn collect<L: Link>(self, worker: &mut PipeWorker<'_, L>, at: u64, len: u64) -> Result<()> {
         for peer in others(worker) {
             if self.input_at(peer, self.me).is_some() {
                 let slot = worker.pipes.receive(peer)?;
@@ -113,7 +113,7 @@ impl PairwisePlan {
     }
 
     /// Takes the pieces that all members have sent here, and combines them with this member's own.
-    fn combine<C: Channel>(self, worker: &mut PipeWorker<'_, C>, at: u64, len: u64) -> Result<()> {
+    fn combine<L: Link>(self, worker: &mut PipeWorker<'_, L>, at: u64, len: u64) -> Result<()> {
         let own = worker.input(self.input_at(self.me, self.me).unwrap_or(0) + at);
         let target = worker.output(at);
         if self.operation == Operation::AllReduce && own == target {
@@ -125,8 +125,8 @@ impl PairwisePlan {
 }
 
 /// Combines the next fragment of every other member with `own`, in the order of the members, at `target`.
-fn combine_all<C: Channel>(
-    worker: &mut PipeWorker<'_, C>,
+fn combine_all<L: Link>(
+    worker: &mut PipeWorker<'_, L>,
     own: HeapOffset,
     target: HeapOffset,
     len: u64,
@@ -143,7 +143,7 @@ fn combine_all<C: Channel>(
 }
 
 /// Does an all-reduce in two shots.
-pub(super) fn two_shot<C: Channel>(worker: &mut PipeWorker<'_, C>) -> Result<()> {
+pub(super) fn two_shot<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> {
     let shares = Shares::new(worker)?;
     for time in 0..shares.passes + 2 {
         shares.spread(worker, time)?;
@@ -166,7 +166,7 @@ struct Shares {
 }
 
 impl Shares {
-    fn new<C: Channel>(worker: &PipeWorker<'_, C>) -> Result<Self> {
+    fn new<L: Link>(worker: &PipeWorker<'_, L>) -> Result<Self> {
         let (n, total) = (worker.n() as u64, worker.call.block_len()?);
         let each = PieceCut::for_pipeline(total.div_ceil(n), worker.pipes.slot_len());
         let share = total.div_ceil(n * each.n().max(1)).next_multiple_of(ALIGN);
@@ -181,7 +181,7 @@ impl Shares {
     }
 
     /// Sends each member its share of this one's input.
-    fn spread<C: Channel>(self, worker: &mut PipeWorker<'_, C>, pass: u64) -> Result<()> {
+    fn spread<L: Link>(self, worker: &mut PipeWorker<'_, L>, pass: u64) -> Result<()> {
         for peer in others(worker) {
             let (at, len) = self.of(peer, pass);
             if len > 0 {
@@ -193,7 +193,7 @@ impl Shares {
     }
 
     /// Combines this member's share, and sends it to all.
-    fn reduce<C: Channel>(self, worker: &mut PipeWorker<'_, C>, pass: u64) -> Result<()> {
+    fn reduce<L: Link>(self, worker: &mut PipeWorker<'_, L>, pass: u64) -> Result<()> {
         let (at, len) = self.of(worker.me(), pass);
         if len == 0 {
             return Ok(());
@@ -204,7 +204,7 @@ impl Shares {
     }
 
     /// Copies the other members' shares of the result to their places.
-    fn collect<C: Channel>(self, worker: &mut PipeWorker<'_, C>, pass: u64) -> Result<()> {
+    fn collect<L: Link>(self, worker: &mut PipeWorker<'_, L>, pass: u64) -> Result<()> {
         for peer in others(worker) {
             let (at, len) = self.of(peer, pass);
             if len > 0 {

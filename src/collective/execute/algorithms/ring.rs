@@ -19,9 +19,9 @@
 
 use super::cut::{ALIGN, WORTH_SENDING};
 use super::{Operand, PipeWorker};
-use crate::channel::Channel;
 use crate::collective::call::Operation;
 use crate::collective::region::PIPE_SLOTS;
+use crate::collective::transport::link::Link;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 
@@ -31,7 +31,7 @@ const LANES: u64 = 2;
 const _: () = assert!(LANES < PIPE_SLOTS);
 
 /// Does an all-reduce, an all-gather or a reduce-scatter.
-pub(super) fn run<C: Channel>(worker: &mut PipeWorker<'_, C>) -> Result<()> {
+pub(super) fn run<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> {
     let ring = RingWalk::new(worker)?;
     for pass in 0..ring.passes {
         for step in ring.first..=ring.last {
@@ -68,7 +68,7 @@ struct RingPiece {
 }
 
 impl RingWalk {
-    fn new<C: Channel>(worker: &PipeWorker<'_, C>) -> Result<Self> {
+    fn new<L: Link>(worker: &PipeWorker<'_, L>) -> Result<Self> {
         let (operation, n, len) = (worker.call.operation, worker.n() as u64, worker.call.block_len()?);
         let (first, last) = match operation {
             Operation::ReduceScatter => (0, n - 1),
@@ -99,13 +99,7 @@ impl RingWalk {
         }
     }
 
-    fn step<C: Channel>(
-        &self,
-        worker: &mut PipeWorker<'_, C>,
-        pass: u64,
-        step: u64,
-        lane: u64,
-    ) -> Result<()> {
+    fn step<L: Link>(&self, worker: &mut PipeWorker<'_, L>, pass: u64, step: u64, lane: u64) -> Result<()> {
         let (me, n) = (worker.me() as u64, self.n);
         let piece = self.piece(pass, (me + 2 * n - 1 - step) % n, lane);
         if piece.len == 0 {
@@ -123,7 +117,7 @@ impl RingWalk {
     }
 
     /// What this member sends of its own.
-    fn start<C: Channel>(&self, worker: &PipeWorker<'_, C>, piece: &RingPiece) -> Result<Option<HeapOffset>> {
+    fn start<L: Link>(&self, worker: &PipeWorker<'_, L>, piece: &RingPiece) -> Result<Option<HeapOffset>> {
         let source = worker.input(piece.input_at);
         if self.operation == Operation::AllGather {
             worker.copy(source, worker.output(piece.output_at), piece.len)?;
@@ -132,9 +126,9 @@ impl RingWalk {
     }
 
     /// Receives `piece` and does what is to be done to it; returns what to send on.
-    fn pass_on<C: Channel>(
+    fn pass_on<L: Link>(
         &self,
-        worker: &mut PipeWorker<'_, C>,
+        worker: &mut PipeWorker<'_, L>,
         piece: &RingPiece,
         step: u64,
     ) -> Result<Option<HeapOffset>> {
@@ -158,9 +152,9 @@ impl RingWalk {
     }
 
     /// Combines what has come in `step` with this member's own.
-    fn combine<C: Channel>(
+    fn combine<L: Link>(
         &self,
-        worker: &PipeWorker<'_, C>,
+        worker: &PipeWorker<'_, L>,
         piece: &RingPiece,
         slot: HeapOffset,
         step: u64,
@@ -172,10 +166,10 @@ impl RingWalk {
     }
 }
 
-fn right<C: Channel>(worker: &PipeWorker<'_, C>) -> usize {
+fn right<L: Link>(worker: &PipeWorker<'_, L>) -> usize {
     (worker.me() + 1) % worker.n()
 }
 
-fn left<C: Channel>(worker: &PipeWorker<'_, C>) -> usize {
+fn left<L: Link>(worker: &PipeWorker<'_, L>) -> usize {
     (worker.me() + worker.n() - 1) % worker.n()
 }

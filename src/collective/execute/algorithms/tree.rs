@@ -27,8 +27,8 @@ use arrayvec::ArrayVec;
 
 use super::cut::PieceCut;
 use super::{Operand, PerMember, PipeWorker};
-use crate::channel::Channel;
 use crate::collective::call::Operation;
+use crate::collective::transport::link::Link;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 
@@ -118,18 +118,14 @@ impl Tree {
 }
 
 /// Does a reduce, a broadcast or an all-reduce on one tree.
-pub(super) fn run<C: Channel>(
-    worker: &mut PipeWorker<'_, C>,
-    shape: Shape,
-    numbering: Numbering,
-) -> Result<()> {
+pub(super) fn run<L: Link>(worker: &mut PipeWorker<'_, L>, shape: Shape, numbering: Numbering) -> Result<()> {
     let tree = Tree::new(shape, numbering, worker.n(), worker.me());
     let whole = TreePart::new(worker, tree, 0, worker.call.block_len()?);
     run_parts(worker, &[whole])
 }
 
 /// Does an all-reduce on two trees.
-pub(super) fn run_double<C: Channel>(worker: &mut PipeWorker<'_, C>) -> Result<()> {
+pub(super) fn run_double<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> {
     let (me, n, len) = (worker.me(), worker.n(), worker.call.block_len()?);
     let size = worker.call.data_type.size() as u64;
     let half = worker.call.count.div_ceil(2) * size;
@@ -147,7 +143,7 @@ fn numbering_of(which: usize, n: usize) -> Numbering {
     }
 }
 
-fn run_parts<C: Channel>(worker: &mut PipeWorker<'_, C>, parts: &[TreePart]) -> Result<()> {
+fn run_parts<L: Link>(worker: &mut PipeWorker<'_, L>, parts: &[TreePart]) -> Result<()> {
     let end = parts.iter().map(TreePart::end).max().unwrap_or(0);
     for time in 0..end {
         for part in parts {
@@ -168,7 +164,7 @@ struct TreePart {
 }
 
 impl TreePart {
-    fn new<C: Channel>(worker: &PipeWorker<'_, C>, tree: Tree, start: u64, len: u64) -> Self {
+    fn new<L: Link>(worker: &PipeWorker<'_, L>, tree: Tree, start: u64, len: u64) -> Self {
         let cut = PieceCut::for_pipeline(len, worker.pipes.slot_len());
         let operation = worker.call.operation;
         let (goes_up, goes_down) = (operation != Operation::Broadcast, operation != Operation::Reduce);
@@ -181,7 +177,7 @@ impl TreePart {
     }
 
     /// Does what this member has to do at `time`.
-    fn at<C: Channel>(&self, worker: &mut PipeWorker<'_, C>, time: u64) -> Result<()> {
+    fn at<L: Link>(&self, worker: &mut PipeWorker<'_, L>, time: u64) -> Result<()> {
         let Tree { depth, height, .. } = self.tree;
         if self.goes_up {
             self.piece(time, height - depth).map_or(Ok(()), |(at, len)| self.up(worker, at, len))?;
@@ -199,7 +195,7 @@ impl TreePart {
     }
 
     /// Combines `len` bytes at `at` of what the children have with this member's own, and sends them to the parent.
-    fn up<C: Channel>(&self, worker: &mut PipeWorker<'_, C>, at: u64, len: u64) -> Result<()> {
+    fn up<L: Link>(&self, worker: &mut PipeWorker<'_, L>, at: u64, len: u64) -> Result<()> {
         let source = match self.tree.parent {
             Some(_) if self.tree.children.is_empty() => worker.input(at),
             Some(parent) => {
@@ -215,9 +211,9 @@ impl TreePart {
         self.tree.parent.map_or(Ok(()), |parent| worker.pipes.send(parent, source, len))
     }
 
-    fn combine<C: Channel>(
+    fn combine<L: Link>(
         &self,
-        worker: &mut PipeWorker<'_, C>,
+        worker: &mut PipeWorker<'_, L>,
         at: u64,
         len: u64,
         target: HeapOffset,
@@ -237,7 +233,7 @@ impl TreePart {
     }
 
     /// Takes `len` bytes at `at` of the result from the parent, and sends them to the children.
-    fn down<C: Channel>(&self, worker: &mut PipeWorker<'_, C>, at: u64, len: u64) -> Result<()> {
+    fn down<L: Link>(&self, worker: &mut PipeWorker<'_, L>, at: u64, len: u64) -> Result<()> {
         let output = worker.output(at);
         if let Some(parent) = self.tree.parent {
             let slot = worker.pipes.receive(parent)?;

@@ -6,10 +6,10 @@
 
 use super::CustomAlgorithm;
 use super::place::Place;
-use crate::channel::Channel;
 use crate::collective::call::{Call, Input, Operation, Output};
 use crate::collective::execute::algorithms::{self, Operand, PipeWorker};
 use crate::collective::rendezvous::members::Members;
+use crate::collective::transport::link::Link;
 use crate::collective::transport::pipe::Pipes;
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, Region};
@@ -26,7 +26,7 @@ trait Transport {
     fn await_taken(&mut self, to: usize) -> Result<()>;
 }
 
-impl<C: Channel> Transport for Pipes<'_, C> {
+impl<L: Link> Transport for Pipes<'_, L> {
     fn reserve(&mut self, to: usize) -> Result<HeapOffset> {
         Self::reserve(self, to)
     }
@@ -56,8 +56,8 @@ impl<C: Channel> Transport for Pipes<'_, C> {
 ///
 /// # Errors
 /// Whatever the algorithm returns; those of [`Pipes`]. These are of no further use then.
-pub(in crate::collective) fn run<C: Channel>(
-    worker: &mut PipeWorker<'_, C>,
+pub(in crate::collective) fn run<L: Link>(
+    worker: &mut PipeWorker<'_, L>,
     algorithm: &dyn CustomAlgorithm,
 ) -> Result<()> {
     if worker.call.count == 0 {

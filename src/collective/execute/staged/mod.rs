@@ -31,7 +31,7 @@
 //! too long, both ways of an all-reduce on ordinary memory are tried out ([`detour`](crate::collective::plan::measured)). In place lines are in the cache, and
 //! results go there.
 
-pub(crate) mod checksum;
+pub(crate) mod checked;
 pub(crate) mod slots;
 pub(crate) mod staging;
 
@@ -41,11 +41,11 @@ use super::combine;
 use crate::collective::call::{Call, Operation, Output, part_mut, shifted};
 use crate::collective::plan::Prestaged;
 use crate::collective::rendezvous::members::{Members, PerMember, fill};
-use crate::error::{Error, Result};
-use crate::faults::STAGE;
-use crate::heap::{HeapPlace, Region};
+use crate::error::Result;
+use crate::heap::Region;
 use crate::reduce::{Source, SourcePlace, Target};
 use crate::shm::{CacheHint, Span};
+use checked::Checked;
 use slots::StagedPiece;
 use staging::Staging;
 pub(crate) use staging::prestage;
@@ -85,6 +85,43 @@ impl StagedPart {
     }
 }
 
+/// Moves bytes between buffers and the scratches of members, from one step to the next.
+trait MovePieces {
+    /// Copies what others need of piece `number` of this member's input, if there is that piece,
+    /// into its scratch.
+    fn stage(&self, members: &Members, call: &Call<'_>, number: u64) -> Result<()>;
+
+    /// Copies block `block` of what `member` has staged to block `to` of this member's output, if
+    /// it has one. A member takes its own where that lies.
+    fn take(
+        &self,
+        members: &Members,
+        call: &mut Call<'_>,
+        piece: StagedPiece,
+        member: usize,
+        block: usize,
+        to: u64,
+    ) -> Result<()>;
+
+    /// Combines `part` of all inputs, this member's own where it lies, into its output and the
+    /// scratches of the members that get the result.
+    fn reduce(&self, members: &Members, call: &mut Call<'_>, part: &StagedPart) -> Result<()>;
+
+    /// Copies the results that others have left in this member's scratch into its output, if it
+    /// has one.
+    fn take_results(&self, members: &Members, call: &mut Call<'_>, piece: StagedPiece) -> Result<()>;
+
+    /// Takes the results of `done` out of the slot in which it stages `next`, of which it is as
+    /// long.
+    fn exchange(
+        &self,
+        members: &Members,
+        call: &mut Call<'_>,
+        done: StagedPiece,
+        next: StagedPiece,
+    ) -> Result<()>;
+}
+
 impl StagedCall {
     /// The way to execute `call`, which all members of `members` have posted; `oversubscribed` ones share cores. Whether results are `cache_hint`
     /// goes by their length if it is not said.
@@ -105,19 +142,35 @@ impl StagedCall {
     /// Executes `call` after all members have posted, and some have staged `prestaged`.
     ///
     /// # Errors
-    /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated.
+    /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`];
+    /// [`crate::Error::OutOfRange`] for buffers that are not allocated.
     pub(crate) fn run(&self, members: &mut Members, call: &mut Call<'_>, prestaged: Prestaged) -> Result<()> {
+        if members.is_watched() {
+            self.take_steps(&Checked::new(self), members, call, prestaged)
+        } else {
+            self.take_steps(self, members, call, prestaged)
+        }
+    }
+
+    /// Takes all steps of `call`, in which `moves` moves the bytes.
+    fn take_steps(
+        &self,
+        moves: &impl MovePieces,
+        members: &mut Members,
+        call: &mut Call<'_>,
+        prestaged: Prestaged,
+    ) -> Result<()> {
         let slots = self.staging.slots;
-        let first = self.begin(members, call, prestaged)?;
+        let first = self.begin(moves, members, call, prestaged)?;
         let n_told = if prestaged == Prestaged::All { slots.lag } else { 0 };
         for number in 0..slots.pieces + slots.lag {
             if number >= n_told {
                 members.board.await_step(first.wrapping_add(number), call.operation)?;
             }
             if let Some(piece) = slots.piece(number) {
-                self.work(members, call, piece)?;
+                self.work(moves, members, call, piece)?;
             }
-            self.turn_over(members, call, number)?;
+            self.turn_over(moves, members, call, number)?;
             if number < slots.pieces {
                 members.board.step();
             }
@@ -126,7 +179,13 @@ impl StagedCall {
     }
 
     /// Takes the steps before which nothing has to be waited for; returns the first.
-    fn begin(&self, members: &mut Members, call: &Call<'_>, prestaged: Prestaged) -> Result<u64> {
+    fn begin(
+        &self,
+        moves: &impl MovePieces,
+        members: &mut Members,
+        call: &Call<'_>,
+        prestaged: Prestaged,
+    ) -> Result<u64> {
         let lag = self.staging.slots.lag;
         if prestaged == Prestaged::All {
             return Ok(members.board.skip_steps(lag));
@@ -134,7 +193,7 @@ impl StagedCall {
         let mut last = 0;
         for number in 0..lag {
             if prestaged == Prestaged::NotMe {
-                self.staging.stage(members, call, number)?;
+                moves.stage(members, call, number)?;
             }
             last = members.board.step();
         }
@@ -142,113 +201,56 @@ impl StagedCall {
     }
 
     /// Takes the results of the piece before `number` whose slot is free then, and stages the next one there.
-    fn turn_over(&self, members: &Members, call: &mut Call<'_>, number: u64) -> Result<()> {
+    fn turn_over(
+        &self,
+        moves: &impl MovePieces,
+        members: &Members,
+        call: &mut Call<'_>,
+        number: u64,
+    ) -> Result<()> {
         let slots = self.staging.slots;
         let later = number + slots.lag;
         let done = number.checked_sub(slots.lag).and_then(|number| slots.piece(number));
         match (done.filter(|_| self.staging.returns), slots.piece(later)) {
-            (Some(done), Some(next)) if done.count == next.count => self.exchange(members, call, done, next),
+            (Some(done), Some(next)) if done.count == next.count => moves.exchange(members, call, done, next),
             (Some(done), _) => {
-                self.take_results(members, call, done)?;
-                self.staging.stage(members, call, later)
+                moves.take_results(members, call, done)?;
+                moves.stage(members, call, later)
             }
-            (None, _) => self.staging.stage(members, call, later),
+            (None, _) => moves.stage(members, call, later),
         }
     }
 
-    /// Takes the results of `done` out of the slot in which it stages `next`, of which it is as long.
-    fn exchange(
+    /// Uses the inputs that all have staged.
+    fn work(
         &self,
+        moves: &impl MovePieces,
         members: &Members,
         call: &mut Call<'_>,
-        done: StagedPiece,
-        next: StagedPiece,
+        piece: StagedPiece,
     ) -> Result<()> {
-        if members.checksums {
-            self.check_results(members, call, done)?;
+        let (me, n) = (members.me(), members.n_members());
+        match call.operation {
+            Operation::AllReduce | Operation::Reduce => moves.reduce(
+                members,
+                call,
+                &StagedPart::new(piece, 0, self.staging.share(members, me, piece)),
+            ),
+            Operation::ReduceScatter => {
+                moves.reduce(members, call, &StagedPart::new(piece, me as u64, 0..piece.len))
+            }
+            Operation::Broadcast => moves.take(members, call, piece, call.root, 0, 0),
+            Operation::Scatter => moves.take(members, call, piece, call.root, me, 0),
+            Operation::AllToAll => {
+                (0..n).try_for_each(|member| moves.take(members, call, piece, member, me, member as u64))
+            }
+            _ => (0..n).try_for_each(|member| moves.take(members, call, piece, member, 0, member as u64)),
         }
-        self.staging.others_shares(members, done).into_iter().try_for_each(|bytes| {
-            let part = StagedPart::new(done, 0, bytes);
-            let region = self.slot(members, members.me(), &part);
-            let span = members.heap_of(members.me(), region)?;
-            let input_at = next.start + part.bytes.start;
-            call.exchange(members.view(), part.start(), input_at, span, region, self.cache_hint)?;
-            damage_staged(members, members.me(), region);
-            Ok::<_, Error>(())
-        })?;
-        if members.checksums { self.staging.tell_shares(members, call, next) } else { Ok(()) }
     }
 
     /// Where `part` is in the scratch of `member`.
     fn slot(&self, members: &Members, member: usize, part: &StagedPart) -> Region {
         self.staging.slot(members, member, self.behind[member], part)
-    }
-
-    /// Uses the inputs that all have staged.
-    fn work(&self, members: &Members, call: &mut Call<'_>, piece: StagedPiece) -> Result<()> {
-        let (me, n) = (members.me(), members.n_members());
-        match call.operation {
-            Operation::AllReduce | Operation::Reduce => {
-                self.reduce(members, call, &StagedPart::new(piece, 0, self.staging.share(members, me, piece)))
-            }
-            Operation::ReduceScatter => {
-                self.reduce(members, call, &StagedPart::new(piece, me as u64, 0..piece.len))
-            }
-            Operation::Broadcast => self.take(members, call, piece, call.root, 0, 0),
-            Operation::Scatter => self.take(members, call, piece, call.root, me, 0),
-            Operation::AllToAll => {
-                (0..n).try_for_each(|member| self.take(members, call, piece, member, me, member as u64))
-            }
-            _ => (0..n).try_for_each(|member| self.take(members, call, piece, member, 0, member as u64)),
-        }
-    }
-
-    /// Copies block `block` of what `member` has staged to block `to` of this member's output, if it has one; what is its own it takes
-    /// where it lies.
-    fn take(
-        &self,
-        members: &Members,
-        call: &mut Call<'_>,
-        piece: StagedPiece,
-        member: usize,
-        block: usize,
-        to: u64,
-    ) -> Result<()> {
-        let part = StagedPart::new(piece, block as u64, 0..piece.len);
-        let at = to * call.block_len()? + piece.start;
-        if member == members.me() {
-            let input_at = part.block * call.block_len()? + piece.start;
-            return call.keep(members.view(), input_at, at, piece.len);
-        }
-        if members.checksums && !matches!(call.output, Output::None) {
-            self.check_staged(members, call, member, &part, block)?;
-        }
-        let source = self.slot(members, member, &part);
-        let span = members.heap_of(member, source)?;
-        call.output.copy(members.view(), at, span, source.offset.get(), source.len)
-    }
-
-    /// Combines `part` of all inputs, this member's own where it lies, into its output and the staging areas of those who need the
-    /// result.
-    fn reduce(&self, members: &Members, call: &mut Call<'_>, part: &StagedPart) -> Result<()> {
-        if part.len() == 0 {
-            return Ok(());
-        }
-        let (me, n) = (members.me(), members.n_members());
-        if members.checksums {
-            let mut others = (0..n).filter(|&member| member != me);
-            others.try_for_each(|member| self.check_staged(members, call, member, part, me))?;
-        }
-        let receivers = receivers(call.operation, call.root, n);
-        self.combine(members, call, part, receivers.clone())?;
-        if members.checksums {
-            self.tell_result(members, call, part)?;
-        }
-        if members.board.context().is_faulty() {
-            let others = receivers.filter(|&member| member != me);
-            others.for_each(|member| damage_staged(members, member, self.slot(members, member, part)));
-        }
-        Ok(())
     }
 
     /// Combines `part` of all inputs into the output and the staging areas of `receivers`.
@@ -315,12 +317,41 @@ impl StagedCall {
         let region = self.slot(members, member, part);
         Ok((members.heap_of(member, region)?, region.offset.get()))
     }
+}
 
-    /// Copies the results that others have left in this member's staging area into its output, if it has one.
-    fn take_results(&self, members: &Members, call: &mut Call<'_>, piece: StagedPiece) -> Result<()> {
-        if members.checksums {
-            self.check_results(members, call, piece)?;
+impl MovePieces for StagedCall {
+    fn stage(&self, members: &Members, call: &Call<'_>, number: u64) -> Result<()> {
+        self.staging.stage(members, call, number)
+    }
+
+    fn take(
+        &self,
+        members: &Members,
+        call: &mut Call<'_>,
+        piece: StagedPiece,
+        member: usize,
+        block: usize,
+        to: u64,
+    ) -> Result<()> {
+        let part = StagedPart::new(piece, block as u64, 0..piece.len);
+        let at = to * call.block_len()? + piece.start;
+        if member == members.me() {
+            let input_at = part.block * call.block_len()? + piece.start;
+            return call.keep(members.view(), input_at, at, piece.len);
         }
+        let (span, offset) = self.staged(members, member, &part)?;
+        call.output.copy(members.view(), at, span, offset, part.len())
+    }
+
+    fn reduce(&self, members: &Members, call: &mut Call<'_>, part: &StagedPart) -> Result<()> {
+        if part.len() == 0 {
+            return Ok(());
+        }
+        let receivers = receivers(call.operation, call.root, members.n_members());
+        self.combine(members, call, part, receivers)
+    }
+
+    fn take_results(&self, members: &Members, call: &mut Call<'_>, piece: StagedPiece) -> Result<()> {
         self.staging.others_shares(members, piece).into_iter().try_for_each(|bytes| {
             let part = StagedPart::new(piece, 0, bytes);
             let source = self.slot(members, members.me(), &part);
@@ -328,14 +359,21 @@ impl StagedCall {
             call.take_result(members.view(), part.start(), span, source, self.cache_hint)
         })
     }
-}
 
-/// Has faults strike what this member has written to `region` of the heap of `member`.
-#[inline]
-fn damage_staged(members: &Members, member: usize, region: Region) {
-    let context = members.board.context();
-    if context.is_faulty() {
-        context.damage(STAGE, HeapPlace { rank: members.ranks()[member], offset: region.offset }, region.len);
+    fn exchange(
+        &self,
+        members: &Members,
+        call: &mut Call<'_>,
+        done: StagedPiece,
+        next: StagedPiece,
+    ) -> Result<()> {
+        self.staging.others_shares(members, done).into_iter().try_for_each(|bytes| {
+            let part = StagedPart::new(done, 0, bytes);
+            let region = self.slot(members, members.me(), &part);
+            let span = members.heap_of(members.me(), region)?;
+            let input_at = next.start + part.bytes.start;
+            call.exchange(members.view(), part.start(), input_at, span, region, self.cache_hint)
+        })
     }
 }
 

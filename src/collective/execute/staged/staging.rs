@@ -15,7 +15,7 @@
 use std::ops::Range;
 
 use super::slots::{Slots, StagedPiece, returns};
-use super::{StagedPart, damage_staged};
+use super::{StagedPart, checked};
 use crate::collective::call::{Call, Input, Operation, shifted};
 use crate::collective::execute::zero_copy::share;
 use crate::collective::rendezvous::buffers::Buffers;
@@ -73,39 +73,51 @@ impl Staging {
     /// # Errors
     /// [`crate::Error::OutOfRange`] for a buffer that is not allocated.
     pub(super) fn stage(&self, members: &Members, call: &Call<'_>, number: u64) -> Result<()> {
-        let piece = self.slots.piece(number).filter(|_| !matches!(call.input, Input::None));
-        let Some(piece) = piece else { return Ok(()) };
+        let Some(piece) = self.own_piece(call, number) else { return Ok(()) };
+        self.each_part(members, call, piece, |_, part| self.stage_part(members, call, part))
+    }
+
+    /// StagedPiece `number` of this member's input, if there is one.
+    pub(super) fn own_piece(&self, call: &Call<'_>, number: u64) -> Option<StagedPiece> {
+        self.slots.piece(number).filter(|_| !matches!(call.input, Input::None))
+    }
+
+    /// Hands `visit` each part of `piece` that this member stages, with its number among them.
+    pub(super) fn each_part(
+        &self,
+        members: &Members,
+        call: &Call<'_>,
+        piece: StagedPiece,
+        mut visit: impl FnMut(usize, &StagedPart) -> Result<()>,
+    ) -> Result<()> {
         if self.returns {
-            let parts = self.others_shares(members, piece);
-            parts
-                .into_iter()
-                .try_for_each(|bytes| self.stage_part(members, call, &StagedPart::new(piece, 0, bytes)))?;
-            return if members.checksums { self.tell_shares(members, call, piece) } else { Ok(()) };
+            let mut parts = self.others_shares(members, piece).into_iter().enumerate();
+            return parts.try_for_each(|(index, bytes)| visit(index, &StagedPart::new(piece, 0, bytes)));
         }
         let blocks = call.operation.blocks(members.n_members() as u64).0;
         let own = unshared_block(members, call);
-        (0..members.n_members()).zip(0..blocks).filter(|&(_, block)| Some(block) != own).try_for_each(
-            |(index, block)| {
-                let part = StagedPart::new(piece, block, 0..piece.len);
-                self.stage_part(members, call, &part)?;
-                if members.checksums { self.tell_staged(members, call, &part, index) } else { Ok(()) }
-            },
-        )
+        (0..members.n_members())
+            .zip(0..blocks)
+            .filter(|&(_, block)| Some(block) != own)
+            .try_for_each(|(index, block)| visit(index, &StagedPart::new(piece, block, 0..piece.len)))
+    }
+
+    /// Where `part` of this member's input is staged.
+    pub(super) fn own_slot(&self, members: &Members, call: &Call<'_>, part: &StagedPart) -> Region {
+        self.slot(members, members.me(), self.behind(Buffers::of(call)), part)
     }
 
     fn stage_part(&self, members: &Members, call: &Call<'_>, part: &StagedPart) -> Result<()> {
-        let target = self.slot(members, members.me(), self.behind(Buffers::of(call)), part);
+        let target = self.own_slot(members, call, part);
         let at = part.block * call.block_len()? + part.start();
         let span = members.heap_of(members.me(), target)?;
         // Lines into which results return stay with this member, if it is to have some; others are read by its peers and written to
         // by nobody else.
         if self.returns {
-            call.give_input(members.view(), at, span, target)?;
+            call.give_input(members.view(), at, span, target)
         } else {
-            call.copy_input(members.view(), at, span, target)?;
+            call.copy_input(members.view(), at, span, target)
         }
-        damage_staged(members, members.me(), target);
-        Ok(())
     }
 }
 
@@ -124,5 +136,12 @@ fn unshared_block(members: &Members, call: &Call<'_>) -> Option<u64> {
 /// [`crate::Error::OutOfRange`] for a buffer that is not allocated.
 pub(crate) fn prestage(call: &Call<'_>, members: &Members, oversubscribed: bool) -> Result<()> {
     let staging = Staging::new(call, members, oversubscribed);
-    (0..staging.slots.lag).try_for_each(|number| staging.stage(members, call, number))
+    let is_watched = members.is_watched();
+    (0..staging.slots.lag).try_for_each(|number| {
+        if is_watched {
+            checked::stage(&staging, members, call, number)
+        } else {
+            staging.stage(members, call, number)
+        }
+    })
 }
