@@ -18,3 +18,11 @@ pub trait EpochReport: Any + std::fmt::Debug + std::fmt::Display + Send + Sync {
     /// Returns the next rank in the circle of calls in which `rank` waits, where it does, and the words of that rank's call.
     fn next_in_circle(&self, rank: Rank) -> Option<(Rank, [u64; 2])>;
 }
+
+impl dyn EpochReport {
+    /// Returns the report by its type, where it is a `T`.
+    #[must_use]
+    pub fn downcast_ref<T: EpochReport>(&self) -> Option<&T> {
+        (self as &dyn Any).downcast_ref()
+    }
+}

@@ -6,7 +6,7 @@ use shmccl::collective::CallMismatch;
 use shmccl::collective::{Algorithm, CustomAlgorithm, Operation, Steps};
 use shmccl::heap::DeviceBuffer;
 use shmccl::reduce::{Element, ReduceOp, Scalar};
-use shmccl::{Collectives, Communicator, Error, Result};
+use shmccl::{Collectives, Communicator, Result};
 
 use crate::harness::Job;
 

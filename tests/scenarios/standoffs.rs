@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use shmccl::collective::CallMismatch;
 use shmccl::collective::ChannelKind;
-use shmccl::{Collectives, Communicator, Error, Group, Result};
+use shmccl::{Collectives, Communicator, Group, Result};
 
 use crate::harness::{Job, rank};
 
