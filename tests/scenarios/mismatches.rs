@@ -118,7 +118,7 @@ fn give_way(time: Duration) {
 
 /// Looks whether `told` names the call `mine` and the other one, and a rank that is in that.
 fn expect(comm: &Communicator, told: &Result<()>, mine: &str, other: &str) {
-    let Some(CallMismatch { mine: own, rank, theirs }) = CallMismatch::of(&told) else {
+    let Some(CallMismatch { mine: own, rank, theirs }) = CallMismatch::of(told) else {
         panic!("{mine} beside {other}: {told:?}");
     };
     let (own, theirs) = (own.to_string(), theirs.to_string());
@@ -240,7 +240,7 @@ fn a_rank_that_finalizes_a_call_early_is_a_mismatch() {
     for (told, (mine, other)) in
         told.iter().zip([(SUM.0, "finalize"), (SUM.0, "finalize"), ("finalize", SUM.0)])
     {
-        let Some(CallMismatch { mine: called, theirs, .. }) = CallMismatch::of(&told) else {
+        let Some(CallMismatch { mine: called, theirs, .. }) = CallMismatch::of(told) else {
             panic!("{told:?}")
         };
         assert!(called.to_string().starts_with(mine) && theirs.to_string().starts_with(other), "{told:?}");
