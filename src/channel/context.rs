@@ -21,6 +21,7 @@ use crate::sync::{
 };
 use crate::trace::Recorder;
 use watches::PeerWatch;
+pub(crate) use watches::{EpochWatch, LongWait};
 
 /// The receiving side of a channel's semaphore.
 pub(crate) type Inbound = SemaphoreReceiver<CellRef<SemaphoreCell>>;

@@ -7,6 +7,7 @@ use bytemuck::Pod;
 use super::Channel;
 use super::context::{Inbound, RankContext};
 use super::slot::{ChannelSlot, SignalCounts};
+use super::wait_kind::WaitKind;
 use crate::error::Result;
 use crate::faults::{MESSAGE, PUT};
 use crate::heap::{HeapOffset, HeapPlace, HeapView, Region};
@@ -142,7 +143,7 @@ impl MemoryChannel {
             let inbound = &mut channel.inbound;
             channel
                 .context
-                .wait_for_peer("relaxed_wait", channel.peer, |waiting| inbound.relaxed_wait(waiting))
+                .wait_for_peer(WaitKind::RelaxedWait, channel.peer, |waiting| inbound.relaxed_wait(waiting))
         })
     }
 
@@ -191,7 +192,7 @@ impl MemoryChannel {
             if poll()? {
                 return Ok(());
             }
-            channel.context.wait_awake("unpack_packets", channel.peer, || match poll() {
+            channel.context.wait_awake(WaitKind::UnpackPackets, channel.peer, || match poll() {
                 Ok(true) => Some(Ok(())),
                 Ok(false) => None,
                 Err(error) => Some(Err(error)),

@@ -20,31 +20,31 @@ mod epoch;
 mod executor;
 mod inject;
 mod memory;
-mod occupation;
 mod port;
 mod service;
 mod slot;
 #[cfg(test)]
 mod testing;
 mod traced;
+mod wait_kind;
 
 use crate::error::Result;
 use crate::heap::HeapOffset;
 use crate::rank::Rank;
 
-pub(crate) use context::{Blamed, RankContext};
+pub(crate) use context::{Blamed, EpochWatch, LongWait, RankContext};
 pub(crate) use control::{Control, LEN as CONTROL_LEN, MAX_ROUNDS};
 pub(crate) use epoch::{EpochMapping, segment_name};
 pub use executor::{Executor, RefusalReason};
 pub(crate) use inject::ProxyFaults;
 pub use memory::MemoryChannel;
-pub(crate) use occupation::{PREPARING, code_of as occupation_code, name_of as occupation_name};
 pub use port::PortChannel;
 pub(crate) use port::{Port, Pusher};
 pub(crate) use service::{ProxyThread, ProxyWaitPoint, ServedFifos, serve_all};
 pub use slot::MAX_CHANNELS_PER_PEER;
 pub(crate) use slot::ReservedSlot;
 pub(crate) use traced::Traced;
+pub(crate) use wait_kind::WaitKind;
 
 /// What every channel can do. Offsets count bytes from the start of the symmetric heap, lengths are bytes.
 ///

@@ -12,6 +12,7 @@ use super::context::RankContext;
 use super::executor::semaphore_id;
 use super::service::ProxyWaitPoint;
 use super::slot::{ChannelSlot, SignalCounts};
+use super::wait_kind::WaitKind;
 use crate::error::Result;
 use crate::heap::layout::{FIFO_SLOTS, FifoCells};
 use crate::heap::{HeapOffset, HeapPlace, MemoryTable, Region};
@@ -189,7 +190,7 @@ impl PortChannel {
     fn push_when_there_is_room(&mut self, trigger: Trigger) -> Result<Position> {
         let Self { context, port, .. } = self;
         let Port { pusher, completion, served_by, .. } = port;
-        context.wait_for_proxy("push", *served_by, completion, || pusher.try_push(trigger).ok())
+        context.wait_for_proxy(WaitKind::Push, *served_by, completion, || pusher.try_push(trigger).ok())
     }
 
     fn flush_all(&mut self) -> Result<()> {
@@ -201,7 +202,7 @@ impl PortChannel {
         let Port { pusher, completion, served_by, .. } = &self.port;
         let header = pusher.header();
         let poll = || position.is_completed(header).then_some(());
-        self.context.wait_for_proxy("flush", *served_by, completion, poll)?;
+        self.context.wait_for_proxy(WaitKind::Flush, *served_by, completion, poll)?;
         self.pending = false;
         if self.context.takes_checksums() {
             // A put that did not arrive as it was sent has ended the epoch before it was completed.

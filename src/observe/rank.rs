@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::copy::copy_of;
 use super::straggler::WaitState;
-use crate::channel::{PREPARING, occupation_name};
+use crate::channel::WaitKind;
 use crate::collective::{CallSignature, CommLayout, TURNS, posted_signature};
 use crate::error::Result;
 use crate::faults::FaultHit;
@@ -29,7 +29,7 @@ pub struct ObservedCall {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wait {
     /// What it is on, where that is a channel or a proxy.
-    pub(super) on: Option<&'static str>,
+    pub(super) on: Option<WaitKind>,
     /// For whom.
     pub(super) awaited: RankSet,
     /// For how long, or, where it was given up, how long ago that was.
@@ -176,7 +176,7 @@ impl RankReport {
 
     /// Whether it waits, or has given up waiting, in a call of the only communicator that it has used.
     pub(super) fn waits_in_only_call(&self) -> bool {
-        let is_call = |wait: &Wait| matches!(wait.on, None | Some(PREPARING));
+        let is_call = |wait: &Wait| matches!(wait.on, None | Some(WaitKind::Prepare));
         self.n_boards <= 1 && self.call.is_some() && self.wait.as_ref().is_some_and(is_call)
     }
 
@@ -189,7 +189,7 @@ impl RankReport {
     /// The channel call that it waits in, or has given up waiting in, where it is one.
     #[must_use]
     pub fn waits_on(&self) -> Option<&'static str> {
-        self.wait.as_ref().and_then(|wait| wait.on)
+        self.wait.as_ref().and_then(|wait| wait.on).map(WaitKind::name)
     }
 
     /// How many steps of its call were taken when its wait began, where it has any.
@@ -236,7 +236,7 @@ impl Wait {
     fn of(activity: &Activity, now: Duration) -> Option<Self> {
         let begun = activity.since.or(activity.given_up)?;
         Some(Self {
-            on: occupation_name(activity.kind),
+            on: WaitKind::from_code(activity.kind),
             awaited: RankSet::from_bits(activity.awaited),
             lasts: now.saturating_sub(begun),
             given_up: activity.since.is_none(),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::rank::{FifoView, ObservedCall, RankReport, Wait};
 use super::report::Report;
+use crate::channel::WaitKind;
 use crate::proxy::{Trigger, TriggerKind};
 use crate::rank::{Rank, RankSet};
 use crate::sync::{LifeStatus, Revocation};
@@ -73,7 +74,7 @@ impl fmt::Display for RankReport {
         }
         match (self.call, &self.wait) {
             (Some(call), _) => write!(f, "in {call}{}", Within(self))?,
-            (None, Some(wait)) => write!(f, "in {}", wait.on.unwrap_or("an unknown wait"))?,
+            (None, Some(wait)) => write!(f, "in {}", wait.on.map_or("an unknown wait", WaitKind::name))?,
             (None, None) => write!(f, "in no operation")?,
         }
         self.write_rest(f)?;

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::condition::ENDED;
-use super::watches::ChannelWatch;
+use super::watches::{ChannelWait, EpochWatch};
 use super::{Blamed, Inbound, RankContext};
+use crate::channel::wait_kind::WaitKind;
 use crate::error::{Error, Result};
 use crate::rank::{Rank, RankSet};
 use crate::shm::HostKernel;
@@ -131,7 +132,7 @@ impl RankContext {
         if inbound.poll() || spin_until(self.policy(), || inbound.poll()) {
             return Ok(());
         }
-        self.wait_for_peer("wait", peer, |waiting| inbound.wait(waiting))
+        self.wait_for_peer(WaitKind::Wait, peer, |waiting| inbound.wait(waiting))
     }
 
     // Not cold: who traces is in a hurry, too.
@@ -153,7 +154,7 @@ impl RankContext {
             recorder.record_reserved(begun, reserved);
             return Ok(());
         }
-        let done = self.wait_for_peer("wait", peer, |waiting| inbound.wait(waiting));
+        let done = self.wait_for_peer(WaitKind::Wait, peer, |waiting| inbound.wait(waiting));
         recorder.record_reserved(begun, reserved.failing(done.is_err()));
         done
     }
@@ -167,36 +168,36 @@ impl RankContext {
         }
     }
 
-    /// Runs `wait`, which waits in `operation` for something that `peer` does.
+    /// Runs `wait`, which is of this `kind`, for something that `peer` does.
     ///
     /// # Errors
     /// [`Error::Timeout`], [`Error::PeerLost`], [`Error::Revoked`]; those of [`RankContext::present`].
     #[inline]
     pub(crate) fn wait_for_peer(
         &self,
-        operation: &'static str,
+        kind: WaitKind,
         peer: Rank,
-        wait: impl FnOnce(&Waiting<'_, HostKernel, ChannelWatch<'_>>) -> Result<(), Stop>,
+        wait: impl FnOnce(&Waiting<'_, HostKernel, EpochWatch<ChannelWait<'_>>>) -> Result<(), Stop>,
     ) -> Result<()> {
-        self.present(operation)?;
-        let watch = ChannelWatch { context: self, operation, awaited: Some(peer) };
+        self.present(kind.name())?;
+        let watch = EpochWatch(ChannelWait { context: self, kind, awaited: Some(peer) });
         let waiting = self.waiting(&watch);
-        wait(&waiting).map_err(|stop| self.error(&waiting, stop, operation, Some(peer)))
+        wait(&waiting).map_err(|stop| self.error(&waiting, stop, kind.name(), Some(peer)))
     }
 
-    /// Waits in `operation` for the proxy until `poll` returns something; the proxy wakes `park`. Where it is a thread
+    /// Waits for the proxy until `poll` returns something; the proxy wakes `park`. Where it is a thread
     /// of the rank `served_by`, it is gone when that rank has left.
     ///
     /// # Errors
     /// [`crate::Error::Timeout`], [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`], [`crate::Error::Revoked`].
     pub(crate) fn wait_for_proxy<T>(
         &self,
-        operation: &'static str,
+        kind: WaitKind,
         served_by: Option<Rank>,
         park: &ParkCell,
         poll: impl FnMut() -> Option<T>,
     ) -> Result<T> {
-        let watch = ChannelWatch { context: self, operation, awaited: served_by };
+        let watch = EpochWatch(ChannelWait { context: self, kind, awaited: served_by });
         let waiting = self.waiting(&watch);
         wait_until(&waiting, park, poll).map_err(|stop| {
             let stop = match self.settle(stop) {
@@ -204,7 +205,7 @@ impl RankContext {
                 Stop::PeerLost(rank) if Some(rank) == served_by && self.has_left(rank) => Stop::ProxyLost,
                 stop => stop,
             };
-            self.error(&waiting, stop, operation, None)
+            self.error(&waiting, stop, kind.name(), None)
         })
     }
 
@@ -215,16 +216,16 @@ impl RankContext {
     #[cold]
     pub(crate) fn wait_awake<T>(
         &self,
-        operation: &'static str,
+        kind: WaitKind,
         awaited: Rank,
         poll: impl FnMut() -> Option<T>,
     ) -> Result<T> {
-        self.present(operation)?;
-        let watch = ChannelWatch { context: self, operation, awaited: Some(awaited) };
+        self.present(kind.name())?;
+        let watch = EpochWatch(ChannelWait { context: self, kind, awaited: Some(awaited) });
         let policy = WaitPolicy { park_after: Duration::MAX, ..self.policy() };
         let waiting = Waiting::new(self.kernel(), &watch, policy, self.timeout);
         let unused = ParkCell::new();
         wait_until(&waiting, &unused, poll)
-            .map_err(|stop| self.error(&waiting, stop, operation, Some(awaited)))
+            .map_err(|stop| self.error(&waiting, stop, kind.name(), Some(awaited)))
     }
 }
