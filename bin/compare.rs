@@ -24,7 +24,7 @@ use serde::Serialize;
 use shmccl::collective::tuning::Table;
 
 use crate::flags::ProxyPlace;
-use crate::machine::MachineInfo;
+use crate::host::MachineInfo;
 use crate::output::{self, Look};
 use crate::perf::report::PerfRow;
 use crate::{failure, file};

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
 use shmccl::shm::control_group::{self, GroupMemory};
 
 /// A view of `/proc` and `/sys`.
@@ -22,6 +23,32 @@ pub(crate) struct CgroupLimits {
     pub(crate) cpus: Option<f64>,
     /// Processes and threads.
     pub(crate) pids: Option<u64>,
+}
+
+/// Where a run took place: enough to tell whether two reports may be compared.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MachineInfo {
+    /// Cores that this process may run on.
+    pub(crate) cores: usize,
+    /// Cores that are online.
+    pub(crate) cores_online: usize,
+    /// Whether two of the cores were seen to be hyper-threads of one: by the kernel's word, or by a probe that differed from others in
+    /// this run. Where all were alike nothing tells, but for the `probe_ns` of the rows.
+    pub(crate) siblings_seen: bool,
+    /// The share of slices in which a probe found the two cores to be siblings; `None` when nothing probed.
+    pub(crate) sibling_slices: Option<f64>,
+    /// Whether the processor says that it is virtual.
+    pub(crate) virtual_machine: bool,
+    /// The kernel's release.
+    pub(crate) kernel: String,
+    /// The processor's name.
+    pub(crate) cpu: String,
+    /// The version of this program.
+    pub(crate) version: String,
+    /// The commit that it was built from, where it was built in a clone.
+    pub(crate) commit: Option<String>,
+    /// Whether it was built with optimisation.
+    pub(crate) optimised: bool,
 }
 
 impl HostFiles {
@@ -159,6 +186,50 @@ impl HostFiles {
     }
 }
 
+impl MachineInfo {
+    /// Describes the machine that this process runs on.
+    pub(crate) fn detect() -> Self {
+        let host = HostFiles::new();
+        let allowed = host.allowed_cpus();
+        Self {
+            cores: allowed.len(),
+            cores_online: host.online_cpus().len(),
+            siblings_seen: !host.siblings_among(&allowed).is_empty(),
+            sibling_slices: None,
+            virtual_machine: host.is_virtual(),
+            kernel: host.kernel_release(),
+            cpu: host.cpu_name(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            commit: option_env!("SHMCCL_COMMIT").map(str::to_owned),
+            optimised: !cfg!(debug_assertions),
+        }
+    }
+
+    /// Notes in what share of the slices the probes found siblings.
+    pub(crate) fn saw_siblings(&mut self, share: f64) {
+        self.siblings_seen |= share > 0.0;
+        self.sibling_slices = Some(share);
+    }
+
+    /// One line for the head of a table.
+    pub(crate) fn line(&self) -> String {
+        let siblings = match (self.sibling_slices, self.siblings_seen) {
+            (Some(share), _) if share > 0.0 => {
+                format!(", hyper-thread siblings in {:.0} % of the slices", share * 100.0)
+            }
+            (_, true) => ", some of them hyper-thread siblings".to_owned(),
+            _ => String::new(),
+        };
+        let kind = if self.virtual_machine { "virtual cores" } else { "cores" };
+        let build = if self.optimised { "" } else { ", NOT OPTIMISED (build with --release)" };
+        let commit = self.commit.as_deref().unwrap_or("no commit");
+        format!(
+            "{}, {} {kind}{siblings}, Linux {}, shmccl {} ({commit}){build}",
+            self.cpu, self.cores, self.kernel, self.version
+        )
+    }
+}
+
 /// The word in brackets of a sysfs choice: `never` of `always within_size [never]`.
 pub(crate) fn chosen(text: &str) -> Option<&str> {
     text.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))
@@ -190,4 +261,129 @@ fn tighter<T: PartialOrd>(current: Option<T>, found: Option<T>) -> Option<T> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+pub(crate) mod tests {
+    use super::*;
+
+    /// A directory that lays out a machine and goes away with the test.
+    pub(crate) struct Layout(PathBuf);
+
+    impl Layout {
+        pub(crate) fn new(name: &str, files: &[(&str, &str)]) -> Self {
+            let root = std::env::temp_dir().join(format!("shmccl-host-{name}-{}", std::process::id()));
+            for (path, text) in files {
+                let path = root.join(path.trim_start_matches('/'));
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, text).unwrap();
+            }
+            Self(root)
+        }
+
+        pub(crate) fn host(&self) -> HostFiles {
+            HostFiles::at(&self.0)
+        }
+    }
+
+    impl Drop for Layout {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn lists_of_cores_are_read_with_ranges_and_garbage_is_skipped() {
+        assert_eq!(parse_list("0-3,8"), [0, 1, 2, 3, 8]);
+        assert_eq!(parse_list("5"), [5]);
+        assert_eq!(parse_list("x,2,4-y,0-99999999999"), [2]);
+        assert!(parse_list("").is_empty());
+    }
+
+    #[test]
+    fn siblings_are_grouped_once_and_only_among_the_allowed_cores() {
+        let sibling = |cpu: usize| format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+        let layout = Layout::new(
+            "siblings",
+            &[
+                (&sibling(0), "0,4\n"),
+                (&sibling(4), "0,4\n"),
+                (&sibling(1), "1,5\n"),
+                (&sibling(5), "1,5\n"),
+                ("/sys/devices/system/cpu/online", "0-7\n"),
+            ],
+        );
+        assert_eq!(layout.host().siblings_among(&[0, 1, 4]), [[0, 4]]);
+        assert!(layout.host().siblings_among(&[0, 1]).is_empty());
+        assert_eq!(layout.host().online_cpus().len(), 8);
+    }
+
+    #[test]
+    fn the_tightest_of_nested_control_groups_counts_in_version_two() {
+        let layout = Layout::new(
+            "v2",
+            &[
+                ("/proc/self/cgroup", "0::/a/b\n"),
+                ("/sys/fs/cgroup/a/b/memory.max", "max\n"),
+                ("/sys/fs/cgroup/a/memory.max", "1073741824\n"),
+                ("/sys/fs/cgroup/a/memory.current", "4096\n"),
+                ("/sys/fs/cgroup/memory.max", "2147483648\n"),
+                ("/sys/fs/cgroup/a/b/cpu.max", "150000 100000\n"),
+                ("/sys/fs/cgroup/a/cpu.max", "max 100000\n"),
+                ("/sys/fs/cgroup/a/pids.max", "64\n"),
+            ],
+        );
+        let memory = GroupMemory { limit: 1 << 30, used: 4096 };
+        let expected = CgroupLimits { memory: Some(memory), cpus: Some(1.5), pids: Some(64) };
+        assert_eq!(layout.host().cgroup_limits(), expected);
+    }
+
+    #[test]
+    fn version_one_says_no_limit_by_huge_and_negative_numbers() {
+        let files = [
+            ("/proc/self/cgroup", "4:memory:/job\n2:cpu,cpuacct:/\n8:pids:/\n"),
+            ("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "9223372036854771712\n"),
+            ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n"),
+            ("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
+            ("/sys/fs/cgroup/pids/pids.max", "max\n"),
+        ];
+        assert_eq!(Layout::new("v1-none", &files).host().cgroup_limits(), CgroupLimits::default());
+        let limited = [
+            ("/proc/self/cgroup", "4:memory:/job\n2:cpu,cpuacct:/\n"),
+            ("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "65536\n"),
+            ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "50000\n"),
+            ("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
+        ];
+        let limits = Layout::new("v1-some", &limited).host().cgroup_limits();
+        assert_eq!((limits.memory, limits.cpus), (Some(GroupMemory { limit: 65536, used: 0 }), Some(0.5)));
+    }
+
+    #[test]
+    fn an_empty_machine_is_unknown_and_not_an_error() {
+        let host = Layout::new("empty", &[]).host();
+        assert_eq!(host.cgroup_limits(), CgroupLimits::default());
+        assert_eq!(host.kernel_release(), "unknown");
+        assert!(host.meminfo("MemTotal").is_none() && !host.is_virtual() && host.online_cpus().is_empty());
+    }
+
+    #[test]
+    fn the_chosen_word_is_the_one_in_brackets() {
+        assert_eq!(chosen("always within_size advise [never] deny force"), Some("never"));
+        assert_eq!(chosen("always never"), None);
+    }
+
+    #[test]
+    fn the_machine_has_a_core_and_a_name() {
+        let machine = MachineInfo::detect();
+        assert!(machine.cores >= 1);
+        assert!(!machine.kernel.is_empty() && !machine.cpu.is_empty());
+    }
+
+    #[test]
+    fn siblings_seen_by_a_probe_are_named_in_the_head_line() {
+        let mut machine = MachineInfo { siblings_seen: false, sibling_slices: None, ..MachineInfo::detect() };
+        machine.saw_siblings(0.0);
+        assert!(!machine.siblings_seen && !machine.line().contains("hyper-thread"));
+        machine.saw_siblings(0.25);
+        assert!(
+            machine.siblings_seen && machine.line().contains("hyper-thread siblings in 25 % of the slices")
+        );
+    }
+}

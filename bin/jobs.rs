@@ -5,7 +5,7 @@ use shmccl::sync::{LifeStatus, Revocation};
 
 /// A job, and what its ranks were doing a moment ago.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ObservedJob {
     pub(crate) job: Job,
     pub(crate) report: Report,
 }
@@ -18,7 +18,7 @@ const NAMED: usize = 8;
 
 /// A word that does not name one job.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Misnomer {
+pub(crate) enum JobNameError {
     /// It names more than one.
     #[error("{0} is more than one job; see `shmccl ps`")]
     Several(String),
@@ -45,8 +45,8 @@ pub(crate) enum Misnomer {
 }
 
 /// All jobs, from the youngest to the oldest. One that ends as it is looked at is left out.
-pub(crate) fn all() -> Vec<Seen> {
-    let look = |job: Job| job.report().ok().map(|report| Seen { job, report });
+pub(crate) fn all() -> Vec<ObservedJob> {
+    let look = |job: Job| job.report().ok().map(|report| ObservedJob { job, report });
     let mut seen: Vec<_> = Job::newest().into_iter().filter_map(look).collect();
     seen.sort_by_key(|seen| seen.report.age);
     seen
@@ -56,18 +56,18 @@ pub(crate) fn all() -> Vec<Seen> {
 ///
 /// # Errors
 /// When there is none, or more than one.
-pub(crate) fn named(word: &str) -> Result<Seen, Misnomer> {
+pub(crate) fn named(word: &str) -> Result<ObservedJob, JobNameError> {
     let (of_process, others): (Vec<_>, Vec<_>) = all().into_iter().partition(|seen| has_process(seen, word));
     let numbers = numbers(&others);
     let by_number = || others.into_iter().filter(|seen| has_number(seen, word)).collect();
     let mut found = if of_process.is_empty() { by_number() } else { of_process };
     match (found.pop(), found.pop()) {
         (Some(seen), None) => Ok(seen),
-        (Some(_), Some(_)) => Err(Misnomer::Several(word.to_owned())),
-        _ if word.is_empty() => Err(Misnomer::Empty),
-        _ if is_coordinator(word) => Err(Misnomer::Coordinator(word.to_owned())),
-        _ if is_short(word) => Err(Misnomer::Short { word: word.to_owned(), jobs: numbers }),
-        _ => Err(Misnomer::Nobody(word.to_owned())),
+        (Some(_), Some(_)) => Err(JobNameError::Several(word.to_owned())),
+        _ if word.is_empty() => Err(JobNameError::Empty),
+        _ if is_coordinator(word) => Err(JobNameError::Coordinator(word.to_owned())),
+        _ if is_short(word) => Err(JobNameError::Short { word: word.to_owned(), jobs: numbers }),
+        _ => Err(JobNameError::Nobody(word.to_owned())),
     }
 }
 
@@ -96,12 +96,12 @@ fn is_coordinator(word: &str) -> bool {
     words.next().is_some_and(|program| program.ends_with(b"shmccl")) && words.next() == Some(b"coordinator")
 }
 
-fn has_process(seen: &Seen, word: &str) -> bool {
+fn has_process(seen: &ObservedJob, word: &str) -> bool {
     word.parse().is_ok_and(|process| seen.job.processes().contains(&process))
 }
 
 /// `0123456789abcdef, 1123456789abcdef and 3 more`, or that there is none.
-fn numbers(jobs: &[Seen]) -> String {
+fn numbers(jobs: &[ObservedJob]) -> String {
     let first: Vec<_> = jobs.iter().take(NAMED).map(|seen| format!("{:016x}", seen.report.job)).collect();
     match jobs.len().saturating_sub(NAMED) {
         _ if jobs.is_empty() => "one (none is running)".to_owned(),
@@ -115,7 +115,7 @@ fn is_short(word: &str) -> bool {
     (1..MIN_DIGITS).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-fn has_number(seen: &Seen, word: &str) -> bool {
+fn has_number(seen: &ObservedJob, word: &str) -> bool {
     let word = word.to_lowercase();
     word.len() >= MIN_DIGITS && seen.job.numbers().any(|number| format!("{number:016x}").starts_with(&word))
 }

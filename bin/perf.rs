@@ -49,8 +49,7 @@ pub(crate) mod view;
 use anyhow::Result;
 use shmccl::collective::tuning::Table;
 
-use crate::host::HostFiles;
-use crate::machine::MachineInfo;
+use crate::host::{HostFiles, MachineInfo};
 use crate::output::{self, Look};
 use crate::perf::flags::PerfArgs;
 use crate::perf::report::{PerfReport, PerfRow};

@@ -9,7 +9,7 @@ use plotters::prelude::*;
 use plotters::series::{DashedLineSeries, LineSeries};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::machine::MachineInfo;
+use crate::host::MachineInfo;
 use crate::units::{format_about, round_figures, three_digits, without_zeros};
 
 /// What is said in passing.

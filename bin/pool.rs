@@ -3,25 +3,24 @@
 
 pub(crate) mod flags;
 mod kinds;
-mod roll;
+mod registrations;
 mod scrape;
-mod whereabouts;
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use shmccl::collective::tuning::Table;
 use shmccl::coordinator::{
-    Coordinator, Device, DeviceEnd, DeviceKind, DeviceOptions, Fleet, FleetOptions, RuntimeDirectory,
+    Client, Coordinator, Device, DeviceEnd, DeviceKind, DeviceOptions, Fleet, FleetOptions, RuntimeDirectory,
     Settings,
 };
 use shmccl::heap::MIN_ADDRESS;
 use shmccl::launch::Program;
 
 use self::flags::{CoordinatorArgs, DeviceArgs};
-use self::roll::Roll;
+use self::registrations::Registrations;
 use crate::failure::UsageError;
-use crate::{failure, output};
+use crate::{failure, jobs, output};
 
 /// What `shmccl coordinator --help` ends with.
 pub(crate) const HELP: &str = "\
@@ -47,6 +46,9 @@ const OUTLIVE: Duration = Duration::from_secs(30);
 
 /// How long a coordinator gives devices of the one before it to come back, before it takes requests.
 const ADOPTION: Duration = Duration::from_millis(500);
+
+/// How long the coordinator may take to say which devices it has.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Serves a pool of devices.
 ///
@@ -85,16 +87,16 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
         output::note(&format!("metrics are at http://{address}/metrics"));
     }
     let asked = directory.clone();
-    coordinator.on_quit(move || whereabouts::tell(asked.clone()));
+    coordinator.on_quit(move || print_reports(asked.clone()));
     let program = Program::new(std::env::current_exe().context("finding this executable")?, ["device"]);
-    let roll = Roll::default();
-    let come = roll.clone();
+    let registrations = Registrations::default();
+    let come = registrations.clone();
     coordinator.on_registered(move |device| come.note_come(device));
     coordinator.on_hung(|hung| output::note(&hung.to_string()));
     let Some(present) = coordinator.gather()? else { return Ok(failure::DONE) };
     let missing = DeviceKind::missing(&kinds, &directory, &present);
-    roll.goes_on_with(present.len() + missing.coming.len());
-    let ended = roll.clone();
+    registrations.goes_on_with(present.len() + missing.coming.len());
+    let ended = registrations.clone();
     let tally = coordinator.restarts();
     let is_followed = move |end: &DeviceEnd| {
         let is_followed = ended.note_end(end);
@@ -108,7 +110,7 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
     // Devices that end by themselves, as they see the coordinator end, are none to tell of.
     coordinator.serve_until(|| fleet.end())?;
     drop(fleet);
-    roll.verdict()?;
+    registrations.verdict()?;
     Ok(failure::DONE)
 }
 
@@ -133,4 +135,22 @@ pub(crate) fn be_device(args: &DeviceArgs) -> Result<u8> {
     output::note(&format!("device {id} has addresses {:#x} to {:#x}; Ctrl-C ends it", range.min, range.max));
     device.serve()?;
     Ok(failure::DONE)
+}
+
+/// Prints it, from a thread of its own: it asks the coordinator, which goes on serving.
+fn print_reports(directory: RuntimeDirectory) {
+    let print = move || match reports(&directory) {
+        Ok(reports) if reports.is_empty() => output::note("no device of the pool is in a communicator"),
+        Ok(reports) => reports.iter().for_each(|report| output::note(report)),
+        Err(error) => output::note(&format!("nothing can be told of the devices: {error}")),
+    };
+    // Whoever asks again may be luckier.
+    let _ = std::thread::Builder::new().name("shmccl report".to_owned()).spawn(print);
+}
+
+fn reports(directory: &RuntimeDirectory) -> shmccl::Result<Vec<String>> {
+    let devices = Client::connect(directory, CLIENT_PATIENCE)?.devices()?;
+    let is_its = |process: &u32| devices.iter().any(|device| device.device.get() == *process);
+    let seen = jobs::all().into_iter().filter(|seen| seen.job.processes().iter().any(is_its));
+    Ok(seen.map(|seen| seen.report.to_string()).collect())
 }

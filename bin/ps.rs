@@ -1,21 +1,22 @@
 //! `shmccl ps`: the jobs of this user on this host.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
 use comfy_table::Cell;
 use serde::Serialize;
+use shmccl::coordinator::{Client, DeviceId, DeviceStatus, RuntimeDirectory};
 
-use crate::jobs::{self, Seen};
+use crate::jobs::{self, ObservedJob};
 use crate::output::{self, Look};
-use crate::pools::{Owner, Pools};
 use crate::{failure, file, table};
 
 /// What is told of one job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Row {
+struct JobRow {
     /// Its number, in hexadecimal.
     job: String,
     epoch: u64,
@@ -31,6 +32,9 @@ struct Row {
     pool: Option<PathBuf>,
     command: String,
 }
+
+/// How long a coordinator may take to say which devices it has.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Flags of `shmccl ps`.
 #[derive(Clone, Debug, Args)]
@@ -49,7 +53,7 @@ pub(crate) fn run(args: &PsArgs) -> Result<u8> {
         file::check_writable(path)?;
     }
     let mut pools = Pools::default();
-    let rows: Vec<_> = jobs::all().iter().map(|seen| Row::of(seen, &mut pools)).collect();
+    let rows: Vec<_> = jobs::all().iter().map(|seen| JobRow::of(seen, &mut pools)).collect();
     if let Some(path) = &args.json {
         file::write_json(path, &rows)?;
     }
@@ -61,15 +65,16 @@ pub(crate) fn run(args: &PsArgs) -> Result<u8> {
     Ok(failure::DONE)
 }
 
-impl Row {
-    fn of(seen: &Seen, pools: &mut Pools) -> Self {
+impl JobRow {
+    fn of(seen: &ObservedJob, pools: &mut Pools) -> Self {
         let report = &seen.report;
         let processes: Vec<_> = report.ranks.iter().map(|rank| rank.pid).collect();
         let creator = report.creator.pid;
         let rank = processes.iter().flatten().next();
         let command = rank.copied().or_else(|| u32::try_from(creator).ok()).map(command).unwrap_or_default();
         let owner = pools.owner(processes.iter().flatten().copied());
-        let (communicator, pool) = owner.map(|Owner { communicator, pool }| (communicator, pool)).unzip();
+        let (communicator, pool) =
+            owner.map(|PoolCommunicator { communicator, pool }| (communicator, pool)).unzip();
         Self {
             job: format!("{:016x}", report.job),
             epoch: report.epoch,
@@ -94,7 +99,7 @@ impl Row {
 }
 
 /// Of communicators of pools it is told which, where there is one.
-fn present(look: Look, rows: &[Row]) -> String {
+fn present(look: Look, rows: &[JobRow]) -> String {
     let has_pools = rows.iter().any(|row| row.communicator.is_some());
     let (first, pool, last) = (
         ["job", "epoch", "ranks", "creator", "age", "state"],
@@ -102,7 +107,7 @@ fn present(look: Look, rows: &[Row]) -> String {
         ["processes", "command"],
     );
     let head: Vec<_> = first.into_iter().chain(pool).chain(last).collect();
-    let cells = |row: &Row| {
+    let cells = |row: &JobRow| {
         let age = age(Duration::from_secs(row.age_s));
         let (epoch, ranks) = (row.epoch.to_string(), row.ranks.to_string());
         let words = [&row.job, &epoch, &ranks, &row.creator.to_string(), &age, &row.state];
@@ -147,6 +152,40 @@ fn command(pid: u32) -> String {
     let words: Vec<_> = bytes.split(|byte| *byte == 0).filter(|word| !word.is_empty()).collect();
     let line = words.iter().map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" ");
     line.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).take(120).collect()
+}
+
+/// A communicator of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PoolCommunicator {
+    pub(crate) communicator: u64,
+    /// The coordinator's directory.
+    pub(crate) pool: PathBuf,
+}
+
+/// The pools that were asked for their devices, by their directories.
+#[derive(Debug, Default)]
+pub(crate) struct Pools {
+    asked: BTreeMap<PathBuf, Vec<DeviceStatus>>,
+}
+
+impl Pools {
+    /// The communicator that one of these processes belongs to, as a device. Each coordinator is asked once.
+    pub(crate) fn owner(&mut self, processes: impl IntoIterator<Item = u32>) -> Option<PoolCommunicator> {
+        processes.into_iter().find_map(|process| self.owner_of(process))
+    }
+
+    fn owner_of(&mut self, process: u32) -> Option<PoolCommunicator> {
+        let pool = RuntimeDirectory::of(DeviceId::new(process))?;
+        let devices = self.asked.entry(pool.clone()).or_insert_with(|| devices_of(&pool).unwrap_or_default());
+        let device = devices.iter().find(|device| device.device.get() == process)?;
+        Some(PoolCommunicator { communicator: device.comm?.get(), pool })
+    }
+}
+
+fn devices_of(pool: &Path) -> Option<Vec<DeviceStatus>> {
+    // Opening it would make it.
+    let directory = pool.is_dir().then(|| RuntimeDirectory::at(pool).ok())??;
+    Client::connect(&directory, PATIENCE).ok()?.devices().ok()
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ The JSON has all that the text has. Times are in milliseconds, and null stands f
 
 /// A report as programs read it. Ranks are numbers, times milliseconds. [`HELP`] names all there is.
 #[derive(Debug, Serialize)]
-struct Told {
+struct JobJson {
     /// Its number, in hexadecimal.
     job: String,
     epoch: u64,
@@ -44,7 +44,7 @@ struct Told {
     /// As `shmccl ps` has it.
     state: String,
     ended: Option<String>,
-    ranks: Vec<ToldRank>,
+    ranks: Vec<RankJson>,
     held_up_by: Vec<u32>,
     knot: Vec<u32>,
     verdict: String,
@@ -52,13 +52,13 @@ struct Told {
 }
 
 #[derive(Debug, Serialize)]
-struct ToldRank {
+struct RankJson {
     rank: u32,
     process: Option<u32>,
     life: String,
     is_stopped: bool,
-    call: Option<ToldCall>,
-    last: Option<ToldCall>,
+    call: Option<CallJson>,
+    last: Option<CallJson>,
     step: Option<u64>,
     waits_on: Option<&'static str>,
     awaits: Vec<u32>,
@@ -70,14 +70,14 @@ struct ToldRank {
     signals: u64,
     waited_ms: u128,
     triggers: u64,
-    fifos: Vec<ToldFifo>,
+    fifos: Vec<FifoJson>,
     heartbeat_ms: Option<u128>,
     fault: Option<String>,
     faults: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct ToldCall {
+struct CallJson {
     call: String,
     number: u64,
     operation: Option<&'static str>,
@@ -92,7 +92,7 @@ struct ToldCall {
 }
 
 #[derive(Debug, Serialize)]
-struct ToldFifo {
+struct FifoJson {
     depth: u64,
     pushed: u64,
     refused: u64,
@@ -120,13 +120,13 @@ pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
     }
     let report = jobs::named(&args.job)?.report;
     if let Some(path) = &args.json {
-        file::write_json(path, &Told::of(&report))?;
+        file::write_json(path, &JobJson::of(&report))?;
     }
     output::print(&format!("{report}\n"))?;
     Ok(failure::DONE)
 }
 
-impl Told {
+impl JobJson {
     fn of(report: &Report) -> Self {
         Self {
             job: format!("{:016x}", report.job),
@@ -135,7 +135,7 @@ impl Told {
             age_ms: report.age.as_millis(),
             state: jobs::state(report),
             ended: report.why_ended(),
-            ranks: report.ranks.iter().map(ToldRank::of).collect(),
+            ranks: report.ranks.iter().map(RankJson::of).collect(),
             held_up_by: numbers(&report.stragglers()),
             knot: numbers(&report.knot()),
             verdict: report.verdict(),
@@ -144,15 +144,15 @@ impl Told {
     }
 }
 
-impl ToldRank {
+impl RankJson {
     fn of(rank: &RankReport) -> Self {
         Self {
             rank: rank.rank.get(),
             process: rank.pid,
             life: format!("{:?}", rank.life).to_lowercase(),
             is_stopped: rank.is_stopped,
-            call: rank.call.map(ToldCall::of),
-            last: rank.last.map(ToldCall::of),
+            call: rank.call.map(CallJson::of),
+            last: rank.last.map(CallJson::of),
             step: rank.step(),
             waits_on: rank.waits_on(),
             awaits: numbers(&rank.awaits()),
@@ -164,7 +164,7 @@ impl ToldRank {
             signals: rank.work.signals,
             waited_ms: rank.work.waited.as_millis(),
             triggers: rank.fifos.iter().fold(0, |sum, fifo| sum.saturating_add(fifo.depth)),
-            fifos: rank.fifos.iter().map(ToldFifo::of).collect(),
+            fifos: rank.fifos.iter().map(FifoJson::of).collect(),
             heartbeat_ms: rank.heartbeat.map(|time| time.as_millis()),
             fault: rank.struck.map(|(last, _)| last.to_string()),
             faults: rank.struck.map_or(0, |(_, count)| count),
@@ -172,7 +172,7 @@ impl ToldRank {
     }
 }
 
-impl ToldCall {
+impl CallJson {
     fn of(call: Call) -> Self {
         let Call { summary, sequence: number } = call;
         let data_type = summary.data_type().map(DataType::name);
@@ -193,7 +193,7 @@ impl ToldCall {
     }
 }
 
-impl ToldFifo {
+impl FifoJson {
     fn of(fifo: &FifoView) -> Self {
         let FifoView { depth, pushed, refused, .. } = *fifo;
         Self { depth, pushed, refused, last: fifo.last_in_words() }

@@ -6,11 +6,15 @@
 
 pub(crate) mod flags;
 mod lines;
-mod orphans;
 mod program;
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result, bail};
-use nix::sys::signal::Signal;
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
 use shmccl::Error;
 use shmccl::bootstrap::{ProxyMode, SegmentBacking};
 use shmccl::collective::tuning::Table;
@@ -22,7 +26,6 @@ use shmccl::launch::{JobOutcome, Launch, Program};
 use crate::{failure, log, output};
 use flags::{BecomeArgs, RunArgs};
 use lines::Lines;
-use orphans::Orphans;
 
 /// What `shmccl run --help` ends with.
 pub(crate) const HELP: &str = "\
@@ -39,6 +42,16 @@ const TRAMPOLINE: &str = "become";
 
 /// The exit code of a shell for a program that ends by a signal is this much above its number.
 const BY_SIGNAL: i32 = 128;
+
+/// How long killed processes may take to go.
+const ORPHANS_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Makes this process the parent of whatever its descendants leave behind, and ends all that when it is dropped. Children
+/// that it had before (an `exec` keeps them) are none of its business.
+#[derive(Debug)]
+struct Orphans {
+    spared: Vec<Pid>,
+}
 
 /// Runs the command; the exit code is the first cause's.
 ///
@@ -175,10 +188,48 @@ pub(crate) fn serve() -> Result<u8> {
 pub(crate) fn become_program(args: &BecomeArgs) -> Result<u8> {
     let (program, program_args) = args.program.split_first().expect("clap asks for a program");
     let error = shmccl::bootstrap::become_program(program, program_args);
-    let refusal = program::Refusal::of(program, &error).ok_or(error)?;
+    let refusal = program::ProgramError::of(program, &error).ok_or(error)?;
     // What one rank cannot execute none can: one line is enough.
     if std::env::var_os("SHMCCL_RANK").is_none_or(|rank| rank == "0") {
         output::error(&refusal.to_string());
     }
     Ok(refusal.exit_code())
+}
+
+impl Orphans {
+    fn adopt() -> Self {
+        // Refused, it leaves orphans to init, as they would be anyway.
+        let _ = set_child_subreaper(true);
+        Self { spared: children() }
+    }
+
+    fn left(&self) -> Vec<Pid> {
+        children().into_iter().filter(|child| !self.spared.contains(child)).collect()
+    }
+}
+
+impl Drop for Orphans {
+    /// Kills one generation after the other: the children of whoever is killed become children of this process.
+    fn drop(&mut self) {
+        let began = Instant::now();
+        while began.elapsed() < ORPHANS_PATIENCE {
+            let left = self.left();
+            if left.is_empty() {
+                return;
+            }
+            for child in left {
+                let _ = kill(child, Signal::SIGKILL);
+                // Gone or not yet: the list tells.
+                let _ = waitpid(child, Some(WaitPidFlag::WNOHANG));
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// The children of this process; it has one thread, which is the parent of them all.
+fn children() -> Vec<Pid> {
+    let me = Pid::this();
+    let list = std::fs::read_to_string(format!("/proc/{me}/task/{me}/children")).unwrap_or_default();
+    list.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect()
 }

@@ -4,17 +4,16 @@
 //! drawn over it from where that began: no mode of the terminal is changed, so whatever ends the command leaves it as it was.
 
 mod picture;
-mod rates;
 
 use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use shmccl::observe::Report;
+use shmccl::observe::{RankReport, Report, Work};
 
 use crate::failure;
-use crate::jobs::{self, Misnomer};
+use crate::jobs::{self, JobNameError};
 use crate::output::{self, Look};
 use crate::units::parse_timeout;
 
@@ -41,6 +40,27 @@ pub(crate) struct TopArgs {
     pub(crate) once: bool,
 }
 
+/// What one rank did, and what it does now.
+#[derive(Clone, Debug)]
+struct RankRate<'r> {
+    job: u64,
+    /// Whether it is one of those that hold the others up.
+    is_straggler: bool,
+    rank: &'r RankReport,
+    /// Per second, where it was there at both looks.
+    done: Option<Throughput>,
+}
+
+/// What a rank did, per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Throughput {
+    operations: f64,
+    bytes: f64,
+    signals: f64,
+    /// The share of the time that it has waited.
+    waiting: f64,
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -53,13 +73,13 @@ pub(crate) fn run(args: &TopArgs) -> Result<u8> {
         let now = match look(args) {
             Ok(now) => now,
             // It was there before, and has ended; or a second one has begun that the word names as well.
-            Err(error @ Misnomer::Several(_)) => return Err(error.into()),
+            Err(error @ JobNameError::Several(_)) => return Err(error.into()),
             Err(_) => return Ok(failure::DONE),
         };
         let (look, (height, width)) = (Look::of_tables(), USUAL);
         let (height, width) = (look.height.unwrap_or(height), look.width.unwrap_or(width));
         let look = Look { width: Some(width).filter(|_| look.terminal), ..look };
-        let picture = picture::draw(look, &rates::between(&before, &now));
+        let picture = picture::draw(look, &rates_between(&before, &now));
         if look.terminal && !args.once {
             // The cursor takes a line of its own.
             let picture = picture::cut(&picture, height.saturating_sub(1), width);
@@ -77,7 +97,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<u8> {
 }
 
 /// All jobs, or the one that was named.
-fn look(args: &TopArgs) -> Result<Vec<Report>, Misnomer> {
+fn look(args: &TopArgs) -> Result<Vec<Report>, JobNameError> {
     match &args.job {
         Some(word) => Ok(vec![jobs::named(word)?.report]),
         None => Ok(jobs::all().into_iter().map(|seen| seen.report).collect()),
@@ -87,4 +107,68 @@ fn look(args: &TopArgs) -> Result<Vec<Report>, Misnomer> {
 fn pause(interval: Duration) {
     let (_nobody_sends, never) = mpsc::channel::<()>();
     let _timeout = never.recv_timeout(interval);
+}
+
+/// The ranks of all jobs that are there now.
+fn rates_between<'r>(before: &[Report], now: &'r [Report]) -> Vec<RankRate<'r>> {
+    let rates = |report: &'r Report| {
+        let earlier =
+            before.iter().find(|earlier| (earlier.job, earlier.epoch) == (report.job, report.epoch));
+        let stragglers = report.stragglers();
+        report.ranks.iter().map(move |rank| RankRate {
+            job: report.job,
+            is_straggler: stragglers.contains(&rank.rank),
+            rank,
+            done: earlier.and_then(|earlier| {
+                let before = earlier.ranks.get(rank.rank.index())?;
+                Some(Throughput::between(
+                    &before.work,
+                    &rank.work,
+                    report.taken.saturating_sub(earlier.taken),
+                ))
+            }),
+        })
+    };
+    now.iter().flat_map(rates).collect()
+}
+
+impl Throughput {
+    fn between(before: &Work, now: &Work, time: Duration) -> Self {
+        let more = |before: u64, now: u64| now.saturating_sub(before) as f64;
+        let seconds = time.as_secs_f64().max(1e-9);
+        let operations = more(before.operations, now.operations);
+        let large = more(before.large_operations, now.large_operations);
+        let small_bytes = (operations - large).max(0.0) * now.small_len as f64;
+        let bytes = more(before.large_bytes, now.large_bytes) + small_bytes;
+        Self {
+            operations: operations / seconds,
+            bytes: bytes / seconds,
+            signals: more(before.signals, now.signals) / seconds,
+            waiting: (now.waited.saturating_sub(before.waited).as_secs_f64() / seconds).min(1.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_done_is_told_per_second_and_small_operations_by_their_mean() {
+        let mut before = Work::default();
+        let mut now = Work::default();
+        (before.operations, now.operations, now.large_operations) = (10, 30, 4);
+        (now.large_bytes, now.small_len, now.signals) = (4000, 8, 2);
+        now.waited = Duration::from_secs(1);
+        let done = Throughput::between(&before, &now, Duration::from_secs(2));
+        assert_eq!(done, Throughput { operations: 10.0, bytes: 2064.0, signals: 1.0, waiting: 0.5 });
+    }
+
+    #[test]
+    fn numbers_that_run_backwards_are_nothing() {
+        let mut before = Work::default();
+        (before.operations, before.signals) = (u64::MAX, 7);
+        let done = Throughput::between(&before, &Work::default(), Duration::ZERO);
+        assert_eq!(done, Throughput::default());
+    }
 }

@@ -2,15 +2,15 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`plan`] | what device processes are told to measure, and what they tell |
-//! | [`device`], [`race`] | what they do: algorithms take turns |
-//! | [`verdict`] | which of them are to be taken: cases of a table |
+//! | [`plan`] | what device processes are told to measure, and what they report |
+//! | [`device`], [`rounds`] | what they do: algorithms take turns |
+//! | [`choices`] | which algorithms are chosen: cases of a table |
 //! | [`view`] | what changes, as a table for people |
 
+mod choices;
 pub(crate) mod device;
 mod plan;
-mod race;
-mod verdict;
+mod rounds;
 mod view;
 
 use std::ffi::OsString;
@@ -23,12 +23,12 @@ use serde::Serialize;
 use shmccl::collective::tuning::{self, Table};
 
 use crate::flags::{JobArgs, ProxyPlace, n_ranks};
-use crate::machine::MachineInfo;
+use crate::host::MachineInfo;
 use crate::output::{self, Look};
 use crate::perf::jobs;
 use crate::units::parse_timeout;
 use crate::{failure, file};
-use plan::{Figure, Plan, VARIABLE};
+use plan::{TuneFigure, TunePlan, VARIABLE};
 
 /// Stands below the help.
 pub(crate) const HELP: &str = "\
@@ -97,12 +97,12 @@ impl TuneArgs {
 
 /// What `--json` writes.
 #[derive(Serialize)]
-struct Report<'a> {
+struct TuneJson<'a> {
     machine: MachineInfo,
-    figures: &'a [Figure],
+    figures: &'a [TuneFigure],
 }
 
-/// Measures, decides, writes the table, and prints what it changes.
+/// Measures, chooses, writes the table, and prints what it changes.
 ///
 /// # Errors
 /// A job that fails, wrong data, files that cannot be written.
@@ -118,24 +118,25 @@ pub(crate) fn run(args: &TuneArgs) -> Result<u8> {
     let figures = measure(args)?;
     let wrong = figures.iter().filter(|figure| figure.wrong > 0).count();
     anyhow::ensure!(wrong == 0, "wrong data in {wrong} of {} figures; no table was written", figures.len());
-    let rulings = verdict::rule(&figures)?;
-    let table = Table::new(&verdict::cases(&rulings)).context("making a table of what was measured")?;
+    let choices = choices::choose(&figures)?;
+    let table = Table::new(&choices::cases(&choices)).context("making a table of what was measured")?;
     let machine = MachineInfo::detect();
     // Files first: whoever reads the output may stop reading.
     file::write(&target, text(&table, &machine).as_bytes())?;
     if let Some(path) = &args.json {
-        file::write_json(path, &Report { machine, figures: &figures })?;
+        file::write_json(path, &TuneJson { machine, figures: &figures })?;
     }
-    output::print(&view::text(Look::of_tables(), &rulings))?;
-    for line in view::notes(&figures, &rulings) {
+    output::print(&view::text(Look::of_tables(), &choices))?;
+    for line in view::notes(&figures, &choices) {
         output::note(&line);
     }
     output::note(&told(&target, std::env::var_os(tuning::VARIABLE), tuning::usual_file()));
     Ok(failure::DONE)
 }
 
-/// That the table was written to `target`, and what to do for programs to find it there: they look where the variable has it `named`,
-/// or else at the `usual` place.
+/// Says that the table was written to `target`, and what to do for programs to find it there.
+///
+/// Programs look where the variable has it `named`, or else at the `usual` place.
 fn told(target: &Path, named: Option<OsString>, usual: Option<PathBuf>) -> String {
     let wrote = format!("wrote {}", file::name(target));
     match named.map(PathBuf::from).or(usual) {
@@ -144,7 +145,7 @@ fn told(target: &Path, named: Option<OsString>, usual: Option<PathBuf>) -> Strin
     }
 }
 
-/// The file for the table: as the user says, or else where programs look for it.
+/// Returns the file for the table: as the user says, or else where programs look for it.
 fn target(args: &TuneArgs) -> Result<PathBuf> {
     if let Some(path) = &args.output {
         return Ok(path.clone());
@@ -162,21 +163,21 @@ fn target(args: &TuneArgs) -> Result<PathBuf> {
     Ok(usual)
 }
 
-/// Runs a job for each number of ranks, with as much time for each as is left for all.
-fn measure(args: &TuneArgs) -> Result<Vec<Figure>> {
+/// Runs a job for each number of ranks, and gives each an equal share of the time that is left.
+fn measure(args: &TuneArgs) -> Result<Vec<TuneFigure>> {
     let deadline = Instant::now() + args.time();
     let ranks = args.ranks();
-    let races = |ranks: &u32| Plan { quick: args.quick, budget_ms: 0 }.courses(*ranks).len() as u64;
-    let progress = output::progress(ranks.iter().map(races).sum());
-    let mut figures: Vec<Figure> = Vec::new();
+    let points = |ranks: &u32| TunePlan { quick: args.quick, budget_ms: 0 }.points(*ranks).len() as u64;
+    let progress = output::progress(ranks.iter().map(points).sum());
+    let mut figures: Vec<TuneFigure> = Vec::new();
     for (index, &n_ranks) in ranks.iter().enumerate() {
         progress.set_message(format!("{n_ranks} ranks"));
         let left = deadline.saturating_duration_since(Instant::now()).as_millis();
         let budget_ms = u64::try_from(left).unwrap_or(u64::MAX) / (ranks.len() - index) as u64;
-        let plan = Plan { quick: args.quick, budget_ms };
+        let plan = TunePlan { quick: args.quick, budget_ms };
         let order = jobs::Order {
             command: DEVICE_COMMAND,
-            // What is measured is not to depend on an older table.
+            // Figures must not depend on an older table.
             environment: vec![(VARIABLE, serde_json::to_string(&plan)?), (tuning::VARIABLE, String::new())],
             heap_len: plan.heap_len(),
             is_traced: false,
@@ -192,7 +193,7 @@ fn measure(args: &TuneArgs) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// The table with a head that says where it comes from.
+/// Returns the table with a head that says where it comes from.
 fn text(table: &Table, machine: &MachineInfo) -> String {
     let MachineInfo { cpu, cores, version, .. } = machine;
     format!("# Measured by shmccl tune {version} on {cpu}, {cores} cores.\n{table}")
@@ -203,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_writes_a_table_where_no_program_looks_is_told_so() {
+    fn a_table_that_no_program_finds_is_written_with_a_hint() {
         let usual = || Some(PathBuf::from("/home/x/tuning.toml"));
         let told =
             |target: &str, named: Option<&str>| told(Path::new(target), named.map(OsString::from), usual());

@@ -5,7 +5,7 @@ use shmccl::collective::Operation;
 
 use super::flags::CompareArgs;
 use super::series::{Series, Subject};
-use crate::machine::MachineInfo;
+use crate::host::MachineInfo;
 use crate::output;
 use crate::perf::collective::layout::{Layout, blocks};
 use crate::perf::collective::settings::{Average, Memory, Message, Settings};

@@ -2,44 +2,44 @@
 
 use nix::sys::statvfs::statvfs;
 
-use super::{Finding, Job};
+use super::{HostFinding, PlannedJob};
 use crate::host::{HostFiles, chosen};
 use crate::units::{format_about, format_size};
 
 /// Looks at memory, the control group, `/dev/shm` and huge pages.
-pub(super) fn examine(host: &HostFiles, job: Job) -> Vec<Finding> {
+pub(super) fn examine(host: &HostFiles, job: PlannedJob) -> Vec<HostFinding> {
     vec![memory(host, job), control_group(host, job), dev_shm(shm_space()), huge_pages(host)]
 }
 
 /// All heaps together. A heap is committed as it is allocated, so this is the most that the job can come to need.
-fn needed(job: Job) -> u64 {
+fn needed(job: PlannedJob) -> u64 {
     job.heap.saturating_mul(u64::from(job.ranks))
 }
 
-fn heaps(job: Job) -> String {
+fn heaps(job: PlannedJob) -> String {
     format!("{} heaps of {}", job.ranks, format_size(job.heap))
 }
 
-fn memory(host: &HostFiles, job: Job) -> Finding {
+fn memory(host: &HostFiles, job: PlannedJob) -> HostFinding {
     let topic = "memory";
     let (Some(total), Some(available)) = (host.meminfo("MemTotal"), host.meminfo("MemAvailable")) else {
-        return Finding::ok(topic, "unknown");
+        return HostFinding::ok(topic, "unknown");
     };
     let found = format!("{} available of {}", about(available), about(total));
     if needed(job) > available {
-        return Finding::bad(
+        return HostFinding::bad(
             topic,
             found,
             format!("{} do not fit; use a smaller --heap or fewer ranks", heaps(job)),
         );
     }
-    Finding::ok(topic, found)
+    HostFinding::ok(topic, found)
 }
 
-fn control_group(host: &HostFiles, job: Job) -> Finding {
+fn control_group(host: &HostFiles, job: PlannedJob) -> HostFinding {
     let topic = "control group";
     let Some(memory) = host.cgroup_limits().memory else {
-        return Finding::ok(topic, "no memory limit");
+        return HostFinding::ok(topic, "no memory limit");
     };
     let free = memory.room();
     let found = format!("{} free of {}", about(free), about(memory.limit));
@@ -48,9 +48,9 @@ fn control_group(host: &HostFiles, job: Job) -> Finding {
             "{} do not fit and the job would be killed; raise the limit (docker run --memory) or use a smaller --heap",
             heaps(job)
         );
-        return Finding::bad(topic, found, advice);
+        return HostFinding::bad(topic, found, advice);
     }
-    Finding::ok(topic, found)
+    HostFinding::ok(topic, found)
 }
 
 /// Total and free bytes of `/dev/shm`.
@@ -61,23 +61,27 @@ fn shm_space() -> Option<(u64, u64)> {
 }
 
 /// Only named segments live there; the others are anonymous and counted as plain memory.
-fn dev_shm(space: Option<(u64, u64)>) -> Finding {
+fn dev_shm(space: Option<(u64, u64)>) -> HostFinding {
     let topic = "/dev/shm";
     let Some((total, free)) = space else {
-        return Finding::warn(topic, "not mounted", "named segments need it: mount -t tmpfs tmpfs /dev/shm");
+        return HostFinding::warn(
+            topic,
+            "not mounted",
+            "named segments need it: mount -t tmpfs tmpfs /dev/shm",
+        );
     };
     let found = format!("{} free of {}", about(free), about(total));
     if free < 64 << 20 {
-        return Finding::warn(
+        return HostFinding::warn(
             topic,
             found,
             "named segments need room there: remove stale files, or enlarge it (docker run --shm-size=1g; mount -o remount,size=1g /dev/shm)",
         );
     }
-    Finding::ok(topic, found)
+    HostFinding::ok(topic, found)
 }
 
-fn huge_pages(host: &HostFiles) -> Finding {
+fn huge_pages(host: &HostFiles) -> HostFinding {
     let topic = "huge pages";
     let base = "/sys/kernel/mm/transparent_hugepage";
     let choice = |path: &str| host.read(path).and_then(|text| chosen(&text).map(str::to_owned));
@@ -85,11 +89,11 @@ fn huge_pages(host: &HostFiles) -> Finding {
     // Kernels from 6.10 on decide by page size; "inherit" hands back to the general choice.
     let two_mib = choice(&format!("{base}/hugepages-2048kB/shmem_enabled")).filter(|word| word != "inherit");
     match two_mib.or(general).as_deref() {
-        None => Finding::ok(topic, "unknown to this kernel"),
+        None => HostFinding::ok(topic, "unknown to this kernel"),
         Some(word @ ("always" | "advise" | "within_size" | "force")) => {
-            Finding::ok(topic, format!("2 MiB pages for shared memory: {word}"))
+            HostFinding::ok(topic, format!("2 MiB pages for shared memory: {word}"))
         }
-        Some(word) => Finding::warn(
+        Some(word) => HostFinding::warn(
             topic,
             format!("2 MiB pages for shared memory: {word}"),
             format!(
@@ -108,12 +112,12 @@ fn about(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Verdict;
+    use crate::doctor::Severity;
     use crate::flags::ProxyPlace;
     use crate::host::tests::Layout;
 
-    fn job(ranks: u32, heap: u64) -> Job {
-        Job { ranks, proxy: ProxyPlace::Thread, heap }
+    fn job(ranks: u32, heap: u64) -> PlannedJob {
+        PlannedJob { ranks, proxy: ProxyPlace::Thread, heap }
     }
 
     #[test]
@@ -122,10 +126,10 @@ mod tests {
             "memory",
             &[("/proc/meminfo", "MemTotal:        4194304 kB\nMemAvailable:    1048576 kB\n")],
         );
-        assert_eq!(memory(&layout.host(), job(2, 512 << 20)).verdict, Verdict::Ok);
+        assert_eq!(memory(&layout.host(), job(2, 512 << 20)).verdict, Severity::Ok);
         let bad = memory(&layout.host(), job(3, 512 << 20));
-        assert_eq!((bad.verdict, bad.found.as_str()), (Verdict::Bad, "1 GiB available of 4 GiB"));
-        assert_eq!(memory(&layout.host(), job(64, u64::MAX)).verdict, Verdict::Bad);
+        assert_eq!((bad.verdict, bad.found.as_str()), (Severity::Bad, "1 GiB available of 4 GiB"));
+        assert_eq!(memory(&layout.host(), job(64, u64::MAX)).verdict, Severity::Bad);
     }
 
     #[test]
@@ -140,14 +144,14 @@ mod tests {
                 ("/sys/fs/cgroup/memory.stat", "anon 805306368\ninactive_file 268435456\n"),
             ],
         );
-        assert_eq!(control_group(&layout.host(), job(1, 256 << 20)).verdict, Verdict::Ok);
-        assert_eq!(control_group(&layout.host(), job(2, 256 << 20)).verdict, Verdict::Bad);
+        assert_eq!(control_group(&layout.host(), job(1, 256 << 20)).verdict, Severity::Ok);
+        assert_eq!(control_group(&layout.host(), job(2, 256 << 20)).verdict, Severity::Bad);
     }
 
     #[test]
     fn a_small_dev_shm_matters_to_named_segments_only() {
-        assert_eq!(dev_shm(Some((1 << 30, 1 << 29))).verdict, Verdict::Ok);
-        assert_eq!(dev_shm(Some((64 << 20, 1 << 20))).verdict, Verdict::Warn);
+        assert_eq!(dev_shm(Some((1 << 30, 1 << 29))).verdict, Severity::Ok);
+        assert_eq!(dev_shm(Some((64 << 20, 1 << 20))).verdict, Severity::Warn);
         assert!(dev_shm(None).advice.unwrap().contains("mount"));
     }
 
@@ -158,9 +162,9 @@ mod tests {
         let verdict =
             |name: &str, files: &[(&str, &str)]| huge_pages(&Layout::new(name, files).host()).verdict;
         let never = "always advise [never]";
-        assert_eq!(verdict("huge-never", &[(general, never)]), Verdict::Warn);
-        assert_eq!(verdict("huge-inherit", &[(general, never), (sized, "[inherit] never")]), Verdict::Warn);
-        assert_eq!(verdict("huge-sized", &[(general, never), (sized, "[advise] never")]), Verdict::Ok);
-        assert_eq!(verdict("huge-none", &[]), Verdict::Ok);
+        assert_eq!(verdict("huge-never", &[(general, never)]), Severity::Warn);
+        assert_eq!(verdict("huge-inherit", &[(general, never), (sized, "[inherit] never")]), Severity::Warn);
+        assert_eq!(verdict("huge-sized", &[(general, never), (sized, "[advise] never")]), Severity::Ok);
+        assert_eq!(verdict("huge-none", &[]), Severity::Ok);
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::MachineInfo;
+use crate::host::MachineInfo;
 use crate::perf::collective::figures::Figures;
 use crate::perf::matrix::figure::Place;
 use crate::perf::test::{Test, TestChannel};

@@ -117,7 +117,7 @@ fn spread(row: &PerfRow) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::MachineInfo;
+    use crate::host::MachineInfo;
     use crate::perf::test::TestChannel;
 
     #[test]

@@ -15,14 +15,14 @@ use crate::units::parse_timeout;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct List {
+struct DeviceList {
     #[serde(default)]
-    device: Vec<Entry>,
+    device: Vec<DeviceEntry>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct DeviceEntry {
     name: Option<String>,
     count: Option<Spanned<usize>>,
     memory: Option<Spanned<String>>,
@@ -31,7 +31,7 @@ struct Entry {
 }
 
 /// What is wrong, and where in the text.
-type Finding = (Option<Range<usize>>, String);
+type ListError = (Option<Range<usize>>, String);
 
 /// Reads a file.
 ///
@@ -54,8 +54,9 @@ pub(super) fn read(file: &Path) -> Result<Vec<DeviceKind>> {
     }
 }
 
-fn parse(content: &str) -> Result<Vec<DeviceKind>, Finding> {
-    let list: List = toml::from_str(content).map_err(|error| (error.span(), in_words(error.message())))?;
+fn parse(content: &str) -> Result<Vec<DeviceKind>, ListError> {
+    let list: DeviceList =
+        toml::from_str(content).map_err(|error| (error.span(), in_words(error.message())))?;
     if list.device.is_empty() {
         return Err((None, "it lists no device; each begins with [[device]]".to_owned()));
     }
@@ -85,8 +86,8 @@ fn in_words(message: &str) -> String {
     }
 }
 
-impl Entry {
-    fn check(self) -> Result<DeviceKind, Finding> {
+impl DeviceEntry {
+    fn check(self) -> Result<DeviceKind, ListError> {
         let plain = DeviceKind::new(1);
         let count = value(self.count, plain.count, |count| match count {
             0 => Err("expected one device at least".to_owned()),
@@ -119,7 +120,7 @@ fn value<T, V>(
     given: Option<Spanned<T>>,
     otherwise: V,
     check: impl Fn(&T) -> Result<V, String>,
-) -> Result<V, Finding> {
+) -> Result<V, ListError> {
     let Some(given) = given else { return Ok(otherwise) };
     check(given.get_ref()).map_err(|what| (Some(given.span()), what))
 }

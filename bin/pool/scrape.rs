@@ -25,7 +25,7 @@ const ASKING: Duration = Duration::from_secs(2);
 const TAKING: Duration = Duration::from_secs(2);
 
 /// How many may be about to ask.
-const MAX_ASKERS: usize = 16;
+const MAX_CONNECTIONS: usize = 16;
 
 /// The longest question that is read.
 const MAX_QUESTION: usize = 8 << 10;
@@ -43,9 +43,9 @@ pub(super) fn serve(address: SocketAddr, directory: RuntimeDirectory) -> Result<
     let address = listener.local_addr().context("finding the address of the metrics")?;
     listener.set_nonblocking(true).context("serving metrics")?;
     let answer_all = move || {
-        let mut askers = Askers::default();
+        let mut connections = ScrapeConnections::default();
         loop {
-            for (question, stream) in askers.next(&listener) {
+            for (question, stream) in connections.next(&listener) {
                 // A scraper that asks wrongly, or hangs up, concerns nobody else.
                 let _ = answer(&question, stream, &directory);
             }
@@ -97,21 +97,21 @@ fn give(mut stream: TcpStream, mut answer: &[u8], until: Instant) -> io::Result<
 
 /// Those who are about to ask, in the order in which they have come.
 #[derive(Debug, Default)]
-struct Askers {
-    all: VecDeque<Asker>,
+struct ScrapeConnections {
+    all: VecDeque<ScrapeConnection>,
     /// Until when nobody is let in.
     shut: Option<Instant>,
 }
 
 /// One of them, and as much of its question as has come.
 #[derive(Debug)]
-struct Asker {
+struct ScrapeConnection {
     stream: TcpStream,
     head: Vec<u8>,
     until: Instant,
 }
 
-impl Askers {
+impl ScrapeConnections {
     /// Waits until something happens, and returns who has asked.
     fn next(&mut self, listener: &TcpListener) -> Vec<(String, TcpStream)> {
         self.wait(listener);
@@ -120,16 +120,16 @@ impl Askers {
             self.shut = None;
         }
         let (mut asked, mut asking) = (Vec::new(), VecDeque::new());
-        for mut asker in self.all.drain(..) {
-            match asker.listen() {
-                Some(question) => asked.push((question, asker.stream)),
-                None if asker.until > now => asking.push_back(asker),
+        for mut connection in self.all.drain(..) {
+            match connection.listen() {
+                Some(question) => asked.push((question, connection.stream)),
+                None if connection.until > now => asking.push_back(connection),
                 None => {}
             }
         }
         self.all = asking;
         if self.shut.is_none() {
-            self.let_in(listener, now);
+            self.accept(listener, now);
         }
         asked
     }
@@ -138,8 +138,9 @@ impl Askers {
     fn wait(&self, listener: &TcpListener) {
         let now = Instant::now();
         let door = if self.shut.is_none() { PollFlags::POLLIN } else { PollFlags::empty() };
-        let wakes_at = self.all.iter().map(|asker| asker.until).chain(self.shut).min();
-        let streams = self.all.iter().map(|asker| PollFd::new(asker.stream.as_fd(), PollFlags::POLLIN));
+        let wakes_at = self.all.iter().map(|connection| connection.until).chain(self.shut).min();
+        let streams =
+            self.all.iter().map(|connection| PollFd::new(connection.stream.as_fd(), PollFlags::POLLIN));
         let mut watched: Vec<_> = [PollFd::new(listener.as_fd(), door)].into_iter().chain(streams).collect();
         let timeout = wakes_at.map_or(PollTimeout::NONE, |at| {
             // Not a moment before.
@@ -150,13 +151,13 @@ impl Askers {
         let _ = poll(&mut watched, timeout);
     }
 
-    fn let_in(&mut self, listener: &TcpListener, now: Instant) {
+    fn accept(&mut self, listener: &TcpListener, now: Instant) {
         match listener.accept() {
             Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
-                if self.all.len() == MAX_ASKERS {
+                if self.all.len() == MAX_CONNECTIONS {
                     self.all.pop_front();
                 }
-                self.all.push_back(Asker { stream, head: Vec::new(), until: now + ASKING });
+                self.all.push_back(ScrapeConnection { stream, head: Vec::new(), until: now + ASKING });
             }
             Ok(_) => {}
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
@@ -165,7 +166,7 @@ impl Askers {
     }
 }
 
-impl Asker {
+impl ScrapeConnection {
     /// The head of its question, once it is whole, or too long, or nothing more comes.
     fn listen(&mut self) -> Option<String> {
         let mut piece = [0; MAX_QUESTION];
@@ -190,35 +191,36 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
-        let mut askers = Askers::default();
-        let mut silent: Vec<_> = (0..MAX_ASKERS + 3).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let mut connections = ScrapeConnections::default();
+        let mut silent: Vec<_> =
+            (0..MAX_CONNECTIONS + 3).map(|_| TcpStream::connect(address).unwrap()).collect();
         let last = silent.last().unwrap().local_addr().unwrap();
-        while askers.all.back().is_none_or(|asker| asker.stream.peer_addr().unwrap() != last) {
-            assert!(askers.next(&listener).is_empty());
+        while connections.all.back().is_none_or(|connection| connection.stream.peer_addr().unwrap() != last) {
+            assert!(connections.next(&listener).is_empty());
             // Nobody goes for having taken too long, however slow this machine is.
-            askers.all.iter_mut().for_each(|asker| asker.until += Duration::from_secs(3600));
+            connections.all.iter_mut().for_each(|connection| connection.until += Duration::from_secs(3600));
         }
-        assert_eq!(askers.all.len(), MAX_ASKERS);
+        assert_eq!(connections.all.len(), MAX_CONNECTIONS);
         assert_eq!(silent[0].read(&mut [0]).unwrap(), 0, "it was hung up on");
         let mut scraper = TcpStream::connect(address).unwrap();
         scraper.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
         let asked =
-            std::iter::repeat_with(|| askers.next(&listener)).find(|asked| !asked.is_empty()).unwrap();
+            std::iter::repeat_with(|| connections.next(&listener)).find(|asked| !asked.is_empty()).unwrap();
         assert_eq!((asked.len(), asked[0].0.as_str()), (1, "GET /metrics HTTP/1.1\r\n\r\n"));
-        assert_eq!(askers.all.len(), MAX_ASKERS - 1);
+        assert_eq!(connections.all.len(), MAX_CONNECTIONS - 1);
     }
 
     #[test]
     fn who_takes_too_long_is_forgotten() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
-        let mut askers = Askers::default();
+        let mut connections = ScrapeConnections::default();
         let mut silent = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        while askers.all.is_empty() {
-            askers.next(&listener);
+        while connections.all.is_empty() {
+            connections.next(&listener);
         }
-        askers.all[0].until = Instant::now();
-        assert!(askers.next(&listener).is_empty() && askers.all.is_empty());
+        connections.all[0].until = Instant::now();
+        assert!(connections.next(&listener).is_empty() && connections.all.is_empty());
         assert_eq!(silent.read(&mut [0]).unwrap(), 0);
     }
 

@@ -4,7 +4,7 @@ use comfy_table::{Attribute, Cell, Color};
 use shmccl::observe::RankReport;
 use shmccl::sync::LifeStatus;
 
-use super::rates::{Done, Rate};
+use super::{RankRate, Throughput};
 use crate::output::Look;
 use crate::table;
 use crate::units::{format_about, format_ns, or_dash, percent, three_digits};
@@ -32,7 +32,7 @@ const EXPENDABLE: [&str; 9] =
     ["fifo", "signals/s", "number", "beat", "pid", "waiting", "bytes/s", "job", "ops/s"];
 
 /// A table with a line for each rank.
-pub(super) fn draw(look: Look, rates: &[Rate<'_>]) -> String {
+pub(super) fn draw(look: Look, rates: &[RankRate<'_>]) -> String {
     if rates.is_empty() {
         return "no job of this user is running\n\n".to_owned();
     }
@@ -103,9 +103,9 @@ pub(super) fn over(picture: &str, lines: usize) -> String {
     format!("{up}{cleared}\u{1b}[J")
 }
 
-fn row(rate: &Rate<'_>) -> Vec<Cell> {
-    let Rate { rank, done, .. } = rate;
-    let per_second = |figure: fn(&Done) -> f64| or_dash(done.as_ref(), |done| count(figure(done)));
+fn row(rate: &RankRate<'_>) -> Vec<Cell> {
+    let RankRate { rank, done, .. } = rate;
+    let per_second = |figure: fn(&Throughput) -> f64| or_dash(done.as_ref(), |done| count(figure(done)));
     let depth: u64 = rank.fifos.iter().fold(0, |sum, fifo| sum.saturating_add(fifo.depth));
     vec![
         Cell::new(format!("{:08x}", rate.job >> 32)),
@@ -133,7 +133,7 @@ fn count(figure: f64) -> String {
     }
 }
 
-fn state(rate: &Rate<'_>) -> Cell {
+fn state(rate: &RankRate<'_>) -> Cell {
     let rank = rate.rank;
     match rank.life {
         LifeStatus::Lost => Cell::new("lost").fg(Color::Red).add_attribute(Attribute::Bold),

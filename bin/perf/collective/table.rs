@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::format::{self, Extras, Head};
 use super::settings::{Memory, Message, Seat};
-use crate::machine::MachineInfo;
+use crate::host::MachineInfo;
 use crate::output::{self, Look};
 use crate::perf::contest::FEWEST_SLICES;
 use crate::perf::flags::PerfArgs;

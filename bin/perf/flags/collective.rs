@@ -51,9 +51,9 @@ pub(crate) struct CollectiveArgs {
     /// Type of the elements: int8, uint8, int32, uint32, int64, uint64, half, bfloat16, float, double, f8e4m3 or f8e5m2; or all
     #[arg(short = 'd', long, value_name = "TYPE", value_parser = parse_type, default_value = "float")]
     datatype: String,
-    /// Root rank; all or -1 for each in turn
+    /// RootChoice rank; all or -1 for each in turn
     #[arg(short = 'r', long, value_name = "RANK", value_parser = parse_root, allow_hyphen_values = true, default_value = "0")]
-    root: Root,
+    root: RootChoice,
     /// Which rank's time counts: 0 that of rank 0, 1 the mean over the ranks, 2 the shortest, 3 the longest. What the table shows as time,
     /// and bandwidths are of, is the median over the operations (nccl-tests: the mean). Up to 8 KiB 64 operations are timed as one, with the
     /// rewriting of inputs and the reading of results between them (without the reading by -c 0), in limits as well
@@ -85,7 +85,7 @@ pub(crate) struct CollectiveArgs {
 
 /// Which ranks are roots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Root {
+enum RootChoice {
     All,
     One(u32),
 }
@@ -98,9 +98,9 @@ impl PerfArgs {
             test.operation().map_or((false, false), |operation| (operation.reduces(), operation.has_root()));
         let roots = match args.root {
             _ if !has_root => Vec::new(),
-            Root::All => (0..n_ranks).collect(),
-            Root::One(root) if root < n_ranks => vec![root],
-            Root::One(root) => {
+            RootChoice::All => (0..n_ranks).collect(),
+            RootChoice::One(root) if root < n_ranks => vec![root],
+            RootChoice::One(root) => {
                 let most = n_ranks - 1;
                 return Err(UsageError::new(format!(
                     "--root {root} is no rank; of {n_ranks} the last is {most}"
@@ -181,10 +181,10 @@ fn parse_type(text: &str) -> Result<String, String> {
     }
 }
 
-fn parse_root(text: &str) -> Result<Root, String> {
+fn parse_root(text: &str) -> Result<RootChoice, String> {
     match text {
-        ALL | "-1" => Ok(Root::All),
-        _ => text.parse().map(Root::One).map_err(|_| "expected a rank, all or -1".to_owned()),
+        ALL | "-1" => Ok(RootChoice::All),
+        _ => text.parse().map(RootChoice::One).map_err(|_| "expected a rank, all or -1".to_owned()),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::failure::UsageError;
 use crate::perf::test::{Test, TestChannel};
 
 /// A flag that not every test heeds.
-struct Flag {
+struct ScopedFlag {
     /// What clap knows it by.
     id: &'static str,
     /// What the user knows it by.
@@ -18,43 +18,47 @@ struct Flag {
     heeds: fn(Test) -> bool,
 }
 
-const FLAGS: [Flag; 22] = [
-    Flag { id: "ranks", name: "--ranks", heeds: Test::starts_processes },
-    Flag {
+const FLAGS: [ScopedFlag; 22] = [
+    ScopedFlag { id: "ranks", name: "--ranks", heeds: Test::starts_processes },
+    ScopedFlag {
         id: "channel",
         name: "--channel",
         heeds: |test| !test.channels().is_empty() || test.is_collective(),
     },
-    Flag { id: "minbytes", name: "--minbytes", heeds: has_sizes },
-    Flag { id: "maxbytes", name: "--maxbytes", heeds: has_sizes },
-    Flag { id: "stepfactor", name: "--stepfactor", heeds: has_sizes },
-    Flag {
+    ScopedFlag { id: "minbytes", name: "--minbytes", heeds: has_sizes },
+    ScopedFlag { id: "maxbytes", name: "--maxbytes", heeds: has_sizes },
+    ScopedFlag { id: "stepfactor", name: "--stepfactor", heeds: has_sizes },
+    ScopedFlag {
         id: "warmup_iters",
         name: "--warmup_iters",
         heeds: |test| !matches!(test, Test::FifoRate | Test::Launch),
     },
-    Flag { id: "check", name: "--check", heeds: checks_on_request },
-    Flag {
+    ScopedFlag { id: "check", name: "--check", heeds: checks_on_request },
+    ScopedFlag {
         id: "proxy",
         name: "--proxy",
         heeds: |test| {
             test == Test::Launch || test.channels().contains(&TestChannel::Port) || test.is_collective()
         },
     },
-    Flag { id: "heap", name: "--heap", heeds: Test::starts_processes },
-    Flag { id: "no_pin", name: "--no-pin", heeds: Test::starts_processes },
-    Flag { id: "op", name: "--op", heeds: |test| test.operation().is_some_and(Operation::reduces) },
-    Flag { id: "root", name: "--root", heeds: |test| test.operation().is_some_and(Operation::has_root) },
-    Flag { id: "datatype", name: "--datatype", heeds: Test::is_collective },
-    Flag { id: "average", name: "--average", heeds: Test::is_collective },
-    Flag { id: "stepbytes", name: "--stepbytes", heeds: Test::is_collective },
-    Flag { id: "algo", name: "--algo", heeds: Test::has_algorithms },
-    Flag { id: "memory", name: "--memory", heeds: Test::is_collective },
-    Flag { id: "bound", name: "--bound", heeds: Test::is_collective },
-    Flag { id: "percentiles", name: "--percentiles", heeds: Test::is_collective },
-    Flag { id: "bandwidth_bytes", name: "--bandwidth-bytes", heeds: is_matrix },
-    Flag { id: "latency_bytes", name: "--latency-bytes", heeds: is_matrix },
-    Flag { id: "svg", name: "--svg", heeds: is_matrix },
+    ScopedFlag { id: "heap", name: "--heap", heeds: Test::starts_processes },
+    ScopedFlag { id: "no_pin", name: "--no-pin", heeds: Test::starts_processes },
+    ScopedFlag { id: "op", name: "--op", heeds: |test| test.operation().is_some_and(Operation::reduces) },
+    ScopedFlag {
+        id: "root",
+        name: "--root",
+        heeds: |test| test.operation().is_some_and(Operation::has_root),
+    },
+    ScopedFlag { id: "datatype", name: "--datatype", heeds: Test::is_collective },
+    ScopedFlag { id: "average", name: "--average", heeds: Test::is_collective },
+    ScopedFlag { id: "stepbytes", name: "--stepbytes", heeds: Test::is_collective },
+    ScopedFlag { id: "algo", name: "--algo", heeds: Test::has_algorithms },
+    ScopedFlag { id: "memory", name: "--memory", heeds: Test::is_collective },
+    ScopedFlag { id: "bound", name: "--bound", heeds: Test::is_collective },
+    ScopedFlag { id: "percentiles", name: "--percentiles", heeds: Test::is_collective },
+    ScopedFlag { id: "bandwidth_bytes", name: "--bandwidth-bytes", heeds: is_matrix },
+    ScopedFlag { id: "latency_bytes", name: "--latency-bytes", heeds: is_matrix },
+    ScopedFlag { id: "svg", name: "--svg", heeds: is_matrix },
 ];
 
 /// The flags of [`FLAGS`] that stand on the command line, by their ids.

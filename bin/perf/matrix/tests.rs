@@ -1,6 +1,6 @@
 use super::figure::{Figure, Place};
 use super::*;
-use crate::machine::MachineInfo;
+use crate::host::MachineInfo;
 use crate::output::Look;
 use crate::perf::report::PerfReport;
 use crate::units::three_digits;

@@ -12,10 +12,10 @@ use crate::output;
 
 /// Who has come, and who will not.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Roll(Arc<Mutex<Names>>);
+pub(super) struct Registrations(Arc<Mutex<RegistrationState>>);
 
 #[derive(Debug, Default)]
-struct Names {
+struct RegistrationState {
     come: BTreeSet<DeviceId>,
     /// Whether the pool goes on though a device fails to come, as it has others to lose.
     goes_on: bool,
@@ -23,22 +23,22 @@ struct Names {
     failed: Option<String>,
 }
 
-impl Roll {
+impl Registrations {
     /// Of a pool that has taken over so many devices, or is about to.
     pub(super) fn goes_on_with(&self, others: usize) {
-        self.names().goes_on = others > 0;
+        self.state().goes_on = others > 0;
     }
 
     pub(super) fn note_come(&self, device: DeviceId) {
-        self.names().come.insert(device);
+        self.state().come.insert(device);
     }
 
     /// Tells of a device that has ended. One that has not come ends the pool with it, as Ctrl-C would, unless that goes on, or the device
     /// was told to end: nothing is wrong with that one, and a Ctrl-C that has told it so ends the pool anyway. Returns whether another one
     /// is to be started in its place: where it can be, and that place has been taken before.
     pub(super) fn note_end(&self, end: &DeviceEnd) -> bool {
-        let mut names = self.names();
-        let has_come = names.come.remove(&end.device);
+        let mut state = self.state();
+        let has_come = state.come.remove(&end.device);
         let told = if has_come { end.to_string() } else { format!("{end} before it had registered") };
         if end.is_to_be_followed(has_come) {
             output::note(&format!("{told}; started again ({} more times at most)", end.restarts - 1));
@@ -48,12 +48,12 @@ impl Roll {
             output::note(&format!("{told}; the others go on"));
             return false;
         }
-        if names.goes_on || end.was_restarted || end.was_taken_over || end.was_told() {
+        if state.goes_on || end.was_restarted || end.was_taken_over || end.was_told() {
             output::note(&format!("{told}, and the pool goes on without it"));
             return false;
         }
-        if names.failed.is_none() {
-            names.failed = Some(told);
+        if state.failed.is_none() {
+            state.failed = Some(told);
             // Nobody but this process has the number.
             let _ = kill(Pid::this(), Signal::SIGTERM);
         }
@@ -65,13 +65,13 @@ impl Roll {
     /// # Errors
     /// That.
     pub(super) fn verdict(&self) -> Result<()> {
-        match self.names().failed.take() {
+        match self.state().failed.take() {
             Some(failed) => bail!("{failed}, so the pool has ended; what was wrong it has told above"),
             None => Ok(()),
         }
     }
 
-    fn names(&self) -> MutexGuard<'_, Names> {
+    fn state(&self) -> MutexGuard<'_, RegistrationState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
