@@ -87,12 +87,15 @@ pub mod rank;
 pub mod reduce;
 #[cfg(not(loom))]
 mod regular;
+#[cfg(not(loom))]
 pub mod shm;
 pub mod sync;
 #[cfg(all(test, not(loom)))]
 mod testing;
 #[cfg(not(loom))]
 pub mod trace;
+#[cfg(not(loom))]
+mod trials;
 
 #[cfg(not(loom))]
 pub use comm::stream::{Event, Stream};

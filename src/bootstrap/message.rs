@@ -12,7 +12,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::error::DeviceName;
 use crate::rank::{MAX_RANKS, Rank};
-pub(crate) use crate::shm::header::LAYOUT_VERSION;
+pub(crate) use crate::sync::header::LAYOUT_VERSION;
 
 /// Bytes that a member can contribute to one all-gather.
 pub const CONTRIBUTION_LEN: usize = 64;

@@ -26,8 +26,8 @@ use crate::heap::layout::HeapShape;
 use crate::logs::{EPOCH, step};
 use crate::rank::{Rank, RankSet};
 use crate::shm::Segment;
-use crate::shm::header::Creator;
 use crate::sync::LifeStatus;
+use crate::sync::header::Creator;
 use crate::sync::regroup::{OFFER_WORDS, OfferCell, RoundOutcome};
 
 const SHRINK: &str = "shrink";

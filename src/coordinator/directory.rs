@@ -22,7 +22,7 @@ use super::device::{Environment, POOL as APPOINTED};
 use super::fault::Fault;
 use super::id::DeviceId;
 use crate::error::Result;
-use crate::shm::header::Creator;
+use crate::sync::header::Creator;
 pub(super) use occupied::Occupied;
 pub use sweep::Swept;
 

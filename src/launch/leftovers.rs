@@ -198,8 +198,8 @@ mod tests {
     use super::super::names::ClaimedNames;
     use super::*;
     use crate::bootstrap::SegmentBacking;
-    use crate::shm::header::Creator;
     use crate::shm::{Backing, Identity, Segment};
+    use crate::sync::header::Creator;
 
     fn prefix(test: &str) -> String {
         format!("shmccl-left-{test}-{}", std::process::id())

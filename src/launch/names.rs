@@ -27,8 +27,8 @@ use crate::channel::segment_name;
 use crate::error::{Error, Result};
 use crate::locks;
 use crate::rank::Rank;
-use crate::shm::header::Creator;
 use crate::shm::{Expected, Janitor, Segment, Sweep, check_name};
+use crate::sync::header::Creator;
 
 /// What errors say was being done.
 pub(super) const CLAIMING: &str = "claiming the names of the segments";

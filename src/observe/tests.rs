@@ -13,7 +13,7 @@ use crate::heap::layout::{CONTROL_LEN as STRUCTURES_LEN, HeapShape};
 use crate::rank::Rank;
 use crate::reduce::ReduceOp;
 use crate::shm::Segment;
-use crate::shm::header::HEADER_LEN;
+use crate::sync::header::HEADER_LEN;
 
 /// A control segment and that of a rank, of a job of `n_ranks`, to be filled with anything.
 fn segments(n_ranks: u32) -> (impl AsFd, Segment) {

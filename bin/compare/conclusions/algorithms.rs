@@ -24,13 +24,13 @@ pub(crate) struct Lead {
 
 /// Who is ahead where.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(in crate::compare) struct AlgorithmCrossovers {
+pub(crate) struct AlgorithmCrossovers {
     /// The algorithms that lead over memory channels, by size.
-    pub(in crate::compare) memory: Vec<Lead>,
+    pub(crate) memory: Vec<Lead>,
     /// The algorithms that lead over port channels.
-    pub(in crate::compare) port: Vec<Lead>,
+    pub(crate) port: Vec<Lead>,
     /// Where the quickest proxied algorithm overtakes the quickest direct one; null where no size can tell.
-    pub(in crate::compare) proxied: Option<Crossover>,
+    pub(crate) proxied: Option<Crossover>,
     /// Where the quickest proxied algorithm is level with the quickest direct one, or ahead.
     #[serde(skip)]
     level: Crossover,

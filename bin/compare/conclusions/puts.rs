@@ -14,15 +14,15 @@ const TELLING: f64 = 1.25;
 
 /// Where proxied puts are ahead of direct ones.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(in crate::compare) struct PutCrossovers {
+pub(crate) struct PutCrossovers {
     /// In CPU time of the device thread; `None` when that was not measured.
-    pub(in crate::compare) device_time: Option<Crossover>,
+    pub(crate) device_time: Option<Crossover>,
     /// Between which sizes that crossover lies, where slices differ enough to tell.
-    pub(in crate::compare) device_time_range: Option<(f64, f64)>,
+    pub(crate) device_time_range: Option<(f64, f64)>,
     /// In latency.
-    pub(in crate::compare) latency: Crossover,
+    pub(crate) latency: Crossover,
     /// In bandwidth.
-    pub(in crate::compare) bandwidth: Crossover,
+    pub(crate) bandwidth: Crossover,
     /// Where proxied latency is level with direct latency, or better.
     #[serde(skip)]
     level: Crossover,
@@ -49,7 +49,7 @@ impl PutCrossovers {
 
     /// Returns the crossover to mark: that of device time, which a proxy is for, or that of latency where device time is
     /// unknown.
-    pub(in crate::compare) fn main(&self) -> Crossover {
+    pub(crate) fn main(&self) -> Crossover {
         self.device_time.unwrap_or(self.latency)
     }
 

@@ -114,3 +114,21 @@ fn values_compare_as_floats_do() {
     assert!(F8E5M2::from_f32(-1.0) < F8E5M2::from_f32(0.5));
     assert_eq!(F8E4M3::from_f32(1.5).to_string(), "1.5");
 }
+
+#[test]
+fn every_code_is_the_same_after_the_way_there_and_back() {
+    for dtype in DataType::ALL.into_iter().filter(|dtype| dtype.is_short_float()) {
+        let codes: Vec<u8> = match dtype.size() {
+            1 => (0..=u8::MAX).collect(),
+            _ => (0..=u16::MAX).flat_map(u16::to_ne_bytes).collect(),
+        };
+        let mut wide = vec![0.0; codes.len() / dtype.size()];
+        widen(dtype, &codes, &mut wide);
+        let mut back = vec![0; codes.len()];
+        narrow(dtype, &wide, &mut back);
+        let pairs = codes.chunks_exact(dtype.size()).zip(back.chunks_exact(dtype.size()));
+        for ((code, back), wide) in pairs.zip(&wide) {
+            assert!(code == back || wide.is_nan(), "{dtype} {code:02x?}: {wide}, {back:02x?}");
+        }
+    }
+}

@@ -1,7 +1,10 @@
-//! Floats of 8 bits, as the Open Compute Project's "OFP8" specification (revision 1.0) defines them.
+//! Floats shorter than `f32`: those of 8 bits, as the Open Compute Project's "OFP8" specification (revision 1.0) defines
+//! them, and the way of all short floats to `f32` and back.
 
 use bytemuck::{Pod, Zeroable};
+use half::{bf16, f16};
 
+use super::DataType;
 use crate::shm::reduce::{Arithmetic, MiniFloat};
 
 /// 4 bits of exponent (bias 7), 3 of mantissa: up to 448, no infinities ("E4M3FN").
@@ -82,6 +85,40 @@ macro_rules! fp8 {
 }
 
 fp8!(F8E4M3 as E4M3, F8E5M2 as E5M2);
+
+/// Writes the elements `dtype` in `short`, a type of short floats, to `wide`: as many as both have.
+pub(crate) fn widen(dtype: DataType, short: &[u8], wide: &mut [f32]) {
+    match dtype {
+        DataType::F16 => widen_all::<f16>(short, wide),
+        DataType::Bf16 => widen_all::<bf16>(short, wide),
+        DataType::F8E4M3 => widen_all::<F8E4M3>(short, wide),
+        DataType::F8E5M2 => widen_all::<F8E5M2>(short, wide),
+        other => unreachable!("{other} is not widened"),
+    }
+}
+
+/// Rounds the elements in `wide` to those of `dtype`, a type of short floats, in `short`: as many as both have.
+pub(crate) fn narrow(dtype: DataType, wide: &[f32], short: &mut [u8]) {
+    match dtype {
+        DataType::F16 => narrow_all::<f16>(wide, short),
+        DataType::Bf16 => narrow_all::<bf16>(wide, short),
+        DataType::F8E4M3 => narrow_all::<F8E4M3>(wide, short),
+        DataType::F8E5M2 => narrow_all::<F8E5M2>(wide, short),
+        other => unreachable!("{other} is not widened"),
+    }
+}
+
+fn widen_all<T: Arithmetic<Register = f32>>(short: &[u8], wide: &mut [f32]) {
+    for (bytes, wide) in short.chunks_exact(size_of::<T>()).zip(wide) {
+        *wide = bytemuck::pod_read_unaligned::<T>(bytes).widen();
+    }
+}
+
+fn narrow_all<T: Arithmetic<Register = f32>>(wide: &[f32], short: &mut [u8]) {
+    for (bytes, wide) in short.chunks_exact_mut(size_of::<T>()).zip(wide) {
+        bytes.copy_from_slice(bytemuck::bytes_of(&T::narrow(*wide)));
+    }
+}
 
 #[cfg(test)]
 mod tests;
