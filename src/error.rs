@@ -365,13 +365,6 @@ pub enum Error {
         /// The rank. Its [`fifo_snapshots`](crate::Communicator::fifo_snapshots) name the trigger, as one that was refused.
         rank: Rank,
     },
-    /// A coordinator, or the way to it, is not as it should be; or it refuses what is asked.
-    #[cfg(all(feature = "coordinator", not(loom)))]
-    #[error(transparent)]
-    Coordinator {
-        /// What is wrong.
-        fault: crate::coordinator::Fault,
-    },
     /// A device process ended before its work was done: the first one that did.
     #[error("{device} {cause}")]
     DeviceFailed {

@@ -7,11 +7,11 @@ use super::flags::CompareArgs;
 use super::series::{Series, Subject};
 use crate::host::MachineInfo;
 use crate::output;
-use crate::perf::collective::layout::{Layout, blocks};
-use crate::perf::collective::settings::{Average, Memory, Message, Settings};
-use crate::perf::collective::ways::ways;
-use crate::perf::plan::Plan;
-use crate::perf::report::{PerfReport, PerfRow};
+use crate::perf::collective::algorithms::ways;
+use crate::perf::collective::layout::{CaseLayout, blocks};
+use crate::perf::plan::{CollectiveSettings, DeviceLine, PerfPlan, RankAverage};
+
+use crate::perf::report::{Memory, PerfReport, PerfRow};
 use crate::perf::test::{Test, TestChannel};
 use crate::perf::{jobs, note_siblings, note_spread};
 
@@ -61,7 +61,7 @@ pub(super) fn puts(args: &CompareArgs) -> Result<Series> {
     let mut rows = Vec::new();
     for (name, tests) in JOBS {
         progress.set_message(name);
-        let plan = Plan {
+        let plan = PerfPlan {
             tests: tests.to_vec(),
             sizes: sizes.clone(),
             figure_ms: FIGURE_MS,
@@ -144,14 +144,14 @@ pub(super) fn operation(args: &CompareArgs, test: Test) -> Result<Series> {
     let mut rows = Vec::new();
     for (bytes, channel, algorithms) in jobs {
         // No time is given: the least number of slices takes long enough.
-        let plan = Plan {
+        let plan = PerfPlan {
             tests: vec![(test, None)],
             sizes: vec![bytes],
             collective: Some(settings(operation, channel, algorithms)),
             ..common.clone()
         };
         jobs::supervise(&plan, n_ranks, &args.job, &mut |line| {
-            if let Message::Figure(row) = Message::read(line)? {
+            if let DeviceLine::Figure(row) = DeviceLine::read(line)? {
                 progress.inc(1);
                 rows.push(*row);
             }
@@ -163,24 +163,28 @@ pub(super) fn operation(args: &CompareArgs, test: Test) -> Result<Series> {
     Ok(Series { report: report(rows), proxy: args.job.proxy, subject })
 }
 
-fn settings(operation: Operation, channel: TestChannel, algorithms: Vec<Option<String>>) -> Settings {
-    Settings {
+fn settings(
+    operation: Operation,
+    channel: TestChannel,
+    algorithms: Vec<Option<String>>,
+) -> CollectiveSettings {
+    CollectiveSettings {
         algorithm: None,
         channel,
         types: vec![ELEMENT.to_owned()],
         ops: vec![if operation.reduces() { OPERATOR } else { "none" }.to_owned()],
         roots: if operation.has_root() { vec![0] } else { Vec::new() },
-        average: Average::Mean,
+        average: RankAverage::Mean,
         memory: Memory::Heap,
         percentiles: false,
-        rivals: algorithms,
+        algorithms,
     }
 }
 
 /// Returns the choice of the library, which has no name, and every algorithm that does the operation in its own way.
 fn algorithms(operation: Operation, channel: TestChannel, n_ranks: u32, bytes: u64) -> Vec<Option<String>> {
     let size = size_of::<f32>() as u64;
-    let len = Layout::new(operation, bytes, size, n_ranks.into()).send() * size;
+    let len = CaseLayout::new(operation, bytes, size, n_ranks.into()).send() * size;
     let named = ways(operation, channel, n_ranks, len).into_iter().map(|way| Some(way.name().to_owned()));
     [None].into_iter().chain(named).collect()
 }
@@ -195,16 +199,16 @@ fn whole_blocks(sizes: &[u64], operation: Operation, n_ranks: u32) -> Vec<u64> {
 }
 
 /// Returns what all jobs of a comparison have in common. Says so if ranks have to share a core.
-fn plan(args: &CompareArgs) -> Result<Plan> {
+fn plan(args: &CompareArgs) -> Result<PerfPlan> {
     let one_core = jobs::share_a_core(&args.job)?;
     jobs::note_shared_core(one_core);
-    Ok(Plan {
+    Ok(PerfPlan {
         iters: args.sweep.iters,
         warmup: args.sweep.warmup_iters,
         check: args.sweep.check(),
         one_core,
         proxy: args.job.proxy,
-        ..Plan::of_nothing()
+        ..PerfPlan::of_nothing()
     })
 }
 

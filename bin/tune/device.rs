@@ -13,12 +13,12 @@ use shmccl::{Communicator, Rank};
 use super::plan::{TuneFigure, TunePlan, TunePoint, VARIABLE};
 use super::rounds;
 use crate::output;
-use crate::perf::barrier::Ensemble;
-use crate::perf::collective::gathering::Gathering;
-use crate::perf::collective::settings::{Average, Memory};
-use crate::perf::collective::trial::{ByLibrary, Trial};
-use crate::perf::collective::workload::{Ground, Task, Workload};
-use crate::perf::lane::Lane;
+use crate::perf::collective::case::{CaseData, CaseSpec, CollectiveBuffers};
+use crate::perf::collective::timed_case::{ByLibrary, TimedCase};
+use crate::perf::interleave::Contender;
+use crate::perf::plan::RankAverage;
+use crate::perf::report::Memory;
+use crate::perf::sync::{AllSync, Gathering};
 
 /// Runs as a member of a tuning job.
 ///
@@ -41,22 +41,21 @@ pub(crate) fn run() -> Result<()> {
 struct TuningDevice<'c> {
     comm: &'c mut Communicator,
     crowded: bool,
-    ground: Ground,
+    data_buffers: CollectiveBuffers,
     gathering: Rc<RefCell<Gathering>>,
-    ensemble: Ensemble,
+    all_sync: AllSync,
 }
 
 impl<'c> TuningDevice<'c> {
     fn new(comm: &'c mut Communicator, plan: &TunePlan) -> Result<Self> {
         let elements = plan.points(comm.n_ranks()).iter().map(|point| point.layout.largest()).max();
         let len = elements.unwrap_or(0) * size_of::<f32>() as u64;
-        let mut region = |len| comm.alloc_region(len, 4096);
-        let ground = Ground { send: region(len)?, recv: region(len)?, mail: region(128)?, stage: region(0)? };
+        let buffers = CollectiveBuffers::alloc(comm, len, 128, 0)?;
         let crowded = comm.is_crowded()?;
         // An operation has ended when it has ended on every rank.
-        let gathering = Rc::new(RefCell::new(Gathering::new(comm, Average::Most, crowded)?));
-        let ensemble = Ensemble::new(comm)?;
-        Ok(Self { comm, crowded, ground, gathering, ensemble })
+        let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Most, crowded)?));
+        let all_sync = AllSync::new(comm)?;
+        Ok(Self { comm, crowded, data_buffers: buffers, gathering, all_sync })
     }
 
     /// Measures all points of the plan, and gives each an equal share of the time that is left.
@@ -77,15 +76,15 @@ impl<'c> TuningDevice<'c> {
 
     /// Measures one point; rank 0 returns the figure.
     fn measure(&mut self, point: TunePoint, time: Duration) -> Result<Option<TuneFigure>> {
-        let (n_ranks, crowded, leads) = (self.comm.n_ranks(), self.crowded, self.ensemble.leads());
+        let (n_ranks, crowded, leads) = (self.comm.n_ranks(), self.crowded, self.all_sync.leads());
         let built_in =
             Table::default().algorithm(point.operation, n_ranks, crowded, point.buffers, point.len);
         let mut algorithms = vec![built_in, built_in];
         algorithms.extend(point.algorithms(n_ranks).into_iter().filter(|other| *other != built_in));
         let workload = self.workload(point)?;
         let bytes = point.layout.largest() * size_of::<f32>() as u64;
-        let mut trial = Trial::new(ByLibrary(&mut *self.comm), workload, &self.gathering, bytes);
-        let results = rounds::measure(&mut trial, &mut self.ensemble, &algorithms, time)?;
+        let mut trial = TimedCase::new(ByLibrary(&mut *self.comm), workload, &self.gathering, bytes);
+        let results = rounds::measure(&mut trial, &mut self.all_sync, &algorithms, time)?;
         let wrong = self.gathering.borrow_mut().total(trial.wrong())?;
         let mut results = results.into_iter();
         let (Some(built_in), Some(control)) = (results.next(), results.next()) else { return Ok(None) };
@@ -102,8 +101,8 @@ impl<'c> TuningDevice<'c> {
         }))
     }
 
-    fn workload(&self, point: TunePoint) -> Result<Workload<f32>> {
-        let task = Task {
+    fn workload(&self, point: TunePoint) -> Result<CaseData<f32>> {
+        let spec = CaseSpec {
             operation: point.operation,
             op: point.operation.reduces().then_some(ReduceOp::Sum),
             root: Rank::new(0, self.comm.n_ranks())?,
@@ -115,6 +114,6 @@ impl<'c> TuningDevice<'c> {
             BufferKind::Heap => Memory::Heap,
             BufferKind::Ordinary => Memory::Ordinary,
         };
-        Ok(Workload::new(self.comm, task, self.ground, memory)?)
+        Ok(CaseData::new(self.comm, spec, self.data_buffers, memory)?)
     }
 }

@@ -10,12 +10,11 @@ use shmccl::collective::Algorithm;
 use shmccl::{Communicator, Result};
 
 use super::plan::AlgorithmTimes;
-use crate::perf::barrier::Ensemble;
 use crate::perf::clock::now_ns;
-use crate::perf::collective::trial::{ByLibrary, Trial};
-use crate::perf::contest::{Company, Effort, calibrate};
-use crate::perf::lane::Lane;
+use crate::perf::collective::timed_case::{ByLibrary, TimedCase};
+use crate::perf::interleave::{Contender, Effort, Participants, calibrate};
 use crate::perf::stats::{median, quantile};
+use crate::perf::sync::AllSync;
 
 /// Rounds of every measurement, however long one takes.
 const FEWEST_ROUNDS: usize = 5;
@@ -27,7 +26,7 @@ const TRIED: usize = 3;
 const HOPELESS: f64 = 1.25;
 
 /// The operation that all algorithms do.
-pub(super) type TunedTrial<'c> = Trial<f32, ByLibrary<'c>>;
+pub(super) type TunedTrial<'c> = TimedCase<f32, ByLibrary<'c>>;
 
 /// An algorithm, and how it did so far.
 struct Candidate {
@@ -47,7 +46,7 @@ struct Candidate {
 /// Those of the operation.
 pub(super) fn measure(
     trial: &mut TunedTrial<'_>,
-    ensemble: &mut Ensemble,
+    all_sync: &mut AllSync,
     algorithms: &[Algorithm],
     time: Duration,
 ) -> Result<Vec<AlgorithmTimes>> {
@@ -56,20 +55,20 @@ pub(super) fn measure(
         comm_of(trial).set_algorithm(Some(algorithm));
         let effort =
             Effort { iters: None, warmup: None, time, patience: Duration::ZERO, rest: Duration::ZERO };
-        let ops = calibrate(&mut Company::All(ensemble), trial, effort, 1)?;
+        let ops = calibrate(&mut Participants::All(all_sync), trial, effort, 1)?;
         candidates.push(Candidate { algorithm, ops, times: Vec::new(), out: false });
     }
     let started = now_ns();
     loop {
         for candidate in candidates.iter_mut().filter(|candidate| !candidate.out) {
             comm_of(trial).set_algorithm(Some(candidate.algorithm));
-            ensemble.share(0)?;
+            all_sync.share(0)?;
             let mut samples = Vec::new();
             trial.slice(candidate.ops, &mut samples)?;
             candidate.times.extend(median(&mut samples));
         }
         let spent = Duration::from_nanos(now_ns() - started);
-        let still_in = ensemble.share(next_round(&candidates, spent >= time))?;
+        let still_in = all_sync.share(next_round(&candidates, spent >= time))?;
         for (index, candidate) in candidates.iter_mut().enumerate() {
             candidate.out = still_in >> index & 1 == 0;
         }
@@ -81,7 +80,7 @@ pub(super) fn measure(
 }
 
 fn comm_of<'t>(trial: &'t mut TunedTrial<'_>) -> &'t mut Communicator {
-    trial.way().0
+    trial.runner().0
 }
 
 /// Returns which candidates run the next round, a bit for each; none when all is measured.

@@ -1,4 +1,5 @@
-//! How a process becomes a member of a job: it joins, creates its segment, maps everybody's, and says that it is ready.
+//! Makes a process a member of a job: it joins, creates its segment, maps all segments, and becomes
+//! ready.
 
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,12 +33,12 @@ use crate::rank::Rank;
 use crate::shm::{LifeLock, Segment};
 use crate::trace::{Recorder, Rings};
 
-/// What a process is in the job that it was started for.
+/// The part of a process in the job that it was started for.
 #[derive(Debug)]
 pub enum JoinedAs {
     /// A device, with its communicator.
     Device(Box<Communicator>),
-    /// The proxy service. It has served until the job ended: nothing is left to do.
+    /// The proxy service. It has served until the job ended, and nothing is left to do.
     Proxy,
 }
 
@@ -45,7 +46,8 @@ impl Communicator {
     /// Joins the job that `shmccl run` started this process for.
     ///
     /// # Errors
-    /// [`Error::Environment`] when no launcher started this process; otherwise those of [`join_job`].
+    /// [`Error::Environment`] when no launcher started this process; otherwise those of
+    /// [`join_job`].
     pub fn from_env() -> Result<Self> {
         match join_job()? {
             Some(JoinedAs::Device(comm)) => Ok(*comm),
@@ -57,14 +59,15 @@ impl Communicator {
     }
 }
 
-/// Joins the job that this process was started for; `None` when no launcher started it.
+/// Joins the job that this process was started for. Returns `None` when no launcher started it.
 ///
-/// In the proxy service process it serves until the job ends and then returns [`JoinedAs::Proxy`]. In a rank that the launcher has
-/// started again ([`Launch::restart`](crate::launch::Launch::restart)) it waits until the others take this rank back
-/// ([`Communicator::recover`]): see [`Communicator::on_recovery`].
+/// The proxy service process serves until the job ends, and then returns [`JoinedAs::Proxy`]. A
+/// restarted rank ([`Launch::restart`](crate::launch::Launch::restart)) waits until the others take
+/// it back ([`Communicator::recover`]): see [`Communicator::on_recovery`].
 ///
 /// # Errors
-/// Those of [`join_from_env`], of creating and mapping segments, and [`Error::PeerLost`] when a rank is lost meanwhile.
+/// Those of [`join_from_env`], of creating and mapping segments, and [`Error::PeerLost`] when a
+/// rank is lost meanwhile.
 pub fn join_job() -> Result<Option<JoinedAs>> {
     let Some(joining) = join_from_env()? else { return Ok(None) };
     if joining.restarts() > 0 {
@@ -100,7 +103,7 @@ pub fn join_job() -> Result<Option<JoinedAs>> {
     Ok(Some(JoinedAs::Device(Box::new(comm))))
 }
 
-/// The rings in which a member is to note what it does, if it is.
+/// Returns the trace rings of a member, if it is traced.
 pub(super) fn rings_of(joining: &Joining) -> Result<Option<Rings>> {
     let era = Era { job: joining.job_id(), epoch: joining.epoch() };
     joining.rings().map(|rings| Rings::attach(duplicate(&rings)?, era)).transpose()
@@ -115,10 +118,11 @@ impl Communicator {
     }
 }
 
-/// Joins those whom this process has met without a launcher.
+/// Joins the ranks that this process has met without a launcher.
 ///
-/// Nobody needs the host of the meeting from here on, so the line to it is closed. What a launcher would tell, the life
-/// locks tell. Where this rank was `told` how many cores there are, it does not go by who shares its own.
+/// The host of the meeting is not needed from here on, so its line is closed. Life locks show what
+/// a launcher would report. A number of cores that this rank was `told` takes the place of
+/// counting.
 ///
 /// # Errors
 /// Those of [`join_job`].
@@ -168,7 +172,7 @@ pub(super) fn attach_threads(
     all_live.into_iter().map(join).collect()
 }
 
-/// What a job has decided for its ranks.
+/// The decisions of a job for its ranks.
 #[derive(Clone, Debug)]
 pub(super) struct JoinParams {
     pub(super) mode: ProxyMode,
@@ -289,7 +293,7 @@ fn attach(shared: &Shared, era: Era, shape: HeapShape) -> Result<Arc<World>> {
     World::attach(era, shape, control, segments, &joining.options().backing).map(Arc::new)
 }
 
-/// Whether the service process is among the `proxies` on a device's core.
+/// Returns whether the service process is among the `proxies` on a device's core.
 fn is_beside_service(mode: ProxyMode, proxies: u32) -> bool {
     mode == ProxyMode::Process && proxies > 0
 }
@@ -299,7 +303,7 @@ fn duplicate(descriptor: &impl AsFd) -> Result<OwnedFd> {
     copy.map_err(|source| crate::bootstrap::resource_error("duplicating a descriptor", source))
 }
 
-/// What options, or else the environment, ask for.
+/// The settings that options, or else the environment, ask for.
 #[derive(Debug)]
 pub(super) struct Overrides {
     pub(super) faults: Faults,
@@ -318,15 +322,15 @@ impl Overrides {
 }
 
 impl Communicator {
-    /// The faults that were injected into this rank, in this process, in the order in which they struck; of very many the first
-    /// thousand. See [`crate::faults`].
+    /// Returns the faults that were injected into this rank in this process, in order, up to the
+    /// first thousand. See [`crate::faults`].
     #[must_use]
     pub fn strikes(&self) -> Vec<Strike> {
         self.fabric().injector().map_or_else(Vec::new, |injector| injector.strikes())
     }
 
-    /// Has this new communicator do what is asked for, and suffer what is planned for its rank, which may be a thread among others of its
-    /// process.
+    /// Applies the settings to this new communicator, and plans the faults of its rank. The rank
+    /// may be a thread among others of its process.
     pub(super) fn apply(&self, overrides: &Overrides, is_thread: bool) {
         if overrides.checksums {
             self.fabric().take_checksums();

@@ -1,8 +1,9 @@
-//! The last step of a meeting: all are members of the new epoch, or none is.
+//! The last step of a meeting: all ranks become members of the new epoch, or none does.
 //!
-//! That all are ready the host tells them one after the other, and it may die in the midst of that. So they settle it among
-//! themselves as well, by a word of the new epoch's control segment (see [`regroup`](crate::sync::regroup)): it says that they
-//! begin together, or by whose loss or failure they do not, or that it was called off, and all read the same.
+//! The host tells the ranks one after the other that all are ready, and may die in between. So the
+//! ranks also decide it among themselves, by a word of the new epoch's control segment (see
+//! [`regroup`](crate::sync::regroup)). The word says that they begin together, or whose loss or
+//! failure prevents that, or that it was cancelled. All ranks read the same.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::shm::{CellRef, HostKernel};
 use crate::sync::regroup::{Round, RoundCell, RoundOutcome};
 use crate::sync::{LifeStatus, ParkCell, Stop, WaitPolicy, Waiting, Watch, wait_until};
 
-/// What all of them are in.
+/// The operation that errors name.
 const MEETING: &str = "meeting the other ranks";
 
 /// One rank's side of it.
@@ -26,14 +27,14 @@ pub(super) struct EpochCommit {
     rank: Rank,
     policy: WaitPolicy,
     timeout: Duration,
-    /// What ends its wait, besides.
+    /// Ends its wait, besides.
     guard: Option<WaitGuard>,
     cell: CellRef<RoundCell>,
     park: CellRef<ParkCell>,
 }
 
 impl EpochCommit {
-    /// The side of `rank`, which is alive in `world` already.
+    /// Makes the side of `rank`, which is alive in `world` already.
     pub(super) fn new(
         world: &Arc<World>,
         rank: Rank,
@@ -46,14 +47,15 @@ impl EpochCommit {
         Self { world: Arc::clone(world), rank, policy, timeout, guard, cell, park }
     }
 
-    /// Says that this rank is ready, and returns when all are.
+    /// Declares this rank ready, and returns when all are.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] or [`Error::FailedElsewhere`], the same rank for all; [`Error::Timeout`]; [`Error::Revoked`] by nobody when the
-    /// meeting was called off, or its host has died.
+    /// - [`Error::PeerLost`] or [`Error::FailedElsewhere`], the same rank for all.
+    /// - [`Error::Timeout`].
+    /// - [`Error::Revoked`] by nobody when the meeting was cancelled, or its host has died.
     ///
     /// # Ordering
-    /// What all did before they called it has happened before it returns.
+    /// Everything that all ranks did before they called it has happened before it returns.
     pub(super) fn complete(&self) -> Result<()> {
         let all = RankSet::all(self.world.n_ranks());
         let round = self.round();
@@ -67,7 +69,7 @@ impl EpochCommit {
         match settled {
             Ok(outcome) => self.read(outcome),
             Err(stop) => {
-                // A meeting that was called off has failed by nobody who is here.
+                // No rank that is here has failed in a cancelled meeting.
                 let is_cancelled = matches!(stop, Stop::Revoked(_));
                 let cause =
                     if is_cancelled { RoundOutcome::Repeated } else { RoundOutcome::Failed(self.rank) };
@@ -80,7 +82,8 @@ impl EpochCommit {
         }
     }
 
-    /// Ends it for all, before this rank was ready, because of `error`. Returns what it has failed by: that, or what came before.
+    /// Ends it for all because of `error`, before this rank was ready. Returns the error that
+    /// counts: this one, or an earlier one.
     pub(super) fn abandon(&self, error: Error) -> Error {
         let (cause, error) = match (error, self.dead_host()) {
             (Error::PeerLost { rank }, _) | (Error::Revoked { by: None }, Some(rank)) => {
@@ -95,7 +98,8 @@ impl EpochCommit {
         }
     }
 
-    /// Who has died, which may be why the host has hung up: a death shows before its sockets are closed.
+    /// Returns a dead rank, if there is one. It may be the host that hung up: a death shows before
+    /// its sockets close.
     fn dead_host(&self) -> Option<Rank> {
         RankSet::all(self.world.n_ranks()).iter().find(|rank| self.is_lost(*rank))
     }

@@ -1,9 +1,10 @@
-//! A rank's heartbeat: that its process lives, and when it has done anything last.
+//! A rank's heartbeat: that its process lives, and when it last did anything.
 //!
-//! The life thread beats, which looks up twice a second anyhow, so that no other thread wakes for it and no call does anything for it.
-//! It looks at the numbers that the rank leaves behind as it works: its posts, steps, arrivals, pushes, signals to others, and batches of
-//! messages, once they are delivered. Where none of them has changed since the beat before, the rank has come no further meanwhile with
-//! anything that any other could see; but it may be in the middle of a long copy.
+//! The life thread beats. It wakes twice a second anyway, so no other thread wakes for that, and no
+//! call does anything for it. The life thread reads the counters that the rank leaves behind as it
+//! works: posts, steps, arrivals, pushes, signals to others, and delivered batches of messages. If
+//! none of them has changed since the last beat, the rank has made no progress that others could
+//! see. It may be in the middle of a long copy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,18 +19,18 @@ use crate::rank::Rank;
 use crate::shm::{HostKernel, LifeObserver};
 use crate::sync::{PostCell, ProgressCell, Revocation};
 
-/// The time from beat to beat.
+/// The time between beats.
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// The least time between two beats: the life thread may look up for other reasons.
+/// The least time between two beats. The life thread may wake for other reasons.
 const LEAST: Duration = Duration::from_millis(250);
 
-/// What the life thread of a rank does in an epoch.
+/// The work of a rank's life thread in an epoch.
 #[derive(Debug)]
 pub(super) struct Heartbeat {
     world: Arc<World>,
     rank: Rank,
-    /// When it has beaten last, and what the rank had done by then.
+    /// The time of the last beat, and the rank's counters at that time.
     last: Option<(Duration, u64)>,
 }
 
@@ -61,7 +62,7 @@ impl Heartbeat {
         done.0
     }
 
-    /// What the rank has done on the board at `offset` of its heap.
+    /// Adds the counters on the board at `offset` of the rank's heap.
     fn add_board(&self, done: &mut Mixed, offset: u64) -> Result<()> {
         let at = |part: u64| HeapOffset::new(offset.saturating_add(part));
         let view = self.world.view(self.rank);
@@ -94,7 +95,7 @@ impl LifeObserver for Heartbeat {
     }
 }
 
-/// What is left of the period, `since` the last beat, where it is too early for another one.
+/// Returns the rest of the period, if it is too early for another beat `since` the last one.
 fn too_early(since: Duration) -> Option<Duration> {
     (since < LEAST).then(|| PERIOD - since)
 }

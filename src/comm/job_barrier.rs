@@ -20,11 +20,12 @@ pub(super) struct JobBarrier {
     fabric: Arc<Fabric>,
     barrier: Barrier<CellSlice<BarrierCell>, CellRef<ParkCell>>,
     agreement: Agreement<CellSlice<AgreementCell>>,
-    /// Which ranks have left, once there are words that say so.
+    /// The ranks that have left, once there are words that say so.
     departures: Option<CellSlice<ProgressCell>>,
-    /// How often all have met within an operation that was counted already, or is counted elsewhere.
+    /// How often all have met within an operation that was counted already, or is counted
+    /// elsewhere.
     aside: u64,
-    /// What of the program's this is within, while it is.
+    /// The program's call within which this rank meets the others.
     within: Option<EnclosingCall>,
 }
 
@@ -58,7 +59,8 @@ impl JobBarrier {
         }
     }
 
-    /// Counts no meeting until [`JobBarrier::end_within`]: this rank has told that it is in `call`, which errors name, here and on others.
+    /// Counts no meeting until [`JobBarrier::end_within`]. This rank has told that it is in `call`,
+    /// which errors name on all ranks.
     pub(super) fn begin_within(&mut self, call: Summary) {
         self.within.get_or_insert(EnclosingCall { call, since: self.barrier.generation() });
     }
@@ -70,7 +72,7 @@ impl JobBarrier {
         }
     }
 
-    /// The call of the program's that is in `operation`.
+    /// Returns the program's call that is in `operation`.
     fn call(&self, operation: Operation) -> Summary {
         self.within.map_or(Summary::new(operation), |within| within.call)
     }
@@ -85,10 +87,12 @@ impl JobBarrier {
         self.departures = Some(departures);
     }
 
-    /// Compares the arguments of a call of all ranks; the last one says whether this rank has failed already.
+    /// Compares the arguments of a call of all ranks. The last argument says whether this rank has
+    /// failed already.
     ///
-    /// After a barrier that timed out there is no agreeing any more. A rank that gives up waiting has proposed already, and whoever
-    /// comes later would take it for agreed; so giving up ends the epoch.
+    /// After a barrier that timed out, ranks cannot agree any more. A rank that gives up waiting
+    /// has proposed already, and a later rank would take that for agreed. So giving up ends the
+    /// epoch.
     pub(super) fn agree(
         &mut self,
         operation: Operation,
@@ -96,7 +100,8 @@ impl JobBarrier {
         engine: Option<&Engine>,
     ) -> Result<()> {
         if self.barrier.has_arrived() {
-            // A barrier that timed out is still open: who passes it takes this rank's words for those of the barrier.
+            // A barrier that timed out is still open: a rank that passes it takes these words for
+            // those of the barrier.
             self.revoke();
             // Or it was ended by something else, as that barrier was.
             return self
@@ -114,10 +119,12 @@ impl JobBarrier {
         agreed(operation, arguments, all.into_iter().map(|(rank, words)| (rank, rest(words))))
     }
 
-    /// What all ranks have proposed for the barrier that was passed last, if it is the same call.
+    /// Returns the proposals of all ranks for the barrier that was passed last, if they are for the
+    /// same call.
     ///
     /// # Errors
-    /// [`Error::CallMismatch`]; it ends the epoch. All ranks read the same, so each of them has it.
+    /// [`Error::CallMismatch`], which ends the epoch. All ranks read the same proposals, so each of
+    /// them gets it.
     fn proposals(&self, operation: Operation) -> Result<Vec<(Rank, [u64; AGREEMENT_WORDS])>> {
         let theirs = |rank: Rank| (rank, self.agreement.theirs(rank.index()).unwrap_or_default());
         let all: Vec<_> = (0..self.fabric.world().n_ranks()).map(Rank::known).map(theirs).collect();
@@ -135,10 +142,12 @@ impl JobBarrier {
         }
     }
 
-    /// Returns when all ranks have called it. `engine` tells of those that are in an operation instead.
+    /// Returns when all ranks have called it. `engine` knows the ranks that are in an operation
+    /// instead.
     ///
     /// # Errors
-    /// [`Error::Timeout`] naming a rank that is missing, [`Error::CallMismatch`], [`Error::PeerLost`], [`Error::Revoked`].
+    /// [`Error::Timeout`] names a missing rank; [`Error::CallMismatch`], [`Error::PeerLost`],
+    /// [`Error::Revoked`].
     #[inline]
     pub(super) fn meet(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
         let Some(begun) = self.fabric.recorder().map(Recorder::now) else {
@@ -155,15 +164,15 @@ impl JobBarrier {
 
     #[inline]
     fn pass(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
-        // Who proposes something passes with those only that do: a barrier passes by barriers alone.
+        // A proposal passes only with proposals, and a barrier only with barriers.
         let purpose =
             if operation == Operation::Barrier { BarrierPurpose::Meet } else { BarrierPurpose::Hear };
         self.barrier.arrive_to(purpose, self.fabric.kernel());
         if self.barrier.poll() { Ok(()) } else { self.meet_slowly(operation, engine) }
     }
 
-    /// Returns when all ranks have called it, and have made the same calls before; or when all have come to the barrier that this rank
-    /// has given up waiting in.
+    /// Returns when all ranks have called it and have made the same calls before. It also returns
+    /// when all have come to the barrier that this rank has given up waiting in.
     ///
     /// # Errors
     /// Those of [`JobBarrier::meet`].
@@ -179,7 +188,8 @@ impl JobBarrier {
         self.meet(Operation::Finalize, engine)?;
         let all = self.proposals(Operation::Finalize)?;
         match engine {
-            // Whoever waited here may have found, while this rank was on its way, that it was in another call, and ended it by that.
+            // A rank that waited here may have found that this one was in another call, and ended
+            // the epoch by that.
             Some(engine) if has_ended => {
                 let told = engine.told(Summary::new(Operation::Finalize)).map_or(Ok(()), Err);
                 told.inspect_err(|_| self.revoke())
@@ -211,7 +221,8 @@ impl JobBarrier {
             let error = fabric.error(&waiting, stop, operation.name(), missing);
             let error = explained(self.call(operation), error, &watch);
             if matches!(error, Error::CallMismatch { .. }) {
-                // Whoever has ended the epoch: this rank's call has failed, too, and cannot be made again.
+                // Whatever has ended the epoch: this rank's call has failed, too, and cannot be
+                // made again.
                 fabric.abort();
             }
             error
@@ -223,8 +234,8 @@ impl JobBarrier {
     }
 }
 
-/// The `error` of a wait in the call `mine`; or, where the epoch was ended because ranks are in different calls, which these are. What
-/// they have disagreed on before goes before what they are in now.
+/// Returns the `error` of a wait in the call `mine`. Where different calls ended the epoch, it
+/// names these: an earlier disagreement first, then the calls of now.
 fn explained(mine: Summary, error: Error, watch: &BarrierWatch<'_>) -> Error {
     let before = || watch.engine.and_then(Engine::disagreement);
     let differs = |(rank, theirs)| Error::CallMismatch { mine, rank, theirs };
@@ -236,7 +247,8 @@ fn explained(mine: Summary, error: Error, watch: &BarrierWatch<'_>) -> Error {
     })
 }
 
-/// Whether all ranks have called `operation` with the arguments that this one has, and it has failed on none of them.
+/// Checks that all ranks have called `operation` with the arguments of this one, and that it has
+/// failed on none.
 ///
 /// # Errors
 /// [`Error::Mismatch`], [`Error::FailedElsewhere`].
@@ -272,23 +284,23 @@ pub(super) fn agreed(
 #[derive(Debug)]
 pub(super) struct BarrierWatch<'a> {
     pub(super) fabric: &'a Fabric,
-    /// What this rank is in.
+    /// The operation that this rank is in.
     pub(super) operation: Operation,
-    /// Which of the caller's operations that is; `None` within one of which this rank has told.
+    /// The number of the caller's operation; `None` within one that this rank has told of.
     pub(super) number: Option<u64>,
     pub(super) cells: &'a CellSlice<BarrierCell>,
     pub(super) target: u64,
-    /// Which ranks have left the communicator, where that can be told.
+    /// The ranks that have left the communicator, where there are words that say so.
     pub(super) departures: Option<&'a [ProgressCell]>,
-    /// What tells whether ranks are in an operation instead.
+    /// The engine, which knows the ranks that are in an operation instead.
     pub(super) engine: Option<&'a Engine>,
 }
 
 impl BarrierWatch<'_> {
-    /// A rank that has arrived for something else than this one, and what that is.
+    /// Returns a rank that has arrived for another purpose than this one, and its call.
     ///
-    /// Where `mine` tells that this rank is to hear what others propose, and theirs that they only meet, or the other way
-    /// round, nobody passes; so all find each other here, and what they find stays.
+    /// Nobody passes where one rank is to read proposals and another one only meets. So all find
+    /// each other here, and what they find stays.
     pub(super) fn with_other_purpose(&self) -> Option<(Rank, Summary)> {
         let mine = self.cells[self.fabric.rank().index()].purpose(self.target);
         let differs =
@@ -300,11 +312,11 @@ impl BarrierWatch<'_> {
 
     /// A rank that is in an operation which this one has not come to, and what it does there.
     pub(super) fn in_other_call(&self) -> Option<(Rank, Summary)> {
-        // The cell is read after the post: who arrived and went on is not astray.
+        // The cell is read after the post: a rank that arrived and went on is not in another call.
         self.engine?.gone_on().find(|(rank, _)| !self.cells[rank.index()].has_reached(self.target))
     }
 
-    /// The wait, as this rank tells of it: for all who have not arrived.
+    /// Returns the wait as observers see it: for all ranks that have not arrived.
     fn wait(&self) -> WaitingIn {
         let ranks = Rank::of_each(self.cells.iter());
         let missing = ranks.filter(|(_, cell)| !cell.has_reached(self.target)).map(|(rank, _)| rank);
@@ -327,7 +339,7 @@ impl Watch for BarrierWatch<'_> {
             let rank = Rank::known(rank);
             let left = self.departures.is_some_and(|words| words[rank.index()].has_reached(LEFT));
             let gone = left || matches!(world.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
-            // The cell is read after those words: who arrived and then left is not missed.
+            // The cell is read after those words: a rank that arrived and then left is not missed.
             (gone && !cell.has_reached(self.target)).then_some(Stop::PeerLost(rank))
         };
         (0..).zip(&**self.cells).find_map(gone).or_else(|| {

@@ -1,8 +1,9 @@
-//! The line to the launcher, which a rank keeps from epoch to epoch.
+//! The link to the launcher, which a rank keeps from epoch to epoch.
 //!
-//! The launcher numbers ranks as the first epoch does. What it reports, and its own end, ends every epoch that the rank is in
-//! and that concerns it; also one that the rank comes into only afterwards. It tells each thing once, and may tell it while the ranks
-//! are on their way from one epoch into the next: so what was told is kept, and said again to each epoch that is followed later.
+//! The launcher numbers ranks as the first epoch does. A report of the launcher, and its own end,
+//! ends every epoch of the rank that it concerns. The launcher reports each event once, perhaps
+//! while ranks are between two epochs. So reports are kept, and repeated to each epoch that is
+//! followed later.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -15,16 +16,16 @@ use crate::logs::EPOCH;
 use crate::rank::{Rank, RankSet};
 use crate::sync::{LifeStatus, Revocation};
 
-/// As what the launcher knows a rank that it has started.
+/// The name of a process for the launcher: its rank, and how often that rank was restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Incarnation {
     pub(super) rank: Rank,
-    /// How often it has been started again.
+    /// How often it was restarted.
     pub(super) restarts: u32,
 }
 
 impl Incarnation {
-    /// Those of a job that has just been started.
+    /// Returns those of a job that has just been started.
     pub(super) fn first(n_ranks: u32) -> Vec<Option<Self>> {
         (0..n_ranks).map(|rank| Some(Self { rank: Rank::known(rank), restarts: 0 })).collect()
     }
@@ -36,28 +37,28 @@ pub(super) struct LauncherLink {
     // Dropped before the link says good-bye.
     _watch: LinkWatch,
     link: ControlLink,
-    /// Whether the launcher starts ranks again that die.
+    /// Whether the launcher restarts ranks that die.
     pub(super) restarting: bool,
     launcher_state: LauncherState,
 }
 
-/// What is known of the launcher, for whoever waits for others and would wait in vain.
+/// What is known of the launcher, so that nobody waits for others in vain.
 #[derive(Clone, Debug)]
 pub(super) struct LauncherState(Arc<Mutex<LauncherReports>>);
 
 impl LauncherState {
-    /// Whether the launcher is gone.
+    /// Returns whether the launcher is gone.
     pub(super) fn is_orphaned(&self) -> bool {
         lock(&self.0).events.contains(&LinkEvent::LauncherGone)
     }
 
-    /// Whether a rank that is lost will not be started again.
+    /// Returns whether a lost rank will not be restarted.
     pub(super) fn restarts_exhausted(&self) -> bool {
         lock(&self.0).events.iter().any(|event| matches!(event, LinkEvent::NotRestarted(_)))
     }
 }
 
-/// What the launcher has told, and whom it concerns.
+/// The reports of the launcher, and the epochs that they concern.
 #[derive(Debug, Default)]
 struct LauncherReports {
     /// Each thing once. No more than there were processes, and the launcher's own end.
@@ -69,14 +70,15 @@ struct LauncherReports {
 #[derive(Debug)]
 struct FollowedEpoch {
     world: Weak<World>,
-    /// The launcher's number of each of its ranks that the launcher has started.
+    /// The launcher's name for each of its ranks that the launcher has started.
     incarnations: Vec<Option<Incarnation>>,
-    /// Whether the service process may be its proxy. Those of all later communicators are threads.
+    /// Whether the service process may be its proxy. All later communicators have proxy threads.
     served: bool,
 }
 
 impl LauncherLink {
-    /// Listens to `link` in the epoch of `world`, whose ranks the launcher knows by `numbers`, and beats by `pulse`.
+    /// Listens to `link` in the epoch of `world`, whose ranks the launcher knows by `incarnations`,
+    /// and beats by `pulse`.
     ///
     /// # Errors
     /// Those of [`ControlLink::watch`].
@@ -96,8 +98,8 @@ impl LauncherLink {
         Ok(Self { _watch: watch, link, restarting, launcher_state })
     }
 
-    /// Follows the epoch of `world`, too, from now on, whose ranks the launcher knows by `numbers`. What the launcher has told before
-    /// ends that epoch, too, as far as it concerns it.
+    /// Follows the epoch of `world` from now on, too, whose ranks the launcher knows by
+    /// `incarnations`. Earlier reports end that epoch as far as they concern it.
     pub(super) fn follow(&self, world: &Arc<World>, incarnations: Vec<Option<Incarnation>>) {
         lock(&self.launcher_state.0).follow(FollowedEpoch {
             world: Arc::downgrade(world),
@@ -106,7 +108,7 @@ impl LauncherLink {
         });
     }
 
-    /// What is known of the launcher, from now on, too.
+    /// Returns what is known of the launcher, kept up to date.
     pub(super) fn launcher_state(&self) -> &LauncherState {
         &self.launcher_state
     }
@@ -116,12 +118,12 @@ impl LauncherLink {
         self.link.report_loss(lost, restarts);
     }
 
-    /// Tells the launcher why this rank fails, if it does, where that is a rank that lives or has left.
+    /// Tells the launcher why this rank may fail: because of a rank that lives or has left.
     pub(super) fn blame(&self, blamed: Incarnation, is_late: bool) {
         self.link.blame(blamed.rank, blamed.restarts, is_late);
     }
 
-    /// How many ranks the launcher has started.
+    /// Returns the number of ranks that the launcher has started.
     pub(super) fn n_ranks(&self) -> u32 {
         self.link.n_ranks()
     }
@@ -140,7 +142,7 @@ impl LauncherReports {
         self.followed.iter().for_each(|epoch| epoch.hear(event));
     }
 
-    /// Nothing is told between what is said again here and the next event: both happen under one lock.
+    /// No report comes between those repeated here and the next event: both happen under one lock.
     fn follow(&mut self, epoch: FollowedEpoch) {
         self.events.iter().for_each(|event| epoch.hear(*event));
         self.followed.retain(|epoch| epoch.world.strong_count() > 0);
@@ -163,7 +165,8 @@ impl FollowedEpoch {
                 }
                 Revocation::PeerLost(rank)
             }
-            // In later epochs proxies are threads: the service process, which may have hung for long, is nobody's there.
+            // In later epochs proxies are threads, and the service process, which may have hung for
+            // long, does not matter.
             LinkEvent::Lost { device: DeviceName::Proxy, .. } if !self.served => return,
             LinkEvent::Lost { device: DeviceName::Proxy, .. } => Revocation::ProxyLost,
             // Its loss has ended the epoch.
@@ -175,7 +178,7 @@ impl FollowedEpoch {
     }
 }
 
-/// Whether the service process may be the proxy of this epoch.
+/// Returns whether the service process may be the proxy of this epoch.
 pub(super) fn has_service(world: &World) -> bool {
     world.era().epoch == FIRST_EPOCH
 }
@@ -198,12 +201,13 @@ mod tests {
 
     const JOB: u64 = 7;
 
-    /// A job of three, of which this process is a rank, in two epochs: what the launcher tells is heard in the first.
+    /// A job of three in two epochs, of which this process is a rank. Reports are read in the first
+    /// epoch.
     struct Job {
-        /// The launcher's end of the line.
+        /// The launcher's end of the link.
         launcher_end: Option<OwnedFd>,
         launcher: LauncherLink,
-        /// Those of all ranks, of which none has left.
+        /// The communicators of all ranks, of which none has left.
         first: Vec<Communicator>,
         next: Vec<Communicator>,
     }
@@ -233,7 +237,8 @@ mod tests {
             }
         }
 
-        /// Goes on into the next epoch, whose ranks the launcher has these numbers for, and returns why it has ended, if it has.
+        /// Goes on into the next epoch, whose ranks the launcher knows by these names. Returns why
+        /// it has ended, if it has.
         fn goes_on(&self, incarnations: [Option<Incarnation>; 2]) -> Option<Revocation> {
             let next = world(&self.next);
             self.launcher.follow(next, incarnations.to_vec());

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::heap::layout::{FifoCells, N_FIFOS};
 use crate::sync::WaitPolicy;
 
-/// How a rank's triggers are served.
+/// The fifos of a rank, and the proxy that serves them.
 #[derive(Debug)]
 pub(super) struct Ports {
     mode: ProxyMode,
@@ -23,10 +23,10 @@ pub(super) struct Ports {
 /// Whose channel it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChannelUser {
-    /// The program's.
+    /// The program.
     Program,
-    /// A pipe's. Pipes push a trigger for a whole piece of a message: what a push costs is nothing beside it, and every fifo
-    /// in use is one more that an idle proxy looks at.
+    /// A pipe. It pushes a trigger for a whole piece of a message, so the cost of a push does not
+    /// matter. Every fifo in use is one more for an idle proxy to look at.
     Pipe,
 }
 
@@ -61,15 +61,16 @@ impl Ports {
         })
     }
 
-    /// Stops the proxy thread, after everything pushed so far has been executed, or the epoch has ended.
+    /// Stops the proxy thread when everything pushed so far has been executed, or the epoch has
+    /// ended.
     pub(super) fn stop(&self) {
         drop(self.state.lock().unwrap_or_else(PoisonError::into_inner).proxy.take());
     }
 }
 
 impl PortsState {
-    /// A fifo that has no producer, for the program's channels and as long as there are some; otherwise a place in the next one of
-    /// those that are shared.
+    /// Takes a fifo without a producer for a channel of the program, while there is one; otherwise
+    /// a place in the next shared fifo.
     fn take_place(&mut self, fabric: &Fabric, user: ChannelUser) -> Result<(FifoCells, Pusher)> {
         let (cells, rank) = (fabric.world().cells(fabric.rank()), fabric.rank());
         if user == ChannelUser::Program {
@@ -119,7 +120,7 @@ impl PortsState {
     }
 }
 
-/// So many fifos that a port channel to every rank takes no more than half of their places.
+/// Returns how many fifos leave half of their places free when a port channel goes to every rank.
 fn enough_to_share(n_ranks: u32) -> u32 {
     let half = u32::try_from(MAX_PRODUCERS / 2).unwrap_or(1);
     n_ranks.div_ceil(half).clamp(1, N_FIFOS)
@@ -132,12 +133,14 @@ impl OpenPorts for JobMembership {
 }
 
 impl Communicator {
-    /// Starts this rank's proxy thread with a handler of the caller's own, over `n_fifos` fifos, between which port
-    /// channels are dealt out in turn, and which they share. The handler is made from the one that would be used otherwise.
+    /// Starts this rank's proxy thread with a handler of the caller's own, over `n_fifos` fifos.
+    /// Port channels are spread over them in turn, and share them. `make` gets the handler that
+    /// would be used otherwise.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when `n_fifos` is not from 1 to 8; [`Error::Unavailable`] when the proxy runs already
-    /// (the first [`Communicator::port_channel`] starts it), or when the job's proxy is a service process.
+    /// - [`Error::InvalidArgument`] when `n_fifos` is not from 1 to 8.
+    /// - [`Error::Unavailable`] when the proxy runs already (the first
+    ///   [`Communicator::port_channel`] starts it), or the job's proxy is a service process.
     pub fn start_proxy<T: Handler + Send + 'static>(
         &self,
         n_fifos: u32,
@@ -164,7 +167,7 @@ impl Communicator {
         started
     }
 
-    /// The counters of this rank's fifos, in use or not. Costs the fifos nothing.
+    /// Returns the counters of this rank's fifos, in use or not. Costs the fifos nothing.
     ///
     /// # Errors
     /// None in a job that is intact.
@@ -193,7 +196,8 @@ mod tests {
         let mut channel = comm.port_channel(comm.rank()).unwrap();
         asleep();
         assert_eq!(fabric.policy(), alone);
-        // From a push on it counts; it would fall asleep in a millisecond or so, but that is not for certain to be seen.
+        // From a push on it counts. It would fall asleep in a millisecond or so, but a test cannot
+        // rely on seeing that.
         doorbell.wake(fabric.kernel());
         assert!(fabric.policy() == WaitPolicy::OVERSUBSCRIBED || doorbell.is_slept_on());
         channel.signal().unwrap();

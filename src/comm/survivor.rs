@@ -14,7 +14,8 @@ use super::Communicator;
 use super::epoch_commit::NoWatch;
 use super::launcher_link::LauncherState;
 
-/// How long it may take until a rank is seen to be dead whose descriptors are gone, or says why it has hung up.
+/// How long a rank whose descriptors are gone may take to show as dead, or to say why it has hung
+/// up.
 const REASONS_SHOW: Duration = Duration::from_millis(500);
 
 /// A round in which those who go on have been chosen.
@@ -27,7 +28,8 @@ pub(super) struct Survivor<'a> {
     pub(super) offers: CellSlice<OfferCell>,
     rounds: CellSlice<RoundCell>,
     operation: &'static str,
-    /// What is known of the launcher, where there is one. Nobody goes on who has lost his: the next epoch would end as it begins.
+    /// What is known of the launcher, if there is one. A rank without its launcher does not go on:
+    /// the next epoch would end as it begins.
     launcher_state: Option<&'a LauncherState>,
 }
 
@@ -57,8 +59,8 @@ impl<'a> Survivor<'a> {
         OrphanWatch(self.launcher_state).check().map_or(Ok(()), |_| Err(Error::Revoked { by: None }))
     }
 
-    /// The communicator of those who go on, and who they are: has `cross` try it in one round after the other, which returns none
-    /// where there has to be another round.
+    /// Returns the communicator of the survivors, and who they are. Tries `cross` in one round
+    /// after the other, until it returns a communicator.
     pub(super) fn continue_with(
         &self,
         cross: impl Fn(&OpenRound<'_>, RankSet, u64) -> Result<Option<Communicator>>,
@@ -84,7 +86,7 @@ impl<'a> Survivor<'a> {
         Err(Error::Exhausted { what: "rounds of going on after a loss", limit: MAX_ROUNDS })
     }
 
-    /// The epoch that those come into who go on by this round.
+    /// Returns the epoch that follows round `number`.
     pub(super) fn era_after(&self, number: u64) -> Era {
         let era = self.fabric.world().era();
         Era { epoch: era.epoch.wrapping_add(1 + number), ..era }
@@ -103,7 +105,8 @@ impl<'a> Survivor<'a> {
         if chosen.contains(self.fabric.rank()) { Ok(chosen) } else { Err(Error::Excluded) }
     }
 
-    /// A round that was over before this rank looked: of an earlier call, or it was slow and has been given up meanwhile.
+    /// Reads a round that was over before this rank looked. It was of an earlier call, or this rank
+    /// was slow and has been given up.
     fn look_back(&self, outcome: RoundOutcome, chosen: RankSet) -> Result<Option<Communicator>> {
         match outcome {
             _ if !chosen.contains(self.fabric.rank()) => Err(Error::Excluded),
@@ -117,18 +120,19 @@ impl<'a> Survivor<'a> {
         }
     }
 
-    /// What to do after a round that has not brought this member into the new epoch.
+    /// Decides what follows after a round that has not brought this member into the new epoch.
     pub(super) fn after(&self, outcome: RoundOutcome) -> Result<Option<Communicator>> {
         match outcome {
             RoundOutcome::Failed(rank) => Err(Error::FailedElsewhere { operation: self.operation, rank }),
-            // Whoever was told that goes on in another way, and meets this one in the next round.
+            // A survivor that was told so goes on in another way, and meets this one in the next
+            // round.
             RoundOutcome::Vain => Ok(None),
             RoundOutcome::Together | RoundOutcome::Repeated | RoundOutcome::Lost(_) => Ok(None),
         }
     }
 
-    /// What a round ends with that cannot go on because one of `chosen` is not to be had; none where it is not seen to have died and
-    /// does not say why.
+    /// Waits for the reason why one of `chosen` cannot be reached, and returns it. Returns `None`
+    /// where that rank is not seen to have died and does not say why.
     pub(super) fn await_reason(&self, round: &OpenRound<'_>, chosen: RankSet) -> Option<RoundOutcome> {
         let waiting = Waiting::new(self.fabric.kernel(), &NoWatch, self.fabric.policy(), REASONS_SHOW);
         wait_until(&waiting, &self.park, || {
@@ -137,7 +141,8 @@ impl<'a> Survivor<'a> {
         .ok()
     }
 
-    /// Waits for the others; if that takes too long, `awaited` is whom it was for. It ends when the launcher is gone.
+    /// Waits for the others. A timeout names the rank that `awaited` returns. It ends when the
+    /// launcher is gone.
     pub(super) fn wait<T>(
         &self,
         poll: impl FnMut() -> Option<T>,

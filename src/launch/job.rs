@@ -24,25 +24,26 @@ use crate::sync::Revocation;
 #[cfg(feature = "trace")]
 use crate::trace::{TraceFile, from_environment};
 
-/// What the process that returns from [`launch`] was in the job.
+/// The part that the process returning from [`launch`] had in the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LaunchedAs {
-    /// The launcher: all devices have ended well.
+    /// The launcher. All devices have ended well.
     Launcher(JobOutcome),
     /// A device: its body has returned.
     Device,
-    /// The proxy service: the job is over.
+    /// The proxy service. The job is over.
     Proxy,
 }
 
 /// Runs `body` in `n_ranks` device processes of the running executable.
 ///
-/// The executable is started again, with the arguments it was given, once per rank; the call returns in every process,
-/// and tells which it was. Under `shmccl run` the process is a device already, and the number of ranks that `run`
-/// was given counts.
+/// The executable is started again once per rank, with its own arguments. The call returns in every
+/// process and says which one it was. Under `shmccl run` the process is a device already, and the
+/// number of ranks given to `run` counts.
 ///
 /// # Errors
-/// In a device, those of the body and of joining and leaving the job; in the launcher, those of [`Launch::supervise`].
+/// In a device, those of the body and of joining and leaving the job. In the launcher, those of
+/// [`Launch::supervise`].
 pub fn launch<E: From<Error>>(
     n_ranks: u32,
     body: impl FnOnce(&mut Communicator) -> Result<(), E>,
@@ -50,12 +51,13 @@ pub fn launch<E: From<Error>>(
     Launch::new(n_ranks)?.run(body)
 }
 
-/// Runs `body` in `n_ranks` threads of this process, with a heap each and the same memory behind them, and returns what the
-/// bodies return in order of rank.
+/// Runs `body` in `n_ranks` threads of this process, each with a heap of its own. Returns the
+/// results in the order of the ranks.
 ///
 /// # Errors
-/// The first cause of those that fail: see [`spawn_threads`]. [`Error::Unavailable`] for [`ProxyMode::Process`]: the proxies
-/// of threads are threads. [`Error::NameInUse`] and those of making segments.
+/// - The first cause of those that fail: see [`spawn_threads`].
+/// - [`Error::Unavailable`] for [`ProxyMode::Process`]: the proxies of threads are threads.
+/// - [`Error::NameInUse`], and those of creating segments.
 pub fn launch_threads<R: Send>(
     n_ranks: u32,
     options: &Options,
@@ -94,10 +96,11 @@ impl Launch {
         }
     }
 
-    /// Starts the job's processes, as the launcher, and returns when the last one has ended; tells `observer` what happens.
+    /// Starts the job's processes as the launcher, tells `observer` about them, and returns when
+    /// the last one has ended.
     ///
     /// # Errors
-    /// Those of [`Launch::spawn_and_supervise`], and of making the control segment.
+    /// Those of [`Launch::spawn_and_supervise`], and of creating the control segment.
     pub fn supervise(&self, observer: &mut dyn Observer) -> Result<JobOutcome> {
         self.options().check_faults(self.n_ranks())?;
         checksums_from_env()?;
@@ -131,7 +134,8 @@ impl Launch {
 }
 
 impl Launch {
-    /// Calls `run` with where ranks are to note what they do, and writes that afterwards, where it is asked for.
+    /// Calls `run` with the trace rings of the job, and writes the trace afterwards. Passes `None`
+    /// where no trace is asked for.
     fn run_traced(
         &self,
         era: Era,
@@ -141,7 +145,7 @@ impl Launch {
         if let Some(path) = self.trace.clone().or_else(from_environment) {
             let trace = TraceFile::create(&path, era, 0, self.n_ranks(), self.trace_records)?;
             let outcome = run(Some(trace.descriptor()));
-            // What has failed is what one wants to see most.
+            // A failed job is the one whose trace matters most.
             let written =
                 trace.write().inspect_err(|error| tracing::warn!(target: LAUNCH, %error, "a trace is lost"));
             return outcome.and_then(|outcome| written.map(|()| outcome));
@@ -163,20 +167,20 @@ struct Revoking<'a> {
     control: Control,
     kernel: HostKernel,
     naming: FaultNaming,
-    /// Who was started again, and by what it had died, by its name.
+    /// The restarted members in order, each with the cause of its death by name.
     restarted: Vec<(DeviceName, ExitCause)>,
     observer: &'a mut dyn Observer,
 }
 
-/// Names the faults that have killed devices, of which these tell in the first epoch: each once, as a rank that was started again
-/// suffers none.
+/// Names the injected faults that killed devices of the first epoch. Each is named once, because a
+/// restarted rank suffers no faults.
 struct FaultNaming {
     control: Control,
     named: Vec<Rank>,
 }
 
 impl FaultNaming {
-    /// The cause by its name, where it was a fault.
+    /// Returns the fault behind `cause`, or `cause` itself.
     fn name(&mut self, device: DeviceName, cause: ExitCause) -> ExitCause {
         if cause != ExitCause::Signal(Signal::SIGKILL as i32) {
             return cause;
@@ -243,13 +247,16 @@ impl Observer for Revoking<'_> {
     }
 }
 
-/// Runs `body` in one thread per argument, the argument's index being the rank, and returns what they return in order
-/// of rank.
+/// Runs `body` in one thread per argument; the argument's index is the rank. Returns the results in
+/// the order of the ranks.
 ///
 /// # Errors
-/// The first cause when some fail: a panic ([`Error::DeviceFailed`]) before any error, and a failure of a rank's own
-/// before one that only tells of the loss or the failure of another; [`Error::InvalidArgument`] for a number of arguments out of
-/// range; [`Error::ResourceLimit`] when a thread cannot be started. All threads have ended then.
+/// All threads have ended when it returns one of these:
+/// - The first cause when some threads fail. A panic ([`Error::DeviceFailed`]) comes before any
+///   error, and a rank's own failure before one that only reports the loss or failure of another
+///   rank.
+/// - [`Error::InvalidArgument`] for a number of arguments out of range.
+/// - [`Error::ResourceLimit`] when a thread cannot be started.
 pub fn spawn_threads<A: Send, R: Send>(
     arguments: Vec<A>,
     body: impl Fn(Rank, A) -> Result<R> + Sync,
@@ -287,7 +294,7 @@ pub fn spawn_threads<A: Send, R: Send>(
     }
 }
 
-/// How far an error is from the cause; of equals the earlier one counts.
+/// Returns how far an error is from the cause. Of equal ones the earlier counts.
 fn remoteness(error: &Error) -> u8 {
     match error.origin() {
         Error::DeviceFailed { cause: ExitCause::Panicked, .. } => 0,
