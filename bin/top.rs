@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use shmccl::observe::{RankReport, Report, Work};
+use shmccl::observe::{RankReport, RankWork, Report};
 
 use crate::failure;
 use crate::jobs::{self, JobNameError};
@@ -133,7 +133,7 @@ fn rates_between<'r>(before: &[Report], now: &'r [Report]) -> Vec<RankRate<'r>> 
 }
 
 impl Throughput {
-    fn between(before: &Work, now: &Work, time: Duration) -> Self {
+    fn between(before: &RankWork, now: &RankWork, time: Duration) -> Self {
         let more = |before: u64, now: u64| now.saturating_sub(before) as f64;
         let seconds = time.as_secs_f64().max(1e-9);
         let operations = more(before.operations, now.operations);
@@ -155,8 +155,8 @@ mod tests {
 
     #[test]
     fn what_was_done_is_told_per_second_and_small_operations_by_their_mean() {
-        let mut before = Work::default();
-        let mut now = Work::default();
+        let mut before = RankWork::default();
+        let mut now = RankWork::default();
         (before.operations, now.operations, now.large_operations) = (10, 30, 4);
         (now.large_bytes, now.small_len, now.signals) = (4000, 8, 2);
         now.waited = Duration::from_secs(1);
@@ -166,9 +166,9 @@ mod tests {
 
     #[test]
     fn numbers_that_run_backwards_are_nothing() {
-        let mut before = Work::default();
+        let mut before = RankWork::default();
         (before.operations, before.signals) = (u64::MAX, 7);
-        let done = Throughput::between(&before, &Work::default(), Duration::ZERO);
+        let done = Throughput::between(&before, &RankWork::default(), Duration::ZERO);
         assert_eq!(done, Throughput::default());
     }
 }

@@ -323,10 +323,10 @@ pub enum Error {
     },
     /// This rank, a thread, was killed by a fault that was injected. A rank that is a process is killed outright.
     #[cfg(not(loom))]
-    #[error("rank {} was killed by an injected fault: {strike}", strike.rank)]
+    #[error("rank {} was killed by an injected fault: {hit}", hit.rank)]
     FaultInjected {
         /// The fault.
-        strike: crate::faults::Strike,
+        hit: crate::faults::FaultHit,
     },
     /// A checkpoint cannot be written or read. See [`Communicator::checkpoint`](crate::Communicator::checkpoint) and
     /// [`restore`](crate::Communicator::restore) for what counts then.

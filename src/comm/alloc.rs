@@ -40,14 +40,14 @@ impl Communicator {
     /// Those of [`Communicator::alloc`].
     pub fn alloc_region(&mut self, len: u64, align: u64) -> Result<Region> {
         self.check_all_ranks()?;
-        self.fabric().enter(Operation::Alloc.name())?;
+        self.context().enter(Operation::Alloc.name())?;
         self.take_memory(len, align)
     }
 
     /// Allocates within another call, without a fault of its own.
     pub(super) fn take_memory(&mut self, len: u64, align: u64) -> Result<Region> {
-        let fabric = Arc::clone(self.fabric());
-        let heap = fabric.heap();
+        let context = Arc::clone(self.context());
+        let heap = context.heap();
         let region = match heap.plan(len, align) {
             Ok(region) => region,
             Err(error) => return self.in_step([len, align, u64::MAX], Err(error)),
@@ -109,7 +109,7 @@ impl Communicator {
     /// Those of [`Communicator::free`].
     pub fn free_region(&mut self, region: Region) -> Result<()> {
         self.check_all_ranks()?;
-        self.fabric().enter(Operation::Free.name())?;
+        self.context().enter(Operation::Free.name())?;
         self.agree(Operation::Free, [region.offset.get(), region.len, 0, 0])?;
         self.heap().free(region)
     }
@@ -134,7 +134,7 @@ impl Communicator {
         }
         let told = self.engine()?.exchange(operation, &arguments)?;
         // Members that all come at once after the end of the epoch do not notice it by themselves.
-        self.fabric().check(operation.name())?;
+        self.context().check(operation.name())?;
         let theirs = |words: &Vec<u64>| std::array::from_fn(|word| words[word]);
         agreed(operation, arguments, self.members.iter().copied().zip(told.iter().map(theirs)))
     }

@@ -34,7 +34,7 @@ impl Communicator {
     /// - [`crate::Error::CallMismatch`] when the ranks choose differently.
     /// - Otherwise those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
     pub fn set_channel_kind(&mut self, kind: ChannelKind) -> Result<()> {
-        self.fabric().enter(Operation::SetChannelKind.name())?;
+        self.context().enter(Operation::SetChannelKind.name())?;
         self.engine_for(|| Summary::new(Operation::SetChannelKind))?.choose_channels(kind)?;
         self.manner.channel = kind;
         Ok(())
@@ -55,7 +55,7 @@ impl Communicator {
         operation: Operation,
         algorithm: Arc<dyn CustomAlgorithm>,
     ) -> Result<()> {
-        self.fabric().enter(Operation::RegisterAlgorithm.name())?;
+        self.context().enter(Operation::RegisterAlgorithm.name())?;
         self.engine_for(|| Summary::new(Operation::RegisterAlgorithm))?.register(operation, Some(algorithm))
     }
 
@@ -64,7 +64,7 @@ impl Communicator {
     /// # Errors
     /// Those of [`Communicator::register_algorithm`].
     pub fn unregister_algorithm(&mut self, operation: Operation) -> Result<()> {
-        self.fabric().enter(Operation::RegisterAlgorithm.name())?;
+        self.context().enter(Operation::RegisterAlgorithm.name())?;
         self.engine_for(|| Summary::new(Operation::RegisterAlgorithm))?.register(operation, None)
     }
 
@@ -78,14 +78,14 @@ impl Communicator {
     /// - [`crate::Error::CallMismatch`] when some ranks are in another call.
     /// - Otherwise those of a barrier.
     pub fn set_tuning(&mut self, table: Table) -> Result<()> {
-        self.fabric().can_call(Operation::SetTuning.name())?;
+        self.context().can_call(Operation::SetTuning.name())?;
         self.reclaim_engine();
         if self.engine.is_none() {
             let call = Summary::new(Operation::SetTuning);
             self.engine = Some(Box::new(self.first_engine(call, Ok(table))?));
             return Ok(());
         }
-        let crowded = self.fabric().crowded();
+        let crowded = self.context().crowded();
         self.engine()?.tune(Ok(table), crowded)
     }
 
@@ -128,7 +128,7 @@ impl Communicator {
     #[inline]
     pub fn barrier(&mut self) -> Result<()> {
         self.reclaim_engine();
-        self.fabric().enter(Operation::Barrier.name())?;
+        self.context().enter(Operation::Barrier.name())?;
         self.come_together()
     }
 
@@ -213,7 +213,7 @@ impl<'a> Submit<'a> for Communicator {
     #[inline]
     fn submit(&mut self, mut call: Call<'a>) -> Result<()> {
         let manner = self.manner;
-        self.fabric().enter(call.operation.name())?;
+        self.context().enter(call.operation.name())?;
         self.engine_for(|| call.summary().in_manner(manner))?.run(&mut call, manner)
     }
 

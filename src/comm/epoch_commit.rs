@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bootstrap::WaitGuard;
-use crate::channel::World;
+use crate::channel::EpochMapping;
 use crate::error::{Error, Result};
 use crate::logs::step;
 use crate::rank::{Rank, RankSet};
@@ -23,7 +23,7 @@ const MEETING: &str = "meeting the other ranks";
 /// One rank's side of it.
 #[derive(Debug)]
 pub(super) struct EpochCommit {
-    world: Arc<World>,
+    mapped: Arc<EpochMapping>,
     rank: Rank,
     policy: WaitPolicy,
     timeout: Duration,
@@ -34,17 +34,17 @@ pub(super) struct EpochCommit {
 }
 
 impl EpochCommit {
-    /// Makes the side of `rank`, which is alive in `world` already.
+    /// Makes the side of `rank`, which is alive in `mapped` already.
     pub(super) fn new(
-        world: &Arc<World>,
+        mapped: &Arc<EpochMapping>,
         rank: Rank,
         spinners: u32,
         timeout: Duration,
         guard: Option<WaitGuard>,
     ) -> Self {
-        let (cell, park) = world.control().formation();
+        let (cell, park) = mapped.control().formation();
         let policy = WaitPolicy::for_spinners(spinners);
-        Self { world: Arc::clone(world), rank, policy, timeout, guard, cell, park }
+        Self { mapped: Arc::clone(mapped), rank, policy, timeout, guard, cell, park }
     }
 
     /// Declares this rank ready, and returns when all are.
@@ -57,13 +57,13 @@ impl EpochCommit {
     /// # Ordering
     /// Everything that all ranks did before they called it has happened before it returns.
     pub(super) fn complete(&self) -> Result<()> {
-        let all = RankSet::all(self.world.n_ranks());
+        let all = RankSet::all(self.mapped.n_ranks());
         let round = self.round();
         step("about to be ready");
         round.ready();
         step("ready");
         let watch = EndWatch(self.guard.as_ref());
-        let waiting = Waiting::new(self.world.kernel(), &watch, self.policy, self.timeout);
+        let waiting = Waiting::new(self.mapped.kernel(), &watch, self.policy, self.timeout);
         let settled = wait_until(&waiting, &self.park, || round.poll_start(all));
         step("the meeting is settled");
         match settled {
@@ -101,7 +101,7 @@ impl EpochCommit {
     /// Returns a dead rank, if there is one. It may be the host that hung up: a death shows before
     /// its sockets close.
     fn dead_host(&self) -> Option<Rank> {
-        RankSet::all(self.world.n_ranks()).iter().find(|rank| self.is_lost(*rank))
+        RankSet::all(self.mapped.n_ranks()).iter().find(|rank| self.is_lost(*rank))
     }
 
     fn read(&self, outcome: RoundOutcome) -> Result<()> {
@@ -115,12 +115,12 @@ impl EpochCommit {
     }
 
     fn is_lost(&self, rank: Rank) -> bool {
-        self.world.life(rank).status() == LifeStatus::Lost
+        self.mapped.life(rank).status() == LifeStatus::Lost
     }
 
     fn round(&self) -> Round<'_, HostKernel, impl Fn(Rank) -> bool> {
-        let gone = |rank| matches!(self.world.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
-        Round { cell: &self.cell, rank: self.rank, kernel: self.world.kernel(), park: &self.park, gone }
+        let gone = |rank| matches!(self.mapped.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
+        Round { cell: &self.cell, rank: self.rank, kernel: self.mapped.kernel(), park: &self.park, gone }
     }
 }
 

@@ -130,7 +130,7 @@ impl<'c, 'b> Group<'c, 'b> {
     pub fn end(&mut self) -> Result<()> {
         let mut comms = self.take()?;
         if let Some(GroupedComm { comm, .. }) = comms.first() {
-            comm.fabric().enter(Operation::Group.name())?;
+            comm.context().enter(Operation::Group.name())?;
         }
         match comms.as_mut_slice() {
             [member] => group::run(&mut [member.share()?]),
@@ -162,10 +162,10 @@ impl<'c, 'b> Group<'c, 'b> {
     fn check_job(&self) -> Result<()> {
         let mut memberships = self.comms.iter().map(|member| &member.comm.membership);
         let Some(first) = memberships.next() else { return Ok(()) };
-        let era = |membership: &JobMembership| membership.fabric.world().era();
+        let epoch_id = |membership: &JobMembership| membership.context.mapped().epoch_id();
         let (mut of_other_ranks, mut of_other_jobs) = (0, 0);
         for other in memberships.filter(|other| !Arc::ptr_eq(other, first)) {
-            if era(other) == era(first) { of_other_ranks += 1 } else { of_other_jobs += 1 }
+            if epoch_id(other) == epoch_id(first) { of_other_ranks += 1 } else { of_other_jobs += 1 }
         }
         let refused = |name, value, expected| Err(Error::InvalidArgument { name, value, expected });
         match (of_other_jobs, of_other_ranks) {

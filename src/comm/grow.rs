@@ -15,7 +15,7 @@ use super::attach::join_assembled;
 use super::launcher_link::LauncherState;
 use super::unique_id::UniqueId;
 use crate::bootstrap::{CancelToken, Options, RankClaim, WaitGuard, meet, meet_as_joiner};
-use crate::channel::World;
+use crate::channel::EpochMapping;
 use crate::collective::{Operation, Summary};
 use crate::error::{Error, Result};
 use crate::logs::step;
@@ -63,7 +63,7 @@ impl Communicator {
         let id = self.agree_on_growth(n_ranks, invitation)?;
         step("agreed on growing");
         let options = Options {
-            heap_len: self.fabric().world().shape().len(),
+            heap_len: self.context().mapped().shape().len(),
             timeout: self.timeout(),
             ..Options::default()
         };
@@ -75,7 +75,7 @@ impl Communicator {
             None => watched,
         };
         let met = meet(&id.meeting_point(), part, &options, Some(watched));
-        let met = met.and_then(|joining| join_assembled(joining, self.fabric().told_cores()));
+        let met = met.and_then(|joining| join_assembled(joining, self.context().told_cores()));
         let mut comm = met.map_err(|error| self.explain(error, &guard))?;
         let mut incarnations: Vec<_> =
             self.members.iter().map(|member| self.membership.incarnations[member.index()]).collect();
@@ -126,19 +126,19 @@ impl Communicator {
     /// Returns the processes of all members, in the order of their ranks.
     #[cfg(feature = "coordinator")]
     pub(crate) fn processes(&self) -> Vec<u64> {
-        let world = self.fabric().world();
-        self.members.iter().map(|member| world.segment(*member).header().creator().pid).collect()
+        let mapped = self.context().mapped();
+        self.members.iter().map(|member| mapped.segment(*member).header().creator().pid).collect()
     }
 
     /// Agrees with all members on their number and on the id. At least one member has to pass an
     /// id.
     fn agree_on_growth(&mut self, n_ranks: u32, invitation: Option<&UniqueId>) -> Result<UniqueId> {
-        self.fabric().enter(Operation::Grow.name())?;
+        self.context().enter(Operation::Grow.name())?;
         let [high, low] = invitation.map_or([0; 2], UniqueId::words);
         let words = [u64::from(n_ranks), invitation.is_some().into(), high, low];
         let engine = self.engine_for(|| Summary::new(Operation::Grow))?;
         let told = engine.exchange(Operation::Grow, &words)?;
-        self.fabric().check(Operation::Grow.name())?;
+        self.context().check(Operation::Grow.name())?;
         let members = || Rank::of_each(&told);
         if let Some((rank, words)) = members().find(|(_, words)| words[0] != u64::from(n_ranks)) {
             let (what, mine, theirs) = ("the number of ranks to grow to", n_ranks.into(), words[0]);
@@ -163,8 +163,8 @@ impl Communicator {
 
     /// Looks after the members by the epoch that they are in.
     fn guard(&self) -> WaitGuard {
-        let (world, members) = (Arc::clone(self.fabric().world()), Arc::clone(&self.members));
-        WaitGuard::new(move || first_gone(&world, &members))
+        let (mapped, members) = (Arc::clone(self.context().mapped()), Arc::clone(&self.members));
+        WaitGuard::new(move || first_gone(&mapped, &members))
     }
 
     /// Returns the reason why the meeting has failed. The death of a member ends this epoch, too.
@@ -181,15 +181,15 @@ impl Communicator {
         if let Error::PeerLost { rank } = error
             && let Some(member) = self.members.get(rank.index())
         {
-            self.fabric().settle(Stop::PeerLost(*member));
+            self.context().settle(Stop::PeerLost(*member));
         }
         error
     }
 }
 
 /// Returns the first of `members` that has died or left, by its place among them.
-fn first_gone(world: &World, members: &[Rank]) -> Option<Rank> {
-    let gone = |member: &Rank| matches!(world.life(*member).status(), LifeStatus::Lost | LifeStatus::Left);
+fn first_gone(mapped: &EpochMapping, members: &[Rank]) -> Option<Rank> {
+    let gone = |member: &Rank| matches!(mapped.life(*member).status(), LifeStatus::Lost | LifeStatus::Left);
     (0..).zip(members).find(|(_, member)| gone(member)).map(|(rank, _)| Rank::known(rank))
 }
 

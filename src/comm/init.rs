@@ -7,8 +7,7 @@ use super::attach::Overrides;
 use super::attach::{JoinParams, attach_threads, join_assembled};
 use super::unique_id::UniqueId;
 use crate::bootstrap::{CancelToken, Options, ProxyMode, RankClaim, WaitGuard, meet};
-use crate::channel::Era;
-use crate::epoch_id::{FIRST_EPOCH, fresh_job_id};
+use crate::epoch_id::{EpochId, FIRST_EPOCH, fresh_job_id};
 use crate::error::{Error, Result};
 use crate::heap::layout::HeapShape;
 use crate::rank::{Rank, check_n_ranks};
@@ -105,7 +104,7 @@ impl Communicator {
 pub(crate) fn init_threads(job: u64, n_ranks: u32, options: &Options) -> Result<Vec<Communicator>> {
     options.check_faults(n_ranks)?;
     let shape = HeapShape::new(n_ranks, options.heap_len)?;
-    let era = Era { job, epoch: FIRST_EPOCH };
+    let epoch_id = EpochId { job, epoch: FIRST_EPOCH };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spinners = u32::try_from((n_ranks as usize).div_ceil(cores)).unwrap_or(u32::MAX);
     let overrides = Overrides::of(options)?;
@@ -117,7 +116,7 @@ pub(crate) fn init_threads(job: u64, n_ranks: u32, options: &Options) -> Result<
         timeout: options.timeout,
     };
     let recorders = recorders(0, n_ranks, true)?;
-    let comms = attach_threads(era, shape, &options.backing, &terms, &overrides)?;
+    let comms = attach_threads(epoch_id, shape, &options.backing, &terms, &overrides)?;
     record(&comms, recorders);
     Ok(comms)
 }
@@ -126,8 +125,8 @@ pub(crate) fn init_threads(job: u64, n_ranks: u32, options: &Options) -> Result<
 /// trace. Other ranks may be elsewhere, unless these `are_all`.
 #[cfg(feature = "trace")]
 fn recorders(first: u32, n_ranks: u32, are_all: bool) -> Result<Vec<Recorder>> {
-    let era = Era { job: fresh_job_id(), epoch: FIRST_EPOCH };
-    crate::trace::recorders(era, first, n_ranks, are_all)
+    let epoch_id = EpochId { job: fresh_job_id(), epoch: FIRST_EPOCH };
+    crate::trace::recorders(epoch_id, first, n_ranks, are_all)
 }
 
 #[cfg(not(feature = "trace"))]
@@ -136,7 +135,7 @@ fn recorders(_first: u32, _n_ranks: u32, _are_all: bool) -> Result<Vec<Recorder>
 }
 
 fn record(comms: &[Communicator], recorders: Vec<Recorder>) {
-    comms.iter().zip(recorders).for_each(|(comm, recorder)| comm.fabric().record(recorder));
+    comms.iter().zip(recorders).for_each(|(comm, recorder)| comm.context().set_recorder(recorder));
 }
 
 /// Refuses what takes a launcher.

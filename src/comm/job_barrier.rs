@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::channel::{Fabric, PREPARING, World, occupation_code};
+use crate::channel::{EpochMapping, PREPARING, RankContext, occupation_code};
 use crate::collective::{Engine, LEFT, Operation, Summary, call_met, call_proposed, can_agree, proposed};
 use crate::error::{Error, Result};
 use crate::rank::{Rank, RankSet};
@@ -12,12 +12,12 @@ use crate::sync::{
     AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, BarrierPurpose, LifeStatus, ParkCell,
     ProgressCell, SleepWord, Stop, Waiting, WaitingIn, Watch,
 };
-use crate::trace::{Note, Recorder, Verb};
+use crate::trace::{Recorder, TraceSpan, Verb};
 
 /// One rank's side of the meeting.
 #[derive(Debug)]
 pub(super) struct JobBarrier {
-    fabric: Arc<Fabric>,
+    context: Arc<RankContext>,
     barrier: Barrier<CellSlice<BarrierCell>, CellRef<ParkCell>>,
     agreement: Agreement<CellSlice<AgreementCell>>,
     /// The ranks that have left, once there are words that say so.
@@ -38,17 +38,17 @@ struct EnclosingCall {
 }
 
 impl JobBarrier {
-    pub(super) fn new(fabric: &Arc<Fabric>) -> Self {
-        let world: &World = fabric.world();
-        let (cells, park) = world.control().barrier();
-        let member = fabric.rank().index();
+    pub(super) fn new(context: &Arc<RankContext>) -> Self {
+        let mapped: &EpochMapping = context.mapped();
+        let (cells, park) = mapped.control().barrier();
+        let member = context.rank().index();
         Self {
             barrier: Barrier::new(cells, park, member, 0),
-            agreement: Agreement::new(world.control().agreement(), member),
+            agreement: Agreement::new(mapped.control().agreement(), member),
             departures: None,
             aside: 0,
             within: None,
-            fabric: Arc::clone(fabric),
+            context: Arc::clone(context),
         }
     }
 
@@ -105,16 +105,16 @@ impl JobBarrier {
             self.revoke();
             // Or it was ended by something else, as that barrier was.
             return self
-                .fabric
+                .context
                 .check(operation.name())
-                .and(Err(Error::Revoked { by: Some(self.fabric.rank()) }));
+                .and(Err(Error::Revoked { by: Some(self.context.rank()) }));
         }
         let mut mine = [self.word(operation); AGREEMENT_WORDS];
         mine[1..].copy_from_slice(&arguments);
         self.agreement.propose(self.barrier.generation(), mine);
         self.meet(operation, engine).inspect_err(|_| self.revoke())?;
         let all = self.proposals(operation)?;
-        self.fabric.check(operation.name())?;
+        self.context.check(operation.name())?;
         let rest = |words: [u64; AGREEMENT_WORDS]| std::array::from_fn(|word| words[word + 1]);
         agreed(operation, arguments, all.into_iter().map(|(rank, words)| (rank, rest(words))))
     }
@@ -127,7 +127,7 @@ impl JobBarrier {
     /// them gets it.
     fn proposals(&self, operation: Operation) -> Result<Vec<(Rank, [u64; AGREEMENT_WORDS])>> {
         let theirs = |rank: Rank| (rank, self.agreement.theirs(rank.index()).unwrap_or_default());
-        let all: Vec<_> = (0..self.fabric.world().n_ranks()).map(Rank::known).map(theirs).collect();
+        let all: Vec<_> = (0..self.context.mapped().n_ranks()).map(Rank::known).map(theirs).collect();
         let mine = self.word(operation);
         match all.iter().find(|(_, theirs)| !can_agree(mine, theirs[0])) {
             None => Ok(all),
@@ -150,14 +150,14 @@ impl JobBarrier {
     /// [`Error::Revoked`].
     #[inline]
     pub(super) fn meet(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
-        let Some(begun) = self.fabric.recorder().map(Recorder::now) else {
+        let Some(begun) = self.context.recorder().map(Recorder::now) else {
             return self.pass(operation, engine);
         };
         let sequence = self.barrier.generation().wrapping_add(1);
         let done = self.pass(operation, engine);
-        if let Some(recorder) = self.fabric.recorder() {
-            let note = Note::of(Verb::operation(operation as u8)).numbered(sequence);
-            recorder.note(begun, note.failing(done.is_err()));
+        if let Some(recorder) = self.context.recorder() {
+            let span = TraceSpan::of(Verb::operation(operation as u8)).numbered(sequence);
+            recorder.record(begun, span.failing(done.is_err()));
         }
         done
     }
@@ -167,7 +167,7 @@ impl JobBarrier {
         // A proposal passes only with proposals, and a barrier only with barriers.
         let purpose =
             if operation == Operation::Barrier { BarrierPurpose::Meet } else { BarrierPurpose::Hear };
-        self.barrier.arrive_to(purpose, self.fabric.kernel());
+        self.barrier.arrive_to(purpose, self.context.kernel());
         if self.barrier.poll() { Ok(()) } else { self.meet_slowly(operation, engine) }
     }
 
@@ -181,7 +181,7 @@ impl JobBarrier {
             return self.meet(Operation::Finalize, engine);
         }
         // Nobody ends it by what is found below before this rank has come.
-        let has_ended = self.fabric.world().revocation().read().is_some();
+        let has_ended = self.context.mapped().revocation().read().is_some();
         let mut words = [Operation::Finalize as u64; AGREEMENT_WORDS];
         words[1] = engine.map_or(0, Engine::balance);
         self.agreement.propose(self.barrier.generation(), words);
@@ -203,11 +203,11 @@ impl JobBarrier {
     }
 
     fn meet_slowly(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
-        let fabric = &self.fabric;
-        let cells = fabric.world().control().barrier().0;
+        let context = &self.context;
+        let cells = context.mapped().control().barrier().0;
         let target = self.barrier.generation().wrapping_add(1);
         let watch = BarrierWatch {
-            fabric,
+            context,
             operation,
             number: self.within.is_none().then(|| target.wrapping_sub(self.aside)),
             cells: &cells,
@@ -215,22 +215,22 @@ impl JobBarrier {
             departures: self.departures.as_deref(),
             engine,
         };
-        let waiting = Waiting::new(fabric.kernel(), &watch, fabric.policy(), fabric.timeout());
+        let waiting = Waiting::new(context.kernel(), &watch, context.policy(), context.timeout());
         self.barrier.wait(&waiting).map_err(|stop| {
             let missing = self.barrier.missing().and_then(|rank| u32::try_from(rank).ok()).map(Rank::known);
-            let error = fabric.error(&waiting, stop, operation.name(), missing);
+            let error = context.error(&waiting, stop, operation.name(), missing);
             let error = explained(self.call(operation), error, &watch);
             if matches!(error, Error::CallMismatch { .. }) {
                 // Whatever has ended the epoch: this rank's call has failed, too, and cannot be
                 // made again.
-                fabric.abort();
+                context.abort();
             }
             error
         })
     }
 
     fn revoke(&self) {
-        self.fabric.abort();
+        self.context.abort();
     }
 }
 
@@ -283,7 +283,7 @@ pub(super) fn agreed(
 /// Watches the epoch, and the lives of the ranks that are missing from generation `target`.
 #[derive(Debug)]
 pub(super) struct BarrierWatch<'a> {
-    pub(super) fabric: &'a Fabric,
+    pub(super) context: &'a RankContext,
     /// The operation that this rank is in.
     pub(super) operation: Operation,
     /// The number of the caller's operation; `None` within one that this rank has told of.
@@ -302,11 +302,11 @@ impl BarrierWatch<'_> {
     /// Nobody passes where one rank is to read proposals and another one only meets. So all find
     /// each other here, and what they find stays.
     pub(super) fn with_other_purpose(&self) -> Option<(Rank, Summary)> {
-        let mine = self.cells[self.fabric.rank().index()].purpose(self.target);
+        let mine = self.cells[self.context.rank().index()].purpose(self.target);
         let differs =
             |cell: &BarrierCell| cell.purpose(self.target).is_some_and(|theirs| Some(theirs) != mine);
         let (rank, _) = Rank::of_each(self.cells.iter()).find(|(_, cell)| differs(cell))?;
-        let proposals = self.fabric.world().control().agreement();
+        let proposals = self.context.mapped().control().agreement();
         Some((rank, call_met(&proposals[rank.index()], self.target.wrapping_sub(1))))
     }
 
@@ -331,14 +331,14 @@ impl BarrierWatch<'_> {
 
 impl Watch for BarrierWatch<'_> {
     fn check(&self) -> Option<Stop> {
-        let world = self.fabric.world();
-        if let Some(stop) = world.revocation().check() {
+        let mapped = self.context.mapped();
+        if let Some(stop) = mapped.revocation().check() {
             return Some(stop);
         }
         let gone = |(rank, cell): (u32, &BarrierCell)| {
             let rank = Rank::known(rank);
             let left = self.departures.is_some_and(|words| words[rank.index()].has_reached(LEFT));
-            let gone = left || matches!(world.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
+            let gone = left || matches!(mapped.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
             // The cell is read after those words: a rank that arrived and then left is not missed.
             (gone && !cell.has_reached(self.target)).then_some(Stop::PeerLost(rank))
         };
@@ -347,20 +347,20 @@ impl Watch for BarrierWatch<'_> {
             if let Some(engine) = self.engine {
                 engine.convict(rank, Summary::new(self.operation), theirs);
             }
-            self.fabric.abort();
-            world.revocation().check()
+            self.context.abort();
+            mapped.revocation().check()
         })
     }
 
     fn bell(&self) -> Option<SleepWord<'_>> {
-        Some(self.fabric.world().revocation().bell())
+        Some(self.context.mapped().revocation().bell())
     }
 
     fn begin(&self, since: Duration) {
-        self.fabric.activity().begin_wait(&self.wait(), since);
+        self.context.activity().begin_wait(&self.wait(), since);
     }
 
     fn end(&self, since: Duration, stop: Option<Stop>) {
-        self.fabric.tell_end(&self.wait(), since, stop);
+        self.context.tell_end(&self.wait(), since, stop);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::unique_id::UniqueId;
 use crate::bootstrap::{ControlLink, LinkEvent, LinkWatch, MemberHeartbeat};
-use crate::channel::World;
+use crate::channel::EpochMapping;
 use crate::epoch_id::FIRST_EPOCH;
 use crate::error::{DeviceName, Result};
 use crate::logs::EPOCH;
@@ -69,7 +69,7 @@ struct LauncherReports {
 /// An epoch that ends with what the launcher reports.
 #[derive(Debug)]
 struct FollowedEpoch {
-    world: Weak<World>,
+    mapped: Weak<EpochMapping>,
     /// The launcher's name for each of its ranks that the launcher has started.
     incarnations: Vec<Option<Incarnation>>,
     /// Whether the service process may be its proxy. All later communicators have proxy threads.
@@ -77,7 +77,7 @@ struct FollowedEpoch {
 }
 
 impl LauncherLink {
-    /// Listens to `link` in the epoch of `world`, whose ranks the launcher knows by `incarnations`,
+    /// Listens to `link` in the epoch of `mapped`, whose ranks the launcher knows by `incarnations`,
     /// and beats by `pulse`.
     ///
     /// # Errors
@@ -86,11 +86,11 @@ impl LauncherLink {
         link: ControlLink,
         pulse: Option<MemberHeartbeat>,
         restarting: bool,
-        world: &Arc<World>,
+        mapped: &Arc<EpochMapping>,
         incarnations: Vec<Option<Incarnation>>,
     ) -> Result<Self> {
         let followed =
-            vec![FollowedEpoch { world: Arc::downgrade(world), incarnations, served: has_service(world) }];
+            vec![FollowedEpoch { mapped: Arc::downgrade(mapped), incarnations, served: has_service(mapped) }];
         let launcher_state =
             LauncherState(Arc::new(Mutex::new(LauncherReports { events: Vec::new(), followed })));
         let listening = launcher_state.clone();
@@ -98,11 +98,11 @@ impl LauncherLink {
         Ok(Self { _watch: watch, link, restarting, launcher_state })
     }
 
-    /// Follows the epoch of `world` from now on, too, whose ranks the launcher knows by
+    /// Follows the epoch of `mapped` from now on, too, whose ranks the launcher knows by
     /// `incarnations`. Earlier reports end that epoch as far as they concern it.
-    pub(super) fn follow(&self, world: &Arc<World>, incarnations: Vec<Option<Incarnation>>) {
+    pub(super) fn follow(&self, mapped: &Arc<EpochMapping>, incarnations: Vec<Option<Incarnation>>) {
         lock(&self.launcher_state.0).follow(FollowedEpoch {
-            world: Arc::downgrade(world),
+            mapped: Arc::downgrade(mapped),
             incarnations,
             served: false,
         });
@@ -145,14 +145,14 @@ impl LauncherReports {
     /// No report comes between those repeated here and the next event: both happen under one lock.
     fn follow(&mut self, epoch: FollowedEpoch) {
         self.events.iter().for_each(|event| epoch.hear(*event));
-        self.followed.retain(|epoch| epoch.world.strong_count() > 0);
+        self.followed.retain(|epoch| epoch.mapped.strong_count() > 0);
         self.followed.push(epoch);
     }
 }
 
 impl FollowedEpoch {
     fn hear(&self, event: LinkEvent) {
-        let Some(world) = self.world.upgrade() else { return };
+        let Some(mapped) = self.mapped.upgrade() else { return };
         let reason = match event {
             LinkEvent::Lost { device: DeviceName::Rank(rank), restarts, hangs } => {
                 // One that was left behind before concerns nobody here, nor does one that is back.
@@ -160,8 +160,8 @@ impl FollowedEpoch {
                 let Some(rank) = self.incarnations.iter().position(|number| *number == lost) else { return };
                 let rank = Rank::known(u32::try_from(rank).expect("at most 64 ranks"));
                 // The system says of a dead rank that it is; of one that hangs somebody has to.
-                if hangs && world.life(rank).status() == LifeStatus::Alive {
-                    world.life(rank).mark_lost(world.kernel());
+                if hangs && mapped.life(rank).status() == LifeStatus::Alive {
+                    mapped.life(rank).mark_lost(mapped.kernel());
                 }
                 Revocation::PeerLost(rank)
             }
@@ -173,14 +173,14 @@ impl FollowedEpoch {
             LinkEvent::NotRestarted(_) => return,
             LinkEvent::LauncherGone => Revocation::Aborted(None),
         };
-        tracing::warn!(target: EPOCH, epoch = world.era().epoch, ?reason, "the launcher has ended the epoch");
-        world.control().revoke(world.kernel(), reason);
+        tracing::warn!(target: EPOCH, epoch = mapped.epoch_id().epoch, ?reason, "the launcher has ended the epoch");
+        mapped.control().revoke(mapped.kernel(), reason);
     }
 }
 
 /// Returns whether the service process may be the proxy of this epoch.
-pub(super) fn has_service(world: &World) -> bool {
-    world.era().epoch == FIRST_EPOCH
+pub(super) fn has_service(mapped: &EpochMapping) -> bool {
+    mapped.epoch_id().epoch == FIRST_EPOCH
 }
 
 fn lock(heard: &Mutex<LauncherReports>) -> MutexGuard<'_, LauncherReports> {
@@ -218,7 +218,7 @@ mod tests {
             let (first, next) = (communicators(3), communicators(2));
             let link = ControlLink::new(own, JOB, 3);
             let launcher =
-                LauncherLink::begin(link, None, true, world(&first), Incarnation::first(3)).unwrap();
+                LauncherLink::begin(link, None, true, mapped(&first), Incarnation::first(3)).unwrap();
             Self { launcher_end: Some(launcher_end), launcher, first, next }
         }
 
@@ -230,7 +230,7 @@ mod tests {
         /// Waits until the first epoch has ended, and returns why.
         fn first_ends(&self) -> Revocation {
             loop {
-                match world(&self.first).revocation().read() {
+                match mapped(&self.first).revocation().read() {
                     Some(reason) => return reason,
                     None => std::thread::yield_now(),
                 }
@@ -240,7 +240,7 @@ mod tests {
         /// Goes on into the next epoch, whose ranks the launcher knows by these names. Returns why
         /// it has ended, if it has.
         fn goes_on(&self, incarnations: [Option<Incarnation>; 2]) -> Option<Revocation> {
-            let next = world(&self.next);
+            let next = mapped(&self.next);
             self.launcher.follow(next, incarnations.to_vec());
             next.revocation().read()
         }
@@ -251,8 +251,8 @@ mod tests {
         Communicator::init_all_with(n_ranks, &options).unwrap()
     }
 
-    fn world(comms: &[Communicator]) -> &Arc<World> {
-        comms[0].fabric().world()
+    fn mapped(comms: &[Communicator]) -> &Arc<EpochMapping> {
+        comms[0].context().mapped()
     }
 
     fn number(rank: u32, restarts: u32) -> Option<Incarnation> {
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(job.first_ends(), Revocation::PeerLost(Rank::known(2)));
         let lost = Rank::known(1);
         assert_eq!(job.goes_on([number(0, 0), number(2, 0)]), Some(Revocation::PeerLost(lost)));
-        assert_eq!(world(&job.next).life(lost).status(), LifeStatus::Lost);
+        assert_eq!(mapped(&job.next).life(lost).status(), LifeStatus::Lost);
     }
 
     #[test]
@@ -285,7 +285,7 @@ mod tests {
         // Heard after both of them.
         job.tell(0, 0, true);
         assert_eq!(job.first_ends(), Revocation::PeerLost(Rank::known(2)));
-        while world(&job.first).life(Rank::known(0)).status() != LifeStatus::Lost {
+        while mapped(&job.first).life(Rank::known(0)).status() != LifeStatus::Lost {
             std::thread::yield_now();
         }
         assert_eq!(job.goes_on([number(1, 0), number(2, 1)]), None);

@@ -9,7 +9,7 @@ use super::launcher_link::{Incarnation, LauncherLink, LauncherState, has_service
 use super::ports::Ports;
 use super::recovery::RecoveryCallbacks;
 use super::workspace::Workspace;
-use crate::channel::{Blamed, Fabric};
+use crate::channel::{Blamed, RankContext};
 use crate::collective::Landlord;
 use crate::error::DeviceName;
 use crate::heap::{MemoryRegistrar, Region};
@@ -21,7 +21,7 @@ use crate::sync::{LifeStatus, ProgressCell, Revocation};
 /// [`crate::Error::PeerLost`].
 #[derive(Debug)]
 pub(super) struct JobMembership {
-    pub(super) fabric: Arc<Fabric>,
+    pub(super) context: Arc<RankContext>,
     pub(super) ports: Ports,
     pub(super) registrar: Mutex<MemoryRegistrar>,
     /// The heap memory in which communicators keep their regions.
@@ -63,7 +63,7 @@ impl JobMembership {
     /// Tells the launcher, if there is one, which rank is to blame for this rank's failure without
     /// being lost.
     fn report_blame(&self) {
-        let Some(Blamed { rank, is_late }) = self.fabric.blamed() else { return };
+        let Some(Blamed { rank, is_late }) = self.context.blamed() else { return };
         if let (Some(launcher), Some(Some(number))) = (&self.launcher, self.incarnations.get(rank.index())) {
             launcher.blame(*number, is_late);
         }
@@ -73,18 +73,18 @@ impl JobMembership {
     /// `incarnations`.
     pub(super) fn succeed(&mut self, old: &Self, incarnations: Vec<Option<Incarnation>>) {
         self.incarnations = incarnations;
-        if let Some(recorder) = old.fabric.any_recorder() {
-            self.fabric.record(recorder.in_epoch(self.fabric.world().era().epoch));
-            self.fabric.set_tracing(old.fabric.recorder().is_some());
+        if let Some(recorder) = old.context.any_recorder() {
+            self.context.set_recorder(recorder.in_epoch(self.context.mapped().epoch_id().epoch));
+            self.context.set_tracing(old.context.recorder().is_some());
         }
-        if let Some(injector) = old.fabric.injector() {
-            self.fabric.inject(Arc::clone(injector));
+        if let Some(injector) = old.context.injector() {
+            self.context.plan_faults(Arc::clone(injector));
         }
-        if old.fabric.takes_checksums() {
-            self.fabric.take_checksums();
+        if old.context.takes_checksums() {
+            self.context.take_checksums();
         }
         if let Some(launcher) = &old.launcher {
-            launcher.follow(self.fabric.world(), self.incarnations.clone());
+            launcher.follow(self.context.mapped(), self.incarnations.clone());
             self.launcher = Some(Arc::clone(launcher));
         }
     }
@@ -100,20 +100,20 @@ impl Drop for JobMembership {
     /// Leaves the job. A rank that panics counts as lost. A rank that leaves because of another
     /// one, which was lost, has left or held it up, says so.
     fn drop(&mut self) {
-        let world = self.fabric.world();
-        let rank = self.fabric.rank();
+        let mapped = self.context.mapped();
+        let rank = self.context.rank();
         if std::thread::panicking() {
-            world.life(rank).mark_lost(self.fabric.kernel());
+            mapped.life(rank).mark_lost(self.context.kernel());
         }
         self.ports.stop();
-        self.fabric.leave();
+        self.context.leave();
         drop(self.life.take());
         // The service process ends when nobody is left.
-        world.control().proxy_doorbell().wake(self.fabric.kernel());
+        mapped.control().proxy_doorbell().wake(self.context.kernel());
         self.report_blame();
-        match (&self.launcher, world.revocation().read()) {
+        match (&self.launcher, mapped.revocation().read()) {
             (_, Some(Revocation::PeerLost(lost))) if lost != rank => self.report_loss(lost),
-            (Some(launcher), Some(Revocation::ProxyLost)) if has_service(world) => {
+            (Some(launcher), Some(Revocation::ProxyLost)) if has_service(mapped) => {
                 launcher.report(DeviceName::Proxy, 0);
             }
             _ => {}
@@ -138,7 +138,7 @@ impl Communicator {
     /// Returns whether its epoch has ended, for whatever reason.
     #[cfg(feature = "coordinator")]
     pub(crate) fn has_ended(&self) -> bool {
-        self.fabric().check("looking at an epoch").is_err()
+        self.context().check("looking at an epoch").is_err()
     }
 }
 
@@ -146,15 +146,15 @@ impl Aborter {
     /// Does what [`Communicator::revoke`] does, if the communicator is still there.
     pub fn revoke(&self) {
         let Some(membership) = self.membership.upgrade() else { return };
-        membership.fabric.abort();
+        membership.context.abort();
     }
 
     /// Declares a rank of the job lost like [`Communicator::give_up`], if the communicator is still
     /// there. A rank that does not exist, and this one, are left alone.
     pub fn give_up(&self, rank: Rank) {
         let Some(membership) = self.membership.upgrade() else { return };
-        let fabric = &membership.fabric;
-        if rank != fabric.rank() && rank.get() < fabric.world().n_ranks() {
+        let context = &membership.context;
+        if rank != context.rank() && rank.get() < context.mapped().n_ranks() {
             membership.give_up(rank);
         }
     }
@@ -163,11 +163,11 @@ impl Aborter {
 impl JobMembership {
     /// Declares `lost` lost, unless it has left in peace. That ends the epoch.
     pub(super) fn give_up(&self, lost: Rank) {
-        let fabric = &self.fabric;
-        let life = fabric.world().life(lost);
+        let context = &self.context;
+        let life = context.mapped().life(lost);
         if matches!(life.status(), LifeStatus::Alive | LifeStatus::Lost) {
-            life.mark_lost(fabric.kernel());
-            fabric.world().control().revoke(fabric.kernel(), Revocation::PeerLost(lost));
+            life.mark_lost(context.kernel());
+            context.mapped().control().revoke(context.kernel(), Revocation::PeerLost(lost));
             self.report_loss(lost);
         }
     }

@@ -39,7 +39,7 @@ use std::time::Duration;
 use bytemuck::Pod;
 use shmccl_proxy::MemoryId;
 
-use crate::channel::{Fabric, MemoryChannel, PortChannel};
+use crate::channel::{MemoryChannel, PortChannel, RankContext};
 use crate::collective::{Engine, Manner, Operation, Summary};
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, HeapUsage, Region, SymmetricHeap};
@@ -126,7 +126,7 @@ impl Communicator {
     /// Returns how long a wait may take before it is a [`crate::Error::Timeout`].
     #[must_use]
     pub fn timeout(&self) -> Duration {
-        self.fabric().timeout()
+        self.context().timeout()
     }
 
     /// Leaves this rank's actions out of the trace from now on, or records them again, as at the
@@ -136,7 +136,7 @@ impl Communicator {
     /// [`trace`](crate::trace). It concerns all channels and communicators of the rank. A call that
     /// runs meanwhile may be recorded or not.
     pub fn set_tracing(&self, tracing: bool) {
-        self.fabric().set_tracing(tracing);
+        self.context().set_tracing(tracing);
     }
 
     /// Opens the next direct channel to `peer`. The k-th channel to a peer pairs with the peer's
@@ -150,7 +150,7 @@ impl Communicator {
     /// [`crate::Error::Exhausted`] when [`crate::channel::MAX_CHANNELS_PER_PEER`] are open, those
     /// opened together included; [`crate::Error::InvalidRank`].
     pub fn memory_channel(&self, peer: Rank) -> Result<MemoryChannel> {
-        MemoryChannel::open(self.fabric(), self.member(peer)?)
+        MemoryChannel::open(self.context(), self.member(peer)?)
     }
 
     /// Opens the next proxied channel to `peer`. The first one starts the proxy thread, where
@@ -167,9 +167,9 @@ impl Communicator {
     pub fn port_channel(&self, peer: Rank) -> Result<PortChannel> {
         let peer = self.member(peer)?;
         PortChannel::open(
-            self.fabric(),
+            self.context(),
             peer,
-            self.membership.ports.open(self.fabric(), ChannelUser::Program)?,
+            self.membership.ports.open(self.context(), ChannelUser::Program)?,
         )
     }
 
@@ -192,8 +192,8 @@ impl Communicator {
         self.membership.registrar().unregister(id)
     }
 
-    fn fabric(&self) -> &Arc<Fabric> {
-        &self.membership.fabric
+    fn context(&self) -> &Arc<RankContext> {
+        &self.membership.context
     }
 
     /// Returns `rank` of this communicator as the job numbers it.
@@ -205,7 +205,7 @@ impl Communicator {
     /// Returns the symmetric heap.
     #[must_use]
     pub fn heap(&self) -> &SymmetricHeap {
-        self.fabric().heap()
+        self.context().heap()
     }
 
     /// Returns what the heap holds now.
@@ -245,13 +245,13 @@ impl Communicator {
     /// Returns the reason why the epoch ended, if it has. Every wait returns it.
     #[must_use]
     pub fn revoked(&self) -> Option<Revocation> {
-        self.fabric().world().revocation().read()
+        self.context().mapped().revocation().read()
     }
 
     /// Ends the epoch. Every wait of every rank returns [`crate::Error::Revoked`] within
     /// milliseconds, and so does every collective call of this rank from now on.
     pub fn revoke(&self) {
-        self.fabric().abort();
+        self.context().abort();
     }
 
     /// Leaves the communicator when all its ranks have called it and have done their enqueued
@@ -277,7 +277,7 @@ impl Communicator {
     ///   received.
     pub fn finalize(mut self) -> Result<()> {
         self.reclaim_engine();
-        if let Err(error) = self.fabric().enter(Operation::Finalize.name()) {
+        if let Err(error) = self.context().enter(Operation::Finalize.name()) {
             // Another rank may have found out already that this one was in another call.
             let engine = self.engine.as_deref().filter(|_| matches!(error, Error::Revoked { .. }));
             return Err(engine
@@ -292,7 +292,7 @@ impl Communicator {
 
     /// Returns whether every rank of the job belongs to it.
     fn has_all_ranks(&self) -> bool {
-        self.n_ranks() == self.fabric().world().n_ranks()
+        self.n_ranks() == self.context().mapped().n_ranks()
     }
 
     /// Reports what all ranks of the job are doing now, and which one holds the others up. It
@@ -302,6 +302,6 @@ impl Communicator {
     /// # Errors
     /// [`crate::Error::Os`] when the segments cannot be read.
     pub fn report(&self) -> Result<Report> {
-        Report::of(self.fabric().world())
+        Report::of(self.context().mapped())
     }
 }

@@ -62,9 +62,9 @@ impl Communicator {
         self.revoke();
         self.reclaim_engine();
         let mine = Past { completed: Some(completed), restarts: own.restarts };
-        let survivor = Survivor::new(self.fabric(), RECOVER, Some(launcher.launcher_state()));
+        let survivor = Survivor::new(self.context(), RECOVER, Some(launcher.launcher_state()));
         let meet = |round: &OpenRound<'_>, chosen, number| {
-            let epoch = survivor.era_after(number).epoch;
+            let epoch = survivor.epoch_id_after(number).epoch;
             Return { survivor: &survivor, round, chosen, mine, launcher, epoch }.come_together(self)
         };
         let (mut comm, _) = survivor.continue_with(meet)?;
@@ -103,8 +103,8 @@ impl Return<'_> {
         let own = match self.make_id() {
             Ok(own) => own,
             Err(error) => {
-                let stands = round.conclude(RoundOutcome::Failed(survivor.fabric.rank()));
-                return if stands == RoundOutcome::Failed(survivor.fabric.rank()) {
+                let stands = round.conclude(RoundOutcome::Failed(survivor.context.rank()));
+                return if stands == RoundOutcome::Failed(survivor.context.rank()) {
                     Err(error)
                 } else {
                     self.after(stands)
@@ -149,7 +149,7 @@ impl Return<'_> {
             return self.after(stands);
         }
         if !is_worth_another_try(&error) {
-            round.conclude(RoundOutcome::Failed(survivor.fabric.rank()));
+            round.conclude(RoundOutcome::Failed(survivor.context.rank()));
             return Err(error);
         }
         let (own, has_hung_up) = match error {
@@ -187,13 +187,13 @@ impl Return<'_> {
 
     /// Returns the ranks that are to come back.
     fn missing(&self) -> RankSet {
-        RankSet::all(self.survivor.fabric.world().n_ranks()).without(self.chosen)
+        RankSet::all(self.survivor.context.mapped().n_ranks()).without(self.chosen)
     }
 
     /// Nobody is started for a rank that has left in peace.
     fn check_departures(&self) -> Result<()> {
-        let world = self.survivor.fabric.world();
-        let has_left = |rank| world.life(rank).status() == LifeStatus::Left;
+        let mapped = self.survivor.context.mapped();
+        let has_left = |rank| mapped.life(rank).status() == LifeStatus::Left;
         let needs = "all ranks, and one has left the job in peace; go on without it, by shrink";
         if self.missing().iter().any(has_left) {
             return Err(Error::Unavailable { operation: RECOVER, needs });
@@ -205,13 +205,13 @@ impl Return<'_> {
     /// survivor.
     fn make_id(&self) -> Result<Option<UniqueId>> {
         let Self { survivor, chosen, .. } = self;
-        let rank = survivor.fabric.rank();
+        let rank = survivor.context.rank();
         if chosen.iter().next() != Some(rank) {
             return Ok(None);
         }
         // If the round fails, nobody may come. The others may take one timeout until they have
         // offered, and one more to come.
-        let id = UniqueId::good_for(survivor.fabric.timeout().saturating_mul(2), self.epoch)?;
+        let id = UniqueId::good_for(survivor.context.timeout().saturating_mul(2), self.epoch)?;
         let mut offer = [0; OFFER_WORDS];
         offer[..2].copy_from_slice(&id.words());
         survivor.offers[rank.index()].write(offer);
@@ -220,29 +220,32 @@ impl Return<'_> {
 
     fn meet(&self, old: &Communicator) -> Result<Communicator> {
         let Self { survivor, chosen, mine, .. } = self;
-        let (world, rank) = (survivor.fabric.world(), survivor.fabric.rank());
+        let (mapped, rank) = (survivor.context.mapped(), survivor.context.rank());
         let first = chosen.iter().next().expect("this rank is one of them");
         let [high, low, ..] = survivor.offers[first.index()].read();
-        let (heap_len, timeout) = (world.shape().len(), survivor.fabric.timeout());
+        let (heap_len, timeout) = (mapped.shape().len(), survivor.context.timeout());
         let options = Options { heap_len, timeout, ..Options::default() };
-        let n_ranks = world.n_ranks();
+        let n_ranks = mapped.n_ranks();
         let part = RankClaim { rank, n_ranks, n_members: n_ranks };
         let point = UniqueId::from_words([high, low]).meeting_point();
         let met = meet(&point, part, &options, Some(self.guard()));
-        let met = met.and_then(|joining| come_together(joining, *mine, Some(world)));
+        let met = met.and_then(|joining| come_together(joining, *mine, Some(mapped)));
         let (mut comm, incarnations) = met.map_err(name_hang_up)?;
         comm.succeed(old, incarnations);
         // Observers from outside find it by the number that the launcher gave to the job.
-        comm.fabric().world().control().go_on_from(world.control().origin().unwrap_or(world.era().job));
+        comm.context()
+            .mapped()
+            .control()
+            .go_on_from(mapped.control().origin().unwrap_or(mapped.epoch_id().job));
         Ok(comm)
     }
 
     /// Watches the other survivors, and the launcher, which has to start the lost ranks.
     fn guard(&self) -> WaitGuard {
         let launcher_state = self.launcher.launcher_state().clone();
-        let (world, chosen) = (self.survivor.fabric.world().clone(), self.chosen);
+        let (mapped, chosen) = (self.survivor.context.mapped().clone(), self.chosen);
         let gone =
-            move |rank: &Rank| matches!(world.life(*rank).status(), LifeStatus::Lost | LifeStatus::Left);
+            move |rank: &Rank| matches!(mapped.life(*rank).status(), LifeStatus::Lost | LifeStatus::Left);
         let guard = WaitGuard::new(move || chosen.iter().find(&gone));
         guard.unless(move || launcher_state.is_orphaned() || launcher_state.restarts_exhausted())
     }

@@ -13,7 +13,8 @@ use super::unique_id::UniqueId;
 use crate::bootstrap::{
     CONTRIBUTION_LEN, Joining, MemberHeartbeat, Options, RankClaim, cores_from_env, meet, resource_error,
 };
-use crate::channel::{Control, Era, World};
+use crate::channel::{Control, EpochMapping};
+use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::heap::Region;
 use crate::heap::layout::{HEAP, HeapShape};
@@ -193,7 +194,7 @@ impl Past {
 pub(super) fn come_together(
     mut joining: Joining,
     mine: Past,
-    old: Option<&World>,
+    old: Option<&EpochMapping>,
 ) -> Result<(Communicator, Vec<Option<Incarnation>>)> {
     let gifts = joining.all_gather(&mine.bytes(), None)?;
     let pasts: Vec<_> = gifts.iter().map(|gift| Past::read(&gift.bytes)).collect();
@@ -204,7 +205,7 @@ pub(super) fn come_together(
     let heir = surviving.first().map(|(rank, _)| *rank);
     let mut inherited = None;
     for &rank in &restarted {
-        let left = old.filter(|_| heir == Some(own)).map(|world| world.segment(rank));
+        let left = old.filter(|_| heir == Some(own)).map(|mapped| mapped.segment(rank));
         let is_sealed = left.is_some_and(|segment| segment.attach_as() == AttachAs::Sealed);
         let gifts = joining.all_gather(&[is_sealed.into()], left.map(|segment| segment.as_fd()))?;
         let gift = heir.and_then(|heir| gifts.into_iter().nth(heir.index())).filter(|_| rank == own);
@@ -222,7 +223,7 @@ pub(super) fn come_together(
         .collect();
     step("told each other the past");
     let mut comm = join_assembled(joining, cores_from_env()?)?;
-    let (epoch, was_restarted) = (comm.fabric().world().era().epoch, mine.completed.is_none());
+    let (epoch, was_restarted) = (comm.context().mapped().epoch_id().epoch, mine.completed.is_none());
     let recovery = Recovery { epoch, restarted, was_restarted, sequence, inherited };
     let membership = comm.alone();
     membership.was_restarted = was_restarted;
@@ -262,10 +263,10 @@ pub(super) fn come_back(joining: Joining) -> Result<Communicator> {
         }
     };
     step("taken back");
-    let (restarting, world) = (joining.is_restarting(), comm.fabric().world().clone());
+    let (restarting, mapped) = (joining.is_restarting(), comm.context().mapped().clone());
     let pulse = first_pulse(&joining)?;
     comm.record_in(rings_of(&joining)?.as_ref(), rank);
-    let line = LauncherLink::begin(joining.come_back()?, pulse, restarting, &world, incarnations.clone())?;
+    let line = LauncherLink::begin(joining.come_back()?, pulse, restarting, &mapped, incarnations.clone())?;
     let membership = comm.alone();
     membership.incarnations = incarnations;
     membership.launcher = Some(line.into());
@@ -276,10 +277,10 @@ pub(super) fn come_back(joining: Joining) -> Result<Communicator> {
 /// process never was.
 fn first_pulse(joining: &Joining) -> Result<Option<MemberHeartbeat>> {
     let Some(every) = joining.beat() else { return Ok(None) };
-    let era = Era { job: joining.job_id(), epoch: joining.epoch() };
+    let epoch_id = EpochId { job: joining.job_id(), epoch: joining.epoch() };
     let control = joining.control().try_clone_to_owned();
     let control = control.map_err(|source| resource_error("duplicating a descriptor", source))?;
-    let first = Control::attach(control, joining.n_ranks(), era)?;
+    let first = Control::attach(control, joining.n_ranks(), epoch_id)?;
     Ok(Some(MemberHeartbeat::new(first.beat(joining.device()), every)))
 }
 

@@ -21,7 +21,8 @@ use super::membership::JobMembership;
 use super::oversubscription::CoreSet;
 use super::survivor::{OpenRound, Survivor};
 use crate::bootstrap::{CONTRIBUTION_LEN, ProxyMode, SegmentBacking, resource_error};
-use crate::channel::{Control, Era, Fabric, World};
+use crate::channel::{Control, EpochMapping, RankContext};
+use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::heap::layout::HeapShape;
 use crate::logs::{EPOCH, step};
@@ -74,17 +75,17 @@ impl Communicator {
         }
         self.revoke();
         self.reclaim_engine();
-        let survivor = Survivor::new(self.fabric(), SHRINK, self.membership.launcher_state());
+        let survivor = Survivor::new(self.context(), SHRINK, self.membership.launcher_state());
         let (mut comm, chosen) = survivor.continue_with(|round, chosen, number| {
-            let era = survivor.era_after(number);
-            EpochTransition { survivor: &survivor, round, chosen, era }.enter()
+            let epoch_id = survivor.epoch_id_after(number);
+            EpochTransition { survivor: &survivor, round, chosen, epoch_id }.enter()
         })?;
         comm.succeed(self, chosen.iter().map(|rank| self.membership.incarnations[rank.index()]).collect());
-        let world = self.fabric().world();
-        let lost: Vec<_> = RankSet::all(world.n_ranks()).without(chosen).iter().collect();
+        let mapped = self.context().mapped();
+        let lost: Vec<_> = RankSet::all(mapped.n_ranks()).without(chosen).iter().collect();
         tracing::info!(target: EPOCH, rank = %comm.rank(), n_ranks = comm.n_ranks(), ?lost, "gone on without the lost");
         // The launcher has not lost ranks that left in peace.
-        let is_lost = |rank: &&Rank| world.life(**rank).status() == LifeStatus::Lost;
+        let is_lost = |rank: &&Rank| mapped.life(**rank).status() == LifeStatus::Lost;
         lost.iter().filter(is_lost).for_each(|lost| self.membership.report_loss(*lost));
         Ok(Shrunk { comm, lost })
     }
@@ -111,9 +112,9 @@ impl Communicator {
     /// [`Error::InvalidRank`]; [`Error::InvalidArgument`] for this rank itself; [`Error::Excluded`]
     /// when it was given up itself.
     pub fn give_up(&self, rank: Rank) -> Result<()> {
-        let fabric = self.fabric();
+        let context = self.context();
         let lost = self.member(rank)?;
-        if lost == fabric.rank() {
+        if lost == context.rank() {
             let (name, value) = ("rank", rank.get().into());
             return Err(Error::InvalidArgument {
                 name,
@@ -121,7 +122,7 @@ impl Communicator {
                 expected: "another rank than the caller's own",
             });
         }
-        if fabric.world().life(fabric.rank()).status() == LifeStatus::Lost {
+        if context.mapped().life(context.rank()).status() == LifeStatus::Lost {
             return Err(Error::Excluded);
         }
         self.membership.give_up(lost);
@@ -129,24 +130,24 @@ impl Communicator {
     }
 }
 
-/// A member's way into the epoch `era` of those who were chosen.
+/// A member's way into the epoch `epoch_id` of those who were chosen.
 struct EpochTransition<'s> {
     survivor: &'s Survivor<'s>,
     round: &'s OpenRound<'s>,
     chosen: RankSet,
-    era: Era,
+    epoch_id: EpochId,
 }
 
 impl EpochTransition<'_> {
     /// Joins the epoch; `None` when the round has to be repeated.
     fn enter(&self) -> Result<Option<Communicator>> {
-        let Self { survivor, round, chosen, era } = self;
+        let Self { survivor, round, chosen, epoch_id } = self;
         let laggard = || round.first_incomplete(*chosen);
-        let own = match NewSegments::make(survivor.fabric, *chosen, *era) {
+        let own = match NewSegments::make(survivor.context, *chosen, *epoch_id) {
             Ok(own) => own,
             Err(error) => return self.fail(error),
         };
-        survivor.offers[survivor.fabric.rank().index()].write(own.offer());
+        survivor.offers[survivor.context.rank().index()].write(own.offer());
         step("about to offer");
         round.offer();
         step("offered");
@@ -158,7 +159,7 @@ impl EpochTransition<'_> {
                 return Err(late);
             }
         }
-        let comm = match own.join(survivor.fabric, &survivor.offers, *chosen) {
+        let comm = match own.join(survivor.context, &survivor.offers, *chosen) {
             Ok(comm) => comm,
             Err(error) => return self.fail(error),
         };
@@ -180,7 +181,7 @@ impl EpochTransition<'_> {
     /// Ends the round with the failure of this member, unless it was for a death.
     fn fail(&self, error: Error) -> Result<Option<Communicator>> {
         let Self { survivor, round, .. } = self;
-        let own = RoundOutcome::Failed(survivor.fabric.rank());
+        let own = RoundOutcome::Failed(survivor.context.rank());
         // The offer of a dead rank cannot be opened, and that is no survivor's failure.
         match survivor.await_reason(round, self.chosen).unwrap_or_else(|| round.conclude(own)) {
             stands if stands == own => Err(error),
@@ -191,7 +192,7 @@ impl EpochTransition<'_> {
 
 /// The segments that one member makes for the new epoch. They stay open until all have them.
 struct NewSegments {
-    era: Era,
+    epoch_id: EpochId,
     shape: HeapShape,
     rank: Rank,
     cores: CoreSet,
@@ -200,13 +201,13 @@ struct NewSegments {
 }
 
 impl NewSegments {
-    fn make(fabric: &Fabric, chosen: RankSet, era: Era) -> Result<Self> {
-        let shape = HeapShape::new(chosen.len(), fabric.world().shape().len())?;
-        let rank = Rank::new(chosen.place_of(fabric.rank()), chosen.len())?;
-        let segment = World::create_segment(era, rank, shape, &SegmentBacking::Anonymous)?;
+    fn make(context: &RankContext, chosen: RankSet, epoch_id: EpochId) -> Result<Self> {
+        let shape = HeapShape::new(chosen.len(), context.mapped().shape().len())?;
+        let rank = Rank::new(chosen.place_of(context.rank()), chosen.len())?;
+        let segment = EpochMapping::create_segment(epoch_id, rank, shape, &SegmentBacking::Anonymous)?;
         let is_first = rank.get() == 0;
-        let control = is_first.then(|| Control::create(chosen.len(), era).map(|(_, segment)| segment));
-        Ok(Self { era, shape, rank, cores: CoreSet::own(), segment, control: control.transpose()? })
+        let control = is_first.then(|| Control::create(chosen.len(), epoch_id).map(|(_, segment)| segment));
+        Ok(Self { epoch_id, shape, rank, cores: CoreSet::own(), segment, control: control.transpose()? })
     }
 
     fn offer(&self) -> [u64; OFFER_WORDS] {
@@ -227,13 +228,13 @@ impl NewSegments {
 
     /// Opens the offers of all that were `chosen`. This member's own offer stays open until it
     /// returns from the round: the new epoch has descriptors of its own.
-    fn join(&self, old: &Fabric, offers: &[OfferCell], chosen: RankSet) -> Result<Communicator> {
-        let Self { era, shape, rank, cores, .. } = self;
+    fn join(&self, old: &RankContext, offers: &[OfferCell], chosen: RankSet) -> Result<Communicator> {
+        let Self { epoch_id, shape, rank, cores, .. } = self;
         let offered: Vec<_> = chosen.iter().map(|rank| offers[rank.index()].read()).collect();
         let first = offered.first().expect("this rank is one of them");
-        let theirs = Control::attach(open(first, first[CONTROL])?, shape.n_ranks(), *era)?;
+        let theirs = Control::attach(open(first, first[CONTROL])?, shape.n_ranks(), *epoch_id)?;
         let segments = offered.iter().map(|words| open(words, words[SEGMENT])).collect::<Result<_>>()?;
-        let world = World::attach(*era, *shape, theirs, segments, &SegmentBacking::Anonymous)?;
+        let mapped = EpochMapping::attach(*epoch_id, *shape, theirs, segments, &SegmentBacking::Anonymous)?;
         let all: Vec<_> = offered.iter().map(cores_of).collect();
         let terms = JoinParams {
             mode: ProxyMode::Thread,
@@ -242,8 +243,8 @@ impl NewSegments {
             beside_service: false,
             timeout: old.timeout(),
         };
-        let world = Arc::new(world);
-        LiveRank::announce(&world, *rank)?.join(&world, &terms, None, None)
+        let mapped = Arc::new(mapped);
+        LiveRank::announce(&mapped, *rank)?.join(&mapped, &terms, None, None)
     }
 }
 

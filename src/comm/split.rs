@@ -64,7 +64,7 @@ impl Communicator {
     }
 
     fn derive(&mut self, operation: Operation, color: Option<u32>, key: i64) -> Result<Option<Self>> {
-        self.fabric().enter(operation.name())?;
+        self.context().enter(operation.name())?;
         self.as_one(operation, |comm| comm.derive_one(operation, color, key))
     }
 
@@ -72,7 +72,7 @@ impl Communicator {
         let chosen = color.map_or(0, |color| u64::from(color) + 1);
         let told = self.engine()?.exchange(operation, &[chosen, key.cast_unsigned()])?;
         // Members that all come at once after the end of the epoch do not notice it by themselves.
-        self.fabric().check(operation.name())?;
+        self.context().check(operation.name())?;
         let mut group: Vec<usize> = Vec::new();
         if chosen != 0 {
             group.extend((0..told.len()).filter(|&member| told[member][0] == chosen));
@@ -96,7 +96,7 @@ impl Communicator {
         let members: Arc<[Rank]> = group.iter().map(|&member| self.members[member]).collect();
         let bases = group.iter().map(|&member| bases[member]).collect();
         let (tuning, customs) = (self.engine()?.tuning().clone(), self.engine()?.customs().clone());
-        let engine = Engine::new(self.fabric(), members.clone(), bases, self.membership.clone(), tuning)?;
+        let engine = Engine::new(self.context(), members.clone(), bases, self.membership.clone(), tuning)?;
         Ok(Some(Self {
             rank: Rank::known(u32::try_from(rank).expect("at most 64 members")),
             members,
@@ -118,7 +118,7 @@ impl Communicator {
         // A member that failed returns at once when the epoch has ended, which the others learn by
         // themselves. Its own failure says more than the end of the epoch, and that more than a
         // failure elsewhere.
-        let opened = match (opened, self.fabric().check(operation.name())) {
+        let opened = match (opened, self.context().check(operation.name())) {
             (Err(Error::FailedElsewhere { .. }), Err(end)) => return Err(end),
             (Err(error), Err(_)) => return Err(error),
             (opened, _) => opened,
@@ -135,7 +135,7 @@ impl Communicator {
         // A member's own failure is behind those that were not. A communicator without open
         // channels is never handed out.
         match told?.iter().position(|words| words[0] == 0) {
-            Some(failed) => Err(self.fabric().failed_elsewhere(operation.name(), self.members[failed])),
+            Some(failed) => Err(self.context().failed_elsewhere(operation.name(), self.members[failed])),
             None => opened.map(|()| derived),
         }
     }
@@ -163,7 +163,7 @@ impl Communicator {
         self.give_back(&taken);
         taken?;
         let failed = told.iter().position(|words| words[0] != READY).expect("not all are ready");
-        Err(self.fabric().failed_elsewhere(operation.name(), self.members[failed]))
+        Err(self.context().failed_elsewhere(operation.name(), self.members[failed]))
     }
 
     /// Takes and clears a region for this rank, if it gets a communicator: in the `part` that it
@@ -195,7 +195,7 @@ impl Communicator {
     #[cold]
     pub(super) fn first_engine(&mut self, call: Summary, table: Result<Table>) -> Result<Engine> {
         let operation = call.operation().unwrap_or(Operation::Prepare);
-        self.fabric().activity().begin_operation(call.words(), 1);
+        self.context().activity().begin_operation(call.words(), 1);
         let made = self.within_another(call.as_first(), |comm| {
             let part = comm.grow_workspace(operation)?;
             let made =
@@ -204,7 +204,7 @@ impl Communicator {
         });
         // Observers still see the call of a wait that was given up.
         if made.is_err() && self.revoked().is_none() {
-            self.fabric().activity().drop_operation();
+            self.context().activity().drop_operation();
         }
         made
     }
@@ -219,13 +219,13 @@ impl Communicator {
         self.membership.workspace.open(part);
         let bases = vec![mine.offset; self.members.len()];
         let (host, built_in) = (self.membership.clone(), Tuning::default());
-        let mut engine = Engine::new(self.fabric(), self.members.clone(), bases, host, built_in)?;
+        let mut engine = Engine::new(self.context(), self.members.clone(), bases, host, built_in)?;
         if let Some(job_barrier) = &mut self.job_barrier {
             job_barrier.watch_departures(engine.departures().clone());
             engine.watch_meeting();
         }
         engine.begin_several(call);
-        engine.tune(table, self.fabric().crowded())?;
+        engine.tune(table, self.context().crowded())?;
         engine.count_as_none();
         Ok(engine)
     }

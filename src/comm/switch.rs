@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::Communicator;
 use super::buffers::{Recv, RecvBuffer, Send, SendBuffer};
-use crate::channel::{Channel, Fabric, MemoryChannel};
+use crate::channel::{Channel, MemoryChannel, RankContext};
 use crate::collective::{Operation, PerMember, Summary, fill, share_of};
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, Region};
@@ -30,7 +30,7 @@ type MemberBuffer<'a> = (&'a Span, u64);
 /// allocate nothing.
 #[derive(Debug)]
 pub struct SwitchChannel<T> {
-    fabric: Arc<Fabric>,
+    context: Arc<RankContext>,
     members: Arc<[Rank]>,
     me: usize,
     /// The start of each member's buffer.
@@ -58,13 +58,13 @@ impl Communicator {
     /// - Otherwise those of [`Communicator::barrier`] in a derived communicator.
     pub fn switch_channel<T: Element>(&mut self, buffer: &DeviceBuffer<T>) -> Result<SwitchChannel<T>> {
         let operation = Operation::SwitchChannel;
-        self.fabric().enter(operation.name())?;
+        self.context().enter(operation.name())?;
         self.engine_for(|| Summary::new(operation))?;
         let (region, code) = (buffer.region(), u64::from(T::DATA_TYPE.code()));
         let mine = [buffer.len() as u64, code, region.offset.get()];
         let told = self.engine()?.exchange(operation, &mine)?;
         // Members that all come at once after the end of the epoch do not notice it by themselves.
-        self.fabric().check(operation.name())?;
+        self.context().check(operation.name())?;
         for (&rank, theirs) in self.members.iter().zip(&told) {
             for (word, what) in [(0, "the elements of a switch channel"), (1, "their type, by its code")] {
                 if theirs[word] != mine[word] {
@@ -77,7 +77,7 @@ impl Communicator {
         let reached = bases.iter().try_for_each(|&base| view.check(Region::new(base, region.len)));
         let channels = self.engine()?.open_memory_channels(operation, reached)?;
         Ok(SwitchChannel {
-            fabric: Arc::clone(self.fabric()),
+            context: Arc::clone(self.context()),
             members: Arc::clone(&self.members),
             me: self.rank.index(),
             bases,
@@ -159,7 +159,7 @@ impl<T: Element> SwitchChannel<T> {
         match send.0 {
             Send::Heap(region) => {
                 let (source, start) =
-                    (self.fabric.heap().reach(self.fabric.rank(), region)?, region.offset.get());
+                    (self.context.heap().reach(self.context.rank(), region)?, region.offset.get());
                 targets.try_for_each(|(span, offset)| {
                     source.copy_to(start, span, *offset, region.len, CacheHint::Keep)
                 })
@@ -236,7 +236,7 @@ impl<T: Element> SwitchChannel<T> {
         count: u64,
         places: &mut PerMember<MemberBuffer<'s>>,
     ) -> Result<()> {
-        self.fabric.present(operation)?;
+        self.context.present(operation)?;
         let (at, limit, size) = (at as u64, self.count as u64, size_of::<T>() as u64);
         if at > limit || count > limit - at {
             return Err(Error::OutOfRange {
@@ -249,7 +249,7 @@ impl<T: Element> SwitchChannel<T> {
         let place = |(&rank, base): (&Rank, &HeapOffset)| {
             // Neither can wrap: the whole buffers were checked as the channel was opened.
             let region = Region::new(HeapOffset::new(base.get() + at * size), count * size);
-            Ok((self.fabric.heap().reach(rank, region)?, region.offset.get()))
+            Ok((self.context.heap().reach(rank, region)?, region.offset.get()))
         };
         fill(places, self.members.iter().zip(&self.bases).map(place))
     }
@@ -257,7 +257,7 @@ impl<T: Element> SwitchChannel<T> {
     /// `region` of this rank's heap as what a result goes to.
     #[inline]
     fn target(&self, region: Region) -> Result<Target<'_>> {
-        Ok(Target::Shared(self.fabric.heap().reach(self.fabric.rank(), region)?, region.offset.get()))
+        Ok(Target::Shared(self.context.heap().reach(self.context.rank(), region)?, region.offset.get()))
     }
 
     #[inline]

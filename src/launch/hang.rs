@@ -20,7 +20,8 @@ use super::Launch;
 use super::process::devices;
 use super::supervise::SupervisedJob;
 use crate::bootstrap::{MemberId, resource_error};
-use crate::channel::{Control, Era};
+use crate::channel::Control;
+use crate::epoch_id::EpochId;
 use crate::error::{Error, ExitCause, Result};
 use crate::shm::{CellSlice, HostKernel};
 use crate::sync::HeartbeatCell;
@@ -145,8 +146,8 @@ impl HangWatch {
         let Some(rule) = launch.hang_rule else { return Ok(None) };
         let control = control.try_clone_to_owned();
         let control = control.map_err(|error| resource_error("duplicating the control segment", error))?;
-        let era = Era { job: launch.job_id, epoch: launch.epoch() };
-        let beats = Control::attach(control, launch.n_ranks, era)?.beats();
+        let epoch_id = EpochId { job: launch.job_id, epoch: launch.epoch() };
+        let beats = Control::attach(control, launch.n_ranks, epoch_id)?.beats();
         // There may be no service process; nobody beats in its cell then.
         let heartbeats = vec![None; devices(launch).count()];
         Ok(Some(Self { rule, beats, next: Instant::now(), heartbeats }))
@@ -246,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_successor_has_missed_nothing_though_no_look_fell_between() {
-        let (control, _segment) = Control::create(2, Era { job: 1, epoch: 1 }).unwrap();
+        let (control, _segment) = Control::create(2, EpochId { job: 1, epoch: 1 }).unwrap();
         let [first, second] = [0, 1].map(|rank| control.beat(DeviceName::Rank(Rank::known(rank))));
         let (next, heartbeats) = (Instant::now(), vec![None; 2]);
         let mut watch = HangWatch { rule: rule(3, 8), beats: control.beats(), next, heartbeats };

@@ -11,11 +11,11 @@ use super::names::ClaimedNames;
 use super::observer::OutputLine;
 use super::{JobOutcome, Launch, Observer, supervise};
 use crate::bootstrap::{Options, ProxyMode, checksums_from_env, cores_from_env};
-use crate::channel::{Control, Era};
+use crate::channel::Control;
 use crate::comm::{Communicator, JoinedAs, init_threads, join_job};
-use crate::epoch_id::fresh_job_id;
+use crate::epoch_id::{EpochId, fresh_job_id};
 use crate::error::{DeviceName, Error, ExitCause, Result};
-use crate::faults::{FaultKind, Told};
+use crate::faults::{FaultCounters, FaultKind};
 #[cfg(feature = "trace")]
 use crate::logs::LAUNCH;
 use crate::rank::{Rank, check_n_ranks};
@@ -105,19 +105,23 @@ impl Launch {
         self.options().check_faults(self.n_ranks())?;
         checksums_from_env()?;
         cores_from_env()?;
-        let era = Era { job: self.job_id(), epoch: self.epoch() };
-        let (control, segment) = Control::create(self.n_ranks(), era)?;
-        let names =
-            ClaimedNames::claim(&self.options().backing, self.n_ranks(), era.job, &mut |name, creator| {
+        let epoch_id = EpochId { job: self.job_id(), epoch: self.epoch() };
+        let (control, segment) = Control::create(self.n_ranks(), epoch_id)?;
+        let names = ClaimedNames::claim(
+            &self.options().backing,
+            self.n_ranks(),
+            epoch_id.job,
+            &mut |name, creator| {
                 observer.on_stale_name(name, creator);
-            })?;
+            },
+        )?;
         let naming = FaultNaming { control: control.clone(), named: Vec::new() };
         let (kernel, restarted) = (HostKernel::detect(), Vec::new());
         let mut revoking = Revoking { control, kernel, naming, restarted, observer };
         let run = |rings: Option<BorrowedFd<'_>>| {
             supervise::run(self, segment.as_fd(), names.hold(), rings, &mut revoking)
         };
-        let outcome = self.run_traced(era, run);
+        let outcome = self.run_traced(epoch_id, run);
         let Revoking { mut naming, restarted, .. } = revoking;
         match outcome {
             Err(Error::DeviceFailed { device, cause }) => {
@@ -138,19 +142,19 @@ impl Launch {
     /// where no trace is asked for.
     fn run_traced(
         &self,
-        era: Era,
+        epoch_id: EpochId,
         run: impl FnOnce(Option<BorrowedFd<'_>>) -> Result<JobOutcome>,
     ) -> Result<JobOutcome> {
         #[cfg(feature = "trace")]
         if let Some(path) = self.trace.clone().or_else(from_environment) {
-            let trace = TraceFile::create(&path, era, 0, self.n_ranks(), self.trace_records)?;
+            let trace = TraceFile::create(&path, epoch_id, 0, self.n_ranks(), self.trace_records)?;
             let outcome = run(Some(trace.descriptor()));
             // A failed job is the one whose trace matters most.
             let written =
                 trace.write().inspect_err(|error| tracing::warn!(target: LAUNCH, %error, "a trace is lost"));
             return outcome.and_then(|outcome| written.map(|()| outcome));
         }
-        let _untraced = era;
+        let _untraced = epoch_id;
         run(None)
     }
 }
@@ -186,7 +190,7 @@ impl FaultNaming {
             return cause;
         }
         let killed = |rank, kind| {
-            let told = Told::read(&self.control.faults(rank))?;
+            let told = FaultCounters::read(&self.control.faults(rank))?;
             (told.last.kind == kind).then_some(ExitCause::Injected(told.last))
         };
         match device {
@@ -309,7 +313,7 @@ fn remoteness(error: &Error) -> u8 {
 mod tests {
     use super::*;
     use crate::bootstrap::SegmentBacking;
-    use crate::faults::Strike;
+    use crate::faults::FaultHit;
 
     fn names_of_ranks(options: &Options) -> Result<Vec<bool>> {
         let SegmentBacking::Named(prefix) = &options.backing else { panic!("{options:?}") };
@@ -343,15 +347,15 @@ mod tests {
 
     #[test]
     fn the_death_of_a_rank_by_a_fault_names_no_other() {
-        let (control, _segment) = Control::create(2, Era { job: 1, epoch: 1 }).unwrap();
+        let (control, _segment) = Control::create(2, EpochId { job: 1, epoch: 1 }).unwrap();
         let mut naming = FaultNaming { control: control.clone(), named: Vec::new() };
         let (killed, rank) = (ExitCause::Signal(Signal::SIGKILL as i32), Rank::known(1));
-        let strike = |kind, at: &'static str| {
-            let strike = Strike { kind, rank, counted: at, number: 3, at, seed: 7 };
-            strike.tell(&control.faults(rank));
-            ExitCause::Injected(strike)
+        let hit = |kind, at: &'static str| {
+            let hit = FaultHit { kind, rank, counted: at, number: 3, at, seed: 7 };
+            hit.tell(&control.faults(rank));
+            ExitCause::Injected(hit)
         };
-        let kill = strike(FaultKind::Kill, "wait");
+        let kill = hit(FaultKind::Kill, "wait");
         assert_eq!(naming.name(DeviceName::Proxy, killed), killed, "killed by somebody else");
         assert_eq!(naming.name(DeviceName::Rank(Rank::known(0)), killed), killed);
         assert_eq!(naming.name(DeviceName::Rank(rank), ExitCause::Code(1)), ExitCause::Code(1));
@@ -359,10 +363,10 @@ mod tests {
         assert_eq!(naming.name(DeviceName::Rank(rank), killed), killed, "its successor");
         let at = "trigger";
         let stop =
-            Strike { kind: FaultKind::Stop, rank: Rank::known(0), counted: at, number: 3, at, seed: 7 };
+            FaultHit { kind: FaultKind::Stop, rank: Rank::known(0), counted: at, number: 3, at, seed: 7 };
         stop.tell(&control.faults(stop.rank));
         // Its rank goes on until it learns of it, and may be struck.
-        Strike { kind: FaultKind::Delay, ..stop }.tell(&control.faults(stop.rank));
+        FaultHit { kind: FaultKind::Delay, ..stop }.tell(&control.faults(stop.rank));
         assert_eq!(naming.name(DeviceName::Proxy, killed), ExitCause::Injected(stop));
     }
 

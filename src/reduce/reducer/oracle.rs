@@ -4,7 +4,8 @@ use half::{bf16, f16};
 
 use crate::reduce::{DataType, Element, F8E4M3, F8E5M2, ReduceOp};
 
-/// An element as the oracle computes with it: integers in two's complement of their type, floats as documented.
+/// An element as the oracle computes with it: integers in two's complement of their type, floats as
+/// documented.
 pub(super) trait Plain: Element {
     type Wide: Copy;
     fn wide(self) -> Self::Wide;
@@ -96,8 +97,8 @@ floats! {
     F8E5M2 as f32, F8E5M2::to_f32, F8E5M2::from_f32;
 }
 
-/// The result for elements of type `T` that lie in `sources`, each with its mark of being fresh. The operators differ in their scalars
-/// at most: one for each source, or one for all.
+/// Returns the result for elements of type `T` that lie in `sources`, each with its mark of being
+/// fresh. The operators differ in their scalars at most: one for each source, or one for all.
 fn reduced<T: Plain>(ops: &[ReduceOp], n_ranks: u32, sources: &[(Vec<u8>, bool)], finish: bool) -> Vec<u8> {
     let op = &ops[0];
     let width = size_of::<T>();

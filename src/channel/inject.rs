@@ -1,6 +1,6 @@
 //! What faults do that are injected: to a rank in its operations, to what it writes, and to triggers.
 //!
-//! Whoever may be struck asks here only where faults are planned ([`Fabric::is_faulty`], or an executor that was given some).
+//! Whoever may be struck asks here only where faults are planned ([`RankContext::is_faulty`], or an executor that was given some).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,19 +8,19 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::fabric::Fabric;
-use super::world::World;
+use super::context::RankContext;
+use super::epoch::EpochMapping;
 use crate::error::{Error, Result};
-use crate::faults::{Event, FaultKind, Injector, Strike, Struck};
+use crate::faults::{DrawnFault, FaultHit, FaultKind, FaultPoint, Injector};
 use crate::heap::{HeapPlace, HeapView, Region};
 use crate::rank::Rank;
 use crate::sync::{ParkCell, Revocation, WaitPolicy, Waiting, wait_until};
 
-impl Fabric {
+impl RankContext {
     /// Counts the collective call `operation`, which the program has made, and has it suffer what is planned.
     ///
     /// # Errors
-    /// Those of [`Fabric::enter_verb`] and of [`Fabric::can_call`].
+    /// Those of [`RankContext::enter_verb`] and of [`RankContext::can_call`].
     #[inline]
     pub(crate) fn enter(&self, operation: &'static str) -> Result<()> {
         if self.is_open() { Ok(()) } else { self.enter_slowly(operation) }
@@ -32,14 +32,14 @@ impl Fabric {
         self.enter_verb(operation)
     }
 
-    /// Counts `operation` on a channel of the program's own, as [`Fabric::enter_verb`] does, but not whether the rank has left: what has
+    /// Counts `operation` on a channel of the program's own, as [`RankContext::enter_verb`] does, but not whether the rank has left: what has
     /// come by then can be taken, and what is done is done.
     ///
     /// # Errors
     /// [`Error::FaultInjected`].
     #[inline]
     pub(crate) fn enter_own(&self, is_own: bool, operation: &'static str) -> Result<()> {
-        if !self.is_faulty() || !is_own { Ok(()) } else { self.undergo(Event::Operation(operation)) }
+        if !self.is_faulty() || !is_own { Ok(()) } else { self.inject(FaultPoint::Operation(operation)) }
     }
 
     /// Counts `operation` on a channel, and has it suffer what is planned.
@@ -49,7 +49,7 @@ impl Fabric {
     #[cold]
     pub(crate) fn enter_verb(&self, operation: &'static str) -> Result<()> {
         self.present(operation)?;
-        self.undergo(Event::Operation(operation))
+        self.inject(FaultPoint::Operation(operation))
     }
 
     /// Has this rank suffer what is planned for `event`.
@@ -57,52 +57,52 @@ impl Fabric {
     /// # Errors
     /// [`Error::FaultInjected`].
     #[cold]
-    pub(crate) fn undergo(&self, event: Event) -> Result<()> {
+    pub(crate) fn inject(&self, event: FaultPoint) -> Result<()> {
         let Some(injector) = self.injector() else { return Ok(()) };
-        for struck in injector.draw(event)? {
-            tell(self.world(), self.rank(), injector, struck.strike);
-            match struck.strike.kind {
-                FaultKind::Kill => self.die(injector, struck.strike)?,
-                FaultKind::Delay => pause(self.world(), struck.time),
+        for drawn in injector.draw(event)? {
+            tell(self.mapped(), self.rank(), injector, drawn.hit);
+            match drawn.hit.kind {
+                FaultKind::Kill => self.die(injector, drawn.hit)?,
+                FaultKind::Delay => pause(self.mapped(), drawn.time),
                 _ => {}
             }
         }
         Ok(())
     }
 
-    fn die(&self, injector: &Injector, strike: Strike) -> Result<()> {
+    fn die(&self, injector: &Injector, hit: FaultHit) -> Result<()> {
         if !injector.is_thread() {
             kill_process();
         }
-        injector.note_kill(strike);
+        injector.record_kill(hit);
         self.mark_own_loss();
-        Err(Error::FaultInjected { strike })
+        Err(Error::FaultInjected { hit })
     }
 
     /// Flips a bit of the `len` bytes at `place`, which were just written, where that is planned of what is written by this `name`.
     #[cold]
     pub(crate) fn damage(&self, name: &'static str, place: HeapPlace, len: u64) {
         if let Some(injector) = self.injector() {
-            damage(self.world(), self.rank(), (injector, name), self.heap().view(), (place, len));
+            damage(self.mapped(), self.rank(), (injector, name), self.heap().view(), (place, len));
         }
     }
 }
 
-impl Fabric {
+impl RankContext {
     /// Flips a bit of `bytes`, which are about to be written somewhere, where that is planned of what is written by this `name`.
     pub(crate) fn spoil(&self, name: &'static str, bytes: &mut [u8]) {
         let Some(injector) = self.injector().filter(|_| !bytes.is_empty()) else { return };
-        for struck in injector.draw(Event::Write(name)).unwrap_or_default() {
-            let bit = struck.lot % (bytes.len() as u64 * 8);
+        for drawn in injector.draw(FaultPoint::Write(name)).unwrap_or_default() {
+            let bit = drawn.random % (bytes.len() as u64 * 8);
             bytes[usize::try_from(bit / 8).unwrap_or(0)] ^= 1 << (bit % 8);
-            tell(self.world(), self.rank(), injector, struck.strike);
+            tell(self.mapped(), self.rank(), injector, drawn.hit);
         }
     }
 }
 
 /// Flips a bit of what was written for `rank`, if a fault strikes it.
 fn damage(
-    world: &World,
+    mapped: &EpochMapping,
     rank: Rank,
     (injector, name): (&Injector, &'static str),
     heaps: &HeapView,
@@ -112,27 +112,27 @@ fn damage(
         return;
     }
     // Only operations fail by a draw, writes do not.
-    for struck in injector.draw(Event::Write(name)).unwrap_or_default() {
+    for drawn in injector.draw(FaultPoint::Write(name)).unwrap_or_default() {
         let HeapPlace { rank: target, offset } = place;
-        let bit = struck.lot % len.saturating_mul(8);
+        let bit = drawn.random % len.saturating_mul(8);
         let at = offset.get() + bit / 8;
         let Ok(span) = heaps.reach(target, Region::new(offset, len)) else { return };
         let flipped = span.read::<u8>(at).and_then(|byte| span.write(at, byte ^ 1 << (bit % 8)));
         if flipped.is_ok() {
-            tell(world, rank, injector, struck.strike);
+            tell(mapped, rank, injector, drawn.hit);
         }
     }
 }
 
 /// Tells whoever looks on, and the launcher.
-fn tell(world: &World, rank: Rank, injector: &Injector, strike: Strike) {
-    injector.tell(strike, &world.control().faults(rank));
+fn tell(mapped: &EpochMapping, rank: Rank, injector: &Injector, hit: FaultHit) {
+    injector.tell(hit, &mapped.control().faults(rank));
 }
 
 /// Lets `time` pass, unless the epoch ends before.
-fn pause(world: &World, time: Duration) {
+fn pause(mapped: &EpochMapping, time: Duration) {
     let policy = WaitPolicy { spins: 0, park_after: Duration::ZERO };
-    let waiting = Waiting::new(world.kernel(), world.revocation(), policy, time);
+    let waiting = Waiting::new(mapped.kernel(), mapped.revocation(), policy, time);
     // That it times out is what it is for.
     let _over = wait_until(&waiting, &ParkCell::new(), || None::<()>);
 }
@@ -155,7 +155,7 @@ pub(crate) struct ProxyFaults {
 
 /// What becomes of a trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum TriggerOutcome {
     Executed,
     Dropped,
     Refused,
@@ -173,53 +173,53 @@ impl ProxyFaults {
     }
 
     /// Counts a trigger of `rank` in `fifo`, and says what becomes of it.
-    pub(super) fn strike(&mut self, world: &World, rank: Rank, fifo: usize) -> Fate {
-        let Some(injector) = self.of(fifo).map(Arc::clone) else { return Fate::Executed };
-        let mut fate = if self.is_stopped { Fate::Dropped } else { Fate::Executed };
-        for Struck { strike, time, .. } in injector.draw(Event::Trigger).unwrap_or_default() {
-            tell(world, rank, &injector, strike);
-            match strike.kind {
-                FaultKind::Delay => pause(world, time),
-                FaultKind::Drop => fate = Fate::Dropped,
-                FaultKind::Fail => fate = Fate::Refused,
+    pub(super) fn inject(&mut self, mapped: &EpochMapping, rank: Rank, fifo: usize) -> TriggerOutcome {
+        let Some(injector) = self.of(fifo).map(Arc::clone) else { return TriggerOutcome::Executed };
+        let mut outcome = if self.is_stopped { TriggerOutcome::Dropped } else { TriggerOutcome::Executed };
+        for DrawnFault { hit, time, .. } in injector.draw(FaultPoint::Trigger).unwrap_or_default() {
+            tell(mapped, rank, &injector, hit);
+            match hit.kind {
+                FaultKind::Delay => pause(mapped, time),
+                FaultKind::Drop => outcome = TriggerOutcome::Dropped,
+                FaultKind::Fail => outcome = TriggerOutcome::Refused,
                 FaultKind::Stop | FaultKind::Kill => {
-                    self.end(world, rank, &injector, strike);
-                    fate = Fate::Dropped;
+                    self.end(mapped, rank, &injector, hit);
+                    outcome = TriggerOutcome::Dropped;
                 }
                 FaultKind::Corrupt => {}
             }
         }
-        fate
+        outcome
     }
 
     /// Ends the proxy, or the rank whose thread it is.
-    fn end(&mut self, world: &World, rank: Rank, injector: &Injector, strike: Strike) {
-        let is_kill = strike.kind == FaultKind::Kill;
+    fn end(&mut self, mapped: &EpochMapping, rank: Rank, injector: &Injector, hit: FaultHit) {
+        let is_kill = hit.kind == FaultKind::Kill;
         if self.is_process || is_kill && !injector.is_thread() {
             kill_process();
         }
         self.is_stopped = true;
         let reason = if is_kill {
-            injector.note_kill(strike);
-            world.life(rank).mark_lost(world.kernel());
+            injector.record_kill(hit);
+            mapped.life(rank).mark_lost(mapped.kernel());
             Revocation::PeerLost(rank)
         } else {
             Revocation::ProxyLost
         };
-        world.control().revoke(world.kernel(), reason);
+        mapped.control().revoke(mapped.kernel(), reason);
     }
 
     /// Flips a bit of what a trigger of `rank` in `fifo` has written, where that is planned.
     pub(super) fn damage(
         &self,
-        world: &World,
+        mapped: &EpochMapping,
         rank: Rank,
         fifo: usize,
         heaps: &HeapView,
         (place, len): (HeapPlace, u64),
     ) {
         if let Some(injector) = self.of(fifo) {
-            damage(world, rank, (injector, crate::faults::TRIGGER), heaps, (place, len));
+            damage(mapped, rank, (injector, crate::faults::TRIGGER), heaps, (place, len));
         }
     }
 }

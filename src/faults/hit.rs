@@ -10,7 +10,7 @@ use crate::sync::plain;
 /// A fault that has struck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub struct Strike {
+pub struct FaultHit {
     /// What went wrong.
     pub kind: FaultKind,
     /// On which rank, as the job numbered it at first.
@@ -26,7 +26,7 @@ pub struct Strike {
 }
 
 /// `kill at operation 12, all_reduce (seed 7)`.
-impl fmt::Display for Strike {
+impl fmt::Display for FaultHit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, counted, number, at, seed, .. } = self;
         write!(f, "{} at {counted} {number}", kind.name())?;
@@ -38,7 +38,7 @@ impl fmt::Display for Strike {
 }
 
 /// The words in which a rank tells of its strikes.
-pub(crate) const TOLD_WORDS: usize = 4;
+pub(crate) const FAULT_WORDS: usize = 4;
 
 /// What a rank tells of its strikes: the last one, and how many there were. One that has killed the rank stays, whatever strikes
 /// afterwards, and one that has stopped its proxy unless the rank is killed.
@@ -52,16 +52,16 @@ pub(crate) const TOLD_WORDS: usize = 4;
 ///
 /// The threads of a rank and its proxy may tell at a time: then it is a mixture, which is checked and believed by nobody but people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
-    pub(crate) last: Strike,
+pub(crate) struct FaultCounters {
+    pub(crate) last: FaultHit,
     pub(crate) count: u64,
 }
 
-impl Strike {
+impl FaultHit {
     /// Tells of this strike in `words`, unless they tell of one that has ended more.
     pub(crate) fn tell(&self, words: &[AtomicU64]) {
         let count = || plain::add(&words[0], 1);
-        if Told::read(words).is_some_and(|told| told.last.kind.ends() > self.kind.ends()) {
+        if FaultCounters::read(words).is_some_and(|told| told.last.kind.ends() > self.kind.ends()) {
             count();
             return;
         }
@@ -76,12 +76,12 @@ impl Strike {
     }
 }
 
-impl Told {
+impl FaultCounters {
     /// What `words` tell, if there was a strike.
     pub(crate) fn read(words: &[AtomicU64]) -> Option<Self> {
         let word = |index: usize| words.get(index).map(plain::load);
         let (count, what) = (word(0)?, word(2)?);
-        let last = Strike {
+        let last = FaultHit {
             kind: FaultKind::from_code(what & 0xff)?,
             rank: known(what >> 24 & 0xff)?,
             counted: name_of(what >> 8 & 0xff)?,
@@ -111,37 +111,43 @@ mod tests {
 
     #[test]
     fn what_is_told_of_a_strike_is_what_others_read() {
-        let told: Vec<_> = (0..TOLD_WORDS).map(|_| AtomicU64::new(0)).collect();
-        assert_eq!(Told::read(&told), None);
+        let told: Vec<_> = (0..FAULT_WORDS).map(|_| AtomicU64::new(0)).collect();
+        assert_eq!(FaultCounters::read(&told), None);
         for (kind, at) in FaultKind::ALL.into_iter().zip(words()) {
             // Nothing has ended what this is told of.
             told.iter().skip(1).for_each(|word| plain::store(word, 0));
             for counted in words() {
-                let last =
-                    Strike { kind, rank: Rank::known(63), counted, number: u64::MAX, at, seed: u64::MAX - 1 };
+                let last = FaultHit {
+                    kind,
+                    rank: Rank::known(63),
+                    counted,
+                    number: u64::MAX,
+                    at,
+                    seed: u64::MAX - 1,
+                };
                 last.tell(&told);
-                assert_eq!(Told::read(&told).map(|told| told.last), Some(last));
+                assert_eq!(FaultCounters::read(&told).map(|told| told.last), Some(last));
             }
         }
-        assert_eq!(Told::read(&told).map(|told| told.count), Some(6 * words().count() as u64));
+        assert_eq!(FaultCounters::read(&told).map(|told| told.count), Some(6 * words().count() as u64));
         assert!(words().count() < 255);
     }
 
     #[test]
     fn what_has_killed_a_rank_stays_whatever_strikes_afterwards() {
-        let told: Vec<_> = (0..TOLD_WORDS).map(|_| AtomicU64::new(0)).collect();
-        let strike =
-            |kind| Strike { kind, rank: Rank::known(1), counted: "put", number: 1, at: "put", seed: 0 };
+        let told: Vec<_> = (0..FAULT_WORDS).map(|_| AtomicU64::new(0)).collect();
+        let hit =
+            |kind| FaultHit { kind, rank: Rank::known(1), counted: "put", number: 1, at: "put", seed: 0 };
         let kinds = [FaultKind::Delay, FaultKind::Stop, FaultKind::Corrupt, FaultKind::Kill, FaultKind::Stop];
         let stand = kinds.map(|kind| {
-            strike(kind).tell(&told);
-            Told::read(&told).unwrap().last.kind
+            hit(kind).tell(&told);
+            FaultCounters::read(&told).unwrap().last.kind
         });
         assert_eq!(
             stand,
             [FaultKind::Delay, FaultKind::Stop, FaultKind::Stop, FaultKind::Kill, FaultKind::Kill]
         );
-        assert_eq!(Told::read(&told).map(|told| told.count), Some(5));
+        assert_eq!(FaultCounters::read(&told).map(|told| told.count), Some(5));
     }
 
     #[test]
@@ -149,13 +155,13 @@ mod tests {
         for garbage in
             [[1, 0, 0, 0], [1, 0, 7, 1], [1, 0, 0xff << 8 | 1, 1], [1, 0, u64::MAX, 1], [u64::MAX; 4]]
         {
-            assert_eq!(Told::read(&garbage.map(AtomicU64::new)), None, "{garbage:?}");
+            assert_eq!(FaultCounters::read(&garbage.map(AtomicU64::new)), None, "{garbage:?}");
         }
     }
 
     #[test]
     fn a_strike_names_what_was_counted_what_was_struck_and_the_seed() {
-        let strike = Strike {
+        let hit = FaultHit {
             kind: FaultKind::Kill,
             rank: Rank::known(1),
             counted: "operation",
@@ -163,8 +169,8 @@ mod tests {
             at: "all_reduce",
             seed: 7,
         };
-        assert_eq!(strike.to_string(), "kill at operation 12, all_reduce (seed 7)");
-        let strike = Strike { kind: FaultKind::Drop, counted: "trigger", at: "trigger", ..strike };
-        assert_eq!(strike.to_string(), "drop at trigger 12 (seed 7)");
+        assert_eq!(hit.to_string(), "kill at operation 12, all_reduce (seed 7)");
+        let hit = FaultHit { kind: FaultKind::Drop, counted: "trigger", at: "trigger", ..hit };
+        assert_eq!(hit.to_string(), "drop at trigger 12 (seed 7)");
     }
 }

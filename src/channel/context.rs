@@ -1,4 +1,4 @@
-//! What all channels of one rank stand on: the mapped epoch, its own heap, its seats, and how it waits.
+//! What all channels of one rank stand on: the mapped epoch, its own heap, its slots, and how it waits.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock};
@@ -8,8 +8,8 @@ mod condition;
 mod waits;
 mod watches;
 
-use super::seat::Seats;
-use super::world::World;
+use super::epoch::EpochMapping;
+use super::slot::ChannelSlots;
 use crate::error::{Error, Result};
 use crate::faults::Injector;
 use crate::heap::SymmetricHeap;
@@ -25,13 +25,13 @@ use watches::PeerWatch;
 /// The receiving side of a channel's semaphore.
 pub(crate) type Inbound = SemaphoreReceiver<CellRef<SemaphoreCell>>;
 
-/// One rank's view of a [`World`].
+/// One rank's view of a [`EpochMapping`].
 #[derive(Debug)]
-pub(crate) struct Fabric {
-    world: Arc<World>,
+pub(crate) struct RankContext {
+    mapped: Arc<EpochMapping>,
     rank: Rank,
     heap: SymmetricHeap,
-    seats: Seats,
+    slots: ChannelSlots,
     /// How many threads that may spin share this rank's core.
     spinners: AtomicU64,
     /// Whether there was more than one from the start.
@@ -63,23 +63,28 @@ pub(crate) struct Blamed {
     pub(crate) is_late: bool,
 }
 
-impl Fabric {
-    /// Looks at `world` as `rank`, which shares its core with `spinners` spinning threads in all, itself included.
+impl RankContext {
+    /// Looks at `mapped` as `rank`, which shares its core with `spinners` spinning threads in all, itself included.
     ///
     /// # Errors
     /// Those of [`SymmetricHeap::new`].
-    pub(crate) fn new(world: Arc<World>, rank: Rank, spinners: u32, timeout: Duration) -> Result<Self> {
-        let segment = Arc::clone(world.segment(rank));
-        let heap = SymmetricHeap::new(Arc::clone(world.view(rank).window()), segment, rank, world.shape())?;
-        let seats = Seats::new(world.n_ranks());
+    pub(crate) fn new(
+        mapped: Arc<EpochMapping>,
+        rank: Rank,
+        spinners: u32,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let segment = Arc::clone(mapped.segment(rank));
+        let heap = SymmetricHeap::new(Arc::clone(mapped.view(rank).window()), segment, rank, mapped.shape())?;
+        let slots = ChannelSlots::new(mapped.n_ranks());
         let crowded = spinners > 1;
         let (spinners, state) = (AtomicU64::new(spinners.into()), AtomicU64::new(0));
         let (injector, recorder, checksums) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         Ok(Self {
-            world,
+            mapped,
             rank,
             heap,
-            seats,
+            slots,
             spinners,
             crowded,
             cores: None,
@@ -96,17 +101,17 @@ impl Fabric {
 
     /// The same, on the core of the proxy service process, which counts as long as it is awake.
     pub(crate) fn beside_service(self) -> Self {
-        Self { service: Some(self.world.control().proxy_doorbell()), ..self }
+        Self { service: Some(self.mapped.control().proxy_doorbell()), ..self }
     }
 
     /// The same, with as many spinning threads on its core as there are if the ranks have so many `cores`.
     pub(crate) fn counting_on(self, cores: NonZeroU32) -> Self {
-        let spinners = self.world.n_ranks().div_ceil(cores.get());
+        let spinners = self.mapped.n_ranks().div_ceil(cores.get());
         Self { spinners: AtomicU64::new(spinners.into()), crowded: spinners > 1, cores: Some(cores), ..self }
     }
 
-    pub(crate) fn world(&self) -> &Arc<World> {
-        &self.world
+    pub(crate) fn mapped(&self) -> &Arc<EpochMapping> {
+        &self.mapped
     }
 
     pub(crate) fn rank(&self) -> Rank {
@@ -117,8 +122,8 @@ impl Fabric {
         &self.heap
     }
 
-    pub(crate) fn seats(&self) -> &Seats {
-        &self.seats
+    pub(crate) fn slots(&self) -> &ChannelSlots {
+        &self.slots
     }
 
     pub(crate) fn timeout(&self) -> Duration {
@@ -127,7 +132,7 @@ impl Fabric {
 
     #[inline]
     pub(crate) fn kernel(&self) -> &HostKernel {
-        self.world.kernel()
+        self.mapped.kernel()
     }
 
     /// One more thread spins on this rank's core from now on.
@@ -172,7 +177,7 @@ impl Fabric {
 
     /// Semaphore number `index` of `rank`.
     pub(crate) fn semaphore(&self, rank: Rank, index: u32) -> Result<CellRef<SemaphoreCell>> {
-        let semaphores = self.world.semaphores(rank);
+        let semaphores = self.mapped.semaphores(rank);
         semaphores.get_ref(index as usize).ok_or(Error::OutOfRange {
             what: "semaphores of a rank",
             offset: index.into(),
@@ -183,7 +188,7 @@ impl Fabric {
 
     /// Watches the epoch and, where one is awaited, a rank.
     pub(crate) fn watch(&self, awaited: Option<Rank>) -> PeerWatch<'_> {
-        PeerWatch { world: &self.world, awaited }
+        PeerWatch { mapped: &self.mapped, awaited }
     }
 
     /// The context of a wait that `watch` looks after.
@@ -193,6 +198,6 @@ impl Fabric {
 
     /// What this rank tells of itself to whoever looks on.
     pub(crate) fn activity(&self) -> &ActivityCell {
-        self.world.activity(self.rank)
+        self.mapped.activity(self.rank)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Fabric;
+use super::RankContext;
 use crate::error::{Error, Result};
 use crate::faults::Injector;
 use crate::sync::{Revocation, plain};
@@ -20,14 +20,14 @@ const TRACED: u64 = 4;
 /// This rank knows that the epoch has ended: a collective call of it has failed, and ended it, or a call was told.
 pub(super) const ENDED: u64 = 8;
 
-impl Fabric {
+impl RankContext {
     /// The rank leaves the job: no channel can do anything from now on.
     pub(crate) fn leave(&self) {
         plain::set_bits(&self.state, LEFT);
     }
 
     /// Has faults injected from now on. Not while the rank leaves.
-    pub(crate) fn inject(&self, injector: Arc<Injector>) {
+    pub(crate) fn plan_faults(&self, injector: Arc<Injector>) {
         if self.injector.set(injector).is_ok() {
             plain::set_bits(&self.state, FAULTY);
         }
@@ -39,13 +39,13 @@ impl Fabric {
     }
 
     /// Notes from now on what this rank does, if it does not already. Not while the rank leaves.
-    pub(crate) fn record(&self, recorder: Recorder) {
+    pub(crate) fn set_recorder(&self, recorder: Recorder) {
         if self.recorder.set(recorder).is_ok() {
             plain::set_bits(&self.state, TRACED);
         }
     }
 
-    /// Notes from now on what this rank does, or does not, where it was to [`Fabric::record`]. Not while the rank leaves.
+    /// Notes from now on what this rank does, or does not, where it was to [`RankContext::set_recorder`]. Not while the rank leaves.
     pub(crate) fn set_tracing(&self, tracing: bool) {
         match self.recorder.get() {
             Some(_) if tracing => plain::set_bits(&self.state, TRACED),
@@ -93,13 +93,13 @@ impl Fabric {
     #[cold]
     pub(crate) fn abort(&self) {
         plain::set_bits(&self.state, ENDED);
-        self.world.control().revoke(self.kernel(), Revocation::Aborted(Some(self.rank)));
+        self.mapped.control().revoke(self.kernel(), Revocation::Aborted(Some(self.rank)));
     }
 
     /// Refuses a collective call when this rank knows that the epoch has ended.
     ///
     /// # Errors
-    /// Those of [`Fabric::check`].
+    /// Those of [`RankContext::check`].
     #[cold]
     pub(crate) fn can_call(&self, operation: &'static str) -> Result<()> {
         if plain::load(&self.state) & ENDED == 0 { Ok(()) } else { self.check(operation) }
@@ -124,8 +124,8 @@ impl Fabric {
     /// Ends the epoch because this rank unwinds with work enqueued: nobody is to wait for what it will never do.
     #[cold]
     pub(crate) fn mark_own_loss(&self) {
-        self.world.life(self.rank).mark_lost(self.kernel());
-        self.world.control().revoke(self.kernel(), Revocation::PeerLost(self.rank));
+        self.mapped.life(self.rank).mark_lost(self.kernel());
+        self.mapped.control().revoke(self.kernel(), Revocation::PeerLost(self.rank));
     }
 }
 

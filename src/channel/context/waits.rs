@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::condition::ENDED;
 use super::watches::ChannelWatch;
-use super::{Blamed, Fabric, Inbound};
+use super::{Blamed, Inbound, RankContext};
 use crate::error::{Error, Result};
 use crate::observe::Report;
 use crate::rank::{Rank, RankSet};
@@ -13,9 +13,9 @@ use crate::sync::{
     LifeStatus, ParkCell, Revocation, Stop, WaitPolicy, Waiting, WaitingIn, Watch, plain, spin_until,
     wait_until,
 };
-use crate::trace::{Note, Verb};
+use crate::trace::{TraceSpan, Verb};
 
-impl Fabric {
+impl RankContext {
     /// Tells that the `wait` which began at `since` is over, or why it was given up.
     #[cold]
     pub(crate) fn tell_end(&self, wait: &WaitingIn, since: Duration, stop: Option<Stop>) {
@@ -24,9 +24,9 @@ impl Fabric {
             let took = plain::nanos(now.saturating_sub(since));
             let mut awaited = RankSet::from_bits(wait.awaited).iter();
             let (first, second) = (awaited.next(), awaited.next());
-            let note = Note::of(Verb::LONG_WAIT);
-            let note = first.filter(|_| second.is_none()).map_or(note, |peer| note.with(peer));
-            recorder.note(took, note.failing(stop.is_some()));
+            let span = TraceSpan::of(Verb::LONG_WAIT);
+            let span = first.filter(|_| second.is_none()).map_or(span, |peer| span.with(peer));
+            recorder.record(took, span.failing(stop.is_some()));
         }
         match stop {
             Some(stop) => self.activity().give_up_wait(since, now, stop == Stop::Timeout),
@@ -48,13 +48,13 @@ impl Fabric {
             return stop;
         }
         if let Stop::PeerLost(rank) = stop {
-            match self.world.life(rank).status() {
-                LifeStatus::Lost => self.world.control().revoke(self.kernel(), Revocation::PeerLost(rank)),
+            match self.mapped.life(rank).status() {
+                LifeStatus::Lost => self.mapped.control().revoke(self.kernel(), Revocation::PeerLost(rank)),
                 LifeStatus::Left => self.blame(Blamed { rank, is_late: false }),
                 LifeStatus::Absent | LifeStatus::Alive => {}
             }
         }
-        let Some(reason) = self.world.revocation().check() else { return stop };
+        let Some(reason) = self.mapped.revocation().check() else { return stop };
         plain::set_bits(&self.state, ENDED);
         if matches!(stop, Stop::PeerLost(_)) { reason } else { stop }
     }
@@ -70,7 +70,7 @@ impl Fabric {
     }
 
     fn has_left(&self, rank: Rank) -> bool {
-        self.world.life(rank).status() == LifeStatus::Left
+        self.mapped.life(rank).status() == LifeStatus::Left
     }
 
     /// The error of an `operation` that a wait gave up, while it waited for `awaited`; it names who holds all up, and what everybody is in.
@@ -84,11 +84,11 @@ impl Fabric {
     ) -> Error {
         let mut error = waiting.error(self.settle(stop), operation, awaited);
         if let Error::Timeout { straggler, report, .. } = &mut error {
-            *straggler = self.world.straggler().filter(|rank| *rank != self.rank);
+            *straggler = self.mapped.straggler().filter(|rank| *rank != self.rank);
             if let Some(rank) = *straggler {
                 self.blame(Blamed { rank, is_late: true });
             }
-            *report = Report::of(&self.world).ok().map(Box::new);
+            *report = Report::of(&self.mapped).ok().map(Box::new);
         }
         error
     }
@@ -112,7 +112,7 @@ impl Fabric {
     /// Takes one signal of `peer`: what `wait` is on either kind of channel, be it the program's own or not.
     ///
     /// # Errors
-    /// Those of [`Fabric::wait_for_peer`].
+    /// Those of [`RankContext::wait_for_peer`].
     ///
     /// # Ordering
     /// Acquires everything the peer wrote before that signal (S1).
@@ -140,29 +140,29 @@ impl Fabric {
         self.enter_own(is_own, "wait")?;
         let Some(recorder) = self.recorder() else { return self.take_signal(peer, inbound) };
         let sequence = inbound.consumed().wrapping_add(1);
-        let note = Note::of(Verb::WAIT).with(peer).numbered(sequence);
+        let span = TraceSpan::of(Verb::WAIT).with(peer).numbered(sequence);
         let begun = recorder.now();
         if inbound.poll() {
             // It was there already, so the wait took no time that the clock could tell.
-            recorder.note_until(begun, begun, note);
+            recorder.record_until(begun, begun, span);
             return Ok(());
         }
-        let prepared = recorder.prepare(note);
+        let reserved = recorder.reserve(span);
         // A short wait is spent right here: the way back out of a long one would take as long again as noting it.
         if spin_until(self.policy(), || inbound.poll()) {
-            recorder.note_prepared(begun, prepared);
+            recorder.record_reserved(begun, reserved);
             return Ok(());
         }
         let done = self.wait_for_peer("wait", peer, |waiting| inbound.wait(waiting));
-        recorder.note_prepared(begun, prepared.failing(done.is_err()));
+        recorder.record_reserved(begun, reserved.failing(done.is_err()));
         done
     }
 
     /// Hands on what came of that which has begun then, if it did, and notes it.
     #[inline(always)]
-    pub(crate) fn ended<T>(&self, begun: Option<u64>, note: Note, done: Result<T>) -> Result<T> {
+    pub(crate) fn ended<T>(&self, begun: Option<u64>, span: TraceSpan, done: Result<T>) -> Result<T> {
         match (begun, self.recorder()) {
-            (Some(begun), Some(recorder)) => recorder.ended(begun, note, done),
+            (Some(begun), Some(recorder)) => recorder.ended(begun, span, done),
             _ => done,
         }
     }
@@ -170,7 +170,7 @@ impl Fabric {
     /// Runs `wait`, which waits in `operation` for something that `peer` does.
     ///
     /// # Errors
-    /// [`Error::Timeout`], [`Error::PeerLost`], [`Error::Revoked`]; those of [`Fabric::present`].
+    /// [`Error::Timeout`], [`Error::PeerLost`], [`Error::Revoked`]; those of [`RankContext::present`].
     #[inline]
     pub(crate) fn wait_for_peer(
         &self,
@@ -179,7 +179,7 @@ impl Fabric {
         wait: impl FnOnce(&Waiting<'_, HostKernel, ChannelWatch<'_>>) -> Result<(), Stop>,
     ) -> Result<()> {
         self.present(operation)?;
-        let watch = ChannelWatch { fabric: self, operation, awaited: Some(peer) };
+        let watch = ChannelWatch { context: self, operation, awaited: Some(peer) };
         let waiting = self.waiting(&watch);
         wait(&waiting).map_err(|stop| self.error(&waiting, stop, operation, Some(peer)))
     }
@@ -196,7 +196,7 @@ impl Fabric {
         park: &ParkCell,
         poll: impl FnMut() -> Option<T>,
     ) -> Result<T> {
-        let watch = ChannelWatch { fabric: self, operation, awaited: served_by };
+        let watch = ChannelWatch { context: self, operation, awaited: served_by };
         let waiting = self.waiting(&watch);
         wait_until(&waiting, park, poll).map_err(|stop| {
             let stop = match self.settle(stop) {
@@ -208,10 +208,10 @@ impl Fabric {
         })
     }
 
-    /// Waits like [`Fabric::wait_for_proxy`] for something that wakes nobody, such as a packet: spins, yields, never sleeps.
+    /// Waits like [`RankContext::wait_for_proxy`] for something that wakes nobody, such as a packet: spins, yields, never sleeps.
     ///
     /// # Errors
-    /// Those of [`Fabric::wait_for_proxy`].
+    /// Those of [`RankContext::wait_for_proxy`].
     #[cold]
     pub(crate) fn wait_awake<T>(
         &self,
@@ -220,7 +220,7 @@ impl Fabric {
         poll: impl FnMut() -> Option<T>,
     ) -> Result<T> {
         self.present(operation)?;
-        let watch = ChannelWatch { fabric: self, operation, awaited: Some(awaited) };
+        let watch = ChannelWatch { context: self, operation, awaited: Some(awaited) };
         let policy = WaitPolicy { park_after: Duration::MAX, ..self.policy() };
         let waiting = Waiting::new(self.kernel(), &watch, policy, self.timeout);
         let unused = ParkCell::new();

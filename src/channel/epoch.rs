@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::control::Control;
 use crate::bootstrap::SegmentBacking;
+use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::heap::layout::{CONTROL_LEN, HeapShape, SegmentCells, create_segment};
 use crate::heap::{HeapView, HeapWindows, MemoryTable};
 use crate::rank::Rank;
 use crate::shm::segment::AttachAs;
-use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Identity, Segment, Window};
+use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Segment, Window};
 use crate::sync::header::HEADER_LEN;
 use crate::sync::{ActivityCell, LifeCell, RevokeCell, SemaphoreCell};
 
@@ -21,27 +22,9 @@ pub(crate) fn segment_name(prefix: &str, rank: Rank) -> String {
     format!("{prefix}.{rank}")
 }
 
-/// Which job and which incarnation of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Era {
-    pub(crate) job: u64,
-    pub(crate) epoch: u64,
-}
-
-impl Era {
-    /// What the header of a segment says: of `owner`, or of nobody in particular.
-    pub(crate) fn identity(self, owner: Option<Rank>) -> Identity {
-        Identity {
-            job: self.job,
-            epoch: self.epoch,
-            owner: owner.map_or(0, |rank| u64::from(rank.get()) + 1),
-        }
-    }
-}
-
 /// The mapped state of an epoch.
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct EpochMapping {
     shape: HeapShape,
     kernel: HostKernel,
     control: Control,
@@ -56,13 +39,13 @@ pub(crate) struct World {
     boards: Mutex<()>,
 }
 
-impl World {
+impl EpochMapping {
     /// Makes `rank`'s own segment: control structures committed and published, the heap only reserved.
     ///
     /// # Errors
     /// Those of [`Segment::create`].
     pub(crate) fn create_segment(
-        era: Era,
+        epoch_id: EpochId,
         rank: Rank,
         shape: HeapShape,
         backing: &SegmentBacking,
@@ -74,7 +57,7 @@ impl World {
                 Backing::File(std::path::Path::new(folder).join(format!("rank{rank}.shmccl")))
             }
         };
-        let segment = create_segment(&backing, shape, era.identity(Some(rank)))?;
+        let segment = create_segment(&backing, shape, epoch_id.identity(Some(rank)))?;
         // A file may hold the control structures of an earlier job; only its heap is to survive.
         segment.map()?.span(HEADER_LEN, CONTROL_LEN - HEADER_LEN)?.fill(0, CONTROL_LEN - HEADER_LEN, 0)?;
         segment.header().publish();
@@ -86,7 +69,7 @@ impl World {
     /// # Errors
     /// Those of [`Segment::attach`] and of mapping.
     pub(crate) fn attach(
-        era: Era,
+        epoch_id: EpochId,
         shape: HeapShape,
         control: Control,
         descriptors: Vec<OwnedFd>,
@@ -97,7 +80,7 @@ impl World {
             SegmentBacking::Named(_) | SegmentBacking::Files(_) => AttachAs::Unsealed,
         };
         let segment = |(rank, fd): (u32, OwnedFd)| {
-            let identity = Some(era.identity(Some(Rank::new(rank, shape.n_ranks())?)));
+            let identity = Some(epoch_id.identity(Some(Rank::new(rank, shape.n_ranks())?)));
             let expected = Expected { len: Some(shape.segment_len()), identity };
             Segment::attach(fd, attach_as, &expected).map(Arc::new)
         };
@@ -148,9 +131,9 @@ impl World {
     }
 
     /// Which job and which incarnation of it this is, as the headers of its segments say.
-    pub(crate) fn era(&self) -> Era {
+    pub(crate) fn epoch_id(&self) -> EpochId {
         let identity = self.segments[0].header().identity();
-        Era { job: identity.job, epoch: identity.epoch }
+        EpochId { job: identity.job, epoch: identity.epoch }
     }
 
     pub(crate) fn shape(&self) -> HeapShape {
