@@ -1,4 +1,5 @@
-//! `shmccl doctor`: looks at the machine and says what stands in the way of a job, with one line of advice for each.
+//! `shmccl doctor`: checks whether the machine can carry a job, with one line of advice for each
+//! finding.
 
 mod cores;
 mod limits;
@@ -21,53 +22,54 @@ use crate::{failure, file, table};
 /// Flags of `shmccl doctor`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Device processes that the machine is to carry
+    /// Device processes that the machine has to carry
     #[arg(short = 'g', long, value_name = "N", value_parser = n_ranks(1), default_value_t = 2)]
     pub(crate) ranks: u32,
-    /// Where their proxies would run
+    /// Where the proxies would run
     #[arg(long, value_enum, value_name = "WHERE", default_value_t = ProxyPlace::Thread)]
     pub(crate) proxy: ProxyPlace,
-    /// Symmetric heap that each of them would have
+    /// Symmetric heap of every device process
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MiB")]
     pub(crate) heap: u64,
-    /// Write the findings to a file as well; with - to standard output, and the table to standard error
+    /// Write the findings to a file as well; - is standard output, and sends the table to standard
+    /// error
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
 
-/// How good a finding is.
+/// How serious a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Severity {
     /// Nothing to do.
     Ok,
-    /// It works, slower or within narrower limits than it could.
+    /// A job works, but slower or within narrower limits than it could.
     Warn,
-    /// A job of this size will not work.
+    /// A job of this size does not work.
     Bad,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct HostFinding {
-    /// What was looked at.
+    /// What was checked.
     pub(crate) topic: &'static str,
     /// What was found.
     pub(crate) found: String,
-    /// How good that is.
+    /// How serious it is.
     pub(crate) verdict: Severity,
-    /// What to do about it, where there is something to do.
+    /// The remedy, if there is something to do.
     pub(crate) advice: Option<String>,
 }
 
-/// The job that the machine is to carry.
+/// The job that the machine has to carry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlannedJob {
     /// Device processes.
     pub(crate) ranks: u32,
-    /// Where their proxies run.
+    /// Where the proxies run.
     pub(crate) proxy: ProxyPlace,
-    /// Symmetric heap of each.
+    /// Symmetric heap of each device process, in bytes.
     pub(crate) heap: u64,
 }
 
@@ -80,17 +82,17 @@ struct Diagnosis {
 }
 
 impl HostFinding {
-    /// A finding with nothing to do.
+    /// Makes a finding with nothing to do.
     pub(crate) fn ok(topic: &'static str, found: impl Into<String>) -> Self {
         Self { topic, found: found.into(), verdict: Severity::Ok, advice: None }
     }
 
-    /// A finding that costs speed or room.
+    /// Makes a finding that costs speed or room.
     pub(crate) fn warn(topic: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { topic, found: found.into(), verdict: Severity::Warn, advice: Some(advice.into()) }
     }
 
-    /// A finding that stops a job.
+    /// Makes a finding that stops a job.
     pub(crate) fn bad(topic: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { topic, found: found.into(), verdict: Severity::Bad, advice: Some(advice.into()) }
     }
@@ -122,10 +124,10 @@ impl Severity {
     }
 }
 
-/// Runs the command; the exit code is 1 when something is bad.
+/// Runs the command. The exit code is 1 if a finding is bad.
 ///
 /// # Errors
-/// When a report cannot be written.
+/// Those of writing the report.
 pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::check_writable(path)?;

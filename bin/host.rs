@@ -1,5 +1,6 @@
-//! What the kernel tells about the machine under `/proc` and `/sys`, read below a root that tests can lay out themselves.
-//! A file that is missing or garbled reads as "unknown", never as an error: half of them are absent in containers.
+//! The machine, as the kernel describes it under `/proc` and `/sys`. Tests lay out a root of their
+//! own. A file that is missing or garbled reads as "unknown", never as an error: half of the files
+//! are absent in containers.
 
 use std::path::{Path, PathBuf};
 
@@ -8,34 +9,36 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use shmccl::shm::limits::{GroupMemory, tightest_group};
 
-/// A view of `/proc` and `/sys`.
+/// The files of `/proc` and `/sys`, below a root.
 #[derive(Clone, Debug)]
 pub(crate) struct HostFiles {
     root: PathBuf,
 }
 
-/// What a control group allows; `None` where there is no limit.
+/// The limits of a control group; `None` where there is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct CgroupLimits {
-    /// Memory, of the group that has the least of it left.
+    /// Memory of the group that has the least left.
     pub(crate) memory: Option<GroupMemory>,
-    /// Cores' worth of time.
+    /// CPU time, in cores.
     pub(crate) cpus: Option<f64>,
     /// Processes and threads.
     pub(crate) pids: Option<u64>,
 }
 
-/// Where a run took place: enough to tell whether two reports may be compared.
+/// The machine of a run: enough to tell whether two reports may be compared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MachineInfo {
     /// Cores that this process may run on.
     pub(crate) cores: usize,
     /// Cores that are online.
     pub(crate) cores_online: usize,
-    /// Whether two of the cores were seen to be hyper-threads of one: by the kernel's word, or by a probe that differed from others in
-    /// this run. Where all were alike nothing tells, but for the `probe_ns` of the rows.
+    /// Whether the kernel, or a probe that differed from others in this run, said that two cores
+    /// are hyper-threads of one. If all probes were alike, only the `probe_ns` of the rows can
+    /// tell.
     pub(crate) siblings_seen: bool,
-    /// The share of slices in which a probe found the two cores to be siblings; `None` when nothing probed.
+    /// The share of slices in which a probe found the two cores to be siblings; `None` without
+    /// probes.
     pub(crate) sibling_slices: Option<f64>,
     /// Whether the processor says that it is virtual.
     pub(crate) virtual_machine: bool,
@@ -45,31 +48,31 @@ pub(crate) struct MachineInfo {
     pub(crate) cpu: String,
     /// The version of this program.
     pub(crate) version: String,
-    /// The commit that it was built from, where it was built in a clone.
+    /// The commit that this program was built from, if it was built in a clone.
     pub(crate) commit: Option<String>,
-    /// Whether it was built with optimisation.
+    /// Whether this program was built with optimisation.
     pub(crate) optimised: bool,
 }
 
 impl HostFiles {
-    /// The machine that this process runs on.
+    /// Returns the files of the machine that this process runs on.
     pub(crate) fn new() -> Self {
         Self::at("/")
     }
 
-    /// A machine laid out below `root`.
+    /// Returns the files of a machine that is laid out below `root`.
     pub(crate) fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// The trimmed text of a file, unless it cannot be read or is empty.
+    /// Returns the trimmed text of a file; `None` if the file cannot be read or is empty.
     pub(crate) fn read(&self, path: &str) -> Option<String> {
         let text = std::fs::read_to_string(self.root.join(path.trim_start_matches('/'))).ok()?;
         let text = text.trim();
         (!text.is_empty()).then(|| text.to_owned())
     }
 
-    /// The cores that the affinity mask of this process allows.
+    /// Returns the cores that the affinity mask of this process allows.
     pub(crate) fn allowed_cpus(&self) -> Vec<usize> {
         match sched_getaffinity(Pid::from_raw(0)) {
             Ok(set) => (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect(),
@@ -77,12 +80,13 @@ impl HostFiles {
         }
     }
 
-    /// The cores that are online.
+    /// Returns the cores that are online.
     pub(crate) fn online_cpus(&self) -> Vec<usize> {
         self.read("/sys/devices/system/cpu/online").map(|text| parse_list(&text)).unwrap_or_default()
     }
 
-    /// Groups of two or more of `cpus` that the kernel says share a core, each sorted.
+    /// Returns groups of two or more of `cpus` that share a core according to the kernel, each
+    /// sorted.
     pub(crate) fn siblings_among(&self, cpus: &[usize]) -> Vec<Vec<usize>> {
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for cpu in cpus {
@@ -96,7 +100,7 @@ impl HostFiles {
         groups
     }
 
-    /// NUMA nodes that hold any of `cpus`: node and its cores among them.
+    /// Returns the NUMA nodes that hold any of `cpus`, with those cores.
     pub(crate) fn numa_nodes(&self, cpus: &[usize]) -> Vec<(usize, Vec<usize>)> {
         let online =
             self.read("/sys/devices/system/node/online").map(|text| parse_list(&text)).unwrap_or_default();
@@ -120,12 +124,12 @@ impl HostFiles {
         name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
     }
 
-    /// The kernel's release, as `uname -r` prints it.
+    /// Returns the kernel's release, as `uname -r` prints it.
     pub(crate) fn kernel_release(&self) -> String {
         self.read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned())
     }
 
-    /// A line of `/proc/meminfo`, in bytes.
+    /// Returns a line of `/proc/meminfo`, in bytes.
     pub(crate) fn meminfo(&self, key: &str) -> Option<u64> {
         let text = self.read("/proc/meminfo")?;
         let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
@@ -133,7 +137,7 @@ impl HostFiles {
         kib.checked_mul(1024)
     }
 
-    /// The tightest limits of the control groups that this process is in, for both versions of control groups.
+    /// Returns the tightest limits of all control groups of this process, of both versions.
     pub(crate) fn cgroup_limits(&self) -> CgroupLimits {
         let memory = tightest_group(|path| self.read(path));
         let mut limits = CgroupLimits { memory, ..CgroupLimits::default() };
@@ -205,13 +209,13 @@ impl MachineInfo {
         }
     }
 
-    /// Notes in what share of the slices the probes found siblings.
+    /// Notes in which share of the slices the probes found siblings.
     pub(crate) fn saw_siblings(&mut self, share: f64) {
         self.siblings_seen |= share > 0.0;
         self.sibling_slices = Some(share);
     }
 
-    /// One line for the head of a table.
+    /// Describes the machine in one line, for the head of a table.
     pub(crate) fn line(&self) -> String {
         let siblings = match (self.sibling_slices, self.siblings_seen) {
             (Some(share), _) if share > 0.0 => {
@@ -230,7 +234,7 @@ impl MachineInfo {
     }
 }
 
-/// The word in brackets of a sysfs choice: `never` of `always within_size [never]`.
+/// Returns the word in brackets of a sysfs choice: `never` of `always within_size [never]`.
 pub(crate) fn chosen(text: &str) -> Option<&str> {
     text.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))
 }
@@ -240,13 +244,14 @@ fn parse_list(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        // A machine has fewer cores than this; a garbled file shall not cost memory.
+        // No machine has more cores; a garbled file must not cost memory.
         (last < 1 << 20).then_some(first..=last)
     };
     text.split(',').filter_map(range).flatten().collect()
 }
 
-/// A control group's path and all above it, from the innermost to the root, each ready to be appended to the mount point.
+/// Returns the path of a control group and all paths above it, each ready to be appended to the
+/// mount point.
 fn ancestors(path: &str) -> Vec<String> {
     let absolute = Path::new("/").join(path.trim_start_matches('/'));
     let above = absolute.ancestors().map(|ancestor| ancestor.display().to_string());

@@ -112,7 +112,8 @@ fn write_files(args: &PerfArgs, report: &PerfReport) -> Result<()> {
     Ok(())
 }
 
-/// Prints the rows that were not printed as they came: matrices by themselves, all others in one table.
+/// Prints the rows that were not printed as they came: matrices by themselves, all others in one
+/// table.
 fn print(report: &PerfReport) -> Result<()> {
     let look = Look::of_tables();
     let rows = |wanted: fn(Test) -> bool| {
@@ -180,8 +181,8 @@ fn measure(args: &PerfArgs, wanted: Vec<(Test, Vec<TestChannel>)>) -> Result<Vec
     Ok(rows)
 }
 
-/// What to run. The producers of `fifo_rate` and its limit spin, each on a core of its own: without a second core it is left
-/// out where all tests are asked for.
+/// What to run. The producers of `fifo_rate` and its limit spin, each on a core of its own: without
+/// a second core it is left out where all tests are asked for.
 ///
 /// # Errors
 /// Wrong usage, and `fifo_rate` by name on a single core.

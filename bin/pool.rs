@@ -1,5 +1,5 @@
-//! `shmccl coordinator` and `shmccl device`: the two sides of a pool, each in the foreground until it is interrupted. A coordinator may
-//! start devices itself, which end with it.
+//! `shmccl coordinator` and `shmccl device`: the two sides of a pool, each in the foreground until
+//! it is interrupted. A coordinator may start devices itself, which end with it.
 
 pub(crate) mod flags;
 mod kinds;
@@ -22,7 +22,7 @@ use self::registrations::Registrations;
 use crate::failure::UsageError;
 use crate::{failure, jobs, output};
 
-/// What `shmccl coordinator --help` ends with.
+/// Ends the help of `shmccl coordinator`.
 pub(crate) const HELP: &str = "\
 A file of devices is TOML. Every key may be left out:
   [[device]]
@@ -41,20 +41,21 @@ started by hand. When the coordinator is killed they go on with what they do, an
 next one as long as --outlive says; one that is started with the same -n or --devices takes them over, and starts only what is missing \
 of them. At SIGQUIT (Ctrl-\\) it prints what every device of a communicator is doing, and all goes on. Devices of `shmccl device` live on in any case.";
 
-/// How long devices wait for the next coordinator when theirs was killed, if nothing else is said.
+/// The time that devices wait for the next coordinator after theirs was killed, by default.
 const OUTLIVE: Duration = Duration::from_secs(30);
 
-/// How long a coordinator gives devices of the one before it to come back, before it takes requests.
+/// The time that a coordinator gives devices of the previous one to come back, before it takes
+/// requests.
 const ADOPTION: Duration = Duration::from_millis(500);
 
-/// How long the coordinator may take to say which devices it has.
+/// The longest time in which the coordinator answers the request for a report.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Serves a pool of devices.
 ///
 /// # Errors
-/// When there is a coordinator already, the devices that it is to start are not described well, one of them ends before it has
-/// registered, or the system refuses.
+/// A second coordinator; a bad description of devices; a device that ends before it has registered;
+/// those of the system.
 pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
     let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let kinds = match (&args.devices, args.number) {
@@ -107,17 +108,17 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
     };
     let options = FleetOptions { outlives: Some(args.outlive.unwrap_or(OUTLIVE)), restarts: args.restart };
     let mut fleet = Fleet::start_with(&directory, &program, &missing.kinds, options, is_followed)?;
-    // Devices that end by themselves, as they see the coordinator end, are none to tell of.
+    // Devices that end because the coordinator ends are not reported.
     coordinator.serve_until(|| fleet.end())?;
     drop(fleet);
     registrations.verdict()?;
     Ok(failure::DONE)
 }
 
-/// Is a device of the pool.
+/// Serves as a device of the pool.
 ///
 /// # Errors
-/// When there is no coordinator, or the system refuses.
+/// No coordinator; those of the system.
 pub(crate) fn be_device(args: &DeviceArgs) -> Result<u8> {
     let device = match Device::from_env()? {
         Some(device) => device,
@@ -139,14 +140,15 @@ pub(crate) fn be_device(args: &DeviceArgs) -> Result<u8> {
     Ok(failure::DONE)
 }
 
-/// Prints it, from a thread of its own: it asks the coordinator, which goes on serving.
+/// Prints what all devices in communicators are doing. A thread of its own asks the coordinator,
+/// which goes on serving.
 fn print_reports(directory: RuntimeDirectory) {
     let print = move || match reports(&directory) {
         Ok(reports) if reports.is_empty() => output::note("no device of the pool is in a communicator"),
         Ok(reports) => reports.iter().for_each(|report| output::note(report)),
         Err(error) => output::note(&format!("nothing can be told of the devices: {error}")),
     };
-    // Whoever asks again may be luckier.
+    // The next request may succeed.
     let _ = std::thread::Builder::new().name("shmccl report".to_owned()).spawn(print);
 }
 

@@ -14,32 +14,33 @@ use crate::jobs::{self, ObservedJob};
 use crate::output::{self, Look};
 use crate::{failure, file, table};
 
-/// What is told of one job.
+/// The description of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct JobRow {
-    /// Its number, in hexadecimal.
+    /// The number, in hexadecimal.
     job: String,
     epoch: u64,
     ranks: usize,
-    /// The processes of its ranks, in their order, where they can be told.
+    /// The processes of its ranks, in order; `None` where unknown.
     processes: Vec<Option<u32>>,
-    /// Who has made it: a launcher, the host of a meeting, or a rank.
+    /// The process that has made it: a launcher, the host of a rendezvous, or a rank.
     creator: u64,
     age_s: u64,
     state: String,
-    /// Which communicator of a pool it is, and the directory of the coordinator of that.
+    /// The communicator of a pool, and the directory of its coordinator.
     communicator: Option<u64>,
     pool: Option<PathBuf>,
     command: String,
 }
 
-/// How long a coordinator may take to say which devices it has.
+/// The longest time in which a coordinator lists its devices.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Flags of `shmccl ps`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PsArgs {
-    /// Write the list to a file as well; with - to standard output, and the table to standard error
+    /// Write the list to a file as well; - is standard output, and sends the table to standard
+    /// error
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -47,7 +48,7 @@ pub(crate) struct PsArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// When a report cannot be written.
+/// Those of writing the report.
 pub(crate) fn run(args: &PsArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::check_writable(path)?;
@@ -89,7 +90,7 @@ impl JobRow {
         }
     }
 
-    /// `1 of /run/user/1000/shmccl`.
+    /// Writes the communicator of a pool: `1 of /run/user/1000/shmccl`.
     fn owner(&self) -> String {
         match (self.communicator, &self.pool) {
             (Some(communicator), Some(pool)) => format!("{communicator} of {}", pool.display()),
@@ -98,7 +99,7 @@ impl JobRow {
     }
 }
 
-/// Of communicators of pools it is told which, where there is one.
+/// Lays out a row for each job, with a column for communicators if there are any.
 fn present(look: Look, rows: &[JobRow]) -> String {
     let has_pools = rows.iter().any(|row| row.communicator.is_some());
     let (first, pool, last) = (
@@ -118,7 +119,7 @@ fn present(look: Look, rows: &[JobRow]) -> String {
     table::lay_out(look, &head, head.len(), rows.iter().map(cells))
 }
 
-/// `12 s`, `3 min`, `5 h`, `2 d`.
+/// Writes an age: `12 s`, `3 min`, `5 h`, `2 d`.
 fn age(age: Duration) -> String {
     match age.as_secs() {
         seconds @ 0..120 => format!("{seconds} s"),
@@ -128,7 +129,7 @@ fn age(age: Duration) -> String {
     }
 }
 
-/// `17-20,31,-`: runs of neighbours in short, a dash for one that cannot be told.
+/// Lists processes: `17-20,31,-`, with a dash for an unknown one.
 fn pids(processes: &[Option<u32>]) -> String {
     let mut parts: Vec<(Option<u32>, Option<u32>)> = Vec::new();
     for &pid in processes {
@@ -146,7 +147,7 @@ fn pids(processes: &[Option<u32>]) -> String {
     parts.iter().map(word).collect::<Vec<_>>().join(",")
 }
 
-/// How a process was called, in one line.
+/// Returns the command line of a process, in one line.
 fn command(pid: u32) -> String {
     let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words: Vec<_> = bytes.split(|byte| *byte == 0).filter(|word| !word.is_empty()).collect();
@@ -162,14 +163,16 @@ pub(crate) struct PoolCommunicator {
     pub(crate) pool: PathBuf,
 }
 
-/// The pools that were asked for their devices, by their directories.
+/// The pools that were asked for their devices, by their directories. A pool whose coordinator does
+/// not answer has none.
 #[derive(Debug, Default)]
 pub(crate) struct Pools {
     asked: BTreeMap<PathBuf, Vec<DeviceStatus>>,
 }
 
 impl Pools {
-    /// The communicator that one of these processes belongs to, as a device. Each coordinator is asked once.
+    /// Returns the communicator to which one of these processes belongs, as a device. Each
+    /// coordinator is asked once.
     pub(crate) fn owner(&mut self, processes: impl IntoIterator<Item = u32>) -> Option<PoolCommunicator> {
         processes.into_iter().find_map(|process| self.owner_of(process))
     }
@@ -183,7 +186,7 @@ impl Pools {
 }
 
 fn devices_of(pool: &Path) -> Option<Vec<DeviceStatus>> {
-    // Opening it would make it.
+    // Opening the directory would create it.
     let directory = pool.is_dir().then(|| RuntimeDirectory::at(pool).ok())??;
     Client::connect(&directory, PATIENCE).ok()?.devices().ok()
 }

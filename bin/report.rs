@@ -1,4 +1,4 @@
-//! `shmccl report`: what every rank of a job is doing, and who holds the others up.
+//! `shmccl report`: what every rank of a job is doing, and which ranks the others wait for.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use shmccl::reduce::DataType;
 
 use crate::{failure, file, jobs, output};
 
-/// What `shmccl report --help` ends with: all names in the JSON.
+/// Ends the help, with all names in the JSON.
 pub(crate) const HELP: &str = "\
 The JSON has all that the text has. Times are in milliseconds, and null stands for what is not there or cannot be told.
   job, epoch, creator, age_ms, state  as in `shmccl ps`
@@ -33,15 +33,16 @@ The JSON has all that the text has. Times are in milliseconds, and null stands f
     triggers, fifos        triggers in its fifos; of each one that was used: depth, pushed, refused, last
     fault, faults          the last fault that was injected, and how many were";
 
-/// A report as programs read it. Ranks are numbers, times milliseconds. [`HELP`] names all there is.
+/// A report as programs read it. Ranks are numbers, times are milliseconds. [`HELP`] documents all
+/// names.
 #[derive(Debug, Serialize)]
 struct JobJson {
-    /// Its number, in hexadecimal.
+    /// The number, in hexadecimal.
     job: String,
     epoch: u64,
     creator: u64,
     age_ms: u128,
-    /// As `shmccl ps` has it.
+    /// The state, as `shmccl ps` writes it.
     state: String,
     ended: Option<String>,
     ranks: Vec<RankJson>,
@@ -105,7 +106,8 @@ pub(crate) struct ReportArgs {
     /// The job: the beginning of its number, four digits at least, or one of its processes
     #[arg(value_name = "JOB|PID")]
     pub(crate) job: String,
-    /// Write the report to a file as well; with - to standard output, and the text to standard error
+    /// Write the report to a file as well; - is standard output, and sends the text to standard
+    /// error
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -113,7 +115,7 @@ pub(crate) struct ReportArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// When there is no such job, or its report cannot be written.
+/// No such job; those of writing the report.
 pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::check_writable(path)?;
@@ -181,7 +183,7 @@ impl CallJson {
             number,
             operation: summary.operation().map(Operation::name),
             data_type,
-            // Of what has no elements it is something else.
+            // Calls without elements use the word for something else.
             count: data_type.map(|_| summary.count()),
             operator: summary.operator_name(),
             root: summary.root(),

@@ -1,8 +1,9 @@
-//! `shmccl run`: starts a program as the device processes of a job, and ends as its first cause says.
+//! `shmccl run`: starts a program as the device processes of a job, and ends with the exit code of
+//! the first cause.
 //!
-//! The service process and the trampoline are this same executable, under two hidden commands. The trampoline binds
-//! every rank to the life of the launcher before the program takes its place, so that programs which know nothing of
-//! this library go down with it as well.
+//! The service process and the trampoline are this same executable, under two hidden commands. The
+//! trampoline binds every rank to the life of the launcher before the program takes its place. So
+//! programs that do not know this library end with the launcher, too.
 
 pub(crate) mod flags;
 mod lines;
@@ -27,7 +28,7 @@ use crate::{failure, log, output};
 use flags::{BecomeArgs, RunArgs};
 use lines::Lines;
 
-/// What `shmccl run --help` ends with.
+/// Ends the help.
 pub(crate) const HELP: &str = "\
 Exit code: 0 when every rank has ended well (with --keep-going, when one has); otherwise that of the first rank that failed, 128 plus the number of \
 the signal that killed it, or that stopped the launcher; 1 when it left no code, and when the job could not be \
@@ -40,23 +41,23 @@ one kills them. SIGQUIT (Ctrl-\\) prints what every rank is doing, and who holds
 const SERVICE: &str = "proxy-service";
 const TRAMPOLINE: &str = "become";
 
-/// The exit code of a shell for a program that ends by a signal is this much above its number.
+/// The exit code for a program that was killed, less the number of the signal.
 const BY_SIGNAL: i32 = 128;
 
-/// How long killed processes may take to go.
+/// The longest time for killed processes to end.
 const ORPHANS_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Makes this process the parent of whatever its descendants leave behind, and ends all that when it is dropped. Children
-/// that it had before (an `exec` keeps them) are none of its business.
+/// Makes this process the parent of all orphans of its descendants, and kills them when it is
+/// dropped. Children that existed before (an `exec` keeps them) are spared.
 #[derive(Debug)]
 struct Orphans {
     spared: Vec<Pid>,
 }
 
-/// Runs the command; the exit code is the first cause's.
+/// Runs the command. The exit code is that of the first cause.
 ///
 /// # Errors
-/// When the job cannot be started.
+/// Those of starting the job.
 pub(crate) fn run(args: &RunArgs) -> Result<u8> {
     args.check()?;
     if let Err(refusal) = program::check(&args.program[0]) {
@@ -77,10 +78,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
     finish(outcome, lines)
 }
 
-/// The exit code of a job with this `outcome`. That what it printed found no reader decides only where nothing else went wrong.
+/// Returns the exit code of a job with this `outcome`. A closed output decides only if nothing else
+/// went wrong.
 ///
 /// # Errors
-/// Why its output could not be printed, or what the library has to say that is not a rank's failure.
+/// Those of printing the output, and those of the library but for failures of ranks.
 fn finish(outcome: shmccl::Result<JobOutcome>, lines: Lines) -> Result<u8> {
     let has_ended_it = lines.have_ended_the_job();
     let closed = lines.closed().context(output::CANNOT_WRITE);
@@ -101,10 +103,10 @@ fn finish(outcome: shmccl::Result<JobOutcome>, lines: Lines) -> Result<u8> {
     }
 }
 
-/// Sees to it that segments in files can be made.
+/// Checks that segments in files can be made.
 ///
 /// # Errors
-/// When their directory is not there.
+/// A directory that does not exist.
 fn check_directory(backing: &SegmentBacking) -> Result<()> {
     let SegmentBacking::Files(directory) = backing else { return Ok(()) };
     let metadata = std::fs::metadata(directory);
@@ -146,7 +148,7 @@ fn job(args: &RunArgs) -> Result<Launch> {
     Ok(launch)
 }
 
-/// Names the first cause in one line, and gives its exit code.
+/// Prints the first cause in one line, and returns its exit code.
 fn conclude(error: Error) -> Result<u8> {
     let (line, code) = match &error {
         Error::DeviceFailed { device, cause: ExitCause::Code(0) } => {
@@ -173,10 +175,10 @@ fn code_of(cause: ExitCause) -> i32 {
     }
 }
 
-/// The hidden command that serves the fifos of all ranks until they have left.
+/// Serves the fifos of all ranks until they have left: a hidden command.
 ///
 /// # Errors
-/// Those of joining the job, or that no launcher started it.
+/// Those of joining the job, and a start without a launcher.
 pub(crate) fn serve() -> Result<u8> {
     match join_job()? {
         Some(JoinedAs::Proxy) => Ok(failure::DONE),
@@ -184,12 +186,12 @@ pub(crate) fn serve() -> Result<u8> {
     }
 }
 
-/// The hidden command that becomes a rank's program.
+/// Becomes the program of a rank: a hidden command.
 pub(crate) fn become_program(args: &BecomeArgs) -> Result<u8> {
     let (program, program_args) = args.program.split_first().expect("clap asks for a program");
     let error = shmccl::bootstrap::become_program(program, program_args);
     let refusal = program::ProgramError::of(program, &error).ok_or(error)?;
-    // What one rank cannot execute none can: one line is enough.
+    // All ranks fail alike: one line is enough.
     if std::env::var_os("SHMCCL_RANK").is_none_or(|rank| rank == "0") {
         output::error(&refusal.to_string());
     }
@@ -198,7 +200,7 @@ pub(crate) fn become_program(args: &BecomeArgs) -> Result<u8> {
 
 impl Orphans {
     fn adopt() -> Self {
-        // Refused, it leaves orphans to init, as they would be anyway.
+        // If this fails, init adopts orphans as usual.
         let _ = set_child_subreaper(true);
         Self { spared: children() }
     }
@@ -209,7 +211,8 @@ impl Orphans {
 }
 
 impl Drop for Orphans {
-    /// Kills one generation after the other: the children of whoever is killed become children of this process.
+    /// Kills one generation after the other: children of killed processes become children of this
+    /// one.
     fn drop(&mut self) {
         let began = Instant::now();
         while began.elapsed() < ORPHANS_PATIENCE {
@@ -219,7 +222,7 @@ impl Drop for Orphans {
             }
             for child in left {
                 let _ = kill(child, Signal::SIGKILL);
-                // Gone or not yet: the list tells.
+                // The next list shows whether it has gone.
                 let _ = waitpid(child, Some(WaitPidFlag::WNOHANG));
             }
             std::thread::yield_now();
@@ -227,7 +230,7 @@ impl Drop for Orphans {
     }
 }
 
-/// The children of this process; it has one thread, which is the parent of them all.
+/// Returns the children of this process, whose only thread is the parent of them all.
 fn children() -> Vec<Pid> {
     let me = Pid::this();
     let list = std::fs::read_to_string(format!("/proc/{me}/task/{me}/children")).unwrap_or_default();

@@ -1,7 +1,8 @@
 //! `shmccl top`: what the ranks of all jobs do, again and again.
 //!
-//! Each picture is made of two looks at the shared words, an interval apart. On a terminal a picture takes the place of the one before,
-//! drawn over it from where that began: no mode of the terminal is changed, so whatever ends the command leaves it as it was.
+//! Each picture comes from two reads of the shared words, an interval apart. On a terminal a
+//! picture is drawn over the previous one. The mode of the terminal stays as it is, so any end of
+//! the command leaves it intact.
 
 mod picture;
 
@@ -17,13 +18,13 @@ use crate::jobs::{self, JobNameError};
 use crate::output::{self, Look};
 use crate::units::parse_timeout;
 
-/// What `shmccl top --help` ends with.
+/// Ends the help.
 pub(crate) const HELP: &str = "\
 Numbers are those of the last interval. Operations are collective ones; bytes are what this rank put into them, for the small ones by the \
 mean of the last eight; signals are those that the rank was sent. Waiting is the share of the interval spent in waits that \
 took more than some microseconds. Beat is how long ago a rank has beaten, which it does twice a second. Where the output is no terminal, pictures follow each other as plain text.";
 
-/// The lines and columns of a terminal that does not say how many it has.
+/// The lines and columns of a terminal that does not report them.
 const USUAL: (usize, usize) = (24, 80);
 
 /// Flags of `shmccl top`.
@@ -32,7 +33,7 @@ pub(crate) struct TopArgs {
     /// One job only: the beginning of its number, four digits at least, or one of its processes
     #[arg(value_name = "JOB|PID")]
     pub(crate) job: Option<String>,
-    /// The time between two looks, such as 500ms or 2s
+    /// The time between two pictures, such as 500ms or 2s
     #[arg(short, long, value_name = "TIME", value_parser = parse_timeout, default_value = "1s")]
     pub(crate) interval: Duration,
     /// Print one picture, and end
@@ -40,14 +41,14 @@ pub(crate) struct TopArgs {
     pub(crate) once: bool,
 }
 
-/// What one rank did, and what it does now.
+/// What one rank did in an interval, and what it does now.
 #[derive(Clone, Debug)]
 struct RankRate<'r> {
     job: u64,
-    /// Whether it is one of those that hold the others up.
+    /// Whether other ranks wait for it.
     is_straggler: bool,
     rank: &'r RankReport,
-    /// Per second, where it was there at both looks.
+    /// What it did per second, if it was there in both reads.
     done: Option<Throughput>,
 }
 
@@ -57,14 +58,14 @@ struct Throughput {
     operations: f64,
     bytes: f64,
     signals: f64,
-    /// The share of the time that it has waited.
+    /// The share of the time that it waited.
     waiting: f64,
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// When there is no job of that name, or stdout cannot be written.
+/// No such job; those of stdout.
 pub(crate) fn run(args: &TopArgs) -> Result<u8> {
     let mut before = look(args)?;
     let mut lines_up = 0;
@@ -72,7 +73,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<u8> {
         pause(args.interval);
         let now = match look(args) {
             Ok(now) => now,
-            // It was there before, and has ended; or a second one has begun that the word names as well.
+            // The job has ended, or the word now names a second job as well.
             Err(error @ JobNameError::Several(_)) => return Err(error.into()),
             Err(_) => return Ok(failure::DONE),
         };
@@ -96,7 +97,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<u8> {
     }
 }
 
-/// All jobs, or the one that was named.
+/// Returns reports on all jobs, or on the named one.
 fn look(args: &TopArgs) -> Result<Vec<Report>, JobNameError> {
     match &args.job {
         Some(word) => Ok(vec![jobs::named(word)?.report]),
@@ -109,7 +110,7 @@ fn pause(interval: Duration) {
     let _timeout = never.recv_timeout(interval);
 }
 
-/// The ranks of all jobs that are there now.
+/// Returns the ranks of all jobs of `now`, with what they did since `before`.
 fn rates_between<'r>(before: &[Report], now: &'r [Report]) -> Vec<RankRate<'r>> {
     let rates = |report: &'r Report| {
         let earlier =

@@ -1,4 +1,5 @@
-//! `shmccl tune`: which algorithm does which collective operation best on this machine, as a table for the library.
+//! `shmccl tune`: which algorithm does which collective operation best on this machine, as a table
+//! for the library.
 //!
 //! | module | what |
 //! |---|---|
@@ -30,7 +31,7 @@ use crate::units::parse_timeout;
 use crate::{failure, file};
 use plan::{TuneFigure, TunePlan, VARIABLE};
 
-/// Stands below the help.
+/// Ends the help.
 pub(crate) const HELP: &str = "\
 Each algorithm is measured beside the built-in choice, in turns. It takes the place of the built-in
 choice where it is quicker by 5 %, and by more than the built-in choice differs from itself.
@@ -41,10 +42,10 @@ up in another order; all ranks get the same bits in any case.";
 /// The hidden command that device processes run.
 const DEVICE_COMMAND: &str = "tune-device";
 
-/// Numbers of ranks where the user does not say which.
+/// Numbers of ranks by default.
 const RANKS: [u32; 3] = [2, 4, 8];
 
-/// What is measured, and where it goes.
+/// Flags of `shmccl tune`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TuneArgs {
     /// Numbers of device processes to measure with, such as 2,4,8 [default: 2,4,8; 2 with --quick]
@@ -53,26 +54,28 @@ pub(crate) struct TuneArgs {
     /// Measure few sizes, and each for a shorter time
     #[arg(long)]
     pub(crate) quick: bool,
-    /// How long to measure in all, such as 30s or 5m; the largest sizes may take a little longer [default: 2m; 20s with --quick]
+    /// How long to measure in all, such as 30s or 5m; the largest sizes may take longer [default:
+    /// 2m; 20s with --quick]
     #[arg(long, value_name = "TIME", value_parser = parse_timeout)]
     time: Option<Duration>,
-    /// Where the tuning table goes [default: the file that SHMCCL_TUNING names, or else shmccl/tuning.toml in $XDG_CONFIG_HOME or
-    /// ~/.config]
+    /// File for the tuning table [default: that of SHMCCL_TUNING, or else shmccl/tuning.toml in
+    /// $XDG_CONFIG_HOME or ~/.config]
     #[arg(short = 'o', long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Write every figure to a file as well; with - to standard output, and the table to standard error
+    /// Write every figure to a file as well; - is standard output, and sends the table to standard
+    /// error
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// The longest that any wait may take, such as 500ms, 30s or 2m
+    /// The longest time that any wait may take, such as 500ms, 30s or 2m
     #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "30s")]
     timeout: Duration,
-    /// Leave it to the scheduler on which cores ranks run
+    /// Let the scheduler choose the cores of ranks
     #[arg(long)]
     no_pin: bool,
 }
 
 impl TuneArgs {
-    /// The numbers of ranks, each once, by size.
+    /// Returns the numbers of ranks, each once, in rising order.
     pub(crate) fn ranks(&self) -> Vec<u32> {
         let mut ranks = match (self.ranks.as_slice(), self.quick) {
             ([], true) => RANKS[..1].to_vec(),
@@ -84,18 +87,18 @@ impl TuneArgs {
         ranks
     }
 
-    /// How long to measure in all.
+    /// Returns how long to measure in all.
     pub(crate) fn time(&self) -> Duration {
         self.time.unwrap_or(Duration::from_secs(if self.quick { 20 } else { 120 }))
     }
 
-    /// How device processes are started.
+    /// Returns how device processes are started.
     pub(crate) fn job(&self) -> JobArgs {
         JobArgs { proxy: ProxyPlace::Thread, heap: None, timeout: self.timeout, no_pin: self.no_pin }
     }
 }
 
-/// What `--json` writes.
+/// The file of `--json`.
 #[derive(Serialize)]
 struct TuneJson<'a> {
     machine: MachineInfo,

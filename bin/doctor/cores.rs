@@ -1,11 +1,12 @@
-//! Cores: how many, whether they are whole ones, where they are, and whether they suffice for those who spin.
+//! Checks cores: their number, hyper-threads, NUMA nodes, the clock, and whether all spinning
+//! threads have a core.
 
 use super::{HostFinding, PlannedJob};
 use crate::flags::ProxyPlace;
 use crate::host::HostFiles;
 use crate::units::three_digits;
 
-/// Looks at cores, siblings, NUMA nodes, spinners and the clock.
+/// Checks cores, siblings, NUMA nodes, spinning threads and the clock.
 pub(super) fn examine(host: &HostFiles, job: PlannedJob) -> Vec<HostFinding> {
     let allowed = host.allowed_cpus();
     let quota = host.cgroup_limits().cpus;
@@ -74,7 +75,7 @@ fn numa(host: &HostFiles, allowed: &[usize]) -> HostFinding {
     }
 }
 
-/// Device threads and proxies spin while they wait; each wants a core of its own.
+/// Checks that device threads and proxies, which spin while they wait, have a core each.
 fn spinners(cores: usize, quota: Option<f64>, job: PlannedJob) -> HostFinding {
     let topic = "spinners";
     let ranks = job.ranks as usize;

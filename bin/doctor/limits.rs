@@ -1,4 +1,5 @@
-//! Resource limits of this process, which every device process inherits.
+//! Checks the limits of this process, which every device process inherits, and the system calls
+//! that waiting uses.
 
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use shmccl::shm::HostKernel;
@@ -6,7 +7,7 @@ use shmccl::shm::HostKernel;
 use super::{HostFinding, PlannedJob};
 use crate::units::format_size;
 
-/// Looks at the limits on descriptors, address space, file size and locked memory.
+/// Checks the limits on descriptors, address space, file size and locked memory, and system calls.
 pub(super) fn examine(job: PlannedJob) -> Vec<HostFinding> {
     let mut findings = vec![
         descriptors(soft(Resource::RLIMIT_NOFILE), job),
@@ -18,12 +19,13 @@ pub(super) fn examine(job: PlannedJob) -> Vec<HostFinding> {
     findings
 }
 
-/// The limit in force; `None` where there is none.
+/// Returns the limit in force; `None` where there is none.
 fn soft(resource: Resource) -> Option<u64> {
     getrlimit(resource).ok().map(|(soft, _)| soft).filter(|limit| *limit != RLIM_INFINITY)
 }
 
-/// A rank holds a descriptor per peer, and the launcher a socket, a segment and a process per rank.
+/// Checks descriptors: a rank has one per peer, the launcher a socket, a segment and a process per
+/// rank.
 fn descriptors(limit: Option<u64>, job: PlannedJob) -> HostFinding {
     let topic = "open files";
     let needed = 64 + 4 * u64::from(job.ranks);
@@ -39,7 +41,7 @@ fn descriptors(limit: Option<u64>, job: PlannedJob) -> HostFinding {
     }
 }
 
-/// Every rank maps the heaps of all.
+/// Checks the address space: every rank maps all heaps.
 fn address_space(limit: Option<u64>, job: PlannedJob) -> HostFinding {
     let topic = "address space";
     let window = job.heap.saturating_add(4 << 20).saturating_mul(u64::from(job.ranks));
@@ -57,7 +59,7 @@ fn address_space(limit: Option<u64>, job: PlannedJob) -> HostFinding {
     }
 }
 
-/// A segment is a file in memory, so the limit on file sizes holds for it.
+/// Checks the limit on file sizes, which holds for segments: each is a file in memory.
 fn file_size(limit: Option<u64>, job: PlannedJob) -> HostFinding {
     let topic = "file size";
     match limit {
@@ -73,7 +75,7 @@ fn file_size(limit: Option<u64>, job: PlannedJob) -> HostFinding {
     }
 }
 
-/// Nothing locks memory today; the limit is told because pinned buffers would need it.
+/// Reports locked memory, which pinned buffers would need.
 fn locked(limit: Option<u64>) -> HostFinding {
     HostFinding::ok("locked memory", format!("{} (none is needed)", unlimited(limit)))
 }
@@ -82,7 +84,7 @@ fn unlimited(limit: Option<u64>) -> String {
     limit.map_or_else(|| "unlimited".to_owned(), |limit| format!("at most {}", format_size(limit)))
 }
 
-/// Looks at the system calls that waiting uses where they exist.
+/// Checks system calls by trying them, as a container may refuse a call that the kernel has.
 fn system_calls(kernel: &HostKernel) -> Vec<HostFinding> {
     vec![
         system_call(

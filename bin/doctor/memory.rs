@@ -1,4 +1,5 @@
-//! Memory: whether the heaps fit, what the control group allows, `/dev/shm`, and huge pages for shared memory.
+//! Checks memory: whether the heaps fit, the control group, `/dev/shm`, and huge pages for shared
+//! memory.
 
 use nix::sys::statvfs::statvfs;
 
@@ -6,12 +7,13 @@ use super::{HostFinding, PlannedJob};
 use crate::host::{HostFiles, chosen};
 use crate::units::{format_about, format_size};
 
-/// Looks at memory, the control group, `/dev/shm` and huge pages.
+/// Checks memory, the control group, `/dev/shm` and huge pages.
 pub(super) fn examine(host: &HostFiles, job: PlannedJob) -> Vec<HostFinding> {
     vec![memory(host, job), control_group(host, job), dev_shm(shm_space()), huge_pages(host)]
 }
 
-/// All heaps together. A heap is committed as it is allocated, so this is the most that the job can come to need.
+/// Returns the size of all heaps. A heap is committed as it is allocated, so this is the most that
+/// the job can need.
 fn needed(job: PlannedJob) -> u64 {
     job.heap.saturating_mul(u64::from(job.ranks))
 }
@@ -53,14 +55,15 @@ fn control_group(host: &HostFiles, job: PlannedJob) -> HostFinding {
     HostFinding::ok(topic, found)
 }
 
-/// Total and free bytes of `/dev/shm`.
+/// Returns the total and the free bytes of `/dev/shm`.
 fn shm_space() -> Option<(u64, u64)> {
     let space = statvfs("/dev/shm").ok()?;
     let bytes = |blocks: u64| blocks.saturating_mul(space.fragment_size());
     Some((bytes(space.blocks()), bytes(space.blocks_available())))
 }
 
-/// Only named segments live there; the others are anonymous and counted as plain memory.
+/// Checks `/dev/shm`, where only named segments live. The others are anonymous, and count as plain
+/// memory.
 fn dev_shm(space: Option<(u64, u64)>) -> HostFinding {
     let topic = "/dev/shm";
     let Some((total, free)) = space else {
@@ -104,7 +107,7 @@ fn huge_pages(host: &HostFiles) -> HostFinding {
 }
 
 fn about(bytes: u64) -> String {
-    // Precise to far more digits than are shown.
+    // A float is precise to far more digits than are shown.
     let mebibytes = u32::try_from(bytes >> 20).map_or(f64::INFINITY, f64::from);
     if bytes < 1 << 20 { format_size(bytes) } else { format_about(mebibytes * 1024.0 * 1024.0) }
 }
@@ -139,7 +142,7 @@ mod tests {
             &[
                 ("/proc/self/cgroup", "0::/\n"),
                 ("/sys/fs/cgroup/memory.max", "1073741824"),
-                // A quarter of it pages of files, which give way.
+                // A quarter of it are pages of files, which the kernel can drop.
                 ("/sys/fs/cgroup/memory.current", "1073741824"),
                 ("/sys/fs/cgroup/memory.stat", "anon 805306368\ninactive_file 268435456\n"),
             ],

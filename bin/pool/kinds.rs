@@ -1,4 +1,4 @@
-//! The devices of a pool, as a TOML file lists them: kind by kind, each with what `shmccl device` takes.
+//! The devices of a pool, as a TOML file lists them: each kind has what `shmccl device` takes.
 
 use std::ops::Range;
 use std::path::Path;
@@ -30,13 +30,13 @@ struct DeviceEntry {
     core: Option<Spanned<usize>>,
 }
 
-/// What is wrong, and where in the text.
+/// An error, and where it is in the text.
 type ListError = (Option<Range<usize>>, String);
 
-/// Reads a file.
+/// Reads the devices that a file lists.
 ///
 /// # Errors
-/// In one line: the file, the line of it, the key, and what is wrong.
+/// The file, the line, the key and the error, in one line.
 pub(super) fn read(file: &Path) -> Result<Vec<DeviceKind>> {
     let content = std::fs::read_to_string(file)
         .with_context(|| format!("cannot read devices from {}", file.display()))?;
@@ -75,9 +75,10 @@ fn parse(content: &str) -> Result<Vec<DeviceKind>, ListError> {
         .collect()
 }
 
-/// What the reader of TOML has to say, without words that only programmers know, and with the remedy where a table stands for a list.
+/// Writes an error of the TOML reader without programming terms. If a table stands for a list, it
+/// names the remedy.
 fn in_words(message: &str) -> String {
-    // What is between lines of a longer message is for a terminal.
+    // Line breaks of a longer message are for a terminal.
     let line = message.lines().collect::<Vec<_>>().join(", ");
     let line = line.replace("expected usize", "expected a whole number").replace(" as i128", "");
     match line.split_once("expected a sequence") {
@@ -105,8 +106,8 @@ impl DeviceEntry {
     }
 }
 
-/// Whether a device may run on this core. That may be none of those that this process was given, so it is tried out, in a thread that is
-/// gone then.
+/// Whether a device may run on this core. The core may be outside of those of this process, so a
+/// thread tries it out.
 fn is_to_be_had(core: usize) -> bool {
     let try_out = move || {
         let mut cores = CpuSet::new();
@@ -115,7 +116,7 @@ fn is_to_be_had(core: usize) -> bool {
     std::thread::spawn(try_out).join().unwrap_or(false)
 }
 
-/// What was given for a key, checked, or what it is otherwise.
+/// Returns the checked value of a key, or the default.
 fn value<T, V>(
     given: Option<Spanned<T>>,
     otherwise: V,

@@ -1,4 +1,4 @@
-//! Finds out what keeps a program from being executed, before it is started n times over.
+//! Finds out whether a program can be executed, before it is started many times.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
 
-/// Why a program cannot be executed. It reads as one line that says what to do.
+/// The reason why a program cannot be executed. It reads as one line with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ProgramError {
     program: OsString,
@@ -19,21 +19,21 @@ pub(super) struct ProgramError {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ProgramFault {
-    /// Not in `PATH`; perhaps in the working directory.
+    /// The program is not in `PATH`, but perhaps in the working directory.
     NotInPath {
         is_here: bool,
     },
     Missing,
     Directory,
     NotExecutable,
-    /// A script whose interpreter is missing.
+    /// The interpreter of a script is missing.
     NoInterpreter(String),
-    /// Whatever the system says.
+    /// Any other error of the system.
     Other(String),
 }
 
 impl ProgramError {
-    /// What kept `error` from executing `program`; `None` for an error of another kind.
+    /// Returns why `error` kept `program` from being executed; `None` for an error of another kind.
     pub(super) fn of(program: &OsStr, error: &shmccl::Error) -> Option<Self> {
         let shmccl::Error::Os { source, .. } = error else { return None };
         let reason = match source.kind() {
@@ -44,7 +44,7 @@ impl ProgramError {
         Some(Self { program: program.to_owned(), reason })
     }
 
-    /// The exit code that a shell would give.
+    /// Returns the exit code that a shell would give.
     pub(super) fn exit_code(&self) -> u8 {
         match self.reason {
             ProgramFault::NotInPath { .. } | ProgramFault::Missing | ProgramFault::NoInterpreter(_) => 127,
@@ -75,7 +75,7 @@ impl fmt::Display for ProgramError {
     }
 }
 
-/// Looks whether `program` can be executed, found as the system would find it.
+/// Checks whether `program` can be executed, and finds it as the system does.
 pub(super) fn check(program: &OsStr) -> Result<(), ProgramError> {
     check_in(program, std::env::var_os("PATH").as_deref())
 }
@@ -88,7 +88,7 @@ fn check_in(program: &OsStr, search: Option<&OsStr>) -> Result<(), ProgramError>
             search.map(|search| std::env::split_paths(search).collect::<Vec<_>>()).unwrap_or_default();
         let candidates: Vec<PathBuf> = directories.iter().map(|directory| directory.join(program)).collect();
         let verdicts: Vec<_> = candidates.iter().map(|path| examine(path)).collect();
-        // The first that works; or else the first that is at least there.
+        // The first that works, or else the first that exists.
         let found = verdicts.iter().find(|verdict| verdict.is_ok());
         let found =
             found.or_else(|| verdicts.iter().find(|verdict| !matches!(verdict, Err(ProgramFault::Missing))));
@@ -109,7 +109,7 @@ fn examine(path: &Path) -> Result<(), ProgramFault> {
     if metadata.is_dir() {
         return Err(ProgramFault::Directory);
     }
-    // Root may access everything, and execute only what somebody may execute.
+    // Root may access everything, but executes only files that have an execute bit.
     if access(path, AccessFlags::X_OK).is_err() || metadata.permissions().mode() & 0o111 == 0 {
         return Err(ProgramFault::NotExecutable);
     }
@@ -121,7 +121,7 @@ fn examine(path: &Path) -> Result<(), ProgramFault> {
     }
 }
 
-/// The interpreter that a script names in its first line; `None` for what is no script or cannot be read.
+/// Returns the interpreter in the first line of a script; `None` for any other file.
 fn interpreter(path: &Path) -> Option<String> {
     let mut head = Vec::new();
     File::open(path).ok()?.take(256).read_to_end(&mut head).ok()?;

@@ -1,4 +1,5 @@
-//! From figures to a table: which algorithm takes the place of the built-in choice, and from which size on.
+//! From figures to a table: which algorithm takes the place of the built-in choice, and from which
+//! size on.
 
 use anyhow::Result;
 use shmccl::collective::tuning::{BufferKind, Case, ONE_SHOT_LEN, Step};
@@ -42,7 +43,8 @@ impl SizeChoice {
 
 /// Chooses an algorithm for each figure.
 ///
-/// Up to [`ONE_SHOT_LEN`] both kinds of buffers have the same choice, as ranks choose before they know the kind.
+/// Up to [`ONE_SHOT_LEN`] both kinds of buffers have the same choice, as ranks choose before they
+/// know the kind.
 ///
 /// # Errors
 /// A figure of an operation or algorithm that this program does not know.
@@ -75,7 +77,8 @@ fn result<'f>(figure: &'f TuneFigure, name: &str) -> Option<&'f AlgorithmTimes> 
     figure.others.iter().find(|result| result.algorithm == name)
 }
 
-/// Returns the algorithm that beats the built-in choice in all `figures` by most, and by more than noise.
+/// Returns the algorithm that beats the built-in choice in all `figures` by most, and by more than
+/// noise.
 fn best<'f>(figures: &[&'f TuneFigure]) -> Option<&'f str> {
     let names = figures.first()?.others.iter().map(|result| result.algorithm.as_str());
     let ratio = |name: &str| {
@@ -114,7 +117,8 @@ fn case(choices: &[SizeChoice]) -> Case {
     }
 }
 
-/// Returns the last size for the algorithm that is best at `below` bytes, where another one is best at `above`.
+/// Returns the last size for the algorithm that is best at `below` bytes, where another one is best
+/// at `above`.
 ///
 /// That is the middle by factor, or the size at which the library changes its own way.
 fn between(below: u64, above: u64) -> u64 {

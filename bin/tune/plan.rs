@@ -63,7 +63,8 @@ impl TunePlan {
         layouts.filter(|layout| layout.block > 0).map(point).collect()
     }
 
-    /// Returns the bytes of heap that each rank needs: inputs, outputs, and the share of the library.
+    /// Returns the bytes of heap that each rank needs: inputs, outputs, and the share of the
+    /// library.
     pub(crate) fn heap_len(&self) -> u64 {
         (2 * LONGEST + (48 << 20)) / 7 * 8
     }

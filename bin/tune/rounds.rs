@@ -1,8 +1,10 @@
-//! Algorithms take turns at the same operation, round by round, so that all see the same noise of the machine.
+//! Algorithms take turns at the same operation, round by round, so that all see the same noise of
+//! the machine.
 //!
-//! A round gives each algorithm a slice of about a millisecond. Its time counts relative to that of the built-in choice in the
-//! same round. The built-in choice runs twice: how much it differs from itself is the noise of the machine. An algorithm that
-//! is far behind after a few rounds is left out of the later ones.
+//! A round gives each algorithm a slice of about a millisecond. Its time counts relative to that of
+//! the built-in choice in the same round. The built-in choice runs twice: how much it differs from
+//! itself is the noise of the machine. An algorithm that is far behind after a few rounds is left
+//! out of the later ones.
 
 use std::time::Duration;
 
@@ -38,7 +40,8 @@ struct Candidate {
     out: bool,
 }
 
-/// Measures `algorithms` in turns for `time`. The first is the built-in choice, the second is the built-in choice once more.
+/// Measures `algorithms` in turns for `time`. The first is the built-in choice, the second is the
+/// built-in choice once more.
 ///
 /// All ranks call this; only the leading one gets results.
 ///

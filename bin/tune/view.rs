@@ -10,7 +10,8 @@ use crate::units::{format_ns, format_size, percent, three_digits};
 /// The noise from which on the user is told what to do about it.
 const NOISY: f64 = 0.05;
 
-/// Lays out a row for each run of sizes at which one algorithm takes the place of the built-in choice.
+/// Lays out a row for each run of sizes at which one algorithm takes the place of the built-in
+/// choice.
 pub(super) fn text(look: Look, choices: &[SizeChoice]) -> String {
     let together = |one: &SizeChoice, next: &SizeChoice| {
         one.is_of_case(next) && (one.built_in, one.chosen) == (next.built_in, next.chosen)

@@ -1,4 +1,5 @@
-//! What a comparison of puts shows: what the proxy costs, what it buys, and from which size on it is worth it.
+//! What a comparison of puts shows: what the proxy costs, what it buys, and from which size on it
+//! is worth it.
 
 use serde::Serialize;
 
@@ -47,13 +48,14 @@ impl PutCrossovers {
         }
     }
 
-    /// Returns the crossover to mark: that of device time, which a proxy is for, or that of latency where device time is
-    /// unknown.
+    /// Returns the crossover to mark: that of device time, which a proxy is for, or that of latency
+    /// where device time is unknown.
     pub(crate) fn main(&self) -> Crossover {
         self.device_time.unwrap_or(self.latency)
     }
 
-    /// Says what that means, in one sentence or two for each of crossover, latency, device time and overlap.
+    /// Says what that means, in one sentence or two for each of crossover, latency, device time and
+    /// overlap.
     pub(super) fn summary(&self, series: &Series) -> Vec<String> {
         let points = series.points();
         let (Some(first), Some(last)) = (points.first(), points.last()) else { return Vec::new() };
@@ -142,8 +144,8 @@ impl PutCrossovers {
 
 /// Returns between which sizes the crossover of device time at `mark` lies.
 ///
-/// That is where lines cross that a tenth of the slices lie below for one channel, and above for the other. `None` where
-/// slices hardly differ, or were not told apart.
+/// That is where lines cross that a tenth of the slices lie below for one channel, and above for
+/// the other. `None` where slices hardly differ, or were not told apart.
 fn range(points: &[Point<'_>], mark: f64) -> Option<(f64, f64)> {
     type Figure = fn(&PerfRow) -> Option<f64>;
     let (low, high): (Figure, Figure) = (|row| row.device_cpu_p10_ns, |row| row.device_cpu_p90_ns);
@@ -181,7 +183,8 @@ fn overlap_sentence(points: &[Point<'_>]) -> Option<String> {
     ))
 }
 
-/// Whether the proxy hid clearly more than a direct put did, at most of the sizes that are long enough to tell.
+/// Whether the proxy hid clearly more than a direct put did, at most of the sizes that are long
+/// enough to tell.
 fn hides(points: &[Point<'_>]) -> bool {
     let gain = |point: &Point<'_>| Some(point.proxied.overlap? - point.direct.overlap?);
     let gains: Vec<f64> = points.iter().filter_map(gain).collect();
