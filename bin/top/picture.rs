@@ -148,7 +148,7 @@ fn state(rate: &RankRate<'_>) -> Cell {
 
 /// Returns the current call of a rank in few words, or its last call in brackets.
 fn place(rank: &RankReport) -> String {
-    let name = |call: shmccl::observe::ObservedCall| match call.summary.operation() {
+    let name = |call: shmccl::observe::ObservedCall| match call.signature.operation() {
         Some(operation) => operation.name().to_owned(),
         None => "?".to_owned(),
     };

@@ -15,7 +15,7 @@ const LEAST_GAIN: f64 = 0.05;
 pub(super) struct SizeChoice {
     pub(super) operation: Operation,
     pub(super) ranks: u32,
-    pub(super) crowded: bool,
+    pub(super) oversubscribed: bool,
     pub(super) buffers: BufferKind,
     pub(super) bytes: u64,
     /// The built-in choice.
@@ -31,7 +31,7 @@ pub(super) struct SizeChoice {
 impl SizeChoice {
     /// Whether both belong to the same case of a table.
     pub(super) fn is_of_case(&self, other: &Self) -> bool {
-        let key = |choice: &Self| (choice.operation, choice.ranks, choice.crowded, choice.buffers);
+        let key = |choice: &Self| (choice.operation, choice.ranks, choice.oversubscribed, choice.buffers);
         key(self) == key(other)
     }
 
@@ -63,7 +63,7 @@ fn choice(figure: &TuneFigure, all: &[TuneFigure]) -> Result<SizeChoice> {
     Ok(SizeChoice {
         operation: operation.ok_or_else(|| anyhow::anyhow!("no such operation: {}", figure.operation))?,
         ranks: figure.ranks,
-        crowded: figure.crowded,
+        oversubscribed: figure.oversubscribed,
         buffers: figure.buffers,
         bytes: figure.bytes,
         built_in: figure.built_in.algorithm.parse()?,
@@ -111,7 +111,7 @@ fn case(choices: &[SizeChoice]) -> Case {
     Case {
         operation: first.operation,
         n_ranks: first.ranks,
-        crowded: first.crowded,
+        oversubscribed: first.oversubscribed,
         buffers: first.buffers,
         steps: runs.iter().zip(ends.chain([None])).map(step).collect(),
     }
@@ -145,7 +145,7 @@ mod tests {
         TuneFigure {
             operation: "all_reduce".to_owned(),
             ranks: 4,
-            crowded: true,
+            oversubscribed: true,
             buffers,
             bytes,
             built_in: result(built_in, 1.0, 0.0),

@@ -40,7 +40,7 @@ pub(crate) fn run() -> Result<()> {
 /// What every measurement uses.
 struct TuningDevice<'c> {
     comm: &'c mut Communicator,
-    crowded: bool,
+    oversubscribed: bool,
     data_buffers: CollectiveBuffers,
     gathering: Rc<RefCell<Gathering>>,
     all_sync: AllSync,
@@ -51,11 +51,11 @@ impl<'c> TuningDevice<'c> {
         let elements = plan.points(comm.n_ranks()).iter().map(|point| point.layout.largest()).max();
         let len = elements.unwrap_or(0) * size_of::<f32>() as u64;
         let buffers = CollectiveBuffers::alloc(comm, len, 128, 0)?;
-        let crowded = comm.is_crowded()?;
+        let oversubscribed = comm.is_oversubscribed()?;
         // An operation has ended when it has ended on every rank.
-        let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Most, crowded)?));
+        let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Most, oversubscribed)?));
         let all_sync = AllSync::new(comm)?;
-        Ok(Self { comm, crowded, data_buffers: buffers, gathering, all_sync })
+        Ok(Self { comm, oversubscribed, data_buffers: buffers, gathering, all_sync })
     }
 
     /// Measures all points of the plan, and gives each an equal share of the time that is left.
@@ -76,9 +76,10 @@ impl<'c> TuningDevice<'c> {
 
     /// Measures one point; rank 0 returns the figure.
     fn measure(&mut self, point: TunePoint, time: Duration) -> Result<Option<TuneFigure>> {
-        let (n_ranks, crowded, leads) = (self.comm.n_ranks(), self.crowded, self.all_sync.leads());
+        let (n_ranks, oversubscribed, leads) =
+            (self.comm.n_ranks(), self.oversubscribed, self.all_sync.leads());
         let built_in =
-            Table::default().algorithm(point.operation, n_ranks, crowded, point.buffers, point.len);
+            Table::default().algorithm(point.operation, n_ranks, oversubscribed, point.buffers, point.len);
         let mut algorithms = vec![built_in, built_in];
         algorithms.extend(point.algorithms(n_ranks).into_iter().filter(|other| *other != built_in));
         let workload = self.workload(point)?;
@@ -91,7 +92,7 @@ impl<'c> TuningDevice<'c> {
         Ok(leads.then(|| TuneFigure {
             operation: point.operation.name().to_owned(),
             ranks: n_ranks,
-            crowded,
+            oversubscribed,
             buffers: point.buffers,
             bytes: point.len,
             built_in,

@@ -102,7 +102,7 @@ pub(crate) struct TuneFigure {
     /// How many ranks.
     pub(crate) ranks: u32,
     /// Whether ranks share cores.
-    pub(crate) crowded: bool,
+    pub(crate) oversubscribed: bool,
     /// Where the buffers were.
     pub(crate) buffers: BufferKind,
     /// The bytes that a rank contributes at most.

@@ -55,6 +55,12 @@ impl Region {
         self.offset.0.checked_add(self.len)
     }
 
+    /// Says whether some byte is in this region and in `other`.
+    pub(crate) fn overlaps(self, other: Self) -> bool {
+        let is_before = |one: Self, other: Self| one.end().is_some_and(|end| end <= other.offset.get());
+        self.len > 0 && other.len > 0 && !is_before(self, other) && !is_before(other, self)
+    }
+
     /// Names the `len` bytes that start `offset` bytes into this region.
     ///
     /// An empty part is legal anywhere from the region's start to its end, both included.
