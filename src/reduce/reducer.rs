@@ -321,6 +321,4 @@ fn kernels_of<T: Arithmetic>(op: &ReduceOp, kernel: Supported) -> &'static Kerne
 }
 
 #[cfg(test)]
-mod oracle;
-#[cfg(test)]
 mod tests;
