@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
-use shmccl::shm::{Backing, CopyKernel, Identity, Mapping, ReadSoon, Segment, Span};
+use shmccl::shm::{Backing, CacheHint, CopyKernel, Identity, Mapping, Segment, Span};
 use shmccl::sync::atomic::Ordering;
 
 /// The words of the hand-over lie at 0 and at CONTROL, the payload behind.
@@ -33,9 +33,9 @@ fn name(way: Way) -> &'static str {
     way.map_or("chosen", CopyKernel::name)
 }
 
-fn copy(way: Way, source: &Span, target: &Span, read_soon: ReadSoon) {
+fn copy(way: Way, source: &Span, target: &Span, cache_hint: CacheHint) {
     match way {
-        None => source.copy_to(0, target, 0, source.len(), read_soon),
+        None => source.copy_to(0, target, 0, source.len(), cache_hint),
         Some(kernel) => source.copy_with(kernel, target),
     }
     .expect("the target is long enough and the kernel supported");
@@ -88,7 +88,7 @@ fn into_segment(criterion: &mut Criterion) {
         for way in ways() {
             group.bench_with_input(BenchmarkId::new(name(way), size), &size, |bencher, &size| {
                 let (source, target) = (part(&source, 0, size), part(&target, PAYLOAD, size));
-                bencher.iter(|| copy(way, black_box(&source), &target, ReadSoon::No));
+                bencher.iter(|| copy(way, black_box(&source), &target, CacheHint::Bypass));
             });
         }
     }
@@ -129,7 +129,7 @@ fn round(way: Way, target: &Span, source: &Span, sent: &mut u64) -> Duration {
     source.fill(0, source.len(), word.to_be_bytes()[3]).expect("within");
     let payload = target.part(PAYLOAD, source.len()).expect("within");
     let start = Instant::now();
-    copy(way, source, &payload, ReadSoon::Yes);
+    copy(way, source, &payload, CacheHint::Keep);
     target.atomic_u64(0).expect("control word").store(word, Ordering::Release);
     let answer = target.atomic_u64(CONTROL).expect("control word");
     while answer.load(Ordering::Acquire) != word {

@@ -15,7 +15,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use crossbeam_queue::ArrayQueue;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
-use shmccl_proxy::{Fifo, FifoHeader, Owner, Push, Service, Slot, Transfer, Trigger};
+use shmccl_proxy::{Fifo, FifoHeader, ProducerOwner, Push, Service, Slot, Transfer, Trigger};
 
 const SLOTS: usize = 512;
 
@@ -34,8 +34,8 @@ impl Ring {
     }
 }
 
-fn owner() -> Owner {
-    Owner::new(std::num::NonZeroU32::MIN)
+fn owner() -> ProducerOwner {
+    ProducerOwner::new(std::num::NonZeroU32::MIN)
 }
 
 fn numbered(number: u32) -> Trigger {

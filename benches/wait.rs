@@ -47,7 +47,7 @@ fn hand_over(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(2));
     let cases = [
         ("spin, two cores", [0, 1], WaitPolicy::DEDICATED),
-        ("yield, one core", [0, 0], WaitPolicy::CROWDED),
+        ("yield, one core", [0, 0], WaitPolicy::OVERSUBSCRIBED),
         ("sleep, two cores", [0, 1], PARK_AT_ONCE),
         ("sleep, one core", [0, 0], PARK_AT_ONCE),
     ];
@@ -108,7 +108,7 @@ fn barrier(criterion: &mut Criterion) {
             let (park, revoke) = (ParkCell::new(), RevokeCell::new());
             timed_on(&cores, |member| {
                 let mut barrier = Barrier::new(&cells[..], &park, member, 0);
-                let context = Waiting::new(&kernel, &revoke, WaitPolicy::CROWDED, TIMEOUT);
+                let context = Waiting::new(&kernel, &revoke, WaitPolicy::OVERSUBSCRIBED, TIMEOUT);
                 for _ in 0..rounds {
                     barrier.barrier(&context).unwrap();
                 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use shmccl::channel::{Channel, Executor};
 use shmccl::launch::launch;
-use shmccl::proxy::{Handler, Kind, Refusal, Trigger};
+use shmccl::proxy::{Handler, Trigger, TriggerKind, TriggerRefusal};
 
 const BLOCKS: u32 = 100;
 const WORDS: usize = 4096;
@@ -33,8 +33,8 @@ struct SlowWire {
 }
 
 impl Handler for SlowWire {
-    fn handle(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), Refusal> {
-        if trigger.kind().contains(Kind::DATA) {
+    fn handle(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), TriggerRefusal> {
+        if trigger.kind().contains(TriggerKind::DATA) {
             let len = u64::from(trigger.transfer().len);
             let arrival = Instant::now() + LATENCY + Duration::from_micros(len / BYTES_PER_US);
             while Instant::now() < arrival {

@@ -6,7 +6,7 @@
 use shmccl::Result;
 use shmccl::channel::{Channel, MemoryChannel};
 use shmccl::heap::HeapOffset;
-use shmccl::shm::packet::{Flag, PacketKind};
+use shmccl::shm::packet::{PacketFlag, PacketKind};
 use shmccl::shm::{CellRef, CopyKernel, Span};
 use shmccl_limits::flags::BareFlag;
 
@@ -235,9 +235,9 @@ impl Link for RawPacketLink {
 
 impl PacketLink {
     /// A flag that is never zero and differs from the last two in the same half.
-    fn flag(seq: u64) -> (usize, Flag) {
+    fn flag(seq: u64) -> (usize, PacketFlag) {
         let flag = u32::try_from(seq % u64::from(u32::MAX)).unwrap_or(0) + 1;
-        (usize::from(seq % 2 == 1), Flag::new(flag).expect("one is added"))
+        (usize::from(seq % 2 == 1), PacketFlag::new(flag).expect("one is added"))
     }
 }
 

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use shmccl::proxy::{BATCH, Fifo, FifoHeader, Owner, Push, Refusal, Service, Slot, Transfer, Trigger};
+use shmccl::proxy::{
+    BATCH, Fifo, FifoHeader, ProducerOwner, Push, Service, Slot, Transfer, Trigger, TriggerRefusal,
+};
 use shmccl_limits::flags::{BareConsumer, BareFlag, BareProducer, BareSlot};
 
 use super::clock::now_ns;
@@ -144,7 +146,7 @@ fn fifo(setup: Setup, cores: Cores, patience: Duration) -> Result<(f64, u64)> {
     let mut service = Service::new(fifos.iter().map(Fifo::consumer));
     let share = SLICE / setup.producers;
     let mut ledger = Ledger::new(setup.producers);
-    let mut handler = |_: usize, trigger: &Trigger| -> Result<(), Refusal> {
+    let mut handler = |_: usize, trigger: &Trigger| -> Result<(), TriggerRefusal> {
         ledger.note(trigger);
         Ok(())
     };
@@ -162,7 +164,7 @@ fn fifo(setup: Setup, cores: Cores, patience: Duration) -> Result<(f64, u64)> {
                 if setup.exclusive {
                     produce(fifo.producer()?, run);
                 } else {
-                    let owner = Owner::new(NonZeroU32::MIN.saturating_add(producer));
+                    let owner = ProducerOwner::new(NonZeroU32::MIN.saturating_add(producer));
                     produce(fifo.shared_producer(owner)?, run);
                 }
                 Ok(())

@@ -7,8 +7,8 @@ use core::fmt;
 use core::ops::Deref;
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::fifo::{ABANDONED, Fifo, Position, Ring, clamp_depth};
-use crate::header::{FifoHeader, Owner, Slot};
+use crate::fifo::{ABANDONED, Fifo, FifoRing, Position, clamp_depth};
+use crate::header::{FifoHeader, ProducerOwner, Slot};
 use crate::trigger::Trigger;
 
 /// How many slots a cache line holds.
@@ -79,7 +79,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
     ///
     /// `is_dead` may say yes only when the owner will never run another instruction, and whoever learns it must see all
     /// that the owner wrote (a kernel's word for it does: a robust futex, a pidfd, a reaped child).
-    pub fn skip_stuck(&mut self, mut is_dead: impl FnMut(Owner) -> bool) -> Option<Position> {
+    pub fn skip_stuck(&mut self, mut is_dead: impl FnMut(ProducerOwner) -> bool) -> Option<Position> {
         let (ring, stuck) = (self.fifo.ring(), self.tail);
         let head = ring.header.head.load(Ordering::Acquire); // F4 reserve
         if clamp_depth(head.wrapping_sub(stuck), ring.capacity()) == 0 {
@@ -90,7 +90,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
             let next = cell.reserving.load(Ordering::Acquire); // F4 reserve
             if next == stuck.wrapping_add(1) {
                 let owner = cell.owner.load(Ordering::Relaxed); // relaxed: the announcement acquired it
-                if !Owner::from_shared(owner).is_some_and(&mut is_dead) {
+                if !ProducerOwner::from_shared(owner).is_some_and(&mut is_dead) {
                     return None;
                 }
                 holders += 1;
@@ -105,7 +105,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
         Some(Position(stuck))
     }
 
-    pub(crate) fn ring(&self) -> Ring<'_> {
+    pub(crate) fn ring(&self) -> FifoRing<'_> {
         self.fifo.ring()
     }
 
@@ -127,7 +127,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
     ) -> u64 {
         let ring = self.fifo.ring();
         let start = self.tail;
-        let mut progress = Progress { ring, tail: &mut self.tail, next: start };
+        let mut progress = BatchProgress { ring, tail: &mut self.tail, next: start };
         while progress.served_since(start) < limit {
             let commit = ring.commit_bit(progress.next);
             let stretch = ring.stretch(progress.next, limit - progress.served_since(start));
@@ -196,22 +196,22 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
 }
 
 /// How far a batch has come: stored and published when the batch ends, be it by a panic.
-struct Progress<'c> {
-    ring: Ring<'c>,
+struct BatchProgress<'c> {
+    ring: FifoRing<'c>,
     /// The consumer's own position, as it was when the batch began.
     tail: &'c mut u64,
     /// The next position to serve.
     next: u64,
 }
 
-impl Progress<'_> {
+impl BatchProgress<'_> {
     #[inline]
     fn served_since(&self, start: u64) -> u64 {
         self.next.wrapping_sub(start)
     }
 }
 
-impl Drop for Progress<'_> {
+impl Drop for BatchProgress<'_> {
     #[inline]
     fn drop(&mut self) {
         *self.tail = self.next;

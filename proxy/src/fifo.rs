@@ -24,7 +24,7 @@
 //! | F3 complete | `complete`: completed | `is_completed` | the effects of this and all earlier triggers |
 //! | F4 reserve | announcement; `head` | `skip_stuck`: head; announcements | who may hold the position; what it committed before |
 //! | F5 hand over | producer dropped: place | producer made; `Service::attend`: places | `head`, and the slots of the one before |
-//! | F6 come and go | `Roster::tell` | `Service::attend` | which places are taken: see [`crate::roster`] |
+//! | F6 come and go | `Roster::count_change` | `Service::attend` | which places are taken: see [`crate::roster`] |
 //!
 //! **Trust.** The consumer keeps its position to itself and only publishes it. What it reads (words, head,
 //! announcements) is masked, compared or bounded, never used as an index or a loop limit: forged memory makes it serve
@@ -35,7 +35,7 @@ use core::ops::Deref;
 
 use crate::atomic::Ordering;
 use crate::consumer::Consumer;
-use crate::header::{FifoHeader, Owner, Slot};
+use crate::header::{FifoHeader, ProducerOwner, Slot};
 use crate::producer::{Producer, SharedProducer};
 use crate::trigger::{COMMIT_SHIFT, Trigger};
 
@@ -171,7 +171,7 @@ where
     /// # Errors
     /// [`FifoError::Taken`] while there is an exclusive producer; [`FifoError::NoPlace`] when there are
     /// [`MAX_PRODUCERS`](crate::MAX_PRODUCERS). A producer that died keeps its place.
-    pub fn shared_producer(&self, owner: Owner) -> Result<SharedProducer<H, S>, FifoError>
+    pub fn shared_producer(&self, owner: ProducerOwner) -> Result<SharedProducer<H, S>, FifoError>
     where
         Self: Clone,
     {
@@ -192,20 +192,20 @@ where
 
     /// The memory behind the handles, for the length of one operation.
     #[inline]
-    pub(crate) fn ring(&self) -> Ring<'_> {
-        Ring { header: &self.header, slots: &self.slots, lap_shift: self.lap_shift }
+    pub(crate) fn ring(&self) -> FifoRing<'_> {
+        FifoRing { header: &self.header, slots: &self.slots, lap_shift: self.lap_shift }
     }
 }
 
 /// What the protocol works on. A copy in registers: the handles are followed once per operation or batch.
 #[derive(Clone, Copy)]
-pub(crate) struct Ring<'a> {
+pub(crate) struct FifoRing<'a> {
     pub(crate) header: &'a FifoHeader,
     slots: &'a [Slot],
     lap_shift: u32,
 }
 
-impl<'a> Ring<'a> {
+impl<'a> FifoRing<'a> {
     #[inline]
     pub(crate) fn capacity(self) -> u64 {
         1 << self.lap_shift

@@ -34,9 +34,9 @@ pub const BUCKETS: usize = if cfg!(loom) { 2 } else { 32 };
 ///
 /// A fifo only stores it and gives it back when it asks whether the owner is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Owner(NonZeroU32);
+pub struct ProducerOwner(NonZeroU32);
 
-impl Owner {
+impl ProducerOwner {
     /// Names an owner by any number but zero, such as a rank plus one.
     #[must_use]
     pub const fn new(value: NonZeroU32) -> Self {
@@ -94,7 +94,7 @@ pub(crate) struct ServiceCounters {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct ProducerCell {
-    /// The number of the [`Owner`].
+    /// The number of the [`ProducerOwner`].
     pub(crate) owner: AtomicU64,
     /// One past the position that it tries to reserve, or has reserved last; zero for none.
     pub(crate) reserving: AtomicU64,
@@ -131,7 +131,7 @@ impl Slot {
 
     /// Reads the trigger of whichever lap it is; for reports, as what is being written may come out mixed.
     #[must_use]
-    pub fn glimpse(&self) -> Trigger {
+    pub fn read_any_lap(&self) -> Trigger {
         let words = [&self.word0, &self.word1];
         Trigger::from_words(words.map(|word| word.load(Ordering::Relaxed))) // relaxed: nothing is concluded from it
     }

@@ -39,9 +39,9 @@ mod tests;
 
 pub use consumer::Consumer;
 pub use fifo::{Fifo, FifoError, Full, Position};
-pub use header::{FifoHeader, MAX_PRODUCERS, Owner, Slot};
+pub use header::{FifoHeader, MAX_PRODUCERS, ProducerOwner, Slot};
 pub use producer::{Producer, Push, Reservation, SharedProducer};
 pub use roster::Roster;
-pub use service::{BATCH, DrainGoal, Handler, Refusal, Service};
+pub use service::{BATCH, DrainGoal, Handler, Service, TriggerRefusal};
 pub use snapshot::{Histogram, RefusedTrigger, Snapshot};
-pub use trigger::{Kind, MemoryId, SemaphoreId, Transfer, Trigger, TriggerError};
+pub use trigger::{MemoryId, SemaphoreId, Transfer, Trigger, TriggerError, TriggerKind};

@@ -39,8 +39,8 @@ fn get(cell: &AtomicU64) -> u64 {
     cell.load(Ordering::Relaxed) // relaxed: the edge under test has to carry it
 }
 
-fn owner(number: u32) -> Owner {
-    Owner::new(NonZeroU32::new(number).unwrap())
+fn owner(number: u32) -> ProducerOwner {
+    ProducerOwner::new(NonZeroU32::new(number).unwrap())
 }
 
 /// A trigger that carries a number in both words.
@@ -349,11 +349,11 @@ fn a_fifo_that_was_told_of_is_attended_to() {
         let doorbell = Arc::clone(&rung);
         let pushing = thread::spawn(move || {
             let mut producer = fifo.producer().unwrap();
-            theirs.tell();
+            theirs.count_change();
             producer.try_push(numbered(1)).unwrap();
             doorbell.store(1, Ordering::Release);
             drop(producer);
-            theirs.tell();
+            theirs.count_change();
         });
         service.attend(&roster);
         let has_rung = rung.load(Ordering::Acquire) == 1;

@@ -14,7 +14,7 @@ use core::ops::Deref;
 use crate::atomic::Ordering;
 use crate::consumer::bump;
 use crate::fifo::{Fifo, FifoError, Full, Position};
-use crate::header::{FifoHeader, MAX_PRODUCERS, Owner, ProducerCell, Slot};
+use crate::header::{FifoHeader, MAX_PRODUCERS, ProducerCell, ProducerOwner, Slot};
 use crate::trigger::Trigger;
 
 /// The bit of `places` that an exclusive producer sets; it counts its stalls in cell 0.
@@ -43,7 +43,7 @@ pub trait Push {
 ///
 /// It never holds a position without a trigger in it, so its death at any instruction wedges nothing.
 pub struct Producer<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> {
-    end: End<H, S>,
+    end: ProducerEnd<H, S>,
     /// The next position; `head` follows it.
     next: u64,
 }
@@ -52,7 +52,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Producer<H, S> {
     pub(crate) fn new(fifo: Fifo<H, S>) -> Result<Self, FifoError> {
         take_place(&fifo.header, |places| (places == 0).then_some(EXCLUSIVE).ok_or(FifoError::Taken))?;
         let next = fifo.header.head.load(Ordering::Relaxed); // relaxed: taking the place acquired it
-        Ok(Self { end: End::new(fifo, EXCLUSIVE, 0), next })
+        Ok(Self { end: ProducerEnd::new(fifo, EXCLUSIVE, 0), next })
     }
 }
 
@@ -85,11 +85,11 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Push for Producer
 
 /// One of several producers of a fifo, in one process or in many. Each thread makes its own.
 pub struct SharedProducer<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> {
-    end: End<H, S>,
+    end: ProducerEnd<H, S>,
 }
 
 impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> SharedProducer<H, S> {
-    pub(crate) fn new(fifo: Fifo<H, S>, owner: Owner) -> Result<Self, FifoError> {
+    pub(crate) fn new(fifo: Fifo<H, S>, owner: ProducerOwner) -> Result<Self, FifoError> {
         let place = take_place(&fifo.header, |places| {
             let free = (!places).trailing_zeros() as usize;
             match places & EXCLUSIVE {
@@ -98,7 +98,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> SharedProducer<H,
                 _ => Err(FifoError::Taken),
             }
         })?;
-        let end = End::new(fifo, place, place.trailing_zeros() as usize);
+        let end = ProducerEnd::new(fifo, place, place.trailing_zeros() as usize);
         end.cell().owner.store(u64::from(owner.get()), Ordering::Relaxed); // relaxed: each announcement releases it
         Ok(Self { end })
     }
@@ -161,7 +161,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Push for SharedPr
 /// A position taken and not yet committed.
 #[must_use = "a reservation that is dropped is abandoned"]
 pub struct Reservation<'p, H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> {
-    end: &'p mut End<H, S>,
+    end: &'p mut ProducerEnd<H, S>,
     position: u64,
 }
 
@@ -189,7 +189,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Drop for Reservat
 }
 
 /// What both producers hold.
-pub(crate) struct End<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> {
+pub(crate) struct ProducerEnd<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> {
     pub(crate) fifo: Fifo<H, S>,
     /// The bit of `places` to give back.
     place: u64,
@@ -203,7 +203,7 @@ pub(crate) struct End<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> 
     stalled: bool,
 }
 
-impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> End<H, S> {
+impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> ProducerEnd<H, S> {
     fn new(fifo: Fifo<H, S>, place: u64, cell: usize) -> Self {
         // A `tail` that makes any position look full, so that the first push reads the real one.
         let capacity = fifo.capacity();
@@ -264,7 +264,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> End<H, S> {
     }
 }
 
-impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Drop for End<H, S> {
+impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Drop for ProducerEnd<H, S> {
     #[inline]
     fn drop(&mut self) {
         if self.place != EXCLUSIVE {

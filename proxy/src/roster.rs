@@ -6,7 +6,7 @@
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
-//! | F6 come and go | `tell`: count | `Service::attend` | the place that was taken, or given back, and `head` as it was then |
+//! | F6 come and go | `count_change`: count | `Service::attend` | the place that was taken, or given back, and `head` as it was then |
 //!
 //! Who takes a place tells it before its first push: who finds the trigger's doorbell rung finds the count changed. A
 //! forged count makes the service go through the headers in vain.
@@ -29,7 +29,7 @@ impl Roster {
     ///
     /// # Ordering
     /// Edge F6.
-    pub fn tell(&self) {
+    pub fn count_change(&self) {
         self.changes.fetch_add(1, Ordering::Release); // F6 come and go
     }
 

@@ -25,9 +25,9 @@ use std::time::Instant;
 use crate::atomic::Ordering;
 use crate::consumer::{Consumer, bump, is_abandoned};
 use crate::fifo::Position;
-use crate::header::{BUCKETS, FifoHeader, Owner, Slot};
+use crate::header::{BUCKETS, FifoHeader, ProducerOwner, Slot};
 use crate::roster::Roster;
-use crate::trigger::{Kind, Trigger};
+use crate::trigger::{Trigger, TriggerKind};
 
 /// One position in this many is timed.
 pub const SAMPLE_EVERY: u32 = 1021;
@@ -37,13 +37,13 @@ pub const BATCH: u64 = 64;
 
 /// Why a handler did not execute a trigger: a number that the handler chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Refusal(NonZeroU32);
+pub struct TriggerRefusal(NonZeroU32);
 
-impl Refusal {
+impl TriggerRefusal {
     /// The service's own: the trigger asks for nothing.
     pub const NO_KIND: Self = Self(NonZeroU32::MAX);
 
-    /// Names a reason by any number but zero and `u32::MAX`, which is [`Refusal::NO_KIND`].
+    /// Names a reason by any number but zero and `u32::MAX`, which is [`TriggerRefusal::NO_KIND`].
     #[must_use]
     pub const fn new(code: NonZeroU32) -> Self {
         Self(code)
@@ -61,11 +61,11 @@ pub trait Handler {
     /// Executes a trigger of the fifo with this index. Its ids and ranges are unchecked: they may be forged.
     ///
     /// # Errors
-    /// A [`Refusal`] when it cannot be executed; then nothing must have been changed.
-    fn handle(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), Refusal>;
+    /// A [`TriggerRefusal`] when it cannot be executed; then nothing must have been changed.
+    fn handle(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), TriggerRefusal>;
 
     /// Learns of a refused trigger, before its position is popped. Does nothing unless overridden.
-    fn refused(&mut self, fifo: usize, position: Position, trigger: &Trigger, refusal: Refusal) {
+    fn refused(&mut self, fifo: usize, position: Position, trigger: &Trigger, refusal: TriggerRefusal) {
         let _ = (fifo, position, trigger, refusal);
     }
 
@@ -83,8 +83,8 @@ pub trait Handler {
     }
 }
 
-impl<F: FnMut(usize, &Trigger) -> Result<(), Refusal>> Handler for F {
-    fn handle(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), Refusal> {
+impl<F: FnMut(usize, &Trigger) -> Result<(), TriggerRefusal>> Handler for F {
+    fn handle(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), TriggerRefusal> {
         self(fifo, trigger)
     }
 }
@@ -92,7 +92,7 @@ impl<F: FnMut(usize, &Trigger) -> Result<(), Refusal>> Handler for F {
 /// Serves one or many fifos. A fifo's index is its place in the list that the service was made from.
 pub struct Service<H, S> {
     /// Those that turns go to, then the others.
-    lanes: Vec<Lane<H, S>>,
+    lanes: Vec<FifoLane<H, S>>,
     /// How many lanes turns go to.
     attended: usize,
     /// The lane that the next turn starts with.
@@ -108,7 +108,7 @@ pub struct DrainGoal(Vec<u64>);
 impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
     /// Serves the fifos of `consumers`.
     pub fn new(consumers: impl IntoIterator<Item = Consumer<H, S>>) -> Self {
-        let lane = |(fifo, consumer)| Lane { fifo, consumer, is_in_use: true, untimed: 0 };
+        let lane = |(fifo, consumer)| FifoLane { fifo, consumer, is_in_use: true, untimed: 0 };
         let lanes: Vec<_> = consumers.into_iter().enumerate().map(lane).collect();
         Self { attended: lanes.len(), lanes, first: 0, changes: None }
     }
@@ -124,15 +124,15 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
         let changes = roster.changes();
         if self.changes != Some(changes) {
             self.changes = Some(changes);
-            self.muster();
+            self.sort_by_use();
         }
     }
 
     /// Brings the lanes that are in use to the front.
     #[cold]
-    fn muster(&mut self) {
+    fn sort_by_use(&mut self) {
         // Asked once each: producers come and go meanwhile, and the sorting must not notice.
-        self.lanes.iter_mut().for_each(Lane::note_use);
+        self.lanes.iter_mut().for_each(FifoLane::note_use);
         self.lanes.sort_unstable_by_key(|lane| (!lane.is_in_use, lane.fifo));
         self.attended = self.lanes.iter().take_while(|lane| lane.is_in_use).count();
         self.first = 0;
@@ -192,7 +192,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
     /// Steps over positions whose producers died before their commit, in every fifo; returns how many.
     ///
     /// See [`Consumer::skip_stuck`] for what `is_dead` promises. It is called with the fifo's index.
-    pub fn skip_stuck(&mut self, mut is_dead: impl FnMut(usize, Owner) -> bool) -> usize {
+    pub fn skip_stuck(&mut self, mut is_dead: impl FnMut(usize, ProducerOwner) -> bool) -> usize {
         let mut skipped = 0;
         for lane in &mut self.lanes {
             // No more than a ring holds, so that a forger cannot keep the service here.
@@ -214,7 +214,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
 }
 
 /// One fifo of a service.
-struct Lane<H, S> {
+struct FifoLane<H, S> {
     /// Its index.
     fifo: usize,
     consumer: Consumer<H, S>,
@@ -224,7 +224,7 @@ struct Lane<H, S> {
     untimed: u64,
 }
 
-impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Lane<H, S> {
+impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> FifoLane<H, S> {
     /// Serves up to `limit` positions; fewer when the next one is not committed.
     fn serve<T: Handler>(&mut self, limit: u64, handler: &mut T) -> u64 {
         self.consumer.note_depth();
@@ -295,7 +295,7 @@ fn settle<T: Handler>(
     site: Site<'_>,
     trigger: Trigger,
     handler: &mut T,
-    execute: impl FnOnce(&mut T) -> Result<(), Refusal>,
+    execute: impl FnOnce(&mut T) -> Result<(), TriggerRefusal>,
 ) -> bool {
     if handler.is_over() {
         return false;
@@ -306,7 +306,7 @@ fn settle<T: Handler>(
     } else if let Err(refusal) = execute(handler) {
         refuse(fifo, site, trigger, refusal, handler);
     }
-    if trigger.kind().contains(Kind::FLUSH) {
+    if trigger.kind().contains(TriggerKind::FLUSH) {
         site.header.complete(site.position);
         handler.completed(fifo);
     }
@@ -319,7 +319,7 @@ fn execute_timed<T: Handler>(
     site: Site<'_>,
     trigger: Trigger,
     handler: &mut T,
-) -> Result<(), Refusal> {
+) -> Result<(), TriggerRefusal> {
     let start = Instant::now();
     let outcome = handler.handle(fifo, &trigger);
     let elapsed = start.elapsed();
@@ -333,14 +333,20 @@ fn refuse_or_skip<T: Handler>(fifo: usize, site: Site<'_>, trigger: Trigger, han
     if is_abandoned(&trigger) {
         bump(&site.header.service.skipped);
     } else {
-        refuse(fifo, site, trigger, Refusal::NO_KIND, handler);
+        refuse(fifo, site, trigger, TriggerRefusal::NO_KIND, handler);
     }
 }
 
 // By value: a reference that a cold function might keep would pin every trigger to the stack.
 #[cold]
 #[inline(never)]
-fn refuse<T: Handler>(fifo: usize, site: Site<'_>, trigger: Trigger, refusal: Refusal, handler: &mut T) {
+fn refuse<T: Handler>(
+    fifo: usize,
+    site: Site<'_>,
+    trigger: Trigger,
+    refusal: TriggerRefusal,
+    handler: &mut T,
+) {
     let service = &site.header.service;
     let [word0, word1] = trigger.words();
     let record = [site.position, word0, word1, u64::from(refusal.code())];

@@ -41,7 +41,7 @@ pub struct RefusedTrigger {
     pub position: u64,
     /// What it said.
     pub trigger: Trigger,
-    /// The [`Refusal`](crate::Refusal)'s code.
+    /// The [`TriggerRefusal`](crate::TriggerRefusal)'s code.
     pub code: u64,
 }
 

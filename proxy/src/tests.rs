@@ -55,12 +55,12 @@ impl Ring {
     }
 }
 
-fn owner(number: u32) -> Owner {
-    Owner::new(NonZeroU32::new(number).unwrap())
+fn owner(number: u32) -> ProducerOwner {
+    ProducerOwner::new(NonZeroU32::new(number).unwrap())
 }
 
-fn refusal(code: u32) -> Refusal {
-    Refusal::new(NonZeroU32::new(code).unwrap())
+fn refusal(code: u32) -> TriggerRefusal {
+    TriggerRefusal::new(NonZeroU32::new(code).unwrap())
 }
 
 /// A trigger that carries a number.

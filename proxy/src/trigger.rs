@@ -83,9 +83,9 @@ impl SemaphoreId {
 
 /// What a trigger asks for; the bits combine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Kind(u8);
+pub struct TriggerKind(u8);
 
-impl Kind {
+impl TriggerKind {
     /// Asks for nothing. No trigger is made with it, but forged words may decode to it.
     pub const NONE: Self = Self(0);
     /// Copies the transfer.
@@ -108,7 +108,7 @@ impl Kind {
     }
 }
 
-impl BitOr for Kind {
+impl BitOr for TriggerKind {
     type Output = Self;
 
     fn bitor(self, other: Self) -> Self {
@@ -142,12 +142,16 @@ pub struct Trigger {
 impl Trigger {
     /// Combines a kind with the transfer and the semaphore that it speaks of.
     ///
-    /// The transfer is carried but means nothing without [`Kind::DATA`], and the semaphore likewise without
-    /// [`Kind::SIGNAL`].
+    /// The transfer is carried but means nothing without [`TriggerKind::DATA`], and the semaphore likewise without
+    /// [`TriggerKind::SIGNAL`].
     ///
     /// # Errors
-    /// [`TriggerError::NoKind`] when `kind` is [`Kind::NONE`].
-    pub const fn new(kind: Kind, transfer: Transfer, semaphore: SemaphoreId) -> Result<Self, TriggerError> {
+    /// [`TriggerError::NoKind`] when `kind` is [`TriggerKind::NONE`].
+    pub const fn new(
+        kind: TriggerKind,
+        transfer: Transfer,
+        semaphore: SemaphoreId,
+    ) -> Result<Self, TriggerError> {
         if kind.is_none() {
             return Err(TriggerError::NoKind);
         }
@@ -157,31 +161,35 @@ impl Trigger {
     /// Asks for a copy.
     #[must_use]
     pub const fn put(transfer: Transfer) -> Self {
-        Self::encode(Kind::DATA, transfer, SemaphoreId(0))
+        Self::encode(TriggerKind::DATA, transfer, SemaphoreId(0))
     }
 
     /// Asks for a signal.
     #[must_use]
     pub const fn signal(semaphore: SemaphoreId) -> Self {
-        Self::encode(Kind::SIGNAL, NOTHING, semaphore)
+        Self::encode(TriggerKind::SIGNAL, NOTHING, semaphore)
     }
 
     /// Asks for a copy, then a signal.
     #[must_use]
     pub const fn put_with_signal(transfer: Transfer, semaphore: SemaphoreId) -> Self {
-        Self::encode(Kind(Kind::DATA.0 | Kind::SIGNAL.0), transfer, semaphore)
+        Self::encode(TriggerKind(TriggerKind::DATA.0 | TriggerKind::SIGNAL.0), transfer, semaphore)
     }
 
     /// Asks for the completed position to be published.
     #[must_use]
     pub const fn flush() -> Self {
-        Self::encode(Kind::FLUSH, NOTHING, SemaphoreId(0))
+        Self::encode(TriggerKind::FLUSH, NOTHING, SemaphoreId(0))
     }
 
     /// Asks for a copy, then a signal, then the completed position.
     #[must_use]
     pub const fn put_with_signal_and_flush(transfer: Transfer, semaphore: SemaphoreId) -> Self {
-        Self::encode(Kind(Kind::DATA.0 | Kind::SIGNAL.0 | Kind::FLUSH.0), transfer, semaphore)
+        Self::encode(
+            TriggerKind(TriggerKind::DATA.0 | TriggerKind::SIGNAL.0 | TriggerKind::FLUSH.0),
+            transfer,
+            semaphore,
+        )
     }
 
     /// Decodes any two words; the commit bit is ignored.
@@ -198,11 +206,11 @@ impl Trigger {
 
     /// What is asked for.
     #[must_use]
-    pub const fn kind(&self) -> Kind {
-        Kind(bits(self.word1, KIND_SHIFT, 3).to_le_bytes()[0])
+    pub const fn kind(&self) -> TriggerKind {
+        TriggerKind(bits(self.word1, KIND_SHIFT, 3).to_le_bytes()[0])
     }
 
-    /// The copy; means something only with [`Kind::DATA`].
+    /// The copy; means something only with [`TriggerKind::DATA`].
     #[must_use]
     pub const fn transfer(&self) -> Transfer {
         Transfer {
@@ -214,14 +222,14 @@ impl Trigger {
         }
     }
 
-    /// The semaphore; means something only with [`Kind::SIGNAL`].
+    /// The semaphore; means something only with [`TriggerKind::SIGNAL`].
     #[must_use]
     pub const fn semaphore(&self) -> SemaphoreId {
         SemaphoreId(low_u16(bits(self.word1, SEMAPHORE_SHIFT, 10)))
     }
 
     #[allow(clippy::cast_lossless, reason = "u64::from is not const")]
-    const fn encode(kind: Kind, transfer: Transfer, semaphore: SemaphoreId) -> Self {
+    const fn encode(kind: TriggerKind, transfer: Transfer, semaphore: SemaphoreId) -> Self {
         let word0 = transfer.len as u64 | (transfer.source_offset as u64) << 32;
         let word1 = transfer.target_offset as u64
             | (transfer.source.0 as u64) << SOURCE_SHIFT

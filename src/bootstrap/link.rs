@@ -12,7 +12,7 @@ use super::socket::{Deadline, Incoming, resource_error, send, try_receive};
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::Rank;
 use crate::shm::{CellRef, HostKernel};
-use crate::sync::BeatCell;
+use crate::sync::HeartbeatCell;
 
 /// What a [`Link`] can hear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,13 +198,13 @@ impl Drop for Link {
 /// The heartbeat of a member: where it beats, and how often.
 #[derive(Debug)]
 pub struct Pulse {
-    cell: CellRef<BeatCell>,
+    cell: CellRef<HeartbeatCell>,
     every: Duration,
 }
 
 impl Pulse {
     /// Beats in `cell`, `every` so often.
-    pub(crate) fn new(cell: CellRef<BeatCell>, every: Duration) -> Self {
+    pub(crate) fn new(cell: CellRef<HeartbeatCell>, every: Duration) -> Self {
         Self { cell, every }
     }
 

@@ -15,7 +15,7 @@ use nix::sys::socket::{
 
 use super::message::MAX_MESSAGE;
 use crate::error::{Error, Result};
-use crate::shm::system::{Received, receive};
+use crate::shm::system::{ReceivedMessage, receive};
 
 /// Makes a connected pair of control sockets, the root's end first, closed on exec.
 ///
@@ -113,7 +113,7 @@ pub(crate) fn send(
 #[derive(Debug)]
 pub(crate) enum Incoming {
     /// A message, its bytes and what came along.
-    Message(Vec<u8>, Received),
+    Message(Vec<u8>, ReceivedMessage),
     /// Nothing yet.
     Nothing,
     /// The peer hung up.

@@ -34,7 +34,8 @@ use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Mapping, Seg
 use crate::sync::atomic::AtomicU64;
 use crate::sync::regroup::{OfferCell, RoundCell};
 use crate::sync::{
-    ActivityCell, AgreementCell, BarrierCell, BeatCell, LifeCell, ParkCell, Revocation, RevokeCell, plain,
+    ActivityCell, AgreementCell, BarrierCell, HeartbeatCell, LifeCell, ParkCell, Revocation, RevokeCell,
+    plain,
 };
 
 const REVOKE: u64 = 4096;
@@ -50,7 +51,7 @@ const FORMATION: u64 = OFFERS + MAX_RANKS as u64 * size_of::<OfferCell>() as u64
 const CARD: u64 = FORMATION + size_of::<RoundCell>() as u64;
 const ACTIVITIES: u64 = CARD + 128;
 const BEATS: u64 = ACTIVITIES + MAX_RANKS as u64 * size_of::<ActivityCell>() as u64;
-const FAULTS: u64 = BEATS + (MAX_RANKS as u64 + 1) * size_of::<BeatCell>() as u64;
+const FAULTS: u64 = BEATS + (MAX_RANKS as u64 + 1) * size_of::<HeartbeatCell>() as u64;
 const ROSTER: u64 = FAULTS + MAX_RANKS as u64 * TOLD_WORDS as u64 * 8;
 const END: u64 = ROSTER + 128;
 
@@ -152,17 +153,17 @@ impl Control {
     }
 
     /// The heartbeats of all ranks, and behind them that of the service process.
-    pub(crate) fn beats(&self) -> CellSlice<BeatCell> {
+    pub(crate) fn beats(&self) -> CellSlice<HeartbeatCell> {
         self.mapping.cells(BEATS, u64::from(self.n_ranks) + 1).expect("in the layout")
     }
 
     /// The heartbeat of one member.
-    pub(crate) fn beat(&self, device: DeviceName) -> CellRef<BeatCell> {
+    pub(crate) fn beat(&self, device: DeviceName) -> CellRef<HeartbeatCell> {
         let place = match device {
             DeviceName::Rank(rank) => rank.get(),
             DeviceName::Proxy => self.n_ranks,
         };
-        let offset = BEATS + u64::from(place) * size_of::<BeatCell>() as u64;
+        let offset = BEATS + u64::from(place) * size_of::<HeartbeatCell>() as u64;
         self.mapping.cell(offset).expect("in the layout")
     }
 

@@ -3,16 +3,16 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use shmccl_proxy::{Handler, Kind, MemoryId, Position, Refusal, SemaphoreId, Trigger};
+use shmccl_proxy::{Handler, MemoryId, Position, SemaphoreId, Trigger, TriggerKind, TriggerRefusal};
 
 use super::faulty::{Fate, ProxyFaults};
 use super::seat::MAX_CHANNELS_PER_PEER;
 use super::world::World;
 use crate::error::Result;
-use crate::heap::{HeapView, MemoryTable, Place, Region};
+use crate::heap::{HeapPlace, HeapView, MemoryTable, Region};
 use crate::logs::PROXY;
 use crate::rank::Rank;
-use crate::shm::ReadSoon;
+use crate::shm::CacheHint;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Revocation, plain};
 
@@ -44,8 +44,8 @@ impl RefusalReason {
             .find(|reason| *reason as u64 == code)
     }
 
-    fn refusal(self) -> Refusal {
-        Refusal::new(NonZeroU32::new(self as u32).expect("no reason has code 0"))
+    fn refusal(self) -> TriggerRefusal {
+        TriggerRefusal::new(NonZeroU32::new(self as u32).expect("no reason has code 0"))
     }
 }
 
@@ -125,17 +125,18 @@ impl Executor {
             return Err(RefusalReason::Corrupted);
         }
         let (kind, transfer) = (trigger.kind(), trigger.transfer());
-        let semaphore = match kind.contains(Kind::SIGNAL) {
+        let semaphore = match kind.contains(TriggerKind::SIGNAL) {
             true => Some(self.semaphore(source.rank, trigger.semaphore()).ok_or(RefusalReason::Semaphore)?),
             false => None,
         };
-        if kind.contains(Kind::DATA) && transfer.len > 0 {
+        if kind.contains(TriggerKind::DATA) && transfer.len > 0 {
             let from = source.resolve(transfer.source, transfer.source_offset, transfer.len);
             let to = source.resolve(transfer.target, transfer.target_offset, transfer.len);
             let (from, to) = (from.ok_or(RefusalReason::Source)?, to.ok_or(RefusalReason::Target)?);
-            let read_soon = if kind.contains(Kind::SIGNAL) { ReadSoon::Yes } else { ReadSoon::No };
+            let cache_hint =
+                if kind.contains(TriggerKind::SIGNAL) { CacheHint::Keep } else { CacheHint::Bypass };
             let checksum = if self.checksums { Some(source.checksum(from, transfer.len)?) } else { None };
-            let copied = source.heaps.copy(from, to, transfer.len.into(), read_soon);
+            let copied = source.heaps.copy(from, to, transfer.len.into(), cache_hint);
             copied.map_err(|_| RefusalReason::Target)?;
             if let Some(faults) = &self.faults {
                 faults.damage(&self.world, source.rank, fifo, &source.heaps, (to, transfer.len.into()));
@@ -186,7 +187,7 @@ impl Executor {
 
 impl Source {
     /// The checksum of `len` bytes at `place`, which are in bounds.
-    fn checksum(&self, place: Place, len: u32) -> Result<u32, RefusalReason> {
+    fn checksum(&self, place: HeapPlace, len: u32) -> Result<u32, RefusalReason> {
         let span = self.heaps.reach(place.rank, Region::new(place.offset, len.into()));
         span.and_then(|span| span.crc32c(0, place.offset.get(), len.into()))
             .map_err(|_| RefusalReason::Source)
@@ -194,22 +195,22 @@ impl Source {
 
     /// The place that `len` bytes at `offset` of memory `id` start at, if they are all in bounds.
     #[inline]
-    fn resolve(&self, id: MemoryId, offset: u32, len: u32) -> Option<Place> {
+    fn resolve(&self, id: MemoryId, offset: u32, len: u32) -> Option<HeapPlace> {
         let (rank, region) = self.table.resolve(id, offset, len).ok()?;
         self.heaps.check(region).ok()?;
-        Some(Place { rank, offset: region.offset })
+        Some(HeapPlace { rank, offset: region.offset })
     }
 }
 
 impl Handler for Executor {
     #[inline]
-    fn handle(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), Refusal> {
+    fn handle(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), TriggerRefusal> {
         let done =
             if self.faults.is_none() { self.execute(fifo, trigger) } else { self.suffer(fifo, trigger) };
         done.map_err(RefusalReason::refusal)
     }
 
-    fn refused(&mut self, fifo: usize, position: Position, trigger: &Trigger, refusal: Refusal) {
+    fn refused(&mut self, fifo: usize, position: Position, trigger: &Trigger, refusal: TriggerRefusal) {
         let reason = RefusalReason::from_code(refusal.code().into());
         let by = self.producer(fifo);
         tracing::warn!(target: PROXY, ?by, ?position, ?reason, ?trigger, "a trigger was refused");

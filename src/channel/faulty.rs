@@ -12,7 +12,7 @@ use super::fabric::Fabric;
 use super::world::World;
 use crate::error::{Error, Result};
 use crate::faults::{Event, FaultKind, Injector, Strike, Struck};
-use crate::heap::{HeapView, Place, Region};
+use crate::heap::{HeapPlace, HeapView, Region};
 use crate::rank::Rank;
 use crate::sync::{ParkCell, Revocation, WaitPolicy, Waiting, wait_until};
 
@@ -81,7 +81,7 @@ impl Fabric {
 
     /// Flips a bit of the `len` bytes at `place`, which were just written, where that is planned of what is written by this `name`.
     #[cold]
-    pub(crate) fn damage(&self, name: &'static str, place: Place, len: u64) {
+    pub(crate) fn damage(&self, name: &'static str, place: HeapPlace, len: u64) {
         if let Some(injector) = self.injector() {
             damage(self.world(), self.rank(), (injector, name), self.heap().view(), (place, len));
         }
@@ -106,14 +106,14 @@ fn damage(
     rank: Rank,
     (injector, name): (&Injector, &'static str),
     heaps: &HeapView,
-    (place, len): (Place, u64),
+    (place, len): (HeapPlace, u64),
 ) {
     if len == 0 {
         return;
     }
     // Only operations fail by a draw, writes do not.
     for struck in injector.draw(Event::Write(name)).unwrap_or_default() {
-        let Place { rank: target, offset } = place;
+        let HeapPlace { rank: target, offset } = place;
         let bit = struck.lot % len.saturating_mul(8);
         let at = offset.get() + bit / 8;
         let Ok(span) = heaps.reach(target, Region::new(offset, len)) else { return };
@@ -216,7 +216,7 @@ impl ProxyFaults {
         rank: Rank,
         fifo: usize,
         heaps: &HeapView,
-        (place, len): (Place, u64),
+        (place, len): (HeapPlace, u64),
     ) {
         if let Some(injector) = self.of(fifo) {
             damage(world, rank, (injector, crate::faults::TRIGGER), heaps, (place, len));

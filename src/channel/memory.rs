@@ -9,10 +9,10 @@ use super::fabric::{Fabric, Inbound};
 use super::seat::{Counts, Seat};
 use crate::error::Result;
 use crate::faults::{MESSAGE, PUT};
-use crate::heap::{HeapOffset, HeapView, Place, Region};
+use crate::heap::{HeapOffset, HeapPlace, HeapView, Region};
 use crate::rank::Rank;
-use crate::shm::packet::{Flag, PacketKind};
-use crate::shm::{CellRef, ReadSoon};
+use crate::shm::packet::{PacketFlag, PacketKind};
+use crate::shm::{CacheHint, CellRef};
 use crate::sync::{SemaphoreCell, SemaphoreReceiver, SemaphoreSender};
 use crate::trace::{Note, Recorder, Verb};
 
@@ -77,7 +77,7 @@ impl MemoryChannel {
     #[inline]
     pub fn get(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
         self.verb("get", Verb::GET, len, |channel| {
-            channel.heaps.copy(channel.theirs(source), channel.mine(target), len, ReadSoon::Yes)
+            channel.heaps.copy(channel.theirs(source), channel.mine(target), len, CacheHint::Keep)
         })
     }
 
@@ -160,7 +160,7 @@ impl MemoryChannel {
         target: HeapOffset,
         source: HeapOffset,
         len: u64,
-        flag: Flag,
+        flag: PacketFlag,
     ) -> Result<()> {
         self.verb("put_packets", Verb::PUT_PACKETS, len, |channel| {
             let mine = channel.heaps.reach(channel.fabric.rank(), Region::new(source, len))?;
@@ -181,7 +181,7 @@ impl MemoryChannel {
         target: HeapOffset,
         source: HeapOffset,
         len: u64,
-        flag: Flag,
+        flag: PacketFlag,
     ) -> Result<()> {
         self.verb("unpack_packets", Verb::UNPACK_PACKETS, len, |channel| {
             let mine = channel.heaps.reach(channel.fabric.rank(), Region::new(target, len))?;
@@ -261,7 +261,7 @@ impl MemoryChannel {
         let recorder = self.fabric.recorder().filter(|_| self.fabric.is_open());
         let Some(recorder) = recorder else { return self.put_with_signal_slowly(target, source, len) };
         let begun = recorder.now();
-        if !self.heaps.try_copy(self.mine(source), self.theirs(target), len, ReadSoon::Yes) {
+        if !self.heaps.try_copy(self.mine(source), self.theirs(target), len, CacheHint::Keep) {
             return self.put_with_signal_slowly(target, source, len);
         }
         self.outbound.signal(self.fabric.kernel());
@@ -274,7 +274,7 @@ impl MemoryChannel {
     #[inline(never)]
     fn put_with_signal_slowly(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
         self.verb_watched("put_with_signal", Verb::PUT_WITH_SIGNAL, len, |channel| {
-            channel.heaps.copy(channel.mine(source), channel.theirs(target), len, ReadSoon::Yes)?;
+            channel.heaps.copy(channel.mine(source), channel.theirs(target), len, CacheHint::Keep)?;
             channel.written(target, len);
             channel.outbound.signal(channel.fabric.kernel());
             Ok(())
@@ -283,14 +283,14 @@ impl MemoryChannel {
 
     /// A place in this rank's heap.
     #[inline]
-    fn mine(&self, offset: HeapOffset) -> Place {
-        Place { rank: self.fabric.rank(), offset }
+    fn mine(&self, offset: HeapOffset) -> HeapPlace {
+        HeapPlace { rank: self.fabric.rank(), offset }
     }
 
     /// A place in the peer's heap.
     #[inline]
-    fn theirs(&self, offset: HeapOffset) -> Place {
-        Place { rank: self.peer, offset }
+    fn theirs(&self, offset: HeapOffset) -> HeapPlace {
+        HeapPlace { rank: self.peer, offset }
     }
 }
 
@@ -307,7 +307,7 @@ impl Channel for MemoryChannel {
     #[inline]
     fn put(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
         self.verb("put", Verb::PUT, len, |channel| {
-            channel.heaps.copy(channel.mine(source), channel.theirs(target), len, ReadSoon::No)?;
+            channel.heaps.copy(channel.mine(source), channel.theirs(target), len, CacheHint::Bypass)?;
             channel.written(target, len);
             Ok(())
         })
@@ -324,7 +324,7 @@ impl Channel for MemoryChannel {
     #[inline]
     fn put_with_signal(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
         let (from, to) = (self.mine(source), self.theirs(target));
-        if self.fabric.is_plain() && self.heaps.try_copy(from, to, len, ReadSoon::Yes) {
+        if self.fabric.is_plain() && self.heaps.try_copy(from, to, len, CacheHint::Keep) {
             self.outbound.signal(self.fabric.kernel());
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! A proxy's handler that notes what the one in it does.
 
-use shmccl_proxy::{Handler, Kind, Position, Refusal, Trigger};
+use shmccl_proxy::{Handler, Position, Trigger, TriggerKind, TriggerRefusal};
 
 use super::seat::MAX_CHANNELS_PER_PEER;
 use crate::rank::Rank;
@@ -21,7 +21,7 @@ impl<T> Noting<T> {
 }
 
 impl<T: Handler> Handler for Noting<T> {
-    fn handle(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), Refusal> {
+    fn handle(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), TriggerRefusal> {
         let Some((lane, number)) = self.lanes.get_mut(fifo) else { return self.inner.handle(fifo, trigger) };
         *number += 1;
         let (begun, kind) = (lane.now(), trigger.kind());
@@ -29,14 +29,14 @@ impl<T: Handler> Handler for Noting<T> {
         // Where it only copies, whom it concerns is in the memory that it names.
         let peer = u32::from(trigger.semaphore().get()) / MAX_CHANNELS_PER_PEER;
         let note = Note::of(Verb::trigger(kind)).numbered(*number);
-        let note = if kind.contains(Kind::SIGNAL) { note.with(Rank::known(peer)) } else { note };
-        let len = if kind.contains(Kind::DATA) { trigger.transfer().len.into() } else { 0 };
+        let note = if kind.contains(TriggerKind::SIGNAL) { note.with(Rank::known(peer)) } else { note };
+        let len = if kind.contains(TriggerKind::DATA) { trigger.transfer().len.into() } else { 0 };
         let note = note.of_bytes(len);
         lane.note(begun, lane.now(), note.failing(done.is_err()));
         done
     }
 
-    fn refused(&mut self, fifo: usize, position: Position, trigger: &Trigger, refusal: Refusal) {
+    fn refused(&mut self, fifo: usize, position: Position, trigger: &Trigger, refusal: TriggerRefusal) {
         self.inner.refused(fifo, position, trigger, refusal);
     }
 

@@ -4,7 +4,7 @@ mod pusher;
 
 use std::sync::Arc;
 
-use shmccl_proxy::{Kind, Position, Roster, SemaphoreId, Transfer, Trigger};
+use shmccl_proxy::{Position, Roster, SemaphoreId, Transfer, Trigger, TriggerKind};
 
 pub(crate) use self::pusher::Pusher;
 use super::Channel;
@@ -14,7 +14,7 @@ use super::seat::{Counts, Seat};
 use super::service::Reception;
 use crate::error::Result;
 use crate::heap::layout::{FIFO_SLOTS, FifoCells};
-use crate::heap::{HeapOffset, MemoryTable, Place, Region};
+use crate::heap::{HeapOffset, HeapPlace, MemoryTable, Region};
 use crate::rank::Rank;
 use crate::shm::CellRef;
 use crate::sync::{ParkCell, SemaphoreCell, SemaphoreReceiver};
@@ -52,14 +52,14 @@ struct Stay(CellRef<Roster>);
 
 impl Stay {
     fn begin(roster: CellRef<Roster>) -> Self {
-        roster.tell();
+        roster.count_change();
         Self(roster)
     }
 }
 
 impl Drop for Stay {
     fn drop(&mut self) {
-        self.0.tell();
+        self.0.count_change();
     }
 }
 
@@ -130,7 +130,7 @@ impl PortChannel {
             let (_, region) = self.table.resolve(id, offset, transfer.len)?;
             self.fabric.heap().view().check(region)?;
         }
-        self.noted(Verb::PUT_REGISTERED, transfer.len.into(), |port| port.push(Kind::DATA, transfer))
+        self.noted(Verb::PUT_REGISTERED, transfer.len.into(), |port| port.push(TriggerKind::DATA, transfer))
             .map(drop)
     }
 
@@ -149,25 +149,25 @@ impl PortChannel {
         target: HeapOffset,
         source: HeapOffset,
         len: u64,
-        kind: Kind,
+        kind: TriggerKind,
     ) -> Result<Option<Position>> {
         let heaps = self.fabric.heap().view();
         heaps.check(Region::new(target, len))?;
         heaps.check(Region::new(source, len))?;
-        let from = Place { rank: self.fabric.rank(), offset: source };
-        let to = Place { rank: self.seat.peer, offset: target };
+        let from = HeapPlace { rank: self.fabric.rank(), offset: source };
+        let to = HeapPlace { rank: self.seat.peer, offset: target };
         let mut pieces = self.fabric.world().windows().split(from, to, len)?;
         let Some(mut piece) = pieces.next() else {
             return if kind.is_none() { Ok(None) } else { self.push(kind, Transfer::default()).map(Some) };
         };
         for next in pieces {
-            self.push(Kind::DATA, std::mem::replace(&mut piece, next))?;
+            self.push(TriggerKind::DATA, std::mem::replace(&mut piece, next))?;
         }
-        self.push(Kind::DATA | kind, piece).map(Some)
+        self.push(TriggerKind::DATA | kind, piece).map(Some)
     }
 
     #[inline]
-    fn push(&mut self, kind: Kind, transfer: Transfer) -> Result<Position> {
+    fn push(&mut self, kind: TriggerKind, transfer: Transfer) -> Result<Position> {
         self.fabric.present("push")?;
         let trigger = Trigger::new(kind, transfer, self.semaphore).expect("the kind is not empty");
         let position = match self.port.pusher.try_push(trigger) {
@@ -187,7 +187,7 @@ impl PortChannel {
     }
 
     fn flush_all(&mut self) -> Result<()> {
-        let position = self.push(Kind::FLUSH, Transfer::default())?;
+        let position = self.push(TriggerKind::FLUSH, Transfer::default())?;
         self.wait_completed(position)
     }
 
@@ -214,19 +214,19 @@ impl Channel for PortChannel {
     #[inline]
     fn put(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
         self.fabric.enter_own(self.is_own, "put")?;
-        self.noted(Verb::PUT, len, |port| port.transfer(target, source, len, Kind::NONE)).map(drop)
+        self.noted(Verb::PUT, len, |port| port.transfer(target, source, len, TriggerKind::NONE)).map(drop)
     }
 
     #[inline]
     fn signal(&mut self) -> Result<()> {
         self.fabric.enter_own(self.is_own, "signal")?;
-        self.noted(Verb::SIGNAL, 0, |port| port.push(Kind::SIGNAL, Transfer::default())).map(drop)
+        self.noted(Verb::SIGNAL, 0, |port| port.push(TriggerKind::SIGNAL, Transfer::default())).map(drop)
     }
 
     #[inline]
     fn put_with_signal(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
         self.fabric.enter_own(self.is_own, "put_with_signal")?;
-        self.noted(Verb::PUT_WITH_SIGNAL, len, |port| port.transfer(target, source, len, Kind::SIGNAL))
+        self.noted(Verb::PUT_WITH_SIGNAL, len, |port| port.transfer(target, source, len, TriggerKind::SIGNAL))
             .map(drop)
     }
 
@@ -234,7 +234,7 @@ impl Channel for PortChannel {
     fn put_with_signal_and_flush(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
         self.fabric.enter_own(self.is_own, "put_with_signal")?;
         self.noted(Verb::PUT_WITH_SIGNAL_AND_FLUSH, len, |port| {
-            match port.transfer(target, source, len, Kind::SIGNAL | Kind::FLUSH)? {
+            match port.transfer(target, source, len, TriggerKind::SIGNAL | TriggerKind::FLUSH)? {
                 Some(position) => port.wait_completed(position),
                 None => Ok(()),
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use shmccl_proxy::{Fifo, FifoHeader, Handler, Position, Refusal, Roster, Service, Slot, Trigger};
+use shmccl_proxy::{Fifo, FifoHeader, Handler, Position, Roster, Service, Slot, Trigger, TriggerRefusal};
 
 use super::executor::Executor;
 use super::faulty::ProxyFaults;
@@ -179,11 +179,11 @@ struct WithinEpoch<'a, T> {
 
 impl<T: Handler> Handler for WithinEpoch<'_, T> {
     #[inline]
-    fn handle(&mut self, fifo: usize, trigger: &Trigger) -> std::result::Result<(), Refusal> {
+    fn handle(&mut self, fifo: usize, trigger: &Trigger) -> std::result::Result<(), TriggerRefusal> {
         self.handler.handle(fifo, trigger)
     }
 
-    fn refused(&mut self, fifo: usize, position: Position, trigger: &Trigger, refusal: Refusal) {
+    fn refused(&mut self, fifo: usize, position: Position, trigger: &Trigger, refusal: TriggerRefusal) {
         self.handler.refused(fifo, position, trigger, refusal);
     }
 

@@ -61,7 +61,7 @@ pub(super) fn bytes(fabric: &Fabric, rank: Rank, region: Region) -> Vec<u8> {
 /// A proxy of the first fifo of [`OWN`] with a handler.
 pub(super) fn proxy(world: &Arc<World>, handler: impl Handler + Send + 'static) -> ProxyThread {
     let served = Served::of(world, [OWN], 1, reception(world)).unwrap();
-    ProxyThread::start(world, served, WaitPolicy::CROWDED, handler).unwrap()
+    ProxyThread::start(world, served, WaitPolicy::OVERSUBSCRIBED, handler).unwrap()
 }
 
 /// A channel from [`OWN`], whose fabric it is, to [`PEER`] over that fifo, which it shares with others like it.

@@ -6,7 +6,7 @@ use super::team::Team;
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, HeapView, Region};
 use crate::reduce::{DataType, Reducer, Source, SourcePlace, Target};
-use crate::shm::{Given, ReadSoon, Span, Taken};
+use crate::shm::{CacheHint, GivenBytes, Span, TakenBytes};
 
 /// Where a rank's input is.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl<'a> Input<'a> {
             Input::Heap(offset) => {
                 let region = Region::new(shifted(*offset, at), len);
                 let mine = view.reach(view.rank(), region)?;
-                mine.copy_to(region.offset.get(), span, target.offset.get(), len, ReadSoon::Yes)
+                mine.copy_to(region.offset.get(), span, target.offset.get(), len, CacheHint::Keep)
             }
             Input::Memory(bytes) => span.copy_in(target.offset.get(), part(bytes, at, len)?),
             Input::InOutput(_) | Input::None => Ok(()),
@@ -138,7 +138,7 @@ impl Output<'_> {
             Output::Heap(offset) => {
                 let region = Region::new(shifted(*offset, at), len);
                 let mine = view.reach(view.rank(), region)?;
-                span.copy_to(source, mine, region.offset.get(), len, ReadSoon::Yes)
+                span.copy_to(source, mine, region.offset.get(), len, CacheHint::Keep)
             }
             Output::Memory(bytes) => span.copy_out(source, part_mut(bytes, at, len)?),
             Output::Within(bytes, start) => {
@@ -370,7 +370,7 @@ impl Call<'_> {
 
     /// Copies `region` of the heap `span` to `output_at` of the output ([`take_result`](Self::take_result)), and then the bytes of
     /// the input from `input_at` on, which lies behind that, over the same region ([`give_input`](Self::give_input)): in one pass
-    /// if it can, and past the cache if the output is another buffer that is not `read_soon`.
+    /// if it can, and past the cache if the output is another buffer that is not `cache_hint`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -381,26 +381,26 @@ impl Call<'_> {
         input_at: u64,
         span: &Span,
         region: Region,
-        read_soon: ReadSoon,
+        cache_hint: CacheHint,
     ) -> Result<()> {
-        let (offset, len, read_soon) = (region.offset.get(), region.len, self.read_soon(read_soon));
+        let (offset, len, cache_hint) = (region.offset.get(), region.len, self.cache_hint(cache_hint));
         match (&self.input, &mut self.output) {
             (Input::Memory(input), Output::Memory(output)) => {
                 let (output, input) = (part_mut(output, output_at, len)?, part(input, input_at, len)?);
-                span.exchange(offset, output, input, read_soon)
+                span.exchange(offset, output, input, cache_hint)
             }
             (Input::InOutput(start), Output::Memory(both)) => {
                 let middle = range(both.len(), start.saturating_add(input_at), len)?.start;
                 let (output, input) = both.split_at_mut(middle);
-                span.exchange(offset, part_mut(output, output_at, len)?, part(input, 0, len)?, read_soon)
+                span.exchange(offset, part_mut(output, output_at, len)?, part(input, 0, len)?, cache_hint)
             }
             (Input::Heap(from), Output::Heap(to)) => {
                 let taken = taken_in_heap(view, shifted(*to, output_at), len)?;
                 let given = given_in_heap(view, shifted(*from, input_at), len)?;
-                span.exchange_any(offset, taken, given, read_soon)
+                span.exchange_any(offset, taken, given, cache_hint)
             }
             _ => {
-                self.take_result(view, output_at, span, region, read_soon)?;
+                self.take_result(view, output_at, span, region, cache_hint)?;
                 self.give_input(view, input_at, span, region)
             }
         }
@@ -415,10 +415,10 @@ impl Call<'_> {
     pub(crate) fn give_input(&self, view: &HeapView, at: u64, span: &Span, target: Region) -> Result<()> {
         let given = match (&self.input, &self.output) {
             (Input::Memory(input), Output::Memory(_) | Output::Heap(_)) => {
-                Given::Slice(part(input, at, target.len)?)
+                GivenBytes::Slice(part(input, at, target.len)?)
             }
             (Input::InOutput(start), Output::Memory(both)) => {
-                Given::Slice(part(both, start.saturating_add(at), target.len)?)
+                GivenBytes::Slice(part(both, start.saturating_add(at), target.len)?)
             }
             (Input::Heap(from), Output::Memory(_) | Output::Heap(_)) => {
                 given_in_heap(view, shifted(*from, at), target.len)?
@@ -438,22 +438,22 @@ impl Call<'_> {
         at: u64,
         span: &Span,
         source: Region,
-        read_soon: ReadSoon,
+        cache_hint: CacheHint,
     ) -> Result<()> {
-        let read_soon = self.read_soon(read_soon);
+        let cache_hint = self.cache_hint(cache_hint);
         let taken = match &mut self.output {
-            Output::Memory(output) => Taken::Slice(part_mut(output, at, source.len)?),
+            Output::Memory(output) => TakenBytes::Slice(part_mut(output, at, source.len)?),
             Output::Heap(offset) => taken_in_heap(view, shifted(*offset, at), source.len)?,
             output => return output.copy(view, at, span, source.offset.get(), source.len),
         };
-        span.take(source.offset.get(), taken, read_soon)
+        span.take(source.offset.get(), taken, cache_hint)
     }
 
     /// How soon results are read that go to the output: in place its lines are in the cache, and they go there.
-    fn read_soon(&self, apart: ReadSoon) -> ReadSoon {
+    fn cache_hint(&self, apart: CacheHint) -> CacheHint {
         match (&self.input, &self.output) {
-            (Input::InOutput(_), _) => ReadSoon::Yes,
-            (Input::Heap(from), Output::Heap(to)) if from == to => ReadSoon::Yes,
+            (Input::InOutput(_), _) => CacheHint::Keep,
+            (Input::Heap(from), Output::Heap(to)) if from == to => CacheHint::Keep,
             _ => apart,
         }
     }
@@ -482,15 +482,15 @@ impl Call<'_> {
 }
 
 /// The bytes at `offset` of this rank's heap, to be put into a place that is shared.
-fn given_in_heap(view: &HeapView, offset: HeapOffset, len: u64) -> Result<Given<'_>> {
+fn given_in_heap(view: &HeapView, offset: HeapOffset, len: u64) -> Result<GivenBytes<'_>> {
     let region = Region::new(offset, len);
-    Ok(Given::Shared { span: view.reach(view.rank(), region)?, offset: offset.get(), len })
+    Ok(GivenBytes::Shared { span: view.reach(view.rank(), region)?, offset: offset.get(), len })
 }
 
 /// The same bytes, as the place that a result is taken to.
-fn taken_in_heap(view: &HeapView, offset: HeapOffset, len: u64) -> Result<Taken<'_>> {
+fn taken_in_heap(view: &HeapView, offset: HeapOffset, len: u64) -> Result<TakenBytes<'_>> {
     let region = Region::new(offset, len);
-    Ok(Taken::Shared { span: view.reach(view.rank(), region)?, offset: offset.get(), len })
+    Ok(TakenBytes::Shared { span: view.reach(view.rank(), region)?, offset: offset.get(), len })
 }
 
 /// `offset` and `bytes` more; what is past all addresses is found out of range by whoever uses it.

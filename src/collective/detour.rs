@@ -38,7 +38,7 @@ use super::call::Call;
 use super::direct;
 use super::operation::{Operation, Summary};
 use super::team::Team;
-use crate::shm::ReadSoon;
+use crate::shm::CacheHint;
 use crate::shm::copy::fills_cache;
 
 /// Shorter inputs from the heap, in bytes, go directly;
@@ -164,7 +164,7 @@ impl Detours {
         call: &Call<'_>,
         summary: Summary,
         len: u64,
-    ) -> Option<ReadSoon> {
+    ) -> Option<CacheHint> {
         let all = len.saturating_mul(team.n_members() as u64);
         if call.operation != Operation::AllReduce || !TRIED.contains(&all) {
             return None;
@@ -267,9 +267,9 @@ fn cost(ns: u64, len: u64) -> f32 {
 }
 
 /// Whether results will be read before they are driven out of the cache, where members contribute `all` those bytes together.
-fn results(all: u64, route: Route, fills_cache: impl Fn(u64) -> bool) -> ReadSoon {
+fn results(all: u64, route: Route, fills_cache: impl Fn(u64) -> bool) -> CacheHint {
     let is_past = fills_cache(all) && (fills_cache(all / SURELY) || route == Route::First);
-    if is_past { ReadSoon::No } else { ReadSoon::Yes }
+    if is_past { CacheHint::Bypass } else { CacheHint::Keep }
 }
 
 /// The word of a post's data that tells how long the last call took.
@@ -382,9 +382,9 @@ mod tests {
     fn results_that_fill_the_cache_may_go_past_it_and_those_that_fill_it_four_times_do() {
         let full = 16 << 20;
         let both = |all| [Route::First, Route::Second].map(|route| results(all, route, |len| len >= full));
-        assert_eq!(both(full - 1), [ReadSoon::Yes; 2]);
-        assert_eq!([full, full * SURELY - 1].map(both), [[ReadSoon::No, ReadSoon::Yes]; 2]);
-        assert_eq!(both(full * SURELY), [ReadSoon::No; 2]);
+        assert_eq!(both(full - 1), [CacheHint::Keep; 2]);
+        assert_eq!([full, full * SURELY - 1].map(both), [[CacheHint::Bypass, CacheHint::Keep]; 2]);
+        assert_eq!(both(full * SURELY), [CacheHint::Bypass; 2]);
     }
 
     #[test]

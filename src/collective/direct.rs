@@ -18,7 +18,7 @@ use super::team::Team;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 use crate::reduce::{Source, SourcePlace, Target};
-use crate::shm::ReadSoon;
+use crate::shm::CacheHint;
 
 /// Shares of an operation, and those of a switch channel, end at multiples of this many bytes, so that no two members write the same cache line pair.
 const SHARE_ALIGN: u64 = 128;
@@ -205,7 +205,7 @@ fn transfer(team: &Team, from: (usize, u64), to: (usize, u64), len: u64) -> Resu
         return Ok(());
     }
     let span = team.heap_of(from.0, source)?;
-    span.copy_to(source.offset.get(), team.heap_of(to.0, target)?, target.offset.get(), len, ReadSoon::Yes)
+    span.copy_to(source.offset.get(), team.heap_of(to.0, target)?, target.offset.get(), len, CacheHint::Keep)
 }
 
 #[cfg(test)]

@@ -368,9 +368,9 @@ impl Engine {
                 staged::run(team, call, form, execute)
             };
         }
-        let stage = |team: &mut Team, call: &mut Call<'_>, read_soon| {
+        let stage = |team: &mut Team, call: &mut Call<'_>, cache_hint| {
             let ahead = outset.who_is_ahead(team, call, choices);
-            Pipeline::new(call, team, tuning.crowded, read_soon).run(team, call, ahead)
+            Pipeline::new(call, team, tuning.crowded, cache_hint).run(team, call, ahead)
         };
         match way {
             Way::Small => {

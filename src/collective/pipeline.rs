@@ -49,10 +49,10 @@ use super::scalars;
 use super::team::Team;
 use crate::error::{Error, Result};
 use crate::faults::STAGE;
-use crate::heap::{Place, Region};
+use crate::heap::{HeapPlace, Region};
 use crate::reduce::{Source, SourcePlace, Target};
 use crate::shm::copy::fills_cache;
-use crate::shm::{ReadSoon, Span};
+use crate::shm::{CacheHint, Span};
 
 /// How a call is executed: the same on all members.
 #[derive(Clone, Debug)]
@@ -63,7 +63,7 @@ pub(crate) struct Pipeline {
     /// What the input of each member is multiplied by, if it is.
     scalars: PerMember<u64>,
     /// Whether results are read before they would be driven out of the cache again.
-    read_soon: ReadSoon,
+    cache_hint: CacheHint,
 }
 
 /// Some bytes of one block of a piece.
@@ -90,16 +90,16 @@ impl Part {
 }
 
 impl Pipeline {
-    /// The way to execute `call`, which all members of `team` have posted; `crowded` ones share cores. Whether results are `read_soon`
+    /// The way to execute `call`, which all members of `team` have posted; `crowded` ones share cores. Whether results are `cache_hint`
     /// goes by their length if it is not said.
-    pub(crate) fn new(call: &Call<'_>, team: &Team, crowded: bool, read_soon: Option<ReadSoon>) -> Self {
+    pub(crate) fn new(call: &Call<'_>, team: &Team, crowded: bool, cache_hint: Option<CacheHint>) -> Self {
         let staging = Staging::new(call, team, crowded);
-        let read_soon = read_soon.unwrap_or_else(|| by_length(call, team.n_members() as u64));
+        let cache_hint = cache_hint.unwrap_or_else(|| by_length(call, team.n_members() as u64));
         let behind_of = |member| staging.behind(team.board.post_of(member).places());
         let behind = (0..team.n_members()).map(behind_of).collect();
         let mut scalars = PerMember::new();
         scalars::gather(team, call, &mut scalars, scalars::of_large);
-        Self { staging, behind, scalars, read_soon }
+        Self { staging, behind, scalars, cache_hint }
     }
 
     /// Executes `call` after all members have posted, and some have staged `ahead`.
@@ -166,7 +166,7 @@ impl Pipeline {
             let region = self.slot(team, team.me(), &part);
             let span = team.heap_of(team.me(), region)?;
             let input_at = next.start + part.bytes.start;
-            call.exchange(team.view(), part.start(), input_at, span, region, self.read_soon)?;
+            call.exchange(team.view(), part.start(), input_at, span, region, self.cache_hint)?;
             damage_staged(team, team.me(), region);
             Ok::<_, Error>(())
         })?;
@@ -250,7 +250,7 @@ impl Pipeline {
         self.targets(team, &mut call.output, receivers, part, &mut targets)?;
         let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
         let count = part.len() / self.staging.size;
-        if self.read_soon == ReadSoon::No && targets.len() > 1 {
+        if self.cache_hint == CacheHint::Bypass && targets.len() > 1 {
             return reducer.combine_keeping_others(&self.scalars, &sources, &mut targets, count);
         }
         reducer.combine_scaled(&self.scalars, &sources, &mut targets, count)
@@ -311,18 +311,22 @@ impl Pipeline {
             let part = Part::new(piece, 0, bytes);
             let source = self.slot(team, team.me(), &part);
             let span = team.heap_of(team.me(), source)?;
-            call.take_result(team.view(), part.start(), span, source, self.read_soon)
+            call.take_result(team.view(), part.start(), span, source, self.cache_hint)
         })
     }
 }
 
 /// Whether results of `call` are read before what all members read and write has driven them out of the cache: as where a copy goes past
 /// it, a store through it would first read what it overwrites.
-fn by_length(call: &Call<'_>, n_members: u64) -> ReadSoon {
+fn by_length(call: &Call<'_>, n_members: u64) -> CacheHint {
     let len = call.count.saturating_mul(call.data_type.size() as u64);
     let n_outputs = if call.operation == Operation::Reduce { 1 } else { n_members };
     // By half, as a copy reads as much as it writes.
-    if fills_cache(len.saturating_mul(n_members + n_outputs) / 2) { ReadSoon::No } else { ReadSoon::Yes }
+    if fills_cache(len.saturating_mul(n_members + n_outputs) / 2) {
+        CacheHint::Bypass
+    } else {
+        CacheHint::Keep
+    }
 }
 
 /// Has faults strike what this member has written to `region` of the heap of `member`.
@@ -330,7 +334,7 @@ fn by_length(call: &Call<'_>, n_members: u64) -> ReadSoon {
 fn damage_staged(team: &Team, member: usize, region: Region) {
     let fabric = team.board.fabric();
     if fabric.is_faulty() {
-        fabric.damage(STAGE, Place { rank: team.members()[member], offset: region.offset }, region.len);
+        fabric.damage(STAGE, HeapPlace { rank: team.members()[member], offset: region.offset }, region.len);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::logs::step;
 use crate::rank::{Rank, RankSet};
 use crate::shm::{CellRef, HostKernel};
-use crate::sync::regroup::{Outcome, Round, RoundCell};
+use crate::sync::regroup::{Round, RoundCell, RoundOutcome};
 use crate::sync::{LifeStatus, ParkCell, Stop, WaitPolicy, Waiting, Watch, wait_until};
 
 /// What all of them are in.
@@ -69,7 +69,8 @@ impl Formation {
             Err(stop) => {
                 // A meeting that was called off has failed by nobody who is here.
                 let is_called_off = matches!(stop, Stop::Revoked(_));
-                let cause = if is_called_off { Outcome::Repeated } else { Outcome::Failed(self.rank) };
+                let cause =
+                    if is_called_off { RoundOutcome::Repeated } else { RoundOutcome::Failed(self.rank) };
                 // The others may have begun at the last moment: then this one is with them.
                 match round.conclude(cause) {
                     stands if stands == cause => Err(waiting.error(stop, MEETING, round.unready(all))),
@@ -83,10 +84,10 @@ impl Formation {
     pub(super) fn abandon(&self, error: Error) -> Error {
         let (cause, error) = match (error, self.dead_host()) {
             (Error::PeerLost { rank }, _) | (Error::Revoked { by: None }, Some(rank)) => {
-                (Outcome::Lost(rank), Error::PeerLost { rank })
+                (RoundOutcome::Lost(rank), Error::PeerLost { rank })
             }
-            (error @ Error::Revoked { by: None }, None) => (Outcome::Repeated, error),
-            (error, _) => (Outcome::Failed(self.rank), error),
+            (error @ Error::Revoked { by: None }, None) => (RoundOutcome::Repeated, error),
+            (error, _) => (RoundOutcome::Failed(self.rank), error),
         };
         match self.round().conclude(cause) {
             stands if stands == cause => error,
@@ -99,13 +100,13 @@ impl Formation {
         RankSet::all(self.world.n_ranks()).iter().find(|rank| self.is_lost(*rank))
     }
 
-    fn read(&self, outcome: Outcome) -> Result<()> {
+    fn read(&self, outcome: RoundOutcome) -> Result<()> {
         match outcome {
-            Outcome::Together => Ok(()),
-            Outcome::Lost(rank) => Err(Error::PeerLost { rank }),
-            Outcome::Failed(rank) => Err(Error::FailedElsewhere { operation: MEETING, rank }),
+            RoundOutcome::Together => Ok(()),
+            RoundOutcome::Lost(rank) => Err(Error::PeerLost { rank }),
+            RoundOutcome::Failed(rank) => Err(Error::FailedElsewhere { operation: MEETING, rank }),
             // The host has died, and was none of them; or the meeting was called off.
-            Outcome::Repeated | Outcome::Vain => Err(Error::Revoked { by: None }),
+            RoundOutcome::Repeated | RoundOutcome::Vain => Err(Error::Revoked { by: None }),
         }
     }
 

@@ -15,7 +15,7 @@ use crate::heap::HeapOffset;
 use crate::heap::layout::N_FIFOS;
 use crate::logs::EPOCH;
 use crate::rank::Rank;
-use crate::shm::{HostKernel, Vital};
+use crate::shm::{HostKernel, LifeObserver};
 use crate::sync::{PostCell, ProgressCell, Revocation};
 
 /// The time from beat to beat.
@@ -73,7 +73,7 @@ impl Heart {
     }
 }
 
-impl Vital for Heart {
+impl LifeObserver for Heart {
     fn on_loss(&mut self, lost: Rank) {
         tracing::warn!(target: EPOCH, rank = %self.rank, %lost, "a peer was lost");
         self.world.control().revoke(self.world.kernel(), Revocation::PeerLost(lost));

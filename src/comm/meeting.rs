@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{
-    AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, ParkCell, ProgressCell, Purpose, Waiting,
+    AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, BarrierPurpose, ParkCell, ProgressCell,
+    Waiting,
 };
 use crate::trace::{Note, Recorder, Verb};
 
@@ -155,7 +156,8 @@ impl Meeting {
     #[inline]
     fn pass(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
         // Who proposes something passes with those only that do: a barrier passes by barriers alone.
-        let purpose = if operation == Operation::Barrier { Purpose::Meet } else { Purpose::Hear };
+        let purpose =
+            if operation == Operation::Barrier { BarrierPurpose::Meet } else { BarrierPurpose::Hear };
         self.barrier.arrive_to(purpose, self.fabric.kernel());
         if self.barrier.poll() { Ok(()) } else { self.meet_slowly(operation, engine) }
     }

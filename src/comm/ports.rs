@@ -106,7 +106,7 @@ impl State {
             .checking(fabric.takes_checksums());
         let handler = make(executor);
         // The proxy has the rank itself on its core.
-        let policy = WaitPolicy::CROWDED;
+        let policy = WaitPolicy::OVERSUBSCRIBED;
         self.proxy = Some(match fabric.any_recorder() {
             None => ProxyThread::start(world, served, policy, handler)?,
             Some(recorder) => {
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(fabric.policy(), alone);
         // From a push on it counts; it would fall asleep in a millisecond or so, but that is not for certain to be seen.
         doorbell.wake(fabric.kernel());
-        assert!(fabric.policy() == WaitPolicy::CROWDED || doorbell.is_slept_on());
+        assert!(fabric.policy() == WaitPolicy::OVERSUBSCRIBED || doorbell.is_slept_on());
         channel.signal().unwrap();
         channel.wait().unwrap();
         drop(channel);

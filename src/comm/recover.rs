@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::logs::{EPOCH, step};
 use crate::rank::{Rank, RankSet};
 use crate::sync::LifeStatus;
-use crate::sync::regroup::{OFFER_WORDS, Outcome};
+use crate::sync::regroup::{OFFER_WORDS, RoundOutcome};
 
 const RECOVER: &str = "recover";
 
@@ -107,8 +107,8 @@ impl Return<'_> {
         let own = match self.make_id() {
             Ok(own) => own,
             Err(error) => {
-                let stands = round.conclude(Outcome::Failed(survivor.fabric.rank()));
-                return if stands == Outcome::Failed(survivor.fabric.rank()) {
+                let stands = round.conclude(RoundOutcome::Failed(survivor.fabric.rank()));
+                return if stands == RoundOutcome::Failed(survivor.fabric.rank()) {
                     Err(error)
                 } else {
                     self.after(stands)
@@ -118,11 +118,11 @@ impl Return<'_> {
         step("about to offer");
         round.offer();
         step("offered");
-        match survivor.wait(|| self.poll_offers(), || round.laggard(*chosen)) {
+        match survivor.wait(|| self.poll_offers(), || round.first_incomplete(*chosen)) {
             Ok(None) => {}
             Ok(Some(outcome)) => return self.after(outcome),
             Err(late) => {
-                round.conclude(Outcome::Repeated);
+                round.conclude(RoundOutcome::Repeated);
                 return Err(late);
             }
         }
@@ -136,7 +136,7 @@ impl Return<'_> {
             Err(error) => return self.fail(error),
         };
         step("about to conclude the round");
-        round.conclude(Outcome::Together);
+        round.conclude(RoundOutcome::Together);
         step("concluded the round");
         Ok(Some(comm))
     }
@@ -146,22 +146,24 @@ impl Return<'_> {
     fn fail(&self, error: Error) -> Result<Option<Communicator>> {
         let Self { survivor, round, chosen, .. } = self;
         if let Err(orphaned) = survivor.check_launcher() {
-            round.conclude(Outcome::Repeated);
+            round.conclude(RoundOutcome::Repeated);
             return Err(orphaned);
         }
         if let Some(stands) = self.end_in_vain() {
             return self.after(stands);
         }
         if !is_worth_another_try(&error) {
-            round.conclude(Outcome::Failed(survivor.fabric.rank()));
+            round.conclude(RoundOutcome::Failed(survivor.fabric.rank()));
             return Err(error);
         }
         let (own, has_hung_up) = match error {
-            Error::FailedElsewhere { rank, .. } if chosen.contains(rank) => (Outcome::Failed(rank), false),
-            Error::PeerLost { rank } => (Outcome::Repeated, chosen.contains(rank)),
+            Error::FailedElsewhere { rank, .. } if chosen.contains(rank) => {
+                (RoundOutcome::Failed(rank), false)
+            }
+            Error::PeerLost { rank } => (RoundOutcome::Repeated, chosen.contains(rank)),
             // The host is one of them; or another one has called it off, and is about to tell why.
-            Error::NoMeeting { .. } => (Outcome::Repeated, true),
-            _ => (Outcome::Repeated, false),
+            Error::NoMeeting { .. } => (RoundOutcome::Repeated, true),
+            _ => (RoundOutcome::Repeated, false),
         };
         // It may live, and have an error that it is about to tell.
         let told = has_hung_up.then(|| survivor.await_reason(round, *chosen)).flatten();
@@ -169,20 +171,20 @@ impl Return<'_> {
     }
 
     /// What to do after a round that has not brought this member to the others.
-    fn after(&self, outcome: Outcome) -> Result<Option<Communicator>> {
-        if outcome == Outcome::Vain { Err(Error::forsaken()) } else { self.survivor.after(outcome) }
+    fn after(&self, outcome: RoundOutcome) -> Result<Option<Communicator>> {
+        if outcome == RoundOutcome::Vain { Err(Error::forsaken()) } else { self.survivor.after(outcome) }
     }
 
     /// As [`Round::poll_offers`](crate::sync::regroup::Round::poll_offers), while all who are missing can still come.
-    fn poll_offers(&self) -> Option<Option<Outcome>> {
+    fn poll_offers(&self) -> Option<Option<RoundOutcome>> {
         self.end_in_vain().map(Some).or_else(|| self.round.poll_offers(self.chosen))
     }
 
     /// Ends the round when the launcher has said that somebody will not come back: for all, though it may not have said so to the others
     /// yet. Who goes on in another way meets them in the next round then, and not in this one. Returns what stands.
-    fn end_in_vain(&self) -> Option<Outcome> {
+    fn end_in_vain(&self) -> Option<RoundOutcome> {
         let is_vain = self.supervision.tidings().is_one_forsaken();
-        is_vain.then(|| self.round.conclude(Outcome::Vain))
+        is_vain.then(|| self.round.conclude(RoundOutcome::Vain))
     }
 
     /// Who is to come back.

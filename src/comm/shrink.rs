@@ -28,7 +28,7 @@ use crate::rank::{Rank, RankSet};
 use crate::shm::Segment;
 use crate::shm::header::Creator;
 use crate::sync::LifeStatus;
-use crate::sync::regroup::{OFFER_WORDS, OfferCell, Outcome};
+use crate::sync::regroup::{OFFER_WORDS, OfferCell, RoundOutcome};
 
 const SHRINK: &str = "shrink";
 
@@ -152,7 +152,7 @@ impl Crossing<'_> {
     /// Joins the epoch; `None` when the round has to be repeated.
     fn come_over(&self) -> Result<Option<Communicator>> {
         let Self { survivor, round, chosen, era } = self;
-        let laggard = || round.laggard(*chosen);
+        let laggard = || round.first_incomplete(*chosen);
         let own = match Own::make(survivor.fabric, *chosen, *era) {
             Ok(own) => own,
             Err(error) => return self.fail(error),
@@ -165,7 +165,7 @@ impl Crossing<'_> {
             Ok(None) => {}
             Ok(Some(outcome)) => return survivor.after(outcome),
             Err(late) => {
-                round.conclude(Outcome::Repeated);
+                round.conclude(RoundOutcome::Repeated);
                 return Err(late);
             }
         }
@@ -179,9 +179,11 @@ impl Crossing<'_> {
         let outcome = survivor.wait(|| round.poll_outcome(*chosen), laggard);
         // The others may have come together at the last moment: then this one is with them.
         match outcome.or_else(|late| {
-            Some(round.conclude(Outcome::Repeated)).filter(|stands| *stands == Outcome::Together).ok_or(late)
+            Some(round.conclude(RoundOutcome::Repeated))
+                .filter(|stands| *stands == RoundOutcome::Together)
+                .ok_or(late)
         })? {
-            Outcome::Together => Ok(Some(comm)),
+            RoundOutcome::Together => Ok(Some(comm)),
             outcome => survivor.after(outcome),
         }
     }
@@ -189,7 +191,7 @@ impl Crossing<'_> {
     /// Ends the round with the failure of this member, unless it was for a death.
     fn fail(&self, error: Error) -> Result<Option<Communicator>> {
         let Self { survivor, round, .. } = self;
-        let own = Outcome::Failed(survivor.fabric.rank());
+        let own = RoundOutcome::Failed(survivor.fabric.rank());
         // What a dead rank has offered cannot be had, and that is nobody's failure.
         match survivor.await_reason(round, self.chosen).unwrap_or_else(|| round.conclude(own)) {
             stands if stands == own => Err(error),

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::logs::step;
 use crate::rank::{Rank, RankSet};
 use crate::shm::{CellRef, CellSlice, HostKernel};
-use crate::sync::regroup::{OfferCell, Outcome, Round, RoundCell};
+use crate::sync::regroup::{OfferCell, Round, RoundCell, RoundOutcome};
 use crate::sync::{LifeStatus, ParkCell, Stop, Waiting, Watch, wait_until};
 
 use super::Communicator;
@@ -100,32 +100,37 @@ impl<'a> Survivor<'a> {
     }
 
     /// A round that was over before this rank looked: of an earlier call, or it was slow and has been given up meanwhile.
-    fn look_back(&self, outcome: Outcome, chosen: RankSet) -> Result<Option<Communicator>> {
+    fn look_back(&self, outcome: RoundOutcome, chosen: RankSet) -> Result<Option<Communicator>> {
         match outcome {
             _ if !chosen.contains(self.fabric.rank()) => Err(Error::Excluded),
-            Outcome::Together => {
+            RoundOutcome::Together => {
                 let needs = "an epoch that nobody went on from";
                 Err(Error::Unavailable { operation: self.operation, needs })
             }
-            Outcome::Repeated | Outcome::Failed(_) | Outcome::Lost(_) | Outcome::Vain => Ok(None),
+            RoundOutcome::Repeated | RoundOutcome::Failed(_) | RoundOutcome::Lost(_) | RoundOutcome::Vain => {
+                Ok(None)
+            }
         }
     }
 
     /// What to do after a round that has not brought this member into the new epoch.
-    pub(super) fn after(&self, outcome: Outcome) -> Result<Option<Communicator>> {
+    pub(super) fn after(&self, outcome: RoundOutcome) -> Result<Option<Communicator>> {
         match outcome {
-            Outcome::Failed(rank) => Err(Error::FailedElsewhere { operation: self.operation, rank }),
+            RoundOutcome::Failed(rank) => Err(Error::FailedElsewhere { operation: self.operation, rank }),
             // Whoever was told that goes on in another way, and meets this one in the next round.
-            Outcome::Vain => Ok(None),
-            Outcome::Together | Outcome::Repeated | Outcome::Lost(_) => Ok(None),
+            RoundOutcome::Vain => Ok(None),
+            RoundOutcome::Together | RoundOutcome::Repeated | RoundOutcome::Lost(_) => Ok(None),
         }
     }
 
     /// What a round ends with that cannot go on because one of `chosen` is not to be had; none where it is not seen to have died and
     /// does not say why.
-    pub(super) fn await_reason(&self, round: &OpenRound<'_>, chosen: RankSet) -> Option<Outcome> {
+    pub(super) fn await_reason(&self, round: &OpenRound<'_>, chosen: RankSet) -> Option<RoundOutcome> {
         let waiting = Waiting::new(self.fabric.kernel(), &NoWatch, self.fabric.policy(), REASONS_SHOW);
-        wait_until(&waiting, &self.park, || round.cell.outcome().or_else(|| round.mourn(chosen))).ok()
+        wait_until(&waiting, &self.park, || {
+            round.cell.outcome().or_else(|| round.repeat_if_one_is_gone(chosen))
+        })
+        .ok()
     }
 
     /// Waits for the others; if that takes too long, `awaited` is whom it was for. It ends when the launcher is gone.

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, Region};
 use crate::rank::Rank;
 use crate::reduce::{Element, ReduceOp, Reducer, Source, SourcePlace, Target};
-use crate::shm::{ReadSoon, Span};
+use crate::shm::{CacheHint, Span};
 
 /// The heap of a member, and where in it its elements are.
 type Place<'a> = (&'a Span, u64);
@@ -150,12 +150,12 @@ impl<T: Element> SwitchChannel<T> {
                 let (source, start) =
                     (self.fabric.heap().reach(self.fabric.rank(), region)?, region.offset.get());
                 targets.try_for_each(|(span, offset)| {
-                    source.copy_to(start, span, *offset, region.len, ReadSoon::Yes)
+                    source.copy_to(start, span, *offset, region.len, CacheHint::Keep)
                 })
             }
             Send::Slice(slice) => {
                 let bytes = bytemuck::cast_slice(slice);
-                targets.try_for_each(|(span, offset)| span.copy_in_for(*offset, bytes, ReadSoon::Yes))
+                targets.try_for_each(|(span, offset)| span.copy_in_for(*offset, bytes, CacheHint::Keep))
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::heap::ledger::CHUNK;
 use crate::heap::offset::{HeapOffset, Region, fits};
 use crate::shm::header::HEADER_LEN;
 use crate::shm::segment::PAGE;
-use crate::shm::{Backing, Identity, ReadSoon, Segment, Span};
+use crate::shm::{Backing, CacheHint, Identity, Segment, Span};
 
 /// The lowest address of every device.
 pub const MIN_ADDRESS: u64 = 0x1000;
@@ -169,7 +169,7 @@ impl DeviceMemory {
         peer.check(target, len)?;
         self.touch(source, len)?;
         peer.touch(target, len)?;
-        self.span.copy_to(source.0, &peer.span, target.0, len, ReadSoon::Yes)
+        self.span.copy_to(source.0, &peer.span, target.0, len, CacheHint::Keep)
     }
 
     /// Sets `len` bytes from `target` on to `byte`.

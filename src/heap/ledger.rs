@@ -28,7 +28,7 @@ pub(super) const MAX_ALIGN: u64 = CHUNK;
 
 /// The steps of all allocations of one rank.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub(crate) struct HeapLedger {
     allocator: Allocator,
     pending: Vec<Pending>,
     backed: u64,
@@ -41,7 +41,7 @@ struct Pending {
     backed: bool,
 }
 
-impl Ledger {
+impl HeapLedger {
     pub(crate) fn new(heap_len: u64) -> Result<Self> {
         Ok(Self { allocator: Allocator::new(heap_len)?, pending: Vec::new(), backed: 0, agreed: 0 })
     }
@@ -63,7 +63,7 @@ impl Ledger {
         Ok(self.backed..self.backed.max(self.chunk_end(region)))
     }
 
-    /// Takes note that [`Ledger::missing`] has got its memory.
+    /// Takes note that [`HeapLedger::missing`] has got its memory.
     pub(crate) fn backed(&mut self, region: Region) -> Result<()> {
         let index = self.find(region)?;
         self.pending[index].backed = true;
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn memory_is_backed_by_whole_chunks_and_only_once() {
-        let mut ledger = Ledger::new(10 * CHUNK).unwrap();
+        let mut ledger = HeapLedger::new(10 * CHUNK).unwrap();
         let first = ledger.plan(1, 1).unwrap();
         assert_eq!(ledger.missing(first).unwrap(), 0..CHUNK);
         ledger.backed(first).unwrap();
@@ -149,14 +149,14 @@ mod tests {
 
     #[test]
     fn the_last_chunk_of_a_heap_may_be_short() {
-        let mut ledger = Ledger::new(CHUNK + 128).unwrap();
+        let mut ledger = HeapLedger::new(CHUNK + 128).unwrap();
         let all = ledger.plan(CHUNK + 128, 64).unwrap();
         assert_eq!(ledger.missing(all).unwrap(), 0..CHUNK + 128);
     }
 
     #[test]
     fn an_abandoned_region_does_not_raise_what_the_ranks_agreed_on() {
-        let mut ledger = Ledger::new(16 * CHUNK).unwrap();
+        let mut ledger = HeapLedger::new(16 * CHUNK).unwrap();
         let far = ledger.plan(8 * CHUNK, 64).unwrap();
         ledger.backed(far).unwrap();
         ledger.abandon(far).unwrap();
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn steps_out_of_turn_are_refused() {
-        let mut ledger = Ledger::new(4 * CHUNK).unwrap();
+        let mut ledger = HeapLedger::new(4 * CHUNK).unwrap();
         let region = ledger.plan(100, 64).unwrap();
         assert!(ledger.confirm(region).is_err(), "not committed");
         assert!(ledger.free(region).is_err(), "not confirmed");
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn an_alignment_stricter_than_the_heaps_own_is_refused() {
-        let mut ledger = Ledger::new(4 * CHUNK).unwrap();
+        let mut ledger = HeapLedger::new(4 * CHUNK).unwrap();
         assert!(ledger.plan(1, 2 * MAX_ALIGN).is_err());
         assert!(ledger.plan(1, u64::MAX).is_err());
         assert!(ledger.plan(1, MAX_ALIGN).is_ok());
@@ -196,7 +196,7 @@ mod tests {
         fn whatever_is_live_lies_below_the_agreed_watermark_and_that_below_the_backed_one(
             steps in prop::collection::vec((0..4_u8, any::<prop::sample::Index>(), 0..3 * CHUNK, 0..22_u32), 1..80),
         ) {
-            let mut ledger = Ledger::new(12 * CHUNK).unwrap();
+            let mut ledger = HeapLedger::new(12 * CHUNK).unwrap();
             let (mut planned, mut live) = (Vec::<Region>::new(), Vec::<Region>::new());
             let mut agreed = 0;
             let mut memory = [false; 12];

@@ -35,4 +35,4 @@ pub use offset::{HeapOffset, Region};
 pub use registered::{MemoryRegistrar, MemoryTable};
 pub use symmetric::{HeapUsage, SymmetricHeap};
 pub use view::HeapView;
-pub use windows::{HeapWindows, Pieces, Place};
+pub use windows::{HeapPlace, HeapWindows, TransferPieces};

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::Result;
 use crate::heap::layout::{HEAP, HeapShape};
-use crate::heap::ledger::Ledger;
+use crate::heap::ledger::HeapLedger;
 use crate::heap::offset::Region;
 use crate::heap::view::HeapView;
 use crate::rank::Rank;
@@ -37,7 +37,7 @@ pub struct HeapUsage {
 pub struct SymmetricHeap {
     view: HeapView,
     segment: Arc<Segment>,
-    ledger: Mutex<Ledger>,
+    ledger: Mutex<HeapLedger>,
 }
 
 impl SymmetricHeap {
@@ -49,7 +49,7 @@ impl SymmetricHeap {
     /// Those of [`HeapView::new`].
     pub fn new(window: Arc<Window>, segment: Arc<Segment>, rank: Rank, shape: HeapShape) -> Result<Self> {
         let view = HeapView::new(window, rank, shape)?;
-        Ok(Self { view, segment, ledger: Mutex::new(Ledger::new(shape.len())?) })
+        Ok(Self { view, segment, ledger: Mutex::new(HeapLedger::new(shape.len())?) })
     }
 
     /// The way to the bytes, without the right to allocate.
@@ -144,7 +144,7 @@ impl SymmetricHeap {
         self.ledger().free(region)
     }
 
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+    fn ledger(&self) -> MutexGuard<'_, HeapLedger> {
         // A panic cannot leave the ledger half changed: each of its steps checks first and changes last.
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }

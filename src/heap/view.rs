@@ -14,9 +14,9 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::heap::layout::{HEAP, HeapShape, SegmentCells};
 use crate::heap::offset::{HeapOffset, Region};
-use crate::heap::windows::Place;
+use crate::heap::windows::HeapPlace;
 use crate::rank::Rank;
-use crate::shm::{CellRef, CellSlice, ReadSoon, SharedLayout, Span, Window};
+use crate::shm::{CacheHint, CellRef, CellSlice, SharedLayout, Span, Window};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
 
@@ -90,30 +90,42 @@ impl HeapView {
     /// # Errors
     /// Those of [`HeapView::span`], for either end; nothing was changed then.
     #[inline]
-    pub fn copy(&self, source: Place, target: Place, len: u64, read_soon: ReadSoon) -> Result<()> {
-        if self.try_copy(source, target, len, read_soon) {
+    pub fn copy(&self, source: HeapPlace, target: HeapPlace, len: u64, cache_hint: CacheHint) -> Result<()> {
+        if self.try_copy(source, target, len, cache_hint) {
             return Ok(());
         }
-        self.copy_checked(source, target, len, read_soon)
+        self.copy_checked(source, target, len, cache_hint)
     }
 
     /// The same in as few steps as can be, for what is usual: two ranks that are there, and ranges below the watermark. Otherwise
     /// it changes nothing and says so, and [`HeapView::copy`] tells why.
     #[inline]
     #[must_use]
-    pub(crate) fn try_copy(&self, source: Place, target: Place, len: u64, read_soon: ReadSoon) -> bool {
+    pub(crate) fn try_copy(
+        &self,
+        source: HeapPlace,
+        target: HeapPlace,
+        len: u64,
+        cache_hint: CacheHint,
+    ) -> bool {
         let heap = |rank: Rank| self.heaps.get(rank.index());
         let (Some(from), Some(to)) = (heap(source.rank), heap(target.rank)) else { return false };
         let limit = plain::load(&self.watermark);
-        from.copy_below(limit, source.offset.get(), to, target.offset.get(), len, read_soon)
+        from.try_copy_below(limit, source.offset.get(), to, target.offset.get(), len, cache_hint)
     }
 
     #[cold]
     #[inline(never)]
-    fn copy_checked(&self, source: Place, target: Place, len: u64, read_soon: ReadSoon) -> Result<()> {
+    fn copy_checked(
+        &self,
+        source: HeapPlace,
+        target: HeapPlace,
+        len: u64,
+        cache_hint: CacheHint,
+    ) -> Result<()> {
         let from = self.reach(source.rank, Region::new(source.offset, len))?;
         let to = self.reach(target.rank, Region::new(target.offset, len))?;
-        from.copy_to(source.offset.get(), to, target.offset.get(), len, read_soon)
+        from.copy_to(source.offset.get(), to, target.offset.get(), len, cache_hint)
     }
 
     /// The whole heap of `rank`, after `region` was found to be below the watermark; saves the count that a span costs.

@@ -18,7 +18,7 @@ pub const PIECE_LEN: u32 = 1 << 30;
 
 /// A place in the heap of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct HeapPlace {
     /// Whose heap.
     pub rank: Rank,
     /// Where in it.
@@ -107,8 +107,8 @@ impl HeapWindows {
     ///
     /// # Errors
     /// [`Error::InvalidRank`] and [`Error::OutOfRange`] when source or target is not within a heap.
-    pub fn split(&self, source: Place, target: Place, len: u64) -> Result<Pieces> {
-        Ok(Pieces {
+    pub fn split(&self, source: HeapPlace, target: HeapPlace, len: u64) -> Result<TransferPieces> {
+        Ok(TransferPieces {
             source: self.cursor(source, len)?,
             target: self.cursor(target, len)?,
             window_bits: self.window_bits,
@@ -117,8 +117,8 @@ impl HeapWindows {
         })
     }
 
-    fn cursor(&self, place: Place, len: u64) -> Result<Cursor> {
-        let Place { rank, offset } = place;
+    fn cursor(&self, place: HeapPlace, len: u64) -> Result<Cursor> {
+        let HeapPlace { rank, offset } = place;
         if rank.get() >= self.n_ranks {
             return Err(Error::InvalidRank { rank: rank.get(), n_ranks: self.n_ranks });
         }
@@ -150,7 +150,7 @@ impl Cursor {
 
 /// The pieces of a transfer, as [`HeapWindows::split`] cuts it.
 #[derive(Clone, Debug)]
-pub struct Pieces {
+pub struct TransferPieces {
     source: Cursor,
     target: Cursor,
     window_bits: u32,
@@ -158,7 +158,7 @@ pub struct Pieces {
     left: u64,
 }
 
-impl Pieces {
+impl TransferPieces {
     /// How many bytes are still to come.
     #[must_use]
     pub const fn left(&self) -> u64 {
@@ -166,7 +166,7 @@ impl Pieces {
     }
 }
 
-impl Iterator for Pieces {
+impl Iterator for TransferPieces {
     type Item = Transfer;
 
     fn next(&mut self) -> Option<Transfer> {
@@ -184,7 +184,7 @@ impl Iterator for Pieces {
     }
 }
 
-impl std::iter::FusedIterator for Pieces {}
+impl std::iter::FusedIterator for TransferPieces {}
 
 #[cfg(test)]
 mod tests {
@@ -194,11 +194,11 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn place(rank: u32, offset: u64) -> Place {
-        Place { rank: Rank::known(rank), offset: HeapOffset::new(offset) }
+    fn place(rank: u32, offset: u64) -> HeapPlace {
+        HeapPlace { rank: Rank::known(rank), offset: HeapOffset::new(offset) }
     }
 
-    fn lens(pieces: Pieces) -> Vec<u32> {
+    fn lens(pieces: TransferPieces) -> Vec<u32> {
         pieces.map(|piece| piece.len).collect()
     }
 

@@ -20,7 +20,7 @@ use crate::bootstrap::{Seat, resource_error};
 use crate::channel::{Control, Era};
 use crate::error::{Error, ExitCause, Result};
 use crate::shm::{CellSlice, HostKernel};
-use crate::sync::BeatCell;
+use crate::sync::HeartbeatCell;
 
 /// The most looks that a rule can look back on.
 const MAX_LOOKS: u32 = u64::BITS;
@@ -118,7 +118,7 @@ impl fmt::Display for HangRule {
 #[derive(Debug)]
 pub(super) struct HangWatch {
     rule: HangRule,
-    beats: CellSlice<BeatCell>,
+    beats: CellSlice<HeartbeatCell>,
     next: Instant,
     pulses: Vec<Option<Felt>>,
 }

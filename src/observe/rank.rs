@@ -225,7 +225,7 @@ impl FifoView {
             depth: snapshot.depth,
             pushed: snapshot.pushed,
             refused: snapshot.refused,
-            last: fifo.slots.get(usize::try_from(last).ok()?)?.glimpse(),
+            last: fifo.slots.get(usize::try_from(last).ok()?)?.read_any_lap(),
         })
     }
 }
@@ -266,7 +266,7 @@ impl Posts {
         let calls: Vec<_> = cells.iter().map(call).filter(|call| call.sequence != 0).collect();
         let posted = calls.iter().map(|call| call.sequence).max().unwrap_or(0);
         let progress = copy.cell::<ProgressCell>(0)?;
-        Ok(Self { newest: posted.max(progress.done()), aside: progress.aside(), calls })
+        Ok(Self { newest: posted.max(progress.done()), aside: progress.inner_steps(), calls })
     }
 
     /// How many operations were begun; 0 where that was read as it changed.

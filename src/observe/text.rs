@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::rank::{Call, FifoView, RankReport, Wait};
 use super::report::Report;
-use crate::proxy::{Kind, Trigger};
+use crate::proxy::{Trigger, TriggerKind};
 use crate::rank::{Rank, RankSet};
 use crate::sync::{LifeStatus, Revocation};
 
@@ -165,7 +165,11 @@ impl fmt::Display for Words<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = self.0.kind();
         let put = format!("put of {} bytes", self.0.transfer().len);
-        let parts = [(Kind::DATA, put.as_str()), (Kind::SIGNAL, "signal"), (Kind::FLUSH, "flush")];
+        let parts = [
+            (TriggerKind::DATA, put.as_str()),
+            (TriggerKind::SIGNAL, "signal"),
+            (TriggerKind::FLUSH, "flush"),
+        ];
         let said: Vec<_> =
             parts.into_iter().filter(|(part, _)| kind.contains(*part)).map(|(_, word)| word).collect();
         f.write_str(if kind.is_none() { "nothing" } else { "" })?;

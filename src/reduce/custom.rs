@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{DataType, Element};
-use crate::shm::reduce::Places;
+use crate::shm::reduce::OperandAddresses;
 
 /// Bytes that are handed to the function at once: small beside a first-level cache.
 const CHUNK: usize = 2048;
@@ -52,7 +52,7 @@ impl CustomOp {
     }
 
     /// Combines all sources into all targets, chunk by chunk.
-    pub(super) fn combine(&self, places: &Places<'_>) {
+    pub(super) fn combine(&self, places: &OperandAddresses<'_>) {
         let (mut accumulator, mut other): (Chunk, Chunk) = bytemuck::Zeroable::zeroed();
         for start in (0..places.len()).step_by(CHUNK) {
             let len = (places.len() - start).min(CHUNK);

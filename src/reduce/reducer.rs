@@ -6,8 +6,8 @@ use super::{CustomOp, DataType, F8E4M3, F8E5M2, ReduceKernel, ReduceOp, Scalar, 
 use crate::error::{Error, Result};
 use crate::rank::check_n_ranks;
 use crate::shm::reduce::{
-    Arithmetic, Average, Kernel, Kernels, Maximum, Minimum, Places, Product, ScaledSum, Sum, Supported,
-    Terms, with_places,
+    Arithmetic, CombineKernel, CombineKernels, Maximum, Mean, Minimum, OperandAddresses, Product, ScaledSum,
+    Sum, Supported, Terms, with_addresses,
 };
 
 /// Combines elements of one type by one operator. Cheap to clone, needs no preparation per call, never allocates.
@@ -19,12 +19,12 @@ pub struct Reducer {
     n_ranks: u8,
     /// What to scale by, where that is done: the bytes of an element, then zeros.
     scalar: u64,
-    steps: Steps,
+    steps: CombineSteps,
 }
 
 #[derive(Clone, Debug)]
-enum Steps {
-    Built(&'static Kernels),
+enum CombineSteps {
+    Built(&'static CombineKernels),
     Custom(CustomOp),
 }
 
@@ -55,8 +55,8 @@ impl Reducer {
         check_n_ranks(n_ranks)?;
         check_operator(dtype, op)?;
         let steps = match op {
-            ReduceOp::Custom(custom) => Steps::Custom(custom.clone()),
-            _ => Steps::Built(kernels(dtype, op, supported)),
+            ReduceOp::Custom(custom) => CombineSteps::Custom(custom.clone()),
+            _ => CombineSteps::Built(kernels(dtype, op, supported)),
         };
         let n_ranks = u8::try_from(n_ranks).expect("checked above: at most 64");
         let code = op.plain_code().unwrap_or_else(|| short(op.code()) | HASHED);
@@ -72,7 +72,7 @@ impl Reducer {
     /// Whether it runs a function of the program's own.
     #[inline]
     pub(crate) const fn is_custom(&self) -> bool {
-        matches!(self.steps, Steps::Custom(_))
+        matches!(self.steps, CombineSteps::Custom(_))
     }
 
     /// The same operator on the same elements as `f32`, where these are short floats and the operator is not the program's own.
@@ -123,8 +123,8 @@ impl Reducer {
     #[inline]
     pub(crate) fn combine_words(&self, words: &[u64], len: usize) -> u64 {
         match &self.steps {
-            Steps::Built(kernels) => kernels.word.run(words, self.scalar, self.n_ranks),
-            Steps::Custom(custom) => custom.combine_words(words, len),
+            CombineSteps::Built(kernels) => kernels.word.run(words, self.scalar, self.n_ranks),
+            CombineSteps::Custom(custom) => custom.combine_words(words, len),
         }
     }
 
@@ -150,7 +150,7 @@ impl Reducer {
         finish: bool,
     ) -> Result<()> {
         let terms = self.terms(&[]);
-        with_places(sources, targets, self.len(count)?, |places| self.run(places, count, terms, finish))
+        with_addresses(sources, targets, self.len(count)?, |places| self.run(places, count, terms, finish))
     }
 
     /// Combines and finishes as [`combine`](Self::combine) does, and multiplies each source that is marked fresh by its own one of
@@ -171,7 +171,7 @@ impl Reducer {
         count: u64,
     ) -> Result<()> {
         let terms = self.terms(scalars);
-        with_places(sources, targets, self.len(count)?, |places| self.run(places, count, terms, true))
+        with_addresses(sources, targets, self.len(count)?, |places| self.run(places, count, terms, true))
     }
 
     /// Combines as [`combine_scaled`](Self::combine_scaled) does, for targets of several ranks, each of which does as much for all of them
@@ -225,11 +225,11 @@ impl Reducer {
         sources: &[Source<'_>],
         targets: &mut [Target<'_>],
         count: u64,
-        run: impl FnOnce(Kernel, &Places<'_>),
+        run: impl FnOnce(CombineKernel, &OperandAddresses<'_>),
     ) -> Result<()> {
-        with_places(sources, targets, self.len(count)?, |places| match &self.steps {
-            Steps::Built(kernels) => run(kernels.last, places),
-            Steps::Custom(custom) => custom.combine(places),
+        with_addresses(sources, targets, self.len(count)?, |places| match &self.steps {
+            CombineSteps::Built(kernels) => run(kernels.last, places),
+            CombineSteps::Custom(custom) => custom.combine(places),
         })
     }
 
@@ -249,13 +249,13 @@ impl Reducer {
     }
 
     #[inline]
-    fn run(&self, places: &Places<'_>, count: u64, terms: Terms<'_>, finish: bool) {
+    fn run(&self, places: &OperandAddresses<'_>, count: u64, terms: Terms<'_>, finish: bool) {
         match &self.steps {
-            Steps::Built(kernels) => {
+            CombineSteps::Built(kernels) => {
                 let kernel = if finish { kernels.last } else { kernels.partial };
                 kernel.run(places, count, terms);
             }
-            Steps::Custom(custom) => custom.combine(places),
+            CombineSteps::Custom(custom) => custom.combine(places),
         }
     }
 }
@@ -291,7 +291,7 @@ fn short(code: u64) -> u32 {
 }
 
 #[inline(never)]
-fn kernels(dtype: DataType, op: &ReduceOp, kernel: Supported) -> &'static Kernels {
+fn kernels(dtype: DataType, op: &ReduceOp, kernel: Supported) -> &'static CombineKernels {
     match dtype {
         DataType::I8 => kernels_of::<i8>(op, kernel),
         DataType::U8 => kernels_of::<u8>(op, kernel),
@@ -308,14 +308,14 @@ fn kernels(dtype: DataType, op: &ReduceOp, kernel: Supported) -> &'static Kernel
     }
 }
 
-fn kernels_of<T: Arithmetic>(op: &ReduceOp, kernel: Supported) -> &'static Kernels {
+fn kernels_of<T: Arithmetic>(op: &ReduceOp, kernel: Supported) -> &'static CombineKernels {
     match op {
-        ReduceOp::Sum => Kernels::of::<T, Sum, Sum>(kernel),
-        ReduceOp::Prod => Kernels::of::<T, Product, Product>(kernel),
-        ReduceOp::Min => Kernels::of::<T, Minimum, Minimum>(kernel),
-        ReduceOp::Max => Kernels::of::<T, Maximum, Maximum>(kernel),
-        ReduceOp::Avg => Kernels::of::<T, Sum, Average>(kernel),
-        ReduceOp::PreMulSum(_) => Kernels::of::<T, ScaledSum, ScaledSum>(kernel),
+        ReduceOp::Sum => CombineKernels::of::<T, Sum, Sum>(kernel),
+        ReduceOp::Prod => CombineKernels::of::<T, Product, Product>(kernel),
+        ReduceOp::Min => CombineKernels::of::<T, Minimum, Minimum>(kernel),
+        ReduceOp::Max => CombineKernels::of::<T, Maximum, Maximum>(kernel),
+        ReduceOp::Avg => CombineKernels::of::<T, Sum, Mean>(kernel),
+        ReduceOp::PreMulSum(_) => CombineKernels::of::<T, ScaledSum, ScaledSum>(kernel),
         ReduceOp::Custom(_) => unreachable!("a custom operator has no kernel"),
     }
 }

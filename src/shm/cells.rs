@@ -8,7 +8,7 @@ use super::mapping::Owned;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 use crate::sync::regroup::{OfferCell, RoundCell};
 use crate::sync::{
-    ActivityCell, AgreementCell, BarrierCell, BeatCell, CursorCell, LifeCell, ParkCell, PostCell,
+    ActivityCell, AgreementCell, BarrierCell, CursorCell, HeartbeatCell, LifeCell, ParkCell, PostCell,
     ProgressCell, RecordCell, RevokeCell, SemaphoreCell,
 };
 
@@ -38,7 +38,7 @@ unsafe impl SharedLayout for CursorCell {}
 // SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
 unsafe impl SharedLayout for BarrierCell {}
 // SAFETY: `repr(C)`, an atomic integer, and padding at the end.
-unsafe impl SharedLayout for BeatCell {}
+unsafe impl SharedLayout for HeartbeatCell {}
 // SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
 unsafe impl SharedLayout for LifeCell {}
 // SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
@@ -83,7 +83,7 @@ unsafe impl<T: SharedLayout> Sync for CellSlice<T> {}
 
 /// Has the processor fetch `cell`, which is written soon, and does not wait for it.
 #[inline]
-pub(crate) fn fetch_ahead<T: SharedLayout>(cell: &T) {
+pub(crate) fn prefetch_for_write<T: SharedLayout>(cell: &T) {
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};

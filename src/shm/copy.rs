@@ -15,33 +15,33 @@ mod plan;
 mod tuner;
 
 pub(super) use exchange::{exchange, exchange_half};
-use plan::Plan;
-pub(crate) use plan::Way;
+use plan::CopyPlan;
+pub(crate) use plan::StorePolicy;
 pub(crate) use plan::fills_cache;
 pub use plan::{CacheSizes, choose, prepare};
-pub(super) use tuner::by_experience;
+pub(super) use tuner::with_measured_policy;
 
 /// Whether this processor has a copy that takes lines over from other cores without reading them, and what is read and written
 /// together, `bytes`, is found in a cache later, so that it is worth a try.
 #[inline]
 pub(super) fn takes_over(bytes: u64) -> bool {
-    CopyKernel::RepMovsb.is_supported() && Plan::of_this_machine().fits_cache(bytes)
+    CopyKernel::RepMovsb.is_supported() && CopyPlan::of_this_machine().fits_cache(bytes)
 }
 
 /// Whether the target of a copy is read next, by a peer that waits for it.
 ///
 /// If it is, the bytes should stay in a cache that the peer can reach; if not, they had better not drive other data out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ReadSoon {
+pub enum CacheHint {
     /// A peer waits for the data.
-    Yes,
+    Keep,
     /// Nobody reads the data for a while.
-    No,
+    Bypass,
 }
 
 /// What bytes are stored for, as far as the cost goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(super) enum StorePurpose {
     /// Into shared memory, for a peer that waits.
     PutReadSoon,
     /// Into shared memory, for later.
@@ -56,25 +56,25 @@ pub(super) enum Purpose {
     CombineForUnlike,
 }
 
-impl Purpose {
+impl StorePurpose {
     /// Whether a peer waits for the stores, and not only this thread for what it does next.
     const fn is_for_peer(self) -> bool {
         matches!(self, Self::PutReadSoon | Self::Put)
     }
 
-    const fn read_soon(self) -> ReadSoon {
+    const fn cache_hint(self) -> CacheHint {
         match self {
-            Self::Put => ReadSoon::No,
-            _ => ReadSoon::Yes,
+            Self::Put => CacheHint::Bypass,
+            _ => CacheHint::Keep,
         }
     }
 
     /// The ways that there are.
-    const fn ways(self) -> &'static [Way] {
+    const fn ways(self) -> &'static [StorePolicy] {
         match self {
-            Self::CombineForAll => &[Way::Through, Way::Past, Way::Copied],
-            Self::CombineForUnlike => &[Way::Through, Way::Copied],
-            _ => &[Way::Through, Way::Past],
+            Self::CombineForAll => &[StorePolicy::Cached, StorePolicy::NonTemporal, StorePolicy::CopyForward],
+            Self::CombineForUnlike => &[StorePolicy::Cached, StorePolicy::CopyForward],
+            _ => &[StorePolicy::Cached, StorePolicy::NonTemporal],
         }
     }
 
@@ -84,12 +84,12 @@ impl Purpose {
     }
 }
 
-impl From<ReadSoon> for Purpose {
+impl From<CacheHint> for StorePurpose {
     #[inline]
-    fn from(read_soon: ReadSoon) -> Self {
-        match read_soon {
-            ReadSoon::Yes => Self::PutReadSoon,
-            ReadSoon::No => Self::Put,
+    fn from(cache_hint: CacheHint) -> Self {
+        match cache_hint {
+            CacheHint::Keep => Self::PutReadSoon,
+            CacheHint::Bypass => Self::Put,
         }
     }
 }
@@ -164,7 +164,7 @@ impl std::fmt::Display for CopyKernel {
 /// # Safety
 /// `len` bytes are readable at `source` and writable at `target`, and the ranges do not overlap.
 #[inline]
-pub(super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize, purpose: Purpose) {
+pub(super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize, purpose: StorePurpose) {
     match len {
         // SAFETY: the caller's contract, for 8 bytes.
         8 => unsafe { move_word::<u64>(source, target) },
@@ -180,7 +180,7 @@ pub(super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize, purpos
 /// # Safety
 /// `len` bytes are readable at `source` and writable at `target`.
 #[inline]
-pub(super) unsafe fn copy_overlapping(source: *const u8, target: *mut u8, len: usize, purpose: Purpose) {
+pub(super) unsafe fn copy_overlapping(source: *const u8, target: *mut u8, len: usize, purpose: StorePurpose) {
     match len {
         // One load before one store: these may overlap.
         // SAFETY: the caller's contract, for 8 bytes.
@@ -195,7 +195,7 @@ pub(super) unsafe fn copy_overlapping(source: *const u8, target: *mut u8, len: u
 /// # Safety
 /// As for `copy_overlapping`.
 #[inline(never)]
-unsafe fn copy_any_overlapping(source: *const u8, target: *mut u8, len: usize, purpose: Purpose) {
+unsafe fn copy_any_overlapping(source: *const u8, target: *mut u8, len: usize, purpose: StorePurpose) {
     if source.addr().abs_diff(target.addr()) >= len {
         // SAFETY: the ranges are at least `len` apart; otherwise the caller's contract.
         unsafe { copy_any(source, target, len, purpose) };
@@ -210,7 +210,7 @@ unsafe fn copy_any_overlapping(source: *const u8, target: *mut u8, len: usize, p
 /// # Safety
 /// As for `copy`.
 #[inline(never)]
-unsafe fn copy_any(source: *const u8, target: *mut u8, len: usize, purpose: Purpose) {
+unsafe fn copy_any(source: *const u8, target: *mut u8, len: usize, purpose: StorePurpose) {
     match len {
         // SAFETY: the caller's contract, for 2 bytes.
         2 => unsafe { move_word::<u16>(source, target) },

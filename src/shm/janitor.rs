@@ -117,13 +117,13 @@ impl Janitor {
                 sweep.after_a_kill(lock);
             }
         };
-        Self::employ(&mut wait_and_sweep, [lock, end.as_fd()], hold)
+        Self::spawn(&mut wait_and_sweep, [lock, end.as_fd()], hold)
     }
 
     /// Starts one that does `duty`, which is async-signal-safe, with descriptors that it keeps. The other end of one of them is `hold`.
-    fn employ(duty: &mut dyn FnMut(), kept: [BorrowedFd<'_>; 2], hold: OwnedFd) -> io::Result<Self> {
+    fn spawn(duty: &mut dyn FnMut(), kept: [BorrowedFd<'_>; 2], hold: OwnedFd) -> io::Result<Self> {
         let (ready, tell_ready) = pipe2(OFlag::O_CLOEXEC)?;
-        let process = fork(&mut Post { duty, kept, tell_ready: tell_ready.as_fd() })?;
+        let process = fork(&mut JanitorDuty { duty, kept, tell_ready: tell_ready.as_fd() })?;
         drop(tell_ready);
         let janitor = Self { process, hold };
         // From then on no signal to a process group reaches it: there is no name before. One that was killed leaves no less than if it were
@@ -155,14 +155,14 @@ impl Drop for Janitor {
 }
 
 /// What a janitor has and knows.
-struct Post<'p> {
+struct JanitorDuty<'p> {
     duty: &'p mut dyn FnMut(),
     kept: [BorrowedFd<'p>; 2],
     tell_ready: BorrowedFd<'p>,
 }
 
 /// Starts the process, with all signals blocked from its first instruction on: the handlers that it inherits are not for it.
-fn fork(post: &mut Post<'_>) -> io::Result<OwnedFd> {
+fn fork(post: &mut JanitorDuty<'_>) -> io::Result<OwnedFd> {
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
     let none: c_long = 0;
     // SAFETY: without flags `clone` is `fork`: the child has a copy of the memory and this thread's stack, and shares
@@ -187,7 +187,7 @@ fn fork(post: &mut Post<'_>) -> io::Result<OwnedFd> {
 
 /// The life of a janitor: system calls on what was made ready before the fork, and nothing else. `nix` passes paths that are
 /// `CStr` and buffers that are slices on as they are. A panic aborts, since this cannot unwind.
-extern "C" fn serve(post: &mut Post<'_>) -> ! {
+extern "C" fn serve(post: &mut JanitorDuty<'_>) -> ! {
     let _ = setsid();
     let _ = set_name(c"shmccl janitor");
     let _ = chdir(c"/");

@@ -11,7 +11,7 @@
 //!
 //! The system wakes only one of those who sleep on a dead rank's word. Whoever finds a rank dead therefore wakes
 //! the rest before it does anything else. If it dies in between, another thread is woken by *its* death, looks at
-//! all cells, and finds both; and each thread looks at all cells twice a second anyway. It beats as it does ([`Vital`]).
+//! all cells, and finds both; and each thread looks at all cells twice a second anyway. It beats as it does ([`LifeObserver`]).
 //!
 //! The ranks may be threads of one process: each has its own thread here, hence its own list. A process without
 //! `futex_waitv` looks every 20 ms instead.
@@ -38,7 +38,7 @@ use crate::{
 const LOOK_ANYWAY: Duration = Duration::from_millis(500);
 
 /// What the life thread does for its rank.
-pub trait Vital: Send + 'static {
+pub trait LifeObserver: Send + 'static {
     /// A peer is lost: killed, crashed, exited without good-bye, or given up by somebody. Called once for each.
     fn on_loss(&mut self, lost: Rank);
 
@@ -48,7 +48,7 @@ pub trait Vital: Send + 'static {
     }
 }
 
-impl<F: FnMut(Rank) + Send + 'static> Vital for F {
+impl<F: FnMut(Rank) + Send + 'static> LifeObserver for F {
     fn on_loss(&mut self, lost: Rank) {
         self(lost);
     }
@@ -73,7 +73,7 @@ impl LifeLock {
     pub fn take<C, F>(kernel: HostKernel, cells: C, rank: Rank, vital: F) -> Result<Self>
     where
         C: Deref<Target = [LifeCell]> + Send + 'static,
-        F: Vital,
+        F: LifeObserver,
     {
         let n_ranks = u32::try_from(cells.len()).unwrap_or(u32::MAX);
         if rank.index() >= cells.len() || n_ranks > MAX_RANKS {
@@ -99,7 +99,7 @@ impl Drop for LifeLock {
     fn drop(&mut self) {
         self.stop.open(&self.kernel);
         if let Some(thread) = self.thread.take() {
-            // An error is a panic of the caller's [`Vital`], which has been reported on its own thread.
+            // An error is a panic of the caller's [`LifeObserver`], which has been reported on its own thread.
             let _ = thread.join();
         }
     }
@@ -116,7 +116,7 @@ struct Watcher<C, F> {
     vital: F,
 }
 
-impl<C: Deref<Target = [LifeCell]>, F: Vital> Watcher<C, F> {
+impl<C: Deref<Target = [LifeCell]>, F: LifeObserver> Watcher<C, F> {
     fn run(mut self, taken: &mpsc::SyncSender<Result<(), u32>>) {
         // Signals are the application's: none of its handlers runs here. It cannot fail with a valid set.
         let _ = SigSet::all().thread_block();
@@ -142,7 +142,7 @@ fn look<'a>(
     stop: &'a Latch,
     own: Rank,
     lost: &mut u64,
-    vital: &mut impl Vital,
+    vital: &mut impl LifeObserver,
 ) -> Vec<SleepWord<'a>> {
     let mut words = Vec::with_capacity(cells.len());
     words.push(stop.until_open());

@@ -25,11 +25,11 @@ pub struct Mapping {
 
 /// What cells and spans hold to keep their memory mapped.
 #[derive(Clone)]
-pub(super) struct Owned(#[expect(dead_code, reason = "held for its drop")] Arc<Owner>);
+pub(super) struct Owned(#[expect(dead_code, reason = "held for its drop")] Arc<MappingOwner>);
 
 /// Who unmaps the memory, and how.
 #[expect(dead_code, reason = "held for their drop")]
-pub(super) enum Owner {
+pub(super) enum MappingOwner {
     /// A mapped descriptor, or the reservation of a whole window.
     Mmap(MmapRaw),
     /// A named segment.
@@ -87,7 +87,7 @@ impl Mapping {
             source: std::io::ErrorKind::OutOfMemory.into(),
         })?;
         // SAFETY: `alloc_zeroed` returned `bytes` bytes at `base`, which the HeapBlock frees when dropped.
-        Ok(unsafe { Self::new(base, bytes, Owner::Heap(HeapBlock { base, layout })) })
+        Ok(unsafe { Self::new(base, bytes, MappingOwner::Heap(HeapBlock { base, layout })) })
     }
 
     /// Wraps a mapping that memmap2 made.
@@ -96,7 +96,7 @@ impl Mapping {
         let len = map.len();
         // SAFETY: memmap2 mapped `len` bytes at `base` and unmaps them when the owner is dropped; the mapping is
         // readable and writable because this module's callers use `map_raw` or `map_anon` only.
-        unsafe { Self::new(base, len, Owner::Mmap(map)) }
+        unsafe { Self::new(base, len, MappingOwner::Mmap(map)) }
     }
 
     /// Wraps a mapping that the `shared_memory` crate made.
@@ -104,13 +104,13 @@ impl Mapping {
         let base = NonNull::new(shmem.as_ptr()).expect("a live Shmem is mapped");
         let len = shmem.len();
         // SAFETY: the crate mapped `len` bytes at `base` readable and writable, and unmaps them in its drop.
-        unsafe { Self::new(base, len, Owner::Shmem(shmem)) }
+        unsafe { Self::new(base, len, MappingOwner::Shmem(shmem)) }
     }
 
     /// # Safety
     /// `len` bytes at `base` are mapped readable and writable, do not exceed `isize::MAX`, stay so until `owner` is
     /// dropped, and are reached by no Rust reference other than those that this module hands out.
-    unsafe fn new(base: NonNull<u8>, len: usize, owner: Owner) -> Self {
+    unsafe fn new(base: NonNull<u8>, len: usize, owner: MappingOwner) -> Self {
         #[expect(clippy::arc_with_non_send_sync, reason = "`Owned` argues why it is both")]
         let owner = Owned(Arc::new(owner));
         Self { base, len, owner }

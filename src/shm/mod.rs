@@ -65,28 +65,28 @@ pub mod window;
 #[cfg(not(loom))]
 pub use self::{
     cells::{CellRef, CellSlice, SharedLayout},
-    copy::{CopyKernel, ReadSoon},
+    copy::{CacheHint, CopyKernel},
     kernel::HostKernel,
-    life::{LifeLock, Vital},
+    life::{LifeLock, LifeObserver},
     mapping::Mapping,
     segment::{Backing, Segment},
     view::Span,
     window::Window,
 };
 #[cfg(not(loom))]
-pub(crate) use cells::fetch_ahead;
+pub(crate) use cells::prefetch_for_write;
 #[cfg(not(loom))]
 pub(crate) use header::state_of_process;
 pub use header::{Expected, Identity, SegmentHeader};
 #[cfg(not(loom))]
 #[cfg(feature = "coordinator")]
-pub(crate) use janitor::socket::{Mark, SocketJanitor};
+pub(crate) use janitor::socket::{SocketFileId, SocketJanitor};
 #[cfg(not(loom))]
 pub(crate) use janitor::{Janitor, Sweep};
 #[cfg(not(loom))]
 pub(crate) use named::check_name;
 #[cfg(not(loom))]
-pub(crate) use view::{Given, Taken};
+pub(crate) use view::{GivenBytes, TakenBytes};
 
 /// Whether `len` units at `offset` lie within `limit`; no sum can overflow on the way.
 ///

@@ -15,7 +15,7 @@
 //! # Ordering
 //! All accesses are [`plain`], relaxed ones. A word is loaded whole, so the flag vouches for the data beside it and for nothing else;
 //! no other memory may be inferred from a packet that arrived. Nothing is cleared: a slot is told from its previous use
-//! by the flag alone, so the flag changes at every use of a slot and is never zero ([`Flag::next`]), and a slot is written
+//! by the flag alone, so the flag changes at every use of a slot and is never zero ([`PacketFlag::next`]), and a slot is written
 //! again only after its reader has said (by a signal, or by a packet of its own) that it has read.
 
 #![allow(unsafe_code, reason = "packets are made of payload in place")]
@@ -33,9 +33,9 @@ const DATA: usize = 4;
 
 /// The flag of one use of a packet buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Flag(NonZeroU32);
+pub struct PacketFlag(NonZeroU32);
 
-impl Flag {
+impl PacketFlag {
     /// The first flag.
     pub const FIRST: Self = Self(NonZeroU32::MIN);
 
@@ -106,7 +106,7 @@ impl Span {
     ///
     /// # Errors
     /// [`Error::OutOfRange`], or [`Error::Misaligned`] if `offset` is not a multiple of the packet; nothing was changed.
-    pub fn put_packets(&self, kind: PacketKind, offset: u64, data: &[u8], flag: Flag) -> Result<()> {
+    pub fn put_packets(&self, kind: PacketKind, offset: u64, data: &[u8], flag: PacketFlag) -> Result<()> {
         let words = self.packet_words(kind, offset, data.len() as u64)?;
         let high = u64::from(flag.get()) << 32;
         let (whole, rest) = data.as_chunks::<DATA>();
@@ -135,7 +135,7 @@ impl Span {
         kind: PacketKind,
         offset: u64,
         data: &mut [u8],
-        flag: Flag,
+        flag: PacketFlag,
         done: &mut usize,
     ) -> Result<bool> {
         let words = self.packet_words(kind, offset, data.len() as u64)?;
@@ -175,7 +175,7 @@ impl Span {
         source: &Self,
         start: u64,
         len: u64,
-        flag: Flag,
+        flag: PacketFlag,
     ) -> Result<()> {
         let words = self.packet_words(kind, offset, len)?;
         let bytes = source.locate(start, len)?;
@@ -211,7 +211,7 @@ impl Span {
         target: &Self,
         start: u64,
         len: u64,
-        flag: Flag,
+        flag: PacketFlag,
         done: &mut usize,
     ) -> Result<bool> {
         let words = self.packet_words(kind, offset, len)?;
@@ -251,7 +251,7 @@ impl Span {
 
 /// The data beside `flag`, once it is there.
 #[inline]
-fn arrival(word: &AtomicU64, flag: Flag) -> Option<[u8; DATA]> {
+fn arrival(word: &AtomicU64, flag: PacketFlag) -> Option<[u8; DATA]> {
     let [a, b, c, d, high @ ..] = plain::load(word).to_le_bytes();
     (u32::from_le_bytes(high) == flag.get()).then_some([a, b, c, d])
 }
@@ -267,8 +267,8 @@ mod tests {
         Mapping::boxed(4096).unwrap().span(0, len).unwrap()
     }
 
-    fn flag(value: u32) -> Flag {
-        Flag::new(value).unwrap()
+    fn flag(value: u32) -> PacketFlag {
+        PacketFlag::new(value).unwrap()
     }
 
     #[test]
@@ -359,8 +359,8 @@ mod tests {
 
     #[test]
     fn flags_skip_zero_when_they_wrap() {
-        assert_eq!(Flag::new(0), None);
-        assert_eq!(Flag::FIRST.get(), 1);
+        assert_eq!(PacketFlag::new(0), None);
+        assert_eq!(PacketFlag::FIRST.get(), 1);
         assert_eq!(flag(u32::MAX - 1).next().get(), u32::MAX);
         assert_eq!(flag(u32::MAX).next().get(), 1);
     }

@@ -1,17 +1,17 @@
 //! Combining payload element by element: what is combined, where it goes, and the kernels that do it.
 //!
 //! [`Source`] and [`Target`] name bytes in shared memory or in slices of the caller. They are resolved to addresses once
-//! per call (`with_places`), with every bounds and overlap check, and a `Kernel` runs over the addresses. A kernel is
+//! per call (`with_addresses`), with every bounds and overlap check, and a `CombineKernel` runs over the addresses. A kernel is
 //! generic over the element, the operator and the instructions; which types and operators there are is decided one layer
 //! up, in `src/reduce`.
 //!
 //! # Invariants
 //! - A kernel loads a block of every source before it stores the block to any target. So a source may be the very bytes
-//!   of a target, and must not overlap one in any other way; `with_places` refuses that.
+//!   of a target, and must not overlap one in any other way; `with_addresses` refuses that.
 //! - A kernel that has stored past the cache fences before it returns, so that a signal covers its stores like any others.
 //! - Each element is computed by the same operations in the same order whatever the kernel, the length and the
 //!   alignment, and a NaN is replaced by one fixed NaN before it is stored. Results agree bit by bit.
-//! - A kernel is made only where the processor has its instructions: `Kernels::of` wants a proof, `Supported`.
+//! - A kernel is made only where the processor has its instructions: `CombineKernels::of` wants a proof, `Supported`.
 
 use std::sync::OnceLock;
 
@@ -26,10 +26,10 @@ mod store;
 mod word;
 
 pub(crate) use self::arithmetic::Arithmetic;
-pub(crate) use self::kernels::{Kernel, Kernels, Terms};
+pub(crate) use self::kernels::{CombineKernel, CombineKernels, Terms};
 pub(crate) use self::minifloat::MiniFloat;
-pub(crate) use self::operator::{Average, Maximum, Minimum, Product, ScaledSum, Sum};
-pub(crate) use self::places::{Places, with_places};
+pub(crate) use self::operator::{Maximum, Mean, Minimum, Product, ScaledSum, Sum};
+pub(crate) use self::places::{OperandAddresses, with_addresses};
 use super::Span;
 
 /// The most sources, and the most targets, of one combination.

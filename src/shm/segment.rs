@@ -58,7 +58,7 @@ pub enum Backing {
 /// A segment that this process created or attached.
 #[derive(Debug)]
 pub struct Segment {
-    source: Source,
+    source: SegmentHandle,
     store: Store,
     len: u64,
     header: CellRef<SegmentHeader>,
@@ -68,7 +68,7 @@ pub struct Segment {
 }
 
 #[derive(Debug)]
-enum Source {
+enum SegmentHandle {
     Descriptor(OwnedFd),
     Named(named::NamedSegment),
 }
@@ -92,10 +92,10 @@ impl Segment {
         };
         match backing {
             Backing::Anonymous => {
-                describe(Self::over(Source::Descriptor(memfd(len)?), Store::Memory, len, true)?)
+                describe(Self::over(SegmentHandle::Descriptor(memfd(len)?), Store::Memory, len, true)?)
             }
             Backing::Named(name) => {
-                let source = Source::Named(named::NamedSegment::create(name, len)?);
+                let source = SegmentHandle::Named(named::NamedSegment::create(name, len)?);
                 let mut segment = Self::over(source, Store::SharedMemoryFileSystem, len, true)?;
                 segment.committed.get_mut().unwrap_or_else(PoisonError::into_inner).add(0, len);
                 describe(segment)
@@ -128,7 +128,7 @@ impl Segment {
         if store == Store::Memory {
             check_seals(fd.as_fd())?;
         }
-        Self::attach_checked(Source::Descriptor(fd), store, len, expected)
+        Self::attach_checked(SegmentHandle::Descriptor(fd), store, len, expected)
     }
 
     /// Attaches the named segment `name`.
@@ -139,7 +139,7 @@ impl Segment {
     pub fn attach_named(name: &str, expected: &Expected) -> Result<Self> {
         let source = named::NamedSegment::attach(name, expected)?;
         let len = source.mapping().len();
-        Self::attach_checked(Source::Named(source), Store::SharedMemoryFileSystem, len, expected)
+        Self::attach_checked(SegmentHandle::Named(source), Store::SharedMemoryFileSystem, len, expected)
     }
 
     /// Its length in bytes.
@@ -219,20 +219,20 @@ impl Segment {
     /// [`Error::ResourceLimit`] when the address space is limited; [`Error::Os`].
     pub fn map(&self) -> Result<Mapping> {
         match &self.source {
-            Source::Named(named) => Ok(named.mapping().clone()),
-            Source::Descriptor(fd) => map(fd.as_fd(), self.len),
+            SegmentHandle::Named(named) => Ok(named.mapping().clone()),
+            SegmentHandle::Descriptor(fd) => map(fd.as_fd(), self.len),
         }
     }
 
-    fn over(source: Source, store: Store, len: u64, fresh: bool) -> Result<Self> {
+    fn over(source: SegmentHandle, store: Store, len: u64, fresh: bool) -> Result<Self> {
         let header = match &source {
-            Source::Named(named) => named.mapping().cell(0)?,
-            Source::Descriptor(fd) => map(fd.as_fd(), PAGE)?.cell(0)?,
+            SegmentHandle::Named(named) => named.mapping().cell(0)?,
+            SegmentHandle::Descriptor(fd) => map(fd.as_fd(), PAGE)?.cell(0)?,
         };
         Ok(Self { source, store, len, header, committed: Mutex::default(), fresh })
     }
 
-    fn attach_checked(source: Source, store: Store, len: u64, expected: &Expected) -> Result<Self> {
+    fn attach_checked(source: SegmentHandle, store: Store, len: u64, expected: &Expected) -> Result<Self> {
         let segment = Self::over(source, store, len, false)?;
         segment.header.check(expected)?;
         // The length of the file was checked before; here: that the creator meant the same.
@@ -252,7 +252,7 @@ impl Segment {
         // Without a single block it is all zero: a creator died before it wrote anything.
         let stat = fstat(&file).map_err(|errno| Error::os("looking at a descriptor", errno))?;
         let fresh = stat.st_blocks == 0;
-        let segment = Self::over(Source::Descriptor(file.into()), Store::File, len, fresh)?;
+        let segment = Self::over(SegmentHandle::Descriptor(file.into()), Store::File, len, fresh)?;
         if !fresh {
             segment.header.check_fields(&Expected { len: Some(len), identity: None })?;
         }
@@ -263,8 +263,8 @@ impl Segment {
 impl AsFd for Segment {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.source {
-            Source::Descriptor(fd) => fd.as_fd(),
-            Source::Named(named) => named.as_fd(),
+            SegmentHandle::Descriptor(fd) => fd.as_fd(),
+            SegmentHandle::Named(named) => named.as_fd(),
         }
     }
 }

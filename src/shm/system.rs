@@ -27,7 +27,7 @@ const ANCILLARY_WORDS: usize = (MAX_DESCRIPTORS * size_of::<RawFd>() + 2 * 32 + 
 
 /// One message taken from a socket.
 #[derive(Debug)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedMessage {
     /// Bytes written to the buffer; zero when the peer hung up.
     pub(crate) len: usize,
     /// The descriptors that came along.
@@ -39,27 +39,27 @@ pub(crate) struct Received {
 }
 
 /// What comes beside the bytes of a message.
-pub(crate) enum Beside {
+pub(crate) enum Ancillary {
     Descriptor(OwnedFd),
     /// Process and user id of the sender.
     Sender(i32, u32),
 }
 
 /// Takes one message from `socket` without blocking.
-pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
+pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<ReceivedMessage> {
     let (mut descriptors, mut sender) = (Vec::new(), None);
-    let (len, truncated) = receive_beside(socket, buffer, |beside| match beside {
-        Beside::Descriptor(descriptor) => descriptors.push(descriptor),
-        Beside::Sender(process, user) => sender = Some((process, user)),
+    let (len, truncated) = receive_with(socket, buffer, |beside| match beside {
+        Ancillary::Descriptor(descriptor) => descriptors.push(descriptor),
+        Ancillary::Sender(process, user) => sender = Some((process, user)),
     })?;
-    Ok(Received { len, descriptors, truncated, sender })
+    Ok(ReceivedMessage { len, descriptors, truncated, sender })
 }
 
 /// The same, and hands what comes beside it to `visit`; how many bytes there are, and whether something was dropped. Allocates nothing.
-pub(crate) fn receive_beside(
+pub(crate) fn receive_with(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
-    visit: impl FnMut(Beside),
+    visit: impl FnMut(Ancillary),
 ) -> io::Result<(usize, bool)> {
     let mut ancillary = [0_u64; ANCILLARY_WORDS];
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -78,8 +78,8 @@ pub(crate) fn receive_beside(
 }
 
 /// Walks the control messages that `recvmsg` has just written for `message`.
-fn take_ancillary(message: &libc::msghdr, mut visit: impl FnMut(Beside)) {
-    // SAFETY: `message` was filled in by the kernel in `receive_beside`, its control buffer is alive and 8-aligned.
+fn take_ancillary(message: &libc::msghdr, mut visit: impl FnMut(Ancillary)) {
+    // SAFETY: `message` was filled in by the kernel in `receive_with`, its control buffer is alive and 8-aligned.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !next.is_null() {
         // SAFETY: a non-null header from CMSG_FIRSTHDR or CMSG_NXTHDR lies within the control buffer.
@@ -97,13 +97,13 @@ fn take_ancillary(message: &libc::msghdr, mut visit: impl FnMut(Beside)) {
                     // SAFETY: as above; the array need not be aligned.
                     let raw = unsafe { at.read_unaligned() };
                     // SAFETY: the kernel has opened `raw` for this process in this call, and it is read once.
-                    visit(Beside::Descriptor(unsafe { OwnedFd::from_raw_fd(raw) }));
+                    visit(Ancillary::Descriptor(unsafe { OwnedFd::from_raw_fd(raw) }));
                 }
             }
             (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if data_len >= size_of::<libc::ucred>() => {
                 // SAFETY: the kernel wrote a whole `ucred` there, three integers.
                 let sender = unsafe { data.cast::<libc::ucred>().read_unaligned() };
-                visit(Beside::Sender(sender.pid, sender.uid));
+                visit(Ancillary::Sender(sender.pid, sender.uid));
             }
             _ => {}
         }

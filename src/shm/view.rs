@@ -6,9 +6,9 @@ use std::ptr::NonNull;
 
 use bytemuck::Pod;
 
-pub(crate) use exchange::{Given, Taken};
+pub(crate) use exchange::{GivenBytes, TakenBytes};
 
-use super::copy::{self, CopyKernel, Purpose, ReadSoon};
+use super::copy::{self, CacheHint, CopyKernel, StorePurpose};
 use super::in_bounds;
 use super::mapping::{Owned, to_usize};
 use crate::error::{Error, Result};
@@ -77,19 +77,19 @@ impl Span {
     /// [`Error::OutOfRange`]; nothing was changed.
     #[inline]
     pub fn copy_in(&self, offset: u64, source: &[u8]) -> Result<()> {
-        self.copy_in_for(offset, source, ReadSoon::Yes)
+        self.copy_in_for(offset, source, CacheHint::Keep)
     }
 
-    /// Copies `source` to `offset`; `read_soon` says whether somebody reads it next.
+    /// Copies `source` to `offset`; `cache_hint` says whether somebody reads it next.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; nothing was changed.
     #[inline]
-    pub fn copy_in_for(&self, offset: u64, source: &[u8], read_soon: ReadSoon) -> Result<()> {
+    pub fn copy_in_for(&self, offset: u64, source: &[u8], cache_hint: CacheHint) -> Result<()> {
         let target = self.locate(offset, source.len() as u64)?;
         // SAFETY: `locate` found `source.len()` mapped bytes at `target`; a caller's slice does not overlap payload
         // (only the unsafe `as_mut_slice` and `as_slice` make slices of it, and their contracts exclude this).
-        unsafe { copy::copy(source.as_ptr(), target, source.len(), read_soon.into()) };
+        unsafe { copy::copy(source.as_ptr(), target, source.len(), cache_hint.into()) };
         Ok(())
     }
 
@@ -101,7 +101,7 @@ impl Span {
     pub fn copy_out(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         let source = self.locate(offset, target.len() as u64)?;
         // SAFETY: `locate` found `target.len()` mapped bytes at `source`; no overlap, as in `copy_in_for`.
-        unsafe { copy::copy(source, target.as_mut_ptr(), target.len(), Purpose::Get) };
+        unsafe { copy::copy(source, target.as_mut_ptr(), target.len(), StorePurpose::Get) };
         Ok(())
     }
 
@@ -131,26 +131,26 @@ impl Span {
         target: &Self,
         target_offset: u64,
         len: u64,
-        read_soon: ReadSoon,
+        cache_hint: CacheHint,
     ) -> Result<()> {
         let source = self.locate(offset, len)?;
         let target = target.locate(target_offset, len)?;
         // SAFETY: both ranges were found in bounds by `locate`.
-        unsafe { copy::copy_overlapping(source, target, to_usize(len), read_soon.into()) };
+        unsafe { copy::copy_overlapping(source, target, to_usize(len), cache_hint.into()) };
         Ok(())
     }
 
     /// The same where both ranges end at `limit` or before; otherwise it changes nothing and says so.
     #[inline]
     #[must_use]
-    pub(crate) fn copy_below(
+    pub(crate) fn try_copy_below(
         &self,
         limit: u64,
         offset: u64,
         target: &Self,
         target_offset: u64,
         len: u64,
-        read_soon: ReadSoon,
+        cache_hint: CacheHint,
     ) -> bool {
         let limit = limit.min(self.len()).min(target.len());
         if !in_bounds(offset.max(target_offset), len, limit) {
@@ -161,7 +161,7 @@ impl Span {
         // SAFETY: the same.
         let target = unsafe { target.start.as_ptr().add(to_usize(target_offset)) };
         // SAFETY: both ranges are in bounds.
-        unsafe { copy::copy_overlapping(source, target, to_usize(len), read_soon.into()) };
+        unsafe { copy::copy_overlapping(source, target, to_usize(len), cache_hint.into()) };
         true
     }
 
@@ -188,7 +188,7 @@ impl Span {
     /// # Errors
     /// [`Error::OutOfRange`]; nothing was changed.
     pub fn copy_within(&self, source_offset: u64, target_offset: u64, len: u64) -> Result<()> {
-        self.copy_to(source_offset, self, target_offset, len, ReadSoon::Yes)
+        self.copy_to(source_offset, self, target_offset, len, CacheHint::Keep)
     }
 
     /// Reads the element at `offset`, which need not be aligned.

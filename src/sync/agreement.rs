@@ -24,12 +24,12 @@ pub const AGREEMENT_WORDS: usize = 5;
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub struct AgreementCell {
-    turns: [Turn; 2],
+    turns: [ProposalSlot; 2],
 }
 
 #[repr(C)]
 #[derive(Debug, Default)]
-struct Turn {
+struct ProposalSlot {
     /// One past the generation for which the words were proposed; zero for never.
     proposed: AtomicU64,
     words: [AtomicU64; AGREEMENT_WORDS],
@@ -48,7 +48,7 @@ impl AgreementCell {
             .then(|| std::array::from_fn(|i| turn.words[i].load(Ordering::Relaxed))) // Relaxed: as above
     }
 
-    fn turn(&self, generation: u64) -> &Turn {
+    fn turn(&self, generation: u64) -> &ProposalSlot {
         &self.turns[usize::from(generation % 2 == 1)]
     }
 }

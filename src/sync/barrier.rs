@@ -4,7 +4,7 @@
 //! then waits until every other cell has come as far. Nothing is shared between writers, nothing is reset,
 //! and a rank that rushes into the next generation does not disturb those still leaving this one.
 //!
-//! The lowest bit of a cell says what the rank has arrived for ([`Purpose`]). Ranks that arrive for different things do not
+//! The lowest bit of a cell says what the rank has arrived for ([`BarrierPurpose`]). Ranks that arrive for different things do not
 //! pass, none of them. A rank compares the word of each other with its own, bit included, so that costs nothing; one that is
 //! in the next generation already has found all words of this one like its own.
 //!
@@ -54,14 +54,14 @@ const _: () = {
 
 /// What a member comes to a barrier for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum BarrierPurpose {
     /// To meet the others.
     Meet,
     /// To hear what the others have put up for it.
     Hear,
 }
 
-impl Purpose {
+impl BarrierPurpose {
     /// What a member stores that arrives in `generation`.
     #[inline]
     const fn word(self, generation: u64) -> u64 {
@@ -73,7 +73,7 @@ impl BarrierCell {
     /// The cell of a rank that has arrived `generation` times; at 0 the same as all zero bytes.
     #[must_use]
     pub fn new(generation: u64) -> Self {
-        Self { arrived: AtomicU64::new(Purpose::Meet.word(generation)), reserved: Reserved::new() }
+        Self { arrived: AtomicU64::new(BarrierPurpose::Meet.word(generation)), reserved: Reserved::new() }
     }
 }
 
@@ -89,9 +89,11 @@ impl BarrierCell {
     /// # Ordering
     /// When it has, acquires everything the member did before it arrived (B1).
     #[must_use]
-    pub fn purpose(&self, generation: u64) -> Option<Purpose> {
+    pub fn purpose(&self, generation: u64) -> Option<BarrierPurpose> {
         let arrived = self.shows(generation).then(|| self.arrived.load(Ordering::Relaxed))?; // Relaxed: just acquired
-        [Purpose::Meet, Purpose::Hear].into_iter().find(|purpose| purpose.word(generation) == arrived)
+        [BarrierPurpose::Meet, BarrierPurpose::Hear]
+            .into_iter()
+            .find(|purpose| purpose.word(generation) == arrived)
     }
 
     /// Whether this member has arrived in `generation`, or a later one.
@@ -100,14 +102,14 @@ impl BarrierCell {
     /// When true, acquires everything the member did before it arrived (B1).
     #[must_use]
     pub fn shows(&self, generation: u64) -> bool {
-        reached(self.arrived.load(Ordering::Acquire), Purpose::Meet.word(generation)) // B1 arrive
+        reached(self.arrived.load(Ordering::Acquire), BarrierPurpose::Meet.word(generation)) // B1 arrive
     }
 
     /// Whether this member has arrived in `generation`, or a later one.
     #[must_use]
     pub fn has_reached(&self, generation: u64) -> bool {
         // Relaxed: only compared. Who asks after a member that has left acquired its arrival with the life word (L1).
-        reached(self.arrived.load(Ordering::Relaxed), Purpose::Meet.word(generation))
+        reached(self.arrived.load(Ordering::Relaxed), BarrierPurpose::Meet.word(generation))
     }
 }
 
@@ -140,7 +142,7 @@ impl<S: Deref<Target = [BarrierCell]>, P: Deref<Target = ParkCell>> Barrier<S, P
     /// When there is no cell for `member`.
     pub fn new(cells: S, park: P, member: usize, generation: u64) -> Self {
         assert!(member < cells.len(), "member {member} of a barrier of {}", cells.len());
-        let word = Purpose::Meet.word(generation);
+        let word = BarrierPurpose::Meet.word(generation);
         Self { cells, park, member, generation, arrived: false, word, seen: 0 }
     }
 
@@ -160,12 +162,12 @@ impl<S: Deref<Target = [BarrierCell]>, P: Deref<Target = ParkCell>> Barrier<S, P
     /// Publishes everything before it to every member that passes (B1).
     #[inline]
     pub fn arrive<K: Kernel + ?Sized>(&mut self, kernel: &K) {
-        self.arrive_to(Purpose::Meet, kernel);
+        self.arrive_to(BarrierPurpose::Meet, kernel);
     }
 
     /// The same for a `purpose`: nobody passes until all have arrived for the same.
     #[inline]
-    pub fn arrive_to<K: Kernel + ?Sized>(&mut self, purpose: Purpose, kernel: &K) {
+    pub fn arrive_to<K: Kernel + ?Sized>(&mut self, purpose: BarrierPurpose, kernel: &K) {
         if self.arrived {
             return;
         }
@@ -234,7 +236,7 @@ impl<S: Deref<Target = [BarrierCell]>, P: Deref<Target = ParkCell>> Barrier<S, P
 
     /// The first member that has not arrived in the generation this one waits for.
     pub fn missing(&self) -> Option<usize> {
-        let target = Purpose::Meet.word(self.generation.wrapping_add(1));
+        let target = BarrierPurpose::Meet.word(self.generation.wrapping_add(1));
         // Relaxed: a number to report; nothing is read on the strength of it.
         self.cells.iter().position(|cell| !reached(cell.arrived.load(Ordering::Relaxed), target))
     }
@@ -300,7 +302,7 @@ mod tests {
     fn a_member_that_gave_up_waiting_has_arrived_once() {
         let (kernel, revoke, park, cells) =
             (MockKernel::new(), RevokeCell::new(), ParkCell::new(), cells(2, 0));
-        let context = Waiting::new(&kernel, &revoke, WaitPolicy::CROWDED, Duration::from_millis(3));
+        let context = Waiting::new(&kernel, &revoke, WaitPolicy::OVERSUBSCRIBED, Duration::from_millis(3));
         let mut early = Barrier::new(&cells[..], &park, 0, 0);
         let mut late = Barrier::new(&cells[..], &park, 1, 0);
         assert_eq!(early.barrier(&context), Err(Stop::Timeout));
@@ -317,11 +319,11 @@ mod tests {
             let mut members: Vec<_> = (0..3).map(|m| Barrier::new(&cells[..], &park, m, start)).collect();
             let next = start.wrapping_add(1);
             members[0].arrive(&kernel);
-            members[1].arrive_to(Purpose::Hear, &kernel);
-            assert_eq!((cells[0].purpose(next), cells[2].purpose(next)), (Some(Purpose::Meet), None));
+            members[1].arrive_to(BarrierPurpose::Hear, &kernel);
+            assert_eq!((cells[0].purpose(next), cells[2].purpose(next)), (Some(BarrierPurpose::Meet), None));
             members[2].arrive(&kernel);
             assert!(members.iter_mut().all(|member| !member.poll()));
-            assert_eq!(cells[1].purpose(next), Some(Purpose::Hear));
+            assert_eq!(cells[1].purpose(next), Some(BarrierPurpose::Hear));
             assert_eq!(cells[1].purpose(next.wrapping_add(1)), None);
             assert_eq!(members[0].missing(), None, "nobody is missing");
         }
@@ -332,11 +334,12 @@ mod tests {
         let (kernel, park, cells) = (MockKernel::new(), ParkCell::new(), cells(2, 6));
         let mut quick = Barrier::new(&cells[..], &park, 0, 6);
         let mut slow = Barrier::new(&cells[..], &park, 1, 6);
-        for purpose in [Purpose::Hear, Purpose::Meet] {
+        for purpose in [BarrierPurpose::Hear, BarrierPurpose::Meet] {
             slow.arrive_to(purpose, &kernel);
             quick.arrive_to(purpose, &kernel);
             assert!(quick.poll());
-            let other = if purpose == Purpose::Hear { Purpose::Meet } else { Purpose::Hear };
+            let other =
+                if purpose == BarrierPurpose::Hear { BarrierPurpose::Meet } else { BarrierPurpose::Hear };
             quick.arrive_to(other, &kernel);
             assert!(slow.poll());
             slow.arrive_to(other, &kernel);
@@ -354,7 +357,8 @@ mod tests {
             for member in 0..8 {
                 let (kernel, revoke, park, cells, counters) = (&kernel, &revoke, &park, &cells, &counters);
                 scope.spawn(move || {
-                    let context = Waiting::new(kernel, revoke, WaitPolicy::CROWDED, Duration::from_secs(60));
+                    let context =
+                        Waiting::new(kernel, revoke, WaitPolicy::OVERSUBSCRIBED, Duration::from_secs(60));
                     let mut barrier = Barrier::new(&cells[..], park, member, start);
                     for passage in 1..=1000 {
                         counters[member].store(passage, Ordering::Relaxed); // Relaxed: B1 carries it

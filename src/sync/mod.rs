@@ -16,7 +16,7 @@
 //! | [`life`] | a rank's presence, which the operating system withdraws when the rank dies | L1 |
 //! | [`plain`] | single words that order nothing | none |
 //! | [`activity`] | what a rank tells of itself to whoever looks on | none |
-//! | [`beat`] | the time of a rank's last heartbeat | none |
+//! | [`heartbeat`] | the time of a rank's last heartbeat | none |
 //! | [`record`] | a ring in which a thread notes what it does | none |
 //! | [`wait`] | the one waiting loop of the engine | none of its own |
 //! | [`latch`] | a word that opens once | T1 |
@@ -29,7 +29,7 @@ pub mod activity;
 pub mod agreement;
 pub mod atomic;
 pub mod barrier;
-pub mod beat;
+pub mod heartbeat;
 pub mod kernel;
 pub mod latch;
 pub mod life;
@@ -46,14 +46,14 @@ pub mod wait;
 
 pub use activity::{Activity, ActivityCell, WaitingIn};
 pub use agreement::{AGREEMENT_WORDS, Agreement, AgreementCell};
-pub use barrier::{Barrier, BarrierCell, Purpose};
-pub use beat::BeatCell;
+pub use barrier::{Barrier, BarrierCell, BarrierPurpose};
+pub use heartbeat::HeartbeatCell;
 pub use kernel::{Kernel, SleepWord};
 pub use latch::Latch;
 pub use life::{LifeCell, LifeStatus};
 pub use park::ParkCell;
 pub use post::{POST_WORDS, PostCell, ProgressCell};
-pub use record::{CursorCell, Kept, RECORD_WORDS, RecordCell, RecordRing};
+pub use record::{CursorCell, KeptRecords, RECORD_WORDS, RecordCell, RecordRing};
 pub use revoke::{Revocation, RevokeCell};
 pub use semaphore::{SemaphoreCell, SemaphoreReceiver, SemaphoreSender};
 pub use wait::{Stop, WaitPolicy, Waiting, Watch, spin_until, wait_until};

@@ -72,7 +72,7 @@ pub fn next(word: &AtomicU64) -> u64 {
 /// Returns when the stores of this thread so far are out, where others can get them: for a clock that is to tell how long they took, and
 /// not for an order, of which whatever publishes them takes care.
 #[inline]
-pub fn await_stores() {
+pub fn drain_stores() {
     // SeqCst: no weaker fence holds a later load, such as that of the clock, up until earlier stores are out. Were this one gone, figures
     // would be wrong and no data.
     fence(Ordering::SeqCst);

@@ -127,14 +127,14 @@ impl Default for PostCell {
 /// | field | bytes | written by | read by |
 /// |---|---|---|---|
 /// | done | 0..8 | its rank | all ranks |
-/// | aside | 8..16 | its rank | onlookers: how many of the numbers were those of steps within an operation |
+/// | inner_steps | 8..16 | its rank | onlookers: how many of the numbers were those of steps within an operation |
 /// | delivered | 16..24 | its rank | its life thread: how often messages that were put together were all delivered |
 /// | reserved | 24..128 | nobody | nobody |
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct ProgressCell {
     done: AtomicU64,
-    aside: AtomicU64,
+    inner_steps: AtomicU64,
     delivered: AtomicU64,
     reserved: Reserved<26>,
 }
@@ -143,15 +143,15 @@ pub struct ProgressCell {
 const _: () = {
     use std::mem::offset_of;
     assert!(size_of::<ProgressCell>() == 128 && offset_of!(ProgressCell, done) == 0);
-    assert!(offset_of!(ProgressCell, aside) == 8 && offset_of!(ProgressCell, delivered) == 16);
+    assert!(offset_of!(ProgressCell, inner_steps) == 8 && offset_of!(ProgressCell, delivered) == 16);
 };
 
 impl ProgressCell {
     /// The cell of a rank that has come to `done`; at 0 the same as all zero bytes.
     #[must_use]
     pub fn new(done: u64) -> Self {
-        let (aside, delivered) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { done: AtomicU64::new(done), aside, delivered, reserved: Reserved::new() }
+        let (inner_steps, delivered) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { done: AtomicU64::new(done), inner_steps, delivered, reserved: Reserved::new() }
     }
 
     /// Tells that this rank has come to `done`. It is the only writer.
@@ -171,14 +171,14 @@ impl ProgressCell {
 
     /// Tells how many numbers so far were those of steps within an operation, for reports.
     #[inline]
-    pub fn tell_aside(&self, aside: u64) {
-        self.aside.store(aside, Ordering::Relaxed); // Relaxed: nothing is read because of it
+    pub fn set_inner_steps(&self, inner_steps: u64) {
+        self.inner_steps.store(inner_steps, Ordering::Relaxed); // Relaxed: nothing is read because of it
     }
 
     /// What was told so last, now or a moment ago.
     #[must_use]
-    pub fn aside(&self) -> u64 {
-        self.aside.load(Ordering::Relaxed) // Relaxed: nothing is read because of it
+    pub fn inner_steps(&self) -> u64 {
+        self.inner_steps.load(Ordering::Relaxed) // Relaxed: nothing is read because of it
     }
 
     /// Counts messages that were put together, and are all delivered. The rank is the only writer.
@@ -252,8 +252,8 @@ mod tests {
         assert!(cell.has_reached(u64::MAX) && !cell.has_reached(0));
         cell.publish(0);
         assert!(cell.has_reached(u64::MAX) && cell.has_reached(0) && !cell.has_reached(1));
-        cell.tell_aside(3);
+        cell.set_inner_steps(3);
         cell.count_delivery();
-        assert_eq!((cell.aside(), cell.done(), cell.delivered()), (3, 0, 1));
+        assert_eq!((cell.inner_steps(), cell.done(), cell.delivered()), (3, 0, 1));
     }
 }

@@ -131,10 +131,10 @@ impl RecordRing<'_> {
 
     /// What is there to be read.
     #[must_use]
-    pub fn kept(self) -> Kept {
+    pub fn kept(self) -> KeptRecords {
         let end = self.taken();
         let start = end.saturating_sub(self.slots.len() as u64);
-        let (mut kept, mut blocks) = (Kept { overwritten: start, ..Kept::default() }, start);
+        let (mut kept, mut blocks) = (KeptRecords { overwritten: start, ..KeptRecords::default() }, start);
         while blocks < end {
             self.keep(blocks, &mut kept);
             blocks += BLOCK;
@@ -143,7 +143,7 @@ impl RecordRing<'_> {
     }
 
     /// Adds what there is of the block from `start` on.
-    fn keep(self, start: u64, kept: &mut Kept) {
+    fn keep(self, start: u64, kept: &mut KeptRecords) {
         let is_within = |next: &u64| (start + 1..start + BLOCK).contains(next);
         let used = self.cursors.iter().map(|cursor| load(&cursor.next)).find(is_within);
         let before = kept.records.len();
@@ -201,7 +201,7 @@ impl RecordRing<'_> {
 
 /// What a ring holds.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub struct KeptRecords {
     /// The newest records.
     pub records: Vec<[u64; RECORD_WORDS]>,
     /// How many older ones there were; the rest of a block that a writer has left for long counts as some.

@@ -15,8 +15,8 @@
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
-//! | G1 roll | `Roll::sign`: come, offer, ready | `Roll::read` | all that the rank did before, such as what it offers |
-//! | G2 verdict | `Verdict::settle` | `Verdict::read` | all that the one who settled knew |
+//! | G1 roll | `RollWord::sign`: come, offer, ready | `RollWord::read` | all that the rank did before, such as what it offers |
+//! | G2 verdict | `VerdictWord::settle` | `VerdictWord::read` | all that the one who settled knew |
 //!
 //! Those who come together in a meeting settle by the last two steps of a round alone whether they begin (`poll_start`). There is
 //! no other round then: who is gone is what the meeting has failed by.
@@ -32,7 +32,7 @@ use crate::rank::{Rank, RankSet};
 
 /// What came of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum RoundOutcome {
     /// All who were chosen are in the new epoch.
     Together,
     /// One of them is gone, or took too long: there has to be another round. A meeting was called off.
@@ -51,7 +51,7 @@ const FAILED: u64 = 3;
 const LOST: u64 = 1 << 8;
 const VAIN: u64 = 1 << 16;
 
-impl Outcome {
+impl RoundOutcome {
     fn to_word(self) -> u64 {
         match self {
             Self::Together => TOGETHER,
@@ -81,9 +81,9 @@ impl Outcome {
 /// One bit for each rank, which it sets itself.
 #[repr(transparent)]
 #[derive(Debug)]
-struct Roll(AtomicU64);
+struct RollWord(AtomicU64);
 
-impl Roll {
+impl RollWord {
     fn sign(&self, rank: Rank) {
         self.0.fetch_or(1 << rank.get(), Ordering::Release); // G1 roll
     }
@@ -96,9 +96,9 @@ impl Roll {
 /// A word that is decided once; 0 until then.
 #[repr(transparent)]
 #[derive(Debug)]
-struct Verdict(AtomicU64);
+struct VerdictWord(AtomicU64);
 
-impl Verdict {
+impl VerdictWord {
     /// Decides for `word`, unless something else has been decided. Returns what stands.
     fn settle(&self, word: u64) -> u64 {
         let (ok, failed) = (
@@ -128,11 +128,11 @@ impl Verdict {
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(crate) struct RoundCell {
-    came: Roll,
-    chosen: Verdict,
-    offered: Roll,
-    ready: Roll,
-    outcome: Verdict,
+    came: RollWord,
+    chosen: VerdictWord,
+    offered: RollWord,
+    ready: RollWord,
+    outcome: VerdictWord,
     reserved: Reserved<22>,
 }
 
@@ -149,8 +149,8 @@ impl RoundCell {
     }
 
     /// What came of the round, when that is decided.
-    pub(crate) fn outcome(&self) -> Option<Outcome> {
-        self.outcome.read().map(Outcome::from_word)
+    pub(crate) fn outcome(&self) -> Option<RoundOutcome> {
+        self.outcome.read().map(RoundOutcome::from_word)
     }
 }
 
@@ -213,12 +213,12 @@ impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
     ///
     /// # Ordering
     /// Acquires everything that those did before they offered (G1).
-    pub(crate) fn poll_offers(&self, chosen: RankSet) -> Option<Option<Outcome>> {
+    pub(crate) fn poll_offers(&self, chosen: RankSet) -> Option<Option<RoundOutcome>> {
         let over = self.cell.outcome();
         if over.is_some() || lacks_none(&self.cell.offered, chosen) {
             return Some(over);
         }
-        self.mourn(chosen).map(Some)
+        self.repeat_if_one_is_gone(chosen).map(Some)
     }
 
     /// Says that this member is in the new epoch.
@@ -233,11 +233,12 @@ impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
     ///
     /// # Ordering
     /// Acquires, when it is `Together`, everything that those did before they were ready (G1, G2).
-    pub(crate) fn poll_outcome(&self, chosen: RankSet) -> Option<Outcome> {
+    pub(crate) fn poll_outcome(&self, chosen: RankSet) -> Option<RoundOutcome> {
         self.cell.outcome().or_else(|| {
             let all_ready = lacks_none(&self.cell.ready, chosen);
             // The lives are read after the roll: whom one of those who are ready had given up before does not go on.
-            self.mourn(chosen).or_else(|| all_ready.then(|| self.conclude(Outcome::Together)))
+            self.repeat_if_one_is_gone(chosen)
+                .or_else(|| all_ready.then(|| self.conclude(RoundOutcome::Together)))
         })
     }
 
@@ -246,13 +247,13 @@ impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
     ///
     /// # Ordering
     /// That of [`Round::poll_outcome`].
-    pub(crate) fn poll_start(&self, all: RankSet) -> Option<Outcome> {
+    pub(crate) fn poll_start(&self, all: RankSet) -> Option<RoundOutcome> {
         self.cell.outcome().or_else(|| {
             let all_ready = lacks_none(&self.cell.ready, all);
             let gone = self.gone_of(all).iter().next();
             match gone {
-                Some(rank) => Some(self.conclude(Outcome::Lost(rank))),
-                None => all_ready.then(|| self.conclude(Outcome::Together)),
+                Some(rank) => Some(self.conclude(RoundOutcome::Lost(rank))),
+                None => all_ready.then(|| self.conclude(RoundOutcome::Together)),
             }
         })
     }
@@ -263,34 +264,34 @@ impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
     }
 
     /// Ends the round with `outcome`, unless it has ended. Returns the outcome that stands.
-    pub(crate) fn conclude(&self, outcome: Outcome) -> Outcome {
+    pub(crate) fn conclude(&self, outcome: RoundOutcome) -> RoundOutcome {
         let stands = self.cell.outcome.settle(outcome.to_word());
         self.park.wake(self.kernel);
-        Outcome::from_word(stands)
+        RoundOutcome::from_word(stands)
     }
 
     /// One of `chosen` whose part of the round is outstanding.
-    pub(crate) fn laggard(&self, chosen: RankSet) -> Option<Rank> {
-        let missing = |roll: &Roll| chosen.without(roll.read()).iter().next();
+    pub(crate) fn first_incomplete(&self, chosen: RankSet) -> Option<Rank> {
+        let missing = |roll: &RollWord| chosen.without(roll.read()).iter().next();
         missing(&self.cell.offered).or_else(|| missing(&self.cell.ready))
     }
 
     /// Ends the round when one of `chosen` is gone.
-    pub(crate) fn mourn(&self, chosen: RankSet) -> Option<Outcome> {
-        (self.gone_of(chosen).len() > 0).then(|| self.conclude(Outcome::Repeated))
+    pub(crate) fn repeat_if_one_is_gone(&self, chosen: RankSet) -> Option<RoundOutcome> {
+        (self.gone_of(chosen).len() > 0).then(|| self.conclude(RoundOutcome::Repeated))
     }
 
     fn gone_of(&self, ranks: RankSet) -> RankSet {
         ranks.iter().filter(|rank| (self.gone)(*rank)).collect()
     }
 
-    fn sign(&self, roll: &Roll) {
+    fn sign(&self, roll: &RollWord) {
         roll.sign(self.rank);
         self.park.wake(self.kernel);
     }
 }
 
-fn lacks_none(roll: &Roll, chosen: RankSet) -> bool {
+fn lacks_none(roll: &RollWord, chosen: RankSet) -> bool {
     chosen.without(roll.read()).len() == 0
 }
 
@@ -327,7 +328,7 @@ impl OfferCell {
 impl RoundCell {
     /// A round that nobody has come to; the same as all zero bytes.
     pub(super) fn new() -> Self {
-        let (roll, verdict) = (|| Roll(AtomicU64::new(0)), || Verdict(AtomicU64::new(0)));
+        let (roll, verdict) = (|| RollWord(AtomicU64::new(0)), || VerdictWord(AtomicU64::new(0)));
         Self {
             came: roll(),
             chosen: verdict(),
@@ -384,17 +385,17 @@ mod tests {
         let (nobody, one, both) = (RankSet::default(), ranks(&[1]), ranks(&[0, 1]));
         let here = round(&cell, &park, &kernel, 0, &nobody);
         here.offer();
-        assert_eq!((here.poll_offers(both), here.laggard(both)), (None, Some(Rank::known(1))));
+        assert_eq!((here.poll_offers(both), here.first_incomplete(both)), (None, Some(Rank::known(1))));
         let peer = round(&cell, &park, &kernel, 1, &nobody);
         peer.offer();
         assert_eq!(here.poll_offers(both), Some(None));
         here.ready();
-        assert_eq!((here.poll_outcome(both), here.laggard(both)), (None, Some(Rank::known(1))));
+        assert_eq!((here.poll_outcome(both), here.first_incomplete(both)), (None, Some(Rank::known(1))));
         // It has done its part, and is gone all the same.
         peer.ready();
-        let bereft = round(&cell, &park, &kernel, 0, &one);
-        assert_eq!(bereft.poll_outcome(both), Some(Outcome::Repeated));
-        assert_eq!(bereft.poll_offers(both), Some(Some(Outcome::Repeated)), "the round is over");
+        let left_alone = round(&cell, &park, &kernel, 0, &one);
+        assert_eq!(left_alone.poll_outcome(both), Some(RoundOutcome::Repeated));
+        assert_eq!(left_alone.poll_offers(both), Some(Some(RoundOutcome::Repeated)), "the round is over");
     }
 
     #[test]
@@ -402,20 +403,21 @@ mod tests {
         let (cell, park, kernel) = (RoundCell::new(), ParkCell::new(), MockKernel::new());
         let nobody = RankSet::default();
         let here = round(&cell, &park, &kernel, 0, &nobody);
-        let failed = Outcome::Failed(Rank::known(63));
-        assert_eq!([here.conclude(failed), here.conclude(Outcome::Together)], [failed; 2]);
+        let failed = RoundOutcome::Failed(Rank::known(63));
+        assert_eq!([here.conclude(failed), here.conclude(RoundOutcome::Together)], [failed; 2]);
         assert_eq!(cell.outcome(), Some(failed));
     }
 
     #[test]
     fn every_word_is_some_outcome() {
         let of_ranks = [0, 63].map(Rank::known);
-        let of_ranks = of_ranks.into_iter().flat_map(|rank| [Outcome::Failed(rank), Outcome::Lost(rank)]);
-        for outcome in of_ranks.chain([Outcome::Together, Outcome::Repeated, Outcome::Vain]) {
-            assert_eq!(Outcome::from_word(outcome.to_word()), outcome);
+        let of_ranks =
+            of_ranks.into_iter().flat_map(|rank| [RoundOutcome::Failed(rank), RoundOutcome::Lost(rank)]);
+        for outcome in of_ranks.chain([RoundOutcome::Together, RoundOutcome::Repeated, RoundOutcome::Vain]) {
+            assert_eq!(RoundOutcome::from_word(outcome.to_word()), outcome);
         }
         for forged in [FAILED + 64, u64::MAX, 1 << 32 | FAILED] {
-            assert_eq!(Outcome::from_word(forged), Outcome::Repeated);
+            assert_eq!(RoundOutcome::from_word(forged), RoundOutcome::Repeated);
         }
     }
 }

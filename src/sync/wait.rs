@@ -112,12 +112,12 @@ impl WaitPolicy {
     pub const DEDICATED: Self = Self { spins: 1000, park_after: AWAKE };
 
     /// For a waiter that shares its core: every poll that fails gives way to the others.
-    pub const CROWDED: Self = Self { spins: 0, park_after: AWAKE };
+    pub const OVERSUBSCRIBED: Self = Self { spins: 0, park_after: AWAKE };
 
     /// The policy for a waiter whose core is shared by `sharing` waiters in all, itself included.
     #[must_use]
     pub const fn for_spinners(sharing: u32) -> Self {
-        if sharing <= 1 { Self::DEDICATED } else { Self::CROWDED }
+        if sharing <= 1 { Self::DEDICATED } else { Self::OVERSUBSCRIBED }
     }
 }
 
@@ -191,25 +191,25 @@ where
 {
     match poll() {
         Some(value) => Ok(value),
-        None => Long { context, begun: None }.wait(park, &mut poll),
+        None => LongWait { context, begun: None }.wait(park, &mut poll),
     }
 }
 
 /// A wait whose first poll failed.
-struct Long<'a, 'c, K: ?Sized, W: ?Sized> {
+struct LongWait<'a, 'c, K: ?Sized, W: ?Sized> {
     context: &'a Waiting<'c, K, W>,
     /// When the clock was read first.
     begun: Option<Duration>,
 }
 
 /// What became of a stretch of waiting.
-enum Outcome<T> {
+enum AwakeOutcome<T> {
     News(T),
     Stopped(Stop),
     TimeToPark,
 }
 
-impl<K: Kernel + ?Sized, W: Watch + ?Sized> Long<'_, '_, K, W> {
+impl<K: Kernel + ?Sized, W: Watch + ?Sized> LongWait<'_, '_, K, W> {
     #[cold]
     #[inline(never)]
     fn wait<T>(mut self, park: &ParkCell, poll: &mut impl FnMut() -> Option<T>) -> Result<T, Stop> {
@@ -223,9 +223,9 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> Long<'_, '_, K, W> {
     #[inline]
     fn out<T>(&mut self, park: &ParkCell, poll: &mut impl FnMut() -> Option<T>) -> Result<T, Stop> {
         let stop = match self.awake(poll) {
-            Outcome::News(value) => return Ok(value),
-            Outcome::Stopped(stop) => stop,
-            Outcome::TimeToPark => match self.asleep(park, poll) {
+            AwakeOutcome::News(value) => return Ok(value),
+            AwakeOutcome::Stopped(stop) => stop,
+            AwakeOutcome::TimeToPark => match self.asleep(park, poll) {
                 Ok(value) => return Ok(value),
                 Err(stop) => stop,
             },
@@ -235,11 +235,11 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> Long<'_, '_, K, W> {
 
     /// Spins and yields until it is time to sleep.
     #[inline]
-    fn awake<T>(&mut self, poll: &mut impl FnMut() -> Option<T>) -> Outcome<T> {
+    fn awake<T>(&mut self, poll: &mut impl FnMut() -> Option<T>) -> AwakeOutcome<T> {
         let policy = self.context.policy;
         let rounds_per_look = if policy.spins == 0 { YIELDS_PER_LOOK } else { 1 };
         if policy.park_after.is_zero() {
-            return Outcome::TimeToPark;
+            return AwakeOutcome::TimeToPark;
         }
         let mut round = 0_u32;
         loop {
@@ -247,19 +247,19 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> Long<'_, '_, K, W> {
             for _ in 0..policy.spins {
                 spin_loop();
                 if let Some(value) = poll() {
-                    return Outcome::News(value);
+                    return AwakeOutcome::News(value);
                 }
             }
             if round.is_multiple_of(rounds_per_look) {
                 if let Some(stop) = self.context.watch.check() {
-                    return Outcome::Stopped(stop);
+                    return AwakeOutcome::Stopped(stop);
                 }
                 let waited = self.waited();
                 if waited >= self.context.timeout {
-                    return Outcome::Stopped(Stop::Timeout);
+                    return AwakeOutcome::Stopped(Stop::Timeout);
                 }
                 if waited >= policy.park_after {
-                    return Outcome::TimeToPark;
+                    return AwakeOutcome::TimeToPark;
                 }
                 if policy.spins > 0 && waited < KEEP {
                     continue;
@@ -267,7 +267,7 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> Long<'_, '_, K, W> {
             }
             self.context.kernel.yield_now();
             if let Some(value) = poll() {
-                return Outcome::News(value);
+                return AwakeOutcome::News(value);
             }
         }
     }

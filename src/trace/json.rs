@@ -13,7 +13,7 @@ use super::verb::Verb;
 use crate::collective::Algorithm;
 use crate::rank::Rank;
 use crate::shm::header::Creator;
-use crate::sync::{Kept, RECORD_WORDS, plain};
+use crate::sync::{KeptRecords, RECORD_WORDS, plain};
 
 /// The proxy's thread is number one above this.
 const PROXY: u64 = 64;
@@ -167,7 +167,7 @@ impl Serialize for Events<'_> {
                     Named::place(thread),
                 ))?;
             }
-            let Kept { records, overwritten, .. } = lane.cells.ring().kept();
+            let KeptRecords { records, overwritten, .. } = lane.cells.ring().kept();
             if overwritten > 0 {
                 let text = format!(
                     "{overwritten} earlier records of its {} overwritten",

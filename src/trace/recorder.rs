@@ -16,7 +16,7 @@ use super::rings::{Author, MAX_THREADS, NAME_WORDS, RingCells};
 use super::verb::Verb;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
-use crate::shm::fetch_ahead;
+use crate::shm::prefetch_for_write;
 use crate::shm::ticks::TickSource;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
@@ -230,7 +230,7 @@ impl Lane {
         let ring = self.ring.ring();
         let position = own.and_then(|cursor| ring.advance(cursor));
         if let Some(slot) = position.and_then(|position| ring.slot(position + AHEAD)) {
-            fetch_ahead(slot);
+            prefetch_for_write(slot);
         }
         Prepared { position, note: Note { rest: note.rest | self.writer(number), ..note } }
     }

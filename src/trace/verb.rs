@@ -2,7 +2,7 @@
 
 #[cfg(feature = "trace")]
 use crate::collective::Operation;
-use crate::proxy::Kind;
+use crate::proxy::TriggerKind;
 
 /// What a span is. The numbers of collective operations are their own; a trigger has that of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +56,8 @@ impl Verb {
     }
 
     /// A trigger of this kind.
-    pub(crate) fn trigger(kind: Kind) -> Self {
-        let bits = [Kind::DATA, Kind::SIGNAL, Kind::FLUSH];
+    pub(crate) fn trigger(kind: TriggerKind) -> Self {
+        let bits = [TriggerKind::DATA, TriggerKind::SIGNAL, TriggerKind::FLUSH];
         let number = (0..).zip(bits).filter(|(_, bit)| kind.contains(*bit)).map(|(place, _)| 1 << place);
         Self(TRIGGER + number.sum::<u8>())
     }
@@ -108,8 +108,14 @@ mod tests {
         assert_eq!(Verb::PUT_REGISTERED.name(), Some(("put_registered", "verb")));
         assert_eq!(Verb::LONG_WAIT.name(), Some(("long wait", "wait")));
         assert_eq!(Verb::operation(Operation::AllReduce as u8).name(), Some(("all_reduce", "operation")));
-        assert_eq!(Verb::trigger(Kind::DATA | Kind::SIGNAL).name(), Some(("data, signal", "trigger")));
-        assert_eq!(Verb::trigger(Kind::SIGNAL | Kind::FLUSH).name(), Some(("signal, flush", "trigger")));
+        assert_eq!(
+            Verb::trigger(TriggerKind::DATA | TriggerKind::SIGNAL).name(),
+            Some(("data, signal", "trigger"))
+        );
+        assert_eq!(
+            Verb::trigger(TriggerKind::SIGNAL | TriggerKind::FLUSH).name(),
+            Some(("signal, flush", "trigger"))
+        );
         assert_eq!([0, 127, 191, 255].map(|code| Verb::from_code(code).name()), [None; 4]);
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use shmccl::channel::Channel;
 use shmccl::collective::ChannelKind;
-use shmccl::shm::packet::{Flag, PacketKind};
+use shmccl::shm::packet::{PacketFlag, PacketKind};
 use shmccl::{Communicator, Error, Rank, Result};
 
 use crate::harness::{Job, is_lost, leave_together, meet_at_last, rank};
@@ -87,7 +87,13 @@ fn wait_for_ever(comm: &mut Communicator, way: u32) -> Result<()> {
         _ => {
             let places = HeapPlaces::of(comm)?;
             let mut channel = comm.memory_channel(peer)?;
-            channel.unpack_packets(PacketKind::Ll8, places.target, places.packets, 8, Flag::new(77).unwrap())
+            channel.unpack_packets(
+                PacketKind::Ll8,
+                places.target,
+                places.packets,
+                8,
+                PacketFlag::new(77).unwrap(),
+            )
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use shmccl::channel::{Channel, Executor};
-use shmccl_proxy::{Handler, Kind, Refusal, Trigger};
+use shmccl_proxy::{Handler, Trigger, TriggerKind, TriggerRefusal};
 
 use crate::harness::Job;
 use crate::refused::sharing;
@@ -53,13 +53,13 @@ impl Gate {
 }
 
 impl Handler for Gate {
-    fn handle(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), Refusal> {
+    fn handle(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), TriggerRefusal> {
         if !self.open {
             let _ = self.opened.recv();
             self.open = true;
         }
         let done = self.inner.handle(fifo, trigger);
-        if trigger.kind().contains(Kind::DATA) {
+        if trigger.kind().contains(TriggerKind::DATA) {
             self.copied.fetch_add(1, Ordering::SeqCst);
         }
         done

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use shmccl::Error;
 use shmccl::heap::HeapOffset;
-use shmccl::shm::packet::{Flag, PacketKind};
+use shmccl::shm::packet::{PacketFlag, PacketKind};
 
 use crate::harness::{Job, leave_together, meet_at_last, pattern};
 
@@ -20,7 +20,7 @@ scenario!(packets_of_every_size_arrive_whole, Job::of(2), |comm| {
     let inbox = comm.alloc_region(4 * (LEN as u64 + 8), 16)?;
     let turns = [inbox.offset, HeapOffset::new(inbox.offset.get() + (inbox.len / 2).next_multiple_of(16))];
     let mut channel = comm.memory_channel(comm.right())?;
-    let mut flag = Flag::FIRST;
+    let mut flag = PacketFlag::FIRST;
     for kind in KINDS {
         for len in SIZES {
             source.copy_from_slice(
@@ -57,7 +57,7 @@ scenario!(a_buffer_is_reused_over_many_rounds_by_flags_alone, Job::of(2), |comm|
     let mut channel = comm.memory_channel(comm.right())?;
     let len = (WORDS * 8) as u64;
     // Passes the wrap of the flag.
-    let mut flag = Flag::new(u32::MAX - 1000).unwrap();
+    let mut flag = PacketFlag::new(u32::MAX - 1000).unwrap();
     for round in 0..3000_u64 {
         let kind = KINDS[usize::from(round % 2 == 1)];
         source.fill(round);
@@ -82,22 +82,22 @@ scenario!(packets_out_of_range_or_misaligned_are_refused, Job::of(2), |comm| {
             at(end - kind.bytes()),
             here,
             kind.data_bytes() + 1,
-            Flag::FIRST
+            PacketFlag::FIRST
         )));
-        assert!(out(channel.put_packets(kind, here, at(end), 1, Flag::FIRST)));
-        assert!(out(channel.put_packets(kind, here, here, u64::MAX, Flag::FIRST)));
-        assert!(out(channel.unpack_packets(kind, at(end), here, 1, Flag::FIRST)));
+        assert!(out(channel.put_packets(kind, here, at(end), 1, PacketFlag::FIRST)));
+        assert!(out(channel.put_packets(kind, here, here, u64::MAX, PacketFlag::FIRST)));
+        assert!(out(channel.unpack_packets(kind, at(end), here, 1, PacketFlag::FIRST)));
         assert!(out(channel.unpack_packets(
             kind,
             here,
             at(end - kind.bytes()),
             kind.data_bytes() + 1,
-            Flag::FIRST
+            PacketFlag::FIRST
         )));
         let crooked = at(here.get() + 4);
         let misaligned = |result| matches!(result, Err(Error::Misaligned { .. }));
-        assert!(misaligned(channel.put_packets(kind, crooked, here, 4, Flag::FIRST)));
-        assert!(misaligned(channel.unpack_packets(kind, here, crooked, 4, Flag::FIRST)));
+        assert!(misaligned(channel.put_packets(kind, crooked, here, 4, PacketFlag::FIRST)));
+        assert!(misaligned(channel.unpack_packets(kind, here, crooked, 4, PacketFlag::FIRST)));
     }
     comm.barrier()?;
 });
@@ -111,7 +111,7 @@ scenario!(
         let peer = comm.right();
         let mut channel = comm.memory_channel(peer)?;
         let error = channel
-            .unpack_packets(PacketKind::Ll8, target.offset, buffer.offset, 8, Flag::FIRST)
+            .unpack_packets(PacketKind::Ll8, target.offset, buffer.offset, 8, PacketFlag::FIRST)
             .unwrap_err();
         let named = matches!(error, Error::Timeout { operation: "unpack_packets", awaited: Some(rank), .. } if rank == peer);
         assert!(named, "{error}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use shmccl::Error;
 use shmccl::bootstrap::ProxyMode;
 use shmccl::channel::{Channel, Executor};
-use shmccl_proxy::{Handler, Refusal, Trigger};
+use shmccl_proxy::{Handler, Trigger, TriggerRefusal};
 
 use crate::harness::{Job, test_name};
 
@@ -17,7 +17,7 @@ struct Noting {
 }
 
 impl Handler for Noting {
-    fn handle(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), Refusal> {
+    fn handle(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), TriggerRefusal> {
         self.seen.lock().unwrap().push(fifo);
         self.inner.handle(fifo, trigger)
     }
@@ -131,7 +131,7 @@ mod a_handler_that_panics_ends_the_epoch {
         let result = launch_threads(2, &options, |comm| {
             let own = comm.rank().get();
             comm.start_proxy(1, |_| {
-                move |_: usize, _: &Trigger| -> Result<(), Refusal> {
+                move |_: usize, _: &Trigger| -> Result<(), TriggerRefusal> {
                     panic!("the proxy of rank {own}, on purpose")
                 }
             })?;
@@ -156,7 +156,7 @@ scenario!(a_refusal_of_a_handler_is_counted_and_the_rest_goes_on, Job::of(2), |c
         move |fifo: usize, trigger: &Trigger| {
             turn += 1;
             if turn % 3 == 0 {
-                Err(Refusal::new(99.try_into().unwrap()))
+                Err(TriggerRefusal::new(99.try_into().unwrap()))
             } else {
                 inner.handle(fifo, trigger)
             }
@@ -182,7 +182,11 @@ scenario!(signals_that_a_handler_swallowed_are_not_sent_by_the_next_channel, Job
         let mut turn = 0;
         move |fifo: usize, trigger: &Trigger| {
             turn += 1;
-            if turn <= 2 { Err(Refusal::new(99.try_into().unwrap())) } else { inner.handle(fifo, trigger) }
+            if turn <= 2 {
+                Err(TriggerRefusal::new(99.try_into().unwrap()))
+            } else {
+                inner.handle(fifo, trigger)
+            }
         }
     })?;
     let mut proxied = comm.port_channel(comm.right())?;

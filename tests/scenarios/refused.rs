@@ -6,7 +6,9 @@ use shmccl::channel::{Channel, PortChannel, RefusalReason};
 use shmccl::heap::SegmentCells;
 use shmccl::sync::atomic::AtomicU64;
 use shmccl::{Communicator, Rank, Result};
-use shmccl_proxy::{Fifo, FifoHeader, Kind, Owner, Push, SharedProducer, Slot, Transfer, Trigger};
+use shmccl_proxy::{
+    Fifo, FifoHeader, ProducerOwner, Push, SharedProducer, Slot, Transfer, Trigger, TriggerKind,
+};
 
 use crate::harness::Job;
 
@@ -19,7 +21,7 @@ pub(crate) fn cells(comm: &Communicator) -> SegmentCells {
 
 pub(crate) fn raw_producer(comm: &Communicator, fifo: u32) -> Raw {
     let fifo = cells(comm).fifo(fifo).unwrap();
-    let owner = Owner::new(NonZeroU32::new(comm.rank().get() + 1).unwrap());
+    let owner = ProducerOwner::new(NonZeroU32::new(comm.rank().get() + 1).unwrap());
     Fifo::new(fifo.header, fifo.slots).unwrap().shared_producer(owner).unwrap()
 }
 
@@ -137,7 +139,7 @@ port_scenario!(a_table_entry_that_makes_no_sense_is_refused_at_every_use, Job::o
         }
         push(
             &mut producer,
-            Trigger::new(Kind::DATA, transfer, shmccl_proxy::SemaphoreId::default()).unwrap(),
+            Trigger::new(TriggerKind::DATA, transfer, shmccl_proxy::SemaphoreId::default()).unwrap(),
         );
         channel.flush()?;
         assert_eq!(refused(comm)?, count, "{entry:?}");

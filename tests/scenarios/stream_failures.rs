@@ -5,7 +5,7 @@ use std::time::Duration;
 use shmccl::bootstrap::Options;
 use shmccl::channel::Channel;
 use shmccl::comm::stream::{Event, HostBuffer};
-use shmccl::heap::{HeapOffset, Place};
+use shmccl::heap::{HeapOffset, HeapPlace};
 use shmccl::launch::launch_threads;
 use shmccl::reduce::{CustomOp, ReduceOp};
 use shmccl::{Collectives, Communicator, Error, Result};
@@ -22,13 +22,13 @@ scenario!(arguments_that_are_wrong_are_refused_at_once, Job::of(2), |comm| {
     assert!(matches!(uneven, Err(Error::InvalidArgument { value: 3, .. })), "{uneven:?}");
     assert!(refused(stream.copy_host_to_device(vec![0; 4], &three)));
     assert!(refused(stream.copy_device_to_host(&four, &HostBuffer::zeroed(3))));
-    let here = Place { rank: comm.rank(), offset: HeapOffset::ZERO };
-    let nowhere = Place { offset: HeapOffset::new(u64::MAX - 8), ..here };
+    let here = HeapPlace { rank: comm.rank(), offset: HeapOffset::ZERO };
+    let nowhere = HeapPlace { offset: HeapOffset::new(u64::MAX - 8), ..here };
     for (source, target) in [(here, nowhere), (nowhere, here)] {
         let error = stream.copy_device_to_device(source, target, 16);
         assert!(matches!(error, Err(Error::OutOfRange { .. })));
     }
-    let nobody = Place { rank: shmccl::Rank::new(2, 3)?, ..here };
+    let nobody = HeapPlace { rank: shmccl::Rank::new(2, 3)?, ..here };
     let error = stream.copy_device_to_device(nobody, here, 0);
     assert!(matches!(error, Err(Error::InvalidRank { rank: 2, n_ranks: 2 })));
     stream.synchronise()?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use shmccl::channel::Channel;
 use shmccl::collective::Algorithm;
 use shmccl::comm::stream::{Event, HostBuffer, Stream, StreamStatus};
-use shmccl::heap::{DeviceBuffer, Place};
+use shmccl::heap::{DeviceBuffer, HeapPlace};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Error, Group, Result};
 
@@ -213,7 +213,7 @@ scenario!(copies_bring_every_size_to_host_device_and_peer, Job::of(3).heap_len(3
         stream.copy_device_to_host(&sent, &host)?;
         stream.fill(&sent, 0)?;
         stream.copy_host_to_device(&host, &sent)?;
-        let place = |buffer: &DeviceBuffer<u32>, rank| Place { rank, offset: buffer.region().offset };
+        let place = |buffer: &DeviceBuffer<u32>, rank| HeapPlace { rank, offset: buffer.region().offset };
         stream.copy_device_to_device(
             place(&sent, comm.rank()),
             place(&received, right),

@@ -52,20 +52,20 @@ fn turns_go_to_fifos_in_use_as_the_roster_tells() {
     let mut third = rings[2].fifo().producer().unwrap();
     third.try_push(numbered(1)).unwrap();
     assert_eq!(turn(&mut service), (vec![], vec![]), "nobody has told of it");
-    roster.tell();
+    roster.count_change();
     let mut first = rings[0].fifo().shared_producer(owner(1)).unwrap();
-    roster.tell();
+    roster.count_change();
     assert_eq!(turn(&mut service), (vec![2], vec![0, 2]));
     // One that goes leaves its triggers behind, and its fifo is attended to until somebody tells once more.
     first.try_push(numbered(2)).unwrap();
     drop(first);
-    roster.tell();
+    roster.count_change();
     assert_eq!(turn(&mut service), (vec![0], vec![0, 2]));
     let fourth = rings[3].fifo().producer().unwrap();
-    roster.tell();
+    roster.count_change();
     assert_eq!(turn(&mut service), (vec![], vec![2, 3]));
     drop((third, fourth));
-    roster.tell();
+    roster.count_change();
     assert_eq!(turn(&mut service), (vec![], vec![]));
 }
 
@@ -123,15 +123,15 @@ struct Picky {
 }
 
 impl Handler for Picky {
-    fn handle(&mut self, _: usize, trigger: &Trigger) -> Result<(), Refusal> {
-        if trigger.kind().contains(Kind::DATA) {
+    fn handle(&mut self, _: usize, trigger: &Trigger) -> Result<(), TriggerRefusal> {
+        if trigger.kind().contains(TriggerKind::DATA) {
             return Err(refusal(17));
         }
         self.handled += 1;
         Ok(())
     }
 
-    fn refused(&mut self, fifo: usize, position: Position, _: &Trigger, refusal: Refusal) {
+    fn refused(&mut self, fifo: usize, position: Position, _: &Trigger, refusal: TriggerRefusal) {
         self.refused.push((fifo, position.get(), refusal.code()));
     }
 }
@@ -162,7 +162,7 @@ fn a_refused_trigger_is_counted_told_and_popped_and_its_flush_completes() {
 struct Mortal(u32);
 
 impl Handler for Mortal {
-    fn handle(&mut self, _: usize, _: &Trigger) -> Result<(), Refusal> {
+    fn handle(&mut self, _: usize, _: &Trigger) -> Result<(), TriggerRefusal> {
         self.0 -= 1;
         Ok(())
     }
@@ -199,7 +199,7 @@ fn a_handler_that_is_over_leaves_the_next_trigger_and_those_behind_it() {
 fn a_handler_hears_of_a_flush_once_it_is_published_and_before_the_next_trigger() {
     struct Listener<'r>(&'r Ring, Vec<(usize, u64)>);
     impl Handler for Listener<'_> {
-        fn handle(&mut self, _: usize, trigger: &Trigger) -> Result<(), Refusal> {
+        fn handle(&mut self, _: usize, trigger: &Trigger) -> Result<(), TriggerRefusal> {
             let behind = u64::from(self.0.snapshot().completed > 0);
             assert_eq!(self.1.len() as u64, behind, "{trigger:?}");
             Ok(())
@@ -226,7 +226,7 @@ fn words_that_ask_for_nothing_are_refused() {
     producer.try_push(Trigger::from_words([1, 1])).unwrap();
     let mut handler = Picky::default();
     assert_eq!(Service::new([ring.fifo().consumer()]).poll(&mut handler), 1);
-    assert_eq!(handler.refused, [(0, 0, Refusal::NO_KIND.code())]);
+    assert_eq!(handler.refused, [(0, 0, TriggerRefusal::NO_KIND.code())]);
 }
 
 #[test]

@@ -20,11 +20,11 @@ proptest! {
         let transfer =
             Transfer { len, source: memory(source), source_offset, target: memory(target), target_offset };
         let semaphore = SemaphoreId::new(semaphore).unwrap();
-        let kind = [Kind::DATA, Kind::SIGNAL, Kind::FLUSH]
+        let kind = [TriggerKind::DATA, TriggerKind::SIGNAL, TriggerKind::FLUSH]
             .into_iter()
             .enumerate()
             .filter(|(bit, _)| kind >> bit & 1 == 1)
-            .fold(Kind::NONE, |all, (_, one)| all | one);
+            .fold(TriggerKind::NONE, |all, (_, one)| all | one);
         let trigger = Trigger::new(kind, transfer, semaphore).unwrap();
         prop_assert_eq!(trigger.kind(), kind);
         prop_assert_eq!(trigger.transfer(), transfer);
@@ -88,10 +88,10 @@ fn the_layout_of_the_words_is_the_documented_one() {
 #[test]
 fn the_shorthands_carry_their_kinds() {
     let (transfer, semaphore) = (Transfer::default(), SemaphoreId::default());
-    assert_eq!(Trigger::put(transfer).kind(), Kind::DATA);
-    assert_eq!(Trigger::signal(semaphore).kind(), Kind::SIGNAL);
-    assert_eq!(Trigger::flush().kind(), Kind::FLUSH);
-    assert_eq!(Trigger::put_with_signal(transfer, semaphore).kind(), Kind::DATA | Kind::SIGNAL);
+    assert_eq!(Trigger::put(transfer).kind(), TriggerKind::DATA);
+    assert_eq!(Trigger::signal(semaphore).kind(), TriggerKind::SIGNAL);
+    assert_eq!(Trigger::flush().kind(), TriggerKind::FLUSH);
+    assert_eq!(Trigger::put_with_signal(transfer, semaphore).kind(), TriggerKind::DATA | TriggerKind::SIGNAL);
     let all = Trigger::put_with_signal_and_flush(transfer, semaphore).kind();
-    assert!(all.contains(Kind::DATA | Kind::SIGNAL | Kind::FLUSH) && !all.is_none());
+    assert!(all.contains(TriggerKind::DATA | TriggerKind::SIGNAL | TriggerKind::FLUSH) && !all.is_none());
 }

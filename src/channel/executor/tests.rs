@@ -36,7 +36,7 @@ fn transfer(ids: (u32, u32), offsets: (u64, u64), len: u32) -> Transfer {
 impl Bench {
     fn execute(
         &mut self,
-        kind: Kind,
+        kind: TriggerKind,
         transfer: Transfer,
         semaphore: SemaphoreId,
     ) -> Result<(), RefusalReason> {
@@ -64,7 +64,7 @@ fn a_trigger_copies_and_then_raises_the_semaphore_that_the_pusher_has_at_the_tar
         .unwrap()
         .fill(0, 3, 9)
         .unwrap();
-    let (kind, semaphore) = (Kind::DATA | Kind::SIGNAL, semaphore_id(Rank::known(1), 5));
+    let (kind, semaphore) = (TriggerKind::DATA | TriggerKind::SIGNAL, semaphore_id(Rank::known(1), 5));
     bench.execute(kind, transfer((0, 1), (8, 100), 3), semaphore).unwrap();
     assert_eq!(bytes(&bench.fabric, Rank::known(1), Region::new(HeapOffset::new(99), 5)), [0, 9, 9, 9, 0]);
     let raised: Vec<_> = (0..).zip(bench.signals()).filter(|(_, value)| *value > 0).collect();
@@ -94,13 +94,17 @@ fn what_a_trigger_must_not_name_is_refused_and_nothing_changes() {
     ];
     let before = (bench.all(), bench.signals());
     for (reason, transfer) in bad_places {
-        for kind in [Kind::DATA, Kind::DATA | Kind::SIGNAL, Kind::DATA | Kind::SIGNAL | Kind::FLUSH] {
+        for kind in [
+            TriggerKind::DATA,
+            TriggerKind::DATA | TriggerKind::SIGNAL,
+            TriggerKind::DATA | TriggerKind::SIGNAL | TriggerKind::FLUSH,
+        ] {
             assert_eq!(bench.execute(kind, transfer, fine), Err(reason), "{transfer:?}");
         }
     }
     for semaphore in [2 * 16, 1023] {
         let semaphore = SemaphoreId::new(semaphore).unwrap();
-        for kind in [Kind::SIGNAL, Kind::DATA | Kind::SIGNAL] {
+        for kind in [TriggerKind::SIGNAL, TriggerKind::DATA | TriggerKind::SIGNAL] {
             let refused = bench.execute(kind, transfer((0, 1), (0, 0), 8), semaphore);
             assert_eq!(refused, Err(RefusalReason::Semaphore));
         }
@@ -114,13 +118,16 @@ fn memory_that_only_another_rank_has_allocated_is_out_of_reach() {
     // Rank 1, in whose name fifo 1 is served, has allocated nothing.
     let refused = bench.executor.execute(1, &Trigger::put(transfer((0, 1), (0, 0), 1)));
     assert_eq!(refused, Err(RefusalReason::Source));
-    assert_eq!(bench.execute(Kind::DATA, transfer((0, 1), (0, 0), 1), SemaphoreId::default()), Ok(()));
+    assert_eq!(bench.execute(TriggerKind::DATA, transfer((0, 1), (0, 0), 1), SemaphoreId::default()), Ok(()));
 }
 
 #[test]
 fn an_empty_transfer_names_no_memory() {
     let mut bench = bench();
-    assert_eq!(bench.execute(Kind::DATA, transfer((511, 300), (7, 7), 0), SemaphoreId::default()), Ok(()));
+    assert_eq!(
+        bench.execute(TriggerKind::DATA, transfer((511, 300), (7, 7), 0), SemaphoreId::default()),
+        Ok(())
+    );
 }
 
 #[test]
@@ -137,7 +144,7 @@ fn every_reason_is_found_by_its_code_and_reads_well() {
         assert_eq!(RefusalReason::from_code(reason.refusal().code().into()), Some(reason));
         assert!(reason.to_string().starts_with("it"));
     }
-    assert_eq!(RefusalReason::from_code(Refusal::NO_KIND.code().into()), Some(NoKind));
+    assert_eq!(RefusalReason::from_code(TriggerRefusal::NO_KIND.code().into()), Some(NoKind));
     assert_eq!(RefusalReason::from_code(0), None);
     assert_eq!(RefusalReason::from_code(u64::MAX), None);
 }

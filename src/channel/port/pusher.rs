@@ -2,7 +2,9 @@
 
 use std::num::NonZeroU32;
 
-use shmccl_proxy::{FifoHeader, Full, Owner, Position, Producer, Push, SharedProducer, Slot, Trigger};
+use shmccl_proxy::{
+    FifoHeader, Full, Position, Producer, ProducerOwner, Push, SharedProducer, Slot, Trigger,
+};
 
 use crate::channel::service::open_fifo;
 use crate::error::Result;
@@ -32,7 +34,7 @@ impl Pusher {
     /// # Errors
     /// Those of [`Pusher::sole`].
     pub(crate) fn shared(fifo: &FifoCells, rank: Rank) -> Result<Option<Self>> {
-        let owner = Owner::new(NonZeroU32::MIN.saturating_add(rank.get()));
+        let owner = ProducerOwner::new(NonZeroU32::MIN.saturating_add(rank.get()));
         Ok(open_fifo(fifo)?.shared_producer(owner).ok().map(Self::Shared))
     }
 

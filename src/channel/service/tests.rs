@@ -7,7 +7,7 @@ use super::super::fabric::Fabric;
 use super::super::testing::{OWN, channel, fabric, proxy, world};
 use super::*;
 use crate::testing::wait_until;
-use shmccl_proxy::Kind;
+use shmccl_proxy::TriggerKind;
 
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
@@ -19,12 +19,12 @@ fn a_service_process_counts_as_a_spinner_while_it_is_awake() {
     let (beside, elsewhere) = (alone().beside_service(), alone());
     let doorbell = world.control().proxy_doorbell();
     let policies = || (beside.policy(), elsewhere.policy());
-    assert_eq!(policies(), (WaitPolicy::CROWDED, WaitPolicy::DEDICATED));
+    assert_eq!(policies(), (WaitPolicy::OVERSUBSCRIBED, WaitPolicy::DEDICATED));
     doorbell.announce(world.kernel());
     assert_eq!(policies(), (WaitPolicy::DEDICATED, WaitPolicy::DEDICATED));
     // What whoever pushes does, before it waits.
     doorbell.wake(world.kernel());
-    assert_eq!(policies(), (WaitPolicy::CROWDED, WaitPolicy::DEDICATED));
+    assert_eq!(policies(), (WaitPolicy::OVERSUBSCRIBED, WaitPolicy::DEDICATED));
     assert!(!beside.crowded(), "what is tuned for leaves proxies aside");
 }
 
@@ -83,7 +83,7 @@ fn whoever_sleeps_in_a_flush_is_woken_before_the_next_trigger_is_executed() {
     let wakes = Arc::new(AtomicU64::new(0));
     let woken = Arc::clone(&wakes);
     let proxy = proxy(&world, move |_: usize, trigger: &Trigger| {
-        if trigger.kind().contains(Kind::SIGNAL) {
+        if trigger.kind().contains(TriggerKind::SIGNAL) {
             plain::add(&woken, completion.wakes().into());
         }
         Ok(())

@@ -37,7 +37,7 @@ use crate::channel::Channel;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 use crate::reduce::{Source, SourcePlace, Target};
-use crate::shm::ReadSoon;
+use crate::shm::CacheHint;
 use tree::{Numbering, Shape};
 
 /// Executes the worker's call by `algorithm`, which can do it, among two members or more.
@@ -159,5 +159,5 @@ pub(super) fn copy(team: &Team, source: HeapOffset, target: Region) -> Result<()
     }
     let heap = team.heap_of(team.me(), Region::new(source, target.len))?;
     team.heap_of(team.me(), target)?;
-    heap.copy_to(source.get(), heap, target.offset.get(), target.len, ReadSoon::Yes)
+    heap.copy_to(source.get(), heap, target.offset.get(), target.len, CacheHint::Keep)
 }

@@ -45,7 +45,7 @@ impl Board {
     /// Takes `n` numbers, of the past or the next ones, for steps within an operation that is counted as one.
     pub(crate) fn set_aside(&mut self, n: u64) {
         self.aside = self.aside.wrapping_add(n);
-        self.progress[self.me].tell_aside(self.aside);
+        self.progress[self.me].set_inner_steps(self.aside);
     }
 
     /// Tells that the operation is over.

@@ -10,7 +10,7 @@ use crate::collective::pipe::{Arrival, Pipes};
 use crate::collective::team::Team;
 use crate::error::Result;
 use crate::faults::MESSAGE;
-use crate::heap::{HeapOffset, Place, Region};
+use crate::heap::{HeapOffset, HeapPlace, Region};
 
 impl Course {
     /// Takes what has come into `output`.
@@ -150,7 +150,7 @@ impl Course {
         output.copy(team.view(), 0, heap, place.get(), self.len)?;
         self.moved = self.len;
         if let (&mut Output::Heap(offset), true) = (output, team.board.fabric().is_faulty()) {
-            let place = Place { rank: team.members()[team.me()], offset };
+            let place = HeapPlace { rank: team.members()[team.me()], offset };
             team.board.fabric().damage(MESSAGE, place, self.len);
         }
         Ok(())

@@ -13,7 +13,7 @@ use crate::collective::region::PIPE_SLOTS;
 use crate::collective::team::Team;
 use crate::error::Result;
 use crate::faults::MESSAGE;
-use crate::heap::{HeapOffset, Place, Region};
+use crate::heap::{HeapOffset, HeapPlace, Region};
 
 /// What becomes of the elements when they have been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +148,7 @@ impl Letter<'_, '_> {
         self.lay_out(pipes.team, self.to, slot)?;
         let fabric = pipes.team.board.fabric();
         if fabric.is_faulty() {
-            let place = Place { rank: pipes.team.members()[self.to], offset: shifted(slot, self.body) };
+            let place = HeapPlace { rank: pipes.team.members()[self.to], offset: shifted(slot, self.body) };
             fabric.damage(MESSAGE, place, self.len);
         }
         pipes.channel(self.to).signal()?;

@@ -16,7 +16,7 @@ use super::super::team::Team;
 use super::{INLINE_LEN, contributors, words_of};
 use crate::error::Result;
 use crate::faults::POST;
-use crate::heap::{Place, Region};
+use crate::heap::{HeapPlace, Region};
 
 /// Posts `words` with their checksum.
 #[cold]
@@ -50,7 +50,7 @@ pub(super) fn post_mail(
     }
     let crc = if team.checksums { checks::of_call(team, call, 0, mail.len)? } else { 0 };
     let fabric = team.board.fabric();
-    fabric.damage(POST, Place { rank: fabric.rank(), offset: mail.offset }, mail.len);
+    fabric.damage(POST, HeapPlace { rank: fabric.rank(), offset: mail.offset }, mail.len);
     let places = places(team, call, crc);
     team.board.post(summary, places, told);
     Ok(())

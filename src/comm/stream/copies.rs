@@ -4,8 +4,8 @@ use bytemuck::Pod;
 
 use super::{HostBuffer, HostSource, Stream};
 use crate::error::{Error, Result};
-use crate::heap::{DeviceBuffer, Place, Region};
-use crate::shm::ReadSoon;
+use crate::heap::{DeviceBuffer, HeapPlace, Region};
+use crate::shm::CacheHint;
 
 /// Sizes and places are checked at once. Copies order nothing between ranks: the operations around them do. What writes to a heap is
 /// refused with [`Error::Unavailable`] once the last communicator of this rank was finalized or dropped, as it is by channels.
@@ -47,10 +47,10 @@ impl Stream {
     /// # Errors
     /// [`Error::InvalidRank`]; [`Error::OutOfRange`] for bytes that are not allocated; [`Error::StreamFailed`];
     /// [`Error::Exhausted`]; [`Error::Unavailable`].
-    pub fn copy_device_to_device(&self, source: Place, target: Place, len: u64) -> Result<()> {
+    pub fn copy_device_to_device(&self, source: HeapPlace, target: HeapPlace, len: u64) -> Result<()> {
         let (source, target) = (self.locate(source, len)?, self.locate(target, len)?);
         let view = self.fabric.heap().view().clone();
-        self.enqueue_write("copy_device_to_device", move || view.copy(source, target, len, ReadSoon::Yes))
+        self.enqueue_write("copy_device_to_device", move || view.copy(source, target, len, CacheHint::Keep))
     }
 
     /// Enqueues the writing of `element` to every place of `target`.
@@ -76,12 +76,12 @@ impl Stream {
     }
 
     /// Checks `len` bytes at a place of the communicator, and returns the same place of the job.
-    fn locate(&self, place: Place, len: u64) -> Result<Place> {
+    fn locate(&self, place: HeapPlace, len: u64) -> Result<HeapPlace> {
         let n_ranks = u32::try_from(self.members.len()).expect("at most 64 members");
         let missing = Error::InvalidRank { rank: place.rank.get(), n_ranks };
         let rank = self.members.get(place.rank.index()).copied().ok_or(missing)?;
         self.fabric.heap().view().check(Region::new(place.offset, len))?;
-        Ok(Place { rank, ..place })
+        Ok(HeapPlace { rank, ..place })
     }
 }
 

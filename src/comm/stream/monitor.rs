@@ -56,18 +56,18 @@ impl<T> Monitor<T> {
 
     /// Waits until `poll` returns something. What `poll` changes nobody is told.
     pub(super) fn wait<R>(&self, poll: impl FnMut(&mut T) -> Option<R>) -> R {
-        self.wait_for(WaitPolicy::CROWDED, Duration::MAX, poll).expect("there is no deadline")
+        self.wait_for(WaitPolicy::OVERSUBSCRIBED, Duration::MAX, poll).expect("there is no deadline")
     }
 
     /// Waits for as long as waiters stay awake.
     pub(super) fn wait_awake<R>(&self, poll: impl FnMut(&mut T) -> Option<R>) -> Option<R> {
-        let awake = WaitPolicy { park_after: Duration::MAX, ..WaitPolicy::CROWDED };
-        self.wait_for(awake, WaitPolicy::CROWDED.park_after, poll)
+        let awake = WaitPolicy { park_after: Duration::MAX, ..WaitPolicy::OVERSUBSCRIBED };
+        self.wait_for(awake, WaitPolicy::OVERSUBSCRIBED.park_after, poll)
     }
 
     /// Waits asleep from the start.
     pub(super) fn wait_asleep<R>(&self, poll: impl FnMut(&mut T) -> Option<R>) -> R {
-        let asleep = WaitPolicy { park_after: Duration::ZERO, ..WaitPolicy::CROWDED };
+        let asleep = WaitPolicy { park_after: Duration::ZERO, ..WaitPolicy::OVERSUBSCRIBED };
         self.wait_for(asleep, Duration::MAX, poll).expect("there is no deadline")
     }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::bootstrap::Options;
 use crate::collective::Algorithm;
 use crate::comm::{Collectives, Group};
-use crate::heap::Place;
+use crate::heap::HeapPlace;
 use crate::reduce::ReduceOp;
 
 fn alone() -> Communicator {
@@ -52,7 +52,7 @@ fn only_streams_that_are_awake_count_as_spinners() {
     let (tell, told) = channel();
     let fabric = Arc::clone(comm.fabric());
     stream.call(move || tell.send(fabric.policy()).unwrap()).unwrap();
-    assert_eq!(told.recv().unwrap(), crate::sync::WaitPolicy::CROWDED);
+    assert_eq!(told.recv().unwrap(), crate::sync::WaitPolicy::OVERSUBSCRIBED);
     drop(stream);
     assert_eq!(comm.fabric().policy(), alone);
 }
@@ -90,7 +90,7 @@ fn a_stream_writes_nothing_once_its_rank_has_left_and_what_is_there_can_be_read(
     let mut comm = alone();
     let (stream, rank) = (comm.stream().unwrap(), comm.rank());
     let data = comm.alloc::<u32>(4).unwrap();
-    let at = Place { rank, offset: data.region().offset };
+    let at = HeapPlace { rank, offset: data.region().offset };
     stream.fill(&data, 7).unwrap();
     comm.finalize().unwrap();
     let refused = [

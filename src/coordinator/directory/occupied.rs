@@ -21,7 +21,7 @@ use crate::error::Result;
 use crate::locks;
 use crate::logs::COORDINATOR;
 use crate::shm::header::Creator;
-use crate::shm::{Mark, SocketJanitor};
+use crate::shm::{SocketFileId, SocketJanitor};
 
 /// How long a directory may be locked in which nobody listens: whoever sweeps it has it for a moment, and a coordinator that begins.
 const SWEEPING: Duration = Duration::from_secs(1);
@@ -119,7 +119,7 @@ impl Occupied {
         let listener = UnixListener::bind(&coming)?;
         listener.set_nonblocking(true)?;
         if let Some(janitor) = &self.janitor {
-            janitor.mark(Mark::of(&coming)?);
+            janitor.mark(SocketFileId::of(&coming)?);
         }
         std::fs::rename(&coming, self.directory.socket())?;
         Ok(listener)

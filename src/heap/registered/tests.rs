@@ -120,11 +120,11 @@ fn the_windows_of_all_heaps_take_the_first_ids_in_order() {
 
 #[test]
 fn a_piece_of_a_split_transfer_resolves_to_the_bytes_that_were_meant() {
-    use crate::heap::windows::Place;
+    use crate::heap::windows::HeapPlace;
     let (mut registrar, _) = table();
     let windows = HeapWindows::with_limits(2, HEAP, 1 << 12, 1 << 10).unwrap();
     heap_windows(&mut registrar, &windows).unwrap();
-    let at = |rank, offset| Place { rank: Rank::known(rank), offset: HeapOffset::new(offset) };
+    let at = |rank, offset| HeapPlace { rank: Rank::known(rank), offset: HeapOffset::new(offset) };
     let mut done = 0;
     for piece in windows.split(at(0, 4001), at(1, 8190), 10_000).unwrap() {
         let source = registrar.table().resolve(piece.source, piece.source_offset, piece.len).unwrap();

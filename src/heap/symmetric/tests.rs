@@ -4,11 +4,11 @@ use crate::heap::layout;
 use crate::heap::ledger::CHUNK;
 use crate::heap::offset::HeapOffset;
 use crate::heap::testing::{allocate, heaps};
-use crate::heap::windows::Place;
-use crate::shm::ReadSoon;
+use crate::heap::windows::HeapPlace;
+use crate::shm::CacheHint;
 
-fn place(rank: u32, region: Region, offset: u64) -> Place {
-    Place { rank: Rank::known(rank), offset: HeapOffset::new(region.offset.get() + offset) }
+fn place(rank: u32, region: Region, offset: u64) -> HeapPlace {
+    HeapPlace { rank: Rank::known(rank), offset: HeapOffset::new(region.offset.get() + offset) }
 }
 
 fn bytes(heap: &SymmetricHeap, rank: u32, region: Region) -> Vec<u8> {
@@ -56,9 +56,9 @@ fn nothing_past_what_was_allocated_so_far_is_reached() {
     let region = allocate(&heaps, CHUNK, 64);
     let past = Region::new(HeapOffset::new(CHUNK), 1);
     assert!(heaps[0].span(Rank::known(0), past).is_err());
-    assert!(heaps[0].copy(place(0, region, 1), place(1, region, 0), CHUNK, ReadSoon::Yes).is_err());
-    assert!(heaps[0].copy(place(0, region, 0), place(1, region, u64::MAX), 1, ReadSoon::Yes).is_err());
-    assert!(heaps[0].copy(place(0, region, 0), place(1, region, 0), u64::MAX, ReadSoon::Yes).is_err());
+    assert!(heaps[0].copy(place(0, region, 1), place(1, region, 0), CHUNK, CacheHint::Keep).is_err());
+    assert!(heaps[0].copy(place(0, region, 0), place(1, region, u64::MAX), 1, CacheHint::Keep).is_err());
+    assert!(heaps[0].copy(place(0, region, 0), place(1, region, 0), u64::MAX, CacheHint::Keep).is_err());
     assert_eq!(bytes(&heaps[1], 1, region), vec![0; usize::try_from(CHUNK).unwrap()], "nothing was changed");
 }
 
@@ -81,7 +81,7 @@ fn a_rank_that_does_not_exist_is_an_error() {
     let nobody = Rank::known(2);
     assert!(matches!(heaps[0].span(nobody, region), Err(Error::InvalidRank { rank: 2, n_ranks: 2 })));
     assert!(matches!(heaps[0].translate(nobody, region.offset), Err(Error::InvalidRank { .. })));
-    let copied = heaps[0].copy(place(0, region, 0), place(2, region, 0), 0, ReadSoon::Yes);
+    let copied = heaps[0].copy(place(0, region, 0), place(2, region, 0), 0, CacheHint::Keep);
     assert!(matches!(copied, Err(Error::InvalidRank { .. })));
 }
 
@@ -105,9 +105,9 @@ fn a_copy_moves_bytes_between_any_two_ranks_and_within_one() {
     let region = allocate(&heaps, 1000, 64);
     let pattern: Vec<u8> = (0..=255).cycle().take(1000).collect();
     heaps[1].span(Rank::known(1), region).unwrap().copy_in(0, &pattern).unwrap();
-    heaps[0].copy(place(1, region, 3), place(2, region, 500), 499, ReadSoon::Yes).unwrap();
+    heaps[0].copy(place(1, region, 3), place(2, region, 500), 499, CacheHint::Keep).unwrap();
     assert_eq!(bytes(&heaps[2], 2, region)[500..999], pattern[3..502]);
-    heaps[1].copy(place(1, region, 0), place(1, region, 1), 999, ReadSoon::No).unwrap();
+    heaps[1].copy(place(1, region, 0), place(1, region, 1), 999, CacheHint::Bypass).unwrap();
     assert_eq!(bytes(&heaps[0], 1, region)[1..], pattern[..999], "the ranges overlapped");
 }
 
@@ -188,7 +188,7 @@ fn threads_that_copy_between_ranks_do_not_disturb_each_other() {
             let heap = &heaps[0];
             scope.spawn(move || {
                 heap.span(Rank::known(0), *region).unwrap().fill(0, region.len, mark).unwrap();
-                heap.copy(place(0, *region, 0), place(1, *region, 0), region.len, ReadSoon::Yes).unwrap();
+                heap.copy(place(0, *region, 0), place(1, *region, 0), region.len, CacheHint::Keep).unwrap();
             });
         }
     });
@@ -217,8 +217,8 @@ fn a_transfer_split_into_small_windows_and_looked_up_by_id_is_the_same_copy() {
     for piece in windows.split(source, target, 100_001).unwrap() {
         let from = registrar.table().resolve(piece.source, piece.source_offset, piece.len).unwrap();
         let to = registrar.table().resolve(piece.target, piece.target_offset, piece.len).unwrap();
-        let at = |(rank, region): (Rank, Region)| Place { rank, offset: region.offset };
-        heap.copy(at(from), at(to), piece.len.into(), ReadSoon::Yes).unwrap();
+        let at = |(rank, region): (Rank, Region)| HeapPlace { rank, offset: region.offset };
+        heap.copy(at(from), at(to), piece.len.into(), CacheHint::Keep).unwrap();
     }
     let got = bytes(&heaps[1], 1, whole);
     assert_eq!(got[777..777 + pattern.len()], pattern);

@@ -14,8 +14,8 @@ use std::ops::Range;
 
 use bytemuck::Pod;
 
-use super::ReadSoon;
-use super::plan::Plan;
+use super::CacheHint;
+use super::plan::CopyPlan;
 
 /// What is loaded before anything is stored, in bytes: a cache line, in as many registers as every architecture has.
 const BLOCK: usize = 64;
@@ -31,7 +31,7 @@ pub(in crate::shm) unsafe fn exchange(
     taken: *mut u8,
     given: *const u8,
     len: usize,
-    read_soon: ReadSoon,
+    cache_hint: CacheHint,
 ) {
     let blocks = blocks(taken, len);
     for at in (0..blocks.start).chain(blocks.end..len) {
@@ -43,7 +43,7 @@ pub(in crate::shm) unsafe fn exchange(
             // SAFETY: the caller's contract; a block from `at` on is within `len`.
             unsafe { exchange_at::<[u64; BLOCK / 8]>(shared, taken, given, at) };
         }
-    } else if read_soon == ReadSoon::No {
+    } else if cache_hint == CacheHint::Bypass {
         // SAFETY: the caller's contract; whole blocks within `len`, each a line of `taken`; the processor has the vectors.
         unsafe { vectors::exchange::<true>(shared, taken, given, blocks) };
     } else {
@@ -61,10 +61,10 @@ pub(in crate::shm) unsafe fn exchange_half(
     source: *const u8,
     target: *mut u8,
     len: usize,
-    read_soon: ReadSoon,
+    cache_hint: CacheHint,
 ) {
-    // SAFETY: the caller's contract; the plan's kernels are supported (`Plan::new`).
-    unsafe { Plan::of_this_machine().looped(read_soon).run(source, target, len) };
+    // SAFETY: the caller's contract; the plan's kernels are supported (`CopyPlan::new`).
+    unsafe { CopyPlan::of_this_machine().looped(cache_hint).run(source, target, len) };
 }
 
 /// Where the whole lines are among the `len` bytes at `taken`.

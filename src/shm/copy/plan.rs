@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use super::{CopyKernel, Purpose, ReadSoon};
+use super::{CacheHint, CopyKernel, StorePurpose};
 
 /// Copies shorter than this, in bytes, are `memcpy` without looking at anything; from it on it can pay to try another way,
 pub(super) const SHORT: usize = 2048;
@@ -15,13 +15,13 @@ const LINE: usize = 64;
 
 /// Where what is stored is left: the way to go where both are right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum StorePolicy {
     /// In the cache.
-    Through,
+    Cached,
     /// In memory.
-    Past,
+    NonTemporal,
     /// For several receivers: in the cache for one of them, from where it is copied to the others.
-    Copied,
+    CopyForward,
 }
 
 /// Sizes of the caches in bytes, as far as one core can use them.
@@ -35,7 +35,7 @@ pub struct CacheSizes {
 
 /// The kernel that copies past the cache on a machine, if it has one, and the lengths from which to begin with it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct CopyPlan {
     streaming: Option<CopyKernel>,
     /// Through the cache, where source and target do not fit into the core's own.
     long: CopyKernel,
@@ -48,25 +48,25 @@ pub(super) struct Plan {
 
 /// Names the kernel that copies of `len` bytes begin with, before this thread has measured any.
 #[must_use]
-pub fn choose(len: u64, read_soon: ReadSoon) -> CopyKernel {
-    let plan = Plan::of_this_machine();
-    if len < SHORT as u64 { CopyKernel::Memcpy } else { plan.kernel(plan.first(len, read_soon), len) }
+pub fn choose(len: u64, cache_hint: CacheHint) -> CopyKernel {
+    let plan = CopyPlan::of_this_machine();
+    if len < SHORT as u64 { CopyKernel::Memcpy } else { plan.kernel(plan.first(len, cache_hint), len) }
 }
 
 /// Whether so many bytes, copied, are too long for the cache: they go past it even if they are read soon.
 pub(crate) fn fills_cache(len: u64) -> bool {
-    choose(len, ReadSoon::Yes).is_streaming()
+    choose(len, CacheHint::Keep).is_streaming()
 }
 
 /// Reads the machine's caches now, so that no copy does it later. Costs a few files of sysfs, once per process.
 pub fn prepare() {
-    Plan::of_this_machine();
+    CopyPlan::of_this_machine();
 }
 
-impl Plan {
+impl CopyPlan {
     #[inline]
     pub(super) fn of_this_machine() -> &'static Self {
-        static PLAN: OnceLock<Plan> = OnceLock::new();
+        static PLAN: OnceLock<CopyPlan> = OnceLock::new();
         PLAN.get_or_init(|| Self::new(CacheSizes::of_this_machine(), CopyKernel::is_supported))
     }
 
@@ -98,9 +98,9 @@ impl Plan {
     }
 
     #[inline]
-    pub(super) fn kernel(&self, way: Way, len: u64) -> CopyKernel {
+    pub(super) fn kernel(&self, way: StorePolicy, len: u64) -> CopyKernel {
         match (way, self.streaming) {
-            (Way::Past, Some(streaming)) => streaming,
+            (StorePolicy::NonTemporal, Some(streaming)) => streaming,
             _ if len >= self.long_from => self.long,
             _ => CopyKernel::Memcpy,
         }
@@ -110,7 +110,7 @@ impl Plan {
     #[inline]
     pub(super) fn kernel_between(
         &self,
-        way: Way,
+        way: StorePolicy,
         source: *const u8,
         target: *mut u8,
         len: usize,
@@ -122,17 +122,17 @@ impl Plan {
         }
     }
 
-    /// A loop of loads and stores, if the processor has one; past the cache where the target is not `read_soon`.
-    pub(super) fn looped(&self, read_soon: ReadSoon) -> CopyKernel {
-        match (read_soon, self.streaming) {
-            (ReadSoon::No, Some(streaming)) => streaming,
+    /// A loop of loads and stores, if the processor has one; past the cache where the target is not `cache_hint`.
+    pub(super) fn looped(&self, cache_hint: CacheHint) -> CopyKernel {
+        match (cache_hint, self.streaming) {
+            (CacheHint::Bypass, Some(streaming)) => streaming,
             _ => self.looped,
         }
     }
 
     /// Whether experience can tell more than [`first`](Self::first) does.
     #[inline]
-    pub(super) fn is_tuned(&self, len: usize, purpose: Purpose) -> bool {
+    pub(super) fn is_tuned(&self, len: usize, purpose: StorePurpose) -> bool {
         let from = if purpose.is_joint() { TUNED_COMBINATION } else { SHORT };
         len >= from && self.streaming.is_some()
     }
@@ -150,12 +150,12 @@ impl Plan {
 
     /// The way to begin with.
     #[inline]
-    pub(super) fn first(&self, len: u64, read_soon: ReadSoon) -> Way {
-        let from = match read_soon {
-            ReadSoon::Yes => self.stream_always_from,
-            ReadSoon::No => self.stream_from,
+    pub(super) fn first(&self, len: u64, cache_hint: CacheHint) -> StorePolicy {
+        let from = match cache_hint {
+            CacheHint::Keep => self.stream_always_from,
+            CacheHint::Bypass => self.stream_from,
         };
-        if len >= from { Way::Past } else { Way::Through }
+        if len >= from { StorePolicy::NonTemporal } else { StorePolicy::Cached }
     }
 }
 
@@ -207,8 +207,9 @@ mod tests {
             (&CopyKernel::ALL[4..], CopyKernel::Avx512Streaming),
             (&CopyKernel::ALL[..], CopyKernel::Avx2Streaming),
         ] {
-            let plan = Plan::new(CACHES, |kernel| supported.contains(&kernel));
-            let kernels = (plan.kernel(Way::Through, 4096), plan.kernel(Way::Past, 4096));
+            let plan = CopyPlan::new(CACHES, |kernel| supported.contains(&kernel));
+            let kernels =
+                (plan.kernel(StorePolicy::Cached, 4096), plan.kernel(StorePolicy::NonTemporal, 4096));
             assert_eq!(kernels, (CopyKernel::Memcpy, past));
         }
     }
@@ -217,48 +218,54 @@ mod tests {
     fn a_loop_goes_through_the_cache_where_lines_do_not_fit() {
         let (source, target) =
             (std::ptr::without_provenance(64), std::ptr::without_provenance_mut::<u8>(128));
-        let plan = Plan::new(CACHES, |kernel| kernel != CopyKernel::Avx512Streaming);
+        let plan = CopyPlan::new(CACHES, |kernel| kernel != CopyKernel::Avx512Streaming);
         let kernel = |way, skew| plan.kernel_between(way, source, target.wrapping_add(skew), 4096);
         assert_eq!(
-            (kernel(Way::Through, 0), kernel(Way::Through, 64)),
+            (kernel(StorePolicy::Cached, 0), kernel(StorePolicy::Cached, 64)),
             (CopyKernel::Memcpy, CopyKernel::Memcpy)
         );
-        assert_eq!((kernel(Way::Through, 1), kernel(Way::Through, 16)), (CopyKernel::Avx2, CopyKernel::Avx2));
-        assert_eq!(kernel(Way::Past, 16), CopyKernel::Avx2Streaming);
-        let plain = Plan::new(CACHES, |kernel| kernel == CopyKernel::Memcpy);
-        let skewed = plain.kernel_between(Way::Through, source, target.wrapping_add(16), 4096);
+        assert_eq!(
+            (kernel(StorePolicy::Cached, 1), kernel(StorePolicy::Cached, 16)),
+            (CopyKernel::Avx2, CopyKernel::Avx2)
+        );
+        assert_eq!(kernel(StorePolicy::NonTemporal, 16), CopyKernel::Avx2Streaming);
+        let plain = CopyPlan::new(CACHES, |kernel| kernel == CopyKernel::Memcpy);
+        let skewed = plain.kernel_between(StorePolicy::Cached, source, target.wrapping_add(16), 4096);
         assert_eq!(skewed, CopyKernel::Memcpy);
     }
 
     #[test]
     fn the_string_instruction_goes_through_the_cache_what_no_core_can_keep() {
-        let plan = Plan::new(CACHES, |_| true);
-        let through = |len| plan.kernel(Way::Through, len);
+        let plan = CopyPlan::new(CACHES, |_| true);
+        let through = |len| plan.kernel(StorePolicy::Cached, len);
         assert_eq!(through(CACHES.own - 1), CopyKernel::Memcpy);
         assert_eq!(through(CACHES.own), CopyKernel::RepMovsb);
-        assert_eq!(plan.kernel(Way::Past, CACHES.own), CopyKernel::Avx2Streaming);
-        let plain = Plan::new(CACHES, |kernel| kernel == CopyKernel::Memcpy);
-        assert_eq!(plain.kernel(Way::Through, CACHES.own), CopyKernel::Memcpy);
+        assert_eq!(plan.kernel(StorePolicy::NonTemporal, CACHES.own), CopyKernel::Avx2Streaming);
+        let plain = CopyPlan::new(CACHES, |kernel| kernel == CopyKernel::Memcpy);
+        assert_eq!(plain.kernel(StorePolicy::Cached, CACHES.own), CopyKernel::Memcpy);
     }
 
     #[test]
     fn copies_begin_past_the_cache_when_they_would_fill_it() {
-        let plan = Plan::new(CACHES, |_| true);
-        assert_eq!(plan.first((16 << 20) - 1, ReadSoon::Yes), Way::Through);
-        assert_eq!(plan.first(16 << 20, ReadSoon::Yes), Way::Past);
-        assert_eq!(plan.first((8 << 20) - 1, ReadSoon::No), Way::Through);
-        assert_eq!(plan.first(8 << 20, ReadSoon::No), Way::Past);
+        let plan = CopyPlan::new(CACHES, |_| true);
+        assert_eq!(plan.first((16 << 20) - 1, CacheHint::Keep), StorePolicy::Cached);
+        assert_eq!(plan.first(16 << 20, CacheHint::Keep), StorePolicy::NonTemporal);
+        assert_eq!(plan.first((8 << 20) - 1, CacheHint::Bypass), StorePolicy::Cached);
+        assert_eq!(plan.first(8 << 20, CacheHint::Bypass), StorePolicy::NonTemporal);
     }
 
     #[test]
     fn long_copies_are_tuned_where_there_are_two_ways() {
-        let plan = Plan::new(CACHES, |_| true);
-        for (purpose, from) in [(Purpose::Put, SHORT), (Purpose::Combine, TUNED_COMBINATION)] {
+        let plan = CopyPlan::new(CACHES, |_| true);
+        for (purpose, from) in [(StorePurpose::Put, SHORT), (StorePurpose::Combine, TUNED_COMBINATION)] {
             let is_tuned = |len| plan.is_tuned(len, purpose);
             assert!(!is_tuned(from - 1) && is_tuned(from) && is_tuned(1 << 30));
         }
         assert!(plan.stays_in_cache((16 << 20) - 1) && !plan.stays_in_cache(16 << 20));
-        assert!(!Plan::new(CACHES, |kernel| kernel == CopyKernel::Memcpy).is_tuned(1 << 20, Purpose::Put));
+        assert!(
+            !CopyPlan::new(CACHES, |kernel| kernel == CopyKernel::Memcpy)
+                .is_tuned(1 << 20, StorePurpose::Put)
+        );
         assert!(plan.fits_cache(CACHES.shared) && !plan.fits_cache(CACHES.shared + 2));
     }
 
@@ -276,8 +283,8 @@ mod tests {
     #[test]
     fn the_choice_for_any_length_can_be_run_here() {
         for len in [0, 1, 64, 4096, 1 << 20, 1 << 30, u64::MAX] {
-            for read_soon in [ReadSoon::Yes, ReadSoon::No] {
-                assert!(choose(len, read_soon).is_supported());
+            for cache_hint in [CacheHint::Keep, CacheHint::Bypass] {
+                assert!(choose(len, cache_hint).is_supported());
             }
         }
     }

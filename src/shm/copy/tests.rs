@@ -35,7 +35,7 @@ fn every_kernel_copies_exactly_the_bytes_it_is_given() {
 
 #[test]
 fn a_copy_of_any_length_and_purpose_copies_exactly_the_bytes_it_is_given() {
-    for purpose in [Purpose::PutReadSoon, Purpose::Put, Purpose::Get] {
+    for purpose in [StorePurpose::PutReadSoon, StorePurpose::Put, StorePurpose::Get] {
         for len in lengths() {
             // Often enough for the tuner to have both ways in trial.
             for _ in 0..if len < plan::SHORT || cfg!(miri) { 1 } else { 20 } {
@@ -61,14 +61,14 @@ fn ranges_that_overlap_are_moved_as_if_through_a_buffer() {
             // SAFETY: `distance + len` is at most the length of the vector.
             let later = unsafe { start.add(distance) };
             // SAFETY: `len` bytes from both pointers are within the vector.
-            unsafe { copy_overlapping(start, later, len, Purpose::Put) };
+            unsafe { copy_overlapping(start, later, len, StorePurpose::Put) };
             assert_eq!(bytes[distance..distance + len], original[..len]);
             let original = bytes.clone();
             let start = bytes.as_mut_ptr();
             // SAFETY: as above.
             let later = unsafe { start.add(distance) };
             // SAFETY: as above.
-            unsafe { copy_overlapping(later, start, len, Purpose::Put) };
+            unsafe { copy_overlapping(later, start, len, StorePurpose::Put) };
             assert_eq!(bytes[..len], original[distance..distance + len]);
         }
     }

@@ -1,4 +1,4 @@
-//! Finds the best way while copying: through the cache, or past it, or what else there is ([`Purpose::ways`]).
+//! Finds the best way while copying: through the cache, or past it, or what else there is ([`StorePurpose::ways`]).
 //!
 //! No fixed rule is right. The same copy on the same two virtual cores runs up to 1.4 times faster through the cache than
 //! past it while the cores share one, and up to four times faster past it while they do not; the host changes that
@@ -51,8 +51,8 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use super::Purpose;
-use super::plan::{Plan, SHORT, Way};
+use super::StorePurpose;
+use super::plan::{CopyPlan, SHORT, StorePolicy};
 use crate::sync::plain;
 
 /// Copies in a trial.
@@ -118,7 +118,7 @@ struct Class {
     /// Whether the next copy is timed in any case: one of a trial, or one that takes long.
     is_prompted: Cell<bool>,
     /// Nothing before the first copy.
-    record: Cell<Option<Record>>,
+    record: Cell<Option<PolicyTrials>>,
 }
 
 /// Part of a copy in the timing of its class.
@@ -134,15 +134,15 @@ enum Turn {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Record {
+struct PolicyTrials {
     /// What the copies are for: which ways there are, and whether all ranks try them at once.
-    purpose: Purpose,
+    purpose: StorePurpose,
     /// The way to begin with.
-    first: Way,
+    first: StorePolicy,
     /// The way in use.
-    best: Way,
+    best: StorePolicy,
     /// The way in trial, or last tried; and how many copies of the trial are left.
-    trial: Way,
+    trial: StorePolicy,
     trial_left: u8,
     /// How long the trial has taken so far.
     spent: Duration,
@@ -162,10 +162,10 @@ struct Record {
 /// # Safety
 /// `len` bytes are readable at `source` and writable at `target`, and the ranges do not overlap.
 #[inline]
-pub(super) unsafe fn run(source: *const u8, target: *mut u8, len: usize, purpose: Purpose) {
-    by_experience(len, len, purpose, |way| {
-        let kernel = Plan::of_this_machine().kernel_between(way, source, target, len);
-        // SAFETY: the caller's contract; the plan's kernels are supported (`Plan::new`).
+pub(super) unsafe fn run(source: *const u8, target: *mut u8, len: usize, purpose: StorePurpose) {
+    with_measured_policy(len, len, purpose, |way| {
+        let kernel = CopyPlan::of_this_machine().kernel_between(way, source, target, len);
+        // SAFETY: the caller's contract; the plan's kernels are supported (`CopyPlan::new`).
         unsafe { kernel.run(source, target, len) };
     });
 }
@@ -173,9 +173,14 @@ pub(super) unsafe fn run(source: *const u8, target: *mut u8, len: usize, purpose
 /// Does `work`, which is like a copy of `len` bytes, in the way that has turned out to be the better one among those of `most` bytes: of a
 /// joint combination, what the rank has to do that does most.
 #[inline]
-pub(in crate::shm) fn by_experience(most: usize, len: usize, purpose: Purpose, work: impl FnOnce(Way)) {
-    let plan = Plan::of_this_machine();
-    let first = plan.first(most as u64, purpose.read_soon());
+pub(in crate::shm) fn with_measured_policy(
+    most: usize,
+    len: usize,
+    purpose: StorePurpose,
+    work: impl FnOnce(StorePolicy),
+) {
+    let plan = CopyPlan::of_this_machine();
+    let first = plan.first(most as u64, purpose.cache_hint());
     if !plan.is_tuned(most, purpose) || purpose.is_joint() && !plan.stays_in_cache(most) {
         return work(first);
     }
@@ -185,14 +190,14 @@ pub(in crate::shm) fn by_experience(most: usize, len: usize, purpose: Purpose, w
         if turn == Turn::Untimed {
             return work(class.best().unwrap_or(first));
         }
-        let new = || Record::new(purpose, first, past_pause(plan, most));
+        let new = || PolicyTrials::new(purpose, first, past_pause(plan, most));
         let mut record = class.record.get().unwrap_or_else(new);
         let start = Instant::now();
         let way = record.pick(turn, copies, start);
         work(way);
         if purpose.is_for_peer() {
             // Past the cache they have been waited for.
-            plain::await_stores();
+            plain::drain_stores();
         }
         let end = Instant::now();
         record.note(turn, cost(way, purpose, end - start, len), end - start, copies, end);
@@ -202,7 +207,7 @@ pub(in crate::shm) fn by_experience(most: usize, len: usize, purpose: Purpose, w
 
 impl Tuner {
     #[inline]
-    fn class(&self, len: usize, purpose: Purpose) -> &Class {
+    fn class(&self, len: usize, purpose: StorePurpose) -> &Class {
         let class = len.max(SHORT).ilog2() - FIRST_CLASS;
         &self.classes[purpose as usize][(class as usize).min(CLASSES - 1)]
     }
@@ -214,19 +219,19 @@ impl Class {
 
     /// The way in use, if there have been copies.
     #[inline]
-    fn best(&self) -> Option<Way> {
+    fn best(&self) -> Option<StorePolicy> {
         self.record.get().map(|record| record.best)
     }
 
     #[inline]
-    fn keep(&self, record: Record, took: Duration) {
+    fn keep(&self, record: PolicyTrials, took: Duration) {
         self.is_prompted.set(record.is_prompted() || took >= LONG);
         self.record.set(Some(record));
     }
 
     /// What the copy at hand is good for.
     #[inline]
-    fn turn(&self, len: usize, purpose: Purpose) -> Turn {
+    fn turn(&self, len: usize, purpose: StorePurpose) -> Turn {
         let copies = self.copies.get();
         self.copies.set(copies.wrapping_add(1));
         if purpose.is_joint()
@@ -244,9 +249,9 @@ impl Class {
     }
 }
 
-impl Record {
+impl PolicyTrials {
     /// In the trial of the way to begin with.
-    const fn new(purpose: Purpose, first: Way, past_pause: u64) -> Self {
+    const fn new(purpose: StorePurpose, first: StorePolicy, past_pause: u64) -> Self {
         Self {
             purpose,
             first,
@@ -263,7 +268,7 @@ impl Record {
     }
 
     /// The way for this copy: the best, or one in trial.
-    fn pick(&mut self, turn: Turn, copies: u64, now: Instant) -> Way {
+    fn pick(&mut self, turn: Turn, copies: u64, now: Instant) -> StorePolicy {
         if let Turn::Joint(number) = turn {
             return self.pick_jointly(number);
         }
@@ -277,7 +282,7 @@ impl Record {
     }
 
     /// First the one to begin with and then the others, whichever is in use.
-    fn pick_jointly(&mut self, number: u8) -> Way {
+    fn pick_jointly(&mut self, number: u8) -> StorePolicy {
         if number.is_multiple_of(TRIAL) {
             let others = self.others(self.first);
             self.trial =
@@ -288,18 +293,19 @@ impl Record {
     }
 
     /// All ways but `one`.
-    fn others(&self, one: Way) -> impl Iterator<Item = Way> + use<> {
+    fn others(&self, one: StorePolicy) -> impl Iterator<Item = StorePolicy> + use<> {
         self.purpose.ways().iter().copied().filter(move |&way| way != one)
     }
 
     /// The way that may be better than the one in use: one of which nothing is known, or the cheapest of the others.
-    fn rival(&self) -> Way {
-        let known = |way: &Way| if self.cost_of(*way).is_infinite() { 0.0 } else { self.cost_of(*way) };
+    fn rival(&self) -> StorePolicy {
+        let known =
+            |way: &StorePolicy| if self.cost_of(*way).is_infinite() { 0.0 } else { self.cost_of(*way) };
         let rival = self.others(self.best).min_by(|one, other| f32::total_cmp(&known(one), &known(other)));
         rival.unwrap_or(self.best)
     }
 
-    fn cost_of(&self, way: Way) -> f32 {
+    fn cost_of(&self, way: StorePolicy) -> f32 {
         self.costs[way as usize]
     }
 
@@ -366,8 +372,8 @@ impl Record {
             self.recent = [self.costs[tried]; MEMORY];
         }
         let pause = match self.best {
-            Way::Past => self.past_pause,
-            Way::Through | Way::Copied => LONG_PAUSE,
+            StorePolicy::NonTemporal => self.past_pause,
+            StorePolicy::Cached | StorePolicy::CopyForward => LONG_PAUSE,
         };
         self.pause_until = copies + pause;
         self.rest_until = now.checked_add(self.spent * REST);
@@ -375,22 +381,22 @@ impl Record {
 }
 
 /// Combinations in a joint trial of all ways.
-const fn joint_trial(purpose: Purpose) -> usize {
+const fn joint_trial(purpose: StorePurpose) -> usize {
     TRIAL as usize * purpose.ways().len()
 }
 
 /// For how many copies of `len` bytes past the cache no trial is made.
-fn past_pause(plan: &Plan, len: usize) -> u64 {
+fn past_pause(plan: &CopyPlan, len: usize) -> u64 {
     if plan.stays_in_cache(len) { SHORT_PAUSE } else { LONG_PAUSE }
 }
 
 /// Nanoseconds per byte of `len`, with what the reader of a copy will pay. Where they are so many that it finds them in memory whichever
 /// way they went, it pays the same for both.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-fn cost(way: Way, purpose: Purpose, took: Duration, len: usize) -> f32 {
-    let is_charged = way == Way::Past
-        && matches!(purpose, Purpose::PutReadSoon | Purpose::Get)
-        && Plan::of_this_machine().stays_in_cache(len);
+fn cost(way: StorePolicy, purpose: StorePurpose, took: Duration, len: usize) -> f32 {
+    let is_charged = way == StorePolicy::NonTemporal
+        && matches!(purpose, StorePurpose::PutReadSoon | StorePurpose::Get)
+        && CopyPlan::of_this_machine().stays_in_cache(len);
     let reader = if is_charged { reader_ns(len as f32) } else { 0.0 };
     (took.as_nanos() as f32 + reader) / len as f32
 }

@@ -5,7 +5,7 @@
 //!
 //! | message | says | sent |
 //! |---|---|---|
-//! | a [`Mark`] | which file is the socket of this coordinator | before it has its name |
+//! | a [`SocketFileId`] | which file is the socket of this coordinator | before it has its name |
 //! | one byte, and a pidfd | a device that outlives the coordinator, and waits at the socket | when it is known |
 //!
 //! At end of file the coordinator is dead. The janitor waits until all those devices have ended, as their descriptors tell: no number of a
@@ -31,7 +31,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::Janitor;
-use crate::shm::system::{Beside, receive_beside};
+use crate::shm::system::{Ancillary, receive_with};
 
 /// How many processes it waits for at a time; of more it does not know.
 const MAX_AWAITED: usize = 2048;
@@ -47,7 +47,7 @@ const TRIES: u32 = 50;
 
 /// Which file a socket is, told from others that have had its name, or its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct SocketFileId {
     device: u64,
     inode: u64,
     modified: [i64; 2],
@@ -58,7 +58,7 @@ pub(crate) struct Mark {
 pub(crate) struct SocketJanitor(Janitor);
 
 /// What there is to be removed.
-struct Place<'p> {
+struct SocketPlace<'p> {
     directory: BorrowedFd<'p>,
     /// The name of the socket there.
     socket: &'p CStr,
@@ -69,14 +69,14 @@ struct Place<'p> {
 }
 
 /// What came of a look at the messages.
-enum Heard {
-    Marked(Mark),
+enum JanitorMessage {
+    Marked(SocketFileId),
     Device(RawFd),
     Nothing,
     End,
 }
 
-impl Mark {
+impl SocketFileId {
     const LEN: usize = 32;
 
     /// The mark of the file at `path`.
@@ -95,7 +95,7 @@ impl Mark {
     }
 }
 
-impl From<libc::stat> for Mark {
+impl From<libc::stat> for SocketFileId {
     fn from(found: libc::stat) -> Self {
         #[allow(
             clippy::useless_conversion,
@@ -124,13 +124,13 @@ impl SocketJanitor {
         let (news, tell) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
         setsockopt(&tell, SendTimeout, &TimeVal::seconds(HEARING_S))?;
         let mut awaited = Vec::with_capacity(MAX_AWAITED + 1);
-        let place = Place { directory: handle.as_fd(), socket, coming, own: own.as_deref() };
+        let place = SocketPlace { directory: handle.as_fd(), socket, coming, own: own.as_deref() };
         let mut wait_and_sweep = || place.keep(news.as_fd(), &mut awaited);
-        Janitor::employ(&mut wait_and_sweep, [handle.as_fd(), news.as_fd()], tell).map(Self)
+        Janitor::spawn(&mut wait_and_sweep, [handle.as_fd(), news.as_fd()], tell).map(Self)
     }
 
     /// Tells which file is the socket.
-    pub(crate) fn mark(&self, mark: Mark) {
+    pub(crate) fn mark(&self, mark: SocketFileId) {
         self.tell(&mark.to_bytes(), &[]);
     }
 
@@ -148,7 +148,7 @@ impl SocketJanitor {
     }
 }
 
-impl Place<'_> {
+impl SocketPlace<'_> {
     /// The life of the janitor. `awaited` has room for all that it is told of.
     fn keep(&self, news: BorrowedFd<'_>, awaited: &mut Vec<libc::pollfd>) {
         let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -157,11 +157,13 @@ impl Place<'_> {
         loop {
             wait(awaited, -1);
             match hear(news) {
-                Heard::Marked(told) => mark = Some(told),
-                Heard::Device(process) if awaited.len() <= MAX_AWAITED => awaited.push(entry(process)),
-                Heard::Device(process) => close(process),
-                Heard::Nothing => {}
-                Heard::End => break,
+                JanitorMessage::Marked(told) => mark = Some(told),
+                JanitorMessage::Device(process) if awaited.len() <= MAX_AWAITED => {
+                    awaited.push(entry(process))
+                }
+                JanitorMessage::Device(process) => close(process),
+                JanitorMessage::Nothing => {}
+                JanitorMessage::End => break,
             }
         }
         awaited.swap_remove(0);
@@ -176,12 +178,12 @@ impl Place<'_> {
     }
 
     /// Whether the file of this name is that of the mark.
-    fn is_there(&self, name: &CStr, mark: Option<Mark>) -> bool {
-        let found = fstatat(self.directory, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(Mark::from).ok();
+    fn is_there(&self, name: &CStr, mark: Option<SocketFileId>) -> bool {
+        let found = fstatat(self.directory, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(SocketFileId::from).ok();
         found.is_some() && found == mark
     }
 
-    fn sweep(&self, mark: Option<Mark>, nobody: &mut Vec<libc::pollfd>) {
+    fn sweep(&self, mark: Option<SocketFileId>, nobody: &mut Vec<libc::pollfd>) {
         for _ in 0..TRIES {
             if lock(self.directory) {
                 // Nobody begins meanwhile. It may be gone.
@@ -220,19 +222,23 @@ fn wait(awaited: &mut Vec<libc::pollfd>, timeout_ms: libc::c_int) {
 }
 
 /// Takes a message, if one has come.
-fn hear(news: BorrowedFd<'_>) -> Heard {
-    let (mut bytes, mut process) = ([0_u8; Mark::LEN], None);
-    let heard = receive_beside(news, &mut bytes, |beside| {
-        if let Beside::Descriptor(descriptor) = beside {
+fn hear(news: BorrowedFd<'_>) -> JanitorMessage {
+    let (mut bytes, mut process) = ([0_u8; SocketFileId::LEN], None);
+    let heard = receive_with(news, &mut bytes, |beside| {
+        if let Ancillary::Descriptor(descriptor) = beside {
             process = Some(descriptor);
         }
     });
     match heard {
-        Ok((0, _)) => Heard::End,
-        Ok((Mark::LEN, _)) => Heard::Marked(Mark::from_bytes(bytes)),
-        Ok(_) => process.map_or(Heard::Nothing, |process| Heard::Device(process.into_raw_fd())),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Heard::Nothing,
-        Err(_) => Heard::End,
+        Ok((0, _)) => JanitorMessage::End,
+        Ok((SocketFileId::LEN, _)) => JanitorMessage::Marked(SocketFileId::from_bytes(bytes)),
+        Ok(_) => {
+            process.map_or(JanitorMessage::Nothing, |process| JanitorMessage::Device(process.into_raw_fd()))
+        }
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {
+            JanitorMessage::Nothing
+        }
+        Err(_) => JanitorMessage::End,
     }
 }
 
@@ -273,7 +279,7 @@ mod tests {
             create_dir(&directory).unwrap();
             let janitor = SocketJanitor::start(&directory, (c"socket", c"coming"), is_private).unwrap();
             write(directory.join("socket"), "").unwrap();
-            janitor.mark(Mark::of(&directory.join("socket")).unwrap());
+            janitor.mark(SocketFileId::of(&directory.join("socket")).unwrap());
             let device = Command::new("sleep").arg("1000").spawn().unwrap();
             janitor.watch(pidfd_open(Pid::from_raw(device.id().cast_signed())).unwrap().as_fd());
             Self { directory, janitor, device }

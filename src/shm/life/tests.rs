@@ -65,7 +65,7 @@ fn who_says_good_bye_is_not_lost() {
 #[test]
 fn a_heart_beats_again_when_it_asks_to() {
     struct Hasty(std::sync::mpsc::Sender<()>);
-    impl Vital for Hasty {
+    impl LifeObserver for Hasty {
         fn on_loss(&mut self, _lost: Rank) {}
         fn beat(&mut self) -> Duration {
             self.0.send(()).unwrap_or(());

@@ -5,11 +5,11 @@ use half::{bf16, f16};
 
 use super::instructions::Instructions;
 use super::minifloat::MiniFloat;
-use super::number::Number;
+use super::number::Numeric;
 
 /// A type that can be combined: stored as `Self`, computed with as `Register`.
 pub(crate) trait Arithmetic: Pod {
-    type Register: Number;
+    type Register: Numeric;
 
     /// Elements that a kernel takes at once. Where they have to be converted, enough for a loop to pay.
     const BLOCK: usize = 128;

@@ -17,34 +17,34 @@ use std::ops::Range;
 
 use super::arithmetic::Arithmetic;
 use super::instructions::{Instructions, Portable};
-use super::number::Number;
-use super::operator::Operator;
-use super::places::Places;
+use super::number::Numeric;
+use super::operator::ElementOperator;
+use super::places::OperandAddresses;
 use super::store::{self, LINE, PIECE, SHORT, elements_before_line};
 use super::word::WordKernel;
 use super::{MAX_PLACES, ReduceKernel, Supported};
-use crate::shm::copy::Way;
+use crate::shm::copy::StorePolicy;
 use crate::shm::mapping::to_usize;
 
 /// All that is compiled for one type of element and one operator.
 #[derive(Debug)]
-pub(crate) struct Kernels {
+pub(crate) struct CombineKernels {
     /// Combines into partial results.
-    pub(crate) partial: Kernel,
+    pub(crate) partial: CombineKernel,
     /// Combines, and takes the operator's final step.
-    pub(crate) last: Kernel,
+    pub(crate) last: CombineKernel,
     /// The same for sources of one word each.
     pub(crate) word: WordKernel,
 }
 
-impl Kernels {
+impl CombineKernels {
     /// Those for elements `T`, with `P` for partial results and `L` for last ones. They are compiled in: nothing is made here.
     #[inline]
     pub(crate) fn of<T, P, L>(supported: Supported) -> &'static Self
     where
         T: Arithmetic,
-        P: Operator<T::Register>,
-        L: Operator<T::Register>,
+        P: ElementOperator<T::Register>,
+        L: ElementOperator<T::Register>,
     {
         match supported.kernel() {
             #[cfg(target_arch = "x86_64")]
@@ -57,22 +57,26 @@ impl Kernels {
         }
     }
 
-    const fn new<T: Arithmetic, L: Operator<T::Register>>(partial: Body, last: Body) -> Self {
+    const fn new<T: Arithmetic, L: ElementOperator<T::Register>>(partial: Body, last: Body) -> Self {
         let width = size_of::<T>() as u64;
         let word = WordKernel::of::<T, L>();
-        Self { partial: Kernel { body: partial, width }, last: Kernel { body: last, width }, word }
+        Self {
+            partial: CombineKernel { body: partial, width },
+            last: CombineKernel { body: last, width },
+            word,
+        }
     }
 }
 
 /// A compiled loop for one type of element and one operator.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kernel {
+pub(crate) struct CombineKernel {
     body: Body,
     /// Bytes of an element.
     width: u64,
 }
 
-type Body = unsafe fn(&Job<'_>);
+type Body = unsafe fn(&KernelCall<'_>);
 
 /// Numbers that an operator needs besides its operands.
 #[derive(Clone, Copy, Debug)]
@@ -85,51 +89,63 @@ pub(crate) struct Terms<'a> {
 }
 
 /// One run of a kernel.
-struct Job<'a> {
-    places: &'a Places<'a>,
+struct KernelCall<'a> {
+    places: &'a OperandAddresses<'a>,
     count: usize,
     /// So many of the targets, the first ones, go past the cache.
     n_past: usize,
     terms: Terms<'a>,
 }
 
-impl Kernel {
+impl CombineKernel {
     /// Combines the first `count` elements of all sources into all targets, and stores them in the better way.
     #[inline]
-    pub(crate) fn run(self, places: &Places<'_>, count: u64, terms: Terms<'_>) {
+    pub(crate) fn run(self, places: &OperandAddresses<'_>, count: u64, terms: Terms<'_>) {
         store::run(places, |way| self.run_by(way, places, count, terms));
     }
 
     /// The same for results each of whose receivers stores as much to all of them at the same time, one of them `most_len` bytes to each;
     /// the first target is this one's own.
     #[inline]
-    pub(crate) fn run_for_all(self, places: &Places<'_>, count: u64, most_len: u64, terms: Terms<'_>) {
+    pub(crate) fn run_for_all(
+        self,
+        places: &OperandAddresses<'_>,
+        count: u64,
+        most_len: u64,
+        terms: Terms<'_>,
+    ) {
         store::run_for_all(places, most_len, |way| match way {
-            Way::Copied => self.run_and_copy(places, terms),
+            StorePolicy::CopyForward => self.run_and_copy(places, terms),
             way => self.run_by(way, places, count, terms),
         });
     }
 
     /// Combines all elements into the first target, from where they are copied to the others.
-    pub(crate) fn run_and_copy(self, places: &Places<'_>, terms: Terms<'_>) {
+    pub(crate) fn run_and_copy(self, places: &OperandAddresses<'_>, terms: Terms<'_>) {
         places.in_pieces(PIECE, |piece| self.run_past(0, piece, piece.len() as u64 / self.width, terms));
     }
 
     /// The same in this way.
     #[inline]
-    pub(crate) fn run_by(self, way: Way, places: &Places<'_>, count: u64, terms: Terms<'_>) {
-        let n_past = if way == Way::Past { places.targets().len() } else { 0 };
+    pub(crate) fn run_by(
+        self,
+        way: StorePolicy,
+        places: &OperandAddresses<'_>,
+        count: u64,
+        terms: Terms<'_>,
+    ) {
+        let n_past = if way == StorePolicy::NonTemporal { places.targets().len() } else { 0 };
         self.run_past(n_past, places, count, terms);
     }
 
     /// The same for a first target that nobody reads soon, and others that are read.
-    pub(crate) fn run_keeping_others(self, places: &Places<'_>, count: u64, terms: Terms<'_>) {
+    pub(crate) fn run_keeping_others(self, places: &OperandAddresses<'_>, count: u64, terms: Terms<'_>) {
         self.run_past(store::n_past_but_others(places), places, count, terms);
     }
 
     /// The same with the first `n_past` targets past the cache.
     #[inline]
-    fn run_past(self, n_past: usize, places: &Places<'_>, count: u64, terms: Terms<'_>) {
+    fn run_past(self, n_past: usize, places: &OperandAddresses<'_>, count: u64, terms: Terms<'_>) {
         let Terms { scalars, divisor } = terms;
         let is_within = count.checked_mul(self.width).is_some_and(|len| len <= places.len() as u64);
         assert!(is_within, "{count} elements reach past {} bytes", places.len());
@@ -137,15 +153,15 @@ impl Kernel {
         let n_sources = places.sources().len();
         let is_for_each = scalars.len() == 1 || scalars.len() == n_sources;
         assert!(is_for_each, "{} scalars of {n_sources} sources", scalars.len());
-        // SAFETY: `Kernels::of` chose by what the processor was found to have; `count` elements lie within the places,
+        // SAFETY: `CombineKernels::of` chose by what the processor was found to have; `count` elements lie within the places,
         // asserted just above.
-        unsafe { (self.body)(&Job { places, count: to_usize(count), n_past, terms }) };
+        unsafe { (self.body)(&KernelCall { places, count: to_usize(count), n_past, terms }) };
     }
 }
 
 /// # Safety
 /// `count` elements lie within the places of the job.
-unsafe fn portable<T: Arithmetic, O: Operator<T::Register>>(job: &Job<'_>) {
+unsafe fn portable<T: Arithmetic, O: ElementOperator<T::Register>>(job: &KernelCall<'_>) {
     // SAFETY: the caller's contract; every processor has these instructions.
     unsafe { body::<Portable, T, O>(job) }
 }
@@ -160,7 +176,7 @@ pub(super) use x86_64::is_supported;
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64 {
-    use super::{Arithmetic, Job, Operator, ReduceKernel, body};
+    use super::{Arithmetic, ElementOperator, KernelCall, ReduceKernel, body};
     use crate::shm::reduce::instructions::WithF16c;
 
     pub(in super::super) fn is_supported(kernel: ReduceKernel) -> bool {
@@ -180,7 +196,7 @@ mod x86_64 {
     /// # Safety
     /// `count` elements lie within the places of the job; the processor has AVX2 and F16C.
     #[target_feature(enable = "avx2,f16c")]
-    pub(super) unsafe fn avx2<T: Arithmetic, O: Operator<T::Register>>(job: &Job<'_>) {
+    pub(super) unsafe fn avx2<T: Arithmetic, O: ElementOperator<T::Register>>(job: &KernelCall<'_>) {
         // SAFETY: the caller's contract.
         unsafe { body::<WithF16c, T, O>(job) }
     }
@@ -188,7 +204,7 @@ mod x86_64 {
     /// # Safety
     /// `count` elements lie within the places of the job; the processor has AVX2, F16C and AVX-512 F, BW, DQ and VL.
     #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    pub(super) unsafe fn avx512<T: Arithmetic, O: Operator<T::Register>>(job: &Job<'_>) {
+    pub(super) unsafe fn avx512<T: Arithmetic, O: ElementOperator<T::Register>>(job: &KernelCall<'_>) {
         // SAFETY: the caller's contract.
         unsafe { body::<WithF16c, T, O>(job) }
     }
@@ -199,7 +215,7 @@ mod x86_64 {
 /// # Safety
 /// `count` elements lie within the places of the job; the processor has the instructions `I`.
 #[inline(always)]
-unsafe fn body<I: Instructions, T: Arithmetic, O: Operator<T::Register>>(job: &Job<'_>) {
+unsafe fn body<I: Instructions, T: Arithmetic, O: ElementOperator<T::Register>>(job: &KernelCall<'_>) {
     const { assert!((T::BLOCK * size_of::<T>()).is_multiple_of(LINE), "a block is whole lines") };
     match T::BLOCK {
         // SAFETY: the caller's contract.
@@ -218,11 +234,13 @@ unsafe fn body<I: Instructions, T: Arithmetic, O: Operator<T::Register>>(job: &J
 /// # Safety
 /// As for `body`.
 #[inline(always)]
-unsafe fn sweep<I: Instructions, T: Arithmetic, O: Operator<T::Register>, const L: usize>(job: &Job<'_>) {
+unsafe fn sweep<I: Instructions, T: Arithmetic, O: ElementOperator<T::Register>, const L: usize>(
+    job: &KernelCall<'_>,
+) {
     let (sources, targets, end) = (job.places.sources(), job.places.targets(), job.count);
     let scalars = job.terms.scalars;
     let (fresh, divisor) = (job.places.fresh(), T::Register::small(job.terms.divisor));
-    let run = Run::<I, T, O> { sources, scalars, targets, fresh, divisor, code: PhantomData };
+    let run = BlockLoop::<I, T, O> { sources, scalars, targets, fresh, divisor, code: PhantomData };
     let streamed = if I::STREAMS && job.n_past > 0 {
         // SAFETY: the caller's contract.
         unsafe { run.streamed_blocks::<L>(end, job.n_past) }
@@ -237,13 +255,13 @@ unsafe fn sweep<I: Instructions, T: Arithmetic, O: Operator<T::Register>, const 
     let done = match (sources, targets) {
         (&[one, two], &[target]) => {
             let (sources, targets) = ([one, two], [target]);
-            let run = Run { sources: &sources, targets: &targets, ..run };
+            let run = BlockLoop { sources: &sources, targets: &targets, ..run };
             // SAFETY: the caller's contract.
             unsafe { run.blocks::<L>(start, end) }
         }
         (&[one, two], &[first, second]) => {
             let (sources, targets) = ([one, two], [first, second]);
-            let run = Run { sources: &sources, targets: &targets, ..run };
+            let run = BlockLoop { sources: &sources, targets: &targets, ..run };
             // SAFETY: the caller's contract.
             unsafe { run.blocks::<L>(start, end) }
         }
@@ -266,8 +284,8 @@ pub(super) fn scalar_of<T: Arithmetic>(word: u64) -> T::Register {
     scalar.widen()
 }
 
-/// Places and terms in the form that the inner loop wants: by value, or of a length known when it is compiled.
-struct Run<'a, I, T: Arithmetic, O> {
+/// OperandAddresses and terms in the form that the inner loop wants: by value, or of a length known when it is compiled.
+struct BlockLoop<'a, I, T: Arithmetic, O> {
     sources: &'a [*const u8],
     /// One of each source, or one of all.
     scalars: &'a [u64],
@@ -277,7 +295,7 @@ struct Run<'a, I, T: Arithmetic, O> {
     code: PhantomData<(I, O)>,
 }
 
-impl<I: Instructions, T: Arithmetic, O: Operator<T::Register>> Run<'_, I, T, O> {
+impl<I: Instructions, T: Arithmetic, O: ElementOperator<T::Register>> BlockLoop<'_, I, T, O> {
     /// Combines whole blocks of `L` elements from `start` on; returns where less than a block is left before `end`.
     ///
     /// # Safety

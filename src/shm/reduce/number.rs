@@ -4,7 +4,7 @@
 ///
 /// Integers wrap. Floats follow IEEE 754 without contraction; their minimum and maximum are the standard's `minimum` and
 /// `maximum`: NaN if either is NaN, and -0 is less than +0.
-pub(crate) trait Number: bytemuck::Pod {
+pub(crate) trait Numeric: bytemuck::Pod {
     fn add(self, other: Self) -> Self;
     fn multiply(self, other: Self) -> Self;
     fn least(self, other: Self) -> Self;
@@ -19,7 +19,7 @@ pub(crate) trait Number: bytemuck::Pod {
 
 macro_rules! integer {
     ($($number:ty: $one:ident / $divisor:ident => $quotient:expr;)*) => {$(
-        impl Number for $number {
+        impl Numeric for $number {
             #[inline(always)]
             fn add(self, other: Self) -> Self {
                 self.wrapping_add(other)
@@ -66,7 +66,7 @@ macro_rules! integer {
 
 macro_rules! float {
     ($($number:ty),*) => {$(
-        impl Number for $number {
+        impl Numeric for $number {
             #[inline(always)]
             fn add(self, other: Self) -> Self {
                 self + other

@@ -1,9 +1,9 @@
 //! The operators, as kernels are generic over them.
 
-use super::number::Number;
+use super::number::Numeric;
 
 /// What is done to the operands of one element.
-pub(crate) trait Operator<R: Number>: 'static {
+pub(crate) trait ElementOperator<R: Numeric>: 'static {
     /// Whether original inputs are multiplied by scalars first.
     const SCALES: bool = false;
 
@@ -30,40 +30,40 @@ pub(crate) struct Minimum;
 pub(crate) struct Maximum;
 /// Adds, and divides the sum by the number of ranks.
 #[derive(Debug)]
-pub(crate) struct Average;
+pub(crate) struct Mean;
 /// Adds inputs that are multiplied by scalars.
 #[derive(Debug)]
 pub(crate) struct ScaledSum;
 
-impl<R: Number> Operator<R> for Sum {
+impl<R: Numeric> ElementOperator<R> for Sum {
     #[inline(always)]
     fn combine(one: R, other: R) -> R {
         one.add(other)
     }
 }
 
-impl<R: Number> Operator<R> for Product {
+impl<R: Numeric> ElementOperator<R> for Product {
     #[inline(always)]
     fn combine(one: R, other: R) -> R {
         one.multiply(other)
     }
 }
 
-impl<R: Number> Operator<R> for Minimum {
+impl<R: Numeric> ElementOperator<R> for Minimum {
     #[inline(always)]
     fn combine(one: R, other: R) -> R {
         one.least(other)
     }
 }
 
-impl<R: Number> Operator<R> for Maximum {
+impl<R: Numeric> ElementOperator<R> for Maximum {
     #[inline(always)]
     fn combine(one: R, other: R) -> R {
         one.greatest(other)
     }
 }
 
-impl<R: Number> Operator<R> for Average {
+impl<R: Numeric> ElementOperator<R> for Mean {
     #[inline(always)]
     fn combine(one: R, other: R) -> R {
         one.add(other)
@@ -75,7 +75,7 @@ impl<R: Number> Operator<R> for Average {
     }
 }
 
-impl<R: Number> Operator<R> for ScaledSum {
+impl<R: Numeric> ElementOperator<R> for ScaledSum {
     const SCALES: bool = true;
 
     #[inline(always)]

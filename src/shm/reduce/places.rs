@@ -11,7 +11,7 @@ const FEW: usize = 8;
 /// The addresses of a combination: readable, or readable and writable, for [`len`](Self::len) bytes each; no target
 /// overlaps another place unless it is the very same bytes.
 #[derive(Debug)]
-pub(crate) struct Places<'a> {
+pub(crate) struct OperandAddresses<'a> {
     sources: &'a [*const u8],
     targets: &'a [*mut u8],
     /// Bit k: source k is an original input.
@@ -27,11 +27,11 @@ pub(crate) struct Places<'a> {
 /// [`Error::InvalidArgument`] for too many or too few places, an index without a target, or partial overlap;
 /// [`Error::OutOfRange`] for a place shorter than `len`. `action` was not called.
 #[inline]
-pub(crate) fn with_places<R>(
+pub(crate) fn with_addresses<R>(
     sources: &[Source<'_>],
     targets: &mut [Target<'_>],
     len: u64,
-    action: impl FnOnce(&Places<'_>) -> R,
+    action: impl FnOnce(&OperandAddresses<'_>) -> R,
 ) -> Result<R> {
     check_number("number of sources", sources.len())?;
     check_number("number of targets", targets.len())?;
@@ -42,13 +42,13 @@ pub(crate) fn with_places<R>(
     }
 }
 
-/// `with_places` for at most `N` sources and targets.
+/// `with_addresses` for at most `N` sources and targets.
 #[inline]
 fn resolve<const N: usize, R>(
     sources: &[Source<'_>],
     targets: &mut [Target<'_>],
     len: u64,
-    action: impl FnOnce(&Places<'_>) -> R,
+    action: impl FnOnce(&OperandAddresses<'_>) -> R,
 ) -> Result<R> {
     let mut sinks = [std::ptr::null_mut(); N];
     for (sink, target) in sinks.iter_mut().zip(&mut *targets) {
@@ -63,7 +63,7 @@ fn resolve<const N: usize, R>(
     }
     let origins = &origins[..sources.len()];
     check_overlap(origins, sinks, len)?;
-    Ok(action(&Places { sources: origins, targets: sinks, fresh, len: to_usize(len) }))
+    Ok(action(&OperandAddresses { sources: origins, targets: sinks, fresh, len: to_usize(len) }))
 }
 
 #[inline]
@@ -127,7 +127,7 @@ impl Target<'_> {
     }
 }
 
-impl Places<'_> {
+impl OperandAddresses<'_> {
     #[inline]
     pub(super) fn sources(&self) -> &[*const u8] {
         self.sources
@@ -180,7 +180,7 @@ impl Places<'_> {
     ///
     /// # Panics
     /// Where the processor has no such copy.
-    pub(super) fn in_pieces(&self, piece: usize, mut combine: impl FnMut(&Places<'_>)) {
+    pub(super) fn in_pieces(&self, piece: usize, mut combine: impl FnMut(&OperandAddresses<'_>)) {
         assert!(CopyKernel::RepMovsb.is_supported(), "nobody asks for copies that cannot be made");
         let (&first, others) = self.targets.split_first().expect("a combination has a target");
         for start in (0..self.len).step_by(piece) {
@@ -191,7 +191,7 @@ impl Places<'_> {
             }
             let done = first.wrapping_add(start);
             let (sources, targets) = (&sources[..self.sources.len()], &[done][..]);
-            combine(&Places { sources, targets, fresh: self.fresh, len });
+            combine(&OperandAddresses { sources, targets, fresh: self.fresh, len });
             for other in others.iter().filter(|&&other| other != first) {
                 // SAFETY: `len` bytes from `start` on are within both places, which do not overlap, as they are not the same
                 // (`check_overlap`); the kernel is supported, asserted above.

@@ -12,7 +12,7 @@
 //! What a core has written and another one has read takes long to write again, line by line: stores wait for each other, and neither
 //! `prefetchw` nor a load of the line beforehand helps much. The string instruction takes lines over without reading them, many at a
 //! time. So where a result has several receivers, none of them in place, a third way is tried out: results are stored to the first
-//! receiver alone, [`PIECE`] bytes at a time, and copied to the others from there ([`Way::Copied`]).
+//! receiver alone, [`PIECE`] bytes at a time, and copied to the others from there ([`StorePolicy::CopyForward`]).
 //! With one way forced, an all-reduce of 512 KiB out of place between two ranks on separate cores (AMD Zen 5) took 17 us so, 51 with a
 //! store to each, and 30 past the cache; one of 2 MiB 57 to 67, 162 and 160. Among 4 ranks on 2 such cores 512 KiB took 90 to 100, 143
 //! and 120 us, 2 MiB 350 to 457, 537 and 457; among 8 ranks 512 KiB took 243, 324 and 290. While cores share their caches the copies are
@@ -26,8 +26,8 @@
 //! [`run`] only says which way is the better one. A kernel goes past the cache if it can: with AVX2, or wider vectors, and where
 //! lines begin at the same element in all targets. Operators of a program's own always go through it.
 
-use super::places::Places;
-use crate::shm::copy::{Purpose, Way, by_experience, takes_over};
+use super::places::OperandAddresses;
+use crate::shm::copy::{StorePolicy, StorePurpose, takes_over, with_measured_policy};
 use crate::shm::mapping::to_usize;
 
 /// Bytes of a cache line, of which a store past the cache should fill all.
@@ -44,55 +44,60 @@ pub(super) const PIECE: usize = 128 << 10;
 ///
 /// Half of all places are to this what a source is to a copy: what is read and what is written fill a cache together.
 #[inline]
-pub(super) fn run(places: &Places<'_>, combine: impl FnOnce(Way)) {
+pub(super) fn run(places: &OperandAddresses<'_>, combine: impl FnOnce(StorePolicy)) {
     if places.len() < SHORT || places.is_in_place() || !are_alike(places) {
-        return combine(Way::Through);
+        return combine(StorePolicy::Cached);
     }
-    try_out(places, places.len() as u64, Purpose::Combine, combine);
+    try_out(places, places.len() as u64, StorePurpose::Combine, combine);
 }
 
 /// The same for results each of whose receivers does as much of the operation at the same time, and stores it to all, too. The last one
 /// may have less to do: calls are told apart by `most_len`, the bytes of whoever has most, so that all who have something to do count the
 /// same ones.
 #[inline]
-pub(super) fn run_for_all(places: &Places<'_>, most_len: u64, combine: impl FnOnce(Way)) {
+pub(super) fn run_for_all(places: &OperandAddresses<'_>, most_len: u64, combine: impl FnOnce(StorePolicy)) {
     if most_len < SHORT as u64 || places.is_in_place() {
-        return combine(Way::Through);
+        return combine(StorePolicy::Cached);
     }
     let n_receivers = places.targets().len();
     let touched = bytes_of(places, most_len);
     let can_be_copied = n_receivers > 1 && takes_over(touched.saturating_mul(n_receivers as u64));
     let purpose = match (can_be_copied, are_alike(places)) {
-        (true, true) => Purpose::CombineForAll,
-        (true, false) => Purpose::CombineForUnlike,
-        (false, true) => Purpose::Combine,
-        (false, false) => return combine(Way::Through),
+        (true, true) => StorePurpose::CombineForAll,
+        (true, false) => StorePurpose::CombineForUnlike,
+        (false, true) => StorePurpose::Combine,
+        (false, false) => return combine(StorePolicy::Cached),
     };
     try_out(places, most_len, purpose, combine);
 }
 
 /// Whether lines of all targets begin at the same element, so that results can go past the cache.
 #[inline]
-fn are_alike(places: &Places<'_>) -> bool {
+fn are_alike(places: &OperandAddresses<'_>) -> bool {
     elements_before_line(places.targets(), 1).is_some()
 }
 
 /// All bytes that are read or written where each place has `len` of them.
 #[inline]
-fn bytes_of(places: &Places<'_>, len: u64) -> u64 {
+fn bytes_of(places: &OperandAddresses<'_>, len: u64) -> u64 {
     let n_places = places.sources().len() + places.targets().len();
     len.saturating_mul(n_places as u64)
 }
 
 #[inline]
-fn try_out(places: &Places<'_>, most_len: u64, purpose: Purpose, combine: impl FnOnce(Way)) {
+fn try_out(
+    places: &OperandAddresses<'_>,
+    most_len: u64,
+    purpose: StorePurpose,
+    combine: impl FnOnce(StorePolicy),
+) {
     let [most, own] = [most_len, places.len() as u64].map(|len| to_usize(bytes_of(places, len) / 2).max(1));
-    by_experience(most, own, purpose, combine);
+    with_measured_policy(most, own, purpose, combine);
 }
 
 /// How many of the first targets go past the cache, where nobody reads the first one soon, but the others: that one, unless it takes
 /// the place of a source.
-pub(super) fn n_past_but_others(places: &Places<'_>) -> usize {
+pub(super) fn n_past_but_others(places: &OperandAddresses<'_>) -> usize {
     let is_source = |target: &*mut u8| places.sources().contains(&target.cast_const());
     usize::from(places.len() >= SHORT && places.targets().first().is_some_and(|first| !is_source(first)))
 }

@@ -5,15 +5,15 @@
 
 use super::arithmetic::Arithmetic;
 use super::kernels::scalar_of;
-use super::number::Number;
-use super::operator::Operator;
+use super::number::Numeric;
+use super::operator::ElementOperator;
 
 /// Combines words of one type of element by one operator.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WordKernel(fn(&[u64], u64, u8) -> u64);
 
 impl WordKernel {
-    pub(super) const fn of<T: Arithmetic, O: Operator<T::Register>>() -> Self {
+    pub(super) const fn of<T: Arithmetic, O: ElementOperator<T::Register>>() -> Self {
         Self(combine::<T, O>)
     }
 
@@ -27,7 +27,7 @@ impl WordKernel {
     }
 }
 
-fn combine<T: Arithmetic, O: Operator<T::Register>>(words: &[u64], scalar: u64, divisor: u8) -> u64 {
+fn combine<T: Arithmetic, O: ElementOperator<T::Register>>(words: &[u64], scalar: u64, divisor: u8) -> u64 {
     let (scalar, divisor) = (scalar_of::<T>(scalar), T::Register::small(divisor));
     match *words {
         // Of a length that is known here, or there are loops of several kinds for each lane.
@@ -37,7 +37,7 @@ fn combine<T: Arithmetic, O: Operator<T::Register>>(words: &[u64], scalar: u64, 
 }
 
 #[inline(always)]
-fn combine_among<T: Arithmetic, O: Operator<T::Register>>(
+fn combine_among<T: Arithmetic, O: ElementOperator<T::Register>>(
     words: &[u64],
     scalar: T::Register,
     divisor: T::Register,

@@ -5,24 +5,24 @@
 
 use super::{Span, copy};
 use crate::error::{Error, Result};
-use crate::shm::ReadSoon;
+use crate::shm::CacheHint;
 use crate::shm::mapping::to_usize;
 
 /// Bytes that are put into a place.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Given<'a> {
+pub(crate) enum GivenBytes<'a> {
     Slice(&'a [u8]),
     Shared { span: &'a Span, offset: u64, len: u64 },
 }
 
 /// Where the bytes go that are taken from a place.
 #[derive(Debug)]
-pub(crate) enum Taken<'a> {
+pub(crate) enum TakenBytes<'a> {
     Slice(&'a mut [u8]),
     Shared { span: &'a Span, offset: u64, len: u64 },
 }
 
-impl Given<'_> {
+impl GivenBytes<'_> {
     fn locate(&self) -> Result<(*const u8, usize)> {
         match *self {
             Self::Slice(bytes) => Ok((bytes.as_ptr(), bytes.len())),
@@ -31,7 +31,7 @@ impl Given<'_> {
     }
 }
 
-impl Taken<'_> {
+impl TakenBytes<'_> {
     fn locate(&mut self) -> Result<(*mut u8, usize)> {
         match self {
             Self::Slice(bytes) => Ok((bytes.as_mut_ptr(), bytes.len())),
@@ -42,13 +42,13 @@ impl Taken<'_> {
 
 impl Span {
     /// Copies the bytes at `offset` into `taken`, and `given` in their place, in one pass: where a peer has written what is
-    /// taken, and reads what is given, this is quicker than one after the other. What is taken and not `read_soon` goes past the
+    /// taken, and reads what is given, this is quicker than one after the other. What is taken and not `cache_hint` goes past the
     /// cache where the processor can do that.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when `given` is not as long as `taken`; [`Error::OutOfRange`]; nothing was changed.
-    pub fn exchange(&self, offset: u64, taken: &mut [u8], given: &[u8], read_soon: ReadSoon) -> Result<()> {
-        self.exchange_any(offset, Taken::Slice(taken), Given::Slice(given), read_soon)
+    pub fn exchange(&self, offset: u64, taken: &mut [u8], given: &[u8], cache_hint: CacheHint) -> Result<()> {
+        self.exchange_any(offset, TakenBytes::Slice(taken), GivenBytes::Slice(given), cache_hint)
     }
 
     /// The same wherever the bytes are. Where places overlap, seen by address as in [`copy_to`](Self::copy_to), all bytes are taken first,
@@ -59,9 +59,9 @@ impl Span {
     pub(crate) fn exchange_any(
         &self,
         offset: u64,
-        mut taken: Taken<'_>,
-        given: Given<'_>,
-        read_soon: ReadSoon,
+        mut taken: TakenBytes<'_>,
+        given: GivenBytes<'_>,
+        cache_hint: CacheHint,
     ) -> Result<()> {
         let ((target, len), (source, n_given)) = (taken.locate()?, given.locate()?);
         if n_given != len {
@@ -72,10 +72,10 @@ impl Span {
         let is_apart = |one: *const u8, other: *const u8| one.addr().abs_diff(other.addr()) >= len;
         if is_apart(shared, target) && is_apart(shared, source) && is_apart(target, source) {
             // SAFETY: `len` bytes are mapped or borrowed at each place, which were located just above, and no two of them overlap.
-            unsafe { copy::exchange(shared, target, source, len, read_soon) };
+            unsafe { copy::exchange(shared, target, source, len, cache_hint) };
             return Ok(());
         }
-        self.take(offset, taken, read_soon)?;
+        self.take(offset, taken, cache_hint)?;
         self.give(offset, given)
     }
 
@@ -83,36 +83,36 @@ impl Span {
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; nothing was changed.
-    pub(crate) fn give(&self, offset: u64, given: Given<'_>) -> Result<()> {
+    pub(crate) fn give(&self, offset: u64, given: GivenBytes<'_>) -> Result<()> {
         let (source, len) = given.locate()?;
         let target = self.locate(offset, len as u64)?;
         // SAFETY: `len` bytes are mapped or borrowed at both places, which were located just above.
-        unsafe { copy_half(source, target, len, ReadSoon::Yes) };
+        unsafe { copy_half(source, target, len, CacheHint::Keep) };
         Ok(())
     }
 
     /// Copies the bytes at `offset` to where they are `taken`, the first half of an [`exchange`](Self::exchange): by a loop, if the
-    /// processor has one, and past the cache if they are not `read_soon`.
+    /// processor has one, and past the cache if they are not `cache_hint`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; nothing was changed.
-    pub(crate) fn take(&self, offset: u64, mut taken: Taken<'_>, read_soon: ReadSoon) -> Result<()> {
+    pub(crate) fn take(&self, offset: u64, mut taken: TakenBytes<'_>, cache_hint: CacheHint) -> Result<()> {
         let (target, len) = taken.locate()?;
         let source = self.locate(offset, len as u64)?;
         // SAFETY: `len` bytes are mapped or borrowed at both places, which were located just above.
-        unsafe { copy_half(source, target, len, read_soon) };
+        unsafe { copy_half(source, target, len, cache_hint) };
         Ok(())
     }
 }
 
 /// # Safety
 /// `len` bytes are readable at `source` and writable at `target`.
-unsafe fn copy_half(source: *const u8, target: *mut u8, len: usize, read_soon: ReadSoon) {
+unsafe fn copy_half(source: *const u8, target: *mut u8, len: usize, cache_hint: CacheHint) {
     if source.addr().abs_diff(target.addr()) < len {
         // SAFETY: the caller's contract; `ptr::copy` allows overlap.
         unsafe { std::ptr::copy(source, target, len) };
     } else {
         // SAFETY: the caller's contract; the ranges are at least `len` apart.
-        unsafe { copy::exchange_half(source, target, len, read_soon) };
+        unsafe { copy::exchange_half(source, target, len, cache_hint) };
     }
 }

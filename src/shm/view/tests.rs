@@ -62,10 +62,10 @@ fn a_range_outside_is_refused_and_changes_nothing() {
             assert!(limit_told, "{len} at {offset}: {result:?}");
         };
         refused(span.copy_in(offset, &bytes));
-        refused(span.copy_in_for(offset, &bytes, ReadSoon::No));
+        refused(span.copy_in_for(offset, &bytes, CacheHint::Bypass));
         refused(span.copy_out(offset, &mut bytes.clone()));
         refused(span.fill(offset, len, 1));
-        refused(span.copy_to(offset, &whole, 0, len, ReadSoon::No));
+        refused(span.copy_to(offset, &whole, 0, len, CacheHint::Bypass));
         refused(span.part(offset, len).map(drop));
         refused(span.copy_within(offset, 0, len));
         refused(span.copy_within(0, offset, len));
@@ -140,7 +140,7 @@ fn copies_between_spans_may_overlap() {
     span.copy_out(0, &mut out).unwrap();
     assert_eq!((&out[..16], &out[16..]), (&bytes[..16], &bytes[..48]));
     let later = mapping.span(LEN + 32, 64).unwrap();
-    later.copy_to(0, &span, 0, 32, ReadSoon::Yes).unwrap();
+    later.copy_to(0, &span, 0, 32, CacheHint::Keep).unwrap();
     span.copy_out(0, &mut out).unwrap();
     assert_eq!(out[..32], bytes[16..48]);
 }
@@ -173,13 +173,14 @@ fn bytes_are_taken_and_others_put_in_their_place() {
     let span = mapping.span(0, 512).unwrap();
     let old: Vec<u8> = (0..=255).chain(0..=255).collect();
     for (offset, len) in [(0, 0), (0, 1), (3, 63), (64, 64), (1, 129), (5, 507), (0, 512)] {
-        for (read_soon, skew) in
-            [ReadSoon::Yes, ReadSoon::No].into_iter().flat_map(|soon| [0, 3, 16].map(|skew| (soon, skew)))
+        for (cache_hint, skew) in [CacheHint::Keep, CacheHint::Bypass]
+            .into_iter()
+            .flat_map(|soon| [0, 3, 16].map(|skew| (soon, skew)))
         {
             span.copy_in(0, &old).unwrap();
             let given: Vec<u8> = old[..len].iter().map(|byte| byte ^ 0x5a).collect();
             let mut taken = vec![0; skew + len];
-            span.exchange(offset as u64, &mut taken[skew..], &given, read_soon).unwrap();
+            span.exchange(offset as u64, &mut taken[skew..], &given, cache_hint).unwrap();
             assert_eq!(taken[skew..], old[offset..offset + len]);
             let mut after = vec![0; 512];
             span.copy_out(0, &mut after).unwrap();
@@ -196,25 +197,29 @@ fn either_half_of_an_exchange_moves_the_bytes_and_no_others() {
     let counted = |from: u8, len: usize| (from..251).chain(0..from).cycle().take(len).collect::<Vec<_>>();
     let old = counted(0, 2048);
     for (offset, len) in [(0, 0), (0, 1), (3, 63), (64, 64), (1, 129), (5, 507), (0, 2048), (7, 1999)] {
-        for (read_soon, skew) in
-            [ReadSoon::Yes, ReadSoon::No].into_iter().flat_map(|soon| [0, 3, 16].map(|skew| (soon, skew)))
+        for (cache_hint, skew) in [CacheHint::Keep, CacheHint::Bypass]
+            .into_iter()
+            .flat_map(|soon| [0, 3, 16].map(|skew| (soon, skew)))
         {
             span.copy_in(0, &old).unwrap();
             let (mut taken, given) = (vec![7; skew + len + 1], counted(100, skew + len));
-            span.take(offset as u64, Taken::Slice(&mut taken[skew..skew + len]), read_soon).unwrap();
+            span.take(offset as u64, TakenBytes::Slice(&mut taken[skew..skew + len]), cache_hint).unwrap();
             assert_eq!(taken[skew..skew + len], old[offset..offset + len]);
             assert!(taken[..skew].iter().chain(&taken[skew + len..]).all(|byte| *byte == 7));
-            span.give(offset as u64, Given::Slice(&given[skew..])).unwrap();
+            span.give(offset as u64, GivenBytes::Slice(&given[skew..])).unwrap();
             let mut after = vec![0; 2048];
             span.copy_out(0, &mut after).unwrap();
             assert_eq!(after[offset..offset + len], given[skew..]);
             assert_eq!((&after[..offset], &after[offset + len..]), (&old[..offset], &old[offset + len..]));
         }
     }
-    let (outside, mut none) = (span.give(2047, Given::Slice(&[9; 2])), [1; 2]);
+    let (outside, mut none) = (span.give(2047, GivenBytes::Slice(&[9; 2])), [1; 2]);
     let last = span.read::<u8>(2047).unwrap();
     assert!(matches!(outside, Err(Error::OutOfRange { .. })), "{outside:?}");
-    assert!(matches!(span.take(2047, Taken::Slice(&mut none), ReadSoon::Yes), Err(Error::OutOfRange { .. })));
+    assert!(matches!(
+        span.take(2047, TakenBytes::Slice(&mut none), CacheHint::Keep),
+        Err(Error::OutOfRange { .. })
+    ));
     assert_eq!((none, span.read::<u8>(2047).unwrap()), ([1; 2], last));
 }
 
@@ -227,15 +232,15 @@ fn an_exchange_within_shared_memory_moves_what_it_would_elsewhere() {
     for [shared, taken, given] in
         [[0, 2048, 4096], [2011, 17, 4100], [500, 0, 1000], [0, 700, 300], [64, 64, 4096], [100, 90, 95]]
     {
-        for (len, read_soon) in
-            [0, 1, 500, 1700].into_iter().flat_map(|len| [(len, ReadSoon::Yes), (len, ReadSoon::No)])
+        for (len, cache_hint) in
+            [0, 1, 500, 1700].into_iter().flat_map(|len| [(len, CacheHint::Keep), (len, CacheHint::Bypass)])
         {
             all.copy_in(0, &old).unwrap();
             let (from, to) = (
-                Given::Shared { span: &all, offset: given, len },
-                Taken::Shared { span: &all, offset: taken, len },
+                GivenBytes::Shared { span: &all, offset: given, len },
+                TakenBytes::Shared { span: &all, offset: taken, len },
             );
-            all.exchange_any(shared, to, from, read_soon).unwrap();
+            all.exchange_any(shared, to, from, cache_hint).unwrap();
             let mut expected = old.clone();
             let at = |place: u64| to_usize(place)..to_usize(place + len);
             expected.copy_within(at(shared), to_usize(taken));
@@ -249,9 +254,11 @@ fn an_exchange_within_shared_memory_moves_what_it_would_elsewhere() {
     let (beyond, span) = (3 * 2048 - 1, &all);
     for [shared, taken, given] in [[0, beyond, 4], [0, 4, beyond], [beyond, 0, 4]] {
         all.copy_in(0, &old).unwrap();
-        let (from, to) =
-            (Given::Shared { span, offset: given, len: 2 }, Taken::Shared { span, offset: taken, len: 2 });
-        let refused = all.exchange_any(shared, to, from, ReadSoon::Yes);
+        let (from, to) = (
+            GivenBytes::Shared { span, offset: given, len: 2 },
+            TakenBytes::Shared { span, offset: taken, len: 2 },
+        );
+        let refused = all.exchange_any(shared, to, from, CacheHint::Keep);
         assert!(matches!(refused, Err(Error::OutOfRange { .. })), "{refused:?}");
         assert!(all.equals(0, &old).unwrap(), "nothing was changed");
     }
@@ -262,9 +269,9 @@ fn an_exchange_of_different_lengths_or_out_of_range_changes_nothing() {
     let (_mapping, span) = span();
     span.fill(0, LEN, 7).unwrap();
     let mut taken = [1; 2];
-    let uneven = span.exchange(0, &mut taken, &[9; 3], ReadSoon::Yes);
+    let uneven = span.exchange(0, &mut taken, &[9; 3], CacheHint::Keep);
     assert!(matches!(uneven, Err(Error::InvalidArgument { value: 3, .. })), "{uneven:?}");
-    let outside = span.exchange(63, &mut taken, &[9; 2], ReadSoon::Yes);
+    let outside = span.exchange(63, &mut taken, &[9; 2], CacheHint::Keep);
     assert!(matches!(outside, Err(Error::OutOfRange { .. })), "{outside:?}");
     assert_eq!((taken, span.read::<u8>(63).unwrap()), ([1; 2], 7));
 }

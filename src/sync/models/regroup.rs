@@ -1,6 +1,6 @@
 //! Models of the rounds in which survivors go on together, on a kernel whose barriers order nothing that they need not.
 
-use super::super::regroup::{OFFER_WORDS, OfferCell, Outcome, Round, RoundCell};
+use super::super::regroup::{OFFER_WORDS, OfferCell, Round, RoundCell, RoundOutcome};
 use super::membarrier::Core;
 use super::*;
 use crate::rank::RankSet;
@@ -99,7 +99,7 @@ fn those_who_are_together_find_what_all_have_prepared() {
         let side = table.side(rank);
         table.prepared[rank].write(1);
         side.ready();
-        assert_eq!(table.wait(rank, || side.poll_outcome(RankSet::all(2))), Outcome::Together);
+        assert_eq!(table.wait(rank, || side.poll_outcome(RankSet::all(2))), RoundOutcome::Together);
         assert_eq!(table.prepared[1 - rank].read(), 1);
     }
     model(|| {
@@ -120,7 +120,7 @@ fn who_only_reads_the_outcome_finds_what_a_third_rank_has_prepared() {
         });
         let reader = with_peer(&table, |table| {
             table.side(1).ready();
-            if table.round.outcome() == Some(Outcome::Together) {
+            if table.round.outcome() == Some(RoundOutcome::Together) {
                 assert_eq!(table.prepared[2].read(), 1);
             }
         });
@@ -175,7 +175,7 @@ fn those_who_have_met_begin_together_or_name_the_same_loss() {
     model(|| {
         let ready = |table: &Table, rank| table.side(rank).ready();
         let outcome = around_a_death(ready, |table, rank| table.side(rank).poll_start(RankSet::all(3)));
-        assert!(matches!(outcome, Outcome::Together | Outcome::Lost(_)), "{outcome:?}");
+        assert!(matches!(outcome, RoundOutcome::Together | RoundOutcome::Lost(_)), "{outcome:?}");
     });
 }
 
@@ -185,7 +185,7 @@ fn those_who_begin_together_find_what_all_have_prepared() {
         let side = table.side(rank);
         table.prepared[rank].write(1);
         side.ready();
-        assert_eq!(table.wait(rank, || side.poll_start(RankSet::all(2))), Outcome::Together);
+        assert_eq!(table.wait(rank, || side.poll_start(RankSet::all(2))), RoundOutcome::Together);
         assert_eq!(table.prepared[1 - rank].read(), 1);
     }
     model(|| {
@@ -204,7 +204,7 @@ fn who_loses_patience_when_all_are_ready_learns_that_they_are_together() {
             let side = table.side(1);
             side.ready();
             let early = side.poll_outcome(RankSet::all(2));
-            early.unwrap_or_else(|| side.conclude(Outcome::Repeated))
+            early.unwrap_or_else(|| side.conclude(RoundOutcome::Repeated))
         });
         let side = table.side(0);
         side.ready();
@@ -226,8 +226,8 @@ fn whom_one_of_them_has_given_up_before_it_was_ready_does_not_go_on() {
         });
         let side = table.side(0);
         side.ready();
-        assert_ne!(side.poll_outcome(RankSet::all(3)), Some(Outcome::Together));
+        assert_ne!(side.poll_outcome(RankSet::all(3)), Some(RoundOutcome::Together));
         peer.join().unwrap();
-        assert_eq!(side.poll_outcome(RankSet::all(3)), Some(Outcome::Repeated));
+        assert_eq!(side.poll_outcome(RankSet::all(3)), Some(RoundOutcome::Repeated));
     });
 }

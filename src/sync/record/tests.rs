@@ -43,7 +43,7 @@ impl Memory {
     }
 
     fn missing(&self) -> (u64, u64) {
-        let Kept { overwritten, unfinished, .. } = self.ring().kept();
+        let KeptRecords { overwritten, unfinished, .. } = self.ring().kept();
         (overwritten, unfinished)
     }
 }

@@ -13,7 +13,7 @@ use super::super::{
 use super::*;
 
 const PARK_AT_ONCE: WaitPolicy = WaitPolicy { spins: 0, park_after: Duration::ZERO };
-const POLICIES: [WaitPolicy; 3] = [WaitPolicy::DEDICATED, WaitPolicy::CROWDED, PARK_AT_ONCE];
+const POLICIES: [WaitPolicy; 3] = [WaitPolicy::DEDICATED, WaitPolicy::OVERSUBSCRIBED, PARK_AT_ONCE];
 const LONG: Duration = Duration::from_secs(60);
 
 /// A watch that counts how often it is asked, and may say something from the n-th time on.
@@ -38,7 +38,7 @@ fn a_poll_that_succeeds_at_once_touches_neither_watch_nor_clock() {
         }
     }
     let kernel = MockKernel::new();
-    let context = Waiting::new(&kernel, &Untouchable, WaitPolicy::CROWDED, Duration::ZERO);
+    let context = Waiting::new(&kernel, &Untouchable, WaitPolicy::OVERSUBSCRIBED, Duration::ZERO);
     assert_eq!(wait_until(&context, &ParkCell::new(), || Some(5)), Ok(5));
 }
 
@@ -135,5 +135,5 @@ fn a_burst_ends_with_the_poll_that_succeeds_or_when_the_policy_would_give_way() 
     assert_eq!(polls_until(WaitPolicy::DEDICATED, 1), (true, 1));
     assert_eq!(polls_until(WaitPolicy::DEDICATED, 1000), (true, 1000));
     assert_eq!(polls_until(WaitPolicy::DEDICATED, 1001), (false, 1000));
-    assert_eq!(polls_until(WaitPolicy::CROWDED, 1), (false, 0));
+    assert_eq!(polls_until(WaitPolicy::OVERSUBSCRIBED, 1), (false, 0));
 }

@@ -11,7 +11,7 @@ use shmccl::comm::{Aborter, Member, join_job};
 use shmccl::heap::{DeviceBuffer, HeapOffset};
 use shmccl::launch::Launch;
 use shmccl::reduce::ReduceOp;
-use shmccl::shm::packet::{Flag, PacketKind};
+use shmccl::shm::packet::{PacketFlag, PacketKind};
 use shmccl::{Collectives, Communicator, Error, Rank, Result};
 
 use crate::kill::device::{open, say};
@@ -257,7 +257,7 @@ fn put(channel: &mut impl Channel, data: &DeviceBuffer<u64>) -> Result<()> {
 fn put_packets(channel: &mut MemoryChannel, data: &DeviceBuffer<u64>) -> Result<()> {
     // As packets they take twice the room.
     let half = data.part(0, WORDS / 2)?;
-    channel.put_packets(PacketKind::Ll8, half.offset, half.offset, half.len, Flag::FIRST)
+    channel.put_packets(PacketKind::Ll8, half.offset, half.offset, half.len, PacketFlag::FIRST)
 }
 
 /// Nobody serves its fifo any more.

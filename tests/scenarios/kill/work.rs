@@ -8,7 +8,7 @@ use shmccl::collective::{ChannelKind, Operation};
 use shmccl::comm::{Blocks, Collectives, Group};
 use shmccl::heap::DeviceBuffer;
 use shmccl::reduce::ReduceOp;
-use shmccl::shm::packet::{Flag, PacketKind};
+use shmccl::shm::packet::{PacketFlag, PacketKind};
 use shmccl::{Communicator, Error, Rank, Result};
 
 use crate::kill::device::{Neighbours, open};
@@ -179,7 +179,7 @@ fn by_own_core(comm: &mut Communicator, kind: &str, buffer: &DeviceBuffer<f32>) 
     }
     let [right, left] = &mut channels;
     let (own, far) = (buffer.part(0, 1 << 12)?, buffer.part(1 << 18, 1 << 14)?);
-    let mut flag = Flag::FIRST;
+    let mut flag = PacketFlag::FIRST;
     loop {
         if kind == "get" {
             right.get(own.offset, far.offset, own.len)?;

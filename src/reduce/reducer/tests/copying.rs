@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::shm::copy::CopyKernel;
-use crate::shm::copy::Way;
+use crate::shm::copy::StorePolicy;
 
 /// Longer than what is copied at a time, and not a multiple of that.
 const LONG: usize = (300 << 10) + 13;
@@ -20,12 +20,12 @@ fn operands(len: usize) -> ([Vec<u8>; 2], Vec<u8>) {
 }
 
 /// Copies results to all targets from the first one, where the processor can.
-fn run_and_copy(reducer: &Reducer, places: &Places<'_>) {
-    let Steps::Built(kernels) = &reducer.steps else { panic!("an operator of the program's own") };
+fn run_and_copy(reducer: &Reducer, places: &OperandAddresses<'_>) {
+    let CombineSteps::Built(kernels) = &reducer.steps else { panic!("an operator of the program's own") };
     if CopyKernel::RepMovsb.is_supported() {
         kernels.last.run_and_copy(places, reducer.terms(&[]));
     } else {
-        kernels.last.run_by(Way::Through, places, places.len() as u64, reducer.terms(&[]));
+        kernels.last.run_by(StorePolicy::Cached, places, places.len() as u64, reducer.terms(&[]));
     }
 }
 
@@ -47,7 +47,8 @@ fn check(len: usize, behind: &[usize]) {
             .map(|(bytes, &start)| Target::Slice(&mut bytes[start..][..len]))
             .collect();
         if attempt == 0 {
-            with_places(&sources, &mut targets, len as u64, |places| run_and_copy(&reducer, places)).unwrap();
+            with_addresses(&sources, &mut targets, len as u64, |places| run_and_copy(&reducer, places))
+                .unwrap();
         } else {
             reducer.combine_for_all(&[], &sources, &mut targets, len as u64, len as u64).unwrap();
         }

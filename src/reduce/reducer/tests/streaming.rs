@@ -1,7 +1,7 @@
 //! Results stored past the cache: the same bits as any others, wherever lines begin.
 
 use super::*;
-use crate::shm::copy::Way;
+use crate::shm::copy::StorePolicy;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -30,9 +30,9 @@ impl Output {
     }
 }
 
-fn run_past(reducer: &Reducer, places: &Places<'_>, count: usize) {
-    let Steps::Built(kernels) = &reducer.steps else { panic!("an operator of the program's own") };
-    kernels.last.run_by(Way::Past, places, count as u64, reducer.terms(&[]));
+fn run_past(reducer: &Reducer, places: &OperandAddresses<'_>, count: usize) {
+    let CombineSteps::Built(kernels) = &reducer.steps else { panic!("an operator of the program's own") };
+    kernels.last.run_by(StorePolicy::NonTemporal, places, count as u64, reducer.terms(&[]));
 }
 
 /// Combines past the cache `count` elements of all operands into targets that begin so many bytes behind a line each.
@@ -51,7 +51,7 @@ fn check_places(
     let mut outputs: Vec<_> = behind_line.iter().map(|&behind| Output::new(len, behind)).collect();
     let mut targets: Vec<_> =
         outputs.iter_mut().map(|output| Target::Slice(&mut output.bytes[output.start..])).collect();
-    with_places(&sources, &mut targets, len as u64, |places| run_past(reducer, places, count)).unwrap();
+    with_addresses(&sources, &mut targets, len as u64, |places| run_past(reducer, places, count)).unwrap();
     for output in &outputs {
         output.check(&expected[..len], &format!("{count} of {:?} at {behind_line:?}", reducer.data_type()));
     }
@@ -105,8 +105,8 @@ fn a_result_past_the_cache_may_take_the_place_of_a_source() {
     let [mut both, other] = operands;
     let sources = [SourcePlace::Target(0), SourcePlace::Slice(&other)].map(Source::fresh);
     let len = both.len() as u64;
-    let run = |places: &Places<'_>| run_past(&reducer, places, LONGEST);
-    with_places(&sources, &mut [Target::Slice(&mut both)], len, run).unwrap();
+    let run = |places: &OperandAddresses<'_>| run_past(&reducer, places, LONGEST);
+    with_addresses(&sources, &mut [Target::Slice(&mut both)], len, run).unwrap();
     assert!(both == expected);
 }
 

@@ -1,21 +1,25 @@
 use super::super::CacheSizes;
-use super::Way::{Copied, Past, Through};
+use super::StorePolicy::{Cached, CopyForward, NonTemporal};
 use super::*;
 
 /// A class, and the time that passes while it copies.
 struct World {
-    record: Record,
+    record: PolicyTrials,
     copies: u64,
     now: Instant,
 }
 
 impl World {
-    fn new(first: Way) -> Self {
-        Self { record: Record::new(Purpose::Put, first, SHORT_PAUSE), copies: 0, now: Instant::now() }
+    fn new(first: StorePolicy) -> Self {
+        Self {
+            record: PolicyTrials::new(StorePurpose::Put, first, SHORT_PAUSE),
+            copies: 0,
+            now: Instant::now(),
+        }
     }
 
     /// One copy that costs what `cost_of` says of the way that is picked.
-    fn copy(&mut self, cost_of: impl Fn(Way) -> f32) -> Way {
+    fn copy(&mut self, cost_of: impl Fn(StorePolicy) -> f32) -> StorePolicy {
         self.copies += 1;
         let way = self.record.pick(Turn::First, self.copies, self.now);
         let cost = cost_of(way);
@@ -37,7 +41,9 @@ impl World {
 
 #[test]
 fn whichever_is_best_is_in_use_after_a_trial_of_each() {
-    for (first, best) in [(Through, Through), (Through, Past), (Past, Through), (Past, Past)] {
+    for (first, best) in
+        [(Cached, Cached), (Cached, NonTemporal), (NonTemporal, Cached), (NonTemporal, NonTemporal)]
+    {
         let mut costs = [1.5; 2];
         costs[best as usize] = 1.0;
         let mut world = World::new(first);
@@ -51,30 +57,30 @@ fn whichever_is_best_is_in_use_after_a_trial_of_each() {
 #[test]
 fn a_change_of_the_machine_is_followed_both_ways() {
     let (near, far) = ([1.0, 1.6], [5.0, 1.6]);
-    let mut world = World::new(Through);
+    let mut world = World::new(Cached);
     world.live(10_000, near);
-    assert_eq!(world.record.best, Through);
+    assert_eq!(world.record.best, Cached);
     // What goes through the cache turns slow: it shows by itself, within a few copies.
     world.live(MEMORY + usize::from(TRIAL), far);
-    assert_eq!(world.record.best, Past);
+    assert_eq!(world.record.best, NonTemporal);
     world.live(10_000, far);
-    assert_eq!(world.record.best, Past);
+    assert_eq!(world.record.best, NonTemporal);
     // It turns fast again: the next trial finds out.
     world.live(500, near);
-    assert_eq!(world.record.best, Through);
+    assert_eq!(world.record.best, Cached);
 }
 
 #[test]
 fn the_first_copy_into_new_memory_is_not_held_against_a_way() {
-    let mut world = World::new(Through);
-    assert_eq!(world.copy(|_| 15.0), Through);
+    let mut world = World::new(Cached);
+    assert_eq!(world.copy(|_| 15.0), Cached);
     world.live(2 * usize::from(TRIAL), [1.0, 1.2]);
-    assert_eq!(world.record.best, Through);
+    assert_eq!(world.record.best, Cached);
 }
 
 #[test]
 fn one_or_two_interrupted_copies_change_nothing() {
-    let mut world = World::new(Through);
+    let mut world = World::new(Cached);
     let costs = [1.0, 1.2];
     world.live(50, costs);
     for interrupted in 1..MEMORY {
@@ -87,7 +93,7 @@ fn one_or_two_interrupted_copies_change_nothing() {
 fn trials_take_no_more_than_their_part_of_the_time() {
     for other in [1.1_f32, 1.5, 1.9, 5.0] {
         for costs in [[1.0, other], [other, 1.0]] {
-            let mut world = World::new(Through);
+            let mut world = World::new(Cached);
             world.live(100, costs);
             let best = world.record.best;
             let used = world.live(20_000, costs);
@@ -102,58 +108,61 @@ fn trials_take_no_more_than_their_part_of_the_time() {
 #[test]
 fn a_way_that_comes_to_cost_more_than_the_other_is_left_at_once() {
     // Too little to be noticed by itself, and long before the next trial is due.
-    let mut world = World::new(Through);
+    let mut world = World::new(Cached);
     world.live(20, [1.0, 1.1]);
-    assert_eq!(world.record.best, Through);
+    assert_eq!(world.record.best, Cached);
     world.live(MEMORY + usize::from(TRIAL), [1.25, 1.1]);
-    assert_eq!(world.record.best, Past);
+    assert_eq!(world.record.best, NonTemporal);
 }
 
 #[test]
 fn what_no_cache_can_keep_is_tried_less_often() {
-    let plan = Plan::new(CacheSizes { own: 1 << 20, shared: 32 << 20 }, |_| true);
+    let plan = CopyPlan::new(CacheSizes { own: 1 << 20, shared: 32 << 20 }, |_| true);
     assert_eq!(past_pause(&plan, (16 << 20) - 1), SHORT_PAUSE);
     assert_eq!(past_pause(&plan, 16 << 20), LONG_PAUSE);
-    let mut world = World { record: Record::new(Purpose::Put, Past, LONG_PAUSE), ..World::new(Past) };
+    let mut world = World {
+        record: PolicyTrials::new(StorePurpose::Put, NonTemporal, LONG_PAUSE),
+        ..World::new(NonTemporal)
+    };
     world.live(20, [1.3, 1.0]);
     assert_eq!(world.live(100, [1.3, 1.0]), [0, 100]);
 }
 
 #[test]
 fn a_hopeless_trial_is_one_copy() {
-    assert_eq!(World::new(Through).live(20, [1.0, 5.0]), [19, 1]);
+    assert_eq!(World::new(Cached).live(20, [1.0, 5.0]), [19, 1]);
 }
 
 #[test]
 fn differences_within_the_noise_cause_no_changes() {
-    let mut world = World::new(Through);
+    let mut world = World::new(Cached);
     world.live(1000, [1.0, 0.97]);
-    assert_eq!(world.record.best, Through);
+    assert_eq!(world.record.best, Cached);
 }
 
 #[test]
 fn a_copy_that_pays_for_the_one_before_is_not_held_against_a_way() {
-    let mut world = World::new(Past);
-    let mut last = Past;
+    let mut world = World::new(NonTemporal);
+    let mut last = NonTemporal;
     for _ in 0..100 {
         // Through the cache: slow behind a stream, fast behind itself.
         last = world.copy(|way| match (way, last) {
-            (Past, _) => 1.0,
-            (Through, Past) => 1.5,
+            (NonTemporal, _) => 1.0,
+            (Cached, NonTemporal) => 1.5,
             (_, _) => 0.7,
         });
     }
-    assert_eq!(world.record.best, Through);
+    assert_eq!(world.record.best, Cached);
 }
 
 #[test]
 fn a_stream_is_charged_with_what_its_reader_pays() {
     let cost_of = |way, purpose| cost(way, purpose, Duration::from_nanos(3000), 1000);
-    for purpose in [Purpose::PutReadSoon, Purpose::Get] {
-        assert!(cost_of(Past, purpose) > cost_of(Through, purpose));
+    for purpose in [StorePurpose::PutReadSoon, StorePurpose::Get] {
+        assert!(cost_of(NonTemporal, purpose) > cost_of(Cached, purpose));
     }
-    for purpose in [Purpose::Put, Purpose::Combine] {
-        let (past, through) = (cost_of(Past, purpose), cost_of(Through, purpose));
+    for purpose in [StorePurpose::Put, StorePurpose::Combine] {
+        let (past, through) = (cost_of(NonTemporal, purpose), cost_of(Cached, purpose));
         assert!((past - through).abs() < f32::EPSILON);
     }
 }
@@ -161,12 +170,12 @@ fn a_stream_is_charged_with_what_its_reader_pays() {
 #[test]
 fn a_trial_is_never_torn_apart_by_copies_that_are_not_timed() {
     let (class, mut record, mut now) =
-        (Class::NEW, Record::new(Purpose::Put, Through, SHORT_PAUSE), Instant::now());
+        (Class::NEW, PolicyTrials::new(StorePurpose::Put, Cached, SHORT_PAUSE), Instant::now());
     let (mut chosen, mut trials) = (Vec::new(), 0);
     for _ in 0..100_000 {
         now += Duration::from_nanos(1000);
-        match class.turn(SHORT, Purpose::Put) {
-            Turn::Untimed => chosen.push(Through),
+        match class.turn(SHORT, StorePurpose::Put) {
+            Turn::Untimed => chosen.push(Cached),
             turn => {
                 let picked = record.pick(turn, class.copies.get(), now);
                 let cost = [1.0, 1.5][picked as usize];
@@ -176,7 +185,7 @@ fn a_trial_is_never_torn_apart_by_copies_that_are_not_timed() {
             }
         }
     }
-    for run in chosen.chunk_by(|a, b| a == b).filter(|run| run[0] == Past) {
+    for run in chosen.chunk_by(|a, b| a == b).filter(|run| run[0] == NonTemporal) {
         assert_eq!(run.len(), usize::from(TRIAL));
         trials += 1;
     }
@@ -185,34 +194,34 @@ fn a_trial_is_never_torn_apart_by_copies_that_are_not_timed() {
 
 #[test]
 fn combinations_that_no_cache_can_keep_always_go_the_first_way() {
-    let plan = Plan::of_this_machine();
+    let plan = CopyPlan::of_this_machine();
     let Some(len) = (14..48).map(|power| 1 << power).find(|&len| !plan.stays_in_cache(len)) else { return };
-    let first = plan.first(len as u64, Purpose::Combine.read_soon());
+    let first = plan.first(len as u64, StorePurpose::Combine.cache_hint());
     for _ in 0..4 * TRIAL {
         let mut taken = None;
-        by_experience(len, len, Purpose::Combine, |way| taken = Some(way));
+        with_measured_policy(len, len, StorePurpose::Combine, |way| taken = Some(way));
         assert_eq!(taken, Some(first));
     }
 }
 
 /// Two ranks that do the same calls, each with what it knows of combinations of one length.
 struct Pair {
-    ranks: [(Class, Record); 2],
+    ranks: [(Class, PolicyTrials); 2],
     now: Instant,
 }
 
 impl Pair {
-    fn new(first: Way) -> Self {
-        Self::of(Purpose::Combine, first)
+    fn new(first: StorePolicy) -> Self {
+        Self::of(StorePurpose::Combine, first)
     }
 
-    fn of(purpose: Purpose, first: Way) -> Self {
-        let rank = || (Class::NEW, Record::new(purpose, first, SHORT_PAUSE));
+    fn of(purpose: StorePurpose, first: StorePolicy) -> Self {
+        let rank = || (Class::NEW, PolicyTrials::new(purpose, first, SHORT_PAUSE));
         Self { ranks: [rank(), rank()], now: Instant::now() }
     }
 
     /// One combination of each, which costs what `cost_of` says of its own way and the other's.
-    fn combine(&mut self, cost_of: impl Fn(Way, Way) -> f32) -> [Way; 2] {
+    fn combine(&mut self, cost_of: impl Fn(StorePolicy, StorePolicy) -> f32) -> [StorePolicy; 2] {
         let now = self.now;
         let picked = self.ranks.each_mut().map(|(class, record)| match class.turn(SHORT, record.purpose) {
             Turn::Untimed => (Turn::Untimed, record.best),
@@ -232,29 +241,29 @@ impl Pair {
     }
 
     /// Combines `n` times; tells how often both went past the cache, and how often one of them did.
-    fn live(&mut self, n: u64, cost_of: impl Fn(Way, Way) -> f32) -> (usize, usize) {
+    fn live(&mut self, n: u64, cost_of: impl Fn(StorePolicy, StorePolicy) -> f32) -> (usize, usize) {
         let ways: Vec<_> = (0..n).map(|_| self.combine(&cost_of)).collect();
-        let both = ways.iter().filter(|ways| **ways == [Past; 2]).count();
-        (both, ways.iter().filter(|ways| ways.contains(&Past)).count() - both)
+        let both = ways.iter().filter(|ways| **ways == [NonTemporal; 2]).count();
+        (both, ways.iter().filter(|ways| ways.contains(&NonTemporal)).count() - both)
     }
 }
 
 /// Between siblings a stream past the cache is quick as long as the other rank makes none.
-fn between_siblings(mine: Way, others: Way) -> f32 {
+fn between_siblings(mine: StorePolicy, others: StorePolicy) -> f32 {
     match (mine, others) {
-        (Through, _) => 0.9,
-        (Past, Through) => 0.7,
-        (Past | Copied, _) => 1.3,
+        (Cached, _) => 0.9,
+        (NonTemporal, Cached) => 0.7,
+        (NonTemporal | CopyForward, _) => 1.3,
     }
 }
 
-fn between_cores(mine: Way, _: Way) -> f32 {
-    if mine == Past { 1.4 } else { 3.5 }
+fn between_cores(mine: StorePolicy, _: StorePolicy) -> f32 {
+    if mine == NonTemporal { 1.4 } else { 3.5 }
 }
 
 #[test]
 fn what_is_quick_only_until_the_other_rank_does_it_too_is_not_taken_up() {
-    for first in [Through, Past] {
+    for first in [Cached, NonTemporal] {
         let mut pair = Pair::new(first);
         assert_eq!(pair.live(20 * PERIOD, between_siblings), (20 * usize::from(TRIAL), 0));
     }
@@ -262,7 +271,7 @@ fn what_is_quick_only_until_the_other_rank_does_it_too_is_not_taken_up() {
 
 #[test]
 fn two_ranks_follow_a_change_of_the_machine_both_ways() {
-    let mut pair = Pair::new(Through);
+    let mut pair = Pair::new(Cached);
     pair.live(PERIOD + 100, between_siblings);
     // What goes through the cache turns slow: it shows as soon as it is timed.
     pair.live(sample(SHORT) + 2 * u64::from(TRIAL), between_cores);
@@ -274,16 +283,19 @@ fn two_ranks_follow_a_change_of_the_machine_both_ways() {
 
 #[test]
 fn of_three_ways_the_cheapest_is_in_use_whatever_the_first_one_was_and_whatever_comes_after() {
-    for purpose_first in [Through, Past] {
-        for best in [Through, Past, Copied] {
-            let mut pair = Pair::of(Purpose::CombineForAll, purpose_first);
-            let cost = |mine: Way, _: Way| if mine == best { 1.0 } else { 2.0 + f32::from(mine as u8) };
+    for purpose_first in [Cached, NonTemporal] {
+        for best in [Cached, NonTemporal, CopyForward] {
+            let mut pair = Pair::of(StorePurpose::CombineForAll, purpose_first);
+            let cost = |mine: StorePolicy, _: StorePolicy| {
+                if mine == best { 1.0 } else { 2.0 + f32::from(mine as u8) }
+            };
             pair.live(PERIOD, cost);
             assert!((0..300).filter(|_| pair.combine(cost) == [best; 2]).count() >= 290);
             // What was best turns dear: of the others the one that was cheaper is in use soon, long before the next joint trial.
-            let turned = |mine: Way, other: Way| if mine == best { 9.0 } else { cost(mine, other) };
+            let turned =
+                |mine: StorePolicy, other: StorePolicy| if mine == best { 9.0 } else { cost(mine, other) };
             pair.live(sample(SHORT) + 2 * u64::from(TRIAL), turned);
-            let next = [Through, Past, Copied].into_iter().find(|&way| way != best).unwrap();
+            let next = [Cached, NonTemporal, CopyForward].into_iter().find(|&way| way != best).unwrap();
             assert_eq!(pair.combine(turned), [next; 2]);
         }
     }
@@ -292,14 +304,14 @@ fn of_three_ways_the_cheapest_is_in_use_whatever_the_first_one_was_and_whatever_
 #[test]
 fn joint_trials_are_the_same_on_every_rank_whatever_it_has_found_out() {
     for (purpose, first, in_turn) in [
-        (Purpose::Combine, Through, &[Through, Past][..]),
-        (Purpose::Combine, Past, &[Past, Through]),
-        (Purpose::CombineForAll, Through, &[Through, Past, Copied]),
-        (Purpose::CombineForAll, Past, &[Past, Through, Copied]),
+        (StorePurpose::Combine, Cached, &[Cached, NonTemporal][..]),
+        (StorePurpose::Combine, NonTemporal, &[NonTemporal, Cached]),
+        (StorePurpose::CombineForAll, Cached, &[Cached, NonTemporal, CopyForward]),
+        (StorePurpose::CombineForAll, NonTemporal, &[NonTemporal, Cached, CopyForward]),
     ] {
         for best in in_turn.iter().copied() {
-            let new = Record::new(purpose, first, SHORT_PAUSE);
-            let mut record = Record { best, costs: [1.0, 9.0, 0.5], trial_left: 2, ..new };
+            let new = PolicyTrials::new(purpose, first, SHORT_PAUSE);
+            let mut record = PolicyTrials { best, costs: [1.0, 9.0, 0.5], trial_left: 2, ..new };
             let numbers = 0..u8::try_from(joint_trial(purpose)).unwrap();
             let ways: Vec<_> =
                 numbers.map(|number| record.pick(Turn::Joint(number), 7, Instant::now())).collect();
@@ -314,7 +326,7 @@ fn joint_trials_begin_where_copies_are_timed_anyway() {
     for len in [SHORT, 256 << 10, 2 << 20, 1 << 30] {
         assert!(PERIOD.is_multiple_of(sample(len)));
         let class = Class::NEW;
-        let turns: Vec<_> = (0..2 * PERIOD).map(|_| class.turn(len, Purpose::CombineForAll)).collect();
+        let turns: Vec<_> = (0..2 * PERIOD).map(|_| class.turn(len, StorePurpose::CombineForAll)).collect();
         let joint = (0..3 * TRIAL).map(Turn::Joint).collect::<Vec<_>>();
         for period in turns.chunks(usize::try_from(PERIOD).unwrap()) {
             let (trial, rest) = period.split_at(joint.len());
@@ -328,31 +340,51 @@ fn joint_trials_begin_where_copies_are_timed_anyway() {
 fn every_length_has_a_class() {
     TUNER.with(|tuner| {
         for len in [SHORT, SHORT + 1, 1 << 20, 1 << 40, usize::MAX] {
-            for purpose in [Purpose::PutReadSoon, Purpose::Put, Purpose::Get, Purpose::Combine] {
+            for purpose in
+                [StorePurpose::PutReadSoon, StorePurpose::Put, StorePurpose::Get, StorePurpose::Combine]
+            {
                 tuner.class(len, purpose);
             }
         }
-        assert!(std::ptr::eq(tuner.class(SHORT, Purpose::Put), tuner.class(2 * SHORT - 1, Purpose::Put)));
-        assert!(!std::ptr::eq(tuner.class(SHORT, Purpose::Put), tuner.class(2 * SHORT, Purpose::Put)));
-        assert!(!std::ptr::eq(tuner.class(64 << 20, Purpose::Put), tuner.class(128 << 20, Purpose::Put)));
+        assert!(std::ptr::eq(
+            tuner.class(SHORT, StorePurpose::Put),
+            tuner.class(2 * SHORT - 1, StorePurpose::Put)
+        ));
+        assert!(!std::ptr::eq(
+            tuner.class(SHORT, StorePurpose::Put),
+            tuner.class(2 * SHORT, StorePurpose::Put)
+        ));
+        assert!(!std::ptr::eq(
+            tuner.class(64 << 20, StorePurpose::Put),
+            tuner.class(128 << 20, StorePurpose::Put)
+        ));
     });
 }
 
 #[test]
 fn only_a_copy_for_a_peer_takes_until_its_stores_are_out() {
-    let waited_for = [Purpose::PutReadSoon, Purpose::Put];
-    let not = [Purpose::Get, Purpose::Combine, Purpose::CombineForAll, Purpose::CombineForUnlike];
-    assert!(waited_for.into_iter().all(Purpose::is_for_peer) && !not.into_iter().any(Purpose::is_for_peer));
+    let waited_for = [StorePurpose::PutReadSoon, StorePurpose::Put];
+    let not = [
+        StorePurpose::Get,
+        StorePurpose::Combine,
+        StorePurpose::CombineForAll,
+        StorePurpose::CombineForUnlike,
+    ];
+    assert!(
+        waited_for.into_iter().all(StorePurpose::is_for_peer)
+            && !not.into_iter().any(StorePurpose::is_for_peer)
+    );
 }
 
 #[test]
 fn with_what_the_reader_pays_the_way_is_found_that_takes_the_least_in_all() {
     // Nanoseconds through the cache and past it, and which way was the quicker one with the reading (AMD Zen 4).
-    let siblings = [(2048, 230, 240, Through), (4096, 391, 290, Through), (65_536, 6460, 2434, Past)];
-    let apart = [(2048, 611, 250, Past), (4096, 1502, 280, Past), (8192, 3475, 411, Past)];
+    let siblings = [(2048, 230, 240, Cached), (4096, 391, 290, Cached), (65_536, 6460, 2434, NonTemporal)];
+    let apart =
+        [(2048, 611, 250, NonTemporal), (4096, 1502, 280, NonTemporal), (8192, 3475, 411, NonTemporal)];
     for (len, through, past, best) in siblings.into_iter().chain(apart) {
-        let of = |way, ns| cost(way, Purpose::PutReadSoon, Duration::from_nanos(ns), len);
-        let found = if of(Past, past) < of(Through, through) * NOISE { Past } else { Through };
+        let of = |way, ns| cost(way, StorePurpose::PutReadSoon, Duration::from_nanos(ns), len);
+        let found = if of(NonTemporal, past) < of(Cached, through) * NOISE { NonTemporal } else { Cached };
         assert_eq!(found, best, "{len} bytes: {through} and {past} ns");
     }
 }

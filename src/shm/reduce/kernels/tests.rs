@@ -2,7 +2,7 @@ use std::cell::RefCell;
 
 use half::bf16;
 
-use super::super::{Source, SourcePlace, Sum, Target, with_places};
+use super::super::{Source, SourcePlace, Sum, Target, with_addresses};
 use super::*;
 
 /// What a kernel does past the cache.
@@ -36,7 +36,7 @@ impl<I: Instructions> Instructions for Noted<I> {
     }
 }
 
-/// Kernels take the way past the cache, though the lines go through it: for processors and interpreters that know no other.
+/// CombineKernels take the way past the cache, though the lines go through it: for processors and interpreters that know no other.
 struct AsIfPast;
 
 impl Instructions for AsIfPast {
@@ -77,9 +77,9 @@ unsafe fn sum<I: Instructions, T: Arithmetic>(shape: Shape, n_past: usize) -> (V
     let source = Source::fresh(SourcePlace::Slice(bytemuck::cast_slice(&one)));
     let mut places: Vec<_> = targets.iter_mut().map(|target| Target::Slice(target)).collect();
     EVENTS.take();
-    with_places(&[source, source], &mut places, len as u64, |places| {
+    with_addresses(&[source, source], &mut places, len as u64, |places| {
         let n_past = n_past.min(places.targets().len());
-        let job = Job { places, count, n_past, terms: Terms { scalars: &[0], divisor: 1 } };
+        let job = KernelCall { places, count, n_past, terms: Terms { scalars: &[0], divisor: 1 } };
         // SAFETY: `count` elements are as long as the places; the processor has `I` by the caller's contract.
         unsafe { body::<Noted<I>, T, Sum>(&job) }
     })

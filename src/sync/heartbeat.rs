@@ -24,18 +24,20 @@ use super::plain::{advance_time, load_time};
 /// where the launcher looks for beats.
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub struct BeatCell {
+pub struct HeartbeatCell {
     beat: AtomicU64,
     moved: AtomicU64,
 }
 
 #[cfg(not(loom))]
 const _: () = {
-    assert!(size_of::<BeatCell>() == 128 && align_of::<BeatCell>() == 128);
-    assert!(std::mem::offset_of!(BeatCell, beat) == 0 && std::mem::offset_of!(BeatCell, moved) == 8);
+    assert!(size_of::<HeartbeatCell>() == 128 && align_of::<HeartbeatCell>() == 128);
+    assert!(
+        std::mem::offset_of!(HeartbeatCell, beat) == 0 && std::mem::offset_of!(HeartbeatCell, moved) == 8
+    );
 };
 
-impl BeatCell {
+impl HeartbeatCell {
     /// The cell of a member that has not beaten; the same as all zero bytes.
     #[must_use]
     pub fn new() -> Self {
@@ -65,7 +67,7 @@ impl BeatCell {
     }
 }
 
-impl Default for BeatCell {
+impl Default for HeartbeatCell {
     fn default() -> Self {
         Self::new()
     }
@@ -77,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_beat_is_the_time_at_which_it_was() {
-        let cell = BeatCell::default();
+        let cell = HeartbeatCell::default();
         assert_eq!(cell.last(), None);
         cell.beat(Duration::ZERO);
         assert!(cell.last().is_some(), "at whatever time");
@@ -89,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_beat_that_is_written_late_takes_none_back() {
-        let (cell, ms) = (BeatCell::new(), Duration::from_millis);
+        let (cell, ms) = (HeartbeatCell::new(), Duration::from_millis);
         for at in [7, 5] {
             cell.beat(ms(at));
             cell.tell_moved(ms(at));
