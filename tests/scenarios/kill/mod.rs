@@ -39,12 +39,12 @@ use shmccl::launch::Program;
 use shmccl::{Error, Rank};
 use support::{Random, Watchdog, is_running, long};
 
+use crate::sorts::count_operations;
 use device::{be_a_device, is_device};
 use flood::{be_a_flooder, flood};
 use hopeless::{be_forsaken, be_hopeless, run_forsaken, run_hopeless};
 use launcher::{LauncherTrial, be_a_launcher, is_launcher};
 use series::Series;
-use crate::sorts::count_operations;
 use statistics::{Statistics, percentiles};
 use stepwise::{be_struck, kill_at};
 use survivor::be_a_survivor;

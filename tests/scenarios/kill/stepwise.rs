@@ -11,9 +11,9 @@ use shmccl::{Collectives, Communicator, Error, Rank};
 use support::Watchdog;
 
 use crate::kill::device::{is_device, say, saying};
-use crate::sorts::{Scratch, all_sorts};
 use crate::kill::work::{DIRECTORY, told_directory};
 use crate::kill::{PATIENCE, this_test};
+use crate::sorts::{Scratch, all_sorts};
 
 /// The body of a device process.
 pub(crate) fn be_struck() {

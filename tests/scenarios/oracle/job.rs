@@ -8,8 +8,8 @@ use shmccl::collective::tuning::Table;
 use shmccl::{Communicator, Result};
 use support::long;
 
-use crate::oracle::answer::{Question, Verified};
 use crate::harness::{Job, Random, agreed_seed};
+use crate::oracle::answer::{Question, Verified};
 use crate::oracle::memory::Zone;
 use crate::oracle::messages::Exchange;
 use crate::oracle::table::{Combination, LONG, most_bytes};

@@ -7,8 +7,8 @@ use shmccl::heap::Region;
 use shmccl::reduce::{DataType, Element, F8E4M3, F8E5M2};
 use shmccl::{Blocks, Collectives, Communicator, Group, Rank, Result};
 
-use crate::oracle::call::{Sides, recv_buffer, send_buffer};
 use crate::harness::{Random, rank};
+use crate::oracle::call::{Sides, recv_buffer, send_buffer};
 use crate::oracle::memory::{Side, Zone};
 use crate::oracle::table::{Memory, one_of};
 

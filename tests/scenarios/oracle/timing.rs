@@ -12,8 +12,8 @@ use shmccl::reduce::DataType;
 use shmccl::{Collectives, Communicator, Result};
 use support::long;
 
-use crate::oracle::call::{Sides, run};
 use crate::harness::{Job, Random, agreed_seed};
+use crate::oracle::call::{Sides, run};
 use crate::oracle::memory::Zone;
 use crate::oracle::table::{Combination, Memory, Operator};
 use crate::oracle::values::{Pool, Values};

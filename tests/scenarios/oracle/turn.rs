@@ -6,9 +6,9 @@
 use shmccl::collective::{Algorithm, Operation};
 use shmccl::{Communicator, Group, Result, Stream};
 
+use crate::harness::Random;
 use crate::oracle::answer::Question;
 use crate::oracle::call::Ready;
-use crate::harness::Random;
 use crate::oracle::memory::Zone;
 use crate::oracle::plan::{Plan, Task, Wrong, told};
 use crate::oracle::table::{Combination, LONG, below, elements, one_of};

@@ -12,7 +12,6 @@ mod segments;
 mod tables;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -23,6 +22,8 @@ use shmccl::comm::{Member, join_job};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error};
 use support::{Watchdog, is_running, wait_until};
+
+use crate::{scratch, text};
 
 /// No started job is there for longer, be the machine as busy as it may.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -56,14 +57,10 @@ fn run(words: &[&str]) -> Output {
 /// `shmccl run` with these flags, of devices that play `scenario`.
 fn job(flags: &[&str], scenario: &str) -> Command {
     let this = std::env::current_exe().unwrap();
-    let program = ["--", this.to_str().unwrap(), "--exact", "device_process", "--nocapture"];
+    let program = ["--", this.to_str().unwrap(), "--exact", "run::device_process", "--nocapture"];
     let mut command = shmccl(&[flags, &program].concat());
     command.env(SCENARIO, scenario);
     command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
 }
 
 /// Exit code and stderr.
@@ -138,13 +135,6 @@ impl Started {
         wait_until("all processes have ended", || !self.pids.iter().any(|&pid| is_running(pid)));
         (code, stderr)
     }
-}
-
-/// A directory for one test, of which nothing is left over from an earlier run.
-fn scratch(name: &str) -> PathBuf {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    directory
 }
 
 /// A device whose scenario is one word, with a number behind it where it takes one.
