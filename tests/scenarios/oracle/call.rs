@@ -5,6 +5,7 @@ use shmccl::collective::Operation;
 use shmccl::comm::{RecvBuffer, SendBuffer, Submit};
 use shmccl::reduce::{CustomOp, DataType, Element, F8E4M3, F8E5M2, ReduceOp, Scalar};
 use shmccl::{Collectives, Communicator, Rank, Result};
+use support::reduction::take_first;
 
 use crate::oracle::memory::Side;
 use crate::oracle::table::{Combination, Operator};
@@ -37,11 +38,8 @@ fn reduce_op_of<T: Element>(operator: Operator, scalar: &[u8]) -> ReduceOp {
         Operator::Avg => ReduceOp::Avg,
         Operator::PreMulSum => ReduceOp::PreMulSum(Scalar::new(bytemuck::pod_read_unaligned::<T>(scalar))),
         Operator::Custom => ReduceOp::Custom(CustomOp::new::<T>("first", |first, other| {
-            for (first, other) in first.iter_mut().zip(other) {
-                if bytemuck::bytes_of(first).iter().all(|&byte| byte == 0) {
-                    *first = *other;
-                }
-            }
+            let size = size_of::<T>();
+            take_first(bytemuck::cast_slice_mut(first), bytemuck::cast_slice(other), size);
         })),
     }
 }

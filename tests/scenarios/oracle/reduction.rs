@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use shmccl::reduce::DataType;
-use support::reduction::{Number, Operator, narrowed, reduce, widened};
+use support::reduction::{Number, Operator, narrowed, reduce, take_first, widened};
 
 use crate::oracle::order::{Orders, Term};
 
@@ -111,7 +111,11 @@ impl Reduction {
         };
         let sources: Vec<_> = parts.iter().map(source).collect();
         match &self.operators {
-            None => first_of(&sources, self.dtype.size()),
+            None => {
+                let mut result = sources[0].0.clone();
+                sources[1..].iter().for_each(|(other, _)| take_first(&mut result, other, self.dtype.size()));
+                result
+            }
             Some(operators) => {
                 let n_ranks = u32::try_from(self.inputs.len()).unwrap();
                 reduce(self.number(), &operators[..1], n_ranks, &sources, last)
@@ -128,17 +132,4 @@ impl Reduction {
             _ => bytes,
         }
     }
-}
-
-/// Of each element the first that is not all zero bytes; the last, if there is none.
-fn first_of(sources: &[(Vec<u8>, bool)], size: usize) -> Vec<u8> {
-    let mut result = sources[0].0.clone();
-    for (other, _) in &sources[1..] {
-        for (first, other) in result.chunks_exact_mut(size).zip(other.chunks_exact(size)) {
-            if first.iter().all(|&byte| byte == 0) {
-                first.copy_from_slice(other);
-            }
-        }
-    }
-    result
 }

@@ -328,3 +328,12 @@ pub fn narrowed(number: Number, bytes: &[u8]) -> Vec<u8> {
         _ => panic!("{number:?} is no short float"),
     }
 }
+
+/// Puts into `first` each element of `other` for which it has none but zero bytes; `size` is that of an element.
+pub fn take_first(first: &mut [u8], other: &[u8], size: usize) {
+    for (first, other) in first.chunks_exact_mut(size).zip(other.chunks_exact(size)) {
+        if first.iter().all(|&byte| byte == 0) {
+            first.copy_from_slice(other);
+        }
+    }
+}
