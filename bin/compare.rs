@@ -1,18 +1,20 @@
-//! `shmccl compare`: direct against proxied. What it found, as tables, sentences, charts and files.
+//! `shmccl compare`: direct against proxied, of puts or of a collective operation by every algorithm.
 //!
-//! Everything here is made from a [`report::CompareReport`], which is numbers only, of puts; [`rivals`] does the same for a
-//! collective operation.
+//! | module | what |
+//! |---|---|
+//! | [`measure`] | takes the figures |
+//! | [`series`] | holds them, and answers what can be asked of them |
+//! | [`conclusions`], [`crossover`] | where lines cross, and what that means in words |
+//! | [`view`], [`chart`], [`csv`], [`svg`] | tables and charts for the screen; files |
 
 mod chart;
-pub(crate) mod crossing;
+mod conclusions;
+mod crossover;
 mod csv;
 pub(crate) mod flags;
 mod measure;
-mod panel;
-pub(crate) mod report;
-mod rivals;
+mod series;
 mod svg;
-mod verdict;
 mod view;
 
 use std::path::PathBuf;
@@ -21,14 +23,32 @@ use anyhow::Result;
 use serde::Serialize;
 use shmccl::collective::tuning::Table;
 
+use crate::flags::ProxyPlace;
+use crate::machine::MachineInfo;
 use crate::output::{self, Look};
+use crate::perf::report::PerfRow;
 use crate::{failure, file};
-use flags::{CompareArgs, Files};
+use conclusions::{Conclusions, Crossovers};
+use flags::{CompareArgs, CompareFiles};
+use series::{Series, Subject};
 
 /// Stands below the help.
 pub(crate) const HELP: &str = "\
 With none of --json, --csv and --svg it writes compare.json, compare.csv and compare.svg in the
 current directory; with any of them, just what is named.";
+
+/// The file `compare.json`.
+#[derive(Debug, Serialize)]
+struct CompareJson<'s> {
+    machine: &'s MachineInfo,
+    proxy: ProxyPlace,
+    #[serde(flatten)]
+    subject: &'s Subject,
+    /// Null when there was too little to conclude from.
+    crossover: Option<&'s Crossovers>,
+    summary: &'s [String],
+    rows: &'s [PerfRow],
+}
 
 /// Measures and presents.
 ///
@@ -37,21 +57,19 @@ current directory; with any of them, just what is named.";
 pub(crate) fn run(args: &CompareArgs) -> Result<u8> {
     let files = args.files();
     check_files(&files)?;
+    // A table that programs would refuse is refused before any process starts.
     Table::load()?;
-    match args.op {
-        Some(test) => rivals::run(args, test, &files),
-        None => of_puts(args, &files),
-    }
-}
-
-fn of_puts(args: &CompareArgs, files: &Files) -> Result<u8> {
-    let report = measure::measure(args)?;
+    let series = match args.op {
+        Some(test) => measure::operation(args, test)?,
+        None => measure::puts(args)?,
+    };
+    let conclusions = Conclusions::of(&series);
     // Files first: whoever reads the table may stop reading.
-    write_files(files, &report.to_file(), &csv::text(&report), &svg::text(&report)?)?;
-    let printed = output::print(&view::text(Look::of_tables(), &report));
-    match report.wrong_sides() {
+    write_files(&files, &series, &conclusions)?;
+    let printed = output::print(&view::text(Look::of_tables(), &series, &conclusions));
+    match series.report.wrong_rows() {
         0 => printed.map(|()| failure::DONE),
-        wrong => anyhow::bail!("wrong data in {wrong} of {} figures", 2 * report.points.len()),
+        wrong => anyhow::bail!("wrong data in {wrong} of {} figures", series.report.rows.len()),
     }
 }
 
@@ -59,7 +77,7 @@ fn of_puts(args: &CompareArgs, files: &Files) -> Result<u8> {
 ///
 /// # Errors
 /// Says which cannot and why.
-fn check_files(Files { json, csv, svg }: &Files) -> Result<()> {
+fn check_files(CompareFiles { json, csv, svg }: &CompareFiles) -> Result<()> {
     let same = |one: &Option<PathBuf>, other| one.is_some() && one == other;
     if same(json, csv) || same(csv, svg) || same(svg, json) {
         let message = "two of --json, --csv and --svg name the same file; give each its own";
@@ -72,23 +90,38 @@ fn check_files(Files { json, csv, svg }: &Files) -> Result<()> {
 ///
 /// # Errors
 /// When one cannot be written.
-fn write_files(files: &Files, report: &impl Serialize, csv: &str, svg: &str) -> Result<()> {
-    if let Some(path) = &files.json {
-        file::write_json(path, report)?;
+fn write_files(files: &CompareFiles, series: &Series, conclusions: &Conclusions) -> Result<()> {
+    let CompareFiles { json, csv, svg } = files;
+    // All are made before one is written.
+    let plot = svg::text(series, conclusions)?;
+    if let Some(path) = json {
+        file::write_json(path, &CompareJson::of(series, conclusions))?;
     }
-    for (path, text) in [(&files.csv, csv), (&files.svg, svg)] {
+    for (path, text) in [(csv, csv::text(series)), (svg, plot)] {
         if let Some(path) = path {
             file::write(path, text.as_bytes())?;
         }
     }
-    let names: Vec<_> =
-        [&files.json, &files.csv, &files.svg].into_iter().flatten().map(|path| file::name(path)).collect();
+    let names: Vec<_> = [json, csv, svg].into_iter().flatten().map(|path| file::name(path)).collect();
     match names.as_slice() {
         [] => {}
         [only] => output::note(&format!("wrote {only}")),
         [first @ .., last] => output::note(&format!("wrote {} and {last}", first.join(", "))),
     }
     Ok(())
+}
+
+impl<'s> CompareJson<'s> {
+    fn of(series: &'s Series, conclusions: &'s Conclusions) -> Self {
+        Self {
+            machine: &series.report.machine,
+            proxy: series.proxy,
+            subject: &series.subject,
+            crossover: conclusions.crossovers.as_ref(),
+            summary: &conclusions.summary,
+            rows: &series.report.rows,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
-use shmccl::shm::control_group::{self, GroupMemory};
+use shmccl::shm::limits::{GroupMemory, tightest_group};
 
 /// A view of `/proc` and `/sys`.
 #[derive(Clone, Debug)]
@@ -108,7 +108,7 @@ impl HostFiles {
 
     /// The tightest limits of the control groups that this process is in, for both versions of control groups.
     pub(crate) fn cgroup_limits(&self) -> CgroupLimits {
-        let memory = control_group::tightest(|path| self.read(path));
+        let memory = tightest_group(|path| self.read(path));
         let mut limits = CgroupLimits { memory, ..CgroupLimits::default() };
         for line in self.read("/proc/self/cgroup").unwrap_or_default().lines() {
             let mut fields = line.splitn(3, ':').skip(1);

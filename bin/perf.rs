@@ -2,65 +2,59 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`plan`], [`jobs`], [`complaints`] | what device processes are told to do; starting them, collecting their rows and their errors |
-//! | [`device`] | what they do: a contest for each figure |
-//! | [`contest`] | a test and its limits, taking turns in slices; [`lane`]: what takes turns |
-//! | [`pair`], [`duet`], [`stage`], [`payload`], [`clock`], [`cores`] | two ranks, how they keep in step, their memory, their data, their clock, their cores |
-//! | [`ends`], [`transfer`], [`pulls`], [`completion`], [`rate`], [`barrier`], [`handoff`], [`overlap`] | the tests and their limits |
+//! | [`flags`], [`test`] | what can be asked for |
+//! | [`plan`], [`jobs`] | what device processes are told and tell; starting them, collecting rows and errors |
+//! | [`device`] | what they do: one test after the other |
+//! | [`interleave`] | a test and its limits, in turns of about a millisecond |
+//! | [`sync`], [`buffers`], [`links`], [`clock`], [`cores`] | how ranks keep in step, their memory, how data travel, clocks, cores |
+//! | [`ping_pong`], [`gets`], [`transfer`], [`rate`], [`proxy`], [`overlap`], [`barrier`], [`trace_cost`] | the tests and their limits |
 //! | [`collective`] | collective operations, in nccl-tests' table |
 //! | [`matrix`] | every pair of ranks |
 //! | [`fifo`], [`launching`] | tests of the launcher's own process |
-//! | [`slices`], [`stats`], [`figures`], [`view`], [`spread`] | from samples to rows and the table; a warning where they are far apart |
+//! | [`slices`], [`stats`], [`report`], [`view`] | from samples to rows and the table |
 
 pub(crate) mod barrier;
+mod buffers;
 pub(crate) mod clock;
 pub(crate) mod collective;
-mod complaints;
-mod completion;
-pub(crate) mod contest;
 mod cores;
 pub(crate) mod device;
-mod dither;
-mod duet;
-mod ends;
 mod fifo;
-mod figures;
 pub(crate) mod flags;
-mod handoff;
+mod gets;
+pub(crate) mod interleave;
 pub(crate) mod jobs;
-pub(crate) mod lane;
 mod launching;
-pub(crate) mod matrix;
+mod links;
+mod matrix;
 mod overlap;
-mod pair;
-mod payload;
+mod ping_pong;
 pub(crate) mod plan;
-mod pulls;
+mod proxy;
 mod rate;
 pub(crate) mod report;
 pub(crate) mod slices;
-mod spread;
-mod stage;
 pub(crate) mod stats;
+pub(crate) mod sync;
 pub(crate) mod test;
+mod trace_cost;
 mod transfer;
-pub(crate) mod view;
+mod view;
 
 use anyhow::Result;
 use shmccl::collective::tuning::Table;
 
+use crate::failure;
+use crate::file;
 use crate::host::HostFiles;
 use crate::machine::MachineInfo;
-use crate::output::{self, Look};
+use crate::output;
+use crate::output::Look;
 use crate::perf::flags::PerfArgs;
 use crate::perf::report::{PerfReport, PerfRow};
 use crate::perf::test::{Test, TestChannel};
-use crate::{failure, file};
-use plan::Plan;
-pub(crate) use spread::note_spread;
-
-/// Milliseconds for a figure where the user does not say how many operations.
-const FIGURE_MS: u64 = 120;
+use plan::PerfPlan;
+pub(crate) use view::note_spread;
 
 /// Milliseconds to go on for at most, where that is too few samples for a 99th percentile.
 pub(crate) const PATIENCE_MS: u64 = 10_000;
@@ -229,19 +223,8 @@ fn trace_cost(args: &PerfArgs) -> Result<Vec<PerfRow>> {
     Ok(jobs::run(&plan, args.ranks.unwrap_or(2), &args.job, &mut |_| {})?.rows)
 }
 
-fn plan(args: &PerfArgs, tests: Vec<(Test, Option<TestChannel>)>) -> Result<Plan> {
-    Ok(Plan {
-        tests,
-        sizes: args.sweep.sizes()?,
-        iters: args.sweep.iters,
-        warmup: args.sweep.warmup_iters,
-        check: args.sweep.check(),
-        one_core: jobs::share_a_core(&args.job)?,
-        figure_ms: FIGURE_MS,
-        patience_ms: PATIENCE_MS,
-        patient: None,
-        proxy: args.job.proxy,
-        collective: None,
-        matrix: None,
-    })
+fn plan(args: &PerfArgs, tests: Vec<(Test, Option<TestChannel>)>) -> Result<PerfPlan> {
+    let one_core = jobs::share_a_core(&args.job)?;
+    let plan = PerfPlan::new(tests, args.sweep.sizes()?, &args.sweep, &args.job, one_core);
+    Ok(PerfPlan { patience_ms: PATIENCE_MS, ..plan })
 }

@@ -14,10 +14,10 @@ use nix::sys::signal::Signal;
 use shmccl::Error;
 use shmccl::bootstrap::{ProxyMode, SegmentBacking};
 use shmccl::collective::tuning::Table;
-use shmccl::comm::{Member, join_job};
+use shmccl::comm::{JoinedAs, join_job};
 use shmccl::error::ExitCause;
 use shmccl::heap::layout::HeapShape;
-use shmccl::launch::{Launch, Outcome, Program};
+use shmccl::launch::{JobOutcome, Launch, Program};
 
 use crate::{failure, log, output};
 use flags::{BecomeArgs, RunArgs};
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
 ///
 /// # Errors
 /// Why its output could not be printed, or what the library has to say that is not a rank's failure.
-fn finish(outcome: shmccl::Result<Outcome>, lines: Lines) -> Result<u8> {
+fn finish(outcome: shmccl::Result<JobOutcome>, lines: Lines) -> Result<u8> {
     let has_ended_it = lines.have_ended_the_job();
     let closed = lines.closed().context(output::CANNOT_WRITE);
     match outcome {
@@ -166,8 +166,8 @@ fn code_of(cause: ExitCause) -> i32 {
 /// Those of joining the job, or that no launcher started it.
 pub(crate) fn serve() -> Result<u8> {
     match join_job()? {
-        Some(Member::Proxy) => Ok(failure::DONE),
-        Some(Member::Device(_)) | None => anyhow::bail!("this command is for the launcher's own use"),
+        Some(JoinedAs::Proxy) => Ok(failure::DONE),
+        Some(JoinedAs::Device(_)) | None => anyhow::bail!("this command is for the launcher's own use"),
     }
 }
 

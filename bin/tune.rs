@@ -22,12 +22,16 @@ use clap::Args;
 use serde::Serialize;
 use shmccl::collective::tuning::{self, Table};
 
-use crate::flags::{JobArgs, ProxyPlace, n_ranks};
+use crate::failure;
+use crate::file;
+use crate::flags::JobArgs;
+use crate::flags::ProxyPlace;
+use crate::flags::n_ranks;
 use crate::machine::MachineInfo;
-use crate::output::{self, Look};
+use crate::output;
+use crate::output::Look;
 use crate::perf::jobs;
 use crate::units::parse_timeout;
-use crate::{failure, file};
 use plan::{Figure, Plan, VARIABLE};
 
 /// Stands below the help.
@@ -174,7 +178,7 @@ fn measure(args: &TuneArgs) -> Result<Vec<Figure>> {
         let left = deadline.saturating_duration_since(Instant::now()).as_millis();
         let budget_ms = u64::try_from(left).unwrap_or(u64::MAX) / (ranks.len() - index) as u64;
         let plan = Plan { quick: args.quick, budget_ms };
-        let order = jobs::Order {
+        let order = jobs::DeviceOrder {
             command: DEVICE_COMMAND,
             // What is measured is not to depend on an older table.
             environment: vec![(VARIABLE, serde_json::to_string(&plan)?), (tuning::VARIABLE, String::new())],

@@ -123,6 +123,17 @@ pub(crate) fn without_zeros(text: &str) -> String {
     format!("{digits}{unit}")
 }
 
+/// Returns the powers of ten from `low` to `high`, with twos and fives between them where that gives too few.
+pub(crate) fn round_figures(low: f64, high: f64) -> Vec<f64> {
+    let steps = |mantissas: &[f64]| -> Vec<f64> {
+        let decades = (-5..16).map(|decade| 10_f64.powi(decade));
+        let figures = decades.flat_map(|decade| mantissas.iter().map(move |mantissa| decade * mantissa));
+        figures.filter(|figure| (low..=high).contains(figure)).collect()
+    };
+    let tens = steps(&[1.0]);
+    if tens.len() >= 3 { tens } else { steps(&[1.0, 2.0, 5.0]) }
+}
+
 /// Writes a share of one as a whole percentage.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)

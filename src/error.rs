@@ -10,7 +10,7 @@ pub use ending::{DeviceName, ExitCause};
 use words::InLine;
 use words::{Awaited, By, Held, HeldUp, SignalName};
 
-use crate::rank::Rank;
+use crate::rank::{EXPECTED_RANKS, Rank, RankError};
 
 /// What the operations of this crate return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -407,9 +407,21 @@ impl std::fmt::Debug for Error {
     }
 }
 
+impl From<RankError> for Error {
+    #[inline]
+    fn from(error: RankError) -> Self {
+        match error {
+            RankError::NoSuchRank { rank, n_ranks } => Self::InvalidRank { rank, n_ranks },
+            RankError::Count { n_ranks } => {
+                Self::InvalidArgument { name: "n_ranks", value: n_ranks.into(), expected: EXPECTED_RANKS }
+            }
+        }
+    }
+}
+
 impl Error {
     /// That of taking back lost ranks where there is one that the launcher does not start again.
-    pub(crate) const fn forsaken() -> Self {
+    pub(crate) const fn not_restarted() -> Self {
         let needs = "a restart that is left for every lost rank; go on without them, by shrink";
         Self::Unavailable { operation: "recover", needs }
     }

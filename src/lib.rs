@@ -65,6 +65,8 @@ pub mod collective;
 pub mod comm;
 #[cfg(all(feature = "coordinator", not(loom)))]
 pub mod coordinator;
+#[cfg(not(loom))]
+mod epoch_id;
 pub mod error;
 #[cfg(not(loom))]
 pub mod faults;
@@ -85,12 +87,15 @@ pub mod rank;
 pub mod reduce;
 #[cfg(not(loom))]
 mod regular;
+#[cfg(not(loom))]
 pub mod shm;
 pub mod sync;
 #[cfg(all(test, not(loom)))]
 mod testing;
 #[cfg(not(loom))]
 pub mod trace;
+#[cfg(not(loom))]
+mod trials;
 
 #[cfg(not(loom))]
 pub use comm::stream::{Event, Stream};

@@ -1,7 +1,5 @@
 //! The number of a device process, and how many of them a communicator can hold.
 
-use crate::error::{Error, Result};
-
 /// The most ranks that one communicator can hold.
 ///
 /// The limit comes from the trigger: its ten semaphore bits name the target rank (six) and one of sixteen
@@ -16,12 +14,12 @@ impl Rank {
     /// Names rank `value` of a communicator of `n_ranks`.
     ///
     /// # Errors
-    /// [`Error::InvalidRank`] when `value` is not below `n_ranks`.
-    pub fn new(value: u32, n_ranks: u32) -> Result<Self> {
+    /// [`RankError::NoSuchRank`] when `value` is not below `n_ranks`.
+    pub fn new(value: u32, n_ranks: u32) -> Result<Self, RankError> {
         if value < n_ranks && value < MAX_RANKS {
             Ok(Self(value))
         } else {
-            Err(Error::InvalidRank { rank: value, n_ranks })
+            Err(RankError::NoSuchRank { rank: value, n_ranks })
         }
     }
 
@@ -62,6 +60,31 @@ impl Rank {
         self.0 as usize
     }
 }
+
+/// A number that names no rank, or a number of ranks that no communicator has.
+///
+/// [`Error`](crate::Error) is made from it: [`InvalidRank`](crate::Error::InvalidRank) or
+/// [`InvalidArgument`](crate::Error::InvalidArgument).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RankError {
+    /// A rank is not below the number of ranks.
+    #[error("rank {rank} does not exist: the communicator has {n_ranks} ranks")]
+    NoSuchRank {
+        /// The rank that was named.
+        rank: u32,
+        /// The number of ranks.
+        n_ranks: u32,
+    },
+    /// A communicator cannot have this number of ranks.
+    #[error("n_ranks is {n_ranks}, expected {EXPECTED_RANKS}")]
+    Count {
+        /// The number of ranks that was asked for.
+        n_ranks: u32,
+    },
+}
+
+/// The numbers of ranks that a communicator can have, for errors.
+pub(crate) const EXPECTED_RANKS: &str = "from 1 to 64 ranks";
 
 impl std::fmt::Display for Rank {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -127,18 +150,10 @@ impl FromIterator<Rank> for RankSet {
 /// Checks the size of a communicator.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] unless `1 <= n_ranks <= MAX_RANKS`.
+/// [`RankError::Count`] unless `1 <= n_ranks <= MAX_RANKS`.
 #[inline]
-pub(crate) fn check_n_ranks(n_ranks: u32) -> Result<()> {
-    if (1..=MAX_RANKS).contains(&n_ranks) {
-        Ok(())
-    } else {
-        Err(Error::InvalidArgument {
-            name: "n_ranks",
-            value: u64::from(n_ranks),
-            expected: "from 1 to 64 ranks",
-        })
-    }
+pub(crate) fn check_n_ranks(n_ranks: u32) -> Result<(), RankError> {
+    if (1..=MAX_RANKS).contains(&n_ranks) { Ok(()) } else { Err(RankError::Count { n_ranks }) }
 }
 
 #[cfg(test)]
@@ -155,8 +170,8 @@ mod tests {
     #[test]
     fn a_rank_is_below_the_number_of_ranks() {
         assert_eq!(Rank::new(2, 3).unwrap().get(), 2);
-        assert!(matches!(Rank::new(3, 3), Err(Error::InvalidRank { rank: 3, n_ranks: 3 })));
-        assert!(matches!(Rank::new(0, 0), Err(Error::InvalidRank { .. })));
+        assert_eq!(Rank::new(3, 3), Err(RankError::NoSuchRank { rank: 3, n_ranks: 3 }));
+        assert_eq!(Rank::new(0, 0), Err(RankError::NoSuchRank { rank: 0, n_ranks: 0 }));
         assert!(Rank::new(64, 65).is_err());
     }
 

@@ -422,7 +422,7 @@ impl Gate {
         let cell = |rank: Rank, index: u64| {
             comm.cell::<BareFlag>(rank, HeapOffset::new(cells.offset.get() + index * 128))
         };
-        let pair = |index| Ok([cell(comm.rank(), index)?, cell(comm.right(), index)?]);
+        let pair = |index| -> Result<_> { Ok([cell(comm.rank(), index)?, cell(comm.right(), index)?]) };
         let flags = if n_ranks == 2 { Some([pair(0)?, pair(1)?]) } else { None };
         let ledgers = (0..n_ranks).map(|rank| comm.span(Rank::new(rank, n_ranks)?, ledger));
         Ok(Self {

@@ -3,7 +3,7 @@
 use anstyle::AnsiColor;
 
 use crate::output::Look;
-use crate::units::{format_about, format_ns, format_size, without_zeros};
+use crate::units::{format_about, format_ns, format_size, round_figures, without_zeros};
 
 const WIDTH: usize = 66;
 const HEIGHT: usize = 15;
@@ -12,113 +12,106 @@ const MARGIN: usize = 9;
 
 /// A chart to draw.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Chart<'a> {
+pub(super) struct Chart<'a> {
     /// What it shows.
-    pub(crate) title: &'a str,
+    pub(super) title: &'a str,
     /// Where the values lie, in rising order.
-    pub(crate) sizes: &'a [u64],
+    pub(super) sizes: &'a [u64],
     /// The lines.
-    pub(crate) series: &'a [Series],
+    pub(super) lines: &'a [ChartLine],
     /// A size to mark as the crossover.
-    pub(crate) mark: Option<f64>,
+    pub(super) mark: Option<f64>,
 }
 
 /// One line: a time per size, in nanoseconds, with gaps.
 #[derive(Clone, Debug)]
-pub(crate) struct Series {
+pub(super) struct ChartLine {
     /// What the key calls it.
-    pub(crate) name: &'static str,
+    pub(super) name: &'static str,
     /// What stands at every value.
-    pub(crate) glyph: char,
+    pub(super) glyph: char,
     /// On terminals that have colour.
-    pub(crate) colour: AnsiColor,
+    pub(super) colour: AnsiColor,
     /// The times.
-    pub(crate) values: Vec<Option<f64>>,
+    pub(super) values: Vec<Option<f64>>,
 }
 
 /// A logarithmic scale onto `0..cells`.
 #[derive(Clone, Copy, Debug)]
-struct Scale {
+struct LogScale {
     low: f64,
     high: f64,
     cells: usize,
 }
 
-type Mark = (char, Option<AnsiColor>);
-type Grid = Vec<Vec<Mark>>;
+type CanvasCell = (char, Option<AnsiColor>);
+type Canvas = Vec<Vec<CanvasCell>>;
 
 /// Draws the chart; `None` when there are not two values to draw a line between.
-pub(crate) fn draw(look: Look, chart: &Chart<'_>) -> Option<String> {
-    let values = || chart.series.iter().flat_map(|series| series.values.iter().flatten().copied());
+pub(super) fn draw(look: Look, chart: &Chart<'_>) -> Option<String> {
+    let values = || chart.lines.iter().flat_map(|line| line.values.iter().flatten().copied());
     let (low, high) = (values().reduce(f64::min)?, values().reduce(f64::max)?);
     let (first, last) = (*chart.sizes.first()?, *chart.sizes.last()?);
     if first == last || first == 0 {
         return None;
     }
-    let across = Scale { low: first as f64, high: last as f64, cells: WIDTH };
+    let across = LogScale { low: first as f64, high: last as f64, cells: WIDTH };
     // Half a decade of air below and above at most, so that lines do not lie on the frame.
-    let up = Scale { low: low.max(0.1) * 0.8, high: high.max(0.2) * 1.25, cells: HEIGHT };
-    let mut grid: Grid = vec![vec![(' ', None); WIDTH]; HEIGHT];
+    let up = LogScale { low: low.max(0.1) * 0.8, high: high.max(0.2) * 1.25, cells: HEIGHT };
+    let mut canvas: Canvas = vec![vec![(' ', None); WIDTH]; HEIGHT];
     if let Some(mark) = chart.mark {
         let column = across.cell(mark);
-        grid.iter_mut().for_each(|row| row[column] = ('┆', None));
+        canvas.iter_mut().for_each(|row| row[column] = ('┆', None));
     }
-    for series in chart.series {
-        trace(&mut grid, chart.sizes, series, across, up);
+    for line in chart.lines {
+        trace(&mut canvas, chart.sizes, line, across, up);
     }
-    for series in chart.series {
-        dot(&mut grid, chart, series, across, up);
+    for line in chart.lines {
+        dot(&mut canvas, chart, line, across, up);
     }
-    Some(frame(look, chart, &grid, across, up))
+    Some(frame(look, chart, &canvas, across, up))
 }
 
 /// The line between the values.
-fn trace(grid: &mut Grid, sizes: &[u64], series: &Series, across: Scale, up: Scale) {
-    let points: Vec<(f64, f64)> = sizes
-        .iter()
-        .zip(&series.values)
-        .filter_map(|(size, value)| Some((*size as f64, (*value)?)))
-        .collect();
+fn trace(canvas: &mut Canvas, sizes: &[u64], line: &ChartLine, across: LogScale, up: LogScale) {
+    let points: Vec<(f64, f64)> =
+        sizes.iter().zip(&line.values).filter_map(|(size, value)| Some((*size as f64, (*value)?))).collect();
     for pair in points.windows(2) {
         let [(from, start), (to, end)] = pair else { continue };
         for column in across.cell(*from)..=across.cell(*to) {
             let way = (across.at(column).ln() - from.ln()) / (to.ln() - from.ln());
             let value = (start.ln() + (end.ln() - start.ln()) * way.clamp(0.0, 1.0)).exp();
-            *at(grid, column, up.cell(value)) = ('·', Some(series.colour));
+            *at(canvas, column, up.cell(value)) = ('·', Some(line.colour));
         }
     }
 }
 
 /// The values themselves. Where values of two lines fall together, the cell says so.
-fn dot(grid: &mut Grid, chart: &Chart<'_>, series: &Series, across: Scale, up: Scale) {
-    for (size, value) in chart.sizes.iter().zip(&series.values) {
+fn dot(canvas: &mut Canvas, chart: &Chart<'_>, line: &ChartLine, across: LogScale, up: LogScale) {
+    for (size, value) in chart.sizes.iter().zip(&line.values) {
         let Some(value) = value else { continue };
-        let cell = at(grid, across.cell(*size as f64), up.cell(*value));
-        let taken = chart.series.iter().any(|other| other.name != series.name && other.glyph == cell.0);
-        *cell = if taken { ('◈', None) } else { (series.glyph, Some(series.colour)) };
+        let cell = at(canvas, across.cell(*size as f64), up.cell(*value));
+        let taken = chart.lines.iter().any(|other| other.name != line.name && other.glyph == cell.0);
+        *cell = if taken { ('◈', None) } else { (line.glyph, Some(line.colour)) };
     }
 }
 
 /// The mark in a column, counted from the left, and a row, counted from the bottom.
-fn at(grid: &mut Grid, column: usize, row: usize) -> &mut Mark {
-    &mut grid[HEIGHT - 1 - row][column]
+fn at(canvas: &mut Canvas, column: usize, row: usize) -> &mut CanvasCell {
+    &mut canvas[HEIGHT - 1 - row][column]
 }
 
-fn frame(look: Look, chart: &Chart<'_>, grid: &Grid, across: Scale, up: Scale) -> String {
+fn frame(look: Look, chart: &Chart<'_>, canvas: &Canvas, across: LogScale, up: LogScale) -> String {
     let mut text = format!("{}    ", chart.title);
-    for series in chart.series {
-        text.push_str(&format!(
-            "{} {}   ",
-            look.paint(&series.glyph.to_string(), series.colour),
-            series.name
-        ));
+    for line in chart.lines {
+        text.push_str(&format!("{} {}   ", look.paint(&line.glyph.to_string(), line.colour), line.name));
     }
     text.push_str(match chart.mark {
         Some(_) => "◈ both   ┆ crossover\n",
         None => "◈ both\n",
     });
     let labels = up.labels();
-    for (index, row) in grid.iter().enumerate() {
+    for (index, row) in canvas.iter().enumerate() {
         let label = labels.iter().find(|label| up.cell(**label) == HEIGHT - 1 - index);
         let (label, tick) =
             label.map_or((String::new(), '│'), |label| (without_zeros(&format_ns(*label)), '┤'));
@@ -137,7 +130,7 @@ fn frame(look: Look, chart: &Chart<'_>, grid: &Grid, across: Scale, up: Scale) -
 }
 
 /// The horizontal axis with as many sizes below it as there is room for.
-fn axis(chart: &Chart<'_>, across: Scale) -> String {
+fn axis(chart: &Chart<'_>, across: LogScale) -> String {
     let mut rule = vec!['─'; WIDTH];
     let mut labels = String::new();
     let start_of = |size: u64| across.cell(size as f64).saturating_sub(format_size(size).len() / 2);
@@ -161,7 +154,7 @@ fn axis(chart: &Chart<'_>, across: Scale) -> String {
     text
 }
 
-impl Scale {
+impl LogScale {
     /// The cell of a value, at the ends when it is outside.
     #[expect(
         clippy::cast_possible_truncation,
@@ -181,13 +174,7 @@ impl Scale {
 
     /// Powers of ten inside the scale; with twos and fives between them where that gives too few.
     fn labels(self) -> Vec<f64> {
-        let steps = |mantissas: &[f64]| -> Vec<f64> {
-            let decades = (-1..16).map(|decade| 10_f64.powi(decade));
-            let marks = decades.flat_map(|decade| mantissas.iter().map(move |mantissa| decade * mantissa));
-            marks.filter(|mark| (self.low..=self.high).contains(mark)).collect()
-        };
-        let tens = steps(&[1.0]);
-        if tens.len() >= 3 { tens } else { steps(&[1.0, 2.0, 5.0]) }
+        round_figures(self.low, self.high)
     }
 }
 
@@ -195,15 +182,15 @@ impl Scale {
 mod tests {
     use super::*;
 
-    fn series(name: &'static str, glyph: char, values: &[f64]) -> Series {
+    fn line(name: &'static str, glyph: char, values: &[f64]) -> ChartLine {
         let values = values.iter().map(|value| Some(*value)).collect();
-        Series { name, glyph, colour: AnsiColor::Red, values }
+        ChartLine { name, glyph, colour: AnsiColor::Red, values }
     }
 
     #[test]
     fn values_lie_at_their_place_and_the_axes_are_labelled() {
-        let lines = [series("a", 'a', &[100.0, 100.0, 1e6]), series("b", 'b', &[1e4, 1e4, 1e6])];
-        let chart = Chart { title: "Title", sizes: &[8, 4096, 1 << 20], series: &lines, mark: Some(1e5) };
+        let lines = [line("a", 'a', &[100.0, 100.0, 1e6]), line("b", 'b', &[1e4, 1e4, 1e6])];
+        let chart = Chart { title: "Title", sizes: &[8, 4096, 1 << 20], lines: &lines, mark: Some(1e5) };
         let text = draw(Look::plain(), &chart).unwrap();
         let rows: Vec<&str> = text.lines().collect();
         assert!(rows[0].starts_with("Title    a a   b b   ◈ both   ┆ crossover"));
@@ -221,17 +208,17 @@ mod tests {
 
     #[test]
     fn gaps_and_extremes_do_not_break_it() {
-        let line = Series { values: vec![None, Some(0.0), Some(f64::MAX)], ..series("a", 'a', &[]) };
-        let chart = Chart { title: "", sizes: &[1, 2, u64::MAX], series: &[line], mark: Some(1e30) };
+        let line = ChartLine { values: vec![None, Some(0.0), Some(f64::MAX)], ..line("a", 'a', &[]) };
+        let chart = Chart { title: "", sizes: &[1, 2, u64::MAX], lines: &[line], mark: Some(1e30) };
         assert!(draw(Look::plain(), &chart).is_some());
     }
 
     #[test]
     fn nothing_to_draw_is_no_chart() {
-        let one = [series("a", 'a', &[1.0])];
-        let empty = Series { values: vec![None, None], ..series("a", 'a', &[]) };
-        let none = |sizes: &[u64], series: &[Series]| {
-            draw(Look::plain(), &Chart { title: "", sizes, series, mark: None }).is_none()
+        let one = [line("a", 'a', &[1.0])];
+        let empty = ChartLine { values: vec![None, None], ..line("a", 'a', &[]) };
+        let none = |sizes: &[u64], lines: &[ChartLine]| {
+            draw(Look::plain(), &Chart { title: "", sizes, lines, mark: None }).is_none()
         };
         assert!(none(&[8], &one) && none(&[8, 16], &[empty]) && none(&[], &[]));
     }

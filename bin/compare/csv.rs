@@ -1,42 +1,84 @@
-//! A comparison as comma-separated values: one line per size, plain numbers, empty where a figure does not apply.
+//! A comparison as comma-separated values: plain numbers, empty where a figure does not apply.
 
-use super::report::{CompareReport, Side};
+use super::series::{Series, Subject, algorithm};
+use crate::perf::report::PerfRow;
 
-type Column = (&'static str, fn(&Side) -> Option<String>);
+/// A name, and how the column is filled.
+type CsvColumn = (&'static str, fn(&PerfRow) -> Option<String>);
 
-const COLUMNS: [Column; 18] = [
-    ("iterations", |side| Some(side.iterations.to_string())),
-    ("puts_per_sample", |side| side.puts_per_sample.map(|puts| puts.to_string())),
-    ("min_ns", |side| number(Some(side.min_ns))),
-    ("p50_ns", |side| number(Some(side.p50_ns))),
-    ("p99_ns", |side| number(side.p99_ns)),
-    ("max_ns", |side| number(Some(side.max_ns))),
-    ("gb_per_s", |side| number(Some(side.gb_per_s))),
-    ("device_cpu_ns", |side| number(side.device_cpu_ns)),
-    ("device_cpu_p10_ns", |side| number(side.device_cpu_spread.map(|(low, _)| low))),
-    ("device_cpu_p90_ns", |side| number(side.device_cpu_spread.map(|(_, high)| high))),
-    ("overlap", |side| number(side.overlap)),
-    ("fifo_depth", |side| side.fifo_depth.map(|depth| depth.to_string())),
-    ("fifo_depth_p50", |side| side.fifo_depth_p50.map(|depth| depth.to_string())),
-    ("pushes", |side| side.pushes.map(|pushes| pushes.to_string())),
-    ("stalls", |side| side.stalls.map(|stalls| stalls.to_string())),
-    ("limit_p50_ns", |side| number(side.limit_p50_ns)),
-    ("ratio", |side| number(side.ratio)),
-    ("wrong", |side| side.wrong.map(|wrong| wrong.to_string())),
+/// What is told of puts, of either channel in the same line.
+const OF_PUTS: [CsvColumn; 18] = [
+    ("iterations", |row| Some(row.iterations.to_string())),
+    ("puts_per_sample", |row| count(row.operations_per_sample)),
+    ("min_ns", |row| number(row.min_ns)),
+    ("p50_ns", |row| number(row.p50_ns)),
+    ("p99_ns", |row| number(row.p99_ns)),
+    ("max_ns", |row| number(row.max_ns)),
+    ("gb_per_s", |row| number(row.gb_per_s)),
+    ("device_cpu_ns", |row| number(row.device_cpu_ns)),
+    ("device_cpu_p10_ns", |row| number(row.device_cpu_p10_ns)),
+    ("device_cpu_p90_ns", |row| number(row.device_cpu_p90_ns)),
+    ("overlap", |row| number(row.overlap)),
+    ("fifo_depth", |row| count(row.fifo_depth)),
+    ("fifo_depth_p50", |row| count(row.fifo_depth_p50)),
+    ("pushes", |row| count(row.pushes)),
+    ("stalls", |row| count(row.stalls)),
+    ("limit_p50_ns", |row| number(row.limit_p50_ns)),
+    ("ratio", |row| number(row.ratio)),
+    ("wrong", |row| count(row.wrong)),
 ];
 
-/// The whole file.
-pub(crate) fn text(report: &CompareReport) -> String {
-    let names = |side: &str| COLUMNS.map(|(name, _)| format!("{side}_{name}")).join(",");
-    let mut text = format!("bytes,{},{}\n", names("direct"), names("proxied"));
-    for point in &report.points {
-        let fields = |side: &Side| COLUMNS.map(|(_, field)| field(side).unwrap_or_default()).join(",");
-        text.push_str(&format!("{},{},{}\n", point.bytes, fields(&point.direct), fields(&point.proxied)));
-    }
-    text
+/// What is told of an algorithm over a channel at a size, each in a line of its own.
+const OF_ALGORITHMS: [CsvColumn; 14] = [
+    ("bytes", |row| count(row.bytes)),
+    ("channel", |row| row.channel.map(|channel| channel.name().to_owned())),
+    ("algorithm", |row| Some(algorithm(row).to_owned())),
+    ("iterations", |row| Some(row.iterations.to_string())),
+    ("min_ns", |row| number(row.min_ns)),
+    ("p50_ns", |row| number(row.p50_ns)),
+    ("p99_ns", |row| number(row.p99_ns)),
+    ("max_ns", |row| number(row.max_ns)),
+    ("algbw", |row| number(row.collective.as_ref().map(|figures| figures.algbw))),
+    ("busbw", |row| number(row.collective.as_ref().map(|figures| figures.busbw))),
+    ("limit_p50_ns", |row| number(row.limit_p50_ns)),
+    ("ratio", |row| number(row.ratio)),
+    ("probe_ns", |row| number(row.probe_ns)),
+    ("wrong", |row| count(row.wrong)),
+];
+
+/// Writes the whole file.
+pub(super) fn text(series: &Series) -> String {
+    let lines: Vec<String> = match series.subject {
+        Subject::Puts { .. } => {
+            let names = |side: &str| OF_PUTS.map(|(name, _)| format!("{side}_{name}")).join(",");
+            let head = format!("bytes,{},{}", names("direct"), names("proxied"));
+            let lines = series.points().into_iter().map(|point| {
+                format!(
+                    "{},{},{}",
+                    point.bytes,
+                    fields(&OF_PUTS, point.direct),
+                    fields(&OF_PUTS, point.proxied)
+                )
+            });
+            [head].into_iter().chain(lines).collect()
+        }
+        Subject::Operation { .. } => {
+            let head = OF_ALGORITHMS.map(|(name, _)| name).join(",");
+            let lines = series.report.rows.iter().map(|row| fields(&OF_ALGORITHMS, row));
+            [head].into_iter().chain(lines).collect()
+        }
+    };
+    lines.join("\n") + "\n"
 }
 
-/// A plain number, where there is one.
-pub(super) fn number(value: Option<f64>) -> Option<String> {
+fn fields(columns: &[CsvColumn], row: &PerfRow) -> String {
+    columns.iter().map(|(_, field)| field(row).unwrap_or_default()).collect::<Vec<_>>().join(",")
+}
+
+fn number(value: Option<f64>) -> Option<String> {
     value.map(|value| format!("{value:.4}"))
+}
+
+fn count(value: Option<u64>) -> Option<String> {
+    value.map(|value| value.to_string())
 }

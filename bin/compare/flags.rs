@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::flags::{JobArgs, SweepArgs, parse_ranks};
+use crate::flags::JobArgs;
+use crate::flags::SweepArgs;
+use crate::flags::parse_ranks;
 use crate::perf::test::Test;
 
 /// Flags of `shmccl compare`.
@@ -37,7 +39,7 @@ pub(crate) struct CompareArgs {
 
 /// Where a comparison goes, besides to the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Files {
+pub(crate) struct CompareFiles {
     /// All of it.
     pub(crate) json: Option<PathBuf>,
     /// Its table.
@@ -48,12 +50,12 @@ pub(crate) struct Files {
 
 impl CompareArgs {
     /// The files that are named; where none is, three in the current directory.
-    pub(crate) fn files(&self) -> Files {
+    pub(crate) fn files(&self) -> CompareFiles {
         if self.json.is_none() && self.csv.is_none() && self.svg.is_none() {
             let usual = |kind: &str| Some(PathBuf::from(format!("compare.{kind}")));
-            return Files { json: usual("json"), csv: usual("csv"), svg: usual("svg") };
+            return CompareFiles { json: usual("json"), csv: usual("csv"), svg: usual("svg") };
         }
-        Files { json: self.json.clone(), csv: self.csv.clone(), svg: self.svg.clone() }
+        CompareFiles { json: self.json.clone(), csv: self.csv.clone(), svg: self.svg.clone() }
     }
 }
 
@@ -103,7 +105,7 @@ mod tests {
             let compare = parse(words).unwrap();
             let name =
                 |path: Option<PathBuf>| path.map_or(String::new(), |path| path.to_str().unwrap().to_owned());
-            let Files { json, csv, svg } = compare.files();
+            let CompareFiles { json, csv, svg } = compare.files();
             [json, csv, svg].map(name)
         };
         assert_eq!(files(&[]), ["compare.json", "compare.csv", "compare.svg"]);

@@ -1,31 +1,44 @@
-//! Taking the figures of a comparison: the tests of `shmccl perf`, once per channel.
+//! Taking the figures of a comparison, by the tests of `shmccl perf`.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use shmccl::collective::Operation;
 
-use super::report::{CompareReport, Point, Side};
-use crate::compare::flags::CompareArgs;
+use super::flags::CompareArgs;
+use super::series::{Series, Subject};
 use crate::machine::MachineInfo;
 use crate::output;
-use crate::perf::plan::Plan;
-use crate::perf::report::{PerfReport, PerfRow};
+use crate::perf::collective::algorithms::ways;
+use crate::perf::collective::layout::{CaseLayout, blocks};
+use crate::perf::plan::{CollectiveSettings, DeviceLine, PerfPlan, RankAverage};
+
+use crate::perf::report::{Memory, PerfReport, PerfRow};
 use crate::perf::test::{Test, TestChannel};
 use crate::perf::{jobs, note_siblings, note_spread};
 
-/// Milliseconds for a figure where the user does not say how many operations.
+/// Milliseconds for a figure of puts where the user does not say how many operations.
 const FIGURE_MS: u64 = 120;
 
 /// Milliseconds to go on for at most, where that is too few latencies for a 99th percentile.
 const PATIENCE_MS: u64 = 2000;
 
-/// Device processes: one puts, one receives.
+/// Device processes where the user does not say how many. Of puts one rank puts, and one receives.
 const RANKS: u32 = 2;
 
-/// What is measured in one job.
-type Tests = &'static [(Test, Option<TestChannel>)];
+/// The channels, in the order in which they are measured.
+const CHANNELS: [TestChannel; 2] = [TestChannel::Memory, TestChannel::Port];
 
-/// A job for each channel, so that no proxy is about when the direct one is measured; and one for overlap, whose proxies
-/// run elsewhere.
-const JOBS: [(&str, Tests); 3] = [
+/// The elements of collective operations, and the operator.
+const ELEMENT: &str = "float";
+const OPERATOR: &str = "sum";
+
+/// The tests of one job.
+type JobTests = &'static [(Test, Option<TestChannel>)];
+
+/// The jobs that measure puts.
+///
+/// Each channel has its own, so that no proxy is about when the direct one is measured. Overlap has its own as well, since
+/// its proxies run elsewhere.
+const JOBS: [(&str, JobTests); 3] = [
     (
         "direct",
         &[(Test::PutLatency, Some(TestChannel::Memory)), (Test::PutBandwidth, Some(TestChannel::Memory))],
@@ -37,52 +50,39 @@ const JOBS: [(&str, Tests); 3] = [
     ("overlap", &[(Test::Overlap, Some(TestChannel::Memory)), (Test::Overlap, Some(TestChannel::Port))]),
 ];
 
-/// Measures both channels at every size.
+/// Measures puts over both channels at every size.
 ///
 /// # Errors
 /// Bad sizes, a job that fails.
-pub(crate) fn measure(args: &CompareArgs) -> Result<CompareReport> {
+pub(super) fn puts(args: &CompareArgs) -> Result<Series> {
     let sizes = args.sweep.sizes()?;
-    let one_core = jobs::share_a_core(&args.job)?;
-    jobs::note_shared_core(one_core);
+    let common = plan(args)?;
     let progress = output::progress((JOBS.len() * 2 * sizes.len()) as u64);
-    let mut report = PerfReport { machine: MachineInfo::detect(), rows: Vec::new() };
+    let mut rows = Vec::new();
     for (name, tests) in JOBS {
         progress.set_message(name);
-        let plan = Plan {
+        let plan = PerfPlan {
             tests: tests.to_vec(),
             sizes: sizes.clone(),
-            iters: args.sweep.iters,
-            warmup: args.sweep.warmup_iters,
-            check: args.sweep.check(),
-            one_core,
             figure_ms: FIGURE_MS,
             patience_ms: PATIENCE_MS,
             patient: Some(Test::PutLatency),
-            proxy: args.job.proxy,
-            collective: None,
-            matrix: None,
+            ..common.clone()
         };
-        report.rows.extend(jobs::run(&plan, RANKS, &args.job, &mut |_| progress.inc(1))?.rows);
+        rows.extend(jobs::run(&plan, RANKS, &args.job, &mut |_| progress.inc(1))?.rows);
     }
     progress.finish_and_clear();
-    note_siblings(&mut report);
-    note_spread(&report.rows);
-    let point = |&bytes: &u64| {
-        let side = |channel| side(&report.rows, channel, bytes);
-        Ok(Point { bytes, direct: side(TestChannel::Memory)?, proxied: side(TestChannel::Port)? })
-    };
-    let points = sizes.iter().map(point).collect::<Result<_>>()?;
-    let overlap_place = report
-        .rows
-        .iter()
-        .find(|row| row.test == Test::Overlap && row.variant.is_some())
-        .and_then(|row| row.variant.clone());
-    Ok(CompareReport { machine: report.machine, proxy: args.job.proxy, overlap_place, points })
+    let mut report = report(rows);
+    let overlap = report.rows.iter().find(|row| row.test == Test::Overlap && row.variant.is_some());
+    let subject = Subject::Puts { overlap_place: overlap.and_then(|row| row.variant.clone()) };
+    let points = sizes.iter().flat_map(|&bytes| CHANNELS.map(|channel| (bytes, channel)));
+    report.rows =
+        points.map(|(bytes, channel)| merged(&report.rows, channel, bytes)).collect::<Result<_>>()?;
+    Ok(Series { report, proxy: args.job.proxy, subject })
 }
 
-/// Puts together what the tests found for one channel at one size.
-fn side(rows: &[PerfRow], channel: TestChannel, bytes: u64) -> Result<Side> {
+/// Puts together what the tests found for one channel at one size. Times are those of the latency.
+fn merged(rows: &[PerfRow], channel: TestChannel, bytes: u64) -> Result<PerfRow> {
     let find = |test: Test| {
         let row =
             rows.iter().find(|row| (row.test, row.channel, row.bytes) == (test, Some(channel), Some(bytes)));
@@ -90,27 +90,167 @@ fn side(rows: &[PerfRow], channel: TestChannel, bytes: u64) -> Result<Side> {
     };
     let (latency, bandwidth, overlap) =
         (find(Test::PutLatency)?, find(Test::PutBandwidth)?, find(Test::Overlap)?);
-    let time = |ns: Option<f64>| ns.context("a row without times");
+    let times = [latency.min_ns, latency.p50_ns, latency.max_ns, bandwidth.gb_per_s];
+    ensure!(times.iter().all(Option::is_some), "a row without times");
     let wrong = [latency, bandwidth, overlap].map(|row| row.wrong);
-    Ok(Side {
+    Ok(PerfRow {
+        channel: Some(channel),
+        bytes: Some(bytes),
         iterations: latency.iterations,
         samples: latency.samples,
-        puts_per_sample: latency.operations_per_sample,
-        min_ns: time(latency.min_ns)?,
-        p50_ns: time(latency.p50_ns)?,
+        operations_per_sample: latency.operations_per_sample,
+        min_ns: latency.min_ns,
+        p50_ns: latency.p50_ns,
         p99_ns: latency.p99_ns,
-        max_ns: time(latency.max_ns)?,
-        gb_per_s: time(bandwidth.gb_per_s)?,
+        max_ns: latency.max_ns,
+        gb_per_s: bandwidth.gb_per_s,
+        limit: latency.limit.clone(),
+        limit_p50_ns: latency.limit_p50_ns,
+        ratio: latency.ratio,
         device_cpu_ns: bandwidth.device_cpu_ns,
-        device_cpu_spread: bandwidth.device_cpu_p10_ns.zip(bandwidth.device_cpu_p90_ns),
+        device_cpu_p10_ns: bandwidth.device_cpu_p10_ns,
+        device_cpu_p90_ns: bandwidth.device_cpu_p90_ns,
         overlap: overlap.overlap,
         fifo_depth: bandwidth.fifo_depth,
         fifo_depth_p50: bandwidth.fifo_depth_p50,
         pushes: bandwidth.pushes,
         stalls: bandwidth.stalls,
-        limit: latency.limit.clone(),
-        limit_p50_ns: latency.limit_p50_ns,
-        ratio: latency.ratio,
         wrong: wrong.into_iter().flatten().reduce(|sum, wrong| sum + wrong),
+        ..PerfRow::new(Test::PutLatency, RANKS)
     })
+}
+
+/// Measures the collective operation of `test` by all algorithms at every size.
+///
+/// Algorithms over one channel take turns in one job. Those over the other channel follow in a job of their own, so that no
+/// proxy is about when the direct ones are measured: even one that sleeps makes devices give way while they wait. So the two
+/// channels are compared only where the cores were alike in both jobs.
+///
+/// # Errors
+/// Bad sizes, a job that fails.
+pub(super) fn operation(args: &CompareArgs, test: Test) -> Result<Series> {
+    let operation = test.operation().context("no collective operation")?;
+    let n_ranks = args.ranks.unwrap_or(RANKS);
+    let sizes = whole_blocks(&args.sweep.sizes()?, operation, n_ranks);
+    let common = plan(args)?;
+    let jobs: Vec<_> = sizes
+        .iter()
+        .flat_map(|&bytes| CHANNELS.map(|channel| (bytes, channel)))
+        .map(|(bytes, channel)| (bytes, channel, algorithms(operation, channel, n_ranks, bytes)))
+        .collect();
+    let figures: usize = jobs.iter().map(|(_, _, algorithms)| algorithms.len()).sum();
+    let progress = output::progress(figures as u64);
+    progress.set_message(test.name());
+    let mut rows = Vec::new();
+    for (bytes, channel, algorithms) in jobs {
+        // No time is given: the least number of slices takes long enough.
+        let plan = PerfPlan {
+            tests: vec![(test, None)],
+            sizes: vec![bytes],
+            collective: Some(settings(operation, channel, algorithms)),
+            ..common.clone()
+        };
+        jobs::supervise(&plan, n_ranks, &args.job, &mut |line| {
+            if let DeviceLine::Figure(row) = DeviceLine::read(line)? {
+                progress.inc(1);
+                rows.push(*row);
+            }
+            Ok(())
+        })?;
+    }
+    progress.finish_and_clear();
+    let subject = Subject::Operation { test, n_ranks };
+    Ok(Series { report: report(rows), proxy: args.job.proxy, subject })
+}
+
+fn settings(
+    operation: Operation,
+    channel: TestChannel,
+    algorithms: Vec<Option<String>>,
+) -> CollectiveSettings {
+    CollectiveSettings {
+        algorithm: None,
+        channel,
+        types: vec![ELEMENT.to_owned()],
+        ops: vec![if operation.reduces() { OPERATOR } else { "none" }.to_owned()],
+        roots: if operation.has_root() { vec![0] } else { Vec::new() },
+        average: RankAverage::Mean,
+        memory: Memory::Heap,
+        percentiles: false,
+        algorithms,
+    }
+}
+
+/// Returns the choice of the library, which has no name, and every algorithm that does the operation in its own way.
+fn algorithms(operation: Operation, channel: TestChannel, n_ranks: u32, bytes: u64) -> Vec<Option<String>> {
+    let size = size_of::<f32>() as u64;
+    let len = CaseLayout::new(operation, bytes, size, n_ranks.into()).send() * size;
+    let named = ways(operation, channel, n_ranks, len).into_iter().map(|way| Some(way.name().to_owned()));
+    [None].into_iter().chain(named).collect()
+}
+
+/// Rounds sizes up to a whole number of elements on each rank, and returns each once.
+fn whole_blocks(sizes: &[u64], operation: Operation, n_ranks: u32) -> Vec<u64> {
+    let (send, recv) = blocks(operation, n_ranks.into());
+    let unit = send.max(recv).max(1) * size_of::<f32>() as u64;
+    let mut sizes: Vec<u64> = sizes.iter().map(|size| size.next_multiple_of(unit)).collect();
+    sizes.dedup();
+    sizes
+}
+
+/// Returns what all jobs of a comparison have in common. Says so if ranks have to share a core.
+fn plan(args: &CompareArgs) -> Result<PerfPlan> {
+    let one_core = jobs::share_a_core(&args.job)?;
+    jobs::note_shared_core(one_core);
+    Ok(PerfPlan {
+        iters: args.sweep.iters,
+        warmup: args.sweep.warmup_iters,
+        check: args.sweep.check(),
+        one_core,
+        proxy: args.job.proxy,
+        ..PerfPlan::of_nothing()
+    })
+}
+
+/// Makes a report of what was measured, and says so if the machine was busy.
+fn report(rows: Vec<PerfRow>) -> PerfReport {
+    let mut report = PerfReport { machine: MachineInfo::detect(), rows };
+    note_siblings(&mut report);
+    note_spread(&report.rows);
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_size_is_rounded_to_nothing_and_none_is_measured_twice() {
+        assert_eq!(whole_blocks(&[1, 8, 64], Operation::AllReduce, 3), [4, 8, 64]);
+        for operation in [Operation::AllGather, Operation::AllToAllV] {
+            assert_eq!(whole_blocks(&[1, 8, 64], operation, 4), [16, 64]);
+        }
+        assert_eq!(whole_blocks(&[1, 8, 64], Operation::Send, 4), [4, 8, 64]);
+    }
+
+    #[test]
+    fn every_algorithm_that_does_it_in_its_own_way_is_held_against_the_default() {
+        let over = |channel, operation, n_ranks, bytes| {
+            let algorithms = algorithms(operation, channel, n_ranks, bytes);
+            algorithms.into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>()
+        };
+        let named = |operation, n_ranks, bytes| over(TestChannel::Memory, operation, n_ranks, bytes);
+        assert_eq!(named(Operation::Gather, 2, 64), ["", "one_shot", "two_shot"]);
+        assert_eq!(over(TestChannel::Port, Operation::Gather, 2, 64), ["", "one_shot"]);
+        assert_eq!(named(Operation::AllReduce, 3, 64).len(), 9);
+        for operation in [Operation::Send, Operation::AllToAllV] {
+            assert_eq!(CHANNELS.map(|channel| over(channel, operation, 2, 64)), [[""]; 2]);
+        }
+        let halving = "halving_doubling".to_owned();
+        assert!(named(Operation::ReduceScatter, 4, 64).contains(&halving));
+        assert!(!named(Operation::ReduceScatter, 3, 192).contains(&halving));
+        let one_shot = "one_shot".to_owned();
+        assert!(named(Operation::Broadcast, 2, 8 << 10).contains(&one_shot));
+        assert!(!named(Operation::Broadcast, 2, 16 << 10).contains(&one_shot));
+    }
 }

@@ -1,67 +1,91 @@
-//! A comparison of puts as a plot that can go into a report: four panels over size.
+//! A comparison as a plot that can go into a report: four panels over size.
 
 use anyhow::Result;
 use plotters::style::RGBColor;
 
-use super::panel::{Line, Page, Panel};
-use super::report::{CompareReport, Side};
-use super::verdict::Verdict;
+use super::conclusions::Conclusions;
+use super::crossover::Crossover;
+use super::series::{BY_DEFAULT, Series, Subject};
+use crate::perf::report::PerfRow;
+use crate::perf::test::TestChannel;
+use crate::plot::{GREY, Panel, PlotLine, PlotPage};
 use crate::units::{format_about, format_ns, percent, three_digits};
 
-pub(super) const DIRECT: RGBColor = RGBColor(0, 99, 163);
-pub(super) const PROXIED: RGBColor = RGBColor(196, 78, 0);
+const DIRECT: RGBColor = RGBColor(0, 99, 163);
+const PROXIED: RGBColor = RGBColor(196, 78, 0);
 
-/// The whole file.
+/// One for each algorithm: colours that most eyes tell apart, and printers too.
+const COLOURS: [RGBColor; 8] = [
+    RGBColor(51, 34, 136),
+    RGBColor(204, 102, 119),
+    RGBColor(17, 119, 51),
+    RGBColor(221, 170, 51),
+    RGBColor(136, 204, 238),
+    RGBColor(170, 68, 153),
+    RGBColor(68, 170, 153),
+    RGBColor(153, 51, 0),
+];
+
+/// Writes the whole file.
 ///
 /// # Errors
 /// When the drawing library refuses.
-pub(crate) fn text(report: &CompareReport) -> Result<String> {
-    let verdict = Verdict::of(report);
-    let sizes: Vec<u64> = report.points.iter().map(|point| point.bytes).collect();
-    let page = Page {
-        title: "Direct and proxied puts between two processes of one host",
-        machine: &report.machine,
-        footer: footer(&verdict),
-        x_label: "size of a put",
-        sizes: &sizes,
-        panels: panels(report, &verdict),
+pub(super) fn text(series: &Series, conclusions: &Conclusions) -> Result<String> {
+    let (title, x_label, footer, panels) = match &series.subject {
+        Subject::Puts { .. } => (
+            "Direct and proxied puts between two processes of one host".to_owned(),
+            "size of a put",
+            footer_of_puts(conclusions),
+            panels_of_puts(series, conclusions),
+        ),
+        Subject::Operation { test, n_ranks } => {
+            let what = if series.has_choice() { "by algorithm" } else { "direct and proxied" };
+            (
+                format!("{} over {n_ranks} ranks of one host, {what}", test.name()),
+                "size",
+                footer_of_algorithms(conclusions, series.has_choice()),
+                panels_of_algorithms(series, conclusions),
+            )
+        }
     };
-    page.svg()
+    let (machine, sizes) = (&series.report.machine, &series.sizes());
+    PlotPage { title: &title, machine, footer, x_label, sizes, panels }.svg()
 }
 
-fn footer(verdict: &Verdict) -> String {
-    match verdict.crossover().mark() {
+fn footer_of_puts(conclusions: &Conclusions) -> String {
+    match conclusions.mark_of_puts(|found| Some(found.main())) {
         Some(mark) => format!(
             "Dashed vertical line: crossover, at about {} for device time. p99 is dashed.",
             format_about(mark)
         ),
-        None if verdict.too_few.is_some() => "Too few samples for a crossover. p99 is dashed.".to_owned(),
+        None if conclusions.crossovers.is_none() => {
+            "Too few samples for a crossover. p99 is dashed.".to_owned()
+        }
         None => "There is no crossover within these sizes. p99 is dashed.".to_owned(),
     }
 }
 
-fn panels(report: &CompareReport, verdict: &Verdict) -> [Panel<'static>; 4] {
-    let line = |name, colour, dashed, proxied: bool, value: fn(&Side) -> Option<f64>| Line {
-        name,
-        colour,
-        dashed,
-        points: report
-            .points
-            .iter()
-            .filter_map(|point| {
-                let side = if proxied { &point.proxied } else { &point.direct };
-                Some((point.bytes.max(1) as f64, value(side)?))
-            })
-            .collect(),
+fn footer_of_algorithms(conclusions: &Conclusions, has_choice: bool) -> String {
+    let dashes = match has_choice {
+        true => "Dashed: what the library chooses by itself, and below the machine's limit.",
+        false => "Dashed: the machine's limit.",
     };
-    let both = |value: fn(&Side) -> Option<f64>| {
-        vec![line("direct", DIRECT, false, false, value), line("proxied", PROXIED, false, true, value)]
-    };
-    let p99: fn(&Side) -> Option<f64> = |side| side.p99_ns;
-    let mut latency = both(|side| Some(side.p50_ns));
+    match conclusions.overtaking() {
+        _ if conclusions.crossovers.is_none() => format!("Too few samples for a crossover. {dashes}"),
+        None => format!("No size tells whether proxied overtakes direct. {dashes}"),
+        Some(Crossover::Between { estimate, .. }) => {
+            format!("Proxied overtakes direct at about {}. {dashes}", format_about(estimate))
+        }
+        Some(_) => format!("Proxied and direct do not cross within these sizes. {dashes}"),
+    }
+}
+
+fn panels_of_puts(series: &Series, conclusions: &Conclusions) -> [Panel<'static>; 4] {
+    let p99 = |channel| move |bytes| series.quickest(bytes, channel)?.p99_ns;
+    let mut latency = both(series, |row| row.p50_ns);
     latency.extend([
-        line("direct p99", DIRECT, true, false, p99),
-        line("proxied p99", PROXIED, true, true, p99),
+        line("direct p99", DIRECT, true, series, p99(TestChannel::Memory)),
+        line("proxied p99", PROXIED, true, series, p99(TestChannel::Port)),
     ]);
     let time = |title, lines, mark| Panel {
         title,
@@ -72,27 +96,77 @@ fn panels(report: &CompareReport, verdict: &Verdict) -> [Panel<'static>; 4] {
         mark,
     };
     [
-        time("Latency, one way", latency, verdict.latency.mark()),
+        time("Latency, one way", latency, conclusions.mark_of_puts(|found| Some(found.latency))),
         time(
             "CPU time of the device thread",
-            both(|side| side.device_cpu_ns),
-            verdict.device_time.and_then(|crossing| crossing.mark()),
+            both(series, |row| row.device_cpu_ns),
+            conclusions.mark_of_puts(|found| found.device_time),
         ),
         Panel {
             title: "Bandwidth",
             y_label: "GB/s",
             write: three_digits,
             logarithmic: true,
-            lines: both(|side| Some(side.gb_per_s)),
-            mark: verdict.bandwidth.mark(),
+            lines: both(series, |row| row.gb_per_s),
+            mark: conclusions.mark_of_puts(|found| Some(found.bandwidth)),
         },
         Panel {
             title: "Transfer hidden behind computation",
             y_label: "share of the transfer",
             write: percent,
             logarithmic: false,
-            lines: both(|side| side.overlap),
+            lines: both(series, |row| row.overlap),
             mark: None,
         },
     ]
+}
+
+fn panels_of_algorithms<'s>(series: &'s Series, conclusions: &Conclusions) -> [Panel<'s>; 4] {
+    let mark = conclusions.overtaking().and_then(Crossover::mark);
+    let mut quickest = both(series, |row| row.p50_ns);
+    let limit = |bytes| series.quickest(bytes, TestChannel::Memory)?.limit_p50_ns;
+    quickest.push(line("limit", GREY, true, series, limit));
+    let [times, bandwidths] = match series.has_choice() {
+        true => ["The quickest of each", "Bandwidth of the quickest"],
+        false => ["Both", "Bandwidth"],
+    };
+    let panel =
+        |title, y_label, write, lines, mark| Panel { title, y_label, write, logarithmic: true, lines, mark };
+    [
+        panel("Direct", "time", format_ns, algorithms(series, TestChannel::Memory), None),
+        panel("Proxied", "time", format_ns, algorithms(series, TestChannel::Port), None),
+        panel(times, "time", format_ns, quickest, mark),
+        panel(bandwidths, "GB/s", three_digits, both(series, |row| row.gb_per_s), None),
+    ]
+}
+
+/// Returns a line for each algorithm, in the same colour over both channels. That of the default is dashed beside others.
+fn algorithms(series: &Series, channel: TestChannel) -> Vec<PlotLine<'_>> {
+    let of = |name, colour| {
+        let value = |bytes| series.row(bytes, channel, name)?.p50_ns;
+        line(name, colour, name == BY_DEFAULT && series.has_choice(), series, value)
+    };
+    let named = series.algorithms().into_iter().filter(|name| *name != BY_DEFAULT);
+    let lines = named.zip(COLOURS.into_iter().cycle()).map(|(name, colour)| of(name, colour));
+    lines.chain([of(BY_DEFAULT, GREY)]).filter(|line| !line.points.is_empty()).collect()
+}
+
+/// Returns the lines of both channels, each at its quickest.
+fn both(series: &Series, value: fn(&PerfRow) -> Option<f64>) -> Vec<PlotLine<'static>> {
+    let best = |channel| move |bytes| series.quickest(bytes, channel).and_then(value);
+    vec![
+        line("direct", DIRECT, false, series, best(TestChannel::Memory)),
+        line("proxied", PROXIED, false, series, best(TestChannel::Port)),
+    ]
+}
+
+fn line<'a>(
+    name: &'a str,
+    colour: RGBColor,
+    dashed: bool,
+    series: &Series,
+    value: impl Fn(u64) -> Option<f64>,
+) -> PlotLine<'a> {
+    let point = |bytes: u64| Some((bytes.max(1) as f64, value(bytes)?));
+    PlotLine { name, colour, dashed, points: series.sizes().into_iter().filter_map(point).collect() }
 }

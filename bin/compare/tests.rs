@@ -1,313 +1,66 @@
-use super::report::{CompareReport, Point, Side};
-use super::verdict::Verdict;
-use super::*;
-use crate::flags::ProxyPlace;
-use crate::machine::MachineInfo;
-use crate::units::ladder;
+mod algorithms;
+mod puts;
 
-/// Numbers as a model has them: a direct put costs 130 ns and 0.1 ns per byte, a proxied one `trigger_ns` more; the device pays
-/// for the whole direct put, and 60 ns for a trigger.
-fn modelled(trigger_ns: f64, cores: usize, overlap: f64) -> CompareReport {
-    let side = |bytes: f64, extra: f64, cpu: f64, overlap: f64| Side {
-        iterations: 10_000,
-        min_ns: 120.0 + extra + bytes * 0.1,
-        p50_ns: 130.0 + extra + bytes * 0.1,
-        p99_ns: Some(190.0 + 2.0 * extra + bytes * 0.12),
-        max_ns: 30_000.0 + bytes,
-        gb_per_s: bytes / (30.0 + extra / 4.0 + bytes * 0.1),
-        device_cpu_ns: Some(cpu),
-        overlap: Some(overlap * bytes / (bytes + 4096.0)),
-        limit: Some("raw copy + flag".to_owned()),
-        limit_p50_ns: Some(125.0 + bytes * 0.1),
-        ratio: Some((130.0 + extra + bytes * 0.1) / (125.0 + bytes * 0.1)),
-        wrong: Some(0),
-        ..Side::default()
-    };
-    let point = |bytes: u64| Point {
-        bytes,
-        direct: side(bytes as f64, 0.0, 25.0 + bytes as f64 * 0.1, 0.01),
-        proxied: Side {
-            fifo_depth: (bytes <= 2 << 20).then_some(512),
-            fifo_depth_p50: (bytes <= 2 << 20).then_some(300),
-            pushes: (bytes <= 2 << 20).then_some(8192),
-            stalls: (bytes <= 2 << 20).then_some(16),
-            ..side(bytes as f64, trigger_ns, 60.0, overlap)
-        },
-    };
-    let machine = MachineInfo {
-        cores,
+use super::*;
+use crate::perf::test::TestChannel;
+
+/// A machine that is the same wherever tests run.
+fn fixed_machine() -> MachineInfo {
+    MachineInfo {
+        cores: 4,
+        cores_online: 8,
         siblings_seen: false,
         sibling_slices: Some(0.0),
-        cpu: "Example CPU".to_owned(),
+        virtual_machine: true,
         kernel: "6.18".to_owned(),
+        cpu: "Example CPU".to_owned(),
+        version: "0.1.0".to_owned(),
         commit: None,
         optimised: true,
-        ..MachineInfo::detect()
-    };
-    CompareReport {
-        machine,
-        proxy: ProxyPlace::Thread,
-        overlap_place: Some("proxy on other cores".to_owned()),
-        points: ladder(8, 64 << 20, 4).into_iter().map(point).collect(),
     }
 }
 
-fn sentences(report: &CompareReport) -> String {
-    Verdict::of(report).sentences(report).join("\n")
+fn sentences(series: &Series) -> String {
+    Conclusions::of(series).summary.join("\n")
 }
 
-#[test]
-fn the_crossover_is_where_the_trigger_costs_the_device_less_than_the_copy() {
-    let report = modelled(900.0, 4, 0.95);
-    // 60 = 0.95 * (25 + 0.1 x) at x = 382; between 128 B and 512 B.
-    let mark = Verdict::of(&report).crossover().mark().unwrap();
-    assert!((200.0..512.0).contains(&mark), "{mark}");
-    let text = sentences(&report);
-    for part in [
-        "Crossover at about ",
-        "costs the device thread less time than a direct one, and a device with other work to do is better off",
-        "Latency: the proxy adds 900 ns at 8 B (7.88 x direct); from 512 KiB on the two are level (within 5 %).",
-        "Device time, proxied against direct: 60.0 ns against 25.8 ns at 8 B, 60.0 ns against 6.71 ms at 64 MiB.",
-        "Overlap: at best 95 % of a proxied transfer hides behind computation (at 64 MiB; direct there: 1 %).",
-    ] {
-        assert!(text.contains(part), "{part}\n{text}");
-    }
+fn text(look: Look, series: &Series) -> String {
+    view::text(look, series, &Conclusions::of(series))
 }
 
-#[test]
-fn a_crossover_that_slices_disagree_on_is_given_with_its_range() {
-    let mut report = modelled(900.0, 4, 0.95);
-    let spread = |report: &mut CompareReport, by: f64| {
-        for side in report.points.iter_mut().flat_map(|point| [&mut point.direct, &mut point.proxied]) {
-            side.device_cpu_spread = side.device_cpu_ns.map(|ns| (ns / by, ns * by));
+fn plot(series: &Series) -> String {
+    svg::text(series, &Conclusions::of(series)).unwrap()
+}
+
+fn json(series: &Series) -> serde_json::Value {
+    serde_json::to_value(CompareJson::of(series, &Conclusions::of(series))).unwrap()
+}
+
+/// Holds all that a comparison comes to against what it was: the text and the values stand in files, of the longer JSON and
+/// the plot there are digests. To look at what has changed: SHMCCL_KEEP_COMPARISON=DIRECTORY cargo test as_they_were
+fn assert_unchanged(name: &str, series: &Series, digests: [u64; 2]) {
+    let look = Look { width: Some(80), terminal: true, ..Look::plain() };
+    let screen = text(Look::plain(), series) + &text(look, series);
+    let mut json = serde_json::to_string_pretty(&CompareJson::of(series, &Conclusions::of(series))).unwrap();
+    json.push('\n');
+    let forms = [("txt", screen), ("csv", csv::text(series)), ("json", json), ("svg", plot(series))];
+    if let Ok(directory) = std::env::var("SHMCCL_KEEP_COMPARISON") {
+        for (kind, content) in &forms {
+            std::fs::write(format!("{directory}/{name}.{kind}"), content).unwrap();
         }
+    }
+    let [screen, csv, json, svg] = forms.map(|(_, content)| content);
+    let expected = |kind: &str| {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/compare/tests/expected");
+        std::fs::read_to_string(format!("{folder}/{name}.{kind}")).unwrap()
     };
-    spread(&mut report, 1.01);
-    let verdict = Verdict::of(&report);
-    assert_eq!(verdict.range, None);
-    assert!(!sentences(&report).contains("in most slices"));
-    spread(&mut report, 1.5);
-    let verdict = Verdict::of(&report);
-    let (low, high) = verdict.range.unwrap();
-    let mark = verdict.crossover().mark().unwrap();
-    assert!(low < mark && mark < high && low >= 8.0, "{low} {mark} {high}");
-    assert!(sentences(&report).contains(" (between "), "{}", sentences(&report));
-    let json = serde_json::to_value(report.to_file()).unwrap();
-    assert_eq!(json["crossover"]["device_time_range"][0], low);
+    assert_eq!(screen, expected("txt"));
+    assert_eq!(csv, expected("csv"));
+    assert_eq!([json, svg].map(|form| digest(&form)), digests, "JSON and plot of {name}");
 }
 
-#[test]
-fn a_proxy_without_a_core_of_its_own_is_named_as_the_reason_for_little_overlap() {
-    assert!(
-        sentences(&modelled(900.0, 2, 0.05))
-            .contains("if the proxy had a core of its own, which it has not here")
-    );
-    assert!(
-        sentences(&modelled(900.0, 8, 0.05))
-            .contains("little of the transfer hid behind computation in this run")
-    );
-}
-
-#[test]
-fn without_a_crossover_the_verdict_says_so() {
-    let mut report = modelled(900.0, 4, 0.9);
-    for point in &mut report.points {
-        point.proxied.device_cpu_ns = Some(1e9);
-    }
-    assert!(sentences(&report).starts_with("No crossover: at no size"));
-    for point in &mut report.points {
-        point.proxied.device_cpu_ns = None;
-    }
-    let text = sentences(&report);
-    assert!(text.starts_with("No crossover: at no size") && text.contains("is quicker"), "{text}");
-    assert!(!text.contains("Device time"), "{text}");
-    report.points.clear();
-    assert_eq!(sentences(&report), "Nothing was measured.");
-}
-
-#[test]
-fn the_text_holds_the_tables_the_charts_and_the_verdict_and_stays_narrow() {
-    let report = modelled(900.0, 4, 0.95);
-    let text = view::text(Look::plain(), &report);
-    for part in [
-        "proxied/direct",
-        "overlap proxied",
-        "overlap: measured by itself, with the proxy on other cores than its device",
-        "depth p50",
-        "7.88 x",
-        "64 MiB",
-        "Crossover at about",
-        "◇ proxied",
-    ] {
-        assert!(text.contains(part), "{part}\n{text}");
-    }
-    let table_lines = text.lines().skip_while(|line| !line.contains("direct p50")).take(13);
-    assert!(
-        table_lines.clone().count() == 13 && table_lines.into_iter().all(|line| line.chars().count() <= 110)
-    );
-    assert!(!text.contains('\u{1b}'));
-    let coloured = view::text(Look { colour: true, ..Look::plain() }, &report);
-    assert!(coloured.contains('\u{1b}'));
-}
-
-#[test]
-fn percentiles_of_means_are_told_with_the_sizes_they_are_of() {
-    let mut report = modelled(900.0, 4, 0.95);
-    assert!(!view::text(Look::plain(), &report).contains("of means of"));
-    for point in &mut report.points {
-        point.direct.puts_per_sample = Some(if point.bytes < 1024 { 32 } else { 1 });
-        point.proxied.puts_per_sample = Some(if point.bytes < 1024 { 2 } else { 1 });
-    }
-    let text = view::text(Look::plain(), &report);
-    assert!(text.contains("p50, p99: direct up to 512 B, of means of 32 puts, since"), "{text}");
-    assert!(!text.contains("proxied up to"), "{text}");
-}
-
-#[test]
-fn the_fifo_has_a_table_of_its_own_that_says_what_its_columns_mean() {
-    let mut report = modelled(900.0, 4, 0.95);
-    let text = view::text(Look { width: Some(80), ..Look::plain() }, &report);
-    let (_, table) = text.split_once("The fifo under proxied puts").unwrap();
-    let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(lines[1], ["size", "pushes", "depth", "p50", "depth", "max", "stalls"]);
-    assert_eq!(lines[2], ["8", "B", "8192", "300", "512", "0.195", "%"]);
-    // A size that floods nothing keeps its line, and the dash is explained.
-    assert!(lines.contains(&vec!["64", "MiB", "-", "-", "-", "-"]), "{table}");
-    for part in ["there is room for 512.", "as a share of all; 0.195 %, one in\n", "-:      not measured: "] {
-        assert!(table.contains(part), "{part}\n{table}");
-    }
-    let (notes, _) = table.split_once("\n\n").unwrap();
-    assert!(notes.lines().all(|line| line.chars().count() <= 80), "{notes}");
-    let small = CompareReport { points: report.points[..4].to_vec(), ..report.clone() };
-    assert!(!view::text(Look::plain(), &small).contains("-:      not measured"));
-    report.points.retain(|point| point.proxied.fifo_depth.is_none());
-    assert!(!view::text(Look::plain(), &report).contains("The fifo under"));
-}
-
-#[test]
-fn from_too_few_samples_nothing_is_concluded() {
-    let begins = "Too few samples to conclude anything: ";
-    let mut report = modelled(900.0, 4, 0.95);
-    for point in &mut report.points {
-        (point.direct.samples, point.proxied.samples) = (Some(1), Some(1));
-    }
-    assert_eq!(
-        sentences(&report),
-        format!("{begins}let it do more operations (-n), or as many as it finds time for (without -n).")
-    );
-    assert!(Verdict::of(&report).crossover().mark().is_none());
-    assert!(serde_json::to_value(report.to_file()).unwrap()["crossover"].is_null());
-    report.points.truncate(1);
-    assert_eq!(
-        sentences(&report),
-        format!("{begins}measure 3 sizes at least (-b, -e, -f), each more often (-n).")
-    );
-    let mut one_size = modelled(900.0, 4, 0.95);
-    one_size.points.truncate(2);
-    assert_eq!(sentences(&one_size), format!("{begins}measure 3 sizes at least (-b, -e, -f)."));
-    // The longest transfers are few in any run.
-    let mut usual = modelled(900.0, 4, 0.95);
-    usual.points.last_mut().unwrap().direct.samples = Some(4);
-    assert!(sentences(&usual).starts_with("Crossover at about"));
-}
-
-#[test]
-fn the_tables_fit_a_terminal_of_eighty_columns() {
-    let report = modelled(900.0, 4, 0.95);
-    let text = view::text(Look { width: Some(80), ..Look::plain() }, &report);
-    let is_of_table =
-        |line: &&str| line.contains("MiB") || line.contains("KiB") || line.contains("direct p50");
-    let lines: Vec<&str> =
-        text.lines().take_while(|line| !line.starts_with("Crossover")).filter(is_of_table).collect();
-    assert!(lines.len() > 20, "{text}");
-    for line in lines {
-        assert!(line.chars().count() <= 80, "{line}");
-    }
-    assert!(text.contains("(left out: p99"), "{text}");
-    // On a terminal columns stand further apart, and a head that has no room is broken in two.
-    let text = view::text(Look { width: Some(80), terminal: true, ..Look::plain() }, &report);
-    let lines: Vec<&str> = text.lines().collect();
-    let heads = (0..lines.len()).filter(|&line| lines[line].trim_start().starts_with("size "));
-    assert_eq!(heads.clone().count(), 3, "{text}");
-    for head in heads {
-        assert!(lines[head + 1].starts_with('─'), "{text}");
-    }
-}
-
-#[test]
-fn the_file_has_two_rows_per_size_and_what_they_mean() {
-    let report = modelled(900.0, 4, 0.95);
-    let json = serde_json::to_value(report.to_file()).unwrap();
-    let rows = json["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 2 * report.points.len());
-    assert_eq!((&rows[0]["channel"], &rows[1]["channel"]), (&"memory".into(), &"port".into()));
-    assert!(rows[0]["fifo_depth"].is_null() && rows[1]["fifo_depth"] == 512);
-    assert_eq!(json["crossover"]["device_time"]["where"], "between");
-    assert_eq!(json["crossover"]["latency"]["where"], "never");
-    assert!(json["summary"][0].as_str().unwrap().starts_with("Crossover at about"));
-}
-
-#[test]
-fn the_csv_is_rectangular_and_numeric() {
-    let mut report = modelled(900.0, 4, 0.95);
-    report.points[0].direct.overlap = None;
-    let text = csv::text(&report);
-    let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
-    let head = lines.next().unwrap();
-    assert!(head.contains(&"bytes") && head.contains(&"proxied_p99_ns") && head.contains(&"direct_wrong"));
-    for line in lines.clone() {
-        assert_eq!(line.len(), head.len());
-        assert!(line.iter().all(|field| field.is_empty() || field.parse::<f64>().is_ok()), "{line:?}");
-    }
-    assert_eq!(lines.count(), report.points.len());
-}
-
-#[test]
-fn wrong_data_on_either_side_is_counted() {
-    let mut report = modelled(900.0, 4, 0.95);
-    assert_eq!(report.wrong_sides(), 0);
-    report.points[2].proxied.wrong = Some(3);
-    report.points[3].direct.wrong = Some(1);
-    assert_eq!(report.wrong_sides(), 2);
-}
-
-#[test]
-fn the_plot_is_drawn_with_labels_and_without_figures_too() {
-    let mut report = modelled(900.0, 4, 0.95);
-    let svg = svg::text(&report).unwrap();
-    for part in
-        ["<svg", "Latency, one way", "GB/s", "size of a put", "32 KiB", "10 us", "crossover", "proxied"]
-    {
-        assert!(svg.contains(part), "{part}");
-    }
-    // For looking at it: SHMCCL_KEEP_PLOT=plot.svg cargo test the_plot
-    if let Ok(path) = std::env::var("SHMCCL_KEEP_PLOT") {
-        file::write(path.as_ref(), svg.as_bytes()).unwrap();
-        output::print(&view::text(Look::plain(), &report)).unwrap();
-    }
-    for point in &mut report.points {
-        (point.direct.overlap, point.proxied.overlap) = (None, None);
-    }
-    assert!(svg::text(&report).unwrap().contains("not measured"));
-    report.points.truncate(1);
-    svg::text(&report).unwrap();
-    view::text(Look::plain(), &report);
-    report.points.clear();
-    svg::text(&report).unwrap();
-    view::text(Look::plain(), &report);
-}
-
-#[test]
-fn three_files_are_written() {
-    let directory = std::env::temp_dir().join(format!("shmccl-compare-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    let path = |name: &str| directory.join(name);
-    let mut files = Files { json: Some(path("a.json")), csv: Some(path("a.csv")), svg: Some(path("a.svg")) };
-    check_files(&files).unwrap();
-    let report = modelled(900.0, 4, 0.95);
-    write_files(&files, &report.to_file(), &csv::text(&report), &svg::text(&report).unwrap()).unwrap();
-    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 3);
-    files.svg = Some(path("missing/a.svg"));
-    assert!(check_files(&files).is_err());
-    std::fs::remove_dir_all(directory).unwrap();
+/// FNV-1a.
+fn digest(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }

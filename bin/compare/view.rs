@@ -1,43 +1,70 @@
-//! A comparison as text: three tables, two charts, and what they mean.
+//! A comparison as text: tables, charts, and what they mean.
 
 use anstyle::AnsiColor;
 use shmccl::heap::layout::FIFO_SLOTS;
 
-use super::chart::{self, Chart, Series};
-use super::report::{CompareReport, Point, Side};
-use super::verdict::Verdict;
+use super::chart::{self, Chart, ChartLine};
+use super::conclusions::Conclusions;
+use super::crossover::Crossover;
+use super::series::{Point, Series, Subject, algorithm, is_thin};
 use crate::flags::ProxyPlace;
 use crate::output::Look;
-use crate::perf::report::share_of_stalls;
+use crate::perf::report::{PerfRow, share_of_stalls};
+use crate::perf::test::TestChannel;
 use crate::table::TextTable;
 use crate::units::{fine_percent, format_ns, format_size, or_dash, percent, three_digits};
 
-/// Everything that goes to stdout.
-pub(crate) fn text(look: Look, report: &CompareReport) -> String {
-    let verdict = Verdict::of(report);
-    let mut parts = vec![head(report), latency_table(look, report), device_table(look, report)];
-    parts.extend(fifo_table(look, report));
-    parts.extend(charts(look, report, &verdict));
-    parts.push(verdict.sentences(report).join("\n") + "\n");
+/// The columns that a narrow terminal goes without in the table of the quickest.
+const EXPENDABLE: [&str; 4] = ["limit", "wrong", "GB/s", "direct/limit"];
+
+/// Returns everything that goes to stdout.
+pub(super) fn text(look: Look, series: &Series, conclusions: &Conclusions) -> String {
+    let mut parts = vec![format!("{}\n\n{}", series.report.machine.line(), explanation(series))];
+    match &series.subject {
+        Subject::Puts { overlap_place } => {
+            let points = series.points();
+            let note = overlap_note(overlap_place.as_deref());
+            parts.extend([latency_table(look, &points), device_table(look, &points) + &note]);
+            parts.extend(fifo_table(look, &points));
+        }
+        Subject::Operation { .. } => {
+            parts.push(quickest_table(look, series));
+            if series.has_choice() {
+                parts.push(algorithm_table(look, series, "Direct", TestChannel::Memory));
+                parts.push(algorithm_table(look, series, "Proxied", TestChannel::Port));
+            }
+        }
+    }
+    parts.extend(charts(look, series, conclusions));
+    parts.push(conclusions.summary.join("\n") + "\n");
     parts.join("\n")
 }
 
-fn head(report: &CompareReport) -> String {
-    let place = match report.proxy {
+/// Says what was done, and what the two channels are.
+fn explanation(series: &Series) -> String {
+    let place = match series.proxy {
         ProxyPlace::Thread => "a thread beside the device",
         ProxyPlace::Process => "a service process",
     };
-    format!(
-        "{}\n\n\
-         One rank puts data into the memory of another and signals; the other waits and reads it.\n\
-         direct:  the device thread copies the data itself (memory channel).\n\
-         proxied: it pushes a trigger into a fifo and {place} copies (port channel).\n",
-        report.machine.line()
-    )
+    match &series.subject {
+        Subject::Puts { .. } => format!(
+            "One rank puts data into the memory of another and signals; the other waits and reads it.\n\
+             direct:  the device thread copies the data itself (memory channel).\n\
+             proxied: it pushes a trigger into a fifo and {place} copies (port channel).\n"
+        ),
+        Subject::Operation { test, n_ranks } => format!(
+            "{} over {n_ranks} ranks: floats in the heap, out of place.\n\
+             direct:  each rank's own core moves the data (perf --channel memory).\n\
+             proxied: each rank's proxy does (perf --channel port).\n\
+             Direct one_shot (up to 8 KiB) and two_shot go without channels: what lies\n\
+             between them and the proxied ones is not due to the channel alone.\n",
+            test.name()
+        ),
+    }
 }
 
-/// Times are one way: from the put until the receiver holds the data.
-fn latency_table(look: Look, report: &CompareReport) -> String {
+/// Lays out times one way: from the put until the receiver holds the data.
+fn latency_table(look: Look, points: &[Point<'_>]) -> String {
     let head = [
         "size",
         "direct p50",
@@ -49,31 +76,31 @@ fn latency_table(look: Look, report: &CompareReport) -> String {
         "proxied GB/s",
         "wrong",
     ];
-    let row = |point: &Point| {
+    let row = |point: &Point<'_>| {
         let Point { bytes, direct, proxied } = point;
         let wrong = direct.wrong.zip(proxied.wrong).map(|(direct, proxied)| direct.saturating_add(proxied));
         [
             format_size(*bytes),
-            format_ns(direct.p50_ns),
+            or_dash(direct.p50_ns, format_ns),
             or_dash(direct.p99_ns, format_ns),
-            format_ns(proxied.p50_ns),
+            or_dash(proxied.p50_ns, format_ns),
             or_dash(proxied.p99_ns, format_ns),
-            format!("{} x", three_digits(proxied.p50_ns / direct.p50_ns.max(1e-3))),
-            three_digits(direct.gb_per_s),
-            three_digits(proxied.gb_per_s),
+            times(point.factor()),
+            or_dash(direct.gb_per_s, three_digits),
+            or_dash(proxied.gb_per_s, three_digits),
             or_dash(wrong, |wrong| wrong.to_string()),
         ]
     };
-    let table = grid(&head, report, row).text(look, &["p99", "wrong", "proxied/direct"]);
+    let table = table_of(&head, points, row).text(look, &["p99", "wrong", "proxied/direct"]);
     format!(
         "Latency of one put, from the put until the receiver holds the data; bandwidth of puts in a row\n{table}{}",
-        of_means(report)
+        of_means(points)
     )
 }
 
-/// Where the proxy ran while overlap was measured.
-fn overlap_note(report: &CompareReport) -> String {
-    let place = match report.overlap_place.as_deref() {
+/// Says where the proxy ran while overlap was measured.
+fn overlap_note(place: Option<&str>) -> String {
+    let place = match place {
         Some("proxy on other cores") => "the proxy on other cores than its device".to_owned(),
         Some(place) => format!("the {place}"),
         None => return String::new(),
@@ -83,27 +110,23 @@ fn overlap_note(report: &CompareReport) -> String {
     )
 }
 
-/// Which percentiles are not of single puts.
-fn of_means(report: &CompareReport) -> String {
-    let most = |side: fn(&Point) -> &Side| {
+/// Says which percentiles are not of single puts.
+fn of_means(points: &[Point<'_>]) -> String {
+    let told = |name: &str, side: fn(&Point<'_>) -> Option<u64>| {
         let means =
-            report.points.iter().filter(|point| side(point).puts_per_sample.is_some_and(|puts| puts > 2));
-        means
-            .max_by_key(|point| point.bytes)
-            .and_then(|point| Some((point.bytes, side(point).puts_per_sample?)))
-    };
-    let tell = |name: &str, (bytes, puts): (u64, u64)| {
-        format!(
+            points.iter().filter_map(|point| Some((point.bytes, side(point).filter(|puts| *puts > 2)?)));
+        let (bytes, puts) = means.max_by_key(|(bytes, _)| *bytes)?;
+        Some(format!(
             "p50, p99: {name} up to {}, of means of {puts} puts, since one is too short for the clock.\n",
             format_size(bytes)
-        )
+        ))
     };
-    let direct = most(|point| &point.direct).map(|most| tell("direct", most));
-    let proxied = most(|point| &point.proxied).map(|most| tell("proxied", most));
+    let direct = told("direct", |point| point.direct.operations_per_sample);
+    let proxied = told("proxied", |point| point.proxied.operations_per_sample);
     direct.into_iter().chain(proxied).collect()
 }
 
-fn device_table(look: Look, report: &CompareReport) -> String {
+fn device_table(look: Look, points: &[Point<'_>]) -> String {
     let head = [
         "size",
         "CPU direct",
@@ -113,46 +136,43 @@ fn device_table(look: Look, report: &CompareReport) -> String {
         "direct/limit",
         "proxied/limit",
     ];
-    let row = |point: &Point| {
+    let row = |point: &Point<'_>| {
         let Point { bytes, direct, proxied } = point;
-        let cpu = |side: &Side| or_dash(side.device_cpu_ns, format_ns);
-        let overlap = |side: &Side| or_dash(side.overlap, percent);
-        let limit = |side: &Side| or_dash(side.ratio, |ratio| format!("{} x", three_digits(ratio)));
         [
             format_size(*bytes),
-            cpu(direct),
-            cpu(proxied),
-            overlap(direct),
-            overlap(proxied),
-            limit(direct),
-            limit(proxied),
+            or_dash(direct.device_cpu_ns, format_ns),
+            or_dash(proxied.device_cpu_ns, format_ns),
+            or_dash(direct.overlap, percent),
+            or_dash(proxied.overlap, percent),
+            or_dash(direct.ratio, times),
+            or_dash(proxied.ratio, times),
         ]
     };
-    let table = grid(&head, report, row).text(look, &["proxied/limit", "direct/limit"]);
+    let table = table_of(&head, points, row).text(look, &["proxied/limit", "direct/limit"]);
     format!(
-        "What one put costs the device thread; how much of it hides behind computation; latency over the machine's limit\n{table}{}",
-        overlap_note(report)
+        "What one put costs the device thread; how much of it hides behind computation; latency over the machine's limit\n{table}"
     )
 }
 
-/// How full the fifo is while puts are pushed without a pause; nothing where no size was small enough for it to fill.
-fn fifo_table(look: Look, report: &CompareReport) -> Option<String> {
-    let missing = report.points.iter().filter(|point| point.proxied.fifo_depth.is_none()).count();
-    if missing == report.points.len() {
+/// Lays out how full the fifo is while puts are pushed without a pause. `None` where no size was small enough to fill it.
+fn fifo_table(look: Look, points: &[Point<'_>]) -> Option<String> {
+    let missing = points.iter().filter(|point| point.proxied.fifo_depth.is_none()).count();
+    if missing == points.len() {
         return None;
     }
-    let row = |point: &Point| {
-        let Point { bytes, proxied, .. } = point;
+    let row = |point: &Point<'_>| {
+        let PerfRow { pushes, fifo_depth, fifo_depth_p50, stalls, .. } = *point.proxied;
         let count = |count: Option<u64>| or_dash(count, |count| count.to_string());
         [
-            format_size(*bytes),
-            count(proxied.pushes),
-            count(proxied.fifo_depth_p50),
-            count(proxied.fifo_depth),
-            or_dash(share_of_stalls(proxied.stalls, proxied.pushes), fine_percent),
+            format_size(point.bytes),
+            count(pushes),
+            count(fifo_depth_p50),
+            count(fifo_depth),
+            or_dash(share_of_stalls(stalls, pushes), fine_percent),
         ]
     };
-    let table = grid(&["size", "pushes", "depth p50", "depth max", "stalls"], report, row).text(look, &[]);
+    let table =
+        table_of(&["size", "pushes", "depth p50", "depth max", "stalls"], points, row).text(look, &[]);
     let turn = fine_percent(1.0 / FIFO_SLOTS as f64);
     let mut text = format!(
         "The fifo under proxied puts pushed as fast as they can be, without a flush\n{table}\
@@ -166,47 +186,112 @@ fn fifo_table(look: Look, report: &CompareReport) -> Option<String> {
     Some(text)
 }
 
-fn charts(look: Look, report: &CompareReport, verdict: &Verdict) -> Vec<String> {
-    let series = |cost: fn(&Side) -> Option<f64>| {
-        [
-            Series {
-                name: "direct",
-                glyph: '●',
-                colour: AnsiColor::Cyan,
-                values: report.points.iter().map(|point| cost(&point.direct)).collect(),
-            },
-            Series {
-                name: "proxied",
-                glyph: '◇',
-                colour: AnsiColor::Magenta,
-                values: report.points.iter().map(|point| cost(&point.proxied)).collect(),
-            },
-        ]
+/// Lays out a line for each size. Who was the quickest is told where there was a choice.
+fn quickest_table(look: Look, series: &Series) -> String {
+    let has_choice = series.has_choice();
+    let row = |bytes: u64| {
+        let of = |channel| series.quickest(bytes, channel);
+        let (direct, proxied) = (of(TestChannel::Memory), of(TestChannel::Port));
+        let told = |row: Option<&PerfRow>| or_dash(row.and_then(|row| row.p50_ns), format_ns);
+        let named = |row: Option<&PerfRow>| has_choice.then(|| or_dash(row, |row| algorithm(row).to_owned()));
+        let wrong = series.wrong_at(bytes);
+        let texts = [
+            Some(format_size(bytes)),
+            Some(told(direct)),
+            named(direct),
+            Some(told(proxied)),
+            named(proxied),
+            Some(or_dash(series.factor(bytes), times)),
+            Some(or_dash(direct.and_then(|row| row.gb_per_s), three_digits)),
+            Some(or_dash(direct.and_then(|row| row.limit_p50_ns), format_ns)),
+            Some(or_dash(direct.and_then(|row| row.ratio), times)),
+            Some(or_dash(wrong, |wrong| wrong.to_string())),
+        ];
+        (texts.into_iter().flatten().collect(), wrong.is_some_and(|wrong| wrong > 0))
     };
-    let sizes: Vec<u64> = report.points.iter().map(|point| point.bytes).collect();
-    let draw = |title: &str, series: &[Series], mark: Option<f64>| {
-        chart::draw(look, &Chart { title, sizes: &sizes, series, mark })
-    };
-    let mut charts = Vec::new();
-    charts.extend(draw(
-        "Latency of one put (p50) by size",
-        &series(|side| Some(side.p50_ns)),
-        verdict.latency.mark(),
-    ));
-    let mark = verdict.device_time.and_then(super::crossing::Crossing::mark);
-    charts.extend(draw(
-        "CPU time of the device thread for one put by size",
-        &series(|side| side.device_cpu_ns),
-        mark,
-    ));
-    charts
+    let by = has_choice.then_some("by");
+    let head = [
+        Some("size"),
+        Some("direct p50"),
+        by,
+        Some("proxied p50"),
+        by,
+        Some("proxied/direct"),
+        Some("GB/s"),
+        Some("limit"),
+        Some("direct/limit"),
+        Some("wrong"),
+    ];
+    let head = head.into_iter().flatten().collect();
+    let rows = series.sizes().into_iter().map(row).collect();
+    let table = TextTable { head, words: 0, rows }.text(look, &EXPENDABLE);
+    let title = if has_choice { "The quickest algorithm of each kind" } else { "Direct and proxied" };
+    format!("{title}; bandwidth and limit are those of direct\n{table}")
 }
 
-fn grid<'a, const N: usize>(
+/// Lays out median times, a column for each algorithm. An asterisk marks the quickest, unless it has too few samples.
+fn algorithm_table(look: Look, series: &Series, word: &str, channel: TestChannel) -> String {
+    let algorithms = series.algorithms_over(channel);
+    let row = |bytes: u64| {
+        let best = series.quickest(bytes, channel).filter(|row| !is_thin(row)).map(algorithm);
+        let cell = |name: &&str| {
+            let mark = if best == Some(*name) { "*" } else { "" };
+            let ns = series.row(bytes, channel, name).and_then(|row| row.p50_ns);
+            or_dash(ns, |ns| format_ns(ns) + mark)
+        };
+        let texts = [format_size(bytes)].into_iter().chain(algorithms.iter().map(cell));
+        (texts.collect(), false)
+    };
+    let table = TextTable {
+        head: ["size"].into_iter().chain(algorithms.iter().copied()).collect(),
+        words: 0,
+        rows: series.sizes().into_iter().map(row).collect(),
+    };
+    format!("{word}, by algorithm (p50; * the quickest)\n{}", table.in_parts(look, 1))
+}
+
+fn charts(look: Look, series: &Series, conclusions: &Conclusions) -> Vec<String> {
+    type Figure = fn(&PerfRow) -> Option<f64>;
+    let (time, device_time): (Figure, Figure) = (|row| row.p50_ns, |row| row.device_cpu_ns);
+    let charts = match &series.subject {
+        Subject::Puts { .. } => vec![
+            ("Latency of one put (p50) by size", time, conclusions.mark_of_puts(|found| Some(found.latency))),
+            (
+                "CPU time of the device thread for one put by size",
+                device_time,
+                conclusions.mark_of_puts(|found| found.device_time),
+            ),
+        ],
+        Subject::Operation { .. } => {
+            let title =
+                if series.has_choice() { "Time of the quickest (p50) by size" } else { "Time (p50) by size" };
+            vec![(title, time, conclusions.overtaking().and_then(Crossover::mark))]
+        }
+    };
+    let sizes = series.sizes();
+    let line = |name, glyph, colour, channel, figure: Figure| {
+        let values = sizes.iter().map(|bytes| series.quickest(*bytes, channel).and_then(figure)).collect();
+        ChartLine { name, glyph, colour, values }
+    };
+    let draw = |(title, figure, mark)| {
+        let lines = [
+            line("direct", '●', AnsiColor::Cyan, TestChannel::Memory, figure),
+            line("proxied", '◇', AnsiColor::Magenta, TestChannel::Port, figure),
+        ];
+        chart::draw(look, &Chart { title, sizes: &sizes, lines: &lines, mark })
+    };
+    charts.into_iter().filter_map(draw).collect()
+}
+
+fn times(factor: f64) -> String {
+    format!("{} x", three_digits(factor))
+}
+
+fn table_of<'a, const N: usize>(
     head: &[&'a str; N],
-    report: &CompareReport,
-    row: impl Fn(&Point) -> [String; N],
+    points: &[Point<'_>],
+    row: impl Fn(&Point<'_>) -> [String; N],
 ) -> TextTable<'a> {
-    let rows = report.points.iter().map(|point| (row(point).to_vec(), false)).collect();
+    let rows = points.iter().map(|point| (row(point).to_vec(), false)).collect();
     TextTable { head: head.to_vec(), words: 0, rows }
 }

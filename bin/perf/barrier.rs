@@ -1,71 +1,29 @@
 //! The barrier of the communicator beside a bare one.
 
-use shmccl::heap::{HeapOffset, Region};
-use shmccl::shm::{CellRef, Span};
+use shmccl::shm::CellRef;
 use shmccl::{Communicator, Rank, Result};
 use shmccl_limits::flags::{BareBarrier, BareFlag};
 
 use super::clock::now_ns;
-use super::lane::Lane;
+use super::device::TestBench;
+use super::interleave::{Contender, Participants, interleave, second};
+use super::sync::{AllSync, zeroed};
 
-/// All ranks between two slices: they meet and agree on a number, over a bare barrier.
-#[derive(Debug)]
-pub(crate) struct Ensemble {
-    leads: bool,
-    n_ranks: u32,
-    barrier: BareBarrier<CellRef<BareFlag>>,
-    number: Span,
-}
-
-impl Ensemble {
-    /// Sets all ranks up. Collective.
-    pub(crate) fn new(comm: &mut Communicator) -> Result<Self> {
-        let region = fresh(comm, 256)?;
-        let leader = Rank::new(0, comm.n_ranks())?;
-        let number = Region::new(HeapOffset::new(region.offset.get() + 128), 8);
-        Ok(Self {
-            leads: comm.rank() == leader,
-            n_ranks: comm.n_ranks(),
-            barrier: BareBarrier::new(comm.cell(leader, region.offset)?, comm.n_ranks()),
-            number: comm.span(leader, number)?,
-        })
-    }
-
-    /// Whether this is rank 0.
-    pub(crate) fn leads(&self) -> bool {
-        self.leads
-    }
-
-    /// How many they are.
-    pub(crate) fn n_ranks(&self) -> u32 {
-        self.n_ranks
-    }
-
-    /// Returns the leader's `value` on every rank.
-    pub(crate) fn share(&mut self, value: u64) -> Result<u64> {
-        if self.leads {
-            self.number.write(0, value)?;
-        }
-        self.barrier.meet();
-        let shared = self.number.read(0)?;
-        self.barrier.meet();
-        Ok(shared)
-    }
-}
-
-/// Barriers that one sample is the mean of. From one return of a rank to the next is no barrier's time where ranks share cores: who gets
-/// its core back late finds the next barrier complete, and returns from it at once. Over so many in a row early and late even out, and a
-/// slice that somebody else takes of the core is still in few of the samples.
+/// Barriers that one sample is the mean of.
+///
+/// Where ranks share cores, the time from one return to the next is not the time of a barrier: a rank
+/// that gets its core back late finds the next barrier complete and returns at once. Over several in a
+/// row, early and late returns even out; and a slice of the core taken by another process is still in
+/// few of the samples.
 pub(crate) const BARRIERS: u64 = 8;
 
 /// The barrier under test.
 #[derive(Debug)]
-pub(crate) struct CommBarrier<'c> {
-    /// Whose barrier.
-    pub(crate) comm: &'c mut Communicator,
+struct CommBarrier<'c> {
+    comm: &'c mut Communicator,
 }
 
-impl Lane for CommBarrier<'_> {
+impl Contender for CommBarrier<'_> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
         means(ops, BARRIERS, samples, || self.comm.barrier())
     }
@@ -87,16 +45,15 @@ pub(crate) struct YieldBarrier {
 }
 
 impl YieldBarrier {
-    /// Sets all ranks up, for samples that are the mean of so many. Collective.
+    /// Sets all ranks up, for samples that are the mean of `per_sample` barriers. Collective.
     pub(crate) fn new(comm: &mut Communicator, per_sample: u64) -> Result<Self> {
-        let region = fresh(comm, 128)?;
+        let region = zeroed(comm, 128)?;
         let counter = comm.cell(Rank::new(0, comm.n_ranks())?, region.offset)?;
-        let barrier = BareBarrier::new(counter, comm.n_ranks());
-        Ok(Self { barrier, per_sample })
+        Ok(Self { barrier: BareBarrier::new(counter, comm.n_ranks()), per_sample })
     }
 }
 
-impl Lane for YieldBarrier {
+impl Contender for YieldBarrier {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
         means(ops, self.per_sample, samples, || {
             self.barrier.meet();
@@ -113,7 +70,7 @@ impl Lane for YieldBarrier {
     }
 }
 
-/// Meets `ops` times at least; each sample is the mean of `per_sample` in a row, from return to return.
+/// Meets `ops` times at least. Each sample is the mean of `per_sample` in a row, from return to return.
 fn means(
     ops: u64,
     per_sample: u64,
@@ -130,12 +87,19 @@ fn means(
     Ok(())
 }
 
-/// Allocates flags that show zero. Collective.
-pub(crate) fn fresh(comm: &mut Communicator, len: u64) -> Result<Region> {
-    let region = comm.alloc_region(len, 128)?;
-    comm.span(comm.rank(), region)?.fill(0, len, 0)?;
-    comm.barrier()?;
-    Ok(region)
+impl TestBench<'_> {
+    /// Measures the barrier of all ranks.
+    pub(crate) fn barrier(&mut self) -> anyhow::Result<()> {
+        let mut all = AllSync::new(self.comm)?;
+        let mut limit = YieldBarrier::new(self.comm, BARRIERS)?;
+        let effort = self.plan.effort(self.test, None);
+        let leads = all.leads();
+        let measured = {
+            let mut test = CommBarrier { comm: &mut *self.comm };
+            interleave(Participants::All(&mut all), &mut [&mut test, &mut limit], &[second], effort)?
+        };
+        self.report(leads, &measured, None, "bare yield barrier", |row| row.wrong = None)
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,6 @@
-//! The clocks of the measurements.
+//! The clocks of the measurements, and random delays between them.
+
+use std::hint::black_box;
 
 use nix::time::{ClockId, clock_gettime};
 
@@ -29,4 +31,63 @@ pub(crate) fn reading_ns() -> f64 {
 fn read(clock: ClockId) -> u64 {
     let time = clock_gettime(clock).expect("a clock that every Linux has");
     u64::try_from(std::time::Duration::from(time).as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A sequence of delays between none and about 50 ns, some periods of a waiting loop.
+#[derive(Clone, Debug)]
+pub(crate) struct Dither {
+    state: u64,
+}
+
+impl Dither {
+    /// The multiplier and the increment of Knuth's MMIX generator, of which the upper bits have the longest period.
+    const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
+    const INCREMENT: u64 = 1_442_695_040_888_963_407;
+
+    /// Delays take fewer steps than two to the power of so many; a step is a multiplication and a way through the stack.
+    const STEPS_LOG2: u32 = 5;
+
+    /// The sequence from its beginning.
+    pub(crate) fn new() -> Self {
+        Self { state: 1 }
+    }
+
+    /// Lets the next delay pass, from when `arrived` is there: a processor would begin it before the word that it waits for has come.
+    #[inline]
+    pub(crate) fn pass(&mut self, arrived: u64) {
+        self.state = self.state.wrapping_mul(Self::MULTIPLIER).wrapping_add(Self::INCREMENT);
+        let steps = self.state >> (u64::BITS - Self::STEPS_LOG2);
+        black_box((0..steps).fold(arrived, |product, _| black_box(product.wrapping_mul(3))));
+    }
+
+    /// Nanoseconds that the next `count` delays take, and a reading of the clock with them; they are still to come afterwards.
+    pub(crate) fn cost(&self, count: u64) -> u64 {
+        let pass = |_| {
+            let mut ahead = self.clone();
+            let start = now_ns();
+            (0..count).for_each(|_| ahead.pass(count));
+            now_ns() - start
+        };
+        // The quicker of two: nobody came in between.
+        (0..2).map(pass).min().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_are_of_all_lengths_and_looking_at_their_cost_takes_none_of_them() {
+        let mut dither = Dither::new();
+        let mut seen = [0_u32; 1 << Dither::STEPS_LOG2];
+        for _ in 0..3200 {
+            let before = dither.state;
+            dither.cost(3);
+            assert_eq!(dither.state, before);
+            dither.pass(0);
+            seen[usize::try_from(dither.state >> (u64::BITS - Dither::STEPS_LOG2)).unwrap()] += 1;
+        }
+        assert!(seen.iter().all(|&times| (50..200).contains(&times)), "{seen:?}");
+    }
 }

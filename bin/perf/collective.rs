@@ -2,30 +2,22 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`settings`], [`figures`] | what device processes are told, and what they tell |
-//! | [`table`], [`format`] | starting them; nccl-tests' table |
-//! | [`device`] | what they do: a contest for each figure |
-//! | [`workload`], [`words`], [`layout`] | one operation at one size: buffers, call, verification |
-//! | [`pattern`], [`number`] | data whose reduction is exact in every type |
-//! | [`trial`], [`gathering`] | how operations are timed; how ranks meet in between |
-//! | [`bare`], [`mailed`] | the limit of buffers in the heap: where ranks meet, and where data are mailed |
-//! | [`places`] | where these are |
-//! | [`staged`] | a limit that stages |
+//! | [`table`], [`format`] | the launcher's side: nccl-tests' table |
+//! | [`device`] | the side of device processes: one interleaved comparison for each figure |
+//! | [`case`], [`layout`] | one operation at one size: buffers, call, verification |
+//! | [`pattern`] | data whose reduction is exact in every type |
+//! | [`timed_case`] | how operations are timed |
+//! | [`algorithms`] | which algorithms differ for an operation |
+//! | [`limit`], [`eager_limit`], [`staged_limit`] | hand-written loops: the machine's limits |
 
-mod bare;
+pub(crate) mod algorithms;
+pub(crate) mod case;
 pub(crate) mod device;
-pub(crate) mod figures;
+mod eager_limit;
 mod format;
-pub(crate) mod gathering;
 pub(crate) mod layout;
-pub(crate) mod mailed;
-mod number;
+mod limit;
 mod pattern;
-mod places;
-pub(crate) mod settings;
-mod staged;
+mod staged_limit;
 pub(crate) mod table;
-pub(crate) mod trial;
-pub(crate) mod ways;
-mod words;
-pub(crate) mod workload;
+pub(crate) mod timed_case;

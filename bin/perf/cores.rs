@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 /// The calling thread, away from the cores it belongs to. Threads that it starts meanwhile stay away.
 #[derive(Debug)]
 #[must_use = "the thread has to go back"]
-pub(crate) struct Aside {
+pub(crate) struct MovedThread {
     home: CpuSet,
     has_moved: bool,
 }
@@ -16,7 +16,7 @@ pub(crate) struct Aside {
 ///
 /// # Errors
 /// When the affinity mask cannot be read.
-pub(crate) fn step_aside() -> Result<Aside> {
+pub(crate) fn step_aside() -> Result<MovedThread> {
     let home = affinity()?;
     let mut others = CpuSet::new();
     for core in 0..CpuSet::count() {
@@ -26,7 +26,7 @@ pub(crate) fn step_aside() -> Result<Aside> {
     }
     // The system takes what exists of them. Where nothing does, there is no aside, and the thread stays.
     let has_moved = sched_setaffinity(Pid::from_raw(0), &others).is_ok();
-    Ok(Aside { home, has_moved })
+    Ok(MovedThread { home, has_moved })
 }
 
 /// Whether the calling thread stays on one core, and with it whatever it starts.
@@ -38,7 +38,7 @@ pub(crate) fn is_pinned() -> Result<bool> {
     Ok((0..CpuSet::count()).filter(|&core| home.is_set(core).unwrap_or(false)).count() == 1)
 }
 
-impl Aside {
+impl MovedThread {
     /// Whether there is another core than that of the thread, where it was.
     pub(crate) fn has_moved(&self) -> bool {
         self.has_moved

@@ -12,13 +12,12 @@ use shmccl::proxy::{
 };
 use shmccl_limits::flags::{BareConsumer, BareFlag, BareProducer, BareSlot};
 
-use super::clock::now_ns;
-use super::contest::Effort;
-use super::cores::{affinity, pin};
-use super::figures::row_of;
-use super::slices::Slices;
-use super::stats::ENOUGH_FOR_P99;
-use crate::perf::report::PerfRow;
+use crate::perf::clock::now_ns;
+use crate::perf::cores::{affinity, pin};
+use crate::perf::interleave::Effort;
+use crate::perf::report::{PerfRow, row_of};
+use crate::perf::slices::Slices;
+use crate::perf::stats::ENOUGH_FOR_P99;
 use crate::perf::test::Test;
 
 /// Slots of every ring, as in a rank's segment.
@@ -38,12 +37,12 @@ const FEWEST_SLICES: usize = 9;
 
 /// The cores of the two ends: the same one where there is only one.
 #[derive(Clone, Copy, Debug)]
-struct Cores {
+struct FifoCores {
     producers: usize,
     consumer: usize,
 }
 
-impl Cores {
+impl FifoCores {
     /// Whether who waits has to make way for whom it waits for.
     fn is_one(self) -> bool {
         self.producers == self.consumer
@@ -91,7 +90,7 @@ pub(crate) fn measure(effort: Effort, patience: Duration) -> Result<Vec<PerfRow>
     rows
 }
 
-fn measure_one(setup: Setup, cores: Cores, effort: Effort, patience: Duration) -> Result<PerfRow> {
+fn measure_one(setup: Setup, cores: FifoCores, effort: Effort, patience: Duration) -> Result<PerfRow> {
     let mut slices = Slices::of_means(SLICE.into());
     let mut wrong = 0;
     let started = now_ns();
@@ -117,8 +116,8 @@ fn measure_one(setup: Setup, cores: Cores, effort: Effort, patience: Duration) -
         pushed += u64::from(SLICE);
         slices.push(probe, &[fifo], &[bare]);
     }
-    let verdict = slices.verdict().context("nothing was measured")?;
-    let mut row = row_of(Test::FifoRate, None, 1, &verdict, "raw two-word ring");
+    let comparison = slices.compare().context("nothing was measured")?;
+    let mut row = row_of(Test::FifoRate, None, 1, &comparison, "raw two-word ring");
     row.iterations = pushed;
     row.variant = Some(setup.to_string());
     row.per_s = row.p50_ns.map(|ns| 1e9 / ns);
@@ -135,7 +134,7 @@ impl std::fmt::Display for Setup {
 }
 
 /// Pushes a slice through fifos; nanoseconds per trigger, and how many came out of order or twice.
-fn fifo(setup: Setup, cores: Cores, patience: Duration) -> Result<(f64, u64)> {
+fn fifo(setup: Setup, cores: FifoCores, patience: Duration) -> Result<(f64, u64)> {
     let rings: Vec<(FifoHeader, Vec<Slot>)> = (0..setup.fifos)
         .map(|_| (FifoHeader::default(), (0..SLOTS).map(|_| Slot::default()).collect()))
         .collect();
@@ -145,7 +144,7 @@ fn fifo(setup: Setup, cores: Cores, patience: Duration) -> Result<(f64, u64)> {
         .collect::<Result<Vec<_>, _>>()?;
     let mut service = Service::new(fifos.iter().map(Fifo::consumer));
     let share = SLICE / setup.producers;
-    let mut ledger = Ledger::new(setup.producers);
+    let mut ledger = ArrivalCheck::new(setup.producers);
     let mut handler = |_: usize, trigger: &Trigger| -> Result<(), TriggerRefusal> {
         ledger.note(trigger);
         Ok(())
@@ -158,7 +157,7 @@ fn fifo(setup: Setup, cores: Cores, patience: Duration) -> Result<(f64, u64)> {
         let mut handles = Vec::new();
         for producer in 0..setup.producers {
             let fifo = &fifos[(producer % setup.fifos) as usize];
-            let run = Run { producer, share, crowded, start_line: &start_line, given_up: &given_up };
+            let run = ProducerRun { producer, share, crowded, start_line: &start_line, given_up: &given_up };
             handles.push(scope.spawn(move || -> Result<()> {
                 pin(cores.producers)?;
                 if setup.exclusive {
@@ -219,7 +218,7 @@ fn serve(
 }
 
 /// What one producer is to do.
-struct Run<'r> {
+struct ProducerRun<'r> {
     producer: u32,
     share: u32,
     crowded: bool,
@@ -228,7 +227,7 @@ struct Run<'r> {
 }
 
 /// Pushes a share of triggers that tell who pushed them and in which order, unless nobody takes them any more.
-fn produce(end: impl Push, run: Run<'_>) {
+fn produce(end: impl Push, run: ProducerRun<'_>) {
     run.start_line.wait();
     if run.crowded {
         push_all(end, run, std::thread::yield_now);
@@ -239,7 +238,7 @@ fn produce(end: impl Push, run: Run<'_>) {
 
 /// The loop of it. Apart, so that it is the fifo's and nothing else, as the ring's is below, and so is the producer: a local.
 #[inline(never)]
-fn push_all(end: impl Push, run: Run<'_>, give_way: impl Fn()) {
+fn push_all(end: impl Push, run: ProducerRun<'_>, give_way: impl Fn()) {
     let mut end = end;
     for seq in 0..run.share {
         let trigger = trigger(run.producer, seq);
@@ -261,12 +260,12 @@ fn insist(crowded: bool, mut attempt: impl FnMut() -> bool) {
 }
 
 /// What has come from each producer: in order, all of it, and nothing twice.
-struct Ledger {
+struct ArrivalCheck {
     next: Vec<u64>,
     wrong: u64,
 }
 
-impl Ledger {
+impl ArrivalCheck {
     fn new(producers: u32) -> Self {
         Self { next: vec![0; producers as usize], wrong: 0 }
     }
@@ -295,10 +294,10 @@ fn trigger(producer: u32, seq: u32) -> Trigger {
 }
 
 /// Pushes a slice of the same triggers through a bare ring; nanoseconds per trigger.
-fn bare_ring(cores: Cores) -> Result<f64> {
+fn bare_ring(cores: FifoCores) -> Result<f64> {
     let slots: Vec<BareSlot> = (0..SLOTS).map(|_| BareSlot::new()).collect();
     let tail = BareFlag::new(0);
-    let mut ledger = Ledger::new(1);
+    let mut ledger = ArrivalCheck::new(1);
     let start_line = Barrier::new(2);
     std::thread::scope(|scope| {
         let producer = scope.spawn(|| -> Result<()> {
@@ -348,7 +347,7 @@ fn produce_bare(mut end: BareEnd<'_>, mut make_room: impl FnMut(&mut BareEnd<'_>
 }
 
 /// What the two cores are to each other: a bare flag, one way, in nanoseconds.
-fn probe(cores: Cores) -> Result<f64> {
+fn probe(cores: FifoCores) -> Result<f64> {
     const ROUNDS: u64 = 256;
     let (there, back) = (BareFlag::new(0), BareFlag::new(0));
     std::thread::scope(|scope| {
@@ -375,10 +374,10 @@ fn probe(cores: Cores) -> Result<f64> {
 }
 
 /// The first and the last core that this process may use: producers run on the one, the consumer on the other.
-fn ends_of(allowed: &CpuSet) -> Result<Cores> {
+fn ends_of(allowed: &CpuSet) -> Result<FifoCores> {
     let mut cores = (0..CpuSet::count()).filter(|&core| allowed.is_set(core).unwrap_or(false));
     let first = cores.next().context("no core to run on")?;
-    Ok(Cores { producers: first, consumer: cores.next_back().unwrap_or(first) })
+    Ok(FifoCores { producers: first, consumer: cores.next_back().unwrap_or(first) })
 }
 
 #[cfg(test)]

@@ -7,9 +7,11 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::test::{Test, TestChannel};
 use crate::failure::UsageError;
-use crate::flags::{JobArgs, SweepArgs, parse_ranks};
+use crate::flags::JobArgs;
+use crate::flags::SweepArgs;
+use crate::flags::parse_ranks;
+use crate::perf::test::{Test, TestChannel};
 use crate::units::parse_size;
 use collective::CollectiveArgs;
 pub(crate) use scope::given;

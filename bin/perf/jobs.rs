@@ -1,22 +1,22 @@
-//! The launcher side of measuring: starts device processes for a plan and collects the rows that rank 0 prints.
+//! The launcher side of measuring: starts device processes for a plan, collects the rows of rank 0, and
+//! makes one error of what failing processes say.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use shmccl::Rank;
 use shmccl::bootstrap::ProxyMode;
 use shmccl::error::DeviceName;
 use shmccl::heap::layout::HeapShape;
 use shmccl::launch::{Launch, Observer, OutputLine, OutputStream, Program};
+use shmccl::{Error, Rank};
 
-use super::complaints::Complaints;
-use super::plan::{Plan, VARIABLE};
+use super::plan::{PerfPlan, VARIABLE};
+use super::report::PerfRow;
+use super::test::Test;
 use crate::failure::UsageError;
 use crate::flags::JobArgs;
 use crate::host::HostFiles;
 use crate::output;
-use crate::perf::report::PerfRow;
-use crate::perf::test::Test;
 
 /// The hidden command that device processes run.
 pub(crate) const DEVICE_COMMAND: &str = "perf-device";
@@ -69,7 +69,7 @@ pub(crate) struct Finished {
 /// # Errors
 /// The first cause when a process fails; a row that cannot be read.
 pub(crate) fn run(
-    plan: &Plan,
+    plan: &PerfPlan,
     ranks: u32,
     args: &JobArgs,
     on_row: &mut dyn FnMut(&PerfRow),
@@ -90,19 +90,19 @@ pub(crate) fn run(
 /// # Errors
 /// The first cause when a process fails; the first error of `on_line`.
 pub(crate) fn supervise(
-    plan: &Plan,
+    plan: &PerfPlan,
     ranks: u32,
     args: &JobArgs,
     on_line: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<Option<Duration>> {
     let environment = vec![(VARIABLE, serde_json::to_string(plan)?)];
     let is_traced = plan.tests.iter().any(|(test, _)| *test == Test::TraceCost);
-    let order = Order { command: DEVICE_COMMAND, environment, heap_len: plan.heap_len(), is_traced };
+    let order = DeviceOrder { command: DEVICE_COMMAND, environment, heap_len: plan.heap_len(), is_traced };
     carry_out(order, ranks, args, on_line)
 }
 
 /// What device processes are started with.
-pub(crate) struct Order {
+pub(crate) struct DeviceOrder {
     /// The hidden command of this program that they run.
     pub(crate) command: &'static str,
     /// Variables of their environment.
@@ -118,7 +118,7 @@ pub(crate) struct Order {
 /// # Errors
 /// Those of [`supervise`].
 pub(crate) fn carry_out(
-    order: Order,
+    order: DeviceOrder,
     ranks: u32,
     args: &JobArgs,
     on_line: &mut dyn FnMut(&str) -> Result<()>,
@@ -142,11 +142,11 @@ pub(crate) fn carry_out(
         .capture_output(true);
     let launch = if order.is_traced { launch.trace("/dev/null") } else { launch };
     let mut collector =
-        Collector { ready_after: None, complaints: Complaints::default(), trouble: None, on_line };
+        Collector { ready_after: None, errors: DeviceErrors::default(), trouble: None, on_line };
     let outcome = launch.supervise(&mut collector);
-    let Collector { ready_after, complaints, trouble, .. } = collector;
+    let Collector { ready_after, errors, trouble, .. } = collector;
     if let Err(error) = outcome {
-        return Err(complaints.explain(error));
+        return Err(errors.explain(error));
     }
     match trouble {
         Some(error) => Err(error),
@@ -156,7 +156,7 @@ pub(crate) fn carry_out(
 
 struct Collector<'a> {
     ready_after: Option<Duration>,
-    complaints: Complaints,
+    errors: DeviceErrors,
     trouble: Option<anyhow::Error>,
     on_line: &'a mut dyn FnMut(&str) -> Result<()>,
 }
@@ -172,7 +172,7 @@ impl Observer for Collector<'_> {
         let text = String::from_utf8_lossy(line.text);
         if line.stream == OutputStream::Stderr {
             match text.trim_end().strip_prefix("error: ") {
-                Some(complaint) => self.complaints.add(line.device, complaint),
+                Some(error) => self.errors.add(line.device, error),
                 None => output::note(text.trim_end()),
             }
             return;
@@ -181,5 +181,90 @@ impl Observer for Collector<'_> {
         if let Err(error) = taken {
             self.trouble = self.trouble.take().or(Some(error));
         }
+    }
+}
+
+/// Error lines of device processes, each told once, with who said so.
+#[derive(Debug, Default)]
+pub(crate) struct DeviceErrors(Vec<(String, Vec<DeviceName>)>);
+
+impl DeviceErrors {
+    /// Notes the error line of a device.
+    pub(crate) fn add(&mut self, device: DeviceName, text: &str) {
+        match self.0.iter_mut().find(|(said, _)| said == text) {
+            Some((_, devices)) => devices.push(device),
+            None => self.0.push((text.to_owned(), vec![device])),
+        }
+    }
+
+    /// The error that the job failed with; in the words of the device that is the first cause, where it found some. What the
+    /// others say of its loss is a consequence and left out.
+    pub(crate) fn explain(mut self, error: Error) -> anyhow::Error {
+        let Error::DeviceFailed { device: cause, .. } = &error else { return error.into() };
+        let Some((text, devices)) = self.0.iter_mut().find(|(_, devices)| devices.contains(cause)) else {
+            return error.into();
+        };
+        devices.sort_by_key(|device| match device {
+            DeviceName::Rank(rank) => rank.get(),
+            DeviceName::Proxy => u32::MAX,
+        });
+        anyhow::anyhow!("{}: {text}", names(devices))
+    }
+}
+
+/// `rank 3`; `ranks 0, 1 and 2`; `rank 0 and the proxy service`.
+fn names(devices: &[DeviceName]) -> String {
+    let ranks = devices.iter().filter(|device| matches!(device, DeviceName::Rank(_))).count();
+    let name = |(index, device): (usize, &DeviceName)| match device {
+        DeviceName::Rank(rank) if ranks > 1 && index == 0 => format!("ranks {rank}"),
+        DeviceName::Rank(rank) if ranks > 1 => rank.to_string(),
+        other => other.to_string(),
+    };
+    let mut names: Vec<String> = devices.iter().enumerate().map(name).collect();
+    let last = names.pop().unwrap_or_default();
+    if names.is_empty() { last } else { format!("{} and {last}", names.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shmccl::Rank;
+    use shmccl::error::ExitCause;
+
+    fn rank(rank: u32) -> DeviceName {
+        DeviceName::Rank(Rank::new(rank, 64).unwrap())
+    }
+
+    fn failed(device: DeviceName) -> Error {
+        Error::DeviceFailed { device, cause: ExitCause::Code(1) }
+    }
+
+    #[test]
+    fn what_all_ranks_say_is_told_once_with_who_said_it() {
+        let mut errors = DeviceErrors::default();
+        for device in [rank(2), rank(0), rank(1)] {
+            errors.add(device, "out of device memory");
+        }
+        assert_eq!(errors.explain(failed(rank(2))).to_string(), "ranks 0, 1 and 2: out of device memory");
+    }
+
+    #[test]
+    fn consequences_are_left_out_and_a_cause_that_said_nothing_is_named_as_it_ended() {
+        let errors = || {
+            let mut errors = DeviceErrors::default();
+            errors.add(rank(0), "rank 1 was lost");
+            errors.add(rank(1), "out of device memory");
+            errors
+        };
+        assert_eq!(errors().explain(failed(rank(1))).to_string(), "rank 1: out of device memory");
+        assert_eq!(errors().explain(failed(rank(2))).to_string(), "rank 2 exited with code 1");
+        let interrupted = Error::Interrupted { signal: 2 };
+        assert_eq!(errors().explain(interrupted).to_string(), "interrupted by SIGINT");
+    }
+
+    #[test]
+    fn the_service_process_is_named_behind_the_ranks() {
+        assert_eq!(names(&[rank(4), DeviceName::Proxy]), "rank 4 and the proxy service");
+        assert_eq!(names(&[rank(4), rank(7), DeviceName::Proxy]), "ranks 4, 7 and the proxy service");
     }
 }

@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::clock::now_ns;
-use super::figures::row_of;
-use super::jobs;
-use super::plan::Plan;
-use super::slices::{Slices, UNPROBED};
-use super::stats::ENOUGH_FOR_P99;
 use crate::flags::JobArgs;
-use crate::perf::report::PerfRow;
+use crate::perf::clock::now_ns;
+use crate::perf::jobs;
+use crate::perf::plan::PerfPlan;
+use crate::perf::report::{PerfRow, row_of};
+use crate::perf::slices::{Slices, UNPROBED};
+use crate::perf::stats::ENOUGH_FOR_P99;
 use crate::perf::test::Test;
 
 /// Jobs that are started for one figure, unless the user says how many: enough for a 99th percentile, where that does not take long.
@@ -28,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// # Errors
 /// Whatever keeps a job from starting.
 pub(crate) fn measure(ranks: u32, iters: Option<u64>, args: &JobArgs) -> Result<PerfRow> {
-    let plan = Plan::of_nothing();
+    let plan = PerfPlan::of_nothing();
     let mut slices = Slices::new();
     let [fewest, most] = iters.map_or(JOBS, |iters| [iters; 2]);
     let (started, mut jobs) = (Instant::now(), 0);
@@ -38,8 +37,8 @@ pub(crate) fn measure(ranks: u32, iters: Option<u64>, args: &JobArgs) -> Result<
         let ready_after = finished.ready_after.context("a job that was never ready")?;
         slices.push(UNPROBED, &[ready_after.as_secs_f64() * 1e9], &[bare_processes(ranks)?]);
     }
-    let verdict = slices.verdict().context("nothing was measured")?;
-    let mut row = row_of(Test::Launch, None, ranks, &verdict, "spawn to first output of bare processes");
+    let comparison = slices.compare().context("nothing was measured")?;
+    let mut row = row_of(Test::Launch, None, ranks, &comparison, "spawn to first output of bare processes");
     row.iterations = jobs;
     Ok(row)
 }

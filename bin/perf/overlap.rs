@@ -4,12 +4,16 @@ use shmccl::Result;
 use shmccl::channel::Channel;
 use shmccl::heap::HeapOffset;
 
+use super::buffers::{PairBuffers, PairEnds};
 use super::clock::now_ns;
-use super::contest::Effort;
-use super::duet::Duet;
-use super::payload::Payload;
+use super::cores;
+use super::device::{TestBench, with_channel};
+use super::interleave::{Effort, Measured};
 use super::slices::Slices;
 use super::stats::{ENOUGH_FOR_P99, median};
+use super::sync::PairSync;
+use super::test::TestChannel;
+use crate::flags::ProxyPlace;
 
 /// Repetitions of each of the three timings, unless the user says how many, or there is time for more.
 const ROUNDS: u64 = 15;
@@ -22,31 +26,29 @@ const SHORTEST_NS: f64 = 5_000.0;
 
 /// What one size came to, on the leader.
 #[derive(Clone, Debug)]
-pub(crate) struct Overlap {
-    /// Transfer and computation together, against the longer of the two alone: a slice for each round.
-    pub(crate) slices: Slices,
-    /// How many rounds there were.
-    pub(crate) rounds: u64,
-    /// The share of it that hides behind as much computation: 1 when all does, below 0 when both together take longer than one after
-    /// the other. `None` when it is too short to tell.
-    pub(crate) hidden: Option<f64>,
+struct Overlap {
+    /// Transfer and computation together against the longer of the two alone, a slice for each round.
+    slices: Slices,
+    rounds: u64,
+    /// The share of the transfer that hides behind as much computation. It is 1 when all of it hides,
+    /// below 0 when both together take longer than one after the other, `None` when too short to tell.
+    hidden: Option<f64>,
     /// Words that did not arrive as sent.
-    pub(crate) wrong: u64,
+    wrong: u64,
 }
 
-/// The two ranks of the measurement.
-pub(crate) struct Scene<'d, C> {
-    pub(crate) duet: &'d mut Duet,
-    pub(crate) channel: C,
-    pub(crate) outgoing: Payload,
-    pub(crate) incoming: Payload,
-    pub(crate) source: HeapOffset,
-    pub(crate) target: HeapOffset,
+/// One of the two ranks of the measurement.
+struct OverlapTest<'d, C> {
+    sync: &'d mut PairSync,
+    channel: C,
+    ends: PairEnds,
+    source: HeapOffset,
+    target: HeapOffset,
 }
 
-impl<C: Channel> Scene<'_, C> {
-    /// Times transfer, computation and both together, in turns. The computation is as long as the transfer.
-    pub(crate) fn play(mut self, effort: Effort) -> Result<Overlap> {
+impl<C: Channel> OverlapTest<'_, C> {
+    /// Times the transfer, as long a computation, and both together, by turns.
+    fn run(mut self, effort: Effort) -> Result<Overlap> {
         let mut wrong = 0;
         let mut seq = 0;
         let mut round = |scene: &mut Self, work: Option<u64>| -> Result<f64> {
@@ -59,14 +61,14 @@ impl<C: Channel> Scene<'_, C> {
         let warmup = effort.warmup.unwrap_or(WARMUP).max(1);
         let mut warm: Vec<f64> = (0..warmup).map(|_| round(&mut self, None)).collect::<Result<_>>()?;
         let mine = steps_for(median(&mut warm).unwrap_or(0.0));
-        let steps = self.duet.share(mine);
+        let steps = self.sync.share(mine);
         let (mut alone, mut computing, mut both) = (Vec::new(), Vec::new(), Vec::new());
         let round_ns = 3 * (now_ns() - began) / warmup;
         let affordable = u64::try_from(effort.patience.as_nanos()).unwrap_or(u64::MAX) / round_ns.max(1);
-        let rounds = self.duet.share(effort.iters.unwrap_or(affordable.clamp(ROUNDS, ENOUGH_FOR_P99)));
+        let rounds = self.sync.share(effort.iters.unwrap_or(affordable.clamp(ROUNDS, ENOUGH_FOR_P99)));
         let mut slices = Slices::new();
         for _ in 0..rounds {
-            let probe = self.duet.probe();
+            let probe = self.sync.probe();
             alone.push(round(&mut self, None)?);
             let start = now_ns();
             compute(steps);
@@ -81,13 +83,14 @@ impl<C: Channel> Scene<'_, C> {
         Ok(Overlap { slices, rounds, hidden, wrong })
     }
 
-    /// One transfer, with `work` done between handing it over and its completion; the leader's time for all.
+    /// Does one transfer, with `work` between handing it over and its completion. Returns the leader's
+    /// time and the wrong words.
     fn round(&mut self, seq: u64, work: Option<u64>) -> Result<(f64, u64)> {
-        if self.duet.leads() {
-            self.outgoing.rewrite(seq);
-            self.duet.meet();
+        if self.sync.leads() {
+            self.ends.outgoing.rewrite(seq);
+            self.sync.meet();
             let start = now_ns();
-            self.channel.put_with_signal(self.target, self.source, self.outgoing.span().len())?;
+            self.channel.put_with_signal(self.target, self.source, self.ends.outgoing.span().len())?;
             if let Some(steps) = work {
                 compute(steps);
             }
@@ -96,21 +99,21 @@ impl<C: Channel> Scene<'_, C> {
             self.channel.wait()?;
             Ok((took, 0))
         } else {
-            self.duet.meet();
+            self.sync.meet();
             self.channel.wait()?;
-            let wrong = self.incoming.read(seq, false).wrong;
+            let wrong = self.ends.incoming.read(seq, false).wrong;
             self.channel.signal()?;
             Ok((0.0, wrong))
         }
     }
 }
 
-/// How much of the shorter of two times is saved where both `together` take less than one after the other.
+/// Returns how much of the shorter time is saved by doing both `together`.
 fn share_hidden(transfer: f64, work: f64, together: f64) -> f64 {
     (transfer + work - together) / transfer.min(work).max(1.0)
 }
 
-/// Steps that take about `ns`.
+/// Returns the number of steps that take about `ns`.
 fn steps_for(ns: f64) -> u64 {
     const TRIAL: u64 = 1 << 16;
     compute(TRIAL);
@@ -133,6 +136,37 @@ fn compute(steps: u64) {
         x = x * 0.999_999_9 + 1e-9;
     }
     std::hint::black_box(x);
+}
+
+impl TestBench<'_> {
+    /// Measures the overlap. A proxy that shares the core of its device can hide nothing, so it is
+    /// started on other cores, where there are any.
+    pub(crate) fn overlap(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> anyhow::Result<()> {
+        let is_pinned = cores::is_pinned()?;
+        let core = cores::step_aside()?;
+        let place = match (self.plan.proxy, core.has_moved()) {
+            _ if self.channel != Some(TestChannel::Port) => None,
+            (ProxyPlace::Process, _) => Some("service process"),
+            (ProxyPlace::Thread, true) => Some("proxy on other cores"),
+            (ProxyPlace::Thread, false) if is_pinned => Some("proxy on the device's core"),
+            (ProxyPlace::Thread, false) => Some("proxy on any core"),
+        };
+        with_channel!(self, buffers.peer(), channel => {
+            core.back()?;
+            let ends = buffers.ends(self.comm, 0)?;
+            let (source, target) = (buffers.source(), buffers.target());
+            let test = OverlapTest { sync: &mut *sync, channel, ends, source, target };
+            let overlap = test.run(self.plan.effort(self.test, None))?;
+            let wrong = overlap.wrong + sync.share_back(overlap.wrong);
+            let comparisons = overlap.slices.compare().into_iter().collect();
+            let measured = Measured { comparisons, operations: overlap.rounds, wrong };
+            let limit = "longer of transfer and computation alone";
+            self.report(buffers.leads(), &measured, Some(buffers.len()), limit, |row| {
+                row.overlap = overlap.hidden;
+                row.variant = place.map(str::to_owned);
+            })
+        })
+    }
 }
 
 #[cfg(test)]

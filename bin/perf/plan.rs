@@ -1,24 +1,28 @@
-//! What the launcher tells the device processes of a measuring job to do.
+//! What the launcher tells the device processes of a measuring job, and the lines that they print.
 
 use std::time::Duration;
 
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::collective::settings::Settings;
-use super::contest::Effort;
-use super::matrix;
-use crate::flags::ProxyPlace;
-use crate::perf::test::{Test, TestChannel};
+use super::interleave::Effort;
+use super::report::{Memory, PairPlacement, PerfRow};
+use super::sync::RankPair;
+use super::test::{Test, TestChannel};
+use crate::flags::{JobArgs, ProxyPlace, SweepArgs};
 
 /// The environment variable that carries the plan, as JSON.
 pub(crate) const VARIABLE: &str = "SHMCCL_PERF_PLAN";
 
-/// An idle proxy polls for a millisecond before it sleeps.
+/// Milliseconds for a figure where the user does not say how many operations.
+const FIGURE_MS: u64 = 120;
+
+/// How long idle proxies get to fall asleep. They poll for a millisecond before.
 const PROXIES_ASLEEP_AFTER: Duration = Duration::from_millis(3);
 
-/// One job: every rank does the same tests, in the same order.
+/// What one job does. Every rank does these tests, in this order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Plan {
+pub(crate) struct PerfPlan {
     /// What to measure, and over which channel.
     pub(crate) tests: Vec<(Test, Option<TestChannel>)>,
     /// Sizes, for the tests that have them.
@@ -29,24 +33,48 @@ pub(crate) struct Plan {
     pub(crate) warmup: Option<u64>,
     /// Whether data are verified.
     pub(crate) check: bool,
-    /// Whether ranks 0 and 1 share a core; the launcher's finding.
+    /// Whether ranks 0 and 1 share a core, as the launcher has found.
     pub(crate) one_core: bool,
     /// Milliseconds to spend on a figure where the user did not say how many operations.
     pub(crate) figure_ms: u64,
-    /// Milliseconds to go on for at most, where a figure has too few samples for a 99th percentile.
+    /// Milliseconds to go on for at most, while a figure has too few samples for a 99th percentile.
     pub(crate) patience_ms: u64,
-    /// The only test that is given so long, where the percentiles of one only are shown.
+    /// The only test that goes on for so long, where only its percentiles are shown.
     pub(crate) patient: Option<Test>,
     /// Where proxies run.
     pub(crate) proxy: ProxyPlace,
     /// What collective tests are to measure.
-    pub(crate) collective: Option<Settings>,
+    pub(crate) collective: Option<CollectiveSettings>,
     /// What a matrix is to show.
-    pub(crate) matrix: Option<matrix::settings::Settings>,
+    pub(crate) matrix: Option<MatrixSettings>,
 }
 
-impl Plan {
-    /// A job that starts and ends.
+impl PerfPlan {
+    /// Makes a plan of `tests` over `sizes` as the flags say, without patience.
+    pub(crate) fn new(
+        tests: Vec<(Test, Option<TestChannel>)>,
+        sizes: Vec<u64>,
+        sweep: &SweepArgs,
+        job: &JobArgs,
+        one_core: bool,
+    ) -> Self {
+        Self {
+            tests,
+            sizes,
+            iters: sweep.iters,
+            warmup: sweep.warmup_iters,
+            check: sweep.check(),
+            one_core,
+            figure_ms: FIGURE_MS,
+            patience_ms: 0,
+            patient: None,
+            proxy: job.proxy,
+            collective: None,
+            matrix: None,
+        }
+    }
+
+    /// Makes a plan of a job that starts and ends.
     pub(crate) fn of_nothing() -> Self {
         Self {
             tests: Vec::new(),
@@ -64,20 +92,20 @@ impl Plan {
         }
     }
 
-    /// Bytes of heap that the job needs on every rank.
+    /// Returns the bytes of heap that the job needs on every rank.
     pub(crate) fn heap_len(&self) -> u64 {
         let largest = self.sizes.iter().copied().max().unwrap_or(0);
         if self.collective.is_some() {
-            // Inputs and outputs, what the library keeps for itself (up to an eighth of the heap), flags and times.
+            // Inputs and outputs, flags and times; an eighth is the library's own.
             return (pages(largest).saturating_mul(2).saturating_add(64 << 20) / 7).saturating_mul(8);
         }
-        // Outgoing, incoming, what a peer sends meanwhile, packets twice over in two halves, flags and small buffers.
+        // Outgoing, incoming, what a peer sends meanwhile, packets twice over in two halves, flags.
         let has_packets = self.tests.iter().any(|(test, _)| *test == Test::PacketLatency);
         let packets = if has_packets { largest.saturating_mul(4) } else { 0 };
         pages(largest).saturating_mul(3).saturating_add(packets).saturating_add(16 << 20)
     }
 
-    /// How much to measure for one figure.
+    /// Returns how much to measure for one figure.
     pub(crate) fn effort(&self, test: Test, channel: Option<TestChannel>) -> Effort {
         let is_patient = self.patient.is_none_or(|patient| patient == test);
         let rest = if channel == Some(TestChannel::Port) { PROXIES_ASLEEP_AFTER } else { Duration::ZERO };
@@ -91,7 +119,167 @@ impl Plan {
     }
 }
 
-/// `len` in whole pages.
+/// Rounds `len` up to whole pages.
 fn pages(len: u64) -> u64 {
     len.checked_next_multiple_of(4096).unwrap_or(u64::MAX)
+}
+
+/// What a matrix shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MatrixFigure {
+    /// Bandwidth of puts in one direction.
+    Unidirectional,
+    /// Bandwidth of puts in both directions at once, both together.
+    Bidirectional,
+    /// From a put with signal until the receiver holds the data.
+    Latency,
+    /// Every rank to every other at once.
+    AllToAll,
+}
+
+impl MatrixFigure {
+    /// The figures of a pair, in the order in which they are measured and shown.
+    pub(crate) const OF_PAIRS: [Self; 3] = [Self::Unidirectional, Self::Bidirectional, Self::Latency];
+
+    /// Returns the name in reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Unidirectional => "unidirectional",
+            Self::Bidirectional => "bidirectional",
+            Self::Latency => "latency",
+            Self::AllToAll => "all_to_all",
+        }
+    }
+}
+
+/// What a matrix test is to measure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MatrixSettings {
+    /// Bytes of a put whose bandwidth is measured, and of all that a rank sends when all send at once.
+    pub(crate) bandwidth_bytes: u64,
+    /// Bytes of a put whose latency is measured.
+    pub(crate) latency_bytes: u64,
+    /// The core of each rank; `None` where the scheduler decides.
+    pub(crate) cores: Vec<Option<u32>>,
+    /// Whether there are more ranks than cores.
+    pub(crate) crowded: bool,
+}
+
+impl MatrixSettings {
+    /// Returns the pair of these ranks.
+    ///
+    /// # Errors
+    /// A number that is no rank.
+    pub(crate) fn pair(&self, leader: u32, other: u32) -> Result<RankPair> {
+        let one_core = match (self.core(leader), self.core(other)) {
+            (Some(first), Some(second)) => first == second,
+            _ => self.crowded,
+        };
+        Ok(RankPair::new(leader, other, u32::try_from(self.cores.len())?, one_core)?)
+    }
+
+    /// Returns where the two ranks are, the leader first.
+    pub(crate) fn placement(&self, pair: RankPair) -> PairPlacement {
+        let (from, to) = (pair.leader.get(), pair.other.get());
+        PairPlacement { from, to, from_core: self.core(from), to_core: self.core(to) }
+    }
+
+    fn core(&self, rank: u32) -> Option<u32> {
+        self.cores.get(rank as usize).copied().flatten()
+    }
+
+    /// Returns the bytes from each rank to each other when all send at once: whole cache lines, where
+    /// there are so many.
+    pub(crate) fn block(&self) -> u64 {
+        let share = self.bandwidth_bytes / self.cores.len().max(1) as u64;
+        (share / 64 * 64).max(8)
+    }
+}
+
+/// What a collective test is to measure, besides the sizes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CollectiveSettings {
+    /// The name of the algorithm; `None` for what suits the size.
+    pub(crate) algorithm: Option<String>,
+    /// The kind of channel that data go over.
+    pub(crate) channel: TestChannel,
+    /// Names of element types.
+    pub(crate) types: Vec<String>,
+    /// Names of operators, as in the table where the operation only moves.
+    pub(crate) ops: Vec<String>,
+    /// Roots; none for an operation that has no root.
+    pub(crate) roots: Vec<u32>,
+    /// How the times of all ranks become one.
+    pub(crate) average: RankAverage,
+    /// Where buffers are.
+    pub(crate) memory: Memory,
+    /// Whether percentiles of times are shown, which needs operations that are timed one by one.
+    pub(crate) percentiles: bool,
+    /// Algorithms to compare with each other, out of place, instead of the one above.
+    pub(crate) algorithms: Vec<Option<String>>,
+}
+
+/// How one time is made of those of all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum RankAverage {
+    /// The time of rank 0.
+    First,
+    /// The mean.
+    Mean,
+    /// The shortest time.
+    Least,
+    /// The longest time.
+    Most,
+}
+
+impl RankAverage {
+    /// Returns the kind with nccl-tests' number, from 0 to 3.
+    pub(crate) fn numbered(number: u8) -> Self {
+        match number {
+            0 => Self::First,
+            1 => Self::Mean,
+            2 => Self::Least,
+            _ => Self::Most,
+        }
+    }
+
+    /// Returns one time of those of all ranks.
+    pub(crate) fn of(self, times: &[f64]) -> f64 {
+        match self {
+            Self::First => times[0],
+            Self::Mean => times.iter().sum::<f64>() / times.len() as f64,
+            Self::Least => times.iter().copied().fold(f64::INFINITY, f64::min),
+            Self::Most => times.iter().copied().fold(0.0, f64::max),
+        }
+    }
+}
+
+/// A line that a device process prints.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum DeviceLine {
+    /// Where a rank runs.
+    Placement(RankPlacement),
+    /// A figure, from rank 0.
+    Figure(Box<PerfRow>),
+}
+
+/// A rank, its process and its core.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct RankPlacement {
+    /// The rank.
+    pub(crate) rank: u32,
+    /// The process.
+    pub(crate) pid: u32,
+    /// The first core that the process may run on.
+    pub(crate) core: usize,
+}
+
+impl DeviceLine {
+    /// Reads a line.
+    ///
+    /// # Errors
+    /// A line that is none.
+    pub(crate) fn read(line: &str) -> Result<Self> {
+        Ok(serde_json::from_str(line)?)
+    }
 }

@@ -5,37 +5,38 @@ use shmccl::channel::Channel;
 use shmccl::heap::HeapOffset;
 use shmccl::shm::Span;
 
+use super::buffers::{PairBuffers, PairEnds};
 use super::clock::now_ns;
-use super::ends::FlagEnd;
-use super::lane::Lane;
+use super::device::{TestBench, with_channel};
+use super::interleave::{Contender, second};
+use super::links::FlagEnd;
+use super::sync::PairSync;
 
-/// Messages in a window: each has a slot of its own, and the receiver answers when all have come.
+/// Messages in a window. Each has a slot of its own, and the receiver answers when all have come.
 pub(crate) const WINDOW: u64 = 1024;
 
 /// Bytes of a message.
 pub(crate) const MESSAGE: u64 = 8;
 
 /// Sends and receives messages of one word.
-pub(crate) trait Stream {
+trait MessageStream {
     /// Sends the message at `offset` of the window, the `count`-th in all.
     fn send(&mut self, offset: u64, count: u64) -> Result<()>;
 
-    /// Returns when the whole window has arrived, the `count`-th message being its last.
+    /// Returns when the whole window has arrived, whose last message is the `count`-th.
     fn receive_window(&mut self, count: u64) -> Result<()>;
 }
 
 /// A word and a flag, stored: the limit.
 #[derive(Debug)]
-pub(crate) struct BareStream {
-    /// From where.
-    pub(crate) source: Span,
-    /// To where.
-    pub(crate) target: Span,
+struct BareStream {
+    source: Span,
+    target: Span,
     /// Set after each message.
-    pub(crate) flags: FlagEnd,
+    flags: FlagEnd,
 }
 
-impl Stream for BareStream {
+impl MessageStream for BareStream {
     #[inline]
     fn send(&mut self, offset: u64, count: u64) -> Result<()> {
         self.target.write(offset, self.source.read::<u64>(offset)?)?;
@@ -51,16 +52,15 @@ impl Stream for BareStream {
 
 /// A put with signal for each message, and a wait for each.
 #[derive(Debug)]
-pub(crate) struct PutStream<C> {
-    /// The channel.
-    pub(crate) channel: C,
+struct PutStream<C> {
+    channel: C,
     /// Where the window is in this rank's heap.
-    pub(crate) source: HeapOffset,
-    /// Where it goes in the peer's.
-    pub(crate) target: HeapOffset,
+    source: HeapOffset,
+    /// Where the window goes in the peer's heap.
+    target: HeapOffset,
 }
 
-impl<C: Channel> Stream for PutStream<C> {
+impl<C: Channel> MessageStream for PutStream<C> {
     #[inline]
     fn send(&mut self, offset: u64, _count: u64) -> Result<()> {
         let at = |base: HeapOffset| HeapOffset::new(base.get() + offset);
@@ -72,53 +72,48 @@ impl<C: Channel> Stream for PutStream<C> {
     }
 }
 
-/// Windows of messages from the leader to the other rank.
+/// Windows of messages from the leader to the other rank. The flags say that a window was read.
 #[derive(Debug)]
-pub(crate) struct Rate<S> {
+struct MessageRate<S> {
     stream: S,
-    leads: bool,
-    outgoing: Span,
-    incoming: Span,
-    /// Says that a window was read.
-    answer: FlagEnd,
+    ends: PairEnds,
     windows: u64,
     wrong: u64,
 }
 
-impl<S: Stream> Rate<S> {
-    /// Sends `outgoing` into the peer's `incoming`, message by message.
-    pub(crate) fn new(stream: S, leads: bool, outgoing: Span, incoming: Span, answer: FlagEnd) -> Self {
-        Self { stream, leads, outgoing, incoming, answer, windows: 0, wrong: 0 }
+impl<S: MessageStream> MessageRate<S> {
+    fn new(stream: S, ends: PairEnds) -> Self {
+        Self { stream, ends, windows: 0, wrong: 0 }
     }
 
     fn send_window(&mut self) -> Result<f64> {
         for slot in 0..WINDOW {
-            self.outgoing.write(slot * MESSAGE, self.windows * WINDOW + slot)?;
+            self.ends.outgoing.span().write(slot * MESSAGE, self.windows * WINDOW + slot)?;
         }
         let start = now_ns();
         for slot in 0..WINDOW {
             self.stream.send(slot * MESSAGE, (self.windows - 1) * WINDOW + slot + 1)?;
         }
-        self.answer.mine.spin_yielding(self.windows);
+        self.ends.flags.mine.spin_yielding(self.windows);
         Ok((now_ns() - start) as f64 / WINDOW as f64)
     }
 
     fn receive_window(&mut self) -> Result<()> {
         self.stream.receive_window(self.windows * WINDOW)?;
         for slot in 0..WINDOW {
-            let word: u64 = self.incoming.read(slot * MESSAGE)?;
+            let word: u64 = self.ends.incoming.span().read(slot * MESSAGE)?;
             self.wrong += u64::from(word != self.windows * WINDOW + slot);
         }
-        self.answer.theirs.set(self.windows);
+        self.ends.flags.theirs.set(self.windows);
         Ok(())
     }
 }
 
-impl<S: Stream> Lane for Rate<S> {
+impl<S: MessageStream> Contender for MessageRate<S> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
         for _ in 0..ops / WINDOW {
             self.windows += 1;
-            if self.leads {
+            if self.ends.leads {
                 samples.push(self.send_window()?);
             } else {
                 self.receive_window()?;
@@ -137,5 +132,28 @@ impl<S: Stream> Lane for Rate<S> {
 
     fn wrong(&self) -> u64 {
         self.wrong
+    }
+}
+
+impl TestBench<'_> {
+    /// Measures a stream of puts with signal against words and flags.
+    pub(crate) fn message_rate(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> anyhow::Result<()> {
+        let bare = BareStream {
+            source: buffers.outgoing(self.comm)?,
+            target: buffers.remote(self.comm)?,
+            flags: buffers.flags(self.comm, 0)?,
+        };
+        let mut limit = MessageRate::new(bare, buffers.ends(self.comm, 1)?);
+        let ends = buffers.ends(self.comm, 2)?;
+        sync.meet();
+        with_channel!(self, buffers.peer(), channel => {
+            let puts = PutStream { channel, source: buffers.source(), target: buffers.target() };
+            let mut test = MessageRate::new(puts, ends);
+            let measured = self.interleave(sync, &mut [&mut test, &mut limit], &[second])?;
+            let limit = "raw word + flag, streamed";
+            self.report(buffers.leads(), &measured, Some(MESSAGE), limit, |row| {
+                row.per_s = row.p50_ns.map(|ns| 1e9 / ns);
+            })
+        })
     }
 }

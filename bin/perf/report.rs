@@ -1,11 +1,12 @@
-//! What the measuring commands report: one row per figure, and the machine it was measured on.
+//! What the measuring commands report: a row for each figure, and the machine.
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use super::slices::{SliceComparison, SliceKind, UNPROBED};
+use super::stats::TimeSummary;
+use super::test::{Test, TestChannel};
 use crate::machine::MachineInfo;
-use crate::perf::collective::figures::Figures;
-use crate::perf::matrix::figure::Place;
-use crate::perf::test::{Test, TestChannel};
 
 /// One figure. What does not apply to a test is `None`, and null in JSON; times are per operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,10 +77,10 @@ pub(crate) struct PerfRow {
     pub(crate) wrong: Option<u64>,
     /// What there is to say of a collective operation, among the other keys.
     #[serde(flatten)]
-    pub(crate) collective: Option<Figures>,
+    pub(crate) collective: Option<CollectiveFigures>,
     /// Between which ranks, in a matrix, among the other keys.
     #[serde(flatten)]
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<PairPlacement>,
 }
 
 impl PerfRow {
@@ -143,6 +144,149 @@ impl PerfReport {
 pub(crate) fn share_of_stalls(stalls: Option<u64>, pushes: Option<u64>) -> Option<f64> {
     let (stalls, pushes) = stalls.zip(pushes)?;
     (pushes > 0).then(|| stalls as f64 / pushes as f64)
+}
+
+/// The figures that nccl-tests prints, and the circumstances.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CollectiveFigures {
+    /// 10^9 bytes per second of the operation's size.
+    pub(crate) algbw: f64,
+    /// The same of the links that the operation keeps busy.
+    pub(crate) busbw: f64,
+    /// Where the buffers were.
+    pub(crate) memory: Memory,
+    /// Whether the output took the place of the input.
+    pub(crate) in_place: bool,
+    /// The type of the elements.
+    #[serde(rename = "type")]
+    pub(crate) data_type: String,
+    /// The operator, or `none`.
+    pub(crate) redop: String,
+    /// The root, or -1.
+    pub(crate) root: i64,
+    /// Elements of a block.
+    pub(crate) count: u64,
+    /// The same operation on buffers in the heap, in the same run, where these are not: the median of its times, in nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) heap_p50_ns: Option<f64>,
+    /// How many times as long this one took in the same slice: the median over slices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) heap_ratio: Option<f64>,
+}
+
+/// The two ranks of a row of a matrix, and where they run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PairPlacement {
+    /// The rank that puts.
+    pub(crate) from: u32,
+    /// The rank that receives.
+    pub(crate) to: u32,
+    /// The core of the rank that puts; null where the scheduler decides.
+    pub(crate) from_core: Option<u32>,
+    /// The core of the rank that receives.
+    pub(crate) to_core: Option<u32>,
+}
+
+impl PairPlacement {
+    /// Returns whether both are known to share a core.
+    pub(crate) fn one_core(self) -> bool {
+        self.from_core.is_some() && self.from_core == self.to_core
+    }
+}
+
+/// Where the buffers of an operation are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Memory {
+    /// In the symmetric heap
+    Heap,
+    /// In memory of the process
+    Ordinary,
+}
+
+/// What a rank's fifos have counted, taken together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FifoCounts {
+    /// Triggers pushed.
+    pub(crate) pushed: u64,
+    /// Pushes that found the ring full.
+    pub(crate) stalls: u64,
+}
+
+/// How full a flood has kept the fifo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FifoLevel {
+    /// Triggers that waited, at the median of the looks.
+    pub(crate) p50: Option<u64>,
+    /// The most that were waiting at once.
+    pub(crate) greatest: Option<u64>,
+    /// Pushes, and how many of them found the ring full.
+    pub(crate) counted: FifoCounts,
+}
+
+/// Makes a row of the times of a test, compared to a limit of this name.
+pub(crate) fn row_of(
+    test: Test,
+    channel: Option<TestChannel>,
+    ranks: u32,
+    comparison: &SliceComparison,
+    limit: &str,
+) -> PerfRow {
+    let mut row = PerfRow::new(test, ranks);
+    row.channel = channel;
+    row.set_times(Some(comparison.test));
+    row.p50_all_ns = Some(comparison.p50_all_ns);
+    row.samples = Some(comparison.test.count);
+    row.operations_per_sample = Some(comparison.per_sample);
+    if let Some(times) = comparison.limit {
+        row.limit = Some(limit.to_owned());
+        row.limit_p50_ns = Some(times.p50_ns);
+    }
+    if let Some(ratio) = comparison.ratio {
+        row.ratio = Some(ratio.median);
+        row.ratio_p10 = Some(ratio.p10);
+        row.ratio_p90 = Some(ratio.p90);
+    }
+    if let Some(cpu) = comparison.cpu_ns {
+        row.device_cpu_ns = Some(cpu.median);
+        row.device_cpu_p10_ns = Some(cpu.p10);
+        row.device_cpu_p90_ns = Some(cpu.p90);
+    }
+    row.probe_ns = (comparison.probe_ns > UNPROBED).then_some(comparison.probe_ns);
+    row.sibling_slices = (comparison.kind != SliceKind::Alike).then_some(comparison.sibling_share);
+    row
+}
+
+impl PerfRow {
+    /// Sets the times of an operation.
+    pub(crate) fn set_times(&mut self, times: Option<TimeSummary>) {
+        if let Some(times) = times {
+            self.iterations = times.count;
+            self.min_ns = Some(times.min_ns);
+            self.p50_ns = Some(times.p50_ns);
+            self.p99_ns = times.p99_ns;
+            self.max_ns = Some(times.max_ns);
+        }
+    }
+
+    /// Sets the bandwidth of operations that move `bytes` each.
+    pub(crate) fn set_bandwidth(&mut self, bytes: u64) {
+        self.gb_per_s = self.p50_ns.filter(|ns| *ns > 0.0).map(|ns| bytes as f64 / ns);
+    }
+
+    /// Sets how much was pushed, and how often into a full fifo.
+    pub(crate) fn set_pushes(&mut self, counted: FifoCounts) {
+        self.pushes = Some(counted.pushed);
+        self.stalls = Some(counted.stalls);
+    }
+
+    /// Sets how full a flood has kept the fifo, and its pushes. Without a flood nothing is known of them.
+    pub(crate) fn set_level(&mut self, level: Option<FifoLevel>) {
+        self.fifo_depth = level.and_then(|level| level.greatest);
+        self.fifo_depth_p50 = level.and_then(|level| level.p50);
+        self.pushes = level.map(|level| level.counted.pushed);
+        self.stalls = level.map(|level| level.counted.stalls);
+    }
 }
 
 #[cfg(test)]

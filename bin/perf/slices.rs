@@ -5,7 +5,7 @@
 //! Slices are then sorted into kinds by their probe, and only what was measured in the same slice, in the kind that most slices
 //! belong to, is compared. The ratio is the median over slices of (median of the test / median of the limit).
 
-use super::stats::{Summary, Times, median, quantile};
+use crate::perf::stats::{TimeHistogram, TimeSummary, median, quantile};
 
 /// Two groups of probes are of different kinds when the median of one is this many times that of the other.
 pub(crate) const APART: f64 = 2.2;
@@ -21,7 +21,7 @@ const SUBSTANTIAL: f64 = 0.05;
 
 /// What the two cores were while a slice was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SliceKind {
     /// All slices were alike, so that nothing tells which of the two it was.
     Alike,
     /// Separate cores.
@@ -60,9 +60,9 @@ pub(crate) struct Spread {
 
 /// What the slices say together.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Verdict {
+pub(crate) struct SliceComparison {
     /// What the cores were in most slices; everything below is taken from those.
-    pub(crate) kind: Kind,
+    pub(crate) kind: SliceKind,
     /// How many slices those are.
     pub(crate) slices: usize,
     /// How many slices there were in all.
@@ -72,11 +72,11 @@ pub(crate) struct Verdict {
     /// The median probe, one way.
     pub(crate) probe_ns: f64,
     /// The test.
-    pub(crate) test: Summary,
+    pub(crate) test: TimeSummary,
     /// The median of all its samples, whatever the cores were: what others tell who do not look at that.
     pub(crate) p50_all_ns: f64,
     /// The limit; `None` when none was measured.
-    pub(crate) limit: Option<Summary>,
+    pub(crate) limit: Option<TimeSummary>,
     /// Time of the test over time of the limit in the same slice.
     pub(crate) ratio: Option<Spread>,
     /// CPU time of the thread under test for one operation, over slices; `None` when it was not measured.
@@ -116,7 +116,7 @@ impl Slices {
     }
 
     /// Sorts the slices by kind and compares like with like; `None` when there is no slice.
-    pub(crate) fn verdict(&self) -> Option<Verdict> {
+    pub(crate) fn compare(&self) -> Option<SliceComparison> {
         let kinds = classify(&self.slices.iter().map(|slice| slice.probe_ns).collect::<Vec<_>>());
         let kind = dominant(&kinds)?;
         let chosen: Vec<&Slice> = self
@@ -126,8 +126,8 @@ impl Slices {
             .filter(|(_, found)| **found == kind)
             .map(|(slice, _)| slice)
             .collect();
-        let siblings = kinds.iter().filter(|found| **found == Kind::Siblings).count();
-        Some(Verdict {
+        let siblings = kinds.iter().filter(|found| **found == SliceKind::Siblings).count();
+        Some(SliceComparison {
             kind,
             slices: chosen.len(),
             of: kinds.len(),
@@ -158,8 +158,8 @@ impl Spread {
     }
 }
 
-fn pool<'a>(parts: impl Iterator<Item = &'a [f64]>) -> Option<Summary> {
-    let mut times = Times::new();
+fn pool<'a>(parts: impl Iterator<Item = &'a [f64]>) -> Option<TimeSummary> {
+    let mut times = TimeHistogram::new();
     for ns in parts.flatten() {
         times.record(*ns);
     }
@@ -167,9 +167,9 @@ fn pool<'a>(parts: impl Iterator<Item = &'a [f64]>) -> Option<Summary> {
 }
 
 /// The kind with the most slices; of two with equally many, the one that came first.
-fn dominant(kinds: &[Kind]) -> Option<Kind> {
-    let count = |kind: Kind| kinds.iter().filter(|found| **found == kind).count();
-    [Kind::Disturbed, Kind::Siblings, Kind::Separate, Kind::Alike]
+fn dominant(kinds: &[SliceKind]) -> Option<SliceKind> {
+    let count = |kind: SliceKind| kinds.iter().filter(|found| **found == kind).count();
+    [SliceKind::Disturbed, SliceKind::Siblings, SliceKind::Separate, SliceKind::Alike]
         .into_iter()
         .filter(|kind| count(*kind) > 0)
         .max_by_key(|kind| count(*kind))
@@ -179,29 +179,29 @@ fn dominant(kinds: &[Kind]) -> Option<Kind> {
 ///
 /// Whatever is clearly quicker than most was taken between siblings: nothing else makes a ping-pong quick. What is clearly slower
 /// than most was interrupted, unless there is enough of it and it is not absurdly slow: then most were siblings.
-fn classify(probes: &[f64]) -> Vec<Kind> {
+fn classify(probes: &[f64]) -> Vec<SliceKind> {
     let mut groups = groups(probes);
     groups.sort_by(|a, b| a.middle.total_cmp(&b.middle));
     let Some(most) = groups.iter().max_by_key(|group| group.members.len()).map(|group| group.middle) else {
         return Vec::new();
     };
-    let is_quick = |group: &Group| group.middle * APART <= most;
-    let is_slow_kind = |group: &Group| {
+    let is_quick = |group: &ProbeGroup| group.middle * APART <= most;
+    let is_slow_kind = |group: &ProbeGroup| {
         group.middle >= most * APART
             && group.middle < most * INTERRUPTED
             && share(group.members.len(), probes.len()) >= SUBSTANTIAL
     };
     let any_quick = groups.iter().any(is_quick);
     let any_slow = !any_quick && groups.iter().any(is_slow_kind);
-    let mut kinds = vec![Kind::Disturbed; probes.len()];
+    let mut kinds = vec![SliceKind::Disturbed; probes.len()];
     for group in &groups {
         let kind = match () {
-            () if is_quick(group) => Kind::Siblings,
-            () if group.middle < most * APART && any_quick => Kind::Separate,
-            () if group.middle < most * APART && any_slow => Kind::Siblings,
-            () if group.middle < most * APART => Kind::Alike,
-            () if any_slow && is_slow_kind(group) => Kind::Separate,
-            () => Kind::Disturbed,
+            () if is_quick(group) => SliceKind::Siblings,
+            () if group.middle < most * APART && any_quick => SliceKind::Separate,
+            () if group.middle < most * APART && any_slow => SliceKind::Siblings,
+            () if group.middle < most * APART => SliceKind::Alike,
+            () if any_slow && is_slow_kind(group) => SliceKind::Separate,
+            () => SliceKind::Disturbed,
         };
         for member in &group.members {
             kinds[*member] = kind;
@@ -210,14 +210,14 @@ fn classify(probes: &[f64]) -> Vec<Kind> {
     kinds
 }
 
-struct Group {
+struct ProbeGroup {
     members: Vec<usize>,
     middle: f64,
 }
 
 /// Splits the probes in two where the logarithms of both halves lie closest together, and each half again, as long as the halves'
 /// medians are far enough apart.
-fn groups(probes: &[f64]) -> Vec<Group> {
+fn groups(probes: &[f64]) -> Vec<ProbeGroup> {
     let mut order: Vec<usize> = (0..probes.len()).collect();
     order.sort_by(|a, b| probes[*a].total_cmp(&probes[*b]));
     let mut found = Vec::new();
@@ -228,7 +228,7 @@ fn groups(probes: &[f64]) -> Vec<Group> {
         let (low, high) = members.split_at(cut);
         if low.is_empty() || high.is_empty() || middle(high) < middle(low) * APART {
             if !members.is_empty() {
-                found.push(Group { middle: middle(&members), members });
+                found.push(ProbeGroup { middle: middle(&members), members });
             }
         } else {
             pending.extend([low.to_vec(), high.to_vec()]);
@@ -260,4 +260,147 @@ fn share(part: usize, whole: usize) -> f64 {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    /// Slices with a constant probe, test and limit each.
+    fn slices(parts: &[(usize, f64, f64, f64)]) -> Slices {
+        let mut slices = Slices::new();
+        for &(count, probe, test, limit) in parts {
+            for step in 0..count {
+                // A few per cent of noise, the same in every run.
+                let noise = 1.0 + 0.01 * f64::from(u32::try_from(step % 7).unwrap());
+                slices.push(probe * noise, &[test * noise; 20], &[limit * noise; 20]);
+            }
+        }
+        slices
+    }
+
+    #[test]
+    fn no_slice_has_no_verdict() {
+        assert_eq!(Slices::new().compare(), None);
+        let mut empty = Slices::new();
+        empty.push(100.0, &[], &[1.0]);
+        assert_eq!(empty.compare(), None);
+    }
+
+    #[test]
+    fn slices_that_are_all_alike_stay_together() {
+        let verdict = slices(&[(100, 130.0, 150.0, 130.0)]).compare().unwrap();
+        assert_eq!(
+            (verdict.kind, verdict.slices, verdict.of, verdict.sibling_share),
+            (SliceKind::Alike, 100, 100, 0.0)
+        );
+        assert!((verdict.ratio.unwrap().median - 150.0 / 130.0).abs() < 1e-9);
+        assert_eq!(verdict.test.count, 2000);
+    }
+
+    #[test]
+    fn like_is_compared_with_like_when_the_cores_turn_into_siblings() {
+        // Pooled, the test would seem as quick as its limit.
+        let verdict = slices(&[(60, 130.0, 156.0, 130.0), (40, 20.0, 60.0, 20.0)]).compare().unwrap();
+        assert_eq!((verdict.kind, verdict.slices, verdict.of), (SliceKind::Separate, 60, 100));
+        assert!((verdict.sibling_share - 0.4).abs() < 1e-9);
+        assert!((verdict.ratio.unwrap().median - 1.2).abs() < 1e-9);
+        assert!(verdict.test.min_ns > 150.0 && verdict.limit.unwrap().min_ns > 129.0);
+    }
+
+    #[test]
+    fn the_median_of_all_samples_leaves_no_slice_out() {
+        let verdict = slices(&[(51, 130.0, 156.0, 130.0), (49, 20.0, 60.0, 20.0)]).compare().unwrap();
+        assert_eq!(verdict.kind, SliceKind::Separate);
+        // Half of all lies among the siblings, so that the quickest of the others is in the middle.
+        assert!(verdict.p50_all_ns < verdict.test.p50_ns * 0.99, "{verdict:?}");
+        let alike = slices(&[(100, 130.0, 150.0, 130.0)]).compare().unwrap();
+        assert_eq!(alike.p50_all_ns, alike.test.p50_ns);
+    }
+
+    #[test]
+    fn a_run_that_was_mostly_on_siblings_is_judged_by_those() {
+        let verdict = slices(&[(10, 130.0, 156.0, 130.0), (90, 20.0, 22.0, 20.0)]).compare().unwrap();
+        assert_eq!((verdict.kind, verdict.slices), (SliceKind::Siblings, 90));
+        assert!((verdict.ratio.unwrap().median - 1.1).abs() < 1e-9);
+        assert!((verdict.sibling_share - 0.9).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_few_quick_probes_are_siblings_and_a_few_slow_ones_an_interruption() {
+        let verdict = slices(&[(97, 130.0, 150.0, 130.0), (2, 20.0, 25.0, 20.0), (1, 9000.0, 9000.0, 130.0)])
+            .compare()
+            .unwrap();
+        assert_eq!((verdict.kind, verdict.slices), (SliceKind::Separate, 97));
+        assert!((verdict.sibling_share - 0.02).abs() < 1e-9);
+        let slow = slices(&[(98, 130.0, 150.0, 130.0), (2, 600.0, 700.0, 130.0)]).compare().unwrap();
+        assert_eq!((slow.kind, slow.slices, slow.sibling_share), (SliceKind::Alike, 98, 0.0));
+    }
+
+    #[test]
+    fn many_interrupted_probes_do_not_make_the_others_siblings() {
+        let verdict = slices(&[(80, 130.0, 150.0, 130.0), (20, 50_000.0, 150.0, 130.0)]).compare().unwrap();
+        assert_eq!((verdict.kind, verdict.slices, verdict.sibling_share), (SliceKind::Alike, 80, 0.0));
+    }
+
+    #[test]
+    fn a_slow_drift_is_not_torn_apart() {
+        let probes: Vec<f64> = (0..100).map(|step| 100.0 + f64::from(step)).collect();
+        assert!(classify(&probes).iter().all(|kind| *kind == SliceKind::Alike));
+    }
+
+    #[test]
+    fn slices_that_straddle_the_change_do_not_hide_it() {
+        // Values in between close every gap, so that looking for a gap would find none.
+        let mut probes = vec![20.0; 40];
+        probes.extend((0..12).map(|step| 20.0 * 1.17_f64.powi(step)));
+        probes.extend([130.0; 48]);
+        let kinds = classify(&probes);
+        assert_eq!((kinds[0], kinds[99]), (SliceKind::Siblings, SliceKind::Separate));
+    }
+
+    #[test]
+    fn a_single_slice_is_its_own_verdict() {
+        let verdict = slices(&[(1, 130.0, 150.0, 100.0)]).compare().unwrap();
+        assert_eq!((verdict.kind, verdict.slices), (SliceKind::Alike, 1));
+        assert_eq!(verdict.ratio.unwrap(), Spread { median: 1.5, p10: 1.5, p90: 1.5 });
+    }
+
+    #[test]
+    fn cpu_time_is_of_the_kind_that_counts() {
+        let mut slices = Slices::new();
+        (0..60).for_each(|_| slices.push_charged(130.0, &[150.0], &[130.0], Some(40.0)));
+        (0..40).for_each(|_| slices.push_charged(20.0, &[25.0], &[20.0], Some(9.0)));
+        let cpu = slices.compare().unwrap().cpu_ns.unwrap();
+        assert_eq!(cpu, Spread { median: 40.0, p10: 40.0, p90: 40.0 });
+        slices.push(130.0, &[150.0], &[130.0]);
+        assert_eq!(slices.compare().unwrap().cpu_ns, Some(cpu));
+    }
+
+    #[test]
+    fn a_test_without_a_limit_has_no_ratio() {
+        let mut slices = Slices::new();
+        slices.push(130.0, &[5.0, 7.0, 6.0], &[]);
+        let verdict = slices.compare().unwrap();
+        assert_eq!((verdict.limit, verdict.ratio), (None, None));
+        assert_eq!((verdict.test.min_ns, verdict.test.max_ns), (5.0, 7.0));
+    }
+
+    #[test]
+    fn the_spread_tells_how_far_the_slices_lie_apart() {
+        let mut slices = Slices::new();
+        for step in 0..=10 {
+            slices.push(130.0, &[100.0 + f64::from(step)], &[100.0]);
+        }
+        let ratio = slices.compare().unwrap().ratio.unwrap();
+        assert!(
+            (ratio.p10 - 1.01).abs() < 1e-9
+                && (ratio.median - 1.05).abs() < 1e-9
+                && (ratio.p90 - 1.09).abs() < 1e-9
+        );
+    }
+
+    #[test]
+    fn probes_of_zero_and_not_a_number_are_survived() {
+        assert_eq!(classify(&[]), []);
+        assert_eq!(classify(&[0.0, f64::NAN, 0.0, -1.0]).len(), 4);
+        assert_eq!(classify(&[0.0; 5]).len(), 5);
+    }
+}

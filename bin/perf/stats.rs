@@ -13,7 +13,7 @@ pub(crate) const ENOUGH_FOR_P99: u64 = 100;
 
 /// Times of many operations, in fixed space, to three digits.
 #[derive(Clone, Debug)]
-pub(crate) struct Times {
+pub(crate) struct TimeHistogram {
     histogram: Histogram<u64>,
     min_ps: u64,
     max_ps: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Times {
 
 /// A distribution in five numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Summary {
+pub(crate) struct TimeSummary {
     /// Samples.
     pub(crate) count: u64,
     /// The quickest.
@@ -34,7 +34,7 @@ pub(crate) struct Summary {
     pub(crate) max_ns: f64,
 }
 
-impl Times {
+impl TimeHistogram {
     /// No times yet. Allocates all that it will ever need, so that recording does not.
     ///
     /// # Panics
@@ -53,14 +53,14 @@ impl Times {
     }
 
     /// The five numbers; `None` when nothing was recorded.
-    pub(crate) fn summary(&self) -> Option<Summary> {
+    pub(crate) fn summary(&self) -> Option<TimeSummary> {
         if self.histogram.is_empty() {
             return None;
         }
         let ns = |ps: u64| to_f64(ps) / 1000.0;
         // The histogram answers with the upper end of a bucket; the extremes are known exactly.
         let at = |quantile| ns(self.histogram.value_at_quantile(quantile).clamp(self.min_ps, self.max_ps));
-        Some(Summary {
+        Some(TimeSummary {
             count: self.histogram.len(),
             min_ns: ns(self.min_ps),
             p50_ns: at(0.5),
@@ -112,12 +112,12 @@ mod tests {
 
     #[test]
     fn nothing_recorded_has_no_summary() {
-        assert_eq!(Times::new().summary(), None);
+        assert_eq!(TimeHistogram::new().summary(), None);
     }
 
     #[test]
     fn percentiles_of_a_known_distribution_come_out_within_three_digits() {
-        let mut times = Times::new();
+        let mut times = TimeHistogram::new();
         for ns in 1..=1000_u32 {
             times.record(f64::from(ns));
         }
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn there_is_no_99th_percentile_of_fewer_than_a_hundred() {
-        let mut times = Times::new();
+        let mut times = TimeHistogram::new();
         (0..99).for_each(|ns| times.record(f64::from(ns)));
         assert_eq!(times.summary().unwrap().p99_ns, None);
         times.record(1000.0);
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_mean_below_a_nanosecond_is_not_rounded_away() {
-        let mut times = Times::new();
+        let mut times = TimeHistogram::new();
         times.record(0.25);
         let summary = times.summary().unwrap();
         assert_eq!(summary.count, 1);
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn times_out_of_range_are_kept_at_its_ends() {
-        let mut times = Times::new();
+        let mut times = TimeHistogram::new();
         for ns in [-1.0, 0.0, f64::NAN, 1e30] {
             times.record(ns);
         }

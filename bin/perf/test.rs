@@ -66,7 +66,7 @@ pub(crate) enum Test {
 }
 
 impl Test {
-    /// The name, as on the command line and in reports.
+    /// Returns the name on the command line and in reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Limits => "limits",
@@ -97,7 +97,7 @@ impl Test {
         }
     }
 
-    /// The name of the program of nccl-tests, or of rccl-tests, that measures the same, without `_perf`.
+    /// Returns the name of the program of nccl-tests or rccl-tests for this test, without `_perf`.
     pub(crate) fn nccl_tests_name(self) -> &'static str {
         match self {
             Self::AllToAll => "alltoall",
@@ -106,34 +106,34 @@ impl Test {
         }
     }
 
-    /// Whether it measures an operation that all ranks call together, and prints the table of nccl-tests.
+    /// Returns whether it measures a collective operation, and prints the table of nccl-tests.
     pub(crate) fn is_collective(self) -> bool {
-        self >= Self::AllReduce
+        self.operation().is_some()
     }
 
-    /// Whether it is done by device processes: all but the fifo between threads of the launcher.
+    /// Returns whether device processes do it: all but the fifo between threads of the launcher.
     pub(crate) fn starts_processes(self) -> bool {
         self != Self::FifoRate
     }
 
-    /// Whether it runs only where it is named: it prints a table of its own, or takes long.
+    /// Returns whether it runs only when named: it prints a table of its own, or takes long.
     pub(crate) fn is_on_request(self) -> bool {
-        self >= Self::TraceCost
+        matches!(self, Self::TraceCost | Self::P2p) || self.is_collective()
     }
 
-    /// Whether its rows go into the table of all tests.
+    /// Returns whether its rows go into the table of all tests.
     pub(crate) fn is_in_table(self) -> bool {
-        self < Self::P2p
+        self != Self::P2p && !self.is_collective()
     }
 
-    /// Whether there is a choice of algorithms for what it measures: not where ranks send each other messages, of whose lengths only the two
-    /// ends know, so that all could not choose alike.
+    /// Returns whether there is a choice of algorithms. Messages have none: only two ranks know their
+    /// lengths, so that all could not choose alike.
     pub(crate) fn has_algorithms(self) -> bool {
         let supported = |operation| Algorithm::ALL.into_iter().any(|algorithm| algorithm.supports(operation));
         self.operation().is_some_and(supported)
     }
 
-    /// The channels that the test can use; none for a test that uses no channel.
+    /// Returns the channels that the test can use; none for a test that uses no channel.
     pub(crate) fn channels(self) -> &'static [TestChannel] {
         match self {
             Self::Limits | Self::FifoRate | Self::Barrier | Self::Launch | Self::TraceCost => &[],
@@ -150,19 +150,26 @@ impl Test {
         }
     }
 
-    /// The operation that the test measures, if it measures a collective one. A send stands for one of every rank to the next, and for
-    /// what the one before it sends.
+    /// Returns the operation that the test measures, if it is a collective one. `sendrecv` is a send of
+    /// every rank to the next.
     pub(crate) fn operation(self) -> Option<Operation> {
-        match self {
-            Self::SendRecv => Some(Operation::Send),
-            _ => Operation::ALL
-                .into_iter()
-                .find(|operation| *operation != Operation::Barrier && operation.name() == self.name()),
-        }
+        Some(match self {
+            Self::AllReduce => Operation::AllReduce,
+            Self::Reduce => Operation::Reduce,
+            Self::Broadcast => Operation::Broadcast,
+            Self::AllGather => Operation::AllGather,
+            Self::ReduceScatter => Operation::ReduceScatter,
+            Self::AllToAll => Operation::AllToAll,
+            Self::AllToAllV => Operation::AllToAllV,
+            Self::Gather => Operation::Gather,
+            Self::Scatter => Operation::Scatter,
+            Self::SendRecv => Operation::Send,
+            _ => return None,
+        })
     }
 }
 
-/// Who moves the bytes.
+/// A kind of channel: what moves the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum TestChannel {
@@ -173,7 +180,7 @@ pub(crate) enum TestChannel {
 }
 
 impl TestChannel {
-    /// The name, as on the command line and in reports.
+    /// Returns the name on the command line and in reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",

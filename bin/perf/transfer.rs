@@ -2,44 +2,48 @@
 
 pub(crate) mod flood;
 
-use shmccl::Result;
 use shmccl::channel::{Channel, MemoryChannel, PortChannel};
 use shmccl::heap::HeapOffset;
 use shmccl::heap::layout::FIFO_SLOTS;
 use shmccl::shm::{CopyKernel, Span};
+use shmccl::{Communicator, Result};
 
+use super::buffers::{PairBuffers, PairEnds};
 use super::clock::{now_ns, thread_cpu_ns};
-use super::ends::FlagEnd;
-use super::lane::{Lane, settling};
-use super::payload::Payload;
+use super::device::{TestBench, copy_kernels, lineup, with_channel};
+use super::interleave::{Contender, Measured, each_of};
+use super::ping_pong::settling;
+use super::report::FifoLevel;
+use super::sync::PairSync;
+use super::test::TestChannel;
 
-/// Moves one message, and says when its source may be rewritten.
+/// Moves one message, and knows when its source may be rewritten.
 pub(crate) trait Mover {
-    /// Moves it, or has it moved.
+    /// Moves the message, or has a proxy move it.
     fn start(&mut self) -> Result<()>;
 
     /// Returns when all that was started is done.
     fn finish(&mut self) -> Result<()>;
 
-    /// How many triggers wait for the proxy, where there is one.
+    /// Returns how many triggers wait for the proxy, where there is one.
     fn queued(&self) -> Option<u64> {
         None
     }
 }
 
 /// A channel that may have a proxy behind it.
-pub(crate) trait Queue {
-    /// How many triggers wait for the proxy, where there is one.
+pub(crate) trait QueueDepth {
+    /// Returns how many triggers wait for the proxy, where there is one.
     fn queued(&self) -> Option<u64>;
 }
 
-impl Queue for MemoryChannel {
+impl QueueDepth for MemoryChannel {
     fn queued(&self) -> Option<u64> {
         None
     }
 }
 
-impl Queue for PortChannel {
+impl QueueDepth for PortChannel {
     fn queued(&self) -> Option<u64> {
         Some(Self::queued(self))
     }
@@ -48,12 +52,16 @@ impl Queue for PortChannel {
 /// A plain copy by one kernel: the limit.
 #[derive(Debug)]
 pub(crate) struct PlainCopy {
-    /// From where.
     pub(crate) source: Span,
-    /// To where.
     pub(crate) target: Span,
-    /// How.
     pub(crate) kernel: CopyKernel,
+}
+
+impl PlainCopy {
+    /// Makes a copy of the outgoing message of `buffers` to the peer.
+    pub(crate) fn to_peer(buffers: &PairBuffers, comm: &Communicator, kernel: CopyKernel) -> Result<Self> {
+        Ok(Self { source: buffers.outgoing(comm)?, target: buffers.remote(comm)?, kernel })
+    }
 }
 
 impl Mover for PlainCopy {
@@ -70,17 +78,15 @@ impl Mover for PlainCopy {
 /// A put over a channel.
 #[derive(Debug)]
 pub(crate) struct Put<C> {
-    /// The channel.
     pub(crate) channel: C,
-    /// From where in this rank's heap.
+    /// Where the message is in this rank's heap.
     pub(crate) source: HeapOffset,
-    /// To where in the peer's.
+    /// Where the message goes in the peer's heap.
     pub(crate) target: HeapOffset,
-    /// How much.
     pub(crate) len: u64,
 }
 
-impl<C: Channel + Queue> Mover for Put<C> {
+impl<C: Channel + QueueDepth> Mover for Put<C> {
     #[inline]
     fn start(&mut self) -> Result<()> {
         self.channel.put(self.target, self.source, self.len)
@@ -95,46 +101,43 @@ impl<C: Channel + Queue> Mover for Put<C> {
     }
 }
 
-/// Who moves, who rewrites the source, and who reads the target.
+/// Which ranks rewrite their source, move, and read their target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub(crate) enum TransferDirection {
     /// The leader rewrites and moves, the other reads.
     Push,
     /// Both rewrite, move at the same time, and read.
     Both,
 }
 
-/// Transfers in one direction or both. A sample is the time of one transfer; rewriting the source before, and reading
-/// the target after, are not in it.
+/// Transfers in one direction or both. A sample is the time of one transfer, without rewriting the
+/// source before it and reading the target after it.
 #[derive(Debug)]
-pub(crate) struct Transfer<M> {
+pub(crate) struct BulkTransfer<M> {
     mover: M,
-    direction: Direction,
-    leads: bool,
-    /// Transfers of the same message in a row, which share a sample.
+    direction: TransferDirection,
+    ends: PairEnds,
+    /// Transfers of one message in a row, which share a sample.
     burst: u64,
-    outgoing: Payload,
-    incoming: Payload,
-    flags: FlagEnd,
     turn: u64,
     seq: u64,
     wrong: u64,
     charges: Charges,
 }
 
-/// What a slice has charged to the thread that moves, or hands over.
+/// CPU time that a slice has cost the thread that moves, or hands over.
 #[derive(Clone, Copy, Debug, Default)]
 struct Charges {
-    /// CPU time of moving, or of handing over and of reading that clock.
+    /// Of moving, or of handing over and of reading that clock.
     all_ns: u64,
-    /// CPU time of reading that clock as often.
+    /// Of reading that clock as often.
     reading_ns: u64,
-    /// Transfers that were handed over meanwhile.
+    /// Transfers that were moved or handed over meanwhile.
     moved: u64,
 }
 
 impl Charges {
-    /// Adds transfers that nobody else has a part in: they take as long as the thread that moves them is busy.
+    /// Adds transfers without a proxy: their time is that of the thread that moves them.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -145,68 +148,52 @@ impl Charges {
         self.moved += transfers;
     }
 
-    /// For one transfer.
+    /// Returns the CPU time of one transfer.
     fn each(self) -> Option<f64> {
         (self.moved > 0).then(|| self.all_ns.saturating_sub(self.reading_ns) as f64 / self.moved as f64)
     }
 }
 
-/// Small messages are moved several times in a row until about this much has been moved.
+/// Small messages are moved several times in a row, up to about so many bytes,
 pub(crate) const BURST_BYTES: u64 = 64 << 10;
 
-/// Or so many times.
+/// or so many times.
 pub(crate) const MOST_IN_BURST: u64 = 64;
 
-impl<M: Mover> Transfer<M> {
-    /// Transfers between `outgoing` of one rank and `incoming` of the other; `flags` are this lane's own.
+impl<M: Mover> BulkTransfer<M> {
+    /// Makes transfers by `mover` between `buffers` with flags number `pair`.
     pub(crate) fn new(
         mover: M,
-        direction: Direction,
-        leads: bool,
-        outgoing: Payload,
-        incoming: Payload,
-        flags: FlagEnd,
-    ) -> Self {
-        let burst = (BURST_BYTES / outgoing.span().len().max(1)).clamp(1, MOST_IN_BURST);
-        Self {
-            mover,
-            direction,
-            leads,
-            burst,
-            outgoing,
-            incoming,
-            flags,
-            turn: 0,
-            seq: 0,
-            wrong: 0,
-            charges: Charges::default(),
-        }
+        direction: TransferDirection,
+        buffers: &PairBuffers,
+        comm: &Communicator,
+        pair: u64,
+    ) -> Result<Self> {
+        let ends = buffers.ends(comm, pair)?;
+        let burst = (BURST_BYTES / buffers.len().max(1)).clamp(1, MOST_IN_BURST);
+        let charges = Charges::default();
+        Ok(Self { mover, direction, ends, burst, turn: 0, seq: 0, wrong: 0, charges })
     }
 
     fn meet(&mut self) {
         self.turn += 1;
-        self.flags.theirs.set(self.turn);
-        self.flags.mine.spin_yielding(self.turn);
-    }
-
-    fn rewrites(&self) -> bool {
-        self.moves()
+        self.ends.flags.meet(self.turn);
     }
 
     fn moves(&self) -> bool {
-        self.direction == Direction::Both || self.leads
+        self.direction == TransferDirection::Both || self.ends.leads
     }
 
     fn reads(&self) -> bool {
-        self.direction == Direction::Both || !self.leads
+        self.direction == TransferDirection::Both || !self.ends.leads
     }
 
-    /// Moves fresh data once, and has them read; the sample where this rank moves. What a proxy moves is handed over again where it is
-    /// `charged`.
+    /// Moves fresh data once, and has them read. Returns the sample where this rank moves. With `charged`,
+    /// the CPU time of handing transfers to a proxy is measured after it.
     fn exchange(&mut self, charged: bool) -> Result<Option<f64>> {
         self.seq += 1;
-        if self.rewrites() {
-            self.outgoing.rewrite(self.seq);
+        if self.moves() {
+            self.ends.outgoing.rewrite(self.seq);
         }
         self.meet();
         if self.takes_turns() {
@@ -224,34 +211,33 @@ impl<M: Mover> Transfer<M> {
         }
         self.meet();
         if self.reads() {
-            self.wrong += self.incoming.read(self.seq, false).wrong;
+            self.wrong += self.ends.incoming.read(self.seq, false).wrong;
         }
         Ok(sample)
     }
 
-    /// Whether both move, but on one core, so that one has to wait until the other is done.
+    /// Returns whether both ranks move on one core, so that one waits until the other is done.
     fn takes_turns(&self) -> bool {
-        self.direction == Direction::Both && self.flags.yields
+        self.direction == TransferDirection::Both && self.ends.flags.yields
     }
 
-    /// The rest of such an exchange. The leader's sample begins before the other may and ends when both are done, or it would be
-    /// of one direction only.
+    /// Moves in one direction after the other. The leader's sample spans both directions.
     fn exchange_in_turn(&mut self) -> Result<f64> {
         self.turn += 1;
         let start = now_ns();
-        if self.leads {
-            self.flags.theirs.set(self.turn);
+        if self.ends.leads {
+            self.ends.flags.theirs.set(self.turn);
         } else {
-            self.flags.mine.spin_yielding(self.turn);
+            self.ends.flags.mine.spin_yielding(self.turn);
         }
         self.time()?;
         self.meet();
         let took = (now_ns() - start) as f64 / self.burst as f64;
-        self.wrong += self.incoming.read(self.seq, false).wrong;
+        self.wrong += self.ends.incoming.read(self.seq, false).wrong;
         Ok(took)
     }
 
-    /// One sample: the burst and its end.
+    /// Takes one sample: the burst and its end.
     fn time(&mut self) -> Result<f64> {
         let start = now_ns();
         for _ in 0..self.burst {
@@ -261,10 +247,11 @@ impl<M: Mover> Transfer<M> {
         Ok((now_ns() - start) as f64 / self.burst as f64)
     }
 
-    /// The same, for the CPU time of handing over what takes about `took_ns`. Reading that clock takes as long as a hundred short
-    /// transfers: they are as many as make it small, and what it takes by itself is measured beside it.
+    /// Measures the CPU time of handing transfers over that take about `took_ns` each. Reading that clock
+    /// takes as long as a hundred short transfers. So enough are handed over to make it small, and its own
+    /// cost is measured beside them.
     fn charge(&mut self, took_ns: f64) -> Result<()> {
-        let count = charged(took_ns, self.outgoing.span().len());
+        let count = charged(took_ns, self.ends.outgoing.span().len());
         // The first look after a wait takes longer than others do, and is no measure of them.
         thread_cpu_ns();
         let start = thread_cpu_ns();
@@ -280,16 +267,17 @@ impl<M: Mover> Transfer<M> {
     }
 }
 
-/// How long transfers that are handed over for that take together, in nanoseconds: fifty times as long as reading the clock.
+/// How long transfers are charged together, in nanoseconds: fifty readings of that clock.
 const CHARGE_NS: f64 = 20_000.0;
 
-/// As many triggers are pushed at least, where they are short enough: pushing one is quick, however long its transfer takes.
+/// Triggers that are pushed at least, where their transfers are short enough.
 const CHARGED_PUSHES: u64 = 8;
 
-/// The bytes that they come to at most.
+/// The bytes of those transfers at most.
 const CHARGED_BYTES: u64 = 4 << 20;
 
-/// How many transfers of `len` bytes that take `took_ns` each are charged together; no more than a fifo has room for.
+/// Returns how many transfers of `len` bytes and `took_ns` each are charged together: no more than a
+/// fifo has room for.
 fn charged(took_ns: f64, len: u64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -301,9 +289,9 @@ fn charged(took_ns: f64, len: u64) -> u64 {
     many.clamp(fewest, FIFO_SLOTS / 2)
 }
 
-impl<M: Mover> Lane for Transfer<M> {
+impl<M: Mover> Contender for BulkTransfer<M> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
-        for _ in 0..settling(self.outgoing.span().len()) {
+        for _ in 0..settling(self.ends.outgoing.span().len()) {
             self.exchange(false)?;
         }
         self.charges = Charges::default();
@@ -315,7 +303,7 @@ impl<M: Mover> Lane for Transfer<M> {
     }
 
     fn batch(&self) -> u64 {
-        settling(self.outgoing.span().len()) * self.burst
+        settling(self.ends.outgoing.span().len()) * self.burst
     }
 
     fn per_sample(&self) -> u64 {
@@ -328,6 +316,73 @@ impl<M: Mover> Lane for Transfer<M> {
 
     fn wrong(&self) -> u64 {
         self.wrong
+    }
+}
+
+impl TestBench<'_> {
+    /// Measures puts from the leader to the other rank.
+    pub(crate) fn put_bandwidth(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> anyhow::Result<()> {
+        self.transfer(sync, buffers, TransferDirection::Push)
+    }
+
+    /// Measures puts in both directions at once.
+    pub(crate) fn put_bidirectional(
+        &mut self,
+        sync: &mut PairSync,
+        buffers: &PairBuffers,
+    ) -> anyhow::Result<()> {
+        self.transfer(sync, buffers, TransferDirection::Both)
+    }
+
+    /// Measures puts against plain copies by every kernel; the best of them is the limit.
+    fn transfer(
+        &mut self,
+        sync: &mut PairSync,
+        buffers: &PairBuffers,
+        direction: TransferDirection,
+    ) -> anyhow::Result<()> {
+        let (kernels, len) = (copy_kernels(), buffers.len());
+        with_channel!(self, buffers.peer(), channel => {
+            let put = Put { channel, source: buffers.source(), target: buffers.target(), len };
+            let mut test = BulkTransfer::new(put, direction, buffers, self.comm, 0)?;
+            let mut limits = Vec::new();
+            for (pair, &kernel) in (1..).zip(&kernels) {
+                let copy = PlainCopy::to_peer(buffers, self.comm, kernel)?;
+                limits.push(BulkTransfer::new(copy, direction, buffers, self.comm, pair)?);
+            }
+            sync.meet();
+            let mut contenders = lineup(&mut test, &mut limits);
+            let measured = self.interleave(sync, &mut contenders, &each_of(kernels.len()))?;
+            let (level, wrong) = self.flood(sync, len, &mut test, &measured)?;
+            let (best, measured) =
+                Measured { wrong: measured.wrong + wrong, ..measured }.with_lowest_limit();
+            let limit = format!("plain copy ({})", kernels[best]);
+            let directions = if direction == TransferDirection::Both { 2 } else { 1 };
+            self.report(buffers.leads(), &measured, Some(len), &limit, |row| {
+                row.set_bandwidth(directions * len);
+                row.set_level(level);
+            })
+        })
+    }
+
+    /// Floods the fifo of a proxied transfer, unless that takes too long. Returns how full the fifo was,
+    /// and the words that came wrong.
+    fn flood<M: Mover>(
+        &self,
+        sync: &mut PairSync,
+        len: u64,
+        test: &mut BulkTransfer<M>,
+        measured: &Measured,
+    ) -> anyhow::Result<(Option<FifoLevel>, u64)> {
+        if self.channel != Some(TestChannel::Port) || !flood::can_flood(len) {
+            return Ok((None, 0));
+        }
+        let put_ns = measured.comparisons.first().map_or(0.0, |comparison| comparison.test.p50_ns);
+        let puts = sync.share(flood::puts(put_ns));
+        let before = test.wrong();
+        let level = test.flood(puts, || flood::counts_of(self.comm))?;
+        let wrong = test.wrong() - before;
+        Ok((level, wrong + sync.share_back(wrong)))
     }
 }
 

@@ -1,17 +1,18 @@
-//! The report of `shmccl perf` as a table: a line per row, a column per figure that any row has.
+//! The report of `shmccl perf` as a table: a line per row, a column per figure that any row has. And a
+//! warning where what was measured differs too much from itself.
 
-use crate::output::Look;
-use crate::perf::report::{PerfReport, PerfRow, share_of_stalls};
-use crate::perf::test::Test;
+use super::report::{PerfReport, PerfRow, share_of_stalls};
+use super::test::Test;
+use crate::output::{self, Look};
 use crate::table::TextTable;
 use crate::units::{fine_percent, format_ns, format_size, percent, three_digits};
 
-type Column = (&'static str, fn(&PerfRow) -> Option<String>);
+type PerfColumn = (&'static str, fn(&PerfRow) -> Option<String>);
 
 /// How many columns, from the first, hold words and not figures.
 const WORDS: usize = 3;
 
-const COLUMNS: [Column; 23] = [
+const COLUMNS: [PerfColumn; 23] = [
     (TEST, |row| Some(row.test.name().to_owned())),
     ("channel", |row| row.channel.map(|channel| channel.name().to_owned())),
     ("variant", |row| row.variant.clone()),
@@ -89,10 +90,10 @@ fn note(report: &PerfReport) -> &'static str {
 
 /// The columns that any of the rows needs.
 fn grid(rows: &[&PerfRow]) -> TextTable<'static> {
-    let used = |column: &&Column| rows.iter().any(|row| (column.1)(row).is_some());
-    let columns: Vec<&Column> = COLUMNS.iter().filter(used).collect();
+    let used = |column: &&PerfColumn| rows.iter().any(|row| (column.1)(row).is_some());
+    let columns: Vec<&PerfColumn> = COLUMNS.iter().filter(used).collect();
     let line = |row: &&PerfRow| {
-        let text = |column: &&Column| (column.1)(row).unwrap_or_else(|| "-".to_owned());
+        let text = |column: &&PerfColumn| (column.1)(row).unwrap_or_else(|| "-".to_owned());
         (columns.iter().map(text).collect(), row.wrong.is_some_and(|wrong| wrong > 0))
     };
     TextTable {
@@ -114,11 +115,46 @@ fn spread(row: &PerfRow) -> Option<String> {
     Some(format!("({}..{})", three_digits(low), three_digits(high)))
 }
 
+/// Where a tenth of the slices take this many times as long as another tenth, held against the limit in the same slices, something
+/// else than the test has changed meanwhile.
+const TOO_WIDE: f64 = 3.0;
+
+/// Of fewer samples nothing else is to be expected.
+const LEAST_SAMPLES: u64 = 100;
+
+/// Tells in one line, if there is reason to.
+pub(crate) fn note_spread(rows: &[PerfRow]) {
+    if let Some(line) = warning(rows) {
+        output::note(&line);
+    }
+}
+
+fn warning(rows: &[PerfRow]) -> Option<String> {
+    let settled = rows.iter().filter(|row| row.samples.is_some_and(|samples| samples >= LEAST_SAMPLES));
+    let spreads: Vec<_> = settled.filter_map(|row| Some((row, row.ratio_p10?, row.ratio_p90?))).collect();
+    let width = |low: f64, high: f64| high / low.max(f64::MIN_POSITIVE);
+    let wide = spreads.iter().filter(|(_, low, high)| width(*low, *high) > TOO_WIDE);
+    let (row, low, high) = wide.clone().max_by(|a, b| width(a.1, a.2).total_cmp(&width(b.1, b.2)))?;
+    let words = [
+        Some(row.test.name().to_owned()),
+        row.channel.map(|channel| channel.name().to_owned()),
+        row.bytes.map(format_size),
+    ];
+    Some(format!(
+        "the machine was busy, or its cores drifted: {} of {} ratios spread more than {TOO_WIDE}-fold, that of {} from {} to {}; measure again",
+        wide.count(),
+        spreads.len(),
+        words.into_iter().flatten().collect::<Vec<_>>().join(" "),
+        three_digits(*low),
+        three_digits(*high)
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::machine::MachineInfo;
-    use crate::perf::test::TestChannel;
+    use crate::perf::test::{Test, TestChannel};
 
     #[test]
     fn only_columns_that_some_row_needs_are_shown() {
@@ -205,5 +241,34 @@ mod tests {
     fn a_report_without_rows_is_a_head_line() {
         let report = PerfReport { machine: MachineInfo::detect(), rows: vec![] };
         assert!(text(Look::plain(), &report).starts_with(&report.machine.line()));
+    }
+
+    fn row(bytes: u64, spread: Option<(f64, f64)>) -> PerfRow {
+        let (ratio_p10, ratio_p90) = spread.unzip();
+        PerfRow {
+            bytes: Some(bytes),
+            samples: Some(100),
+            channel: Some(TestChannel::Memory),
+            ratio_p10,
+            ratio_p90,
+            ..PerfRow::new(Test::PutLatency, 2)
+        }
+    }
+
+    #[test]
+    fn ratios_that_differ_threefold_are_told_in_one_line_by_the_widest() {
+        let calm = [row(8, Some((1.0, 2.9))), row(16, None)];
+        assert_eq!(warning(&calm), None);
+        let busy = [&calm[..], &[row(32, Some((0.5, 2.0))), row(4096, Some((0.25, 2.5)))]].concat();
+        let line = warning(&busy).unwrap();
+        assert!(
+            line.contains(
+                "2 of 3 ratios spread more than 3-fold, that of put_latency memory 4 KiB from 0.250 to 2.50"
+            ),
+            "{line}"
+        );
+        assert!(!line.contains('\n'));
+        assert!(warning(&[row(8, Some((0.0, 1.0)))]).is_some());
+        assert_eq!(warning(&[PerfRow { samples: Some(99), ..row(8, Some((0.0, 1.0))) }]), None);
     }
 }

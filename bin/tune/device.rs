@@ -6,19 +6,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use shmccl::collective::tuning::{BufferKind, Table};
-use shmccl::comm::{Member, join_job};
+use shmccl::comm::{JoinedAs, join_job};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Communicator, Rank};
 
-use super::plan::{Course, Figure, Plan, VARIABLE};
+use super::plan::Course;
+use super::plan::Figure;
+use super::plan::Plan;
+use super::plan::VARIABLE;
 use super::race::race;
 use crate::output;
-use crate::perf::barrier::Ensemble;
-use crate::perf::collective::gathering::Gathering;
-use crate::perf::collective::settings::{Average, Memory};
-use crate::perf::collective::trial::{ByLibrary, Trial};
-use crate::perf::collective::workload::{Ground, Task, Workload};
-use crate::perf::lane::Lane;
+use crate::perf::collective::case::{CaseData, CaseSpec, CollectiveBuffers};
+use crate::perf::collective::timed_case::{ByLibrary, TimedCase};
+use crate::perf::interleave::Contender;
+use crate::perf::plan::RankAverage;
+use crate::perf::report::Memory;
+use crate::perf::sync::{AllSync, Gathering};
 
 /// Runs as a member of a tuning job.
 ///
@@ -28,11 +31,11 @@ pub(crate) fn run() -> Result<()> {
     let plan = std::env::var(VARIABLE).with_context(|| format!("{VARIABLE} is set by `shmccl tune` only"))?;
     let plan: Plan = serde_json::from_str(&plan).with_context(|| format!("{VARIABLE} holds no plan"))?;
     match join_job()? {
-        Some(Member::Device(mut comm)) => {
+        Some(JoinedAs::Device(mut comm)) => {
             Track::new(&mut comm, &plan)?.run(&plan)?;
             Ok(comm.finalize()?)
         }
-        Some(Member::Proxy) => Ok(()),
+        Some(JoinedAs::Proxy) => Ok(()),
         None => anyhow::bail!("this command is for the launcher's own use"),
     }
 }
@@ -41,22 +44,21 @@ pub(crate) fn run() -> Result<()> {
 struct Track<'c> {
     comm: &'c mut Communicator,
     crowded: bool,
-    ground: Ground,
+    data_buffers: CollectiveBuffers,
     gathering: Rc<RefCell<Gathering>>,
-    ensemble: Ensemble,
+    all_sync: AllSync,
 }
 
 impl<'c> Track<'c> {
     fn new(comm: &'c mut Communicator, plan: &Plan) -> Result<Self> {
         let elements = plan.courses(comm.n_ranks()).iter().map(|course| course.layout.largest()).max();
         let len = elements.unwrap_or(0) * size_of::<f32>() as u64;
-        let mut region = |len| comm.alloc_region(len, 4096);
-        let ground = Ground { send: region(len)?, recv: region(len)?, mail: region(128)?, stage: region(0)? };
+        let buffers = CollectiveBuffers::alloc(comm, len, 128, 0)?;
         let crowded = comm.is_crowded()?;
         // An operation is over when it is over everywhere.
-        let gathering = Rc::new(RefCell::new(Gathering::new(comm, Average::Most, crowded)?));
-        let ensemble = Ensemble::new(comm)?;
-        Ok(Self { comm, crowded, ground, gathering, ensemble })
+        let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Most, crowded)?));
+        let all_sync = AllSync::new(comm)?;
+        Ok(Self { comm, crowded, data_buffers: buffers, gathering, all_sync })
     }
 
     /// All races of the plan, with as much time for each as is left for all.
@@ -77,15 +79,15 @@ impl<'c> Track<'c> {
 
     /// One race; the figure on rank 0.
     fn race(&mut self, course: Course, time: Duration) -> Result<Option<Figure>> {
-        let (n_ranks, crowded, leads) = (self.comm.n_ranks(), self.crowded, self.ensemble.leads());
+        let (n_ranks, crowded, leads) = (self.comm.n_ranks(), self.crowded, self.all_sync.leads());
         let built_in =
             Table::default().algorithm(course.operation, n_ranks, crowded, course.buffers, course.len);
         let mut algorithms = vec![built_in, built_in];
         algorithms.extend(course.algorithms(n_ranks).into_iter().filter(|other| *other != built_in));
         let workload = self.workload(course)?;
         let bytes = course.layout.largest() * size_of::<f32>() as u64;
-        let mut work = Trial::new(ByLibrary(&mut *self.comm), workload, &self.gathering, bytes);
-        let entrants = race(&mut work, &mut self.ensemble, &algorithms, time)?;
+        let mut work = TimedCase::new(ByLibrary(&mut *self.comm), workload, &self.gathering, bytes);
+        let entrants = race(&mut work, &mut self.all_sync, &algorithms, time)?;
         let wrong = self.gathering.borrow_mut().total(work.wrong())?;
         let mut entrants = entrants.into_iter();
         let (Some(built_in), Some(control)) = (entrants.next(), entrants.next()) else { return Ok(None) };
@@ -102,8 +104,8 @@ impl<'c> Track<'c> {
         }))
     }
 
-    fn workload(&self, course: Course) -> Result<Workload<f32>> {
-        let task = Task {
+    fn workload(&self, course: Course) -> Result<CaseData<f32>> {
+        let spec = CaseSpec {
             operation: course.operation,
             op: course.operation.reduces().then_some(ReduceOp::Sum),
             root: Rank::new(0, self.comm.n_ranks())?,
@@ -115,6 +117,6 @@ impl<'c> Track<'c> {
             BufferKind::Heap => Memory::Heap,
             BufferKind::Ordinary => Memory::Ordinary,
         };
-        Ok(Workload::new(self.comm, task, self.ground, memory)?)
+        Ok(CaseData::new(self.comm, spec, self.data_buffers, memory)?)
     }
 }

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use shmccl::collective::tuning::BufferKind;
 use shmccl::collective::{Algorithm, Operation};
 
-use crate::perf::collective::layout::Layout;
-use crate::perf::collective::ways::ways;
+use crate::perf::collective::algorithms::ways;
+use crate::perf::collective::layout::CaseLayout;
 use crate::perf::test::TestChannel;
 
 /// The environment variable that carries the plan, as JSON.
@@ -37,7 +37,7 @@ pub(crate) struct Course {
     /// Where the buffers are.
     pub(crate) buffers: BufferKind,
     /// How much.
-    pub(crate) layout: Layout,
+    pub(crate) layout: CaseLayout,
     /// The bytes that a rank contributes at most.
     pub(crate) len: u64,
 }
@@ -56,9 +56,9 @@ impl Plan {
         let (send, recv) = operation.blocks(n_ranks);
         let factor = if self.quick { 64 } else { 4 };
         let lens = std::iter::successors(Some(LEAST), |len| Some(len * factor));
-        let layout = |len| Layout::new(operation, len / send * send.max(recv), ELEMENT, n_ranks);
+        let layout = |len| CaseLayout::new(operation, len / send * send.max(recv), ELEMENT, n_ranks);
         let layouts = lens.map(layout).take_while(|layout| layout.largest() * ELEMENT <= LONGEST);
-        let course = |layout: Layout| Course { operation, buffers, layout, len: layout.send() * ELEMENT };
+        let course = |layout: CaseLayout| Course { operation, buffers, layout, len: layout.send() * ELEMENT };
         layouts.filter(|layout| layout.block > 0).map(course).collect()
     }
 

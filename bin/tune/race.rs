@@ -10,12 +10,11 @@ use shmccl::collective::Algorithm;
 use shmccl::{Communicator, Result};
 
 use super::plan::Entrant;
-use crate::perf::barrier::Ensemble;
 use crate::perf::clock::now_ns;
-use crate::perf::collective::trial::{ByLibrary, Trial};
-use crate::perf::contest::{Company, Effort, calibrate};
-use crate::perf::lane::Lane;
+use crate::perf::collective::timed_case::{ByLibrary, TimedCase};
+use crate::perf::interleave::{Contender, Effort, Participants, calibrate};
 use crate::perf::stats::{median, quantile};
+use crate::perf::sync::AllSync;
 
 /// Rounds of a race, however long one takes.
 const FEWEST_ROUNDS: usize = 5;
@@ -27,7 +26,7 @@ const TRIED: usize = 3;
 const HOPELESS: f64 = 1.25;
 
 /// The operation that is done again and again.
-pub(super) type Work<'c> = Trial<f32, ByLibrary<'c>>;
+pub(super) type Work<'c> = TimedCase<f32, ByLibrary<'c>>;
 
 /// One who races.
 struct Runner {
@@ -46,7 +45,7 @@ struct Runner {
 /// Whatever the operation fails with.
 pub(super) fn race(
     work: &mut Work<'_>,
-    ensemble: &mut Ensemble,
+    all_sync: &mut AllSync,
     algorithms: &[Algorithm],
     time: Duration,
 ) -> Result<Vec<Entrant>> {
@@ -55,20 +54,20 @@ pub(super) fn race(
         comm_of(work).set_algorithm(Some(algorithm));
         let effort =
             Effort { iters: None, warmup: None, time, patience: Duration::ZERO, rest: Duration::ZERO };
-        let ops = calibrate(&mut Company::All(ensemble), work, effort, 1)?;
+        let ops = calibrate(&mut Participants::All(all_sync), work, effort, 1)?;
         runners.push(Runner { algorithm, ops, times: Vec::new(), out: false });
     }
     let started = now_ns();
     loop {
         for runner in runners.iter_mut().filter(|runner| !runner.out) {
             comm_of(work).set_algorithm(Some(runner.algorithm));
-            ensemble.share(0)?;
+            all_sync.share(0)?;
             let mut samples = Vec::new();
             work.slice(runner.ops, &mut samples)?;
             runner.times.extend(median(&mut samples));
         }
         let spent = Duration::from_nanos(now_ns() - started);
-        let in_race = ensemble.share(still_in(&runners, spent >= time))?;
+        let in_race = all_sync.share(still_in(&runners, spent >= time))?;
         for (index, runner) in runners.iter_mut().enumerate() {
             runner.out = in_race >> index & 1 == 0;
         }
@@ -80,7 +79,7 @@ pub(super) fn race(
 }
 
 fn comm_of<'w>(work: &'w mut Work<'_>) -> &'w mut Communicator {
-    work.way().0
+    work.runner().0
 }
 
 /// Who runs the next round, a bit for each; none when the race is over.

@@ -1,11 +1,15 @@
 //! What a measured table changes, as a table for people.
 
 use super::plan::Figure;
-use super::verdict::{Ruling, noise};
+use super::verdict::Ruling;
+use super::verdict::noise;
 use crate::output::Look;
 use crate::perf::stats::quantile;
 use crate::table::TextTable;
-use crate::units::{format_ns, format_size, percent, three_digits};
+use crate::units::format_ns;
+use crate::units::format_size;
+use crate::units::percent;
+use crate::units::three_digits;
 
 /// From this much noise on the user is told what to do about it.
 const NOISY: f64 = 0.05;

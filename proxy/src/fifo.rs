@@ -24,7 +24,7 @@
 //! | F3 complete | `complete`: completed | `is_completed` | the effects of this and all earlier triggers |
 //! | F4 reserve | announcement; `head` | `skip_stuck`: head; announcements | who may hold the position; what it committed before |
 //! | F5 hand over | producer dropped: place | producer made; `Service::attend`: places | `head`, and the slots of the one before |
-//! | F6 come and go | `Roster::count_change` | `Service::attend` | which places are taken: see [`crate::roster`] |
+//! | F6 come and go | `Roster::count_change` | `Service::attend` | which places are taken: see [`crate::header`] |
 //!
 //! **Trust.** The consumer keeps its position to itself and only publishes it. What it reads (words, head,
 //! announcements) is masked, compared or bounded, never used as an index or a loop limit: forged memory makes it serve

@@ -1,4 +1,4 @@
-//! What lies in shared memory: the header of a fifo and its slots.
+//! What lies in shared memory: the header of a fifo, its slots, and the roster of the fifos of one service.
 //!
 //! Atomic integers only. All-zero bytes are the valid initial state. Each group of fields that has one writer has a
 //! pair of cache lines of its own (128 bytes: the adjacent-line prefetcher pairs lines), so that counting costs the
@@ -16,6 +16,17 @@
 //!
 //! A slot is two words, see [`crate::trigger`]. Bit 63 of word 1 is the parity of the lap: a slot at position `p` of a
 //! ring of `n` is committed when the bit is the opposite of bit 0 of `p / n`. Slots are never cleared.
+//!
+//! **Roster.** A service may be responsible for many fifos of which few have producers. A look at each of them in every
+//! turn would cost those that are in use. So every producer that takes a place in a fifo, or has given one back, adds one to a
+//! word that all fifos of the service share. Only when a turn finds another number there, the service goes through the headers.
+//!
+//! | edge | release | acquire | carries |
+//! |---|---|---|---|
+//! | F6 come and go | `count_change`: count | `Service::attend` | the place that was taken, or given back, and `head` as it was then |
+//!
+//! A producer counts itself before its first push: a service that finds the trigger's doorbell rung finds the count changed.
+//! A forged count makes the service go through the headers in vain.
 
 use core::num::NonZeroU32;
 
@@ -150,6 +161,33 @@ fn shows(word1: u64, commit: u64) -> bool {
     word1 ^ commit < COMMIT_BIT
 }
 
+/// How often producers have come to the fifos of one service, or gone.
+///
+/// | field | bytes | written by | read by |
+/// |---|---|---|---|
+/// | `changes` | 0..8 | whoever takes a place in one of the fifos or gives it back, afterwards | the service, every turn |
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Roster {
+    changes: AtomicU64,
+}
+
+impl Roster {
+    /// Tells the service that a producer was made, before its first push, or dropped.
+    ///
+    /// # Ordering
+    /// Edge F6.
+    pub fn count_change(&self) {
+        self.changes.fetch_add(1, Ordering::Release); // F6 come and go
+    }
+
+    /// The count, which tells whether anything has changed since another look.
+    #[inline]
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire) // F6 come and go
+    }
+}
+
 #[cfg(all(not(loom), any(target_arch = "x86_64", target_arch = "aarch64")))]
 const _: () = {
     use core::mem::{align_of, offset_of, size_of};
@@ -171,4 +209,5 @@ const _: () = {
     assert!(offset_of!(ProducerCell, stalls) == 16);
     assert!(offset_of!(Slot, word0) == 0 && offset_of!(Slot, word1) == 8);
     assert!(size_of::<Slot>() == 16 && align_of::<Slot>() == 16);
+    assert!(size_of::<Roster>() == 8);
 };

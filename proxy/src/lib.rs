@@ -16,7 +16,6 @@
 //! | [`fifo`] | the protocol and its edges |
 //! | [`producer`] | push: one exclusive producer, or several that share |
 //! | [`consumer`] | peek, pop, complete, skip |
-//! | [`roster`] | which fifos are in use |
 //! | [`service`] | the serving loop and its counters |
 //! | [`snapshot`] | the counters as plain numbers |
 #![forbid(unsafe_code)]
@@ -27,7 +26,6 @@ pub mod consumer;
 pub mod fifo;
 pub mod header;
 pub mod producer;
-pub mod roster;
 pub mod service;
 pub mod snapshot;
 pub mod trigger;
@@ -39,9 +37,8 @@ mod tests;
 
 pub use consumer::Consumer;
 pub use fifo::{Fifo, FifoError, Full, Position};
-pub use header::{FifoHeader, MAX_PRODUCERS, ProducerOwner, Slot};
+pub use header::{FifoHeader, MAX_PRODUCERS, ProducerOwner, Roster, Slot};
 pub use producer::{Producer, Push, Reservation, SharedProducer};
-pub use roster::Roster;
 pub use service::{BATCH, DrainGoal, Handler, Service, TriggerRefusal};
 pub use snapshot::{Histogram, RefusedTrigger, Snapshot};
 pub use trigger::{MemoryId, SemaphoreId, Transfer, Trigger, TriggerError, TriggerKind};

@@ -25,8 +25,7 @@ use std::time::Instant;
 use crate::atomic::Ordering;
 use crate::consumer::{Consumer, bump, is_abandoned};
 use crate::fifo::Position;
-use crate::header::{BUCKETS, FifoHeader, ProducerOwner, Slot};
-use crate::roster::Roster;
+use crate::header::{BUCKETS, FifoHeader, ProducerOwner, Roster, Slot};
 use crate::trigger::{Trigger, TriggerKind};
 
 /// One position in this many is timed.

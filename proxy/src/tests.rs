@@ -1,9 +1,7 @@
 //! The fifo and the service on real atomics: order, laps, back-pressure, death, forgery.
 
-mod death;
-mod forgery;
-mod many_threads;
-mod one_thread;
+mod broken;
+mod pushing;
 mod serving;
 mod triggers;
 

@@ -15,11 +15,11 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, bind, listen, setsockopt, socket, sockopt,
 };
 
-use super::dismissal::Dismissal;
-use super::knock::MeetingPoint;
-use super::meeting::{LateRounds, Meeting, Party};
+use super::join_request::MeetingPoint;
+use super::join_request::Rejection;
+use super::meeting::{AssembledRanks, LateRounds, Meeting};
 use super::options::{Options, Placement};
-use super::root::{Event, Offer, Root, Seat};
+use super::root::{BootstrapRoot, MemberId, Offer, RootEvent};
 use super::socket::{poll_timeout, resource_error};
 use crate::error::{Error, Result};
 use crate::logs::step;
@@ -36,16 +36,16 @@ const LAST_MOMENT: Duration = Duration::from_secs(1);
 /// How long whoever was heard after the deadline has for what it says to that.
 const REPLY: Duration = Duration::from_millis(10);
 
-/// A meeting point where guests may knock, and nobody opens yet.
+/// A meeting point where connections may knock, and nobody opens yet.
 #[derive(Debug)]
-pub(crate) struct Host {
+pub(crate) struct MeetingHost {
     listener: UnixListener,
     point: MeetingPoint,
     /// When it goes, where nobody has come.
     deadline: Option<Instant>,
 }
 
-impl Host {
+impl MeetingHost {
     /// Opens the meeting point.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Host {
         Ok(Self { listener: listener.into(), point, deadline: None })
     }
 
-    /// Another descriptor of the socket at which guests knock, as a process has that was forked.
+    /// Another descriptor of the socket at which connections knock, as a process has that was forked.
     #[cfg(test)]
     pub(super) fn try_clone_door(&self) -> std::io::Result<UnixListener> {
         self.listener.try_clone()
@@ -98,27 +98,32 @@ impl Host {
 }
 
 /// Leads those who have met from Hello to Go.
-fn preside<C: AsFd>(party: Party, point: &MeetingPoint, make_control: impl FnOnce(u32) -> Result<C>) {
-    let Party { sockets, heap_len, deadline } = party;
+fn preside<C: AsFd>(
+    party: AssembledRanks,
+    point: &MeetingPoint,
+    make_control: impl FnOnce(u32) -> Result<C>,
+) {
+    let AssembledRanks { sockets, heap_len, deadline } = party;
     let n_ranks = u32::try_from(sockets.len()).unwrap_or(u32::MAX);
     // Members keep to their own options; that they fit was checked at the door.
     let options = Options { heap_len, ..Options::default() };
     let MeetingPoint { job_id, epoch, .. } = *point;
     let offer = Offer { n_ranks, epoch, job_id, options, restarting: false, beat: None };
-    let root =
-        make_control(n_ranks).and_then(|control| Root::new(offer, control.as_fd())).map(Root::trusting);
+    let root = make_control(n_ranks)
+        .and_then(|control| BootstrapRoot::new(offer, control.as_fd()))
+        .map(BootstrapRoot::trusting);
     match root {
         Ok(mut root) => {
             for socket in sockets {
-                root.seat(socket, Placement { cpu: None, devices: 1, proxies: 0 });
+                root.add_member(socket, Placement { cpu: None, devices: 1, proxies: 0 });
             }
             let deadline = deadline.map(|deadline| deadline.max(Instant::now() + LAST_MOMENT));
             if let Err(error) = lead(&mut root, deadline) {
-                root.tell_all(&Dismissal::of_error(&error).message(job_id));
+                root.tell_all(&Rejection::of_error(&error).message(job_id));
             }
         }
         Err(error) => {
-            let message = Dismissal::of_error(&error).message(job_id);
+            let message = Rejection::of_error(&error).message(job_id);
             for socket in &sockets {
                 super::meeting::tell(socket, &message);
             }
@@ -128,42 +133,42 @@ fn preside<C: AsFd>(party: Party, point: &MeetingPoint, make_control: impl FnOnc
 
 /// Drives the root until all were told to go, or that one is lost. What it has sent outlives it. Whatever has come by the deadline is
 /// heard, however late that is noticed.
-fn lead(root: &mut Root, deadline: Option<Instant>) -> Result<()> {
+fn lead(root: &mut BootstrapRoot, deadline: Option<Instant>) -> Result<()> {
     let (mut is_over, mut late_rounds) = (false, LateRounds::default());
     while !is_over || root.has_backlog() {
         let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let until = if late_rounds.is_none() { deadline } else { Some(Instant::now() + REPLY) };
-        let (seats, is_quiet) = wait(root, until)?;
+        let (ids, is_quiet) = wait(root, until)?;
         if late_rounds.is_last(is_late, is_quiet) {
             if !is_over {
                 root.declare_laggards_lost();
             }
             return Ok(());
         }
-        for seat in seats {
+        for id in ids {
             step("about to serve a member");
-            root.serve(seat)?;
-            if root.is_absent(seat) {
-                root.declare_lost(seat);
+            root.serve(id)?;
+            if root.is_absent(id) {
+                root.declare_lost(id);
                 is_over = true;
             }
         }
         while let Some(event) = root.next_event() {
-            is_over |= matches!(event, Event::Up | Event::Lost(..) | Event::Reported(..));
+            is_over |= matches!(event, RootEvent::Up | RootEvent::Lost(..) | RootEvent::Reported(..));
         }
     }
     Ok(())
 }
 
 /// Waits for something to happen; returns everybody whom it may concern, and whether nobody has said anything.
-fn wait(root: &Root, deadline: Option<Instant>) -> Result<(Vec<Seat>, bool)> {
-    let (seats, mut polled): (Vec<_>, Vec<_>) =
-        root.sockets().map(|(seat, socket, _)| (seat, PollFd::new(socket, PollFlags::POLLIN))).unzip();
+fn wait(root: &BootstrapRoot, deadline: Option<Instant>) -> Result<(Vec<MemberId>, bool)> {
+    let (ids, mut polled): (Vec<_>, Vec<_>) =
+        root.sockets().map(|(id, socket, _)| (id, PollFd::new(socket, PollFlags::POLLIN))).unzip();
     let until_end = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let until_retry = root.has_backlog().then_some(BACKLOG_PAUSE);
     match poll(&mut polled, poll_timeout([until_end, until_retry].into_iter().flatten().min())) {
-        Ok(n_ready) => Ok((seats, n_ready == 0)),
-        Err(Errno::EINTR) => Ok((seats, false)),
+        Ok(n_ready) => Ok((ids, n_ready == 0)),
+        Err(Errno::EINTR) => Ok((ids, false)),
         Err(errno) => Err(Error::os("waiting at a meeting", errno)),
     }
 }
@@ -172,7 +177,7 @@ fn wait(root: &Root, deadline: Option<Instant>) -> Result<(Vec<Seat>, bool)> {
 mod tests {
     use nix::sys::memfd::{MFdFlags, memfd_create};
 
-    use super::super::message::{Hello, LAYOUT_VERSION, Lost, Message, Welcome};
+    use super::super::message::{ControlMessage, Hello, LAYOUT_VERSION, Lost, Welcome};
     use super::super::socket::{Incoming, pair, send, try_receive};
     use super::*;
     use crate::bootstrap::message;
@@ -183,14 +188,14 @@ mod tests {
         let control = memfd_create(c"test", MFdFlags::MFD_CLOEXEC).unwrap();
         let options = Options { heap_len: 1 << 20, ..Options::default() };
         let offer = Offer { n_ranks: 2, epoch: 1, job_id: JOB, options, restarting: false, beat: None };
-        let mut root = Root::new(offer, control.as_fd()).unwrap().trusting();
+        let mut root = BootstrapRoot::new(offer, control.as_fd()).unwrap().trusting();
         let members = [(), ()].map(|()| {
             let (own, theirs) = pair().unwrap();
-            root.seat(own, Placement { cpu: None, devices: 1, proxies: 0 });
+            root.add_member(own, Placement { cpu: None, devices: 1, proxies: 0 });
             theirs
         });
-        let (head, pid) = (Hello::head(JOB), std::process::id());
-        let hello = Hello { head, layout_version: LAYOUT_VERSION, pid, member: 1, reserved: 0 };
+        let (header, pid) = (Hello::header(JOB), std::process::id());
+        let hello = Hello { header, layout_version: LAYOUT_VERSION, pid, member: 1, reserved: 0 };
         send(members[1].as_fd(), bytemuck::bytes_of(&hello), &[]).unwrap();
         lead(&mut root, Some(Instant::now())).unwrap();
         let told = |member: usize| match try_receive(members[member].as_fd()).unwrap() {

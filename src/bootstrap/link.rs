@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use nix::sys::socket::{Shutdown, shutdown};
 
-use super::message::{self, Blame, Bye, Forsaken, Invite, Lost, Message, Report};
+use super::message::{self, Blame, Bye, ControlMessage, Invite, Lost, NotRestarted, Report};
 use super::socket::{Deadline, Incoming, resource_error, send, try_receive};
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::Rank;
 use crate::shm::{CellRef, HostKernel};
 use crate::sync::HeartbeatCell;
 
-/// What a [`Link`] can hear.
+/// What a [`ControlLink`] can hear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
     /// A member died, or ended without leaving.
@@ -27,7 +27,7 @@ pub enum LinkEvent {
         hangs: bool,
     },
     /// A member that was lost is not started again, though the launcher starts members again: it has done so too often.
-    Forsaken(
+    NotRestarted(
         /// Which one.
         DeviceName,
     ),
@@ -40,14 +40,14 @@ pub enum LinkEvent {
 /// While it is open the launcher takes the member for alive. Dropping it says Bye, unless the thread is panicking;
 /// a process that ends without either was lost, and the launcher tells everyone.
 #[derive(Debug)]
-pub struct Link {
+pub struct ControlLink {
     socket: OwnedFd,
     job_id: u64,
     n_ranks: u32,
     open: bool,
 }
 
-impl Link {
+impl ControlLink {
     pub(crate) fn new(socket: OwnedFd, job_id: u64, n_ranks: u32) -> Self {
         Self { socket, job_id, n_ranks, open: true }
     }
@@ -63,7 +63,7 @@ impl Link {
     /// [`Error::Revoked`] when the launcher is gone.
     pub fn finalize(mut self) -> Result<()> {
         self.open = false;
-        self.say(&Bye { head: Bye::head(self.job_id) })
+        self.say(&Bye { header: Bye::header(self.job_id) })
     }
 
     /// Tells the launcher that this member is about to fail *because* `lost` was lost, so that the launcher names
@@ -72,20 +72,20 @@ impl Link {
     pub fn report_loss(&self, lost: DeviceName, restarts: u32) {
         let member = message::member_code(lost);
         // A launcher that is gone, or does not read, has no use for the report.
-        let _ = self.say(&Report { head: Report::head(self.job_id), member, restarts });
+        let _ = self.say(&Report { header: Report::header(self.job_id), member, restarts });
     }
 
     /// Tells the launcher that, should this member fail, that is because of `rank`, which has left too early or, if it `is_late`,
     /// has held others up. The launcher takes nobody for lost because of that, and knows `rank` by its `restarts` as in a report of a loss.
     pub(crate) fn blame(&self, rank: Rank, restarts: u32, is_late: bool) {
-        let (head, member) = (Blame::head(self.job_id), rank.get());
-        let _ = self.say(&Blame { head, member, restarts, is_late: is_late.into(), reserved: 0 });
+        let (header, member) = (Blame::header(self.job_id), rank.get());
+        let _ = self.say(&Blame { header, member, restarts, is_late: is_late.into(), reserved: 0 });
     }
 
     /// Has the launcher tell `ranks` that were started again, a bit for each, to come to the meeting whose id has this token.
     pub(crate) fn invite(&self, token: [u64; 2], ranks: u64) {
         // Without a launcher nobody comes, and that is seen there.
-        let _ = self.say(&Invite { head: Invite::head(self.job_id), token, ranks });
+        let _ = self.say(&Invite { header: Invite::header(self.job_id), token, ranks });
     }
 
     /// What the launcher has told, if anything.
@@ -108,8 +108,8 @@ impl Link {
 
     fn read_event(&self, bytes: &[u8]) -> Option<LinkEvent> {
         let device = |member| message::member_from_code(member, self.n_ranks);
-        if let Some(Forsaken { member, .. }) = message::read::<Forsaken>(bytes) {
-            return device(member).map(LinkEvent::Forsaken);
+        if let Some(NotRestarted { member, .. }) = message::read::<NotRestarted>(bytes) {
+            return device(member).map(LinkEvent::NotRestarted);
         }
         let Lost { member, restarts, hangs, .. } = message::read::<Lost>(bytes)?;
         Some(LinkEvent::Lost { device: device(member)?, restarts, hangs: hangs != 0 })
@@ -132,13 +132,13 @@ impl Link {
     /// Calls `on_event` for every event, the last one being [`LinkEvent::LauncherGone`], from a thread that sleeps
     /// in between, and beats for this member by `pulse`, where there is one.
     ///
-    /// The watch takes the events: [`Link::try_event`] hears none of them while it lives.
+    /// The watch takes the events: [`ControlLink::try_event`] hears none of them while it lives.
     ///
     /// # Errors
     /// [`Error::ResourceLimit`].
     pub fn watch(
         &self,
-        pulse: Option<Pulse>,
+        pulse: Option<MemberHeartbeat>,
         on_event: impl FnMut(LinkEvent) + Send + 'static,
     ) -> Result<LinkWatch> {
         let duplicate = || {
@@ -156,9 +156,14 @@ impl Link {
         Ok(LinkWatch { socket, stopped, thread: Some(thread) })
     }
 
-    fn listen(&self, pulse: Option<&Pulse>, stopped: &Mutex<bool>, mut on_event: impl FnMut(LinkEvent)) {
+    fn listen(
+        &self,
+        pulse: Option<&MemberHeartbeat>,
+        stopped: &Mutex<bool>,
+        mut on_event: impl FnMut(LinkEvent),
+    ) {
         loop {
-            let patience = pulse.map_or(Duration::MAX, Pulse::beat);
+            let patience = pulse.map_or(Duration::MAX, MemberHeartbeat::beat);
             let event = match self.wait_event(patience) {
                 Ok(event) => event,
                 Err(Error::Timeout { .. }) => continue,
@@ -175,34 +180,34 @@ impl Link {
         }
     }
 
-    fn say<M: Message>(&self, message: &M) -> Result<()> {
+    fn say<M: ControlMessage>(&self, message: &M) -> Result<()> {
         send(self.socket.as_fd(), bytemuck::bytes_of(message), &[]).map_err(|_| Error::Revoked { by: None })
     }
 }
 
-impl AsFd for Link {
-    /// The socket, to be polled for reading together with other descriptors; read it by [`Link::try_event`] only.
+impl AsFd for ControlLink {
+    /// The socket, to be polled for reading together with other descriptors; read it by [`ControlLink::try_event`] only.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl Drop for Link {
+impl Drop for ControlLink {
     fn drop(&mut self) {
         if self.open && !std::thread::panicking() {
-            let _ = self.say(&Bye { head: Bye::head(self.job_id) });
+            let _ = self.say(&Bye { header: Bye::header(self.job_id) });
         }
     }
 }
 
 /// The heartbeat of a member: where it beats, and how often.
 #[derive(Debug)]
-pub struct Pulse {
+pub struct MemberHeartbeat {
     cell: CellRef<HeartbeatCell>,
     every: Duration,
 }
 
-impl Pulse {
+impl MemberHeartbeat {
     /// Beats in `cell`, `every` so often.
     pub(crate) fn new(cell: CellRef<HeartbeatCell>, every: Duration) -> Self {
         Self { cell, every }
@@ -215,7 +220,7 @@ impl Pulse {
     }
 }
 
-/// A thread that listens to a [`Link`]; dropping it ends the thread, and with it the hearing of that link.
+/// A thread that listens to a [`ControlLink`]; dropping it ends the thread, and with it the hearing of that link.
 #[derive(Debug)]
 pub struct LinkWatch {
     socket: OwnedFd,

@@ -1,16 +1,16 @@
 //! Who comes to a meeting: the root's side until all ranks are there.
 //!
-//! A *guest* is a connection. It says one thing, Knock, and claims a rank with it; then it waits. The first claim sets
-//! the terms (number of ranks, length of the heap, kind of backing, for how many ranks there are newcomers), and everybody else has
-//! to come with the same. A *newcomer* claims no rank and brings no terms: it gets the first rank that is for newcomers and free,
+//! A *connection* is a connection. It says one thing, JoinRequest, and claims a rank with it; then it waits. The first claim sets
+//! the terms (number of ranks, length of the heap, kind of backing, for how many ranks there are joiners), and everybody else has
+//! to come with the same. A *joiner* claims no rank and brings no terms: it gets the first rank that is for joiners and free,
 //! as soon as the terms are known.
 //!
-//! | a guest | then |
+//! | a connection | then |
 //! |---|---|
 //! | of another user, or with another version or job | is refused; the others are not concerned |
-//! | says nothing | holds nobody up; it is put out when all are there, or first of all when there are too many guests |
+//! | says nothing | holds nobody up; it is put out when all are there, or first of all when there are too many connections |
 //! | claims a rank twice, has other terms | the meeting fails: the ranks do not fit together, and waiting mends nothing |
-//! | is a newcomer too many, or hangs up before it has a rank | is told, or forgotten; the others are not concerned, nor by its patience |
+//! | is a joiner too many, or hangs up before it has a rank | is told, or forgotten; the others are not concerned, nor by its patience |
 //! | hangs up, or speaks again, when it has a rank | the meeting fails: that rank is lost |
 //! | reports the loss of another rank, and hangs up | the meeting fails: that other rank is lost |
 //! | comes when the meeting has failed, but not later than the deadline | is told why, like the others |
@@ -24,16 +24,18 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use super::dismissal::{Dismissal, Term};
-use super::knock::check_user;
-use super::message::{self, ANY_RANK, Knock, LAYOUT_VERSION, Lost, Message, Met, Refusal, Refused, Report};
-use super::socket::{Incoming, Line, hang_up, poll_timeout, resource_error, send, try_receive};
+use super::join_request::check_user;
+use super::join_request::{Rejection, Term};
+use super::message::{
+    self, ANY_RANK, ControlMessage, JoinRequest, LAYOUT_VERSION, Lost, MemberRefusal, Met, Refused, Report,
+};
+use super::socket::{ControlSocket, Incoming, hang_up, poll_timeout, resource_error, send, try_receive};
 use crate::error::{DeviceName, Error, Result};
 use crate::logs::{MEETING, step};
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
 
 /// How many connections there may be: everybody, and as many again that say nothing.
-const MAX_GUESTS: usize = 2 * MAX_RANKS as usize;
+const MAX_CONNECTIONS: usize = 2 * MAX_RANKS as usize;
 
 /// The rounds that a host has taken since its deadline passed.
 #[derive(Debug, Default)]
@@ -58,7 +60,7 @@ impl LateRounds {
 
 /// Those who have met.
 #[derive(Debug)]
-pub(super) struct Party {
+pub(super) struct AssembledRanks {
     /// The root's ends of the sockets, in order of rank. Their next message is a Hello.
     pub(super) sockets: Vec<OwnedFd>,
     pub(super) heap_len: u64,
@@ -66,57 +68,57 @@ pub(super) struct Party {
     pub(super) deadline: Option<Instant>,
 }
 
-/// A meeting that waits for its guests.
+/// A meeting that waits for its connections.
 #[derive(Debug)]
 pub(super) struct Meeting {
     listener: UnixListener,
     job_id: u64,
-    guests: Vec<Guest>,
-    terms: Option<Claim>,
+    connections: Vec<Connection>,
+    terms: Option<ClaimedTerms>,
     /// When the host's patience ends, or the first one's of those who have a rank.
     deadline: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Guest {
+struct Connection {
     /// `None` once it was put out.
-    socket: Option<Line>,
-    /// Whether it has said what it is. One that has and has no rank is a newcomer for whom there is none yet.
-    has_knocked: bool,
-    claim: Option<Claim>,
-    /// When its patience ends, while it is a newcomer without a rank.
+    socket: Option<ControlSocket>,
+    /// Whether it has said what it is. One that has and has no rank is a joiner for whom there is none yet.
+    has_asked: bool,
+    claim: Option<ClaimedTerms>,
+    /// When its patience ends, while it is a joiner without a rank.
     until: Option<Instant>,
 }
 
-/// What a guest comes with.
+/// What a connection comes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Claim {
+struct ClaimedTerms {
     rank: Rank,
     /// In the order of [`Term::ALL`].
     terms: [u64; 4],
 }
 
-impl Claim {
+impl ClaimedTerms {
     fn term(&self, term: Term) -> u32 {
         // Whoever gives one that no u32 holds has been refused.
         u32::try_from(self.terms[term as usize]).unwrap_or(u32::MAX)
     }
 }
 
-/// Why a guest is refused, with what was expected and what was found.
-type Objection = (Refusal, u64, u64);
+/// Why a connection is refused, with what was expected and what was found.
+type Objection = (MemberRefusal, u64, u64);
 
 /// Why the meeting has failed for everybody.
 #[derive(Debug)]
-enum Breakdown {
+enum MeetingFailure {
     Lost(Rank),
     Taken(Rank),
     Missing(Rank),
-    Differs(Term, Claim),
+    Differs(Term, ClaimedTerms),
     Failed(Error),
 }
 
-impl From<Error> for Breakdown {
+impl From<Error> for MeetingFailure {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }
@@ -125,20 +127,20 @@ impl From<Error> for Breakdown {
 impl Meeting {
     /// A meeting that is over at `deadline`, where there is one, or when somebody's patience ends.
     pub(super) fn new(listener: UnixListener, job_id: u64, deadline: Option<Instant>) -> Self {
-        Self { listener, job_id, guests: Vec::new(), terms: None, deadline }
+        Self { listener, job_id, connections: Vec::new(), terms: None, deadline }
     }
 
     /// Waits until all have come. `None` when the meeting has failed and all who came have been told.
     ///
     /// Nobody can come any more when it returns.
-    pub(super) fn gather(mut self) -> Option<Party> {
+    pub(super) fn gather(mut self) -> Option<AssembledRanks> {
         let outcome = self.receive_all();
         if let Err(breakdown) = &outcome {
             // An error of the socket ends what is only a courtesy: those who come later then find nobody.
             let _ = self.turn_away(breakdown);
         }
         self.close_door();
-        outcome.is_ok().then(|| self.seat_all())
+        outcome.is_ok().then(|| self.announce_all_met())
     }
 
     /// Hangs up on who is at the door, and on whoever comes after that. A process that was forked meanwhile keeps the door, but nobody
@@ -146,25 +148,25 @@ impl Meeting {
     fn close_door(&self) {
         hang_up(&self.listener);
         while let Ok((stream, _)) = self.listener.accept() {
-            drop(Line::new(stream.into()));
+            drop(ControlSocket::new(stream.into()));
         }
     }
 
     /// Who has come by the deadline is received, however late that is noticed: a host that was not scheduled for a while finds knocks
     /// at the door and in sockets.
-    fn receive_all(&mut self) -> Result<(), Breakdown> {
+    fn receive_all(&mut self) -> Result<(), MeetingFailure> {
         let mut late_rounds = LateRounds::default();
         while !self.is_complete() {
             let is_late = self.is_late();
-            let (knocks, ready) = self.poll()?;
-            if late_rounds.is_last(is_late, !knocks && ready.is_empty()) {
-                return Err(Breakdown::Missing(self.first_missing()));
+            let (requests, ready) = self.poll()?;
+            if late_rounds.is_last(is_late, !requests && ready.is_empty()) {
+                return Err(MeetingFailure::Missing(self.first_missing()));
             }
             for index in ready {
                 self.hear(index)?;
             }
-            self.guests.retain(|guest| guest.socket.is_some());
-            if knocks {
+            self.connections.retain(|connection| connection.socket.is_some());
+            if requests {
                 self.admit()?;
             }
         }
@@ -173,23 +175,23 @@ impl Meeting {
 
     /// Tells all who have come why the meeting has failed, and then whoever comes later, until every rank or the deadline
     /// has come.
-    fn turn_away(&mut self, breakdown: &Breakdown) -> Result<()> {
+    fn turn_away(&mut self, breakdown: &MeetingFailure) -> Result<()> {
         let mut told = 0_u64;
         loop {
             for claim in self.claims() {
                 told |= 1 << claim.rank.get();
             }
             self.dismiss(breakdown);
-            self.guests.retain(|guest| !guest.has_knocked && guest.socket.is_some());
+            self.connections.retain(|connection| !connection.has_asked && connection.socket.is_some());
             if self.is_late() || self.n_ranks().is_none_or(|n_ranks| told.count_ones() >= n_ranks) {
                 return Ok(());
             }
-            let (knocks, ready) = self.poll()?;
+            let (requests, ready) = self.poll()?;
             for index in ready {
                 // Whether it would have fitted makes no difference any more.
                 let _ = self.hear(index);
             }
-            if knocks {
+            if requests {
                 self.admit()?;
             }
         }
@@ -201,15 +203,15 @@ impl Meeting {
 
     /// When the first one's patience ends of those who are here.
     fn next_deadline(&self) -> Option<Instant> {
-        self.guests.iter().filter_map(|guest| guest.until).chain(self.deadline).min()
+        self.connections.iter().filter_map(|connection| connection.until).chain(self.deadline).min()
     }
 
     fn n_ranks(&self) -> Option<u32> {
         self.terms.map(|claim| claim.term(Term::NRanks))
     }
 
-    fn claims(&self) -> impl Iterator<Item = Claim> {
-        self.guests.iter().filter_map(|guest| guest.claim)
+    fn claims(&self) -> impl Iterator<Item = ClaimedTerms> {
+        self.connections.iter().filter_map(|connection| connection.claim)
     }
 
     fn is_complete(&self) -> bool {
@@ -218,14 +220,14 @@ impl Meeting {
 
     fn first_missing(&self) -> Rank {
         let is_here = |rank: &Rank| self.claims().any(|claim| claim.rank == *rank);
-        // Newcomers alone wait for the first rank.
+        // Joiners alone wait for the first rank.
         let mut ranks = (0..self.n_ranks().unwrap_or(1)).map(Rank::known);
         ranks.find(|rank| !is_here(rank)).expect("the meeting is not complete")
     }
 
-    /// Whether somebody is at the door, and which guests have something to say.
+    /// Whether somebody is at the door, and which connections have something to say.
     fn poll(&self) -> Result<(bool, Vec<usize>)> {
-        let sockets = self.guests.iter().filter_map(|guest| guest.socket.as_ref());
+        let sockets = self.connections.iter().filter_map(|connection| connection.socket.as_ref());
         let mut polled: Vec<_> = std::iter::once(self.listener.as_fd())
             .chain(sockets.map(|socket| socket.as_fd()))
             .map(|socket| PollFd::new(socket, PollFlags::POLLIN))
@@ -236,15 +238,15 @@ impl Meeting {
             Err(errno) => return Err(Error::os("waiting at a meeting", errno)),
         }
         let mut ready = polled.iter().map(|polled| polled.any().unwrap_or(true));
-        let knocks = ready.next().unwrap_or(false);
-        Ok((knocks, (0..).zip(ready).filter_map(|(index, ready)| ready.then_some(index)).collect()))
+        let requests = ready.next().unwrap_or(false);
+        Ok((requests, (0..).zip(ready).filter_map(|(index, ready)| ready.then_some(index)).collect()))
     }
 
     /// Lets in who is at the door. When there are too many, puts out the first one that says nothing, or else that has no rank.
     fn admit(&mut self) -> Result<()> {
         loop {
             let socket = match self.listener.accept() {
-                Ok((stream, _)) => Line::new(stream.into()),
+                Ok((stream, _)) => ControlSocket::new(stream.into()),
                 Err(error) => match error.raw_os_error().map(Errno::from_raw) {
                     Some(Errno::EAGAIN) => return Ok(()),
                     Some(Errno::EINTR | Errno::ECONNABORTED) => continue,
@@ -254,81 +256,92 @@ impl Meeting {
             setsockopt(&*socket, sockopt::PassCred, &true)
                 .map_err(|errno| Error::os("receiving a guest", errno))?;
             if let Err(Error::Layout { expected, found, .. }) = check_user(&socket) {
-                self.refuse(&socket, (Refusal::User, expected, found));
+                self.refuse(&socket, (MemberRefusal::User, expected, found));
                 continue;
             }
-            if self.guests.len() == MAX_GUESTS {
-                let silent = self.guests.iter().position(|guest| !guest.has_knocked);
-                let rankless = || self.guests.iter().position(|guest| guest.claim.is_none());
-                silent.or_else(rankless).map(|index| self.guests.remove(index));
+            if self.connections.len() == MAX_CONNECTIONS {
+                let silent = self.connections.iter().position(|connection| !connection.has_asked);
+                let rankless = || self.connections.iter().position(|connection| connection.claim.is_none());
+                silent.or_else(rankless).map(|index| self.connections.remove(index));
             }
-            self.guests.push(Guest { socket: Some(socket), has_knocked: false, claim: None, until: None });
+            self.connections.push(Connection {
+                socket: Some(socket),
+                has_asked: false,
+                claim: None,
+                until: None,
+            });
         }
     }
 
-    /// Takes what a guest says.
-    fn hear(&mut self, index: usize) -> Result<(), Breakdown> {
-        let guest = &self.guests[index];
-        let Some(socket) = &guest.socket else { return Ok(()) };
+    /// Takes what a connection says.
+    fn hear(&mut self, index: usize) -> Result<(), MeetingFailure> {
+        let connection = &self.connections[index];
+        let Some(socket) = &connection.socket else { return Ok(()) };
         let incoming = try_receive(socket.as_fd());
-        match (incoming, guest.claim) {
+        match (incoming, connection.claim) {
             (Ok(Incoming::Nothing), _) => Ok(()),
-            (Ok(Incoming::Message(bytes, _)), None) if !guest.has_knocked => match self.read(&bytes) {
+            (Ok(Incoming::Message(bytes, _)), None) if !connection.has_asked => match self.read(&bytes) {
                 Ok((claim, patience)) => self.let_in(index, claim, patience),
                 Err(refusal) => {
                     if let Some(refusal) = refusal {
                         self.refuse(socket, refusal);
                     }
-                    self.guests[index].socket = None;
+                    self.connections[index].socket = None;
                     Ok(())
                 }
             },
             (_, None) => {
-                self.guests[index].socket = None;
+                self.connections[index].socket = None;
                 Ok(())
             }
             (Ok(Incoming::Message(bytes, _)), Some(claim)) => {
-                Err(Breakdown::Lost(reported(&bytes).unwrap_or(claim.rank)))
+                Err(MeetingFailure::Lost(reported(&bytes).unwrap_or(claim.rank)))
             }
-            (_, Some(claim)) => Err(Breakdown::Lost(claim.rank)),
+            (_, Some(claim)) => Err(MeetingFailure::Lost(claim.rank)),
         }
     }
 
-    /// Reads a Knock: what it claims, nothing where it is a newcomer's, and for how long its sender waits. The error is what to
+    /// Reads a JoinRequest: what it claims, nothing where it is a joiner's, and for how long its sender waits. The error is what to
     /// answer, if it can be answered.
-    fn read(&self, bytes: &[u8]) -> Result<(Option<Claim>, Duration), Option<Objection>> {
+    fn read(&self, bytes: &[u8]) -> Result<(Option<ClaimedTerms>, Duration), Option<Objection>> {
         let differs = |refusal, expected: u64, found: u64| {
             if expected == found { Ok(()) } else { Err(Some((refusal, expected, found))) }
         };
-        let head = message::head_of(bytes).ok_or(None)?;
-        differs(Refusal::Version, message::VERSION.into(), head.version.into())?;
-        let knock = message::read::<Knock>(bytes).ok_or(None)?;
-        differs(Refusal::Layout, LAYOUT_VERSION.into(), knock.layout_version.into())?;
-        differs(Refusal::Job, self.job_id, head.job_id)?;
-        let patience = Duration::from_millis(knock.timeout_ms);
-        if knock.rank == ANY_RANK {
+        let header = message::header_of(bytes).ok_or(None)?;
+        differs(MemberRefusal::Version, message::VERSION.into(), header.version.into())?;
+        let request = message::read::<JoinRequest>(bytes).ok_or(None)?;
+        differs(MemberRefusal::Layout, LAYOUT_VERSION.into(), request.layout_version.into())?;
+        differs(MemberRefusal::Job, self.job_id, header.job_id)?;
+        let patience = Duration::from_millis(request.timeout_ms);
+        if request.rank == ANY_RANK {
             return Ok((None, patience));
         }
-        check_n_ranks(knock.n_ranks).map_err(|_| None)?;
-        if knock.n_members > knock.n_ranks {
+        check_n_ranks(request.n_ranks).map_err(|_| None)?;
+        if request.n_members > request.n_ranks {
             return Err(None);
         }
-        let rank = Rank::new(knock.rank, knock.n_members).map_err(|_| None)?;
-        let terms = [knock.n_ranks.into(), knock.heap_len, knock.backing.into(), knock.n_members.into()];
-        Ok((Some(Claim { rank, terms }), patience))
+        let rank = Rank::new(request.rank, request.n_members).map_err(|_| None)?;
+        let terms =
+            [request.n_ranks.into(), request.heap_len, request.backing.into(), request.n_members.into()];
+        Ok((Some(ClaimedTerms { rank, terms }), patience))
     }
 
-    /// Gives a guest that has knocked its place, where there is one.
-    fn let_in(&mut self, index: usize, claim: Option<Claim>, patience: Duration) -> Result<(), Breakdown> {
+    /// Gives a connection that has knocked its place, where there is one.
+    fn let_in(
+        &mut self,
+        index: usize,
+        claim: Option<ClaimedTerms>,
+        patience: Duration,
+    ) -> Result<(), MeetingFailure> {
         let until = Instant::now().checked_add(patience);
-        self.guests[index].has_knocked = true;
+        self.connections[index].has_asked = true;
         if let Some(claim) = claim {
             self.wait_until(until);
             self.take(index, claim)?;
         } else {
-            self.guests[index].until = until;
+            self.connections[index].until = until;
         }
-        self.place_newcomers();
+        self.place_joiners();
         Ok(())
     }
 
@@ -336,88 +349,91 @@ impl Meeting {
         self.deadline = [self.deadline, until].into_iter().flatten().min();
     }
 
-    /// Gives a guest the rank that it claims.
-    fn take(&mut self, index: usize, claim: Claim) -> Result<(), Breakdown> {
-        let has_it = |guest: &Guest| guest.claim.is_some_and(|other| other.rank == claim.rank);
-        let holder = self.guests.iter().position(has_it);
-        self.guests[index].claim = Some(claim);
+    /// Gives a connection the rank that it claims.
+    fn take(&mut self, index: usize, claim: ClaimedTerms) -> Result<(), MeetingFailure> {
+        let has_it = |connection: &Connection| connection.claim.is_some_and(|other| other.rank == claim.rank);
+        let holder = self.connections.iter().position(has_it);
+        self.connections[index].claim = Some(claim);
         let agreed = self.terms.get_or_insert(claim).terms;
         let differs = |term: &Term| agreed[*term as usize] != claim.terms[*term as usize];
         match (Term::ALL.into_iter().find(differs), holder) {
-            (Some(term), _) => Err(Breakdown::Differs(term, claim)),
+            (Some(term), _) => Err(MeetingFailure::Differs(term, claim)),
             // One that has died since it came is lost, and has been started anew.
-            (None, Some(holder)) => self.hear(holder).and(Err(Breakdown::Taken(claim.rank))),
+            (None, Some(holder)) => self.hear(holder).and(Err(MeetingFailure::Taken(claim.rank))),
             (None, None) => Ok(()),
         }
     }
 
-    /// Gives newcomers the ranks that are for them, once it is known which these are, and puts out those who are too many.
-    fn place_newcomers(&mut self) {
+    /// Gives joiners the ranks that are for them, once it is known which these are, and puts out those who are too many.
+    fn place_joiners(&mut self) {
         let Some(terms) = self.terms else { return };
         let (n_members, n_ranks) = (terms.term(Term::Members), terms.term(Term::NRanks));
-        for index in 0..self.guests.len() {
-            let guest = &self.guests[index];
+        for index in 0..self.connections.len() {
+            let connection = &self.connections[index];
             // One that has hung up stays among the others until all who have something to say were heard.
-            let waits = guest.has_knocked && guest.claim.is_none() && guest.socket.is_some();
+            let waits = connection.has_asked && connection.claim.is_none() && connection.socket.is_some();
             if !waits {
                 continue;
             }
             let is_free = |rank: &Rank| !self.claims().any(|claim| claim.rank == *rank);
             let free = (n_members..n_ranks).map(Rank::known).find(is_free);
-            let guest = &mut self.guests[index];
-            let until = guest.until.take();
-            guest.claim = free.map(|rank| Claim { rank, ..terms });
-            if guest.claim.is_some() {
+            let connection = &mut self.connections[index];
+            let until = connection.until.take();
+            connection.claim = free.map(|rank| ClaimedTerms { rank, ..terms });
+            if connection.claim.is_some() {
                 self.wait_until(until);
-            } else if let Some(socket) = guest.socket.take() {
-                tell(&socket, &Dismissal::Full(n_ranks - n_members).message(self.job_id));
+            } else if let Some(socket) = connection.socket.take() {
+                tell(&socket, &Rejection::Full(n_ranks - n_members).message(self.job_id));
             }
         }
     }
 
     fn refuse(&self, socket: &OwnedFd, (refusal, expected, found): Objection) {
-        let (head, reason) = (Refused::head(self.job_id), refusal.code());
-        tell(socket, &Refused { head, reason, reserved: 0, expected, found });
+        let (header, reason) = (Refused::header(self.job_id), refusal.code());
+        tell(socket, &Refused { header, reason, reserved: 0, expected, found });
     }
 
     /// Tells all who have come that all have come.
-    fn seat_all(mut self) -> Party {
+    fn announce_all_met(mut self) -> AssembledRanks {
         let heap_len = self.terms.map_or(0, |claim| claim.terms[Term::HeapLen as usize]);
-        self.guests.retain(|guest| guest.claim.is_some());
-        self.guests.sort_by_key(|guest| guest.claim.map(|claim| claim.rank));
+        self.connections.retain(|connection| connection.claim.is_some());
+        self.connections.sort_by_key(|connection| connection.claim.map(|claim| claim.rank));
         let n_ranks = self.n_ranks().unwrap_or(0);
-        let sockets: Vec<_> =
-            self.guests.into_iter().filter_map(|guest| Some(guest.socket?.into_socket())).collect();
+        let sockets: Vec<_> = self
+            .connections
+            .into_iter()
+            .filter_map(|connection| Some(connection.socket?.into_socket()))
+            .collect();
         for (rank, socket) in (0..).zip(&sockets) {
             tracing::debug!(target: MEETING, rank, n_ranks, "met");
-            tell(socket, &Met { head: Met::head(self.job_id), rank, n_ranks });
+            tell(socket, &Met { header: Met::header(self.job_id), rank, n_ranks });
         }
         step("told all that they have met");
-        Party { sockets, heap_len, deadline: self.deadline }
+        AssembledRanks { sockets, heap_len, deadline: self.deadline }
     }
 
     /// Tells all who have come why the meeting has failed; of different terms, each from its own side.
-    fn dismiss(&self, breakdown: &Breakdown) {
+    fn dismiss(&self, breakdown: &MeetingFailure) {
         tracing::warn!(target: MEETING, ?breakdown, "a meeting has failed");
-        for guest in &self.guests {
-            let Some(socket) = guest.socket.as_ref().filter(|_| guest.has_knocked) else { continue };
+        for connection in &self.connections {
+            let Some(socket) = connection.socket.as_ref().filter(|_| connection.has_asked) else { continue };
             let dismissal = match breakdown {
-                Breakdown::Lost(rank) => {
-                    let (head, member) = (Lost::head(self.job_id), rank.get());
-                    tell(socket, &Lost { head, member, restarts: 0, hangs: 0, reserved: 0 });
+                MeetingFailure::Lost(rank) => {
+                    let (header, member) = (Lost::header(self.job_id), rank.get());
+                    tell(socket, &Lost { header, member, restarts: 0, hangs: 0, reserved: 0 });
                     continue;
                 }
-                Breakdown::Taken(rank) => Dismissal::Taken(*rank),
-                Breakdown::Missing(rank) => Dismissal::Missing(*rank),
-                Breakdown::Failed(error) => Dismissal::of_error(error),
-                Breakdown::Differs(term, odd) => {
+                MeetingFailure::Taken(rank) => Rejection::Taken(*rank),
+                MeetingFailure::Missing(rank) => Rejection::Missing(*rank),
+                MeetingFailure::Failed(error) => Rejection::of_error(error),
+                MeetingFailure::Differs(term, odd) => {
                     let agreed = self.terms.expect("set by the first claim");
-                    // A newcomer brings none of its own.
-                    let own = guest.claim.unwrap_or(agreed);
+                    // A joiner brings none of its own.
+                    let own = connection.claim.unwrap_or(agreed);
                     let index = *term as usize;
                     let other = if own.terms[index] == agreed.terms[index] { *odd } else { agreed };
                     let (mine, theirs) = (own.terms[index], other.terms[index]);
-                    Dismissal::Differs { term: *term, mine, rank: other.rank, theirs }
+                    Rejection::Differs { term: *term, mine, rank: other.rank, theirs }
                 }
             };
             tell(socket, &dismissal.message(self.job_id));
@@ -433,8 +449,8 @@ fn reported(bytes: &[u8]) -> Option<Rank> {
     }
 }
 
-/// Says something to a guest, which has room for it: it was told nothing before. One that hung up misses nothing.
-pub(super) fn tell<M: Message>(socket: &OwnedFd, message: &M) {
+/// Says something to a connection, which has room for it: it was told nothing before. One that hung up misses nothing.
+pub(super) fn tell<M: ControlMessage>(socket: &OwnedFd, message: &M) {
     let _ = send(socket.as_fd(), bytemuck::bytes_of(message), &[]);
 }
 

@@ -3,15 +3,15 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use super::channel::{Channel, expect};
-use super::link::Link;
+use super::control_channel::WaitGuard;
+use super::control_channel::{ControlChannel, expect};
+use super::link::ControlLink;
 use super::message::{
-    self, CONTRIBUTION_LEN, Contribution, Gathered, Go, Hello, Invite, LAYOUT_VERSION, Message, Ready,
+    self, CONTRIBUTION_LEN, Contribution, ControlMessage, Gathered, Go, Hello, Invite, LAYOUT_VERSION, Ready,
     Welcome,
 };
 use super::options::{Options, Placement, ProxyMode, SegmentBacking};
-use super::socket::{Deadline, Line, has_hung_up, resource_error};
-use super::vigil::Vigil;
+use super::socket::{ControlSocket, Deadline, has_hung_up, resource_error};
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::{Rank, check_n_ranks};
 
@@ -20,7 +20,7 @@ use crate::rank::{Rank, check_n_ranks};
 /// Dropping it hangs up, which every other member sees as the loss of this one.
 #[derive(Debug)]
 pub struct Joining {
-    channel: Channel,
+    channel: ControlChannel,
     device: DeviceName,
     epoch: u64,
     options: Options,
@@ -46,7 +46,7 @@ pub struct Shared {
 /// A member of a job that is up: all members have attached to all segments.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Membership {
+pub struct ReadyMember {
     /// Which member this process is.
     pub device: DeviceName,
     /// How many ranks there are.
@@ -64,10 +64,10 @@ pub struct Membership {
     /// The segments in order of rank, this member's own among them.
     pub segments: Vec<OwnedFd>,
     /// The live socket to the launcher.
-    pub link: Link,
+    pub link: ControlLink,
 }
 
-impl Membership {
+impl ReadyMember {
     /// The rank of this process; `None` for the proxy service.
     #[must_use]
     pub fn rank(&self) -> Option<Rank> {
@@ -77,7 +77,7 @@ impl Membership {
 
 /// What one rank gave to an all-gather.
 #[derive(Debug)]
-pub struct Gift {
+pub struct RankContribution {
     /// Its bytes, padded with zeros.
     pub bytes: [u8; CONTRIBUTION_LEN],
     /// Its descriptor, if it sent one.
@@ -97,7 +97,7 @@ impl Joining {
         job_id: u64,
         timeout: Duration,
     ) -> Result<Self> {
-        let channel = Channel { socket: Line::new(socket), job_id, n_ranks, vigil: None };
+        let channel = ControlChannel { socket: ControlSocket::new(socket), job_id, n_ranks, guard: None };
         Self::begin_over(channel, device, timeout)
     }
 
@@ -105,11 +105,11 @@ impl Joining {
     ///
     /// # Errors
     /// Those of [`Joining::begin`].
-    pub(super) fn begin_over(channel: Channel, device: DeviceName, timeout: Duration) -> Result<Self> {
+    pub(super) fn begin_over(channel: ControlChannel, device: DeviceName, timeout: Duration) -> Result<Self> {
         let n_ranks = channel.n_ranks;
         channel.say(
             &Hello {
-                head: Hello::head(channel.job_id),
+                header: Hello::header(channel.job_id),
                 layout_version: LAYOUT_VERSION,
                 pid: std::process::id(),
                 member: message::member_code(device),
@@ -202,8 +202,8 @@ impl Joining {
     }
 
     /// What it keeps an eye on while it waits, if anything.
-    pub(crate) fn vigil(&self) -> Option<&Vigil> {
-        self.channel.vigil.as_ref()
+    pub(crate) fn guard(&self) -> Option<&WaitGuard> {
+        self.channel.guard.as_ref()
     }
 
     /// The control segment, made by the launcher.
@@ -239,10 +239,10 @@ impl Joining {
     ///
     /// # Errors
     /// [`Error::ResourceLimit`].
-    pub(crate) fn launcher_vigil(&self) -> Result<Vigil> {
+    pub(crate) fn launcher_guard(&self) -> Result<WaitGuard> {
         let line = self.channel.socket.try_clone();
         let line = line.map_err(|error| resource_error("duplicating the control socket", error))?;
-        Ok(Vigil::new(|| None).unless(move || has_hung_up(&line)))
+        Ok(WaitGuard::new(|| None).unless(move || has_hung_up(&line)))
     }
 
     /// Waits until the others say where they are to be met; returns the token of the id.
@@ -254,10 +254,10 @@ impl Joining {
     }
 
     /// Says that this member is back among the others.
-    pub(crate) fn come_back(self) -> Result<Link> {
-        self.channel.say(&Ready { head: Ready::head(self.channel.job_id) }, &[])?;
-        let Channel { socket, job_id, n_ranks, .. } = self.channel;
-        Ok(Link::new(socket.into_socket(), job_id, n_ranks))
+    pub(crate) fn come_back(self) -> Result<ControlLink> {
+        self.channel.say(&Ready { header: Ready::header(self.channel.job_id) }, &[])?;
+        let ControlChannel { socket, job_id, n_ranks, .. } = self.channel;
+        Ok(ControlLink::new(socket.into_socket(), job_id, n_ranks))
     }
 
     /// What this process is to have a duplicate of for as long as it has a named segment: the launcher's janitor
@@ -279,8 +279,9 @@ impl Joining {
             DeviceName::Rank(_) => Some(create(&self)?),
             DeviceName::Proxy => None,
         };
-        let gifts = self.all_gather(&[], own.as_ref().map(AsFd::as_fd))?;
-        let segments: Vec<_> = gifts.into_iter().filter_map(|gift| gift.descriptor).collect();
+        let contributions = self.all_gather(&[], own.as_ref().map(AsFd::as_fd))?;
+        let segments: Vec<_> =
+            contributions.into_iter().filter_map(|contribution| contribution.descriptor).collect();
         expect("number of segments", self.n_ranks().into(), segments.len() as u64)?;
         Ok(Shared { joining: self, segments })
     }
@@ -290,14 +291,18 @@ impl Joining {
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for more than [`CONTRIBUTION_LEN`] bytes; otherwise as [`Joining::share`].
-    pub fn all_gather(&mut self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<Vec<Gift>> {
+    pub fn all_gather(
+        &mut self,
+        bytes: &[u8],
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<Vec<RankContribution>> {
         let mut padded = [0; CONTRIBUTION_LEN];
         let (len, limit) = (bytes.len() as u64, CONTRIBUTION_LEN as u64);
         let space = padded.get_mut(..bytes.len());
         let out_of_range = Error::OutOfRange { what: "contribution to an all-gather", offset: 0, len, limit };
         space.ok_or(out_of_range)?.copy_from_slice(bytes);
-        let head = Contribution::head(self.job_id());
-        let contribution = Contribution { head, round: self.round, reserved: 0, bytes: padded };
+        let header = Contribution::header(self.job_id());
+        let contribution = Contribution { header, round: self.round, reserved: 0, bytes: padded };
         self.channel.say(&contribution, descriptor.as_slice())?;
         let deadline = Deadline::after(self.options.timeout);
         let (gathered, descriptors) =
@@ -311,11 +316,11 @@ impl Joining {
         )?;
         self.round += 1;
         let mut descriptors = descriptors.into_iter();
-        let gift = |rank: usize| Gift {
+        let contribution = |rank: usize| RankContribution {
             bytes: gathered.bytes[rank],
             descriptor: (gathered.with_descriptor >> rank & 1 == 1).then(|| descriptors.next()).flatten(),
         };
-        Ok((0..self.n_ranks() as usize).map(gift).collect())
+        Ok((0..self.n_ranks() as usize).map(contribution).collect())
     }
 }
 
@@ -336,14 +341,14 @@ impl Shared {
     ///
     /// # Errors
     /// As [`Joining::share`].
-    pub fn ready(self) -> Result<Membership> {
+    pub fn ready(self) -> Result<ReadyMember> {
         let Self { joining, segments } = self;
         let Joining { channel, device, epoch, options, placement, control, .. } = joining;
-        channel.say(&Ready { head: Ready::head(channel.job_id) }, &[])?;
+        channel.say(&Ready { header: Ready::header(channel.job_id) }, &[])?;
         channel.hear::<Go>(Deadline::after(options.timeout), "joining the job (ready)")?;
-        let Channel { socket, job_id, n_ranks, .. } = channel;
-        let link = Link::new(socket.into_socket(), job_id, n_ranks);
-        Ok(Membership { device, n_ranks, epoch, job_id, options, placement, control, segments, link })
+        let ControlChannel { socket, job_id, n_ranks, .. } = channel;
+        let link = ControlLink::new(socket.into_socket(), job_id, n_ranks);
+        Ok(ReadyMember { device, n_ranks, epoch, job_id, options, placement, control, segments, link })
     }
 }
 

@@ -1,9 +1,9 @@
 //! The messages of the control socket: fixed-size records, plain bytes, every field checked by the reader.
 //!
-//! | field of [`Head`] | bytes | meaning |
+//! | field of [`MessageHeader`] | bytes | meaning |
 //! |---|---|---|
 //! | magic | 4 | [`MAGIC`] |
-//! | version | 4 | [`VERSION`]; the head itself is the same in every version |
+//! | version | 4 | [`VERSION`]; the header itself is the same in every version |
 //! | kind | 4 | one of the `KIND` constants |
 //! | reserved | 4 | zero |
 //! | job id | 8 | zero in a Hello whose sender does not know it |
@@ -12,7 +12,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::error::DeviceName;
 use crate::rank::{MAX_RANKS, Rank};
-pub(crate) use crate::shm::header::LAYOUT_VERSION;
+pub(crate) use crate::sync::header::LAYOUT_VERSION;
 
 /// Bytes that a member can contribute to one all-gather.
 pub const CONTRIBUTION_LEN: usize = 64;
@@ -29,7 +29,7 @@ pub(crate) const MAX_MESSAGE: usize = size_of::<Gathered>();
 /// The number that stands for the proxy service where a rank is expected.
 pub(crate) const PROXY: u32 = u32::MAX;
 
-/// The number that a newcomer gives who takes whatever rank there is for it.
+/// The number that a joiner gives who takes whatever rank there is for it.
 pub(crate) const ANY_RANK: u32 = u32::MAX;
 
 /// The number that stands for no core.
@@ -38,7 +38,7 @@ pub(crate) const NO_CPU: u32 = u32::MAX;
 /// What starts every message.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-pub(crate) struct Head {
+pub(crate) struct MessageHeader {
     pub(crate) magic: u32,
     pub(crate) version: u32,
     pub(crate) kind: u32,
@@ -47,13 +47,13 @@ pub(crate) struct Head {
 }
 
 /// A record that can be sent.
-pub(crate) trait Message: Pod {
+pub(crate) trait ControlMessage: Pod {
     /// Tells it from the others.
     const KIND: u32;
 
-    /// Its head.
-    fn head(job_id: u64) -> Head {
-        Head { magic: MAGIC, version: VERSION, kind: Self::KIND, reserved: 0, job_id }
+    /// Its header.
+    fn header(job_id: u64) -> MessageHeader {
+        MessageHeader { magic: MAGIC, version: VERSION, kind: Self::KIND, reserved: 0, job_id }
     }
 }
 
@@ -65,11 +65,11 @@ macro_rules! messages {
         #[derive(Clone, Copy, Debug, Pod, Zeroable)]
         #[repr(C)]
         pub(crate) struct $name {
-            pub(crate) head: Head,
+            pub(crate) header: MessageHeader,
             $($(#[$field_doc])* pub(crate) $field: $type,)*
         }
 
-        impl Message for $name {
+        impl ControlMessage for $name {
             const KIND: u32 = $kind;
         }
 
@@ -119,7 +119,7 @@ messages! {
     }
     /// Root to member: it cannot take part.
     Refused = 3, 48 bytes {
-        /// A [`Refusal`].
+        /// A [`MemberRefusal`].
         reason: u32,
         reserved: u32,
         expected: u64,
@@ -154,7 +154,7 @@ messages! {
         reserved: u32,
     }
     /// Root to member: nobody is started for one that was lost, and that might have been started again: there is no restart left.
-    Forsaken = 16, 32 bytes {
+    NotRestarted = 16, 32 bytes {
         /// The rank.
         member: u32,
         reserved: u32,
@@ -179,13 +179,13 @@ messages! {
     /// Member to root: it leaves, its work done.
     Bye = 10, 24 bytes {}
     /// Process to root: it comes to a meeting, since no launcher started it.
-    Knock = 11, 64 bytes {
+    JoinRequest = 11, 64 bytes {
         /// [`LAYOUT_VERSION`] of the sender.
         layout_version: u32,
-        /// The rank that it claims; [`ANY_RANK`] of a newcomer, which leaves all numbers but the timeout to the others.
+        /// The rank that it claims; [`ANY_RANK`] of a joiner, which leaves all numbers but the timeout to the others.
         rank: u32,
         n_ranks: u32,
-        /// How many of them are claimed; the ranks behind are for newcomers.
+        /// How many of them are claimed; the ranks behind are for joiners.
         n_members: u32,
         /// Which kind of memory its segment will be of.
         backing: u32,
@@ -201,8 +201,8 @@ messages! {
         n_ranks: u32,
     }
     /// Root to member: the meeting has failed, for everybody.
-    Dismissed = 13, 48 bytes {
-        /// A [`Dismissal`](super::dismissal::Dismissal).
+    Rejected = 13, 48 bytes {
+        /// A [`Rejection`](super::join_request::Rejection).
         reason: u32,
         /// The rank that it is about.
         rank: u32,
@@ -220,7 +220,7 @@ messages! {
 
 /// Why a member was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum MemberRefusal {
     /// Its messages have another version.
     Version,
     /// Its shared layouts have another version.
@@ -233,7 +233,7 @@ pub(crate) enum Refusal {
     Member,
 }
 
-impl Refusal {
+impl MemberRefusal {
     const ALL: [Self; 5] = [Self::Version, Self::Layout, Self::Job, Self::User, Self::Member];
 
     /// What differs, for an error.
@@ -256,16 +256,16 @@ impl Refusal {
     }
 }
 
-/// The head of `bytes`, if they are long enough and carry the magic.
-pub(crate) fn head_of(bytes: &[u8]) -> Option<Head> {
-    let head: Head = bytemuck::pod_read_unaligned(bytes.get(..size_of::<Head>())?);
-    (head.magic == MAGIC).then_some(head)
+/// The header of `bytes`, if they are long enough and carry the magic.
+pub(crate) fn header_of(bytes: &[u8]) -> Option<MessageHeader> {
+    let header: MessageHeader = bytemuck::pod_read_unaligned(bytes.get(..size_of::<MessageHeader>())?);
+    (header.magic == MAGIC).then_some(header)
 }
 
 /// Reads `bytes` as an `M`: magic, version, kind and length have to be right.
-pub(crate) fn read<M: Message>(bytes: &[u8]) -> Option<M> {
-    let head = head_of(bytes)?;
-    let right = head.version == VERSION && head.kind == M::KIND && bytes.len() == size_of::<M>();
+pub(crate) fn read<M: ControlMessage>(bytes: &[u8]) -> Option<M> {
+    let header = header_of(bytes)?;
+    let right = header.version == VERSION && header.kind == M::KIND && bytes.len() == size_of::<M>();
     right.then(|| bytemuck::pod_read_unaligned(bytes))
 }
 

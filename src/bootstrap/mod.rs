@@ -23,7 +23,7 @@
 //!
 //! Processes that no launcher started come to a *meeting* first: the process that made their id hosts it
 //! (`meeting.rs`, `host.rs`), each knocks with the rank it claims (`knock.rs`), and when all are there the same
-//! sequence follows. Newcomers knock without a rank, and are told theirs. The meeting ends with Go: members hang up, and neither
+//! sequence follows. Joiners knock without a rank, and are told theirs. The meeting ends with Go: members hang up, and neither
 //! root nor host is needed any more.
 //!
 //! Invariants:
@@ -33,11 +33,10 @@
 //! - The root never waits in a call of its own: it is a state machine that the supervisor's poll loop drives.
 //! - Every wait of a member has a deadline, and ends at once when the root hangs up.
 
-mod channel;
-mod dismissal;
+mod control_channel;
 pub(crate) mod environment;
 mod host;
-mod knock;
+mod join_request;
 mod link;
 mod meeting;
 mod member;
@@ -47,21 +46,20 @@ mod root;
 mod socket;
 #[cfg(test)]
 mod tests;
-mod vigil;
 
+pub(crate) use control_channel::{CancelToken, WaitGuard};
 #[cfg(feature = "coordinator")]
 pub(crate) use environment::{LAUNCHER, bind_to_launcher};
 pub use environment::{become_program, join_from_env};
-pub(crate) use host::Host;
-pub(crate) use knock::{MeetingPoint, Part, meet, meet_as_newcomer};
-pub use link::{Link, LinkEvent, LinkWatch, Pulse};
-pub use member::{Gift, Joining, Membership, Shared};
+pub(crate) use host::MeetingHost;
+pub(crate) use join_request::{MeetingPoint, RankClaim, meet, meet_as_joiner};
+pub use link::{ControlLink, LinkEvent, LinkWatch, MemberHeartbeat};
+pub use member::{Joining, RankContribution, ReadyMember, Shared};
 pub use message::CONTRIBUTION_LEN;
 pub use options::{
     CHECKSUMS, CORES, Options, Placement, ProxyMode, SegmentBacking, checksums_from_env, cores_from_env,
 };
-pub(crate) use root::{Event, Offer, Root, Seat};
+pub(crate) use root::{BootstrapRoot, MemberId, Offer, RootEvent};
 #[cfg(test)]
 pub(crate) use socket::send;
 pub(crate) use socket::{pair, poll_timeout, resource_error};
-pub(crate) use vigil::{CallOff, Vigil};

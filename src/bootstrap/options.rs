@@ -109,6 +109,16 @@ pub struct Options {
     pub cores: Option<NonZeroU32>,
 }
 
+impl Options {
+    /// Checks that a job of `n_ranks` can suffer the faults that these options, or the environment, plan.
+    ///
+    /// # Errors
+    /// Those of [`Faults::from_env`]; [`Error::FaultPlan`].
+    pub(crate) fn check_faults(&self, n_ranks: u32) -> Result<()> {
+        self.faults.check_for(n_ranks, self.proxy == ProxyMode::Process)
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {

@@ -25,7 +25,8 @@ use bytemuck::Zeroable;
 use nix::errno::Errno;
 
 use super::message::{
-    self, Blame, CONTRIBUTION_LEN, Contribution, Forsaken, Gathered, Go, Invite, Lost, Message, Ready, Report,
+    self, Blame, CONTRIBUTION_LEN, Contribution, ControlMessage, Gathered, Go, Invite, Lost, NotRestarted,
+    Ready, Report,
 };
 use super::options::{Options, Placement, ProxyMode};
 use super::socket::{Incoming, resource_error, try_receive};
@@ -57,31 +58,31 @@ pub(crate) struct Offer {
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum RootEvent {
     /// A member said Hello; this is the process at the other end.
-    Joined(Seat, i32),
+    Joined(MemberId, i32),
     /// All members are ready and were told Go.
     Up,
     /// A member left.
-    Left(Seat),
+    Left(MemberId),
     /// A member was lost, by hanging up or breaking the protocol.
-    Lost(Seat, ExitCause),
+    Lost(MemberId, ExitCause),
     /// The first member is about to fail because the second was lost.
-    Reported(Seat, Seat),
+    Reported(MemberId, MemberId),
     /// The same, where the second has been started again since and is not back, or had left before.
-    Blamed(Seat, Seat),
+    Blamed(MemberId, MemberId),
     /// Should the first member fail, that is because the second has held others up.
-    HeldUp(Seat, Seat),
+    HeldUp(MemberId, MemberId),
     /// A member that was started again is back among the others.
-    Returned(Seat),
+    Returned(MemberId),
 }
 
 /// The index of a member: its rank, or one past the last rank for the proxy service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Seat(pub(crate) usize);
+pub(crate) struct MemberId(pub(crate) usize);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Phase {
+enum MemberPhase {
     Silent,
     Welcomed,
     Contributed,
@@ -94,42 +95,42 @@ enum Phase {
 }
 
 #[derive(Debug)]
-struct Member {
+struct MemberRecord {
     device: DeviceName,
     placement: Placement,
     /// `None` once it hung up or was cut off.
     socket: Option<OwnedFd>,
-    phase: Phase,
-    gift: ([u8; CONTRIBUTION_LEN], Option<OwnedFd>),
+    phase: MemberPhase,
+    contribution: ([u8; CONTRIBUTION_LEN], Option<OwnedFd>),
     outbox: VecDeque<Outgoing>,
     has_joined: bool,
     /// How often it was started again.
     restarts: u32,
     /// Whom it has said to be lost.
-    reported: Vec<Seat>,
+    reported: Vec<MemberId>,
 }
 
 /// The root of one job.
 #[derive(Debug)]
-pub(crate) struct Root {
+pub(crate) struct BootstrapRoot {
     offer: Offer,
     /// What every member gets: the control segment, the rings of a trace and the hold on the names where there are such.
-    gifts: Rc<[OwnedFd]>,
+    descriptors: Rc<[OwnedFd]>,
     traced: bool,
-    members: Vec<Member>,
+    members: Vec<MemberRecord>,
     round: u32,
     /// What was told of those who are lost and were not started again.
     losses: Vec<Lost>,
     /// For whom nobody is started any more.
-    forsaken: Vec<Forsaken>,
+    not_restarted: Vec<NotRestarted>,
     /// Where members that were started again are to come, by the latest word.
     invite: Option<Invite>,
-    events: VecDeque<Event>,
+    events: VecDeque<RootEvent>,
     /// Whether a member's word is enough for another one to be lost.
     trusting: bool,
 }
 
-impl Root {
+impl BootstrapRoot {
     /// Opens a job whose members get a duplicate of `control`.
     ///
     /// # Errors
@@ -141,12 +142,12 @@ impl Root {
         let control = control.map_err(|error| resource_error("duplicating the control segment", error))?;
         Ok(Self {
             offer,
-            gifts: Rc::new([control]),
+            descriptors: Rc::new([control]),
             traced: false,
             members: Vec::new(),
             round: 0,
             losses: Vec::new(),
-            forsaken: Vec::new(),
+            not_restarted: Vec::new(),
             invite: None,
             events: VecDeque::new(),
             trusting: false,
@@ -161,7 +162,7 @@ impl Root {
         self.giving(hold, "duplicating the hold on names")
     }
 
-    /// Gives the members a duplicate of `rings`, where they are to note what they do. To be called before [`Root::with_hold`].
+    /// Gives the members a duplicate of `rings`, where they are to note what they do. To be called before [`BootstrapRoot::with_hold`].
     ///
     /// # Errors
     /// [`Error::ResourceLimit`].
@@ -170,9 +171,15 @@ impl Root {
         self.giving(rings, "duplicating the rings of a trace")
     }
 
-    fn giving(mut self, gift: Option<BorrowedFd<'_>>, action: &'static str) -> Result<Self> {
-        let gifts = self.gifts.iter().map(AsFd::as_fd).chain(gift).map(|gift| gift.try_clone_to_owned());
-        self.gifts = gifts.collect::<std::io::Result<_>>().map_err(|error| resource_error(action, error))?;
+    fn giving(mut self, descriptor: Option<BorrowedFd<'_>>, action: &'static str) -> Result<Self> {
+        let descriptors = self
+            .descriptors
+            .iter()
+            .map(AsFd::as_fd)
+            .chain(descriptor)
+            .map(|descriptor| descriptor.try_clone_to_owned());
+        self.descriptors =
+            descriptors.collect::<std::io::Result<_>>().map_err(|error| resource_error(action, error))?;
         Ok(self)
     }
 
@@ -183,63 +190,63 @@ impl Root {
     }
 
     /// Adds the next member (ranks in order, then the proxy service) with the root's end of its socket.
-    pub(crate) fn seat(&mut self, socket: OwnedFd, placement: Placement) -> Seat {
-        let seat = Seat(self.members.len());
-        let device = u32::try_from(seat.0).ok().and_then(|rank| Rank::new(rank, self.offer.n_ranks).ok());
-        self.members.push(Member {
+    pub(crate) fn add_member(&mut self, socket: OwnedFd, placement: Placement) -> MemberId {
+        let id = MemberId(self.members.len());
+        let device = u32::try_from(id.0).ok().and_then(|rank| Rank::new(rank, self.offer.n_ranks).ok());
+        self.members.push(MemberRecord {
             device: device.map_or(DeviceName::Proxy, DeviceName::Rank),
             placement,
             socket: Some(socket),
-            phase: Phase::Silent,
-            gift: ([0; CONTRIBUTION_LEN], None),
+            phase: MemberPhase::Silent,
+            contribution: ([0; CONTRIBUTION_LEN], None),
             outbox: VecDeque::new(),
             has_joined: false,
             restarts: 0,
             reported: Vec::new(),
         });
-        seat
+        id
     }
 
     /// Whether a member is in the job: it has met the others, and has neither left nor been lost.
-    pub(crate) fn is_running(&self, seat: Seat) -> bool {
-        self.members[seat.0].phase == Phase::Running
+    pub(crate) fn is_running(&self, id: MemberId) -> bool {
+        self.members[id.0].phase == MemberPhase::Running
     }
 
     /// The sockets to poll: for reading always, for writing too where the flag is set.
-    pub(crate) fn sockets(&self) -> impl Iterator<Item = (Seat, BorrowedFd<'_>, bool)> {
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = (MemberId, BorrowedFd<'_>, bool)> {
         self.members.iter().enumerate().filter_map(|(index, member)| {
-            Some((Seat(index), member.socket.as_ref()?.as_fd(), !member.outbox.is_empty()))
+            Some((MemberId(index), member.socket.as_ref()?.as_fd(), !member.outbox.is_empty()))
         })
     }
 
-    /// Whether something waits to be sent; then [`Root::serve`] is to be called again soon, whatever poll says,
+    /// Whether something waits to be sent; then [`BootstrapRoot::serve`] is to be called again soon, whatever poll says,
     /// because too many descriptors in flight do not show in poll.
     pub(crate) fn has_backlog(&self) -> bool {
         self.members.iter().any(|member| !member.outbox.is_empty())
     }
 
     /// Who sits there.
-    pub(crate) fn device(&self, seat: Seat) -> DeviceName {
-        self.members[seat.0].device
+    pub(crate) fn device(&self, id: MemberId) -> DeviceName {
+        self.members[id.0].device
     }
 
     /// Whether a member has said Hello, whatever became of it.
-    pub(crate) fn has_joined(&self, seat: Seat) -> bool {
-        self.members[seat.0].has_joined
+    pub(crate) fn has_joined(&self, id: MemberId) -> bool {
+        self.members[id.0].has_joined
     }
 
     /// Whether a member hung up without ever saying anything.
-    pub(crate) fn is_absent(&self, seat: Seat) -> bool {
-        self.members[seat.0].phase == Phase::Absent
+    pub(crate) fn is_absent(&self, id: MemberId) -> bool {
+        self.members[id.0].phase == MemberPhase::Absent
     }
 
     /// Whether a member has said Bye.
-    pub(crate) fn has_left(&self, seat: Seat) -> bool {
-        self.members[seat.0].phase == Phase::Left
+    pub(crate) fn has_left(&self, id: MemberId) -> bool {
+        self.members[id.0].phase == MemberPhase::Left
     }
 
     /// The oldest event that was not taken yet.
-    pub(crate) fn next_event(&mut self) -> Option<Event> {
+    pub(crate) fn next_event(&mut self) -> Option<RootEvent> {
         self.events.pop_front()
     }
 
@@ -247,19 +254,19 @@ impl Root {
     ///
     /// # Errors
     /// [`Error::ResourceLimit`] when this process may open no more files, [`Error::Os`].
-    pub(crate) fn serve(&mut self, seat: Seat) -> Result<()> {
-        self.flush(seat);
+    pub(crate) fn serve(&mut self, id: MemberId) -> Result<()> {
+        self.flush(id);
         for _ in 0..MAX_MESSAGES_AT_ONCE {
-            let Some(socket) = &self.members[seat.0].socket else { break };
+            let Some(socket) = &self.members[id.0].socket else { break };
             match try_receive(socket.as_fd())? {
                 Incoming::Nothing => break,
-                Incoming::HungUp => self.cut_off(seat, ExitCause::HungUp),
+                Incoming::HungUp => self.cut_off(id, ExitCause::HungUp),
                 Incoming::NoDescriptors => {
                     return Err(resource_error("receiving a segment", Errno::EMFILE.into()));
                 }
                 Incoming::Message(bytes, received) => {
-                    if self.understand(seat, &bytes, received.descriptors, received.sender).is_none() {
-                        self.cut_off(seat, ExitCause::Protocol);
+                    if self.understand(id, &bytes, received.descriptors, received.sender).is_none() {
+                        self.cut_off(id, ExitCause::Protocol);
                     }
                 }
             }
@@ -268,26 +275,26 @@ impl Root {
     }
 
     /// Tells all others that a member is gone, if they were not told before; also of one that had left, and has failed since.
-    pub(crate) fn declare_lost(&mut self, seat: Seat) {
-        self.announce_loss(seat, false);
+    pub(crate) fn declare_lost(&mut self, id: MemberId) {
+        self.announce_loss(id, false);
     }
 
     /// Does the same for one that may live, so that the others count it among the dead themselves.
-    pub(crate) fn declare_hung(&mut self, seat: Seat) {
-        self.announce_loss(seat, true);
+    pub(crate) fn declare_hung(&mut self, id: MemberId) {
+        self.announce_loss(id, true);
     }
 
-    fn announce_loss(&mut self, seat: Seat, hangs: bool) {
-        let device = self.members[seat.0].device;
-        self.members[seat.0].phase = Phase::Lost;
+    fn announce_loss(&mut self, id: MemberId, hangs: bool) {
+        let device = self.members[id.0].device;
+        self.members[id.0].phase = MemberPhase::Lost;
         let member = message::member_code(device);
         if !self.losses.iter().any(|lost| lost.member == member) {
-            let restarts = self.members[seat.0].restarts;
-            let head = Lost::head(self.offer.job_id);
-            let lost = Lost { head, member, restarts, hangs: hangs.into(), reserved: 0 };
+            let restarts = self.members[id.0].restarts;
+            let header = Lost::header(self.offer.job_id);
+            let lost = Lost { header, member, restarts, hangs: hangs.into(), reserved: 0 };
             self.losses.push(lost);
             // Who is not back yet has lost nobody: those whom it comes back to tell it who is there.
-            for other in (0..self.members.len()).map(Seat) {
+            for other in (0..self.members.len()).map(MemberId) {
                 if !self.is_returning(other) {
                     self.post(other, &lost, Rc::new([]));
                 }
@@ -298,111 +305,112 @@ impl Root {
     /// Declares those members lost that have not come as far as others have; all, when none is ahead.
     pub(crate) fn declare_laggards_lost(&mut self) {
         let furthest = self.members.iter().map(|member| member.phase).max();
-        let leads = |member: &Member| Some(member.phase) == furthest;
+        let leads = |member: &MemberRecord| Some(member.phase) == furthest;
         let none_lags = self.members.iter().all(leads);
-        let lags = |seat: &Seat| none_lags || !leads(&self.members[seat.0]);
-        for seat in (0..self.members.len()).map(Seat).filter(lags).collect::<Vec<_>>() {
-            self.declare_lost(seat);
+        let lags = |id: &MemberId| none_lags || !leads(&self.members[id.0]);
+        for id in (0..self.members.len()).map(MemberId).filter(lags).collect::<Vec<_>>() {
+            self.declare_lost(id);
         }
     }
 
     /// Closes a member's socket; unless it had left, that is a loss.
-    fn cut_off(&mut self, seat: Seat, cause: ExitCause) {
-        let member = &mut self.members[seat.0];
+    fn cut_off(&mut self, id: MemberId, cause: ExitCause) {
+        let member = &mut self.members[id.0];
         member.socket = None;
         member.outbox.clear();
-        if member.phase == Phase::Silent && cause == ExitCause::HungUp {
-            member.phase = Phase::Absent;
-        } else if !matches!(member.phase, Phase::Left | Phase::Lost | Phase::Absent) {
-            self.declare_lost(seat);
-            self.events.push_back(Event::Lost(seat, cause));
+        if member.phase == MemberPhase::Silent && cause == ExitCause::HungUp {
+            member.phase = MemberPhase::Absent;
+        } else if !matches!(member.phase, MemberPhase::Left | MemberPhase::Lost | MemberPhase::Absent) {
+            self.declare_lost(id);
+            self.events.push_back(RootEvent::Lost(id, cause));
         }
     }
 
     /// Acts on one message; `None` when the protocol does not allow it.
     fn understand(
         &mut self,
-        seat: Seat,
+        id: MemberId,
         bytes: &[u8],
         mut descriptors: Vec<OwnedFd>,
         sender: Option<(i32, u32)>,
     ) -> Option<()> {
-        let head = message::head_of(bytes)?;
-        let phase = self.members[seat.0].phase;
-        let report = message::read::<Report>(bytes).filter(|report| report.head.job_id == self.offer.job_id);
+        let header = message::header_of(bytes)?;
+        let phase = self.members[id.0].phase;
+        let report =
+            message::read::<Report>(bytes).filter(|report| report.header.job_id == self.offer.job_id);
         match report {
-            Some(report) if phase != Phase::Silent || self.trusting => return self.hear(seat, &report),
-            _ if phase == Phase::Silent => {
-                return descriptors.is_empty().then(|| self.welcome(seat, bytes, sender))?;
+            Some(report) if phase != MemberPhase::Silent || self.trusting => return self.hear(id, &report),
+            _ if phase == MemberPhase::Silent => {
+                return descriptors.is_empty().then(|| self.welcome(id, bytes, sender))?;
             }
             _ => {}
         }
-        if head.job_id != self.offer.job_id || head.version != message::VERSION {
+        if header.job_id != self.offer.job_id || header.version != message::VERSION {
             return None;
         }
-        match (phase, head.kind) {
-            (Phase::Welcomed, Contribution::KIND) => {
+        match (phase, header.kind) {
+            (MemberPhase::Welcomed, Contribution::KIND) => {
                 let contribution = message::read::<Contribution>(bytes)?;
                 let descriptor = descriptors.pop();
                 if contribution.round != self.round || !descriptors.is_empty() {
                     return None;
                 }
-                self.members[seat.0].gift = (contribution.bytes, descriptor);
-                self.advance(seat, Phase::Contributed, Self::gathered);
+                self.members[id.0].contribution = (contribution.bytes, descriptor);
+                self.advance(id, MemberPhase::Contributed, Self::gathered);
             }
-            (Phase::Welcomed, Ready::KIND) => self.advance(seat, Phase::Ready, Self::go),
-            (Phase::Returning, Ready::KIND) => self.take_back(seat),
-            (Phase::Running, Blame::KIND) => self.hear_blame(seat, &message::read::<Blame>(bytes)?)?,
-            (Phase::Running, Invite::KIND) => self.invite(message::read::<Invite>(bytes)?),
-            (Phase::Running, message::Bye::KIND) => {
-                self.members[seat.0].phase = Phase::Left;
-                self.events.push_back(Event::Left(seat));
+            (MemberPhase::Welcomed, Ready::KIND) => self.advance(id, MemberPhase::Ready, Self::go),
+            (MemberPhase::Returning, Ready::KIND) => self.take_back(id),
+            (MemberPhase::Running, Blame::KIND) => self.hear_blame(id, &message::read::<Blame>(bytes)?)?,
+            (MemberPhase::Running, Invite::KIND) => self.invite(message::read::<Invite>(bytes)?),
+            (MemberPhase::Running, message::Bye::KIND) => {
+                self.members[id.0].phase = MemberPhase::Left;
+                self.events.push_back(RootEvent::Left(id));
             }
             // A member that was declared lost may be saying its last words.
-            (Phase::Lost, _) => {}
+            (MemberPhase::Lost, _) => {}
             _ => return None,
         }
         Some(())
     }
 
     /// Takes note of whom a member reports to be lost.
-    fn hear(&mut self, seat: Seat, report: &Report) -> Option<()> {
+    fn hear(&mut self, id: MemberId, report: &Report) -> Option<()> {
         let lost = message::member_from_code(report.member, self.offer.n_ranks)?;
-        // A proxy that is a thread has no seat.
-        let Some(lost) = self.members.iter().position(|member| member.device == lost).map(Seat) else {
+        // A proxy that is a thread has no id.
+        let Some(lost) = self.members.iter().position(|member| member.device == lost).map(MemberId) else {
             return Some(());
         };
         if self.members[lost.0].restarts != report.restarts {
             if self.is_returning(lost) {
-                self.events.push_back(Event::Blamed(seat, lost));
+                self.events.push_back(RootEvent::Blamed(id, lost));
             }
             return Some(());
         }
-        let reported = &mut self.members[seat.0].reported;
+        let reported = &mut self.members[id.0].reported;
         if !reported.contains(&lost) {
             reported.push(lost);
             if self.trusting {
                 self.declare_lost(lost);
             }
-            self.events.push_back(Event::Reported(seat, lost));
+            self.events.push_back(RootEvent::Reported(id, lost));
         }
         Some(())
     }
 
     /// Takes note of whom a member holds against it if it fails. One that has been started again since is another one.
-    fn hear_blame(&mut self, seat: Seat, blame: &Blame) -> Option<()> {
+    fn hear_blame(&mut self, id: MemberId, blame: &Blame) -> Option<()> {
         let blamed = message::member_from_code(blame.member, self.offer.n_ranks)?;
-        let is_it = |member: &Member| member.device == blamed && member.restarts == blame.restarts;
-        if let Some(blamed) = self.members.iter().position(is_it).map(Seat) {
-            let event = if blame.is_late == 0 { Event::Blamed } else { Event::HeldUp };
-            self.events.push_back(event(seat, blamed));
+        let is_it = |member: &MemberRecord| member.device == blamed && member.restarts == blame.restarts;
+        if let Some(blamed) = self.members.iter().position(is_it).map(MemberId) {
+            let event = if blame.is_late == 0 { RootEvent::Blamed } else { RootEvent::HeldUp };
+            self.events.push_back(event(id, blamed));
         }
         Some(())
     }
 
     /// Moves a member on to `phase`; the last one to arrive there makes all of them go on by `complete`.
-    fn advance(&mut self, seat: Seat, phase: Phase, complete: impl FnOnce(&mut Self)) {
-        self.members[seat.0].phase = phase;
+    fn advance(&mut self, id: MemberId, phase: MemberPhase, complete: impl FnOnce(&mut Self)) {
+        self.members[id.0].phase = phase;
         let services = usize::from(self.offer.options.proxy == ProxyMode::Process);
         let expected = self.offer.n_ranks as usize + services;
         if self.members.len() == expected && self.members.iter().all(|member| member.phase == phase) {
@@ -413,15 +421,16 @@ impl Root {
     /// Sends what all ranks contributed to all members.
     fn gathered(&mut self) {
         let mut gathered = Gathered {
-            head: Gathered::head(self.offer.job_id),
+            header: Gathered::header(self.offer.job_id),
             round: self.round,
             n_ranks: self.offer.n_ranks,
             ..Gathered::zeroed()
         };
         let mut descriptors = Vec::new();
         for member in &mut self.members {
-            member.phase = Phase::Welcomed;
-            let (bytes, descriptor) = std::mem::replace(&mut member.gift, ([0; CONTRIBUTION_LEN], None));
+            member.phase = MemberPhase::Welcomed;
+            let (bytes, descriptor) =
+                std::mem::replace(&mut member.contribution, ([0; CONTRIBUTION_LEN], None));
             let DeviceName::Rank(rank) = member.device else { continue };
             gathered.bytes[rank.index()] = bytes;
             if let Some(descriptor) = descriptor {
@@ -436,13 +445,11 @@ impl Root {
     /// Tells everyone that everyone is ready.
     fn go(&mut self) {
         for member in &mut self.members {
-            member.phase = Phase::Running;
+            member.phase = MemberPhase::Running;
         }
-        self.tell_all(&Go { head: Go::head(self.offer.job_id) });
-        self.events.push_back(Event::Up);
+        self.tell_all(&Go { header: Go::header(self.offer.job_id) });
+        self.events.push_back(RootEvent::Up);
     }
 }
 
-mod returning;
 mod sending;
-mod welcome;

@@ -37,9 +37,9 @@ pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd)> {
 /// Closing a descriptor hangs up only where nobody else has it. A process that was forked meanwhile has: until it executes a program,
 /// or for all its life. What this says to the other end does not wait for that.
 #[derive(Debug)]
-pub(super) struct Line(Option<OwnedFd>);
+pub(super) struct ControlSocket(Option<OwnedFd>);
 
-impl Line {
+impl ControlSocket {
     pub(super) fn new(socket: OwnedFd) -> Self {
         Self(Some(socket))
     }
@@ -50,14 +50,14 @@ impl Line {
     }
 }
 
-impl Deref for Line {
+impl Deref for ControlSocket {
     type Target = OwnedFd;
     fn deref(&self) -> &OwnedFd {
         self.0.as_ref().expect("there until it is consumed")
     }
 }
 
-impl Drop for Line {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         if let Some(socket) = &self.0 {
             hang_up(socket);

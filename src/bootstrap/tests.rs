@@ -9,7 +9,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::fstat;
 
 use super::message::{
-    self, Bye, Contribution, Gathered, Hello, LAYOUT_VERSION, Message, Ready, Report, Welcome,
+    self, Bye, Contribution, ControlMessage, Gathered, Hello, LAYOUT_VERSION, Ready, Report, Welcome,
 };
 use super::socket::send;
 use super::*;
@@ -41,28 +41,28 @@ fn options() -> Options {
 }
 
 /// Runs a root until all members have left or were lost; returns its events. `act` plays member by member.
-fn with_root(n_ranks: u32, options: Options, act: impl Fn(u32, OwnedFd) + Sync) -> Vec<Event> {
+fn with_root(n_ranks: u32, options: Options, act: impl Fn(u32, OwnedFd) + Sync) -> Vec<RootEvent> {
     let services = u32::from(options.proxy == ProxyMode::Process);
     let control = memory();
     let offer = Offer { n_ranks, epoch: 7, job_id: JOB, options, restarting: false, beat: None };
-    let mut root = Root::new(offer, control.as_fd()).unwrap();
+    let mut root = BootstrapRoot::new(offer, control.as_fd()).unwrap();
     std::thread::scope(|scope| {
         let act = &act;
         for member in 0..n_ranks + services {
             let (own, theirs) = pair().unwrap();
-            root.seat(own, Placement { cpu: Some(member), devices: 1, proxies: 2 });
+            root.add_member(own, Placement { cpu: Some(member), devices: 1, proxies: 2 });
             scope.spawn(move || act(member, theirs));
         }
         serve(&mut root)
     })
 }
 
-fn serve(root: &mut Root) -> Vec<Event> {
+fn serve(root: &mut BootstrapRoot) -> Vec<RootEvent> {
     let began = Instant::now();
     let mut events = Vec::new();
     loop {
         assert!(began.elapsed() < WATCHDOG, "the root hangs after {events:?}");
-        let seats: Vec<_> = {
+        let ids: Vec<_> = {
             let sockets: Vec<_> = root.sockets().collect();
             if sockets.is_empty() {
                 return events;
@@ -70,10 +70,10 @@ fn serve(root: &mut Root) -> Vec<Event> {
             let mut polled: Vec<_> =
                 sockets.iter().map(|(_, socket, _)| PollFd::new(*socket, PollFlags::POLLIN)).collect();
             poll(&mut polled, PollTimeout::from(100_u8)).unwrap();
-            sockets.iter().map(|(seat, ..)| *seat).collect()
+            sockets.iter().map(|(id, ..)| *id).collect()
         };
-        for seat in seats {
-            root.serve(seat).unwrap();
+        for id in ids {
+            root.serve(id).unwrap();
         }
         events.extend(std::iter::from_fn(|| root.next_event()));
     }
@@ -84,7 +84,7 @@ fn begin(member: u32, n_ranks: u32, socket: OwnedFd) -> Result<Joining> {
     Joining::begin(socket, device, n_ranks, JOB, WATCHDOG)
 }
 
-fn join(member: u32, n_ranks: u32, socket: OwnedFd) -> Result<Membership> {
+fn join(member: u32, n_ranks: u32, socket: OwnedFd) -> Result<ReadyMember> {
     begin(member, n_ranks, socket)?.share(|_| Ok(memory()))?.ready()
 }
 
@@ -97,7 +97,7 @@ fn lost_rank(result: Result<impl std::fmt::Debug>) -> u32 {
 
 fn hello(member: u32) -> Hello {
     Hello {
-        head: Hello::head(JOB),
+        header: Hello::header(JOB),
         layout_version: LAYOUT_VERSION,
         pid: std::process::id(),
         member,
@@ -105,7 +105,7 @@ fn hello(member: u32) -> Hello {
     }
 }
 
-fn say<M: Message>(socket: &OwnedFd, message: &M) {
+fn say<M: ControlMessage>(socket: &OwnedFd, message: &M) {
     send(socket.as_fd(), bytemuck::bytes_of(message), &[]).unwrap();
 }
 
@@ -130,9 +130,9 @@ fn every_member_gets_the_options_and_the_same_segments() {
         assert!(seen[0].1.iter().all(|one| seen[0].1.iter().filter(|other| one == *other).count() == 1));
         assert!(seen.iter().all(|each| *each == seen[0]), "{seen:?}");
         let members = seen.len();
-        assert_eq!(events.iter().filter(|event| **event == Event::Up).count(), 1);
-        assert_eq!(events.iter().filter(|event| matches!(event, Event::Left(_))).count(), members);
-        assert!(!events.iter().any(|event| matches!(event, Event::Lost(..))), "{events:?}");
+        assert_eq!(events.iter().filter(|event| **event == RootEvent::Up).count(), 1);
+        assert_eq!(events.iter().filter(|event| matches!(event, RootEvent::Left(_))).count(), members);
+        assert!(!events.iter().any(|event| matches!(event, RootEvent::Lost(..))), "{events:?}");
     }
 }
 
@@ -152,13 +152,13 @@ fn an_all_gather_keeps_bytes_and_descriptors_with_their_rank() {
         for round in 0..4_u8 {
             let own = (member == 1).then(memory);
             let text = [round, u8::try_from(member).unwrap()];
-            let gifts = joining.all_gather(&text, own.as_ref().map(AsFd::as_fd)).unwrap();
-            for (index, gift) in gifts.iter().enumerate() {
-                assert_eq!(gift.bytes[..3], [round, u8::try_from(index).unwrap(), 0]);
-                assert_eq!(gift.descriptor.is_some(), index == 1);
+            let contributions = joining.all_gather(&text, own.as_ref().map(AsFd::as_fd)).unwrap();
+            for (index, contribution) in contributions.iter().enumerate() {
+                assert_eq!(contribution.bytes[..3], [round, u8::try_from(index).unwrap(), 0]);
+                assert_eq!(contribution.descriptor.is_some(), index == 1);
             }
             if let Some(own) = own {
-                assert_eq!(identity(gifts[1].descriptor.as_ref().unwrap()), identity(&own));
+                assert_eq!(identity(contributions[1].descriptor.as_ref().unwrap()), identity(&own));
             }
         }
         joining.share(|_| Ok(memory())).unwrap().ready().unwrap();
@@ -193,7 +193,7 @@ fn a_member_that_hangs_up_at_any_step_is_lost_to_all_others() {
                 }
             }
         });
-        assert!(events.contains(&Event::Lost(Seat(1), ExitCause::HungUp)), "step {step}: {events:?}");
+        assert!(events.contains(&RootEvent::Lost(MemberId(1), ExitCause::HungUp)), "step {step}: {events:?}");
     }
 }
 
@@ -210,9 +210,9 @@ fn join_and_wait(member: u32, socket: OwnedFd) -> Result<()> {
 fn a_member_that_speaks_garbage_at_any_step_is_lost_to_all_others() {
     let bytes = |length: usize| vec![0xa5_u8; length];
     let bad_head = |kind: u32, version: u32| {
-        let mut head = Hello::head(JOB);
-        (head.kind, head.version) = (kind, version);
-        bytemuck::bytes_of(&head).to_vec()
+        let mut header = Hello::header(JOB);
+        (header.kind, header.version) = (kind, version);
+        bytemuck::bytes_of(&header).to_vec()
     };
     let garbage = [
         bytes(1),
@@ -224,9 +224,9 @@ fn a_member_that_speaks_garbage_at_any_step_is_lost_to_all_others() {
         bad_head(Bye::KIND, 2),
         bad_head(Bye::KIND, 1),
         bytemuck::bytes_of(&Contribution { round: 9, ..contribution() }).to_vec(),
-        bytemuck::bytes_of(&Report { head: Report::head(JOB), member: 3, restarts: 0 }).to_vec(),
-        bytemuck::bytes_of(&Welcome { head: Welcome::head(JOB), ..Welcome::zeroed() }).to_vec(),
-        bytemuck::bytes_of(&Gathered { head: Gathered::head(JOB), ..Gathered::zeroed() }).to_vec(),
+        bytemuck::bytes_of(&Report { header: Report::header(JOB), member: 3, restarts: 0 }).to_vec(),
+        bytemuck::bytes_of(&Welcome { header: Welcome::header(JOB), ..Welcome::zeroed() }).to_vec(),
+        bytemuck::bytes_of(&Gathered { header: Gathered::header(JOB), ..Gathered::zeroed() }).to_vec(),
     ];
     for text in &garbage {
         for is_welcomed in [false, true] {
@@ -241,8 +241,8 @@ fn a_member_that_speaks_garbage_at_any_step_is_lost_to_all_others() {
                 send(socket.as_fd(), text, &[]).unwrap();
                 hold_until_hang_up(&socket);
             });
-            let told = |event: &Event| {
-                matches!(event, Event::Lost(Seat(1), ExitCause::Protocol | ExitCause::Version { .. }))
+            let told = |event: &RootEvent| {
+                matches!(event, RootEvent::Lost(MemberId(1), ExitCause::Protocol | ExitCause::Version { .. }))
             };
             assert!(events.iter().any(told), "{text:?}: {events:?}");
         }
@@ -250,7 +250,7 @@ fn a_member_that_speaks_garbage_at_any_step_is_lost_to_all_others() {
 }
 
 fn contribution() -> Contribution {
-    Contribution { head: Contribution::head(JOB), ..Contribution::zeroed() }
+    Contribution { header: Contribution::header(JOB), ..Contribution::zeroed() }
 }
 
 fn hold_until_hang_up(socket: &OwnedFd) {
@@ -273,7 +273,7 @@ fn descriptors_that_nobody_asked_for_break_the_protocol_and_are_closed() {
         send(socket.as_fd(), bytemuck::bytes_of(&contribution()), &[one.as_fd(), two.as_fd()]).unwrap();
         hold_until_hang_up(&socket);
     });
-    assert!(events.contains(&Event::Lost(Seat(1), ExitCause::Protocol)), "{events:?}");
+    assert!(events.contains(&RootEvent::Lost(MemberId(1), ExitCause::Protocol)), "{events:?}");
 }
 
 #[test]
@@ -302,10 +302,10 @@ fn a_member_that_does_not_fit_is_told_why_and_so_is_the_launcher() {
             "layout version",
             version("layout version", LAYOUT_VERSION, 99),
         ),
-        (Hello { head: Hello::head(5), ..hello(0) }, "job id", ExitCause::Protocol),
+        (Hello { header: Hello::header(5), ..hello(0) }, "job id", ExitCause::Protocol),
         (Hello { member: 1, ..hello(0) }, "rank", ExitCause::Protocol),
         (
-            Hello { head: message::Head { version: 9, ..Hello::head(JOB) }, ..hello(0) },
+            Hello { header: message::MessageHeader { version: 9, ..Hello::header(JOB) }, ..hello(0) },
             "bootstrap version",
             version("bootstrap version", message::VERSION, 9),
         ),
@@ -317,7 +317,7 @@ fn a_member_that_does_not_fit_is_told_why_and_so_is_the_launcher() {
             let refused = begin(0, 1, socket);
             assert!(matches!(refused, Err(Error::Layout { what: told, .. }) if told == what), "{refused:?}");
         });
-        assert_eq!(events, [Event::Lost(Seat(0), cause)]);
+        assert_eq!(events, [RootEvent::Lost(MemberId(0), cause)]);
     }
 }
 
@@ -335,12 +335,12 @@ fn the_last_words_of_a_member_are_heard_though_it_never_read_its_mail() {
             hang_up(membership.link);
         }
     });
-    assert!(events.contains(&Event::Left(Seat(0))), "{events:?}");
-    assert!(events.contains(&Event::Lost(Seat(1), ExitCause::HungUp)), "{events:?}");
+    assert!(events.contains(&RootEvent::Left(MemberId(0))), "{events:?}");
+    assert!(events.contains(&RootEvent::Lost(MemberId(1), ExitCause::HungUp)), "{events:?}");
 }
 
 /// Closes a link without a Bye.
-fn hang_up(link: Link) {
+fn hang_up(link: ControlLink) {
     let thread = std::thread::spawn(move || {
         let _link = link;
         std::panic::resume_unwind(Box::new(()));
@@ -358,8 +358,11 @@ fn a_report_names_who_was_lost_and_counts_once_for_each() {
             }
         }
     });
-    let reports: Vec<_> = events.iter().filter(|event| matches!(event, Event::Reported(..))).collect();
-    assert_eq!(reports, [1, 0].map(|lost| Event::Reported(Seat(0), Seat(lost))).iter().collect::<Vec<_>>());
+    let reports: Vec<_> = events.iter().filter(|event| matches!(event, RootEvent::Reported(..))).collect();
+    assert_eq!(
+        reports,
+        [1, 0].map(|lost| RootEvent::Reported(MemberId(0), MemberId(lost))).iter().collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -372,7 +375,7 @@ fn ready_before_the_segments_were_shared_holds_everyone_until_the_deadline() {
             return;
         }
         say(&socket, &hello(1));
-        say(&socket, &Ready { head: Ready::head(JOB) });
+        say(&socket, &Ready { header: Ready::header(JOB) });
         hold_until_lost(&socket);
     });
 }
@@ -400,17 +403,17 @@ fn a_member_whose_root_dies_at_any_step_is_told_so() {
         let control = memory();
         let offer =
             Offer { n_ranks: 1, epoch: 1, job_id: JOB, options: options(), restarting: false, beat: None };
-        let mut root = Root::new(offer, control.as_fd()).unwrap();
-        root.seat(own, Placement { cpu: None, devices: 1, proxies: 0 });
+        let mut root = BootstrapRoot::new(offer, control.as_fd()).unwrap();
+        root.add_member(own, Placement { cpu: None, devices: 1, proxies: 0 });
         let member =
             std::thread::spawn(move || join(0, 1, theirs).map(|joined| joined.link.wait_event(WATCHDOG)));
         let began = Instant::now();
         // Steps: before the Hello is answered, after the Welcome, after Go.
-        let is_there = |root: &mut Root| {
+        let is_there = |root: &mut BootstrapRoot| {
             assert!(began.elapsed() < WATCHDOG);
-            root.serve(Seat(0)).unwrap();
+            root.serve(MemberId(0)).unwrap();
             let event = root.next_event();
-            matches!((step, event), (1, Some(Event::Joined(..))) | (2, Some(Event::Up)))
+            matches!((step, event), (1, Some(RootEvent::Joined(..))) | (2, Some(RootEvent::Up)))
         };
         while step > 0 && !is_there(&mut root) {}
         drop(root);
@@ -440,7 +443,7 @@ fn a_watch_hears_losses_and_ends_when_it_is_dropped() {
         assert!(heard.recv().is_err(), "the thread has ended");
         membership.link.finalize().unwrap();
     });
-    assert!(events.contains(&Event::Left(Seat(0))), "{events:?}");
+    assert!(events.contains(&RootEvent::Left(MemberId(0))), "{events:?}");
 }
 
 #[test]
@@ -453,7 +456,7 @@ fn a_member_that_never_reads_does_not_keep_the_others_waiting() {
         }
         assert_eq!(lost_rank(join(0, 2, socket)), 1);
     });
-    assert!(events.contains(&Event::Lost(Seat(1), ExitCause::HungUp)), "{events:?}");
+    assert!(events.contains(&RootEvent::Lost(MemberId(1), ExitCause::HungUp)), "{events:?}");
 }
 
 #[test]
@@ -461,15 +464,18 @@ fn an_overlong_name_is_refused_before_anything_is_started() {
     let backing = SegmentBacking::Named("x".repeat(257));
     let options = Options { backing, ..options() };
     let offer = Offer { n_ranks: 1, epoch: 1, job_id: JOB, options, restarting: false, beat: None };
-    assert!(matches!(Root::new(offer, memory().as_fd()), Err(Error::InvalidArgument { value: 257, .. })));
+    assert!(matches!(
+        BootstrapRoot::new(offer, memory().as_fd()),
+        Err(Error::InvalidArgument { value: 257, .. })
+    ));
 }
 
 /// Serves until the root has had that event.
-fn serve_until(root: &mut Root, awaited: Event) {
+fn serve_until(root: &mut BootstrapRoot, awaited: RootEvent) {
     let began = Instant::now();
     loop {
-        let seats: Vec<_> = root.sockets().map(|(seat, ..)| seat).collect();
-        seats.into_iter().for_each(|seat| root.serve(seat).unwrap());
+        let ids: Vec<_> = root.sockets().map(|(id, ..)| id).collect();
+        ids.into_iter().for_each(|id| root.serve(id).unwrap());
         if std::iter::from_fn(|| root.next_event()).any(|event| event == awaited) {
             return;
         }
@@ -478,29 +484,29 @@ fn serve_until(root: &mut Root, awaited: Event) {
 }
 
 /// A root of a job that is up, and its three members.
-fn root_that_restarts() -> (Root, Vec<Membership>) {
+fn root_that_restarts() -> (BootstrapRoot, Vec<ReadyMember>) {
     let offer = Offer { n_ranks: 3, epoch: 7, job_id: JOB, options: options(), restarting: true, beat: None };
-    let mut root = Root::new(offer, memory().as_fd()).unwrap();
+    let mut root = BootstrapRoot::new(offer, memory().as_fd()).unwrap();
     let joining = (0..3).map(|member| {
         let (own, theirs) = pair().unwrap();
-        root.seat(own, Placement { cpu: None, devices: 1, proxies: 0 });
+        root.add_member(own, Placement { cpu: None, devices: 1, proxies: 0 });
         std::thread::spawn(move || join(member, 3, theirs).unwrap())
     });
     let joining: Vec<_> = joining.collect();
-    serve_until(&mut root, Event::Up);
+    serve_until(&mut root, RootEvent::Up);
     (root, joining.into_iter().map(|member| member.join().unwrap()).collect())
 }
 
 /// Hangs up for this member, and has it started again: returns what it is before it is back.
-fn start_again(root: &mut Root, member: Membership) -> Joining {
+fn start_again(root: &mut BootstrapRoot, member: ReadyMember) -> Joining {
     let number = member.rank().unwrap().get();
-    let seat = Seat(number as usize);
+    let id = MemberId(number as usize);
     hang_up(member.link);
-    serve_until(root, Event::Lost(seat, ExitCause::HungUp));
+    serve_until(root, RootEvent::Lost(id, ExitCause::HungUp));
     let (own, theirs) = pair().unwrap();
-    root.reseat(seat, own);
+    root.replace_member(id, own);
     let again = std::thread::spawn(move || begin(number, 3, theirs).unwrap());
-    serve_until(root, Event::Joined(seat, std::process::id().try_into().unwrap()));
+    serve_until(root, RootEvent::Joined(id, std::process::id().try_into().unwrap()));
     again.join().unwrap()
 }
 
@@ -508,9 +514,9 @@ fn start_again(root: &mut Root, member: Membership) -> Joining {
 fn a_member_that_was_started_again_is_told_as_it_comes_back_who_was_lost_on_its_way() {
     let (mut root, mut members) = root_that_restarts();
     let again = start_again(&mut root, members.remove(1));
-    root.declare_hung(Seat(2));
+    root.declare_hung(MemberId(2));
     let link = again.come_back().unwrap();
-    serve_until(&mut root, Event::Returned(Seat(1)));
+    serve_until(&mut root, RootEvent::Returned(MemberId(1)));
     let told = link.wait_event(WATCHDOG).unwrap();
     assert_eq!(told, LinkEvent::Lost { device: rank(2), restarts: 0, hangs: true });
     // The others were told as it happened: of the one that has hung up, and then of the one that hangs.
@@ -525,19 +531,19 @@ fn whoever_is_there_or_comes_back_is_told_once_that_nobody_is_started_for_a_lost
     let (mut root, mut members) = root_that_restarts();
     let again = start_again(&mut root, members.remove(1));
     let link = &members[0].link;
-    root.declare_lost(Seat(2));
-    root.forsake(Seat(2));
-    root.forsake(Seat(2));
+    root.declare_lost(MemberId(2));
+    root.announce_not_restarted(MemberId(2));
+    root.announce_not_restarted(MemberId(2));
     let told: Vec<_> = std::iter::from_fn(|| link.try_event().unwrap()).collect();
     let lost = |number| LinkEvent::Lost { device: rank(number), restarts: 0, hangs: false };
-    assert_eq!(told, [lost(1), lost(2), LinkEvent::Forsaken(rank(2))]);
+    assert_eq!(told, [lost(1), lost(2), LinkEvent::NotRestarted(rank(2))]);
     let in_vain = again.await_invite().unwrap_err();
     assert!(matches!(in_vain, Error::Unavailable { operation: "recover", .. }), "{in_vain}");
     // So is one that is started only now.
     drop(again);
     let (own, theirs) = pair().unwrap();
-    root.reseat(Seat(1), own);
+    root.replace_member(MemberId(1), own);
     let later = std::thread::spawn(move || begin(1, 3, theirs).unwrap().await_invite().unwrap_err());
-    serve_until(&mut root, Event::Joined(Seat(1), std::process::id().try_into().unwrap()));
+    serve_until(&mut root, RootEvent::Joined(MemberId(1), std::process::id().try_into().unwrap()));
     assert_eq!(later.join().unwrap().to_string(), in_vain.to_string());
 }

@@ -11,9 +11,9 @@ use crate::error::{Error, Result};
 use crate::heap::layout::{CONTROL_LEN, HeapShape, SegmentCells, create_segment};
 use crate::heap::{HeapView, HeapWindows, MemoryTable};
 use crate::rank::Rank;
-use crate::shm::header::HEADER_LEN;
 use crate::shm::segment::AttachAs;
 use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Identity, Segment, Window};
+use crate::sync::header::HEADER_LEN;
 use crate::sync::{ActivityCell, LifeCell, RevokeCell, SemaphoreCell};
 
 /// What the segment of `rank` is called in a job whose segments have names.

@@ -65,7 +65,8 @@ impl Lease {
         let n_members = members.len() as u64;
         let layout = RegionLayout::new(n_members);
         let view = fabric.heap().view();
-        let word = |leaver, base| Ok(layout.part(base, layout.departure(leaver), 128)?.offset);
+        let word =
+            |leaver, base| layout.part(base, layout.departure(leaver), 128).map(|region| region.offset);
         let mine = members.iter().zip(bases).map(|(&rank, &base)| view.cell(rank, word(me as u64, base)?));
         let park = layout.part(bases[0], RegionLayout::PARK, 128)?.offset;
         Ok(Self {

@@ -53,6 +53,7 @@ mod pipework;
 mod region;
 mod scalars;
 mod seating;
+pub mod semantics;
 mod small;
 mod staged;
 mod standoff;

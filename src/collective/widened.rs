@@ -7,7 +7,7 @@
 use super::call::Call;
 use crate::error::Result;
 use crate::heap::Region;
-use crate::reduce::{DataType, widening};
+use crate::reduce::{DataType, short_floats};
 use crate::shm::Span;
 
 /// Bytes of a widened element.
@@ -40,7 +40,7 @@ pub(super) fn widen(span: &Span, place: Region, dtype: DataType) -> Result<()> {
     steps(place).try_for_each(|(start, count)| {
         let (short, wide) = (&mut short[..count * dtype.size()], &mut wide[..count]);
         span.copy_out(from + start * dtype.size() as u64, short)?;
-        widening::widen(dtype, short, wide);
+        short_floats::widen(dtype, short, wide);
         span.copy_in(place.offset.get() + start * WIDE, bytemuck::cast_slice(wide))
     })
 }
@@ -54,7 +54,7 @@ pub(super) fn narrow(span: &Span, place: Region, dtype: DataType) -> Result<()> 
     steps(place).try_for_each(|(start, count)| {
         let (short, wide) = (&mut short[..count * dtype.size()], &mut wide[..count]);
         span.copy_out(place.offset.get() + start * WIDE, bytemuck::cast_slice_mut(wide))?;
-        widening::narrow(dtype, wide, short);
+        short_floats::narrow(dtype, wide, short);
         span.copy_in(place.offset.get() + start * dtype.size() as u64, short)
     })
 }
@@ -87,7 +87,7 @@ mod tests {
                 span.copy_in(door.offset.get(), &codes).unwrap();
                 widen(&span, place, dtype).unwrap();
                 let mut wide = vec![0.0; codes.len() / dtype.size()];
-                widening::widen(dtype, &codes, &mut wide);
+                short_floats::widen(dtype, &codes, &mut wide);
                 let found: Vec<f32> = (0..count).map(|at| span.read(128 + at * WIDE).unwrap()).collect();
                 assert_eq!(found, wide);
                 narrow(&span, place, dtype).unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 
 use super::Communicator;
-use super::meeting::agreed;
+use super::job_barrier::agreed;
 use crate::collective::Operation;
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, Region};
@@ -77,8 +77,8 @@ impl Communicator {
     /// Counts the next coming together as part of the operation that was counted last.
     fn count_no_more(&mut self) {
         self.reclaim_engine();
-        match (&mut self.meeting, &mut self.engine) {
-            (Some(meeting), _) => meeting.count_no_more(),
+        match (&mut self.job_barrier, &mut self.engine) {
+            (Some(job_barrier), _) => job_barrier.count_no_more(),
             (None, Some(engine)) => engine.count_no_more(),
             (None, None) => {}
         }
@@ -120,8 +120,8 @@ impl Communicator {
     /// Compares the arguments of a call of all ranks; the last one says whether it has failed on this rank already.
     fn agree(&mut self, operation: Operation, arguments: [u64; 4]) -> Result<()> {
         self.reclaim_engine();
-        if let Some(meeting) = &mut self.meeting {
-            return meeting.agree(operation, arguments, self.engine.as_deref());
+        if let Some(job_barrier) = &mut self.job_barrier {
+            return job_barrier.agree(operation, arguments, self.engine.as_deref());
         }
         let told = self.engine()?.exchange(operation, &arguments)?;
         // Members that all come at once after the end of the epoch do not notice it by themselves.

@@ -6,21 +6,24 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::Communicator;
-use super::crowd::Cores;
-use super::formation::Formation;
-use super::heart::Heart;
-use super::meeting::Meeting;
-use super::membership::Membership;
-use super::plan::Wishes;
+use super::epoch_commit::EpochCommit;
+use super::heartbeat::Heartbeat;
+use super::job_barrier::JobBarrier;
+use super::launcher_link::{Incarnation, LauncherLink};
+use super::membership::JobMembership;
+use super::oversubscription::CoreSet;
 use super::ports::Ports;
 use super::recovery::come_back;
-use super::stream::Loan;
-use super::supervision::{Number, Supervision};
+use super::stream::EngineLoan;
 use super::workspace::Workspace;
-use crate::bootstrap::{Joining, ProxyMode, Pulse, SegmentBacking, Shared, join_from_env};
+use crate::bootstrap::{
+    Joining, MemberHeartbeat, Options, ProxyMode, SegmentBacking, Shared, checksums_from_env, cores_from_env,
+    join_from_env,
+};
 use crate::channel::{Control, Era, Fabric, World, serve_all};
 use crate::collective::Manner;
 use crate::error::{Error, Result};
+use crate::faults::{Faults, Injector, Strike};
 use crate::heap::MemoryRegistrar;
 use crate::heap::layout::HeapShape;
 use crate::heap::registered::heap_windows;
@@ -31,7 +34,7 @@ use crate::trace::{Recorder, Rings};
 
 /// What a process is in the job that it was started for.
 #[derive(Debug)]
-pub enum Member {
+pub enum JoinedAs {
     /// A device, with its communicator.
     Device(Box<Communicator>),
     /// The proxy service. It has served until the job ended: nothing is left to do.
@@ -45,8 +48,8 @@ impl Communicator {
     /// [`Error::Environment`] when no launcher started this process; otherwise those of [`join_job`].
     pub fn from_env() -> Result<Self> {
         match join_job()? {
-            Some(Member::Device(comm)) => Ok(*comm),
-            Some(Member::Proxy) | None => Err(Error::Environment {
+            Some(JoinedAs::Device(comm)) => Ok(*comm),
+            Some(JoinedAs::Proxy) | None => Err(Error::Environment {
                 variable: "SHMCCL_SOCKET",
                 expected: "expected the control socket of a launcher",
             }),
@@ -56,45 +59,45 @@ impl Communicator {
 
 /// Joins the job that this process was started for; `None` when no launcher started it.
 ///
-/// In the proxy service process it serves until the job ends and then returns [`Member::Proxy`]. In a rank that the launcher has
+/// In the proxy service process it serves until the job ends and then returns [`JoinedAs::Proxy`]. In a rank that the launcher has
 /// started again ([`Launch::restart`](crate::launch::Launch::restart)) it waits until the others take this rank back
 /// ([`Communicator::recover`]): see [`Communicator::on_recovery`].
 ///
 /// # Errors
 /// Those of [`join_from_env`], of creating and mapping segments, and [`Error::PeerLost`] when a rank is lost meanwhile.
-pub fn join_job() -> Result<Option<Member>> {
+pub fn join_job() -> Result<Option<JoinedAs>> {
     let Some(joining) = join_from_env()? else { return Ok(None) };
     if joining.restarts() > 0 {
-        return Ok(Some(Member::Device(Box::new(come_back(joining)?))));
+        return Ok(Some(JoinedAs::Device(Box::new(come_back(joining)?))));
     }
     let (restarting, beat, device) = (joining.is_restarting(), joining.beat(), joining.device());
-    let wishes = Wishes::of(joining.options())?;
+    let overrides = Overrides::of(joining.options())?;
     let rings = rings_of(&joining)?;
-    let Entrance { shared, world, own } = Entrance::of(joining)?;
-    let pulse = beat.map(|every| Pulse::new(world.control().beat(device), every));
+    let AttachedMember { shared, world, own } = AttachedMember::of(joining)?;
+    let pulse = beat.map(|every| MemberHeartbeat::new(world.control().beat(device), every));
     let Some(rank) = shared.joining().rank() else {
         let membership = shared.ready()?;
         // It hears from the devices when the job is over.
         let _beating = membership.link.watch(pulse, |_| {})?;
         let spinners = membership.placement.devices + membership.placement.proxies;
-        serve_all(&world, spinners, (&wishes.faults, wishes.checksums), rings.as_ref())?;
-        return Ok(Some(Member::Proxy));
+        serve_all(&world, spinners, (&overrides.faults, overrides.checksums), rings.as_ref())?;
+        return Ok(Some(JoinedAs::Proxy));
     };
-    let seat = Seat::take(&world, rank)?;
+    let live = LiveRank::announce(&world, rank)?;
     let membership = shared.ready()?;
-    let terms = Terms {
+    let terms = JoinParams {
         mode: membership.options.proxy,
         spinners: membership.placement.devices,
-        cores: wishes.cores,
+        cores: overrides.cores,
         beside_service: is_beside_service(membership.options.proxy, membership.placement.proxies),
         timeout: membership.options.timeout,
     };
-    let numbers = Number::first(world.n_ranks());
-    let line = Supervision::begin(membership.link, pulse, restarting, &world, numbers)?;
-    let comm = seat.sit(&world, &terms, Some(line), own)?;
-    comm.plan(&wishes, false);
+    let incarnations = Incarnation::first(world.n_ranks());
+    let line = LauncherLink::begin(membership.link, pulse, restarting, &world, incarnations)?;
+    let comm = live.join(&world, &terms, Some(line), own)?;
+    comm.apply(&overrides, false);
     comm.record_in(rings.as_ref(), rank);
-    Ok(Some(Member::Device(Box::new(comm))))
+    Ok(Some(JoinedAs::Device(Box::new(comm))))
 }
 
 /// The rings in which a member is to note what it does, if it is.
@@ -119,25 +122,26 @@ impl Communicator {
 ///
 /// # Errors
 /// Those of [`join_job`].
-pub(super) fn join_met(mut joining: Joining, told: Option<NonZeroU32>) -> Result<Communicator> {
+pub(super) fn join_assembled(mut joining: Joining, told: Option<NonZeroU32>) -> Result<Communicator> {
     let rank = joining.rank().expect("only ranks meet");
-    let cores = Cores::own();
+    let cores = CoreSet::own();
     let all: Vec<_> = joining.all_gather(cores.bytes(), None)?.into_iter().map(|gift| gift.bytes).collect();
     let timeout = joining.options().timeout;
-    let terms = Terms {
+    let terms = JoinParams {
         mode: ProxyMode::Thread,
         spinners: cores.spinners(&all),
         cores: told,
         beside_service: false,
         timeout,
     };
-    let Entrance { shared, world, own } = Entrance::of(joining)?;
-    let seat = Seat::take(&world, rank)?;
-    let formation = Formation::new(&world, rank, terms.spinners, timeout, shared.joining().vigil().cloned());
+    let AttachedMember { shared, world, own } = AttachedMember::of(joining)?;
+    let live = LiveRank::announce(&world, rank)?;
+    let epoch_commit =
+        EpochCommit::new(&world, rank, terms.spinners, timeout, shared.joining().guard().cloned());
     // The host is not needed from here on.
-    shared.ready().map(drop).map_err(|error| formation.abandon(error))?;
-    let comm = seat.sit(&world, &terms, None, own).map_err(|error| formation.abandon(error))?;
-    formation.complete()?;
+    shared.ready().map(drop).map_err(|error| epoch_commit.abandon(error))?;
+    let comm = live.join(&world, &terms, None, own).map_err(|error| epoch_commit.abandon(error))?;
+    epoch_commit.complete()?;
     step("with the others");
     Ok(comm)
 }
@@ -150,22 +154,23 @@ pub(super) fn attach_threads(
     era: Era,
     shape: HeapShape,
     backing: &SegmentBacking,
-    terms: &Terms,
-    wishes: &Wishes,
+    terms: &JoinParams,
+    overrides: &Overrides,
 ) -> Result<Vec<Communicator>> {
     let (control, _segment) = Control::create(shape.n_ranks(), era)?;
     let ranks = || (0..shape.n_ranks()).map(Rank::known);
     let create = |rank| World::create_segment(era, rank, shape, backing);
     let segments = ranks().map(|rank| create(rank).map(Arc::new)).collect::<Result<_>>()?;
     let world = Arc::new(World::over(shape, control, segments)?);
-    let seats = ranks().map(|rank| Seat::take(&world, rank)).collect::<Result<Vec<_>>>()?;
-    let sit = |seat: Seat| seat.sit(&world, terms, None, None).inspect(|comm| comm.plan(wishes, true));
-    seats.into_iter().map(sit).collect()
+    let all_live = ranks().map(|rank| LiveRank::announce(&world, rank)).collect::<Result<Vec<_>>>()?;
+    let join =
+        |live: LiveRank| live.join(&world, terms, None, None).inspect(|comm| comm.apply(overrides, true));
+    all_live.into_iter().map(join).collect()
 }
 
 /// What a job has decided for its ranks.
 #[derive(Clone, Debug)]
-pub(super) struct Terms {
+pub(super) struct JoinParams {
     pub(super) mode: ProxyMode,
     /// How many threads that may spin share a core, proxies left aside.
     pub(super) spinners: u32,
@@ -177,13 +182,13 @@ pub(super) struct Terms {
 }
 
 /// A member that everybody's segments are mapped into, and its own into everybody.
-struct Entrance {
+struct AttachedMember {
     shared: Shared,
     world: Arc<World>,
     own: Option<OwnSegment>,
 }
 
-impl Entrance {
+impl AttachedMember {
     fn of(joining: Joining) -> Result<Self> {
         let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
         let era = Era { job: joining.job_id(), epoch: joining.epoch() };
@@ -204,27 +209,27 @@ pub(super) struct OwnSegment {
 }
 
 /// A rank that peers see alive, and that has nothing to do with them yet.
-pub(super) struct Seat {
+pub(super) struct LiveRank {
     rank: Rank,
     life: LifeLock,
     registrar: MemoryRegistrar,
 }
 
-impl Seat {
-    pub(super) fn take(world: &Arc<World>, rank: Rank) -> Result<Self> {
+impl LiveRank {
+    pub(super) fn announce(world: &Arc<World>, rank: Rank) -> Result<Self> {
         let mut registrar = MemoryRegistrar::new(world.memory_table(rank)?);
         heap_windows(&mut registrar, world.windows())?;
-        let heart = Heart::new(Arc::clone(world), rank);
+        let heart = Heartbeat::new(Arc::clone(world), rank);
         let life = LifeLock::take(*world.kernel(), world.control().lives(), rank, heart)?;
         step("seen alive");
         Ok(Self { rank, life, registrar })
     }
 
-    pub(super) fn sit(
+    pub(super) fn join(
         self,
         world: &Arc<World>,
-        terms: &Terms,
-        supervision: Option<Supervision>,
+        terms: &JoinParams,
+        launcher: Option<LauncherLink>,
         own: Option<OwnSegment>,
     ) -> Result<Communicator> {
         let Self { rank, life, registrar } = self;
@@ -237,25 +242,25 @@ impl Seat {
         let (era, n_ranks) = (world.era(), world.n_ranks());
         let job = format_args!("{:016x}", era.job);
         tracing::info!(target: EPOCH, %job, epoch = era.epoch, %rank, n_ranks, "in an epoch");
-        let meeting = Meeting::new(&fabric);
-        let membership = Membership {
+        let job_barrier = JobBarrier::new(&fabric);
+        let membership = JobMembership {
             fabric,
             ports: Ports::new(terms.mode, n_ranks),
             registrar: Mutex::new(registrar),
             workspace: Workspace::default(),
             life: Some(life),
-            supervision: supervision.map(Arc::new),
-            numbers: Number::first(world.n_ranks()),
+            launcher: launcher.map(Arc::new),
+            incarnations: Incarnation::first(world.n_ranks()),
             was_restarted: false,
-            herald: Mutex::default(),
+            recovery_callbacks: Mutex::default(),
             _own: own,
         };
         Ok(Communicator {
             rank,
             members: (0..world.n_ranks()).map(Rank::known).collect(),
-            meeting: Some(meeting),
+            job_barrier: Some(job_barrier),
             engine: None,
-            loan: Loan::default(),
+            loan: EngineLoan::default(),
             manner: Manner::default(),
             membership: Arc::new(membership),
         })
@@ -292,4 +297,44 @@ fn is_beside_service(mode: ProxyMode, proxies: u32) -> bool {
 fn duplicate(descriptor: &impl AsFd) -> Result<OwnedFd> {
     let copy = descriptor.as_fd().try_clone_to_owned();
     copy.map_err(|source| crate::bootstrap::resource_error("duplicating a descriptor", source))
+}
+
+/// What options, or else the environment, ask for.
+#[derive(Debug)]
+pub(super) struct Overrides {
+    pub(super) faults: Faults,
+    pub(super) checksums: bool,
+    pub(super) cores: Option<NonZeroU32>,
+}
+
+impl Overrides {
+    /// # Errors
+    /// [`crate::Error::FaultPlan`], [`crate::Error::Setting`] for what the environment says.
+    pub(super) fn of(options: &Options) -> Result<Self> {
+        let checksums = options.checksums || checksums_from_env()?;
+        let cores = options.cores.map_or_else(cores_from_env, |cores| Ok(Some(cores)))?;
+        Ok(Self { faults: options.faults.or_from_env()?, checksums, cores })
+    }
+}
+
+impl Communicator {
+    /// The faults that were injected into this rank, in this process, in the order in which they struck; of very many the first
+    /// thousand. See [`crate::faults`].
+    #[must_use]
+    pub fn strikes(&self) -> Vec<Strike> {
+        self.fabric().injector().map_or_else(Vec::new, |injector| injector.strikes())
+    }
+
+    /// Has this new communicator do what is asked for, and suffer what is planned for its rank, which may be a thread among others of its
+    /// process.
+    pub(super) fn apply(&self, overrides: &Overrides, is_thread: bool) {
+        if overrides.checksums {
+            self.fabric().take_checksums();
+        }
+        let fabric = self.fabric();
+        if let Some(injector) = Injector::new(&overrides.faults, fabric.rank(), is_thread) {
+            let told = fabric.world().control().faults(fabric.rank());
+            fabric.inject(Arc::new(injector.telling(told)));
+        }
+    }
 }

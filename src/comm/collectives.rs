@@ -3,8 +3,8 @@
 //! Each is called by all ranks of the communicator, in the same order and with the same arguments, buffers apart: those may
 //! be anywhere, in the symmetric heap or not, on each rank as it likes. Counts are elements.
 
-use super::blocks::{Blocks, check_apart, check_distinct};
-use super::operand::{Recv, RecvBuffer, Send, SendBuffer};
+use super::buffers::{Blocks, check_apart, check_distinct};
+use super::buffers::{Recv, RecvBuffer, Send, SendBuffer};
 use super::submit::{Submit, all_reduce, same, submit, submit_blocks};
 use crate::collective::{Input, Layout, Operation, Output};
 #[cfg(doc)]
@@ -111,7 +111,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let (send, recv) = (send.into(), recv.into());
         let count = send.count();
-        let output = self.standing().output_at(root, recv, count)?;
+        let output = self.caller().output_at(root, recv, count)?;
         submit::<T, _>(self, Operation::Reduce, count, root.index(), Some(op), send.input(), output)
     }
 
@@ -128,7 +128,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let buffer = buffer.into();
         let count = buffer.count();
-        let (input, output) = if self.standing().is_root(root)? {
+        let (input, output) = if self.caller().is_root(root)? {
             (buffer.as_input(0), buffer.output())
         } else {
             (buffer.into_input(), Output::None)
@@ -149,7 +149,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let (send, recv) = (send.into(), recv.into());
         let count = recv.count();
-        let input = self.standing().input_at(root, send, count)?;
+        let input = self.caller().input_at(root, send, count)?;
         submit::<T, _>(self, Operation::Broadcast, count, root.index(), None, input, recv.output())
     }
 
@@ -164,7 +164,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let buffer = buffer.into();
         let count = buffer.count();
-        let input = if self.standing().is_root(root)? { buffer.as_input(0) } else { Input::None };
+        let input = if self.caller().is_root(root)? { buffer.as_input(0) } else { Input::None };
         submit::<T, _>(self, Operation::Broadcast, count, root.index(), None, input, buffer.output())
     }
 
@@ -181,7 +181,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let (send, recv) = (send.into(), recv.into());
         let count = send.count();
-        same("elements received", recv.count(), self.standing().blocks(count))?;
+        same("elements received", recv.count(), self.caller().blocks(count))?;
         submit::<T, _>(self, Operation::AllGather, count, 0, None, send.input(), recv.output())
     }
 
@@ -191,7 +191,7 @@ pub trait Collectives<'a>: Submit<'a> {
     /// Those of [`Collectives::all_gather`]; [`Error::InvalidArgument`] for a count that is not a multiple of the number of ranks.
     fn all_gather_in_place<T: Element>(&mut self, buffer: impl Into<RecvBuffer<'a, T>>) -> Result<()> {
         let buffer = buffer.into();
-        let (count, at) = self.standing().own_block::<T>(buffer.count())?;
+        let (count, at) = self.caller().own_block::<T>(buffer.count())?;
         let input = buffer.as_input(at);
         submit::<T, _>(self, Operation::AllGather, count, 0, None, input, buffer.output())
     }
@@ -210,7 +210,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let (send, recv) = (send.into(), recv.into());
         let count = recv.count();
-        same("elements sent", send.count(), self.standing().blocks(count))?;
+        same("elements sent", send.count(), self.caller().blocks(count))?;
         submit::<T, _>(self, Operation::ReduceScatter, count, 0, Some(op), send.input(), recv.output())
     }
 
@@ -225,7 +225,7 @@ pub trait Collectives<'a>: Submit<'a> {
         op: &ReduceOp,
     ) -> Result<()> {
         let buffer = buffer.into();
-        let (count, at) = self.standing().own_block::<T>(buffer.count())?;
+        let (count, at) = self.caller().own_block::<T>(buffer.count())?;
         let input = buffer.as_input(0);
         submit::<T, _>(self, Operation::ReduceScatter, count, 0, Some(op), input, buffer.output_within(at))
     }
@@ -243,7 +243,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let (send, recv) = (send.into(), recv.into());
         let total = same("elements received", recv.count(), send.count())?;
-        let count = self.standing().block_of(total)?;
+        let count = self.caller().block_of(total)?;
         submit::<T, _>(self, Operation::AllToAll, count, 0, None, send.input(), recv.output())
     }
 
@@ -254,7 +254,7 @@ pub trait Collectives<'a>: Submit<'a> {
     /// Those of [`Collectives::all_to_all`].
     fn all_to_all_in_place<T: Element>(&mut self, buffer: impl Into<RecvBuffer<'a, T>>) -> Result<()> {
         let buffer = buffer.into();
-        let count = self.standing().block_of(buffer.count())?;
+        let count = self.caller().block_of(buffer.count())?;
         let input = buffer.as_input(0);
         submit::<T, _>(self, Operation::AllToAll, count, 0, None, input, buffer.output())
     }
@@ -273,8 +273,8 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let (send, recv) = (send.into(), recv.into());
         let count = send.count();
-        let all = self.standing().blocks(count);
-        let output = self.standing().output_at(root, recv, all)?;
+        let all = self.caller().blocks(count);
+        let output = self.caller().output_at(root, recv, all)?;
         submit::<T, _>(self, Operation::Gather, count, root.index(), None, send.input(), output)
     }
 
@@ -289,8 +289,8 @@ pub trait Collectives<'a>: Submit<'a> {
         root: Rank,
     ) -> Result<()> {
         let buffer = buffer.into();
-        let (count, input, output) = if self.standing().is_root(root)? {
-            let (count, at) = self.standing().own_block::<T>(buffer.count())?;
+        let (count, input, output) = if self.caller().is_root(root)? {
+            let (count, at) = self.caller().own_block::<T>(buffer.count())?;
             (count, buffer.as_input(at), buffer.output())
         } else {
             (buffer.count(), buffer.into_input(), Output::None)
@@ -311,8 +311,8 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let (send, recv) = (send.into(), recv.into());
         let count = recv.count();
-        let all = self.standing().blocks(count);
-        let input = self.standing().input_at(root, send, all)?;
+        let all = self.caller().blocks(count);
+        let input = self.caller().input_at(root, send, all)?;
         submit::<T, _>(self, Operation::Scatter, count, root.index(), None, input, recv.output())
     }
 
@@ -327,8 +327,8 @@ pub trait Collectives<'a>: Submit<'a> {
         root: Rank,
     ) -> Result<()> {
         let buffer = buffer.into();
-        let (count, input, output) = if self.standing().is_root(root)? {
-            let (count, at) = self.standing().own_block::<T>(buffer.count())?;
+        let (count, input, output) = if self.caller().is_root(root)? {
+            let (count, at) = self.caller().own_block::<T>(buffer.count())?;
             (count, buffer.as_input(0), buffer.output_within(at))
         } else {
             (buffer.count(), Input::None, buffer.output())
@@ -356,7 +356,7 @@ pub trait Collectives<'a>: Submit<'a> {
         received: Blocks<'_>,
     ) -> Result<()> {
         let (send, recv) = (send.into(), recv.into());
-        let n_ranks = self.standing().n_ranks;
+        let n_ranks = self.caller().n_ranks;
         let layout = Layout {
             sent: sent.within(send.count(), n_ranks)?,
             received: received.within(recv.count(), n_ranks)?,
@@ -384,7 +384,7 @@ pub trait Collectives<'a>: Submit<'a> {
         blocks: Blocks<'_>,
     ) -> Result<()> {
         let buffer = buffer.into();
-        let received = blocks.within(buffer.count(), self.standing().n_ranks)?;
+        let received = blocks.within(buffer.count(), self.caller().n_ranks)?;
         check_apart(&received)?;
         let layout = Layout { sent: received.clone(), received };
         let input = buffer.as_input(0);
@@ -416,7 +416,7 @@ pub trait Collectives<'a>: Submit<'a> {
     #[inline]
     fn send<T: Element>(&mut self, send: impl Into<SendBuffer<'a, T>>, peer: Rank) -> Result<()> {
         let send = send.into();
-        self.standing().is_root(peer)?;
+        self.caller().is_root(peer)?;
         let (count, input) = (send.count(), send.input());
         submit::<T, _>(self, Operation::Send, count, peer.index(), None, input, Output::None)
     }
@@ -432,7 +432,7 @@ pub trait Collectives<'a>: Submit<'a> {
     #[inline]
     fn recv<T: Element>(&mut self, recv: impl Into<RecvBuffer<'a, T>>, peer: Rank) -> Result<()> {
         let recv = recv.into();
-        self.standing().is_root(peer)?;
+        self.caller().is_root(peer)?;
         let (count, output) = (recv.count(), recv.output());
         submit::<T, _>(self, Operation::Recv, count, peer.index(), None, Input::None, output)
     }

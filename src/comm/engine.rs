@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Communicator;
-use super::submit::{Standing, Submit};
+use super::submit::{Caller, Submit};
 use crate::collective::tuning::{BufferKind, Table};
 use crate::collective::{
     Algorithm, Arguments, Call, ChannelKind, CustomAlgorithm, Engine, Operation, Repeat, Summary,
@@ -120,8 +120,8 @@ impl Communicator {
     /// The same within another call.
     #[inline]
     pub(super) fn come_together(&mut self) -> Result<()> {
-        match &mut self.meeting {
-            Some(meeting) => meeting.meet(Operation::Barrier, self.engine.as_deref()),
+        match &mut self.job_barrier {
+            Some(job_barrier) => job_barrier.meet(Operation::Barrier, self.engine.as_deref()),
             None => self.engine()?.barrier(Operation::Barrier),
         }
     }
@@ -189,8 +189,8 @@ impl Communicator {
 /// A call of a communicator is executed at once.
 impl<'a> Submit<'a> for Communicator {
     #[inline]
-    fn standing(&self) -> Standing {
-        Standing { rank: self.rank, n_ranks: self.n_ranks() }
+    fn caller(&self) -> Caller {
+        Caller { rank: self.rank, n_ranks: self.n_ranks() }
     }
 
     #[inline]

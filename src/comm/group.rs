@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::Communicator;
-use super::membership::Membership;
+use super::membership::JobMembership;
 use super::stream::Stream;
-use super::submit::{Standing, Submit};
+use super::submit::{Caller, Submit};
 use crate::collective::group::{self, Share};
 use crate::collective::{Call, Operation};
 use crate::error::{Error, Result};
@@ -55,32 +55,32 @@ pub struct Group<'c, 'b> {
     depth: u32,
     /// So many of them are outside of what is being nested, and not for it to end.
     floor: u32,
-    parties: Vec<Party<'c, 'b>>,
+    comms: Vec<GroupedComm<'c, 'b>>,
 }
 
 /// A communicator in a group, and its calls.
 #[derive(Debug)]
-struct Party<'c, 'b> {
+struct GroupedComm<'c, 'b> {
     comm: &'c mut Communicator,
     calls: Vec<Call<'b>>,
 }
 
 /// Names a communicator that has joined a [`Group`]: so many joined before. Means nothing to other groups.
 #[derive(Clone, Copy, Debug)]
-pub struct Joined {
+pub struct GroupMember {
     index: usize,
     /// Who calls, where the group has ended.
-    standing: Standing,
+    caller: Caller,
 }
 
 /// Puts the calls of one communicator into a group: see [`Group::on`].
 #[derive(Debug)]
 pub struct OnGroup<'g, 'c, 'b> {
     group: &'g mut Group<'c, 'b>,
-    joined: Joined,
+    joined: GroupMember,
 }
 
-impl<'b> Party<'_, 'b> {
+impl<'b> GroupedComm<'_, 'b> {
     /// Its calls and what executes them.
     fn share(&mut self) -> Result<Share<'_, 'b>> {
         let Self { comm, calls } = self;
@@ -97,7 +97,7 @@ impl<'c, 'b> Group<'c, 'b> {
     /// Starts a group, of nothing yet.
     #[must_use]
     pub const fn start() -> Self {
-        Self { depth: 1, floor: 0, parties: Vec::new() }
+        Self { depth: 1, floor: 0, comms: Vec::new() }
     }
 
     /// Has `put` group calls of its own within this group: an [`Group::end`] in it executes nothing, and none has to be there. For
@@ -117,14 +117,14 @@ impl<'c, 'b> Group<'c, 'b> {
     }
 
     /// Has `comm` join. It makes its calls through the group until the end, by the name that is returned.
-    pub fn join(&mut self, comm: &'c mut Communicator) -> Joined {
-        let joined = Joined { index: self.parties.len(), standing: comm.standing() };
-        self.parties.push(Party { comm, calls: Vec::with_capacity(SOME) });
+    pub fn join(&mut self, comm: &'c mut Communicator) -> GroupMember {
+        let joined = GroupMember { index: self.comms.len(), caller: comm.caller() };
+        self.comms.push(GroupedComm { comm, calls: Vec::with_capacity(SOME) });
         joined
     }
 
     /// Takes the calls of `joined`.
-    pub const fn on<'g>(&'g mut self, joined: Joined) -> OnGroup<'g, 'c, 'b> {
+    pub const fn on<'g>(&'g mut self, joined: GroupMember) -> OnGroup<'g, 'c, 'b> {
         OnGroup { group: self, joined }
     }
 
@@ -137,21 +137,21 @@ impl<'c, 'b> Group<'c, 'b> {
     /// executed then. [`Error::Unavailable`] when everything has ended already, or everything that was nested. Otherwise those of the
     /// calls; those that end the epoch leave it open how far the others have come.
     pub fn end(&mut self) -> Result<()> {
-        let mut parties = self.take()?;
-        if let Some(Party { comm, .. }) = parties.first() {
+        let mut comms = self.take()?;
+        if let Some(GroupedComm { comm, .. }) = comms.first() {
             comm.fabric().enter(Operation::Group.name())?;
         }
-        match parties.as_mut_slice() {
-            [party] => group::run(&mut [party.share()?]),
-            parties => {
-                let shares: Result<Vec<_>> = parties.iter_mut().map(Party::share).collect();
+        match comms.as_mut_slice() {
+            [member] => group::run(&mut [member.share()?]),
+            comms => {
+                let shares: Result<Vec<_>> = comms.iter_mut().map(GroupedComm::share).collect();
                 group::run(&mut shares?)
             }
         }
     }
 
     /// Ends what was started last, and returns what is to be done: at the outermost end all calls, of communicators that have any.
-    fn take(&mut self) -> Result<Vec<Party<'c, 'b>>> {
+    fn take(&mut self) -> Result<Vec<GroupedComm<'c, 'b>>> {
         if self.depth <= self.floor {
             return Err(ENDED);
         }
@@ -160,17 +160,17 @@ impl<'c, 'b> Group<'c, 'b> {
             return Ok(Vec::new());
         }
         self.check_job()?;
-        let mut parties = std::mem::take(&mut self.parties);
-        parties.retain(|party| !party.calls.is_empty());
-        Ok(parties)
+        let mut comms = std::mem::take(&mut self.comms);
+        comms.retain(|member| !member.calls.is_empty());
+        Ok(comms)
     }
 
     /// Jobs have no order between them in which all their ranks could come to their operations; and ranks of one job wait for each
     /// other, which a single thread does not do for two of them.
     fn check_job(&self) -> Result<()> {
-        let mut memberships = self.parties.iter().map(|party| &party.comm.membership);
+        let mut memberships = self.comms.iter().map(|member| &member.comm.membership);
         let Some(first) = memberships.next() else { return Ok(()) };
-        let era = |membership: &Membership| membership.fabric.world().era();
+        let era = |membership: &JobMembership| membership.fabric.world().era();
         let (mut of_other_ranks, mut of_other_jobs) = (0, 0);
         for other in memberships.filter(|other| !Arc::ptr_eq(other, first)) {
             if era(other) == era(first) { of_other_ranks += 1 } else { of_other_jobs += 1 }
@@ -218,10 +218,10 @@ impl Group<'_, 'static> {
     /// [`Error::InvalidArgument`] and [`Error::Unavailable`] as `end` has them: nothing is enqueued then. What is wrong with messages to
     /// oneself is an error of the operation.
     pub fn end_on(&mut self, stream: &Stream) -> Result<()> {
-        if self.depth == 1 && self.floor == 0 && self.parties.iter().any(|party| !party.calls.is_empty()) {
+        if self.depth == 1 && self.floor == 0 && self.comms.iter().any(|member| !member.calls.is_empty()) {
             stream.check_room()?;
         }
-        stream.enqueue_group(self.take()?.into_iter().map(|Party { comm, calls }| (comm, calls)))
+        stream.enqueue_group(self.take()?.into_iter().map(|GroupedComm { comm, calls }| (comm, calls)))
     }
 }
 
@@ -233,13 +233,13 @@ const ENDED: Error = Error::Unavailable { operation: "a call in a group", needs:
 
 /// A call of a group waits for its end.
 impl<'b> Submit<'b> for OnGroup<'_, '_, 'b> {
-    fn standing(&self) -> Standing {
-        self.group.parties.get(self.joined.index).map_or(self.joined.standing, |party| party.comm.standing())
+    fn caller(&self) -> Caller {
+        self.group.comms.get(self.joined.index).map_or(self.joined.caller, |member| member.comm.caller())
     }
 
     fn submit(&mut self, call: Call<'b>) -> Result<()> {
-        let party = self.group.parties.get_mut(self.joined.index).ok_or(ENDED)?;
-        call.check_manner(party.comm.manner)?;
-        group::put(&mut party.calls, call)
+        let member = self.group.comms.get_mut(self.joined.index).ok_or(ENDED)?;
+        call.check_manner(member.comm.manner)?;
+        group::put(&mut member.calls, call)
     }
 }

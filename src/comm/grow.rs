@@ -1,18 +1,18 @@
-//! Growing: the members of a communicator and newcomers meet, and come together in a new, larger one.
+//! Growing: the members of a communicator and joiners meet, and come together in a new, larger one.
 //!
 //! It is a meeting like that of processes that no launcher has started, in which the members claim the ranks that they have and
-//! newcomers get those behind. Before it, the members tell each other how many they are to be, and the id; during it, they look
+//! joiners get those behind. Before it, the members tell each other how many they are to be, and the id; during it, they look
 //! after each other by the epoch that they are in, so that none waits for one that never came to the meeting.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Communicator;
-use super::attach::join_met;
-use super::plan::Wishes;
-use super::supervision::Tidings;
+use super::attach::Overrides;
+use super::attach::join_assembled;
+use super::launcher_link::LauncherState;
 use super::unique_id::UniqueId;
-use crate::bootstrap::{CallOff, Options, Part, Vigil, meet, meet_as_newcomer};
+use crate::bootstrap::{CancelToken, Options, RankClaim, WaitGuard, meet, meet_as_joiner};
 use crate::channel::World;
 use crate::collective::{Operation, Summary};
 use crate::error::{Error, Result};
@@ -21,27 +21,27 @@ use crate::rank::{MAX_RANKS, Rank};
 use crate::sync::{LifeStatus, Stop};
 
 impl Communicator {
-    /// Comes together with newcomers in a new communicator of `n_ranks` ranks: the members keep their ranks, the newcomers have
-    /// those behind, in the order in which they came. Collective. Newcomers call [`Communicator::join`] with the id, which
+    /// Comes together with joiners in a new communicator of `n_ranks` ranks: the members keep their ranks, the joiners have
+    /// those behind, in the order in which they came. Collective. Joiners call [`Communicator::join`] with the id, which
     /// one member makes ([`UniqueId::new`]) and gives to them, and as `invitation` to this call; the other members may give
-    /// `None`. It returns when all have come, members and newcomers.
+    /// `None`. It returns when all have come, members and joiners.
     ///
     /// All get the new communicator, or none does. This one stays what it was, and can be used further, also beside the new one;
     /// unless a member has died, which ends its epoch. Channels, buffers and streams belong to the communicator that they
-    /// were made from; what is in its heaps can be read until it is dropped. While it waits for newcomers, [`Communicator::revoke`]
+    /// were made from; what is in its heaps can be read until it is dropped. While it waits for joiners, [`Communicator::revoke`]
     /// and an [`Aborter`](super::Aborter) of this communicator do not interrupt it: only a death does, also that of the launcher, and
     /// its timeout.
     ///
     /// The new communicator is a job of its own, with fresh heaps of the same length. Its segments are anonymous and its proxies
     /// threads; tables and algorithms are to be set anew. A launcher goes on supervising the ranks that it has started, and only
-    /// these: whoever starts a newcomer looks after it. So [`Launch::detect_hangs`](crate::launch::Launch::detect_hangs) does not find
+    /// these: whoever starts a joiner looks after it. So [`Launch::detect_hangs`](crate::launch::Launch::detect_hangs) does not find
     /// one that hangs; its peers' deadlines do.
     ///
     /// # Errors
     /// Ranks are named as the new communicator numbers them.
     /// - [`Error::InvalidArgument`] when `n_ranks` is no larger than now or too large, [`Error::Mismatch`] when the members do not
     ///   agree on it or on the id, [`Error::Unavailable`] when none of them gives an id: all members get it.
-    /// - [`Error::PeerLost`]: a member or a newcomer has died or left meanwhile. [`Error::NoMeeting`] when it was the maker of the id, and no
+    /// - [`Error::PeerLost`]: a member or a joiner has died or left meanwhile. [`Error::NoMeeting`] when it was the maker of the id, and no
     ///   member; or when another member has called the meeting off, as its launcher is gone.
     /// - [`Error::Timeout`]: the rank that it names has not come; it names none where the host was held up and did not say which.
     ///   [`Error::FailedElsewhere`], [`Error::ResourceLimit`], [`Error::Os`].
@@ -62,7 +62,7 @@ impl Communicator {
         &mut self,
         n_ranks: u32,
         invitation: Option<&UniqueId>,
-        off: Option<CallOff>,
+        off: Option<CancelToken>,
     ) -> Result<Self> {
         step("about to grow");
         let id = self.agree_on_growth(n_ranks, invitation)?;
@@ -72,26 +72,26 @@ impl Communicator {
             timeout: self.timeout(),
             ..Options::default()
         };
-        let part = Part { rank: self.rank, n_ranks, n_members: self.n_ranks() };
-        let vigil = self.vigil();
-        let watched = vigil.clone().or_until(off);
-        let watched = match self.membership.tidings().cloned() {
-            Some(tidings) => watched.unless(move || tidings.is_orphaned()),
+        let part = RankClaim { rank: self.rank, n_ranks, n_members: self.n_ranks() };
+        let guard = self.guard();
+        let watched = guard.clone().or_until(off);
+        let watched = match self.membership.launcher_state().cloned() {
+            Some(launcher_state) => watched.unless(move || launcher_state.is_orphaned()),
             None => watched,
         };
         let met = meet(&id.meeting_point(), part, &options, Some(watched));
-        let met = met.and_then(|joining| join_met(joining, self.fabric().told_cores()));
-        let mut comm = met.map_err(|error| self.explain(error, &vigil))?;
-        let mut numbers: Vec<_> =
-            self.members.iter().map(|member| self.membership.numbers[member.index()]).collect();
-        numbers.resize(n_ranks as usize, None);
-        comm.succeed(self, numbers);
+        let met = met.and_then(|joining| join_assembled(joining, self.fabric().told_cores()));
+        let mut comm = met.map_err(|error| self.explain(error, &guard))?;
+        let mut incarnations: Vec<_> =
+            self.members.iter().map(|member| self.membership.incarnations[member.index()]).collect();
+        incarnations.resize(n_ranks as usize, None);
+        comm.succeed(self, incarnations);
         step("grown");
         Ok(comm)
     }
 
     /// Joins the members of a communicator that [grow](Communicator::grow) under `id`, as one of the ranks behind theirs. It
-    /// returns when all have come, members and newcomers, and waits for them as long as the default [`Options`] say; the length of
+    /// returns when all have come, members and joiners, and waits for them as long as the default [`Options`] say; the length of
     /// the heap is what the members have.
     ///
     /// # Errors
@@ -101,12 +101,12 @@ impl Communicator {
     }
 
     /// Joins as [`Communicator::join`] does, and waits so long for the others, now and in the communicator's operations. Whoever
-    /// loses patience first ends the meeting for all, so a newcomer should have at least as much as the members.
+    /// loses patience first ends the meeting for all, so a joiner should have at least as much as the members.
     ///
     /// # Errors
     /// - [`Error::NoMeeting`]: the id is not one, is used up, or its host has ended; or a member has called the meeting off, as its launcher
     ///   is gone.
-    /// - [`Error::NoPlace`]: there are as many newcomers already as the members wait for.
+    /// - [`Error::NoPlace`]: there are as many joiners already as the members wait for.
     /// - [`Error::PeerLost`], [`Error::Timeout`], [`Error::FailedElsewhere`]: they did not come together, and no member has the new
     ///   communicator either. A timeout names no rank where the host was held up and did not say which is missing.
     /// - [`Error::Layout`]: the host is another version of this library, or runs as another user.
@@ -119,11 +119,11 @@ impl Communicator {
     ///
     /// # Errors
     /// Those of [`Communicator::join_within`]; [`Error::NoMeeting`] when it was called off.
-    pub(crate) fn join_until(id: &UniqueId, timeout: Duration, off: Option<CallOff>) -> Result<Self> {
-        let wishes = Wishes::of(&Options::default())?;
-        let met = meet_as_newcomer(&id.meeting_point(), timeout, off.map(Vigil::until))
-            .and_then(|joining| join_met(joining, wishes.cores));
-        met.inspect(|comm| comm.plan(&wishes, false)).map_err(super::init::name_hang_up)
+    pub(crate) fn join_until(id: &UniqueId, timeout: Duration, off: Option<CancelToken>) -> Result<Self> {
+        let overrides = Overrides::of(&Options::default())?;
+        let met = meet_as_joiner(&id.meeting_point(), timeout, off.map(WaitGuard::until))
+            .and_then(|joining| join_assembled(joining, overrides.cores));
+        met.inspect(|comm| comm.apply(&overrides, false)).map_err(super::init::name_hang_up)
     }
 
     /// The processes of all members, in the order of their ranks.
@@ -164,20 +164,20 @@ impl Communicator {
     }
 
     /// Looks after the members by the epoch that they are in.
-    fn vigil(&self) -> Vigil {
+    fn guard(&self) -> WaitGuard {
         let (world, members) = (Arc::clone(self.fabric().world()), Arc::clone(&self.members));
-        Vigil::new(move || first_gone(&world, &members))
+        WaitGuard::new(move || first_gone(&world, &members))
     }
 
     /// What the meeting has failed by. Where that is the death of a member, it ends this epoch, too.
-    fn explain(&self, error: Error, vigil: &Vigil) -> Error {
+    fn explain(&self, error: Error, guard: &WaitGuard) -> Error {
         // It has ended this epoch, and the one that was to come.
-        if self.membership.tidings().is_some_and(Tidings::is_orphaned) {
+        if self.membership.launcher_state().is_some_and(LauncherState::is_orphaned) {
             return Error::Revoked { by: None };
         }
         let error = match super::init::name_hang_up(error) {
             // If the host was a member, its death shows before its sockets are closed.
-            error @ Error::NoMeeting { .. } => vigil.lost().map_or(error, |rank| Error::PeerLost { rank }),
+            error @ Error::NoMeeting { .. } => guard.lost().map_or(error, |rank| Error::PeerLost { rank }),
             error => error,
         };
         if let Error::PeerLost { rank } = error
@@ -203,7 +203,7 @@ mod tests {
     fn a_member_that_calls_growing_off_ends_it_for_all_and_the_members_go_on_as_they_are() {
         let options = Options { heap_len: 4 << 20, ..Options::default() };
         let comms = Communicator::init_all_with(2, &options).unwrap();
-        let (id, off) = (UniqueId::new().unwrap(), CallOff::default());
+        let (id, off) = (UniqueId::new().unwrap(), CancelToken::default());
         let grow = |mut comm: Communicator| {
             let own = (comm.rank().get() == 1).then(|| off.clone());
             std::thread::spawn(move || {
@@ -213,7 +213,7 @@ mod tests {
             })
         };
         let threads: Vec<_> = comms.into_iter().map(grow).collect();
-        off.call_off();
+        off.cancel();
         let mut ends = threads.into_iter().map(|thread| thread.join().unwrap());
         let (other, processes) = ends.next().unwrap();
         assert!(matches!(other, Error::PeerLost { rank } if rank == Rank::known(1)), "{other}");

@@ -3,14 +3,14 @@
 use nix::errno::Errno;
 
 use super::Communicator;
-use super::attach::{Terms, attach_threads, join_met};
-use super::plan::Wishes;
+use super::attach::Overrides;
+use super::attach::{JoinParams, attach_threads, join_assembled};
 use super::unique_id::UniqueId;
-use crate::bootstrap::{CallOff, Options, Part, ProxyMode, Vigil, meet};
+use crate::bootstrap::{CancelToken, Options, ProxyMode, RankClaim, WaitGuard, meet};
 use crate::channel::Era;
+use crate::epoch_id::{FIRST_EPOCH, fresh_job_id};
 use crate::error::{Error, Result};
 use crate::heap::layout::HeapShape;
-use crate::launch::{FIRST_EPOCH, fresh_job_id};
 use crate::rank::{Rank, check_n_ranks};
 use crate::trace::Recorder;
 
@@ -56,19 +56,19 @@ impl Communicator {
         id: &UniqueId,
         rank: u32,
         options: &Options,
-        off: Option<CallOff>,
+        off: Option<CancelToken>,
     ) -> Result<Self> {
         check_n_ranks(n_ranks)?;
         let rank = Rank::new(rank, n_ranks)?;
         check("init_rank", options)?;
         HeapShape::new(n_ranks, options.heap_len)?;
-        let part = Part { rank, n_ranks, n_members: n_ranks };
-        let (wishes, recorders) = (Wishes::of(options)?, recorders(rank.get(), 1, n_ranks == 1)?);
-        let met = meet(&id.meeting_point(), part, options, off.map(Vigil::until))
-            .and_then(|joining| join_met(joining, wishes.cores))
+        let part = RankClaim { rank, n_ranks, n_members: n_ranks };
+        let (overrides, recorders) = (Overrides::of(options)?, recorders(rank.get(), 1, n_ranks == 1)?);
+        let met = meet(&id.meeting_point(), part, options, off.map(WaitGuard::until))
+            .and_then(|joining| join_assembled(joining, overrides.cores))
             .map_err(name_hang_up);
         met.inspect(|comm| {
-            comm.plan(&wishes, false);
+            comm.apply(&overrides, false);
             record(std::slice::from_ref(comm), recorders);
         })
     }
@@ -100,21 +100,21 @@ impl Communicator {
 /// # Errors
 /// Those of creating and mapping segments.
 pub(crate) fn init_threads(job: u64, n_ranks: u32, options: &Options) -> Result<Vec<Communicator>> {
-    options.faults.check_for(n_ranks, options.proxy)?;
+    options.check_faults(n_ranks)?;
     let shape = HeapShape::new(n_ranks, options.heap_len)?;
     let era = Era { job, epoch: FIRST_EPOCH };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spinners = u32::try_from((n_ranks as usize).div_ceil(cores)).unwrap_or(u32::MAX);
-    let wishes = Wishes::of(options)?;
-    let terms = Terms {
+    let overrides = Overrides::of(options)?;
+    let terms = JoinParams {
         mode: ProxyMode::Thread,
         spinners,
-        cores: wishes.cores,
+        cores: overrides.cores,
         beside_service: false,
         timeout: options.timeout,
     };
     let recorders = recorders(0, n_ranks, true)?;
-    let comms = attach_threads(era, shape, &options.backing, &terms, &wishes)?;
+    let comms = attach_threads(era, shape, &options.backing, &terms, &overrides)?;
     record(&comms, recorders);
     Ok(comms)
 }

@@ -4,36 +4,32 @@
 //! does alone (opening channels, reaching memory) takes `&self`; channels are values of their own and may move to other
 //! threads.
 
-mod abort;
 mod alloc;
 mod attach;
-mod blocks;
+mod buffers;
 mod checkpoint;
 mod collectives;
-mod crowd;
 mod engine;
-mod formation;
+mod epoch_commit;
+pub mod failure;
 mod group;
 mod grow;
-mod heart;
+mod heartbeat;
 mod init;
-mod meeting;
+mod job_barrier;
+mod launcher_link;
 mod membership;
-mod operand;
-mod plan;
+mod oversubscription;
 mod ports;
 mod recover;
 mod recovery;
-mod report;
 mod shrink;
 mod split;
 pub mod stream;
 mod submit;
-mod supervision;
 mod survivor;
 mod switch;
 mod unique_id;
-mod watch;
 mod workspace;
 
 use std::sync::Arc;
@@ -46,24 +42,24 @@ use crate::channel::{Fabric, MemoryChannel, PortChannel};
 use crate::collective::{Engine, Manner, Operation, Summary};
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, HeapUsage, Region, SymmetricHeap};
+use crate::observe::Report;
 use crate::rank::Rank;
 use crate::shm::{CellRef, SharedLayout, Span};
 use crate::sync::Revocation;
 
-pub use abort::Aborter;
-pub use attach::{Member, join_job};
-pub use blocks::Blocks;
+pub use attach::{JoinedAs, join_job};
+pub use buffers::{Blocks, RecvBuffer, SendBuffer};
 pub use checkpoint::CheckpointFault;
 pub use collectives::Collectives;
-pub use group::{Group, Joined, OnGroup};
+pub use group::{Group, GroupMember, OnGroup};
 pub(crate) use init::init_threads;
-use meeting::Meeting;
-use membership::Membership;
-pub use operand::{RecvBuffer, SendBuffer};
-use ports::Tenant;
+use job_barrier::JobBarrier;
+pub use membership::Aborter;
+use membership::JobMembership;
+use ports::ChannelUser;
 pub use recovery::Recovery;
 pub use shrink::Shrunk;
-pub use submit::{Standing, Submit};
+pub use submit::{Caller, Submit};
 pub use switch::SwitchChannel;
 pub use unique_id::UniqueId;
 
@@ -81,14 +77,14 @@ pub struct Communicator {
     /// The ranks of the job that belong to it, in the order of their ranks in it.
     members: Arc<[Rank]>,
     /// Where all ranks of the job meet; in the job's first communicator only.
-    meeting: Option<Meeting>,
+    job_barrier: Option<JobBarrier>,
     /// What runs its collectives; made by the first of them.
     engine: Option<Box<Engine>>,
     /// To whom it is lent: streams, while calls of this communicator may be enqueued there.
-    loan: stream::Loan,
+    loan: stream::EngineLoan,
     /// How its collectives are done.
     manner: Manner,
-    membership: Arc<Membership>,
+    membership: Arc<JobMembership>,
 }
 
 impl Communicator {
@@ -160,7 +156,11 @@ impl Communicator {
     /// [`crate::Error::Os`] when the proxy cannot be started.
     pub fn port_channel(&self, peer: Rank) -> Result<PortChannel> {
         let peer = self.member(peer)?;
-        PortChannel::open(self.fabric(), peer, self.membership.ports.open(self.fabric(), Tenant::Program)?)
+        PortChannel::open(
+            self.fabric(),
+            peer,
+            self.membership.ports.open(self.fabric(), ChannelUser::Program)?,
+        )
     }
 
     /// Gives `region` of the heap of `rank` an id that triggers of this rank can name: see
@@ -265,8 +265,8 @@ impl Communicator {
                 .and_then(|engine| engine.told(Summary::new(Operation::Finalize)))
                 .unwrap_or(error));
         }
-        match &mut self.meeting {
-            Some(meeting) => meeting.finalize(self.engine.as_deref()),
+        match &mut self.job_barrier {
+            Some(job_barrier) => job_barrier.finalize(self.engine.as_deref()),
             None => self.engine()?.finalize(),
         }
     }
@@ -274,5 +274,14 @@ impl Communicator {
     /// Whether every rank of the job belongs to it.
     fn has_all_ranks(&self) -> bool {
         self.n_ranks() == self.fabric().world().n_ranks()
+    }
+
+    /// What all ranks of the job are doing at this moment, and who holds the others up: for whoever wants to know why a wait was an
+    /// [`crate::Error::Timeout`], or takes so long. Ranks are named as the job numbers them. It costs the others nothing.
+    ///
+    /// # Errors
+    /// [`crate::Error::Os`] when the segments cannot be read.
+    pub fn report(&self) -> Result<Report> {
+        Report::of(self.fabric().world())
     }
 }

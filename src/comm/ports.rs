@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use shmccl_proxy::{Handler, MAX_PRODUCERS, Snapshot};
 
 use super::Communicator;
-use super::membership::Membership;
+use super::membership::JobMembership;
 use crate::bootstrap::ProxyMode;
 use crate::channel::{Executor, Fabric, Noting, Port, ProxyFaults, ProxyThread, Pusher, Reception, Served};
 use crate::collective::OpenPorts;
@@ -17,12 +17,12 @@ use crate::sync::WaitPolicy;
 #[derive(Debug)]
 pub(super) struct Ports {
     mode: ProxyMode,
-    state: Mutex<State>,
+    state: Mutex<PortsState>,
 }
 
 /// Whose channel it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tenant {
+pub(super) enum ChannelUser {
     /// The program's.
     Program,
     /// A pipe's. Pipes push a trigger for a whole piece of a message: what a push costs is nothing beside it, and every fifo
@@ -31,7 +31,7 @@ pub(super) enum Tenant {
 }
 
 #[derive(Debug)]
-struct State {
+struct PortsState {
     proxy: Option<ProxyThread>,
     /// How many fifos port channels are spread over.
     n_fifos: u32,
@@ -44,16 +44,16 @@ struct State {
 impl Ports {
     pub(super) fn new(mode: ProxyMode, n_ranks: u32) -> Self {
         let n_sole = N_FIFOS - enough_to_share(n_ranks);
-        Self { mode, state: Mutex::new(State { proxy: None, n_fifos: N_FIFOS, n_sole, sharing: 0 }) }
+        Self { mode, state: Mutex::new(PortsState { proxy: None, n_fifos: N_FIFOS, n_sole, sharing: 0 }) }
     }
 
     /// Opens a fifo, or a place in one, and sees to it that somebody serves it.
-    pub(super) fn open(&self, fabric: &Arc<Fabric>, tenant: Tenant) -> Result<Port> {
+    pub(super) fn open(&self, fabric: &Arc<Fabric>, user: ChannelUser) -> Result<Port> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if self.mode == ProxyMode::Thread && state.proxy.is_none() {
             state.start(fabric, |executor| executor)?;
         }
-        let (fifo, pusher) = state.take_place(fabric, tenant)?;
+        let (fifo, pusher) = state.take_place(fabric, user)?;
         let (world, rank) = (fabric.world(), fabric.rank());
         Ok(match self.mode {
             ProxyMode::Thread => Port::new(pusher, fifo, Reception::of_thread(world, rank)?, Some(rank)),
@@ -67,12 +67,12 @@ impl Ports {
     }
 }
 
-impl State {
+impl PortsState {
     /// A fifo that has no producer, for the program's channels and as long as there are some; otherwise a place in the next one of
     /// those that are shared.
-    fn take_place(&mut self, fabric: &Fabric, tenant: Tenant) -> Result<(FifoCells, Pusher)> {
+    fn take_place(&mut self, fabric: &Fabric, user: ChannelUser) -> Result<(FifoCells, Pusher)> {
         let (cells, rank) = (fabric.world().cells(fabric.rank()), fabric.rank());
-        if tenant == Tenant::Program {
+        if user == ChannelUser::Program {
             for index in 0..self.n_sole {
                 let fifo = cells.fifo(index)?;
                 if let Some(pusher) = Pusher::sole(&fifo)? {
@@ -125,9 +125,9 @@ fn enough_to_share(n_ranks: u32) -> u32 {
     n_ranks.div_ceil(half).clamp(1, N_FIFOS)
 }
 
-impl OpenPorts for Membership {
+impl OpenPorts for JobMembership {
     fn open_port(&self) -> Result<Port> {
-        self.ports.open(&self.fabric, Tenant::Pipe)
+        self.ports.open(&self.fabric, ChannelUser::Pipe)
     }
 }
 

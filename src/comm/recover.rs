@@ -7,11 +7,11 @@
 
 use super::Communicator;
 use super::init::name_hang_up;
+use super::launcher_link::{Incarnation, LauncherLink};
 use super::recovery::{Past, come_together, is_worth_another_try};
-use super::supervision::{Number, Supervision};
 use super::survivor::{OpenRound, Survivor};
 use super::unique_id::UniqueId;
-use crate::bootstrap::{Options, Part, Vigil, meet};
+use crate::bootstrap::{Options, RankClaim, WaitGuard, meet};
 use crate::error::{Error, Result};
 use crate::logs::{EPOCH, step};
 use crate::rank::{Rank, RankSet};
@@ -53,39 +53,40 @@ impl Communicator {
     /// What the others did before they called it has happened before it returns.
     pub fn recover(&mut self, completed: u64) -> Result<Self> {
         let unavailable = |needs| Err(Error::Unavailable { operation: RECOVER, needs });
-        if self.meeting.is_none() {
+        if self.job_barrier.is_none() {
             return unavailable("the first communicator of the job");
         }
         let membership = self.membership.clone();
-        let Some(supervision) = membership.supervision.as_ref().filter(|line| line.restarting) else {
+        let Some(launcher) = membership.launcher.as_ref().filter(|line| line.restarting) else {
             return unavailable(
                 "a launcher that starts dead ranks again: `shmccl run --restart N`, or Launch::restart",
             );
         };
-        let Some(own) = own_number(&membership.numbers, supervision.n_ranks(), self.rank) else {
+        let Some(own) = own_number(&membership.incarnations, launcher.n_ranks(), self.rank) else {
             return unavailable("all ranks that the launcher has started, and no others");
         };
         self.revoke();
         self.reclaim_engine();
         let mine = Past { completed: Some(completed), restarts: own.restarts };
-        let survivor = Survivor::new(self.fabric(), RECOVER, Some(supervision.tidings()));
+        let survivor = Survivor::new(self.fabric(), RECOVER, Some(launcher.launcher_state()));
         let meet = |round: &OpenRound<'_>, chosen, number| {
             let epoch = survivor.era_after(number).epoch;
-            Return { survivor: &survivor, round, chosen, mine, supervision, epoch }.come_together(self)
+            Return { survivor: &survivor, round, chosen, mine, launcher, epoch }.come_together(self)
         };
-        let (mut comm, _) = survivor.go_on(meet)?;
+        let (mut comm, _) = survivor.continue_with(meet)?;
         tracing::info!(target: EPOCH, rank = %comm.rank(), n_ranks = comm.n_ranks(), "recovered");
-        let callback = self.membership.herald().callback.take();
+        let callback = self.membership.recovery_callbacks().callback.take();
         callback.into_iter().for_each(|callback| comm.tell_recoveries(callback));
         Ok(comm)
     }
 }
 
 /// The number of `rank`, where these are all `n_started` ranks that the launcher has started, numbered as it has.
-fn own_number(numbers: &[Option<Number>], n_started: u32, rank: Rank) -> Option<Number> {
-    let as_started = |(rank, number): (u32, &Option<Number>)| number.is_some_and(|it| it.rank.get() == rank);
-    let are_all = numbers.len() == n_started as usize && (0..).zip(numbers).all(as_started);
-    are_all.then(|| numbers.get(rank.index()).copied().flatten())?
+fn own_number(incarnations: &[Option<Incarnation>], n_started: u32, rank: Rank) -> Option<Incarnation> {
+    let as_started =
+        |(rank, number): (u32, &Option<Incarnation>)| number.is_some_and(|it| it.rank.get() == rank);
+    let are_all = incarnations.len() == n_started as usize && (0..).zip(incarnations).all(as_started);
+    are_all.then(|| incarnations.get(rank.index()).copied().flatten())?
 }
 
 /// A survivor's way to those who were started again, in one round.
@@ -94,7 +95,7 @@ struct Return<'s> {
     round: &'s OpenRound<'s>,
     chosen: RankSet,
     mine: Past,
-    supervision: &'s Supervision,
+    launcher: &'s LauncherLink,
     /// In which they will be.
     epoch: u64,
 }
@@ -128,7 +129,7 @@ impl Return<'_> {
         }
         if let Some(id) = &own {
             step("about to invite");
-            self.supervision.invite(id, self.missing());
+            self.launcher.invite(id, self.missing());
             step("invited");
         }
         let comm = match self.meet(old) {
@@ -172,7 +173,7 @@ impl Return<'_> {
 
     /// What to do after a round that has not brought this member to the others.
     fn after(&self, outcome: RoundOutcome) -> Result<Option<Communicator>> {
-        if outcome == RoundOutcome::Vain { Err(Error::forsaken()) } else { self.survivor.after(outcome) }
+        if outcome == RoundOutcome::Vain { Err(Error::not_restarted()) } else { self.survivor.after(outcome) }
     }
 
     /// As [`Round::poll_offers`](crate::sync::regroup::Round::poll_offers), while all who are missing can still come.
@@ -183,7 +184,7 @@ impl Return<'_> {
     /// Ends the round when the launcher has said that somebody will not come back: for all, though it may not have said so to the others
     /// yet. Who goes on in another way meets them in the next round then, and not in this one. Returns what stands.
     fn end_in_vain(&self) -> Option<RoundOutcome> {
-        let is_vain = self.supervision.tidings().is_one_forsaken();
+        let is_vain = self.launcher.launcher_state().restarts_exhausted();
         is_vain.then(|| self.round.conclude(RoundOutcome::Vain))
     }
 
@@ -226,25 +227,25 @@ impl Return<'_> {
         let (heap_len, timeout) = (world.shape().len(), survivor.fabric.timeout());
         let options = Options { heap_len, timeout, ..Options::default() };
         let n_ranks = world.n_ranks();
-        let part = Part { rank, n_ranks, n_members: n_ranks };
+        let part = RankClaim { rank, n_ranks, n_members: n_ranks };
         let point = UniqueId::from_words([high, low]).meeting_point();
-        let met = meet(&point, part, &options, Some(self.vigil()));
+        let met = meet(&point, part, &options, Some(self.guard()));
         let met = met.and_then(|joining| come_together(joining, *mine, Some(world)));
-        let (mut comm, numbers) = met.map_err(name_hang_up)?;
-        comm.succeed(old, numbers);
+        let (mut comm, incarnations) = met.map_err(name_hang_up)?;
+        comm.succeed(old, incarnations);
         // Whoever looks on from outside finds it by the number that the launcher has given to the job.
         comm.fabric().world().control().go_on_from(world.control().origin().unwrap_or(world.era().job));
         Ok(comm)
     }
 
     /// Looks after those who have survived with this rank, and after the launcher, which has to start the others.
-    fn vigil(&self) -> Vigil {
-        let tidings = self.supervision.tidings().clone();
+    fn guard(&self) -> WaitGuard {
+        let launcher_state = self.launcher.launcher_state().clone();
         let (world, chosen) = (self.survivor.fabric.world().clone(), self.chosen);
         let gone =
             move |rank: &Rank| matches!(world.life(*rank).status(), LifeStatus::Lost | LifeStatus::Left);
-        let vigil = Vigil::new(move || chosen.iter().find(&gone));
-        vigil.unless(move || tidings.is_orphaned() || tidings.is_one_forsaken())
+        let guard = WaitGuard::new(move || chosen.iter().find(&gone));
+        guard.unless(move || launcher_state.is_orphaned() || launcher_state.restarts_exhausted())
     }
 }
 
@@ -254,10 +255,10 @@ mod tests {
 
     #[test]
     fn a_communicator_has_its_launchers_numbers_only_while_all_are_there_and_nobody_else() {
-        let (all, own) = (Number::first(3), Rank::known(1));
+        let (all, own) = (Incarnation::first(3), Rank::known(1));
         assert_eq!(own_number(&all, 3, own), all[1]);
         assert_eq!(own_number(&all[..2], 3, own), None, "the highest is gone");
         assert_eq!(own_number(&[all[1], all[2], all[0]], 3, own), None);
-        assert_eq!(own_number(&[&all[..], &[None]].concat(), 3, own), None, "a newcomer");
+        assert_eq!(own_number(&[&all[..], &[None]].concat(), 3, own), None, "a joiner");
     }
 }

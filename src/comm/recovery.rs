@@ -3,14 +3,14 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::Communicator;
-use super::attach::{join_met, rings_of};
+use super::attach::{join_assembled, rings_of};
 use super::init::name_hang_up;
 #[cfg(doc)]
 use super::join_job;
-use super::supervision::{Number, Supervision};
+use super::launcher_link::{Incarnation, LauncherLink};
 use super::unique_id::UniqueId;
 use crate::bootstrap::{
-    CONTRIBUTION_LEN, Joining, Options, Part, Pulse, cores_from_env, meet, resource_error,
+    CONTRIBUTION_LEN, Joining, MemberHeartbeat, Options, RankClaim, cores_from_env, meet, resource_error,
 };
 use crate::channel::{Control, Era, World};
 use crate::error::{Error, Result};
@@ -123,9 +123,9 @@ impl Communicator {
 
     pub(super) fn tell_recoveries(&mut self, mut callback: Callback) {
         // No lock is held while it is called, or another one dropped.
-        let untold = self.membership.herald().untold.take();
+        let untold = self.membership.recovery_callbacks().untold.take();
         untold.into_iter().for_each(|recovery| callback(&recovery));
-        let replaced = self.membership.herald().callback.replace(callback);
+        let replaced = self.membership.recovery_callbacks().callback.replace(callback);
         drop(replaced);
     }
 
@@ -141,16 +141,19 @@ pub(super) type Callback = Box<dyn FnMut(&Recovery) + Send>;
 
 /// What tells a rank of recoveries, each once.
 #[derive(Default)]
-pub(super) struct Herald {
+pub(super) struct RecoveryCallbacks {
     pub(super) callback: Option<Callback>,
     /// How this epoch has come about, until somebody was told.
     untold: Option<Recovery>,
 }
 
-impl std::fmt::Debug for Herald {
+impl std::fmt::Debug for RecoveryCallbacks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { callback, untold } = self;
-        f.debug_struct("Herald").field("listens", &callback.is_some()).field("untold", untold).finish()
+        f.debug_struct("RecoveryCallbacks")
+            .field("listens", &callback.is_some())
+            .field("untold", untold)
+            .finish()
     }
 }
 
@@ -185,7 +188,7 @@ pub(super) fn come_together(
     mut joining: Joining,
     mine: Past,
     old: Option<&World>,
-) -> Result<(Communicator, Vec<Option<Number>>)> {
+) -> Result<(Communicator, Vec<Option<Incarnation>>)> {
     let gifts = joining.all_gather(&mine.bytes(), None)?;
     let pasts: Vec<_> = gifts.iter().map(|gift| Past::read(&gift.bytes)).collect();
     let own = joining.rank().expect("only ranks meet");
@@ -208,16 +211,17 @@ pub(super) fn come_together(
         }
     }
     let sequence = pasts.iter().filter_map(|past| past.completed).min().unwrap_or(0);
-    let numbers =
-        Rank::of_each(&pasts).map(|(rank, past)| Some(Number { rank, restarts: past.restarts })).collect();
+    let incarnations = Rank::of_each(&pasts)
+        .map(|(rank, past)| Some(Incarnation { rank, restarts: past.restarts }))
+        .collect();
     step("told each other the past");
-    let mut comm = join_met(joining, cores_from_env()?)?;
+    let mut comm = join_assembled(joining, cores_from_env()?)?;
     let (epoch, was_restarted) = (comm.fabric().world().era().epoch, mine.completed.is_none());
     let recovery = Recovery { epoch, restarted, was_restarted, sequence, inherited };
     let membership = comm.alone();
     membership.was_restarted = was_restarted;
-    membership.herald().untold = Some(recovery);
-    Ok((comm, numbers))
+    membership.recovery_callbacks().untold = Some(recovery);
+    Ok((comm, incarnations))
 }
 
 /// The heap in the segment that a process has left.
@@ -239,10 +243,10 @@ pub(super) fn come_back(joining: Joining) -> Result<Communicator> {
     let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
     let timeout = joining.options().timeout;
     let options = Options { heap_len: shape.len(), timeout, ..Options::default() };
-    let part = Part { rank, n_ranks: joining.n_ranks(), n_members: joining.n_ranks() };
-    let (mut comm, numbers) = loop {
+    let part = RankClaim { rank, n_ranks: joining.n_ranks(), n_members: joining.n_ranks() };
+    let (mut comm, incarnations) = loop {
         let point = UniqueId::from_words(joining.await_invite()?).meeting_point();
-        let met = meet(&point, part, &options, Some(joining.launcher_vigil()?))
+        let met = meet(&point, part, &options, Some(joining.launcher_guard()?))
             .and_then(|joining| come_together(joining, mine, None));
         match met.map_err(name_hang_up) {
             Ok(met) => break met,
@@ -254,21 +258,21 @@ pub(super) fn come_back(joining: Joining) -> Result<Communicator> {
     let (restarting, world) = (joining.is_restarting(), comm.fabric().world().clone());
     let pulse = first_pulse(&joining)?;
     comm.record_in(rings_of(&joining)?.as_ref(), rank);
-    let line = Supervision::begin(joining.come_back()?, pulse, restarting, &world, numbers.clone())?;
+    let line = LauncherLink::begin(joining.come_back()?, pulse, restarting, &world, incarnations.clone())?;
     let membership = comm.alone();
-    membership.numbers = numbers;
-    membership.supervision = Some(line.into());
+    membership.incarnations = incarnations;
+    membership.launcher = Some(line.into());
     Ok(comm)
 }
 
 /// Where the launcher looks for the heartbeat of this member: in the first epoch, in which it never was.
-fn first_pulse(joining: &Joining) -> Result<Option<Pulse>> {
+fn first_pulse(joining: &Joining) -> Result<Option<MemberHeartbeat>> {
     let Some(every) = joining.beat() else { return Ok(None) };
     let era = Era { job: joining.job_id(), epoch: joining.epoch() };
     let control = joining.control().try_clone_to_owned();
     let control = control.map_err(|source| resource_error("duplicating a descriptor", source))?;
     let first = Control::attach(control, joining.n_ranks(), era)?;
-    Ok(Some(Pulse::new(first.beat(joining.device()), every)))
+    Ok(Some(MemberHeartbeat::new(first.beat(joining.device()), every)))
 }
 
 /// Whether a meeting has failed by the death of somebody, which another one may do without.

@@ -14,10 +14,10 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
 use super::Communicator;
-use super::attach::{Seat, Terms};
-use super::crowd::Cores;
-use super::membership::Membership;
-use super::supervision::Number;
+use super::attach::{JoinParams, LiveRank};
+use super::launcher_link::Incarnation;
+use super::membership::JobMembership;
+use super::oversubscription::CoreSet;
 use super::survivor::{OpenRound, Survivor};
 use crate::bootstrap::{CONTRIBUTION_LEN, ProxyMode, SegmentBacking, resource_error};
 use crate::channel::{Control, Era, Fabric, World};
@@ -26,8 +26,8 @@ use crate::heap::layout::HeapShape;
 use crate::logs::{EPOCH, step};
 use crate::rank::{Rank, RankSet};
 use crate::shm::Segment;
-use crate::shm::header::Creator;
 use crate::sync::LifeStatus;
+use crate::sync::header::Creator;
 use crate::sync::regroup::{OFFER_WORDS, OfferCell, RoundOutcome};
 
 const SHRINK: &str = "shrink";
@@ -83,17 +83,17 @@ impl Communicator {
     /// # Ordering
     /// What the others did before they called it has happened before it returns.
     pub fn shrink(&mut self) -> Result<Shrunk> {
-        if self.meeting.is_none() {
+        if self.job_barrier.is_none() {
             return Err(Error::Unavailable { operation: SHRINK, needs: "the first communicator of the job" });
         }
         self.revoke();
         self.reclaim_engine();
-        let survivor = Survivor::new(self.fabric(), SHRINK, self.membership.tidings());
-        let (mut comm, chosen) = survivor.go_on(|round, chosen, number| {
+        let survivor = Survivor::new(self.fabric(), SHRINK, self.membership.launcher_state());
+        let (mut comm, chosen) = survivor.continue_with(|round, chosen, number| {
             let era = survivor.era_after(number);
-            Crossing { survivor: &survivor, round, chosen, era }.come_over()
+            EpochTransition { survivor: &survivor, round, chosen, era }.enter()
         })?;
-        comm.succeed(self, chosen.iter().map(|rank| self.membership.numbers[rank.index()]).collect());
+        comm.succeed(self, chosen.iter().map(|rank| self.membership.incarnations[rank.index()]).collect());
         let world = self.fabric().world();
         let lost: Vec<_> = RankSet::all(world.n_ranks()).without(chosen).iter().collect();
         tracing::info!(target: EPOCH, rank = %comm.rank(), n_ranks = comm.n_ranks(), ?lost, "gone on without the lost");
@@ -104,12 +104,12 @@ impl Communicator {
     }
 
     /// Keeps the line to the launcher that `old` has, in this new communicator, whose ranks the launcher knows by `numbers`.
-    pub(super) fn succeed(&mut self, old: &Self, numbers: Vec<Option<Number>>) {
-        self.alone().succeed(&old.membership, numbers);
+    pub(super) fn succeed(&mut self, old: &Self, incarnations: Vec<Option<Incarnation>>) {
+        self.alone().succeed(&old.membership, incarnations);
     }
 
     /// The membership that this new communicator is alone on.
-    pub(super) fn alone(&mut self) -> &mut Membership {
+    pub(super) fn alone(&mut self) -> &mut JobMembership {
         Arc::get_mut(&mut self.membership).expect("a new communicator is alone on its membership")
     }
 
@@ -141,19 +141,19 @@ impl Communicator {
 }
 
 /// A member's way into the epoch `era` of those who were chosen.
-struct Crossing<'s> {
+struct EpochTransition<'s> {
     survivor: &'s Survivor<'s>,
     round: &'s OpenRound<'s>,
     chosen: RankSet,
     era: Era,
 }
 
-impl Crossing<'_> {
+impl EpochTransition<'_> {
     /// Joins the epoch; `None` when the round has to be repeated.
-    fn come_over(&self) -> Result<Option<Communicator>> {
+    fn enter(&self) -> Result<Option<Communicator>> {
         let Self { survivor, round, chosen, era } = self;
         let laggard = || round.first_incomplete(*chosen);
-        let own = match Own::make(survivor.fabric, *chosen, *era) {
+        let own = match NewSegments::make(survivor.fabric, *chosen, *era) {
             Ok(own) => own,
             Err(error) => return self.fail(error),
         };
@@ -201,23 +201,23 @@ impl Crossing<'_> {
 }
 
 /// What one member makes for the new epoch. It has to stay open until all have it.
-struct Own {
+struct NewSegments {
     era: Era,
     shape: HeapShape,
     rank: Rank,
-    cores: Cores,
+    cores: CoreSet,
     segment: Segment,
     control: Option<Arc<Segment>>,
 }
 
-impl Own {
+impl NewSegments {
     fn make(fabric: &Fabric, chosen: RankSet, era: Era) -> Result<Self> {
         let shape = HeapShape::new(chosen.len(), fabric.world().shape().len())?;
         let rank = Rank::new(chosen.place_of(fabric.rank()), chosen.len())?;
         let segment = World::create_segment(era, rank, shape, &SegmentBacking::Anonymous)?;
         let is_first = rank.get() == 0;
         let control = is_first.then(|| Control::create(chosen.len(), era).map(|(_, segment)| segment));
-        Ok(Self { era, shape, rank, cores: Cores::own(), segment, control: control.transpose()? })
+        Ok(Self { era, shape, rank, cores: CoreSet::own(), segment, control: control.transpose()? })
     }
 
     fn offer(&self) -> [u64; OFFER_WORDS] {
@@ -246,7 +246,7 @@ impl Own {
         let segments = offered.iter().map(|words| open(words, words[SEGMENT])).collect::<Result<_>>()?;
         let world = World::attach(*era, *shape, theirs, segments, &SegmentBacking::Anonymous)?;
         let all: Vec<_> = offered.iter().map(cores_of).collect();
-        let terms = Terms {
+        let terms = JoinParams {
             mode: ProxyMode::Thread,
             spinners: cores.spinners(&all),
             cores: old.told_cores(),
@@ -254,7 +254,7 @@ impl Own {
             timeout: old.timeout(),
         };
         let world = Arc::new(world);
-        Seat::take(&world, *rank)?.sit(&world, &terms, None, None)
+        LiveRank::announce(&world, *rank)?.join(&world, &terms, None, None)
     }
 }
 

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use super::Communicator;
-use super::stream::Loan;
+use super::stream::EngineLoan;
 use super::workspace::{ALIGN, Workspace};
 use crate::collective::tuning::{Table, Tuning};
 use crate::collective::{ChannelKind, Engine, LAP, Operation, RegionLayout, Summary};
@@ -92,9 +92,9 @@ impl Communicator {
         Ok(Some(Self {
             rank: Rank::known(u32::try_from(rank).expect("at most 64 members")),
             members,
-            meeting: None,
+            job_barrier: None,
             engine: Some(Box::new(engine.with_customs(customs))),
-            loan: Loan::default(),
+            loan: EngineLoan::default(),
             manner: self.manner,
             membership: self.membership.clone(),
         }))
@@ -208,8 +208,8 @@ impl Communicator {
         let bases = vec![mine.offset; self.members.len()];
         let (host, built_in) = (self.membership.clone(), Tuning::default());
         let mut engine = Engine::new(self.fabric(), self.members.clone(), bases, host, built_in)?;
-        if let Some(meeting) = &mut self.meeting {
-            meeting.watch_departures(engine.departures().clone());
+        if let Some(job_barrier) = &mut self.job_barrier {
+            job_barrier.watch_departures(engine.departures().clone());
             engine.watch_meeting();
         }
         engine.begin_several(call);
@@ -220,12 +220,12 @@ impl Communicator {
 
     /// Does `run` in a call that this rank has told of already: where all ranks of the job meet for it counts for nothing.
     fn within_another<R>(&mut self, call: Summary, run: impl FnOnce(&mut Self) -> R) -> R {
-        if let Some(meeting) = &mut self.meeting {
-            meeting.begin_within(call);
+        if let Some(job_barrier) = &mut self.job_barrier {
+            job_barrier.begin_within(call);
         }
         let done = run(self);
-        if let Some(meeting) = &mut self.meeting {
-            meeting.end_within();
+        if let Some(job_barrier) = &mut self.job_barrier {
+            job_barrier.end_within();
         }
         done
     }

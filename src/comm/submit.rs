@@ -1,7 +1,7 @@
 //! What takes collective calls, and what of their arguments a rank can check alone.
 
-use super::blocks::overlap;
-use super::operand::{RecvBuffer, SendBuffer};
+use super::buffers::overlap;
+use super::buffers::{RecvBuffer, SendBuffer};
 use crate::collective::{Arguments, Call, Input, Layout, Operation, Output, Repeat};
 use crate::error::{Error, Result};
 use crate::heap::Region;
@@ -10,7 +10,7 @@ use crate::reduce::{Element, ReduceOp, Reducer};
 
 /// Who makes a call: a rank, among so many.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing {
+pub struct Caller {
     pub(super) rank: Rank,
     pub(super) n_ranks: u32,
 }
@@ -20,7 +20,7 @@ pub struct Standing {
 /// It is this crate's to implement.
 pub trait Submit<'a> {
     /// Who calls.
-    fn standing(&self) -> Standing;
+    fn caller(&self) -> Caller;
 
     /// Takes `call`.
     ///
@@ -35,7 +35,7 @@ pub trait Submit<'a> {
     }
 }
 
-impl Standing {
+impl Caller {
     /// The elements of as many blocks of `count` as there are ranks.
     pub(super) fn blocks(self, count: u64) -> u64 {
         count.saturating_mul(self.n_ranks.into())
@@ -130,31 +130,31 @@ pub(super) fn submit<'a, T: Element, S: Submit<'a> + ?Sized>(
     input: Input<'a>,
     output: Output<'a>,
 ) -> Result<()> {
-    let n_ranks = taker.standing().n_ranks;
+    let n_ranks = taker.caller().n_ranks;
     // Written out: a reducer that goes through `Option::transpose` is copied twice, which costs as much as the rest.
     let reducer = match op {
         Some(op) => Some(Reducer::new(T::DATA_TYPE, op, n_ranks)?),
         None => None,
     };
     let layout = None;
-    check_places(taker.standing(), operation, count.saturating_mul(size_of::<T>() as u64), &input, &output)?;
+    check_places(taker.caller(), operation, count.saturating_mul(size_of::<T>() as u64), &input, &output)?;
     taker.submit(Call { operation, data_type: T::DATA_TYPE, count, root, reducer, layout, input, output })
 }
 
 /// Refuses buffers of the heap that overlap, unless the call is in place: what is read of one would be written meanwhile.
 #[inline]
 fn check_places(
-    standing: Standing,
+    caller: Caller,
     operation: Operation,
     block: u64,
     input: &Input<'_>,
     output: &Output<'_>,
 ) -> Result<()> {
     let (&Input::Heap(input), &Output::Heap(output)) = (input, output) else { return Ok(()) };
-    let (sent, received) = operation.blocks(standing.n_ranks.into());
+    let (sent, received) = operation.blocks(caller.n_ranks.into());
     let (sent, received) =
         (Region::new(input, sent.saturating_mul(block)), Region::new(output, received.saturating_mul(block)));
-    if sent == received || !overlap(sent, received) || is_own_block(standing, block, sent, received) {
+    if sent == received || !overlap(sent, received) || is_own_block(caller, block, sent, received) {
         return Ok(());
     }
     let expected =
@@ -163,9 +163,9 @@ fn check_places(
 }
 
 /// Whether the shorter one of two buffers is the block of this rank in the longer one.
-fn is_own_block(standing: Standing, block: u64, sent: Region, received: Region) -> bool {
+fn is_own_block(caller: Caller, block: u64, sent: Region, received: Region) -> bool {
     let (whole, part) = if sent.len > received.len { (sent, received) } else { (received, sent) };
-    let before = block.saturating_mul(standing.rank.get().into());
+    let before = block.saturating_mul(caller.rank.get().into());
     whole.len > part.len && whole.offset.get().checked_add(before) == Some(part.offset.get())
 }
 

@@ -11,8 +11,8 @@ use crate::sync::regroup::{OfferCell, Round, RoundCell, RoundOutcome};
 use crate::sync::{LifeStatus, ParkCell, Stop, Waiting, Watch, wait_until};
 
 use super::Communicator;
-use super::formation::NoWatch;
-use super::supervision::Tidings;
+use super::epoch_commit::NoWatch;
+use super::launcher_link::LauncherState;
 
 /// How long it may take until a rank is seen to be dead whose descriptors are gone, or says why it has hung up.
 const REASONS_SHOW: Duration = Duration::from_millis(500);
@@ -28,34 +28,38 @@ pub(super) struct Survivor<'a> {
     rounds: CellSlice<RoundCell>,
     operation: &'static str,
     /// What is known of the launcher, where there is one. Nobody goes on who has lost his: the next epoch would end as it begins.
-    tidings: Option<&'a Tidings>,
+    launcher_state: Option<&'a LauncherState>,
 }
 
 /// Watches whether the launcher is gone: who polls sees all else.
 #[derive(Debug)]
-struct OrphanWatch<'a>(Option<&'a Tidings>);
+struct OrphanWatch<'a>(Option<&'a LauncherState>);
 
 impl Watch for OrphanWatch<'_> {
     fn check(&self) -> Option<Stop> {
-        self.0.is_some_and(Tidings::is_orphaned).then_some(Stop::Revoked(None))
+        self.0.is_some_and(LauncherState::is_orphaned).then_some(Stop::Revoked(None))
     }
 }
 
 impl<'a> Survivor<'a> {
-    pub(super) fn new(fabric: &'a Fabric, operation: &'static str, tidings: Option<&'a Tidings>) -> Self {
+    pub(super) fn new(
+        fabric: &'a Fabric,
+        operation: &'static str,
+        launcher_state: Option<&'a LauncherState>,
+    ) -> Self {
         let control = fabric.world().control();
         let (rounds, park) = control.rounds();
-        Self { fabric, park, offers: control.offers(), rounds, operation, tidings }
+        Self { fabric, park, offers: control.offers(), rounds, operation, launcher_state }
     }
 
     /// Fails when the launcher is gone.
     pub(super) fn check_launcher(&self) -> Result<()> {
-        OrphanWatch(self.tidings).check().map_or(Ok(()), |_| Err(Error::Revoked { by: None }))
+        OrphanWatch(self.launcher_state).check().map_or(Ok(()), |_| Err(Error::Revoked { by: None }))
     }
 
     /// The communicator of those who go on, and who they are: has `cross` try it in one round after the other, which returns none
     /// where there has to be another round.
-    pub(super) fn go_on(
+    pub(super) fn continue_with(
         &self,
         cross: impl Fn(&OpenRound<'_>, RankSet, u64) -> Result<Option<Communicator>>,
     ) -> Result<(Communicator, RankSet)> {
@@ -139,7 +143,7 @@ impl<'a> Survivor<'a> {
         poll: impl FnMut() -> Option<T>,
         awaited: impl FnOnce() -> Option<Rank>,
     ) -> Result<T> {
-        let watch = OrphanWatch(self.tidings);
+        let watch = OrphanWatch(self.launcher_state);
         let waiting = self.fabric.waiting(&watch);
         wait_until(&waiting, &self.park, poll).map_err(|stop| waiting.error(stop, self.operation, awaited()))
     }

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Communicator;
-use super::operand::{Recv, RecvBuffer, Send, SendBuffer};
+use super::buffers::{Recv, RecvBuffer, Send, SendBuffer};
 use crate::channel::{Channel, Fabric, MemoryChannel};
 use crate::collective::{Operation, PerMember, Summary, fill, share_of};
 use crate::error::{Error, Result};
@@ -22,7 +22,7 @@ use crate::reduce::{Element, ReduceOp, Reducer, Source, SourcePlace, Target};
 use crate::shm::{CacheHint, Span};
 
 /// The heap of a member, and where in it its elements are.
-type Place<'a> = (&'a Span, u64);
+type MemberBuffer<'a> = (&'a Span, u64);
 
 /// A channel to the buffers of all members of a communicator, this rank's included. Its calls allocate nothing.
 #[derive(Debug)]
@@ -220,7 +220,7 @@ impl<T: Element> SwitchChannel<T> {
         operation: &'static str,
         at: usize,
         count: u64,
-        places: &mut PerMember<Place<'s>>,
+        places: &mut PerMember<MemberBuffer<'s>>,
     ) -> Result<()> {
         self.fabric.present(operation)?;
         let (at, limit, size) = (at as u64, self.count as u64, size_of::<T>() as u64);
@@ -254,6 +254,6 @@ impl<T: Element> SwitchChannel<T> {
 
 /// All `places`, to be read.
 #[inline]
-fn sources<'a>(places: &[Place<'a>]) -> PerMember<Source<'a>> {
+fn sources<'a>(places: &[MemberBuffer<'a>]) -> PerMember<Source<'a>> {
     places.iter().map(|&(span, offset)| Source::fresh(SourcePlace::Shared(span, offset))).collect()
 }

@@ -6,10 +6,10 @@ use std::io::Read;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::bootstrap::{Host, MeetingPoint};
+use crate::bootstrap::{MeetingHost, MeetingPoint};
 use crate::channel::{Control, Era};
+use crate::epoch_id::FIRST_EPOCH;
 use crate::error::{Error, Result};
-use crate::launch::FIRST_EPOCH;
 
 /// What starts the text of an id.
 const PREFIX: &str = "shmccl-";
@@ -55,14 +55,14 @@ impl UniqueId {
         Self::hosted_by(epoch, |host| host.for_at_most(patience))
     }
 
-    fn hosted_by(epoch: u64, settle: impl FnOnce(Host) -> Host) -> Result<Self> {
+    fn hosted_by(epoch: u64, settle: impl FnOnce(MeetingHost) -> MeetingHost) -> Result<Self> {
         let mut token = [0; TOKEN_LEN];
         let random = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut token));
         random.map_err(|error| crate::bootstrap::resource_error("drawing a random number", error))?;
         let id = Self { token };
         let point = MeetingPoint { epoch, ..id.meeting_point() };
         let era = Era { job: point.job_id, epoch: point.epoch };
-        settle(Host::open(point)?)
+        settle(MeetingHost::open(point)?)
             .start(move |n_ranks| Control::create(n_ranks, era).map(|(_, segment)| segment))?;
         Ok(id)
     }

@@ -37,13 +37,13 @@ pub(super) struct Workspace {
 
 #[derive(Debug, Default)]
 struct Book {
-    parts: Vec<Part>,
+    parts: Vec<WorkspacePart>,
     retired: Vec<Retired>,
 }
 
 /// What was allocated at one time.
 #[derive(Debug)]
-struct Part {
+struct WorkspacePart {
     region: Region,
     /// Whether all ranks are known to have it.
     is_open: bool,
@@ -72,7 +72,7 @@ impl Workspace {
     /// [`Error::InvalidArgument`] for a length that is not a multiple of 64 bytes.
     pub(super) fn add(&self, region: Region) -> Result<()> {
         let allocator = Allocator::new(region.len)?;
-        self.book().parts.push(Part { region, is_open: false, allocator });
+        self.book().parts.push(WorkspacePart { region, is_open: false, allocator });
         Ok(())
     }
 
@@ -137,13 +137,13 @@ impl Book {
     }
 
     /// The part that `region` is, or lies in.
-    fn part(&mut self, region: Region) -> &mut Part {
+    fn part(&mut self, region: Region) -> &mut WorkspacePart {
         let part = self.parts.iter_mut().find(|part| part.contains(region));
         part.expect("it was added, or taken from a part")
     }
 }
 
-impl Part {
+impl WorkspacePart {
     fn take(&mut self, len: u64) -> Option<Region> {
         let taken = self.allocator.allocate(len, ALIGN).ok()?;
         self.region.part(taken.offset.get(), len).ok()

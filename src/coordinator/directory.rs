@@ -22,7 +22,7 @@ use super::device::{Environment, POOL as APPOINTED};
 use super::fault::Fault;
 use super::id::DeviceId;
 use crate::error::Result;
-use crate::shm::header::Creator;
+use crate::sync::header::Creator;
 pub(super) use occupied::Occupied;
 pub use sweep::Swept;
 
@@ -114,7 +114,7 @@ impl RuntimeDirectory {
         let parent = Self::open()?.path;
         Self::sweep_pools(&parent, false)?;
         // Only this process has such a name, and nobody sweeps it while it lives.
-        let number = crate::launch::fresh_job_id();
+        let number = crate::epoch_id::fresh_job_id();
         let Creator { pid, start } = Creator::this_process();
         Self::at(parent.join(format!("{POOL}{pid}-{start}-{number:x}")))
     }

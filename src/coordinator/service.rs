@@ -154,7 +154,7 @@ impl Coordinator {
             ends,
             news: None,
             alarm: None,
-            machine: Machine::new(settings, crate::launch::fresh_job_id()),
+            machine: Machine::new(settings, crate::epoch_id::fresh_job_id()),
             restarted: RestartTally::default(),
             peers: BTreeMap::new(),
             next_peer: 0,

@@ -64,7 +64,6 @@ pub(crate) use strike::{TOLD_WORDS, Told};
 pub(crate) use text::describe;
 pub use wrong::FaultsFault;
 
-use crate::bootstrap::ProxyMode;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 
@@ -345,19 +344,19 @@ impl Faults {
         if self.is_empty() { Self::from_env() } else { Ok(self.clone()) }
     }
 
-    /// Sees to it that a job of `n_ranks` has everybody whom this plan, or that of the environment in its place, names, and
-    /// `proxy` can do what it says.
+    /// Checks that a job of `n_ranks`, whose proxy is a service process or not, can suffer this plan, or the
+    /// environment's in its place.
     ///
     /// # Errors
     /// Those of [`Faults::from_env`]; [`Error::FaultPlan`].
-    pub(crate) fn check_for(&self, n_ranks: u32, proxy: ProxyMode) -> Result<()> {
+    pub(crate) fn check_for(&self, n_ranks: u32, has_service: bool) -> Result<()> {
         let plan = self.or_from_env()?;
         let stranger = plan.faults.iter().filter_map(|fault| fault.rank).find(|rank| *rank >= n_ranks);
         let kills_at_triggers =
             || plan.faults.iter().any(|fault| fault.kind == FaultKind::Kill && fault.counts() == TRIGGER);
         match stranger {
             Some(rank) => Err(Error::FaultPlan { fault: FaultsFault::NoSuchRank { rank, n_ranks } }),
-            None if proxy == ProxyMode::Process && kills_at_triggers() => {
+            None if has_service && kills_at_triggers() => {
                 Err(Error::FaultPlan { fault: FaultsFault::OfService })
             }
             None => Ok(()),

@@ -12,11 +12,11 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
-use crate::heap::ledger::CHUNK;
 use crate::heap::offset::{HeapOffset, Region, fits};
-use crate::shm::header::HEADER_LEN;
+use crate::heap::symmetric::CHUNK;
 use crate::shm::segment::PAGE;
 use crate::shm::{Backing, CacheHint, Identity, Segment, Span};
+use crate::sync::header::HEADER_LEN;
 
 /// The lowest address of every device.
 pub const MIN_ADDRESS: u64 = 0x1000;

@@ -2,7 +2,7 @@
 //!
 //! | offset | bytes | what | written by | read by |
 //! |---|---|---|---|---|
-//! | `0` | 4 KiB | [header](crate::shm::header) | the rank, once | whoever attaches |
+//! | `0` | 4 KiB | [header](crate::sync::header) | the rank, once | whoever attaches |
 //! | [`SEMAPHORES`] | 1024 x 128 | inbound semaphores, by semaphore id | one sender each: a peer or a proxy | the rank |
 //! | [`MEMORY_TABLE`] | 512 x 32 | [registered memory](crate::heap::registered), by memory id | the rank | its proxy |
 //! | [`FIFOS`] | 8 x 16 KiB | trigger fifos: header, at 8 KiB the 512 slots | the rank's threads, its proxy | both |
@@ -19,13 +19,13 @@
 use shmccl_proxy::{FifoHeader, MemoryId, Roster, SemaphoreId, Slot, Snapshot};
 
 use crate::error::{Error, Result};
-use crate::heap::ledger::CHUNK;
 use crate::heap::registered::TABLE_WORDS;
+use crate::heap::symmetric::CHUNK;
 use crate::rank::check_n_ranks;
-use crate::shm::header::HEADER_LEN;
 use crate::shm::segment::{MAX_LEN, PAGE};
 use crate::shm::{Backing, CellRef, CellSlice, Identity, Mapping, Segment, SharedLayout};
 use crate::sync::atomic::AtomicU64;
+use crate::sync::header::HEADER_LEN;
 use crate::sync::{ParkCell, SemaphoreCell};
 
 /// How many trigger fifos a rank has.

@@ -18,7 +18,6 @@ pub mod allocator;
 pub mod buffer;
 pub mod device;
 pub mod layout;
-mod ledger;
 pub mod offset;
 pub mod registered;
 pub mod symmetric;

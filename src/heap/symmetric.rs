@@ -5,13 +5,30 @@
 //! communicator then has the ranks compare their regions and results, and calls [`confirm`](SymmetricHeap::confirm)
 //! on all or [`abandon`](SymmetricHeap::abandon) on all. Freed memory keeps its pages and its old contents, and is
 //! handed out again.
+//!
+//! # HeapLedger
+//! What stands behind the bytes of the heap: which are planned, backed by memory, agreed on, or live.
+//!
+//! Ranks allocate together or not at all, and only the layer above can make them agree. So an allocation goes
+//! through steps, and a region is one of
+//!
+//! | state | left by | meaning |
+//! |---|---|---|
+//! | planned | `backed`, `abandon` | the allocator has set it aside on this rank |
+//! | backed | `confirm`, `abandon` | this rank has memory behind it |
+//! | live | `free` | every rank has memory behind it |
+//!
+//! Memory is backed from the start of the heap up to a *watermark* that only rises, in chunks of [`CHUNK`]: an
+//! allocator that prefers low offsets leaves no holes worth tracking. There are two watermarks. `backed` is
+//! this rank's own; `agreed` follows when an allocation is confirmed, so that everything below it is backed on *every*
+//! rank and may be touched there without a check of the peer. An abandoned allocation raises the first only.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::heap::allocator::{Allocator, GRANULE};
 use crate::heap::layout::{HEAP, HeapShape};
-use crate::heap::ledger::HeapLedger;
 use crate::heap::offset::Region;
 use crate::heap::view::HeapView;
 use crate::rank::Rank;
@@ -85,8 +102,8 @@ impl SymmetricHeap {
     /// aligned as the offset is.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless `align` is a power of two up to 2 MiB;
-    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory). Nothing has changed then.
+    /// [`Error::InvalidArgument`] unless `align` is a power of two up to 2 MiB;
+    /// [`Error::OutOfMemory`]. Nothing has changed then.
     pub fn plan(&self, len: u64, align: u64) -> Result<Region> {
         self.ledger().plan(len, align)
     }
@@ -105,9 +122,9 @@ impl SymmetricHeap {
     /// Second step: puts memory behind a planned region, on this rank.
     ///
     /// # Errors
-    /// [`Error::ResourceLimit`](crate::Error::ResourceLimit) or [`Error::Os`](crate::Error::Os) when the system has
+    /// [`Error::ResourceLimit`] or [`Error::Os`] when the system has
     /// none; the region is still planned then, and is to be abandoned.
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when it was not planned.
+    /// [`Error::InvalidArgument`] when it was not planned.
     pub fn commit(&self, region: Region) -> Result<()> {
         let mut ledger = self.ledger();
         let missing = ledger.missing(region)?;
@@ -120,7 +137,7 @@ impl SymmetricHeap {
     /// Last step when **every** rank has committed `region`: makes it usable.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when it was not committed on this rank.
+    /// [`Error::InvalidArgument`] when it was not committed on this rank.
     pub fn confirm(&self, region: Region) -> Result<()> {
         let mut ledger = self.ledger();
         self.view.raise(ledger.confirm(region)?);
@@ -130,7 +147,7 @@ impl SymmetricHeap {
     /// Last step when some rank failed, or the ranks disagree: gives a planned region back.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when it was not planned, or is confirmed already.
+    /// [`Error::InvalidArgument`] when it was not planned, or is confirmed already.
     pub fn abandon(&self, region: Region) -> Result<()> {
         self.ledger().abandon(region)
     }
@@ -138,7 +155,7 @@ impl SymmetricHeap {
     /// Gives a usable region back. Every rank does, after the last access of every rank to it.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when the region is not usable as it stands: freed
+    /// [`Error::InvalidArgument`] when the region is not usable as it stands: freed
     /// before, or never allocated.
     pub fn free(&self, region: Region) -> Result<()> {
         self.ledger().free(region)
@@ -156,6 +173,108 @@ impl Deref for SymmetricHeap {
     fn deref(&self) -> &HeapView {
         &self.view
     }
+}
+
+/// Memory is committed in multiples of this many bytes: a huge page.
+pub(super) const CHUNK: u64 = 2 << 20;
+
+/// The strictest alignment that an allocation can ask for, in bytes: that of the heap itself.
+pub(super) const MAX_ALIGN: u64 = CHUNK;
+
+/// The steps of all allocations of one rank.
+#[derive(Debug)]
+pub(crate) struct HeapLedger {
+    allocator: Allocator,
+    pending: Vec<Pending>,
+    backed: u64,
+    agreed: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    region: Region,
+    backed: bool,
+}
+
+impl HeapLedger {
+    pub(crate) fn new(heap_len: u64) -> Result<Self> {
+        Ok(Self { allocator: Allocator::new(heap_len)?, pending: Vec::new(), backed: 0, agreed: 0 })
+    }
+
+    /// Sets a region aside.
+    pub(crate) fn plan(&mut self, len: u64, align: u64) -> Result<Region> {
+        if align > MAX_ALIGN {
+            let expected = "a power of two up to 2 MiB";
+            return Err(Error::InvalidArgument { name: "align", value: align, expected });
+        }
+        let region = self.allocator.allocate(len, align)?;
+        self.pending.push(Pending { region, backed: false });
+        Ok(region)
+    }
+
+    /// The bytes that need memory before `region` is backed; empty when it has all of it already.
+    pub(crate) fn missing(&self, region: Region) -> Result<Range<u64>> {
+        self.find(region)?;
+        Ok(self.backed..self.backed.max(self.chunk_end(region)))
+    }
+
+    /// Takes note that [`HeapLedger::missing`] has got its memory.
+    pub(crate) fn backed(&mut self, region: Region) -> Result<()> {
+        let index = self.find(region)?;
+        self.pending[index].backed = true;
+        self.backed = self.backed.max(self.chunk_end(region));
+        Ok(())
+    }
+
+    /// Makes a backed region live and returns the agreed watermark.
+    pub(crate) fn confirm(&mut self, region: Region) -> Result<u64> {
+        let index = self.find(region)?;
+        if !self.pending[index].backed {
+            return Err(refused(region, "a region that has been committed"));
+        }
+        self.pending.swap_remove(index);
+        self.agreed = self.agreed.max(self.chunk_end(region));
+        Ok(self.agreed)
+    }
+
+    /// Gives back a region that is not live yet. The memory behind it stays.
+    pub(crate) fn abandon(&mut self, region: Region) -> Result<()> {
+        let index = self.find(region)?;
+        self.pending.swap_remove(index);
+        self.allocator.free(region)
+    }
+
+    /// Gives back a live region. The memory behind it stays.
+    pub(crate) fn free(&mut self, region: Region) -> Result<()> {
+        if self.find(region).is_ok() {
+            return Err(refused(region, "a confirmed region; this one can only be abandoned"));
+        }
+        self.allocator.free(region)
+    }
+
+    pub(crate) fn allocator(&self) -> &Allocator {
+        &self.allocator
+    }
+
+    /// Bytes that this rank has memory behind.
+    pub(crate) fn backed_bytes(&self) -> u64 {
+        self.backed
+    }
+
+    fn find(&self, region: Region) -> Result<usize> {
+        let position = self.pending.iter().position(|pending| pending.region == region);
+        position.ok_or_else(|| refused(region, "a planned region that was neither confirmed nor abandoned"))
+    }
+
+    /// Where the last chunk ends that `region` touches. An empty region still owns a granule.
+    fn chunk_end(&self, region: Region) -> u64 {
+        let end = region.offset.get() + region.len.max(GRANULE);
+        end.checked_next_multiple_of(CHUNK).map_or(self.allocator.len(), |end| end.min(self.allocator.len()))
+    }
+}
+
+fn refused(region: Region, expected: &'static str) -> Error {
+    Error::InvalidArgument { name: "region at offset", value: region.offset.get(), expected }
 }
 
 #[cfg(test)]

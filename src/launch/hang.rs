@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use super::Launch;
 use super::process::devices;
-use super::supervise::Job;
-use crate::bootstrap::{Seat, resource_error};
+use super::supervise::SupervisedJob;
+use crate::bootstrap::{MemberId, resource_error};
 use crate::channel::{Control, Era};
 use crate::error::{Error, ExitCause, Result};
 use crate::shm::{CellSlice, HostKernel};
@@ -88,16 +88,16 @@ impl HangRule {
     }
 
     /// Whether a member with these misses hangs. One that has just beaten does not.
-    pub(crate) fn is_broken_by(&self, record: Record) -> bool {
+    pub(crate) fn is_broken_by(&self, record: BeatHistory) -> bool {
         record.misses(1) == 1 && record.misses(self.looks) >= self.misses
     }
 }
 
 /// What the looks at one member have come to, a bit for each, the last one lowest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Record(u64);
+pub(crate) struct BeatHistory(u64);
 
-impl Record {
+impl BeatHistory {
     pub(crate) fn after(self, missed: bool) -> Self {
         Self(self.0 << 1 | u64::from(missed))
     }
@@ -120,16 +120,16 @@ pub(super) struct HangWatch {
     rule: HangRule,
     beats: CellSlice<HeartbeatCell>,
     next: Instant,
-    pulses: Vec<Option<Felt>>,
+    heartbeats: Vec<Option<LastBeat>>,
 }
 
 /// What was felt of one member's pulse.
 #[derive(Clone, Copy, Debug)]
-struct Felt {
+struct LastBeat {
     beat: Option<Duration>,
     /// When it was looked at for the first time.
     since: Duration,
-    record: Record,
+    record: BeatHistory,
 }
 
 impl HangWatch {
@@ -144,8 +144,8 @@ impl HangWatch {
         let era = Era { job: launch.job_id, epoch: launch.epoch() };
         let beats = Control::attach(control, launch.n_ranks, era)?.beats();
         // There may be no service process; nobody beats in its cell then.
-        let pulses = vec![None; devices(launch).count()];
-        Ok(Some(Self { rule, beats, next: Instant::now(), pulses }))
+        let heartbeats = vec![None; devices(launch).count()];
+        Ok(Some(Self { rule, beats, next: Instant::now(), heartbeats }))
     }
 
     /// How long until the next look.
@@ -154,12 +154,12 @@ impl HangWatch {
     }
 
     /// Forgets what was felt of a member that is started again: its successor has missed nothing, and may be there by the next look.
-    pub(super) fn forget(&mut self, seat: Seat) {
-        self.pulses[seat.0] = None;
+    pub(super) fn forget(&mut self, id: MemberId) {
+        self.heartbeats[id.0] = None;
     }
 
     /// Looks, if it is time, at those that are to beat, and returns who hangs and how long it has not beaten.
-    fn look(&mut self, beats: impl Fn(Seat) -> bool) -> Vec<(Seat, Duration)> {
+    fn look(&mut self, beats: impl Fn(MemberId) -> bool) -> Vec<(MemberId, Duration)> {
         if !self.patience().is_zero() {
             return Vec::new();
         }
@@ -167,17 +167,21 @@ impl HangWatch {
         self.next = Instant::now() + self.rule.period;
         let now = HostKernel::clock();
         let mut hung = Vec::new();
-        for (index, (cell, felt)) in self.beats.iter().zip(&mut self.pulses).enumerate() {
+        for (index, (cell, felt)) in self.beats.iter().zip(&mut self.heartbeats).enumerate() {
             let beat = cell.last();
-            let Some(before) = felt.filter(|_| beats(Seat(index))) else {
-                *felt = beats(Seat(index)).then(|| Felt { beat, since: now, record: Record::default() });
+            let Some(before) = felt.filter(|_| beats(MemberId(index))) else {
+                *felt = beats(MemberId(index)).then(|| LastBeat {
+                    beat,
+                    since: now,
+                    record: BeatHistory::default(),
+                });
                 continue;
             };
             let record = before.record.after(beat == before.beat);
-            *felt = Some(Felt { beat, record, ..before });
+            *felt = Some(LastBeat { beat, record, ..before });
             if self.rule.is_broken_by(record) {
                 let last = beat.unwrap_or(before.since).max(before.since);
-                hung.push((Seat(index), now.saturating_sub(last)));
+                hung.push((MemberId(index), now.saturating_sub(last)));
                 *felt = None;
             }
         }
@@ -185,17 +189,17 @@ impl HangWatch {
     }
 }
 
-impl Job<'_> {
+impl SupervisedJob<'_> {
     /// Takes those for lost that hang.
     pub(super) fn find_hung(&mut self) {
         let Some(watch) = &mut self.hangs else { return };
         let (root, rule) = (&self.root, watch.rule);
-        let hung = watch.look(|seat| root.is_running(seat));
-        for (seat, silent) in hung {
-            self.note_failure(seat, ExitCause::Hung(silent));
-            self.observer.on_hang(self.root.device(seat), silent, !rule.spares);
+        let hung = watch.look(|id| root.is_running(id));
+        for (id, silent) in hung {
+            self.note_failure(id, ExitCause::Hung(silent));
+            self.observer.on_hang(self.root.device(id), silent, !rule.spares);
             if !rule.spares {
-                self.processes[seat.0].strike();
+                self.processes[id.0].kill_as_failure();
             }
         }
     }
@@ -215,7 +219,7 @@ mod tests {
 
     /// After which looks a member would be taken for hung.
     fn found(rule: HangRule, looks: impl IntoIterator<Item = bool>) -> impl Iterator<Item = usize> {
-        let mut record = Record::default();
+        let mut record = BeatHistory::default();
         let hangs = move |(index, missed)| {
             record = record.after(missed);
             rule.is_broken_by(record).then_some(index)
@@ -231,15 +235,15 @@ mod tests {
     /// Looks at the beats of both ranks of a job, whatever the time, and returns who hangs.
     fn look_at_both(watch: &mut HangWatch) -> Vec<usize> {
         watch.next = Instant::now();
-        watch.look(|seat| seat.0 < 2).into_iter().map(|(seat, _)| seat.0).collect()
+        watch.look(|id| id.0 < 2).into_iter().map(|(id, _)| id.0).collect()
     }
 
     #[test]
     fn a_successor_has_missed_nothing_though_no_look_fell_between() {
         let (control, _segment) = Control::create(2, Era { job: 1, epoch: 1 }).unwrap();
         let [first, second] = [0, 1].map(|rank| control.beat(DeviceName::Rank(Rank::known(rank))));
-        let (next, pulses) = (Instant::now(), vec![None; 2]);
-        let mut watch = HangWatch { rule: rule(3, 8), beats: control.beats(), next, pulses };
+        let (next, heartbeats) = (Instant::now(), vec![None; 2]);
+        let mut watch = HangWatch { rule: rule(3, 8), beats: control.beats(), next, heartbeats };
         let mut now = 0;
         let mut looks = |watch: &mut HangWatch, beats: &[bool]| -> Vec<Vec<usize>> {
             let look = |beats: &bool| {
@@ -256,7 +260,7 @@ mod tests {
         assert_eq!(looks(&mut watch, &[true, false, false, false]).concat(), [1]);
         assert_eq!(looks(&mut watch, &beaten).concat(), none, "it was found, and is another one now");
         assert_eq!(looks(&mut watch, &[false, false]).concat(), none);
-        watch.forget(Seat(1));
+        watch.forget(MemberId(1));
         assert_eq!(
             looks(&mut watch, &[true, false, false, true]).concat(),
             none,

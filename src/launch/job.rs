@@ -1,16 +1,19 @@
 //! Whole jobs in one call: as processes of the running executable, or as threads of this process.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::names::Names;
-use super::output::OutputLine;
-use super::{Launch, Observer, Outcome, spawn_threads, supervise};
+use super::names::ClaimedNames;
+use super::observer::OutputLine;
+use super::{JobOutcome, Launch, Observer, supervise};
 use crate::bootstrap::{Options, ProxyMode, checksums_from_env, cores_from_env};
 use crate::channel::{Control, Era};
-use crate::comm::{Communicator, Member, init_threads, join_job};
+use crate::comm::{Communicator, JoinedAs, init_threads, join_job};
+use crate::epoch_id::fresh_job_id;
 use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::faults::{FaultKind, Told};
 #[cfg(feature = "trace")]
@@ -23,9 +26,9 @@ use crate::trace::{TraceFile, from_environment};
 
 /// What the process that returns from [`launch`] was in the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum LaunchedAs {
     /// The launcher: all devices have ended well.
-    Launcher(Outcome),
+    Launcher(JobOutcome),
     /// A device: its body has returned.
     Device,
     /// The proxy service: the job is over.
@@ -43,7 +46,7 @@ pub enum Role {
 pub fn launch<E: From<Error>>(
     n_ranks: u32,
     body: impl FnOnce(&mut Communicator) -> Result<(), E>,
-) -> Result<Role, E> {
+) -> Result<LaunchedAs, E> {
     Launch::new(n_ranks)?.run(body)
 }
 
@@ -62,8 +65,8 @@ pub fn launch_threads<R: Send>(
         return Err(Error::Unavailable { operation: "launch_threads", needs: "proxies that are threads" });
     }
     check_n_ranks(n_ranks)?;
-    let job = super::fresh_job_id();
-    let _names = Names::claim(&options.backing, n_ranks, job, &mut |_, _| {})?;
+    let job = fresh_job_id();
+    let _names = ClaimedNames::claim(&options.backing, n_ranks, job, &mut |_, _| {})?;
     spawn_threads(init_threads(job, n_ranks, options)?, |_, mut comm| {
         let result = body(&mut comm)?;
         comm.finalize()?;
@@ -79,15 +82,15 @@ impl Launch {
     pub fn run<E: From<Error>>(
         &self,
         body: impl FnOnce(&mut Communicator) -> Result<(), E>,
-    ) -> Result<Role, E> {
+    ) -> Result<LaunchedAs, E> {
         match join_job()? {
-            Some(Member::Device(mut comm)) => {
+            Some(JoinedAs::Device(mut comm)) => {
                 body(&mut comm)?;
                 comm.finalize()?;
-                Ok(Role::Device)
+                Ok(LaunchedAs::Device)
             }
-            Some(Member::Proxy) => Ok(Role::Proxy),
-            None => Ok(Role::Launcher(self.supervise(&mut Silent)?)),
+            Some(JoinedAs::Proxy) => Ok(LaunchedAs::Proxy),
+            None => Ok(LaunchedAs::Launcher(self.supervise(&mut Silent)?)),
         }
     }
 
@@ -95,16 +98,17 @@ impl Launch {
     ///
     /// # Errors
     /// Those of [`Launch::spawn_and_supervise`], and of making the control segment.
-    pub fn supervise(&self, observer: &mut dyn Observer) -> Result<Outcome> {
-        self.options().faults.check_for(self.n_ranks(), self.options().proxy)?;
+    pub fn supervise(&self, observer: &mut dyn Observer) -> Result<JobOutcome> {
+        self.options().check_faults(self.n_ranks())?;
         checksums_from_env()?;
         cores_from_env()?;
         let era = Era { job: self.job_id(), epoch: self.epoch() };
         let (control, segment) = Control::create(self.n_ranks(), era)?;
-        let names = Names::claim(&self.options().backing, self.n_ranks(), era.job, &mut |name, creator| {
-            observer.on_stale_name(name, creator);
-        })?;
-        let naming = Naming { control: control.clone(), named: Vec::new() };
+        let names =
+            ClaimedNames::claim(&self.options().backing, self.n_ranks(), era.job, &mut |name, creator| {
+                observer.on_stale_name(name, creator);
+            })?;
+        let naming = FaultNaming { control: control.clone(), named: Vec::new() };
         let (kernel, restarted) = (HostKernel::detect(), Vec::new());
         let mut revoking = Revoking { control, kernel, naming, restarted, observer };
         let run = |rings: Option<BorrowedFd<'_>>| {
@@ -131,8 +135,8 @@ impl Launch {
     fn run_traced(
         &self,
         era: Era,
-        run: impl FnOnce(Option<BorrowedFd<'_>>) -> Result<Outcome>,
-    ) -> Result<Outcome> {
+        run: impl FnOnce(Option<BorrowedFd<'_>>) -> Result<JobOutcome>,
+    ) -> Result<JobOutcome> {
         #[cfg(feature = "trace")]
         if let Some(path) = self.trace.clone().or_else(from_environment) {
             let trace = TraceFile::create(&path, era, 0, self.n_ranks(), self.trace_records)?;
@@ -158,7 +162,7 @@ impl Observer for Silent {
 struct Revoking<'a> {
     control: Control,
     kernel: HostKernel,
-    naming: Naming,
+    naming: FaultNaming,
     /// Who was started again, and by what it had died, by its name.
     restarted: Vec<(DeviceName, ExitCause)>,
     observer: &'a mut dyn Observer,
@@ -166,12 +170,12 @@ struct Revoking<'a> {
 
 /// Names the faults that have killed devices, of which these tell in the first epoch: each once, as a rank that was started again
 /// suffers none.
-struct Naming {
+struct FaultNaming {
     control: Control,
     named: Vec<Rank>,
 }
 
-impl Naming {
+impl FaultNaming {
     /// The cause by its name, where it was a fault.
     fn name(&mut self, device: DeviceName, cause: ExitCause) -> ExitCause {
         if cause != ExitCause::Signal(Signal::SIGKILL as i32) {
@@ -239,6 +243,61 @@ impl Observer for Revoking<'_> {
     }
 }
 
+/// Runs `body` in one thread per argument, the argument's index being the rank, and returns what they return in order
+/// of rank.
+///
+/// # Errors
+/// The first cause when some fail: a panic ([`Error::DeviceFailed`]) before any error, and a failure of a rank's own
+/// before one that only tells of the loss or the failure of another; [`Error::InvalidArgument`] for a number of arguments out of
+/// range; [`Error::ResourceLimit`] when a thread cannot be started. All threads have ended then.
+pub fn spawn_threads<A: Send, R: Send>(
+    arguments: Vec<A>,
+    body: impl Fn(Rank, A) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let n_ranks = u32::try_from(arguments.len()).unwrap_or(u32::MAX);
+    check_n_ranks(n_ranks)?;
+    let failures = Mutex::new(Vec::new());
+    let run = |rank: Rank, argument: A| {
+        let result = catch_unwind(AssertUnwindSafe(|| body(rank, argument))).unwrap_or_else(|_| {
+            Err(Error::DeviceFailed { device: DeviceName::Rank(rank), cause: ExitCause::Panicked })
+        });
+        let note = |error| failures.lock().unwrap_or_else(PoisonError::into_inner).push(error);
+        result.map_err(note).ok()
+    };
+    let results: Vec<Option<R>> = std::thread::scope(|scope| {
+        let run = &run;
+        let mut threads = Vec::new();
+        for (rank, argument) in (0..n_ranks).map(Rank::known).zip(arguments) {
+            let builder = std::thread::Builder::new().name(format!("rank {rank}"));
+            match builder.spawn_scoped(scope, move || run(rank, argument)) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    let error = crate::bootstrap::resource_error("starting a thread", error);
+                    failures.lock().unwrap_or_else(PoisonError::into_inner).push(error);
+                    break;
+                }
+            }
+        }
+        threads.into_iter().map(|thread| thread.join().ok().flatten()).collect()
+    });
+    let failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match failures.into_iter().min_by_key(remoteness) {
+        Some(error) => Err(error),
+        None => Ok(results.into_iter().flatten().collect()),
+    }
+}
+
+/// How far an error is from the cause; of equals the earlier one counts.
+fn remoteness(error: &Error) -> u8 {
+    match error.origin() {
+        Error::DeviceFailed { cause: ExitCause::Panicked, .. } => 0,
+        Error::PeerLost { .. } | Error::ProxyLost | Error::Revoked { .. } | Error::FailedElsewhere { .. } => {
+            2
+        }
+        _ => 1,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,7 +337,7 @@ mod tests {
     #[test]
     fn the_death_of_a_rank_by_a_fault_names_no_other() {
         let (control, _segment) = Control::create(2, Era { job: 1, epoch: 1 }).unwrap();
-        let mut naming = Naming { control: control.clone(), named: Vec::new() };
+        let mut naming = FaultNaming { control: control.clone(), named: Vec::new() };
         let (killed, rank) = (ExitCause::Signal(Signal::SIGKILL as i32), Rank::known(1));
         let strike = |kind, at: &'static str| {
             let strike = Strike { kind, rank, counted: at, number: 3, at, seed: 7 };
@@ -305,5 +364,33 @@ mod tests {
         let options = Options { proxy: ProxyMode::Process, ..Options::default() };
         let refused = launch_threads(2, &options, |_| Ok(())).unwrap_err();
         assert_eq!(refused.to_string(), "launch_threads needs proxies that are threads");
+    }
+
+    #[test]
+    fn threads_return_in_order_of_rank() {
+        let doubled = spawn_threads(vec![3, 4, 5], |rank, value| Ok((rank.get(), value * 2))).unwrap();
+        assert_eq!(doubled, [(0, 6), (1, 8), (2, 10)]);
+    }
+
+    #[test]
+    fn a_panic_counts_before_the_errors_it_causes() {
+        let barrier = std::sync::Barrier::new(2);
+        let error = spawn_threads(vec![(), ()], |rank, ()| {
+            if rank.get() == 1 {
+                // The error is recorded first or last; the panic is named in both cases.
+                barrier.wait();
+                panic!("on purpose");
+            }
+            barrier.wait();
+            Err::<(), _>(Error::PeerLost { rank: Rank::known(1) })
+        })
+        .unwrap_err();
+        assert_eq!(error.to_string(), "rank 1 panicked");
+    }
+
+    #[test]
+    fn no_ranks_or_too_many_are_refused() {
+        assert!(spawn_threads(Vec::<()>::new(), |_, ()| Ok(())).is_err());
+        assert!(spawn_threads(vec![(); 65], |_, ()| Ok(())).is_err());
     }
 }

@@ -17,8 +17,8 @@ use nix::fcntl::{Flock, OFlag, open};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 use nix::unistd::unlink;
 
-use super::lock::{link, lock, signer, unnamed};
 use super::names::path;
+use super::names::{link, lock, signer, unnamed};
 use crate::error::{Error, Result};
 use crate::rank::MAX_RANKS;
 use crate::shm::{SegmentHeader, check_name};
@@ -49,7 +49,7 @@ pub fn clean(only: Option<&str>, dry_run: bool, on_found: &mut dyn FnMut(&Leftov
     let open_files = open_files();
     let wanted = |prefix: &str| only.is_none_or(|only| only == prefix);
     for (prefix, names) in candidates()?.into_iter().filter(|(prefix, _)| wanted(prefix)) {
-        let Some(claim) = Claim::take(&prefix, dry_run)? else { continue };
+        let Some(claim) = SweepClaim::take(&prefix, dry_run)? else { continue };
         let gone = |name: &String| claim.leftover(name, &open_files);
         let left: Vec<_> = names.iter().filter_map(gone).chain(claim.own()).collect();
         for leftover in left {
@@ -87,7 +87,7 @@ fn prefix_of(name: &str) -> Option<&str> {
 }
 
 /// The lock of a prefix that nobody else has.
-struct Claim {
+struct SweepClaim {
     /// Held while this lives; `None` where nobody has left a file, and none is needed.
     _lock: Option<Flock<File>>,
     name: String,
@@ -97,7 +97,7 @@ struct Claim {
     is_new: bool,
 }
 
-impl Claim {
+impl SweepClaim {
     /// Takes the prefix; `None` when somebody else has it, or has the file of that name for something else.
     fn take(prefix: &str, dry_run: bool) -> Result<Option<Self>> {
         let name = format!("{prefix}.lock");
@@ -150,7 +150,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for SweepClaim {
     fn drop(&mut self) {
         if self.is_new {
             let _ = unlink(path(&self.name).as_c_str());
@@ -195,11 +195,11 @@ fn open_files() -> HashSet<(u64, u64)> {
 mod tests {
     use std::process::Command;
 
-    use super::super::names::Names;
+    use super::super::names::ClaimedNames;
     use super::*;
     use crate::bootstrap::SegmentBacking;
-    use crate::shm::header::Creator;
     use crate::shm::{Backing, Identity, Segment};
+    use crate::sync::header::Creator;
 
     fn prefix(test: &str) -> String {
         format!("shmccl-left-{test}-{}", std::process::id())
@@ -276,7 +276,8 @@ mod tests {
     fn names_of_the_living_stay_be_it_by_lock_by_creator_or_by_use() {
         let prefixes = ["claimed", "created", "used"].map(prefix);
         let names = prefixes.each_ref().map(|prefix| format!("{prefix}.0"));
-        let claim = Names::claim(&SegmentBacking::Named(prefixes[0].clone()), 1, 7, &mut |_, _| {}).unwrap();
+        let claim =
+            ClaimedNames::claim(&SegmentBacking::Named(prefixes[0].clone()), 1, 7, &mut |_, _| {}).unwrap();
         let pid = dead();
         leave_segment(&names[0], Creator { pid, start: 1 });
         leave_segment(&names[1], Creator::this_process());
@@ -305,9 +306,9 @@ mod tests {
             |_: &str| std::fs::write(format!("/dev/shm/{prefix}.lock"), format!("shmccl {}", dead()));
         for leave in [&(|_: &str| Ok(())) as &dyn Fn(&str) -> std::io::Result<()>, &dead_claim] {
             leave(&prefix).unwrap();
-            let sweeping = Claim::take(&prefix, false).unwrap().unwrap();
+            let sweeping = SweepClaim::take(&prefix, false).unwrap().unwrap();
             let backing = SegmentBacking::Named(prefix.clone());
-            let starting = std::thread::spawn(move || Names::claim(&backing, 1, 7, &mut |_, _| {}));
+            let starting = std::thread::spawn(move || ClaimedNames::claim(&backing, 1, 7, &mut |_, _| {}));
             let began = std::time::Instant::now();
             while !starting.is_finished() && began.elapsed() < std::time::Duration::from_millis(30) {
                 std::thread::yield_now();

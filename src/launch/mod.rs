@@ -30,20 +30,17 @@
 //! - What it leaves in `/dev/shm` then is removed by the janitor of the claim, in jobs whose segments have names (`names.rs`).
 //! - No descriptor but its own socket reaches a child.
 
-mod cause;
+mod first_cause;
 mod grace;
 mod hang;
 mod job;
 mod leftovers;
-mod lock;
 mod names;
 mod observer;
-mod output;
 mod pin;
 mod process;
 mod restart;
 mod supervise;
-mod threads;
 
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroU32;
@@ -52,17 +49,16 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use hang::HangRule;
 #[cfg(feature = "coordinator")]
-pub(crate) use hang::Record;
-pub use job::{Role, launch, launch_threads};
+pub(crate) use hang::BeatHistory;
+pub use hang::HangRule;
+pub use job::{LaunchedAs, launch, launch_threads, spawn_threads};
 pub use leftovers::{Leftover, clean};
-pub use observer::Observer;
-pub use output::{OutputLine, OutputStream};
+pub use observer::{Observer, OutputLine, OutputStream};
 pub use pin::PinPlan;
-pub use threads::spawn_threads;
 
 use crate::bootstrap::{Offer, Options, ProxyMode, SegmentBacking};
+use crate::epoch_id::{FIRST_EPOCH, fresh_job_id};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::{DeviceName, ExitCause, Result};
@@ -70,9 +66,6 @@ use crate::faults::Faults;
 use crate::rank::check_n_ranks;
 #[cfg(feature = "trace")]
 use crate::trace::DEFAULT_RECORDS;
-
-/// The epoch of a job's first communicator.
-pub(crate) const FIRST_EPOCH: u64 = 1;
 
 /// How to start a job.
 #[derive(Clone, Debug)]
@@ -137,12 +130,12 @@ fn this_executable() -> OsString {
 /// How a job went that ended well.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Outcome {
+pub struct JobOutcome {
     /// Time from the call to the moment when all members were ready; `None` when they never joined.
     pub ready_after: Option<Duration>,
     /// Time from the call to the end of the last process.
     pub ran_for: Duration,
-    /// Who was lost on the way, in the order of seats, and how; only with [`Launch::keep_going`].
+    /// Who was lost on the way, in the order of ids, and how; only with [`Launch::keep_going`].
     pub lost: Vec<(DeviceName, ExitCause)>,
     /// Who was started again, in that order, and how it had ended; only with [`Launch::restart`].
     pub restarted: Vec<(DeviceName, ExitCause)>,
@@ -260,7 +253,7 @@ impl Launch {
     }
 
     /// Sets whether the job goes on when a member is lost. The others are told of the loss, but not ended after it: they can go on
-    /// by [`Communicator::shrink`](crate::Communicator::shrink). The job ends well when a rank does; [`Outcome::lost`] names those that
+    /// by [`Communicator::shrink`](crate::Communicator::shrink). The job ends well when a rank does; [`JobOutcome::lost`] names those that
     /// did not.
     #[must_use]
     pub fn keep_going(mut self, keep_going: bool) -> Self {
@@ -396,7 +389,7 @@ impl Launch {
         &self,
         control: BorrowedFd<'_>,
         observer: &mut dyn Observer,
-    ) -> Result<Outcome> {
+    ) -> Result<JobOutcome> {
         supervise::run(self, control, None, None, observer)
     }
 
@@ -406,10 +399,4 @@ impl Launch {
         let beat = self.hang_rule.map(|rule| rule.beat());
         Offer { n_ranks: self.n_ranks, epoch: self.epoch(), job_id: self.job_id, options, restarting, beat }
     }
-}
-
-/// A number that no other job of the machine has, never zero.
-pub(crate) fn fresh_job_id() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now())).max(1)
 }

@@ -89,11 +89,11 @@ impl PinPlan {
 
     /// The index of a process's core.
     fn turn(&self, device: DeviceName) -> usize {
-        let seat = match device {
+        let id = match device {
             DeviceName::Rank(rank) => rank.index(),
             DeviceName::Proxy => self.n_ranks,
         };
-        seat % self.cores.len()
+        id % self.cores.len()
     }
 
     /// How many device threads are on the core with this index.

@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::output::{OutputPipe, OutputStream};
+use super::observer::{OutputPipe, OutputStream};
 use super::{Launch, Program};
 use crate::bootstrap::{CHECKSUMS, CORES, ProxyMode, environment, pair, resource_error};
 use crate::error::{DeviceName, Error, ExitCause, Result};
@@ -30,7 +30,7 @@ pub(super) struct Process {
     /// Of the process that joined, where it is not the child itself.
     joined: Option<OwnedFd>,
     killed: bool,
-    dismissed: bool,
+    was_idle: bool,
 }
 
 /// What starting a process yields.
@@ -42,7 +42,7 @@ pub(super) struct Started {
     pub(super) pipes: Vec<OutputPipe>,
 }
 
-/// The members of a job in the order of their seats.
+/// The members of a job in the order of their ids.
 pub(super) fn devices(launch: &Launch) -> impl Iterator<Item = DeviceName> + use<> {
     let service = (launch.options.proxy == ProxyMode::Process).then_some(DeviceName::Proxy);
     (0..launch.n_ranks).map(Rank::known).map(DeviceName::Rank).chain(service)
@@ -128,7 +128,7 @@ impl Process {
     fn watch(device: DeviceName, mut child: Child) -> Result<Self> {
         match pidfd_open(pid_of(&child)) {
             Ok(pidfd) => {
-                Ok(Self { device, child, pidfd, status: None, joined: None, killed: false, dismissed: false })
+                Ok(Self { device, child, pidfd, status: None, joined: None, killed: false, was_idle: false })
             }
             Err(error) => {
                 let _ = child.kill();
@@ -216,25 +216,25 @@ impl Process {
     pub(super) fn kill(&mut self) {
         if !self.has_ended() {
             self.killed = true;
-            self.strike();
+            self.kill_as_failure();
         }
     }
 
     /// Kills what is left of it, which is no failure of anybody's: it had nothing to do.
-    pub(super) fn dismiss(&mut self) {
+    pub(super) fn stop_idle(&mut self) {
         if !self.has_ended() {
-            self.dismissed = true;
+            self.was_idle = true;
             self.kill();
         }
     }
 
     /// Whether it had nothing to do.
-    pub(super) fn was_dismissed(&self) -> bool {
-        self.dismissed
+    pub(super) fn was_stopped_idle(&self) -> bool {
+        self.was_idle
     }
 
     /// Kills what is left of it, which counts as its own failure.
-    pub(super) fn strike(&mut self) {
+    pub(super) fn kill_as_failure(&mut self) {
         if self.status.is_none() {
             let _ = self.child.kill();
         }

@@ -8,15 +8,15 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::Signal;
 use tracing::{debug, info, warn};
 
-use super::cause::Inquest;
+use super::first_cause::FirstCause;
 use super::grace::Grace;
 use super::hang::HangWatch;
 use super::observer::Observer;
-use super::output::{OutputLine, OutputPipe};
+use super::observer::{OutputLine, OutputPipe};
 use super::process::{Process, devices};
-use super::restart::Restarts;
-use super::{Launch, Outcome};
-use crate::bootstrap::{Event, Root, Seat, poll_timeout};
+use super::restart::RestartState;
+use super::{JobOutcome, Launch};
+use crate::bootstrap::{BootstrapRoot, MemberId, RootEvent, poll_timeout};
 use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::logs::LAUNCH;
 use crate::shm::system::InterruptWatch;
@@ -35,21 +35,21 @@ pub(super) fn run(
     hold: Option<BorrowedFd<'_>>,
     rings: Option<BorrowedFd<'_>>,
     observer: &mut dyn Observer,
-) -> Result<Outcome> {
+) -> Result<JobOutcome> {
     let began = Instant::now();
     let interrupts = InterruptWatch::start(launch.heed_quit)
         .map_err(|error| Error::os("catching the signals that interrupt a job", error))?;
-    let mut job = Job {
-        root: Root::new(launch.offer(), control)?.with_trace(rings)?.with_hold(hold)?,
+    let mut job = SupervisedJob {
+        root: BootstrapRoot::new(launch.offer(), control)?.with_trace(rings)?.with_hold(hold)?,
         processes: Vec::new(),
         pipes: Vec::new(),
         interrupts,
-        inquest: Inquest::new(devices(launch).count()),
+        first_cause: FirstCause::new(devices(launch).count()),
         told: vec![false; devices(launch).count()],
         interrupted: None,
         grace: launch.grace,
         keep_going: launch.keep_going,
-        restarts: Restarts::new(launch),
+        restarts: RestartState::new(launch),
         hangs: HangWatch::new(launch, control)?,
         ending: None,
         began,
@@ -66,13 +66,13 @@ pub(super) fn run(
     job.conclude()
 }
 
-pub(super) struct Job<'o> {
-    pub(super) root: Root,
-    /// In the order of seats.
+pub(super) struct SupervisedJob<'o> {
+    pub(super) root: BootstrapRoot,
+    /// In the order of ids.
     pub(super) processes: Vec<Process>,
     pub(super) pipes: Vec<OutputPipe>,
     interrupts: Option<InterruptWatch>,
-    pub(super) inquest: Inquest,
+    pub(super) first_cause: FirstCause,
     /// Which losses the observer knows of.
     pub(super) told: Vec<bool>,
     /// The first interrupt, and whether it came before any failure.
@@ -81,7 +81,7 @@ pub(super) struct Job<'o> {
     /// Whether a loss is not the end of the job.
     keep_going: bool,
     /// What becomes of those that are lost otherwise.
-    pub(super) restarts: Restarts<'o>,
+    pub(super) restarts: RestartState<'o>,
     /// What finds those that hang, if that is asked for.
     pub(super) hangs: Option<HangWatch>,
     /// After which whoever is left is killed; set at the first sign of trouble.
@@ -95,11 +95,11 @@ pub(super) struct Job<'o> {
 #[derive(Default)]
 struct Ready {
     interrupts: bool,
-    seats: Vec<Seat>,
+    ids: Vec<MemberId>,
     pipes: Vec<usize>,
 }
 
-impl Job<'_> {
+impl SupervisedJob<'_> {
     /// Starts all processes. On failure those that were started are killed as they are dropped.
     fn start(&mut self) -> Result<()> {
         for device in devices(self.restarts.launch()) {
@@ -107,7 +107,7 @@ impl Job<'_> {
             debug!(target: LAUNCH, %device, pid = started.process.pid().as_raw(), "started");
             self.processes.push(started.process);
             self.pipes.extend(started.pipes);
-            self.root.seat(started.socket, self.restarts.plan().placement(device));
+            self.root.add_member(started.socket, self.restarts.plan().placement(device));
         }
         Ok(())
     }
@@ -119,29 +119,29 @@ impl Job<'_> {
     /// One turn of the loop: waits for something to happen and acts on it.
     fn watch(&mut self) -> Result<()> {
         let ready = self.poll()?;
-        self.inquest.next_round();
+        self.first_cause.next_round();
         if ready.interrupts {
             self.take_interrupts();
         }
         for &index in &ready.pipes {
             self.pipes[index].read(&mut |line| self.observer.on_output(line));
         }
-        for seat in ready.seats {
-            self.root.serve(seat)?;
+        for id in ready.ids {
+            self.root.serve(id)?;
             self.take_events();
-            let process = &mut self.processes[seat.0];
+            let process = &mut self.processes[id.0];
             let joined_ended = process.joined_has_ended();
             let reaped = process.reap();
             if joined_ended || reaped {
-                self.judge(seat)?;
+                self.judge(id)?;
             }
         }
         // After all losses of this turn: whoever wants the job ended may have found out because of one.
         if self.interrupted.is_none() && self.observer.wants_end() {
             self.interrupt(Signal::SIGTERM, false);
         }
-        self.find_truants();
-        self.dismiss_service();
+        self.fail_never_joined();
+        self.stop_idle_service();
         self.find_hung();
         self.restart_the_dead()?;
         if self.only_lost_ones_are_left() && !self.has_ended() {
@@ -154,9 +154,9 @@ impl Job<'_> {
     }
 
     fn poll(&self) -> Result<Ready> {
-        enum Source {
+        enum PollSource {
             Interrupts,
-            Seat(Seat),
+            Member(MemberId),
             Pipe(usize),
         }
         let mut sources = Vec::new();
@@ -166,20 +166,20 @@ impl Job<'_> {
             polled.push(PollFd::new(descriptor, flags));
         };
         if let Some(interrupts) = &self.interrupts {
-            add(Source::Interrupts, interrupts.descriptor(), PollFlags::POLLIN);
+            add(PollSource::Interrupts, interrupts.descriptor(), PollFlags::POLLIN);
         }
-        for (seat, socket, wants_to_send) in self.root.sockets() {
+        for (id, socket, wants_to_send) in self.root.sockets() {
             let write = if wants_to_send { PollFlags::POLLOUT } else { PollFlags::empty() };
-            add(Source::Seat(seat), socket, PollFlags::POLLIN | write);
+            add(PollSource::Member(id), socket, PollFlags::POLLIN | write);
         }
         for (index, process) in self.processes.iter().enumerate() {
             for descriptor in process.descriptors() {
-                add(Source::Seat(Seat(index)), descriptor, PollFlags::POLLIN);
+                add(PollSource::Member(MemberId(index)), descriptor, PollFlags::POLLIN);
             }
         }
         for (index, pipe) in self.pipes.iter().enumerate() {
             if let Some(descriptor) = pipe.descriptor() {
-                add(Source::Pipe(index), descriptor, PollFlags::POLLIN);
+                add(PollSource::Pipe(index), descriptor, PollFlags::POLLIN);
             }
         }
         match poll(&mut polled, poll_timeout(self.patience())) {
@@ -192,16 +192,16 @@ impl Job<'_> {
                 continue;
             }
             match source {
-                Source::Interrupts => ready.interrupts = true,
-                Source::Seat(seat) => ready.seats.push(seat),
-                Source::Pipe(index) => ready.pipes.push(index),
+                PollSource::Interrupts => ready.interrupts = true,
+                PollSource::Member(id) => ready.ids.push(id),
+                PollSource::Pipe(index) => ready.pipes.push(index),
             }
         }
         if self.root.has_backlog() {
-            ready.seats.extend((0..self.processes.len()).map(Seat));
+            ready.ids.extend((0..self.processes.len()).map(MemberId));
         }
-        ready.seats.sort_unstable();
-        ready.seats.dedup();
+        ready.ids.sort_unstable();
+        ready.ids.dedup();
         Ok(ready)
     }
 
@@ -229,7 +229,7 @@ impl Job<'_> {
 
     /// Ends the job by `signal`, which the terminal, if it is `from_terminal`, has sent to all processes already.
     fn interrupt(&mut self, signal: Signal, from_terminal: bool) {
-        self.interrupted = Some((signal, self.inquest.is_clean()));
+        self.interrupted = Some((signal, self.first_cause.is_clean()));
         info!(target: LAUNCH, %signal, "interrupted");
         if !from_terminal {
             for process in &self.processes {
@@ -243,33 +243,35 @@ impl Job<'_> {
     fn take_events(&mut self) {
         while let Some(event) = self.root.next_event() {
             match event {
-                Event::Joined(seat, pid) => {
-                    debug!(target: LAUNCH, device = %self.root.device(seat), pid, "joined");
-                    self.processes[seat.0].joined_as(pid);
+                RootEvent::Joined(id, pid) => {
+                    debug!(target: LAUNCH, device = %self.root.device(id), pid, "joined");
+                    self.processes[id.0].joined_as(pid);
                 }
-                Event::Up => {
+                RootEvent::Up => {
                     let after = self.began.elapsed();
                     self.ready_after = Some(after);
                     info!(target: LAUNCH, ?after, "all members are ready");
                     self.observer.on_ready(after);
                 }
                 // Who was given up leaves nobody any more: the others have lost it, and wait for its successor.
-                Event::Left(seat) if self.told[seat.0] => {}
-                Event::Left(seat) => self.restarts.lets_go(seat),
-                Event::Returned(seat) => self.inquest.forgive(seat),
-                Event::Blamed(seat, lost) => self.inquest.blames(seat, lost),
-                Event::HeldUp(seat, by) => self.inquest.was_held_up(seat, by),
+                RootEvent::Left(id) if self.told[id.0] => {}
+                RootEvent::Left(id) => self.restarts.note_departure(id),
+                RootEvent::Returned(id) => self.first_cause.clear(id),
+                RootEvent::Blamed(id, lost) => self.first_cause.record_blame(id, lost),
+                RootEvent::HeldUp(id, by) => self.first_cause.record_held_up(id, by),
                 // The launcher's own doing.
-                Event::Lost(seat, _) if self.processes[seat.0].was_killed() => {}
-                Event::Lost(seat, cause) => self.note_failure(seat, cause),
+                RootEvent::Lost(id, _) if self.processes[id.0].was_killed() => {}
+                RootEvent::Lost(id, cause) => self.note_failure(id, cause),
                 // Who has left in peace is not lost to the job; it may have failed all the same.
-                Event::Reported(seat, lost) if self.root.has_left(lost) => self.inquest.blames(seat, lost),
-                Event::Reported(seat, lost) => {
-                    let (by, device) = (self.root.device(seat), self.root.device(lost));
+                RootEvent::Reported(id, lost) if self.root.has_left(lost) => {
+                    self.first_cause.record_blame(id, lost)
+                }
+                RootEvent::Reported(id, lost) => {
+                    let (by, device) = (self.root.device(id), self.root.device(lost));
                     warn!(target: LAUNCH, %device, %by, "reported lost");
-                    self.inquest.blames(seat, lost);
+                    self.first_cause.record_blame(id, lost);
                     self.tell(lost);
-                    self.condemn(lost);
+                    self.mark_for_restart(lost);
                     self.begin_grace_unless_going_on(lost);
                 }
             }
@@ -277,88 +279,88 @@ impl Job<'_> {
     }
 
     /// Decides whether a member of which a process has ended has failed. Its last words were read before.
-    fn judge(&mut self, seat: Seat) -> Result<()> {
+    fn judge(&mut self, id: MemberId) -> Result<()> {
         // More may have come between reading and reaping; after this nothing can.
-        self.root.serve(seat)?;
+        self.root.serve(id)?;
         self.take_events();
-        let process = &self.processes[seat.0];
-        let unfinished = self.root.has_joined(seat) && !self.root.has_left(seat);
+        let process = &self.processes[id.0];
+        let unfinished = self.root.has_joined(id) && !self.root.has_left(id);
         // One that others have given up is to be started again, also when it has woken and left.
         let is_missed =
-            unfinished || self.inquest.verdict(seat).is_some() || self.restarts.is_condemned(seat);
+            unfinished || self.first_cause.cause(id).is_some() || self.restarts.is_marked_for_restart(id);
         match process.failure() {
-            Some(cause) => self.note_failure(seat, cause),
+            Some(cause) => self.note_failure(id, cause),
             None if process.was_killed() || !is_missed => {}
-            None if process.has_ended() => self.note_failure(seat, ExitCause::Code(0)),
+            None if process.has_ended() => self.note_failure(id, ExitCause::Code(0)),
             // The one that joined is gone and its wrapper has not ended, or the other way round.
             None if process.has_joined() => {}
-            None => self.note_failure(seat, ExitCause::HungUp),
+            None => self.note_failure(id, ExitCause::HungUp),
         }
         Ok(())
     }
 
     /// Finds members that will never join while ranks have joined, who would wait for them in vain.
-    fn find_truants(&mut self) {
-        let seats = || (0..self.processes.len()).map(Seat);
-        if !seats().any(|seat| self.is_rank(seat) && self.root.has_joined(seat)) {
+    fn fail_never_joined(&mut self) {
+        let ids = || (0..self.processes.len()).map(MemberId);
+        if !ids().any(|id| self.is_rank(id) && self.root.has_joined(id)) {
             return;
         }
-        let is_truant = |seat: &Seat| {
-            let process = &self.processes[seat.0];
-            let is_gone = process.has_ended() || self.root.is_absent(*seat);
+        let never_joins = |id: &MemberId| {
+            let process = &self.processes[id.0];
+            let is_gone = process.has_ended() || self.root.is_absent(*id);
             is_gone
                 && !process.was_killed()
-                && !self.root.has_joined(*seat)
-                && self.inquest.verdict(*seat).is_none()
+                && !self.root.has_joined(*id)
+                && self.first_cause.cause(*id).is_none()
         };
-        for seat in seats().filter(is_truant).collect::<Vec<_>>() {
-            let ended = self.processes[seat.0].has_ended();
-            self.note_failure(seat, if ended { ExitCause::Code(0) } else { ExitCause::HungUp });
+        for id in ids().filter(never_joins).collect::<Vec<_>>() {
+            let ended = self.processes[id.0].has_ended();
+            self.note_failure(id, if ended { ExitCause::Code(0) } else { ExitCause::HungUp });
         }
     }
 
     /// Ends the proxy service when all ranks have ended and none has joined: there is nobody whom it could serve.
-    fn dismiss_service(&mut self) {
+    fn stop_idle_service(&mut self) {
         let (ranks, services): (Vec<_>, Vec<_>) =
-            (0..self.processes.len()).map(Seat).partition(|&seat| self.is_rank(seat));
-        let has_never_come = |seat: &Seat| self.processes[seat.0].has_ended() && !self.root.has_joined(*seat);
+            (0..self.processes.len()).map(MemberId).partition(|&id| self.is_rank(id));
+        let has_never_come = |id: &MemberId| self.processes[id.0].has_ended() && !self.root.has_joined(*id);
         if ranks.iter().all(has_never_come) {
-            services.iter().for_each(|seat| self.processes[seat.0].dismiss());
+            services.iter().for_each(|id| self.processes[id.0].stop_idle());
         }
     }
 
-    pub(super) fn is_rank(&self, seat: Seat) -> bool {
-        matches!(self.root.device(seat), DeviceName::Rank(_))
+    pub(super) fn is_rank(&self, id: MemberId) -> bool {
+        matches!(self.root.device(id), DeviceName::Rank(_))
     }
 
-    pub(super) fn note_failure(&mut self, seat: Seat, cause: ExitCause) {
-        warn!(target: LAUNCH, device = %self.root.device(seat), %cause, "failed");
-        self.inquest.fails(seat, cause);
+    pub(super) fn note_failure(&mut self, id: MemberId, cause: ExitCause) {
+        warn!(target: LAUNCH, device = %self.root.device(id), %cause, "failed");
+        self.first_cause.record_failure(id, cause);
         match cause {
-            ExitCause::Hung(_) => self.root.declare_hung(seat),
-            _ => self.root.declare_lost(seat),
+            ExitCause::Hung(_) => self.root.declare_hung(id),
+            _ => self.root.declare_lost(id),
         }
-        self.tell(seat);
-        self.condemn(seat);
-        self.begin_grace_unless_going_on(seat);
+        self.tell(id);
+        self.mark_for_restart(id);
+        self.begin_grace_unless_going_on(id);
     }
 
     /// Tells the observer of a loss, once.
-    fn tell(&mut self, seat: Seat) {
-        if !std::mem::replace(&mut self.told[seat.0], true) {
-            self.observer.on_loss(self.root.device(seat));
+    fn tell(&mut self, id: MemberId) {
+        if !std::mem::replace(&mut self.told[id.0], true) {
+            self.observer.on_loss(self.root.device(id));
         }
     }
 
     /// Whether all who have not ended yet were lost to the others, which went on without them.
     fn only_lost_ones_are_left(&self) -> bool {
-        let seats = (0..self.processes.len()).map(Seat);
-        let left = seats.filter(|seat| !self.processes[seat.0].has_ended());
-        let are_lost = |seat: Seat| self.told[seat.0] && !self.root.has_left(seat);
+        let ids = (0..self.processes.len()).map(MemberId);
+        let left = ids.filter(|id| !self.processes[id.0].has_ended());
+        let are_lost = |id: MemberId| self.told[id.0] && !self.root.has_left(id);
         (self.keep_going && left.clone().all(are_lost)) || self.only_returning_are_left()
     }
 
-    pub(super) fn begin_grace_unless_going_on(&mut self, lost: Seat) {
+    pub(super) fn begin_grace_unless_going_on(&mut self, lost: MemberId) {
         if !self.keep_going && !self.can_restart(lost) {
             self.begin_grace();
         }
@@ -378,7 +380,7 @@ impl Job<'_> {
     }
 
     /// Reads what is left of the output, and names the outcome.
-    fn conclude(mut self) -> Result<Outcome> {
+    fn conclude(mut self) -> Result<JobOutcome> {
         for pipe in &mut self.pipes {
             let mut take = |line: OutputLine<'_>| self.observer.on_output(line);
             // A process that outlives its parent may hold the pipe; what it will print is not awaited.
@@ -389,7 +391,7 @@ impl Job<'_> {
             }
             pipe.finish(&mut take);
         }
-        let cause = self.inquest.first_cause();
+        let cause = self.first_cause.first_cause();
         if let Some((signal, came_first)) = self.interrupted {
             let by_the_same = |(_, cause)| cause == ExitCause::Signal(signal as i32);
             if came_first || self.keep_going || cause.is_none_or(by_the_same) {
@@ -397,12 +399,12 @@ impl Job<'_> {
             }
         }
         let lost: Vec<_> = self.failures().collect();
-        let first = cause.map(|(seat, cause)| (self.processes[seat.0].device(), cause));
+        let first = cause.map(|(id, cause)| (self.processes[id.0].device(), cause));
         match first.or_else(|| self.first_given_up(&lost)) {
             Some((device, cause)) if !self.keep_going || !self.has_succeeded(&lost) => {
                 Err(Error::DeviceFailed { device, cause })
             }
-            _ => Ok(Outcome {
+            _ => Ok(JobOutcome {
                 ready_after: self.ready_after,
                 ran_for: self.began.elapsed(),
                 lost,
@@ -431,9 +433,9 @@ impl Job<'_> {
     fn failures(&self) -> impl Iterator<Item = (DeviceName, ExitCause)> {
         let killed = ExitCause::Signal(Signal::SIGKILL as i32);
         self.processes.iter().enumerate().filter_map(move |(index, process)| {
-            let (seat, was_killed) = (Seat(index), process.was_killed() && !process.was_dismissed());
-            let of_killed = || was_killed.then(|| self.inquest.failure(seat).unwrap_or(killed));
-            Some((process.device(), self.inquest.verdict(seat).or_else(of_killed)?))
+            let (id, was_killed) = (MemberId(index), process.was_killed() && !process.was_stopped_idle());
+            let of_killed = || was_killed.then(|| self.first_cause.failure(id).unwrap_or(killed));
+            Some((process.device(), self.first_cause.cause(id).or_else(of_killed)?))
         })
     }
 }

@@ -20,8 +20,8 @@ use super::report::Report;
 use crate::channel::{CONTROL_LEN, Control};
 use crate::error::Result;
 use crate::rank::{MAX_RANKS, Rank};
-use crate::shm::header::HEADER_LEN;
 use crate::shm::{Expected, Identity, SegmentHeader};
+use crate::sync::header::HEADER_LEN;
 
 /// One epoch of a job, which some processes of this host have open.
 #[derive(Debug)]

@@ -10,9 +10,9 @@ use crate::collective::Summary;
 use crate::error::{DeviceName, Error, Result};
 use crate::faults::Told;
 use crate::rank::Rank;
-use crate::shm::header::Creator;
 use crate::shm::{Expected, HostKernel, SegmentHeader};
 use crate::sync::Revocation;
+use crate::sync::header::Creator;
 
 /// What every rank of an epoch is doing: the answer to why nothing goes on. It prints as a line for each rank and one that names
 /// who holds the others up.

@@ -7,13 +7,13 @@ use crate::channel::{CONTROL_LEN, Control, Era, World};
 use crate::collective::tuning::{BufferKind, Case, Step, Table};
 use crate::collective::{Algorithm, Operation};
 use crate::comm::{Collectives, Communicator};
+use crate::epoch_id::fresh_job_id;
 use crate::error::Error;
 use crate::heap::layout::{CONTROL_LEN as STRUCTURES_LEN, HeapShape};
-use crate::launch::fresh_job_id;
 use crate::rank::Rank;
 use crate::reduce::ReduceOp;
 use crate::shm::Segment;
-use crate::shm::header::HEADER_LEN;
+use crate::sync::header::HEADER_LEN;
 
 /// A control segment and that of a rank, of a job of `n_ranks`, to be filled with anything.
 fn segments(n_ranks: u32) -> (impl AsFd, Segment) {

@@ -1,6 +1,9 @@
-//! The type of elements, as a value that ranks can compare and users can name.
+//! The type of elements: as a value that ranks can compare and users can name, and as a Rust type.
 
+use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
+
+use super::{F8E4M3, F8E5M2};
 
 /// The type of the elements that a collective moves or reduces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -132,6 +135,37 @@ impl std::str::FromStr for DataType {
         let is_named = |dtype: &Self| dtype.names().iter().any(|known| known.eq_ignore_ascii_case(name));
         Self::ALL.into_iter().find(is_named).ok_or(UnknownDataType)
     }
+}
+
+/// A type whose values can be reduced.
+pub trait Element: bytemuck::Pod + Send + Sync {
+    /// The same type as a value.
+    const DATA_TYPE: DataType;
+}
+
+macro_rules! elements {
+    ($($element:ty: $dtype:ident),* $(,)?) => {$(
+        impl Element for $element {
+            const DATA_TYPE: DataType = DataType::$dtype;
+        }
+
+        const _: () = assert!(size_of::<$element>() == DataType::$dtype.size());
+    )*};
+}
+
+elements! {
+    i8: I8,
+    u8: U8,
+    i32: I32,
+    u32: U32,
+    i64: I64,
+    u64: U64,
+    f16: F16,
+    bf16: Bf16,
+    f32: F32,
+    f64: F64,
+    F8E4M3: F8E4M3,
+    F8E5M2: F8E5M2,
 }
 
 #[cfg(test)]

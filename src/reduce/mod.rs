@@ -2,13 +2,10 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`data_type`] | [`DataType`]: the type of elements as a value, with names and codes |
-//! | [`element`] | [`Element`]: the same as a type |
-//! | [`fp8`] | the two 8-bit floats |
-//! | [`op`] | [`ReduceOp`]: sum, product, minimum, maximum, average, scaled sum |
-//! | [`custom`] | [`CustomOp`]: an operator of the user's |
+//! | [`data_type`] | [`DataType`]: the type of elements as a value, with names and codes; [`Element`]: as a Rust type |
+//! | [`short_floats`] | the two 8-bit floats; short floats as `f32`, and back |
+//! | [`op`] | [`ReduceOp`]: sum, product, minimum, maximum, average, scaled sum; [`CustomOp`]: an operator of the user's |
 //! | [`reducer`] | [`Reducer`]: one type, one operator, ready to run |
-//! | `widening` | short floats as `f32`, and back |
 //!
 //! # Results
 //! For each element the sources are combined strictly in the order given: `((s0 op s1) op s2) op ...`. The result is the
@@ -21,18 +18,13 @@
 //! - **Minimum and maximum** are NaN if any source is NaN, and -0 is less than +0.
 //! - **A NaN** is stored as the one quiet, positive NaN of its type. A custom operator stores what it returns.
 
-pub mod custom;
 pub mod data_type;
-pub mod element;
-pub mod fp8;
 pub mod op;
 pub mod reducer;
-pub(crate) mod widening;
+pub mod short_floats;
 
 pub use crate::shm::reduce::{MAX_PLACES, ReduceKernel, Source, SourcePlace, Target};
-pub use custom::CustomOp;
-pub use data_type::DataType;
-pub use element::Element;
-pub use fp8::{F8E4M3, F8E5M2};
-pub use op::{ReduceOp, Scalar};
+pub use data_type::{DataType, Element};
+pub use op::{CustomOp, ReduceOp, Scalar};
 pub use reducer::Reducer;
+pub use short_floats::{F8E4M3, F8E5M2};

@@ -2,7 +2,9 @@
 
 use half::{bf16, f16};
 
-use super::{CustomOp, DataType, F8E4M3, F8E5M2, ReduceKernel, ReduceOp, Scalar, Source, Target, widening};
+use super::{
+    CustomOp, DataType, F8E4M3, F8E5M2, ReduceKernel, ReduceOp, Scalar, Source, Target, short_floats,
+};
 use crate::error::{Error, Result};
 use crate::rank::check_n_ranks;
 use crate::shm::reduce::{
@@ -83,7 +85,7 @@ impl Reducer {
         let op =
             ReduceOp::PLAIN.into_iter().find(|op| op.plain_code() == Some(self.code)).unwrap_or_else(|| {
                 let mut scalar = [0.0];
-                widening::widen(self.dtype, &self.scalar.to_ne_bytes()[..self.dtype.size()], &mut scalar);
+                short_floats::widen(self.dtype, &self.scalar.to_ne_bytes()[..self.dtype.size()], &mut scalar);
                 ReduceOp::PreMulSum(Scalar::new(scalar[0]))
             });
         Self::new(DataType::F32, &op, self.n_ranks.into()).ok()

@@ -3,9 +3,9 @@
 use std::ops::Deref;
 use std::ptr::NonNull;
 
-use super::header::SegmentHeader;
 use super::mapping::Owned;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::header::SegmentHeader;
 use crate::sync::regroup::{OfferCell, RoundCell};
 use crate::sync::{
     ActivityCell, AgreementCell, BarrierCell, CursorCell, HeartbeatCell, LifeCell, ParkCell, PostCell,

@@ -69,8 +69,8 @@ impl StorePurpose {
         }
     }
 
-    /// The ways that there are.
-    const fn ways(self) -> &'static [StorePolicy] {
+    /// Returns the policies that can be right.
+    const fn policies(self) -> &'static [StorePolicy] {
         match self {
             Self::CombineForAll => &[StorePolicy::Cached, StorePolicy::NonTemporal, StorePolicy::CopyForward],
             Self::CombineForUnlike => &[StorePolicy::Cached, StorePolicy::CopyForward],

@@ -47,8 +47,8 @@ use nix::sys::uio::pread;
 use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
 use nix::unistd::{Pid, chdir, pipe2, read, setsid, unlink, write};
 
-use super::header::SegmentHeader;
 use super::system::{pidfd_kill, pidfd_open};
+use crate::sync::header::SegmentHeader;
 
 /// How long a janitor may take to get ready, which is as long as it takes to be scheduled; one that takes longer has been stopped.
 const PATIENCE_MS: u16 = 60_000;

@@ -1,10 +1,24 @@
-//! Turns what the operating system refuses into errors that name the resource and the remedy.
+//! What the operating system leaves this process, and errors that name the resource and the remedy where it refuses some.
+//!
+//! # Control groups
+//! What the control groups of this process leave of memory, for both versions of control groups:
+//!
+//! | | version 1 | version 2 |
+//! |---|---|---|
+//! | line in `/proc/self/cgroup` | `4:memory:/path` | `0::/path` |
+//! | directory below `/sys/fs/cgroup` | `memory/path` | `path` |
+//! | limit | `memory.limit_in_bytes` | `memory.max` |
+//! | usage | `memory.usage_in_bytes` | `memory.current` |
+//! | files' pages in `memory.stat` | `total_inactive_file`, `total_active_file` | `inactive_file`, `active_file` |
+//!
+//! Usage counts the pages of files that were read or written as well. They fill up whatever a limit leaves, in time, and the kernel drops
+//! them or writes them back before it kills anybody: they are room. Both lists hold pages that belong to files on disks, only; shared
+//! memory and tmpfs are on those of anonymous memory.
 
 use std::io;
 
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::control_group::{self, GroupMemory};
 use crate::error::{Error, Result};
 
 /// Where the pages of a segment come from, which decides what helps when they run out.
@@ -97,13 +111,107 @@ pub(super) fn available_memory() -> u64 {
         Some(free) => (free + field_kib(&meminfo, "SwapFree:").unwrap_or(0)) * 1024,
         None => u64::MAX,
     };
-    let group = control_group::tightest(|path| std::fs::read_to_string(path).ok());
+    let group = tightest_group(|path| std::fs::read_to_string(path).ok());
     machine.min(group.map_or(u64::MAX, GroupMemory::room))
 }
 
 fn field_kib(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// What one control group allows of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupMemory {
+    /// The limit, in bytes.
+    pub limit: u64,
+    /// Bytes in use that the kernel cannot take back by dropping pages of files.
+    pub used: u64,
+}
+
+impl GroupMemory {
+    /// Bytes that can still be taken.
+    #[must_use]
+    pub const fn room(self) -> u64 {
+        self.limit.saturating_sub(self.used)
+    }
+}
+
+/// Of the control groups that this process is in, and those above them, the one with the least room; `None` without any limit.
+///
+/// `read` returns the text of a file in `/proc` or `/sys`, if there is one. What is missing or garbled limits nothing.
+pub fn tightest_group(read: impl Fn(&str) -> Option<String>) -> Option<GroupMemory> {
+    let groups = read("/proc/self/cgroup")?;
+    let memories = groups.lines().filter_map(place_of).flat_map(|(version, path)| {
+        let read = &read;
+        above(path).filter_map(move |group| {
+            let directory = format!("/sys/fs/cgroup{}{group}", version.mount);
+            version.memory_of(|file| read(&format!("{directory}/{file}")))
+        })
+    });
+    memories.min_by_key(|memory| memory.room())
+}
+
+/// What differs between the versions.
+struct Version {
+    mount: &'static str,
+    limit: &'static str,
+    usage: &'static str,
+    file_pages: [&'static str; 2],
+}
+
+const ONE: Version = Version {
+    mount: "/memory",
+    limit: "memory.limit_in_bytes",
+    usage: "memory.usage_in_bytes",
+    file_pages: ["total_inactive_file", "total_active_file"],
+};
+
+const TWO: Version = Version {
+    mount: "",
+    limit: "memory.max",
+    usage: "memory.current",
+    file_pages: ["inactive_file", "active_file"],
+};
+
+/// Version 1 says "no limit" by the largest multiple of a page that is an `i64`. No machine has so much.
+const NO_LIMIT: u64 = 1 << 62;
+
+impl Version {
+    /// The memory of the group whose files are read by `read`, if it is limited. What is in use may be unknown: then it is nothing.
+    fn memory_of(&self, read: impl Fn(&str) -> Option<String>) -> Option<GroupMemory> {
+        // "max" is not a number: no limit here.
+        let number = |file| read(file)?.trim().parse::<u64>().ok();
+        let limit = number(self.limit).filter(|limit| *limit < NO_LIMIT)?;
+        let usage = number(self.usage).unwrap_or(0);
+        let stat = read("memory.stat").unwrap_or_default();
+        let of_files =
+            self.file_pages.iter().filter_map(|key| field(&stat, key)).fold(0, u64::saturating_add);
+        Some(GroupMemory { limit, used: usage.saturating_sub(of_files) })
+    }
+}
+
+/// The version and the path of a line of `/proc/self/cgroup` that is about memory.
+fn place_of(line: &str) -> Option<(&'static Version, &str)> {
+    let mut fields = line.splitn(3, ':').skip(1);
+    let (controllers, path) = (fields.next()?, fields.next()?);
+    match controllers {
+        "" => Some((&TWO, path)),
+        _ => controllers.split(',').any(|controller| controller == "memory").then_some((&ONE, path)),
+    }
+}
+
+/// A path and all above it, from the innermost to the root, which is empty: each to be appended to a mount point.
+fn above(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(path.trim_end_matches('/')), |path| {
+        path.rsplit_once('/').map(|(above, _)| above)
+    })
+}
+
+/// The number behind `key` in lines of a key and a number each.
+fn field(stat: &str, key: &str) -> Option<u64> {
+    let line = stat.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
+    line.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -159,5 +267,82 @@ mod tests {
         let text = "MemTotal:  100 kB\nMemAvailable:    42 kB\n";
         assert_eq!(field_kib(text, "MemAvailable:"), Some(42));
         assert_eq!(field_kib(text, "SwapFree:"), None);
+    }
+
+    /// The memory of a process in groups laid out as `files`.
+    fn laid_out(files: &[(&str, &str)]) -> Option<GroupMemory> {
+        tightest_group(|path| {
+            files.iter().find(|(name, _)| *name == path).map(|(_, text)| (*text).to_owned())
+        })
+    }
+
+    #[test]
+    fn pages_of_files_are_room_in_both_versions() {
+        let stat = "anon 300\nfile 900\nshmem 200\ninactive_anon 500\ninactive_file 400\nactive_file 250\n";
+        let two = [
+            ("/proc/self/cgroup", "0::/box\n"),
+            ("/sys/fs/cgroup/box/memory.max", "1000\n"),
+            ("/sys/fs/cgroup/box/memory.current", "1000\n"),
+            ("/sys/fs/cgroup/box/memory.stat", stat),
+        ];
+        assert_eq!(laid_out(&two), Some(GroupMemory { limit: 1000, used: 350 }));
+        let stat =
+            "cache 900\ninactive_file 1\nactive_file 2\ntotal_inactive_file 400\ntotal_active_file 250\n";
+        let one = [
+            ("/proc/self/cgroup", "5:cpu,cpuacct:/other\n4:hugetlb,memory:/box\n0::/\n"),
+            ("/sys/fs/cgroup/memory/box/memory.limit_in_bytes", "1000\n"),
+            ("/sys/fs/cgroup/memory/box/memory.usage_in_bytes", "1000\n"),
+            ("/sys/fs/cgroup/memory/box/memory.stat", stat),
+            ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+        ];
+        assert_eq!(laid_out(&one), Some(GroupMemory { limit: 1000, used: 350 }));
+        assert_eq!(laid_out(&one).unwrap().room(), 650);
+    }
+
+    #[test]
+    fn the_group_with_the_least_room_counts_and_not_the_one_with_the_least_limit() {
+        let files = [
+            ("/proc/self/cgroup", "0::/outer/inner\n"),
+            ("/sys/fs/cgroup/memory.max", "max\n"),
+            ("/sys/fs/cgroup/outer/memory.max", "2000\n"),
+            ("/sys/fs/cgroup/outer/memory.current", "1990\n"),
+            ("/sys/fs/cgroup/outer/inner/memory.max", "1000\n"),
+            ("/sys/fs/cgroup/outer/inner/memory.current", "10\n"),
+        ];
+        assert_eq!(laid_out(&files), Some(GroupMemory { limit: 2000, used: 1990 }));
+    }
+
+    #[test]
+    fn a_container_that_sees_its_own_group_as_the_root_is_limited_by_it() {
+        let files = [
+            ("/proc/self/cgroup", "4:memory:/docker/0123\n"),
+            ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "1000\n"),
+            ("/sys/fs/cgroup/memory/memory.usage_in_bytes", "100\n"),
+        ];
+        assert_eq!(laid_out(&files), Some(GroupMemory { limit: 1000, used: 100 }));
+    }
+
+    #[test]
+    fn no_limit_and_garbage_limit_nothing() {
+        assert_eq!(laid_out(&[]), None);
+        for (limit, text) in [
+            ("/sys/fs/cgroup/memory.max", "max\n"),
+            ("/sys/fs/cgroup/memory.max", "many\n"),
+            ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+        ] {
+            let groups = ("/proc/self/cgroup", "4:memory:/\n0::/\nnonsense\n");
+            assert_eq!(laid_out(&[groups, (limit, text)]), None, "{limit} {text}");
+        }
+    }
+
+    #[test]
+    fn more_pages_of_files_than_there_are_in_use_are_all_of_them() {
+        let files = [
+            ("/proc/self/cgroup", "0::/\n"),
+            ("/sys/fs/cgroup/memory.max", "1000\n"),
+            ("/sys/fs/cgroup/memory.current", "100\n"),
+            ("/sys/fs/cgroup/memory.stat", "inactive_file 18446744073709551615\nactive_file 5\n"),
+        ];
+        assert_eq!(laid_out(&files), Some(GroupMemory { limit: 1000, used: 0 }));
     }
 }

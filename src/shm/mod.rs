@@ -20,49 +20,29 @@
 //! # Map
 //! [`Segment`] (what there is: a descriptor with pages behind it) -> [`Mapping`] (where it is in this process), alone or
 //! at its place in a [`Window`] -> [`CellRef`] (control words) and [`Span`] (payload), which keep the mapping alive.
-//! `copy` holds the copy kernels and the rule that picks one, `reduce` the kernels that combine elements, `packet` data that carry their own flag, `header` what
-//! the first bytes of a segment say about it; `janitor` removes names when nobody else can.
+//! `copy` holds the copy kernels and the rule that picks one, `reduce` the kernels that combine elements, `packet` data
+//! that carry their own flag; `janitor` removes names when nobody else can. What the first bytes of a segment say about it
+//! is `sync::header`, as it is handed over.
 #![allow(unsafe_code, reason = "this directory is where the engine's unsafe code is confined")]
 
-#[cfg(not(loom))]
 pub mod cells;
-#[cfg(not(loom))]
-mod checksum;
-#[cfg(not(loom))]
 mod committed;
-#[cfg(not(loom))]
-pub mod control_group;
-#[cfg(not(loom))]
 pub mod copy;
-pub mod header;
-#[cfg(not(loom))]
+mod creator;
 mod janitor;
-#[cfg(not(loom))]
 pub mod kernel;
-#[cfg(not(loom))]
 pub mod life;
-#[cfg(not(loom))]
-mod limits;
-#[cfg(not(loom))]
+pub mod limits;
 pub mod mapping;
-#[cfg(not(loom))]
 mod named;
-#[cfg(not(loom))]
 pub mod packet;
-#[cfg(not(loom))]
 pub mod reduce;
-#[cfg(not(loom))]
 pub mod segment;
-#[cfg(not(loom))]
 pub(crate) mod system;
-#[cfg(not(loom))]
 pub mod ticks;
-#[cfg(not(loom))]
 pub mod view;
-#[cfg(not(loom))]
 pub mod window;
 
-#[cfg(not(loom))]
 pub use self::{
     cells::{CellRef, CellSlice, SharedLayout},
     copy::{CacheHint, CopyKernel},
@@ -73,19 +53,13 @@ pub use self::{
     view::Span,
     window::Window,
 };
-#[cfg(not(loom))]
+pub use crate::sync::header::{Expected, Identity, SegmentHeader};
 pub(crate) use cells::prefetch_for_write;
-#[cfg(not(loom))]
-pub(crate) use header::state_of_process;
-pub use header::{Expected, Identity, SegmentHeader};
-#[cfg(not(loom))]
+pub(crate) use creator::state_of_process;
 #[cfg(feature = "coordinator")]
 pub(crate) use janitor::socket::{SocketFileId, SocketJanitor};
-#[cfg(not(loom))]
 pub(crate) use janitor::{Janitor, Sweep};
-#[cfg(not(loom))]
 pub(crate) use named::check_name;
-#[cfg(not(loom))]
 pub(crate) use view::{GivenBytes, TakenBytes};
 
 /// Whether `len` units at `offset` lie within `limit`; no sum can overflow on the way.

@@ -1,21 +1,25 @@
-//! Segments with a name in `/dev/shm`, through the `shared_memory` crate.
+//! Segments that others find by a name: in `/dev/shm`, through the `shared_memory` crate, and in files that survive.
 //!
 //! The crate makes, maps and unlinks; it tells no descriptor, so the name is opened a second time to commit the memory,
 //! to check what was found there, and to map it into a window.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
 
 use nix::fcntl::OFlag;
 use nix::sys::mman::shm_open;
 use nix::sys::stat::{Mode, fstat};
 use shared_memory::{ShmemConf, ShmemError};
 
-use super::header::Expected;
 use super::limits::{self, Store};
 use super::mapping::{Mapping, to_usize};
 use super::segment;
 use crate::error::{Error, Result};
+use crate::locks;
+use crate::sync::header::Expected;
 
 const MAX_NAME: usize = 200;
 const STORE: Store = Store::SharedMemoryFileSystem;
@@ -113,4 +117,31 @@ fn wrap(action: &'static str, error: &ShmemError) -> Error {
     } else {
         limits::refused(action, STORE, source)
     }
+}
+
+/// How long whoever has the file may take to be gone, on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Opens the file, or makes it; says whether there was one.
+pub(super) fn open_file(path: &Path) -> Result<(File, bool)> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let open = |create_new: bool| {
+        let mut options = File::options();
+        options.read(true).write(true).create_new(create_new).mode(0o600);
+        // A fifo or a terminal must not block or become ours; it is refused later.
+        options.custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits()).open(path)
+    };
+    let refused = |source| limits::refused("opening the file of a segment", Store::File, source);
+    match open(true) {
+        Ok(file) => Ok((file, false)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            Ok((open(false).map_err(refused)?, true))
+        }
+        Err(error) => Err(refused(error)),
+    }
+}
+
+/// Locks the file for as long as anybody has this opening of it, or a duplicate. Waits for whoever is about to be gone.
+pub(super) fn lock_file(file: &File) -> Result<()> {
+    locks::lock(file, PATIENCE, || true).map_err(|error| Error::os("locking the file of a segment", error))
 }

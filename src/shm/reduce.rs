@@ -18,16 +18,13 @@ use std::sync::OnceLock;
 mod arithmetic;
 mod instructions;
 mod kernels;
-mod minifloat;
-mod number;
 mod operator;
 mod places;
 mod store;
 mod word;
 
-pub(crate) use self::arithmetic::Arithmetic;
+pub(crate) use self::arithmetic::{Arithmetic, MiniFloat};
 pub(crate) use self::kernels::{CombineKernel, CombineKernels, Terms};
-pub(crate) use self::minifloat::MiniFloat;
 pub(crate) use self::operator::{Maximum, Mean, Minimum, Product, ScaledSum, Sum};
 pub(crate) use self::places::{OperandAddresses, with_addresses};
 use super::Span;

@@ -23,11 +23,11 @@ use nix::sys::stat::{SFlag, fstat};
 
 use super::cells::CellRef;
 use super::committed::{Committed, Range};
-use super::header::{Creator, Expected, Identity, SegmentHeader};
 use super::limits::{self, Store};
 use super::mapping::{Mapping, to_usize};
 use super::{in_bounds, named};
 use crate::error::{Error, Result};
+use crate::sync::header::{Creator, Expected, Identity, SegmentHeader};
 
 /// Lengths of segments, and offsets within a window, are multiples of this many bytes.
 pub const PAGE: u64 = 4096;
@@ -101,7 +101,7 @@ impl Segment {
                 describe(segment)
             }
             Backing::File(path) => {
-                let (file, existed) = file::open(path)?;
+                let (file, existed) = named::open_file(path)?;
                 let segment = Self::in_file(file, len).and_then(describe);
                 if segment.is_err() && !existed {
                     // Best effort: the error that is being returned matters more.
@@ -242,7 +242,7 @@ impl Segment {
 
     /// Makes a segment in an empty file, or takes up the one that a file holds. Changes no other file.
     fn in_file(file: File, len: u64) -> Result<Self> {
-        file::lock(&file)?;
+        named::lock_file(&file)?;
         let found = regular_len(file.as_fd())?;
         if found == 0 {
             resize(&file, Store::File, len)?;
@@ -393,6 +393,5 @@ fn check_seals(fd: BorrowedFd<'_>) -> Result<()> {
     Ok(())
 }
 
-mod file;
 #[cfg(test)]
 mod tests;

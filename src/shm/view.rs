@@ -14,6 +14,9 @@ use super::mapping::{Owned, to_usize};
 use crate::error::{Error, Result};
 use crate::sync::atomic::AtomicU64;
 
+/// Bytes whose checksum is taken at a time: they stay in the nearest cache.
+const CRC_CHUNK: usize = 8 << 10;
+
 /// A range of payload bytes; keeps its mapping alive. Every access is bounds-checked.
 ///
 /// Accesses are plain copies: they order nothing between processes. What a peer wrote is there after the wait for its
@@ -220,6 +223,27 @@ impl Span {
         // SAFETY: `locate` found the bytes in bounds.
         unsafe { target.write_bytes(byte, to_usize(len)) };
         Ok(())
+    }
+
+    /// The CRC32C of the `len` bytes at `offset`, as if they followed bytes whose checksum is `before`; 0 stands for none.
+    ///
+    /// Bytes that somebody writes meanwhile are seen as they were, as they are, or as a mixture.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub fn crc32c(&self, before: u32, offset: u64, len: u64) -> Result<u32> {
+        let (mut checksum, mut at, mut left) = (before, offset, len);
+        let mut buffer = [0; CRC_CHUNK];
+        // A range out of bounds is refused as a whole.
+        self.part(offset, len)?;
+        while left > 0 {
+            let now = usize::try_from(left).map_or(CRC_CHUNK, |left| left.min(CRC_CHUNK));
+            self.copy_out(at, &mut buffer[..now])?;
+            checksum = crc32c::crc32c_append(checksum, &buffer[..now]);
+            at += now as u64;
+            left -= now as u64;
+        }
+        Ok(checksum)
     }
 
     /// The 8 bytes at `offset` as an atomic.

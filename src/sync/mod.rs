@@ -10,28 +10,25 @@
 //! | [`barrier`] | all ranks meet | B1 |
 //! | [`agreement`] | a small all-gather by which ranks agree on a call | B1 |
 //! | [`post`] | notices that one rank puts up for all, and how far it has come | C1, C2 |
-//! | [`park`] | a waiter goes to sleep without costing its wakers anything | P1, P2 |
+//! | [`park`] | a waiter goes to sleep without costing its wakers anything; a word that opens once | P1, P2, T1 |
 //! | [`revoke`] | one reason why everybody stops waiting | R1 |
 //! | `regroup` | survivors of an epoch go on together | G1, G2 |
-//! | [`life`] | a rank's presence, which the operating system withdraws when the rank dies | L1 |
+//! | [`life`] | a rank's presence, which the operating system withdraws when the rank dies; its heartbeat | L1 |
 //! | [`plain`] | single words that order nothing | none |
 //! | [`activity`] | what a rank tells of itself to whoever looks on | none |
-//! | [`heartbeat`] | the time of a rank's last heartbeat | none |
 //! | [`record`] | a ring in which a thread notes what it does | none |
 //! | [`wait`] | the one waiting loop of the engine | none of its own |
-//! | [`latch`] | a word that opens once | T1 |
+//! | [`header`] | what the first bytes of a segment say about it, and their hand-over | H1 |
 //!
-//! `Ordering` appears in this module, in the proxy crate and in the hand-over of the segment header, and nowhere
-//! else. A site that orders names its edge at the end of the line; the table at the head of each file says what
+//! `Ordering` appears in this module and in the proxy crate, and nowhere else. A site that orders names its edge at the end of the line; the table at the head of each file says what
 //! the edge carries. A `Relaxed` site says why it needs no more.
 
 pub mod activity;
 pub mod agreement;
 pub mod atomic;
 pub mod barrier;
-pub mod heartbeat;
+pub mod header;
 pub mod kernel;
-pub mod latch;
 pub mod life;
 #[cfg(all(test, loom))]
 mod models;
@@ -47,11 +44,9 @@ pub mod wait;
 pub use activity::{Activity, ActivityCell, WaitingIn};
 pub use agreement::{AGREEMENT_WORDS, Agreement, AgreementCell};
 pub use barrier::{Barrier, BarrierCell, BarrierPurpose};
-pub use heartbeat::HeartbeatCell;
 pub use kernel::{Kernel, SleepWord};
-pub use latch::Latch;
-pub use life::{LifeCell, LifeStatus};
-pub use park::ParkCell;
+pub use life::{HeartbeatCell, LifeCell, LifeStatus};
+pub use park::{Latch, ParkCell};
 pub use post::{POST_WORDS, PostCell, ProgressCell};
 pub use record::{CursorCell, KeptRecords, RECORD_WORDS, RecordCell, RecordRing};
 pub use revoke::{Revocation, RevokeCell};

@@ -23,10 +23,8 @@ use super::{
 use crate::rank::Rank;
 
 mod barriers;
-mod cards;
 mod endings;
 mod membarrier;
-mod parking;
 mod posts;
 mod regroup;
 mod signals;

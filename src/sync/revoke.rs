@@ -19,7 +19,7 @@
 use super::{
     atomic::{AtomicU64, Ordering, Reserved},
     kernel::{Kernel, SleepWord},
-    latch::Latch,
+    park::Latch,
     wait::{Stop, Watch},
 };
 use crate::rank::{MAX_RANKS, Rank};

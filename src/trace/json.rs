@@ -12,7 +12,7 @@ use super::rings::{Author, NAME_WORDS, RingCells};
 use super::verb::Verb;
 use crate::collective::Algorithm;
 use crate::rank::Rank;
-use crate::shm::header::Creator;
+use crate::sync::header::Creator;
 use crate::sync::{KeptRecords, RECORD_WORDS, plain};
 
 /// The proxy's thread is number one above this.

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::geteuid;
-use shmccl::comm::{CheckpointFault, Member, join_job};
+use shmccl::comm::{CheckpointFault, JoinedAs, join_job};
 use shmccl::error::DeviceName;
 use shmccl::launch::{Launch, Observer, OutputLine};
 use shmccl::reduce::ReduceOp;
@@ -80,7 +80,7 @@ fn may_mount(spaces: &[&str]) -> bool {
 
 /// The body of a device process.
 pub(crate) fn be_short_of_space() {
-    let Ok(Some(Member::Device(mut comm))) = join_job() else { return };
+    let Ok(Some(JoinedAs::Device(mut comm))) = join_job() else { return };
     // What the kernel sends to who writes too much; the write fails then.
     SigSet::from(Signal::SIGXFSZ).thread_block().unwrap();
     live_through(&mut comm).unwrap();

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use shmccl::comm::{CheckpointFault, Member, join_job};
+use shmccl::comm::{CheckpointFault, JoinedAs, join_job};
 use shmccl::heap::DeviceBuffer;
 use shmccl::{Communicator, Error, Result};
 
@@ -19,7 +19,7 @@ pub(crate) const COUNT: &str = "KEEP_COUNT";
 pub(crate) fn be_a_keeper() {
     say(&format!("start {}", std::process::id()));
     let mut comm = match join_job() {
-        Ok(Some(Member::Device(comm))) => *comm,
+        Ok(Some(JoinedAs::Device(comm))) => *comm,
         // Somebody was killed before all had come.
         Err(Error::PeerLost { .. }) => std::process::exit(1),
         other => panic!("{other:?}"),

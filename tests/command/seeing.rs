@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use shmccl::collective::ChannelKind;
 use shmccl::collective::tuning::Table;
-use shmccl::comm::{Member, join_job};
+use shmccl::comm::{JoinedAs, join_job};
 use shmccl::observe::Job;
 use shmccl::reduce::ReduceOp;
 use shmccl::{Blocks, Collectives};
@@ -150,7 +150,7 @@ fn device_process() {
 }
 
 fn stuck() -> shmccl::Result<()> {
-    let Some(Member::Device(mut comm)) = join_job()? else { panic!("a device was to be started") };
+    let Some(JoinedAs::Device(mut comm)) = join_job()? else { panic!("a device was to be started") };
     let word = comm.alloc::<u64>(1)?;
     comm.all_reduce_in_place(&word, &ReduceOp::Sum)?;
     if comm.rank().get() == 0 {
@@ -162,7 +162,7 @@ fn stuck() -> shmccl::Result<()> {
 
 /// Makes calls of many kinds, or none, and then one for which rank 0 is awaited.
 fn counted(scenario: &str) -> shmccl::Result<()> {
-    let Some(Member::Device(mut comm)) = join_job()? else { panic!("a device was to be started") };
+    let Some(JoinedAs::Device(mut comm)) = join_job()? else { panic!("a device was to be started") };
     let mut derived = Vec::new();
     if !scenario.starts_with("first") {
         comm.barrier()?;
@@ -194,7 +194,7 @@ fn counted(scenario: &str) -> shmccl::Result<()> {
 
 /// Rank 2 dies at its first start; the others go on without it, or have it back, and then wait for rank 0.
 fn bereaved(scenario: &str) -> shmccl::Result<()> {
-    let Some(Member::Device(mut comm)) = join_job()? else { panic!("a device was to be started") };
+    let Some(JoinedAs::Device(mut comm)) = join_job()? else { panic!("a device was to be started") };
     if comm.rank().get() == 2 && !comm.was_restarted() {
         // Not before all have told the launcher that they are there.
         comm.barrier()?;

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use shmccl::bootstrap::Options;
 use shmccl::channel::Channel;
-use shmccl::comm::{Member, join_job};
+use shmccl::comm::{JoinedAs, join_job};
 use shmccl::reduce::{ReduceOp, Scalar};
 use shmccl::{Collectives, Communicator, Group};
 use support::wait_until;
@@ -28,7 +28,7 @@ fn device_process() {
         threads();
         return threads();
     }
-    let Some(Member::Device(mut comm)) = join_job().unwrap() else { panic!("a launcher starts this") };
+    let Some(JoinedAs::Device(mut comm)) = join_job().unwrap() else { panic!("a launcher starts this") };
     match part.as_str() {
         "some" => some(&mut comm).unwrap(),
         "many" => many(&comm).unwrap(),

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use shmccl::error::{DeviceName, ExitCause};
-use shmccl::launch::{Launch, Observer, Outcome, OutputLine, Program};
+use shmccl::launch::{JobOutcome, Launch, Observer, OutputLine, Program};
 use shmccl::{Error, Rank};
 
 const SCENARIO: &str = "SHMCCL_TEST_SCENARIO";
@@ -90,14 +90,14 @@ impl Record {
     }
 }
 
-fn run(launch: &Launch) -> (shmccl::Result<Outcome>, Record) {
+fn run(launch: &Launch) -> (shmccl::Result<JobOutcome>, Record) {
     let control = memory();
     let mut record = Record::default();
     let result = launch.spawn_and_supervise(control.as_fd(), &mut record);
     (result, record)
 }
 
-fn failure(result: shmccl::Result<Outcome>) -> (DeviceName, ExitCause) {
+fn failure(result: shmccl::Result<JobOutcome>) -> (DeviceName, ExitCause) {
     match result {
         Err(Error::DeviceFailed { device, cause }) => (device, cause),
         other => panic!("expected the failure of a device, got {other:?}"),

@@ -10,9 +10,9 @@ use std::time::Duration;
 use shmccl::bootstrap::{Options, ProxyMode};
 use shmccl::channel::Channel;
 use shmccl::collective::tuning::VARIABLE;
-use shmccl::comm::{Member, join_job};
+use shmccl::comm::{JoinedAs, join_job};
 use shmccl::error::{DeviceName, ExitCause};
-use shmccl::launch::{Launch, Observer, OutputLine, Program, Role, launch_threads};
+use shmccl::launch::{Launch, LaunchedAs, Observer, OutputLine, Program, launch_threads};
 use shmccl::{Communicator, Error, Rank, Result};
 
 pub(crate) use support::Watchdog;
@@ -126,13 +126,13 @@ impl Job {
     ) {
         let _watchdog = Watchdog::start(name, self.patience);
         match join_job().unwrap() {
-            Some(Member::Device(mut comm)) => {
+            Some(JoinedAs::Device(mut comm)) => {
                 body(&mut comm).unwrap();
                 if !self.broken {
                     comm.finalize().unwrap();
                 }
             }
-            Some(Member::Proxy) => {}
+            Some(JoinedAs::Proxy) => {}
             None => self.launch(name, proxy),
         }
     }
@@ -386,14 +386,14 @@ pub(crate) fn is_lost(error: &Error, lost: Rank) -> bool {
 pub(crate) const VICTIMS_CODE: i32 = 42;
 
 /// Checks that a job ended, for its launcher, by the exit of `victim`. The other devices return its loss.
-pub(crate) fn check_exit_of(victim: Rank, job: Result<Role>) {
+pub(crate) fn check_exit_of(victim: Rank, job: Result<LaunchedAs>) {
     match job {
         Err(Error::DeviceFailed { device, cause }) => {
             assert_eq!((device, cause), (DeviceName::Rank(victim), ExitCause::Code(VICTIMS_CODE)));
         }
         // In a device: what it returns is its exit code.
         Err(error) => panic!("{error}"),
-        Ok(Role::Proxy) => {}
+        Ok(LaunchedAs::Proxy) => {}
         Ok(role) => panic!("{role:?}"),
     }
 }

@@ -47,7 +47,7 @@ impl CustomAlgorithm for Exchange {
         let (input, output, me) = (steps.input(), steps.output(), steps.rank().get());
         let place = |rank: u32| u64::from(rank) * block;
         let others: Vec<_> =
-            (1..n).map(|distance| Rank::new((me + distance) % n, n)).collect::<Result<_>>()?;
+            (1..n).map(|distance| Rank::new((me + distance) % n, n)).collect::<Result<_, _>>()?;
         steps.copy(input.part(place(me), block)?, output.part(place(me), block)?)?;
         let mut at = 0;
         while at < block {

@@ -166,7 +166,7 @@ scenario!(
         let mut others =
             [comm.duplicate()?, comm.split(Some(0), -i64::from(me))?.unwrap(), comm.duplicate()?];
         let buffers = [comm.alloc::<u32>(64)?, comm.alloc::<u32>(64)?, comm.alloc::<u32>(64)?];
-        let use_switch = |comm: &mut Communicator, buffer: &DeviceBuffer<u32>, seed: u64| {
+        let use_switch = |comm: &mut Communicator, buffer: &DeviceBuffer<u32>, seed: u64| -> Result<()> {
             let mut random = Random(seed);
             for round in 0..30 {
                 // So that threads come in different orders on different ranks.

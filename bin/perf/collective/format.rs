@@ -2,15 +2,13 @@
 //!
 //! Each function is one `printf` of nccl-tests. Columns of our own come behind theirs, and only where they are asked for.
 
-use crate::perf::report::PerfRow;
+use crate::perf::plan::RankPlacement;
+use crate::perf::report::{CollectiveFigures, PerfRow};
 use crate::units::three_digits;
-
-use super::figures::Figures;
-use super::settings::Seat;
 
 /// What the first lines tell.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Head<'a> {
+pub(crate) struct TableHead<'a> {
     /// The test, as nccl-tests calls it.
     pub(crate) test: &'a str,
     /// Ranks.
@@ -44,9 +42,9 @@ pub(crate) struct Extras {
     pub(crate) heap: bool,
 }
 
-impl Head<'_> {
+impl TableHead<'_> {
     /// Everything above the rows.
-    pub(crate) fn text(&self, seats: &[Seat], extras: Extras) -> String {
+    pub(crate) fn text(&self, placements: &[RankPlacement], extras: Extras) -> String {
         let mut text = format!("# Collective test starting: {}_perf\n", self.test);
         text += &format!(
             "# nThread 1 nGpus {} minBytes {} maxBytes {} step: {}({}) warmup iters: {} iters: {} agg iters: 1 \
@@ -60,7 +58,7 @@ impl Head<'_> {
             self.iters,
             self.check
         );
-        for Seat { rank, pid, core } in seats {
+        for RankPlacement { rank, pid, core } in placements {
             text += &format!(
                 "#  Rank {rank:2} Group {:2} Pid {pid:6} on {:>10} device {rank:2} [{core:#04x}] {}\n",
                 0, self.host, self.processor
@@ -129,7 +127,7 @@ impl Extras {
 /// One size: out of place and in place.
 pub(crate) fn row(apart: &PerfRow, in_place: &PerfRow, extras: Extras) -> String {
     let head = apart.collective.as_ref().map(|figures| {
-        let Figures { count, data_type, redop, root, .. } = figures;
+        let CollectiveFigures { count, data_type, redop, root, .. } = figures;
         format!("{:12}  {count:12}  {data_type:>8}  {redop:>6}  {root:>6}", apart.bytes.unwrap_or(0))
     });
     format!(
@@ -188,8 +186,8 @@ fn general(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::settings::Memory;
     use super::*;
+    use crate::perf::report::Memory;
     use crate::perf::test::Test;
 
     const PLAIN: Extras = Extras { percentiles: false, bound: false, heap: false };
@@ -201,7 +199,7 @@ mod tests {
             limit_p50_ns: Some(1e3),
             ratio: Some(1.25),
             wrong,
-            collective: Some(Figures {
+            collective: Some(CollectiveFigures {
                 algbw: 1.0,
                 busbw: 1.5,
                 memory: Memory::Heap,
@@ -256,7 +254,7 @@ mod tests {
 
     #[test]
     fn the_head_tells_ranks_sizes_and_devices() {
-        let head = Head {
+        let head = TableHead {
             test: "all_reduce",
             n_ranks: 2,
             least: 8,
@@ -268,7 +266,7 @@ mod tests {
             host: "node",
             processor: "some processor",
         };
-        let text = head.text(&[Seat { rank: 1, pid: 4711, core: 1 }], PLAIN);
+        let text = head.text(&[RankPlacement { rank: 1, pid: 4711, core: 1 }], PLAIN);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(
             lines[1],

@@ -9,14 +9,14 @@ use shmccl::collective::Operation;
 
 /// The buffers of one operation at one size, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct CaseLayout {
     operation: Operation,
     n_ranks: u64,
     /// Elements of a block, or the mean of blocks of several lengths; what nccl-tests prints as the count.
     pub(crate) block: u64,
 }
 
-impl Layout {
+impl CaseLayout {
     /// The layout that `bytes` of elements of `size` bytes have room for; sizes that the ranks do not divide are rounded down.
     pub(crate) fn new(operation: Operation, bytes: u64, size: u64, n_ranks: u64) -> Self {
         let (send, recv) = blocks(operation, n_ranks);
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn sizes_are_those_of_the_larger_buffer_and_counts_those_of_a_block() {
-        let layout = |operation| Layout::new(operation, 1000, 4, 3);
+        let layout = |operation| CaseLayout::new(operation, 1000, 4, 3);
         let of = |operation| {
             let layout = layout(operation);
             (layout.block, layout.send(), layout.recv(), layout.send_in_place(2), layout.recv_in_place(2))
@@ -110,8 +110,8 @@ mod tests {
     #[test]
     fn blocks_of_unequal_lengths_fill_the_buffers_and_are_as_long_both_ways() {
         for (n, bytes) in (1..=8).flat_map(|n| [0, 4, 8, 100, 4096, 30_000].map(|bytes| (n, bytes))) {
-            let layout = Layout::new(Operation::AllToAllV, bytes, 4, n);
-            assert_eq!(layout.send(), Layout::new(Operation::AllToAll, bytes, 4, n).send());
+            let layout = CaseLayout::new(Operation::AllToAllV, bytes, 4, n);
+            assert_eq!(layout.send(), CaseLayout::new(Operation::AllToAll, bytes, 4, n).send());
             for rank in 0..n {
                 let parts: Vec<_> = (0..n).map(|index| layout.part(rank, index)).collect();
                 let ends = parts.iter().map(|(start, count)| start + count);
@@ -121,7 +121,7 @@ mod tests {
             }
         }
         let counts =
-            |rank| [0, 1, 2].map(|index| Layout::new(Operation::AllToAllV, 84, 4, 3).part(rank, index).1);
+            |rank| [0, 1, 2].map(|index| CaseLayout::new(Operation::AllToAllV, 84, 4, 3).part(rank, index).1);
         assert_eq!([0, 1, 2].map(counts), [[3, 6, 12], [6, 12, 3], [12, 3, 6]]);
     }
 

@@ -3,11 +3,19 @@
 //! They repeat along a buffer after a prime number of elements, so that rewriting a buffer and comparing a result run at the
 //! speed of memory, and data in a wrong place are still seen. Values are chosen so that no sum of any ranks, in whatever
 //! order, leaves the whole numbers that the type holds exactly.
+//!
+//! [`TestElement`] says which whole numbers each type holds exactly. [`OneWordData`] holds the data of the
+//! shortest operations, ready to be written and compared in one go: beside an operation that takes as
+//! long as a cache line from core to core, anything else would be most of the time.
 
+use crate::perf::collective::case::CaseSpec;
+use half::{bf16, f16};
 use shmccl::Rank;
+use shmccl::Result;
+use shmccl::collective::Operation;
+use shmccl::reduce::{DataType, Element, F8E4M3, F8E5M2};
 use shmccl::reduce::{ReduceOp, Scalar};
-
-use super::number::Number;
+use shmccl::shm::Span;
 
 /// Elements after which a buffer repeats itself.
 pub(crate) const PERIOD: usize = 509;
@@ -32,7 +40,7 @@ pub(crate) struct Pattern<T> {
     n_ranks: u32,
 }
 
-impl<T: Number> Pattern<T> {
+impl<T: TestElement> Pattern<T> {
     /// Data of `n_ranks` ranks to be reduced by `op`, or only moved.
     pub(crate) fn new(n_ranks: u32, op: Option<&ReduceOp>) -> Self {
         let values = Values::new::<T>(n_ranks, op);
@@ -77,14 +85,14 @@ fn scalar(rank: u32) -> u32 {
 ///
 /// # Errors
 /// A name that no operator has.
-pub(crate) fn operator<T: Number>(name: &str, rank: Rank) -> anyhow::Result<ReduceOp> {
+pub(crate) fn operator<T: TestElement>(name: &str, rank: Rank) -> anyhow::Result<ReduceOp> {
     Ok(match name {
         "mulsum" => ReduceOp::PreMulSum(Scalar::new(T::of(scalar(rank.get())))),
         _ => name.parse()?,
     })
 }
 
-fn reduce<T: Number>(column: &[u32], op: Option<&ReduceOp>) -> T {
+fn reduce<T: TestElement>(column: &[u32], op: Option<&ReduceOp>) -> T {
     let sum = column.iter().sum::<u32>();
     let extreme = |of: fn(u32, u32) -> u32| column.iter().copied().reduce(of).unwrap_or(0);
     match op {
@@ -115,7 +123,7 @@ enum Values {
 }
 
 impl Values {
-    fn new<T: Number>(n_ranks: u32, op: Option<&ReduceOp>) -> Self {
+    fn new<T: TestElement>(n_ranks: u32, op: Option<&ReduceOp>) -> Self {
         let summands = match op {
             Some(ReduceOp::Prod) => return Self::Factors { n_ranks },
             None | Some(ReduceOp::Min | ReduceOp::Max) => 1,
@@ -153,12 +161,145 @@ fn scramble(place: u32, rank: u32, turn: u32) -> u32 {
     hash.wrapping_mul(0x297A_2D39) >> 12
 }
 
+/// An element that whole numbers from 0 to [`TestElement::EXACT`] can be made into.
+pub(crate) trait TestElement: Element {
+    /// All whole numbers up to this one are elements.
+    const EXACT: u32;
+
+    /// The element of that value.
+    fn of(whole: u32) -> Self;
+
+    /// The average of `n` elements whose sum is `sum`, as the library defines it for the type.
+    fn average(sum: u32, n: u32) -> Self;
+}
+
+macro_rules! integers {
+    ($($integer:ty: $exact:expr),*) => {$(
+        impl TestElement for $integer {
+            const EXACT: u32 = $exact;
+
+            fn of(whole: u32) -> Self {
+                Self::try_from(whole).expect("no value is above EXACT")
+            }
+
+            fn average(sum: u32, n: u32) -> Self {
+                Self::of(sum / n)
+            }
+        }
+    )*};
+}
+
+integers!(i8: 127, u8: 255, i32: 1 << 24, u32: 1 << 24, i64: 1 << 24, u64: 1 << 24);
+
+/// Types whose elements are computed with as `f32`.
+macro_rules! floats {
+    ($($float:ty: $exact:expr, $from:expr);*) => {$(
+        impl TestElement for $float {
+            const EXACT: u32 = $exact;
+
+            fn of(whole: u32) -> Self {
+                $from(whole as f32)
+            }
+
+            fn average(sum: u32, n: u32) -> Self {
+                $from(sum as f32 / n as f32)
+            }
+        }
+    )*};
+}
+
+floats! {
+    f32: 1 << 24, std::convert::identity;
+    f16: 2048, f16::from_f32;
+    bf16: 256, bf16::from_f32;
+    F8E4M3: 16, F8E4M3::from_f32;
+    F8E5M2: 8, F8E5M2::from_f32
+}
+
+impl TestElement for f64 {
+    const EXACT: u32 = 1 << 24;
+
+    fn of(whole: u32) -> Self {
+        Self::from(whole)
+    }
+
+    fn average(sum: u32, n: u32) -> Self {
+        Self::from(sum) / Self::from(n)
+    }
+}
+
+/// Something that is done with elements of a type that is known only at run time.
+pub(crate) trait ForType {
+    /// What comes of it.
+    type Outcome;
+
+    /// Does it with elements of type `T`.
+    fn run<T: TestElement>(self) -> Self::Outcome;
+}
+
+/// Does `what` with elements of `data_type`.
+pub(crate) fn with_type<F: ForType>(data_type: DataType, what: F) -> F::Outcome {
+    match data_type {
+        DataType::I8 => what.run::<i8>(),
+        DataType::U8 => what.run::<u8>(),
+        DataType::I32 => what.run::<i32>(),
+        DataType::U32 => what.run::<u32>(),
+        DataType::I64 => what.run::<i64>(),
+        DataType::U64 => what.run::<u64>(),
+        DataType::F16 => what.run::<f16>(),
+        DataType::Bf16 => what.run::<bf16>(),
+        DataType::F32 => what.run::<f32>(),
+        DataType::F64 => what.run::<f64>(),
+        DataType::F8E4M3 => what.run::<F8E4M3>(),
+        DataType::F8E5M2 => what.run::<F8E5M2>(),
+    }
+}
+
+/// What a buffer of one word holds in each turn.
+#[derive(Debug)]
+pub(crate) struct OneWordData {
+    inputs: [u64; TURNS],
+    results: [u64; TURNS],
+}
+
+impl OneWordData {
+    /// The words of `rank` in `task`, if every rank's input and output are just that.
+    pub(crate) fn new<T: TestElement>(spec: &CaseSpec, pattern: &Pattern<T>, rank: u32) -> Option<Self> {
+        let count = size_of::<u64>() / size_of::<T>();
+        let is_short = spec.layout.send() == count as u64 && spec.layout.recv() == count as u64;
+        if spec.operation != Operation::AllReduce || !is_short {
+            return None;
+        }
+        let word = |data: &[T]| bytemuck::pod_read_unaligned(bytemuck::cast_slice(&data[..count]));
+        Some(Self {
+            inputs: std::array::from_fn(|turn| word(pattern.input(turn as u64, rank))),
+            results: std::array::from_fn(|turn| word(pattern.reduced(turn as u64))),
+        })
+    }
+
+    /// Writes the input of `turn` to the start of `buffer`.
+    ///
+    /// # Errors
+    /// A buffer that is shorter.
+    #[inline]
+    pub(crate) fn write(&self, turn: u64, buffer: &Span) -> Result<()> {
+        buffer.write(0, self.inputs[index(turn)])
+    }
+
+    /// Whether the result of `turn` is at the start of `buffer`.
+    ///
+    /// # Errors
+    /// A buffer that is shorter.
+    #[inline]
+    pub(crate) fn are_in(&self, turn: u64, buffer: &Span) -> Result<bool> {
+        Ok(buffer.read::<u64>(0)? == self.results[index(turn)])
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use shmccl::reduce::DataType;
-
-    use super::super::number::{ForType, with_type};
     use super::*;
+    use shmccl::reduce::DataType;
 
     const OPERATORS: [&str; 6] = ["sum", "prod", "min", "max", "avg", "mulsum"];
 
@@ -169,7 +310,7 @@ mod tests {
     impl ForType for StaysExact {
         type Outcome = ();
 
-        fn run<T: Number>(self) {
+        fn run<T: TestElement>(self) {
             for name in OPERATORS {
                 let op = operator::<T>(name, Rank::new(1, self.n_ranks).unwrap()).unwrap();
                 let values = Values::new::<T>(self.n_ranks, Some(&op));
@@ -207,5 +348,25 @@ mod tests {
         assert_ne!(pattern.input(0, 0)[..100], pattern.input(0, 0)[100..200]);
         let sum = |place: usize| pattern.input(3, 0)[place] + pattern.input(3, 1)[place];
         assert!((0..PERIOD).all(|place| pattern.reduced(3)[place] == sum(place)));
+    }
+
+    struct EveryNumberIsAnotherElement;
+
+    impl ForType for EveryNumberIsAnotherElement {
+        type Outcome = ();
+
+        fn run<T: TestElement>(self) {
+            let bytes: Vec<_> =
+                (0..=T::EXACT.min(4096)).map(|whole| bytemuck::bytes_of(&T::of(whole)).to_vec()).collect();
+            let distinct: std::collections::HashSet<_> = bytes.iter().collect();
+            assert_eq!(distinct.len(), bytes.len(), "{:?}", T::DATA_TYPE);
+        }
+    }
+
+    #[test]
+    fn every_whole_number_up_to_exact_is_an_element_of_its_own() {
+        for data_type in DataType::ALL {
+            with_type(data_type, EveryNumberIsAnotherElement);
+        }
     }
 }

@@ -2,24 +2,25 @@
 
 use anyhow::Result;
 
-use super::format::{self, Extras, Head};
-use super::settings::{Memory, Message, Seat};
 use crate::machine::MachineInfo;
-use crate::output::{self, Look};
-use crate::perf::contest::FEWEST_SLICES;
+use crate::output;
+use crate::output::Look;
+use crate::perf::collective::format;
+use crate::perf::collective::format::{Extras, TableHead};
 use crate::perf::flags::PerfArgs;
-use crate::perf::plan::Plan;
-use crate::perf::report::PerfRow;
+use crate::perf::interleave::FEWEST_SLICES;
+use crate::perf::plan::{DeviceLine, PerfPlan, RankPlacement};
+use crate::perf::report::{Memory, PerfRow};
 use crate::perf::test::Test;
 use crate::perf::{PATIENCE_MS, jobs};
 use crate::table::TextTable;
-use crate::units::{format_ns, format_size, or_dash, three_digits};
+use crate::units::format_ns;
+use crate::units::format_size;
+use crate::units::or_dash;
+use crate::units::three_digits;
 
 /// Ranks where the user does not say how many.
 const RANKS: u32 = 2;
-
-/// Milliseconds for a figure where the user does not say how many operations.
-const FIGURE_MS: u64 = 120;
 
 /// Operations before the clock starts, where the user does not say how many, at least: those that tell how long one takes.
 const FEWEST_WARMUP: u64 = 1;
@@ -28,21 +29,12 @@ const FEWEST_WARMUP: u64 = 1;
 ///
 /// # Errors
 /// Bad combinations of flags.
-pub(crate) fn plan(args: &PerfArgs, test: Test) -> Result<Plan> {
-    Ok(Plan {
-        tests: vec![(test, None)],
-        sizes: args.collective_sizes()?,
-        iters: args.sweep.iters,
-        warmup: args.sweep.warmup_iters,
-        check: args.sweep.check(),
-        one_core: jobs::share_a_core(&args.job)?,
-        figure_ms: FIGURE_MS,
-        patience_ms: if args.collective.percentiles { PATIENCE_MS } else { 0 },
-        patient: None,
-        proxy: args.job.proxy,
-        collective: Some(args.settings(test, n_ranks(args))?),
-        matrix: None,
-    })
+pub(crate) fn plan(args: &PerfArgs, test: Test) -> Result<PerfPlan> {
+    let (sizes, one_core) = (args.collective_sizes()?, jobs::share_a_core(&args.job)?);
+    let plan = PerfPlan::new(vec![(test, None)], sizes, &args.sweep, &args.job, one_core);
+    let patience_ms = if args.collective.percentiles { PATIENCE_MS } else { 0 };
+    let collective = Some(args.settings(test, n_ranks(args))?);
+    Ok(PerfPlan { patience_ms, collective, ..plan })
 }
 
 fn n_ranks(args: &PerfArgs) -> u32 {
@@ -60,7 +52,7 @@ pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<PerfRow>> {
     let extras = Extras { percentiles: args.collective.percentiles, bound, heap: bound && is_ordinary };
     let host = nix::sys::utsname::uname()?.nodename().to_string_lossy().into_owned();
     let processor = MachineInfo::detect().cpu;
-    let head = Head {
+    let head = TableHead {
         test: test.nccl_tests_name(),
         n_ranks,
         least: args.sweep.minbytes,
@@ -72,8 +64,9 @@ pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<PerfRow>> {
         host: &host,
         processor: &processor,
     };
-    let mut table = Table { head, extras, seats: Vec::new(), rows: Vec::new(), printed: 0, begun: false };
-    jobs::supervise(&plan, n_ranks, &args.job, &mut |line| table.take(Message::read(line)?))?;
+    let mut table =
+        NcclTable { head, extras, placements: Vec::new(), rows: Vec::new(), printed: 0, begun: false };
+    jobs::supervise(&plan, n_ranks, &args.job, &mut |line| table.take(DeviceLine::read(line)?))?;
     table.finish()?;
     if !extras.bound {
         output::note(&limits(&table.rows));
@@ -82,27 +75,27 @@ pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<PerfRow>> {
 }
 
 /// A table that grows.
-struct Table<'a> {
-    head: Head<'a>,
+struct NcclTable<'a> {
+    head: TableHead<'a>,
     extras: Extras,
-    seats: Vec<Seat>,
+    placements: Vec<RankPlacement>,
     rows: Vec<PerfRow>,
-    /// Rows of [`Table::rows`] that stand in the table.
+    /// Rows of [`NcclTable::rows`] that stand in the table.
     printed: usize,
     begun: bool,
 }
 
-impl Table<'_> {
+impl NcclTable<'_> {
     /// Takes what a device process has told, and prints what can be printed.
-    fn take(&mut self, message: Message) -> Result<()> {
+    fn take(&mut self, message: DeviceLine) -> Result<()> {
         match message {
-            Message::Seat(seat) => self.seats.push(seat),
-            Message::Figure(row) => self.rows.push(*row),
+            DeviceLine::Placement(placement) => self.placements.push(placement),
+            DeviceLine::Figure(row) => self.rows.push(*row),
         }
-        if !self.begun && self.seats.len() == self.head.n_ranks as usize {
+        if !self.begun && self.placements.len() == self.head.n_ranks as usize {
             self.begun = true;
-            self.seats.sort_unstable();
-            output::print(&self.head.text(&self.seats, self.extras))?;
+            self.placements.sort_unstable();
+            output::print(&self.head.text(&self.placements, self.extras))?;
         }
         if self.begun { self.print() } else { Ok(()) }
     }

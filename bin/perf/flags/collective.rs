@@ -4,9 +4,10 @@ use clap::Args;
 use shmccl::collective::Algorithm;
 use shmccl::reduce::{DataType, ReduceOp};
 
-use super::PerfArgs;
 use crate::failure::UsageError;
-use crate::perf::collective::settings::{Average, Memory, Settings};
+use crate::perf::flags::PerfArgs;
+use crate::perf::plan::{CollectiveSettings, RankAverage};
+use crate::perf::report::Memory;
 use crate::perf::test::{Test, TestChannel};
 use crate::units::parse_size;
 
@@ -92,7 +93,7 @@ enum Root {
 
 impl PerfArgs {
     /// What the collective test `test` is to measure with `n_ranks`.
-    pub(crate) fn settings(&self, test: Test, n_ranks: u32) -> Result<Settings, UsageError> {
+    pub(crate) fn settings(&self, test: Test, n_ranks: u32) -> Result<CollectiveSettings, UsageError> {
         let args = &self.collective;
         let (reduces, has_root) =
             test.operation().map_or((false, false), |operation| (operation.reduces(), operation.has_root()));
@@ -114,7 +115,7 @@ impl PerfArgs {
             let able = able.map(Algorithm::name).collect::<Vec<_>>().join(", ");
             return Err(UsageError::new(format!("{algorithm} cannot do {operation}; these can: {able}")));
         }
-        Ok(Settings {
+        Ok(CollectiveSettings {
             algorithm: args.algo.map(|algorithm| algorithm.name().to_owned()),
             channel: self.channel.unwrap_or(TestChannel::Memory),
             types: named(&args.datatype, TYPES.into_iter().map(DataType::name)),
@@ -125,10 +126,10 @@ impl PerfArgs {
                 _ => vec!["none".to_owned()],
             },
             roots,
-            average: Average::numbered(args.average),
+            average: RankAverage::numbered(args.average),
             memory: args.memory,
             percentiles: args.percentiles,
-            rivals: Vec::new(),
+            algorithms: Vec::new(),
         })
     }
 

@@ -5,8 +5,8 @@ use clap::ArgMatches;
 use clap::parser::ValueSource;
 use shmccl::collective::Operation;
 
-use super::PerfArgs;
 use crate::failure::UsageError;
+use crate::perf::flags::PerfArgs;
 use crate::perf::test::{Test, TestChannel};
 
 /// A flag that not every test heeds.
@@ -65,7 +65,7 @@ pub(crate) fn given(matches: &ArgMatches) -> Vec<&'static str> {
 
 /// # Errors
 /// Names the first flag that none of the named tests heeds.
-pub(super) fn check(args: &PerfArgs) -> Result<(), UsageError> {
+pub(crate) fn check(args: &PerfArgs) -> Result<(), UsageError> {
     let tests = args.wanted();
     for flag in FLAGS.iter().filter(|flag| args.given.contains(&flag.id)) {
         if tests.iter().any(|test| (flag.heeds)(*test)) {

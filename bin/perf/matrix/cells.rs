@@ -1,6 +1,6 @@
 //! Rows of pairs, put in order of their ranks.
 
-use super::figure::Figure;
+use crate::perf::plan::MatrixFigure;
 use crate::perf::report::PerfRow;
 use crate::perf::test::TestChannel;
 use crate::units::{format_size, three_digits};
@@ -12,7 +12,7 @@ const LONG_NS: f64 = 10_000.0;
 #[derive(Clone, Debug)]
 pub(crate) struct Matrix {
     /// What was measured.
-    pub(crate) figure: Figure,
+    pub(crate) figure: MatrixFigure,
     /// Over which channel.
     pub(crate) channel: TestChannel,
     /// Bytes of a put.
@@ -48,11 +48,11 @@ impl Matrix {
     pub(crate) fn all(rows: &[PerfRow]) -> Vec<Self> {
         let mut channels: Vec<_> = rows.iter().filter_map(|row| row.channel).collect();
         channels.dedup();
-        let of = |channel| Figure::OF_PAIRS.map(|figure| Self::of(rows, channel, figure));
+        let of = |channel| MatrixFigure::OF_PAIRS.map(|figure| Self::of(rows, channel, figure));
         channels.into_iter().flat_map(of).flatten().collect()
     }
 
-    fn of(rows: &[PerfRow], channel: TestChannel, figure: Figure) -> Option<Self> {
+    fn of(rows: &[PerfRow], channel: TestChannel, figure: MatrixFigure) -> Option<Self> {
         let is_of = |row: &&PerfRow| {
             row.channel == Some(channel)
                 && row.variant.as_deref() == Some(figure.name())
@@ -61,11 +61,11 @@ impl Matrix {
         let rows: Vec<&PerfRow> = rows.iter().filter(is_of).collect();
         let first = rows.first()?;
         let n_ranks = first.ranks as usize;
-        let value = |row: &PerfRow| if figure == Figure::Latency { row.p50_ns } else { row.gb_per_s };
+        let value = |row: &PerfRow| if figure == MatrixFigure::Latency { row.p50_ns } else { row.gb_per_s };
         let longest = rows.iter().filter_map(|row| value(row)).fold(0.0, f64::max);
         let (unit, scale) = match figure {
-            Figure::Latency if longest >= LONG_NS => ("us", 1e-3),
-            Figure::Latency => ("ns", 1.0),
+            MatrixFigure::Latency if longest >= LONG_NS => ("us", 1e-3),
+            MatrixFigure::Latency => ("ns", 1.0),
             _ => ("GB/s", 1.0),
         };
         let mut cores = vec![None; n_ranks];
@@ -98,8 +98,8 @@ impl Matrix {
     /// What it shows, in words.
     pub(crate) fn title(&self) -> String {
         let what = match self.figure {
-            Figure::Unidirectional => "bandwidth one way",
-            Figure::Bidirectional => "bandwidth of both ways at once",
+            MatrixFigure::Unidirectional => "bandwidth one way",
+            MatrixFigure::Bidirectional => "bandwidth of both ways at once",
             _ => "latency of put_with_signal",
         };
         format!("{what}, {}, {}", format_size(self.bytes), self.unit)

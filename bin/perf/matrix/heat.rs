@@ -5,7 +5,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
 use super::cells::{Cell, Matrix};
-use super::figure::Figure;
+use crate::perf::plan::MatrixFigure;
 use crate::perf::report::{PerfReport, PerfRow};
 use crate::plot::{self, Area, Drawn, GREY, anchored, centred};
 use crate::units::{format_size, or_dash, three_digits, without_zeros};
@@ -20,7 +20,7 @@ const EMPTY: RGBColor = RGBColor(235, 235, 235);
 const STEPS: i32 = 50;
 
 /// Maps beside each other: the figures of a channel.
-const ACROSS: usize = Figure::OF_PAIRS.len();
+const ACROSS: usize = MatrixFigure::OF_PAIRS.len();
 
 /// Pixels above all maps, below them, and around the squares of one: left, right, above, below.
 const HEAD: i32 = 84;
@@ -29,7 +29,7 @@ const MARGINS: [i32; 4] = [70, 110, 64, 48];
 
 /// Where the squares of a map lie.
 #[derive(Clone, Copy)]
-struct Board {
+struct HeatGrid {
     /// Pixels of a side of a square.
     side: i32,
     n_ranks: i32,
@@ -42,7 +42,7 @@ struct Board {
 pub(crate) fn text(report: &PerfReport) -> Result<String> {
     let matrices = Matrix::all(&report.rows);
     let n_ranks = i32::try_from(matrices.first().map_or(1, Matrix::n_ranks))?;
-    let board = Board { side: (400 / n_ranks).clamp(46, 110), n_ranks };
+    let board = HeatGrid { side: (400 / n_ranks).clamp(46, 110), n_ranks };
     let down = i32::try_from(matrices.len().div_ceil(ACROSS))?;
     let (width, height) = board.extent();
     let size = (width * i32::try_from(ACROSS)?, HEAD + height * down + FOOT);
@@ -75,7 +75,7 @@ fn footer(matrices: &[Matrix], rows: &[PerfRow]) -> Vec<String> {
 }
 
 fn at_once(row: &PerfRow) -> Option<String> {
-    if row.variant.as_deref() != Some(Figure::AllToAll.name()) {
+    if row.variant.as_deref() != Some(MatrixFigure::AllToAll.name()) {
         return None;
     }
     let (channel, block) = (row.channel?.name(), format_size(row.bytes?));
@@ -83,7 +83,7 @@ fn at_once(row: &PerfRow) -> Option<String> {
     Some(format!("{channel} {} GB/s in blocks of {block} ({ratio} x limit)", three_digits(row.gb_per_s?)))
 }
 
-impl Board {
+impl HeatGrid {
     /// Width and height of a map with all around it.
     fn extent(self) -> (i32, i32) {
         let [left, right, above, below] = MARGINS;

@@ -1,8 +1,8 @@
 //! Matrices as tables, which a terminal of 80 characters has room for up to eight ranks.
 
 use super::cells::{Cell, Matrix};
-use super::figure::Figure;
 use crate::output::Look;
+use crate::perf::plan::MatrixFigure;
 use crate::perf::report::{PerfReport, PerfRow};
 use crate::perf::test::TestChannel;
 use crate::table::TextTable;
@@ -79,7 +79,7 @@ fn grid<'a>(
 /// All ranks at once, a row for each channel.
 fn at_once(look: Look, rows: &[PerfRow]) -> String {
     let all: Vec<&PerfRow> =
-        rows.iter().filter(|row| row.variant.as_deref() == Some(Figure::AllToAll.name())).collect();
+        rows.iter().filter(|row| row.variant.as_deref() == Some(MatrixFigure::AllToAll.name())).collect();
     let line = |row: &&PerfRow| {
         let per_rank = row.gb_per_s.map(|whole| whole / f64::from(row.ranks));
         let spread = row.ratio_p10.zip(row.ratio_p90);

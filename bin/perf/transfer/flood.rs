@@ -1,12 +1,14 @@
-//! A flood of puts: as fast as they can be pushed and without a flush, so that a fifo fills as far as its proxy lets it.
+//! A flood of puts: as fast as they can be pushed and without a flush, so that the fifo fills as far as
+//! its proxy lets it.
 //!
-//! The bursts that are timed are shorter than the ring, and how many of their triggers wait says how long a burst is. A flood
-//! pushes a lap first, which no ring can refuse, and counts from there on.
+//! The bursts that are timed are shorter than the ring, so the triggers that wait then tell only the
+//! length of a burst. A flood pushes a lap first, which no ring can refuse, and counts from there on.
 
 use shmccl::heap::layout::FIFO_SLOTS;
 use shmccl::{Communicator, Result};
 
-use super::{Mover, Transfer};
+use super::{BulkTransfer, Mover};
+use crate::perf::report::{FifoCounts, FifoLevel};
 
 /// A flood goes on for about this long, or for a lap.
 const FLOOD_NS: f64 = 20e6;
@@ -14,53 +16,33 @@ const FLOOD_NS: f64 = 20e6;
 /// Most puts of a flood, however short they seem.
 const MOST: f64 = 1e6;
 
-/// Puts that come to more than this in a lap are no flood: they take as many to fill the ring, and all have to be copied.
+/// Bytes of a lap past which there is no flood: filling the ring would take as many copies.
 const LAP_BYTES: u64 = 1 << 30;
 
 /// How often a flood looks at the fifo, about.
 const LOOKS: u64 = 1024;
 
-/// What a rank's fifos have counted, all together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counters {
-    /// Triggers pushed.
-    pub(crate) pushed: u64,
-    /// Pushes that found the ring full.
-    pub(crate) stalls: u64,
+/// Reads what the fifos of this rank have counted.
+///
+/// # Errors
+/// None in a job that is intact.
+pub(crate) fn counts_of(comm: &Communicator) -> Result<FifoCounts> {
+    let add = |sum: FifoCounts, fifo: &shmccl_proxy::Snapshot| FifoCounts {
+        pushed: sum.pushed + fifo.pushed,
+        stalls: sum.stalls + fifo.stalls,
+    };
+    Ok(comm.fifo_snapshots()?.iter().fold(FifoCounts::default(), add))
 }
 
-impl Counters {
-    /// Those of this rank, now.
-    ///
-    /// # Errors
-    /// None in a job that is intact.
-    pub(crate) fn of(comm: &Communicator) -> Result<Self> {
-        let add = |sum: Self, fifo: &shmccl_proxy::Snapshot| Self {
-            pushed: sum.pushed + fifo.pushed,
-            stalls: sum.stalls + fifo.stalls,
-        };
-        Ok(comm.fifo_snapshots()?.iter().fold(Self::default(), add))
-    }
-
-    /// What was counted since `earlier`.
+impl FifoCounts {
+    /// Returns what was counted since `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self { pushed: self.pushed - earlier.pushed, stalls: self.stalls - earlier.stalls }
     }
 }
 
-/// How full a flood has kept the fifo.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Level {
-    /// Triggers that waited, at the median of the looks.
-    pub(crate) p50: Option<u64>,
-    /// The most that were waiting at once.
-    pub(crate) greatest: Option<u64>,
-    /// Pushes, and how many of them found the ring full.
-    pub(crate) counted: Counters,
-}
-
-impl Level {
-    fn of(mut depths: Vec<u64>, counted: Counters) -> Self {
+impl FifoLevel {
+    fn of(mut depths: Vec<u64>, counted: FifoCounts) -> Self {
         depths.sort_unstable();
         let seen = depths.last().copied();
         // A stall is a ring that was full, whether or not anybody looked at that moment.
@@ -69,12 +51,12 @@ impl Level {
     }
 }
 
-/// Whether puts of `len` bytes can flood a fifo in reasonable time.
+/// Returns whether puts of `len` bytes can flood a fifo in reasonable time.
 pub(crate) fn can_flood(len: u64) -> bool {
     len.saturating_mul(FIFO_SLOTS) <= LAP_BYTES
 }
 
-/// How many puts a flood counts, where one takes about `put_ns`.
+/// Returns how many puts a flood counts, where one takes about `put_ns`.
 pub(crate) fn puts(put_ns: f64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -85,28 +67,29 @@ pub(crate) fn puts(put_ns: f64) -> u64 {
     puts.max(FIFO_SLOTS)
 }
 
-impl<M: Mover> Transfer<M> {
-    /// Floods with a lap and `puts` more, and has what the last one carried read; how full the fifo was, where this rank moves.
+impl<M: Mover> BulkTransfer<M> {
+    /// Floods with a lap and `puts` more, and has the data of the last one read. Returns how full the fifo
+    /// was, where this rank moves.
     pub(crate) fn flood(
         &mut self,
         puts: u64,
-        counters: impl Fn() -> Result<Counters>,
-    ) -> Result<Option<Level>> {
+        counters: impl Fn() -> Result<FifoCounts>,
+    ) -> Result<Option<FifoLevel>> {
         self.seq += 1;
-        if self.rewrites() {
-            self.outgoing.rewrite(self.seq);
+        if self.moves() {
+            self.ends.outgoing.rewrite(self.seq);
         }
         self.meet();
         let level = if self.moves() { Some(self.pour(puts, counters)?) } else { None };
         self.meet();
         if self.reads() {
-            self.wrong += self.incoming.read(self.seq, false).wrong;
+            self.wrong += self.ends.incoming.read(self.seq, false).wrong;
         }
         self.meet();
         Ok(level)
     }
 
-    fn pour(&mut self, puts: u64, counters: impl Fn() -> Result<Counters>) -> Result<Level> {
+    fn pour(&mut self, puts: u64, counters: impl Fn() -> Result<FifoCounts>) -> Result<FifoLevel> {
         for _ in 0..FIFO_SLOTS {
             self.mover.start()?;
         }
@@ -122,7 +105,7 @@ impl<M: Mover> Transfer<M> {
         }
         let counted = counters()?.since(before);
         self.mover.finish()?;
-        Ok(Level::of(depths, counted))
+        Ok(FifoLevel::of(depths, counted))
     }
 }
 
@@ -132,10 +115,10 @@ mod tests {
 
     #[test]
     fn a_stall_tells_of_a_full_ring_that_no_look_has_seen() {
-        let level = |stalls| Level::of(vec![7, 500, 3], Counters { pushed: 1000, stalls });
+        let level = |stalls| FifoLevel::of(vec![7, 500, 3], FifoCounts { pushed: 1000, stalls });
         assert_eq!((level(0).p50, level(0).greatest), (Some(7), Some(500)));
         assert_eq!((level(1).p50, level(1).greatest), (Some(7), Some(FIFO_SLOTS)));
-        let unseen = Level::of(Vec::new(), Counters::default());
+        let unseen = FifoLevel::of(Vec::new(), FifoCounts::default());
         assert_eq!((unseen.p50, unseen.greatest), (None, None));
     }
 

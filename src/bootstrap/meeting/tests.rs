@@ -1,14 +1,16 @@
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::*;
-use crate::bootstrap::channel::Channel;
-use crate::bootstrap::knock::reach;
-use crate::bootstrap::message::Dismissed;
+use crate::bootstrap::control_channel::ControlChannel;
+use crate::bootstrap::join_request::reach;
+use crate::bootstrap::message::Rejected;
 use crate::bootstrap::socket::Deadline;
-use crate::bootstrap::{Host, Joining, MeetingPoint, Options, Part, Vigil, meet, meet_as_newcomer};
+use crate::bootstrap::{
+    Joining, MeetingHost, MeetingPoint, Options, RankClaim, WaitGuard, meet, meet_as_joiner,
+};
 
-/// What makes a Knock odd.
-type Change = fn(Knock) -> Knock;
+/// What makes a JoinRequest odd.
+type Change = fn(JoinRequest) -> JoinRequest;
 
 const WATCHDOG: Duration = Duration::from_secs(20);
 
@@ -19,7 +21,7 @@ fn memory() -> Result<OwnedFd> {
 /// A meeting that is being hosted, under a name of its own.
 fn hosted(name: &str, make_control: fn() -> Result<OwnedFd>) -> MeetingPoint {
     let point = point(name);
-    Host::open(point.clone()).unwrap().start(move |_| make_control()).unwrap();
+    MeetingHost::open(point.clone()).unwrap().start(move |_| make_control()).unwrap();
     point
 }
 
@@ -33,7 +35,7 @@ fn patient(timeout: Duration) -> Options {
 }
 
 fn come(point: &MeetingPoint, n_ranks: u32, rank: u32) -> Result<Joining> {
-    meet(point, Part { rank: Rank::known(rank), n_ranks, n_members: n_ranks }, &patient(WATCHDOG), None)
+    meet(point, RankClaim { rank: Rank::known(rank), n_ranks, n_members: n_ranks }, &patient(WATCHDOG), None)
 }
 
 fn join(joining: Joining) -> Result<()> {
@@ -41,11 +43,11 @@ fn join(joining: Joining) -> Result<()> {
 }
 
 /// Knocks and does nothing more.
-fn knock(point: &MeetingPoint, change: impl FnOnce(Knock) -> Knock) -> Line {
+fn request(point: &MeetingPoint, change: impl FnOnce(JoinRequest) -> JoinRequest) -> ControlSocket {
     let socket = reach(point, WATCHDOG).unwrap();
-    let head = Knock::head(point.job_id);
-    let knock = Knock {
-        head,
+    let header = JoinRequest::header(point.job_id);
+    let request = JoinRequest {
+        header,
         layout_version: LAYOUT_VERSION,
         rank: 1,
         n_ranks: 2,
@@ -55,22 +57,22 @@ fn knock(point: &MeetingPoint, change: impl FnOnce(Knock) -> Knock) -> Line {
         heap_len: 1 << 20,
         timeout_ms: 20_000,
     };
-    let knock = change(knock);
-    // Where the change does not say otherwise, there are no newcomers.
-    let n_members = if knock.n_members == 0 { knock.n_ranks } else { knock.n_members };
-    tell(&socket, &Knock { n_members, ..knock });
+    let request = change(request);
+    // Where the change does not say otherwise, there are no joiners.
+    let n_members = if request.n_members == 0 { request.n_ranks } else { request.n_members };
+    tell(&socket, &JoinRequest { n_members, ..request });
     socket
 }
 
 /// Goes on as a rank that has knocked: before somebody else did whose patience is short, so that it is heard before that ends.
-fn stay(point: &MeetingPoint, socket: Line, n_ranks: u32, rank: u32) -> Result<Joining> {
-    let channel = Channel { socket, job_id: point.job_id, n_ranks, vigil: None };
+fn stay(point: &MeetingPoint, socket: ControlSocket, n_ranks: u32, rank: u32) -> Result<Joining> {
+    let channel = ControlChannel { socket, job_id: point.job_id, n_ranks, guard: None };
     channel.hear::<Met>(Deadline::after(WATCHDOG), "meeting")?;
     let joining = Joining::begin_over(channel, DeviceName::Rank(Rank::known(rank)), WATCHDOG)?;
     Ok(joining.with_options(patient(WATCHDOG)))
 }
 
-fn hear<M: Message>(socket: &Line) -> Option<M> {
+fn hear<M: ControlMessage>(socket: &ControlSocket) -> Option<M> {
     let began = Instant::now();
     loop {
         assert!(began.elapsed() < WATCHDOG);
@@ -104,11 +106,11 @@ fn all_who_have_come_join_and_the_next_one_finds_nobody() {
 }
 
 fn come_with_newcomers(point: &MeetingPoint, n_ranks: u32, n_members: u32, rank: u32) -> Result<Joining> {
-    meet(point, Part { rank: Rank::known(rank), n_ranks, n_members }, &patient(WATCHDOG), None)
+    meet(point, RankClaim { rank: Rank::known(rank), n_ranks, n_members }, &patient(WATCHDOG), None)
 }
 
-fn newcomer(point: &MeetingPoint) -> Line {
-    knock(point, |knock| Knock { rank: ANY_RANK, n_ranks: 0, ..knock })
+fn joiner(point: &MeetingPoint) -> ControlSocket {
+    request(point, |request| JoinRequest { rank: ANY_RANK, n_ranks: 0, ..request })
 }
 
 #[test]
@@ -123,16 +125,15 @@ fn newcomers_get_the_ranks_behind_those_of_the_members_and_their_terms() {
         // A process that was forked meanwhile may keep the name of a meeting that is over.
         let point = &hosted(&format!("newcomers-{newcomers_first}"), memory);
         let mut ranks = std::thread::scope(|scope| {
-            let newcomers = || {
-                [(), ()]
-                    .map(|()| scope.spawn(|| meet_as_newcomer(point, WATCHDOG, None).map(rank_of).unwrap()))
+            let joiners = || {
+                [(), ()].map(|()| scope.spawn(|| meet_as_joiner(point, WATCHDOG, None).map(rank_of).unwrap()))
             };
-            let early = newcomers_first.then(newcomers);
+            let early = newcomers_first.then(joiners);
             let members = [0, 1].map(|rank| {
                 scope.spawn(move || come_with_newcomers(point, 4, 2, rank).map(rank_of).unwrap())
             });
-            let newcomers = early.unwrap_or_else(newcomers);
-            members.into_iter().chain(newcomers).map(|it| it.join().unwrap()).collect::<Vec<_>>()
+            let joiners = early.unwrap_or_else(joiners);
+            members.into_iter().chain(joiners).map(|it| it.join().unwrap()).collect::<Vec<_>>()
         });
         assert_eq!(ranks[..2], [0, 1]);
         ranks.sort_unstable();
@@ -143,39 +144,39 @@ fn newcomers_get_the_ranks_behind_those_of_the_members_and_their_terms() {
 #[test]
 fn a_newcomer_too_many_is_told_and_the_others_meet() {
     let point = hosted("too-many", memory);
-    let first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, n_members: 2, ..knock });
-    let placed = newcomer(&point);
-    let refused = meet_as_newcomer(&point, WATCHDOG, None).unwrap_err();
+    let first = request(&point, |request| JoinRequest { rank: 0, n_ranks: 3, n_members: 2, ..request });
+    let placed = joiner(&point);
+    let refused = meet_as_joiner(&point, WATCHDOG, None).unwrap_err();
     assert!(matches!(refused, Error::NoPlace { places: 1 }), "{refused}");
-    let _second = knock(&point, |knock| Knock { rank: 1, n_ranks: 3, n_members: 2, ..knock });
-    let met = [&first, &placed].map(|guest| hear::<Met>(guest).map(|met| (met.rank, met.n_ranks)));
+    let _second = request(&point, |request| JoinRequest { rank: 1, n_ranks: 3, n_members: 2, ..request });
+    let met = [&first, &placed].map(|connection| hear::<Met>(connection).map(|met| (met.rank, met.n_ranks)));
     assert_eq!(met, [Some((0, 3)), Some((2, 3))]);
 }
 
 #[test]
 fn a_newcomer_that_hangs_up_is_lost_to_all_once_it_has_a_rank_and_forgotten_before() {
     let point = hosted("fickle", memory);
-    drop(newcomer(&point));
-    let first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, n_members: 2, ..knock });
-    drop(newcomer(&point));
+    drop(joiner(&point));
+    let first = request(&point, |request| JoinRequest { rank: 0, n_ranks: 3, n_members: 2, ..request });
+    drop(joiner(&point));
     assert_eq!(hear::<Lost>(&first).unwrap().member, 2);
 }
 
 #[test]
 fn a_newcomer_that_has_just_hung_up_takes_no_place_from_one_that_is_heard_in_the_same_round() {
     let point = point("ghost");
-    let door = Host::open(point.clone()).unwrap().try_clone_door().unwrap();
+    let door = MeetingHost::open(point.clone()).unwrap().try_clone_door().unwrap();
     let mut meeting = Meeting::new(door, point.job_id, None);
-    let gone = newcomer(&point);
+    let gone = joiner(&point);
     meeting.admit().unwrap();
     meeting.hear(0).unwrap();
     drop(gone);
-    let _first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, n_members: 2, ..knock });
-    let placed = newcomer(&point);
+    let _first = request(&point, |request| JoinRequest { rank: 0, n_ranks: 3, n_members: 2, ..request });
+    let placed = joiner(&point);
     meeting.admit().unwrap();
     (0..3).for_each(|index| meeting.hear(index).unwrap());
     assert_eq!(
-        meeting.guests.iter().map(|guest| guest.socket.is_some()).collect::<Vec<_>>(),
+        meeting.connections.iter().map(|connection| connection.socket.is_some()).collect::<Vec<_>>(),
         [false, true, true]
     );
     assert_eq!(meeting.claims().map(|claim| claim.rank.get()).collect::<Vec<_>>(), [0, 2]);
@@ -185,10 +186,10 @@ fn a_newcomer_that_has_just_hung_up_takes_no_place_from_one_that_is_heard_in_the
 #[test]
 fn a_descriptor_that_a_forked_process_has_kept_neither_keeps_a_line_nor_the_door_of_a_meeting() {
     let point = point("forked");
-    let host = Host::open(point.clone()).unwrap();
+    let host = MeetingHost::open(point.clone()).unwrap();
     let _kept_door = host.try_clone_door().unwrap();
     host.start(|_| memory()).unwrap();
-    let second = knock(&point, |knock| knock);
+    let second = request(&point, |request| request);
     let _kept_line = second.try_clone().unwrap();
     drop(second);
     assert_eq!(lost_rank(come(&point, 2, 0).and_then(join)), 1);
@@ -202,28 +203,28 @@ fn a_descriptor_that_a_forked_process_has_kept_neither_keeps_a_line_nor_the_door
 
 #[test]
 fn the_patience_of_a_newcomer_counts_for_all_from_when_it_has_a_rank() {
-    let hasty = |knock| Knock { rank: ANY_RANK, n_ranks: 0, timeout_ms: 150, ..knock };
+    let hasty = |request| JoinRequest { rank: ANY_RANK, n_ranks: 0, timeout_ms: 150, ..request };
     let point = hosted("hasty", memory);
-    let first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, n_members: 2, ..knock });
-    let placed = newcomer(&point);
-    assert!(hear::<Dismissed>(&knock(&point, hasty)).is_some(), "there is no place for it");
+    let first = request(&point, |request| JoinRequest { rank: 0, n_ranks: 3, n_members: 2, ..request });
+    let placed = joiner(&point);
+    assert!(hear::<Rejected>(&request(&point, hasty)).is_some(), "there is no place for it");
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(250) {
         std::thread::yield_now();
     }
-    let _second = knock(&point, |knock| Knock { rank: 1, n_ranks: 3, n_members: 2, ..knock });
+    let _second = request(&point, |request| JoinRequest { rank: 1, n_ranks: 3, n_members: 2, ..request });
     assert!(hear::<Met>(&first).is_some() && hear::<Met>(&placed).is_some());
 
     let point = hosted("hasty-placed", memory);
-    let first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, n_members: 2, ..knock });
-    let _placed = knock(&point, hasty);
-    assert!(hear::<Dismissed>(&first).is_some(), "rank 1 is missing");
+    let first = request(&point, |request| JoinRequest { rank: 0, n_ranks: 3, n_members: 2, ..request });
+    let _placed = request(&point, hasty);
+    assert!(hear::<Rejected>(&first).is_some(), "rank 1 is missing");
 }
 
 #[test]
 fn a_host_to_which_nobody_comes_goes_when_its_time_is_up() {
     let point = point("forsaken");
-    let host = Host::open(point.clone()).unwrap().for_at_most(Duration::from_millis(50));
+    let host = MeetingHost::open(point.clone()).unwrap().for_at_most(Duration::from_millis(50));
     host.start(|_| memory()).unwrap();
     let began = Instant::now();
     while !matches!(reach(&point, WATCHDOG), Err(Error::NoMeeting { .. })) {
@@ -235,7 +236,7 @@ fn a_host_to_which_nobody_comes_goes_when_its_time_is_up() {
 #[test]
 fn newcomers_alone_are_told_at_their_deadline_that_nobody_has_come() {
     let point = hosted("alone", memory);
-    let missed = meet_as_newcomer(&point, Duration::from_millis(200), None);
+    let missed = meet_as_joiner(&point, Duration::from_millis(200), None);
     assert!(
         matches!(missed, Err(Error::Timeout { awaited: Some(rank), .. }) if rank.get() == 0),
         "{missed:?}"
@@ -244,16 +245,16 @@ fn newcomers_alone_are_told_at_their_deadline_that_nobody_has_come() {
 
 #[test]
 fn whom_a_member_reports_to_be_lost_is_named_to_the_others_and_not_the_member() {
-    let vigil = |lost| Vigil::new(move || Some(Rank::known(lost)));
+    let guard = |lost| WaitGuard::new(move || Some(Rank::known(lost)));
     let point = hosted("reports", memory);
-    let first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, ..knock });
-    let part = |rank, n_ranks| Part { rank: Rank::known(rank), n_ranks, n_members: n_ranks };
-    assert_eq!(lost_rank(meet(&point, part(1, 3), &patient(WATCHDOG), Some(vigil(2)))), 2);
+    let first = request(&point, |request| JoinRequest { rank: 0, n_ranks: 3, ..request });
+    let part = |rank, n_ranks| RankClaim { rank: Rank::known(rank), n_ranks, n_members: n_ranks };
+    assert_eq!(lost_rank(meet(&point, part(1, 3), &patient(WATCHDOG), Some(guard(2)))), 2);
     assert_eq!(hear::<Lost>(&first).unwrap().member, 2);
     // The last one to come reports it when all have met.
     let point = hosted("reports-late", memory);
-    let first = knock(&point, |knock| Knock { rank: 0, ..knock });
-    assert_eq!(lost_rank(meet(&point, part(1, 2), &patient(WATCHDOG), Some(vigil(0)))), 0);
+    let first = request(&point, |request| JoinRequest { rank: 0, ..request });
+    assert_eq!(lost_rank(meet(&point, part(1, 2), &patient(WATCHDOG), Some(guard(0)))), 0);
     let told: Option<Lost> = hear::<Lost>(&first).or_else(|| hear::<Lost>(&first));
     assert_eq!(told.map(|lost| lost.member), Some(0));
 }
@@ -261,12 +262,12 @@ fn whom_a_member_reports_to_be_lost_is_named_to_the_others_and_not_the_member() 
 #[test]
 fn a_rank_that_hangs_up_after_its_knock_is_lost_to_everybody() {
     let point = hosted("hangs-up", memory);
-    drop(knock(&point, |knock| knock));
+    drop(request(&point, |request| request));
     // Whether all had come before that was noticed makes no difference.
     assert_eq!(lost_rank(come(&point, 2, 0).and_then(join)), 1);
     let point = hosted("hangs-up-later", memory);
-    let first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, ..knock });
-    let second = knock(&point, |knock| Knock { n_ranks: 3, ..knock });
+    let first = request(&point, |request| JoinRequest { rank: 0, n_ranks: 3, ..request });
+    let second = request(&point, |request| JoinRequest { n_ranks: 3, ..request });
     drop(second);
     assert_eq!(hear::<Lost>(&first).unwrap().member, 1);
     assert!(hear::<Lost>(&first).is_none(), "the host has hung up");
@@ -276,17 +277,17 @@ fn a_rank_that_hangs_up_after_its_knock_is_lost_to_everybody() {
 #[test]
 fn a_rank_that_speaks_out_of_turn_is_lost_to_everybody() {
     let point = hosted("twice", memory);
-    let first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, ..knock });
-    let second = knock(&point, |knock| Knock { n_ranks: 3, ..knock });
-    tell(&second, &Met { head: Met::head(point.job_id), rank: 0, n_ranks: 3 });
+    let first = request(&point, |request| JoinRequest { rank: 0, n_ranks: 3, ..request });
+    let second = request(&point, |request| JoinRequest { n_ranks: 3, ..request });
+    tell(&second, &Met { header: Met::header(point.job_id), rank: 0, n_ranks: 3 });
     assert_eq!(hear::<Lost>(&first).unwrap().member, 1);
 }
 
 #[test]
 fn a_rank_that_comes_and_then_gets_stuck_is_named_at_the_deadline() {
     let point = hosted("stuck", memory);
-    let first = knock(&point, |knock| Knock { rank: 0, ..knock });
-    let stuck = knock(&point, |knock| Knock { timeout_ms: 300, ..knock });
+    let first = request(&point, |request| JoinRequest { rank: 0, ..request });
+    let stuck = request(&point, |request| JoinRequest { timeout_ms: 300, ..request });
     assert_eq!(lost_rank(stay(&point, first, 2, 0).and_then(join)), 1);
     assert!(hear::<Met>(&stuck).is_some());
 }
@@ -294,8 +295,8 @@ fn a_rank_that_comes_and_then_gets_stuck_is_named_at_the_deadline() {
 #[test]
 fn a_rank_that_never_comes_is_named_at_the_deadline_of_the_most_impatient() {
     let point = hosted("missing", memory);
-    let first = knock(&point, |knock| Knock { n_ranks: 3, rank: 0, ..knock });
-    let _other = knock(&point, |knock| Knock { n_ranks: 3, rank: 2, timeout_ms: 200, ..knock });
+    let first = request(&point, |request| JoinRequest { n_ranks: 3, rank: 0, ..request });
+    let _other = request(&point, |request| JoinRequest { n_ranks: 3, rank: 2, timeout_ms: 200, ..request });
     let missed = stay(&point, first, 3, 0);
     assert!(
         matches!(missed, Err(Error::Timeout { awaited: Some(rank), .. }) if rank.get() == 1),
@@ -306,9 +307,9 @@ fn a_rank_that_never_comes_is_named_at_the_deadline_of_the_most_impatient() {
 #[test]
 fn whoever_has_come_by_the_deadline_is_received_however_late_the_host_is() {
     let point = point("late-host");
-    let host = Host::open(point.clone()).unwrap();
+    let host = MeetingHost::open(point.clone()).unwrap();
     let mut meeting = Meeting::new(host.try_clone_door().unwrap(), point.job_id, Some(Instant::now()));
-    let come = |rank| knock(&point, |knock| Knock { rank, n_ranks: 3, ..knock });
+    let come = |rank| request(&point, |request| JoinRequest { rank, n_ranks: 3, ..request });
     let _in_their_sockets = [come(0), come(2)];
     meeting.admit().unwrap();
     let _at_the_door = come(1);
@@ -318,66 +319,67 @@ fn whoever_has_come_by_the_deadline_is_received_however_late_the_host_is() {
 #[test]
 fn of_those_who_have_come_by_the_deadline_none_is_said_to_be_missing_however_late_the_host_is() {
     let point = point("late-host-of-some");
-    let door = Host::open(point.clone()).unwrap().try_clone_door().unwrap();
-    let guests = [0, 2].map(|rank| knock(&point, |knock| Knock { rank, n_ranks: 3, ..knock }));
+    let door = MeetingHost::open(point.clone()).unwrap().try_clone_door().unwrap();
+    let connections =
+        [0, 2].map(|rank| request(&point, |request| JoinRequest { rank, n_ranks: 3, ..request }));
     assert!(Meeting::new(door, point.job_id, Some(Instant::now())).gather().is_none());
-    for guest in &guests {
-        let told = hear::<Dismissed>(guest).and_then(Dismissal::from_message);
-        assert_eq!(told, Some(Dismissal::Missing(Rank::known(1))));
+    for connection in &connections {
+        let told = hear::<Rejected>(connection).and_then(Rejection::from_message);
+        assert_eq!(told, Some(Rejection::Missing(Rank::known(1))));
     }
 }
 
 #[test]
 fn two_claims_to_one_rank_end_the_meeting_for_all() {
     let point = hosted("twins", memory);
-    let of_three = |rank| knock(&point, |knock| Knock { rank, n_ranks: 3, ..knock });
-    let guests = [of_three(0), of_three(1), of_three(1)];
-    for guest in &guests {
-        let told = hear::<Dismissed>(guest).and_then(Dismissal::from_message);
-        assert_eq!(told, Some(Dismissal::Taken(Rank::known(1))));
+    let of_three = |rank| request(&point, |request| JoinRequest { rank, n_ranks: 3, ..request });
+    let connections = [of_three(0), of_three(1), of_three(1)];
+    for connection in &connections {
+        let told = hear::<Rejected>(connection).and_then(Rejection::from_message);
+        assert_eq!(told, Some(Rejection::Taken(Rank::known(1))));
     }
 }
 
 #[test]
 fn a_rank_that_was_started_anew_before_its_death_was_seen_is_told_that_it_was_lost() {
     let point = hosted("anew", memory);
-    let first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, ..knock });
-    drop(knock(&point, |knock| Knock { n_ranks: 3, ..knock }));
+    let first = request(&point, |request| JoinRequest { rank: 0, n_ranks: 3, ..request });
+    drop(request(&point, |request| JoinRequest { n_ranks: 3, ..request }));
     let anew = reach(&point, WATCHDOG).unwrap();
     tell(
         &anew,
-        &Knock { n_ranks: 3, n_members: 3, rank: 1, heap_len: 1 << 20, timeout_ms: 20_000, ..forged() },
+        &JoinRequest { n_ranks: 3, n_members: 3, rank: 1, heap_len: 1 << 20, timeout_ms: 20_000, ..forged() },
     );
-    for guest in [&first, &anew] {
-        assert_eq!(hear::<Lost>(guest).unwrap().member, 1);
+    for connection in [&first, &anew] {
+        assert_eq!(hear::<Lost>(connection).unwrap().member, 1);
     }
 }
 
 #[test]
 fn ranks_with_different_terms_are_each_told_the_term_of_the_other() {
     let odd: [(Term, u64, Change); 4] = [
-        (Term::NRanks, 4, |knock| Knock { rank: 3, n_ranks: 4, ..knock }),
-        (Term::HeapLen, 5, |knock| Knock { rank: 2, n_ranks: 3, heap_len: 5, ..knock }),
-        (Term::Backing, 2, |knock| Knock { rank: 2, n_ranks: 3, backing: 2, ..knock }),
-        (Term::Members, 2, |knock| Knock { rank: 0, n_ranks: 3, n_members: 2, ..knock }),
+        (Term::NRanks, 4, |request| JoinRequest { rank: 3, n_ranks: 4, ..request }),
+        (Term::HeapLen, 5, |request| JoinRequest { rank: 2, n_ranks: 3, heap_len: 5, ..request }),
+        (Term::Backing, 2, |request| JoinRequest { rank: 2, n_ranks: 3, backing: 2, ..request }),
+        (Term::Members, 2, |request| JoinRequest { rank: 0, n_ranks: 3, n_members: 2, ..request }),
     ];
     for (term, theirs, odd) in odd {
         let point = hosted(&format!("terms-{}", term as usize), memory);
-        let of_three = |rank| knock(&point, |knock| Knock { rank, n_ranks: 3, ..knock });
+        let of_three = |rank| request(&point, |request| JoinRequest { rank, n_ranks: 3, ..request });
         let (first, second) = (of_three(0), of_three(1));
-        let odd = knock(&point, odd);
-        let told = |guest| hear::<Dismissed>(guest).and_then(Dismissal::from_message);
-        let Some(Dismissal::Differs { term: named, mine, rank, theirs: seen }) = told(&odd) else {
+        let odd = request(&point, odd);
+        let told = |connection| hear::<Rejected>(connection).and_then(Rejection::from_message);
+        let Some(Rejection::Differs { term: named, mine, rank, theirs: seen }) = told(&odd) else {
             panic!("{term:?}")
         };
         assert_eq!((named, mine, rank.get()), (term, theirs, 0));
-        for guest in [&first, &second] {
+        for connection in [&first, &second] {
             let rank = Rank::known(match term {
                 Term::NRanks => 3,
                 Term::Members => 0,
                 Term::HeapLen | Term::Backing => 2,
             });
-            assert_eq!(told(guest), Some(Dismissal::Differs { term, mine: seen, rank, theirs }));
+            assert_eq!(told(connection), Some(Rejection::Differs { term, mine: seen, rank, theirs }));
         }
     }
 }
@@ -386,19 +388,19 @@ fn ranks_with_different_terms_are_each_told_the_term_of_the_other() {
 fn a_guest_that_does_not_fit_is_refused_and_the_others_meet() {
     let point = hosted("misfits", memory);
     let misfits: [(u32, Change); 3] = [
-        (Refusal::Layout.code(), |knock| Knock { layout_version: 99, ..knock }),
-        (Refusal::Job.code(), |knock| Knock { head: Knock::head(5), ..knock }),
-        (Refusal::Version.code(), |knock| Knock {
-            head: message::Head { version: 9, ..knock.head },
-            ..knock
+        (MemberRefusal::Layout.code(), |request| JoinRequest { layout_version: 99, ..request }),
+        (MemberRefusal::Job.code(), |request| JoinRequest { header: JoinRequest::header(5), ..request }),
+        (MemberRefusal::Version.code(), |request| JoinRequest {
+            header: message::MessageHeader { version: 9, ..request.header },
+            ..request
         }),
     ];
     for (reason, misfit) in misfits {
-        let refused = knock(&point, misfit);
+        let refused = request(&point, misfit);
         assert_eq!(hear::<Refused>(&refused).unwrap().reason, reason);
     }
-    for nonsense in [Knock { rank: 2, ..forged() }, Knock { n_ranks: 0, ..forged() }] {
-        assert!(hear::<Refused>(&knock(&point, |_| nonsense)).is_none());
+    for nonsense in [JoinRequest { rank: 2, ..forged() }, JoinRequest { n_ranks: 0, ..forged() }] {
+        assert!(hear::<Refused>(&request(&point, |_| nonsense)).is_none());
     }
     let garbage = reach(&point, WATCHDOG).unwrap();
     send(garbage.as_fd(), b"garbage", &[]).unwrap();
@@ -406,9 +408,9 @@ fn a_guest_that_does_not_fit_is_refused_and_the_others_meet() {
     meet_in_two(&point);
 }
 
-fn forged() -> Knock {
-    Knock {
-        head: Knock::head(77),
+fn forged() -> JoinRequest {
+    JoinRequest {
+        header: JoinRequest::header(77),
         layout_version: LAYOUT_VERSION,
         rank: 0,
         n_ranks: 2,
@@ -430,10 +432,10 @@ fn meet_in_two(point: &MeetingPoint) {
 #[test]
 fn guests_that_say_nothing_keep_nobody_out_however_many_they_are() {
     let point = hosted("silent", memory);
-    let silent: Vec<_> = (0..MAX_GUESTS + 10).map(|_| reach(&point, WATCHDOG).unwrap()).collect();
+    let silent: Vec<_> = (0..MAX_CONNECTIONS + 10).map(|_| reach(&point, WATCHDOG).unwrap()).collect();
     meet_in_two(&point);
-    for guest in &silent {
-        assert!(hear::<Met>(guest).is_none());
+    for connection in &silent {
+        assert!(hear::<Met>(connection).is_none());
     }
 }
 

@@ -3,11 +3,15 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
+use bytemuck::Zeroable;
 use nix::errno::Errno;
 
-use super::{Member, Root, Seat};
-use crate::bootstrap::message::Message;
+use super::{BootstrapRoot, MemberId, MemberPhase, MemberRecord, RootEvent};
+use crate::bootstrap::message::{
+    self, ControlMessage, Hello, Invite, LAYOUT_VERSION, MemberRefusal, NotRestarted, Refused, Welcome,
+};
 use crate::bootstrap::socket::send;
+use crate::error::{DeviceName, ExitCause};
 use crate::logs::step;
 
 /// A message that waits for room.
@@ -17,32 +21,32 @@ pub(super) struct Outgoing {
     descriptors: Rc<[OwnedFd]>,
 }
 
-impl Root {
+impl BootstrapRoot {
     /// Sends a message to all members.
-    pub(crate) fn tell_all<M: Message>(&mut self, message: &M) {
+    pub(crate) fn tell_all<M: ControlMessage>(&mut self, message: &M) {
         self.broadcast(message, Rc::new([]));
     }
 
-    pub(super) fn broadcast<M: Message>(&mut self, message: &M, descriptors: Rc<[OwnedFd]>) {
+    pub(super) fn broadcast<M: ControlMessage>(&mut self, message: &M, descriptors: Rc<[OwnedFd]>) {
         let bytes: Rc<[u8]> = bytemuck::bytes_of(message).into();
         for index in 0..self.members.len() {
             let outgoing = Outgoing { bytes: Rc::clone(&bytes), descriptors: Rc::clone(&descriptors) };
             self.members[index].outbox.push_back(outgoing);
             step("about to tell one of all");
-            self.flush(Seat(index));
+            self.flush(MemberId(index));
         }
     }
 
-    pub(super) fn post<M: Message>(&mut self, seat: Seat, message: &M, descriptors: Rc<[OwnedFd]>) {
+    pub(super) fn post<M: ControlMessage>(&mut self, id: MemberId, message: &M, descriptors: Rc<[OwnedFd]>) {
         let bytes = bytemuck::bytes_of(message).into();
-        self.members[seat.0].outbox.push_back(Outgoing { bytes, descriptors });
-        self.flush(seat);
+        self.members[id.0].outbox.push_back(Outgoing { bytes, descriptors });
+        self.flush(id);
     }
 
     /// Sends what waits for a member as far as its socket takes it. That it hung up is noticed on reading, after its
     /// last words.
-    pub(super) fn flush(&mut self, seat: Seat) {
-        let Member { socket, outbox, .. } = &mut self.members[seat.0];
+    pub(super) fn flush(&mut self, id: MemberId) {
+        let MemberRecord { socket, outbox, .. } = &mut self.members[id.0];
         let Some(socket) = socket else {
             outbox.clear();
             return;
@@ -55,6 +59,152 @@ impl Root {
                 Err(Errno::EAGAIN | Errno::ETOOMANYREFS | Errno::ENOBUFS | Errno::ENOMEM) => return,
                 Err(_) => return outbox.clear(),
             }
+        }
+    }
+}
+
+/// What does not fit, as the launcher expects it, and as it was found.
+type Misfit = (MemberRefusal, u64, u64);
+
+impl BootstrapRoot {
+    /// Answers a Hello.
+    pub(super) fn welcome(&mut self, id: MemberId, bytes: &[u8], sender: Option<(i32, u32)>) -> Option<()> {
+        let member = &self.members[id.0];
+        let code = message::member_code(member.device);
+        let (pid, user) = sender?;
+        let version = message::header_of(bytes)?.version;
+        let fits = if version == message::VERSION {
+            self.check_hello(&message::read(bytes)?, code, user)
+        } else {
+            Err((MemberRefusal::Version, message::VERSION.into(), version.into()))
+        };
+        if let Err(misfit) = fits {
+            self.refuse(id, misfit);
+            return Some(());
+        }
+        let options = &self.offer.options;
+        let name = options.backing.name().as_bytes();
+        let mut welcome = Welcome {
+            header: Welcome::header(self.offer.job_id),
+            epoch: self.offer.epoch,
+            heap_len: options.heap_len,
+            timeout_ms: u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX),
+            member: code,
+            n_ranks: self.offer.n_ranks,
+            proxy_mode: options.proxy.code(),
+            backing: options.backing.code(),
+            cpu: member.placement.cpu.unwrap_or(message::NO_CPU),
+            devices: member.placement.devices,
+            proxies: member.placement.proxies,
+            backing_name_len: u32::try_from(name.len()).ok()?,
+            restarts: member.restarts,
+            restarting: self.offer.restarting.into(),
+            traced: self.traced.into(),
+            beat_us: self.offer.beat.map_or(0, |beat| u64::try_from(beat.as_micros()).unwrap_or(u64::MAX)),
+            ..Welcome::zeroed()
+        };
+        welcome.backing_name.get_mut(..name.len())?.copy_from_slice(name);
+        let restarts = self.members[id.0].restarts;
+        self.members[id.0].phase = if restarts == 0 { MemberPhase::Welcomed } else { MemberPhase::Returning };
+        self.members[id.0].has_joined = true;
+        self.post(id, &welcome, Rc::clone(&self.descriptors));
+        self.invite.into_iter().for_each(|invite| self.pass_on(id, &invite));
+        self.tell_not_restarted(id);
+        self.events.push_back(RootEvent::Joined(id, pid));
+        Some(())
+    }
+
+    fn refuse(&mut self, id: MemberId, (refusal, expected, found): Misfit) {
+        let (header, reason) = (Refused::header(self.offer.job_id), refusal.code());
+        self.post(id, &Refused { header, reason, reserved: 0, expected, found }, Rc::new([]));
+        let cause = match refusal {
+            MemberRefusal::Version | MemberRefusal::Layout => {
+                ExitCause::Version { what: refusal.what(), launcher: expected, device: found }
+            }
+            MemberRefusal::Job | MemberRefusal::User | MemberRefusal::Member => ExitCause::Protocol,
+        };
+        self.cut_off(id, cause);
+    }
+
+    fn check_hello(&self, hello: &Hello, code: u32, user: u32) -> std::result::Result<(), Misfit> {
+        let differs = |refusal, expected: u64, found: u64| {
+            if expected == found { Ok(()) } else { Err((refusal, expected, found)) }
+        };
+        differs(MemberRefusal::User, nix::unistd::getuid().as_raw().into(), user.into())?;
+        differs(MemberRefusal::Layout, LAYOUT_VERSION.into(), hello.layout_version.into())?;
+        differs(MemberRefusal::Job, self.offer.job_id, hello.header.job_id)?;
+        differs(MemberRefusal::Member, code.into(), hello.member.into())
+    }
+}
+
+impl BootstrapRoot {
+    /// Puts a member that was started again into the place of its predecessor, which is lost, with the root's end of its socket.
+    pub(crate) fn replace_member(&mut self, id: MemberId, socket: OwnedFd) {
+        let member = &mut self.members[id.0];
+        member.socket = Some(socket);
+        member.phase = MemberPhase::Silent;
+        member.outbox.clear();
+        member.has_joined = false;
+        member.restarts += 1;
+        member.reported.clear();
+        let code = message::member_code(member.device);
+        self.losses.retain(|lost| lost.member != code);
+        for other in &mut self.members {
+            other.reported.retain(|reported| *reported != id);
+        }
+    }
+
+    /// Whether a member was started again and is not back among the others.
+    pub(crate) fn is_returning(&self, id: MemberId) -> bool {
+        let member = &self.members[id.0];
+        member.restarts > 0 && matches!(member.phase, MemberPhase::Silent | MemberPhase::Returning)
+    }
+
+    /// Has a member that was started again among the others, and tells it who was lost while it was on its way: to the epoch that it
+    /// has come into, if it was in there.
+    pub(super) fn take_back(&mut self, id: MemberId) {
+        self.members[id.0].phase = MemberPhase::Running;
+        self.events.push_back(RootEvent::Returned(id));
+        for lost in self.losses.clone() {
+            self.post(id, &lost, Rc::new([]));
+        }
+    }
+
+    /// Tells the members who are there, or on their way back, that nobody is started for one that is lost; once, whoever it is that is
+    /// lost in its place.
+    pub(crate) fn announce_not_restarted(&mut self, id: MemberId) {
+        let (header, member) =
+            (NotRestarted::header(self.offer.job_id), message::member_code(self.device(id)));
+        if self.not_restarted.iter().any(|not_restarted| not_restarted.member == member) {
+            return;
+        }
+        let not_restarted = NotRestarted { header, member, reserved: 0 };
+        self.not_restarted.push(not_restarted);
+        for other in (0..self.members.len()).map(MemberId) {
+            if matches!(self.members[other.0].phase, MemberPhase::Running | MemberPhase::Returning) {
+                self.post(other, &not_restarted, Rc::new([]));
+            }
+        }
+    }
+
+    /// Tells a member that comes back in vain of those for whom nobody is started.
+    pub(super) fn tell_not_restarted(&mut self, id: MemberId) {
+        for not_restarted in self.not_restarted.clone() {
+            self.post(id, &not_restarted, Rc::new([]));
+        }
+    }
+
+    /// Passes on where to come to the members that were started again, and to those who will be.
+    pub(super) fn invite(&mut self, invite: Invite) {
+        self.invite = Some(invite);
+        (0..self.members.len()).for_each(|index| self.pass_on(MemberId(index), &invite));
+    }
+
+    pub(super) fn pass_on(&mut self, id: MemberId, invite: &Invite) {
+        let member = &self.members[id.0];
+        let DeviceName::Rank(rank) = member.device else { return };
+        if member.phase == MemberPhase::Returning && invite.ranks >> rank.get() & 1 == 1 {
+            self.post(id, invite, Rc::new([]));
         }
     }
 }

@@ -300,7 +300,7 @@ impl Steps<'_> {
             let (name, value) = ("the peer of a message", u64::from(rank.get()));
             return Err(Error::InvalidArgument { name, value, expected: "another rank" });
         }
-        Rank::new(rank.get(), self.n_ranks()).map(Rank::index)
+        Ok(Rank::new(rank.get(), self.n_ranks())?.index())
     }
 
     fn check_message(&self, len: u64) -> Result<()> {

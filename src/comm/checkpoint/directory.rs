@@ -44,12 +44,12 @@ pub(super) struct Directory {
 pub(super) struct Current {
     pub(super) generation: u64,
     /// By rank.
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<PartDigest>,
 }
 
 /// What a rank has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct PartDigest {
     /// The checksum of all its checksums.
     pub(super) digest: u32,
     /// The length of its file.
@@ -223,7 +223,7 @@ impl Current {
     fn text(&self) -> String {
         let ranks = self.parts.len();
         let mut text = format!("{FIRST_LINE}\ngeneration {}\nranks {ranks}\n", self.generation);
-        for (rank, Part { digest, len }) in self.parts.iter().enumerate() {
+        for (rank, PartDigest { digest, len }) in self.parts.iter().enumerate() {
             text += &format!("rank {rank} {len} {digest:08x}\n");
         }
         let checksum = crc32c::crc32c(text.as_bytes());
@@ -240,7 +240,7 @@ impl Current {
         }
         let part = |rank: u32| {
             let (len, digest) = lines.next()?.strip_prefix(&format!("rank {rank} "))?.split_once(' ')?;
-            Some(Part { len: len.parse().ok()?, digest: u32::from_str_radix(digest, 16).ok()? })
+            Some(PartDigest { len: len.parse().ok()?, digest: u32::from_str_radix(digest, 16).ok()? })
         };
         let current = Self { generation, parts: (0..ranks).map(part).collect::<Option<_>>()? };
         // All of it, checksum and first line included.
@@ -329,7 +329,7 @@ mod tests {
     fn what_names_a_generation_is_read_as_it_was_written_and_not_with_any_bit_flipped() {
         for ranks in [1, 2, 64] {
             let part =
-                |rank: u32| Part { digest: rank.wrapping_mul(0x9e37_79b9), len: u64::from(rank) << 33 };
+                |rank: u32| PartDigest { digest: rank.wrapping_mul(0x9e37_79b9), len: u64::from(rank) << 33 };
             let current = Current { generation: 77, parts: (0..ranks).map(part).collect() };
             let text = current.text();
             assert!(text.len() as u64 <= LONGEST);

@@ -15,8 +15,8 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use super::directory::{Part, open};
-use super::{CheckpointFault, Place, at, io};
+use super::directory::{PartDigest, open};
+use super::{CheckpointFault, FirstDifference, at, io};
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 use crate::shm::Span;
@@ -26,14 +26,14 @@ const CHUNK: u64 = 1 << 20;
 
 /// Whose memory a file has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum CheckpointKind {
     /// A rank's part of the heap.
     Heap,
     /// A device's, with addresses of its own.
     Device,
 }
 
-impl Kind {
+impl CheckpointKind {
     const fn magic(self) -> [u8; 8] {
         match self {
             Self::Heap => *b"SMCKPT\x00\x01",
@@ -71,8 +71,8 @@ const SUM: usize = 4;
 
 /// What a file begins with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Head {
-    pub(super) kind: Kind,
+pub(super) struct FileHeader {
+    pub(super) kind: CheckpointKind,
     pub(super) generation: u64,
     pub(super) rank: u64,
     pub(super) n_ranks: u64,
@@ -80,7 +80,7 @@ pub(super) struct Head {
     pub(super) regions: Vec<Region>,
 }
 
-impl Head {
+impl FileHeader {
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.kind.magic().to_vec();
         for word in [self.generation, self.rank, self.n_ranks, self.regions.len() as u64] {
@@ -115,24 +115,25 @@ impl Tally {
         self.len += len + SUM as u64;
     }
 
-    fn part(&self) -> Part {
-        Part { digest: self.digest, len: self.len }
+    fn part(&self) -> PartDigest {
+        PartDigest { digest: self.digest, len: self.len }
     }
 }
 
 /// A file that is being written.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct PartWriter {
     path: PathBuf,
     file: File,
     tally: Tally,
     buffer: Vec<u8>,
 }
 
-impl Writer {
-    pub(super) fn create(path: &Path, head: &Head) -> Result<Self> {
+impl PartWriter {
+    pub(super) fn create(path: &Path, header: &FileHeader) -> Result<Self> {
         let file = File::create_new(path).map_err(|error| io(path, "making a file", error))?;
-        let mut writer = Self { path: path.to_owned(), file, tally: Tally::default(), buffer: head.bytes() };
+        let mut writer =
+            Self { path: path.to_owned(), file, tally: Tally::default(), buffer: header.bytes() };
         writer.put(|_| {})?;
         Ok(writer)
     }
@@ -154,7 +155,7 @@ impl Writer {
     }
 
     /// Returns when everything is on the disk.
-    pub(super) fn finish(self) -> Result<Part> {
+    pub(super) fn finish(self) -> Result<PartDigest> {
         self.file
             .sync_all()
             .map_err(|error| io(&self.path, "waiting for the file to be on the disk", error))?;
@@ -164,7 +165,7 @@ impl Writer {
 
 /// A file that is read.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct PartReader {
     pub(super) path: PathBuf,
     file: File,
     regions: Vec<Region>,
@@ -172,9 +173,9 @@ pub(super) struct Reader {
     head_sum: [u8; SUM],
 }
 
-impl Reader {
+impl PartReader {
     /// Opens the file at `path`, which is to begin with `expected`.
-    pub(super) fn open(path: &Path, expected: &Head) -> Result<Self> {
+    pub(super) fn open(path: &Path, expected: &FileHeader) -> Result<Self> {
         let file = open(path, "opening a file")?;
         let bytes = expected.bytes();
         let (path, regions) = (path.to_owned(), Vec::new());
@@ -189,11 +190,11 @@ impl Reader {
             return Err(reader.damaged(BEGINNING));
         }
         reader.regions = match expected.kind {
-            Kind::Heap => reader.compare_regions(&found, expected)?,
-            Kind::Device => reader.take_regions(&found, expected)?,
+            CheckpointKind::Heap => reader.compare_regions(&found, expected)?,
+            CheckpointKind::Device => reader.take_regions(&found, expected)?,
         };
-        let head = Head { regions: reader.regions.clone(), ..expected.clone() }.bytes();
-        (reader.head_len, reader.head_sum) = (head.len() as u64, crc32c::crc32c(&head).to_le_bytes());
+        let header = FileHeader { regions: reader.regions.clone(), ..expected.clone() }.bytes();
+        (reader.head_len, reader.head_sum) = (header.len() as u64, crc32c::crc32c(&header).to_le_bytes());
         Ok(reader)
     }
 
@@ -222,7 +223,7 @@ impl Reader {
     }
 
     /// Holds the regions of the file against those that are `expected`.
-    fn compare_regions(&mut self, fixed: &[u8], expected: &Head) -> Result<Vec<Region>> {
+    fn compare_regions(&mut self, fixed: &[u8], expected: &FileHeader) -> Result<Vec<Region>> {
         let mut differing = None;
         let count = self.each_region(fixed, |index, region| {
             let mine = usize::try_from(index).ok().and_then(|index| expected.regions.get(index));
@@ -232,14 +233,14 @@ impl Reader {
         })?;
         let mine = expected.regions.len() as u64;
         if differing.is_some() || count != mine {
-            let place = Place(differing);
+            let place = FirstDifference(differing);
             return Err(at(&self.path, CheckpointFault::Layout { found: count, expected: mine, place }));
         }
         Ok(expected.regions.clone())
     }
 
     /// Takes the regions of a device's memory, of which the last one that is `expected` tells where it ends.
-    fn take_regions(&mut self, fixed: &[u8], expected: &Head) -> Result<Vec<Region>> {
+    fn take_regions(&mut self, fixed: &[u8], expected: &FileHeader) -> Result<Vec<Region>> {
         let end = expected.regions.last().map_or(0, |end| end.offset.get());
         let (mut regions, mut last, mut at_most) = (Vec::new(), Region::new(HeapOffset::new(0), 0), end);
         let count = self.each_region(fixed, |_, region| {
@@ -264,12 +265,12 @@ impl Reader {
     }
 
     /// Looks whether all of it is what was written.
-    pub(super) fn check(&mut self) -> Result<Part> {
+    pub(super) fn check(&mut self) -> Result<PartDigest> {
         self.each_chunk(|_, _| Ok(()))
     }
 
     /// Hands each chunk that is what was written to `visit`, with its place in the heap.
-    pub(super) fn each_chunk(&mut self, visit: impl Fn(Region, &[u8]) -> Result<()>) -> Result<Part> {
+    pub(super) fn each_chunk(&mut self, visit: impl Fn(Region, &[u8]) -> Result<()>) -> Result<PartDigest> {
         let start = self.head_len + SUM as u64;
         self.file.seek(SeekFrom::Start(start)).map_err(|error| io(&self.path, "reading", error))?;
         let mut tally = Tally::default();

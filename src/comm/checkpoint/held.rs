@@ -1,30 +1,30 @@
 //! What a checkpoint is of: the heap of each rank, or memory that each has beside it.
 
 use super::Communicator;
-use super::file::{Head, Kind, Reader};
+use super::file::{CheckpointKind, FileHeader, PartReader};
 use crate::error::Result;
 use crate::heap::{DeviceAddress, DeviceMemory, HeapOffset, Region};
 use crate::shm::Span;
 
 /// What this rank writes, or reads back.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Held<'m> {
+pub(super) enum CheckpointSource<'m> {
     /// What is allocated in its heap.
     Heap,
     /// What was used of a memory with addresses.
     Device(&'m DeviceMemory),
 }
 
-impl Held<'_> {
-    pub(super) const fn kind(self) -> Kind {
+impl CheckpointSource<'_> {
+    pub(super) const fn kind(self) -> CheckpointKind {
         match self {
-            Self::Heap => Kind::Heap,
-            Self::Device(_) => Kind::Device,
+            Self::Heap => CheckpointKind::Heap,
+            Self::Device(_) => CheckpointKind::Device,
         }
     }
 
     /// What the file of this rank in `generation` begins with; where it is about to be read, that is as far as it is known before.
-    pub(super) fn head(self, comm: &Communicator, generation: u64) -> Head {
+    pub(super) fn header(self, comm: &Communicator, generation: u64) -> FileHeader {
         let regions = match self {
             Self::Heap => {
                 let internal = comm.membership.workspace.regions();
@@ -35,7 +35,7 @@ impl Held<'_> {
             Self::Device(memory) => memory.used().into_iter().chain([end_of(memory)]).collect(),
         };
         let (rank, n_ranks) = (comm.own_number(), comm.n_ranks().into());
-        Head { kind: self.kind(), generation, rank, n_ranks, regions }
+        FileHeader { kind: self.kind(), generation, rank, n_ranks, regions }
     }
 
     /// Where the bytes of `region` are.
@@ -47,7 +47,7 @@ impl Held<'_> {
     }
 
     /// Sees to it that there is memory for all that `reader` has.
-    pub(super) fn make_room(self, reader: &Reader) -> Result<()> {
+    pub(super) fn make_room(self, reader: &PartReader) -> Result<()> {
         let Self::Device(memory) = self else { return Ok(()) };
         reader
             .regions()
@@ -56,7 +56,7 @@ impl Held<'_> {
     }
 
     /// Reads all that `reader` has. What of a device's memory has been used since is as new.
-    pub(super) fn load(self, comm: &Communicator, reader: &mut Reader) -> Result<()> {
+    pub(super) fn load(self, comm: &Communicator, reader: &mut PartReader) -> Result<()> {
         if let Self::Device(memory) = self {
             for gap in gaps(&memory.used(), reader.regions()) {
                 memory.fill(DeviceAddress::new(gap.offset.get()), gap.len, 0)?;

@@ -43,9 +43,9 @@ use crate::collective::Operation;
 use crate::error::{Error, Result};
 use crate::faults::{Event, FILE};
 use crate::heap::DeviceMemory;
-use directory::{Current, Directory, Part};
-use file::Reader;
-use held::Held;
+use directory::{Current, Directory, PartDigest};
+use file::PartReader;
+use held::CheckpointSource;
 
 /// The process that writes a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,15 +146,15 @@ pub enum CheckpointFault {
         /// How many there are.
         expected: u64,
         /// Where the first one that differs starts in the heap, as far as there is one.
-        place: Place,
+        place: FirstDifference,
     },
 }
 
 /// Where an allocation starts, for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(Option<u64>);
+pub struct FirstDifference(Option<u64>);
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for FirstDifference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Some(offset) => write!(f, "at {offset}"),
@@ -215,7 +215,7 @@ impl Communicator {
     /// directories: all can go on and try again. [`Error::InvalidArgument`] for a communicator of some ranks. Otherwise those of
     /// [`Communicator::barrier`], which end the epoch.
     pub fn checkpoint(&mut self, directory: impl AsRef<Path>) -> Result<u64> {
-        self.write_checkpoint(Held::Heap, directory.as_ref())
+        self.write_checkpoint(CheckpointSource::Heap, directory.as_ref())
     }
 
     /// As [`Communicator::checkpoint`], but of a memory that each rank has beside the heap: of what was used of it, that is, copied to
@@ -224,15 +224,15 @@ impl Communicator {
     /// # Errors
     /// Those of [`Communicator::checkpoint`].
     pub fn checkpoint_memory(&mut self, memory: &DeviceMemory, directory: impl AsRef<Path>) -> Result<u64> {
-        self.write_checkpoint(Held::Device(memory), directory.as_ref())
+        self.write_checkpoint(CheckpointSource::Device(memory), directory.as_ref())
     }
 
-    fn write_checkpoint(&mut self, held: Held<'_>, directory: &Path) -> Result<u64> {
+    fn write_checkpoint(&mut self, source: CheckpointSource<'_>, directory: &Path) -> Result<u64> {
         self.check_all_ranks()?;
         self.fabric().enter(Operation::Checkpoint.name())?;
         self.as_one(Operation::Checkpoint, |comm| {
             let directory = Directory::new(directory);
-            let mut writing = Writing { comm, held, directory, lock: None };
+            let mut writing = Writing { comm, source, directory, lock: None };
             let generation = writing.begin()?;
             let parts = writing.write(generation)?;
             writing.commit(generation, parts)?;
@@ -250,7 +250,7 @@ impl Communicator {
     /// [`Error::Checkpoint`] with what is wrong, [`Error::FailedElsewhere`] on the other ranks; nothing has changed. An error of the same
     /// kind ends the epoch when a file changes between the check and the reading. Otherwise those of [`Communicator::checkpoint`].
     pub fn restore(&mut self, directory: impl AsRef<Path>) -> Result<u64> {
-        self.read_checkpoint(Held::Heap, directory.as_ref())
+        self.read_checkpoint(CheckpointSource::Heap, directory.as_ref())
     }
 
     /// Reads back into a memory of each rank what [`Communicator::checkpoint_memory`] has written to `directory`; what has been used since
@@ -259,18 +259,18 @@ impl Communicator {
     /// # Errors
     /// Those of [`Communicator::restore`]. What memory holds has not changed then; more of it may have been asked for.
     pub fn restore_memory(&mut self, memory: &DeviceMemory, directory: impl AsRef<Path>) -> Result<u64> {
-        self.read_checkpoint(Held::Device(memory), directory.as_ref())
+        self.read_checkpoint(CheckpointSource::Device(memory), directory.as_ref())
     }
 
-    fn read_checkpoint(&mut self, held: Held<'_>, directory: &Path) -> Result<u64> {
+    fn read_checkpoint(&mut self, source: CheckpointSource<'_>, directory: &Path) -> Result<u64> {
         self.check_all_ranks()?;
         self.fabric().enter(Operation::Restore.name())?;
-        self.as_one(Operation::Restore, |comm| comm.read_all_parts(held, directory))
+        self.as_one(Operation::Restore, |comm| comm.read_all_parts(source, directory))
     }
 
-    fn read_all_parts(&mut self, held: Held<'_>, directory: &Path) -> Result<u64> {
+    fn read_all_parts(&mut self, source: CheckpointSource<'_>, directory: &Path) -> Result<u64> {
         self.step()?;
-        let checked = self.open_part(held, &Directory::new(directory));
+        let checked = self.open_part(source, &Directory::new(directory));
         let own = checked.as_ref().map_or([0; 2], |(_, current)| [current.generation, current.checksum()]);
         let (told, (mut reader, _)) = self.in_step_with(Operation::Restore, own, checked)?;
         let [generation, checksum] = own;
@@ -278,28 +278,32 @@ impl Communicator {
         let checksums: Vec<_> = told.iter().map(|words| [words[1], 0]).collect();
         self.same(&checksums, "the checkpoint (by a checksum of what names it)", checksum)?;
         self.step()?;
-        held.load(self, &mut reader).inspect_err(|_| self.revoke())?;
+        source.load(self, &mut reader).inspect_err(|_| self.revoke())?;
         self.in_step_with(Operation::Restore, [0; 2], Ok(()))?;
         Ok(generation)
     }
 
     /// Opens this rank's part of the checkpoint that counts, and looks whether it is whole and fits.
-    fn open_part(&self, held: Held<'_>, directory: &Directory) -> Result<(Reader, Current)> {
+    fn open_part(
+        &self,
+        source: CheckpointSource<'_>,
+        directory: &Directory,
+    ) -> Result<(PartReader, Current)> {
         let current = directory.current()?.ok_or_else(|| at(&directory.path, CheckpointFault::Missing))?;
         let expected = u64::from(self.n_ranks());
         let found = current.parts.len() as u64;
         if found != expected {
             return Err(at(&directory.path, CheckpointFault::Ranks { found, expected }));
         }
-        let mut reader = Reader::open(
+        let mut reader = PartReader::open(
             &directory.part(current.generation, self.own_number()),
-            &held.head(self, current.generation),
+            &source.header(self, current.generation),
         )?;
         let part = reader.check()?;
         if part != current.parts[self.fabric().rank().index()] {
             return Err(at(&reader.path, CheckpointFault::Damaged { what: "the whole" }));
         }
-        held.make_room(&reader)?;
+        source.make_room(&reader)?;
         Ok((reader, current))
     }
 
@@ -348,7 +352,7 @@ impl Communicator {
 /// A checkpoint on its way.
 struct Writing<'c> {
     comm: &'c mut Communicator,
-    held: Held<'c>,
+    source: CheckpointSource<'c>,
     directory: Directory,
     /// The first rank's, from its first step to its last.
     lock: Option<Flock<File>>,
@@ -388,12 +392,12 @@ impl Writing<'_> {
     }
 
     /// Writes this rank's part, and returns what all have written.
-    fn write(&mut self, generation: u64) -> Result<Vec<Part>> {
+    fn write(&mut self, generation: u64) -> Result<Vec<PartDigest>> {
         self.agree_on_place().inspect_err(|_| self.sweep())?;
         let written = settle(self.write_part(generation))?;
         let words = written.as_ref().map_or([0; 2], |part| [part.digest.into(), part.len]);
         let (told, _) = self.in_step(words, written).inspect_err(|_| self.sweep())?;
-        Ok(told.iter().map(|&[digest, len]| Part { digest: low(digest), len }).collect())
+        Ok(told.iter().map(|&[digest, len]| PartDigest { digest: low(digest), len }).collect())
     }
 
     /// Looks whether all mean the same directory, before anybody writes to it.
@@ -401,22 +405,22 @@ impl Writing<'_> {
         let checksum = |place: PathBuf| crc32c::crc32c(place.as_os_str().as_encoded_bytes());
         let place = settle(self.directory.canonical().map(checksum))?;
         let own = u64::from(*place.as_ref().unwrap_or(&0));
-        let (told, _) = self.in_step([own, self.held.kind() as u64], place)?;
+        let (told, _) = self.in_step([own, self.source.kind() as u64], place)?;
         self.comm.same(&told, "the directory of the checkpoint (by a checksum of its path)", own)?;
         let kinds: Vec<_> = told.iter().map(|words| [words[1], 0]).collect();
-        self.comm.same(&kinds, "what the checkpoint is of", self.held.kind() as u64)
+        self.comm.same(&kinds, "what the checkpoint is of", self.source.kind() as u64)
     }
 
-    fn write_part(&self, generation: u64) -> Result<Part> {
+    fn write_part(&self, generation: u64) -> Result<PartDigest> {
         let comm = &*self.comm;
         comm.step()?;
         let path = self.directory.part_aside(generation, self.era(), comm.own_number());
-        let head = self.held.head(comm, generation);
+        let header = self.source.header(comm, generation);
         // Who was stopped and given up meanwhile writes nothing any more.
         comm.fabric().check(Operation::Checkpoint.name())?;
-        let mut writer = file::Writer::create(&path, &head)?;
-        for region in head.regions {
-            let span = self.held.span(comm, region)?;
+        let mut writer = file::PartWriter::create(&path, &header)?;
+        for region in header.regions {
+            let span = self.source.span(comm, region)?;
             for chunk in file::chunks(region.len) {
                 writer.write(&span, chunk, |bytes| comm.fabric().spoil(FILE, bytes))?;
                 comm.step()?;
@@ -428,7 +432,7 @@ impl Writing<'_> {
     }
 
     /// Makes `generation` the one that counts.
-    fn commit(&mut self, generation: u64, parts: Vec<Part>) -> Result<()> {
+    fn commit(&mut self, generation: u64, parts: Vec<PartDigest>) -> Result<()> {
         self.comm.step()?;
         let current = Current { generation, parts };
         let committed = if self.is_first() { self.replace(&current) } else { Ok(()) };

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::Stream;
-use super::line::{Loan, Ticket};
+use super::worker::Monitor;
 use crate::channel::Fabric;
 use crate::collective::group::{self, Share};
-use crate::collective::{Call, Manner, Operation, Summary};
+use crate::collective::{Call, Engine, Manner, Operation, Summary};
 use crate::comm::Communicator;
-use crate::comm::submit::{Standing, Submit};
+use crate::comm::submit::{Caller, Submit};
 use crate::error::Result;
 
 /// A communicator whose calls a stream takes: see [`Stream::on`].
@@ -38,8 +38,8 @@ impl Stream {
 
 /// Buffers are in the symmetric heap, or live for ever.
 impl Submit<'static> for OnStream<'_> {
-    fn standing(&self) -> Standing {
-        self.comm.standing()
+    fn caller(&self) -> Caller {
+        self.comm.caller()
     }
 
     fn submit(&mut self, mut call: Call<'static>) -> Result<()> {
@@ -88,19 +88,19 @@ impl Stream {
     /// Enqueues the calls of `parties`, each of which has some, as one operation.
     pub(in crate::comm) fn enqueue_group<'c>(
         &self,
-        parties: impl Iterator<Item = (&'c mut Communicator, Vec<Call<'static>>)>,
+        comms: impl Iterator<Item = (&'c mut Communicator, Vec<Call<'static>>)>,
     ) -> Result<()> {
         let due = |(comm, calls): (&mut Communicator, Vec<_>)| {
             let manner = comm.manner;
             let ticket = comm.ticket(|| group::summary(&calls, manner))?;
             Ok(Due { ticket, manner, calls })
         };
-        let mut parties = parties.map(due).collect::<Result<Vec<_>>>()?;
-        let Some(first) = parties.first() else { return Ok(()) };
+        let mut comms = comms.map(due).collect::<Result<Vec<_>>>()?;
+        let Some(first) = comms.first() else { return Ok(()) };
         let fabric = Arc::clone(first.ticket.fabric());
         let operation = Operation::Group.name();
         self.enqueue_call(operation, &fabric, move |fabric| {
-            let mut shares: Vec<_> = parties.iter_mut().map(Due::share).collect();
+            let mut shares: Vec<_> = comms.iter_mut().map(Due::share).collect();
             enter(fabric, operation)?;
             group::run(&mut shares)
         })
@@ -132,7 +132,115 @@ impl Communicator {
         }
         self.engine_for(call)?;
         let engine = self.engine.take().expect("it was there a moment ago");
-        self.loan = Loan::begin(self.fabric(), engine);
+        self.loan = EngineLoan::begin(self.fabric(), engine);
         Ok(self.loan.ticket().expect("lent just now"))
+    }
+}
+
+/// An engine that streams have the use of, and the calls that wait for it.
+#[derive(Debug)]
+struct CallQueue {
+    fabric: Arc<Fabric>,
+    state: Monitor<CallQueueState>,
+}
+
+#[derive(Debug)]
+struct CallQueueState {
+    /// Not there while a call is executed, and after the loan.
+    engine: Option<Box<Engine>>,
+    /// How many tickets there are.
+    issued: u64,
+    /// How many of them are done.
+    done: u64,
+}
+
+/// The engine of a communicator, as far as it is lent.
+#[derive(Debug, Default)]
+pub(in crate::comm) struct EngineLoan(Option<Arc<CallQueue>>);
+
+/// The right of one call to the engine, when its turn has come. It passes on when it is dropped, used or not: one that was never
+/// enqueued is as if it had not been asked for.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    line: Arc<CallQueue>,
+    number: u64,
+    engine: Option<Box<Engine>>,
+}
+
+impl EngineLoan {
+    /// Lends `engine`.
+    pub(super) fn begin(fabric: &Arc<Fabric>, engine: Box<Engine>) -> Self {
+        let state = Monitor::new(fabric, CallQueueState { engine: Some(engine), issued: 0, done: 0 });
+        Self(Some(Arc::new(CallQueue { fabric: Arc::clone(fabric), state })))
+    }
+
+    /// The ticket of the next call; `None` when nothing is lent.
+    pub(super) fn ticket(&self) -> Option<Ticket> {
+        let line = Arc::clone(self.0.as_ref()?);
+        let number = line.state.change(|state| {
+            state.issued += 1;
+            state.issued - 1
+        });
+        Some(Ticket { line, number, engine: None })
+    }
+
+    /// Waits until all calls are done, and returns the engine, if it was lent.
+    #[inline]
+    pub(in crate::comm) fn end(&mut self) -> Option<Box<Engine>> {
+        self.0.take().map(|line| line.close())
+    }
+}
+
+/// Waits as [`EngineLoan::end`] does. While it unwinds it ends the epoch first, as peers may never come to those calls.
+impl Drop for EngineLoan {
+    fn drop(&mut self) {
+        let Some(line) = self.0.take() else { return };
+        if std::thread::panicking() && !line.state.look(CallQueueState::is_done) {
+            line.fabric.mark_own_loss();
+        }
+        drop(line.close());
+    }
+}
+
+impl CallQueue {
+    #[cold]
+    fn close(&self) -> Box<Engine> {
+        self.state.wait(|state| if state.is_done() { state.engine.take() } else { None })
+    }
+}
+
+impl CallQueueState {
+    fn is_done(&self) -> bool {
+        self.done == self.issued
+    }
+}
+
+impl Ticket {
+    /// Waits for its turn, and takes the engine.
+    pub(super) fn redeem(&mut self) -> &mut Engine {
+        let engine = self.await_turn();
+        self.engine.insert(engine)
+    }
+
+    pub(super) fn fabric(&self) -> &Arc<Fabric> {
+        &self.line.fabric
+    }
+
+    fn await_turn(&self) -> Box<Engine> {
+        self.line.state.wait(|state| if state.done == self.number { state.engine.take() } else { None })
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if self.engine.is_some() && std::thread::panicking() {
+            // A function of the user's has panicked within the call: peers are not to wait for the rest of it.
+            self.line.fabric.mark_own_loss();
+        }
+        let engine = self.engine.take().unwrap_or_else(|| self.await_turn());
+        self.line.state.change(|state| {
+            state.engine = Some(engine);
+            state.done += 1;
+        });
     }
 }

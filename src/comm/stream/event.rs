@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::monitor::Monitor;
 use super::worker::Failure;
+use super::worker::Monitor;
 use super::{Stream, StreamStatus};
 use crate::error::{Error, Result};
 
@@ -14,12 +14,12 @@ use crate::error::{Error, Result};
 /// the one that it found. An event that was never recorded keeps nobody waiting. Clones are handles of the same event.
 #[derive(Clone, Debug, Default)]
 pub struct Event {
-    latest: Arc<Mutex<Option<Arc<Record>>>>,
+    latest: Arc<Mutex<Option<Arc<EventRecord>>>>,
 }
 
 /// One record of an event: when it was reached, or what kept it from being.
 #[derive(Debug)]
-struct Record(Monitor<Option<Result<Instant, Failure>>>);
+struct EventRecord(Monitor<Option<Result<Instant, Failure>>>);
 
 impl Event {
     /// An event that was not recorded yet.
@@ -63,16 +63,16 @@ impl Event {
         Ok(when(self)?.saturating_duration_since(when(start)?))
     }
 
-    fn latest(&self) -> Option<Arc<Record>> {
+    fn latest(&self) -> Option<Arc<EventRecord>> {
         self.lock().clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<Record>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<EventRecord>>> {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Record {
+impl EventRecord {
     fn when(&self) -> Result<Option<Instant>> {
         self.0.look(|reached| reached.as_ref().map(known).transpose())
     }
@@ -92,7 +92,7 @@ impl Stream {
     /// # Errors
     /// [`Error::StreamFailed`]; [`Error::Exhausted`], and the event stays where it was recorded before.
     pub fn record(&self, event: &Event) -> Result<()> {
-        let record = Arc::new(Record(Monitor::new(&self.fabric, None)));
+        let record = Arc::new(EventRecord(Monitor::new(&self.fabric, None)));
         let there = Arc::clone(&record);
         let pushed = self.push("record", &self.fabric, move |failure| {
             let reached = failure.map_or_else(|| Ok(Instant::now()), |failure| Err(failure.clone()));

@@ -45,9 +45,6 @@
 mod calls;
 mod copies;
 mod event;
-mod host;
-mod line;
-mod monitor;
 mod worker;
 
 use std::sync::Arc;
@@ -58,12 +55,12 @@ use crate::channel::Fabric;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 
+pub(super) use calls::EngineLoan;
 pub use calls::OnStream;
+pub use copies::{HostBuffer, HostSource};
 pub use event::Event;
-pub use host::{HostBuffer, HostSource};
-pub(super) use line::Loan;
 pub use worker::MAX_ENQUEUED;
-use worker::{Failure, Queue, Task};
+use worker::{Failure, StreamQueue, StreamTask};
 
 /// Operations in order, executed by a thread of its own: see the [module](self).
 ///
@@ -77,7 +74,7 @@ pub struct Stream {
     fabric: Arc<Fabric>,
     /// The ranks of the communicator that it was made of, by their ranks in the job.
     members: Arc<[Rank]>,
-    queue: Arc<Queue>,
+    queue: Arc<StreamQueue>,
     worker: Option<JoinHandle<()>>,
 }
 
@@ -108,7 +105,7 @@ impl Stream {
     /// [`Error::Os`] when the thread cannot be started.
     pub fn new(comm: &Communicator) -> Result<Self> {
         let fabric = Arc::clone(comm.fabric());
-        let queue = Queue::new(&fabric);
+        let queue = StreamQueue::new(&fabric);
         let worker = Some(queue.start()?);
         Ok(Self { fabric, members: Arc::clone(&comm.members), queue, worker })
     }
@@ -163,7 +160,7 @@ impl Stream {
         fabric: &Arc<Fabric>,
         work: impl FnOnce(Option<&Failure>) -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        self.queue.push(Task { operation, fabric: Arc::clone(fabric), work: Box::new(work) })
+        self.queue.push(StreamTask { operation, fabric: Arc::clone(fabric), work: Box::new(work) })
     }
 
     fn is_on_its_thread(&self) -> bool {

@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::StreamStatus;
-use super::monitor::Monitor;
 use crate::channel::Fabric;
 use crate::error::{Error, Result};
-use crate::sync::Watch;
+use crate::sync::{ParkCell, SleepWord, Stop, WaitPolicy, Waiting, Watch, wait_until};
 
 /// The most operations that wait in a stream.
 pub const MAX_ENQUEUED: usize = 1 << 16;
@@ -21,18 +21,18 @@ const FULL: Error = Error::Exhausted {
 };
 
 /// Executes an operation. After a failure it is told of that instead, and has to do no more than tell whoever waits for it.
-type Work = dyn FnOnce(Option<&Failure>) -> Result<()> + Send;
+type StreamWork = dyn FnOnce(Option<&Failure>) -> Result<()> + Send;
 
 /// One operation of a stream.
-pub(super) struct Task {
+pub(super) struct StreamTask {
     /// What it is called.
     pub(super) operation: &'static str,
     /// Whose epoch it belongs to.
     pub(super) fabric: Arc<Fabric>,
-    pub(super) work: Box<Work>,
+    pub(super) work: Box<StreamWork>,
 }
 
-impl std::fmt::Debug for Task {
+impl std::fmt::Debug for StreamTask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.operation)
     }
@@ -55,14 +55,14 @@ impl Failure {
 
 /// The tasks of a stream, between those who enqueue them and its worker.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct StreamQueue {
     fabric: Arc<Fabric>,
-    state: Monitor<State>,
+    state: Monitor<StreamQueueState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    tasks: VecDeque<Task>,
+struct StreamQueueState {
+    tasks: VecDeque<StreamTask>,
     enqueued: u64,
     done: u64,
     failure: Option<Failure>,
@@ -70,15 +70,18 @@ struct State {
     is_closed: bool,
 }
 
-impl State {
+impl StreamQueueState {
     fn failed(&self) -> Result<()> {
         self.failure.as_ref().map_or(Ok(()), |failure| Err(failure.error()))
     }
 }
 
-impl Queue {
+impl StreamQueue {
     pub(super) fn new(fabric: &Arc<Fabric>) -> Arc<Self> {
-        Arc::new(Self { fabric: Arc::clone(fabric), state: Monitor::new(fabric, State::default()) })
+        Arc::new(Self {
+            fabric: Arc::clone(fabric),
+            state: Monitor::new(fabric, StreamQueueState::default()),
+        })
     }
 
     /// Starts the thread that executes what is enqueued, in order, until the queue is closed and empty.
@@ -105,7 +108,7 @@ impl Queue {
     ///
     /// # Errors
     /// [`Error::StreamFailed`]; [`Error::Exhausted`] where there is no room, and the task is dropped.
-    pub(super) fn push(&self, task: Task) -> Result<()> {
+    pub(super) fn push(&self, task: StreamTask) -> Result<()> {
         let (refused, pushed) = self.state.change(|state| {
             if state.tasks.len() >= MAX_ENQUEUED {
                 return (Some(task), Err(FULL));
@@ -174,8 +177,8 @@ impl Queue {
 
     /// The next task, and whether it is one of the last; `None` when there will be none. Does not count as a spinner while it
     /// sleeps.
-    fn next(&self) -> Option<(Task, bool)> {
-        let take = |state: &mut State| match state.tasks.pop_front() {
+    fn next(&self) -> Option<(StreamTask, bool)> {
+        let take = |state: &mut StreamQueueState| match state.tasks.pop_front() {
             Some(task) => Some(Some((task, state.is_closed))),
             None => state.is_closed.then_some(None),
         };
@@ -198,4 +201,78 @@ fn end_of_epoch(fabric: &Fabric) -> Option<Error> {
 
 fn failed(operation: &'static str, number: u64, source: Error) -> Failure {
     Failure { operation, number, source: Arc::new(source) }
+}
+
+/// A value behind a lock, and those who wait for it to change.
+#[derive(Debug)]
+pub(super) struct Monitor<T> {
+    fabric: Arc<Fabric>,
+    value: Mutex<T>,
+    park: ParkCell,
+}
+
+/// Sleepers that nothing stops are still woken once by the end of the epoch; afterwards its bell would not let them sleep.
+#[derive(Debug)]
+struct Unstoppable<'a>(&'a Fabric);
+
+impl Watch for Unstoppable<'_> {
+    fn check(&self) -> Option<Stop> {
+        None
+    }
+
+    fn bell(&self) -> Option<SleepWord<'_>> {
+        let revocation = self.0.world().revocation();
+        revocation.read().is_none().then(|| revocation.bell())
+    }
+}
+
+impl<T> Monitor<T> {
+    pub(super) fn new(fabric: &Arc<Fabric>, value: T) -> Self {
+        Self { fabric: Arc::clone(fabric), value: Mutex::new(value), park: ParkCell::new() }
+    }
+
+    /// Looks at the value.
+    pub(super) fn look<R>(&self, look: impl FnOnce(&T) -> R) -> R {
+        look(&self.lock())
+    }
+
+    /// Changes the value, and wakes whoever waits for that.
+    pub(super) fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
+        let result = change(&mut self.lock());
+        self.park.wake(self.fabric.kernel());
+        result
+    }
+
+    /// Waits until `poll` returns something. What `poll` changes nobody is told.
+    pub(super) fn wait<R>(&self, poll: impl FnMut(&mut T) -> Option<R>) -> R {
+        self.wait_for(WaitPolicy::OVERSUBSCRIBED, Duration::MAX, poll).expect("there is no deadline")
+    }
+
+    /// Waits for as long as waiters stay awake.
+    pub(super) fn wait_awake<R>(&self, poll: impl FnMut(&mut T) -> Option<R>) -> Option<R> {
+        let awake = WaitPolicy { park_after: Duration::MAX, ..WaitPolicy::OVERSUBSCRIBED };
+        self.wait_for(awake, WaitPolicy::OVERSUBSCRIBED.park_after, poll)
+    }
+
+    /// Waits asleep from the start.
+    pub(super) fn wait_asleep<R>(&self, poll: impl FnMut(&mut T) -> Option<R>) -> R {
+        let asleep = WaitPolicy { park_after: Duration::ZERO, ..WaitPolicy::OVERSUBSCRIBED };
+        self.wait_for(asleep, Duration::MAX, poll).expect("there is no deadline")
+    }
+
+    fn wait_for<R>(
+        &self,
+        policy: WaitPolicy,
+        timeout: Duration,
+        mut poll: impl FnMut(&mut T) -> Option<R>,
+    ) -> Option<R> {
+        let watch = Unstoppable(&self.fabric);
+        let waiting = Waiting::new(self.fabric.kernel(), &watch, policy, timeout);
+        wait_until(&waiting, &self.park, || poll(&mut self.lock())).ok()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, T> {
+        // What is done under the lock does not panic half way.
+        self.value.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

@@ -9,26 +9,26 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use nix::sys::signal::SigSet;
 
 use super::calls::execute;
-use crate::bootstrap::{CallOff, Options, resource_error};
+use crate::bootstrap::{CancelToken, Options, resource_error};
 use crate::comm::Aborter;
 use crate::coordinator::agent::{Outcome, Task, Trouble};
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::order::{FailureKind, MAX_REPORT, MAX_TEXT};
 use crate::coordinator::work::Work;
+use crate::epoch_id::FIRST_EPOCH;
 use crate::error::{Error, Result};
 use crate::heap::DeviceMemory;
-use crate::launch::FIRST_EPOCH;
 use crate::{Communicator, UniqueId};
 
 /// The way to the worker and back.
 #[derive(Debug)]
 pub(super) struct Worker {
-    tasks: Sender<(Task, CallOff)>,
+    tasks: Sender<(Task, CancelToken)>,
     outcomes: Receiver<(Outcome, Option<Aborter>)>,
     /// Readable when there may be an outcome.
     bell: UnixStream,
     /// Ends the present task where that is to meet others.
-    off: CallOff,
+    off: CancelToken,
 }
 
 /// What the thread has.
@@ -69,7 +69,7 @@ impl Worker {
         };
         let thread = std::thread::Builder::new().name("shmccl device".to_owned()).spawn(work);
         thread.map_err(|error| resource_error("starting a device's worker", error))?;
-        Ok(Self { tasks, outcomes, bell, off: CallOff::default() })
+        Ok(Self { tasks, outcomes, bell, off: CancelToken::default() })
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -78,14 +78,14 @@ impl Worker {
 
     /// Gives it a task, when it has none.
     pub(super) fn begin(&mut self, task: Task) {
-        self.off = CallOff::default();
+        self.off = CancelToken::default();
         // It ends with the process only.
         let _ = self.tasks.send((task, self.off.clone()));
     }
 
     /// Ends its task, if that is to meet others and they have not come together yet.
     pub(super) fn call_off(&self) {
-        self.off.call_off();
+        self.off.cancel();
     }
 
     /// What came of the task, when it is done, and what ends the epoch that the worker is in since.
@@ -107,7 +107,7 @@ impl Worker {
 }
 
 impl Hands {
-    fn work(&mut self, task: Task, off: CallOff) -> Outcome {
+    fn work(&mut self, task: Task, off: CancelToken) -> Outcome {
         match task {
             Task::Host => Outcome::Hosted(self.host().map_err(tell)),
             Task::Meet { n_ranks, rank, id } => Outcome::Met(
@@ -147,7 +147,7 @@ impl Hands {
         members
     }
 
-    fn grow(&mut self, n_ranks: u32, id: &str, off: CallOff) -> Outcome {
+    fn grow(&mut self, n_ranks: u32, id: &str, off: CancelToken) -> Outcome {
         let grown = self.comm().and_then(|(comm, _)| comm.grow_until(n_ranks, Some(&id.parse()?), Some(off)));
         match grown {
             Ok(grown) => Outcome::Met(Ok(self.enter(grown))),

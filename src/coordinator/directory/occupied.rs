@@ -20,8 +20,8 @@ use crate::coordinator::service::is_dead;
 use crate::error::Result;
 use crate::locks;
 use crate::logs::COORDINATOR;
-use crate::shm::header::Creator;
 use crate::shm::{SocketFileId, SocketJanitor};
+use crate::sync::header::Creator;
 
 /// How long a directory may be locked in which nobody listens: whoever sweeps it has it for a moment, and a coordinator that begins.
 const SWEEPING: Duration = Duration::from_secs(1);

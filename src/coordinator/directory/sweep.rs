@@ -11,7 +11,7 @@ use crate::coordinator::device::Appointed;
 use crate::coordinator::fault::Fault;
 use crate::coordinator::id::DeviceId;
 use crate::error::{Error, Result};
-use crate::shm::header::Creator;
+use crate::sync::header::Creator;
 
 /// What coordinators have left that are dead.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use super::comm::Comm;
 use crate::coordinator::call::AddressRange;
 use crate::coordinator::id::{CommId, DeviceId};
 use crate::coordinator::order::{Membership, Order, Phase, Report};
-use crate::launch::{HangRule, Record};
+use crate::launch::{BeatHistory, HangRule};
 
 /// How often a device may wait for others in a row while it does what it was told: until all have come, have made what they share, and
 /// have seen it, and once more where one was lost meanwhile.
@@ -37,7 +37,7 @@ pub(super) struct Device {
     pub(super) unheard_since: Option<u64>,
     /// Whether it has given a sign of life since the last look.
     has_beaten: bool,
-    looks: Record,
+    looks: BeatHistory,
 }
 
 impl Device {
@@ -128,7 +128,7 @@ impl Pool {
             sent: 0,
             unheard_since: None,
             has_beaten: true,
-            looks: Record::default(),
+            looks: BeatHistory::default(),
         };
         self.devices.insert(device, new);
     }

@@ -1,7 +1,7 @@
+use proptest::prelude::*;
+
 use super::*;
-use crate::error::Error;
 use crate::heap::layout;
-use crate::heap::ledger::CHUNK;
 use crate::heap::offset::HeapOffset;
 use crate::heap::testing::{allocate, heaps};
 use crate::heap::windows::HeapPlace;
@@ -261,4 +261,106 @@ fn a_view_needs_the_segment_of_every_rank_at_its_full_length() {
     window.map(Rank::known(1), &create(HeapShape::new(2, 0).unwrap())).unwrap();
     assert!(matches!(view(window, 1), Err(Error::OutOfRange { .. })));
     assert!(matches!(view(Window::reserve(2, CHUNK).unwrap(), 2), Err(Error::InvalidRank { rank: 2, .. })));
+}
+
+#[test]
+fn memory_is_backed_by_whole_chunks_and_only_once() {
+    let mut ledger = HeapLedger::new(10 * CHUNK).unwrap();
+    let first = ledger.plan(1, 1).unwrap();
+    assert_eq!(ledger.missing(first).unwrap(), 0..CHUNK);
+    ledger.backed(first).unwrap();
+    assert_eq!(ledger.confirm(first).unwrap(), CHUNK);
+    let second = ledger.plan(CHUNK, 1).unwrap();
+    assert_eq!(ledger.missing(second).unwrap(), CHUNK..2 * CHUNK);
+    ledger.backed(second).unwrap();
+    assert!(ledger.missing(second).unwrap().is_empty());
+    ledger.confirm(second).unwrap();
+    ledger.free(first).unwrap();
+    let again = ledger.plan(64, 64).unwrap();
+    assert_eq!(again.offset, HeapOffset::ZERO);
+    assert!(ledger.missing(again).unwrap().is_empty(), "freed memory is still backed");
+}
+
+#[test]
+fn the_last_chunk_of_a_heap_may_be_short() {
+    let mut ledger = HeapLedger::new(CHUNK + 128).unwrap();
+    let all = ledger.plan(CHUNK + 128, 64).unwrap();
+    assert_eq!(ledger.missing(all).unwrap(), 0..CHUNK + 128);
+}
+
+#[test]
+fn an_abandoned_region_does_not_raise_what_the_ranks_agreed_on() {
+    let mut ledger = HeapLedger::new(16 * CHUNK).unwrap();
+    let far = ledger.plan(8 * CHUNK, 64).unwrap();
+    ledger.backed(far).unwrap();
+    ledger.abandon(far).unwrap();
+    assert_eq!(ledger.backed_bytes(), 8 * CHUNK);
+    let near = ledger.plan(64, 64).unwrap();
+    ledger.backed(near).unwrap();
+    assert_eq!(ledger.confirm(near).unwrap(), CHUNK);
+}
+
+#[test]
+fn steps_out_of_turn_are_refused() {
+    let mut ledger = HeapLedger::new(4 * CHUNK).unwrap();
+    let region = ledger.plan(100, 64).unwrap();
+    assert!(ledger.confirm(region).is_err(), "not committed");
+    assert!(ledger.free(region).is_err(), "not confirmed");
+    ledger.backed(region).unwrap();
+    ledger.confirm(region).unwrap();
+    assert!(ledger.confirm(region).is_err(), "twice");
+    assert!(ledger.abandon(region).is_err(), "live");
+    assert!(ledger.missing(region).is_err(), "live");
+    ledger.free(region).unwrap();
+    assert!(ledger.free(region).is_err(), "twice");
+    let stranger = Region::new(HeapOffset::new(64), 1);
+    assert!(ledger.missing(stranger).is_err() && ledger.backed(stranger).is_err());
+}
+
+#[test]
+fn an_alignment_stricter_than_the_heaps_own_is_refused() {
+    let mut ledger = HeapLedger::new(4 * CHUNK).unwrap();
+    assert!(ledger.plan(1, 2 * MAX_ALIGN).is_err());
+    assert!(ledger.plan(1, u64::MAX).is_err());
+    assert!(ledger.plan(1, MAX_ALIGN).is_ok());
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_live_lies_below_the_agreed_watermark_and_that_below_the_backed_one(
+        steps in prop::collection::vec((0..4_u8, any::<prop::sample::Index>(), 0..3 * CHUNK, 0..22_u32), 1..80),
+    ) {
+        let mut ledger = HeapLedger::new(12 * CHUNK).unwrap();
+        let (mut planned, mut live) = (Vec::<Region>::new(), Vec::<Region>::new());
+        let mut agreed = 0;
+        let mut memory = [false; 12];
+        for (step, pick, len, align_bits) in steps {
+            match step {
+                0 => planned.extend(ledger.plan(len, 1 << align_bits).ok()),
+                1 if !planned.is_empty() => {
+                    let region = planned.swap_remove(pick.index(planned.len()));
+                    let missing = ledger.missing(region).unwrap();
+                    for chunk in missing.step_by(usize::try_from(CHUNK).unwrap()) {
+                        let had = std::mem::replace(&mut memory[usize::try_from(chunk / CHUNK).unwrap()], true);
+                        prop_assert!(!had, "committed twice");
+                    }
+                    ledger.backed(region).unwrap();
+                    agreed = ledger.confirm(region).unwrap();
+                    live.push(region);
+                }
+                2 if !planned.is_empty() => {
+                    ledger.abandon(planned.swap_remove(pick.index(planned.len()))).unwrap();
+                }
+                3 if !live.is_empty() => {
+                    ledger.free(live.swap_remove(pick.index(live.len()))).unwrap();
+                }
+                _ => {}
+            }
+            let chunks = usize::try_from(ledger.backed_bytes() / CHUNK).unwrap();
+            prop_assert!(memory[..chunks].iter().all(|has| *has));
+            prop_assert!(agreed <= ledger.backed_bytes());
+            prop_assert!(live.iter().all(|region| region.end().unwrap() <= agreed));
+            prop_assert_eq!(ledger.allocator().live(), live.len() + planned.len());
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Finds the best way while copying: through the cache, or past it, or what else there is ([`StorePurpose::ways`]).
+//! Finds the best way while copying: through the cache, or past it, or what else there is ([`StorePurpose::policies`]).
 //!
 //! No fixed rule is right. The same copy on the same two virtual cores runs up to 1.4 times faster through the cache than
 //! past it while the cores share one, and up to four times faster past it while they do not; the host changes that
@@ -54,6 +54,7 @@ use std::time::{Duration, Instant};
 use super::StorePurpose;
 use super::plan::{CopyPlan, SHORT, StorePolicy};
 use crate::sync::plain;
+use crate::trials::{Alternative, Trials};
 
 /// Copies in a trial.
 const TRIAL: u8 = 3;
@@ -95,13 +96,10 @@ const EAGER: u64 = 32;
 /// Combinations of a class from one joint trial to the next. A multiple of all [`sample`]s.
 const PERIOD: u64 = 1024;
 
-/// What must be left of the cost for the other way to be used: a smaller difference is noise.
-const NOISE: f32 = 0.96;
-
 const FIRST_CLASS: u32 = SHORT.ilog2();
 const CLASSES: usize = 17;
 const PURPOSES: usize = 6;
-const WAYS: usize = 3;
+const POLICIES: usize = 3;
 
 thread_local! {
     static TUNER: Tuner = const { Tuner { classes: [const { [const { Class::NEW }; CLASSES] }; PURPOSES] } };
@@ -133,17 +131,15 @@ enum Turn {
     Untimed,
 }
 
+/// What is known of the policies for one class of copies, and when the next trial is due.
 #[derive(Clone, Copy, Debug)]
 struct PolicyTrials {
-    /// What the copies are for: which ways there are, and whether all ranks try them at once.
+    /// What the copies are for: which policies there are, and whether all ranks try them at once.
     purpose: StorePurpose,
-    /// The way to begin with.
+    /// The policy to begin with.
     first: StorePolicy,
-    /// The way in use.
-    best: StorePolicy,
-    /// The way in trial, or last tried; and how many copies of the trial are left.
-    trial: StorePolicy,
-    trial_left: u8,
+    /// Costs are in nanoseconds per byte.
+    trials: Trials<StorePolicy, POLICIES, MEMORY>,
     /// How long the trial has taken so far.
     spent: Duration,
     /// The copy, and the time, before which there is no other trial without a reason.
@@ -151,10 +147,6 @@ struct PolicyTrials {
     rest_until: Option<Instant>,
     /// How many copies a pause takes where a stream past the cache is in use.
     past_pause: u64,
-    /// Nanoseconds per byte of each way; infinite where not known.
-    costs: [f32; WAYS],
-    /// The same of the last copies by the way in use.
-    recent: [f32; MEMORY],
 }
 
 /// Runs the kernel that suits best.
@@ -220,7 +212,7 @@ impl Class {
     /// The way in use, if there have been copies.
     #[inline]
     fn best(&self) -> Option<StorePolicy> {
-        self.record.get().map(|record| record.best)
+        self.record.get().map(|record| record.trials.in_use())
     }
 
     #[inline]
@@ -250,128 +242,80 @@ impl Class {
 }
 
 impl PolicyTrials {
-    /// In the trial of the way to begin with.
+    /// Begins with a trial of `first`.
     const fn new(purpose: StorePurpose, first: StorePolicy, past_pause: u64) -> Self {
         Self {
             purpose,
             first,
-            best: first,
-            trial: first,
-            trial_left: TRIAL,
+            trials: Trials::new(purpose.policies(), first, TRIAL),
             spent: Duration::ZERO,
             pause_until: 0,
             rest_until: None,
             past_pause,
-            costs: [f32::INFINITY; WAYS],
-            recent: [f32::INFINITY; MEMORY],
         }
     }
 
-    /// The way for this copy: the best, or one in trial.
+    /// Picks the policy for this copy: the one in use, or one in trial.
     fn pick(&mut self, turn: Turn, copies: u64, now: Instant) -> StorePolicy {
         if let Turn::Joint(number) = turn {
             return self.pick_jointly(number);
         }
-        if self.trial_left == 0 && turn == Turn::First && self.is_due(copies, now) {
-            self.trial = self.rival();
-            self.trial_left = TRIAL;
+        if !self.trials.is_trial() && turn == Turn::First && self.is_due(copies, now) {
+            self.trials.begin(self.trials.rival(), TRIAL);
             self.spent = Duration::ZERO;
-            self.costs[self.trial as usize] = f32::INFINITY;
         }
-        if self.trial_left > 0 { self.trial } else { self.best }
+        self.trials.current()
     }
 
-    /// First the one to begin with and then the others, whichever is in use.
+    /// Picks first the policy to begin with and then the others, whichever is in use.
     fn pick_jointly(&mut self, number: u8) -> StorePolicy {
         if number.is_multiple_of(TRIAL) {
-            let others = self.others(self.first);
-            self.trial =
-                [self.first].into_iter().chain(others).nth(usize::from(number / TRIAL)).unwrap_or(self.first);
-            self.costs[self.trial as usize] = f32::INFINITY;
+            let others = self.purpose.policies().iter().copied().filter(|policy| *policy != self.first);
+            let mut in_turn = [self.first].into_iter().chain(others);
+            self.trials.begin(in_turn.nth(usize::from(number / TRIAL)).unwrap_or(self.first), TRIAL);
         }
-        self.trial
+        self.trials.tried()
     }
 
-    /// All ways but `one`.
-    fn others(&self, one: StorePolicy) -> impl Iterator<Item = StorePolicy> + use<> {
-        self.purpose.ways().iter().copied().filter(move |&way| way != one)
-    }
-
-    /// The way that may be better than the one in use: one of which nothing is known, or the cheapest of the others.
-    fn rival(&self) -> StorePolicy {
-        let known =
-            |way: &StorePolicy| if self.cost_of(*way).is_infinite() { 0.0 } else { self.cost_of(*way) };
-        let rival = self.others(self.best).min_by(|one, other| f32::total_cmp(&known(one), &known(other)));
-        rival.unwrap_or(self.best)
-    }
-
-    fn cost_of(&self, way: StorePolicy) -> f32 {
-        self.costs[way as usize]
-    }
-
-    /// Whether a trial of another way begins now: what is known of it is better, or nothing, or old.
+    /// Whether a trial of another policy begins now: what is known of it is better, or nothing, or old.
     fn is_due(&self, copies: u64, now: Instant) -> bool {
         let is_old = !self.purpose.is_joint()
             && copies >= self.pause_until
             && self.rest_until.is_none_or(|until| now >= until);
-        self.has_rival() || is_old
-    }
-
-    /// Whether another way is known to be better, or not known at all.
-    fn has_rival(&self) -> bool {
-        let rival = self.cost_of(self.rival());
-        rival.is_infinite() || rival < self.cost_of(self.best) * NOISE
+        self.trials.may_be_beaten() || is_old
     }
 
     /// Whether the next copy is of a trial, or the first of one.
     fn is_prompted(&self) -> bool {
-        self.trial_left > 0 || self.has_rival()
+        self.trials.is_trial() || self.trials.may_be_beaten()
     }
 
-    /// Takes in what the copy at hand cost, and settles which way is best.
+    /// Takes in what the copy at hand cost, and settles which policy is in use.
     fn note(&mut self, turn: Turn, cost: f32, took: Duration, copies: u64, now: Instant) {
-        if let Turn::Joint(number) = turn {
-            self.note_jointly(number, cost);
-        } else if self.trial_left > 0 {
-            self.note_trial(cost, took, copies, now);
-        } else {
-            self.recent.rotate_right(1);
-            self.recent[0] = cost;
-            self.costs[self.best as usize] = self.recent.into_iter().fold(f32::INFINITY, f32::min);
+        let is_over = self.trials.note(cost, least);
+        match turn {
+            // A joint trial has no early end: a rank that went on alone would find out what the policy costs alone.
+            Turn::Joint(number) if usize::from(number) + 1 == joint_trial(self.purpose) => {
+                self.trials.settle_all();
+            }
+            Turn::Joint(_) => {}
+            _ => self.note_alone(is_over, cost, took, copies, now),
         }
     }
 
-    /// A joint trial has no early end: who went on alone would find out what the way costs alone.
-    fn note_jointly(&mut self, number: u8, cost: f32) {
-        let tried = self.trial as usize;
-        self.costs[tried] = self.costs[tried].min(cost);
-        if usize::from(number) + 1 < joint_trial(self.purpose) {
+    /// Ends a trial of this rank's own, if it is over or hopeless.
+    fn note_alone(&mut self, is_over: bool, cost: f32, took: Duration, copies: u64, now: Instant) {
+        if !is_over && !self.trials.is_trial() {
             return;
         }
-        let rival = self.rival();
-        if self.cost_of(rival) < self.cost_of(self.best) * NOISE {
-            self.best = rival;
-        }
-        self.recent = [self.cost_of(self.best); MEMORY];
-        self.trial_left = 0;
-    }
-
-    fn note_trial(&mut self, cost: f32, took: Duration, copies: u64, now: Instant) {
-        let tried = self.trial as usize;
         self.spent += took;
-        self.costs[tried] = self.costs[tried].min(cost);
-        let best = self.costs[self.best as usize];
-        let is_hopeless = cost > best * HOPELESS && !self.purpose.is_joint();
-        self.trial_left = if is_hopeless { 0 } else { self.trial_left - 1 };
-        if self.trial_left > 0 {
+        let in_use = self.trials.cost_of(self.trials.in_use());
+        let is_hopeless = cost > in_use * HOPELESS && !self.purpose.is_joint();
+        if !is_over && !is_hopeless {
             return;
         }
-        // The first trial is of the way in use itself.
-        if self.trial == self.best || self.costs[tried] < best * NOISE {
-            self.best = self.trial;
-            self.recent = [self.costs[tried]; MEMORY];
-        }
-        let pause = match self.best {
+        self.trials.settle();
+        let pause = match self.trials.in_use() {
             StorePolicy::NonTemporal => self.past_pause,
             StorePolicy::Cached | StorePolicy::CopyForward => LONG_PAUSE,
         };
@@ -380,9 +324,20 @@ impl PolicyTrials {
     }
 }
 
+impl Alternative for StorePolicy {
+    fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// Returns the cost that is typical of several copies: the least. What costs more was interrupted, or found new memory.
+fn least(costs: &mut [f32; MEMORY]) -> f32 {
+    costs.iter().copied().fold(f32::INFINITY, f32::min)
+}
+
 /// Combinations in a joint trial of all ways.
 const fn joint_trial(purpose: StorePurpose) -> usize {
-    TRIAL as usize * purpose.ways().len()
+    TRIAL as usize * purpose.policies().len()
 }
 
 /// For how many copies of `len` bytes past the cache no trial is made.

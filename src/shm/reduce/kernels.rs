@@ -17,8 +17,7 @@ use std::ops::Range;
 
 use super::arithmetic::Arithmetic;
 use super::instructions::{Instructions, Portable};
-use super::number::Numeric;
-use super::operator::ElementOperator;
+use super::operator::{ElementOperator, Numeric};
 use super::places::OperandAddresses;
 use super::store::{self, LINE, PIECE, SHORT, elements_before_line};
 use super::word::WordKernel;

@@ -1,6 +1,126 @@
-//! The operators, as kernels are generic over them.
+//! The operators, as kernels are generic over them, and the arithmetic that they are made of.
 
-use super::number::Numeric;
+/// A number that operators compute with.
+///
+/// Integers wrap. Floats follow IEEE 754 without contraction; their minimum and maximum are the standard's `minimum` and
+/// `maximum`: NaN if either is NaN, and -0 is less than +0.
+pub(crate) trait Numeric: bytemuck::Pod {
+    fn add(self, other: Self) -> Self;
+    fn multiply(self, other: Self) -> Self;
+    fn least(self, other: Self) -> Self;
+    fn greatest(self, other: Self) -> Self;
+    /// Divides by a number that is not zero; integers truncate toward zero.
+    fn divide(self, divisor: Self) -> Self;
+    /// The number as it may be stored: every NaN becomes the same one.
+    fn settle(self) -> Self;
+    /// A small number, at most [`MAX_PLACES`](super::MAX_PLACES).
+    fn small(value: u8) -> Self;
+}
+
+macro_rules! integer {
+    ($($number:ty: $one:ident / $divisor:ident => $quotient:expr;)*) => {$(
+        impl Numeric for $number {
+            #[inline(always)]
+            fn add(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+
+            #[inline(always)]
+            fn multiply(self, other: Self) -> Self {
+                self.wrapping_mul(other)
+            }
+
+            #[inline(always)]
+            fn least(self, other: Self) -> Self {
+                self.min(other)
+            }
+
+            #[inline(always)]
+            fn greatest(self, other: Self) -> Self {
+                self.max(other)
+            }
+
+            #[inline(always)]
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a quotient is no longer than its dividend, and has a sign only if that has"
+            )]
+            fn divide(self, $divisor: Self) -> Self {
+                let $one = self;
+                $quotient
+            }
+
+            #[inline(always)]
+            fn settle(self) -> Self {
+                self
+            }
+
+            #[inline(always)]
+            fn small(value: u8) -> Self {
+                Self::try_from(value).expect("at most MAX_PLACES, which every integer holds")
+            }
+        }
+    )*};
+}
+
+macro_rules! float {
+    ($($number:ty),*) => {$(
+        impl Numeric for $number {
+            #[inline(always)]
+            fn add(self, other: Self) -> Self {
+                self + other
+            }
+
+            #[inline(always)]
+            fn multiply(self, other: Self) -> Self {
+                self * other
+            }
+
+            /// Both comparisons pick the same number unless one is NaN or both are zero. Then they pick one each, and
+            /// the union of their bits is a NaN, or -0 if there is one.
+            #[inline(always)]
+            fn least(self, other: Self) -> Self {
+                let one = if self < other { self } else { other };
+                let two = if other < self { other } else { self };
+                Self::from_bits(one.to_bits() | two.to_bits())
+            }
+
+            #[inline(always)]
+            fn greatest(self, other: Self) -> Self {
+                -(-self).least(-other)
+            }
+
+            #[inline(always)]
+            fn divide(self, divisor: Self) -> Self {
+                self / divisor
+            }
+
+            #[inline(always)]
+            fn settle(self) -> Self {
+                if self.is_nan() { Self::NAN } else { self }
+            }
+
+            #[inline(always)]
+            fn small(value: u8) -> Self {
+                Self::from(value)
+            }
+        }
+    )*};
+}
+
+// Shorter integers are divided as floats that hold them exactly, for which there are vector instructions. A quotient that
+// is not whole is at least 1 / MAX_PLACES away from the next whole number, much further than rounding moves it; so what
+// is left when its fraction is cut off is the quotient of the integers.
+integer! {
+    i8: one / divisor => (f32::from(one) / f32::from(divisor)) as Self;
+    u8: one / divisor => (f32::from(one) / f32::from(divisor)) as Self;
+    i32: one / divisor => (f64::from(one) / f64::from(divisor)) as Self;
+    u32: one / divisor => (f64::from(one) / f64::from(divisor)) as Self;
+    i64: one / divisor => one.wrapping_div(divisor);
+    u64: one / divisor => one.wrapping_div(divisor);
+}
+float!(f32, f64);
 
 /// What is done to the operands of one element.
 pub(crate) trait ElementOperator<R: Numeric>: 'static {
@@ -81,5 +201,34 @@ impl<R: Numeric> ElementOperator<R> for ScaledSum {
     #[inline(always)]
     fn combine(one: R, other: R) -> R {
         one.add(other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::reduce::MAX_PLACES;
+
+    #[test]
+    fn division_by_way_of_floats_is_that_of_integers() {
+        for divisor in 1..=u8::try_from(MAX_PLACES).unwrap() {
+            for one in 0..=u8::MAX {
+                assert_eq!(one.divide(divisor), one / divisor);
+                let (one, divisor) = (one.cast_signed(), divisor.cast_signed());
+                assert_eq!(one.divide(divisor), one / divisor);
+            }
+            let divisor = u32::from(divisor);
+            // All quotients near which the result turns are multiples; the farthest from zero are rounded most.
+            for multiple in (0..=u32::MAX / divisor).step_by(9_999_991).chain([u32::MAX / divisor]) {
+                for one in [multiple * divisor, (multiple * divisor).wrapping_sub(1), u32::MAX] {
+                    assert_eq!(one.divide(divisor), one / divisor);
+                    let (one, divisor) = (one.cast_signed(), divisor.cast_signed());
+                    assert_eq!(one.divide(divisor), one / divisor);
+                }
+            }
+            let divisor = divisor.cast_signed();
+            assert_eq!(i32::MIN.divide(divisor), i32::MIN / divisor);
+            assert_eq!(i32::MAX.divide(divisor), i32::MAX / divisor);
+        }
     }
 }

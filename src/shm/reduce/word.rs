@@ -5,8 +5,7 @@
 
 use super::arithmetic::Arithmetic;
 use super::kernels::scalar_of;
-use super::number::Numeric;
-use super::operator::ElementOperator;
+use super::operator::{ElementOperator, Numeric};
 
 /// Combines words of one type of element by one operator.
 #[derive(Clone, Copy, Debug)]

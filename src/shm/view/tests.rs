@@ -275,3 +275,20 @@ fn an_exchange_of_different_lengths_or_out_of_range_changes_nothing() {
     assert!(matches!(outside, Err(Error::OutOfRange { .. })), "{outside:?}");
     assert_eq!((taken, span.read::<u8>(63).unwrap()), ([1; 2], 7));
 }
+
+#[test]
+fn it_is_the_checksum_that_everybody_means_in_one_go_or_in_parts() {
+    let span = Mapping::boxed(40_000).unwrap().span(0, 40_000).unwrap();
+    span.copy_in(100, b"123456789").unwrap();
+    assert_eq!(span.crc32c(0, 100, 9).unwrap(), 0xe306_9283);
+    let bytes: Vec<_> = (0..40_000_u32).map(|index| (index / 8).to_le_bytes()[0]).collect();
+    span.copy_in(0, &bytes).unwrap();
+    for (offset, len) in [(0, 40_000), (1, 8191), (3, 8193), (39_999, 1), (7, 0), (40_000, 0)] {
+        let whole = crc32c::crc32c(&bytes[offset..offset + len]);
+        let (offset, len) = (offset as u64, len as u64);
+        assert_eq!(span.crc32c(0, offset, len).unwrap(), whole);
+        let first = span.crc32c(0, offset, len / 3).unwrap();
+        assert_eq!(span.crc32c(first, offset + len / 3, len - len / 3).unwrap(), whole);
+    }
+    assert!(span.crc32c(0, 39_999, 2).is_err() && span.crc32c(0, u64::MAX, 2).is_err());
+}

@@ -23,7 +23,7 @@ use nix::unistd::{SysconfVar, sysconf};
 use serde::Deserialize;
 
 use super::super::json::{WRITER, Writer};
-use crate::shm::header::Creator;
+use crate::sync::header::Creator;
 
 /// The head of a file, in which its writer stands.
 const HEAD: u64 = 1 << 10;

@@ -2,7 +2,7 @@
 
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{MsgFlags, recv, send};
-use shmccl::shm::header::LAYOUT_VERSION;
+use shmccl::sync::header::LAYOUT_VERSION;
 
 use crate::run::{Started, job, run, shmccl, told};
 

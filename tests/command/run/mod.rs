@@ -18,7 +18,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shmccl::channel::Channel;
-use shmccl::comm::{Member, join_job};
+use shmccl::comm::{JoinedAs, join_job};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error};
 use support::{Watchdog, is_running, wait_until};
@@ -177,7 +177,7 @@ fn play(scenario: &str) -> shmccl::Result<()> {
         endings::come_with_layout_version(number.parse().unwrap());
         return Ok(());
     }
-    let Some(Member::Device(mut comm)) = join_job()? else { panic!("a device was to be started") };
+    let Some(JoinedAs::Device(mut comm)) = join_job()? else { panic!("a device was to be started") };
     match word {
         "ring" => ring(&mut comm)?,
         "absent" => comm.barrier()?,

@@ -19,7 +19,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use shmccl::channel::Channel;
-use shmccl::comm::{Member, join_job};
+use shmccl::comm::{JoinedAs, join_job};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator};
 use support::{Random, Watchdog, await_all_children, is_running, long, seed};
@@ -39,7 +39,7 @@ fn device_process() {
     if std::env::var_os("SHMCCL_RANK").is_none() {
         return;
     }
-    let Ok(Some(Member::Device(mut comm))) = join_job() else { return };
+    let Ok(Some(JoinedAs::Device(mut comm))) = join_job() else { return };
     println!("up");
     let passes = part == "pass";
     loop {

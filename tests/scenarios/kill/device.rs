@@ -4,7 +4,7 @@ use std::io::Write;
 
 use nix::unistd::Pid;
 use shmccl::channel::Channel;
-use shmccl::comm::{Member, join_job};
+use shmccl::comm::{JoinedAs, join_job};
 use shmccl::heap::DeviceBuffer;
 use shmccl::{Communicator, Error, Result};
 
@@ -19,7 +19,7 @@ pub(crate) fn be_a_device() {
     let (phase, mode) = (std::env::var("KILL_PHASE").unwrap(), std::env::var("KILL_MODE").unwrap());
     say(&format!("start {}", std::process::id()));
     let outcome = match join_job() {
-        Ok(Some(Member::Device(comm))) => work(*comm, &phase, &mode),
+        Ok(Some(JoinedAs::Device(comm))) => work(*comm, &phase, &mode),
         Ok(_) => Ok(()),
         Err(error) => Err(tell(error)),
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, raise};
 use shmccl::bootstrap::ProxyMode;
 use shmccl::channel::Channel;
-use shmccl::comm::{Member, join_job};
+use shmccl::comm::{JoinedAs, join_job};
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Launch, Observer, OutputLine};
 use shmccl::{Error, Rank, Result};
@@ -18,7 +18,7 @@ const LEN: u64 = 16 << 20;
 
 /// The body of a device process: rank 0 pushes until it is told that it has lost rank 1, which dies in the middle of it.
 pub(crate) fn be_a_flooder() {
-    let Some(Member::Device(mut comm)) = join_job().unwrap() else { return };
+    let Some(JoinedAs::Device(mut comm)) = join_job().unwrap() else { return };
     let mut run = || -> Result<()> {
         let (source, target) = (comm.alloc::<u8>(1 << 24)?, comm.alloc::<u8>(1 << 24)?);
         let mut channel = comm.port_channel(comm.right())?;

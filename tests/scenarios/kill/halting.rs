@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shmccl::comm::{Member, join_job};
+use shmccl::comm::{JoinedAs, join_job};
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::heap::DeviceBuffer;
 use shmccl::launch::{Launch, Observer, OutputLine};
@@ -30,7 +30,7 @@ const DEADLINE: Duration = Duration::from_secs(3);
 /// The body of a device process.
 pub(crate) fn be_halted_or_not() {
     say(&format!("start {}", std::process::id()));
-    let Ok(Some(Member::Device(comm))) = join_job() else { return };
+    let Ok(Some(JoinedAs::Device(comm))) = join_job() else { return };
     let (first, mut comm) = (comm.rank(), *comm);
     let data = comm.alloc::<u64>(WORDS).unwrap();
     let mut numbers: Vec<_> = (0..N_RANKS).collect();

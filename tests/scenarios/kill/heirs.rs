@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, raise};
 use shmccl::bootstrap::SegmentBacking;
-use shmccl::comm::{Member, Recovery, join_job};
+use shmccl::comm::{JoinedAs, Recovery, join_job};
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::heap::{HeapOffset, Region};
 use shmccl::launch::{Launch, Observer, OutputLine};
@@ -97,7 +97,7 @@ fn run(test: &str, way: &str, backing: SegmentBacking, victims: &[u32]) -> Said 
 
 /// The body of a device process.
 fn be_an_heir() {
-    let Ok(Some(Member::Device(comm))) = join_job() else { panic!("a device was to be started") };
+    let Ok(Some(JoinedAs::Device(comm))) = join_job() else { panic!("a device was to be started") };
     let (mut comm, way) = (*comm, std::env::var("HEIR_WAY").unwrap());
     if way == "look" {
         let words = comm.alloc::<u64>(WORDS.try_into().unwrap()).unwrap();

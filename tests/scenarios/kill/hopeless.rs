@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use shmccl::comm::{Member, join_job};
+use shmccl::comm::{JoinedAs, join_job};
 use shmccl::error::{DeviceName, ExitCause};
-use shmccl::launch::{Launch, Observer, Outcome, OutputLine};
+use shmccl::launch::{JobOutcome, Launch, Observer, OutputLine};
 use shmccl::{Error, Rank, Result};
 
 use crate::kill::device::say;
@@ -15,7 +15,7 @@ use crate::kill::this_test;
 /// killed, or is struck by a fault.
 pub(crate) fn be_hopeless() {
     let mut comm = match join_job() {
-        Ok(Some(Member::Device(comm))) => *comm,
+        Ok(Some(JoinedAs::Device(comm))) => *comm,
         other => return say(&format!("alone {other:?}")),
     };
     let way = std::env::var("RETURN_WAY").unwrap();
@@ -53,7 +53,7 @@ pub(crate) fn be_hopeless() {
 /// started again, and go on without it when they are told that it is not.
 pub(crate) fn be_forsaken() {
     let mut comm = match join_job() {
-        Ok(Some(Member::Device(comm))) => *comm,
+        Ok(Some(JoinedAs::Device(comm))) => *comm,
         other => panic!("{other:?}"),
     };
     let told = listen(&mut comm);
@@ -91,7 +91,7 @@ pub(crate) fn run_forsaken(test: &str, restarts: u32) -> String {
 }
 
 /// How the job of `test` ends in which rank 1 is hopeless, and who was started again.
-pub(crate) fn run_hopeless(test: &str, way: &str) -> (Result<Outcome>, Vec<(DeviceName, ExitCause)>) {
+pub(crate) fn run_hopeless(test: &str, way: &str) -> (Result<JobOutcome>, Vec<(DeviceName, ExitCause)>) {
     let launch = Launch::new(2).unwrap().program(this_test(test)).heap_len(8 << 20).capture_output(true);
     let hangs = way == "hangs";
     let launch = launch.timeout(Duration::from_secs(if hangs { 5 } else { 10 })).env("RETURN_WAY", way);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shmccl::comm::{Member, join_job};
+use shmccl::comm::{JoinedAs, join_job};
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Launch, Observer, OutputLine};
 use shmccl::{Communicator, Error, Rank, Result, UniqueId};
@@ -75,7 +75,7 @@ pub(crate) fn be_a_newcomer() {
 
 /// The body of a member.
 pub(crate) fn be_a_growing_member() {
-    let Ok(Some(Member::Device(mut comm))) = join_job() else { return };
+    let Ok(Some(JoinedAs::Device(mut comm))) = join_job() else { return };
     let id = (comm.rank().get() == 0).then(|| UniqueId::new().unwrap());
     comm.barrier().unwrap();
     if let Some(id) = &id {

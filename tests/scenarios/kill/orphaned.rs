@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shmccl::comm::{Member, join_job};
+use shmccl::comm::{JoinedAs, join_job};
 use shmccl::launch::{Launch, Program};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Result, UniqueId};
@@ -91,7 +91,7 @@ fn be_a_rank() {
         steps::count_from("orphan who was started again");
     }
     let comm = match join_job() {
-        Ok(Some(Member::Device(comm))) => *comm,
+        Ok(Some(JoinedAs::Device(comm))) => *comm,
         // It was started again, and nobody is there to take it back.
         Err(error) => return end(&error),
         other => panic!("{other:?}"),

@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shmccl::Rank;
 use shmccl::error::{DeviceName, Error, ExitCause};
-use shmccl::launch::{Launch, Observer, Outcome, OutputLine};
+use shmccl::launch::{JobOutcome, Launch, Observer, OutputLine};
 use support::{Random, is_running};
 
 use crate::kill::device::{is_device, pid, saying};
@@ -111,7 +111,7 @@ impl RestartingTrial {
     }
 
     /// Checks that all have done all steps, and counts what kind of a death the second one was.
-    fn judge(&self, outcome: &Result<Outcome, Error>, watcher: Watcher, tally: &mut Tally) {
+    fn judge(&self, outcome: &Result<JobOutcome, Error>, watcher: Watcher, tally: &mut Tally) {
         let Watcher { started, killer, pids, back, done, text, .. } = watcher;
         let context = || format!("{self:?}: {outcome:?}, back {back:?}\n{text}");
         let second = killer.map(|killer| killer.join().unwrap());

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shmccl::comm::{Member, Recovery, join_job};
+use shmccl::comm::{JoinedAs, Recovery, join_job};
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::heap::{HeapOffset, Region};
-use shmccl::launch::{Launch, Observer, Outcome, OutputLine};
+use shmccl::launch::{JobOutcome, Launch, Observer, OutputLine};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Rank, Result};
 use support::{Random, is_running};
@@ -59,7 +59,7 @@ pub(crate) fn be_brought_back() {
     let incarnation = incarnation();
     steps::count_from(&format!("start {incarnation} {}", rank_of_process()));
     let comm = match join_job() {
-        Ok(Some(Member::Device(comm))) => comm,
+        Ok(Some(JoinedAs::Device(comm))) => comm,
         // Nobody is there to take it back.
         other => return say(&format!("alone {other:?}")),
     };
@@ -258,7 +258,7 @@ impl ReturningTrial {
     }
 
     /// Checks that all have done all steps, and were told the same about every return. Returns how many there were.
-    fn judge(&self, outcome: &Result<Outcome>, log: &Log, killed: &[u64], returns: &mut Returns) -> usize {
+    fn judge(&self, outcome: &Result<JobOutcome>, log: &Log, killed: &[u64], returns: &mut Returns) -> usize {
         let context = || format!("{self:?}: {outcome:?}\n{}", log.text);
         let restarted = match outcome {
             Ok(outcome) => &outcome.restarted[..],

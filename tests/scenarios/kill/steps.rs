@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shmccl::comm::{Member, join_job};
+use shmccl::comm::{JoinedAs, join_job};
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::Launch;
 use shmccl::{Error, Rank};
@@ -163,7 +163,7 @@ fn rank(rank: u32) -> DeviceName {
 fn be_a_joiner() {
     count_from(&format!("join {}", std::env::var("SHMCCL_RANK").unwrap()));
     let done = join_job().and_then(|member| match member {
-        Some(Member::Device(mut comm)) => comm.barrier().and_then(|()| comm.finalize()),
+        Some(JoinedAs::Device(mut comm)) => comm.barrier().and_then(|()| comm.finalize()),
         other => panic!("{other:?}"),
     });
     match done {
@@ -201,7 +201,7 @@ fn whoever_is_killed_at_whatever_step_of_starting_all_others_lose_it() {
 
 /// The body of a device process that goes on without those who are lost.
 fn be_a_shrinking_survivor() {
-    let Ok(Some(Member::Device(comm))) = join_job() else { return };
+    let Ok(Some(JoinedAs::Device(comm))) = join_job() else { return };
     let (first, mut comm) = (comm.rank(), *comm);
     while let Err(error) = (0..5).try_for_each(|_| comm.barrier()) {
         assert!(matches!(error, Error::PeerLost { .. }), "{error}");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use shmccl::comm::{Member, join_job};
+use shmccl::comm::{JoinedAs, join_job};
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Launch, Observer, OutputLine};
 use shmccl::reduce::ReduceOp;
@@ -17,7 +17,7 @@ use crate::sorts::{Scratch, all_sorts};
 
 /// The body of a device process.
 pub(crate) fn be_struck() {
-    let Ok(Some(Member::Device(mut comm))) = join_job() else { return };
+    let Ok(Some(JoinedAs::Device(mut comm))) = join_job() else { return };
     let done = all_sorts(&mut comm, &told_directory()).and_then(|()| comm.finalize());
     match done {
         Ok(()) => say("done"),
@@ -41,7 +41,7 @@ fn a_rank_that_a_fault_kills_in_a_later_epoch_is_said_to_have_died_by_it() {
 
 /// The body of a device process that goes on without those who are lost, until all are there that go on.
 fn be_struck_in_later_epochs() {
-    let Ok(Some(Member::Device(comm))) = join_job() else { return };
+    let Ok(Some(JoinedAs::Device(comm))) = join_job() else { return };
     let mut comm = *comm;
     let work = |comm: &mut Communicator| {
         (0..5).try_for_each(|_| comm.barrier())?;

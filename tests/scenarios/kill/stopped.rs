@@ -14,7 +14,7 @@ use shmccl::Rank;
 use shmccl::bootstrap::ProxyMode;
 use shmccl::collective::Algorithm;
 use shmccl::error::{DeviceName, ExitCause};
-use shmccl::launch::{HangRule, Launch, Observer, Outcome, OutputLine};
+use shmccl::launch::{HangRule, JobOutcome, Launch, Observer, OutputLine};
 use support::{Random, is_running, wait_until};
 
 use crate::kill::device::{is_device, pid, saying};
@@ -211,7 +211,7 @@ impl StoppedTrial {
     }
 
     /// Checks that all have ended as they are meant to.
-    fn judge(&self, outcome: &Outcome, log: &Log, context: &dyn Fn() -> String) {
+    fn judge(&self, outcome: &JobOutcome, log: &Log, context: &dyn Fn() -> String) {
         use Finder::Peers;
         let lost = |device| outcome.lost.iter().find(|(lost, _)| *lost == device).map(|(_, cause)| *cause);
         match (self.fate, lost(self.device())) {

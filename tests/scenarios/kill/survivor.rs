@@ -1,6 +1,6 @@
 //! What devices do until some of them are killed, and how the others go on.
 
-use shmccl::comm::{Collectives, Member, join_job};
+use shmccl::comm::{Collectives, JoinedAs, join_job};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Communicator, Error, Result};
 
@@ -10,7 +10,7 @@ use crate::kill::work::work;
 
 /// The body of a device process.
 pub(crate) fn be_a_survivor() {
-    let Ok(Some(Member::Device(comm))) = join_job() else { return };
+    let Ok(Some(JoinedAs::Device(comm))) = join_job() else { return };
     let (kind, mode) = (std::env::var("SURVIVE_KIND").unwrap(), std::env::var("SURVIVE_MODE").unwrap());
     // Who this and the others were in the beginning.
     let numbers: Vec<_> = (0..comm.n_ranks()).collect();

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use shmccl::channel::{Channel, MemoryChannel, PortChannel};
-use shmccl::comm::{Aborter, Member, join_job};
+use shmccl::comm::{Aborter, JoinedAs, join_job};
 use shmccl::heap::{DeviceBuffer, HeapOffset};
 use shmccl::launch::Launch;
 use shmccl::reduce::ReduceOp;
@@ -82,7 +82,7 @@ enum Fate {
 /// The body of every process of a trial.
 pub(crate) fn be_stopped_or_not() {
     say(&format!("start {}", std::process::id()));
-    let Ok(Some(Member::Device(mut comm))) = join_job() else { return };
+    let Ok(Some(JoinedAs::Device(mut comm))) = join_job() else { return };
     let victim = Rank::new(told("STOPPED_RANK").parse().unwrap(), comm.n_ranks()).unwrap();
     let fate = match told("STOPPED_FATE").as_str() {
         "pauses" => Fate::Pauses,

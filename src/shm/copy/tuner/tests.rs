@@ -1,6 +1,7 @@
 use super::super::CacheSizes;
 use super::StorePolicy::{Cached, CopyForward, NonTemporal};
 use super::*;
+use crate::trials::NOISE;
 
 /// A class, and the time that passes while it copies.
 struct World {
@@ -48,7 +49,7 @@ fn whichever_is_best_is_in_use_after_a_trial_of_each() {
         costs[best as usize] = 1.0;
         let mut world = World::new(first);
         world.live(2 * usize::from(TRIAL), costs);
-        assert_eq!(world.record.best, best);
+        assert_eq!(world.record.trials.in_use(), best);
         let used = world.live(4096, costs);
         assert!(used[best as usize] > 4096 - 100, "{used:?}");
     }
@@ -59,15 +60,15 @@ fn a_change_of_the_machine_is_followed_both_ways() {
     let (near, far) = ([1.0, 1.6], [5.0, 1.6]);
     let mut world = World::new(Cached);
     world.live(10_000, near);
-    assert_eq!(world.record.best, Cached);
+    assert_eq!(world.record.trials.in_use(), Cached);
     // What goes through the cache turns slow: it shows by itself, within a few copies.
     world.live(MEMORY + usize::from(TRIAL), far);
-    assert_eq!(world.record.best, NonTemporal);
+    assert_eq!(world.record.trials.in_use(), NonTemporal);
     world.live(10_000, far);
-    assert_eq!(world.record.best, NonTemporal);
+    assert_eq!(world.record.trials.in_use(), NonTemporal);
     // It turns fast again: the next trial finds out.
     world.live(500, near);
-    assert_eq!(world.record.best, Cached);
+    assert_eq!(world.record.trials.in_use(), Cached);
 }
 
 #[test]
@@ -75,7 +76,7 @@ fn the_first_copy_into_new_memory_is_not_held_against_a_way() {
     let mut world = World::new(Cached);
     assert_eq!(world.copy(|_| 15.0), Cached);
     world.live(2 * usize::from(TRIAL), [1.0, 1.2]);
-    assert_eq!(world.record.best, Cached);
+    assert_eq!(world.record.trials.in_use(), Cached);
 }
 
 #[test]
@@ -95,7 +96,7 @@ fn trials_take_no_more_than_their_part_of_the_time() {
         for costs in [[1.0, other], [other, 1.0]] {
             let mut world = World::new(Cached);
             world.live(100, costs);
-            let best = world.record.best;
+            let best = world.record.trials.in_use();
             let used = world.live(20_000, costs);
             let tried = used[1 - best as usize];
             let lost = other * f32::from(u16::try_from(tried).unwrap());
@@ -110,9 +111,9 @@ fn a_way_that_comes_to_cost_more_than_the_other_is_left_at_once() {
     // Too little to be noticed by itself, and long before the next trial is due.
     let mut world = World::new(Cached);
     world.live(20, [1.0, 1.1]);
-    assert_eq!(world.record.best, Cached);
+    assert_eq!(world.record.trials.in_use(), Cached);
     world.live(MEMORY + usize::from(TRIAL), [1.25, 1.1]);
-    assert_eq!(world.record.best, NonTemporal);
+    assert_eq!(world.record.trials.in_use(), NonTemporal);
 }
 
 #[test]
@@ -137,7 +138,7 @@ fn a_hopeless_trial_is_one_copy() {
 fn differences_within_the_noise_cause_no_changes() {
     let mut world = World::new(Cached);
     world.live(1000, [1.0, 0.97]);
-    assert_eq!(world.record.best, Cached);
+    assert_eq!(world.record.trials.in_use(), Cached);
 }
 
 #[test]
@@ -152,7 +153,7 @@ fn a_copy_that_pays_for_the_one_before_is_not_held_against_a_way() {
             (_, _) => 0.7,
         });
     }
-    assert_eq!(world.record.best, Cached);
+    assert_eq!(world.record.trials.in_use(), Cached);
 }
 
 #[test]
@@ -224,7 +225,7 @@ impl Pair {
     fn combine(&mut self, cost_of: impl Fn(StorePolicy, StorePolicy) -> f32) -> [StorePolicy; 2] {
         let now = self.now;
         let picked = self.ranks.each_mut().map(|(class, record)| match class.turn(SHORT, record.purpose) {
-            Turn::Untimed => (Turn::Untimed, record.best),
+            Turn::Untimed => (Turn::Untimed, record.trials.in_use()),
             turn => (turn, record.pick(turn, class.copies.get(), now)),
         });
         self.now += Duration::from_micros(4);
@@ -310,8 +311,15 @@ fn joint_trials_are_the_same_on_every_rank_whatever_it_has_found_out() {
         (StorePurpose::CombineForAll, NonTemporal, &[NonTemporal, Cached, CopyForward]),
     ] {
         for best in in_turn.iter().copied() {
-            let new = PolicyTrials::new(purpose, first, SHORT_PAUSE);
-            let mut record = PolicyTrials { best, costs: [1.0, 9.0, 0.5], trial_left: 2, ..new };
+            let mut record = PolicyTrials::new(purpose, first, SHORT_PAUSE);
+            // Each rank has found out something else, and is in the middle of a trial of its own.
+            for policy in in_turn {
+                record.trials.begin(*policy, 1);
+                record.trials.note(if *policy == best { 0.5 } else { 9.0 }, least);
+            }
+            record.trials.settle_all();
+            assert_eq!(record.trials.in_use(), best);
+            record.trials.begin(best, 2);
             let numbers = 0..u8::try_from(joint_trial(purpose)).unwrap();
             let ways: Vec<_> =
                 numbers.map(|number| record.pick(Turn::Joint(number), 7, Instant::now())).collect();

@@ -1,0 +1,198 @@
+//! What a comparison of puts shows: what the proxy costs, what it buys, and from which size on it is worth it.
+
+use serde::Serialize;
+
+use super::{between, level_in_words};
+use crate::compare::crossover::{Cost, Crossover, LEVEL};
+use crate::compare::series::{Point, Series, time};
+use crate::flags::ProxyPlace;
+use crate::perf::report::PerfRow;
+use crate::units::{format_about, format_ns, format_size, percent, three_digits};
+
+/// Sizes that are less than this factor apart are one.
+const TELLING: f64 = 1.25;
+
+/// Where proxied puts are ahead of direct ones.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(in crate::compare) struct PutCrossovers {
+    /// In CPU time of the device thread; `None` when that was not measured.
+    pub(in crate::compare) device_time: Option<Crossover>,
+    /// Between which sizes that crossover lies, where slices differ enough to tell.
+    pub(in crate::compare) device_time_range: Option<(f64, f64)>,
+    /// In latency.
+    pub(in crate::compare) latency: Crossover,
+    /// In bandwidth.
+    pub(in crate::compare) bandwidth: Crossover,
+    /// Where proxied latency is level with direct latency, or better.
+    #[serde(skip)]
+    level: Crossover,
+}
+
+impl PutCrossovers {
+    pub(super) fn of(series: &Series) -> Self {
+        let points = series.points();
+        let costs = |cost: fn(&PerfRow) -> Option<f64>| -> Option<Vec<Cost>> {
+            points.iter().map(|point| point.cost(cost, cost)).collect()
+        };
+        let latency = costs(|row| row.p50_ns).unwrap_or_default();
+        let per_byte = costs(|row| Some(1.0 / row.gb_per_s?.max(1e-9))).unwrap_or_default();
+        let device_time = costs(|row| row.device_cpu_ns).map(|costs| Crossover::below(&costs, 1.0 - LEVEL));
+        let mark = device_time.and_then(Crossover::mark);
+        Self {
+            device_time,
+            device_time_range: mark.and_then(|mark| range(&points, mark)),
+            latency: Crossover::below(&latency, 1.0 - LEVEL),
+            bandwidth: Crossover::below(&per_byte, 1.0 - LEVEL),
+            level: Crossover::below(&latency, 1.0 + LEVEL),
+        }
+    }
+
+    /// Returns the crossover to mark: that of device time, which a proxy is for, or that of latency where device time is
+    /// unknown.
+    pub(in crate::compare) fn main(&self) -> Crossover {
+        self.device_time.unwrap_or(self.latency)
+    }
+
+    /// Says what that means, in one sentence or two for each of crossover, latency, device time and overlap.
+    pub(super) fn summary(&self, series: &Series) -> Vec<String> {
+        let points = series.points();
+        let (Some(first), Some(last)) = (points.first(), points.last()) else { return Vec::new() };
+        let mut sentences =
+            vec![self.crossover_sentence(series, &points), self.latency_sentence(first, last)];
+        sentences.extend(device_sentence(first, last));
+        sentences.extend(overlap_sentence(&points));
+        sentences
+    }
+
+    fn crossover_sentence(&self, series: &Series, points: &[Point<'_>]) -> String {
+        let what =
+            if self.device_time.is_some() { "costs the device thread less time" } else { "is quicker" };
+        let who = match (hides(points), shares_cores(series)) {
+            (true, _) => {
+                "a device with other work to do is better off with the proxy, one that only waits is not"
+            }
+            (false, true) => {
+                "a device with other work to do would be better off with the proxy if the proxy had a core of its own, which it has not here"
+            }
+            (false, false) => {
+                "the proxy frees the device thread, but little of the transfer hid behind computation in this run"
+            }
+        };
+        match self.main() {
+            Crossover::Between { estimate, .. } => {
+                let range = self.device_time_range.map(|(low, high)| (format_about(low), format_about(high)));
+                let range = range.filter(|(low, high)| low != high);
+                let spread = range.map_or_else(String::new, |(low, high)| {
+                    format!(" (between {low} and {high} in most slices)")
+                });
+                format!(
+                    "Crossover at about {}{spread}: below it put directly; above it a proxied put {what} than a direct one, and {who}.",
+                    format_about(estimate)
+                )
+            }
+            Crossover::Always => format!(
+                "No crossover: from {} on, the smallest size measured, a proxied put {what} than a direct one, and {who}.",
+                format_size(points[0].bytes)
+            ),
+            Crossover::Passing { first_ahead, last_ahead } => format!(
+                "No crossover: a proxied put {what} than a direct one at some sizes {}, but not at the largest measured; put directly on this machine, or measure again.",
+                between(first_ahead, last_ahead)
+            ),
+            Crossover::Never => format!(
+                "No crossover: at no size up to the largest measured a proxied put {what} than a direct one; put directly on this machine."
+            ),
+        }
+    }
+
+    fn latency_sentence(&self, first: &Point<'_>, last: &Point<'_>) -> String {
+        let cost = match time(first.proxied) - time(first.direct) {
+            added if added > 0.0 => format!(
+                "the proxy adds {} at {} ({} x direct)",
+                format_ns(added),
+                format_size(first.bytes),
+                three_digits(first.factor())
+            ),
+            _ => format!("the proxy adds nothing at {}", format_size(first.bytes)),
+        };
+        let rest = match self.latency {
+            Crossover::Always => "a proxied put is quicker at every size".to_owned(),
+            Crossover::Between { first_ahead, .. } => {
+                format!("from {} on a proxied put is quicker", format_size(first_ahead))
+            }
+            Crossover::Passing { first_ahead, last_ahead } => format!(
+                "a proxied put is quicker at some sizes {}, but not at the largest ({} x direct)",
+                between(first_ahead, last_ahead),
+                three_digits(last.factor())
+            ),
+            Crossover::Never => match (level_in_words(self.level), self.level) {
+                (Some(level), Crossover::Passing { .. }) => {
+                    format!("{level}, and direct is ahead at the others")
+                }
+                (Some(level), _) => level,
+                (None, _) => format!(
+                    "direct stays ahead up to {} ({} x)",
+                    format_size(last.bytes),
+                    three_digits(last.factor())
+                ),
+            },
+        };
+        format!("Latency: {cost}; {rest}.")
+    }
+}
+
+/// Returns between which sizes the crossover of device time at `mark` lies.
+///
+/// That is where lines cross that a tenth of the slices lie below for one channel, and above for the other. `None` where
+/// slices hardly differ, or were not told apart.
+fn range(points: &[Point<'_>], mark: f64) -> Option<(f64, f64)> {
+    type Figure = fn(&PerfRow) -> Option<f64>;
+    let (low, high): (Figure, Figure) = (|row| row.device_cpu_p10_ns, |row| row.device_cpu_p90_ns);
+    let crossover = |direct, proxied| -> Option<Crossover> {
+        let costs: Option<Vec<Cost>> = points.iter().map(|point| point.cost(direct, proxied)).collect();
+        Some(Crossover::below(&costs?, 1.0 - LEVEL))
+    };
+    let (late, early) = (crossover(low, high)?, crossover(high, low)?);
+    let (first, last) = (points.first()?.bytes as f64, points.last()?.bytes as f64);
+    let low = early.mark().unwrap_or(first).min(mark);
+    let high = late.mark().unwrap_or(last).max(mark);
+    (high > low * TELLING).then_some((low, high))
+}
+
+fn device_sentence(first: &Point<'_>, last: &Point<'_>) -> Option<String> {
+    let told = |point: &Point<'_>| {
+        Some(format!(
+            "{} against {} at {}",
+            format_ns(point.proxied.device_cpu_ns?),
+            format_ns(point.direct.device_cpu_ns?),
+            format_size(point.bytes)
+        ))
+    };
+    Some(format!("Device time, proxied against direct: {}, {}.", told(first)?, told(last)?))
+}
+
+fn overlap_sentence(points: &[Point<'_>]) -> Option<String> {
+    let overlaps = points.iter().filter_map(|point| Some((point, point.proxied.overlap?)));
+    let (best, proxied) = overlaps.max_by(|a, b| a.1.total_cmp(&b.1))?;
+    Some(format!(
+        "Overlap: at best {} of a proxied transfer hides behind computation (at {}; direct there: {}).",
+        percent(proxied),
+        format_size(best.bytes),
+        percent(best.direct.overlap?)
+    ))
+}
+
+/// Whether the proxy hid clearly more than a direct put did, at most of the sizes that are long enough to tell.
+fn hides(points: &[Point<'_>]) -> bool {
+    let gain = |point: &Point<'_>| Some(point.proxied.overlap? - point.direct.overlap?);
+    let gains: Vec<f64> = points.iter().filter_map(gain).collect();
+    2 * gains.iter().filter(|gain| **gain > 0.2).count() > gains.len()
+}
+
+/// Whether two devices and their proxies had to share cores.
+fn shares_cores(series: &Series) -> bool {
+    let proxies = match series.proxy {
+        ProxyPlace::Thread => 2,
+        ProxyPlace::Process => 1,
+    };
+    series.report.machine.cores < 2 + proxies
+}

@@ -1,0 +1,373 @@
+//! The memory that two ranks measure on, and the data in it, which the receiver can check.
+
+use std::cell::RefCell;
+
+use shmccl::channel::{Channel, MemoryChannel};
+use shmccl::heap::{HeapOffset, Region};
+use shmccl::shm::packet::PacketKind;
+use shmccl::shm::{CopyKernel, Span};
+use shmccl::{Communicator, Rank, Result};
+
+use super::clock::now_ns;
+use super::links::{
+    Arrival, CopyFlagLink, FlagEnd, MessageEnd, MessageLink, PacketLink, PutLink, RawPacketLink,
+};
+use super::plan::PerfPlan;
+use super::sync::RankPair;
+use super::test::Test;
+use super::transfer::{BURST_BYTES, MOST_IN_BURST};
+
+/// From this size on messages carry stamps: reading the clock then takes a few per cent at most.
+const STAMPED_FROM: u64 = 1024;
+
+/// Returns whether messages of `len` bytes carry stamps.
+pub(crate) const fn is_stamped(len: u64) -> bool {
+    len >= STAMPED_FROM
+}
+
+/// Pairs of bare flags.
+const FLAGS: u64 = 8;
+
+/// Alignment of message buffers, in bytes.
+const ALIGN: u64 = 4096;
+
+/// Returns the bytes from one slot for messages of `len` bytes to the next. Slots share no pair of
+/// cache lines, which the prefetcher would fetch together.
+fn stride(len: u64) -> u64 {
+    len.max(1).next_multiple_of(128)
+}
+
+/// Two message buffers and bare flags on every rank.
+#[derive(Debug)]
+pub(crate) struct PairBuffers {
+    rank: Rank,
+    pair: RankPair,
+    len: u64,
+    /// Slots for messages that go out.
+    out: Region,
+    /// Slots for messages that come in.
+    into: Region,
+    flags: Region,
+    packets: Region,
+    check: bool,
+}
+
+/// What a rank needs to exchange messages with the other one of its pair.
+#[derive(Debug)]
+pub(crate) struct PairEnds {
+    /// Whether this rank keeps the time.
+    pub(crate) leads: bool,
+    /// What this rank sends.
+    pub(crate) outgoing: Payload,
+    /// What this rank receives.
+    pub(crate) incoming: Payload,
+    /// Flags that no other contender uses.
+    pub(crate) flags: FlagEnd,
+}
+
+impl PairBuffers {
+    /// Allocates for messages of `len` bytes of `test` between `pair`. Collective; ranks outside of the
+    /// pair get buffers too, and do not use them.
+    pub(crate) fn alloc(
+        comm: &mut Communicator,
+        pair: RankPair,
+        len: u64,
+        test: Test,
+        plan: &PerfPlan,
+    ) -> Result<Self> {
+        let packed = if test == Test::PacketLatency { 4 * len.next_multiple_of(16) } else { 0 };
+        let gets = (BURST_BYTES / len.max(1)).clamp(1, MOST_IN_BURST);
+        let slots = if test == Test::GetLatency { gets } else { 1 };
+        let room = (slots - 1) * stride(len) + len;
+        Ok(Self {
+            rank: comm.rank(),
+            pair,
+            len,
+            out: comm.alloc_region(room, ALIGN)?,
+            into: comm.alloc_region(room, ALIGN)?,
+            flags: comm.alloc_region(FLAGS * 128, 128)?,
+            packets: comm.alloc_region(packed, ALIGN)?,
+            check: plan.check,
+        })
+    }
+
+    /// Frees it all. Collective.
+    pub(crate) fn free(self, comm: &mut Communicator) -> Result<()> {
+        for region in [self.out, self.into, self.flags, self.packets] {
+            comm.free_region(region)?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether this rank keeps the time.
+    pub(crate) fn leads(&self) -> bool {
+        self.rank == self.pair.leader
+    }
+
+    /// Returns the other rank.
+    pub(crate) fn peer(&self) -> Rank {
+        self.pair.peer_of(self.rank)
+    }
+
+    /// Returns where outgoing messages are in this rank's heap.
+    pub(crate) fn source(&self) -> HeapOffset {
+        self.out.offset
+    }
+
+    /// Returns where incoming messages are in either heap.
+    pub(crate) fn target(&self) -> HeapOffset {
+        self.into.offset
+    }
+
+    /// Returns the length of a message in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Returns the slots, outgoing and incoming: one, or as many as gets are timed together.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (Region, Region)> + '_ {
+        let at = |room: Region, start| Region::new(HeapOffset::new(room.offset.get() + start), self.len);
+        let starts = (0..=(self.out.len - self.len) / stride(self.len)).map(|slot| slot * stride(self.len));
+        starts.map(move |start| (at(self.out, start), at(self.into, start)))
+    }
+
+    /// Returns the messages of all slots, outgoing and incoming.
+    pub(crate) fn payloads(&self, comm: &Communicator) -> Result<(Vec<Payload>, Vec<Payload>)> {
+        let both = self.slots().map(|(out, into)| Ok((self.payload(comm, out)?, self.payload(comm, into)?)));
+        Ok(both.collect::<Result<Vec<_>>>()?.into_iter().unzip())
+    }
+
+    /// Returns whether messages of this length carry stamps.
+    pub(crate) fn stamped(&self) -> bool {
+        is_stamped(self.len())
+    }
+
+    /// Returns both messages, and flags number `pair`.
+    pub(crate) fn ends(&self, comm: &Communicator, pair: u64) -> Result<PairEnds> {
+        let [outgoing, incoming] = self.messages(comm)?;
+        Ok(PairEnds { leads: self.leads(), outgoing, incoming, flags: self.flags(comm, pair)? })
+    }
+
+    /// Returns the memory of the outgoing message.
+    pub(crate) fn outgoing(&self, comm: &Communicator) -> Result<Span> {
+        comm.span(self.rank, self.first(self.out))
+    }
+
+    /// Returns the peer's memory for the message that this rank sends.
+    pub(crate) fn remote(&self, comm: &Communicator) -> Result<Span> {
+        comm.span(self.peer(), self.first(self.into))
+    }
+
+    /// Returns one bare flag each way, showing zero. Contenders that take turns use different `pair`s,
+    /// from 0 to 7.
+    pub(crate) fn flags(&self, comm: &Communicator, pair: u64) -> Result<FlagEnd> {
+        let offset = HeapOffset::new(self.flags.offset.get() + 128 * pair);
+        let flags = FlagEnd {
+            mine: comm.cell(self.rank, offset)?,
+            theirs: comm.cell(self.peer(), offset)?,
+            yields: self.pair.one_core,
+        };
+        flags.mine.set(0);
+        Ok(flags)
+    }
+
+    /// Returns the limit of a put with signal: a copy by `kernel` and bare flags number `pair`.
+    pub(crate) fn copy_and_flag(
+        &self,
+        comm: &Communicator,
+        pair: u64,
+        kernel: CopyKernel,
+    ) -> Result<MessageEnd<CopyFlagLink>> {
+        let (flags, source) = (self.flags(comm, pair)?, self.outgoing(comm)?);
+        self.over(comm, CopyFlagLink { flags, source, remote: self.remote(comm)?, kernel })
+    }
+
+    /// Returns puts with signal over `channel`.
+    pub(crate) fn put<C: Channel>(&self, comm: &Communicator, channel: C) -> Result<MessageEnd<PutLink<C>>> {
+        let (source, target) = (self.source(), self.target());
+        self.over(comm, PutLink { channel, source, target, len: self.len() })
+    }
+
+    /// Returns puts in packets of one kind over `channel`.
+    pub(crate) fn put_packets(
+        &self,
+        comm: &Communicator,
+        channel: MemoryChannel,
+        kind: PacketKind,
+    ) -> Result<MessageEnd<PacketLink>> {
+        let (source, unpacked, packets) = (self.source(), self.target(), self.packets());
+        self.over(comm, PacketLink { channel, kind, source, packets, unpacked, len: self.len() })
+    }
+
+    /// Returns the limit of puts in packets: such packets without a channel.
+    pub(crate) fn raw_packets(
+        &self,
+        comm: &Communicator,
+        kind: PacketKind,
+    ) -> Result<MessageEnd<RawPacketLink>> {
+        let half = |rank, start| comm.span(rank, Region::new(start, self.packets.len / 2));
+        let [first, second] = self.packets();
+        let halves = |rank| -> Result<[Span; 2]> { Ok([half(rank, first)?, half(rank, second)?]) };
+        let link = RawPacketLink {
+            kind,
+            source: self.outgoing(comm)?,
+            remote: halves(self.peer())?,
+            packets: halves(self.rank)?,
+            unpacked: comm.span(self.rank, self.first(self.into))?,
+            yields: self.pair.one_core,
+        };
+        self.over(comm, link)
+    }
+
+    /// Returns where packets go, in either heap: two halves.
+    fn packets(&self) -> [HeapOffset; 2] {
+        let start = self.packets.offset.get();
+        [HeapOffset::new(start), HeapOffset::new(start + self.packets.len / 2)]
+    }
+
+    /// Returns the first slot of `room`.
+    fn first(&self, room: Region) -> Region {
+        Region::new(room.offset, self.len)
+    }
+
+    fn payload(&self, comm: &Communicator, region: Region) -> Result<Payload> {
+        Ok(Payload::new(comm.span(self.rank, region)?, self.check))
+    }
+
+    /// Returns the outgoing and the incoming message.
+    fn messages(&self, comm: &Communicator) -> Result<[Payload; 2]> {
+        Ok([self.payload(comm, self.first(self.out))?, self.payload(comm, self.first(self.into))?])
+    }
+
+    fn over<L: MessageLink>(&self, comm: &Communicator, link: L) -> Result<MessageEnd<L>> {
+        let [outgoing, incoming] = self.messages(comm)?;
+        Ok(MessageEnd { link, outgoing, incoming, stamped: self.stamped() })
+    }
+}
+
+/// Words that are generated or checked at a time, in cache.
+const CHUNK: usize = 512;
+
+/// A message of fixed length that is rewritten for every sending and read after every arrival.
+#[derive(Debug)]
+pub(crate) struct Payload {
+    span: Span,
+    check: bool,
+    /// Room for a part of the message as it is, and as it should be.
+    parts: RefCell<[Vec<u64>; 2]>,
+}
+
+impl Payload {
+    /// Makes a message of all of `span`. With `check` every word is compared on arrival, not only read.
+    pub(crate) fn new(span: Span, check: bool) -> Self {
+        let words = usize::try_from(span.len().div_ceil(8)).map_or(CHUNK, |words| words.min(CHUNK));
+        Self { span, check, parts: RefCell::new([vec![0; words], vec![0; words]]) }
+    }
+
+    /// Returns the memory that holds the message.
+    pub(crate) fn span(&self) -> &Span {
+        &self.span
+    }
+
+    /// Returns the beginning of the message, as soon as that is there.
+    #[inline]
+    pub(crate) fn first(&self) -> Result<usize> {
+        Ok(if self.span.len() >= 8 { self.span.read(0)? } else { usize::from(self.span.read::<u8>(0)?) })
+    }
+
+    /// Rewrites the memory as message `seq`.
+    #[inline]
+    pub(crate) fn rewrite(&self, seq: u64) {
+        if self.span.len() == 8 {
+            self.span.write(0, pattern(seq, 0)).expect("in range");
+        } else {
+            self.rewrite_long(seq).expect("in range");
+        }
+    }
+
+    fn rewrite_long(&self, seq: u64) -> Result<()> {
+        let [part, _] = &mut *self.parts.borrow_mut();
+        for (start, len) in chunks(self.span.len()) {
+            generate(part, seq, start / 8);
+            self.span.copy_in(start, &bytemuck::cast_slice(part)[..len])?;
+        }
+        Ok(())
+    }
+
+    /// Replaces the first word by a stamp.
+    pub(crate) fn stamp(&self, stamp: u64) {
+        self.span.write(0, stamp).expect("a stamped message has a first word");
+    }
+
+    /// Reads all of the message, and counts the words that are not those of message `seq`.
+    ///
+    /// A stamp is not counted. Of a stamped message it also returns when the last byte had been read,
+    /// before any was compared.
+    #[inline]
+    pub(crate) fn read(&self, seq: u64, stamped: bool) -> Arrival {
+        if self.span.len() == 8 {
+            let word: u64 = self.span.read(0).expect("in range");
+            let wrong = u64::from(self.check && word != pattern(seq, 0));
+            return Arrival { first: word, read_at: 0, wrong };
+        }
+        self.read_long(seq, stamped).expect("in range")
+    }
+
+    fn read_long(&self, seq: u64, stamped: bool) -> Result<Arrival> {
+        let [found, expected] = &mut *self.parts.borrow_mut();
+        let mut received = Arrival::default();
+        if stamped {
+            for (start, len) in chunks(self.span.len()) {
+                self.span.copy_out(start, &mut bytemuck::cast_slice_mut(found)[..len])?;
+                std::hint::black_box(&mut *found);
+            }
+            received.read_at = now_ns();
+        }
+        for (start, len) in chunks(self.span.len()) {
+            self.span.copy_out(start, &mut bytemuck::cast_slice_mut(found)[..len])?;
+            std::hint::black_box(&mut *found);
+            let first = if start == 0 { found.first().copied() } else { None };
+            received.first = first.unwrap_or(received.first);
+            if self.check {
+                generate(expected, seq, start / 8);
+                if stamped {
+                    expected[0] = first.unwrap_or(expected[0]);
+                }
+                received.wrong +=
+                    differing(&bytemuck::cast_slice(found)[..len], bytemuck::cast_slice(expected));
+            }
+        }
+        Ok(received)
+    }
+}
+
+/// Counts the words of `found` that differ from `expected`. The last one may be cut off.
+fn differing(found: &[u8], expected: &[u8]) -> u64 {
+    let expected = &expected[..found.len()];
+    if found == expected {
+        return 0;
+    }
+    let differs = |(one, other): (&[u8], &[u8])| u64::from(one != other);
+    found.chunks(8).zip(expected.chunks(8)).map(differs).sum()
+}
+
+/// Returns word `index` of message `seq`.
+#[inline]
+fn pattern(seq: u64, index: u64) -> u64 {
+    seq.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index)
+}
+
+fn generate(part: &mut [u64], seq: u64, first: u64) {
+    let base = pattern(seq, first);
+    for (index, word) in (0..).zip(part) {
+        *word = base.wrapping_add(index);
+    }
+}
+
+/// Returns where parts of a message of `len` bytes begin, and their lengths.
+fn chunks(len: u64) -> impl Iterator<Item = (u64, usize)> {
+    const BYTES: usize = 8 * CHUNK;
+    (0..len)
+        .step_by(BYTES)
+        .map(move |start| (start, usize::try_from(len - start).map_or(BYTES, |rest| rest.min(BYTES))))
+}

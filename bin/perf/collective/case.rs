@@ -1,0 +1,442 @@
+//! One operation at one size on one rank: its buffers, its data, and whether what came out is right.
+
+use std::ops::Range;
+
+use shmccl::collective::Operation;
+use shmccl::heap::{DeviceBuffer, Region};
+use shmccl::reduce::ReduceOp;
+use shmccl::{Blocks, Collectives, Communicator, Group, Rank, Result};
+use shmccl_limits::staged::Own;
+
+use crate::perf::collective::layout::CaseLayout;
+use crate::perf::collective::pattern::{OneWordData, PERIOD, Pattern, TestElement};
+use crate::perf::report::Memory;
+
+/// Where all ranks have room for buffers in their heaps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CollectiveBuffers {
+    /// For inputs.
+    pub(crate) send: Region,
+    /// For outputs, and for buffers that are both.
+    pub(crate) recv: Region,
+    /// For the slots of hand-written eager loops.
+    pub(crate) eager: Region,
+    /// For the slots of hand-written staging loops.
+    pub(crate) staging: Region,
+}
+
+impl CollectiveBuffers {
+    /// Allocates for inputs and outputs of `len` bytes, and for hand-written loops. Collective.
+    ///
+    /// # Errors
+    /// No memory; ranks that do not come.
+    pub(crate) fn alloc(comm: &mut Communicator, len: u64, eager: u64, staging: u64) -> Result<Self> {
+        let mut region = |len| comm.alloc_region(len, 4096);
+        Ok(Self { send: region(len)?, recv: region(len)?, eager: region(eager)?, staging: region(staging)? })
+    }
+
+    /// The input of `rank`, and its output, of an operation with this `layout` on elements of `size` bytes.
+    ///
+    /// # Errors
+    /// Too little ground.
+    pub(crate) fn regions(
+        self,
+        layout: CaseLayout,
+        rank: u64,
+        size: u64,
+        in_place: bool,
+    ) -> Result<(Region, Region)> {
+        if in_place {
+            let (send, recv) = (layout.send_in_place(rank) * size, layout.recv_in_place(rank) * size);
+            Ok((self.recv.part(send, layout.send() * size)?, self.recv.part(recv, layout.recv() * size)?))
+        } else {
+            Ok((self.send.part(0, layout.send() * size)?, self.recv.part(0, layout.recv() * size)?))
+        }
+    }
+}
+
+/// What is asked of all ranks, again and again.
+#[derive(Clone, Debug)]
+pub(crate) struct CaseSpec {
+    /// The operation.
+    pub(crate) operation: Operation,
+    /// By what it reduces, if it does.
+    pub(crate) op: Option<ReduceOp>,
+    /// Its root, where it has one.
+    pub(crate) root: Rank,
+    /// How large it is.
+    pub(crate) layout: CaseLayout,
+    /// Whether the output takes the place of the input.
+    pub(crate) in_place: bool,
+    /// Whether results are verified.
+    pub(crate) check: bool,
+}
+
+/// Where elements are.
+#[derive(Debug)]
+enum Buffers<T> {
+    Heap {
+        send: DeviceBuffer<T>,
+        recv: DeviceBuffer<T>,
+    },
+    Ordinary {
+        send: Vec<T>,
+        recv: Vec<T>,
+    },
+    /// Input and output, and where in it they begin.
+    OneOrdinary {
+        both: Vec<T>,
+        send: usize,
+        recv: usize,
+    },
+}
+
+/// Which elements a rank exchanges with each, where these are not as many with all.
+#[derive(Debug, Default)]
+struct Parts {
+    counts: Vec<usize>,
+    displacements: Vec<usize>,
+}
+
+impl Parts {
+    fn new(spec: &CaseSpec, rank: u64, n_ranks: u64) -> Self {
+        if spec.operation != Operation::AllToAllV {
+            return Self::default();
+        }
+        let parts = (0..n_ranks).map(|peer| spec.layout.part(rank, peer));
+        let (displacements, counts) = parts.map(|(start, count)| (own(start), own(count))).unzip();
+        Self { counts, displacements }
+    }
+
+    fn blocks(&self) -> Blocks<'_> {
+        Blocks::new(&self.counts, &self.displacements)
+    }
+}
+
+/// A rank's part in a [`CaseSpec`].
+#[derive(Debug)]
+pub(crate) struct CaseData<T> {
+    spec: CaseSpec,
+    rank: u32,
+    /// The rank before this one, in a ring.
+    before: u32,
+    buffers: Buffers<T>,
+    parts: Parts,
+    pattern: Pattern<T>,
+    /// The whole data, where they are this short.
+    words: Option<OneWordData>,
+    /// Where results are copied to be compared: a period.
+    copy: Vec<T>,
+    turn: u64,
+    /// Elements that were not as expected, so far.
+    pub(crate) wrong: u64,
+}
+
+/// Whether it is defined what comes of `operation`, `in_place` or not: of what is sent from where something else is received, it
+/// is not. nccl-tests measures that, and does not verify it.
+pub(crate) fn is_defined(operation: Operation, in_place: bool) -> bool {
+    operation != Operation::Send || !in_place
+}
+
+impl<T: TestElement> CaseData<T> {
+    /// Lays the buffers out on `ground`, or takes ordinary memory.
+    ///
+    /// # Errors
+    /// Too little ground.
+    pub(crate) fn new(
+        comm: &Communicator,
+        spec: CaseSpec,
+        buffers: CollectiveBuffers,
+        memory: Memory,
+    ) -> Result<Self> {
+        let (layout, rank) = (spec.layout, comm.rank().get());
+        let zeros = |count: u64| vec![T::zeroed(); own(count)];
+        let buffers = match (memory, spec.in_place) {
+            (Memory::Heap, in_place) => {
+                let size = size_of::<T>() as u64;
+                let (send, recv) = buffers.regions(layout, rank.into(), size, in_place)?;
+                Buffers::Heap { send: comm.buffer(send)?, recv: comm.buffer(recv)? }
+            }
+            // Ordinary memory cannot be lent to a send and a receive at once.
+            (Memory::Ordinary, in_place) if !in_place || spec.operation == Operation::Send => {
+                Buffers::Ordinary { send: zeros(layout.send()), recv: zeros(layout.recv()) }
+            }
+            (Memory::Ordinary, _) => {
+                let (send, recv) = (layout.send_in_place(rank.into()), layout.recv_in_place(rank.into()));
+                Buffers::OneOrdinary { both: zeros(layout.largest()), send: own(send), recv: own(recv) }
+            }
+        };
+        let pattern = Pattern::new(comm.n_ranks(), spec.op.as_ref());
+        let words = OneWordData::new(&spec, &pattern, rank).filter(|_| memory == Memory::Heap);
+        let copy = vec![T::zeroed(); PERIOD];
+        let before = comm.left().get();
+        let parts = Parts::new(&spec, rank.into(), comm.n_ranks().into());
+        Ok(Self { spec, rank, before, buffers, parts, pattern, words, copy, turn: 0, wrong: 0 })
+    }
+
+    /// Goes on to the next turn: rewrites the input.
+    #[inline]
+    pub(crate) fn rewrite(&mut self) -> Result<()> {
+        self.turn += 1;
+        if let (Some(words), Buffers::Heap { send, .. }) = (&self.words, &self.buffers) {
+            return words.write(self.turn, send.span());
+        }
+        if self.sends() {
+            let count = self.spec.layout.send();
+            self.write(count)?;
+        }
+        Ok(())
+    }
+
+    /// Does the operation.
+    ///
+    /// # Errors
+    /// What the library says.
+    #[inline]
+    pub(crate) fn run(&mut self, comm: &mut Communicator) -> Result<()> {
+        macro_rules! call {
+            ($send:expr, $recv:expr) => {{
+                let op = self.spec.op.as_ref().unwrap_or(&ReduceOp::Sum);
+                let root = self.spec.root;
+                match self.spec.operation {
+                    Operation::AllReduce => comm.all_reduce($send, $recv, op),
+                    Operation::Reduce => comm.reduce($send, $recv, op, root),
+                    Operation::Broadcast => comm.broadcast($send, $recv, root),
+                    Operation::AllGather => comm.all_gather($send, $recv),
+                    Operation::ReduceScatter => comm.reduce_scatter($send, $recv, op),
+                    Operation::AllToAll => comm.all_to_all($send, $recv),
+                    Operation::AllToAllV => {
+                        comm.all_to_all_v($send, self.parts.blocks(), $recv, self.parts.blocks())
+                    }
+                    Operation::Gather => comm.gather($send, $recv, root),
+                    Operation::Scatter => comm.scatter($send, $recv, root),
+                    Operation::Send => {
+                        let (next, before) = (comm.right(), comm.left());
+                        let mut group = Group::start();
+                        let all = group.join(comm);
+                        group.on(all).send($send, next)?;
+                        group.on(all).recv($recv, before)?;
+                        group.end()
+                    }
+                    other => unreachable!("{other} is no test"),
+                }
+            }};
+        }
+        match &mut self.buffers {
+            Buffers::Heap { send, recv } => call!(&*send, &*recv),
+            Buffers::Ordinary { send, recv } => call!(&*send, recv),
+            Buffers::OneOrdinary { both, send, recv } => {
+                let part = match self.spec.operation {
+                    Operation::Gather if self.spec.root != comm.rank() => {
+                        *send..*send + own(self.spec.layout.send())
+                    }
+                    Operation::Scatter if self.spec.root != comm.rank() => {
+                        *recv..*recv + own(self.spec.layout.recv())
+                    }
+                    _ => 0..both.len(),
+                };
+                run_in_place(comm, &self.spec, &self.parts, &mut both[part])
+            }
+        }
+    }
+
+    /// Reads the result, and counts the elements that are not as expected.
+    ///
+    /// # Errors
+    /// None while the buffers last.
+    #[inline]
+    pub(crate) fn verify(&mut self) -> Result<()> {
+        if !self.spec.check || !self.receives() {
+            return Ok(());
+        }
+        if let (Some(words), Buffers::Heap { recv, .. }) = (&self.words, &self.buffers)
+            && words.are_in(self.turn, recv.span())?
+        {
+            return Ok(());
+        }
+        let (layout, turn, me) = (self.spec.layout, self.turn, u64::from(self.rank));
+        let whole = ExpectedBlock { start: 0, count: layout.recv(), first: 0 };
+        let share = ExpectedBlock { first: me * layout.block, ..whole };
+        let (pattern, root) = (&self.pattern, self.spec.root.get());
+        let result = Outputs { buffers: &self.buffers, copy: &mut self.copy };
+        self.wrong += match self.spec.operation {
+            Operation::AllReduce | Operation::Reduce => result.mismatches(whole, pattern.reduced(turn))?,
+            Operation::ReduceScatter => result.mismatches(share, pattern.reduced(turn))?,
+            Operation::Broadcast => result.mismatches(whole, pattern.input(turn, root))?,
+            Operation::Scatter => result.mismatches(share, pattern.input(turn, root))?,
+            Operation::Send => result.mismatches(whole, pattern.input(turn, self.before))?,
+            operation => {
+                let is_exchange = matches!(operation, Operation::AllToAll | Operation::AllToAllV);
+                let first = |rank: u32| if is_exchange { layout.part(rank.into(), me).0 } else { 0 };
+                result.mismatched_blocks(layout, me, first, |rank| pattern.input(turn, rank))?
+            }
+        };
+        Ok(())
+    }
+
+    fn sends(&self) -> bool {
+        !matches!(self.spec.operation, Operation::Broadcast | Operation::Scatter) || self.is_root()
+    }
+
+    fn receives(&self) -> bool {
+        !matches!(self.spec.operation, Operation::Reduce | Operation::Gather) || self.is_root()
+    }
+
+    fn is_root(&self) -> bool {
+        self.rank == self.spec.root.get()
+    }
+
+    /// Writes this turn's input.
+    #[inline]
+    fn write(&mut self, count: u64) -> Result<()> {
+        let data = self.pattern.input(self.turn, self.rank);
+        for (at, part) in periods(0, count) {
+            match &mut self.buffers {
+                Buffers::Heap { send, .. } => send.copy_from_slice(at, &data[part])?,
+                Buffers::Ordinary { send, .. } => send[at..][..part.len()].copy_from_slice(&data[part]),
+                Buffers::OneOrdinary { both, send, .. } => {
+                    both[*send + at..][..part.len()].copy_from_slice(&data[part]);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl CaseData<f32> {
+    /// The buffers, where a loop may stage them.
+    pub(crate) fn own(&mut self) -> Option<Own<'_>> {
+        match &mut self.buffers {
+            Buffers::Heap { send, recv } => {
+                (!self.spec.in_place).then(|| Own::Heap(send.span(), recv.span()))
+            }
+            Buffers::Ordinary { send, recv } => Some(Own::Apart(send, recv)),
+            Buffers::OneOrdinary { both, .. } => Some(Own::InPlace(both)),
+        }
+    }
+}
+
+/// Does `task` in ordinary memory that is input and output.
+fn run_in_place<T: TestElement>(
+    comm: &mut Communicator,
+    spec: &CaseSpec,
+    parts: &Parts,
+    buffer: &mut [T],
+) -> Result<()> {
+    let (op, root) = (spec.op.as_ref().unwrap_or(&ReduceOp::Sum), spec.root);
+    match spec.operation {
+        Operation::AllReduce => comm.all_reduce_in_place(buffer, op),
+        Operation::Reduce => comm.reduce_in_place(buffer, op, root),
+        Operation::Broadcast => comm.broadcast_in_place(buffer, root),
+        Operation::AllGather => comm.all_gather_in_place(buffer),
+        Operation::ReduceScatter => comm.reduce_scatter_in_place(buffer, op),
+        Operation::AllToAll => comm.all_to_all_in_place(buffer),
+        Operation::AllToAllV => comm.all_to_all_v_in_place(buffer, parts.blocks()),
+        Operation::Gather => comm.gather_in_place(buffer, root),
+        Operation::Scatter => comm.scatter_in_place(buffer, root),
+        other => unreachable!("{other} is not done in place"),
+    }
+}
+
+/// Elements of a buffer of this process.
+fn own(count: u64) -> usize {
+    usize::try_from(count).expect("it fits the address space")
+}
+
+/// Elements of an output, and where in the input that they came from they began.
+#[derive(Clone, Copy)]
+struct ExpectedBlock {
+    start: u64,
+    count: u64,
+    first: u64,
+}
+
+/// The outputs of a workload, and where to copy them to be compared.
+struct Outputs<'w, T> {
+    buffers: &'w Buffers<T>,
+    copy: &'w mut [T],
+}
+
+impl<T: TestElement> Outputs<'_, T> {
+    /// How many elements of `block` differ from `expected`, which repeats.
+    #[inline]
+    fn mismatches(self, block: ExpectedBlock, expected: &[T]) -> Result<u64> {
+        let start = usize::try_from(block.start).expect("within the output");
+        let mut wrong = 0;
+        for (at, part) in periods(block.first, block.count) {
+            let found = match self.buffers {
+                // A copy of what is right would be one pass more than MPI's results take.
+                Buffers::Heap { recv, .. } if is_in(recv, start + at, &expected[part.clone()])? => continue,
+                Buffers::Heap { recv, .. } => {
+                    let copy = &mut self.copy[..part.len()];
+                    recv.copy_to_slice(start + at, copy)?;
+                    &*copy
+                }
+                Buffers::Ordinary { recv, .. } => &recv[start + at..][..part.len()],
+                Buffers::OneOrdinary { both, recv, .. } => &both[*recv + start + at..][..part.len()],
+            };
+            wrong += differing(found, &expected[part]);
+        }
+        Ok(wrong)
+    }
+
+    /// The same of the output of rank `me` with a block from each rank, from where in its input `first` says.
+    fn mismatched_blocks<'p>(
+        self,
+        layout: CaseLayout,
+        me: u64,
+        first: impl Fn(u32) -> u64,
+        expected: impl Fn(u32) -> &'p [T],
+    ) -> Result<u64>
+    where
+        T: 'p,
+    {
+        let mut wrong = 0;
+        let blocks = layout.recv().checked_div(layout.block).unwrap_or(0);
+        for rank in 0..u32::try_from(blocks).expect("a block for each rank") {
+            let (start, count) = layout.part(me, rank.into());
+            let block = ExpectedBlock { start, count, first: first(rank) };
+            let part = Outputs { buffers: self.buffers, copy: &mut *self.copy };
+            wrong += part.mismatches(block, expected(rank))?;
+        }
+        Ok(wrong)
+    }
+}
+
+/// Whether `expected` is in `buffer` from element `at` on.
+#[inline]
+fn is_in<T: TestElement>(buffer: &DeviceBuffer<T>, at: usize, expected: &[T]) -> Result<bool> {
+    buffer.span().equals((at * size_of::<T>()) as u64, bytemuck::cast_slice(expected))
+}
+
+/// Elements that differ in any bit.
+#[inline]
+fn differing<T: TestElement>(found: &[T], expected: &[T]) -> u64 {
+    let bytes = bytemuck::cast_slice::<T, u8>;
+    if bytes(found) == bytes(expected) { 0 } else { count_differing(found, expected) }
+}
+
+#[cold]
+fn count_differing<T: TestElement>(found: &[T], expected: &[T]) -> u64 {
+    let differs = |(a, b): &(&T, &T)| bytemuck::bytes_of(*a) != bytemuck::bytes_of(*b);
+    found.iter().zip(expected).filter(differs).count() as u64
+}
+
+/// Cuts `count` elements where the pattern begins anew, of which the first is element `first`: where each part starts, and what
+/// of a period it is.
+#[inline]
+fn periods(first: u64, count: u64) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let skipped =
+        if first == 0 { 0 } else { usize::try_from(first % PERIOD as u64).expect("less than a period") };
+    let count = usize::try_from(count).expect("elements in memory");
+    let (mut at, mut place) = (0, skipped);
+    std::iter::from_fn(move || {
+        let len = (PERIOD - place).min(count - at);
+        let part = (at, place..place + len);
+        (at, place) = (at + len, 0);
+        (len > 0).then_some(part)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,227 @@
+//! The limit of an operation on buffers of the heap: all ranks meet, each does its share by the plainest
+//! loop over the buffers of all ranks, and all meet again.
+
+use shmccl::collective::Operation;
+use shmccl::heap::Region;
+use shmccl::shm::{CopyKernel, Span};
+use shmccl::{Communicator, Rank, Result};
+use shmccl_limits::sum::{self, SumKernel};
+
+use super::case::{CaseData, CaseSpec, CollectiveBuffers};
+use super::timed_case::RunCase;
+use crate::perf::device::copy_kernels;
+use crate::perf::sync::Gathering;
+
+/// Shares end at multiples of so many bytes: no two ranks write to one pair of cache lines.
+const SHARE_ALIGN: u64 = 128;
+
+/// What one rank does for an operation on `f32` elements.
+#[derive(Clone, Debug)]
+pub(crate) enum HeapLimit {
+    /// Adds.
+    Sum { name: String, kernel: SumKernel, sources: Vec<Span>, targets: Vec<Span> },
+    /// Copies each first to each second.
+    Copies { name: String, kernel: CopyKernel, pairs: Vec<(Span, Span)> },
+}
+
+impl HeapLimit {
+    /// The share of this rank in the task of `places`, in every way in which it can be done.
+    ///
+    /// # Errors
+    /// Too little ground.
+    pub(crate) fn all(all: &RankBuffers<'_>) -> Result<Vec<Self>> {
+        if all.spec.operation.reduces() { Self::sums(all) } else { Self::all_copies(all) }
+    }
+
+    fn sums(all: &RankBuffers<'_>) -> Result<Vec<Self>> {
+        let (sources, targets) = all.sum()?;
+        let alike = SumKernel::ALL.into_iter().filter(|kernel| kernel.is_supported());
+        let alike = alike.map(|kernel| (kernel.name().to_owned(), kernel));
+        let of = |(name, kernel)| {
+            let name = format!("bare sum, {name}");
+            Self::Sum { name, kernel, sources: sources.clone(), targets: targets.clone() }
+        };
+        Ok(alike.chain(all.unlike_sums()).map(of).collect())
+    }
+
+    fn all_copies(all: &RankBuffers<'_>) -> Result<Vec<Self>> {
+        let alike = || copy_kernels().into_iter().map(|kernel| (kernel.name().to_owned(), kernel));
+        let of = |(name, kernel): (String, CopyKernel), pairs: &[(Span, Span)]| Self::Copies {
+            name: format!("bare copy, {name}"),
+            kernel,
+            pairs: pairs.to_vec(),
+        };
+        let divided = all.copies()?;
+        let mut shares: Vec<_> = alike().map(|way| of(way, &divided)).collect();
+        if all.spec.operation.has_root() {
+            let own = all.own_copy()?;
+            let ways = alike().map(|(name, kernel)| (format!("{name}, each its own"), kernel));
+            shares.extend(ways.chain(all.unlike_copies()).map(|way| of(way, &own)));
+        }
+        Ok(shares)
+    }
+
+    /// Its name in tables.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Sum { name, .. } | Self::Copies { name, .. } => name,
+        }
+    }
+}
+
+impl RunCase<f32> for HeapLimit {
+    #[inline]
+    fn run(&mut self, _data: &mut CaseData<f32>, gathering: &mut Gathering) -> Result<()> {
+        gathering.meet()?;
+        self.work()?;
+        gathering.meet()
+    }
+}
+
+impl HeapLimit {
+    /// What is done between two meetings.
+    fn work(&self) -> Result<()> {
+        match self {
+            Self::Sum { kernel, sources, targets, .. } => sum::add(*kernel, sources, targets),
+            Self::Copies { kernel, pairs, .. } => {
+                pairs.iter().try_for_each(|(source, target)| source.copy_with(*kernel, target))
+            }
+        }
+    }
+}
+
+/// The name of a way in which the root does it otherwise than the others.
+fn unlike(root: &str, others: &str) -> String {
+    format!("{root} at the root, {others} elsewhere")
+}
+
+impl RankBuffers<'_> {
+    /// Where this rank's share of `len` bytes starts, and how long it is.
+    fn share(&self, len: u64) -> (u64, u64) {
+        let each = len.div_ceil(u64::from(self.comm.n_ranks())).next_multiple_of(SHARE_ALIGN);
+        let start = (each * u64::from(self.comm.rank().get())).min(len);
+        (start, each.min(len - start))
+    }
+
+    /// What this rank takes where the root takes the first, which has the lines of its output, and the others the second.
+    fn at_root<K>(&self, root: K, elsewhere: K) -> K {
+        if self.comm.rank() == self.spec.root { root } else { elsewhere }
+    }
+
+    /// Where all sums go to one rank: that one stores through the cache and the others past it, or the other way round.
+    fn unlike_sums(&self) -> Vec<(String, SumKernel)> {
+        let [through, past] = SumKernel::by_widest();
+        if self.spec.operation != Operation::Reduce || !past.is_supported() {
+            return Vec::new();
+        }
+        let way = |(root, others): (SumKernel, SumKernel)| {
+            (unlike(root.name(), others.name()), self.at_root(root, others))
+        };
+        [(through, past), (past, through)].map(way).into()
+    }
+
+    /// The same where all data go to one rank.
+    fn unlike_copies(&self) -> Option<(String, CopyKernel)> {
+        let wide = [CopyKernel::Avx512Streaming, CopyKernel::Avx2Streaming];
+        let past = wide.into_iter().find(|kernel| kernel.is_supported())?;
+        let name = unlike(CopyKernel::Memcpy.name(), past.name());
+        (self.spec.operation == Operation::Gather).then(|| (name, self.at_root(CopyKernel::Memcpy, past)))
+    }
+
+    /// Inputs that this rank adds, and where it writes the sums.
+    fn sum(&self) -> Result<(Vec<Span>, Vec<Span>)> {
+        let (n_ranks, me) = (self.comm.n_ranks(), self.comm.rank().get());
+        let block = self.spec.layout.block * SIZE;
+        let (at, len) = match self.spec.operation {
+            Operation::ReduceScatter => (u64::from(me) * block, block),
+            _ => self.share(block),
+        };
+        let sources = (0..n_ranks).map(|rank| self.input(rank, at, len)).collect::<Result<_>>()?;
+        let targets = match self.spec.operation {
+            // This rank's own first: from there they may be copied to the others.
+            Operation::AllReduce => {
+                (me..n_ranks).chain(0..me).map(|rank| self.output(rank, at, len)).collect::<Result<_>>()?
+            }
+            Operation::Reduce => vec![self.output(self.spec.root.get(), at, len)?],
+            _ => vec![self.output(me, 0, len)?],
+        };
+        Ok((sources, targets))
+    }
+
+    /// What this rank copies where. Where one rank has everything, all ranks help it, or all but one core would be idle.
+    fn copies(&self) -> Result<Vec<(Span, Span)>> {
+        let (n_ranks, me) = (self.comm.n_ranks(), self.comm.rank().get());
+        let whole = self.spec.layout.block * SIZE;
+        if self.spec.operation == Operation::Send {
+            return Ok(vec![self.pair(self.comm.left().get(), (0, whole))?]);
+        }
+        let share = self.share(whole);
+        let pairs = (me..n_ranks).chain(0..me).map(|rank| self.pair(rank, share));
+        Ok(moving(pairs.collect::<Result<_>>()?))
+    }
+
+    /// The same where each rank copies just what it gets from the root or gives to it: for few bytes that is quicker.
+    fn own_copy(&self) -> Result<Vec<(Span, Span)>> {
+        let whole = (0, self.spec.layout.block * SIZE);
+        Ok(moving(vec![self.pair(self.comm.rank().get(), whole)?]))
+    }
+
+    /// A copy that has to do with `rank`; between it and the root the bytes `at..at + len` of a block.
+    fn pair(&self, rank: u32, (at, len): (u64, u64)) -> Result<(Span, Span)> {
+        let (me, root) = (self.comm.rank().get(), self.spec.root.get());
+        let block = self.spec.layout.block * SIZE;
+        let of = |rank: u32| u64::from(rank) * block;
+        match self.spec.operation {
+            Operation::Broadcast => Ok((self.input(root, at, len)?, self.output(rank, at, len)?)),
+            Operation::Gather => Ok((self.input(rank, at, len)?, self.output(root, of(rank) + at, len)?)),
+            Operation::Scatter => Ok((self.input(root, of(rank) + at, len)?, self.output(rank, at, len)?)),
+            Operation::Send => Ok((self.input(rank, at, len)?, self.output(me, at, len)?)),
+            Operation::AllGather => Ok((self.input(rank, 0, block)?, self.output(me, of(rank), block)?)),
+            _ => {
+                let [(from, count), (to, _)] = [(rank, me), (me, rank)]
+                    .map(|(rank, index)| self.spec.layout.part(rank.into(), index.into()));
+                let len = count * SIZE;
+                Ok((self.input(rank, from * SIZE, len)?, self.output(me, to * SIZE, len)?))
+            }
+        }
+    }
+}
+
+/// Bytes of an element: of `f32`, which the loops know alone.
+pub(crate) const SIZE: u64 = size_of::<f32>() as u64;
+
+/// The buffers of all ranks in a task.
+pub(crate) struct RankBuffers<'a> {
+    pub(crate) comm: &'a Communicator,
+    pub(crate) spec: &'a CaseSpec,
+    pub(crate) buffers: CollectiveBuffers,
+}
+
+impl RankBuffers<'_> {
+    /// The `len` bytes at `at` of the input of `rank`.
+    ///
+    /// # Errors
+    /// Too little ground.
+    pub(crate) fn input(&self, rank: u32, at: u64, len: u64) -> Result<Span> {
+        let (send, _) = self.buffers.regions(self.spec.layout, rank.into(), SIZE, self.spec.in_place)?;
+        self.span(rank, send, at, len)
+    }
+
+    /// The same of its output.
+    ///
+    /// # Errors
+    /// Too little ground.
+    pub(crate) fn output(&self, rank: u32, at: u64, len: u64) -> Result<Span> {
+        let (_, recv) = self.buffers.regions(self.spec.layout, rank.into(), SIZE, self.spec.in_place)?;
+        self.span(rank, recv, at, len)
+    }
+
+    fn span(&self, rank: u32, region: Region, at: u64, len: u64) -> Result<Span> {
+        self.comm.span(Rank::new(rank, self.comm.n_ranks())?, region.part(at, len)?)
+    }
+}
+
+/// Those of `pairs` whose data are not where they belong already.
+pub(crate) fn moving(pairs: Vec<(Span, Span)>) -> Vec<(Span, Span)> {
+    pairs.into_iter().filter(|(source, target)| source.start() != target.start()).collect()
+}

@@ -1,0 +1,248 @@
+//! A limit of an all-reduce on ordinary memory, or out of place in the heap: a hand-written loop over it, staged in slots that all ranks
+//! can reach.
+//!
+//! Each rank has two slots. In step s it takes the sums of piece s - 2 out of one of them and puts its elements of piece s there,
+//! in one pass; then it adds its share of piece s - 1 to what all others have in their other slots, over which the sums return.
+//! Between two steps all ranks meet. So every byte that a rank does not add itself is staged once and taken once, in whatever
+//! way it is done: peers cannot reach ordinary memory where it lies. Buffers of the heap they can, but then each rank reads and writes those
+//! of all others, while here most of that is in the cache.
+//!
+//! Nothing of it is the library's but the flags over which ranks meet: the loops are those of `shmccl-limits`. In which
+//! pieces it goes, and whether sums go past the cache, is tried out in all ways; the quickest is the limit.
+
+use crate::perf::collective::case::{CaseData, CollectiveBuffers};
+use crate::perf::collective::timed_case::RunCase;
+use crate::perf::sync::Gathering;
+use shmccl::heap::Region;
+use shmccl::shm::Span;
+use shmccl::{Collectives, Communicator, Rank, Result};
+use shmccl_limits::staged::{Own, add_returning, turn_over};
+use std::ops::Range;
+
+/// The lengths of pieces that are tried, in bytes: which is best depends on the caches and on how many wait for each other.
+pub(crate) const PIECES: [u64; 3] = [128 << 10, 256 << 10, 1 << 20];
+
+/// Bytes of a cache line.
+const LINE: u64 = 64;
+
+/// What a rank needs to stage up to `largest` bytes in the longest pieces, wherever in a line they begin.
+pub(crate) fn staging_len(largest: u64) -> u64 {
+    2 * PIECES[PIECES.len() - 1].min(largest.next_multiple_of(LINE)) + LINE
+}
+
+/// Shares end at multiples of so many elements: no two ranks write to one pair of cache lines.
+const ALIGN: usize = 32;
+
+/// Bytes of an element.
+const SIZE: usize = size_of::<f32>();
+
+/// A way to go about it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StagedVariant {
+    /// Bytes of a piece, at most the longest of [`PIECES`].
+    pub(crate) piece: u64,
+    /// Whether sums go past the cache.
+    pub(crate) past: bool,
+}
+
+impl StagedVariant {
+    /// All ways for sums that go elsewhere than the elements, or are `in_place`: there the lines are in the cache already.
+    pub(crate) fn all(in_place: bool) -> Vec<Self> {
+        let past = if in_place { &[false][..] } else { &[false, true] };
+        past.iter().flat_map(|&past| PIECES.map(|piece| Self { piece, past })).collect()
+    }
+
+    /// The same of `bytes`, each once: of pieces that are longer than that one is like the other.
+    pub(crate) fn all_of(bytes: u64, in_place: bool) -> Vec<Self> {
+        let shorter = |cut: &Self| PIECES.iter().rev().find(|&&piece| piece < cut.piece).copied();
+        Self::all(in_place).into_iter().filter(|cut| shorter(cut).is_none_or(|piece| piece < bytes)).collect()
+    }
+
+    /// Its name in tables.
+    pub(crate) fn name(self) -> String {
+        let past = if self.past { ", streaming" } else { "" };
+        format!("bare staged sum, {} KiB{past}", self.piece >> 10)
+    }
+}
+
+/// The loop of one rank.
+#[derive(Debug)]
+pub(crate) struct StagedLimit {
+    /// The slots of all ranks. They begin as far behind a line as the rank's own elements.
+    slots: Vec<Span>,
+    me: usize,
+    /// Elements of a piece.
+    piece: usize,
+    /// Whether sums go past the cache.
+    past: bool,
+}
+
+/// Some of the elements, in step `number` and the two after it.
+#[derive(Clone, Copy)]
+struct StagedPiece {
+    number: usize,
+    start: usize,
+    count: usize,
+}
+
+impl StagedLimit {
+    /// Stages elements that begin so many bytes `behind` a line, on `buffers`. Collective.
+    ///
+    /// # Errors
+    /// Too little buffers.
+    pub(crate) fn new(comm: &mut Communicator, buffers: CollectiveBuffers, behind: usize) -> Result<Self> {
+        let mut all = vec![0_u64; comm.n_ranks() as usize];
+        comm.all_gather(&[behind as u64][..], &mut all[..])?;
+        let slots = (0..comm.n_ranks()).zip(&all).map(|(rank, &behind)| {
+            let stage: Region = buffers.staging.part(behind, buffers.staging.len - LINE)?;
+            comm.span(Rank::new(rank, comm.n_ranks())?, stage)
+        });
+        let slots = slots.collect::<Result<_>>()?;
+        let mut staged = Self { slots, me: comm.rank().index(), piece: 0, past: false };
+        staged.set_variant(StagedVariant { piece: PIECES[0], past: false });
+        Ok(staged)
+    }
+
+    /// Goes on in this way.
+    pub(crate) fn set_variant(&mut self, variant: StagedVariant) {
+        self.piece = usize::try_from(variant.piece).expect("a length in memory") / SIZE;
+        self.past = variant.past;
+    }
+
+    /// Piece `number` of `total` elements, if there is that one.
+    fn piece(&self, number: Option<usize>, total: usize) -> Option<StagedPiece> {
+        let number = number?;
+        let start = number * self.piece;
+        (start < total).then(|| StagedPiece { number, start, count: self.piece.min(total - start) })
+    }
+
+    /// What this rank adds of a piece, and what it leaves to others before and behind that.
+    fn shares(&self, piece: StagedPiece) -> (Range<usize>, [Range<usize>; 2]) {
+        let each = piece.count.div_ceil(self.slots.len()).next_multiple_of(ALIGN);
+        let start = (each * self.me).min(piece.count);
+        let end = (start + each).min(piece.count);
+        (start..end, [0..start, end..piece.count])
+    }
+
+    /// Where elements of a piece are staged by `rank`.
+    fn slot(&self, rank: usize, piece: StagedPiece, range: &Range<usize>) -> Result<Span> {
+        let at = piece.number % 2 * self.piece + range.start;
+        self.slots[rank].part((at * SIZE) as u64, (range.len() * SIZE) as u64)
+    }
+
+    /// Takes the sums of `done`, and stages `next` in their place.
+    fn turn_over(
+        &self,
+        own: &mut Own<'_>,
+        done: Option<StagedPiece>,
+        next: Option<StagedPiece>,
+    ) -> Result<()> {
+        if let (Some(done), Some(next)) = (done, next)
+            && done.count == next.count
+        {
+            return self.turn_parts(own, done, Some(done.start), Some(next.start));
+        }
+        if let Some(done) = done {
+            self.turn_parts(own, done, Some(done.start), None)?;
+        }
+        next.map_or(Ok(()), |next| self.turn_parts(own, next, None, Some(next.start)))
+    }
+
+    /// Takes what others add of a piece to the sums from `taken` on, and puts the elements from `given` on there, which lie behind
+    /// that.
+    fn turn_parts(
+        &self,
+        own: &mut Own<'_>,
+        piece: StagedPiece,
+        taken: Option<usize>,
+        given: Option<usize>,
+    ) -> Result<()> {
+        self.shares(piece).1.into_iter().try_for_each(|part| {
+            let slot = self.slot(self.me, piece, &part)?;
+            let at = |start: Option<usize>| start.map(|start| start + part.start);
+            turn_over(&slot, own, at(taken), at(given), self.past)
+        })
+    }
+
+    /// Adds this rank's share of a piece.
+    fn add(&self, own: &mut Own<'_>, piece: StagedPiece) -> Result<()> {
+        let share = self.shares(piece).0;
+        let others = (0..self.slots.len()).filter(|&rank| rank != self.me);
+        let staged = others.map(|rank| self.slot(rank, piece, &share)).collect::<Result<Vec<_>>>()?;
+        add_returning(own, piece.start + share.start..piece.start + share.end, &staged, self.past)
+    }
+}
+
+impl RunCase<f32> for StagedLimit {
+    fn run(&mut self, data: &mut CaseData<f32>, gathering: &mut Gathering) -> Result<()> {
+        let mut own = data.own().expect("it lies where staging is possible");
+        let total = own.count();
+        for step in 0..total.div_ceil(self.piece) + 2 {
+            if step > 0 {
+                gathering.meet()?;
+            }
+            let done = self.piece(step.checked_sub(2), total);
+            self.turn_over(&mut own, done, self.piece(Some(step), total))?;
+            if let Some(piece) = self.piece(step.checked_sub(1), total) {
+                self.add(&mut own, piece)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::collective::case::CaseSpec;
+    use crate::perf::collective::layout::CaseLayout;
+    use crate::perf::collective::timed_case::TimedCase;
+    use crate::perf::interleave::Contender;
+    use crate::perf::plan::RankAverage;
+    use crate::perf::report::Memory;
+    use shmccl::bootstrap::Options;
+    use shmccl::collective::Operation;
+    use shmccl::launch::launch_threads;
+    use shmccl::reduce::ReduceOp;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    /// Sums of lengths around those of pieces, by the loop: elements that are wrong.
+    fn wrong(comm: &mut Communicator, bytes: u64, in_place: bool) -> Result<u64> {
+        let buffers = CollectiveBuffers::alloc(comm, 0, 0, staging_len(bytes))?;
+        let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Mean, false)?));
+        let spec = CaseSpec {
+            operation: Operation::AllReduce,
+            op: Some(ReduceOp::Sum),
+            root: comm.rank(),
+            layout: CaseLayout::new(Operation::AllReduce, bytes, SIZE as u64, comm.n_ranks().into()),
+            in_place,
+            check: true,
+        };
+        let mut data = CaseData::<f32>::new(comm, spec, buffers, Memory::Ordinary)?;
+        let behind = data.own().expect("ordinary memory").behind_line();
+        let staged = StagedLimit::new(comm, buffers, behind)?;
+        let mut case = TimedCase::new(staged, data, &gathering, u64::MAX).settled(Memory::Ordinary);
+        for cut in StagedVariant::all(false) {
+            case.runner().set_variant(cut);
+            case.slice(2, &mut Vec::new())?;
+        }
+        Ok(case.wrong())
+    }
+
+    #[test]
+    fn sums_are_right_whatever_the_pieces_in_place_and_apart() {
+        for n_ranks in [2, 3] {
+            launch_threads(n_ranks, &Options::default(), |comm| {
+                let first = PIECES[0];
+                for bytes in [0, 4, 132, first - 4, first, first + 4, 3 * first, 5 * first + 1000] {
+                    for in_place in [false, true] {
+                        assert_eq!(wrong(comm, bytes, in_place)?, 0, "{bytes} among {n_ranks}");
+                    }
+                }
+                Ok(())
+            })
+            .unwrap();
+        }
+    }
+}

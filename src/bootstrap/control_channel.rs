@@ -1,0 +1,175 @@
+//! A member's socket before the job is up: says what the protocol asks for, and hears the answer or why there is none.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::join_request::Rejection;
+use super::message::{self, ControlMessage, Lost, MemberRefusal, NotRestarted, Refused, Rejected, Report};
+use super::socket::{ControlSocket, Deadline, Incoming, resource_error, send, try_receive};
+use crate::error::{DeviceName, Error, Result};
+use crate::logs::step;
+use crate::rank::Rank;
+use crate::sync::Latch;
+
+/// The socket before the job is up.
+#[derive(Debug)]
+pub(super) struct ControlChannel {
+    pub(super) socket: ControlSocket,
+    pub(super) job_id: u64,
+    pub(super) n_ranks: u32,
+    /// Who else is looked at while this waits.
+    pub(super) guard: Option<WaitGuard>,
+}
+
+impl ControlChannel {
+    /// Sends a message. A root that hung up is noticed by the next [`ControlChannel::hear`], after what it had said before.
+    pub(super) fn say<M: ControlMessage>(&self, message: &M, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
+        use nix::errno::Errno;
+        step("about to tell the root");
+        let sent = send(self.socket.as_fd(), bytemuck::bytes_of(message), descriptors);
+        step("told the root");
+        match sent {
+            Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
+            Err(errno) => Err(resource_error("writing to the control socket", errno.into())),
+        }
+    }
+
+    /// Waits for an `M`, or for news that make it pointless.
+    pub(super) fn hear<M: ControlMessage>(
+        &self,
+        deadline: Deadline,
+        operation: &'static str,
+    ) -> Result<(M, Vec<OwnedFd>)> {
+        loop {
+            let (bytes, received) = match try_receive(self.socket.as_fd())? {
+                Incoming::Message(bytes, received) => (bytes, received),
+                Incoming::Nothing => {
+                    self.look_after_others()?;
+                    let nap = self.guard.as_ref().map_or(Duration::MAX, |_| GUARD_INTERVAL);
+                    deadline.wait_a_while(&self.socket, operation, nap)?;
+                    continue;
+                }
+                Incoming::HungUp => return Err(Error::Revoked { by: None }),
+                Incoming::NoDescriptors => {
+                    let source = nix::errno::Errno::EMFILE.into();
+                    return Err(resource_error("receiving the segments of all ranks", source));
+                }
+            };
+            if let Some(message) = message::read::<M>(&bytes) {
+                expect("job id", self.job_id, message_job(&bytes))?;
+                step("was told by the root");
+                return Ok((message, received.descriptors));
+            }
+            return Err(self.explain(&bytes, deadline));
+        }
+    }
+
+    /// Ends the wait when it was called off, which the root sees as a hang-up, or when somebody is lost whom the root does not miss
+    /// yet, and tells it.
+    fn look_after_others(&self) -> Result<()> {
+        if self.guard.as_ref().is_some_and(WaitGuard::is_cancelled) {
+            return Err(Error::Revoked { by: None });
+        }
+        let Some(rank) = self.guard.as_ref().and_then(WaitGuard::lost) else { return Ok(()) };
+        self.say(&Report { header: Report::header(self.job_id), member: rank.get(), restarts: 0 }, &[])?;
+        Err(Error::PeerLost { rank })
+    }
+
+    /// The error for a message that is not the awaited one.
+    fn explain(&self, bytes: &[u8], deadline: Deadline) -> Error {
+        if let Some(lost) = message::read::<Lost>(bytes)
+            && let Some(device) = message::member_from_code(lost.member, self.n_ranks)
+        {
+            return match device {
+                DeviceName::Rank(rank) => Error::PeerLost { rank },
+                DeviceName::Proxy => Error::ProxyLost,
+            };
+        }
+        if message::read::<NotRestarted>(bytes).is_some() {
+            return Error::not_restarted();
+        }
+        if let Some(refused) = message::read::<Refused>(bytes)
+            && let Some(refusal) = MemberRefusal::from_code(refused.reason)
+        {
+            return Error::Layout { what: refusal.what(), expected: refused.expected, found: refused.found };
+        }
+        if let Some(dismissal) = message::read::<Rejected>(bytes).and_then(Rejection::from_message) {
+            return dismissal.into_error(deadline.waited());
+        }
+        let found = message::header_of(bytes).map_or(0, |header| u64::from(header.version));
+        Error::Layout { what: "bootstrap version", expected: message::VERSION.into(), found }
+    }
+}
+
+fn message_job(bytes: &[u8]) -> u64 {
+    message::header_of(bytes).map_or(0, |header| header.job_id)
+}
+
+/// The error for what is not as it was agreed.
+pub(super) fn expect(what: &'static str, expected: u64, found: u64) -> Result<()> {
+    if expected == found { Ok(()) } else { Err(Error::Layout { what, expected, found }) }
+}
+
+/// Looks after ranks that may be lost without the root's hearing of it: they are in an epoch together that it knows nothing of. And
+/// it may be told to wait no longer, or find out that there is no point in it.
+#[derive(Clone)]
+pub(crate) struct WaitGuard {
+    lost: Arc<dyn Fn() -> Option<Rank> + Send + Sync>,
+    off: Option<CancelToken>,
+    is_vain: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+}
+
+/// Ends a meeting from another thread than the one that waits there. Whoever has begun with the others by then is with them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CancelToken(Arc<Latch>);
+
+impl CancelToken {
+    /// Calls it off, for good.
+    #[cfg(feature = "coordinator")]
+    pub(crate) fn cancel(&self) {
+        self.0.open(&crate::shm::HostKernel::detect());
+    }
+}
+
+/// How often a guard is kept.
+pub(super) const GUARD_INTERVAL: Duration = Duration::from_millis(5);
+
+impl WaitGuard {
+    /// A guard by `lost`, which returns one of those that are lost, if there is one.
+    pub(crate) fn new(lost: impl Fn() -> Option<Rank> + Send + Sync + 'static) -> Self {
+        Self { lost: Arc::new(lost), off: None, is_vain: None }
+    }
+
+    /// A guard for nobody, that ends by `off`.
+    pub(crate) fn until(off: CancelToken) -> Self {
+        Self::new(|| None).or_until(Some(off))
+    }
+
+    /// The same, that ends by `off` as well.
+    pub(crate) fn or_until(self, off: Option<CancelToken>) -> Self {
+        Self { off, ..self }
+    }
+
+    /// The same, that ends as well once the wait `is_vain`, by what has nothing to do with those who are waited for.
+    pub(crate) fn unless(self, is_vain: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { is_vain: Some(Arc::new(is_vain)), ..self }
+    }
+
+    /// Whether the wait is to end.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.off.as_ref().is_some_and(|off| off.0.is_open())
+            || self.is_vain.as_ref().is_some_and(|is_vain| is_vain())
+    }
+
+    /// One of those that are lost.
+    pub(crate) fn lost(&self) -> Option<Rank> {
+        (self.lost)()
+    }
+}
+
+impl std::fmt::Debug for WaitGuard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("WaitGuard").field(&self.lost()).finish()
+    }
+}

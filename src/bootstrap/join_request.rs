@@ -1,0 +1,278 @@
+//! How a process that no launcher started comes to a meeting.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use bytemuck::Zeroable;
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, setsockopt, socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use super::control_channel::ControlChannel;
+use super::control_channel::WaitGuard;
+use super::member::Joining;
+use super::message::{ANY_RANK, ControlMessage, JoinRequest, LAYOUT_VERSION, MemberRefusal, Met, Rejected};
+use super::options::Options;
+use super::socket::{ControlSocket, Deadline, resource_error};
+use crate::error::{DeviceName, Error, Result};
+use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
+
+/// How much longer than its timeout a member listens: the host, whose time is up first, can name who is missing.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Where those who hold the same id meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MeetingPoint {
+    /// Name of the host's socket in the abstract namespace, from which it vanishes with the host.
+    pub(crate) name: String,
+    /// The job that comes of the meeting.
+    pub(crate) job_id: u64,
+    /// The incarnation of its communicator.
+    pub(crate) epoch: u64,
+}
+
+impl MeetingPoint {
+    pub(super) fn address(&self) -> Result<UnixAddr> {
+        UnixAddr::new_abstract(self.name.as_bytes())
+            .map_err(|errno| Error::os("naming the socket of a meeting", errno))
+    }
+}
+
+/// As whom a process comes to a meeting that is not a joiner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RankClaim {
+    pub(crate) rank: Rank,
+    pub(crate) n_ranks: u32,
+    /// How many of these ranks come as what they are; the others are for joiners.
+    pub(crate) n_members: u32,
+}
+
+/// Comes to a meeting in `part`, and joins the job when all are there. Meanwhile it looks after others by `guard`.
+///
+/// # Errors
+/// [`Error::NoMeeting`]; [`Error::RankTaken`], [`Error::Mismatch`] or [`Error::PeerLost`] when the meeting has failed
+/// for everybody; [`Error::Timeout`] naming a rank that is missing; [`Error::Layout`] when the two do not fit, or one
+/// runs as another user; [`Error::ResourceLimit`], here or at the host.
+pub(crate) fn meet(
+    point: &MeetingPoint,
+    part: RankClaim,
+    options: &Options,
+    guard: Option<WaitGuard>,
+) -> Result<Joining> {
+    let RankClaim { rank, n_ranks, n_members } = part;
+    let request = JoinRequest {
+        header: JoinRequest::header(point.job_id),
+        layout_version: LAYOUT_VERSION,
+        rank: rank.get(),
+        n_ranks,
+        n_members,
+        backing: options.backing.code(),
+        reserved: 0,
+        heap_len: options.heap_len,
+        timeout_ms: milliseconds(options.timeout),
+    };
+    Ok(come(point, &request, options.timeout, guard)?.with_options(options.clone()))
+}
+
+/// Comes to a meeting as a joiner: takes the first rank that is free for one, and the options of the others but their patience.
+/// Meanwhile it looks after others by `guard`.
+///
+/// # Errors
+/// Those of [`meet`]; [`Error::NoPlace`].
+pub(crate) fn meet_as_joiner(
+    point: &MeetingPoint,
+    timeout: Duration,
+    guard: Option<WaitGuard>,
+) -> Result<Joining> {
+    let request = JoinRequest {
+        header: JoinRequest::header(point.job_id),
+        layout_version: LAYOUT_VERSION,
+        rank: ANY_RANK,
+        timeout_ms: milliseconds(timeout),
+        ..JoinRequest::zeroed()
+    };
+    Ok(come(point, &request, timeout, guard)?.with_timeout(timeout))
+}
+
+/// Knocks, and says Hello when all have come.
+fn come(
+    point: &MeetingPoint,
+    request: &JoinRequest,
+    timeout: Duration,
+    guard: Option<WaitGuard>,
+) -> Result<Joining> {
+    let socket = reach(point, timeout)?;
+    let mut channel = ControlChannel { socket, job_id: point.job_id, n_ranks: MAX_RANKS, guard };
+    channel.say(request, &[])?;
+    let (met, _) = channel.hear::<Met>(Deadline::after(timeout.saturating_add(LAST_WORDS)), MEETING)?;
+    check_n_ranks(met.n_ranks)?;
+    channel.n_ranks = met.n_ranks;
+    let rank = Rank::new(met.rank, met.n_ranks)?;
+    Joining::begin_over(channel, DeviceName::Rank(rank), timeout)
+}
+
+fn milliseconds(timeout: Duration) -> u64 {
+    u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Connects to the host, which has to be of the same user.
+pub(super) fn reach(point: &MeetingPoint, timeout: Duration) -> Result<ControlSocket> {
+    let deadline = Deadline::after(timeout);
+    let wrap = |errno: Errno| resource_error("coming to a meeting", errno.into());
+    let own = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).map_err(wrap)?;
+    // Bounds the wait for a host that does not accept. Zero would mean for ever.
+    let patience = timeout.clamp(Duration::from_millis(1), Duration::from_secs(1 << 30));
+    let patience = TimeVal::milliseconds(i64::try_from(patience.as_millis()).unwrap_or(i64::MAX));
+    setsockopt(&own, sockopt::SendTimeout, &patience).map_err(wrap)?;
+    loop {
+        match connect(own.as_raw_fd(), &point.address()?) {
+            Ok(()) => break,
+            Err(Errno::EINTR) => {}
+            Err(Errno::ECONNREFUSED) => return Err(Error::NoMeeting { source: Errno::ECONNREFUSED.into() }),
+            Err(Errno::EAGAIN) => {
+                return Err(Error::timed_out(MEETING, None, deadline.waited()));
+            }
+            Err(errno) => return Err(wrap(errno)),
+        }
+    }
+    let own = ControlSocket::new(own);
+    check_user(&own)?;
+    Ok(own)
+}
+
+/// Checks that the process at the other end runs as the same user.
+pub(super) fn check_user(socket: &OwnedFd) -> Result<()> {
+    let peer = getsockopt(socket, sockopt::PeerCredentials)
+        .map_err(|errno| Error::os("asking who is at the other end", errno))?;
+    let own = nix::unistd::geteuid().as_raw();
+    if peer.uid() == own {
+        return Ok(());
+    }
+    Err(Error::Layout { what: MemberRefusal::User.what(), expected: own.into(), found: peer.uid().into() })
+}
+
+/// What everybody awaits in a meeting, as a timeout names it.
+pub(super) const MEETING: &str = "meeting the other ranks";
+
+/// What all who meet have to agree on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Term {
+    NRanks,
+    HeapLen,
+    Backing,
+    Members,
+}
+
+impl Term {
+    pub(super) const ALL: [Self; 4] = [Self::NRanks, Self::HeapLen, Self::Backing, Self::Members];
+
+    const fn what(self) -> &'static str {
+        match self {
+            Self::NRanks => "the number of ranks",
+            Self::HeapLen => "the length of the heap",
+            Self::Backing => "the kind of segment backing",
+            Self::Members => "the number of ranks that are no newcomers",
+        }
+    }
+}
+
+/// The reason, as one of those who came has to see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rejection {
+    /// Two processes claim this rank.
+    Taken(Rank),
+    /// This rank had not come when the first one's patience was at its end.
+    Missing(Rank),
+    /// The root cannot go on, for this `errno`.
+    Failed(i32),
+    /// There are joiners already for as many ranks as are for them.
+    Full(u32),
+    /// Another rank has come with other terms.
+    Differs { term: Term, mine: u64, rank: Rank, theirs: u64 },
+}
+
+/// The numbers of the reasons; a term's number is added to the last.
+const TAKEN: u32 = 0;
+const MISSING: u32 = 1;
+const FAILED: u32 = 2;
+const FULL: u32 = 3;
+const DIFFERS: u32 = 4;
+
+impl Rejection {
+    /// The root's own failure, as far as a number can tell it.
+    pub(super) fn of_error(error: &Error) -> Self {
+        let errno = match error {
+            Error::Os { source, .. } | Error::ResourceLimit { source, .. } => source.raw_os_error(),
+            _ => None,
+        };
+        Self::Failed(errno.unwrap_or(0))
+    }
+
+    pub(super) fn message(self, job_id: u64) -> Rejected {
+        let (reason, rank, mine, theirs) = match self {
+            Self::Taken(rank) => (TAKEN, rank.get(), 0, 0),
+            Self::Missing(rank) => (MISSING, rank.get(), 0, 0),
+            Self::Failed(errno) => (FAILED, 0, 0, u64::from(errno.unsigned_abs())),
+            Self::Full(places) => (FULL, 0, 0, places.into()),
+            Self::Differs { term, mine, rank, theirs } => (DIFFERS + term as u32, rank.get(), mine, theirs),
+        };
+        Rejected { header: Rejected::header(job_id), reason, rank, mine, theirs }
+    }
+
+    /// Reads a message; `None` when it says nothing that is known here.
+    pub(super) fn from_message(message: Rejected) -> Option<Self> {
+        let Rejected { reason, mine, theirs, .. } = message;
+        let rank = Rank::new(message.rank, MAX_RANKS).ok()?;
+        match reason {
+            TAKEN => Some(Self::Taken(rank)),
+            MISSING => Some(Self::Missing(rank)),
+            FAILED => Some(Self::Failed(i32::try_from(theirs).ok()?)),
+            FULL => Some(Self::Full(u32::try_from(theirs).ok()?)),
+            _ => {
+                let term = *Term::ALL.get(reason.checked_sub(DIFFERS)? as usize)?;
+                Some(Self::Differs { term, mine, rank, theirs })
+            }
+        }
+    }
+
+    /// The error for a member that has waited so long.
+    pub(super) fn into_error(self, waited: Duration) -> Error {
+        match self {
+            Self::Taken(rank) => Error::RankTaken { rank },
+            Self::Missing(rank) => Error::timed_out(MEETING, Some(rank), waited),
+            Self::Failed(errno) => {
+                resource_error("hosting the meeting", std::io::Error::from_raw_os_error(errno))
+            }
+            Self::Full(places) => Error::NoPlace { places },
+            Self::Differs { term, mine, rank, theirs } => {
+                Error::Mismatch { what: term.what(), mine, rank, theirs }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_survives_the_socket() {
+        let rank = Rank::known(63);
+        let differs = Term::ALL.map(|term| Rejection::Differs { term, mine: 1, rank, theirs: u64::MAX });
+        let others =
+            [Rejection::Taken(rank), Rejection::Missing(rank), Rejection::Failed(24), Rejection::Full(1)];
+        for reason in others.into_iter().chain(differs) {
+            assert_eq!(Rejection::from_message(reason.message(7)), Some(reason));
+        }
+    }
+
+    #[test]
+    fn a_reason_that_nobody_knows_and_a_rank_that_cannot_be_are_not_believed() {
+        let message = Rejection::Taken(Rank::known(0)).message(7);
+        assert_eq!(Rejection::from_message(Rejected { reason: 8, ..message }), None);
+        assert_eq!(Rejection::from_message(Rejected { rank: 64, ..message }), None);
+        assert_eq!(Rejection::from_message(Rejected { reason: 2, theirs: u64::MAX, ..message }), None);
+    }
+}

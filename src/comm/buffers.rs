@@ -1,0 +1,310 @@
+//! What a collective call reads and writes: device buffers, or slices of ordinary memory.
+
+use crate::collective::{Block, Input, Output};
+use crate::error::{Error, Result};
+use crate::heap::{DeviceBuffer, HeapOffset, Region};
+use crate::reduce::Element;
+
+/// The input of a collective call. Made from `&DeviceBuffer<T>`, `&[T]`, `&Vec<T>` or an array.
+///
+/// Buffers in the symmetric heap are read where they are, unless staging is quicker; slices are copied through it.
+#[derive(Clone, Copy, Debug)]
+pub struct SendBuffer<'a, T>(pub(super) Send<'a, T>);
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Send<'a, T> {
+    Heap(Region),
+    Slice(&'a [T]),
+}
+
+/// The output of a collective call. Made from `&DeviceBuffer<T>`, `&mut [T]`, `&mut Vec<T>` or an array.
+#[derive(Debug)]
+pub struct RecvBuffer<'a, T>(pub(super) Recv<'a, T>);
+
+#[derive(Debug)]
+pub(super) enum Recv<'a, T> {
+    Heap(Region),
+    Slice(&'a mut [T]),
+}
+
+impl<'a, T: Element> SendBuffer<'a, T> {
+    /// How many elements it has.
+    #[inline]
+    pub(super) fn count(&self) -> u64 {
+        match &self.0 {
+            Send::Heap(region) => region.len / size_of::<T>() as u64,
+            Send::Slice(slice) => slice.len() as u64,
+        }
+    }
+
+    #[inline]
+    pub(super) fn input(self) -> Input<'a> {
+        match self.0 {
+            Send::Heap(region) => Input::Heap(region.offset),
+            Send::Slice(slice) => Input::Memory(bytemuck::cast_slice(slice)),
+        }
+    }
+}
+
+impl<'a, T: Element> RecvBuffer<'a, T> {
+    /// How many elements it has.
+    #[inline]
+    pub(super) fn count(&self) -> u64 {
+        match &self.0 {
+            Recv::Heap(region) => region.len / size_of::<T>() as u64,
+            Recv::Slice(slice) => slice.len() as u64,
+        }
+    }
+
+    /// The input that is `at` bytes into this output.
+    #[inline]
+    pub(super) fn as_input(&self, at: u64) -> Input<'static> {
+        match &self.0 {
+            Recv::Heap(region) => Input::Heap(HeapOffset::new(region.offset.get() + at)),
+            Recv::Slice(_) => Input::InOutput(at),
+        }
+    }
+
+    /// The input that it is where it is no output.
+    pub(super) fn into_input(self) -> Input<'a> {
+        match self.0 {
+            Recv::Heap(region) => Input::Heap(region.offset),
+            Recv::Slice(slice) => Input::Memory(bytemuck::cast_slice(slice)),
+        }
+    }
+
+    /// The output that is `at` bytes into it; the input is in it, too.
+    pub(super) fn output_within(self, at: u64) -> Output<'a> {
+        match self.0 {
+            Recv::Heap(region) => Output::Heap(HeapOffset::new(region.offset.get() + at)),
+            Recv::Slice(slice) => Output::Within(bytemuck::cast_slice_mut(slice), at),
+        }
+    }
+
+    #[inline]
+    pub(super) fn output(self) -> Output<'a> {
+        match self.0 {
+            Recv::Heap(region) => Output::Heap(region.offset),
+            Recv::Slice(slice) => Output::Memory(bytemuck::cast_slice_mut(slice)),
+        }
+    }
+}
+
+impl<T: Element> From<&DeviceBuffer<T>> for SendBuffer<'_, T> {
+    #[inline]
+    fn from(buffer: &DeviceBuffer<T>) -> Self {
+        Self(Send::Heap(buffer.region()))
+    }
+}
+
+impl<'a, T> From<&'a [T]> for SendBuffer<'a, T> {
+    #[inline]
+    fn from(slice: &'a [T]) -> Self {
+        Self(Send::Slice(slice))
+    }
+}
+
+impl<'a, T> From<&'a Vec<T>> for SendBuffer<'a, T> {
+    #[inline]
+    fn from(vec: &'a Vec<T>) -> Self {
+        Self(Send::Slice(vec))
+    }
+}
+
+impl<'a, T, const N: usize> From<&'a [T; N]> for SendBuffer<'a, T> {
+    #[inline]
+    fn from(array: &'a [T; N]) -> Self {
+        Self(Send::Slice(array))
+    }
+}
+
+impl<T: Element> From<&DeviceBuffer<T>> for RecvBuffer<'_, T> {
+    #[inline]
+    fn from(buffer: &DeviceBuffer<T>) -> Self {
+        Self(Recv::Heap(buffer.region()))
+    }
+}
+
+impl<'a, T> From<&'a mut [T]> for RecvBuffer<'a, T> {
+    #[inline]
+    fn from(slice: &'a mut [T]) -> Self {
+        Self(Recv::Slice(slice))
+    }
+}
+
+impl<'a, T> From<&'a mut Vec<T>> for RecvBuffer<'a, T> {
+    #[inline]
+    fn from(vec: &'a mut Vec<T>) -> Self {
+        Self(Recv::Slice(vec))
+    }
+}
+
+impl<'a, T, const N: usize> From<&'a mut [T; N]> for RecvBuffer<'a, T> {
+    #[inline]
+    fn from(array: &'a mut [T; N]) -> Self {
+        Self(Recv::Slice(array))
+    }
+}
+
+/// The blocks of a buffer, by rank: how many elements each has, and at which element it starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks<'b> {
+    /// How many elements.
+    pub counts: &'b [usize],
+    /// The first element.
+    pub displacements: &'b [usize],
+}
+
+impl<'b> Blocks<'b> {
+    /// Blocks of so many elements, each starting at its displacement.
+    #[must_use]
+    pub const fn new(counts: &'b [usize], displacements: &'b [usize]) -> Self {
+        Self { counts, displacements }
+    }
+
+    /// Those blocks, one for each of `n_ranks`, of a buffer of `total` elements.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when there are more or fewer blocks; [`Error::OutOfRange`] for one that is not in the buffer.
+    pub(super) fn within(self, total: u64, n_ranks: u32) -> Result<Vec<Block>> {
+        let expected = "one for each rank";
+        for (name, len) in [
+            ("the number of counts", self.counts.len()),
+            ("the number of displacements", self.displacements.len()),
+        ] {
+            if len != n_ranks as usize {
+                return Err(Error::InvalidArgument { name, value: len as u64, expected });
+            }
+        }
+        let check = |(&count, &at): (&usize, &usize)| {
+            let (count, at) = (count as u64, at as u64);
+            match at.checked_add(count) {
+                Some(end) if end <= total => Ok(Block { at, count }),
+                _ => {
+                    Err(Error::OutOfRange { what: "block of a buffer", offset: at, len: count, limit: total })
+                }
+            }
+        };
+        self.counts.iter().zip(self.displacements).map(check).collect()
+    }
+}
+
+/// Refuses blocks that overlap.
+pub(super) fn check_apart(blocks: &[Block]) -> Result<()> {
+    let mut sorted: Vec<_> = blocks.iter().filter(|block| block.count > 0).collect();
+    sorted.sort_by_key(|block| block.at);
+    match sorted.windows(2).find(|pair| pair[0].at + pair[0].count > pair[1].at) {
+        Some(pair) => Err(Error::InvalidArgument {
+            name: "the displacement of a block that is received",
+            value: pair[1].at,
+            expected: "one past the end of the block before it",
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses blocks that are `sent` and overlap some that are `received`, in buffers of the heap with elements of `size` bytes; but what
+/// comes from a rank may take the very place of what goes to it.
+pub(super) fn check_distinct(
+    (source, sent): (Region, &[Block]),
+    (target, received): (Region, &[Block]),
+    size: u64,
+) -> Result<()> {
+    if !overlap(source, target) {
+        return Ok(());
+    }
+    let places = |buffer: Region, blocks: &[Block]| -> Vec<_> {
+        let region = |block: &Block| {
+            Region::new(HeapOffset::new(buffer.offset.get() + block.at * size), block.count * size)
+        };
+        blocks.iter().map(region).collect()
+    };
+    let (sources, targets) = (places(source, sent), places(target, received));
+    let is_hit = |&rank: &usize| {
+        let place = sources[rank];
+        let mut hit = targets.iter().enumerate().filter(|(_, target)| overlap(place, **target));
+        hit.any(|(other, target)| other != rank || *target != place)
+    };
+    match (0..sources.len()).find(is_hit) {
+        Some(rank) => Err(Error::InvalidArgument {
+            name: "the displacement of a block that is sent",
+            value: sent[rank].at,
+            expected: "a block apart from all that are received, or in the very place of the one that comes from that rank",
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Whether some byte is in both.
+pub(super) fn overlap(one: Region, other: Region) -> bool {
+    let is_before = |one: Region, other: Region| one.end().is_some_and(|end| end <= other.offset.get());
+    one.len > 0 && other.len > 0 && !is_before(one, other) && !is_before(other, one)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_one_block_for_each_rank_and_all_are_in_the_buffer() {
+        let blocks = |counts, displacements| Blocks::new(counts, displacements).within(10, 2);
+        assert_eq!(
+            blocks(&[3, 0], &[7, 10]).unwrap(),
+            [Block { at: 7, count: 3 }, Block { at: 10, count: 0 }]
+        );
+        assert!(matches!(blocks(&[3], &[7, 10]), Err(Error::InvalidArgument { value: 1, .. })));
+        assert!(matches!(blocks(&[3, 0], &[7, 10, 0]), Err(Error::InvalidArgument { value: 3, .. })));
+        assert!(matches!(blocks(&[3, 1], &[7, 10]), Err(Error::OutOfRange { offset: 10, .. })));
+        assert!(matches!(blocks(&[usize::MAX, 1], &[7, 0]), Err(Error::OutOfRange { offset: 7, .. })));
+    }
+
+    #[test]
+    fn blocks_that_are_received_may_touch_and_not_overlap() {
+        let block = |at, count| Block { at, count };
+        assert!(check_apart(&[block(4, 2), block(0, 4), block(1, 0)]).is_ok());
+        assert!(matches!(
+            check_apart(&[block(3, 2), block(0, 4)]),
+            Err(Error::InvalidArgument { value: 3, .. })
+        ));
+    }
+
+    #[test]
+    fn blocks_of_buffers_that_overlap_are_sent_from_where_none_is_received() {
+        let block = |at, count| Block { at, count };
+        let region = |offset, len| Region::new(HeapOffset::new(offset), len);
+        let check = |target: u64, sent: Block, received: Block| {
+            let none = Block { at: 0, count: 0 };
+            check_distinct((region(128, 40), &[sent, none]), (region(target, 40), &[none, received]), 4)
+        };
+        for target in [80, 88, 168, 200] {
+            assert!(check(target, block(0, 10), block(0, 10)).is_ok(), "buffers that touch at {target}");
+        }
+        // Elements 5 to 10 of what is sent are 0 to 5 of what is received.
+        assert!(check(148, block(0, 5), block(0, 10)).is_ok());
+        assert!(check(148, block(5, 5), block(5, 5)).is_ok());
+        assert!(check(148, block(5, 0), block(0, 10)).is_ok());
+        for sent in [block(0, 6), block(5, 1), block(9, 1)] {
+            let refused = check(148, sent, block(0, 5));
+            assert!(matches!(refused, Err(Error::InvalidArgument { value, .. }) if value == sent.at));
+        }
+    }
+
+    #[test]
+    fn what_comes_from_a_rank_may_take_the_very_place_of_what_goes_to_it() {
+        let block = |at, count| Block { at, count };
+        let region = |offset, len| Region::new(HeapOffset::new(offset), len);
+        let check = |target: u64, sent: [Block; 2], received: [Block; 2]| {
+            check_distinct((region(128, 40), &sent), (region(target, 40), &received), 4)
+        };
+        let blocks = [block(0, 4), block(4, 6)];
+        assert!(check(128, blocks, blocks).is_ok());
+        // The same places by other displacements.
+        assert!(check(124, blocks, [block(1, 4), block(5, 5)]).is_err());
+        assert!(check(124, [block(0, 4), block(4, 5)], [block(1, 4), block(5, 5)]).is_ok());
+        // That of the other rank; some of it; one of two.
+        let swapped = [block(0, 5), block(5, 5)];
+        assert!(check(128, swapped, [swapped[1], swapped[0]]).is_err());
+        assert!(check(128, blocks, [block(0, 3), block(4, 6)]).is_err());
+        assert!(check(128, [block(0, 4), block(8, 2)], [block(0, 4), block(4, 4)]).is_ok());
+    }
+}

@@ -1,0 +1,191 @@
+//! A rank's heartbeat: that its process lives, and when it has done anything last.
+//!
+//! The life thread beats, which looks up twice a second anyhow, so that no other thread wakes for it and no call does anything for it.
+//! It looks at the numbers that the rank leaves behind as it works: its posts, steps, arrivals, pushes, signals to others, and batches of
+//! messages, once they are delivered. Where none of them has changed since the beat before, the rank has come no further meanwhile with
+//! anything that any other could see; but it may be in the middle of a long copy.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::channel::{MAX_CHANNELS_PER_PEER, World};
+use crate::collective::{RegionLayout, TURNS};
+use crate::error::{DeviceName, Result};
+use crate::heap::HeapOffset;
+use crate::heap::layout::N_FIFOS;
+use crate::logs::EPOCH;
+use crate::rank::Rank;
+use crate::shm::{HostKernel, LifeObserver};
+use crate::sync::{PostCell, ProgressCell, Revocation};
+
+/// The time from beat to beat.
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// The least time between two beats: the life thread may look up for other reasons.
+const LEAST: Duration = Duration::from_millis(250);
+
+/// What the life thread of a rank does in an epoch.
+#[derive(Debug)]
+pub(super) struct Heartbeat {
+    world: Arc<World>,
+    rank: Rank,
+    /// When it has beaten last, and what the rank had done by then.
+    last: Option<(Duration, u64)>,
+}
+
+impl Heartbeat {
+    pub(super) const fn new(world: Arc<World>, rank: Rank) -> Self {
+        Self { world, rank, last: None }
+    }
+
+    /// A number that is another one when the rank has done something.
+    fn done(&self) -> u64 {
+        let (world, rank) = (&self.world, self.rank);
+        let mut done = Mixed(0);
+        done.add(world.control().barrier().0[rank.index()].arrivals());
+        let held = world.hold_boards();
+        let activity = world.activity(rank).read();
+        [activity.operations, activity.gone, activity.waits].into_iter().for_each(|word| done.add(word));
+        for board in activity.boards.into_iter().flatten() {
+            // One that is being closed shows nothing.
+            let _closed = self.add_board(&mut done, board);
+        }
+        drop(held);
+        let fifos = (0..N_FIFOS).filter_map(|index| world.cells(rank).fifo(index).ok());
+        fifos.for_each(|fifo| done.add(fifo.snapshot().pushed));
+        let seats = MAX_CHANNELS_PER_PEER as usize;
+        for peer in (0..world.n_ranks()).map(Rank::known) {
+            let sent = world.semaphores(peer).iter().skip(rank.index() * seats).take(seats);
+            sent.for_each(|semaphore| done.add(semaphore.value()));
+        }
+        done.0
+    }
+
+    /// What the rank has done on the board at `offset` of its heap.
+    fn add_board(&self, done: &mut Mixed, offset: u64) -> Result<()> {
+        let at = |part: u64| HeapOffset::new(offset.saturating_add(part));
+        let view = self.world.view(self.rank);
+        let progress = view.cell::<ProgressCell>(self.rank, at(RegionLayout::PROGRESS))?;
+        [progress.done(), progress.delivered()].into_iter().for_each(|word| done.add(word));
+        let posts = view.cells::<PostCell>(self.rank, at(RegionLayout::POSTS), TURNS as u64)?;
+        posts.iter().for_each(|post| done.add(post.sequence()));
+        Ok(())
+    }
+}
+
+impl LifeObserver for Heartbeat {
+    fn on_loss(&mut self, lost: Rank) {
+        tracing::warn!(target: EPOCH, rank = %self.rank, %lost, "a peer was lost");
+        self.world.control().revoke(self.world.kernel(), Revocation::PeerLost(lost));
+    }
+
+    fn beat(&mut self) -> Duration {
+        let now = HostKernel::clock();
+        if let Some(rest) = self.last.and_then(|(last, _)| too_early(now.saturating_sub(last))) {
+            return rest;
+        }
+        let (cell, done) = (self.world.control().beat(DeviceName::Rank(self.rank)), self.done());
+        if self.last.is_none_or(|(_, before)| before != done) {
+            cell.tell_moved(now);
+        }
+        cell.beat(now);
+        self.last = Some((now, done));
+        PERIOD
+    }
+}
+
+/// What is left of the period, `since` the last beat, where it is too early for another one.
+fn too_early(since: Duration) -> Option<Duration> {
+    (since < LEAST).then(|| PERIOD - since)
+}
+
+/// Numbers in one: another one, as good as surely, when one of them is.
+struct Mixed(u64);
+
+impl Mixed {
+    fn add(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Communicator;
+    use crate::channel::Channel;
+    use crate::comm::Collectives;
+    use crate::reduce::ReduceOp;
+
+    type Act<'a> = &'a mut dyn FnMut(&mut Communicator) -> Result<()>;
+
+    #[test]
+    fn whatever_a_rank_does_is_felt_in_its_heart_and_rest_is_rest() {
+        let options = crate::bootstrap::Options { heap_len: 8 << 20, ..Default::default() };
+        let ran = crate::launch::launch_threads(2, &options, |comm| {
+            let mut channel = comm.memory_channel(comm.right())?;
+            let mut port = comm.port_channel(comm.right())?;
+            let (first, peer) = (comm.rank().get() == 0, comm.right());
+            let word = comm.alloc::<u64>(1)?;
+            comm.prepare()?;
+            let heart = Heartbeat::new(comm.fabric().world().clone(), comm.fabric().rank());
+            let mut is_felt = |what: &str, act: Act<'_>| -> Result<()> {
+                let before = heart.done();
+                assert_eq!(heart.done(), before, "rest before {what}");
+                act(comm)?;
+                assert_ne!(heart.done(), before, "{what}");
+                Ok(())
+            };
+            is_felt("barrier", &mut |comm| comm.barrier())?;
+            is_felt("a word", &mut |comm| comm.all_reduce_in_place(&word, &ReduceOp::Sum))?;
+            is_felt("much", &mut |comm| {
+                comm.all_reduce_in_place(&mut vec![1.0_f32; 1 << 16], &ReduceOp::Sum)
+            })?;
+            is_felt("a message", &mut |comm| {
+                if first { comm.send(&[1_u8; 4], peer) } else { comm.recv(&mut [0_u8; 4], peer) }
+            })?;
+            is_felt("its answer", &mut |comm| {
+                let (sent, mut received) = (vec![1_u8; 5000], vec![0_u8; 5000]);
+                if first { comm.recv(&mut received, peer) } else { comm.send(&sent, peer) }
+            })?;
+            is_felt("a signal", &mut |_| channel.signal())?;
+            is_felt("a push", &mut |_| port.signal())?;
+            channel.wait()?;
+            port.wait()?;
+            comm.barrier()
+        });
+        ran.unwrap();
+    }
+
+    #[test]
+    fn a_beat_that_is_left_out_puts_off_no_other() {
+        let ms = Duration::from_millis;
+        assert_eq!(too_early(Duration::ZERO), Some(PERIOD));
+        assert_eq!(too_early(ms(249)), Some(ms(251)));
+        assert_eq!(too_early(ms(250)), None);
+        assert_eq!(too_early(Duration::MAX), None);
+    }
+
+    #[test]
+    fn a_beat_tells_since_when_a_rank_rests() {
+        let options = crate::bootstrap::Options { heap_len: 4 << 20, ..Default::default() };
+        let ran = crate::launch::launch_threads(1, &options, |comm| {
+            let (world, rank) = (comm.fabric().world().clone(), comm.fabric().rank());
+            let cell = world.control().beat(DeviceName::Rank(rank));
+            let mut heart = Heartbeat::new(Arc::clone(&world), rank);
+            heart.beat();
+            let (first, _) = heart.last.expect("it has beaten");
+            assert!(cell.last_moved() >= Some(first));
+            // As long after that as it takes until it beats again.
+            heart.last = Some((Duration::ZERO, heart.done()));
+            cell.tell_moved(first);
+            heart.beat();
+            assert!(cell.last() >= heart.last.map(|(at, _)| at), "it lives");
+            comm.barrier()?;
+            heart.last = heart.last.map(|(_, before)| (Duration::ZERO, before));
+            heart.beat();
+            assert!(cell.last_moved() >= heart.last.map(|(at, _)| at), "and has moved");
+            Ok(())
+        });
+        ran.unwrap();
+    }
+}

@@ -1,0 +1,288 @@
+//! The line to the launcher, which a rank keeps from epoch to epoch.
+//!
+//! The launcher numbers ranks as the first epoch does. What it reports, and its own end, ends every epoch that the rank is in
+//! and that concerns it; also one that the rank comes into only afterwards. It tells each thing once, and may tell it while the ranks
+//! are on their way from one epoch into the next: so what was told is kept, and said again to each epoch that is followed later.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::unique_id::UniqueId;
+use crate::bootstrap::{ControlLink, LinkEvent, LinkWatch, MemberHeartbeat};
+use crate::channel::World;
+use crate::epoch_id::FIRST_EPOCH;
+use crate::error::{DeviceName, Result};
+use crate::logs::EPOCH;
+use crate::rank::{Rank, RankSet};
+use crate::sync::{LifeStatus, Revocation};
+
+/// As what the launcher knows a rank that it has started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Incarnation {
+    pub(super) rank: Rank,
+    /// How often it has been started again.
+    pub(super) restarts: u32,
+}
+
+impl Incarnation {
+    /// Those of a job that has just been started.
+    pub(super) fn first(n_ranks: u32) -> Vec<Option<Self>> {
+        (0..n_ranks).map(|rank| Some(Self { rank: Rank::known(rank), restarts: 0 })).collect()
+    }
+}
+
+/// A line to the launcher that is listened to.
+#[derive(Debug)]
+pub(super) struct LauncherLink {
+    // Dropped before the link says good-bye.
+    _watch: LinkWatch,
+    link: ControlLink,
+    /// Whether the launcher starts ranks again that die.
+    pub(super) restarting: bool,
+    launcher_state: LauncherState,
+}
+
+/// What is known of the launcher, for whoever waits for others and would wait in vain.
+#[derive(Clone, Debug)]
+pub(super) struct LauncherState(Arc<Mutex<LauncherReports>>);
+
+impl LauncherState {
+    /// Whether the launcher is gone.
+    pub(super) fn is_orphaned(&self) -> bool {
+        lock(&self.0).events.contains(&LinkEvent::LauncherGone)
+    }
+
+    /// Whether a rank that is lost will not be started again.
+    pub(super) fn restarts_exhausted(&self) -> bool {
+        lock(&self.0).events.iter().any(|event| matches!(event, LinkEvent::NotRestarted(_)))
+    }
+}
+
+/// What the launcher has told, and whom it concerns.
+#[derive(Debug, Default)]
+struct LauncherReports {
+    /// Each thing once. No more than there were processes, and the launcher's own end.
+    events: Vec<LinkEvent>,
+    followed: Vec<FollowedEpoch>,
+}
+
+/// An epoch that ends with what the launcher reports.
+#[derive(Debug)]
+struct FollowedEpoch {
+    world: Weak<World>,
+    /// The launcher's number of each of its ranks that the launcher has started.
+    incarnations: Vec<Option<Incarnation>>,
+    /// Whether the service process may be its proxy. Those of all later communicators are threads.
+    served: bool,
+}
+
+impl LauncherLink {
+    /// Listens to `link` in the epoch of `world`, whose ranks the launcher knows by `numbers`, and beats by `pulse`.
+    ///
+    /// # Errors
+    /// Those of [`ControlLink::watch`].
+    pub(super) fn begin(
+        link: ControlLink,
+        pulse: Option<MemberHeartbeat>,
+        restarting: bool,
+        world: &Arc<World>,
+        incarnations: Vec<Option<Incarnation>>,
+    ) -> Result<Self> {
+        let followed =
+            vec![FollowedEpoch { world: Arc::downgrade(world), incarnations, served: has_service(world) }];
+        let launcher_state =
+            LauncherState(Arc::new(Mutex::new(LauncherReports { events: Vec::new(), followed })));
+        let listening = launcher_state.clone();
+        let watch = link.watch(pulse, move |event| lock(&listening.0).hear(event))?;
+        Ok(Self { _watch: watch, link, restarting, launcher_state })
+    }
+
+    /// Follows the epoch of `world`, too, from now on, whose ranks the launcher knows by `numbers`. What the launcher has told before
+    /// ends that epoch, too, as far as it concerns it.
+    pub(super) fn follow(&self, world: &Arc<World>, incarnations: Vec<Option<Incarnation>>) {
+        lock(&self.launcher_state.0).follow(FollowedEpoch {
+            world: Arc::downgrade(world),
+            incarnations,
+            served: false,
+        });
+    }
+
+    /// What is known of the launcher, from now on, too.
+    pub(super) fn launcher_state(&self) -> &LauncherState {
+        &self.launcher_state
+    }
+
+    /// Tells the launcher that a device is lost, by the number that the launcher has for it.
+    pub(super) fn report(&self, lost: DeviceName, restarts: u32) {
+        self.link.report_loss(lost, restarts);
+    }
+
+    /// Tells the launcher why this rank fails, if it does, where that is a rank that lives or has left.
+    pub(super) fn blame(&self, blamed: Incarnation, is_late: bool) {
+        self.link.blame(blamed.rank, blamed.restarts, is_late);
+    }
+
+    /// How many ranks the launcher has started.
+    pub(super) fn n_ranks(&self) -> u32 {
+        self.link.n_ranks()
+    }
+
+    /// Has the launcher tell `ranks` that were started again where the others are to be met.
+    pub(super) fn invite(&self, id: &UniqueId, ranks: RankSet) {
+        self.link.invite(id.words(), ranks.bits());
+    }
+}
+
+impl LauncherReports {
+    fn hear(&mut self, event: LinkEvent) {
+        if !self.events.contains(&event) {
+            self.events.push(event);
+        }
+        self.followed.iter().for_each(|epoch| epoch.hear(event));
+    }
+
+    /// Nothing is told between what is said again here and the next event: both happen under one lock.
+    fn follow(&mut self, epoch: FollowedEpoch) {
+        self.events.iter().for_each(|event| epoch.hear(*event));
+        self.followed.retain(|epoch| epoch.world.strong_count() > 0);
+        self.followed.push(epoch);
+    }
+}
+
+impl FollowedEpoch {
+    fn hear(&self, event: LinkEvent) {
+        let Some(world) = self.world.upgrade() else { return };
+        let reason = match event {
+            LinkEvent::Lost { device: DeviceName::Rank(rank), restarts, hangs } => {
+                // One that was left behind before concerns nobody here, nor does one that is back.
+                let lost = Some(Incarnation { rank, restarts });
+                let Some(rank) = self.incarnations.iter().position(|number| *number == lost) else { return };
+                let rank = Rank::known(u32::try_from(rank).expect("at most 64 ranks"));
+                // The system says of a dead rank that it is; of one that hangs somebody has to.
+                if hangs && world.life(rank).status() == LifeStatus::Alive {
+                    world.life(rank).mark_lost(world.kernel());
+                }
+                Revocation::PeerLost(rank)
+            }
+            // In later epochs proxies are threads: the service process, which may have hung for long, is nobody's there.
+            LinkEvent::Lost { device: DeviceName::Proxy, .. } if !self.served => return,
+            LinkEvent::Lost { device: DeviceName::Proxy, .. } => Revocation::ProxyLost,
+            // Its loss has ended the epoch.
+            LinkEvent::NotRestarted(_) => return,
+            LinkEvent::LauncherGone => Revocation::Aborted(None),
+        };
+        tracing::warn!(target: EPOCH, epoch = world.era().epoch, ?reason, "the launcher has ended the epoch");
+        world.control().revoke(world.kernel(), reason);
+    }
+}
+
+/// Whether the service process may be the proxy of this epoch.
+pub(super) fn has_service(world: &World) -> bool {
+    world.era().epoch == FIRST_EPOCH
+}
+
+fn lock(heard: &Mutex<LauncherReports>) -> MutexGuard<'_, LauncherReports> {
+    // One thing is added as a whole: a panic leaves nothing half done.
+    heard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, OwnedFd};
+
+    use bytemuck::bytes_of;
+
+    use super::*;
+    use crate::Communicator;
+    use crate::bootstrap::message::{ControlMessage, Lost, PROXY};
+    use crate::bootstrap::{Options, pair, send};
+
+    const JOB: u64 = 7;
+
+    /// A job of three, of which this process is a rank, in two epochs: what the launcher tells is heard in the first.
+    struct Job {
+        /// The launcher's end of the line.
+        launcher_end: Option<OwnedFd>,
+        launcher: LauncherLink,
+        /// Those of all ranks, of which none has left.
+        first: Vec<Communicator>,
+        next: Vec<Communicator>,
+    }
+
+    impl Job {
+        fn begin() -> Self {
+            let (launcher_end, own) = pair().unwrap();
+            let (first, next) = (communicators(3), communicators(2));
+            let link = ControlLink::new(own, JOB, 3);
+            let launcher =
+                LauncherLink::begin(link, None, true, world(&first), Incarnation::first(3)).unwrap();
+            Self { launcher_end: Some(launcher_end), launcher, first, next }
+        }
+
+        fn tell(&self, member: u32, restarts: u32, hangs: bool) {
+            let lost = Lost { header: Lost::header(JOB), member, restarts, hangs: hangs.into(), reserved: 0 };
+            send(self.launcher_end.as_ref().unwrap().as_fd(), bytes_of(&lost), &[]).unwrap();
+        }
+
+        /// Waits until the first epoch has ended, and returns why.
+        fn first_ends(&self) -> Revocation {
+            loop {
+                match world(&self.first).revocation().read() {
+                    Some(reason) => return reason,
+                    None => std::thread::yield_now(),
+                }
+            }
+        }
+
+        /// Goes on into the next epoch, whose ranks the launcher has these numbers for, and returns why it has ended, if it has.
+        fn goes_on(&self, incarnations: [Option<Incarnation>; 2]) -> Option<Revocation> {
+            let next = world(&self.next);
+            self.launcher.follow(next, incarnations.to_vec());
+            next.revocation().read()
+        }
+    }
+
+    fn communicators(n_ranks: u32) -> Vec<Communicator> {
+        let options = Options { heap_len: 4 << 20, ..Options::default() };
+        Communicator::init_all_with(n_ranks, &options).unwrap()
+    }
+
+    fn world(comms: &[Communicator]) -> &Arc<World> {
+        comms[0].fabric().world()
+    }
+
+    fn number(rank: u32, restarts: u32) -> Option<Incarnation> {
+        Some(Incarnation { rank: Rank::known(rank), restarts })
+    }
+
+    #[test]
+    fn a_launcher_that_dies_between_two_epochs_has_ended_the_next_one_as_it_begins() {
+        let mut job = Job::begin();
+        drop(job.launcher_end.take());
+        assert_eq!(job.first_ends(), Revocation::Aborted(None));
+        assert_eq!(job.goes_on([number(0, 0), number(1, 0)]), Some(Revocation::Aborted(None)));
+    }
+
+    #[test]
+    fn a_rank_that_is_found_to_hang_between_two_epochs_is_lost_to_the_next_one_as_it_begins() {
+        let job = Job::begin();
+        job.tell(2, 0, true);
+        assert_eq!(job.first_ends(), Revocation::PeerLost(Rank::known(2)));
+        let lost = Rank::known(1);
+        assert_eq!(job.goes_on([number(0, 0), number(2, 0)]), Some(Revocation::PeerLost(lost)));
+        assert_eq!(world(&job.next).life(lost).status(), LifeStatus::Lost);
+    }
+
+    #[test]
+    fn an_epoch_of_others_than_those_who_were_lost_before_goes_on() {
+        let job = Job::begin();
+        job.tell(2, 0, false);
+        job.tell(PROXY, 0, false);
+        // Heard after both of them.
+        job.tell(0, 0, true);
+        assert_eq!(job.first_ends(), Revocation::PeerLost(Rank::known(2)));
+        while world(&job.first).life(Rank::known(0)).status() != LifeStatus::Lost {
+            std::thread::yield_now();
+        }
+        assert_eq!(job.goes_on([number(1, 0), number(2, 1)]), None);
+    }
+}
