@@ -10,7 +10,6 @@
 
 use shmccl::bootstrap::ProxyMode;
 use shmccl::collective::ChannelKind;
-use shmccl::reduce;
 
 mod answer;
 mod call;
