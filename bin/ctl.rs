@@ -10,7 +10,8 @@ use anyhow::{Context, Result, anyhow};
 use comfy_table::Cell;
 use serde::Serialize;
 use shmccl::coordinator::{
-    Called, Client, CommId, CommStatus, DeviceCall, DeviceId, DeviceStatus, RuntimeDirectory, State,
+    CallProgress, Client, CommId, CommState, CommStatus, CoordinatorError, DeviceCall, DeviceId,
+    DeviceStatus, RuntimeDirectory,
 };
 
 use crate::output::{self, Look};
@@ -37,7 +38,7 @@ They find each other in $XDG_RUNTIME_DIR/shmccl, or else /tmp/shmccl-UID.";
 /// What is refused, or cannot be asked.
 pub(crate) fn run(args: &CtlArgs) -> Result<u8> {
     ask(args).map_err(|error| match error.downcast_ref() {
-        Some(shmccl::Error::Timeout { .. }) => anyhow!(
+        Some(CoordinatorError::Engine(shmccl::Error::Timeout { .. })) => anyhow!(
             "{}; it is busy, or stopped and goes on at `kill -CONT` of its process; --timeout gives it longer",
             failure::chain(&error)
         ),
@@ -55,7 +56,7 @@ fn ask(args: &CtlArgs) -> Result<u8> {
         Ask::Status { comm: Some(comm), wait, json } => {
             let status = client.status(CommId::new(*comm), *wait)?;
             let told = write(json.as_deref(), std::slice::from_ref(&status)).and_then(|()| tell(&status));
-            let has_failed = matches!(status.state, State::Failed | State::Destroyed)
+            let has_failed = matches!(status.state, CommState::Failed | CommState::Destroyed)
                 || status.last.is_some_and(|last| last.failure.is_some());
             let code = if *wait && has_failed { failure::FAILED } else { failure::DONE };
             // Whoever looks at the code only may have closed the rest.
@@ -130,8 +131,8 @@ fn call(client: &mut Client, args: &CallArgs) -> Result<()> {
     let root = args.root.unwrap_or_default();
     let call = DeviceCall { collective, data_type, op, root, count: args.count, send, recv };
     match client.call(comm, args.group, call)? {
-        Called::InProgress(group) => tell_progress(args.comm, group),
-        Called::Queued { group, calls } => output::print(&format!(
+        CallProgress::InProgress(group) => tell_progress(args.comm, group),
+        CallProgress::Queued { group, calls } => output::print(&format!(
             "communicator {comm}: call {calls} of group {group}, which is open; `shmccl ctl group end {comm}` executes it\n"
         )),
     }
@@ -203,7 +204,7 @@ mod tests {
         });
         let (comm, lost, why) =
             (CommId::new(1), vec![DeviceId::new(11)], Some("device 11 was lost".to_owned()));
-        let failed = CommStatus { comm, state: State::Failed, epoch: 1, devices, lost, last, why };
+        let failed = CommStatus { comm, state: CommState::Failed, epoch: 1, devices, lost, last, why };
         assert_eq!(
             describe(&failed),
             "communicator 1: failed, epoch 1, devices 11 12, lost 11; device 11 was lost; group 2 failed: device 11 was lost"

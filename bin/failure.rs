@@ -2,6 +2,8 @@
 
 use std::io;
 
+use shmccl::coordinator::CoordinatorError;
+
 use crate::output::CANNOT_WRITE;
 
 /// Done.
@@ -33,8 +35,13 @@ impl UsageError {
 /// The exit code that belongs to an error.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     // What is wrong with a plan of faults, or a variable, may be seen only by the job that it is for.
+    let of_coordinator = match error.downcast_ref() {
+        Some(CoordinatorError::Engine(error)) => Some(error),
+        _ => None,
+    };
+    let of_engine = error.downcast_ref().or(of_coordinator);
     let is_setting =
-        matches!(error.downcast_ref(), Some(shmccl::Error::FaultPlan { .. } | shmccl::Error::Setting { .. }));
+        matches!(of_engine, Some(shmccl::Error::FaultPlan { .. } | shmccl::Error::Setting { .. }));
     if is_setting || error.downcast_ref::<UsageError>().is_some() { USAGE } else { FAILED }
 }
 

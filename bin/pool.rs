@@ -12,8 +12,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use shmccl::collective::tuning::Table;
 use shmccl::coordinator::{
-    Coordinator, Device, DeviceEnd, DeviceKind, DeviceOptions, Fleet, FleetOptions, RuntimeDirectory,
-    Settings,
+    Coordinator, CoordinatorError, CoordinatorSettings, Device, DeviceEnd, DeviceKind, DeviceOptions, Fleet,
+    FleetOptions, RuntimeDirectory,
 };
 use shmccl::heap::MIN_ADDRESS;
 use shmccl::launch::Program;
@@ -72,7 +72,7 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
         Table::load()?;
     }
     let directory = RuntimeDirectory::open()?;
-    let settings = Settings {
+    let settings = CoordinatorSettings {
         adopt_ms: milliseconds(ADOPTION),
         patience_ms: milliseconds(args.patience),
         hang_rule: args.hangs.rule(args.patience)?,
@@ -91,7 +91,7 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
     let come = roll.clone();
     coordinator.on_registered(move |device| come.note_come(device));
     coordinator.on_hung(|hung| output::note(&hung.to_string()));
-    let Some(present) = coordinator.gather()? else { return Ok(failure::DONE) };
+    let Some(present) = coordinator.await_adoption()? else { return Ok(failure::DONE) };
     let missing = DeviceKind::missing(&kinds, &directory, &present);
     roll.goes_on_with(present.len() + missing.coming.len());
     let ended = roll.clone();
@@ -124,7 +124,9 @@ pub(crate) fn be_device(args: &DeviceArgs) -> Result<u8> {
             let max_address = MIN_ADDRESS.saturating_add(args.memory);
             let options = DeviceOptions { max_address, timeout: args.timeout, core: args.core };
             Device::start(&RuntimeDirectory::open()?, &options).map_err(|error| match error {
-                shmccl::Error::InvalidArgument { .. } => UsageError::new(error.to_string()).into(),
+                CoordinatorError::Engine(shmccl::Error::InvalidArgument { .. }) => {
+                    UsageError::new(error.to_string()).into()
+                }
                 error => anyhow::Error::new(error),
             })?
         }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use shmccl::collective::Operation;
-use shmccl::observe::{Call, FifoView, RankReport, Report};
+use shmccl::observe::{FifoView, ObservedCall, RankReport, Report};
 use shmccl::rank::Rank;
 use shmccl::reduce::DataType;
 
@@ -17,7 +17,7 @@ pub(crate) const HELP: &str = "\
 The JSON has all that the text has. Times are in milliseconds, and null stands for what is not there or cannot be told.
   job, epoch, creator, age_ms, state  as in `shmccl ps`
   ended                  why the epoch has ended
-  held_up_by, knot       the ranks that are awaited and wait for nobody; those that wait for each other in a circle
+  held_up_by, wait_cycle       the ranks that are awaited and wait for nobody; those that wait for each other in a circle
   verdict, text          the last line, and all of the text
   ranks                  of each:
     rank, process, life    absent, alive, left or lost; is_stopped
@@ -46,7 +46,7 @@ struct Told {
     ended: Option<String>,
     ranks: Vec<ToldRank>,
     held_up_by: Vec<u32>,
-    knot: Vec<u32>,
+    wait_cycle: Vec<u32>,
     verdict: String,
     text: String,
 }
@@ -137,7 +137,7 @@ impl Told {
             ended: report.why_ended(),
             ranks: report.ranks.iter().map(ToldRank::of).collect(),
             held_up_by: numbers(&report.stragglers()),
-            knot: numbers(&report.knot()),
+            wait_cycle: numbers(&report.wait_cycle()),
             verdict: report.verdict(),
             text: report.to_string(),
         }
@@ -166,15 +166,15 @@ impl ToldRank {
             triggers: rank.fifos.iter().fold(0, |sum, fifo| sum.saturating_add(fifo.depth)),
             fifos: rank.fifos.iter().map(ToldFifo::of).collect(),
             heartbeat_ms: rank.heartbeat.map(|time| time.as_millis()),
-            fault: rank.struck.map(|(last, _)| last.to_string()),
-            faults: rank.struck.map_or(0, |(_, count)| count),
+            fault: rank.last_fault.map(|(last, _)| last.to_string()),
+            faults: rank.last_fault.map_or(0, |(_, count)| count),
         }
     }
 }
 
 impl ToldCall {
-    fn of(call: Call) -> Self {
-        let Call { summary, sequence: number } = call;
+    fn of(call: ObservedCall) -> Self {
+        let ObservedCall { summary, sequence: number } = call;
         let data_type = summary.data_type().map(DataType::name);
         Self {
             call: summary.to_string(),

@@ -11,15 +11,16 @@
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shmccl::Result;
-use shmccl::coordinator::{Client, Collective, CommStatus, Device, DeviceCall, Operator, Pool};
+use shmccl::coordinator::{
+    Client, Collective, CommStatus, CoordinatorError, Device, DeviceCall, DeviceReduceOp, Pool,
+};
 use shmccl::reduce::DataType;
 
 const COUNT: usize = 1000;
 const INPUT: u64 = 0x1000;
 const OUTPUT: u64 = 0x8000;
 
-fn main() -> Result<()> {
+fn main() -> Result<(), CoordinatorError> {
     // The pool starts this program again for each device.
     if let Some(device) = Device::from_env()? {
         return device.serve();
@@ -45,13 +46,13 @@ fn main() -> Result<()> {
 }
 
 /// Has each device hold `COUNT` times its rank and one, adds them on all devices, and looks at the last.
-fn sum(client: &mut Client, comm: &CommStatus) -> Result<f64> {
+fn sum(client: &mut Client, comm: &CommStatus) -> Result<f64, CoordinatorError> {
     for (rank, device) in (1..).zip(&comm.devices) {
         let vector = f64::from(rank).to_ne_bytes().repeat(COUNT);
         client.copy_host_to_device(*device, INPUT, &vector)?;
     }
     let (send, recv) = (vec![INPUT; comm.devices.len()], vec![OUTPUT; comm.devices.len()]);
-    let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, Operator::Sum);
+    let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, DeviceReduceOp::Sum);
     client.call(
         comm.comm,
         None,

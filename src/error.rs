@@ -323,10 +323,10 @@ pub enum Error {
     },
     /// This rank, a thread, was killed by a fault that was injected. A rank that is a process is killed outright.
     #[cfg(not(loom))]
-    #[error("rank {} was killed by an injected fault: {strike}", strike.rank)]
+    #[error("rank {} was killed by an injected fault: {hit}", hit.rank)]
     FaultInjected {
         /// The fault.
-        strike: crate::faults::Strike,
+        hit: crate::faults::FaultHit,
     },
     /// A checkpoint cannot be written or read. See [`Communicator::checkpoint`](crate::Communicator::checkpoint) and
     /// [`restore`](crate::Communicator::restore) for what counts then.
@@ -364,13 +364,6 @@ pub enum Error {
     PutCorrupted {
         /// The rank. Its [`fifo_snapshots`](crate::Communicator::fifo_snapshots) name the trigger, as one that was refused.
         rank: Rank,
-    },
-    /// A coordinator, or the way to it, is not as it should be; or it refuses what is asked.
-    #[cfg(all(feature = "coordinator", not(loom)))]
-    #[error(transparent)]
-    Coordinator {
-        /// What is wrong.
-        fault: crate::coordinator::Fault,
     },
     /// A device process ended before its work was done: the first one that did.
     #[error("{device} {cause}")]

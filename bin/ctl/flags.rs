@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use shmccl::coordinator::{Collective, GroupId, Operator};
+use shmccl::coordinator::{Collective, DeviceReduceOp, GroupId};
 use shmccl::reduce::DataType;
 
 use crate::failure::UsageError;
@@ -178,7 +178,7 @@ pub(crate) struct CallArgs {
     pub(crate) data_type: DataType,
     /// Operator, where it reduces: sum, prod, min, max or avg [default: sum]
     #[arg(short, long)]
-    pub(crate) op: Option<Operator>,
+    pub(crate) op: Option<DeviceReduceOp>,
     /// Root, where it has one [default: 0]
     #[arg(short, long, value_name = "RANK")]
     pub(crate) root: Option<u32>,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shmccl::coordinator::{Client, RuntimeDirectory};
+use shmccl::coordinator::{Client, CoordinatorError, RuntimeDirectory};
 
 use crate::{jobs, output};
 
@@ -20,7 +20,7 @@ pub(super) fn tell(directory: RuntimeDirectory) {
     let _ = std::thread::Builder::new().name("shmccl report".to_owned()).spawn(tell);
 }
 
-fn reports(directory: &RuntimeDirectory) -> shmccl::Result<Vec<String>> {
+fn reports(directory: &RuntimeDirectory) -> Result<Vec<String>, CoordinatorError> {
     let devices = Client::connect(directory, PATIENCE)?.devices()?;
     let is_its = |process: &u32| devices.iter().any(|device| device.device.get() == *process);
     let seen = jobs::all().into_iter().filter(|seen| seen.job.processes().iter().any(is_its));

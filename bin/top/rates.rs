@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shmccl::observe::{RankReport, Report, Work};
+use shmccl::observe::{RankReport, RankWork, Report};
 
 /// What one rank did, and what it does now.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub(super) fn between<'r>(before: &[Report], now: &'r [Report]) -> Vec<Rate<'r>>
 }
 
 impl Done {
-    fn between(before: &Work, now: &Work, time: Duration) -> Self {
+    fn between(before: &RankWork, now: &RankWork, time: Duration) -> Self {
         let more = |before: u64, now: u64| now.saturating_sub(before) as f64;
         let seconds = time.as_secs_f64().max(1e-9);
         let operations = more(before.operations, now.operations);
@@ -67,8 +67,8 @@ mod tests {
 
     #[test]
     fn what_was_done_is_told_per_second_and_small_operations_by_their_mean() {
-        let mut before = Work::default();
-        let mut now = Work::default();
+        let mut before = RankWork::default();
+        let mut now = RankWork::default();
         (before.operations, now.operations, now.large_operations) = (10, 30, 4);
         (now.large_bytes, now.small_len, now.signals) = (4000, 8, 2);
         now.waited = Duration::from_secs(1);
@@ -78,9 +78,9 @@ mod tests {
 
     #[test]
     fn numbers_that_run_backwards_are_nothing() {
-        let mut before = Work::default();
+        let mut before = RankWork::default();
         (before.operations, before.signals) = (u64::MAX, 7);
-        let done = Done::between(&before, &Work::default(), Duration::ZERO);
+        let done = Done::between(&before, &RankWork::default(), Duration::ZERO);
         assert_eq!(done, Done::default());
     }
 }

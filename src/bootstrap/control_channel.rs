@@ -1,4 +1,5 @@
-//! A member's socket before the job is up: says what the protocol asks for, and hears the answer or why there is none.
+//! A member's control socket before the job is up: sends what the protocol asks for, and receives
+//! the answer or the reason why there is none.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -12,18 +13,19 @@ use crate::logs::step;
 use crate::rank::Rank;
 use crate::sync::Latch;
 
-/// The socket before the job is up.
+/// The control socket before the job is up.
 #[derive(Debug)]
 pub(super) struct ControlChannel {
     pub(super) socket: ControlSocket,
     pub(super) job_id: u64,
     pub(super) n_ranks: u32,
-    /// Who else is looked at while this waits.
+    /// What is checked besides while this waits.
     pub(super) guard: Option<WaitGuard>,
 }
 
 impl ControlChannel {
-    /// Sends a message. A root that hung up is noticed by the next [`ControlChannel::hear`], after what it had said before.
+    /// Sends a message. A root that hung up is noticed by the next [`ControlChannel::hear`], after
+    /// the messages that it had sent before.
     pub(super) fn say<M: ControlMessage>(&self, message: &M, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
         use nix::errno::Errno;
         step("about to tell the root");
@@ -65,8 +67,8 @@ impl ControlChannel {
         }
     }
 
-    /// Ends the wait when it was called off, which the root sees as a hang-up, or when somebody is lost whom the root does not miss
-    /// yet, and tells it.
+    /// Ends the wait when it was cancelled, which the root sees as a hang-up. Also ends it when the
+    /// guard finds a lost rank, and reports that rank to the root.
     fn look_after_others(&self) -> Result<()> {
         if self.guard.as_ref().is_some_and(WaitGuard::is_cancelled) {
             return Err(Error::Revoked { by: None });
@@ -76,7 +78,7 @@ impl ControlChannel {
         Err(Error::PeerLost { rank })
     }
 
-    /// The error for a message that is not the awaited one.
+    /// Returns the error for a message that is not the awaited one.
     fn explain(&self, bytes: &[u8], deadline: Deadline) -> Error {
         if let Some(lost) = message::read::<Lost>(bytes)
             && let Some(device) = message::member_from_code(lost.member, self.n_ranks)
@@ -106,13 +108,18 @@ fn message_job(bytes: &[u8]) -> u64 {
     message::header_of(bytes).map_or(0, |header| header.job_id)
 }
 
-/// The error for what is not as it was agreed.
+/// Checks an agreed value.
+///
+/// # Errors
+/// [`Error::Layout`] when `found` is not `expected`.
 pub(super) fn expect(what: &'static str, expected: u64, found: u64) -> Result<()> {
     if expected == found { Ok(()) } else { Err(Error::Layout { what, expected, found }) }
 }
 
-/// Looks after ranks that may be lost without the root's hearing of it: they are in an epoch together that it knows nothing of. And
-/// it may be told to wait no longer, or find out that there is no point in it.
+/// Checks while a member waits for the root.
+///
+/// It finds ranks that are lost without the root's knowledge, because they share another epoch. It
+/// also ends the wait on a cancel token, or when waiting has become pointless.
 #[derive(Clone)]
 pub(crate) struct WaitGuard {
     lost: Arc<dyn Fn() -> Option<Rank> + Send + Sync>,
@@ -120,7 +127,8 @@ pub(crate) struct WaitGuard {
     is_vain: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 
-/// Ends a meeting from another thread than the one that waits there. Whoever has begun with the others by then is with them.
+/// Cancels a meeting from another thread than the waiting one. A rank that has begun with the
+/// others by then stays with them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CancelToken(Arc<Latch>);
 
@@ -132,7 +140,7 @@ impl CancelToken {
     }
 }
 
-/// How often a guard is kept.
+/// How often a guard checks.
 pub(super) const GUARD_INTERVAL: Duration = Duration::from_millis(5);
 
 impl WaitGuard {
@@ -146,17 +154,17 @@ impl WaitGuard {
         Self::new(|| None).or_until(Some(off))
     }
 
-    /// The same, that ends by `off` as well.
+    /// Ends the wait by `off` as well.
     pub(crate) fn or_until(self, off: Option<CancelToken>) -> Self {
         Self { off, ..self }
     }
 
-    /// The same, that ends as well once the wait `is_vain`, by what has nothing to do with those who are waited for.
+    /// Ends the wait as well once it `is_vain`, for a reason other than the awaited ranks.
     pub(crate) fn unless(self, is_vain: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self { is_vain: Some(Arc::new(is_vain)), ..self }
     }
 
-    /// Whether the wait is to end.
+    /// Returns whether the wait is to end.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.off.as_ref().is_some_and(|off| off.0.is_open())
             || self.is_vain.as_ref().is_some_and(|is_vain| is_vain())

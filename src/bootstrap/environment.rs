@@ -1,4 +1,4 @@
-//! What a started process finds in its environment.
+//! Reads what a launcher puts into the environment of the processes that it starts.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -25,16 +25,16 @@ pub(crate) const TIMEOUT_MS: &str = "SHMCCL_TIMEOUT_MS";
 /// The value of [`RANK`] for the proxy service.
 const PROXY: &str = "proxy";
 
-/// Joins the job that this process was started for; `None` when no launcher started it.
+/// Joins the job that this process was started for. Returns `None` when no launcher started it.
 ///
-/// From here on the process is killed when the launcher dies, provided that the launcher started it without a wrapper
-/// in between and that the calling thread stays: the kernel keeps the wish with the thread. In any case the link to the
-/// launcher hangs up.
+/// The process is killed from here on when the launcher dies. That needs a launcher that started it
+/// without a wrapper in between, and a calling thread that stays, since the kernel ties the request
+/// to the thread. In any case the link to the launcher hangs up.
 ///
 /// # Errors
-/// [`Error::Environment`] when the variables are damaged, or the job was joined already; [`Error::Layout`] when
-/// launcher and program do not fit; [`Error::PeerLost`], [`Error::ProxyLost`], [`Error::Revoked`],
-/// [`Error::Timeout`].
+/// - [`Error::Environment`] when the variables are damaged, or the job was joined already.
+/// - [`Error::Layout`] when launcher and program do not fit.
+/// - [`Error::PeerLost`], [`Error::ProxyLost`], [`Error::Revoked`], [`Error::Timeout`].
 pub fn join_from_env() -> Result<Option<Joining>> {
     let Some(socket) = std::env::var_os(SOCKET) else { return Ok(None) };
     let socket = parse(SOCKET, &socket, "the number of a descriptor", |text| text.parse().ok())?;
@@ -58,11 +58,15 @@ pub fn join_from_env() -> Result<Option<Joining>> {
     Joining::begin(socket, device, n_ranks, job_id, timeout).map(Some)
 }
 
-/// Replaces this process by `program`, bound to the life of the launcher: what a trampoline calls. The program ignores SIGQUIT,
-/// unless it says otherwise: from a terminal that is a question to the launcher, which reaches all processes of the job.
+/// Replaces this process by `program`, bound to the life of the launcher. A trampoline calls it.
 ///
-/// Returns only on failure: [`Error::Environment`] when no launcher started this process, [`Error::Revoked`] when the
-/// launcher is gone, [`Error::Os`] when the program cannot be executed.
+/// The program ignores SIGQUIT unless it says otherwise. From a terminal that signal reaches all
+/// processes of the job, but it is a question to the launcher.
+///
+/// Returns only on failure:
+/// - [`Error::Environment`] when no launcher started this process.
+/// - [`Error::Revoked`] when the launcher is gone.
+/// - [`Error::Os`] when the program cannot be executed.
 pub fn become_program<A: AsRef<OsStr>>(
     program: impl AsRef<OsStr>,
     args: impl IntoIterator<Item = A>,
@@ -82,8 +86,8 @@ pub fn become_program<A: AsRef<OsStr>>(
 
 /// Asks the kernel to kill this process when the launcher dies.
 ///
-/// Only a direct child can ask for that. One that is started by a wrapper leaves it to the wrapper, and to
-/// the socket, which hangs up in any case.
+/// Only a direct child can ask for that. For others the wrapper in between sees to it, and the
+/// socket, which hangs up in any case.
 pub(crate) fn bind_to_launcher(launcher: i32) -> Result<()> {
     if getppid().as_raw() != launcher {
         return Ok(());
@@ -93,7 +97,7 @@ pub(crate) fn bind_to_launcher(launcher: i32) -> Result<()> {
     if getppid().as_raw() == launcher { Ok(()) } else { Err(Error::Revoked { by: None }) }
 }
 
-/// What a process is told, besides the number of its socket.
+/// Returns the variables of a process, except the number of its socket.
 pub(crate) fn variables(
     device: DeviceName,
     n_ranks: u32,

@@ -1,8 +1,9 @@
-//! The host of a meeting: a thread of the process that made the id, which sleeps until somebody comes.
+//! The host of a meeting: a thread of the process that made the id. It sleeps until a process
+//! comes.
 //!
-//! It receives the ranks, presides as root over their bootstrap, and ends with Go, or when the meeting has failed. The
-//! job does not need it then: deaths are seen by the life locks, as between processes of one launcher. A host that dies
-//! before Go ends the meeting, since everybody's socket hangs up.
+//! It receives the ranks and is the root of their bootstrap. It ends with Go, or when the meeting
+//! has failed. The job does not need it afterwards: life locks show deaths, as between processes of
+//! one launcher. A host that dies before Go ends the meeting, because every socket hangs up.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixListener;
@@ -24,16 +25,17 @@ use super::socket::{poll_timeout, resource_error};
 use crate::error::{Error, Result};
 use crate::logs::step;
 
-/// How many may be at the door before they are let in.
+/// How many connections may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// How long a send that the kernel refused for want of room waits before it is tried again.
+/// The pause before a send that the kernel refused for want of room is tried again.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(1);
 
-/// How long those who have met have to join in any case, however late it was when the host received the last of them.
+/// How long assembled ranks have to join in any case, however late the host received the last of
+/// them.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 
-/// How long whoever was heard after the deadline has for what it says to that.
+/// How long a member that was heard after the deadline has for its next message.
 const REPLY: Duration = Duration::from_millis(10);
 
 /// A meeting point where connections may knock, and nobody opens yet.
@@ -41,7 +43,7 @@ const REPLY: Duration = Duration::from_millis(10);
 pub(crate) struct MeetingHost {
     listener: UnixListener,
     point: MeetingPoint,
-    /// When it goes, where nobody has come.
+    /// When the host ends if nobody has come.
     deadline: Option<Instant>,
 }
 
@@ -64,7 +66,7 @@ impl MeetingHost {
         Ok(Self { listener: listener.into(), point, deadline: None })
     }
 
-    /// Another descriptor of the socket at which connections knock, as a process has that was forked.
+    /// Returns another descriptor of the listening socket, as a forked process has one.
     #[cfg(test)]
     pub(super) fn try_clone_door(&self) -> std::io::Result<UnixListener> {
         self.listener.try_clone()
@@ -76,7 +78,8 @@ impl MeetingHost {
         self
     }
 
-    /// Starts the thread. When all have come, `make_control` makes the control segment for so many ranks.
+    /// Starts the thread. When all have come, it makes the control segment for their number by
+    /// `make_control`.
     ///
     /// # Errors
     /// [`Error::ResourceLimit`].
@@ -131,8 +134,8 @@ fn preside<C: AsFd>(
     }
 }
 
-/// Drives the root until all were told to go, or that one is lost. What it has sent outlives it. Whatever has come by the deadline is
-/// heard, however late that is noticed.
+/// Drives the root until all members have got Go, or one is lost. Its messages outlive it. A
+/// message that came by the deadline is read, however late that is noticed.
 fn lead(root: &mut BootstrapRoot, deadline: Option<Instant>) -> Result<()> {
     let (mut is_over, mut late_rounds) = (false, LateRounds::default());
     while !is_over || root.has_backlog() {
@@ -160,7 +163,8 @@ fn lead(root: &mut BootstrapRoot, deadline: Option<Instant>) -> Result<()> {
     Ok(())
 }
 
-/// Waits for something to happen; returns everybody whom it may concern, and whether nobody has said anything.
+/// Waits for an event. Returns the members that it may concern, and whether nobody has sent
+/// anything.
 fn wait(root: &BootstrapRoot, deadline: Option<Instant>) -> Result<(Vec<MemberId>, bool)> {
     let (ids, mut polled): (Vec<_>, Vec<_>) =
         root.sockets().map(|(id, socket, _)| (id, PollFd::new(socket, PollFlags::POLLIN))).unzip();

@@ -19,17 +19,18 @@ use super::socket::{ControlSocket, Deadline, resource_error};
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
 
-/// How much longer than its timeout a member listens: the host, whose time is up first, can name who is missing.
+/// How much longer than its timeout a member listens. The host's time is up first, and it can name
+/// the missing rank.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Where those who hold the same id meet.
+/// The place where processes with the same id meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MeetingPoint {
     /// Name of the host's socket in the abstract namespace, from which it vanishes with the host.
     pub(crate) name: String,
-    /// The job that comes of the meeting.
+    /// The number of the new job.
     pub(crate) job_id: u64,
-    /// The incarnation of its communicator.
+    /// The epoch of its communicator.
     pub(crate) epoch: u64,
 }
 
@@ -40,21 +41,25 @@ impl MeetingPoint {
     }
 }
 
-/// As whom a process comes to a meeting that is not a joiner.
+/// The rank that a process claims in a meeting. A joining rank claims none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RankClaim {
     pub(crate) rank: Rank,
     pub(crate) n_ranks: u32,
-    /// How many of these ranks come as what they are; the others are for joiners.
+    /// How many of these ranks are claimed. The others are for joining ranks.
     pub(crate) n_members: u32,
 }
 
-/// Comes to a meeting in `part`, and joins the job when all are there. Meanwhile it looks after others by `guard`.
+/// Enters a meeting with the claim `part`, and joins the job when all have come. Meanwhile `guard`
+/// checks.
 ///
 /// # Errors
-/// [`Error::NoMeeting`]; [`Error::RankTaken`], [`Error::Mismatch`] or [`Error::PeerLost`] when the meeting has failed
-/// for everybody; [`Error::Timeout`] naming a rank that is missing; [`Error::Layout`] when the two do not fit, or one
-/// runs as another user; [`Error::ResourceLimit`], here or at the host.
+/// - [`Error::NoMeeting`].
+/// - [`Error::RankTaken`], [`Error::Mismatch`] or [`Error::PeerLost`] when the meeting has failed
+///   for everybody.
+/// - [`Error::Timeout`] names a missing rank.
+/// - [`Error::Layout`] when the two sides do not fit, or one runs as another user.
+/// - [`Error::ResourceLimit`], here or at the host.
 pub(crate) fn meet(
     point: &MeetingPoint,
     part: RankClaim,
@@ -76,8 +81,8 @@ pub(crate) fn meet(
     Ok(come(point, &request, options.timeout, guard)?.with_options(options.clone()))
 }
 
-/// Comes to a meeting as a joiner: takes the first rank that is free for one, and the options of the others but their patience.
-/// Meanwhile it looks after others by `guard`.
+/// Enters a meeting as a joining rank. It takes the first free rank for one, and the others'
+/// options except their timeout. Meanwhile `guard` checks.
 ///
 /// # Errors
 /// Those of [`meet`]; [`Error::NoPlace`].
@@ -153,10 +158,10 @@ pub(super) fn check_user(socket: &OwnedFd) -> Result<()> {
     Err(Error::Layout { what: MemberRefusal::User.what(), expected: own.into(), found: peer.uid().into() })
 }
 
-/// What everybody awaits in a meeting, as a timeout names it.
+/// The operation that a timeout of a meeting names.
 pub(super) const MEETING: &str = "meeting the other ranks";
 
-/// What all who meet have to agree on.
+/// A value on which all ranks of a meeting have to agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Term {
     NRanks,
@@ -178,14 +183,14 @@ impl Term {
     }
 }
 
-/// The reason, as one of those who came has to see it.
+/// Why a meeting has failed, from the side of one of its members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rejection {
     /// Two processes claim this rank.
     Taken(Rank),
-    /// This rank had not come when the first one's patience was at its end.
+    /// This rank had not come when the shortest timeout was over.
     Missing(Rank),
-    /// The root cannot go on, for this `errno`.
+    /// The root failed with this `errno`.
     Failed(i32),
     /// There are joiners already for as many ranks as are for them.
     Full(u32),
@@ -193,7 +198,7 @@ pub(super) enum Rejection {
     Differs { term: Term, mine: u64, rank: Rank, theirs: u64 },
 }
 
-/// The numbers of the reasons; a term's number is added to the last.
+/// The numbers of the reasons. A term's number is added to the last one.
 const TAKEN: u32 = 0;
 const MISSING: u32 = 1;
 const FAILED: u32 = 2;
@@ -201,7 +206,7 @@ const FULL: u32 = 3;
 const DIFFERS: u32 = 4;
 
 impl Rejection {
-    /// The root's own failure, as far as a number can tell it.
+    /// Returns the root's own failure, as far as a number can say it.
     pub(super) fn of_error(error: &Error) -> Self {
         let errno = match error {
             Error::Os { source, .. } | Error::ResourceLimit { source, .. } => source.raw_os_error(),
@@ -237,7 +242,7 @@ impl Rejection {
         }
     }
 
-    /// The error for a member that has waited so long.
+    /// Returns the error of a member that has waited that long.
     pub(super) fn into_error(self, waited: Duration) -> Error {
         match self {
             Self::Taken(rank) => Error::RankTaken { rank },

@@ -14,31 +14,32 @@ use crate::rank::Rank;
 use crate::shm::{CellRef, HostKernel};
 use crate::sync::HeartbeatCell;
 
-/// What a [`ControlLink`] can hear.
+/// An event on a [`ControlLink`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
     /// A member died, or ended without leaving.
     Lost {
-        /// Which one.
+        /// The member.
         device: DeviceName,
-        /// How often the launcher had started it again before.
+        /// How often the launcher had restarted it before.
         restarts: u32,
-        /// It may live: it has not beaten for too long.
+        /// Whether it may live: it has not beaten for too long.
         hangs: bool,
     },
-    /// A member that was lost is not started again, though the launcher starts members again: it has done so too often.
+    /// A lost member is not restarted, because no restart is left.
     NotRestarted(
-        /// Which one.
+        /// The member.
         DeviceName,
     ),
-    /// The launcher is gone: nobody supervises this job any more.
+    /// The launcher is gone: no process supervises this job any more.
     LauncherGone,
 }
 
-/// The live control socket of a member.
+/// The control socket of a member of a running job.
 ///
-/// While it is open the launcher takes the member for alive. Dropping it says Bye, unless the thread is panicking;
-/// a process that ends without either was lost, and the launcher tells everyone.
+/// While it is open, the launcher counts the member as alive. Dropping it sends Bye, unless the
+/// thread is panicking. A process that ends without Bye was lost, and the launcher tells all
+/// others.
 #[derive(Debug)]
 pub struct ControlLink {
     socket: OwnedFd,
@@ -52,7 +53,7 @@ impl ControlLink {
         Self { socket, job_id, n_ranks, open: true }
     }
 
-    /// How many ranks the launcher has started.
+    /// Returns the number of ranks that the launcher has started.
     pub(crate) fn n_ranks(&self) -> u32 {
         self.n_ranks
     }
@@ -66,29 +67,31 @@ impl ControlLink {
         self.say(&Bye { header: Bye::header(self.job_id) })
     }
 
-    /// Tells the launcher that this member is about to fail *because* `lost` was lost, so that the launcher names
-    /// the cause and not the consequence, and knows of the loss before it sees it itself. The launcher had started `lost` again so
-    /// often: of one that it has started since, this says nothing.
+    /// Reports that this member is about to fail *because* `lost` was lost. So the launcher names
+    /// the cause, and knows of the loss before it sees it itself. `restarts` says which process of
+    /// that member it is: the report says nothing of a later one.
     pub fn report_loss(&self, lost: DeviceName, restarts: u32) {
         let member = message::member_code(lost);
         // A launcher that is gone, or does not read, has no use for the report.
         let _ = self.say(&Report { header: Report::header(self.job_id), member, restarts });
     }
 
-    /// Tells the launcher that, should this member fail, that is because of `rank`, which has left too early or, if it `is_late`,
-    /// has held others up. The launcher takes nobody for lost because of that, and knows `rank` by its `restarts` as in a report of a loss.
+    /// Reports that `rank` is to blame if this member fails. That rank left too early or, if it
+    /// `is_late`, held others up. It does not count as lost because of that. `restarts` is as in a
+    /// report of a loss.
     pub(crate) fn blame(&self, rank: Rank, restarts: u32, is_late: bool) {
         let (header, member) = (Blame::header(self.job_id), rank.get());
         let _ = self.say(&Blame { header, member, restarts, is_late: is_late.into(), reserved: 0 });
     }
 
-    /// Has the launcher tell `ranks` that were started again, a bit for each, to come to the meeting whose id has this token.
+    /// Sends an invitation through the launcher to restarted `ranks`, one bit each: they come to
+    /// the meeting whose id has this token.
     pub(crate) fn invite(&self, token: [u64; 2], ranks: u64) {
         // Without a launcher nobody comes, and that is seen there.
         let _ = self.say(&Invite { header: Invite::header(self.job_id), token, ranks });
     }
 
-    /// What the launcher has told, if anything.
+    /// Returns the next event, if there is one.
     ///
     /// # Errors
     /// [`Error::Os`] when the socket fails.
@@ -129,10 +132,10 @@ impl ControlLink {
         }
     }
 
-    /// Calls `on_event` for every event, the last one being [`LinkEvent::LauncherGone`], from a thread that sleeps
-    /// in between, and beats for this member by `pulse`, where there is one.
+    /// Starts a thread that calls `on_event` for every event and beats by `pulse`, if there is one.
+    /// It sleeps in between. The last event is [`LinkEvent::LauncherGone`].
     ///
-    /// The watch takes the events: [`ControlLink::try_event`] hears none of them while it lives.
+    /// The watch takes the events: [`ControlLink::try_event`] returns none of them while it lives.
     ///
     /// # Errors
     /// [`Error::ResourceLimit`].
@@ -186,7 +189,7 @@ impl ControlLink {
 }
 
 impl AsFd for ControlLink {
-    /// The socket, to be polled for reading together with other descriptors; read it by [`ControlLink::try_event`] only.
+    /// Returns the socket, to be polled for reading. Only [`ControlLink::try_event`] may read it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -200,7 +203,7 @@ impl Drop for ControlLink {
     }
 }
 
-/// The heartbeat of a member: where it beats, and how often.
+/// The heartbeat of a member: its cell and its period.
 #[derive(Debug)]
 pub struct MemberHeartbeat {
     cell: CellRef<HeartbeatCell>,
@@ -220,7 +223,7 @@ impl MemberHeartbeat {
     }
 }
 
-/// A thread that listens to a [`ControlLink`]; dropping it ends the thread, and with it the hearing of that link.
+/// A thread that listens to a [`ControlLink`]. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct LinkWatch {
     socket: OwnedFd,
@@ -231,7 +234,8 @@ pub struct LinkWatch {
 impl Drop for LinkWatch {
     fn drop(&mut self) {
         *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        // Reads as a hang-up on this side and wakes the thread; what this member says is still heard.
+        // Looks like a hang-up on this side and wakes the thread. This member's messages still
+        // arrive.
         let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Read);
         let Some(thread) = self.thread.take() else { return };
         if thread.thread().id() != std::thread::current().id() {

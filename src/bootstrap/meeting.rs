@@ -1,20 +1,23 @@
-//! Who comes to a meeting: the root's side until all ranks are there.
+//! The root's side of a meeting, until all ranks are there.
 //!
-//! A *connection* is a connection. It says one thing, JoinRequest, and claims a rank with it; then it waits. The first claim sets
-//! the terms (number of ranks, length of the heap, kind of backing, for how many ranks there are joiners), and everybody else has
-//! to come with the same. A *joiner* claims no rank and brings no terms: it gets the first rank that is for joiners and free,
-//! as soon as the terms are known.
+//! A *connection* sends one message, JoinRequest, and claims a rank with it. Then it waits. The
+//! first claim sets the terms: number of ranks, length of the heap, kind of backing, number of
+//! ranks that are not joining. All other claims have to name the same terms. A *joiner* claims no
+//! rank and names no terms. It gets the first free rank for joiners, as soon as the terms are
+//! known.
 //!
 //! | a connection | then |
 //! |---|---|
 //! | of another user, or with another version or job | is refused; the others are not concerned |
-//! | says nothing | holds nobody up; it is put out when all are there, or first of all when there are too many connections |
-//! | claims a rank twice, has other terms | the meeting fails: the ranks do not fit together, and waiting mends nothing |
-//! | is a joiner too many, or hangs up before it has a rank | is told, or forgotten; the others are not concerned, nor by its patience |
+//! | says nothing | is dropped when all are there, or first when there are too many |
+//! | claims a rank twice, has other terms | the meeting fails: the ranks do not fit together |
+//! | is a joiner too many, or hangs up without a rank | is told, or forgotten; the others are not concerned |
 //! | hangs up, or speaks again, when it has a rank | the meeting fails: that rank is lost |
 //! | reports the loss of another rank, and hangs up | the meeting fails: that other rank is lost |
-//! | comes when the meeting has failed, but not later than the deadline | is told why, like the others |
-//! | is awaited still when somebody's patience ends | the meeting fails: that rank is missing |
+//! | comes after the failure, but not after the deadline | is told why, like the others |
+//! | has not come at the end of the shortest timeout | the meeting fails: that rank is missing |
+//!
+//! The timeout of a joiner without a rank does not count.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -34,37 +37,38 @@ use crate::error::{DeviceName, Error, Result};
 use crate::logs::{MEETING, step};
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
 
-/// How many connections there may be: everybody, and as many again that say nothing.
+/// The most connections: one per rank, and as many again that say nothing.
 const MAX_CONNECTIONS: usize = 2 * MAX_RANKS as usize;
 
-/// The rounds that a host has taken since its deadline passed.
+/// Counts the rounds of a host after its deadline.
 #[derive(Debug, Default)]
 pub(super) struct LateRounds(u32);
 
 impl LateRounds {
-    /// As long as there is something to hear: the first one lets in who is at the door, the next one hears them, and one is to spare.
+    /// The most rounds while there is something to hear: one to accept, one to read, one to spare.
     const MOST: u32 = 3;
 
-    /// Counts another round, in which nothing was to be heard if it `is_quiet`, and says whether it was the last.
+    /// Counts another round, which heard nothing if it `is_quiet`, and returns whether it was the
+    /// last.
     pub(super) fn is_last(&mut self, is_late: bool, is_quiet: bool) -> bool {
         let is_last = is_late && (self.0 == Self::MOST || is_quiet);
         self.0 += u32::from(is_late);
         is_last
     }
 
-    /// Whether there was none.
+    /// Returns whether there was none.
     pub(super) fn is_none(&self) -> bool {
         self.0 == 0
     }
 }
 
-/// Those who have met.
+/// The ranks of a complete meeting.
 #[derive(Debug)]
 pub(super) struct AssembledRanks {
-    /// The root's ends of the sockets, in order of rank. Their next message is a Hello.
+    /// The root's ends of the sockets, in order of rank. The next message on each is a Hello.
     pub(super) sockets: Vec<OwnedFd>,
     pub(super) heap_len: u64,
-    /// When the first one's patience ends; `None` for never.
+    /// The end of the shortest timeout; `None` for never.
     pub(super) deadline: Option<Instant>,
 }
 
@@ -75,7 +79,7 @@ pub(super) struct Meeting {
     job_id: u64,
     connections: Vec<Connection>,
     terms: Option<ClaimedTerms>,
-    /// When the host's patience ends, or the first one's of those who have a rank.
+    /// The end of the host's patience, or of the shortest timeout among those with a rank.
     deadline: Option<Instant>,
 }
 
@@ -83,14 +87,15 @@ pub(super) struct Meeting {
 struct Connection {
     /// `None` once it was put out.
     socket: Option<ControlSocket>,
-    /// Whether it has said what it is. One that has and has no rank is a joiner for whom there is none yet.
+    /// Whether it has sent its request. With a request and without a rank it is a joiner that waits
+    /// for one.
     has_asked: bool,
     claim: Option<ClaimedTerms>,
-    /// When its patience ends, while it is a joiner without a rank.
+    /// The end of its timeout, while it is a joiner without a rank.
     until: Option<Instant>,
 }
 
-/// What a connection comes with.
+/// A claimed rank and its terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ClaimedTerms {
     rank: Rank,
@@ -100,7 +105,7 @@ struct ClaimedTerms {
 
 impl ClaimedTerms {
     fn term(&self, term: Term) -> u32 {
-        // Whoever gives one that no u32 holds has been refused.
+        // A term that no u32 holds was refused earlier.
         u32::try_from(self.terms[term as usize]).unwrap_or(u32::MAX)
     }
 }
@@ -130,21 +135,23 @@ impl Meeting {
         Self { listener, job_id, connections: Vec::new(), terms: None, deadline }
     }
 
-    /// Waits until all have come. `None` when the meeting has failed and all who came have been told.
+    /// Waits until all have come. Returns `None` when the meeting has failed and everybody has been
+    /// told.
     ///
     /// Nobody can come any more when it returns.
     pub(super) fn gather(mut self) -> Option<AssembledRanks> {
         let outcome = self.receive_all();
         if let Err(breakdown) = &outcome {
-            // An error of the socket ends what is only a courtesy: those who come later then find nobody.
+            // Telling the others is a courtesy, and an error of the socket ends it. Later ones then
+            // find nobody.
             let _ = self.turn_away(breakdown);
         }
         self.close_door();
         outcome.is_ok().then(|| self.announce_all_met())
     }
 
-    /// Hangs up on who is at the door, and on whoever comes after that. A process that was forked meanwhile keeps the door, but nobody
-    /// waits at it.
+    /// Hangs up on all connections that wait to be accepted, and on later ones. A process that was
+    /// forked meanwhile keeps the listening socket, but nobody waits there.
     fn close_door(&self) {
         hang_up(&self.listener);
         while let Ok((stream, _)) = self.listener.accept() {
@@ -152,8 +159,8 @@ impl Meeting {
         }
     }
 
-    /// Who has come by the deadline is received, however late that is noticed: a host that was not scheduled for a while finds knocks
-    /// at the door and in sockets.
+    /// Receives all who have come by the deadline, however late that is noticed. A host that did
+    /// not run for a while finds requests waiting.
     fn receive_all(&mut self) -> Result<(), MeetingFailure> {
         let mut late_rounds = LateRounds::default();
         while !self.is_complete() {
@@ -173,8 +180,8 @@ impl Meeting {
         Ok(())
     }
 
-    /// Tells all who have come why the meeting has failed, and then whoever comes later, until every rank or the deadline
-    /// has come.
+    /// Tells all members why the meeting has failed, and later ones as well, until every rank or
+    /// the deadline has come.
     fn turn_away(&mut self, breakdown: &MeetingFailure) -> Result<()> {
         let mut told = 0_u64;
         loop {
@@ -201,7 +208,7 @@ impl Meeting {
         self.next_deadline().is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// When the first one's patience ends of those who are here.
+    /// Returns the end of the shortest timeout.
     fn next_deadline(&self) -> Option<Instant> {
         self.connections.iter().filter_map(|connection| connection.until).chain(self.deadline).min()
     }
@@ -225,7 +232,8 @@ impl Meeting {
         ranks.find(|rank| !is_here(rank)).expect("the meeting is not complete")
     }
 
-    /// Whether somebody is at the door, and which connections have something to say.
+    /// Polls. Returns whether a connection waits to be accepted, and which connections have sent
+    /// something.
     fn poll(&self) -> Result<(bool, Vec<usize>)> {
         let sockets = self.connections.iter().filter_map(|connection| connection.socket.as_ref());
         let mut polled: Vec<_> = std::iter::once(self.listener.as_fd())
@@ -242,7 +250,8 @@ impl Meeting {
         Ok((requests, (0..).zip(ready).filter_map(|(index, ready)| ready.then_some(index)).collect()))
     }
 
-    /// Lets in who is at the door. When there are too many, puts out the first one that says nothing, or else that has no rank.
+    /// Accepts waiting connections. When there are too many, it drops the first silent one, or else
+    /// one without a rank.
     fn admit(&mut self) -> Result<()> {
         loop {
             let socket = match self.listener.accept() {
@@ -301,8 +310,8 @@ impl Meeting {
         }
     }
 
-    /// Reads a JoinRequest: what it claims, nothing where it is a joiner's, and for how long its sender waits. The error is what to
-    /// answer, if it can be answered.
+    /// Reads a JoinRequest: its claim, or `None` for a joiner, and its sender's timeout. The error
+    /// is the answer, if there can be one.
     fn read(&self, bytes: &[u8]) -> Result<(Option<ClaimedTerms>, Duration), Option<Objection>> {
         let differs = |refusal, expected: u64, found: u64| {
             if expected == found { Ok(()) } else { Err(Some((refusal, expected, found))) }
@@ -364,13 +373,13 @@ impl Meeting {
         }
     }
 
-    /// Gives joiners the ranks that are for them, once it is known which these are, and puts out those who are too many.
+    /// Gives joiners their ranks once the terms are known, and drops those that are too many.
     fn place_joiners(&mut self) {
         let Some(terms) = self.terms else { return };
         let (n_members, n_ranks) = (terms.term(Term::Members), terms.term(Term::NRanks));
         for index in 0..self.connections.len() {
             let connection = &self.connections[index];
-            // One that has hung up stays among the others until all who have something to say were heard.
+            // One that has hung up keeps its place until all that have sent something were heard.
             let waits = connection.has_asked && connection.claim.is_none() && connection.socket.is_some();
             if !waits {
                 continue;
@@ -412,7 +421,8 @@ impl Meeting {
         AssembledRanks { sockets, heap_len, deadline: self.deadline }
     }
 
-    /// Tells all who have come why the meeting has failed; of different terms, each from its own side.
+    /// Tells all members why the meeting has failed. Different terms are told from each one's own
+    /// side.
     fn dismiss(&self, breakdown: &MeetingFailure) {
         tracing::warn!(target: MEETING, ?breakdown, "a meeting has failed");
         for connection in &self.connections {
@@ -441,7 +451,7 @@ impl Meeting {
     }
 }
 
-/// Whom a message reports to be lost, if it does.
+/// Returns the rank that a message reports lost, if it is a report.
 fn reported(bytes: &[u8]) -> Option<Rank> {
     match message::member_from_code(message::read::<Report>(bytes)?.member, MAX_RANKS)? {
         DeviceName::Rank(rank) => Some(rank),
@@ -449,7 +459,8 @@ fn reported(bytes: &[u8]) -> Option<Rank> {
     }
 }
 
-/// Says something to a connection, which has room for it: it was told nothing before. One that hung up misses nothing.
+/// Sends a message to a connection. It has room, because it was sent nothing before. A hang-up does
+/// not matter.
 pub(super) fn tell<M: ControlMessage>(socket: &OwnedFd, message: &M) {
     let _ = send(socket.as_fd(), bytemuck::bytes_of(message), &[]);
 }

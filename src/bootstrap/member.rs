@@ -47,35 +47,35 @@ pub struct Shared {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ReadyMember {
-    /// Which member this process is.
+    /// The member that this process is.
     pub device: DeviceName,
-    /// How many ranks there are.
+    /// The number of ranks.
     pub n_ranks: u32,
-    /// The incarnation of the communicator.
+    /// The epoch of the communicator.
     pub epoch: u64,
     /// Tells this job from all others of the machine.
     pub job_id: u64,
-    /// What the launcher decided for all.
+    /// The options that the launcher has decided for all.
     pub options: Options,
-    /// Where this process runs.
+    /// The core of this process, and what shares it.
     pub placement: Placement,
     /// The control segment, made by the launcher.
     pub control: OwnedFd,
-    /// The segments in order of rank, this member's own among them.
+    /// The segments in order of rank, this member's own included.
     pub segments: Vec<OwnedFd>,
     /// The live socket to the launcher.
     pub link: ControlLink,
 }
 
 impl ReadyMember {
-    /// The rank of this process; `None` for the proxy service.
+    /// Returns the rank of this process, or `None` for the proxy service.
     #[must_use]
     pub fn rank(&self) -> Option<Rank> {
         rank_of(self.device)
     }
 }
 
-/// What one rank gave to an all-gather.
+/// One rank's contribution to an all-gather.
 #[derive(Debug)]
 pub struct RankContribution {
     /// Its bytes, padded with zeros.
@@ -85,11 +85,13 @@ pub struct RankContribution {
 }
 
 impl Joining {
-    /// Says Hello over `socket` as `device` of job `job_id` and takes the Welcome.
+    /// Sends Hello over `socket` as `device` of job `job_id`, and takes the Welcome.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] or [`Error::ProxyLost`] when another member was lost meanwhile, [`Error::Layout`] when
-    /// launcher and program do not fit, [`Error::Revoked`] when the launcher is gone, [`Error::Timeout`].
+    /// - [`Error::PeerLost`] or [`Error::ProxyLost`] when another member was lost meanwhile.
+    /// - [`Error::Layout`] when launcher and program do not fit.
+    /// - [`Error::Revoked`] when the launcher is gone.
+    /// - [`Error::Timeout`].
     pub(crate) fn begin(
         socket: OwnedFd,
         device: DeviceName,
@@ -159,25 +161,25 @@ impl Joining {
         self
     }
 
-    /// Which member this process is.
+    /// Returns the member that this process is.
     #[must_use]
     pub fn device(&self) -> DeviceName {
         self.device
     }
 
-    /// The rank of this process; `None` for the proxy service.
+    /// Returns the rank of this process, or `None` for the proxy service.
     #[must_use]
     pub fn rank(&self) -> Option<Rank> {
         rank_of(self.device)
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn n_ranks(&self) -> u32 {
         self.channel.n_ranks
     }
 
-    /// The incarnation of the communicator.
+    /// Returns the epoch of the communicator.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
@@ -189,48 +191,48 @@ impl Joining {
         self.channel.job_id
     }
 
-    /// What the launcher decided for all.
+    /// Returns the options that the launcher has decided for all.
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// Where this process runs.
+    /// Returns the core of this process, and what shares it.
     #[must_use]
     pub fn placement(&self) -> Placement {
         self.placement
     }
 
-    /// What it keeps an eye on while it waits, if anything.
+    /// Returns the guard of its waits, if it has one.
     pub(crate) fn guard(&self) -> Option<&WaitGuard> {
         self.channel.guard.as_ref()
     }
 
-    /// The control segment, made by the launcher.
+    /// Returns the control segment, made by the launcher.
     #[must_use]
     pub fn control(&self) -> BorrowedFd<'_> {
         self.control.as_fd()
     }
 
-    /// How often the launcher has started this rank again. When it is not 0 the others have been on their way, and this process
-    /// comes back to them.
+    /// Returns how often the launcher has restarted this rank. A restarted process comes back to
+    /// the others, which are on their way already.
     #[must_use]
     pub fn restarts(&self) -> u32 {
         self.restarts
     }
 
-    /// Whether the launcher starts ranks again that die.
+    /// Returns whether the launcher restarts ranks that die.
     #[must_use]
     pub fn is_restarting(&self) -> bool {
         self.restarting
     }
 
-    /// Where this member is to note what it does, if it is.
+    /// Returns the trace rings of this member, if it is traced.
     pub(crate) fn rings(&self) -> Option<BorrowedFd<'_>> {
         self.rings.as_ref().map(AsFd::as_fd)
     }
 
-    /// How often the launcher wants this member to beat.
+    /// Returns how often this member has to beat for the launcher, if it has to.
     pub(crate) fn beat(&self) -> Option<Duration> {
         self.beat
     }
@@ -260,20 +262,20 @@ impl Joining {
         Ok(ControlLink::new(socket.into_socket(), job_id, n_ranks))
     }
 
-    /// What this process is to have a duplicate of for as long as it has a named segment: the launcher's janitor
-    /// removes names when nobody has one any more.
+    /// Returns the descriptor that this process holds for as long as it has a named segment. The
+    /// launcher's janitor removes names when nobody holds it any more.
     pub(crate) fn hold(&self) -> Option<BorrowedFd<'_>> {
         self.hold.as_ref().map(AsFd::as_fd)
     }
 
-    /// Creates this rank's segment by `create` and gives everyone everyone's.
+    /// Creates this rank's segment by `create`, and gives every member the segments of all ranks.
     ///
-    /// The proxy service has no segment of its own: `create` is not called there.
+    /// The proxy service has no segment, so it does not call `create`.
     ///
     /// # Errors
-    /// What `create` returns, and [`Error::PeerLost`] on every other member then; [`Error::PeerLost`],
-    /// [`Error::ProxyLost`], [`Error::Revoked`], [`Error::Timeout`]; [`Error::ResourceLimit`] when this process may
-    /// not open so many files.
+    /// - Those of `create`, and [`Error::PeerLost`] on every other member then.
+    /// - [`Error::PeerLost`], [`Error::ProxyLost`], [`Error::Revoked`], [`Error::Timeout`].
+    /// - [`Error::ResourceLimit`] when this process may not open so many files.
     pub fn share(mut self, create: impl FnOnce(&Self) -> Result<OwnedFd>) -> Result<Shared> {
         let own = match self.device {
             DeviceName::Rank(_) => Some(create(&self)?),
@@ -286,11 +288,12 @@ impl Joining {
         Ok(Shared { joining: self, segments })
     }
 
-    /// Gives `bytes` and a descriptor, and gets those of all ranks in order of rank. Collective: every member calls
-    /// it the same number of times. What the proxy service gives is not passed on.
+    /// Gives `bytes` and a descriptor, and returns those of all ranks in order of rank. Collective:
+    /// every member calls it equally often. The contribution of the proxy service is not passed on.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for more than [`CONTRIBUTION_LEN`] bytes; otherwise as [`Joining::share`].
+    /// [`Error::OutOfRange`] for more than [`CONTRIBUTION_LEN`] bytes; otherwise as
+    /// [`Joining::share`].
     pub fn all_gather(
         &mut self,
         bytes: &[u8],
@@ -325,13 +328,13 @@ impl Joining {
 }
 
 impl Shared {
-    /// What was decided at the Welcome.
+    /// Returns what the Welcome decided.
     #[must_use]
     pub fn joining(&self) -> &Joining {
         &self.joining
     }
 
-    /// The segments in order of rank, this member's own among them.
+    /// Returns the segments in order of rank, this member's own included.
     #[must_use]
     pub fn segments(&self) -> &[OwnedFd] {
         &self.segments
@@ -359,7 +362,7 @@ fn rank_of(device: DeviceName) -> Option<Rank> {
     }
 }
 
-/// The decisions in a Welcome, each checked.
+/// Reads the decisions in a Welcome, and checks each.
 fn decode(welcome: &Welcome) -> Result<(Options, Placement)> {
     check_n_ranks(welcome.n_ranks)?;
     let unknown = |what, found: u32| Error::Layout { what, expected: 0, found: found.into() };

@@ -1,4 +1,5 @@
-//! The messages of the control socket: fixed-size records, plain bytes, every field checked by the reader.
+//! The messages of the control socket: fixed-size records of plain bytes. The reader checks every
+//! field.
 //!
 //! | field of [`MessageHeader`] | bytes | meaning |
 //! |---|---|---|
@@ -23,19 +24,19 @@ pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"SMCB");
 /// Version of these messages.
 pub(crate) const VERSION: u32 = 5;
 
-/// The longest message, in bytes: what a receiver's buffer has to hold.
+/// The longest message in bytes, which a receiver's buffer has to hold.
 pub(crate) const MAX_MESSAGE: usize = size_of::<Gathered>();
 
-/// The number that stands for the proxy service where a rank is expected.
+/// The number of the proxy service where a rank is expected.
 pub(crate) const PROXY: u32 = u32::MAX;
 
-/// The number that a joiner gives who takes whatever rank there is for it.
+/// The number of a joiner, which takes any rank that is for joiners.
 pub(crate) const ANY_RANK: u32 = u32::MAX;
 
-/// The number that stands for no core.
+/// The number for no core.
 pub(crate) const NO_CPU: u32 = u32::MAX;
 
-/// What starts every message.
+/// The header of every message.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct MessageHeader {
@@ -82,14 +83,14 @@ messages! {
     Hello = 1, 40 bytes {
         /// [`LAYOUT_VERSION`] of the sender.
         layout_version: u32,
-        /// The sender's process id as it sees it itself.
+        /// The sender's process id, as the sender sees it.
         pid: u32,
-        /// The rank it believes to have, or [`PROXY`].
+        /// The rank that it believes to have, or [`PROXY`].
         member: u32,
         reserved: u32,
     }
-    /// Root to member: who it is and what was decided, with the control segment, the rings of a trace where there is one,
-    /// and the hold on the job's names where there is a janitor of them.
+    /// Root to member: its rank and the decisions for all. The control segment comes along, and
+    /// where they exist the trace rings and the hold on the job's names.
     Welcome = 2, 360 bytes {
         epoch: u64,
         heap_len: u64,
@@ -99,7 +100,7 @@ messages! {
         n_ranks: u32,
         proxy_mode: u32,
         backing: u32,
-        /// The core it was pinned to, or [`NO_CPU`].
+        /// The core to which it was pinned, or [`NO_CPU`].
         cpu: u32,
         /// Device threads on that core.
         devices: u32,
@@ -107,11 +108,12 @@ messages! {
         proxies: u32,
         backing_name_len: u32,
         backing_name: [u8; 256],
-        /// How often the launcher has started this member again; then it waits for an Invite.
+        /// How often the launcher has restarted this member. If that is not 0, it waits for an
+        /// Invite.
         restarts: u32,
         /// 1 when the launcher starts dead ranks again.
         restarting: u32,
-        /// How often it is to beat, in microseconds; 0 for not at all.
+        /// The period of its heartbeat in microseconds; 0 for none.
         beat_us: u64,
         /// 1 when the rings of a trace come behind the control segment.
         traced: u32,
@@ -147,13 +149,13 @@ messages! {
     Lost = 8, 40 bytes {
         /// The rank, or [`PROXY`].
         member: u32,
-        /// How often it had been started again.
+        /// How often it had been restarted.
         restarts: u32,
         /// 1 when it may live: it hangs.
         hangs: u32,
         reserved: u32,
     }
-    /// Root to member: nobody is started for one that was lost, and that might have been started again: there is no restart left.
+    /// Root to member: a lost member is not restarted, because no restart is left.
     NotRestarted = 16, 32 bytes {
         /// The rank.
         member: u32,
@@ -163,16 +165,17 @@ messages! {
     Report = 9, 32 bytes {
         /// The rank, or [`PROXY`].
         member: u32,
-        /// How often it had been started again.
+        /// How often it had been restarted.
         restarts: u32,
     }
     /// Member to root: should it fail, that is because of another one, which lives, or has left.
     Blame = 15, 40 bytes {
         /// The rank.
         member: u32,
-        /// How often it had been started again.
+        /// How often it had been restarted.
         restarts: u32,
-        /// 1 where that one has held others up until the sender's deadline had passed; 0 where it had left when the sender still needed it.
+        /// 1 if that one held others up until the sender's deadline had passed; 0 if it had left
+        /// when the sender still needed it.
         is_late: u32,
         reserved: u32,
     }
@@ -182,21 +185,22 @@ messages! {
     JoinRequest = 11, 64 bytes {
         /// [`LAYOUT_VERSION`] of the sender.
         layout_version: u32,
-        /// The rank that it claims; [`ANY_RANK`] of a joiner, which leaves all numbers but the timeout to the others.
+        /// The claimed rank, or [`ANY_RANK`] for a joiner, which leaves all numbers but the timeout
+        /// zero.
         rank: u32,
         n_ranks: u32,
-        /// How many of them are claimed; the ranks behind are for joiners.
+        /// How many ranks are claimed. The ranks behind are for joiners.
         n_members: u32,
-        /// Which kind of memory its segment will be of.
+        /// The kind of memory of its segment.
         backing: u32,
         reserved: u32,
         heap_len: u64,
-        /// How long it will wait for the others.
+        /// How long it waits for the others.
         timeout_ms: u64,
     }
     /// Root to member: all have come; what follows is as with a launcher, from the Hello on.
     Met = 12, 32 bytes {
-        /// The rank of whom it is sent to.
+        /// The rank of the receiver.
         rank: u32,
         n_ranks: u32,
     }
@@ -204,12 +208,12 @@ messages! {
     Rejected = 13, 48 bytes {
         /// A [`Rejection`](super::join_request::Rejection).
         reason: u32,
-        /// The rank that it is about.
+        /// The rank that the reason is about.
         rank: u32,
         mine: u64,
         theirs: u64,
     }
-    /// Member to root, and root to members that were started again: where they meet those who have survived.
+    /// Member to root, and root to restarted members: the meeting with the survivors.
     Invite = 14, 48 bytes {
         /// Of the id of the meeting.
         token: [u64; 2],
@@ -229,14 +233,14 @@ pub(crate) enum MemberRefusal {
     Job,
     /// It runs as another user.
     User,
-    /// It takes itself for another member.
+    /// It names another member than its socket.
     Member,
 }
 
 impl MemberRefusal {
     const ALL: [Self; 5] = [Self::Version, Self::Layout, Self::Job, Self::User, Self::Member];
 
-    /// What differs, for an error.
+    /// Returns the name of the differing value, for an error.
     pub(crate) const fn what(self) -> &'static str {
         match self {
             Self::Version => "bootstrap version",
@@ -256,7 +260,7 @@ impl MemberRefusal {
     }
 }
 
-/// The header of `bytes`, if they are long enough and carry the magic.
+/// Returns the header of `bytes`, if they are long enough and carry the magic.
 pub(crate) fn header_of(bytes: &[u8]) -> Option<MessageHeader> {
     let header: MessageHeader = bytemuck::pod_read_unaligned(bytes.get(..size_of::<MessageHeader>())?);
     (header.magic == MAGIC).then_some(header)
@@ -269,7 +273,7 @@ pub(crate) fn read<M: ControlMessage>(bytes: &[u8]) -> Option<M> {
     right.then(|| bytemuck::pod_read_unaligned(bytes))
 }
 
-/// The number of a member in messages.
+/// Returns the number of a member in messages.
 pub(crate) fn member_code(device: DeviceName) -> u32 {
     match device {
         DeviceName::Rank(rank) => rank.get(),
@@ -277,7 +281,7 @@ pub(crate) fn member_code(device: DeviceName) -> u32 {
     }
 }
 
-/// The member behind a number, if there is one in a job of `n_ranks`.
+/// Returns the member with that number, if a job of `n_ranks` has it.
 pub(crate) fn member_from_code(code: u32, n_ranks: u32) -> Option<DeviceName> {
     if code == PROXY { Some(DeviceName::Proxy) } else { Rank::new(code, n_ranks).ok().map(DeviceName::Rank) }
 }

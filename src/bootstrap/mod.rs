@@ -1,8 +1,9 @@
-//! The first meeting of a job: who is who, and everyone's descriptors to everyone.
+//! Brings the members of a job together: each learns its rank and gets the descriptors of all.
 //!
-//! A *root* (the launcher) holds one end of a `SOCK_SEQPACKET` socket pair per member; the members are the ranks and,
-//! where there is one, the proxy service process. Message boundaries are the kernel's, every message is a
-//! fixed-size record, and descriptors travel beside them (SCM_RIGHTS).
+//! A *root* (the launcher) holds one end of a `SOCK_SEQPACKET` socket pair per member. The members
+//! are the ranks and, where there is one, the proxy service process. The kernel keeps message
+//! boundaries, every message is a fixed-size record, and descriptors travel beside them
+//! (SCM_RIGHTS).
 //!
 //! ```text
 //! member                                   root
@@ -18,19 +19,22 @@
 //!                                     <-   Lost {who}: at any time
 //! ```
 //!
-//! A member that the launcher has started again says Hello as well. After the Welcome it waits for an Invite, which those who have
-//! survived send by way of the root, meets them as below, and says Ready when it is back among them.
+//! A restarted member sends Hello as well, and waits for an Invite after the Welcome. The survivors
+//! send it through the root. The member meets them as below, and sends Ready when it is back among
+//! them.
 //!
-//! Processes that no launcher started come to a *meeting* first: the process that made their id hosts it
-//! (`meeting.rs`, `host.rs`), each knocks with the rank it claims (`knock.rs`), and when all are there the same
-//! sequence follows. Joiners knock without a rank, and are told theirs. The meeting ends with Go: members hang up, and neither
-//! root nor host is needed any more.
+//! Processes without a launcher come to a *meeting* first. The process that made their id hosts it
+//! (`meeting.rs`, `host.rs`). Each sends a request with the rank that it claims
+//! (`join_request.rs`). When all are there, the sequence above follows. Joining ranks claim no
+//! rank, and are told theirs. The meeting ends with Go: members hang up, and neither root nor host
+//! is needed any more.
 //!
 //! Invariants:
-//! - Whatever a member does (hang up, die, send garbage, stop reading), the root neither blocks nor panics, and
-//!   every other member is told `Lost`; except those that were started again and are not back: they are told by those whom they
-//!   come back to who is there.
-//! - The root never waits in a call of its own: it is a state machine that the supervisor's poll loop drives.
+//! - A member may hang up, die, send garbage or stop reading. The root neither blocks nor panics,
+//!   and every other member gets `Lost`. Restarted members that are not back learn it from the
+//!   survivors instead.
+//! - The root never waits in a call of its own. It is a state machine that the supervisor's poll
+//!   loop drives.
 //! - Every wait of a member has a deadline, and ends at once when the root hangs up.
 
 mod control_channel;

@@ -1,4 +1,4 @@
-//! What the launcher decides for all members of a job, and where each of them is to run.
+//! The options that a launcher decides for all members of a job, and the placement of each member.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::faults::Faults;
 /// The longest name or path that a [`SegmentBacking`] can carry, in bytes.
 const MAX_BACKING_NAME: usize = 256;
 
-/// Who executes the triggers of port channels.
+/// The place where the triggers of port channels are executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ProxyMode {
     /// A thread in each device process.
@@ -36,7 +36,7 @@ impl ProxyMode {
     }
 }
 
-/// Where the memory of the segments comes from; each rank derives its own segment from it.
+/// The source of the memory of segments. Each rank derives its own segment from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SegmentBacking {
     /// Anonymous memory that vanishes with the last process.
@@ -89,28 +89,31 @@ impl SegmentBacking {
     }
 }
 
-/// What the launcher decides for all members of a job; without one each rank brings its own.
+/// The options of a job. A launcher decides them for all members; without one, each rank brings its
+/// own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Length of each rank's part of the symmetric heap, in bytes.
     pub heap_len: u64,
-    /// Who executes triggers.
+    /// The proxy that executes triggers.
     pub proxy: ProxyMode,
-    /// Where segments come from.
+    /// The memory of segments.
     pub backing: SegmentBacking,
     /// How long a wait may take, in the bootstrap and afterwards.
     pub timeout: Duration,
-    /// What goes wrong on purpose; where that is nothing, what the environment says: see [`crate::faults`].
+    /// The faults to inject. An empty plan leaves that to the environment: see [`crate::faults`].
     pub faults: Faults,
-    /// Whether data are checked by checksums on their way, as far as [`checksums_from_env`] says; where this says no, the environment may
-    /// say yes.
+    /// Whether data are checked on their way: see [`checksums_from_env`]. `false` leaves that to
+    /// the environment.
     pub checksums: bool,
-    /// How many cores the ranks count on, as [`cores_from_env`] says; where this says nothing, the environment may, or they are counted.
+    /// How many cores the ranks count on: see [`cores_from_env`]. `None` leaves that to the
+    /// environment, or to a count.
     pub cores: Option<NonZeroU32>,
 }
 
 impl Options {
-    /// Checks that a job of `n_ranks` can suffer the faults that these options, or the environment, plan.
+    /// Checks that a job of `n_ranks` can suffer the faults that these options, or the environment,
+    /// plan.
     ///
     /// # Errors
     /// Those of [`Faults::from_env`]; [`Error::FaultPlan`].
@@ -133,29 +136,35 @@ impl Default for Options {
     }
 }
 
-/// The variable by which checksums are asked for.
+/// The variable that asks for checksums.
 pub const CHECKSUMS: &str = "SHMCCL_CHECKSUMS";
 
-/// Whether [`CHECKSUMS`] asks for checksums (`1`; nothing or `0` for none), by CRC32C, the same on all ranks.
+/// Returns whether [`CHECKSUMS`] asks for CRC32C checksums: `1`; nothing or `0` for none. All ranks
+/// have to say the same.
 ///
-/// Covered are, each from the sender's buffer to where the receiver uses the bytes:
-/// - messages of `send` and `recv` and of the algorithms that go through pipes (ring, trees, doubling, halving, all proxied ones, the
-///   user's own), in each slot; and parcels that are lent, from one buffer to the other;
-/// - what collective operations of at most 8 KiB post, in the post itself or in its mail;
-/// - what those of more than 8 KiB stage of ordinary memory, and the results that come back the same way;
-/// - puts through a proxy, of whatever channel, from the source before the copy to the target after it.
+/// These are covered, from the sender's buffer to where the receiver uses the bytes:
+/// - messages of `send` and `recv`, and those of the algorithms that go through pipes, in each
+///   slot: ring, trees, doubling, halving, all proxied ones, the user's own;
+/// - messages that the receiver copies straight from the sender's buffer;
+/// - the data that collective calls of at most 8 KiB post;
+/// - ordinary memory that longer calls stage, and the results that come back the same way;
+/// - puts through a proxy on any channel, from the source before the copy to the target after it.
 ///
-/// A mismatch is [`Error::Corrupted`] on the receiver, or [`Error::PutCorrupted`] on all ranks, and ends the epoch; the peer of such a
-/// put is not signalled.
+/// A mismatch ends the epoch. It is [`Error::Corrupted`] on the receiver, or
+/// [`Error::PutCorrupted`] on all ranks; the peer of such a put gets no signal.
 ///
-/// Not covered are:
+/// These are not covered:
 /// - puts, gets and packets by a rank's own core, and switch channels;
-/// - those on buffers in the heap that read and write the peers' buffers in place (two-shot, which the table mostly chooses from 8 KiB on):
-///   nothing lies in between that a checksum could be taken of, and the owner's would cost another pass and another meeting.
-///   Another algorithm ([`Communicator::set_algorithm`](crate::Communicator::set_algorithm)), or proxied channels, go through pipes;
-/// - copies out of a slot; and whatever happens to data before they are sent and after they have arrived.
+/// - calls on heap buffers that read and write the peers' buffers in place (two-shot, mostly chosen
+///   from 8 KiB on). Nothing lies in between that a checksum could cover, and the owner's would
+///   cost another pass and another wait. Another algorithm
+///   ([`Communicator::set_algorithm`](crate::Communicator::set_algorithm)), or proxied channels, go
+///   through pipes;
+/// - copies out of a slot, and what happens to data before they are sent and after they have
+///   arrived.
 ///
-/// The source of a proxied put must not be written before its flush; here that is found out, and taken for corruption.
+/// The source of a proxied put must not be written before its flush. Here such a write counts as
+/// corruption.
 ///
 /// # Errors
 /// [`Error::Setting`] for another value.
@@ -167,19 +176,23 @@ pub fn checksums_from_env() -> Result<bool> {
     }
 }
 
-/// The variable by which ranks are told how many cores they have.
+/// The variable that sets the number of cores.
 pub const CORES: &str = "SHMCCL_CORES";
 
-/// How many cores [`CORES`] tells the ranks of a job to count on (one or more; nothing where they are to be counted).
+/// Returns how many cores [`CORES`] tells the ranks of a job to count on; `None` where it is not
+/// set, and ranks count for themselves.
 ///
-/// With n ranks on k cores, n / k of them (rounded up) share one. Where that is one, ranks that wait spin, and operations are done as is
-/// best among ranks with a core each; otherwise they yield, and are done as is best among crowded ones
-/// ([`Communicator::is_crowded`](crate::Communicator::is_crowded)). By themselves ranks count the cores on which they may run: of a
-/// quota of processor time, or of other jobs on the same cores, they know nothing, and can be told by this. Told of more cores than there
-/// are, they go the ways of a larger machine; what is measured then is not what that machine does.
+/// With n ranks on k cores, n / k of them (rounded up) share one. If that is one, waiting ranks
+/// spin, and operations are done in the best way for ranks with a core each. Otherwise waiting
+/// ranks yield, and operations are done in the best way for ranks that share cores
+/// ([`Communicator::is_crowded`](crate::Communicator::is_crowded)).
 ///
-/// Proxies are counted as before, and nobody is moved. Ranks that are told different numbers go together all the same: the ways on
-/// which they have to agree are those of crowded ranks, if any counts itself crowded.
+/// Ranks count the cores on which they may run. They do not know of a quota of processor time, or
+/// of other jobs on the same cores, and this variable tells them. A number above the real one makes
+/// them behave as on a larger machine, but does not measure that machine.
+///
+/// Proxies are counted as before, and nobody is moved. Ranks may be told different numbers. Where
+/// they have to agree, they do as ranks that share cores if any of them does.
 ///
 /// # Errors
 /// [`Error::Setting`] for another value.
@@ -195,12 +208,13 @@ pub fn cores_from_env() -> Result<Option<NonZeroU32>> {
     }
 }
 
-/// Where a member runs and with whom it shares that core.
+/// The core of a member, and what shares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// The core to which the launcher pinned the process, with all threads it starts; `None` when it did not.
+    /// The core to which the launcher pinned the process with all its threads; `None` when it did
+    /// not.
     pub cpu: Option<u32>,
-    /// How many device threads share a core, this one included where it is a device.
+    /// How many device threads share a core, this one included if it is a device.
     pub devices: u32,
     /// How many proxies share that core with them, once they are started.
     pub proxies: u32,

@@ -1,4 +1,4 @@
-//! The root's side of the first meeting: a state machine that a poll loop drives.
+//! The root's side of the bootstrap: a state machine that a poll loop drives.
 //!
 //! | phase of a member | what it may say | then |
 //! |---|---|---|
@@ -7,14 +7,16 @@
 //! | Contributed | nothing until all have contributed | Welcomed |
 //! | Ready | nothing until all are ready | Running |
 //! | Running | Report, Blame, Invite, Bye | Running, Left |
-//! | Silent, started again | Hello | Returning |
+//! | Silent, restarted | Hello | Returning |
 //! | Returning | Ready | Running |
 //! | Silent | nothing: it hangs up | Absent |
 //! | Left, Lost, Absent | hang-up | |
 //!
-//! A Report is heard in every phase after the Hello (in a meeting in every phase). Whoever says anything else, or hangs up before it has left, is
-//! lost; except that a member that was started again comes back by a meeting with the others, of which the root knows only that
-//! they invite it, and that it has come; and that whoever never said Hello may go: that is for the supervisor to judge.
+//! A Report is accepted in every phase after the Hello, and in a meeting in every phase. A member
+//! that says anything else, or hangs up before it has left, is lost. There are two exceptions:
+//! - A restarted member comes back by a meeting with the others. The root knows only that they
+//!   invite it, and that it has come back.
+//! - A member that never said Hello may hang up. The supervisor decides what that means.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -39,29 +41,29 @@ use sending::Outgoing;
 /// How many messages of one member are read before the others get their turn.
 const MAX_MESSAGES_AT_ONCE: usize = 8;
 
-/// What the root offers to every member.
+/// The job that the root offers to every member.
 #[derive(Clone, Debug)]
 pub(crate) struct Offer {
-    /// How many ranks there are.
+    /// The number of ranks.
     pub(crate) n_ranks: u32,
-    /// The incarnation of the communicator.
+    /// The epoch of the communicator.
     pub(crate) epoch: u64,
     /// Tells this job from all others.
     pub(crate) job_id: u64,
-    /// The same for all members.
+    /// The options of all members.
     pub(crate) options: Options,
-    /// Whether members that die are started again.
+    /// Whether members that die are restarted.
     pub(crate) restarting: bool,
-    /// How often members are to beat.
+    /// How often members have to beat.
     pub(crate) beat: Option<Duration>,
 }
 
-/// What happened.
+/// An event of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RootEvent {
     /// A member said Hello; this is the process at the other end.
     Joined(MemberId, i32),
-    /// All members are ready and were told Go.
+    /// All members are ready and have got Go.
     Up,
     /// A member left.
     Left(MemberId),
@@ -69,7 +71,8 @@ pub(crate) enum RootEvent {
     Lost(MemberId, ExitCause),
     /// The first member is about to fail because the second was lost.
     Reported(MemberId, MemberId),
-    /// The same, where the second has been started again since and is not back, or had left before.
+    /// The first member is about to fail because of the second, which was restarted and is not
+    /// back, or had left.
     Blamed(MemberId, MemberId),
     /// Should the first member fail, that is because the second has held others up.
     HeldUp(MemberId, MemberId),
@@ -104,9 +107,9 @@ struct MemberRecord {
     contribution: ([u8; CONTRIBUTION_LEN], Option<OwnedFd>),
     outbox: VecDeque<Outgoing>,
     has_joined: bool,
-    /// How often it was started again.
+    /// How often it was restarted.
     restarts: u32,
-    /// Whom it has said to be lost.
+    /// The members that it has reported lost.
     reported: Vec<MemberId>,
 }
 
@@ -114,19 +117,20 @@ struct MemberRecord {
 #[derive(Debug)]
 pub(crate) struct BootstrapRoot {
     offer: Offer,
-    /// What every member gets: the control segment, the rings of a trace and the hold on the names where there are such.
+    /// The descriptors for every member: the control segment, and where they exist trace rings and
+    /// name hold.
     descriptors: Rc<[OwnedFd]>,
     traced: bool,
     members: Vec<MemberRecord>,
     round: u32,
-    /// What was told of those who are lost and were not started again.
+    /// The announced losses of members that were not restarted.
     losses: Vec<Lost>,
     /// For whom nobody is started any more.
     not_restarted: Vec<NotRestarted>,
-    /// Where members that were started again are to come, by the latest word.
+    /// The latest invitation to restarted members.
     invite: Option<Invite>,
     events: VecDeque<RootEvent>,
-    /// Whether a member's word is enough for another one to be lost.
+    /// Whether one member's report is enough for another one to be lost.
     trusting: bool,
 }
 
@@ -134,7 +138,8 @@ impl BootstrapRoot {
     /// Opens a job whose members get a duplicate of `control`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a bad number of ranks or a name too long to send; [`Error::ResourceLimit`].
+    /// [`Error::InvalidArgument`] for a bad number of ranks or a name too long to send;
+    /// [`Error::ResourceLimit`].
     pub(crate) fn new(offer: Offer, control: BorrowedFd<'_>) -> Result<Self> {
         check_n_ranks(offer.n_ranks)?;
         offer.options.backing.check()?;
@@ -154,7 +159,7 @@ impl BootstrapRoot {
         })
     }
 
-    /// Gives the members a duplicate of `hold` too, which is somebody's to wait for who cleans up behind them.
+    /// Gives the members a duplicate of `hold` too. A janitor waits until nobody has one any more.
     ///
     /// # Errors
     /// [`Error::ResourceLimit`].
@@ -162,7 +167,8 @@ impl BootstrapRoot {
         self.giving(hold, "duplicating the hold on names")
     }
 
-    /// Gives the members a duplicate of `rings`, where they are to note what they do. To be called before [`BootstrapRoot::with_hold`].
+    /// Gives the members a duplicate of the trace `rings`. It is called before
+    /// [`BootstrapRoot::with_hold`].
     ///
     /// # Errors
     /// [`Error::ResourceLimit`].
@@ -183,13 +189,15 @@ impl BootstrapRoot {
         Ok(self)
     }
 
-    /// Takes a member for lost as soon as another one reports it: that one hangs up next, and the others are to hear of the cause.
+    /// Treats a member as lost as soon as another one reports it. The reporter hangs up next, and
+    /// the others have to learn the cause.
     pub(crate) fn trusting(mut self) -> Self {
         self.trusting = true;
         self
     }
 
-    /// Adds the next member (ranks in order, then the proxy service) with the root's end of its socket.
+    /// Adds the next member (ranks in order, then the proxy service) with the root's end of its
+    /// socket.
     pub(crate) fn add_member(&mut self, socket: OwnedFd, placement: Placement) -> MemberId {
         let id = MemberId(self.members.len());
         let device = u32::try_from(id.0).ok().and_then(|rank| Rank::new(rank, self.offer.n_ranks).ok());
@@ -207,45 +215,45 @@ impl BootstrapRoot {
         id
     }
 
-    /// Whether a member is in the job: it has met the others, and has neither left nor been lost.
+    /// Returns whether a member has met the others, and has neither left nor been lost.
     pub(crate) fn is_running(&self, id: MemberId) -> bool {
         self.members[id.0].phase == MemberPhase::Running
     }
 
-    /// The sockets to poll: for reading always, for writing too where the flag is set.
+    /// Returns the sockets to poll: for reading always, for writing too where the flag is set.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = (MemberId, BorrowedFd<'_>, bool)> {
         self.members.iter().enumerate().filter_map(|(index, member)| {
             Some((MemberId(index), member.socket.as_ref()?.as_fd(), !member.outbox.is_empty()))
         })
     }
 
-    /// Whether something waits to be sent; then [`BootstrapRoot::serve`] is to be called again soon, whatever poll says,
-    /// because too many descriptors in flight do not show in poll.
+    /// Returns whether something waits to be sent. Then [`BootstrapRoot::serve`] has to be called
+    /// again soon, whatever poll says: too many descriptors in flight do not show in poll.
     pub(crate) fn has_backlog(&self) -> bool {
         self.members.iter().any(|member| !member.outbox.is_empty())
     }
 
-    /// Who sits there.
+    /// Returns the device with that id.
     pub(crate) fn device(&self, id: MemberId) -> DeviceName {
         self.members[id.0].device
     }
 
-    /// Whether a member has said Hello, whatever became of it.
+    /// Returns whether a member has said Hello, whatever became of it.
     pub(crate) fn has_joined(&self, id: MemberId) -> bool {
         self.members[id.0].has_joined
     }
 
-    /// Whether a member hung up without ever saying anything.
+    /// Returns whether a member hung up without ever saying anything.
     pub(crate) fn is_absent(&self, id: MemberId) -> bool {
         self.members[id.0].phase == MemberPhase::Absent
     }
 
-    /// Whether a member has said Bye.
+    /// Returns whether a member has said Bye.
     pub(crate) fn has_left(&self, id: MemberId) -> bool {
         self.members[id.0].phase == MemberPhase::Left
     }
 
-    /// The oldest event that was not taken yet.
+    /// Takes the oldest event.
     pub(crate) fn next_event(&mut self) -> Option<RootEvent> {
         self.events.pop_front()
     }
@@ -274,7 +282,8 @@ impl BootstrapRoot {
         Ok(())
     }
 
-    /// Tells all others that a member is gone, if they were not told before; also of one that had left, and has failed since.
+    /// Tells all others once that a member is lost. That may be one that had left, and has failed
+    /// since.
     pub(crate) fn declare_lost(&mut self, id: MemberId) {
         self.announce_loss(id, false);
     }
@@ -293,7 +302,8 @@ impl BootstrapRoot {
             let header = Lost::header(self.offer.job_id);
             let lost = Lost { header, member, restarts, hangs: hangs.into(), reserved: 0 };
             self.losses.push(lost);
-            // Who is not back yet has lost nobody: those whom it comes back to tell it who is there.
+            // A restarted member that is not back has lost nobody. The survivors tell it who is
+            // there.
             for other in (0..self.members.len()).map(MemberId) {
                 if !self.is_returning(other) {
                     self.post(other, &lost, Rc::new([]));
@@ -302,7 +312,7 @@ impl BootstrapRoot {
         }
     }
 
-    /// Declares those members lost that have not come as far as others have; all, when none is ahead.
+    /// Declares those members lost that are behind others; all, when none is ahead.
     pub(crate) fn declare_laggards_lost(&mut self) {
         let furthest = self.members.iter().map(|member| member.phase).max();
         let leads = |member: &MemberRecord| Some(member.phase) == furthest;
@@ -397,7 +407,8 @@ impl BootstrapRoot {
         Some(())
     }
 
-    /// Takes note of whom a member holds against it if it fails. One that has been started again since is another one.
+    /// Records which member is to blame if this one fails. An earlier process of a restarted member
+    /// does not count.
     fn hear_blame(&mut self, id: MemberId, blame: &Blame) -> Option<()> {
         let blamed = message::member_from_code(blame.member, self.offer.n_ranks)?;
         let is_it = |member: &MemberRecord| member.device == blamed && member.restarts == blame.restarts;
@@ -408,7 +419,7 @@ impl BootstrapRoot {
         Some(())
     }
 
-    /// Moves a member on to `phase`; the last one to arrive there makes all of them go on by `complete`.
+    /// Moves a member to `phase`. The last one to get there makes all of them go on by `complete`.
     fn advance(&mut self, id: MemberId, phase: MemberPhase, complete: impl FnOnce(&mut Self)) {
         self.members[id.0].phase = phase;
         let services = usize::from(self.offer.options.proxy == ProxyMode::Process);

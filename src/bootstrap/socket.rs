@@ -1,5 +1,5 @@
-//! Sending and receiving records with descriptors over a `SOCK_SEQPACKET` socket, never blocking, never raising SIGPIPE; and hanging
-//! up.
+//! Sends and receives records with descriptors over a `SOCK_SEQPACKET` socket, and hangs up.
+//! Nothing here blocks or raises SIGPIPE.
 
 use std::io::IoSlice;
 use std::ops::Deref;
@@ -19,7 +19,8 @@ use crate::shm::system::{ReceivedMessage, receive};
 
 /// Makes a connected pair of control sockets, the root's end first, closed on exec.
 ///
-/// The root's end asks for the credentials of senders from the start: the kernel attaches them as a message is sent.
+/// The root's end asks for the credentials of senders from the start: the kernel attaches them as a
+/// message is sent.
 ///
 /// # Errors
 /// [`Error::ResourceLimit`] or [`Error::Os`].
@@ -34,8 +35,8 @@ pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd)> {
 
 /// A socket that hangs up as it is dropped.
 ///
-/// Closing a descriptor hangs up only where nobody else has it. A process that was forked meanwhile has: until it executes a program,
-/// or for all its life. What this says to the other end does not wait for that.
+/// Closing a descriptor hangs up only if nobody else has it. A forked process has it until it
+/// executes a program, or for ever. This hangs up at once nevertheless.
 #[derive(Debug)]
 pub(super) struct ControlSocket(Option<OwnedFd>);
 
@@ -44,7 +45,7 @@ impl ControlSocket {
         Self(Some(socket))
     }
 
-    /// The socket, which stays open.
+    /// Returns the socket, which stays open.
     pub(super) fn into_socket(mut self) -> OwnedFd {
         self.0.take().expect("taken by this call alone")
     }
@@ -65,20 +66,21 @@ impl Drop for ControlSocket {
     }
 }
 
-/// Ends what goes over `socket`, or, where it listens, that anybody can come; whoever has the descriptor.
+/// Ends the connection over `socket`, or the accepting of new ones, even if others have the
+/// descriptor.
 pub(super) fn hang_up(socket: &impl AsFd) {
     // One that has never been connected, or whose peer is gone, has nobody to be told.
     let _ = shutdown(socket.as_fd().as_raw_fd(), Shutdown::Both);
 }
 
-/// Whether the other end of `socket` has hung up. What it has said before may be there to be read.
+/// Returns whether the other end of `socket` has hung up. Its earlier messages may still be unread.
 pub(super) fn has_hung_up(socket: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(socket.as_fd(), PollFlags::empty())];
     // Nothing else is told of without being asked for.
     poll(&mut polled, PollTimeout::ZERO).is_ok_and(|found| found > 0)
 }
 
-/// The error for a system call that may fail for want of descriptors or processes.
+/// Returns the error for a system call that may fail for want of descriptors or processes.
 pub(crate) fn resource_error(action: &'static str, source: std::io::Error) -> Error {
     let (resource, remedy) = match source.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EMFILE | Errno::ETOOMANYREFS) => ("file descriptors", "raise `ulimit -n`"),
@@ -109,7 +111,7 @@ pub(crate) fn send(
     }
 }
 
-/// What [`try_receive`] found.
+/// The result of [`try_receive`].
 #[derive(Debug)]
 pub(crate) enum Incoming {
     /// A message, its bytes and what came along.
@@ -144,7 +146,8 @@ pub(crate) fn try_receive(socket: BorrowedFd<'_>) -> Result<Incoming> {
         match error.raw_os_error().map(Errno::from_raw) {
             Some(Errno::EINTR) => {}
             Some(Errno::EAGAIN) => return Ok(Incoming::Nothing),
-            // The peer closed with unread messages in its queue. Told once, ahead of what it had sent to us.
+            // The peer closed with unread messages in its queue. The kernel says so once, before
+            // the peer's own messages.
             Some(Errno::ECONNRESET) if !was_reset => was_reset = true,
             Some(Errno::ECONNRESET) => return Ok(Incoming::HungUp),
             _ => return Err(Error::os("reading the control socket", error)),
@@ -152,7 +155,7 @@ pub(crate) fn try_receive(socket: BorrowedFd<'_>) -> Result<Incoming> {
     }
 }
 
-/// When a wait began and how long it may take.
+/// The start of a wait, and how long it may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     start: Instant,
@@ -164,7 +167,7 @@ impl Deadline {
         Self { start: Instant::now(), limit }
     }
 
-    /// How long ago the wait began.
+    /// Returns how long ago the wait began.
     pub(crate) fn waited(&self) -> Duration {
         self.start.elapsed()
     }
@@ -203,7 +206,8 @@ impl Deadline {
     }
 }
 
-/// A poll timeout that does not end before `duration` has passed (or at the longest that there is); `None` is for ever.
+/// Returns a poll timeout that does not end before `duration` has passed, up to the longest there
+/// is. `None` is for ever.
 pub(crate) fn poll_timeout(duration: Option<Duration>) -> PollTimeout {
     let Some(duration) = duration else { return PollTimeout::NONE };
     let ms = duration.as_nanos().div_ceil(1_000_000);

@@ -1,4 +1,5 @@
-//! The protocol with a root and members in threads of one process: what each side does when the other misbehaves.
+//! The protocol with a root and members in threads of one process: what each side does when the
+//! other misbehaves.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -40,7 +41,8 @@ fn options() -> Options {
     }
 }
 
-/// Runs a root until all members have left or were lost; returns its events. `act` plays member by member.
+/// Runs a root until all members have left or were lost; returns its events. `act` plays member by
+/// member.
 fn with_root(n_ranks: u32, options: Options, act: impl Fn(u32, OwnedFd) + Sync) -> Vec<RootEvent> {
     let services = u32::from(options.proxy == ProxyMode::Process);
     let control = memory();
@@ -173,7 +175,8 @@ fn a_member_that_hangs_up_at_any_step_is_lost_to_all_others() {
                 assert_eq!(lost_rank(join_and_wait(member, socket)), 1, "step {step}");
                 return;
             }
-            // The root says nothing of members that never said Hello; see the launcher's tests for those.
+            // The root says nothing of members that never said Hello; see the launcher's tests for
+            // those.
             let joining = begin(1, 3, socket).unwrap();
             match step {
                 0 => drop(joining),
@@ -519,7 +522,8 @@ fn a_member_that_was_started_again_is_told_as_it_comes_back_who_was_lost_on_its_
     serve_until(&mut root, RootEvent::Returned(MemberId(1)));
     let told = link.wait_event(WATCHDOG).unwrap();
     assert_eq!(told, LinkEvent::Lost { device: rank(2), restarts: 0, hangs: true });
-    // The others were told as it happened: of the one that has hung up, and then of the one that hangs.
+    // The others were told as it happened: of the one that has hung up, and then of the one that
+    // hangs.
     let first = members[0].link.wait_event(WATCHDOG).unwrap();
     assert_eq!(first, LinkEvent::Lost { device: rank(1), restarts: 0, hangs: false });
     assert_eq!(members[0].link.wait_event(WATCHDOG).unwrap(), told);

@@ -25,9 +25,9 @@ use std::time::Duration;
 
 use shmccl_proxy::Roster;
 
-use super::world::Era;
+use crate::epoch_id::EpochId;
 use crate::error::{DeviceName, Error, Result};
-use crate::faults::TOLD_WORDS;
+use crate::faults::FAULT_WORDS;
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
 use crate::shm::segment::AttachAs;
 use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Mapping, Segment};
@@ -52,7 +52,7 @@ const CARD: u64 = FORMATION + size_of::<RoundCell>() as u64;
 const ACTIVITIES: u64 = CARD + 128;
 const BEATS: u64 = ACTIVITIES + MAX_RANKS as u64 * size_of::<ActivityCell>() as u64;
 const FAULTS: u64 = BEATS + (MAX_RANKS as u64 + 1) * size_of::<HeartbeatCell>() as u64;
-const ROSTER: u64 = FAULTS + MAX_RANKS as u64 * TOLD_WORDS as u64 * 8;
+const ROSTER: u64 = FAULTS + MAX_RANKS as u64 * FAULT_WORDS as u64 * 8;
 const END: u64 = ROSTER + 128;
 
 /// How often the survivors of an epoch can try to go on. Each death can spoil one round.
@@ -87,8 +87,8 @@ impl Control {
     ///
     /// # Errors
     /// Those of [`Segment::create`].
-    pub(crate) fn create(n_ranks: u32, era: Era) -> Result<(Self, Arc<Segment>)> {
-        let segment = Arc::new(Segment::create(&Backing::Anonymous, LEN, era.identity(None))?);
+    pub(crate) fn create(n_ranks: u32, epoch_id: EpochId) -> Result<(Self, Arc<Segment>)> {
+        let segment = Arc::new(Segment::create(&Backing::Anonymous, LEN, epoch_id.identity(None))?);
         segment.commit(0, LEN)?;
         let control = Self { mapping: segment.map()?, n_ranks, segment: Some(Arc::clone(&segment)) };
         let card = control.card();
@@ -102,8 +102,8 @@ impl Control {
     ///
     /// # Errors
     /// Those of [`Segment::attach`].
-    pub(crate) fn attach(fd: OwnedFd, n_ranks: u32, era: Era) -> Result<Self> {
-        let identity = Some(era.identity(None));
+    pub(crate) fn attach(fd: OwnedFd, n_ranks: u32, epoch_id: EpochId) -> Result<Self> {
+        let identity = Some(epoch_id.identity(None));
         let segment = Segment::attach(fd, AttachAs::Sealed, &Expected { len: Some(LEN), identity })?;
         Ok(Self { mapping: segment.map()?, n_ranks, segment: Some(Arc::new(segment)) })
     }
@@ -169,7 +169,7 @@ impl Control {
 
     /// What `rank` tells of faults that were injected.
     pub(crate) fn faults(&self, rank: Rank) -> CellSlice<AtomicU64> {
-        let words = TOLD_WORDS as u64;
+        let words = FAULT_WORDS as u64;
         self.mapping.cells(FAULTS + u64::from(rank.get()) * words * 8, words).expect("in the layout")
     }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use shmccl_proxy::{Handler, MemoryId, Position, SemaphoreId, Trigger, TriggerKind, TriggerRefusal};
 
-use super::faulty::{Fate, ProxyFaults};
-use super::seat::MAX_CHANNELS_PER_PEER;
-use super::world::World;
+use super::epoch::EpochMapping;
+use super::inject::{ProxyFaults, TriggerOutcome};
+use super::slot::MAX_CHANNELS_PER_PEER;
 use crate::error::Result;
 use crate::heap::{HeapPlace, HeapView, MemoryTable, Region};
 use crate::logs::PROXY;
@@ -68,9 +68,9 @@ impl std::fmt::Display for RefusalReason {
 /// against what all ranks have allocated: nothing outside is ever touched. A refused trigger changes nothing.
 #[derive(Debug)]
 pub struct Executor {
-    world: Arc<World>,
+    mapped: Arc<EpochMapping>,
     /// Who pushes into each fifo that the proxy serves.
-    sources: Vec<Source>,
+    sources: Vec<FifoProducer>,
     /// What goes wrong on purpose.
     faults: Option<ProxyFaults>,
     /// Whether what is copied is checked.
@@ -79,7 +79,7 @@ pub struct Executor {
 
 /// The rank behind a fifo, and what its triggers may name.
 #[derive(Debug)]
-struct Source {
+struct FifoProducer {
     rank: Rank,
     table: MemoryTable,
     heaps: HeapView,
@@ -89,26 +89,26 @@ struct Source {
 
 impl Executor {
     /// Executes for a proxy whose fifo number i belongs to `owners[i]`.
-    pub(crate) fn new(world: &Arc<World>, owners: &[Rank]) -> Result<Self> {
+    pub(crate) fn new(mapped: &Arc<EpochMapping>, owners: &[Rank]) -> Result<Self> {
         let source = |&rank: &Rank| {
-            Ok(Source {
+            Ok(FifoProducer {
                 rank,
-                table: world.memory_table(rank)?,
-                heaps: world.view(rank).clone(),
+                table: mapped.memory_table(rank)?,
+                heaps: mapped.view(rank).clone(),
                 corrupted: AtomicU64::new(0),
             })
         };
         let sources = owners.iter().map(source).collect::<Result<_>>()?;
-        Ok(Self { world: Arc::clone(world), sources, faults: None, checksums: false })
+        Ok(Self { mapped: Arc::clone(mapped), sources, faults: None, checksums: false })
     }
 
     /// The same, which suffers `faults`.
-    pub(crate) fn suffering(self, faults: Option<ProxyFaults>) -> Self {
+    pub(crate) fn with_faults(self, faults: Option<ProxyFaults>) -> Self {
         Self { faults, ..self }
     }
 
     /// The same, which checks what it copies by checksums, if so.
-    pub(crate) fn checking(self, checksums: bool) -> Self {
+    pub(crate) fn with_checksums(self, checksums: bool) -> Self {
         Self { checksums, ..self }
     }
 
@@ -139,7 +139,7 @@ impl Executor {
             let copied = source.heaps.copy(from, to, transfer.len.into(), cache_hint);
             copied.map_err(|_| RefusalReason::Target)?;
             if let Some(faults) = &self.faults {
-                faults.damage(&self.world, source.rank, fifo, &source.heaps, (to, transfer.len.into()));
+                faults.damage(&self.mapped, source.rank, fifo, &source.heaps, (to, transfer.len.into()));
             }
             if let Some(checksum) = checksum
                 && source.checksum(to, transfer.len)? != checksum
@@ -149,43 +149,43 @@ impl Executor {
             }
         }
         if let Some((rank, index)) = semaphore {
-            self.world.semaphores(rank)[index].signal_next(self.world.kernel());
+            self.mapped.semaphores(rank)[index].signal_next(self.mapped.kernel());
         }
         Ok(())
     }
 
     #[cold]
-    fn suffer(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), RefusalReason> {
+    fn execute_with_faults(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), RefusalReason> {
         let producer = self.producer(fifo);
-        let fate = match (&mut self.faults, producer) {
-            (Some(faults), Some(rank)) => faults.strike(&self.world, rank, fifo),
-            _ => Fate::Executed,
+        let outcome = match (&mut self.faults, producer) {
+            (Some(faults), Some(rank)) => faults.inject(&self.mapped, rank, fifo),
+            _ => TriggerOutcome::Executed,
         };
-        match fate {
-            Fate::Executed => self.execute(fifo, trigger),
-            Fate::Dropped => Ok(()),
-            Fate::Refused => Err(RefusalReason::Injected),
+        match outcome {
+            TriggerOutcome::Executed => self.execute(fifo, trigger),
+            TriggerOutcome::Dropped => Ok(()),
+            TriggerOutcome::Refused => Err(RefusalReason::Injected),
         }
     }
 
     /// Ends the epoch because of what was copied for `source`. Nothing more is executed for it: no later signal is to say that the
     /// data have arrived.
     #[cold]
-    fn give_up(&self, source: &Source) {
+    fn give_up(&self, source: &FifoProducer) {
         plain::store(&source.corrupted, 1);
-        self.world.control().revoke(self.world.kernel(), Revocation::Corrupted(source.rank));
+        self.mapped.control().revoke(self.mapped.kernel(), Revocation::Corrupted(source.rank));
     }
 
     /// The semaphore that `id` names when `from` pushes it.
     fn semaphore(&self, from: Rank, id: SemaphoreId) -> Option<(Rank, usize)> {
         let (rank, number) =
             (u32::from(id.get()) / MAX_CHANNELS_PER_PEER, u32::from(id.get()) % MAX_CHANNELS_PER_PEER);
-        let rank = Rank::new(rank, self.world.n_ranks()).ok()?;
+        let rank = Rank::new(rank, self.mapped.n_ranks()).ok()?;
         Some((rank, (from.get() * MAX_CHANNELS_PER_PEER + number) as usize))
     }
 }
 
-impl Source {
+impl FifoProducer {
     /// The checksum of `len` bytes at `place`, which are in bounds.
     fn checksum(&self, place: HeapPlace, len: u32) -> Result<u32, RefusalReason> {
         let span = self.heaps.reach(place.rank, Region::new(place.offset, len.into()));
@@ -205,8 +205,11 @@ impl Source {
 impl Handler for Executor {
     #[inline]
     fn handle(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), TriggerRefusal> {
-        let done =
-            if self.faults.is_none() { self.execute(fifo, trigger) } else { self.suffer(fifo, trigger) };
+        let done = if self.faults.is_none() {
+            self.execute(fifo, trigger)
+        } else {
+            self.execute_with_faults(fifo, trigger)
+        };
         done.map_err(RefusalReason::refusal)
     }
 
@@ -217,9 +220,9 @@ impl Handler for Executor {
     }
 }
 
-/// Names seat `number` towards `peer` in a trigger.
+/// Names slot `number` towards `peer` in a trigger.
 pub(crate) fn semaphore_id(peer: Rank, number: u32) -> SemaphoreId {
-    SemaphoreId::new(peer.get() * MAX_CHANNELS_PER_PEER + number).expect("64 ranks of 16 seats fit ten bits")
+    SemaphoreId::new(peer.get() * MAX_CHANNELS_PER_PEER + number).expect("64 ranks of 16 slots fit ten bits")
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytemuck::Pod;
 
 use super::Channel;
-use super::fabric::{Fabric, Inbound};
-use super::seat::{Counts, Seat};
+use super::context::{Inbound, RankContext};
+use super::slot::{ChannelSlot, SignalCounts};
 use crate::error::Result;
 use crate::faults::{MESSAGE, PUT};
 use crate::heap::{HeapOffset, HeapPlace, HeapView, Region};
@@ -14,15 +14,15 @@ use crate::rank::Rank;
 use crate::shm::packet::{PacketFlag, PacketKind};
 use crate::shm::{CacheHint, CellRef};
 use crate::sync::{SemaphoreCell, SemaphoreReceiver, SemaphoreSender};
-use crate::trace::{Note, Recorder, Verb};
+use crate::trace::{Recorder, TraceSpan, Verb};
 
 /// A channel to one peer over mapped memory: every verb is done when it returns, so `flush` has nothing to wait for.
 #[derive(Debug)]
 pub struct MemoryChannel {
-    fabric: Arc<Fabric>,
+    context: Arc<RankContext>,
     peer: Rank,
-    /// `None` where the semaphores are of somebody's own, and no seat's.
-    seat: Option<Seat>,
+    /// `None` where the semaphores are of somebody's own, and no slot's.
+    slot: Option<ChannelSlot>,
     heaps: HeapView,
     outbound: SemaphoreSender<CellRef<SemaphoreCell>>,
     inbound: Inbound,
@@ -30,32 +30,32 @@ pub struct MemoryChannel {
 
 impl MemoryChannel {
     /// Opens the next channel to `peer`.
-    pub(crate) fn open(fabric: &Arc<Fabric>, peer: Rank) -> Result<Self> {
-        Self::sit(fabric, fabric.seats().take(peer)?)
+    pub(crate) fn open(context: &Arc<RankContext>, peer: Rank) -> Result<Self> {
+        Self::open_at(context, context.slots().take(peer)?)
     }
 
-    /// Opens a channel in `seat`, which the peer takes too.
+    /// Opens a channel in `slot`, which the peer takes too.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`], not in a job that is intact.
-    pub(crate) fn sit(fabric: &Arc<Fabric>, seat: Seat) -> Result<Self> {
-        let peer = seat.peer;
-        let outbound = fabric.semaphore(peer, seat.semaphore_index(fabric.rank()))?;
-        let inbound = fabric.semaphore(fabric.rank(), seat.semaphore_index(peer))?;
+    pub(crate) fn open_at(context: &Arc<RankContext>, slot: ChannelSlot) -> Result<Self> {
+        let peer = slot.peer;
+        let outbound = context.semaphore(peer, slot.semaphore_index(context.rank()))?;
+        let inbound = context.semaphore(context.rank(), slot.semaphore_index(peer))?;
         Ok(Self {
-            outbound: SemaphoreSender::new(outbound, seat.counts.sent),
-            inbound: SemaphoreReceiver::new(inbound, seat.counts.received),
-            heaps: fabric.heap().view().clone(),
-            fabric: Arc::clone(fabric),
+            outbound: SemaphoreSender::new(outbound, slot.counts.sent),
+            inbound: SemaphoreReceiver::new(inbound, slot.counts.received),
+            heaps: context.heap().view().clone(),
+            context: Arc::clone(context),
             peer,
-            seat: Some(seat),
+            slot: Some(slot),
         })
     }
 
     /// Makes a channel to `peer` over semaphores that nobody has signalled yet: `outbound` is raised by this rank only, and
-    /// `inbound` by the peer only. It takes no seat.
+    /// `inbound` by the peer only. It takes no slot.
     pub(crate) fn over(
-        fabric: &Arc<Fabric>,
+        context: &Arc<RankContext>,
         peer: Rank,
         outbound: CellRef<SemaphoreCell>,
         inbound: CellRef<SemaphoreCell>,
@@ -63,10 +63,10 @@ impl MemoryChannel {
         Self {
             outbound: SemaphoreSender::new(outbound, 0),
             inbound: SemaphoreReceiver::new(inbound, 0),
-            heaps: fabric.heap().view().clone(),
-            fabric: Arc::clone(fabric),
+            heaps: context.heap().view().clone(),
+            context: Arc::clone(context),
             peer,
-            seat: None,
+            slot: None,
         }
     }
 
@@ -127,7 +127,7 @@ impl MemoryChannel {
     #[inline]
     pub fn relaxed_signal(&mut self) -> Result<()> {
         self.verb("relaxed_signal", Verb::RELAXED_SIGNAL, 0, |channel| {
-            channel.outbound.relaxed_signal(channel.fabric.kernel());
+            channel.outbound.relaxed_signal(channel.context.kernel());
             Ok(())
         })
     }
@@ -141,7 +141,7 @@ impl MemoryChannel {
         self.verb("relaxed_wait", Verb::RELAXED_WAIT, 0, |channel| {
             let inbound = &mut channel.inbound;
             channel
-                .fabric
+                .context
                 .wait_for_peer("relaxed_wait", channel.peer, |waiting| inbound.relaxed_wait(waiting))
         })
     }
@@ -163,7 +163,7 @@ impl MemoryChannel {
         flag: PacketFlag,
     ) -> Result<()> {
         self.verb("put_packets", Verb::PUT_PACKETS, len, |channel| {
-            let mine = channel.heaps.reach(channel.fabric.rank(), Region::new(source, len))?;
+            let mine = channel.heaps.reach(channel.context.rank(), Region::new(source, len))?;
             let theirs = channel.heaps.reach(channel.peer, Region::new(target, packed_len(kind, len)))?;
             theirs.pack_from(kind, target.get(), mine, source.get(), len, flag)
         })
@@ -184,14 +184,14 @@ impl MemoryChannel {
         flag: PacketFlag,
     ) -> Result<()> {
         self.verb("unpack_packets", Verb::UNPACK_PACKETS, len, |channel| {
-            let mine = channel.heaps.reach(channel.fabric.rank(), Region::new(target, len))?;
+            let mine = channel.heaps.reach(channel.context.rank(), Region::new(target, len))?;
             channel.heaps.check(Region::new(source, packed_len(kind, len)))?;
             let mut done = 0;
             let mut poll = || mine.unpack_to(kind, source.get(), mine, target.get(), len, flag, &mut done);
             if poll()? {
                 return Ok(());
             }
-            channel.fabric.wait_awake("unpack_packets", channel.peer, || match poll() {
+            channel.context.wait_awake("unpack_packets", channel.peer, || match poll() {
                 Ok(true) => Some(Ok(())),
                 Ok(false) => None,
                 Err(error) => Some(Err(error)),
@@ -209,7 +209,7 @@ impl MemoryChannel {
         len: u64,
         run: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<T> {
-        if self.fabric.is_plain() { run(self) } else { self.verb_watched(operation, verb, len, run) }
+        if self.context.is_plain() { run(self) } else { self.verb_watched(operation, verb, len, run) }
     }
 
     // Not cold: who traces is in a hurry, too.
@@ -221,7 +221,7 @@ impl MemoryChannel {
         len: u64,
         run: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<T> {
-        if !self.fabric.is_open() {
+        if !self.context.is_open() {
             self.enter_watched(operation)?;
         }
         let sequence = match verb {
@@ -231,26 +231,26 @@ impl MemoryChannel {
             Verb::RELAXED_WAIT => self.inbound.consumed().wrapping_add(1),
             _ => 0,
         };
-        let note = Note::of(verb).with(self.peer).of_bytes(len).numbered(sequence);
-        let begun = self.fabric.recorder().map(Recorder::now);
+        let span = TraceSpan::of(verb).with(self.peer).of_bytes(len).numbered(sequence);
+        let begun = self.context.recorder().map(Recorder::now);
         let done = run(self);
-        self.fabric.ended(begun, note, done)
+        self.context.ended(begun, span, done)
     }
 
     #[cold]
     fn enter_watched(&self, operation: &'static str) -> Result<()> {
-        match self.seat {
-            Some(_) => self.fabric.enter_verb(operation),
-            None => self.fabric.present(operation),
+        match self.slot {
+            Some(_) => self.context.enter_verb(operation),
+            None => self.context.present(operation),
         }
     }
 
     /// Has faults strike what was just written.
     #[inline]
     fn written(&self, target: HeapOffset, len: u64) {
-        if self.fabric.is_faulty() {
-            let name = if self.seat.is_some() { PUT } else { MESSAGE };
-            self.fabric.damage(name, self.theirs(target), len);
+        if self.context.is_faulty() {
+            let name = if self.slot.is_some() { PUT } else { MESSAGE };
+            self.context.damage(name, self.theirs(target), len);
         }
     }
 
@@ -258,15 +258,15 @@ impl MemoryChannel {
     /// the watermark.
     #[inline(never)]
     fn put_with_signal_watched(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        let recorder = self.fabric.recorder().filter(|_| self.fabric.is_open());
+        let recorder = self.context.recorder().filter(|_| self.context.is_open());
         let Some(recorder) = recorder else { return self.put_with_signal_slowly(target, source, len) };
         let begun = recorder.now();
         if !self.heaps.try_copy(self.mine(source), self.theirs(target), len, CacheHint::Keep) {
             return self.put_with_signal_slowly(target, source, len);
         }
-        self.outbound.signal(self.fabric.kernel());
-        let note = Note::of(Verb::PUT_WITH_SIGNAL).with(self.peer).of_bytes(len);
-        recorder.note(begun, note.numbered(self.outbound.sent()));
+        self.outbound.signal(self.context.kernel());
+        let span = TraceSpan::of(Verb::PUT_WITH_SIGNAL).with(self.peer).of_bytes(len);
+        recorder.record(begun, span.numbered(self.outbound.sent()));
         Ok(())
     }
 
@@ -276,7 +276,7 @@ impl MemoryChannel {
         self.verb_watched("put_with_signal", Verb::PUT_WITH_SIGNAL, len, |channel| {
             channel.heaps.copy(channel.mine(source), channel.theirs(target), len, CacheHint::Keep)?;
             channel.written(target, len);
-            channel.outbound.signal(channel.fabric.kernel());
+            channel.outbound.signal(channel.context.kernel());
             Ok(())
         })
     }
@@ -284,7 +284,7 @@ impl MemoryChannel {
     /// A place in this rank's heap.
     #[inline]
     fn mine(&self, offset: HeapOffset) -> HeapPlace {
-        HeapPlace { rank: self.fabric.rank(), offset }
+        HeapPlace { rank: self.context.rank(), offset }
     }
 
     /// A place in the peer's heap.
@@ -316,7 +316,7 @@ impl Channel for MemoryChannel {
     #[inline]
     fn signal(&mut self) -> Result<()> {
         self.verb("signal", Verb::SIGNAL, 0, |channel| {
-            channel.outbound.signal(channel.fabric.kernel());
+            channel.outbound.signal(channel.context.kernel());
             Ok(())
         })
     }
@@ -324,8 +324,8 @@ impl Channel for MemoryChannel {
     #[inline]
     fn put_with_signal(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
         let (from, to) = (self.mine(source), self.theirs(target));
-        if self.fabric.is_plain() && self.heaps.try_copy(from, to, len, CacheHint::Keep) {
-            self.outbound.signal(self.fabric.kernel());
+        if self.context.is_plain() && self.heaps.try_copy(from, to, len, CacheHint::Keep) {
+            self.outbound.signal(self.context.kernel());
             return Ok(());
         }
         self.put_with_signal_watched(target, source, len)
@@ -338,12 +338,12 @@ impl Channel for MemoryChannel {
 
     #[inline]
     fn flush(&mut self) -> Result<()> {
-        self.fabric.enter_own(self.seat.is_some(), "flush")
+        self.context.enter_own(self.slot.is_some(), "flush")
     }
 
     #[inline]
     fn wait(&mut self) -> Result<()> {
-        self.fabric.wait_for_signal(self.seat.is_some(), self.peer, &mut self.inbound)
+        self.context.wait_for_signal(self.slot.is_some(), self.peer, &mut self.inbound)
     }
 
     #[inline]
@@ -354,9 +354,9 @@ impl Channel for MemoryChannel {
 
 impl Drop for MemoryChannel {
     fn drop(&mut self) {
-        if let Some(seat) = self.seat {
-            let counts = Counts { sent: self.outbound.sent(), received: self.inbound.consumed() };
-            self.fabric.seats().leave(seat, counts);
+        if let Some(slot) = self.slot {
+            let counts = SignalCounts { sent: self.outbound.sent(), received: self.inbound.consumed() };
+            self.context.slots().leave(slot, counts);
         }
     }
 }

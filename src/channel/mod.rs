@@ -14,39 +14,39 @@
 //! channels are not ordered among each other, and nothing is promised about a put that neither a signal followed nor, once it was done,
 //! a barrier or another call of the ranks concerned ([`Collectives`](crate::Collectives)).
 
+mod context;
 mod control;
+mod epoch;
 mod executor;
-mod fabric;
-mod faulty;
+mod inject;
 mod memory;
-mod noting;
 mod occupation;
 mod port;
-mod seat;
 mod service;
+mod slot;
 mod straggler;
 #[cfg(test)]
 mod testing;
-mod world;
+mod traced;
 
 use crate::error::Result;
 use crate::heap::HeapOffset;
 use crate::rank::Rank;
 
+pub(crate) use context::{Blamed, RankContext};
 pub(crate) use control::{Control, LEN as CONTROL_LEN, MAX_ROUNDS};
+pub(crate) use epoch::{EpochMapping, segment_name};
 pub use executor::{Executor, RefusalReason};
-pub(crate) use fabric::{Blamed, Fabric};
-pub(crate) use faulty::ProxyFaults;
+pub(crate) use inject::ProxyFaults;
 pub use memory::MemoryChannel;
-pub(crate) use noting::Noting;
 pub(crate) use occupation::{PREPARING, code_of as occupation_code, name_of as occupation_name};
 pub use port::PortChannel;
 pub(crate) use port::{Port, Pusher};
-pub use seat::MAX_CHANNELS_PER_PEER;
-pub(crate) use seat::SetAside;
-pub(crate) use service::{ProxyThread, Reception, Served, serve_all};
-pub(crate) use straggler::{Standing, knot, stragglers};
-pub(crate) use world::{Era, World, segment_name};
+pub(crate) use service::{ProxyThread, ProxyWaitPoint, ServedFifos, serve_all};
+pub use slot::MAX_CHANNELS_PER_PEER;
+pub(crate) use slot::ReservedSlot;
+pub(crate) use straggler::{WaitState, stragglers, wait_cycle};
+pub(crate) use traced::Traced;
 
 /// What every channel can do. Offsets count bytes from the start of the symmetric heap, lengths are bytes.
 ///

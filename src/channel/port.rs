@@ -8,24 +8,24 @@ use shmccl_proxy::{Position, Roster, SemaphoreId, Transfer, Trigger, TriggerKind
 
 pub(crate) use self::pusher::Pusher;
 use super::Channel;
+use super::context::RankContext;
 use super::executor::semaphore_id;
-use super::fabric::Fabric;
-use super::seat::{Counts, Seat};
-use super::service::Reception;
+use super::service::ProxyWaitPoint;
+use super::slot::{ChannelSlot, SignalCounts};
 use crate::error::Result;
 use crate::heap::layout::{FIFO_SLOTS, FifoCells};
 use crate::heap::{HeapOffset, HeapPlace, MemoryTable, Region};
 use crate::rank::Rank;
 use crate::shm::CellRef;
 use crate::sync::{ParkCell, SemaphoreCell, SemaphoreReceiver};
-use crate::trace::{Note, Recorder, Verb};
+use crate::trace::{Recorder, TraceSpan, Verb};
 
 /// A place to push triggers, and where to sleep until they are served.
 #[derive(Debug)]
 pub(crate) struct Port {
     pusher: Pusher,
     /// Dropped after the producer.
-    _stay: Stay,
+    _producer: ProducerGuard,
     doorbell: CellRef<ParkCell>,
     completion: CellRef<ParkCell>,
     /// Whose proxy thread serves the fifo; it is gone when that rank has left. `None` where a service process does.
@@ -33,31 +33,37 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Pushes by `pusher` into `fifo`, which a proxy serves that goes by `reception`: a thread of the rank `served_by`, or a
+    /// Pushes by `pusher` into `fifo`, which a proxy serves that goes by `wait_point`: a thread of the rank `served_by`, or a
     /// service process.
     pub(crate) fn new(
         pusher: Pusher,
         fifo: FifoCells,
-        reception: Reception,
+        wait_point: ProxyWaitPoint,
         served_by: Option<Rank>,
     ) -> Self {
-        let stay = Stay::begin(reception.roster);
-        Self { pusher, _stay: stay, doorbell: reception.doorbell, completion: fifo.completion, served_by }
+        let producer = ProducerGuard::begin(wait_point.roster);
+        Self {
+            pusher,
+            _producer: producer,
+            doorbell: wait_point.doorbell,
+            completion: fifo.completion,
+            served_by,
+        }
     }
 }
 
 /// Tells the proxy of a producer when it has come, and when it has gone.
 #[derive(Debug)]
-struct Stay(CellRef<Roster>);
+struct ProducerGuard(CellRef<Roster>);
 
-impl Stay {
+impl ProducerGuard {
     fn begin(roster: CellRef<Roster>) -> Self {
         roster.count_change();
         Self(roster)
     }
 }
 
-impl Drop for Stay {
+impl Drop for ProducerGuard {
     fn drop(&mut self) {
         self.0.count_change();
     }
@@ -70,8 +76,8 @@ impl Drop for Stay {
 /// put of the same channel.
 #[derive(Debug)]
 pub struct PortChannel {
-    fabric: Arc<Fabric>,
-    seat: Seat,
+    context: Arc<RankContext>,
+    slot: ChannelSlot,
     port: Port,
     table: MemoryTable,
     semaphore: SemaphoreId,
@@ -84,29 +90,29 @@ pub struct PortChannel {
 
 impl PortChannel {
     /// Opens the next channel to `peer`, over `port`.
-    pub(crate) fn open(fabric: &Arc<Fabric>, peer: Rank, port: Port) -> Result<Self> {
-        Self::sit(fabric, fabric.seats().take(peer)?, port, true)
+    pub(crate) fn open(context: &Arc<RankContext>, peer: Rank, port: Port) -> Result<Self> {
+        Self::open_at(context, context.slots().take(peer)?, port, true)
     }
 
-    /// Opens a pipe's channel over `port` in `seat`, which the peer takes too.
+    /// Opens a pipe's channel over `port` in `slot`, which the peer takes too.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`], not in a job that is intact.
-    pub(crate) fn open_in(fabric: &Arc<Fabric>, seat: Seat, port: Port) -> Result<Self> {
-        Self::sit(fabric, seat, port, false)
+    pub(crate) fn open_in(context: &Arc<RankContext>, slot: ChannelSlot, port: Port) -> Result<Self> {
+        Self::open_at(context, slot, port, false)
     }
 
-    fn sit(fabric: &Arc<Fabric>, seat: Seat, port: Port, is_own: bool) -> Result<Self> {
-        let peer = seat.peer;
-        let inbound = fabric.semaphore(fabric.rank(), seat.semaphore_index(peer))?;
+    fn open_at(context: &Arc<RankContext>, slot: ChannelSlot, port: Port, is_own: bool) -> Result<Self> {
+        let peer = slot.peer;
+        let inbound = context.semaphore(context.rank(), slot.semaphore_index(peer))?;
         Ok(Self {
-            semaphore: semaphore_id(peer, seat.number),
+            semaphore: semaphore_id(peer, slot.number),
             pending: false,
             is_own,
-            table: fabric.world().memory_table(fabric.rank())?,
-            inbound: SemaphoreReceiver::new(inbound, seat.counts.received),
-            fabric: Arc::clone(fabric),
-            seat,
+            table: context.mapped().memory_table(context.rank())?,
+            inbound: SemaphoreReceiver::new(inbound, slot.counts.received),
+            context: Arc::clone(context),
+            slot,
             port,
         })
     }
@@ -123,24 +129,24 @@ impl PortChannel {
     /// [`crate::Error::InvalidArgument`] for an id that names nothing, [`crate::Error::OutOfRange`] for bytes outside what it names;
     /// otherwise those of [`Channel::put`].
     pub fn put_registered(&mut self, transfer: Transfer) -> Result<()> {
-        self.fabric.enter_own(self.is_own, "put_registered")?;
+        self.context.enter_own(self.is_own, "put_registered")?;
         for (id, offset) in
             [(transfer.source, transfer.source_offset), (transfer.target, transfer.target_offset)]
         {
             let (_, region) = self.table.resolve(id, offset, transfer.len)?;
-            self.fabric.heap().view().check(region)?;
+            self.context.heap().view().check(region)?;
         }
-        self.noted(Verb::PUT_REGISTERED, transfer.len.into(), |port| port.push(TriggerKind::DATA, transfer))
+        self.traced(Verb::PUT_REGISTERED, transfer.len.into(), |port| port.push(TriggerKind::DATA, transfer))
             .map(drop)
     }
 
     /// Does `run`, and notes it where this rank notes what it does.
     #[inline]
-    fn noted<T>(&mut self, verb: Verb, bytes: u64, run: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        let begun = self.fabric.recorder().map(Recorder::now);
+    fn traced<T>(&mut self, verb: Verb, bytes: u64, run: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let begun = self.context.recorder().map(Recorder::now);
         let done = run(self);
-        let note = Note::of(verb).with(self.seat.peer).of_bytes(bytes);
-        self.fabric.ended(begun, note, done)
+        let span = TraceSpan::of(verb).with(self.slot.peer).of_bytes(bytes);
+        self.context.ended(begun, span, done)
     }
 
     /// Pushes the triggers of one put: data in every piece, `kind` with the last. Nothing for an empty put of no kind.
@@ -151,12 +157,12 @@ impl PortChannel {
         len: u64,
         kind: TriggerKind,
     ) -> Result<Option<Position>> {
-        let heaps = self.fabric.heap().view();
+        let heaps = self.context.heap().view();
         heaps.check(Region::new(target, len))?;
         heaps.check(Region::new(source, len))?;
-        let from = HeapPlace { rank: self.fabric.rank(), offset: source };
-        let to = HeapPlace { rank: self.seat.peer, offset: target };
-        let mut pieces = self.fabric.world().windows().split(from, to, len)?;
+        let from = HeapPlace { rank: self.context.rank(), offset: source };
+        let to = HeapPlace { rank: self.slot.peer, offset: target };
+        let mut pieces = self.context.mapped().windows().split(from, to, len)?;
         let Some(mut piece) = pieces.next() else {
             return if kind.is_none() { Ok(None) } else { self.push(kind, Transfer::default()).map(Some) };
         };
@@ -168,22 +174,22 @@ impl PortChannel {
 
     #[inline]
     fn push(&mut self, kind: TriggerKind, transfer: Transfer) -> Result<Position> {
-        self.fabric.present("push")?;
+        self.context.present("push")?;
         let trigger = Trigger::new(kind, transfer, self.semaphore).expect("the kind is not empty");
         let position = match self.port.pusher.try_push(trigger) {
             Ok(position) => position,
             Err(_) => self.push_when_there_is_room(trigger)?,
         };
-        self.port.doorbell.wake(self.fabric.kernel());
+        self.port.doorbell.wake(self.context.kernel());
         self.pending = true;
         Ok(position)
     }
 
     #[cold]
     fn push_when_there_is_room(&mut self, trigger: Trigger) -> Result<Position> {
-        let Self { fabric, port, .. } = self;
+        let Self { context, port, .. } = self;
         let Port { pusher, completion, served_by, .. } = port;
-        fabric.wait_for_proxy("push", *served_by, completion, || pusher.try_push(trigger).ok())
+        context.wait_for_proxy("push", *served_by, completion, || pusher.try_push(trigger).ok())
     }
 
     fn flush_all(&mut self) -> Result<()> {
@@ -195,11 +201,11 @@ impl PortChannel {
         let Port { pusher, completion, served_by, .. } = &self.port;
         let header = pusher.header();
         let poll = || position.is_completed(header).then_some(());
-        self.fabric.wait_for_proxy("flush", *served_by, completion, poll)?;
+        self.context.wait_for_proxy("flush", *served_by, completion, poll)?;
         self.pending = false;
-        if self.fabric.takes_checksums() {
+        if self.context.takes_checksums() {
             // A put that did not arrive as it was sent has ended the epoch before it was completed.
-            self.fabric.check("flush")?;
+            self.context.check("flush")?;
         }
         Ok(())
     }
@@ -208,32 +214,34 @@ impl PortChannel {
 impl Channel for PortChannel {
     #[inline]
     fn peer(&self) -> Rank {
-        self.seat.peer
+        self.slot.peer
     }
 
     #[inline]
     fn put(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        self.fabric.enter_own(self.is_own, "put")?;
-        self.noted(Verb::PUT, len, |port| port.transfer(target, source, len, TriggerKind::NONE)).map(drop)
+        self.context.enter_own(self.is_own, "put")?;
+        self.traced(Verb::PUT, len, |port| port.transfer(target, source, len, TriggerKind::NONE)).map(drop)
     }
 
     #[inline]
     fn signal(&mut self) -> Result<()> {
-        self.fabric.enter_own(self.is_own, "signal")?;
-        self.noted(Verb::SIGNAL, 0, |port| port.push(TriggerKind::SIGNAL, Transfer::default())).map(drop)
+        self.context.enter_own(self.is_own, "signal")?;
+        self.traced(Verb::SIGNAL, 0, |port| port.push(TriggerKind::SIGNAL, Transfer::default())).map(drop)
     }
 
     #[inline]
     fn put_with_signal(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        self.fabric.enter_own(self.is_own, "put_with_signal")?;
-        self.noted(Verb::PUT_WITH_SIGNAL, len, |port| port.transfer(target, source, len, TriggerKind::SIGNAL))
-            .map(drop)
+        self.context.enter_own(self.is_own, "put_with_signal")?;
+        self.traced(Verb::PUT_WITH_SIGNAL, len, |port| {
+            port.transfer(target, source, len, TriggerKind::SIGNAL)
+        })
+        .map(drop)
     }
 
     #[inline]
     fn put_with_signal_and_flush(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        self.fabric.enter_own(self.is_own, "put_with_signal")?;
-        self.noted(Verb::PUT_WITH_SIGNAL_AND_FLUSH, len, |port| {
+        self.context.enter_own(self.is_own, "put_with_signal")?;
+        self.traced(Verb::PUT_WITH_SIGNAL_AND_FLUSH, len, |port| {
             match port.transfer(target, source, len, TriggerKind::SIGNAL | TriggerKind::FLUSH)? {
                 Some(position) => port.wait_completed(position),
                 None => Ok(()),
@@ -243,13 +251,13 @@ impl Channel for PortChannel {
 
     #[inline]
     fn flush(&mut self) -> Result<()> {
-        self.fabric.enter_own(self.is_own, "flush")?;
-        self.noted(Verb::FLUSH, 0, Self::flush_all)
+        self.context.enter_own(self.is_own, "flush")?;
+        self.traced(Verb::FLUSH, 0, Self::flush_all)
     }
 
     #[inline]
     fn wait(&mut self) -> Result<()> {
-        self.fabric.wait_for_signal(self.is_own, self.seat.peer, &mut self.inbound)
+        self.context.wait_for_signal(self.is_own, self.slot.peer, &mut self.inbound)
     }
 
     #[inline]
@@ -259,15 +267,15 @@ impl Channel for PortChannel {
 }
 
 impl Drop for PortChannel {
-    /// Waits until the proxy has executed everything: the next channel in this seat may signal directly. If that comes to
-    /// nothing, the seat stays taken, as it does when the thread panics: then nobody is to wait for this one.
+    /// Waits until the proxy has executed everything: the next channel in this slot may signal directly. If that comes to
+    /// nothing, the slot stays taken, as it does when the thread panics: then nobody is to wait for this one.
     fn drop(&mut self) {
         if !self.pending || !std::thread::panicking() && self.flush_all().is_ok() {
             // Not what was pushed: a handler of the user's own may have raised the semaphore less often.
-            let outbound = self.seat.semaphore_index(self.fabric.rank());
-            let Ok(outbound) = self.fabric.semaphore(self.seat.peer, outbound) else { return };
-            let counts = Counts { sent: outbound.value(), received: self.inbound.consumed() };
-            self.fabric.seats().leave(self.seat, counts);
+            let outbound = self.slot.semaphore_index(self.context.rank());
+            let Ok(outbound) = self.context.semaphore(self.slot.peer, outbound) else { return };
+            let counts = SignalCounts { sent: outbound.value(), received: self.inbound.consumed() };
+            self.context.slots().leave(self.slot, counts);
         }
     }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use shmccl_proxy::{Fifo, FifoHeader, Handler, Position, Roster, Service, Slot, Trigger, TriggerRefusal};
 
+use super::epoch::EpochMapping;
 use super::executor::Executor;
-use super::faulty::ProxyFaults;
-use super::noting::Noting;
-use super::world::World;
+use super::inject::ProxyFaults;
+use super::traced::Traced;
 use crate::error::{Error, Result};
 use crate::faults::{Faults, Injector};
 use crate::heap::layout::{FifoCells, N_FIFOS};
@@ -19,13 +19,13 @@ use crate::shm::{CellRef, CellSlice};
 use crate::sync::{
     Latch, LifeStatus, ParkCell, Revocation, SleepWord, Stop, WaitPolicy, Waiting, Watch, wait_until,
 };
-use crate::trace::{Lane, Rings};
+use crate::trace::{Rings, TraceRing};
 
 /// A proxy that runs. Dropping it stops it, after everything pushed so far has been executed; when the epoch has ended, after the
 /// trigger that it is at.
 #[derive(Debug)]
 pub(crate) struct ProxyThread {
-    world: Arc<World>,
+    mapped: Arc<EpochMapping>,
     doorbell: CellRef<ParkCell>,
     stop: Arc<Latch>,
     thread: Option<JoinHandle<()>>,
@@ -33,55 +33,55 @@ pub(crate) struct ProxyThread {
 
 /// How a proxy learns of producers and what they push.
 #[derive(Clone, Debug)]
-pub(crate) struct Reception {
+pub(crate) struct ProxyWaitPoint {
     /// Where it sleeps.
     pub(crate) doorbell: CellRef<ParkCell>,
     /// Where it is told which fifos are in use.
     pub(crate) roster: CellRef<Roster>,
 }
 
-impl Reception {
+impl ProxyWaitPoint {
     /// Of the proxy thread of `rank`.
     ///
     /// # Errors
     /// None in a job that is intact.
-    pub(crate) fn of_thread(world: &World, rank: Rank) -> Result<Self> {
-        let cells = world.cells(rank);
+    pub(crate) fn of_thread(mapped: &EpochMapping, rank: Rank) -> Result<Self> {
+        let cells = mapped.cells(rank);
         Ok(Self { doorbell: cells.fifo(0)?.doorbell, roster: cells.roster() })
     }
 
     /// Of the service process.
-    pub(crate) fn of_process(world: &World) -> Self {
-        Self { doorbell: world.control().proxy_doorbell(), roster: world.control().proxy_roster() }
+    pub(crate) fn of_process(mapped: &EpochMapping) -> Self {
+        Self { doorbell: mapped.control().proxy_doorbell(), roster: mapped.control().proxy_roster() }
     }
 }
 
 /// The fifos that a proxy is there for, with the rank behind each; those of one rank follow each other.
-pub(crate) struct Served {
+pub(crate) struct ServedFifos {
     pub(crate) owners: Vec<Rank>,
     pub(crate) fifos: Vec<FifoCells>,
-    pub(crate) reception: Reception,
+    pub(crate) wait_point: ProxyWaitPoint,
 }
 
-impl Served {
+impl ServedFifos {
     /// The first `n_fifos` fifos of each of `ranks`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for more than there are.
     pub(crate) fn of(
-        world: &World,
+        mapped: &EpochMapping,
         ranks: impl IntoIterator<Item = Rank>,
         n_fifos: u32,
-        reception: Reception,
+        wait_point: ProxyWaitPoint,
     ) -> Result<Self> {
         let (mut owners, mut fifos) = (Vec::new(), Vec::new());
         for rank in ranks {
             for index in 0..n_fifos {
                 owners.push(rank);
-                fifos.push(world.cells(rank).fifo(index)?);
+                fifos.push(mapped.cells(rank).fifo(index)?);
             }
         }
-        Ok(Self { owners, fifos, reception })
+        Ok(Self { owners, fifos, wait_point })
     }
 }
 
@@ -91,26 +91,26 @@ impl ProxyThread {
     /// # Errors
     /// [`Error::Os`] when there can be no thread; [`Error::Layout`] when a fifo is damaged.
     pub(crate) fn start<T: Handler + Send + 'static>(
-        world: &Arc<World>,
-        served: Served,
+        mapped: &Arc<EpochMapping>,
+        served: ServedFifos,
         policy: WaitPolicy,
         handler: T,
     ) -> Result<Self> {
         let stop = Arc::new(Latch::new());
-        let doorbell = served.reception.doorbell.clone();
-        let mut server = Server::new(Arc::clone(world), served, Arc::clone(&stop), policy)?;
+        let doorbell = served.wait_point.doorbell.clone();
+        let mut server = Server::new(Arc::clone(mapped), served, Arc::clone(&stop), policy)?;
         let thread = std::thread::Builder::new()
             .name("shmccl-proxy".into())
             .spawn(move || server.run(handler))
             .map_err(|source| Error::os("starting the proxy thread", source))?;
-        Ok(Self { world: Arc::clone(world), doorbell, stop, thread: Some(thread) })
+        Ok(Self { mapped: Arc::clone(mapped), doorbell, stop, thread: Some(thread) })
     }
 }
 
 impl Drop for ProxyThread {
     fn drop(&mut self) {
-        self.stop.open(self.world.kernel());
-        self.doorbell.wake(self.world.kernel());
+        self.stop.open(self.mapped.kernel());
+        self.doorbell.wake(self.mapped.kernel());
         if let Some(thread) = self.thread.take() {
             // An error is a panic of the user's handler, which has been reported on its own thread.
             let _ = thread.join();
@@ -125,46 +125,50 @@ impl Drop for ProxyThread {
 /// # Errors
 /// Those of [`ProxyThread::start`].
 pub(crate) fn serve_all(
-    world: &Arc<World>,
+    mapped: &Arc<EpochMapping>,
     spinners: u32,
     (faults, checksums): (&Faults, bool),
     rings: Option<&Rings>,
 ) -> Result<()> {
-    let ranks = (0..world.n_ranks()).map(Rank::known);
-    let served = Served::of(world, ranks.clone(), N_FIFOS, Reception::of_process(world))?;
+    let ranks = (0..mapped.n_ranks()).map(Rank::known);
+    let served = ServedFifos::of(mapped, ranks.clone(), N_FIFOS, ProxyWaitPoint::of_process(mapped))?;
     let injector = |rank| Injector::new(faults, rank, false).map(Arc::new);
     let of_each_fifo = |injector| std::iter::repeat_n(injector, N_FIFOS as usize);
     let injectors = ranks.map(injector).flat_map(of_each_fifo).collect();
-    let handler = Executor::new(world, &served.owners)?
-        .suffering(ProxyFaults::new(injectors, true))
-        .checking(checksums);
-    let lane =
-        |rings| served.owners.iter().map(|rank| Lane::of_proxy(rings, *rank, world.era().epoch)).collect();
+    let handler = Executor::new(mapped, &served.owners)?
+        .with_faults(ProxyFaults::new(injectors, true))
+        .with_checksums(checksums);
+    let lane = |rings| {
+        served.owners.iter().map(|rank| TraceRing::of_proxy(rings, *rank, mapped.epoch_id().epoch)).collect()
+    };
     let lanes: Option<Vec<_>> = rings.and_then(lane);
     let stop = Arc::new(Latch::new());
-    let mut server = Server::new(Arc::clone(world), served, stop, WaitPolicy::for_spinners(spinners))?;
+    let mut server = Server::new(Arc::clone(mapped), served, stop, WaitPolicy::for_spinners(spinners))?;
     match lanes {
         None => server.run(handler),
-        Some(lanes) => server.run(Noting::new(handler, lanes)),
+        Some(lanes) => server.run(Traced::new(handler, lanes)),
     }
     Ok(())
 }
 
 /// Ends a proxy's waits with the epoch, or when nobody is left who could push.
 struct ServiceWatch<'a> {
-    world: &'a World,
+    mapped: &'a EpochMapping,
     ranks: &'a [Rank],
 }
 
 impl Watch for ServiceWatch<'_> {
     fn check(&self) -> Option<Stop> {
         let gone =
-            |rank: &Rank| matches!(self.world.life(*rank).status(), LifeStatus::Left | LifeStatus::Lost);
-        self.world.revocation().check().or_else(|| self.ranks.iter().all(gone).then_some(Stop::Revoked(None)))
+            |rank: &Rank| matches!(self.mapped.life(*rank).status(), LifeStatus::Left | LifeStatus::Lost);
+        self.mapped
+            .revocation()
+            .check()
+            .or_else(|| self.ranks.iter().all(gone).then_some(Stop::Revoked(None)))
     }
 
     fn bell(&self) -> Option<SleepWord<'_>> {
-        Some(self.world.revocation().bell())
+        Some(self.mapped.revocation().bell())
     }
 }
 
@@ -172,7 +176,7 @@ impl Watch for ServiceWatch<'_> {
 /// what was pushed before. It wakes who has flushed in the middle of a turn.
 struct WithinEpoch<'a, T> {
     handler: &'a mut T,
-    world: &'a World,
+    mapped: &'a EpochMapping,
     /// Where the producers of each fifo sleep.
     completions: &'a [CellRef<ParkCell>],
 }
@@ -189,62 +193,67 @@ impl<T: Handler> Handler for WithinEpoch<'_, T> {
 
     #[inline]
     fn completed(&mut self, fifo: usize) {
-        self.completions[fifo].wake(self.world.kernel());
+        self.completions[fifo].wake(self.mapped.kernel());
         self.handler.completed(fifo);
     }
 
     #[inline]
     fn is_over(&self) -> bool {
-        self.world.revocation().check().is_some() || self.handler.is_over()
+        self.mapped.revocation().check().is_some() || self.handler.is_over()
     }
 }
 
 /// What the proxy's thread runs on.
 struct Server {
-    world: Arc<World>,
+    mapped: Arc<EpochMapping>,
     service: Service<CellRef<FifoHeader>, CellSlice<Slot>>,
     /// Whose fifos they are.
     ranks: Vec<Rank>,
     completions: Vec<CellRef<ParkCell>>,
-    reception: Reception,
+    wait_point: ProxyWaitPoint,
     stop: Arc<Latch>,
     policy: WaitPolicy,
 }
 
 /// Revokes the epoch when the proxy's thread ends by a panic.
-struct Alarm {
-    world: Arc<World>,
+struct RevokeOnPanic {
+    mapped: Arc<EpochMapping>,
 }
 
-impl Drop for Alarm {
+impl Drop for RevokeOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.world.control().revoke(self.world.kernel(), Revocation::ProxyLost);
+            self.mapped.control().revoke(self.mapped.kernel(), Revocation::ProxyLost);
         }
     }
 }
 
 /// Why a wait of the server ended.
-enum News {
+enum ServerWake {
     Served,
     Stopped,
 }
 
 impl Server {
-    fn new(world: Arc<World>, served: Served, stop: Arc<Latch>, policy: WaitPolicy) -> Result<Self> {
-        let Served { owners: mut ranks, fifos, reception } = served;
+    fn new(
+        mapped: Arc<EpochMapping>,
+        served: ServedFifos,
+        stop: Arc<Latch>,
+        policy: WaitPolicy,
+    ) -> Result<Self> {
+        let ServedFifos { owners: mut ranks, fifos, wait_point } = served;
         ranks.dedup();
         let consumers =
             fifos.iter().map(|cells| Ok(open_fifo(cells)?.consumer())).collect::<Result<Vec<_>>>()?;
         let completions = fifos.into_iter().map(|cells| cells.completion).collect();
-        Ok(Self { world, service: Service::new(consumers), ranks, completions, reception, stop, policy })
+        Ok(Self { mapped, service: Service::new(consumers), ranks, completions, wait_point, stop, policy })
     }
 
     fn run<T: Handler>(&mut self, mut handler: T) {
         // A handler that panics takes the proxy with it: nobody is to wait for it.
         tracing::debug!(target: PROXY, owners = ?self.ranks, "a proxy serves");
-        let alarm = Alarm { world: Arc::clone(&self.world) };
-        while let Ok(News::Served) = self.wait(&mut handler) {
+        let alarm = RevokeOnPanic { mapped: Arc::clone(&self.mapped) };
+        while let Ok(ServerWake::Served) = self.wait(&mut handler) {
             self.wake_producers(self.service.attended());
             // A proxy that always finds something to do has to look up all the same.
             if self.is_over() {
@@ -260,38 +269,38 @@ impl Server {
     ///
     /// A position that its producer has reserved and not committed is waited for, too: a fifo has the producers of one process,
     /// which die together, and with them the epoch, or whoever could be kept waiting behind them.
-    fn wait<T: Handler>(&mut self, handler: &mut T) -> Result<News, Stop> {
-        let Self { world, service, ranks, completions, reception, stop, policy } = self;
-        let Reception { doorbell, roster } = reception;
-        let watch = ServiceWatch { world, ranks };
-        let waiting = Waiting::new(world.kernel(), &watch, *policy, Duration::MAX);
-        let mut handler = WithinEpoch { handler, world, completions };
+    fn wait<T: Handler>(&mut self, handler: &mut T) -> Result<ServerWake, Stop> {
+        let Self { mapped, service, ranks, completions, wait_point, stop, policy } = self;
+        let ProxyWaitPoint { doorbell, roster } = wait_point;
+        let watch = ServiceWatch { mapped, ranks };
+        let waiting = Waiting::new(mapped.kernel(), &watch, *policy, Duration::MAX);
+        let mut handler = WithinEpoch { handler, mapped, completions };
         wait_until(&waiting, doorbell, || {
             service.attend(roster);
             if service.poll(&mut handler) > 0 {
-                Some(News::Served)
+                Some(ServerWake::Served)
             } else {
-                stop.is_open().then_some(News::Stopped)
+                stop.is_open().then_some(ServerWake::Stopped)
             }
         })
     }
 
     /// Whether it was told to stop, the epoch has ended, or nobody is left who could push.
     fn is_over(&self) -> bool {
-        self.stop.is_open() || ServiceWatch { world: &self.world, ranks: &self.ranks }.check().is_some()
+        self.stop.is_open() || ServiceWatch { mapped: &self.mapped, ranks: &self.ranks }.check().is_some()
     }
 
     /// Executes what was pushed before the stop, unless the epoch has ended; what its producers never committed is given up.
     fn drain<T: Handler>(&mut self, handler: &mut T) {
         let goal = self.service.drain_goal();
-        let Self { world, service, completions, .. } = self;
-        service.drain(&goal, &mut WithinEpoch { handler, world, completions });
+        let Self { mapped, service, completions, .. } = self;
+        service.drain(&goal, &mut WithinEpoch { handler, mapped, completions });
         self.wake_producers(0..self.completions.len());
     }
 
     fn wake_producers(&self, fifos: impl Iterator<Item = usize>) {
         for fifo in fifos {
-            self.completions[fifo].wake(self.world.kernel());
+            self.completions[fifo].wake(self.mapped.kernel());
         }
     }
 }

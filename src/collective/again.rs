@@ -122,7 +122,7 @@ impl Repeat<'_> {
     // Not in line: the result goes straight to where the caller's goes. To copy it costs as much as all the rest.
     #[inline(never)]
     pub(crate) fn run(self) -> Result<()> {
-        if !self.team.board.fabric().is_plain() {
+        if !self.team.board.context().is_plain() {
             return self.run_watched();
         }
         self.run_plain()
@@ -140,9 +140,9 @@ impl Repeat<'_> {
     /// Executes the call of a rank that has failed in one before, or notes what it does.
     #[inline(never)]
     fn run_watched(self) -> Result<()> {
-        let fabric = self.team.board.fabric();
-        fabric.can_call(Operation::AllReduce.name())?;
-        if fabric.recorder().is_some() { self.run_noted() } else { self.run_plain() }
+        let context = self.team.board.context();
+        context.can_call(Operation::AllReduce.name())?;
+        if context.recorder().is_some() { self.run_noted() } else { self.run_plain() }
     }
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::region::{RegionLayout, cells_between};
-use crate::channel::Fabric;
+use crate::channel::RankContext;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 use crate::rank::Rank;
@@ -16,7 +16,7 @@ use crate::sync::{ParkCell, ProgressCell};
 /// What concerns one member, by the numbers of the others.
 #[derive(Debug)]
 pub(crate) struct Awaits {
-    fabric: Arc<Fabric>,
+    context: Arc<RankContext>,
     of_mine: Vec<CellRef<ProgressCell>>,
     for_me: Vec<CellRef<ProgressCell>>,
     /// What each member sleeps on for want of messages.
@@ -29,21 +29,21 @@ impl Awaits {
     /// # Errors
     /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a region can be.
     pub(crate) fn new(
-        fabric: &Arc<Fabric>,
+        context: &Arc<RankContext>,
         members: &[Rank],
         bases: &[HeapOffset],
         me: usize,
     ) -> Result<Self> {
-        let view = fabric.heap().view();
+        let view = context.heap().view();
         let [of_mine, for_me] = cells_between(view, members, bases, me, RegionLayout::awaits)?;
-        let parks = members.iter().map(|&rank| fabric.world().cells(rank).message_park()).collect();
-        Ok(Self { fabric: Arc::clone(fabric), of_mine, for_me, parks })
+        let parks = members.iter().map(|&rank| context.mapped().cells(rank).message_park()).collect();
+        Ok(Self { context: Arc::clone(context), of_mine, for_me, parks })
     }
 
     /// Tells that this member waits for what `member` does in the operation numbered `sequence`.
     pub(crate) fn tell(&self, member: usize, sequence: u64) {
         self.of_mine[member].publish(sequence);
-        self.parks[member].wake(self.fabric.kernel());
+        self.parks[member].wake(self.context.kernel());
     }
 
     /// Whether `member` waits, or has waited, for what this one does in the operation numbered `sequence` or a later one.

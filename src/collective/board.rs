@@ -30,7 +30,7 @@ use super::elsewhere::Elsewhere;
 use super::operation::{Operation, Summary};
 use super::region::{LAP, RegionLayout, TURNS};
 use super::standoff::Notices;
-use crate::channel::Fabric;
+use crate::channel::RankContext;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 use crate::rank::Rank;
@@ -68,7 +68,7 @@ impl Post<'_> {
 /// One member's side of the board.
 #[derive(Debug)]
 pub(crate) struct Board {
-    fabric: Arc<Fabric>,
+    context: Arc<RankContext>,
     members: Arc<[Rank]>,
     me: usize,
     posts: Vec<CellSlice<PostCell>>,
@@ -107,14 +107,14 @@ impl Board {
     /// # Errors
     /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base that is not where a region can be.
     pub(crate) fn new(
-        fabric: &Arc<Fabric>,
+        context: &Arc<RankContext>,
         members: &Arc<[Rank]>,
         bases: &[HeapOffset],
         me: usize,
         departures: CellSlice<ProgressCell>,
     ) -> Result<Self> {
         let layout = RegionLayout::new(members.len() as u64);
-        let view = fabric.heap().view();
+        let view = context.heap().view();
         let both = || members.iter().zip(bases);
         let at = |base: HeapOffset, at, len| layout.part(base, at, len).map(|region| region.offset);
         let posts = both()
@@ -125,14 +125,14 @@ impl Board {
             .collect::<Result<_>>()?;
         let park = view.cell(members[0], at(bases[0], RegionLayout::PARK, 8)?)?;
         let complaints = Complaints::new(view, members, bases, me)?;
-        let awaits = Awaits::new(fabric, members, bases, me)?;
+        let awaits = Awaits::new(context, members, bases, me)?;
         let notices = Notices::new(view, members, bases, me)?;
         // Last, since what is shown is to be hidden again by drop.
-        let held = fabric.world().hold_boards();
-        fabric.activity().show_board(bases[me].get());
+        let held = context.mapped().hold_boards();
+        context.activity().show_board(bases[me].get());
         drop(held);
         Ok(Self {
-            fabric: Arc::clone(fabric),
+            context: Arc::clone(context),
             members: Arc::clone(members),
             me,
             posts,
@@ -245,7 +245,7 @@ impl Board {
     fn put_up(&self, mark: Mark, places: [u64; 2], data: &[u64]) {
         let head: [u64; HEAD] = [mark.0[0], mark.0[1], places[0], places[1]];
         self.posts[self.me][self.turn_index()].post(self.sequence, head, data);
-        self.park.wake(self.fabric.kernel());
+        self.park.wake(self.context.kernel());
     }
 
     /// Has the cache line of the next post brought here while the answer to this one is under way: worth it where the next operation
@@ -271,7 +271,7 @@ impl Board {
         let cell = &self.posts[member][turn];
         // A short wait is spent right here: the way back out of a long one takes as long as a post takes to arrive.
         let shows = || cell.shows(self.sequence);
-        if !shows() && !spin_until(self.fabric.policy(), shows) {
+        if !shows() && !spin_until(self.context.policy(), shows) {
             self.await_sequence(member, self.sequence, operation)?;
         }
         let post = Post(cell);
@@ -316,7 +316,7 @@ impl Board {
     #[inline]
     pub(crate) fn done(&self) {
         self.progress[self.me].publish(self.sequence);
-        self.park.wake(self.fabric.kernel());
+        self.park.wake(self.context.kernel());
     }
 
     /// Tells that this member has taken a step of the current operation, and returns the step's number: operations in
@@ -367,7 +367,7 @@ impl Board {
     pub(crate) fn await_done(&self, member: usize, operation: Operation) -> Result<()> {
         let cell = &self.progress[member];
         let is_done = || cell.has_reached(self.sequence);
-        if is_done() || spin_until(self.fabric.policy(), is_done) {
+        if is_done() || spin_until(self.context.policy(), is_done) {
             return Ok(());
         }
         self.wait(member, operation, is_done)
@@ -385,7 +385,7 @@ impl Board {
     /// Wakes the members that wait.
     #[inline]
     pub(crate) fn wake(&self) {
-        self.park.wake(self.fabric.kernel());
+        self.park.wake(self.context.kernel());
     }
 
     /// What this member and others tell each other of waits for messages between them.
@@ -394,8 +394,8 @@ impl Board {
     }
 
     /// What the channels of this member stand on.
-    pub(crate) fn fabric(&self) -> &Arc<Fabric> {
-        &self.fabric
+    pub(crate) fn context(&self) -> &Arc<RankContext> {
+        &self.context
     }
 
     /// Ends the epoch when `done` is an error: peers that come later would take what this member has posted for valid, and what
@@ -415,7 +415,7 @@ impl Board {
     /// Ends the epoch: the members cannot go on together.
     #[cold]
     pub(crate) fn revoke(&self) {
-        self.fabric.abort();
+        self.context.abort();
     }
 
     #[inline]

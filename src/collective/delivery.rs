@@ -15,7 +15,7 @@ use super::operation::Summary;
 use super::parcel::{Parcel, Replaced};
 use super::pipework::Pipework;
 use super::team::Team;
-use crate::channel::Fabric;
+use crate::channel::RankContext;
 use crate::error::{Error, Result};
 use crate::rank::RankSet;
 use crate::sync::{SleepWord, Stop, Waiting, WaitingIn, Watch, spin_until, wait_until};
@@ -77,7 +77,9 @@ fn deliver_all(batches: &mut [Queues<'_, '_>]) -> Result<()> {
 /// Waits until something has moved. A short wait is spent right here: the way into a long one and back takes as long as a message.
 #[inline]
 fn await_move(batches: &mut [Queues<'_, '_>]) -> Result<()> {
-    let Some(policy) = batches.first().map(|batch| batch.team.board.fabric().policy()) else { return Ok(()) };
+    let Some(policy) = batches.first().map(|batch| batch.team.board.context().policy()) else {
+        return Ok(());
+    };
     let mut failed = Ok(());
     let has_news = || {
         advance(batches).unwrap_or_else(|error| {
@@ -103,18 +105,18 @@ fn wait(batches: &mut [Queues<'_, '_>]) -> Result<()> {
     let first = batches.iter().find_map(|batch| batch.first().map(|parcel| (batch.team, parcel)));
     let Some((team, parcel)) = first else { return Ok(()) };
     let operation = parcel.operation();
-    let (peer, fabric) = (team.members()[parcel.peer()], team.board.fabric());
+    let (peer, context) = (team.members()[parcel.peer()], team.board.context());
     let batches = RefCell::new(batches);
     let opposition = Opposition::default();
-    let watch = PeersWatch { fabric, batches: &batches, suspect: Cell::new(None), opposition: &opposition };
-    let waiting: Waiting<'_, _, _> = fabric.waiting(&watch);
+    let watch = PeersWatch { context, batches: &batches, suspect: Cell::new(None), opposition: &opposition };
+    let waiting: Waiting<'_, _, _> = context.waiting(&watch);
     let poll = || match advance(&mut batches.borrow_mut()) {
         Ok(false) => None,
         moved => Some(moved.map(drop)),
     };
     let waited = wait_until(&waiting, team.message_park(team.me()), poll);
     opposition.end(&batches.borrow());
-    waited.unwrap_or_else(|stop| Err(fabric.error(&waiting, stop, operation.name(), Some(peer))))
+    waited.unwrap_or_else(|stop| Err(context.error(&waiting, stop, operation.name(), Some(peer))))
 }
 
 /// What `error` is about, if it is about a disagreement in any communicator.
@@ -127,7 +129,7 @@ fn explain(batches: &[Queues<'_, '_>], error: Error) -> Error {
 /// Watches the epoch, and whether the peers of all parcels that are not done live, have not left, and are not in another call
 /// in which they wait for this member in turn.
 struct PeersWatch<'w, 'b, 'r, 'a> {
-    fabric: &'w Fabric,
+    context: &'w RankContext,
     /// Borrowed by turns: the wait looks at its watch when it does not poll.
     batches: &'w RefCell<&'b mut [Queues<'r, 'a>]>,
     /// The number of a batch, and of a peer that was found in another call at the last look.
@@ -150,11 +152,11 @@ impl PeersWatch<'_, '_, '_, '_> {
         let (_, batch, parcel) = found?;
         if self.suspect.replace(suspect) != suspect {
             // As if there were a message.
-            batch.team.message_park(batch.team.me()).wake(self.fabric.kernel());
+            batch.team.message_park(batch.team.me()).wake(self.context.kernel());
             return None;
         }
         batch.team.board.object(parcel.summary());
-        self.fabric.watch(None).check()
+        self.context.watch(None).check()
     }
 }
 
@@ -162,7 +164,7 @@ impl PeersWatch<'_, '_, '_, '_> {
     /// Ends the epoch when a peer waits for a message of this member that waits for one of that peer.
     fn opposed(&self) -> Option<Stop> {
         self.opposition.look(&self.batches.borrow())?;
-        self.fabric.watch(None).check()
+        self.context.watch(None).check()
     }
 }
 
@@ -176,20 +178,20 @@ impl Watch for PeersWatch<'_, '_, '_, '_> {
             open.find_map(|parcel| board.check_member(parcel.peer())).or_else(absence)
         };
         let peers = || self.batches.borrow().iter().find_map(of_batch);
-        self.fabric.watch(None).check().or_else(peers).or_else(|| self.astray()).or_else(|| self.opposed())
+        self.context.watch(None).check().or_else(peers).or_else(|| self.astray()).or_else(|| self.opposed())
     }
 
     fn bell(&self) -> Option<SleepWord<'_>> {
-        Some(self.fabric.world().revocation().bell())
+        Some(self.context.mapped().revocation().bell())
     }
 
     fn begin(&self, since: Duration) {
         self.opposition.begin(&self.batches.borrow());
-        self.fabric.activity().begin_wait(&self.wait(), since);
+        self.context.activity().begin_wait(&self.wait(), since);
     }
 
     fn end(&self, since: Duration, stop: Option<Stop>) {
-        self.fabric.tell_end(&self.wait(), since, stop);
+        self.context.tell_end(&self.wait(), since, stop);
     }
 }
 

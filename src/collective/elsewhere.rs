@@ -13,7 +13,7 @@
 //! that it has begun are done, wherever they are executed.
 
 use super::operation::{Operation, Summary};
-use crate::channel::Fabric;
+use crate::channel::RankContext;
 use crate::rank::Rank;
 use crate::shm::CellSlice;
 use crate::sync::{AgreementCell, BarrierCell};
@@ -27,9 +27,9 @@ pub(crate) struct Elsewhere {
 }
 
 impl Elsewhere {
-    pub(crate) fn new(fabric: &Fabric) -> Self {
-        let control = fabric.world().control();
-        Self { arrivals: control.barrier().0, proposals: control.agreement(), me: fabric.rank() }
+    pub(crate) fn new(context: &RankContext) -> Self {
+        let control = context.mapped().control();
+        Self { arrivals: control.barrier().0, proposals: control.agreement(), me: context.rank() }
     }
 
     /// The call in which `rank` has arrived at the meeting that this rank comes to next.

@@ -28,7 +28,7 @@ use super::staged::Form;
 use super::team::Team;
 use super::tuning::{BufferKind, Choices, Tuning};
 use super::{direct, fused, small, staged};
-use crate::channel::Fabric;
+use crate::channel::RankContext;
 use crate::error::{Error, Result};
 use crate::heap::HeapOffset;
 use crate::rank::Rank;
@@ -89,14 +89,14 @@ impl Engine {
     /// # Errors
     /// Those of [`Team::new`].
     pub(crate) fn new<H: OpenPorts + Landlord + 'static>(
-        fabric: &Arc<Fabric>,
+        context: &Arc<RankContext>,
         members: Arc<[Rank]>,
         bases: Vec<HeapOffset>,
         host: Arc<H>,
         tuning: Tuning,
     ) -> Result<Self> {
         let choices = Choices::new(&tuning, members.len());
-        let (team, lease) = Team::new(fabric, members, bases, host.clone())?;
+        let (team, lease) = Team::new(context, members, bases, host.clone())?;
         Ok(Self {
             team,
             pipework: Pipework::new(host),
@@ -114,7 +114,7 @@ impl Engine {
     /// Looks in every wait whether members are where all ranks of the job meet. For a communicator that meets there, too.
     pub(crate) fn watch_meeting(&mut self) {
         let board = &mut self.team.board;
-        let elsewhere = Elsewhere::new(board.fabric());
+        let elsewhere = Elsewhere::new(board.context());
         board.look_elsewhere(elsewhere);
     }
 

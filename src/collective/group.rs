@@ -107,7 +107,7 @@ impl Share<'_, '_> {
 
 /// Delivers `messages`, in the order of `shares`, and notes them if this rank notes what it does.
 fn deliver_noted(shares: &mut [Share<'_, '_>], messages: &mut [Messages<'_>]) -> Result<()> {
-    let is_noted = shares.iter().any(|share| share.engine.team().board.fabric().recorder().is_some());
+    let is_noted = shares.iter().any(|share| share.engine.team().board.context().recorder().is_some());
     if !is_noted {
         return deliver(shares, messages);
     }

@@ -16,7 +16,7 @@
 use std::sync::Arc;
 
 use super::region::RegionLayout;
-use crate::channel::Fabric;
+use crate::channel::RankContext;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 use crate::rank::Rank;
@@ -38,7 +38,7 @@ pub(crate) trait Landlord: std::fmt::Debug + Send + Sync {
 /// One member's hold on the regions of all. To be dropped after everything that may touch them.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    fabric: Arc<Fabric>,
+    context: Arc<RankContext>,
     landlord: Arc<dyn Landlord>,
     region: Region,
     park: CellRef<ParkCell>,
@@ -56,7 +56,7 @@ impl Lease {
     /// # Errors
     /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a region can be.
     pub(crate) fn new(
-        fabric: &Arc<Fabric>,
+        context: &Arc<RankContext>,
         members: &[Rank],
         bases: &[HeapOffset],
         me: usize,
@@ -64,7 +64,7 @@ impl Lease {
     ) -> Result<Self> {
         let n_members = members.len() as u64;
         let layout = RegionLayout::new(n_members);
-        let view = fabric.heap().view();
+        let view = context.heap().view();
         let word =
             |leaver, base| layout.part(base, layout.departure(leaver), 128).map(|region| region.offset);
         let mine = members.iter().zip(bases).map(|(&rank, &base)| view.cell(rank, word(me as u64, base)?));
@@ -73,9 +73,9 @@ impl Lease {
             mine: mine.collect::<Result<_>>()?,
             theirs: view.cells(members[me], word(0, bases[me])?, n_members)?,
             park: view.cell(members[0], park)?,
-            message_parks: members.iter().map(|&rank| fabric.world().cells(rank).message_park()).collect(),
+            message_parks: members.iter().map(|&rank| context.mapped().cells(rank).message_park()).collect(),
             region: Region::new(bases[me], layout.len()),
-            fabric: Arc::clone(fabric),
+            context: Arc::clone(context),
             landlord,
         })
     }
@@ -89,12 +89,12 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.fabric.world().life(self.fabric.rank()).mark_lost(self.fabric.kernel());
+            self.context.mapped().life(self.context.rank()).mark_lost(self.context.kernel());
             return;
         }
         self.mine.iter().for_each(|word| word.publish(LEFT));
-        self.park.wake(self.fabric.kernel());
-        self.message_parks.iter().for_each(|park| park.wake(self.fabric.kernel()));
+        self.park.wake(self.context.kernel());
+        self.message_parks.iter().for_each(|park| park.wake(self.context.kernel()));
         self.mine.iter().for_each(|word| word.publish(GONE));
         self.landlord.take_back(self.region, self.theirs.clone());
     }

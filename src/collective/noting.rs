@@ -6,7 +6,7 @@ use super::operation::Operation;
 use super::parcel::Parcel;
 use super::team::Team;
 use crate::error::Result;
-use crate::trace::{Note, PORT, Prepared, Recorder, Verb};
+use crate::trace::{PORT, Recorder, ReservedSpan, TraceSpan, Verb};
 
 /// What is known of the call that a member is in, if it is noted.
 ///
@@ -19,14 +19,14 @@ pub(crate) struct Draft {
     begun: Option<u64>,
     /// That of the operation.
     number: u64,
-    prepared: Option<Prepared>,
+    prepared: Option<ReservedSpan>,
 }
 
 /// Begins a call of `operation`; says whether it is noted. What is done by messages between all is not.
 #[inline]
 pub(super) fn begin(team: &mut Team, operation: Operation) -> bool {
     team.draft.is_open = false;
-    if team.board.fabric().recorder().is_none() || operation == Operation::AllToAllV {
+    if team.board.context().recorder().is_none() || operation == Operation::AllToAllV {
         return false;
     }
     team.draft = Draft { is_open: true, begun: None, number: next_number(team), prepared: None };
@@ -45,7 +45,7 @@ pub(super) fn clock_in(team: &mut Team) {
     if !is_unclocked(team) {
         return;
     }
-    if let Some(recorder) = team.board.fabric().any_recorder() {
+    if let Some(recorder) = team.board.context().any_recorder() {
         team.draft.begun = Some(recorder.now());
     }
 }
@@ -58,8 +58,8 @@ pub(super) fn prepare(team: &mut Team, call: &Call<'_>) {
         return;
     }
     clock_in(team);
-    if let Some(recorder) = team.board.fabric().any_recorder() {
-        team.draft.prepared = Some(recorder.prepare(note_of(team, call, team.draft.number)));
+    if let Some(recorder) = team.board.context().any_recorder() {
+        team.draft.prepared = Some(recorder.reserve(span_of(team, call, team.draft.number)));
     }
 }
 
@@ -67,39 +67,39 @@ pub(super) fn prepare(team: &mut Team, call: &Call<'_>) {
 #[inline]
 pub(super) fn end(team: &mut Team, call: &Call<'_>, manner: Manner, has_failed: bool) {
     team.draft.is_open = false;
-    if let Some(recorder) = team.board.fabric().any_recorder() {
+    if let Some(recorder) = team.board.context().any_recorder() {
         let Draft { begun, number, prepared, .. } = team.draft;
-        let prepared = prepared.unwrap_or_else(|| recorder.prepare(note_of(team, call, number)));
+        let prepared = prepared.unwrap_or_else(|| recorder.reserve(span_of(team, call, number)));
         // What was refused before it did anything took no time.
         let begun = begun.unwrap_or_else(|| recorder.now());
-        recorder.note_prepared(begun, prepared.done_in(code_of(manner)).failing(has_failed));
+        recorder.record_reserved(begun, prepared.done_in(code_of(manner)).failing(has_failed));
     }
 }
 
 /// An operation that has begun, if it is noted at all.
 #[derive(Debug)]
-pub(super) struct Begun(Option<(u64, Note)>);
+pub(super) struct Begun(Option<(u64, TraceSpan)>);
 
 /// Begins an all-reduce of a word of `len` bytes.
 #[inline]
 pub(super) fn begin_word(team: &Team, len: u64) -> Begun {
     let Begun(begun) = begin_operation(team, Operation::AllReduce);
-    Begun(begun.map(|(begun, note)| (begun, note.of_bytes(len))))
+    Begun(begun.map(|(begun, span)| (begun, span.of_bytes(len))))
 }
 
 /// Begins `operation`, which moves no data of the program's.
 pub(super) fn begin_operation(team: &Team, operation: Operation) -> Begun {
-    let note = Note::of(Verb::operation(operation as u8)).numbered(next_number(team));
-    Begun(team.board.fabric().recorder().map(|recorder| (recorder.now(), note)))
+    let span = TraceSpan::of(Verb::operation(operation as u8)).numbered(next_number(team));
+    Begun(team.board.context().recorder().map(|recorder| (recorder.now(), span)))
 }
 
 impl Begun {
     /// Ends it, done in `manner`, and hands on what came of it.
     #[inline(always)]
     pub(super) fn end<T>(self, team: &Team, manner: Manner, done: Result<T>) -> Result<T> {
-        match (self.0, team.board.fabric().recorder()) {
-            (Some((begun, note)), Some(recorder)) => {
-                recorder.ended(begun, note.done_in(code_of(manner)), done)
+        match (self.0, team.board.context().recorder()) {
+            (Some((begun, span)), Some(recorder)) => {
+                recorder.ended(begun, span.done_in(code_of(manner)), done)
             }
             _ => done,
         }
@@ -110,21 +110,21 @@ impl Begun {
 #[derive(Debug)]
 pub(super) struct Together {
     begun: Option<u64>,
-    notes: Vec<Note>,
+    spans: Vec<TraceSpan>,
 }
 
 impl Together {
     /// Begins `calls`.
     pub(super) fn begin(team: &Team, calls: &[Call<'_>]) -> Self {
-        let begun = team.board.fabric().recorder().map(Recorder::now);
-        let notes = begun.map(|_| calls.iter().map(|call| note_of(team, call, next_number(team))).collect());
-        Self { begun, notes: notes.unwrap_or_default() }
+        let begun = team.board.context().recorder().map(Recorder::now);
+        let spans = begun.map(|_| calls.iter().map(|call| span_of(team, call, next_number(team))).collect());
+        Self { begun, spans: spans.unwrap_or_default() }
     }
 
     /// Adds an operation that is done by messages.
     pub(super) fn add_operation(&mut self, operation: Operation) {
         if self.begun.is_some() {
-            self.notes.push(Note::of(Verb::operation(operation as u8)));
+            self.spans.push(TraceSpan::of(Verb::operation(operation as u8)));
         }
     }
 
@@ -132,31 +132,31 @@ impl Together {
     pub(super) fn add_message(&mut self, team: &Team, parcel: &Parcel<'_>) {
         if self.begun.is_some() && parcel.operation().has_peer() {
             let peer = team.members().get(parcel.peer()).copied();
-            let note = Note::of(Verb::operation(parcel.operation() as u8)).of_bytes(parcel.len());
-            self.notes.push(peer.map_or(note, |peer| note.with(peer)));
+            let span = TraceSpan::of(Verb::operation(parcel.operation() as u8)).of_bytes(parcel.len());
+            self.spans.push(peer.map_or(span, |peer| span.with(peer)));
         }
     }
 
     /// Ends all of them at once, done in `manner`.
     pub(super) fn end(self, team: &Team, manner: Manner, has_failed: bool) {
-        if let (Some(begun), Some(recorder)) = (self.begun, team.board.fabric().recorder()) {
+        if let (Some(begun), Some(recorder)) = (self.begun, team.board.context().recorder()) {
             let ended = recorder.now();
-            for note in self.notes {
-                recorder.note_until(begun, ended, note.done_in(code_of(manner)).failing(has_failed));
+            for span in self.spans {
+                recorder.record_until(begun, ended, span.done_in(code_of(manner)).failing(has_failed));
             }
         }
     }
 }
 
 #[inline]
-fn note_of(team: &Team, call: &Call<'_>, number: u64) -> Note {
+fn span_of(team: &Team, call: &Call<'_>, number: u64) -> TraceSpan {
     let operation = call.operation;
-    let note = Note::of(Verb::operation(operation as u8)).of_bytes(bytes_of(team, call));
-    let note = if operation.has_peer() { note } else { note.numbered(number) };
+    let span = TraceSpan::of(Verb::operation(operation as u8)).of_bytes(bytes_of(team, call));
+    let span = if operation.has_peer() { span } else { span.numbered(number) };
     if !(operation.has_peer() || operation.has_root()) {
-        return note;
+        return span;
     }
-    team.members().get(call.root).map_or(note, |peer| note.with(*peer))
+    team.members().get(call.root).map_or(span, |peer| span.with(*peer))
 }
 
 /// How many bytes this member contributes to `call`; as good as none where they cannot be counted, and the call fails.

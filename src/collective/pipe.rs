@@ -351,7 +351,7 @@ impl<C: Channel> Pipes<'_, C> {
     /// Wakes `member` if it waits for messages, or for room for them.
     #[inline]
     pub(crate) fn wake(&self, member: usize) {
-        self.team.message_park(member).wake(self.team.board.fabric().kernel());
+        self.team.message_park(member).wake(self.team.board.context().kernel());
     }
 
     /// Returns when all messages of parcels have left this member's heap, and wakes those that they are for: a proxy, which

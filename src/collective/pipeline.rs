@@ -236,7 +236,7 @@ impl Pipeline {
         if team.checksums {
             self.tell_result(team, call, part)?;
         }
-        if team.board.fabric().is_faulty() {
+        if team.board.context().is_faulty() {
             let others = receivers.filter(|&member| member != me);
             others.for_each(|member| damage_staged(team, member, self.slot(team, member, part)));
         }
@@ -332,9 +332,9 @@ fn by_length(call: &Call<'_>, n_members: u64) -> CacheHint {
 /// Has faults strike what this member has written to `region` of the heap of `member`.
 #[inline]
 fn damage_staged(team: &Team, member: usize, region: Region) {
-    let fabric = team.board.fabric();
-    if fabric.is_faulty() {
-        fabric.damage(STAGE, HeapPlace { rank: team.members()[member], offset: region.offset }, region.len);
+    let context = team.board.context();
+    if context.is_faulty() {
+        context.damage(STAGE, HeapPlace { rank: team.members()[member], offset: region.offset }, region.len);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Opens the pipes of a communicator, all of one kind at a time.
 //!
 //! Direct pipes have semaphores in the members' regions, and need no agreement: the first call that moves data over them opens
-//! them. Proxied ones need seats, as triggers name semaphores by seat: members take these together (`seating.rs`) when they choose
+//! them. Proxied ones need slots, as triggers name semaphores by slot: members take these together (`seating.rs`) when they choose
 //! proxied channels together.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::pipe::{End, Pipes};
 use super::seating;
 use super::staged::Form;
 use super::team::Team;
-use crate::channel::{Channel, MemoryChannel, Port, PortChannel, SetAside};
+use crate::channel::{Channel, MemoryChannel, Port, PortChannel, ReservedSlot};
 use crate::error::{Error, Result};
 
 /// What opens proxied channels for pipes.
@@ -88,12 +88,12 @@ impl Pipework {
             Ok(ports) => (ports, Ok(())),
             Err(error) => (Vec::new(), Err(error)),
         };
-        let seats = seating::take(team, Operation::SetChannelKind, summary, ready)?;
-        let open = |(port, seat): (Option<Port>, Option<SetAside>)| {
-            let both = port.zip(seat);
-            both.map(|(port, seat)| PortChannel::open_in(team.board.fabric(), seat.take(), port)).transpose()
+        let slots = seating::take(team, Operation::SetChannelKind, summary, ready)?;
+        let open = |(port, slot): (Option<Port>, Option<ReservedSlot>)| {
+            let both = port.zip(slot);
+            both.map(|(port, slot)| PortChannel::open_in(team.board.context(), slot.take(), port)).transpose()
         };
-        let opened = ports.into_iter().zip(seats).map(open).collect::<Result<_>>();
+        let opened = ports.into_iter().zip(slots).map(open).collect::<Result<_>>();
         self.ports = opened.inspect_err(|_| team.board.revoke())?;
         Ok(())
     }

@@ -1,17 +1,17 @@
-//! How members of a communicator take seats together, one towards each other member, for channels that all of them open at once.
+//! How members of a communicator take slots together, one towards each other member, for channels that all of them open at once.
 //!
-//! Both ends of a channel have to sit in the seat of one number, and what is free differs from rank to rank: other communicators open
+//! Both ends of a channel have to sit in the slot of one number, and what is free differs from rank to rank: other communicators open
 //! channels at the same time in other threads, and channels come and go by the program's own word. So of two members the one of the
 //! lower rank in the job, whatever their order here, *decides*, and the other one *follows*. They meet twice in a round:
 //!
 //! | at a meeting | who decides tells | who follows tells |
 //! |---|---|---|
-//! | offer | its highest free seat, which it has set aside | nothing |
+//! | offer | its highest free slot, which it has set aside | nothing |
 //! | answer | the same | the same number, set aside as well; or, where that one is taken here, the highest below that is free |
 //!
-//! A seat that was refused is free again, and the next round offers one no higher than the answer. What was agreed on stays. As the
-//! seats on one side alone decide between communicators that open channels at once, these never wait for each other, nor take the same;
-//! and as each number is lower than the one before, it takes as many rounds as there are seats at most, one as a rule.
+//! A slot that was refused is free again, and the next round offers one no higher than the answer. What was agreed on stays. As the
+//! slots on one side alone decide between communicators that open channels at once, these never wait for each other, nor take the same;
+//! and as each number is lower than the one before, it takes as many rounds as there are slots at most, one as a rule.
 //!
 //! All members read all answers, so all know whether all are seated, or who could not be: then nobody is. A last meeting lies between
 //! the look at the semaphores and the first signal: what a channel that was dropped has left there is not heard by the next.
@@ -21,15 +21,15 @@ use std::sync::Arc;
 use super::board::INLINE_WORDS;
 use super::operation::{Operation, Summary};
 use super::team::Team;
-use crate::channel::{Fabric, MAX_CHANNELS_PER_PEER, SetAside};
+use crate::channel::{MAX_CHANNELS_PER_PEER, RankContext, ReservedSlot};
 use crate::error::Result;
 use crate::rank::Rank;
 
-/// Bits of a seat's number.
+/// Bits of a slot's number.
 const SEAT_BITS: usize = 4;
-/// Seats in a word.
+/// ChannelSlots in a word.
 const PER_WORD: usize = 64 / SEAT_BITS;
-/// Words that name a seat for each of 64 members.
+/// Words that name a slot for each of 64 members.
 const SEAT_WORDS: usize = 64 / PER_WORD;
 
 /// What a member tells at a meeting: 1 if nothing has failed here, and the numbers towards all members.
@@ -37,18 +37,18 @@ type Notice = [u64; 1 + SEAT_WORDS];
 
 const _: () = assert!(SEAT_WORDS < INLINE_WORDS);
 
-/// Takes a seat towards each other member, within `operation`, in which all members call this as `summary` says. A member that is not
+/// Takes a slot towards each other member, within `operation`, in which all members call this as `summary` says. A member that is not
 /// `ready` to go on takes part all the same, to say so.
 ///
 /// # Errors
-/// What kept this member from being ready; [`crate::Error::Exhausted`] when a seat is not to be had, and
+/// What kept this member from being ready; [`crate::Error::Exhausted`] when a slot is not to be had, and
 /// [`crate::Error::FailedElsewhere`] on the other members: nobody has taken anything then. Otherwise those of [`Team::exchange`].
 pub(super) fn take(
     team: &mut Team,
     operation: Operation,
     summary: Summary,
     ready: Result<()>,
-) -> Result<Vec<Option<SetAside>>> {
+) -> Result<Vec<Option<ReservedSlot>>> {
     let mut table = Table::new(team);
     let mut outcome = ready;
     loop {
@@ -61,18 +61,18 @@ pub(super) fn take(
         }
         table.step_down(&answers);
     }
-    let fresh = table.seats.iter_mut().flatten().try_for_each(SetAside::start_afresh);
+    let fresh = table.slots.iter_mut().flatten().try_for_each(ReservedSlot::start_afresh);
     table.tell(team, operation, summary, &mut fresh.map(drop))?;
-    Ok(table.seats)
+    Ok(table.slots)
 }
 
-/// Whether any two members name the same seat.
+/// Whether any two members name the same slot.
 fn are_alike(answers: &[Vec<u64>]) -> bool {
     let pairs = (0..answers.len()).flat_map(|one| (0..one).map(move |other| (one, other)));
     pairs.into_iter().all(|(one, other)| number(&answers[one], other) == number(&answers[other], one))
 }
 
-/// The seat towards `member` that a member has told of in its notice.
+/// The slot towards `member` that a member has told of in its notice.
 fn number(notice: &[u64], member: usize) -> u32 {
     let word = notice[1 + member / PER_WORD] >> (member % PER_WORD * SEAT_BITS);
     u32::try_from(word & ((1 << SEAT_BITS) - 1)).expect("it has four bits")
@@ -81,11 +81,11 @@ fn number(notice: &[u64], member: usize) -> u32 {
 /// One member's side.
 #[derive(Debug)]
 struct Table {
-    fabric: Arc<Fabric>,
+    context: Arc<RankContext>,
     members: Arc<[Rank]>,
     me: usize,
-    seats: Vec<Option<SetAside>>,
-    /// What this member tells of its seat towards each member.
+    slots: Vec<Option<ReservedSlot>>,
+    /// What this member tells of its slot towards each member.
     numbers: Vec<u32>,
 }
 
@@ -93,31 +93,31 @@ impl Table {
     fn new(team: &Team) -> Self {
         let n_members = team.n_members();
         Self {
-            fabric: Arc::clone(team.board.fabric()),
+            context: Arc::clone(team.board.context()),
             members: Arc::clone(team.members()),
             me: team.me(),
-            seats: (0..n_members).map(|_| None).collect(),
+            slots: (0..n_members).map(|_| None).collect(),
             numbers: vec![MAX_CHANNELS_PER_PEER; n_members],
         }
     }
 
-    /// Members towards which this one has no seat yet: those for which it decides, or those whom it follows.
+    /// Members towards which this one has no slot yet: those for which it decides, or those whom it follows.
     fn unseated(&self, deciding: bool) -> Vec<usize> {
         let own = self.members[self.me];
         let is_meant = |member: &usize| match self.members[*member] {
             rank if rank == own => false,
-            rank => self.seats[*member].is_none() && (own < rank) == deciding,
+            rank => self.slots[*member].is_none() && (own < rank) == deciding,
         };
         (0..self.members.len()).filter(is_meant).collect()
     }
 
-    /// Sets aside the highest seats that are free here, below those that were refused.
+    /// Sets aside the highest slots that are free here, below those that were refused.
     fn offer(&mut self) -> Result<()> {
         for member in self.unseated(true) {
             let limit = self.numbers[member];
-            let seat = SetAside::highest_below(&self.fabric, self.members[member], limit)?;
-            self.numbers[member] = seat.number();
-            self.seats[member] = Some(seat);
+            let slot = ReservedSlot::highest_below(&self.context, self.members[member], limit)?;
+            self.numbers[member] = slot.number();
+            self.slots[member] = Some(slot);
         }
         Ok(())
     }
@@ -126,10 +126,10 @@ impl Table {
     fn follow(&mut self, offers: &[Vec<u64>]) -> Result<()> {
         for member in self.unseated(false) {
             let (rank, offered) = (self.members[member], number(&offers[member], self.me));
-            self.seats[member] = SetAside::exactly(&self.fabric, rank, offered);
-            self.numbers[member] = match self.seats[member] {
+            self.slots[member] = ReservedSlot::exactly(&self.context, rank, offered);
+            self.numbers[member] = match self.slots[member] {
                 Some(_) => offered,
-                None => self.fabric.seats().highest_below(rank, offered)?,
+                None => self.context.slots().highest_below(rank, offered)?,
             };
         }
         Ok(())
@@ -141,7 +141,7 @@ impl Table {
         for member in (0..self.members.len()).filter(|member| own < self.members[*member]) {
             let (mine, theirs) = (self.numbers[member], number(&answers[member], self.me));
             if mine != theirs {
-                self.seats[member] = None;
+                self.slots[member] = None;
                 // The answer may be taken as well; it is no higher than the offer was.
                 self.numbers[member] = mine.min(theirs + 1);
             }
@@ -158,8 +158,8 @@ impl Table {
     ) -> Result<Vec<Vec<u64>>> {
         let mut notice: Notice = [0; 1 + SEAT_WORDS];
         notice[0] = u64::from(outcome.is_ok());
-        for (member, seat) in self.numbers.iter().enumerate() {
-            let number = u64::from(seat % MAX_CHANNELS_PER_PEER);
+        for (member, slot) in self.numbers.iter().enumerate() {
+            let number = u64::from(slot % MAX_CHANNELS_PER_PEER);
             notice[1 + member / PER_WORD] |= number << (member % PER_WORD * SEAT_BITS);
         }
         // The call was counted as its members came to it.
@@ -168,7 +168,7 @@ impl Table {
         std::mem::replace(outcome, Ok(()))?;
         match told.iter().position(|words| words[0] == 0) {
             None => Ok(told),
-            Some(failed) => Err(self.fabric.failed_elsewhere(operation.name(), self.members[failed])),
+            Some(failed) => Err(self.context.failed_elsewhere(operation.name(), self.members[failed])),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::lease::{Landlord, Lease};
 use super::noting::Draft;
 use super::operation::{Operation, Summary};
 use super::region::{MAIL_LEN, PIPE_SLOTS, RegionLayout, SCRATCH_LEN};
-use crate::channel::{Fabric, MemoryChannel};
+use crate::channel::{MemoryChannel, RankContext};
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, HeapView, Region};
 use crate::rank::Rank;
@@ -42,21 +42,21 @@ impl Team {
     /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base where there can be no region; [`Error::InvalidArgument`]
     /// when this rank is not a member.
     pub(crate) fn new(
-        fabric: &Arc<Fabric>,
+        context: &Arc<RankContext>,
         members: Arc<[Rank]>,
         bases: Vec<HeapOffset>,
         landlord: Arc<dyn Landlord>,
     ) -> Result<(Self, Lease)> {
-        let me = members.iter().position(|&rank| rank == fabric.rank()).ok_or(Error::InvalidArgument {
+        let me = members.iter().position(|&rank| rank == context.rank()).ok_or(Error::InvalidArgument {
             name: "rank",
-            value: fabric.rank().get().into(),
+            value: context.rank().get().into(),
             expected: "a member of the communicator",
         })?;
         let layout = RegionLayout::new(members.len() as u64);
-        let lease = Lease::new(fabric, &members, &bases, me, landlord)?;
-        let board = Board::new(fabric, &members, &bases, me, lease.departures().clone())?;
-        let parks = members.iter().map(|&rank| fabric.world().cells(rank).message_park()).collect();
-        let (view, checksums) = (fabric.heap().view().clone(), fabric.takes_checksums());
+        let lease = Lease::new(context, &members, &bases, me, landlord)?;
+        let board = Board::new(context, &members, &bases, me, lease.departures().clone())?;
+        let parks = members.iter().map(|&rank| context.mapped().cells(rank).message_park()).collect();
+        let (view, checksums) = (context.heap().view().clone(), context.takes_checksums());
         Ok((
             Self { members, me, bases, layout, view, parks, checksums, draft: Draft::default(), board },
             lease,
@@ -72,7 +72,7 @@ impl Team {
     /// Whether somebody looks at what this member does, or strikes it: checksums are taken, or faults planned.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
-        self.checksums || self.board.fabric().is_faulty()
+        self.checksums || self.board.context().is_faulty()
     }
 
     /// Tells all members `words`, at most [`super::board::INLINE_WORDS`] of them, and returns what each has told: as many.
@@ -209,6 +209,6 @@ impl Team {
             self.view.cell(self.members[receiver], at)
         };
         let (outbound, inbound) = (semaphore(member, self.me)?, semaphore(self.me, member)?);
-        Ok(MemoryChannel::over(self.board.fabric(), self.members[member], outbound, inbound))
+        Ok(MemoryChannel::over(self.board.context(), self.members[member], outbound, inbound))
     }
 }

@@ -13,44 +13,48 @@ use crate::heap::{DeviceBuffer, Region};
 impl Communicator {
     /// Allocates `count` elements of every rank's heap, at the same offset on all. Collective.
     ///
-    /// It may be called through any communicator that all ranks of the job belong to. Ranks allocate and free in the same order,
-    /// whichever communicators they do it through.
+    /// It works through any communicator of all ranks of the job. Ranks allocate and free in the
+    /// same order, whichever communicators they use.
     ///
-    /// The elements are zero where the memory is fresh, and whatever was there where it was used before. Calls that this
-    /// communicator has enqueued are done first.
+    /// Elements are zero in fresh memory; reused memory keeps its old contents. The communicator's
+    /// enqueued calls are done first.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`]; [`Error::ResourceLimit`]; [`Error::FailedElsewhere`] when another rank had one of these;
-    /// [`Error::Mismatch`] when the ranks asked for different sizes; otherwise those of [`Communicator::barrier`].
     /// Nothing is allocated on any rank then. An [`Error::Timeout`] ends the epoch for everybody.
+    /// - [`Error::OutOfMemory`]; [`Error::ResourceLimit`].
+    /// - [`Error::FailedElsewhere`] when another rank had one of these.
+    /// - [`Error::Mismatch`] when the ranks asked for different sizes.
+    /// - Otherwise those of [`Communicator::barrier`].
     pub fn alloc<T: Pod>(&mut self, count: usize) -> Result<DeviceBuffer<T>> {
-        // What cannot be counted is more than there is; the other ranks have to hear of it like of any other failure.
+        // A length that overflows is more than there is. The other ranks have to learn of that
+        // failure too.
         let len = DeviceBuffer::<T>::bytes(count).unwrap_or(u64::MAX);
         let region = self.alloc_region(len, DeviceBuffer::<T>::align())?;
         self.buffer(region)
     }
 
-    /// Allocates `len` bytes of every rank's heap at a multiple of `align`, at the same offset on all. Collective.
+    /// Allocates `len` bytes of every rank's heap at a multiple of `align`, at the same offset on
+    /// all. Collective.
     ///
     /// # Errors
     /// Those of [`Communicator::alloc`].
     pub fn alloc_region(&mut self, len: u64, align: u64) -> Result<Region> {
         self.check_all_ranks()?;
-        self.fabric().enter(Operation::Alloc.name())?;
+        self.context().enter(Operation::Alloc.name())?;
         self.take_memory(len, align)
     }
 
-    /// The same for what a call needs within, which undergoes no fault of its own.
+    /// Allocates within another call, without a fault of its own.
     pub(super) fn take_memory(&mut self, len: u64, align: u64) -> Result<Region> {
-        let fabric = Arc::clone(self.fabric());
-        let heap = fabric.heap();
+        let context = Arc::clone(self.context());
+        let heap = context.heap();
         let region = match heap.plan(len, align) {
             Ok(region) => region,
             Err(error) => return self.in_step([len, align, u64::MAX], Err(error)),
         };
         let call = [len, align, region.offset.get()];
-        // No rank takes memory before each has seen that there is enough for all: together they could take more
-        // than there is, and the kernel would kill one.
+        // No rank takes memory before all have seen that there is enough. Together they could take
+        // more than there is, and the kernel would kill one.
         let done = self
             .in_step(call, heap.check_room(region))
             .and_then(|()| {
@@ -64,7 +68,8 @@ impl Communicator {
         done.map(|()| region)
     }
 
-    /// Goes on when this step of an allocation has succeeded on every rank, with the same length, alignment and offset.
+    /// Goes on when this step of an allocation has succeeded on all ranks, with the same length,
+    /// alignment and offset.
     fn in_step<R>(&mut self, [len, align, offset]: [u64; 3], outcome: Result<R>) -> Result<R> {
         let agreed = self.agree(Operation::Alloc, [len, align, offset, u64::from(outcome.is_err())]);
         match (agreed, outcome) {
@@ -84,13 +89,16 @@ impl Communicator {
         }
     }
 
-    /// Frees what [`Communicator::alloc`] returned, on every rank. Collective; the memory is handed out again. Calls that this
-    /// communicator has enqueued are done first; for whatever else a stream does with the buffer the caller waits.
+    /// Frees what [`Communicator::alloc`] returned, on every rank. Collective.
+    ///
+    /// The communicator's enqueued calls are done first. The caller waits for whatever else a
+    /// stream does with the buffer.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when the region is not allocated; [`Error::Mismatch`] when the ranks free different
-    /// regions; otherwise those of [`Communicator::barrier`]. Nothing is freed then. An [`Error::Timeout`] ends the epoch for
-    /// everybody.
+    /// Nothing is freed then. An [`Error::Timeout`] ends the epoch for everybody.
+    /// - [`Error::InvalidArgument`] when the region is not allocated.
+    /// - [`Error::Mismatch`] when the ranks free different regions.
+    /// - Otherwise those of [`Communicator::barrier`].
     pub fn free<T: Pod>(&mut self, buffer: DeviceBuffer<T>) -> Result<()> {
         self.free_region(buffer.region())
     }
@@ -101,7 +109,7 @@ impl Communicator {
     /// Those of [`Communicator::free`].
     pub fn free_region(&mut self, region: Region) -> Result<()> {
         self.check_all_ranks()?;
-        self.fabric().enter(Operation::Free.name())?;
+        self.context().enter(Operation::Free.name())?;
         self.agree(Operation::Free, [region.offset.get(), region.len, 0, 0])?;
         self.heap().free(region)
     }
@@ -117,7 +125,8 @@ impl Communicator {
         })
     }
 
-    /// Compares the arguments of a call of all ranks; the last one says whether it has failed on this rank already.
+    /// Compares the arguments of a call of all ranks. The last argument says whether it failed on
+    /// this rank.
     fn agree(&mut self, operation: Operation, arguments: [u64; 4]) -> Result<()> {
         self.reclaim_engine();
         if let Some(job_barrier) = &mut self.job_barrier {
@@ -125,7 +134,7 @@ impl Communicator {
         }
         let told = self.engine()?.exchange(operation, &arguments)?;
         // Members that all come at once after the end of the epoch do not notice it by themselves.
-        self.fabric().check(operation.name())?;
+        self.context().check(operation.name())?;
         let theirs = |words: &Vec<u64>| std::array::from_fn(|word| words[word]);
         agreed(operation, arguments, self.members.iter().copied().zip(told.iter().map(theirs)))
     }

@@ -1,4 +1,5 @@
-//! How a process becomes a member of a job: it joins, creates its segment, maps everybody's, and says that it is ready.
+//! Makes a process a member of a job: it joins, creates its segment, maps all segments, and becomes
+//! ready.
 
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,10 +21,11 @@ use crate::bootstrap::{
     Joining, MemberHeartbeat, Options, ProxyMode, SegmentBacking, Shared, checksums_from_env, cores_from_env,
     join_from_env,
 };
-use crate::channel::{Control, Era, Fabric, World, serve_all};
+use crate::channel::{Control, EpochMapping, RankContext, serve_all};
 use crate::collective::Manner;
+use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
-use crate::faults::{Faults, Injector, Strike};
+use crate::faults::{FaultHit, Faults, Injector};
 use crate::heap::MemoryRegistrar;
 use crate::heap::layout::HeapShape;
 use crate::heap::registered::heap_windows;
@@ -32,12 +34,12 @@ use crate::rank::Rank;
 use crate::shm::{LifeLock, Segment};
 use crate::trace::{Recorder, Rings};
 
-/// What a process is in the job that it was started for.
+/// The part of a process in the job that it was started for.
 #[derive(Debug)]
 pub enum JoinedAs {
     /// A device, with its communicator.
     Device(Box<Communicator>),
-    /// The proxy service. It has served until the job ended: nothing is left to do.
+    /// The proxy service. It has served until the job ended, and nothing is left to do.
     Proxy,
 }
 
@@ -45,7 +47,8 @@ impl Communicator {
     /// Joins the job that `shmccl run` started this process for.
     ///
     /// # Errors
-    /// [`Error::Environment`] when no launcher started this process; otherwise those of [`join_job`].
+    /// [`Error::Environment`] when no launcher started this process; otherwise those of
+    /// [`join_job`].
     pub fn from_env() -> Result<Self> {
         match join_job()? {
             Some(JoinedAs::Device(comm)) => Ok(*comm),
@@ -57,14 +60,15 @@ impl Communicator {
     }
 }
 
-/// Joins the job that this process was started for; `None` when no launcher started it.
+/// Joins the job that this process was started for. Returns `None` when no launcher started it.
 ///
-/// In the proxy service process it serves until the job ends and then returns [`JoinedAs::Proxy`]. In a rank that the launcher has
-/// started again ([`Launch::restart`](crate::launch::Launch::restart)) it waits until the others take this rank back
-/// ([`Communicator::recover`]): see [`Communicator::on_recovery`].
+/// The proxy service process serves until the job ends, and then returns [`JoinedAs::Proxy`]. A
+/// restarted rank ([`Launch::restart`](crate::launch::Launch::restart)) waits until the others take
+/// it back ([`Communicator::recover`]): see [`Communicator::on_recovery`].
 ///
 /// # Errors
-/// Those of [`join_from_env`], of creating and mapping segments, and [`Error::PeerLost`] when a rank is lost meanwhile.
+/// Those of [`join_from_env`], of creating and mapping segments, and [`Error::PeerLost`] when a
+/// rank is lost meanwhile.
 pub fn join_job() -> Result<Option<JoinedAs>> {
     let Some(joining) = join_from_env()? else { return Ok(None) };
     if joining.restarts() > 0 {
@@ -73,17 +77,17 @@ pub fn join_job() -> Result<Option<JoinedAs>> {
     let (restarting, beat, device) = (joining.is_restarting(), joining.beat(), joining.device());
     let overrides = Overrides::of(joining.options())?;
     let rings = rings_of(&joining)?;
-    let AttachedMember { shared, world, own } = AttachedMember::of(joining)?;
-    let pulse = beat.map(|every| MemberHeartbeat::new(world.control().beat(device), every));
+    let AttachedMember { shared, mapped, own } = AttachedMember::of(joining)?;
+    let pulse = beat.map(|every| MemberHeartbeat::new(mapped.control().beat(device), every));
     let Some(rank) = shared.joining().rank() else {
         let membership = shared.ready()?;
         // It hears from the devices when the job is over.
         let _beating = membership.link.watch(pulse, |_| {})?;
         let spinners = membership.placement.devices + membership.placement.proxies;
-        serve_all(&world, spinners, (&overrides.faults, overrides.checksums), rings.as_ref())?;
+        serve_all(&mapped, spinners, (&overrides.faults, overrides.checksums), rings.as_ref())?;
         return Ok(Some(JoinedAs::Proxy));
     };
-    let live = LiveRank::announce(&world, rank)?;
+    let live = LiveRank::announce(&mapped, rank)?;
     let membership = shared.ready()?;
     let terms = JoinParams {
         mode: membership.options.proxy,
@@ -92,33 +96,34 @@ pub fn join_job() -> Result<Option<JoinedAs>> {
         beside_service: is_beside_service(membership.options.proxy, membership.placement.proxies),
         timeout: membership.options.timeout,
     };
-    let incarnations = Incarnation::first(world.n_ranks());
-    let line = LauncherLink::begin(membership.link, pulse, restarting, &world, incarnations)?;
-    let comm = live.join(&world, &terms, Some(line), own)?;
+    let incarnations = Incarnation::first(mapped.n_ranks());
+    let line = LauncherLink::begin(membership.link, pulse, restarting, &mapped, incarnations)?;
+    let comm = live.join(&mapped, &terms, Some(line), own)?;
     comm.apply(&overrides, false);
     comm.record_in(rings.as_ref(), rank);
     Ok(Some(JoinedAs::Device(Box::new(comm))))
 }
 
-/// The rings in which a member is to note what it does, if it is.
+/// Returns the trace rings of a member, if it is traced.
 pub(super) fn rings_of(joining: &Joining) -> Result<Option<Rings>> {
-    let era = Era { job: joining.job_id(), epoch: joining.epoch() };
-    joining.rings().map(|rings| Rings::attach(duplicate(&rings)?, era)).transpose()
+    let epoch_id = EpochId { job: joining.job_id(), epoch: joining.epoch() };
+    joining.rings().map(|rings| Rings::attach(duplicate(&rings)?, epoch_id)).transpose()
 }
 
 impl Communicator {
     /// Notes what this rank does from now on in `rings`, where it is known as `rank`.
     pub(super) fn record_in(&self, rings: Option<&Rings>, rank: Rank) {
-        let fabric = self.fabric();
-        let recorder = rings.and_then(|rings| Recorder::new(rings, rank, fabric.world().era().epoch));
-        recorder.into_iter().for_each(|recorder| fabric.record(recorder));
+        let context = self.context();
+        let recorder = rings.and_then(|rings| Recorder::new(rings, rank, context.mapped().epoch_id().epoch));
+        recorder.into_iter().for_each(|recorder| context.set_recorder(recorder));
     }
 }
 
-/// Joins those whom this process has met without a launcher.
+/// Joins the ranks that this process has met without a launcher.
 ///
-/// Nobody needs the host of the meeting from here on, so the line to it is closed. What a launcher would tell, the life
-/// locks tell. Where this rank was `told` how many cores there are, it does not go by who shares its own.
+/// The host of the meeting is not needed from here on, so its line is closed. Life locks show what
+/// a launcher would report. A number of cores that this rank was `told` takes the place of
+/// counting.
 ///
 /// # Errors
 /// Those of [`join_job`].
@@ -134,13 +139,13 @@ pub(super) fn join_assembled(mut joining: Joining, told: Option<NonZeroU32>) -> 
         beside_service: false,
         timeout,
     };
-    let AttachedMember { shared, world, own } = AttachedMember::of(joining)?;
-    let live = LiveRank::announce(&world, rank)?;
+    let AttachedMember { shared, mapped, own } = AttachedMember::of(joining)?;
+    let live = LiveRank::announce(&mapped, rank)?;
     let epoch_commit =
-        EpochCommit::new(&world, rank, terms.spinners, timeout, shared.joining().guard().cloned());
+        EpochCommit::new(&mapped, rank, terms.spinners, timeout, shared.joining().guard().cloned());
     // The host is not needed from here on.
     shared.ready().map(drop).map_err(|error| epoch_commit.abandon(error))?;
-    let comm = live.join(&world, &terms, None, own).map_err(|error| epoch_commit.abandon(error))?;
+    let comm = live.join(&mapped, &terms, None, own).map_err(|error| epoch_commit.abandon(error))?;
     epoch_commit.complete()?;
     step("with the others");
     Ok(comm)
@@ -151,24 +156,24 @@ pub(super) fn join_assembled(mut joining: Joining, told: Option<NonZeroU32>) -> 
 /// # Errors
 /// Those of creating and mapping segments.
 pub(super) fn attach_threads(
-    era: Era,
+    epoch_id: EpochId,
     shape: HeapShape,
     backing: &SegmentBacking,
     terms: &JoinParams,
     overrides: &Overrides,
 ) -> Result<Vec<Communicator>> {
-    let (control, _segment) = Control::create(shape.n_ranks(), era)?;
+    let (control, _segment) = Control::create(shape.n_ranks(), epoch_id)?;
     let ranks = || (0..shape.n_ranks()).map(Rank::known);
-    let create = |rank| World::create_segment(era, rank, shape, backing);
+    let create = |rank| EpochMapping::create_segment(epoch_id, rank, shape, backing);
     let segments = ranks().map(|rank| create(rank).map(Arc::new)).collect::<Result<_>>()?;
-    let world = Arc::new(World::over(shape, control, segments)?);
-    let all_live = ranks().map(|rank| LiveRank::announce(&world, rank)).collect::<Result<Vec<_>>>()?;
+    let mapped = Arc::new(EpochMapping::over(shape, control, segments)?);
+    let all_live = ranks().map(|rank| LiveRank::announce(&mapped, rank)).collect::<Result<Vec<_>>>()?;
     let join =
-        |live: LiveRank| live.join(&world, terms, None, None).inspect(|comm| comm.apply(overrides, true));
+        |live: LiveRank| live.join(&mapped, terms, None, None).inspect(|comm| comm.apply(overrides, true));
     all_live.into_iter().map(join).collect()
 }
 
-/// What a job has decided for its ranks.
+/// The decisions of a job for its ranks.
 #[derive(Clone, Debug)]
 pub(super) struct JoinParams {
     pub(super) mode: ProxyMode,
@@ -184,19 +189,19 @@ pub(super) struct JoinParams {
 /// A member that everybody's segments are mapped into, and its own into everybody.
 struct AttachedMember {
     shared: Shared,
-    world: Arc<World>,
+    mapped: Arc<EpochMapping>,
     own: Option<OwnSegment>,
 }
 
 impl AttachedMember {
     fn of(joining: Joining) -> Result<Self> {
         let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
-        let era = Era { job: joining.job_id(), epoch: joining.epoch() };
+        let epoch_id = EpochId { job: joining.job_id(), epoch: joining.epoch() };
         let mut own = None;
-        let shared = joining.share(|joining| create_segment(joining, era, shape, &mut own))?;
-        let world = attach(&shared, era, shape)?;
+        let shared = joining.share(|joining| create_segment(joining, epoch_id, shape, &mut own))?;
+        let mapped = attach(&shared, epoch_id, shape)?;
         step("attached to all segments");
-        Ok(Self { shared, world, own })
+        Ok(Self { shared, mapped, own })
     }
 }
 
@@ -216,48 +221,48 @@ pub(super) struct LiveRank {
 }
 
 impl LiveRank {
-    pub(super) fn announce(world: &Arc<World>, rank: Rank) -> Result<Self> {
-        let mut registrar = MemoryRegistrar::new(world.memory_table(rank)?);
-        heap_windows(&mut registrar, world.windows())?;
-        let heart = Heartbeat::new(Arc::clone(world), rank);
-        let life = LifeLock::take(*world.kernel(), world.control().lives(), rank, heart)?;
+    pub(super) fn announce(mapped: &Arc<EpochMapping>, rank: Rank) -> Result<Self> {
+        let mut registrar = MemoryRegistrar::new(mapped.memory_table(rank)?);
+        heap_windows(&mut registrar, mapped.windows())?;
+        let heart = Heartbeat::new(Arc::clone(mapped), rank);
+        let life = LifeLock::take(*mapped.kernel(), mapped.control().lives(), rank, heart)?;
         step("seen alive");
         Ok(Self { rank, life, registrar })
     }
 
     pub(super) fn join(
         self,
-        world: &Arc<World>,
+        mapped: &Arc<EpochMapping>,
         terms: &JoinParams,
         launcher: Option<LauncherLink>,
         own: Option<OwnSegment>,
     ) -> Result<Communicator> {
         let Self { rank, life, registrar } = self;
-        let fabric = Fabric::new(Arc::clone(world), rank, terms.spinners, terms.timeout)?;
-        let fabric = match terms.cores {
-            Some(cores) => fabric.counting_on(cores),
-            None => fabric,
+        let context = RankContext::new(Arc::clone(mapped), rank, terms.spinners, terms.timeout)?;
+        let context = match terms.cores {
+            Some(cores) => context.counting_on(cores),
+            None => context,
         };
-        let fabric = Arc::new(if terms.beside_service { fabric.beside_service() } else { fabric });
-        let (era, n_ranks) = (world.era(), world.n_ranks());
-        let job = format_args!("{:016x}", era.job);
-        tracing::info!(target: EPOCH, %job, epoch = era.epoch, %rank, n_ranks, "in an epoch");
-        let job_barrier = JobBarrier::new(&fabric);
+        let context = Arc::new(if terms.beside_service { context.beside_service() } else { context });
+        let (epoch_id, n_ranks) = (mapped.epoch_id(), mapped.n_ranks());
+        let job = format_args!("{:016x}", epoch_id.job);
+        tracing::info!(target: EPOCH, %job, epoch = epoch_id.epoch, %rank, n_ranks, "in an epoch");
+        let job_barrier = JobBarrier::new(&context);
         let membership = JobMembership {
-            fabric,
+            context,
             ports: Ports::new(terms.mode, n_ranks),
             registrar: Mutex::new(registrar),
             workspace: Workspace::default(),
             life: Some(life),
             launcher: launcher.map(Arc::new),
-            incarnations: Incarnation::first(world.n_ranks()),
+            incarnations: Incarnation::first(mapped.n_ranks()),
             was_restarted: false,
             recovery_callbacks: Mutex::default(),
             _own: own,
         };
         Ok(Communicator {
             rank,
-            members: (0..world.n_ranks()).map(Rank::known).collect(),
+            members: (0..mapped.n_ranks()).map(Rank::known).collect(),
             job_barrier: Some(job_barrier),
             engine: None,
             loan: EngineLoan::default(),
@@ -269,12 +274,12 @@ impl LiveRank {
 
 fn create_segment(
     joining: &Joining,
-    era: Era,
+    epoch_id: EpochId,
     shape: HeapShape,
     own: &mut Option<OwnSegment>,
 ) -> Result<OwnedFd> {
     let rank = joining.rank().expect("only devices create segments");
-    let segment = World::create_segment(era, rank, shape, &joining.options().backing)?;
+    let segment = EpochMapping::create_segment(epoch_id, rank, shape, &joining.options().backing)?;
     let hold = joining.hold().map(|hold| duplicate(&hold)).transpose()?;
     let descriptor = duplicate(&segment)?;
     step("made a segment");
@@ -282,14 +287,14 @@ fn create_segment(
     Ok(descriptor)
 }
 
-fn attach(shared: &Shared, era: Era, shape: HeapShape) -> Result<Arc<World>> {
+fn attach(shared: &Shared, epoch_id: EpochId, shape: HeapShape) -> Result<Arc<EpochMapping>> {
     let joining = shared.joining();
-    let control = Control::attach(duplicate(&joining.control())?, joining.n_ranks(), era)?;
+    let control = Control::attach(duplicate(&joining.control())?, joining.n_ranks(), epoch_id)?;
     let segments = shared.segments().iter().map(duplicate).collect::<Result<Vec<_>>>()?;
-    World::attach(era, shape, control, segments, &joining.options().backing).map(Arc::new)
+    EpochMapping::attach(epoch_id, shape, control, segments, &joining.options().backing).map(Arc::new)
 }
 
-/// Whether the service process is among the `proxies` on a device's core.
+/// Returns whether the service process is among the `proxies` on a device's core.
 fn is_beside_service(mode: ProxyMode, proxies: u32) -> bool {
     mode == ProxyMode::Process && proxies > 0
 }
@@ -299,7 +304,7 @@ fn duplicate(descriptor: &impl AsFd) -> Result<OwnedFd> {
     copy.map_err(|source| crate::bootstrap::resource_error("duplicating a descriptor", source))
 }
 
-/// What options, or else the environment, ask for.
+/// The settings that options, or else the environment, ask for.
 #[derive(Debug)]
 pub(super) struct Overrides {
     pub(super) faults: Faults,
@@ -318,23 +323,23 @@ impl Overrides {
 }
 
 impl Communicator {
-    /// The faults that were injected into this rank, in this process, in the order in which they struck; of very many the first
-    /// thousand. See [`crate::faults`].
+    /// Returns the faults that were injected into this rank in this process, in order, up to the
+    /// first thousand. See [`crate::faults`].
     #[must_use]
-    pub fn strikes(&self) -> Vec<Strike> {
-        self.fabric().injector().map_or_else(Vec::new, |injector| injector.strikes())
+    pub fn fault_hits(&self) -> Vec<FaultHit> {
+        self.context().injector().map_or_else(Vec::new, |injector| injector.fault_hits())
     }
 
-    /// Has this new communicator do what is asked for, and suffer what is planned for its rank, which may be a thread among others of its
-    /// process.
+    /// Applies the settings to this new communicator, and plans the faults of its rank. The rank
+    /// may be a thread among others of its process.
     pub(super) fn apply(&self, overrides: &Overrides, is_thread: bool) {
         if overrides.checksums {
-            self.fabric().take_checksums();
+            self.context().take_checksums();
         }
-        let fabric = self.fabric();
-        if let Some(injector) = Injector::new(&overrides.faults, fabric.rank(), is_thread) {
-            let told = fabric.world().control().faults(fabric.rank());
-            fabric.inject(Arc::new(injector.telling(told)));
+        let context = self.context();
+        if let Some(injector) = Injector::new(&overrides.faults, context.rank(), is_thread) {
+            let told = context.mapped().control().faults(context.rank());
+            context.plan_faults(Arc::new(injector.telling(told)));
         }
     }
 }

@@ -1,13 +1,16 @@
-//! What a collective call reads and writes: device buffers, or slices of ordinary memory.
+//! The arguments of collective calls: device buffers, slices of ordinary memory, and blocks of a
+//! buffer.
 
 use crate::collective::{Block, Input, Output};
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, Region};
 use crate::reduce::Element;
 
-/// The input of a collective call. Made from `&DeviceBuffer<T>`, `&[T]`, `&Vec<T>` or an array.
+/// The input of a collective call. It is made from `&DeviceBuffer<T>`, `&[T]`, `&Vec<T>` or an
+/// array.
 ///
-/// Buffers in the symmetric heap are read where they are, unless staging is quicker; slices are copied through it.
+/// Heap buffers are read where they are, unless staging is quicker. Slices are copied through the
+/// heap.
 #[derive(Clone, Copy, Debug)]
 pub struct SendBuffer<'a, T>(pub(super) Send<'a, T>);
 
@@ -17,7 +20,8 @@ pub(super) enum Send<'a, T> {
     Slice(&'a [T]),
 }
 
-/// The output of a collective call. Made from `&DeviceBuffer<T>`, `&mut [T]`, `&mut Vec<T>` or an array.
+/// The output of a collective call. It is made from `&DeviceBuffer<T>`, `&mut [T]`, `&mut Vec<T>`
+/// or an array.
 #[derive(Debug)]
 pub struct RecvBuffer<'a, T>(pub(super) Recv<'a, T>);
 
@@ -28,7 +32,7 @@ pub(super) enum Recv<'a, T> {
 }
 
 impl<'a, T: Element> SendBuffer<'a, T> {
-    /// How many elements it has.
+    /// Returns the number of its elements.
     #[inline]
     pub(super) fn count(&self) -> u64 {
         match &self.0 {
@@ -47,7 +51,7 @@ impl<'a, T: Element> SendBuffer<'a, T> {
 }
 
 impl<'a, T: Element> RecvBuffer<'a, T> {
-    /// How many elements it has.
+    /// Returns the number of its elements.
     #[inline]
     pub(super) fn count(&self) -> u64 {
         match &self.0 {
@@ -56,7 +60,7 @@ impl<'a, T: Element> RecvBuffer<'a, T> {
         }
     }
 
-    /// The input that is `at` bytes into this output.
+    /// Returns the input that begins `at` bytes into this output.
     #[inline]
     pub(super) fn as_input(&self, at: u64) -> Input<'static> {
         match &self.0 {
@@ -65,7 +69,7 @@ impl<'a, T: Element> RecvBuffer<'a, T> {
         }
     }
 
-    /// The input that it is where it is no output.
+    /// Returns it as an input, where it is no output.
     pub(super) fn into_input(self) -> Input<'a> {
         match self.0 {
             Recv::Heap(region) => Input::Heap(region.offset),
@@ -73,7 +77,7 @@ impl<'a, T: Element> RecvBuffer<'a, T> {
         }
     }
 
-    /// The output that is `at` bytes into it; the input is in it, too.
+    /// Returns the output that begins `at` bytes into it. The input lies in it, too.
     pub(super) fn output_within(self, at: u64) -> Output<'a> {
         match self.0 {
             Recv::Heap(region) => Output::Heap(HeapOffset::new(region.offset.get() + at)),
@@ -146,12 +150,12 @@ impl<'a, T, const N: usize> From<&'a mut [T; N]> for RecvBuffer<'a, T> {
     }
 }
 
-/// The blocks of a buffer, by rank: how many elements each has, and at which element it starts.
+/// The blocks of a buffer, by rank: their lengths and their first elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocks<'b> {
-    /// How many elements.
+    /// The number of elements of each block.
     pub counts: &'b [usize],
-    /// The first element.
+    /// The first element of each block.
     pub displacements: &'b [usize],
 }
 
@@ -162,10 +166,11 @@ impl<'b> Blocks<'b> {
         Self { counts, displacements }
     }
 
-    /// Those blocks, one for each of `n_ranks`, of a buffer of `total` elements.
+    /// Returns these blocks, one for each of `n_ranks`, of a buffer of `total` elements.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when there are more or fewer blocks; [`Error::OutOfRange`] for one that is not in the buffer.
+    /// [`Error::InvalidArgument`] for more or fewer blocks; [`Error::OutOfRange`] for one outside
+    /// the buffer.
     pub(super) fn within(self, total: u64, n_ranks: u32) -> Result<Vec<Block>> {
         let expected = "one for each rank";
         for (name, len) in [
@@ -203,8 +208,8 @@ pub(super) fn check_apart(blocks: &[Block]) -> Result<()> {
     }
 }
 
-/// Refuses blocks that are `sent` and overlap some that are `received`, in buffers of the heap with elements of `size` bytes; but what
-/// comes from a rank may take the very place of what goes to it.
+/// Refuses blocks that are `sent` and overlap some that are `received`, in heap buffers with
+/// elements of `size` bytes. The block from a rank may be the very one that goes to it.
 pub(super) fn check_distinct(
     (source, sent): (Region, &[Block]),
     (target, received): (Region, &[Block]),
@@ -235,7 +240,7 @@ pub(super) fn check_distinct(
     }
 }
 
-/// Whether some byte is in both.
+/// Returns whether some byte is in both.
 pub(super) fn overlap(one: Region, other: Region) -> bool {
     let is_before = |one: Region, other: Region| one.end().is_some_and(|end| end <= other.offset.get());
     one.len > 0 && other.len > 0 && !is_before(one, other) && !is_before(other, one)

@@ -1,4 +1,4 @@
-//! What runs the collective calls of a communicator, and how they are done.
+//! Settings of a communicator's collective calls, and the engine that executes them.
 
 use std::sync::Arc;
 
@@ -11,45 +11,51 @@ use crate::collective::{
 use crate::error::Result;
 
 impl Communicator {
-    /// Has collective operations done by `algorithm` from now on; by `None`, as suits each call. All ranks have to choose the same.
+    /// Chooses `algorithm` for collective operations from now on; `None` chooses the best one for
+    /// each call. All ranks have to choose the same.
     ///
-    /// A call of an operation that the algorithm cannot do ([`Algorithm::supports`]) returns [`crate::Error::InvalidArgument`] at once, and
-    /// one in which ranks have chosen differently [`crate::Error::CallMismatch`].
+    /// A call of an operation that the algorithm cannot do ([`Algorithm::supports`]) returns
+    /// [`crate::Error::InvalidArgument`] at once. Ranks that have chosen differently get
+    /// [`crate::Error::CallMismatch`].
     pub fn set_algorithm(&mut self, algorithm: Option<Algorithm>) {
         self.manner.algorithm = algorithm;
     }
 
-    /// Has the data of all calls moved by channels of `kind` from now on: by each rank's own core, as at the start, or by its
-    /// proxy. Collective: all ranks choose the same.
+    /// Moves the data of all calls by channels of `kind` from now on: by each rank's own core, as
+    /// at the start, or by its proxy. Collective: all ranks choose the same.
     ///
-    /// Choosing proxied channels for the first time opens one to each other rank, which takes a place in a fifo of this rank that
-    /// channels share, and the highest free channel between the two.
+    /// The first choice of proxied channels opens one to each other rank. It takes a place in a
+    /// shared fifo of this rank, and the highest free channel between the two.
     ///
     /// # Errors
-    /// [`crate::Error::Exhausted`] or [`crate::Error::Os`] where a channel cannot be opened, and [`crate::Error::FailedElsewhere`]
-    /// on the other ranks: nothing has changed then, and all may try again. [`crate::Error::CallMismatch`] when the ranks choose
-    /// differently; otherwise those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
+    /// - [`crate::Error::Exhausted`] or [`crate::Error::Os`] where a channel cannot be opened, and
+    ///   [`crate::Error::FailedElsewhere`] on the other ranks. Nothing has changed then, and all
+    ///   may try again.
+    /// - [`crate::Error::CallMismatch`] when the ranks choose differently.
+    /// - Otherwise those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
     pub fn set_channel_kind(&mut self, kind: ChannelKind) -> Result<()> {
-        self.fabric().enter(Operation::SetChannelKind.name())?;
+        self.context().enter(Operation::SetChannelKind.name())?;
         self.engine_for(|| Summary::new(Operation::SetChannelKind))?.choose_channels(kind)?;
         self.manner.channel = kind;
         Ok(())
     }
 
-    /// Has `operation` done by an algorithm of the caller's own from now on, wherever [`Communicator::set_algorithm`] has not
-    /// chosen another and there is more than one rank. Collective: all ranks register one of the same name. Communicators that
-    /// are derived from this one later have it too.
+    /// Does `operation` by an algorithm of the caller's own from now on, where there is more than
+    /// one rank and [`Communicator::set_algorithm`] has chosen none. Collective: all ranks register
+    /// one of the same name. Communicators that are derived later have it too.
     ///
     /// # Errors
-    /// [`crate::Error::AlgorithmMismatch`] when ranks register different ones, on all of them: nothing has changed then.
-    /// [`crate::Error::InvalidArgument`] for an operation that has no algorithms, and for a name that is too long, at once. Otherwise
-    /// those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
+    /// - [`crate::Error::AlgorithmMismatch`] on all ranks when they register different ones:
+    ///   nothing has changed then.
+    /// - At once [`crate::Error::InvalidArgument`] for an operation without algorithms, and for a
+    ///   name that is too long.
+    /// - Otherwise those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
     pub fn register_algorithm(
         &mut self,
         operation: Operation,
         algorithm: Arc<dyn CustomAlgorithm>,
     ) -> Result<()> {
-        self.fabric().enter(Operation::RegisterAlgorithm.name())?;
+        self.context().enter(Operation::RegisterAlgorithm.name())?;
         self.engine_for(|| Summary::new(Operation::RegisterAlgorithm))?.register(operation, Some(algorithm))
     }
 
@@ -58,35 +64,42 @@ impl Communicator {
     /// # Errors
     /// Those of [`Communicator::register_algorithm`].
     pub fn unregister_algorithm(&mut self, operation: Operation) -> Result<()> {
-        self.fabric().enter(Operation::RegisterAlgorithm.name())?;
+        self.context().enter(Operation::RegisterAlgorithm.name())?;
         self.engine_for(|| Summary::new(Operation::RegisterAlgorithm))?.register(operation, None)
     }
 
-    /// Chooses algorithms by `table` from now on, where [`Communicator::set_algorithm`] has not. Called by all ranks, with the same
-    /// table. Without it, they go by the one that was found as the program started: see [`crate::collective::tuning`].
+    /// Chooses algorithms by `table` from now on, where [`Communicator::set_algorithm`] has chosen
+    /// none. All ranks call it with the same table. The default is the table found at the start of
+    /// the program: see [`crate::collective::tuning`].
     ///
     /// # Errors
-    /// [`crate::Error::TuningMismatch`] when ranks come with different tables, [`crate::Error::CallMismatch`] when some are in another
-    /// call; otherwise those of a barrier. They end the epoch.
+    /// They end the epoch.
+    /// - [`crate::Error::TuningMismatch`] when ranks come with different tables.
+    /// - [`crate::Error::CallMismatch`] when some ranks are in another call.
+    /// - Otherwise those of a barrier.
     pub fn set_tuning(&mut self, table: Table) -> Result<()> {
-        self.fabric().can_call(Operation::SetTuning.name())?;
+        self.context().can_call(Operation::SetTuning.name())?;
         self.reclaim_engine();
         if self.engine.is_none() {
             let call = Summary::new(Operation::SetTuning);
             self.engine = Some(Box::new(self.first_engine(call, Ok(table))?));
             return Ok(());
         }
-        let crowded = self.fabric().crowded();
+        let crowded = self.context().crowded();
         self.engine()?.tune(Ok(table), crowded)
     }
 
-    /// What does an operation to which no rank contributes more than `len` bytes, over direct channels, unless
-    /// [`Communicator::set_algorithm`] has chosen or an algorithm is registered; reductions by custom operators and of short floats are
-    /// done by what [keeps the order](Algorithm::keeps_rank_order) of the ranks all the same. Where no table says it, an all-reduce of 4 to
-    /// 8 KiB between two ranks with a core each is tried out by two_shot, too, and goes as is quicker. The first call is one of all ranks, like that of an operation.
+    /// Returns the algorithm of an operation to which no rank contributes more than `len` bytes,
+    /// over direct channels. It leaves aside [`Communicator::set_algorithm`] and registered
+    /// algorithms.
+    ///
+    /// Custom operators and short floats need an algorithm that [keeps the
+    /// order](Algorithm::keeps_rank_order) of the ranks, and get one. The first call involves all
+    /// ranks, like that of an operation.
     ///
     /// # Errors
-    /// Those of a first operation: [`crate::Error::Tuning`], [`crate::Error::TuningMismatch`], [`crate::Error::OutOfMemory`].
+    /// Those of a first operation: [`crate::Error::Tuning`], [`crate::Error::TuningMismatch`],
+    /// [`crate::Error::OutOfMemory`].
     pub fn algorithm_for(
         &mut self,
         operation: Operation,
@@ -96,8 +109,8 @@ impl Communicator {
         Ok(self.engine()?.choice(operation, buffers, len))
     }
 
-    /// Whether some rank shares its core with another, or with the proxy service: those that wait then give way. The first call is
-    /// one of all ranks, like that of an operation.
+    /// Returns whether some rank shares its core with another one, or with the proxy service.
+    /// Waiting ranks yield then. The first call involves all ranks, like that of an operation.
     ///
     /// # Errors
     /// Those of [`Communicator::algorithm_for`].
@@ -108,16 +121,18 @@ impl Communicator {
     /// Returns when all ranks have called it. Acquires everything that any of them did before.
     ///
     /// # Errors
-    /// [`crate::Error::Timeout`] naming a rank that is missing, [`crate::Error::PeerLost`], [`crate::Error::Revoked`], each of which ends the epoch
-    /// in a communicator that was derived from another; [`crate::Error::CallMismatch`], which always does, when ranks are in another call instead.
+    /// - [`crate::Error::Timeout`] names a missing rank.
+    /// - [`crate::Error::PeerLost`], [`crate::Error::Revoked`].
+    /// - [`crate::Error::CallMismatch`] when ranks are in another call. It always ends the epoch;
+    ///   the others do so in a derived communicator.
     #[inline]
     pub fn barrier(&mut self) -> Result<()> {
         self.reclaim_engine();
-        self.fabric().enter(Operation::Barrier.name())?;
+        self.context().enter(Operation::Barrier.name())?;
         self.come_together()
     }
 
-    /// The same within another call.
+    /// Meets all ranks within another call.
     #[inline]
     pub(super) fn come_together(&mut self) -> Result<()> {
         match &mut self.job_barrier {
@@ -126,11 +141,11 @@ impl Communicator {
         }
     }
 
-    /// Prepares what calls need, if none was made yet. Collective; the first call of a job's first communicator does it anyhow.
+    /// Prepares the memory of collective calls, if no call did before. Collective. The first call
+    /// of a job's first communicator does it as well.
     ///
-    /// That goes for a message, too, and for a call that is enqueued: the first [`Collectives::send`](super::Collectives::send) of a job
-    /// waits until all ranks have come to a first call or message of theirs, which need not be the same. Where the first messages
-    /// concern some ranks only, all of them call this before.
+    /// Where the first messages concern only some ranks, all ranks call this first: see
+    /// [`semantics`](crate::collective::semantics#the-first-call).
     ///
     /// # Errors
     /// Those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
@@ -138,13 +153,14 @@ impl Communicator {
         self.engine().map(drop)
     }
 
-    /// What runs the collectives of this communicator.
+    /// Returns the engine that executes the collective calls of this communicator.
     #[inline]
     pub(super) fn engine(&mut self) -> Result<&mut Engine> {
         self.engine_for(|| Summary::new(Operation::Prepare))
     }
 
-    /// The same for `call` of the caller's: the first one makes it, and onlookers are told that this rank is in that call meanwhile.
+    /// Returns the engine for `call`. The first call makes the engine, and observers see this rank
+    /// in `call` meanwhile.
     #[inline]
     pub(super) fn engine_for(&mut self, call: impl FnOnce() -> Summary) -> Result<&mut Engine> {
         if self.engine.is_none() {
@@ -177,7 +193,8 @@ impl Communicator {
         done
     }
 
-    /// Waits until what was enqueued is done, and takes the engine back from the streams, if they have it.
+    /// Waits until enqueued calls are done, and takes the engine back from the streams, if they
+    /// have it.
     #[inline]
     pub(super) fn reclaim_engine(&mut self) {
         if self.engine.is_none() {
@@ -196,7 +213,7 @@ impl<'a> Submit<'a> for Communicator {
     #[inline]
     fn submit(&mut self, mut call: Call<'a>) -> Result<()> {
         let manner = self.manner;
-        self.fabric().enter(call.operation.name())?;
+        self.context().enter(call.operation.name())?;
         self.engine_for(|| call.summary().in_manner(manner))?.run(&mut call, manner)
     }
 

@@ -1,14 +1,15 @@
-//! The last step of a meeting: all are members of the new epoch, or none is.
+//! The last step of a meeting: all ranks become members of the new epoch, or none does.
 //!
-//! That all are ready the host tells them one after the other, and it may die in the midst of that. So they settle it among
-//! themselves as well, by a word of the new epoch's control segment (see [`regroup`](crate::sync::regroup)): it says that they
-//! begin together, or by whose loss or failure they do not, or that it was called off, and all read the same.
+//! The host tells the ranks one after the other that all are ready, and may die in between. So the
+//! ranks also decide it among themselves, by a word of the new epoch's control segment (see
+//! [`regroup`](crate::sync::regroup)). The word says that they begin together, or whose loss or
+//! failure prevents that, or that it was cancelled. All ranks read the same.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bootstrap::WaitGuard;
-use crate::channel::World;
+use crate::channel::EpochMapping;
 use crate::error::{Error, Result};
 use crate::logs::step;
 use crate::rank::{Rank, RankSet};
@@ -16,58 +17,59 @@ use crate::shm::{CellRef, HostKernel};
 use crate::sync::regroup::{Round, RoundCell, RoundOutcome};
 use crate::sync::{LifeStatus, ParkCell, Stop, WaitPolicy, Waiting, Watch, wait_until};
 
-/// What all of them are in.
+/// The operation that errors name.
 const MEETING: &str = "meeting the other ranks";
 
 /// One rank's side of it.
 #[derive(Debug)]
 pub(super) struct EpochCommit {
-    world: Arc<World>,
+    mapped: Arc<EpochMapping>,
     rank: Rank,
     policy: WaitPolicy,
     timeout: Duration,
-    /// What ends its wait, besides.
+    /// Ends its wait, besides.
     guard: Option<WaitGuard>,
     cell: CellRef<RoundCell>,
     park: CellRef<ParkCell>,
 }
 
 impl EpochCommit {
-    /// The side of `rank`, which is alive in `world` already.
+    /// Makes the side of `rank`, which is alive in `mapped` already.
     pub(super) fn new(
-        world: &Arc<World>,
+        mapped: &Arc<EpochMapping>,
         rank: Rank,
         spinners: u32,
         timeout: Duration,
         guard: Option<WaitGuard>,
     ) -> Self {
-        let (cell, park) = world.control().formation();
+        let (cell, park) = mapped.control().formation();
         let policy = WaitPolicy::for_spinners(spinners);
-        Self { world: Arc::clone(world), rank, policy, timeout, guard, cell, park }
+        Self { mapped: Arc::clone(mapped), rank, policy, timeout, guard, cell, park }
     }
 
-    /// Says that this rank is ready, and returns when all are.
+    /// Declares this rank ready, and returns when all are.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] or [`Error::FailedElsewhere`], the same rank for all; [`Error::Timeout`]; [`Error::Revoked`] by nobody when the
-    /// meeting was called off, or its host has died.
+    /// - [`Error::PeerLost`] or [`Error::FailedElsewhere`], the same rank for all.
+    /// - [`Error::Timeout`].
+    /// - [`Error::Revoked`] by nobody when the meeting was cancelled, or its host has died.
     ///
     /// # Ordering
-    /// What all did before they called it has happened before it returns.
+    /// Everything that all ranks did before they called it has happened before it returns.
     pub(super) fn complete(&self) -> Result<()> {
-        let all = RankSet::all(self.world.n_ranks());
+        let all = RankSet::all(self.mapped.n_ranks());
         let round = self.round();
         step("about to be ready");
         round.ready();
         step("ready");
         let watch = EndWatch(self.guard.as_ref());
-        let waiting = Waiting::new(self.world.kernel(), &watch, self.policy, self.timeout);
+        let waiting = Waiting::new(self.mapped.kernel(), &watch, self.policy, self.timeout);
         let settled = wait_until(&waiting, &self.park, || round.poll_start(all));
         step("the meeting is settled");
         match settled {
             Ok(outcome) => self.read(outcome),
             Err(stop) => {
-                // A meeting that was called off has failed by nobody who is here.
+                // No rank that is here has failed in a cancelled meeting.
                 let is_cancelled = matches!(stop, Stop::Revoked(_));
                 let cause =
                     if is_cancelled { RoundOutcome::Repeated } else { RoundOutcome::Failed(self.rank) };
@@ -80,7 +82,8 @@ impl EpochCommit {
         }
     }
 
-    /// Ends it for all, before this rank was ready, because of `error`. Returns what it has failed by: that, or what came before.
+    /// Ends it for all because of `error`, before this rank was ready. Returns the error that
+    /// counts: this one, or an earlier one.
     pub(super) fn abandon(&self, error: Error) -> Error {
         let (cause, error) = match (error, self.dead_host()) {
             (Error::PeerLost { rank }, _) | (Error::Revoked { by: None }, Some(rank)) => {
@@ -95,9 +98,10 @@ impl EpochCommit {
         }
     }
 
-    /// Who has died, which may be why the host has hung up: a death shows before its sockets are closed.
+    /// Returns a dead rank, if there is one. It may be the host that hung up: a death shows before
+    /// its sockets close.
     fn dead_host(&self) -> Option<Rank> {
-        RankSet::all(self.world.n_ranks()).iter().find(|rank| self.is_lost(*rank))
+        RankSet::all(self.mapped.n_ranks()).iter().find(|rank| self.is_lost(*rank))
     }
 
     fn read(&self, outcome: RoundOutcome) -> Result<()> {
@@ -111,12 +115,12 @@ impl EpochCommit {
     }
 
     fn is_lost(&self, rank: Rank) -> bool {
-        self.world.life(rank).status() == LifeStatus::Lost
+        self.mapped.life(rank).status() == LifeStatus::Lost
     }
 
     fn round(&self) -> Round<'_, HostKernel, impl Fn(Rank) -> bool> {
-        let gone = |rank| matches!(self.world.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
-        Round { cell: &self.cell, rank: self.rank, kernel: self.world.kernel(), park: &self.park, gone }
+        let gone = |rank| matches!(self.mapped.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
+        Round { cell: &self.cell, rank: self.rank, kernel: self.mapped.kernel(), park: &self.park, gone }
     }
 }
 

@@ -1,8 +1,10 @@
-//! Growing: the members of a communicator and joiners meet, and come together in a new, larger one.
+//! Growing: the members of a communicator and joining ranks meet, and come together in a new,
+//! larger one.
 //!
-//! It is a meeting like that of processes that no launcher has started, in which the members claim the ranks that they have and
-//! joiners get those behind. Before it, the members tell each other how many they are to be, and the id; during it, they look
-//! after each other by the epoch that they are in, so that none waits for one that never came to the meeting.
+//! It is a meeting like that of processes without a launcher. Members claim the ranks that they
+//! have, and joining ranks get those behind. Before it, the members exchange the new number of
+//! ranks and the id. During it, they watch each other by the epoch that they are in, so that none
+//! waits for a member that never came.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +15,7 @@ use super::attach::join_assembled;
 use super::launcher_link::LauncherState;
 use super::unique_id::UniqueId;
 use crate::bootstrap::{CancelToken, Options, RankClaim, WaitGuard, meet, meet_as_joiner};
-use crate::channel::World;
+use crate::channel::EpochMapping;
 use crate::collective::{Operation, Summary};
 use crate::error::{Error, Result};
 use crate::logs::step;
@@ -21,43 +23,36 @@ use crate::rank::{MAX_RANKS, Rank};
 use crate::sync::{LifeStatus, Stop};
 
 impl Communicator {
-    /// Comes together with joiners in a new communicator of `n_ranks` ranks: the members keep their ranks, the joiners have
-    /// those behind, in the order in which they came. Collective. Joiners call [`Communicator::join`] with the id, which
-    /// one member makes ([`UniqueId::new`]) and gives to them, and as `invitation` to this call; the other members may give
-    /// `None`. It returns when all have come, members and joiners.
+    /// Comes together with joining ranks in a new communicator of `n_ranks` ranks. Collective.
+    /// Joining ranks call [`Communicator::join`] with an id that one member makes
+    /// ([`UniqueId::new`]) and passes as `invitation`; the other members may pass `None`. It
+    /// returns when all have come.
     ///
-    /// All get the new communicator, or none does. This one stays what it was, and can be used further, also beside the new one;
-    /// unless a member has died, which ends its epoch. Channels, buffers and streams belong to the communicator that they
-    /// were made from; what is in its heaps can be read until it is dropped. While it waits for joiners, [`Communicator::revoke`]
-    /// and an [`Aborter`](super::Aborter) of this communicator do not interrupt it: only a death does, also that of the launcher, and
-    /// its timeout.
-    ///
-    /// The new communicator is a job of its own, with fresh heaps of the same length. Its segments are anonymous and its proxies
-    /// threads; tables and algorithms are to be set anew. A launcher goes on supervising the ranks that it has started, and only
-    /// these: whoever starts a joiner looks after it. So [`Launch::detect_hangs`](crate::launch::Launch::detect_hangs) does not find
-    /// one that hangs; its peers' deadlines do.
+    /// [`comm::failure`](super::failure) says how an epoch goes on into the next one, and what is
+    /// new in it.
     ///
     /// # Errors
     /// Ranks are named as the new communicator numbers them.
-    /// - [`Error::InvalidArgument`] when `n_ranks` is no larger than now or too large, [`Error::Mismatch`] when the members do not
-    ///   agree on it or on the id, [`Error::Unavailable`] when none of them gives an id: all members get it.
-    /// - [`Error::PeerLost`]: a member or a joiner has died or left meanwhile. [`Error::NoMeeting`] when it was the maker of the id, and no
-    ///   member; or when another member has called the meeting off, as its launcher is gone.
-    /// - [`Error::Timeout`]: the rank that it names has not come; it names none where the host was held up and did not say which.
-    ///   [`Error::FailedElsewhere`], [`Error::ResourceLimit`], [`Error::Os`].
+    /// - [`Error::InvalidArgument`] when `n_ranks` is no larger than now or too large.
+    /// - [`Error::Mismatch`] when the members do not agree on it or on the id.
+    /// - [`Error::Unavailable`] when none of them passes an id. All members get these three.
+    /// - [`Error::PeerLost`]: a member or a joining rank has died or left meanwhile.
+    /// - [`Error::NoMeeting`]: the maker of the id has died and was no member, or another member
+    ///   has cancelled the meeting because its launcher is gone.
+    /// - [`Error::Timeout`] names the missing rank, unless the host was held up and did not say
+    ///   which.
+    /// - [`Error::FailedElsewhere`], [`Error::ResourceLimit`], [`Error::Os`].
     /// - [`Error::Revoked`]: the launcher is gone, which ends the epoch.
     /// - Those of a barrier, which end the epoch: the members did not all call it.
-    ///
-    /// # Ordering
-    /// What the others did before they called it, or joined, has happened before it returns.
     pub fn grow(&mut self, n_ranks: u32, invitation: Option<&UniqueId>) -> Result<Self> {
         self.grow_until(n_ranks, invitation, None)
     }
 
-    /// Grows as [`Communicator::grow`] does, unless `off` ends the meeting first; the epoch of the members goes on then.
+    /// Grows like [`Communicator::grow`], unless `off` ends the meeting first. The members' epoch
+    /// goes on then.
     ///
     /// # Errors
-    /// Those of [`Communicator::grow`]; [`Error::NoMeeting`] when it was called off.
+    /// Those of [`Communicator::grow`]; [`Error::NoMeeting`] when it was cancelled.
     pub(crate) fn grow_until(
         &mut self,
         n_ranks: u32,
@@ -68,7 +63,7 @@ impl Communicator {
         let id = self.agree_on_growth(n_ranks, invitation)?;
         step("agreed on growing");
         let options = Options {
-            heap_len: self.fabric().world().shape().len(),
+            heap_len: self.context().mapped().shape().len(),
             timeout: self.timeout(),
             ..Options::default()
         };
@@ -80,7 +75,7 @@ impl Communicator {
             None => watched,
         };
         let met = meet(&id.meeting_point(), part, &options, Some(watched));
-        let met = met.and_then(|joining| join_assembled(joining, self.fabric().told_cores()));
+        let met = met.and_then(|joining| join_assembled(joining, self.context().told_cores()));
         let mut comm = met.map_err(|error| self.explain(error, &guard))?;
         let mut incarnations: Vec<_> =
             self.members.iter().map(|member| self.membership.incarnations[member.index()]).collect();
@@ -90,9 +85,9 @@ impl Communicator {
         Ok(comm)
     }
 
-    /// Joins the members of a communicator that [grow](Communicator::grow) under `id`, as one of the ranks behind theirs. It
-    /// returns when all have come, members and joiners, and waits for them as long as the default [`Options`] say; the length of
-    /// the heap is what the members have.
+    /// Joins the members of a communicator that [grow](Communicator::grow) under `id`, as one of
+    /// the ranks behind theirs. It returns when all have come, and waits for the timeout of the
+    /// default [`Options`]. The heap is as long as the members'.
     ///
     /// # Errors
     /// Those of [`Communicator::join_within`].
@@ -100,15 +95,17 @@ impl Communicator {
         Self::join_within(id, Options::default().timeout)
     }
 
-    /// Joins as [`Communicator::join`] does, and waits so long for the others, now and in the communicator's operations. Whoever
-    /// loses patience first ends the meeting for all, so a joiner should have at least as much as the members.
+    /// Joins like [`Communicator::join`], but with this timeout, now and in the communicator's
+    /// operations. The shortest timeout ends the meeting for all, so a joining rank should have at
+    /// least that of the members.
     ///
     /// # Errors
-    /// - [`Error::NoMeeting`]: the id is not one, is used up, or its host has ended; or a member has called the meeting off, as its launcher
-    ///   is gone.
-    /// - [`Error::NoPlace`]: there are as many joiners already as the members wait for.
-    /// - [`Error::PeerLost`], [`Error::Timeout`], [`Error::FailedElsewhere`]: they did not come together, and no member has the new
-    ///   communicator either. A timeout names no rank where the host was held up and did not say which is missing.
+    /// - [`Error::NoMeeting`]: the id is not one, is used up, or its host has ended. Or a member
+    ///   has cancelled the meeting because its launcher is gone.
+    /// - [`Error::NoPlace`]: as many ranks are joining already as the members wait for.
+    /// - [`Error::PeerLost`], [`Error::Timeout`], [`Error::FailedElsewhere`]: they did not come
+    ///   together, and no member has the new communicator either. A timeout names no rank where the
+    ///   host was held up.
     /// - [`Error::Layout`]: the host is another version of this library, or runs as another user.
     /// - [`Error::ResourceLimit`], [`Error::Os`].
     pub fn join_within(id: &UniqueId, timeout: Duration) -> Result<Self> {
@@ -126,21 +123,22 @@ impl Communicator {
         met.inspect(|comm| comm.apply(&overrides, false)).map_err(super::init::name_hang_up)
     }
 
-    /// The processes of all members, in the order of their ranks.
+    /// Returns the processes of all members, in the order of their ranks.
     #[cfg(feature = "coordinator")]
     pub(crate) fn processes(&self) -> Vec<u64> {
-        let world = self.fabric().world();
-        self.members.iter().map(|member| world.segment(*member).header().creator().pid).collect()
+        let mapped = self.context().mapped();
+        self.members.iter().map(|member| mapped.segment(*member).header().creator().pid).collect()
     }
 
-    /// The id that one member at least has been given, when all members want the same.
+    /// Agrees with all members on their number and on the id. At least one member has to pass an
+    /// id.
     fn agree_on_growth(&mut self, n_ranks: u32, invitation: Option<&UniqueId>) -> Result<UniqueId> {
-        self.fabric().enter(Operation::Grow.name())?;
+        self.context().enter(Operation::Grow.name())?;
         let [high, low] = invitation.map_or([0; 2], UniqueId::words);
         let words = [u64::from(n_ranks), invitation.is_some().into(), high, low];
         let engine = self.engine_for(|| Summary::new(Operation::Grow))?;
         let told = engine.exchange(Operation::Grow, &words)?;
-        self.fabric().check(Operation::Grow.name())?;
+        self.context().check(Operation::Grow.name())?;
         let members = || Rank::of_each(&told);
         if let Some((rank, words)) = members().find(|(_, words)| words[0] != u64::from(n_ranks)) {
             let (what, mine, theirs) = ("the number of ranks to grow to", n_ranks.into(), words[0]);
@@ -165,11 +163,11 @@ impl Communicator {
 
     /// Looks after the members by the epoch that they are in.
     fn guard(&self) -> WaitGuard {
-        let (world, members) = (Arc::clone(self.fabric().world()), Arc::clone(&self.members));
-        WaitGuard::new(move || first_gone(&world, &members))
+        let (mapped, members) = (Arc::clone(self.context().mapped()), Arc::clone(&self.members));
+        WaitGuard::new(move || first_gone(&mapped, &members))
     }
 
-    /// What the meeting has failed by. Where that is the death of a member, it ends this epoch, too.
+    /// Returns the reason why the meeting has failed. The death of a member ends this epoch, too.
     fn explain(&self, error: Error, guard: &WaitGuard) -> Error {
         // It has ended this epoch, and the one that was to come.
         if self.membership.launcher_state().is_some_and(LauncherState::is_orphaned) {
@@ -183,15 +181,15 @@ impl Communicator {
         if let Error::PeerLost { rank } = error
             && let Some(member) = self.members.get(rank.index())
         {
-            self.fabric().settle(Stop::PeerLost(*member));
+            self.context().settle(Stop::PeerLost(*member));
         }
         error
     }
 }
 
-/// The first of `members` that has died or left, by its place among them.
-fn first_gone(world: &World, members: &[Rank]) -> Option<Rank> {
-    let gone = |member: &Rank| matches!(world.life(*member).status(), LifeStatus::Lost | LifeStatus::Left);
+/// Returns the first of `members` that has died or left, by its place among them.
+fn first_gone(mapped: &EpochMapping, members: &[Rank]) -> Option<Rank> {
+    let gone = |member: &Rank| matches!(mapped.life(*member).status(), LifeStatus::Lost | LifeStatus::Left);
     (0..).zip(members).find(|(_, member)| gone(member)).map(|(rank, _)| Rank::known(rank))
 }
 

@@ -1,14 +1,15 @@
-//! A rank's heartbeat: that its process lives, and when it has done anything last.
+//! A rank's heartbeat: that its process lives, and when it last did anything.
 //!
-//! The life thread beats, which looks up twice a second anyhow, so that no other thread wakes for it and no call does anything for it.
-//! It looks at the numbers that the rank leaves behind as it works: its posts, steps, arrivals, pushes, signals to others, and batches of
-//! messages, once they are delivered. Where none of them has changed since the beat before, the rank has come no further meanwhile with
-//! anything that any other could see; but it may be in the middle of a long copy.
+//! The life thread beats. It wakes twice a second anyway, so no other thread wakes for that, and no
+//! call does anything for it. The life thread reads the counters that the rank leaves behind as it
+//! works: posts, steps, arrivals, pushes, signals to others, and delivered batches of messages. If
+//! none of them has changed since the last beat, the rank has made no progress that others could
+//! see. It may be in the middle of a long copy.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::channel::{MAX_CHANNELS_PER_PEER, World};
+use crate::channel::{EpochMapping, MAX_CHANNELS_PER_PEER};
 use crate::collective::{RegionLayout, TURNS};
 use crate::error::{DeviceName, Result};
 use crate::heap::HeapOffset;
@@ -18,53 +19,53 @@ use crate::rank::Rank;
 use crate::shm::{HostKernel, LifeObserver};
 use crate::sync::{PostCell, ProgressCell, Revocation};
 
-/// The time from beat to beat.
+/// The time between beats.
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// The least time between two beats: the life thread may look up for other reasons.
+/// The least time between two beats. The life thread may wake for other reasons.
 const LEAST: Duration = Duration::from_millis(250);
 
-/// What the life thread of a rank does in an epoch.
+/// The work of a rank's life thread in an epoch.
 #[derive(Debug)]
 pub(super) struct Heartbeat {
-    world: Arc<World>,
+    mapped: Arc<EpochMapping>,
     rank: Rank,
-    /// When it has beaten last, and what the rank had done by then.
+    /// The time of the last beat, and the rank's counters at that time.
     last: Option<(Duration, u64)>,
 }
 
 impl Heartbeat {
-    pub(super) const fn new(world: Arc<World>, rank: Rank) -> Self {
-        Self { world, rank, last: None }
+    pub(super) const fn new(mapped: Arc<EpochMapping>, rank: Rank) -> Self {
+        Self { mapped, rank, last: None }
     }
 
     /// A number that is another one when the rank has done something.
     fn done(&self) -> u64 {
-        let (world, rank) = (&self.world, self.rank);
+        let (mapped, rank) = (&self.mapped, self.rank);
         let mut done = Mixed(0);
-        done.add(world.control().barrier().0[rank.index()].arrivals());
-        let held = world.hold_boards();
-        let activity = world.activity(rank).read();
+        done.add(mapped.control().barrier().0[rank.index()].arrivals());
+        let held = mapped.hold_boards();
+        let activity = mapped.activity(rank).read();
         [activity.operations, activity.gone, activity.waits].into_iter().for_each(|word| done.add(word));
         for board in activity.boards.into_iter().flatten() {
             // One that is being closed shows nothing.
             let _closed = self.add_board(&mut done, board);
         }
         drop(held);
-        let fifos = (0..N_FIFOS).filter_map(|index| world.cells(rank).fifo(index).ok());
+        let fifos = (0..N_FIFOS).filter_map(|index| mapped.cells(rank).fifo(index).ok());
         fifos.for_each(|fifo| done.add(fifo.snapshot().pushed));
         let seats = MAX_CHANNELS_PER_PEER as usize;
-        for peer in (0..world.n_ranks()).map(Rank::known) {
-            let sent = world.semaphores(peer).iter().skip(rank.index() * seats).take(seats);
+        for peer in (0..mapped.n_ranks()).map(Rank::known) {
+            let sent = mapped.semaphores(peer).iter().skip(rank.index() * seats).take(seats);
             sent.for_each(|semaphore| done.add(semaphore.value()));
         }
         done.0
     }
 
-    /// What the rank has done on the board at `offset` of its heap.
+    /// Adds the counters on the board at `offset` of the rank's heap.
     fn add_board(&self, done: &mut Mixed, offset: u64) -> Result<()> {
         let at = |part: u64| HeapOffset::new(offset.saturating_add(part));
-        let view = self.world.view(self.rank);
+        let view = self.mapped.view(self.rank);
         let progress = view.cell::<ProgressCell>(self.rank, at(RegionLayout::PROGRESS))?;
         [progress.done(), progress.delivered()].into_iter().for_each(|word| done.add(word));
         let posts = view.cells::<PostCell>(self.rank, at(RegionLayout::POSTS), TURNS as u64)?;
@@ -76,7 +77,7 @@ impl Heartbeat {
 impl LifeObserver for Heartbeat {
     fn on_loss(&mut self, lost: Rank) {
         tracing::warn!(target: EPOCH, rank = %self.rank, %lost, "a peer was lost");
-        self.world.control().revoke(self.world.kernel(), Revocation::PeerLost(lost));
+        self.mapped.control().revoke(self.mapped.kernel(), Revocation::PeerLost(lost));
     }
 
     fn beat(&mut self) -> Duration {
@@ -84,7 +85,7 @@ impl LifeObserver for Heartbeat {
         if let Some(rest) = self.last.and_then(|(last, _)| too_early(now.saturating_sub(last))) {
             return rest;
         }
-        let (cell, done) = (self.world.control().beat(DeviceName::Rank(self.rank)), self.done());
+        let (cell, done) = (self.mapped.control().beat(DeviceName::Rank(self.rank)), self.done());
         if self.last.is_none_or(|(_, before)| before != done) {
             cell.tell_moved(now);
         }
@@ -94,7 +95,7 @@ impl LifeObserver for Heartbeat {
     }
 }
 
-/// What is left of the period, `since` the last beat, where it is too early for another one.
+/// Returns the rest of the period, if it is too early for another beat `since` the last one.
 fn too_early(since: Duration) -> Option<Duration> {
     (since < LEAST).then(|| PERIOD - since)
 }
@@ -127,7 +128,7 @@ mod tests {
             let (first, peer) = (comm.rank().get() == 0, comm.right());
             let word = comm.alloc::<u64>(1)?;
             comm.prepare()?;
-            let heart = Heartbeat::new(comm.fabric().world().clone(), comm.fabric().rank());
+            let heart = Heartbeat::new(comm.context().mapped().clone(), comm.context().rank());
             let mut is_felt = |what: &str, act: Act<'_>| -> Result<()> {
                 let before = heart.done();
                 assert_eq!(heart.done(), before, "rest before {what}");
@@ -169,9 +170,9 @@ mod tests {
     fn a_beat_tells_since_when_a_rank_rests() {
         let options = crate::bootstrap::Options { heap_len: 4 << 20, ..Default::default() };
         let ran = crate::launch::launch_threads(1, &options, |comm| {
-            let (world, rank) = (comm.fabric().world().clone(), comm.fabric().rank());
-            let cell = world.control().beat(DeviceName::Rank(rank));
-            let mut heart = Heartbeat::new(Arc::clone(&world), rank);
+            let (mapped, rank) = (comm.context().mapped().clone(), comm.context().rank());
+            let cell = mapped.control().beat(DeviceName::Rank(rank));
+            let mut heart = Heartbeat::new(Arc::clone(&mapped), rank);
             heart.beat();
             let (first, _) = heart.last.expect("it has beaten");
             assert!(cell.last_moved() >= Some(first));

@@ -7,16 +7,15 @@ use super::attach::Overrides;
 use super::attach::{JoinParams, attach_threads, join_assembled};
 use super::unique_id::UniqueId;
 use crate::bootstrap::{CancelToken, Options, ProxyMode, RankClaim, WaitGuard, meet};
-use crate::channel::Era;
-use crate::epoch_id::{FIRST_EPOCH, fresh_job_id};
+use crate::epoch_id::{EpochId, FIRST_EPOCH, fresh_job_id};
 use crate::error::{Error, Result};
 use crate::heap::layout::HeapShape;
 use crate::rank::{Rank, check_n_ranks};
 use crate::trace::Recorder;
 
 impl Communicator {
-    /// Meets the other ranks under `id` and joins them as `rank` of `n_ranks`, with the default [`Options`]. Returns when
-    /// all have called it, in whatever order they come.
+    /// Meets the other ranks under `id` and joins them as `rank` of `n_ranks`, with the default
+    /// [`Options`]. Returns when all have called it, in any order.
     ///
     /// # Errors
     /// Those of [`Communicator::init_rank_with`].
@@ -24,22 +23,24 @@ impl Communicator {
         Self::init_rank_with(n_ranks, id, rank, &Options::default())
     }
 
-    /// Meets the other ranks as [`Communicator::init_rank`] does, with options: all ranks have to come with the same
-    /// length of the heap and kind of backing; each is as patient as its own timeout, in the meeting and afterwards.
+    /// Meets the other ranks like [`Communicator::init_rank`], with options. All ranks need the
+    /// same length of the heap and kind of backing. Each has its own timeout, in the meeting and
+    /// afterwards.
     ///
-    /// Proxies are threads, since a service process needs a launcher that starts it. Nobody is pinned: a rank takes its
-    /// cores from its affinity mask, and how many share them from the masks of all, unless it is told. A named segment of a rank that is
-    /// killed keeps its name; there is no launcher to remove it.
+    /// Proxies are threads, because a service process needs a launcher. Ranks are not pinned: they
+    /// count how many share a core from the affinity masks of all, unless options say so. The named
+    /// segment of a killed rank keeps its name.
     ///
-    /// When it fails it fails for everybody who has come, within the timeout of the most impatient one, and `id` is
-    /// used up. Who comes later, within that timeout, is told the same.
+    /// A failure concerns everybody who has come, within the shortest timeout, and uses `id` up. A
+    /// rank that comes later within that time gets the same error.
     ///
     /// # Errors
-    /// - [`Error::InvalidArgument`], [`Error::InvalidRank`], and [`Error::Unavailable`] for [`ProxyMode::Process`]: the
-    ///   arguments; nobody else hears of it.
+    /// - [`Error::InvalidArgument`], [`Error::InvalidRank`], and [`Error::Unavailable`] for
+    ///   [`ProxyMode::Process`]: wrong arguments, of which no other rank learns.
     /// - [`Error::NoMeeting`]: the id is not one, is used up, or its host has ended.
-    /// - [`Error::RankTaken`], [`Error::Mismatch`]: those who came do not fit together; all are told.
-    /// - [`Error::Timeout`]: a rank has not come; it is named, unless the host was held up and did not say which.
+    /// - [`Error::RankTaken`], [`Error::Mismatch`]: the ranks do not fit together; all learn of it.
+    /// - [`Error::Timeout`] names a missing rank, unless the host was held up and did not say
+    ///   which.
     /// - [`Error::PeerLost`]: a rank came, and died or got stuck before all were ready.
     /// - [`Error::Layout`]: the host is another version of this library, or runs as another user.
     /// - [`Error::ResourceLimit`], [`Error::Os`]: here, or at the host.
@@ -47,10 +48,10 @@ impl Communicator {
         Self::init_rank_until(n_ranks, id, rank, options, None)
     }
 
-    /// Meets the other ranks as [`Communicator::init_rank_with`] does, unless `off` ends that first.
+    /// Meets the other ranks like [`Communicator::init_rank_with`], unless `off` ends that first.
     ///
     /// # Errors
-    /// Those of [`Communicator::init_rank_with`]; [`Error::NoMeeting`] when it was called off.
+    /// Those of [`Communicator::init_rank_with`]; [`Error::NoMeeting`] when it was cancelled.
     pub(crate) fn init_rank_until(
         n_ranks: u32,
         id: &UniqueId,
@@ -73,8 +74,8 @@ impl Communicator {
         })
     }
 
-    /// Makes all communicators of a job of `n_ranks` in this process, in order of rank, with the default [`Options`]:
-    /// one process drives all devices, each from a thread of its own.
+    /// Makes all communicators of a job of `n_ranks` in this process, in order of rank, with the
+    /// default [`Options`]. One process drives all devices, each from a thread of its own.
     ///
     /// # Errors
     /// Those of [`Communicator::init_all_with`].
@@ -82,13 +83,14 @@ impl Communicator {
         Self::init_all_with(n_ranks, &Options::default())
     }
 
-    /// Makes all communicators as [`Communicator::init_all`] does, with options.
+    /// Makes all communicators like [`Communicator::init_all`], with options.
     ///
-    /// Each is to be moved to a thread: whatever all ranks call together (also [`Communicator::finalize`]) waits for the
-    /// others, so one thread cannot call it for two.
+    /// Move each to a thread of its own. Collective calls, [`Communicator::finalize`] included,
+    /// wait for the others, so one thread cannot call them for two.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`]; [`Error::Unavailable`] for [`ProxyMode::Process`]; those of creating and mapping segments.
+    /// [`Error::InvalidArgument`]; [`Error::Unavailable`] for [`ProxyMode::Process`]; those of
+    /// creating and mapping segments.
     pub fn init_all_with(n_ranks: u32, options: &Options) -> Result<Vec<Self>> {
         check("init_all", options)?;
         init_threads(fresh_job_id(), n_ranks, options)
@@ -102,7 +104,7 @@ impl Communicator {
 pub(crate) fn init_threads(job: u64, n_ranks: u32, options: &Options) -> Result<Vec<Communicator>> {
     options.check_faults(n_ranks)?;
     let shape = HeapShape::new(n_ranks, options.heap_len)?;
-    let era = Era { job, epoch: FIRST_EPOCH };
+    let epoch_id = EpochId { job, epoch: FIRST_EPOCH };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spinners = u32::try_from((n_ranks as usize).div_ceil(cores)).unwrap_or(u32::MAX);
     let overrides = Overrides::of(options)?;
@@ -114,16 +116,17 @@ pub(crate) fn init_threads(job: u64, n_ranks: u32, options: &Options) -> Result<
         timeout: options.timeout,
     };
     let recorders = recorders(0, n_ranks, true)?;
-    let comms = attach_threads(era, shape, &options.backing, &terms, &overrides)?;
+    let comms = attach_threads(epoch_id, shape, &options.backing, &terms, &overrides)?;
     record(&comms, recorders);
     Ok(comms)
 }
 
-/// Where ranks from `first` on note what they do, if the environment says so; others may be elsewhere, unless these `are_all`.
+/// Returns the trace recorders of `n_ranks` ranks from `first` on, if the environment asks for a
+/// trace. Other ranks may be elsewhere, unless these `are_all`.
 #[cfg(feature = "trace")]
 fn recorders(first: u32, n_ranks: u32, are_all: bool) -> Result<Vec<Recorder>> {
-    let era = Era { job: fresh_job_id(), epoch: FIRST_EPOCH };
-    crate::trace::recorders(era, first, n_ranks, are_all)
+    let epoch_id = EpochId { job: fresh_job_id(), epoch: FIRST_EPOCH };
+    crate::trace::recorders(epoch_id, first, n_ranks, are_all)
 }
 
 #[cfg(not(feature = "trace"))]
@@ -132,7 +135,7 @@ fn recorders(_first: u32, _n_ranks: u32, _are_all: bool) -> Result<Vec<Recorder>
 }
 
 fn record(comms: &[Communicator], recorders: Vec<Recorder>) {
-    comms.iter().zip(recorders).for_each(|(comm, recorder)| comm.fabric().record(recorder));
+    comms.iter().zip(recorders).for_each(|(comm, recorder)| comm.context().set_recorder(recorder));
 }
 
 /// Refuses what takes a launcher.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::channel::{Fabric, PREPARING, World, occupation_code};
+use crate::channel::{EpochMapping, PREPARING, RankContext, occupation_code};
 use crate::collective::{Engine, LEFT, Operation, Summary, call_met, call_proposed, can_agree, proposed};
 use crate::error::{Error, Result};
 use crate::rank::{Rank, RankSet};
@@ -12,19 +12,20 @@ use crate::sync::{
     AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, BarrierPurpose, LifeStatus, ParkCell,
     ProgressCell, SleepWord, Stop, Waiting, WaitingIn, Watch,
 };
-use crate::trace::{Note, Recorder, Verb};
+use crate::trace::{Recorder, TraceSpan, Verb};
 
 /// One rank's side of the meeting.
 #[derive(Debug)]
 pub(super) struct JobBarrier {
-    fabric: Arc<Fabric>,
+    context: Arc<RankContext>,
     barrier: Barrier<CellSlice<BarrierCell>, CellRef<ParkCell>>,
     agreement: Agreement<CellSlice<AgreementCell>>,
-    /// Which ranks have left, once there are words that say so.
+    /// The ranks that have left, once there are words that say so.
     departures: Option<CellSlice<ProgressCell>>,
-    /// How often all have met within an operation that was counted already, or is counted elsewhere.
+    /// How often all have met within an operation that was counted already, or is counted
+    /// elsewhere.
     aside: u64,
-    /// What of the program's this is within, while it is.
+    /// The program's call within which this rank meets the others.
     within: Option<EnclosingCall>,
 }
 
@@ -37,17 +38,17 @@ struct EnclosingCall {
 }
 
 impl JobBarrier {
-    pub(super) fn new(fabric: &Arc<Fabric>) -> Self {
-        let world: &World = fabric.world();
-        let (cells, park) = world.control().barrier();
-        let member = fabric.rank().index();
+    pub(super) fn new(context: &Arc<RankContext>) -> Self {
+        let mapped: &EpochMapping = context.mapped();
+        let (cells, park) = mapped.control().barrier();
+        let member = context.rank().index();
         Self {
             barrier: Barrier::new(cells, park, member, 0),
-            agreement: Agreement::new(world.control().agreement(), member),
+            agreement: Agreement::new(mapped.control().agreement(), member),
             departures: None,
             aside: 0,
             within: None,
-            fabric: Arc::clone(fabric),
+            context: Arc::clone(context),
         }
     }
 
@@ -58,7 +59,8 @@ impl JobBarrier {
         }
     }
 
-    /// Counts no meeting until [`JobBarrier::end_within`]: this rank has told that it is in `call`, which errors name, here and on others.
+    /// Counts no meeting until [`JobBarrier::end_within`]. This rank has told that it is in `call`,
+    /// which errors name on all ranks.
     pub(super) fn begin_within(&mut self, call: Summary) {
         self.within.get_or_insert(EnclosingCall { call, since: self.barrier.generation() });
     }
@@ -70,7 +72,7 @@ impl JobBarrier {
         }
     }
 
-    /// The call of the program's that is in `operation`.
+    /// Returns the program's call that is in `operation`.
     fn call(&self, operation: Operation) -> Summary {
         self.within.map_or(Summary::new(operation), |within| within.call)
     }
@@ -85,10 +87,12 @@ impl JobBarrier {
         self.departures = Some(departures);
     }
 
-    /// Compares the arguments of a call of all ranks; the last one says whether this rank has failed already.
+    /// Compares the arguments of a call of all ranks. The last argument says whether this rank has
+    /// failed already.
     ///
-    /// After a barrier that timed out there is no agreeing any more. A rank that gives up waiting has proposed already, and whoever
-    /// comes later would take it for agreed; so giving up ends the epoch.
+    /// After a barrier that timed out, ranks cannot agree any more. A rank that gives up waiting
+    /// has proposed already, and a later rank would take that for agreed. So giving up ends the
+    /// epoch.
     pub(super) fn agree(
         &mut self,
         operation: Operation,
@@ -96,31 +100,34 @@ impl JobBarrier {
         engine: Option<&Engine>,
     ) -> Result<()> {
         if self.barrier.has_arrived() {
-            // A barrier that timed out is still open: who passes it takes this rank's words for those of the barrier.
+            // A barrier that timed out is still open: a rank that passes it takes these words for
+            // those of the barrier.
             self.revoke();
             // Or it was ended by something else, as that barrier was.
             return self
-                .fabric
+                .context
                 .check(operation.name())
-                .and(Err(Error::Revoked { by: Some(self.fabric.rank()) }));
+                .and(Err(Error::Revoked { by: Some(self.context.rank()) }));
         }
         let mut mine = [self.word(operation); AGREEMENT_WORDS];
         mine[1..].copy_from_slice(&arguments);
         self.agreement.propose(self.barrier.generation(), mine);
         self.meet(operation, engine).inspect_err(|_| self.revoke())?;
         let all = self.proposals(operation)?;
-        self.fabric.check(operation.name())?;
+        self.context.check(operation.name())?;
         let rest = |words: [u64; AGREEMENT_WORDS]| std::array::from_fn(|word| words[word + 1]);
         agreed(operation, arguments, all.into_iter().map(|(rank, words)| (rank, rest(words))))
     }
 
-    /// What all ranks have proposed for the barrier that was passed last, if it is the same call.
+    /// Returns the proposals of all ranks for the barrier that was passed last, if they are for the
+    /// same call.
     ///
     /// # Errors
-    /// [`Error::CallMismatch`]; it ends the epoch. All ranks read the same, so each of them has it.
+    /// [`Error::CallMismatch`], which ends the epoch. All ranks read the same proposals, so each of
+    /// them gets it.
     fn proposals(&self, operation: Operation) -> Result<Vec<(Rank, [u64; AGREEMENT_WORDS])>> {
         let theirs = |rank: Rank| (rank, self.agreement.theirs(rank.index()).unwrap_or_default());
-        let all: Vec<_> = (0..self.fabric.world().n_ranks()).map(Rank::known).map(theirs).collect();
+        let all: Vec<_> = (0..self.context.mapped().n_ranks()).map(Rank::known).map(theirs).collect();
         let mine = self.word(operation);
         match all.iter().find(|(_, theirs)| !can_agree(mine, theirs[0])) {
             None => Ok(all),
@@ -135,35 +142,37 @@ impl JobBarrier {
         }
     }
 
-    /// Returns when all ranks have called it. `engine` tells of those that are in an operation instead.
+    /// Returns when all ranks have called it. `engine` knows the ranks that are in an operation
+    /// instead.
     ///
     /// # Errors
-    /// [`Error::Timeout`] naming a rank that is missing, [`Error::CallMismatch`], [`Error::PeerLost`], [`Error::Revoked`].
+    /// [`Error::Timeout`] names a missing rank; [`Error::CallMismatch`], [`Error::PeerLost`],
+    /// [`Error::Revoked`].
     #[inline]
     pub(super) fn meet(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
-        let Some(begun) = self.fabric.recorder().map(Recorder::now) else {
+        let Some(begun) = self.context.recorder().map(Recorder::now) else {
             return self.pass(operation, engine);
         };
         let sequence = self.barrier.generation().wrapping_add(1);
         let done = self.pass(operation, engine);
-        if let Some(recorder) = self.fabric.recorder() {
-            let note = Note::of(Verb::operation(operation as u8)).numbered(sequence);
-            recorder.note(begun, note.failing(done.is_err()));
+        if let Some(recorder) = self.context.recorder() {
+            let span = TraceSpan::of(Verb::operation(operation as u8)).numbered(sequence);
+            recorder.record(begun, span.failing(done.is_err()));
         }
         done
     }
 
     #[inline]
     fn pass(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
-        // Who proposes something passes with those only that do: a barrier passes by barriers alone.
+        // A proposal passes only with proposals, and a barrier only with barriers.
         let purpose =
             if operation == Operation::Barrier { BarrierPurpose::Meet } else { BarrierPurpose::Hear };
-        self.barrier.arrive_to(purpose, self.fabric.kernel());
+        self.barrier.arrive_to(purpose, self.context.kernel());
         if self.barrier.poll() { Ok(()) } else { self.meet_slowly(operation, engine) }
     }
 
-    /// Returns when all ranks have called it, and have made the same calls before; or when all have come to the barrier that this rank
-    /// has given up waiting in.
+    /// Returns when all ranks have called it and have made the same calls before. It also returns
+    /// when all have come to the barrier that this rank has given up waiting in.
     ///
     /// # Errors
     /// Those of [`JobBarrier::meet`].
@@ -172,14 +181,15 @@ impl JobBarrier {
             return self.meet(Operation::Finalize, engine);
         }
         // Nobody ends it by what is found below before this rank has come.
-        let has_ended = self.fabric.world().revocation().read().is_some();
+        let has_ended = self.context.mapped().revocation().read().is_some();
         let mut words = [Operation::Finalize as u64; AGREEMENT_WORDS];
         words[1] = engine.map_or(0, Engine::balance);
         self.agreement.propose(self.barrier.generation(), words);
         self.meet(Operation::Finalize, engine)?;
         let all = self.proposals(Operation::Finalize)?;
         match engine {
-            // Whoever waited here may have found, while this rank was on its way, that it was in another call, and ended it by that.
+            // A rank that waited here may have found that this one was in another call, and ended
+            // the epoch by that.
             Some(engine) if has_ended => {
                 let told = engine.told(Summary::new(Operation::Finalize)).map_or(Ok(()), Err);
                 told.inspect_err(|_| self.revoke())
@@ -193,11 +203,11 @@ impl JobBarrier {
     }
 
     fn meet_slowly(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
-        let fabric = &self.fabric;
-        let cells = fabric.world().control().barrier().0;
+        let context = &self.context;
+        let cells = context.mapped().control().barrier().0;
         let target = self.barrier.generation().wrapping_add(1);
         let watch = BarrierWatch {
-            fabric,
+            context,
             operation,
             number: self.within.is_none().then(|| target.wrapping_sub(self.aside)),
             cells: &cells,
@@ -205,26 +215,27 @@ impl JobBarrier {
             departures: self.departures.as_deref(),
             engine,
         };
-        let waiting = Waiting::new(fabric.kernel(), &watch, fabric.policy(), fabric.timeout());
+        let waiting = Waiting::new(context.kernel(), &watch, context.policy(), context.timeout());
         self.barrier.wait(&waiting).map_err(|stop| {
             let missing = self.barrier.missing().and_then(|rank| u32::try_from(rank).ok()).map(Rank::known);
-            let error = fabric.error(&waiting, stop, operation.name(), missing);
+            let error = context.error(&waiting, stop, operation.name(), missing);
             let error = explained(self.call(operation), error, &watch);
             if matches!(error, Error::CallMismatch { .. }) {
-                // Whoever has ended the epoch: this rank's call has failed, too, and cannot be made again.
-                fabric.abort();
+                // Whatever has ended the epoch: this rank's call has failed, too, and cannot be
+                // made again.
+                context.abort();
             }
             error
         })
     }
 
     fn revoke(&self) {
-        self.fabric.abort();
+        self.context.abort();
     }
 }
 
-/// The `error` of a wait in the call `mine`; or, where the epoch was ended because ranks are in different calls, which these are. What
-/// they have disagreed on before goes before what they are in now.
+/// Returns the `error` of a wait in the call `mine`. Where different calls ended the epoch, it
+/// names these: an earlier disagreement first, then the calls of now.
 fn explained(mine: Summary, error: Error, watch: &BarrierWatch<'_>) -> Error {
     let before = || watch.engine.and_then(Engine::disagreement);
     let differs = |(rank, theirs)| Error::CallMismatch { mine, rank, theirs };
@@ -236,7 +247,8 @@ fn explained(mine: Summary, error: Error, watch: &BarrierWatch<'_>) -> Error {
     })
 }
 
-/// Whether all ranks have called `operation` with the arguments that this one has, and it has failed on none of them.
+/// Checks that all ranks have called `operation` with the arguments of this one, and that it has
+/// failed on none.
 ///
 /// # Errors
 /// [`Error::Mismatch`], [`Error::FailedElsewhere`].
@@ -271,40 +283,40 @@ pub(super) fn agreed(
 /// Watches the epoch, and the lives of the ranks that are missing from generation `target`.
 #[derive(Debug)]
 pub(super) struct BarrierWatch<'a> {
-    pub(super) fabric: &'a Fabric,
-    /// What this rank is in.
+    pub(super) context: &'a RankContext,
+    /// The operation that this rank is in.
     pub(super) operation: Operation,
-    /// Which of the caller's operations that is; `None` within one of which this rank has told.
+    /// The number of the caller's operation; `None` within one that this rank has told of.
     pub(super) number: Option<u64>,
     pub(super) cells: &'a CellSlice<BarrierCell>,
     pub(super) target: u64,
-    /// Which ranks have left the communicator, where that can be told.
+    /// The ranks that have left the communicator, where there are words that say so.
     pub(super) departures: Option<&'a [ProgressCell]>,
-    /// What tells whether ranks are in an operation instead.
+    /// The engine, which knows the ranks that are in an operation instead.
     pub(super) engine: Option<&'a Engine>,
 }
 
 impl BarrierWatch<'_> {
-    /// A rank that has arrived for something else than this one, and what that is.
+    /// Returns a rank that has arrived for another purpose than this one, and its call.
     ///
-    /// Where `mine` tells that this rank is to hear what others propose, and theirs that they only meet, or the other way
-    /// round, nobody passes; so all find each other here, and what they find stays.
+    /// Nobody passes where one rank is to read proposals and another one only meets. So all find
+    /// each other here, and what they find stays.
     pub(super) fn with_other_purpose(&self) -> Option<(Rank, Summary)> {
-        let mine = self.cells[self.fabric.rank().index()].purpose(self.target);
+        let mine = self.cells[self.context.rank().index()].purpose(self.target);
         let differs =
             |cell: &BarrierCell| cell.purpose(self.target).is_some_and(|theirs| Some(theirs) != mine);
         let (rank, _) = Rank::of_each(self.cells.iter()).find(|(_, cell)| differs(cell))?;
-        let proposals = self.fabric.world().control().agreement();
+        let proposals = self.context.mapped().control().agreement();
         Some((rank, call_met(&proposals[rank.index()], self.target.wrapping_sub(1))))
     }
 
     /// A rank that is in an operation which this one has not come to, and what it does there.
     pub(super) fn in_other_call(&self) -> Option<(Rank, Summary)> {
-        // The cell is read after the post: who arrived and went on is not astray.
+        // The cell is read after the post: a rank that arrived and went on is not in another call.
         self.engine?.gone_on().find(|(rank, _)| !self.cells[rank.index()].has_reached(self.target))
     }
 
-    /// The wait, as this rank tells of it: for all who have not arrived.
+    /// Returns the wait as observers see it: for all ranks that have not arrived.
     fn wait(&self) -> WaitingIn {
         let ranks = Rank::of_each(self.cells.iter());
         let missing = ranks.filter(|(_, cell)| !cell.has_reached(self.target)).map(|(rank, _)| rank);
@@ -319,15 +331,15 @@ impl BarrierWatch<'_> {
 
 impl Watch for BarrierWatch<'_> {
     fn check(&self) -> Option<Stop> {
-        let world = self.fabric.world();
-        if let Some(stop) = world.revocation().check() {
+        let mapped = self.context.mapped();
+        if let Some(stop) = mapped.revocation().check() {
             return Some(stop);
         }
         let gone = |(rank, cell): (u32, &BarrierCell)| {
             let rank = Rank::known(rank);
             let left = self.departures.is_some_and(|words| words[rank.index()].has_reached(LEFT));
-            let gone = left || matches!(world.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
-            // The cell is read after those words: who arrived and then left is not missed.
+            let gone = left || matches!(mapped.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
+            // The cell is read after those words: a rank that arrived and then left is not missed.
             (gone && !cell.has_reached(self.target)).then_some(Stop::PeerLost(rank))
         };
         (0..).zip(&**self.cells).find_map(gone).or_else(|| {
@@ -335,20 +347,20 @@ impl Watch for BarrierWatch<'_> {
             if let Some(engine) = self.engine {
                 engine.convict(rank, Summary::new(self.operation), theirs);
             }
-            self.fabric.abort();
-            world.revocation().check()
+            self.context.abort();
+            mapped.revocation().check()
         })
     }
 
     fn bell(&self) -> Option<SleepWord<'_>> {
-        Some(self.fabric.world().revocation().bell())
+        Some(self.context.mapped().revocation().bell())
     }
 
     fn begin(&self, since: Duration) {
-        self.fabric.activity().begin_wait(&self.wait(), since);
+        self.context.activity().begin_wait(&self.wait(), since);
     }
 
     fn end(&self, since: Duration, stop: Option<Stop>) {
-        self.fabric.tell_end(&self.wait(), since, stop);
+        self.context.tell_end(&self.wait(), since, stop);
     }
 }

@@ -1,30 +1,31 @@
-//! The line to the launcher, which a rank keeps from epoch to epoch.
+//! The link to the launcher, which a rank keeps from epoch to epoch.
 //!
-//! The launcher numbers ranks as the first epoch does. What it reports, and its own end, ends every epoch that the rank is in
-//! and that concerns it; also one that the rank comes into only afterwards. It tells each thing once, and may tell it while the ranks
-//! are on their way from one epoch into the next: so what was told is kept, and said again to each epoch that is followed later.
+//! The launcher numbers ranks as the first epoch does. A report of the launcher, and its own end,
+//! ends every epoch of the rank that it concerns. The launcher reports each event once, perhaps
+//! while ranks are between two epochs. So reports are kept, and repeated to each epoch that is
+//! followed later.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::unique_id::UniqueId;
 use crate::bootstrap::{ControlLink, LinkEvent, LinkWatch, MemberHeartbeat};
-use crate::channel::World;
+use crate::channel::EpochMapping;
 use crate::epoch_id::FIRST_EPOCH;
 use crate::error::{DeviceName, Result};
 use crate::logs::EPOCH;
 use crate::rank::{Rank, RankSet};
 use crate::sync::{LifeStatus, Revocation};
 
-/// As what the launcher knows a rank that it has started.
+/// The name of a process for the launcher: its rank, and how often that rank was restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Incarnation {
     pub(super) rank: Rank,
-    /// How often it has been started again.
+    /// How often it was restarted.
     pub(super) restarts: u32,
 }
 
 impl Incarnation {
-    /// Those of a job that has just been started.
+    /// Returns those of a job that has just been started.
     pub(super) fn first(n_ranks: u32) -> Vec<Option<Self>> {
         (0..n_ranks).map(|rank| Some(Self { rank: Rank::known(rank), restarts: 0 })).collect()
     }
@@ -36,28 +37,28 @@ pub(super) struct LauncherLink {
     // Dropped before the link says good-bye.
     _watch: LinkWatch,
     link: ControlLink,
-    /// Whether the launcher starts ranks again that die.
+    /// Whether the launcher restarts ranks that die.
     pub(super) restarting: bool,
     launcher_state: LauncherState,
 }
 
-/// What is known of the launcher, for whoever waits for others and would wait in vain.
+/// What is known of the launcher, so that nobody waits for others in vain.
 #[derive(Clone, Debug)]
 pub(super) struct LauncherState(Arc<Mutex<LauncherReports>>);
 
 impl LauncherState {
-    /// Whether the launcher is gone.
+    /// Returns whether the launcher is gone.
     pub(super) fn is_orphaned(&self) -> bool {
         lock(&self.0).events.contains(&LinkEvent::LauncherGone)
     }
 
-    /// Whether a rank that is lost will not be started again.
+    /// Returns whether a lost rank will not be restarted.
     pub(super) fn restarts_exhausted(&self) -> bool {
         lock(&self.0).events.iter().any(|event| matches!(event, LinkEvent::NotRestarted(_)))
     }
 }
 
-/// What the launcher has told, and whom it concerns.
+/// The reports of the launcher, and the epochs that they concern.
 #[derive(Debug, Default)]
 struct LauncherReports {
     /// Each thing once. No more than there were processes, and the launcher's own end.
@@ -68,15 +69,16 @@ struct LauncherReports {
 /// An epoch that ends with what the launcher reports.
 #[derive(Debug)]
 struct FollowedEpoch {
-    world: Weak<World>,
-    /// The launcher's number of each of its ranks that the launcher has started.
+    mapped: Weak<EpochMapping>,
+    /// The launcher's name for each of its ranks that the launcher has started.
     incarnations: Vec<Option<Incarnation>>,
-    /// Whether the service process may be its proxy. Those of all later communicators are threads.
+    /// Whether the service process may be its proxy. All later communicators have proxy threads.
     served: bool,
 }
 
 impl LauncherLink {
-    /// Listens to `link` in the epoch of `world`, whose ranks the launcher knows by `numbers`, and beats by `pulse`.
+    /// Listens to `link` in the epoch of `mapped`, whose ranks the launcher knows by `incarnations`,
+    /// and beats by `pulse`.
     ///
     /// # Errors
     /// Those of [`ControlLink::watch`].
@@ -84,11 +86,11 @@ impl LauncherLink {
         link: ControlLink,
         pulse: Option<MemberHeartbeat>,
         restarting: bool,
-        world: &Arc<World>,
+        mapped: &Arc<EpochMapping>,
         incarnations: Vec<Option<Incarnation>>,
     ) -> Result<Self> {
         let followed =
-            vec![FollowedEpoch { world: Arc::downgrade(world), incarnations, served: has_service(world) }];
+            vec![FollowedEpoch { mapped: Arc::downgrade(mapped), incarnations, served: has_service(mapped) }];
         let launcher_state =
             LauncherState(Arc::new(Mutex::new(LauncherReports { events: Vec::new(), followed })));
         let listening = launcher_state.clone();
@@ -96,17 +98,17 @@ impl LauncherLink {
         Ok(Self { _watch: watch, link, restarting, launcher_state })
     }
 
-    /// Follows the epoch of `world`, too, from now on, whose ranks the launcher knows by `numbers`. What the launcher has told before
-    /// ends that epoch, too, as far as it concerns it.
-    pub(super) fn follow(&self, world: &Arc<World>, incarnations: Vec<Option<Incarnation>>) {
+    /// Follows the epoch of `mapped` from now on, too, whose ranks the launcher knows by
+    /// `incarnations`. Earlier reports end that epoch as far as they concern it.
+    pub(super) fn follow(&self, mapped: &Arc<EpochMapping>, incarnations: Vec<Option<Incarnation>>) {
         lock(&self.launcher_state.0).follow(FollowedEpoch {
-            world: Arc::downgrade(world),
+            mapped: Arc::downgrade(mapped),
             incarnations,
             served: false,
         });
     }
 
-    /// What is known of the launcher, from now on, too.
+    /// Returns what is known of the launcher, kept up to date.
     pub(super) fn launcher_state(&self) -> &LauncherState {
         &self.launcher_state
     }
@@ -116,12 +118,12 @@ impl LauncherLink {
         self.link.report_loss(lost, restarts);
     }
 
-    /// Tells the launcher why this rank fails, if it does, where that is a rank that lives or has left.
+    /// Tells the launcher why this rank may fail: because of a rank that lives or has left.
     pub(super) fn blame(&self, blamed: Incarnation, is_late: bool) {
         self.link.blame(blamed.rank, blamed.restarts, is_late);
     }
 
-    /// How many ranks the launcher has started.
+    /// Returns the number of ranks that the launcher has started.
     pub(super) fn n_ranks(&self) -> u32 {
         self.link.n_ranks()
     }
@@ -140,17 +142,17 @@ impl LauncherReports {
         self.followed.iter().for_each(|epoch| epoch.hear(event));
     }
 
-    /// Nothing is told between what is said again here and the next event: both happen under one lock.
+    /// No report comes between those repeated here and the next event: both happen under one lock.
     fn follow(&mut self, epoch: FollowedEpoch) {
         self.events.iter().for_each(|event| epoch.hear(*event));
-        self.followed.retain(|epoch| epoch.world.strong_count() > 0);
+        self.followed.retain(|epoch| epoch.mapped.strong_count() > 0);
         self.followed.push(epoch);
     }
 }
 
 impl FollowedEpoch {
     fn hear(&self, event: LinkEvent) {
-        let Some(world) = self.world.upgrade() else { return };
+        let Some(mapped) = self.mapped.upgrade() else { return };
         let reason = match event {
             LinkEvent::Lost { device: DeviceName::Rank(rank), restarts, hangs } => {
                 // One that was left behind before concerns nobody here, nor does one that is back.
@@ -158,26 +160,27 @@ impl FollowedEpoch {
                 let Some(rank) = self.incarnations.iter().position(|number| *number == lost) else { return };
                 let rank = Rank::known(u32::try_from(rank).expect("at most 64 ranks"));
                 // The system says of a dead rank that it is; of one that hangs somebody has to.
-                if hangs && world.life(rank).status() == LifeStatus::Alive {
-                    world.life(rank).mark_lost(world.kernel());
+                if hangs && mapped.life(rank).status() == LifeStatus::Alive {
+                    mapped.life(rank).mark_lost(mapped.kernel());
                 }
                 Revocation::PeerLost(rank)
             }
-            // In later epochs proxies are threads: the service process, which may have hung for long, is nobody's there.
+            // In later epochs proxies are threads, and the service process, which may have hung for
+            // long, does not matter.
             LinkEvent::Lost { device: DeviceName::Proxy, .. } if !self.served => return,
             LinkEvent::Lost { device: DeviceName::Proxy, .. } => Revocation::ProxyLost,
             // Its loss has ended the epoch.
             LinkEvent::NotRestarted(_) => return,
             LinkEvent::LauncherGone => Revocation::Aborted(None),
         };
-        tracing::warn!(target: EPOCH, epoch = world.era().epoch, ?reason, "the launcher has ended the epoch");
-        world.control().revoke(world.kernel(), reason);
+        tracing::warn!(target: EPOCH, epoch = mapped.epoch_id().epoch, ?reason, "the launcher has ended the epoch");
+        mapped.control().revoke(mapped.kernel(), reason);
     }
 }
 
-/// Whether the service process may be the proxy of this epoch.
-pub(super) fn has_service(world: &World) -> bool {
-    world.era().epoch == FIRST_EPOCH
+/// Returns whether the service process may be the proxy of this epoch.
+pub(super) fn has_service(mapped: &EpochMapping) -> bool {
+    mapped.epoch_id().epoch == FIRST_EPOCH
 }
 
 fn lock(heard: &Mutex<LauncherReports>) -> MutexGuard<'_, LauncherReports> {
@@ -198,12 +201,13 @@ mod tests {
 
     const JOB: u64 = 7;
 
-    /// A job of three, of which this process is a rank, in two epochs: what the launcher tells is heard in the first.
+    /// A job of three in two epochs, of which this process is a rank. Reports are read in the first
+    /// epoch.
     struct Job {
-        /// The launcher's end of the line.
+        /// The launcher's end of the link.
         launcher_end: Option<OwnedFd>,
         launcher: LauncherLink,
-        /// Those of all ranks, of which none has left.
+        /// The communicators of all ranks, of which none has left.
         first: Vec<Communicator>,
         next: Vec<Communicator>,
     }
@@ -214,7 +218,7 @@ mod tests {
             let (first, next) = (communicators(3), communicators(2));
             let link = ControlLink::new(own, JOB, 3);
             let launcher =
-                LauncherLink::begin(link, None, true, world(&first), Incarnation::first(3)).unwrap();
+                LauncherLink::begin(link, None, true, mapped(&first), Incarnation::first(3)).unwrap();
             Self { launcher_end: Some(launcher_end), launcher, first, next }
         }
 
@@ -226,16 +230,17 @@ mod tests {
         /// Waits until the first epoch has ended, and returns why.
         fn first_ends(&self) -> Revocation {
             loop {
-                match world(&self.first).revocation().read() {
+                match mapped(&self.first).revocation().read() {
                     Some(reason) => return reason,
                     None => std::thread::yield_now(),
                 }
             }
         }
 
-        /// Goes on into the next epoch, whose ranks the launcher has these numbers for, and returns why it has ended, if it has.
+        /// Goes on into the next epoch, whose ranks the launcher knows by these names. Returns why
+        /// it has ended, if it has.
         fn goes_on(&self, incarnations: [Option<Incarnation>; 2]) -> Option<Revocation> {
-            let next = world(&self.next);
+            let next = mapped(&self.next);
             self.launcher.follow(next, incarnations.to_vec());
             next.revocation().read()
         }
@@ -246,8 +251,8 @@ mod tests {
         Communicator::init_all_with(n_ranks, &options).unwrap()
     }
 
-    fn world(comms: &[Communicator]) -> &Arc<World> {
-        comms[0].fabric().world()
+    fn mapped(comms: &[Communicator]) -> &Arc<EpochMapping> {
+        comms[0].context().mapped()
     }
 
     fn number(rank: u32, restarts: u32) -> Option<Incarnation> {
@@ -269,7 +274,7 @@ mod tests {
         assert_eq!(job.first_ends(), Revocation::PeerLost(Rank::known(2)));
         let lost = Rank::known(1);
         assert_eq!(job.goes_on([number(0, 0), number(2, 0)]), Some(Revocation::PeerLost(lost)));
-        assert_eq!(world(&job.next).life(lost).status(), LifeStatus::Lost);
+        assert_eq!(mapped(&job.next).life(lost).status(), LifeStatus::Lost);
     }
 
     #[test]
@@ -280,7 +285,7 @@ mod tests {
         // Heard after both of them.
         job.tell(0, 0, true);
         assert_eq!(job.first_ends(), Revocation::PeerLost(Rank::known(2)));
-        while world(&job.first).life(Rank::known(0)).status() != LifeStatus::Lost {
+        while mapped(&job.first).life(Rank::known(0)).status() != LifeStatus::Lost {
             std::thread::yield_now();
         }
         assert_eq!(job.goes_on([number(1, 0), number(2, 1)]), None);

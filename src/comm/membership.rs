@@ -1,4 +1,5 @@
-//! A rank's membership in a job: what all its communicators stand on, and what ends with the last of them.
+//! A rank's membership in a job, which all its communicators share, and the end of it with the last
+//! of them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -8,7 +9,7 @@ use super::launcher_link::{Incarnation, LauncherLink, LauncherState, has_service
 use super::ports::Ports;
 use super::recovery::RecoveryCallbacks;
 use super::workspace::Workspace;
-use crate::channel::{Blamed, Fabric};
+use crate::channel::{Blamed, RankContext};
 use crate::collective::Landlord;
 use crate::error::DeviceName;
 use crate::heap::{MemoryRegistrar, Region};
@@ -20,16 +21,16 @@ use crate::sync::{LifeStatus, ProgressCell, Revocation};
 /// [`crate::Error::PeerLost`].
 #[derive(Debug)]
 pub(super) struct JobMembership {
-    pub(super) fabric: Arc<Fabric>,
+    pub(super) context: Arc<RankContext>,
     pub(super) ports: Ports,
     pub(super) registrar: Mutex<MemoryRegistrar>,
-    /// Where communicators keep their regions.
+    /// The heap memory in which communicators keep their regions.
     pub(super) workspace: Workspace,
     pub(super) life: Option<LifeLock>,
     pub(super) launcher: Option<Arc<LauncherLink>>,
-    /// How the launcher knows each rank of this epoch; none for a rank that it has not started.
+    /// The launcher's name for each rank of this epoch; `None` for a rank that it has not started.
     pub(super) incarnations: Vec<Option<Incarnation>>,
-    /// Whether this process takes the place of one that has died.
+    /// Whether this process replaces one that has died.
     pub(super) was_restarted: bool,
     pub(super) recovery_callbacks: Mutex<RecoveryCallbacks>,
     pub(super) _own: Option<OwnSegment>,
@@ -46,41 +47,44 @@ impl JobMembership {
         self.recovery_callbacks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of the launcher, where there is one.
+    /// Returns what is known of the launcher, if there is one.
     pub(super) fn launcher_state(&self) -> Option<&LauncherState> {
         self.launcher.as_ref().map(|launcher| launcher.launcher_state())
     }
 
-    /// Tells the launcher, where there is one, that `lost` is, so that it neither waits for that rank nor blames another one.
+    /// Tells the launcher, if there is one, that `lost` is lost. The launcher neither waits for
+    /// that rank then nor blames another one.
     pub(super) fn report_loss(&self, lost: Rank) {
         if let (Some(launcher), Some(Some(number))) = (&self.launcher, self.incarnations.get(lost.index())) {
             launcher.report(DeviceName::Rank(number.rank), number.restarts);
         }
     }
 
-    /// Tells the launcher, where there is one, by whom this rank has come to nothing although that one was not lost.
+    /// Tells the launcher, if there is one, which rank is to blame for this rank's failure without
+    /// being lost.
     fn report_blame(&self) {
-        let Some(Blamed { rank, is_late }) = self.fabric.blamed() else { return };
+        let Some(Blamed { rank, is_late }) = self.context.blamed() else { return };
         if let (Some(launcher), Some(Some(number))) = (&self.launcher, self.incarnations.get(rank.index())) {
             launcher.blame(*number, is_late);
         }
     }
 
-    /// Keeps the launcher's line that `old` has, in this new epoch, whose ranks the launcher knows by `numbers`.
+    /// Keeps the launcher link of `old` in this new epoch, whose ranks the launcher knows by
+    /// `incarnations`.
     pub(super) fn succeed(&mut self, old: &Self, incarnations: Vec<Option<Incarnation>>) {
         self.incarnations = incarnations;
-        if let Some(recorder) = old.fabric.any_recorder() {
-            self.fabric.record(recorder.in_epoch(self.fabric.world().era().epoch));
-            self.fabric.set_tracing(old.fabric.recorder().is_some());
+        if let Some(recorder) = old.context.any_recorder() {
+            self.context.set_recorder(recorder.in_epoch(self.context.mapped().epoch_id().epoch));
+            self.context.set_tracing(old.context.recorder().is_some());
         }
-        if let Some(injector) = old.fabric.injector() {
-            self.fabric.inject(Arc::clone(injector));
+        if let Some(injector) = old.context.injector() {
+            self.context.plan_faults(Arc::clone(injector));
         }
-        if old.fabric.takes_checksums() {
-            self.fabric.take_checksums();
+        if old.context.takes_checksums() {
+            self.context.take_checksums();
         }
         if let Some(launcher) = &old.launcher {
-            launcher.follow(self.fabric.world(), self.incarnations.clone());
+            launcher.follow(self.context.mapped(), self.incarnations.clone());
             self.launcher = Some(Arc::clone(launcher));
         }
     }
@@ -93,23 +97,23 @@ impl Landlord for JobMembership {
 }
 
 impl Drop for JobMembership {
-    /// A rank that leaves because it panics counts as lost; one that leaves because another was lost, has left, or
-    /// held it up says so.
+    /// Leaves the job. A rank that panics counts as lost. A rank that leaves because of another
+    /// one, which was lost, has left or held it up, says so.
     fn drop(&mut self) {
-        let world = self.fabric.world();
-        let rank = self.fabric.rank();
+        let mapped = self.context.mapped();
+        let rank = self.context.rank();
         if std::thread::panicking() {
-            world.life(rank).mark_lost(self.fabric.kernel());
+            mapped.life(rank).mark_lost(self.context.kernel());
         }
         self.ports.stop();
-        self.fabric.leave();
+        self.context.leave();
         drop(self.life.take());
         // The service process ends when nobody is left.
-        world.control().proxy_doorbell().wake(self.fabric.kernel());
+        mapped.control().proxy_doorbell().wake(self.context.kernel());
         self.report_blame();
-        match (&self.launcher, world.revocation().read()) {
+        match (&self.launcher, mapped.revocation().read()) {
             (_, Some(Revocation::PeerLost(lost))) if lost != rank => self.report_loss(lost),
-            (Some(launcher), Some(Revocation::ProxyLost)) if has_service(world) => {
+            (Some(launcher), Some(Revocation::ProxyLost)) if has_service(mapped) => {
                 launcher.report(DeviceName::Proxy, 0);
             }
             _ => {}
@@ -117,23 +121,24 @@ impl Drop for JobMembership {
     }
 }
 
-/// Ends the epoch of a communicator, whatever that does meanwhile. Cheap to clone, and keeps nobody in the job.
+/// Ends the epoch of a communicator from any thread, even within a call. It is cheap to clone, and
+/// keeps nobody in the job.
 #[derive(Clone, Debug)]
 pub struct Aborter {
     membership: Weak<JobMembership>,
 }
 
 impl Communicator {
-    /// What ends its epoch from any thread.
+    /// Returns a handle that ends its epoch from any thread.
     #[must_use]
     pub fn aborter(&self) -> Aborter {
         Aborter { membership: Arc::downgrade(&self.membership) }
     }
 
-    /// Whether its epoch has ended, by whatever.
+    /// Returns whether its epoch has ended, for whatever reason.
     #[cfg(feature = "coordinator")]
     pub(crate) fn has_ended(&self) -> bool {
-        self.fabric().check("looking at an epoch").is_err()
+        self.context().check("looking at an epoch").is_err()
     }
 }
 
@@ -141,15 +146,15 @@ impl Aborter {
     /// Does what [`Communicator::revoke`] does, if the communicator is still there.
     pub fn revoke(&self) {
         let Some(membership) = self.membership.upgrade() else { return };
-        membership.fabric.abort();
+        membership.context.abort();
     }
 
-    /// Declares a rank of the job lost, as [`Communicator::give_up`] does, if the communicator is still there. A rank that does not
-    /// exist, and this one, are left alone.
+    /// Declares a rank of the job lost like [`Communicator::give_up`], if the communicator is still
+    /// there. A rank that does not exist, and this one, are left alone.
     pub fn give_up(&self, rank: Rank) {
         let Some(membership) = self.membership.upgrade() else { return };
-        let fabric = &membership.fabric;
-        if rank != fabric.rank() && rank.get() < fabric.world().n_ranks() {
+        let context = &membership.context;
+        if rank != context.rank() && rank.get() < context.mapped().n_ranks() {
             membership.give_up(rank);
         }
     }
@@ -158,11 +163,11 @@ impl Aborter {
 impl JobMembership {
     /// Declares `lost` lost, unless it has left in peace. That ends the epoch.
     pub(super) fn give_up(&self, lost: Rank) {
-        let fabric = &self.fabric;
-        let life = fabric.world().life(lost);
+        let context = &self.context;
+        let life = context.mapped().life(lost);
         if matches!(life.status(), LifeStatus::Alive | LifeStatus::Lost) {
-            life.mark_lost(fabric.kernel());
-            fabric.world().control().revoke(fabric.kernel(), Revocation::PeerLost(lost));
+            life.mark_lost(context.kernel());
+            context.mapped().control().revoke(context.kernel(), Revocation::PeerLost(lost));
             self.report_loss(lost);
         }
     }

@@ -1,25 +1,26 @@
-//! How many ranks share a core where no launcher has placed them.
+//! Counts how many ranks share a core where no launcher has placed them.
 //!
-//! Each rank tells the others on which cores it may run, and is taken to use them in equal parts. A rank counts what
-//! that adds up to on the emptiest of its own cores, rounded up: n ranks that may all run on the same k cores count n / k
-//! each, and one that was pinned to a core that nobody else may use counts itself alone. When in doubt the count is too high:
-//! a wait that yields without need loses little, and one that spins in the way of its peer loses a time slice.
+//! Each rank tells the others on which cores it may run, and counts as using them in equal parts. A
+//! rank takes the sum on the emptiest of its own cores, rounded up. So n ranks on the same k cores
+//! count n / k each, and a rank with a core of its own counts itself alone. In doubt the count is
+//! too high: a wait that yields without need loses little, but one that spins in the way of its
+//! peer loses a time slice.
 
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 
 use crate::bootstrap::CONTRIBUTION_LEN;
 
-/// What one rank brings, divided among its cores.
+/// The share of one rank, divided among its cores.
 const SHARE: u64 = 1 << 32;
 
-/// The cores on which a rank may run, one bit each. Those that have no bit share one with another core, which can only
-/// raise the count.
+/// The cores on which a rank may run, one bit each. Cores without a bit share one with another
+/// core, which can only raise the count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CoreSet([u8; CONTRIBUTION_LEN]);
 
 impl CoreSet {
-    /// The cores of the calling thread; all, where the system does not tell.
+    /// Returns the cores of the calling thread, or all where the system does not say.
     pub(super) fn own() -> Self {
         let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else { return Self([u8::MAX; CONTRIBUTION_LEN]) };
         Self::of((0..CpuSet::count()).filter(|core| set.is_set(*core).unwrap_or(false)))
@@ -37,7 +38,7 @@ impl CoreSet {
         &self.0
     }
 
-    /// How many of `all` share a core of this rank, which is one of them.
+    /// Counts the ranks of `all` that share a core of this rank, which is one of them.
     pub(super) fn spinners(&self, all: &[[u8; CONTRIBUTION_LEN]]) -> u32 {
         let mut load = [0; 8 * CONTRIBUTION_LEN];
         for cores in all.iter().map(|bits| Self(*bits)) {

@@ -7,13 +7,15 @@ use shmccl_proxy::{Handler, MAX_PRODUCERS, Snapshot};
 use super::Communicator;
 use super::membership::JobMembership;
 use crate::bootstrap::ProxyMode;
-use crate::channel::{Executor, Fabric, Noting, Port, ProxyFaults, ProxyThread, Pusher, Reception, Served};
+use crate::channel::{
+    Executor, Port, ProxyFaults, ProxyThread, ProxyWaitPoint, Pusher, RankContext, ServedFifos, Traced,
+};
 use crate::collective::OpenPorts;
 use crate::error::{Error, Result};
 use crate::heap::layout::{FifoCells, N_FIFOS};
 use crate::sync::WaitPolicy;
 
-/// How a rank's triggers are served.
+/// The fifos of a rank, and the proxy that serves them.
 #[derive(Debug)]
 pub(super) struct Ports {
     mode: ProxyMode,
@@ -23,10 +25,10 @@ pub(super) struct Ports {
 /// Whose channel it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChannelUser {
-    /// The program's.
+    /// The program.
     Program,
-    /// A pipe's. Pipes push a trigger for a whole piece of a message: what a push costs is nothing beside it, and every fifo
-    /// in use is one more that an idle proxy looks at.
+    /// A pipe. It pushes a trigger for a whole piece of a message, so the cost of a push does not
+    /// matter. Every fifo in use is one more for an idle proxy to look at.
     Pipe,
 }
 
@@ -48,30 +50,33 @@ impl Ports {
     }
 
     /// Opens a fifo, or a place in one, and sees to it that somebody serves it.
-    pub(super) fn open(&self, fabric: &Arc<Fabric>, user: ChannelUser) -> Result<Port> {
+    pub(super) fn open(&self, context: &Arc<RankContext>, user: ChannelUser) -> Result<Port> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if self.mode == ProxyMode::Thread && state.proxy.is_none() {
-            state.start(fabric, |executor| executor)?;
+            state.start(context, |executor| executor)?;
         }
-        let (fifo, pusher) = state.take_place(fabric, user)?;
-        let (world, rank) = (fabric.world(), fabric.rank());
+        let (fifo, pusher) = state.take_place(context, user)?;
+        let (mapped, rank) = (context.mapped(), context.rank());
         Ok(match self.mode {
-            ProxyMode::Thread => Port::new(pusher, fifo, Reception::of_thread(world, rank)?, Some(rank)),
-            ProxyMode::Process => Port::new(pusher, fifo, Reception::of_process(world), None),
+            ProxyMode::Thread => {
+                Port::new(pusher, fifo, ProxyWaitPoint::of_thread(mapped, rank)?, Some(rank))
+            }
+            ProxyMode::Process => Port::new(pusher, fifo, ProxyWaitPoint::of_process(mapped), None),
         })
     }
 
-    /// Stops the proxy thread, after everything pushed so far has been executed, or the epoch has ended.
+    /// Stops the proxy thread when everything pushed so far has been executed, or the epoch has
+    /// ended.
     pub(super) fn stop(&self) {
         drop(self.state.lock().unwrap_or_else(PoisonError::into_inner).proxy.take());
     }
 }
 
 impl PortsState {
-    /// A fifo that has no producer, for the program's channels and as long as there are some; otherwise a place in the next one of
-    /// those that are shared.
-    fn take_place(&mut self, fabric: &Fabric, user: ChannelUser) -> Result<(FifoCells, Pusher)> {
-        let (cells, rank) = (fabric.world().cells(fabric.rank()), fabric.rank());
+    /// Takes a fifo without a producer for a channel of the program, while there is one; otherwise
+    /// a place in the next shared fifo.
+    fn take_place(&mut self, context: &RankContext, user: ChannelUser) -> Result<(FifoCells, Pusher)> {
+        let (cells, rank) = (context.mapped().cells(context.rank()), context.rank());
         if user == ChannelUser::Program {
             for index in 0..self.n_sole {
                 let fifo = cells.fifo(index)?;
@@ -93,33 +98,33 @@ impl PortsState {
 
     fn start<T: Handler + Send + 'static>(
         &mut self,
-        fabric: &Arc<Fabric>,
+        context: &Arc<RankContext>,
         make: impl FnOnce(Executor) -> T,
     ) -> Result<()> {
-        let (world, rank) = (fabric.world(), fabric.rank());
-        let reception = Reception::of_thread(world, rank)?;
-        let doorbell = reception.doorbell.clone();
-        let served = Served::of(world, [rank], self.n_fifos, reception)?;
-        let injectors = served.owners.iter().map(|_| fabric.injector().cloned()).collect();
-        let executor = Executor::new(world, &served.owners)?
-            .suffering(ProxyFaults::new(injectors, false))
-            .checking(fabric.takes_checksums());
+        let (mapped, rank) = (context.mapped(), context.rank());
+        let wait_point = ProxyWaitPoint::of_thread(mapped, rank)?;
+        let doorbell = wait_point.doorbell.clone();
+        let served = ServedFifos::of(mapped, [rank], self.n_fifos, wait_point)?;
+        let injectors = served.owners.iter().map(|_| context.injector().cloned()).collect();
+        let executor = Executor::new(mapped, &served.owners)?
+            .with_faults(ProxyFaults::new(injectors, false))
+            .with_checksums(context.takes_checksums());
         let handler = make(executor);
         // The proxy has the rank itself on its core.
         let policy = WaitPolicy::OVERSUBSCRIBED;
-        self.proxy = Some(match fabric.any_recorder() {
-            None => ProxyThread::start(world, served, policy, handler)?,
+        self.proxy = Some(match context.any_recorder() {
+            None => ProxyThread::start(mapped, served, policy, handler)?,
             Some(recorder) => {
                 let lanes = vec![recorder.proxy().clone(); served.fifos.len()];
-                ProxyThread::start(world, served, policy, Noting::new(handler, lanes))?
+                ProxyThread::start(mapped, served, policy, Traced::new(handler, lanes))?
             }
         });
-        fabric.host_proxy(doorbell);
+        context.host_proxy(doorbell);
         Ok(())
     }
 }
 
-/// So many fifos that a port channel to every rank takes no more than half of their places.
+/// Returns how many fifos leave half of their places free when a port channel goes to every rank.
 fn enough_to_share(n_ranks: u32) -> u32 {
     let half = u32::try_from(MAX_PRODUCERS / 2).unwrap_or(1);
     n_ranks.div_ceil(half).clamp(1, N_FIFOS)
@@ -127,17 +132,19 @@ fn enough_to_share(n_ranks: u32) -> u32 {
 
 impl OpenPorts for JobMembership {
     fn open_port(&self) -> Result<Port> {
-        self.ports.open(&self.fabric, ChannelUser::Pipe)
+        self.ports.open(&self.context, ChannelUser::Pipe)
     }
 }
 
 impl Communicator {
-    /// Starts this rank's proxy thread with a handler of the caller's own, over `n_fifos` fifos, between which port
-    /// channels are dealt out in turn, and which they share. The handler is made from the one that would be used otherwise.
+    /// Starts this rank's proxy thread with a handler of the caller's own, over `n_fifos` fifos.
+    /// Port channels are spread over them in turn, and share them. `make` gets the handler that
+    /// would be used otherwise.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when `n_fifos` is not from 1 to 8; [`Error::Unavailable`] when the proxy runs already
-    /// (the first [`Communicator::port_channel`] starts it), or when the job's proxy is a service process.
+    /// - [`Error::InvalidArgument`] when `n_fifos` is not from 1 to 8.
+    /// - [`Error::Unavailable`] when the proxy runs already (the first
+    ///   [`Communicator::port_channel`] starts it), or the job's proxy is a service process.
     pub fn start_proxy<T: Handler + Send + 'static>(
         &self,
         n_fifos: u32,
@@ -157,20 +164,20 @@ impl Communicator {
         }
         let before = (state.n_fifos, state.n_sole);
         (state.n_fifos, state.n_sole) = (n_fifos, 0);
-        let started = state.start(self.fabric(), make);
+        let started = state.start(self.context(), make);
         if started.is_err() {
             (state.n_fifos, state.n_sole) = before;
         }
         started
     }
 
-    /// The counters of this rank's fifos, in use or not. Costs the fifos nothing.
+    /// Returns the counters of this rank's fifos, in use or not. Costs the fifos nothing.
     ///
     /// # Errors
     /// None in a job that is intact.
     pub fn fifo_snapshots(&self) -> Result<Vec<Snapshot>> {
-        let fabric = self.fabric();
-        let cells = fabric.world().cells(fabric.rank());
+        let context = self.context();
+        let cells = context.mapped().cells(context.rank());
         (0..N_FIFOS).map(|index| Ok(cells.fifo(index)?.snapshot())).collect()
     }
 }
@@ -185,21 +192,22 @@ mod tests {
     fn a_proxy_thread_counts_as_a_spinner_while_it_is_awake_and_channels_come_and_go() {
         let options = Options { heap_len: 4 << 20, ..Options::default() };
         let comm = Communicator::init_all_with(1, &options).unwrap().remove(0);
-        let fabric = comm.fabric();
-        let alone = fabric.policy();
-        let doorbell = fabric.world().cells(fabric.rank()).fifo(0).unwrap().doorbell;
+        let context = comm.context();
+        let alone = context.policy();
+        let doorbell = context.mapped().cells(context.rank()).fifo(0).unwrap().doorbell;
         let asleep = || crate::testing::wait_until("the proxy sleeps", || doorbell.is_slept_on());
         // Over a proxy that is idle the rank waits as it did before it had one.
         let mut channel = comm.port_channel(comm.rank()).unwrap();
         asleep();
-        assert_eq!(fabric.policy(), alone);
-        // From a push on it counts; it would fall asleep in a millisecond or so, but that is not for certain to be seen.
-        doorbell.wake(fabric.kernel());
-        assert!(fabric.policy() == WaitPolicy::OVERSUBSCRIBED || doorbell.is_slept_on());
+        assert_eq!(context.policy(), alone);
+        // From a push on it counts. It would fall asleep in a millisecond or so, but a test cannot
+        // rely on seeing that.
+        doorbell.wake(context.kernel());
+        assert!(context.policy() == WaitPolicy::OVERSUBSCRIBED || doorbell.is_slept_on());
         channel.signal().unwrap();
         channel.wait().unwrap();
         drop(channel);
         asleep();
-        assert_eq!(fabric.policy(), alone);
+        assert_eq!(context.policy(), alone);
     }
 }

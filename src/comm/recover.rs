@@ -1,9 +1,11 @@
-//! Recovering from a loss: those who are left come together with the dead ranks, which the launcher has started again.
+//! Recovering from a loss: the survivors come together with the dead ranks, which the launcher has
+//! restarted.
 //!
-//! The survivors agree on who they are in the rounds in which they would shrink. In each, the first of them makes the id of a
-//! meeting and offers it to the others, and the launcher passes it on to the ranks that it has started again. Then all meet, as
-//! processes do that no launcher has started, and settle as these whether they begin. A death spoils the meeting and the round; the
-//! next round is among those who are left, and the launcher starts one more rank.
+//! The survivors agree on who they are in the same rounds as for a shrink. In each round, the first
+//! survivor makes the id of a meeting and offers it to the others, and the launcher passes it on to
+//! the restarted ranks. Then all meet like processes without a launcher, and decide in the same way
+//! whether they begin. A death spoils the meeting and the round. The next round is among those that
+//! are left, and the launcher restarts one more rank.
 
 use super::Communicator;
 use super::init::name_hang_up;
@@ -21,36 +23,28 @@ use crate::sync::regroup::{OFFER_WORDS, RoundOutcome};
 const RECOVER: &str = "recover";
 
 impl Communicator {
-    /// Brings back the ranks that are lost: those who are left come together with the processes that the launcher has started in
-    /// their place, in a new epoch of as many ranks with the same numbers. To be called by all who are left, through the job's first
-    /// communicator, once a call has failed with [`Error::PeerLost`] or the like; where the epoch has not ended yet, this ends it.
-    /// The process that was started again gets its communicator where it [joins](super::join_job) the job.
+    /// Brings back the lost ranks: the survivors come together with the processes that the launcher
+    /// has started in their place, in a new epoch with the same ranks. All survivors call it on the
+    /// job's first communicator, once a call has failed. It ends the epoch where that has not
+    /// ended.
     ///
-    /// Each who is left gives the number of the last step that it has `completed`; all are told the least of them, the ones that were
-    /// started again as well ([`Communicator::on_recovery`]), and go on from there. The new heap is as long as the old one and empty.
-    /// What is in the old heaps can be read as after [`Communicator::shrink`]; a rank that was started again reads that of its
-    /// predecessor ([`Recovery::inherited`](super::Recovery::inherited)). Segments are anonymous, proxies threads, tables and algorithms are to be set
-    /// anew.
-    ///
-    /// A death in the middle of it only makes it start over, with one rank more to be brought back.
+    /// Each survivor passes the number of its last `completed` step. All get the least of them
+    /// ([`Communicator::on_recovery`]), and go on from there. [`comm::failure`](super::failure)
+    /// says more.
     ///
     /// # Panics
-    /// Where the callback does.
+    /// If the callback does.
     ///
     /// # Errors
-    /// - [`Error::Unavailable`]: there is no launcher that starts ranks again ([`Launch::restart`](crate::launch::Launch::restart)); a
-    ///   rank has left in peace, and nobody will be started for it; this is not the job's first communicator, or one that
-    ///   has shrunk or grown, or has gone on already.
-    /// - [`Error::Unavailable`], too, when a lost rank is not started again, since no restart is left: all who are left get it, as soon as
-    ///   the launcher knows. They can go on by [`Communicator::shrink`], where it [keeps going](crate::launch::Launch::keep_going).
-    /// - [`Error::Timeout`]: the rank that it names has neither called it nor died, or has been started again and does not come. It can
-    ///   be called again, and so can [`Communicator::shrink`].
+    /// - [`Error::Unavailable`]: no launcher restarts ranks
+    ///   ([`Launch::restart`](crate::launch::Launch::restart)), or no restart is left, or a rank
+    ///   has left in peace and is not restarted. Or this is not the job's first communicator, or
+    ///   has shrunk, grown or gone on already.
+    /// - [`Error::Timeout`] names a rank that has neither called it nor died, or was restarted and
+    ///   does not come. It can be called again, and so can [`Communicator::shrink`].
     /// - [`Error::Revoked`]: the launcher is gone, and nobody goes on.
-    /// - [`Error::Excluded`], [`Error::ResourceLimit`], [`Error::Os`], [`Error::FailedElsewhere`], [`Error::Exhausted`]: as in
-    ///   [`Communicator::shrink`].
-    ///
-    /// # Ordering
-    /// What the others did before they called it has happened before it returns.
+    /// - [`Error::Excluded`], [`Error::ResourceLimit`], [`Error::Os`], [`Error::FailedElsewhere`],
+    ///   [`Error::Exhausted`]: as in [`Communicator::shrink`].
     pub fn recover(&mut self, completed: u64) -> Result<Self> {
         let unavailable = |needs| Err(Error::Unavailable { operation: RECOVER, needs });
         if self.job_barrier.is_none() {
@@ -68,9 +62,9 @@ impl Communicator {
         self.revoke();
         self.reclaim_engine();
         let mine = Past { completed: Some(completed), restarts: own.restarts };
-        let survivor = Survivor::new(self.fabric(), RECOVER, Some(launcher.launcher_state()));
+        let survivor = Survivor::new(self.context(), RECOVER, Some(launcher.launcher_state()));
         let meet = |round: &OpenRound<'_>, chosen, number| {
-            let epoch = survivor.era_after(number).epoch;
+            let epoch = survivor.epoch_id_after(number).epoch;
             Return { survivor: &survivor, round, chosen, mine, launcher, epoch }.come_together(self)
         };
         let (mut comm, _) = survivor.continue_with(meet)?;
@@ -81,7 +75,8 @@ impl Communicator {
     }
 }
 
-/// The number of `rank`, where these are all `n_started` ranks that the launcher has started, numbered as it has.
+/// Returns the launcher's name of `rank`, if these are all `n_started` ranks of the launcher in its
+/// order.
 fn own_number(incarnations: &[Option<Incarnation>], n_started: u32, rank: Rank) -> Option<Incarnation> {
     let as_started =
         |(rank, number): (u32, &Option<Incarnation>)| number.is_some_and(|it| it.rank.get() == rank);
@@ -108,8 +103,8 @@ impl Return<'_> {
         let own = match self.make_id() {
             Ok(own) => own,
             Err(error) => {
-                let stands = round.conclude(RoundOutcome::Failed(survivor.fabric.rank()));
-                return if stands == RoundOutcome::Failed(survivor.fabric.rank()) {
+                let stands = round.conclude(RoundOutcome::Failed(survivor.context.rank()));
+                return if stands == RoundOutcome::Failed(survivor.context.rank()) {
                     Err(error)
                 } else {
                     self.after(stands)
@@ -142,8 +137,8 @@ impl Return<'_> {
         Ok(Some(comm))
     }
 
-    /// Ends the round with what this member's meeting has failed by, unless it has ended: a failure of one who has survived is told to
-    /// all of them, a death makes them repeat it.
+    /// Ends the round with the reason why this member's meeting has failed, unless the round has
+    /// ended. All survivors learn of a survivor's failure; a death makes them repeat the round.
     fn fail(&self, error: Error) -> Result<Option<Communicator>> {
         let Self { survivor, round, chosen, .. } = self;
         if let Err(orphaned) = survivor.check_launcher() {
@@ -154,7 +149,7 @@ impl Return<'_> {
             return self.after(stands);
         }
         if !is_worth_another_try(&error) {
-            round.conclude(RoundOutcome::Failed(survivor.fabric.rank()));
+            round.conclude(RoundOutcome::Failed(survivor.context.rank()));
             return Err(error);
         }
         let (own, has_hung_up) = match error {
@@ -171,32 +166,34 @@ impl Return<'_> {
         self.after(told.unwrap_or_else(|| round.conclude(own)))
     }
 
-    /// What to do after a round that has not brought this member to the others.
+    /// Decides what follows after a round that has not brought this member to the others.
     fn after(&self, outcome: RoundOutcome) -> Result<Option<Communicator>> {
         if outcome == RoundOutcome::Vain { Err(Error::not_restarted()) } else { self.survivor.after(outcome) }
     }
 
-    /// As [`Round::poll_offers`](crate::sync::regroup::Round::poll_offers), while all who are missing can still come.
+    /// Polls like [`Round::poll_offers`](crate::sync::regroup::Round::poll_offers), while all
+    /// missing ranks can still come.
     fn poll_offers(&self) -> Option<Option<RoundOutcome>> {
         self.end_in_vain().map(Some).or_else(|| self.round.poll_offers(self.chosen))
     }
 
-    /// Ends the round when the launcher has said that somebody will not come back: for all, though it may not have said so to the others
-    /// yet. Who goes on in another way meets them in the next round then, and not in this one. Returns what stands.
+    /// Ends the round for all when the launcher has said that a rank will not come back, though the
+    /// others may not know it yet. A survivor that goes on in another way meets them in the next
+    /// round. Returns the outcome that stands.
     fn end_in_vain(&self) -> Option<RoundOutcome> {
         let is_vain = self.launcher.launcher_state().restarts_exhausted();
         is_vain.then(|| self.round.conclude(RoundOutcome::Vain))
     }
 
-    /// Who is to come back.
+    /// Returns the ranks that are to come back.
     fn missing(&self) -> RankSet {
-        RankSet::all(self.survivor.fabric.world().n_ranks()).without(self.chosen)
+        RankSet::all(self.survivor.context.mapped().n_ranks()).without(self.chosen)
     }
 
     /// Nobody is started for a rank that has left in peace.
     fn check_departures(&self) -> Result<()> {
-        let world = self.survivor.fabric.world();
-        let has_left = |rank| world.life(rank).status() == LifeStatus::Left;
+        let mapped = self.survivor.context.mapped();
+        let has_left = |rank| mapped.life(rank).status() == LifeStatus::Left;
         let needs = "all ranks, and one has left the job in peace; go on without it, by shrink";
         if self.missing().iter().any(has_left) {
             return Err(Error::Unavailable { operation: RECOVER, needs });
@@ -204,15 +201,17 @@ impl Return<'_> {
         Ok(())
     }
 
-    /// Makes the id of the meeting and writes it into this member's offer, if this is the first who is left.
+    /// Makes the id of the meeting and writes it into this member's offer, if this is the first
+    /// survivor.
     fn make_id(&self) -> Result<Option<UniqueId>> {
         let Self { survivor, chosen, .. } = self;
-        let rank = survivor.fabric.rank();
+        let rank = survivor.context.rank();
         if chosen.iter().next() != Some(rank) {
             return Ok(None);
         }
-        // Where the round fails nobody may come. The others may take their time until they have offered, and as long again to come.
-        let id = UniqueId::good_for(survivor.fabric.timeout().saturating_mul(2), self.epoch)?;
+        // If the round fails, nobody may come. The others may take one timeout until they have
+        // offered, and one more to come.
+        let id = UniqueId::good_for(survivor.context.timeout().saturating_mul(2), self.epoch)?;
         let mut offer = [0; OFFER_WORDS];
         offer[..2].copy_from_slice(&id.words());
         survivor.offers[rank.index()].write(offer);
@@ -221,29 +220,32 @@ impl Return<'_> {
 
     fn meet(&self, old: &Communicator) -> Result<Communicator> {
         let Self { survivor, chosen, mine, .. } = self;
-        let (world, rank) = (survivor.fabric.world(), survivor.fabric.rank());
+        let (mapped, rank) = (survivor.context.mapped(), survivor.context.rank());
         let first = chosen.iter().next().expect("this rank is one of them");
         let [high, low, ..] = survivor.offers[first.index()].read();
-        let (heap_len, timeout) = (world.shape().len(), survivor.fabric.timeout());
+        let (heap_len, timeout) = (mapped.shape().len(), survivor.context.timeout());
         let options = Options { heap_len, timeout, ..Options::default() };
-        let n_ranks = world.n_ranks();
+        let n_ranks = mapped.n_ranks();
         let part = RankClaim { rank, n_ranks, n_members: n_ranks };
         let point = UniqueId::from_words([high, low]).meeting_point();
         let met = meet(&point, part, &options, Some(self.guard()));
-        let met = met.and_then(|joining| come_together(joining, *mine, Some(world)));
+        let met = met.and_then(|joining| come_together(joining, *mine, Some(mapped)));
         let (mut comm, incarnations) = met.map_err(name_hang_up)?;
         comm.succeed(old, incarnations);
-        // Whoever looks on from outside finds it by the number that the launcher has given to the job.
-        comm.fabric().world().control().go_on_from(world.control().origin().unwrap_or(world.era().job));
+        // Observers from outside find it by the number that the launcher gave to the job.
+        comm.context()
+            .mapped()
+            .control()
+            .go_on_from(mapped.control().origin().unwrap_or(mapped.epoch_id().job));
         Ok(comm)
     }
 
-    /// Looks after those who have survived with this rank, and after the launcher, which has to start the others.
+    /// Watches the other survivors, and the launcher, which has to start the lost ranks.
     fn guard(&self) -> WaitGuard {
         let launcher_state = self.launcher.launcher_state().clone();
-        let (world, chosen) = (self.survivor.fabric.world().clone(), self.chosen);
+        let (mapped, chosen) = (self.survivor.context.mapped().clone(), self.chosen);
         let gone =
-            move |rank: &Rank| matches!(world.life(*rank).status(), LifeStatus::Lost | LifeStatus::Left);
+            move |rank: &Rank| matches!(mapped.life(*rank).status(), LifeStatus::Lost | LifeStatus::Left);
         let guard = WaitGuard::new(move || chosen.iter().find(&gone));
         guard.unless(move || launcher_state.is_orphaned() || launcher_state.restarts_exhausted())
     }

@@ -1,4 +1,5 @@
-//! What ranks tell each other when one of them has been started again: how far they have come, and where its predecessor's memory is.
+//! What ranks exchange when one of them was restarted: how far they have come, and the memory of
+//! its predecessor.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -12,7 +13,8 @@ use super::unique_id::UniqueId;
 use crate::bootstrap::{
     CONTRIBUTION_LEN, Joining, MemberHeartbeat, Options, RankClaim, cores_from_env, meet, resource_error,
 };
-use crate::channel::{Control, Era, World};
+use crate::channel::{Control, EpochMapping};
+use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::heap::Region;
 use crate::heap::layout::{HEAP, HeapShape};
@@ -21,7 +23,7 @@ use crate::rank::Rank;
 use crate::shm::segment::AttachAs;
 use crate::shm::{Expected, Mapping, Segment, Span};
 
-/// How a communicator was recovered, and from where on its ranks are to go on: what [`Communicator::on_recovery`] is for.
+/// How a communicator was recovered, and where its ranks go on, for [`Communicator::on_recovery`].
 #[derive(Debug)]
 pub struct Recovery {
     epoch: u64,
@@ -32,47 +34,49 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// The number of the new epoch, greater than that of any before. The same on all ranks.
+    /// Returns the number of the new epoch, greater than any before. It is the same on all ranks.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Whether this process takes the place of one that has died.
+    /// Returns whether this process replaces one that has died.
     #[must_use]
     pub fn was_restarted(&self) -> bool {
         self.was_restarted
     }
 
-    /// Whether what this rank had in its heap can still be read: by a process that takes another's place, what that one has left
-    /// ([`Recovery::inherited`]); by a survivor its own, through the communicator that it has recovered.
+    /// Returns whether the old heap of this rank can still be read. A restarted process reads its
+    /// predecessor's ([`Recovery::inherited`]), a survivor its own through the old communicator.
     ///
-    /// It is kept whatever the segment is backed by, since the survivors have its descriptor; not where it cannot be mapped once more.
+    /// It is kept whatever backs the segment, since the survivors have its descriptor. Only mapping
+    /// it once more can fail.
     #[must_use]
     pub fn keeps_heap(&self) -> bool {
         !self.was_restarted || self.inherited.is_some()
     }
 
-    /// Which ranks were started again, in order. The same on all ranks. It may be nobody: the epoch has ended for another reason than
-    /// a death, and all have come back.
+    /// Returns the restarted ranks in order, the same on all ranks. It is empty where the epoch
+    /// ended without a death, and all have come back.
     #[must_use]
     pub fn restarted(&self) -> &[Rank] {
         &self.restarted
     }
 
-    /// Up to where all who have survived had come: the least of what they have given to [`Communicator::recover`]. The same on all
-    /// ranks.
+    /// Returns the step up to which all survivors had come: the least of what they passed to
+    /// [`Communicator::recover`]. It is the same on all ranks.
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// The bytes that `region` had in the heap of the process whose place this one takes, as it has left them: in the midst of
-    /// whatever it was doing. Offsets mean there what they meant to it. The memory stays mapped as long as there is a span of it.
+    /// Returns the bytes of `region` in the heap of this process's predecessor, as it left them in
+    /// the midst of its work. Offsets mean what they meant to the predecessor. The memory stays
+    /// mapped while there is a span of it.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when this process takes nobody's place, or its heap was not [kept](Recovery::keeps_heap);
-    /// [`Error::OutOfRange`] past the end of the heap.
+    /// [`Error::Unavailable`] when this process has no predecessor, or its heap was not
+    /// [kept](Recovery::keeps_heap); [`Error::OutOfRange`] past the end of the heap.
     pub fn inherited(&self, region: Region) -> Result<Span> {
         let needs = "a rank that was started again, and whose heap was kept";
         let heap = self.inherited.as_ref().ok_or(Error::Unavailable { operation: "inherited", needs })?;
@@ -81,9 +85,10 @@ impl Recovery {
 }
 
 impl Communicator {
-    /// Has `callback` told of every recovery from now on, on every rank that does so, and once each. A survivor is told by
-    /// [`Communicator::recover`], before that returns. A process that was started again has come back to the others as it
-    /// [joined](join_job), and is told here, at once. So the same program learns where to go on in both:
+    /// Calls `callback` once for every recovery from now on. A survivor's [`Communicator::recover`]
+    /// calls it before it returns. In a restarted process, which has come back as it
+    /// [joined](join_job), this method calls it at once. So one program learns in both where to go
+    /// on:
     ///
     /// ```no_run
     /// # fn step(_: &mut shmccl::Communicator, _: u64) -> shmccl::Result<()> { Ok(()) }
@@ -103,20 +108,22 @@ impl Communicator {
     /// }
     /// ```
     ///
-    /// The communicator that `recover` returns takes the callback over; another one that is given replaces it. What nobody was told,
-    /// since there was no callback, the next one is told as it is given. A communicator that has shrunk or grown cannot be recovered.
+    /// The communicator that `recover` returns keeps the callback; a new one replaces it. A
+    /// recovery without a callback is reported to the next one that is given. A communicator that
+    /// has shrunk or grown cannot be recovered.
     ///
-    /// It runs on the thread that calls, under no lock; the others wait for it only where they need this rank. It is not given the new
-    /// communicator: what ranks have to do together before they go on, such as to hand the state to the one that was started again,
-    /// belongs to the work behind `recover`, where another death is recovered from like any other. Of the communicator that was
-    /// recovered, it may read the heaps; all else fails there.
+    /// The callback runs on the calling thread, under no lock. The others wait for it only where
+    /// they need this rank. It does not get the new communicator: collective work, such as handing
+    /// state to a restarted rank, belongs behind `recover`, where another death can be recovered
+    /// from. It may read the heaps of the old communicator, where all else fails.
     ///
     /// # Panics
-    /// Where the callback does, which is not called again then. In `recover` that drops the new communicator, and the others lose
-    /// this rank, as by any panic.
+    /// If the callback does, which is not called again then. In `recover` that drops the new
+    /// communicator, and the others lose this rank, as by any panic.
     ///
     /// # Ordering
-    /// When it is called all ranks are in the new epoch, and what the survivors did before they called `recover` has happened.
+    /// When it is called, all ranks are in the new epoch. Everything that the survivors did before
+    /// `recover` has happened.
     pub fn on_recovery(&mut self, callback: impl FnMut(&Recovery) + Send + 'static) {
         self.tell_recoveries(Box::new(callback));
     }
@@ -129,21 +136,21 @@ impl Communicator {
         drop(replaced);
     }
 
-    /// Whether this process takes the place of one that has died, and has come back in this epoch.
+    /// Returns whether this process replaces one that has died, and has come back in this epoch.
     #[must_use]
     pub fn was_restarted(&self) -> bool {
         self.membership.was_restarted
     }
 }
 
-/// Who is told of recoveries.
+/// A function that is called for every recovery.
 pub(super) type Callback = Box<dyn FnMut(&Recovery) + Send>;
 
-/// What tells a rank of recoveries, each once.
+/// Reports recoveries to a rank, each once.
 #[derive(Default)]
 pub(super) struct RecoveryCallbacks {
     pub(super) callback: Option<Callback>,
-    /// How this epoch has come about, until somebody was told.
+    /// How this epoch came about, until a callback was called with it.
     untold: Option<Recovery>,
 }
 
@@ -160,7 +167,7 @@ impl std::fmt::Debug for RecoveryCallbacks {
 /// What a rank tells the others as it comes to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Past {
-    /// How far it has come; nothing of one that was started again.
+    /// How far it has come; `None` for a restarted rank.
     pub(super) completed: Option<u64>,
     pub(super) restarts: u32,
 }
@@ -182,12 +189,12 @@ impl Past {
     }
 }
 
-/// Comes together with all whom `joining` has met; `old` is the epoch that a survivor comes from. Returns how the launcher knows
-/// each rank from now on, too.
+/// Comes together with all ranks that `joining` has met. `old` is the epoch that a survivor comes
+/// from. Returns the launcher's name for each rank as well.
 pub(super) fn come_together(
     mut joining: Joining,
     mine: Past,
-    old: Option<&World>,
+    old: Option<&EpochMapping>,
 ) -> Result<(Communicator, Vec<Option<Incarnation>>)> {
     let gifts = joining.all_gather(&mine.bytes(), None)?;
     let pasts: Vec<_> = gifts.iter().map(|gift| Past::read(&gift.bytes)).collect();
@@ -198,7 +205,7 @@ pub(super) fn come_together(
     let heir = surviving.first().map(|(rank, _)| *rank);
     let mut inherited = None;
     for &rank in &restarted {
-        let left = old.filter(|_| heir == Some(own)).map(|world| world.segment(rank));
+        let left = old.filter(|_| heir == Some(own)).map(|mapped| mapped.segment(rank));
         let is_sealed = left.is_some_and(|segment| segment.attach_as() == AttachAs::Sealed);
         let gifts = joining.all_gather(&[is_sealed.into()], left.map(|segment| segment.as_fd()))?;
         let gift = heir.and_then(|heir| gifts.into_iter().nth(heir.index())).filter(|_| rank == own);
@@ -216,7 +223,7 @@ pub(super) fn come_together(
         .collect();
     step("told each other the past");
     let mut comm = join_assembled(joining, cores_from_env()?)?;
-    let (epoch, was_restarted) = (comm.fabric().world().era().epoch, mine.completed.is_none());
+    let (epoch, was_restarted) = (comm.context().mapped().epoch_id().epoch, mine.completed.is_none());
     let recovery = Recovery { epoch, restarted, was_restarted, sequence, inherited };
     let membership = comm.alone();
     membership.was_restarted = was_restarted;
@@ -224,19 +231,20 @@ pub(super) fn come_together(
     Ok((comm, incarnations))
 }
 
-/// The heap in the segment that a process has left.
+/// Maps the heap in the segment that a process has left.
 fn map_heap(descriptor: OwnedFd, is_sealed: bool, shape: HeapShape) -> Result<Mapping> {
     let attach_as = if is_sealed { AttachAs::Sealed } else { AttachAs::Unsealed };
     let expected = Expected { len: Some(shape.segment_len()), identity: None };
     Segment::attach(descriptor, attach_as, &expected)?.map()?.part(HEAP, shape.len())
 }
 
-/// Comes back to the others as the rank that the launcher has started again. It waits for their invitation, and for the next one
-/// where they do not come together, since somebody else has died.
+/// Comes back to the others as a restarted rank. It waits for their invitation, and for the next
+/// one when they do not come together because of another death.
 ///
 /// # Errors
-/// [`Error::Timeout`] when nobody takes it back; [`Error::Unavailable`] when nobody can, since another rank is lost for which no restart
-/// is left; [`Error::Revoked`] when the launcher is gone; those of [`super::join_job`].
+/// - [`Error::Timeout`] when nobody takes it back.
+/// - [`Error::Unavailable`] when nobody can, because no restart is left for another lost rank.
+/// - [`Error::Revoked`] when the launcher is gone; those of [`super::join_job`].
 pub(super) fn come_back(joining: Joining) -> Result<Communicator> {
     let rank = joining.rank().expect("a service process is not started again");
     let mine = Past { completed: None, restarts: joining.restarts() };
@@ -255,27 +263,28 @@ pub(super) fn come_back(joining: Joining) -> Result<Communicator> {
         }
     };
     step("taken back");
-    let (restarting, world) = (joining.is_restarting(), comm.fabric().world().clone());
+    let (restarting, mapped) = (joining.is_restarting(), comm.context().mapped().clone());
     let pulse = first_pulse(&joining)?;
     comm.record_in(rings_of(&joining)?.as_ref(), rank);
-    let line = LauncherLink::begin(joining.come_back()?, pulse, restarting, &world, incarnations.clone())?;
+    let line = LauncherLink::begin(joining.come_back()?, pulse, restarting, &mapped, incarnations.clone())?;
     let membership = comm.alone();
     membership.incarnations = incarnations;
     membership.launcher = Some(line.into());
     Ok(comm)
 }
 
-/// Where the launcher looks for the heartbeat of this member: in the first epoch, in which it never was.
+/// Returns the heartbeat of this member for the launcher. It lies in the first epoch, in which this
+/// process never was.
 fn first_pulse(joining: &Joining) -> Result<Option<MemberHeartbeat>> {
     let Some(every) = joining.beat() else { return Ok(None) };
-    let era = Era { job: joining.job_id(), epoch: joining.epoch() };
+    let epoch_id = EpochId { job: joining.job_id(), epoch: joining.epoch() };
     let control = joining.control().try_clone_to_owned();
     let control = control.map_err(|source| resource_error("duplicating a descriptor", source))?;
-    let first = Control::attach(control, joining.n_ranks(), era)?;
+    let first = Control::attach(control, joining.n_ranks(), epoch_id)?;
     Ok(Some(MemberHeartbeat::new(first.beat(joining.device()), every)))
 }
 
-/// Whether a meeting has failed by the death of somebody, which another one may do without.
+/// Returns whether a meeting has failed by a death, without which another meeting may succeed.
 pub(super) fn is_worth_another_try(error: &Error) -> bool {
     matches!(error, Error::PeerLost { .. } | Error::NoMeeting { .. } | Error::FailedElsewhere { .. })
 }

@@ -1,9 +1,10 @@
-//! Going on after a loss: those who are left agree on who they are and come together in a new epoch.
+//! Shrinking after a loss: the survivors agree on who they are and come together in a new epoch.
 //!
-//! The old epoch's control segment is where they agree, in rounds (see [`regroup`](crate::sync::regroup)). Each survivor makes a
-//! fresh segment, and the first of them a control segment, and offers where they can be had: by process and descriptor, since
-//! the system lets processes of one user open each other's. So nobody else is needed, neither launcher nor host.
-//! A rank that was given up and wakes later maps the old epoch only, and is told at its next look that it was not chosen.
+//! They agree in rounds, in the old epoch's control segment (see
+//! [`regroup`](crate::sync::regroup)). Each survivor makes a fresh segment, and the first one a
+//! control segment. They offer these by process and descriptor, since the system lets processes of
+//! one user open each other's. So neither launcher nor host is needed. A rank that was given up and
+//! wakes later maps only the old epoch, and learns by its next wait that it was not chosen.
 
 use std::fs::OpenOptions;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -20,7 +21,8 @@ use super::membership::JobMembership;
 use super::oversubscription::CoreSet;
 use super::survivor::{OpenRound, Survivor};
 use crate::bootstrap::{CONTRIBUTION_LEN, ProxyMode, SegmentBacking, resource_error};
-use crate::channel::{Control, Era, Fabric, World};
+use crate::channel::{Control, EpochMapping, RankContext};
+use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::heap::layout::HeapShape;
 use crate::logs::{EPOCH, step};
@@ -32,99 +34,87 @@ use crate::sync::regroup::{OFFER_WORDS, OfferCell, RoundOutcome};
 
 const SHRINK: &str = "shrink";
 
-/// Where an offer has what: first the process, by id and start, then descriptors, then the cores.
+/// The places in an offer: first the process, by id and start, then descriptors, then the cores.
 const SEGMENT: usize = 2;
 const CONTROL: usize = 3;
 const CORES: usize = 4;
 
 const _: () = assert!(CORES + CONTRIBUTION_LEN / 8 == OFFER_WORDS);
 
-/// What came of [`Communicator::shrink`].
+/// The result of [`Communicator::shrink`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Shrunk {
-    /// The communicator of those who go on.
+    /// The communicator of the ranks that go on.
     pub comm: Communicator,
-    /// Who does not, as the communicator before numbers them, in order. The same on all who go on.
+    /// The other ranks as the communicator before numbers them, in order. They are the same on all
+    /// ranks that go on.
     pub lost: Vec<Rank>,
 }
 
 impl Communicator {
-    /// Goes on without the ranks that are gone: those who are left come together in a new epoch, with fresh segments, and are
-    /// numbered anew in the order of their ranks. To be called by all of them, through the job's first communicator, once a call
-    /// has failed with [`Error::PeerLost`] or the like; where the epoch has not ended yet, this ends it.
+    /// Goes on without the lost ranks: the survivors come together in a new epoch and are numbered
+    /// anew in the order of their ranks. All survivors call it on the job's first communicator,
+    /// once a call has failed. It ends the epoch where that has not ended.
     ///
-    /// It waits until every rank of this communicator has called it, has left, or is lost. Nobody is needed in particular, and a
-    /// death in the middle of it only makes it start over. All who go on are told the same ranks to be lost.
-    ///
-    /// The new heap is as long as the old one and empty. Its segments are anonymous and its proxies threads, whatever they were
-    /// before; tables and algorithms are to be set anew. This communicator can move nothing any more, nor can those derived from
-    /// it; but what is in its heaps can be read until it is dropped, also that of ranks that have died ([`Communicator::span`]).
-    /// Who has called this writes there no more; a rank that was given up in the middle of a call may still write into outputs of that.
-    /// Channels, buffers and streams belong to the epoch in which they were made; what streams have begun is waited for first.
-    ///
-    /// The launcher goes on as well only if it [keeps going](crate::launch::Launch::keep_going); that holds too where it starts ranks
-    /// again ([`Launch::restart`](crate::launch::Launch::restart)), which it does until no restart is left, though nobody takes them
-    /// back.
-    ///
-    /// Ranks open each other's segments in `/proc`, which the system allows to processes of one user that may be traced (not
-    /// after `PR_SET_DUMPABLE`) and see each other's process ids.
+    /// It waits until every rank of this communicator has called it, has left, or is lost. All that
+    /// go on get the same list of lost ranks. [`comm::failure`](super::failure) says more.
     ///
     /// # Errors
-    /// - [`Error::Timeout`]: the rank that it names has neither called it nor died. It can be called again, after
-    ///   [`Communicator::give_up`] if that rank is not to be waited for.
+    /// - [`Error::Timeout`] names a rank that has neither called it nor died. It can be called
+    ///   again, after [`Communicator::give_up`] if that rank is not to be waited for.
     /// - [`Error::Excluded`]: the others have given this rank up, and go on without it.
     /// - [`Error::Revoked`]: the launcher is gone, and nobody goes on.
-    /// - [`Error::ResourceLimit`], [`Error::Os`]: here; [`Error::FailedElsewhere`] when it was on another rank. All get an error then,
-    ///   and can call it again.
+    /// - [`Error::ResourceLimit`], [`Error::Os`] here; [`Error::FailedElsewhere`] when it was on
+    ///   another rank. All ranks get an error then, and can call it again.
     /// - [`Error::Unavailable`]: this is not the job's first communicator, or has gone on already.
     /// - [`Error::Exhausted`]: it has failed too often.
-    ///
-    /// # Ordering
-    /// What the others did before they called it has happened before it returns.
     pub fn shrink(&mut self) -> Result<Shrunk> {
         if self.job_barrier.is_none() {
             return Err(Error::Unavailable { operation: SHRINK, needs: "the first communicator of the job" });
         }
         self.revoke();
         self.reclaim_engine();
-        let survivor = Survivor::new(self.fabric(), SHRINK, self.membership.launcher_state());
+        let survivor = Survivor::new(self.context(), SHRINK, self.membership.launcher_state());
         let (mut comm, chosen) = survivor.continue_with(|round, chosen, number| {
-            let era = survivor.era_after(number);
-            EpochTransition { survivor: &survivor, round, chosen, era }.enter()
+            let epoch_id = survivor.epoch_id_after(number);
+            EpochTransition { survivor: &survivor, round, chosen, epoch_id }.enter()
         })?;
         comm.succeed(self, chosen.iter().map(|rank| self.membership.incarnations[rank.index()]).collect());
-        let world = self.fabric().world();
-        let lost: Vec<_> = RankSet::all(world.n_ranks()).without(chosen).iter().collect();
+        let mapped = self.context().mapped();
+        let lost: Vec<_> = RankSet::all(mapped.n_ranks()).without(chosen).iter().collect();
         tracing::info!(target: EPOCH, rank = %comm.rank(), n_ranks = comm.n_ranks(), ?lost, "gone on without the lost");
-        // Those who left in peace are not lost to the launcher.
-        let is_lost = |rank: &&Rank| world.life(**rank).status() == LifeStatus::Lost;
+        // The launcher has not lost ranks that left in peace.
+        let is_lost = |rank: &&Rank| mapped.life(**rank).status() == LifeStatus::Lost;
         lost.iter().filter(is_lost).for_each(|lost| self.membership.report_loss(*lost));
         Ok(Shrunk { comm, lost })
     }
 
-    /// Keeps the line to the launcher that `old` has, in this new communicator, whose ranks the launcher knows by `numbers`.
+    /// Keeps the launcher link of `old` in this new communicator, whose ranks the launcher knows by
+    /// `incarnations`.
     pub(super) fn succeed(&mut self, old: &Self, incarnations: Vec<Option<Incarnation>>) {
         self.alone().succeed(&old.membership, incarnations);
     }
 
-    /// The membership that this new communicator is alone on.
+    /// Returns the membership of this new communicator, which nothing else shares.
     pub(super) fn alone(&mut self) -> &mut JobMembership {
         Arc::get_mut(&mut self.membership).expect("a new communicator is alone on its membership")
     }
 
-    /// Declares `rank` lost, though it may live: it hangs, or is stopped. That ends the epoch, as a death does. The others
-    /// can go on without it ([`Communicator::shrink`]); should it wake, it finds the epoch ended, gets [`Error::Excluded`] there,
-    /// and can reach nothing that the others share from then on.
+    /// Declares `rank` lost, though it may live: it hangs, or is stopped. That ends the epoch like
+    /// a death. The others can go on without it ([`Communicator::shrink`]). If it wakes, it gets
+    /// [`Error::Excluded`], and reaches nothing that the others share from then on.
     ///
-    /// Two ranks that give each other up are both lost. Where each may wait for the other, let one decide.
+    /// Two ranks that give each other up are both lost. Where each may wait for the other, let one
+    /// decide.
     ///
     /// # Errors
-    /// [`Error::InvalidRank`]; [`Error::InvalidArgument`] for this rank itself; [`Error::Excluded`] when it was given up itself.
+    /// [`Error::InvalidRank`]; [`Error::InvalidArgument`] for this rank itself; [`Error::Excluded`]
+    /// when it was given up itself.
     pub fn give_up(&self, rank: Rank) -> Result<()> {
-        let fabric = self.fabric();
+        let context = self.context();
         let lost = self.member(rank)?;
-        if lost == fabric.rank() {
+        if lost == context.rank() {
             let (name, value) = ("rank", rank.get().into());
             return Err(Error::InvalidArgument {
                 name,
@@ -132,7 +122,7 @@ impl Communicator {
                 expected: "another rank than the caller's own",
             });
         }
-        if fabric.world().life(fabric.rank()).status() == LifeStatus::Lost {
+        if context.mapped().life(context.rank()).status() == LifeStatus::Lost {
             return Err(Error::Excluded);
         }
         self.membership.give_up(lost);
@@ -140,24 +130,24 @@ impl Communicator {
     }
 }
 
-/// A member's way into the epoch `era` of those who were chosen.
+/// A member's way into the epoch `epoch_id` of those who were chosen.
 struct EpochTransition<'s> {
     survivor: &'s Survivor<'s>,
     round: &'s OpenRound<'s>,
     chosen: RankSet,
-    era: Era,
+    epoch_id: EpochId,
 }
 
 impl EpochTransition<'_> {
     /// Joins the epoch; `None` when the round has to be repeated.
     fn enter(&self) -> Result<Option<Communicator>> {
-        let Self { survivor, round, chosen, era } = self;
+        let Self { survivor, round, chosen, epoch_id } = self;
         let laggard = || round.first_incomplete(*chosen);
-        let own = match NewSegments::make(survivor.fabric, *chosen, *era) {
+        let own = match NewSegments::make(survivor.context, *chosen, *epoch_id) {
             Ok(own) => own,
             Err(error) => return self.fail(error),
         };
-        survivor.offers[survivor.fabric.rank().index()].write(own.offer());
+        survivor.offers[survivor.context.rank().index()].write(own.offer());
         step("about to offer");
         round.offer();
         step("offered");
@@ -169,7 +159,7 @@ impl EpochTransition<'_> {
                 return Err(late);
             }
         }
-        let comm = match own.join(survivor.fabric, &survivor.offers, *chosen) {
+        let comm = match own.join(survivor.context, &survivor.offers, *chosen) {
             Ok(comm) => comm,
             Err(error) => return self.fail(error),
         };
@@ -191,8 +181,8 @@ impl EpochTransition<'_> {
     /// Ends the round with the failure of this member, unless it was for a death.
     fn fail(&self, error: Error) -> Result<Option<Communicator>> {
         let Self { survivor, round, .. } = self;
-        let own = RoundOutcome::Failed(survivor.fabric.rank());
-        // What a dead rank has offered cannot be had, and that is nobody's failure.
+        let own = RoundOutcome::Failed(survivor.context.rank());
+        // The offer of a dead rank cannot be opened, and that is no survivor's failure.
         match survivor.await_reason(round, self.chosen).unwrap_or_else(|| round.conclude(own)) {
             stands if stands == own => Err(error),
             stands => survivor.after(stands),
@@ -200,9 +190,9 @@ impl EpochTransition<'_> {
     }
 }
 
-/// What one member makes for the new epoch. It has to stay open until all have it.
+/// The segments that one member makes for the new epoch. They stay open until all have them.
 struct NewSegments {
-    era: Era,
+    epoch_id: EpochId,
     shape: HeapShape,
     rank: Rank,
     cores: CoreSet,
@@ -211,13 +201,13 @@ struct NewSegments {
 }
 
 impl NewSegments {
-    fn make(fabric: &Fabric, chosen: RankSet, era: Era) -> Result<Self> {
-        let shape = HeapShape::new(chosen.len(), fabric.world().shape().len())?;
-        let rank = Rank::new(chosen.place_of(fabric.rank()), chosen.len())?;
-        let segment = World::create_segment(era, rank, shape, &SegmentBacking::Anonymous)?;
+    fn make(context: &RankContext, chosen: RankSet, epoch_id: EpochId) -> Result<Self> {
+        let shape = HeapShape::new(chosen.len(), context.mapped().shape().len())?;
+        let rank = Rank::new(chosen.place_of(context.rank()), chosen.len())?;
+        let segment = EpochMapping::create_segment(epoch_id, rank, shape, &SegmentBacking::Anonymous)?;
         let is_first = rank.get() == 0;
-        let control = is_first.then(|| Control::create(chosen.len(), era).map(|(_, segment)| segment));
-        Ok(Self { era, shape, rank, cores: CoreSet::own(), segment, control: control.transpose()? })
+        let control = is_first.then(|| Control::create(chosen.len(), epoch_id).map(|(_, segment)| segment));
+        Ok(Self { epoch_id, shape, rank, cores: CoreSet::own(), segment, control: control.transpose()? })
     }
 
     fn offer(&self) -> [u64; OFFER_WORDS] {
@@ -236,15 +226,15 @@ impl NewSegments {
         words
     }
 
-    /// Takes what all who were `chosen` have offered. What this member offers stays open until it returns from the round: the
-    /// world of the new epoch has a descriptor of its own of all segments.
-    fn join(&self, old: &Fabric, offers: &[OfferCell], chosen: RankSet) -> Result<Communicator> {
-        let Self { era, shape, rank, cores, .. } = self;
+    /// Opens the offers of all that were `chosen`. This member's own offer stays open until it
+    /// returns from the round: the new epoch has descriptors of its own.
+    fn join(&self, old: &RankContext, offers: &[OfferCell], chosen: RankSet) -> Result<Communicator> {
+        let Self { epoch_id, shape, rank, cores, .. } = self;
         let offered: Vec<_> = chosen.iter().map(|rank| offers[rank.index()].read()).collect();
         let first = offered.first().expect("this rank is one of them");
-        let theirs = Control::attach(open(first, first[CONTROL])?, shape.n_ranks(), *era)?;
+        let theirs = Control::attach(open(first, first[CONTROL])?, shape.n_ranks(), *epoch_id)?;
         let segments = offered.iter().map(|words| open(words, words[SEGMENT])).collect::<Result<_>>()?;
-        let world = World::attach(*era, *shape, theirs, segments, &SegmentBacking::Anonymous)?;
+        let mapped = EpochMapping::attach(*epoch_id, *shape, theirs, segments, &SegmentBacking::Anonymous)?;
         let all: Vec<_> = offered.iter().map(cores_of).collect();
         let terms = JoinParams {
             mode: ProxyMode::Thread,
@@ -253,8 +243,8 @@ impl NewSegments {
             beside_service: false,
             timeout: old.timeout(),
         };
-        let world = Arc::new(world);
-        LiveRank::announce(&world, *rank)?.join(&world, &terms, None, None)
+        let mapped = Arc::new(mapped);
+        LiveRank::announce(&mapped, *rank)?.join(&mapped, &terms, None, None)
     }
 }
 
@@ -266,8 +256,8 @@ fn cores_of(words: &[u64; OFFER_WORDS]) -> [u8; CONTRIBUTION_LEN] {
     bytes
 }
 
-/// Opens once more what the process that has made this offer has open there. That it is the right thing is checked by
-/// whoever attaches it.
+/// Opens a descriptor of the process that made this offer. Attaching checks that it is the right
+/// thing.
 fn open(offer: &[u64; OFFER_WORDS], descriptor: u64) -> Result<OwnedFd> {
     const ACTION: &str = "opening the segment of another rank";
     let [pid, start, ..] = *offer;

@@ -1,14 +1,17 @@
 //! Communicators that are derived from others.
 //!
-//! The members of the parent meet twice on its board. First each tells its colour and its key, so that all know who comes
-//! together with whom. Then each takes and clears its part of the workspace, and tells where that is, or that it has no
-//! room; this is also the barrier between the clearing and the first access of another member. If anybody had no
-//! room, a parent of all ranks makes the workspace larger, and all tell once more; then all ranks have confirmed what was added, and
-//! it is opened to whatever else takes regions, in other threads. Otherwise nobody gets anything. Where data move over proxied channels,
-//! each new communicator opens its own, and the members of the parent meet a third time to tell how that went.
+//! The members of the parent meet twice on its board:
+//! 1. Each tells its colour and its key, so all know which members come together.
+//! 2. Each takes and clears its part of the workspace, and tells where it is, or that there is no
+//!    room. This is also the barrier between clearing and the first access of another member.
 //!
-//! By the first meeting every member has left whatever it left before, so what the others need to know for using those regions
-//! again has reached them.
+//! If a member had no room, a parent of all ranks enlarges the workspace, and all tell once more.
+//! Then all ranks have confirmed the added part, and it is opened to other threads. Otherwise no
+//! member gets anything. Where data move over proxied channels, each new communicator opens its
+//! own, and the members meet a third time to tell how that went.
+//!
+//! By the first meeting every member has left whatever it left before. So the others know that
+//! those regions can be reused.
 
 use std::sync::Arc;
 
@@ -21,33 +24,37 @@ use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, Region};
 use crate::rank::Rank;
 
-/// What a member tells when it is ready: to have its region used, or with its proxied channels.
+/// The word of a member that is ready: with its region, or with its proxied channels.
 const READY: u64 = 1;
 
-/// What it tells when something has failed that was not up to it.
+/// The word of a member where something failed that was not its own fault.
 const FAILED_ELSEWHERE: u64 = 2;
 
 impl Communicator {
-    /// Divides the communicator: members that name the same `color` come together in a new one, in the order of their keys, and
-    /// of their ranks here where keys are equal. A member without a colour takes part, and gets `None`. Collective.
+    /// Divides the communicator: members that name the same `color` come together in a new one, in
+    /// the order of their keys, and of their ranks here where keys are equal. A member without a
+    /// colour takes part, and gets `None`. Collective.
     ///
-    /// The new communicator does its collective operations in the manner of this one, and does not depend on it: either may be
-    /// dropped first. Both can be used at once, also from different threads. What it needs for itself, 1.6 to 3.2 MiB on each
-    /// member, comes back when all members have finalized or dropped it.
+    /// The new communicator keeps the algorithms and channels of this one, and does not depend on
+    /// it: either may be dropped first. Both can be used at once, also from different threads. It
+    /// needs 1.6 to 3.2 MiB of each member's heap, which come back when all members have finalized
+    /// or dropped it.
     ///
-    /// Where there is no more room, a communicator of all ranks of the job allocates some, and so takes part in the order of
-    /// allocations ([`Communicator::alloc`]); one of some ranks cannot.
+    /// Where there is no more room, a communicator of all ranks allocates some, in the order of
+    /// allocations ([`Communicator::alloc`]). A communicator of some ranks cannot.
     ///
     /// # Errors
-    /// [`Error::Exhausted`] or [`Error::OutOfMemory`] when the heap has no room for what a communicator needs, or a proxied channel cannot
-    /// be opened, and [`Error::FailedElsewhere`] when that happened to another member: nobody gets anything then, whatever its colour, and
-    /// this communicator can be used further. [`Error::CallMismatch`] when the members are in different calls; otherwise those of
-    /// [`Communicator::barrier`], which end the epoch.
+    /// - [`Error::Exhausted`] or [`Error::OutOfMemory`] when the heap has no room, or a proxied
+    ///   channel cannot be opened. Other members get [`Error::FailedElsewhere`]. No member gets
+    ///   anything, and this communicator can be used further.
+    /// - [`Error::CallMismatch`] when the members are in different calls.
+    /// - Otherwise those of [`Communicator::barrier`], which end the epoch.
     pub fn split(&mut self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
         self.derive(Operation::Split, color, key)
     }
 
-    /// Makes another communicator of the same members, whose operations are independent of those of this one. Collective.
+    /// Makes another communicator of the same members, with operations independent of this one's.
+    /// Collective.
     ///
     /// # Errors
     /// Those of [`Communicator::split`].
@@ -57,7 +64,7 @@ impl Communicator {
     }
 
     fn derive(&mut self, operation: Operation, color: Option<u32>, key: i64) -> Result<Option<Self>> {
-        self.fabric().enter(operation.name())?;
+        self.context().enter(operation.name())?;
         self.as_one(operation, |comm| comm.derive_one(operation, color, key))
     }
 
@@ -65,7 +72,7 @@ impl Communicator {
         let chosen = color.map_or(0, |color| u64::from(color) + 1);
         let told = self.engine()?.exchange(operation, &[chosen, key.cast_unsigned()])?;
         // Members that all come at once after the end of the epoch do not notice it by themselves.
-        self.fabric().check(operation.name())?;
+        self.context().check(operation.name())?;
         let mut group: Vec<usize> = Vec::new();
         if chosen != 0 {
             group.extend((0..told.len()).filter(|&member| told[member][0] == chosen));
@@ -80,7 +87,8 @@ impl Communicator {
         }
     }
 
-    /// The communicator of the members in `group`, if this is one of them; the regions of all start at `bases`.
+    /// Makes the communicator of the members in `group`, if this is one of them. The regions of all
+    /// start at `bases`.
     fn make_derived(&mut self, group: &[usize], bases: &[HeapOffset]) -> Result<Option<Self>> {
         let Some(rank) = group.iter().position(|&member| member == self.rank.index()) else {
             return Ok(None);
@@ -88,7 +96,7 @@ impl Communicator {
         let members: Arc<[Rank]> = group.iter().map(|&member| self.members[member]).collect();
         let bases = group.iter().map(|&member| bases[member]).collect();
         let (tuning, customs) = (self.engine()?.tuning().clone(), self.engine()?.customs().clone());
-        let engine = Engine::new(self.fabric(), members.clone(), bases, self.membership.clone(), tuning)?;
+        let engine = Engine::new(self.context(), members.clone(), bases, self.membership.clone(), tuning)?;
         Ok(Some(Self {
             rank: Rank::known(u32::try_from(rank).expect("at most 64 members")),
             members,
@@ -100,15 +108,17 @@ impl Communicator {
         }))
     }
 
-    /// Opens the proxied channels of all that was `derived` by members of this communicator, or gives nothing to anybody.
+    /// Opens the proxied channels of all communicators `derived` by members of this one, or gives
+    /// nothing to anybody.
     fn open_ports(&mut self, operation: Operation, mut derived: Option<Self>) -> Result<Option<Self>> {
         let opened = match derived.as_mut().and_then(|derived| derived.engine.as_mut()) {
             Some(engine) => engine.choose_channels(ChannelKind::Port).map(|()| engine.count_as_none()),
             None => Ok(()),
         };
-        // A member that failed returns at once when the epoch has ended: the others learn of that without it. What has failed here says
-        // more than the end of the epoch, and that more than a failure somewhere else.
-        let opened = match (opened, self.fabric().check(operation.name())) {
+        // A member that failed returns at once when the epoch has ended, which the others learn by
+        // themselves. Its own failure says more than the end of the epoch, and that more than a
+        // failure elsewhere.
+        let opened = match (opened, self.context().check(operation.name())) {
             (Err(Error::FailedElsewhere { .. }), Err(end)) => return Err(end),
             (Err(error), Err(_)) => return Err(error),
             (opened, _) => opened,
@@ -122,15 +132,16 @@ impl Communicator {
         if outcome == 0 {
             return opened.map(|()| derived);
         }
-        // Somebody's own failure is behind those that were not. A communicator whose channels are not open is never handed out.
+        // A member's own failure is behind those that were not. A communicator without open
+        // channels is never handed out.
         match told?.iter().position(|words| words[0] == 0) {
-            Some(failed) => Err(self.fabric().failed_elsewhere(operation.name(), self.members[failed])),
+            Some(failed) => Err(self.context().failed_elsewhere(operation.name(), self.members[failed])),
             None => opened.map(|()| derived),
         }
     }
 
-    /// Takes a region for each member that gets a communicator, this one's being of `n_members`, or none for anybody. Returns
-    /// where all members' regions are.
+    /// Takes a region for each member that gets a communicator, this one's being of `n_members`, or
+    /// none for anybody. Returns the offsets of all members' regions.
     fn take_regions(&mut self, operation: Operation, n_members: u64) -> Result<Vec<HeapOffset>> {
         let mut taken = self.take_region(None, n_members);
         let mut told = self.engine()?.exchange(operation, &offer(&taken))?;
@@ -152,10 +163,11 @@ impl Communicator {
         self.give_back(&taken);
         taken?;
         let failed = told.iter().position(|words| words[0] != READY).expect("not all are ready");
-        Err(self.fabric().failed_elsewhere(operation.name(), self.members[failed]))
+        Err(self.context().failed_elsewhere(operation.name(), self.members[failed]))
     }
 
-    /// Takes and clears a region for this rank, if it gets a communicator: in the `part` that it has added, or any that is open.
+    /// Takes and clears a region for this rank, if it gets a communicator: in the `part` that it
+    /// has added, or in any open one.
     fn take_region(&self, part: Option<Region>, n_members: u64) -> Result<Option<Region>> {
         if n_members == 0 {
             return Ok(None);
@@ -176,23 +188,23 @@ impl Communicator {
         }
     }
 
-    /// The engine of the job's first communicator, made by the first operation that needs it.
+    /// Makes the engine of the job's first communicator, for the first operation that needs it.
     ///
     /// # Errors
-    /// Those of [`Communicator::alloc`]; whatever fails afterwards ends the epoch.
+    /// Those of [`Communicator::alloc`]; a later failure ends the epoch.
     #[cold]
     pub(super) fn first_engine(&mut self, call: Summary, table: Result<Table>) -> Result<Engine> {
         let operation = call.operation().unwrap_or(Operation::Prepare);
-        self.fabric().activity().begin_operation(call.words(), 1);
+        self.context().activity().begin_operation(call.words(), 1);
         let made = self.within_another(call.as_first(), |comm| {
             let part = comm.grow_workspace(operation)?;
             let made =
                 comm.make_first_engine(call, table, part).map_err(|error| error.within(operation.name()));
             made.inspect_err(|_| comm.revoke())
         });
-        // What a wait that was given up was about stays.
+        // Observers still see the call of a wait that was given up.
         if made.is_err() && self.revoked().is_none() {
-            self.fabric().activity().drop_operation();
+            self.context().activity().drop_operation();
         }
         made
     }
@@ -207,18 +219,19 @@ impl Communicator {
         self.membership.workspace.open(part);
         let bases = vec![mine.offset; self.members.len()];
         let (host, built_in) = (self.membership.clone(), Tuning::default());
-        let mut engine = Engine::new(self.fabric(), self.members.clone(), bases, host, built_in)?;
+        let mut engine = Engine::new(self.context(), self.members.clone(), bases, host, built_in)?;
         if let Some(job_barrier) = &mut self.job_barrier {
             job_barrier.watch_departures(engine.departures().clone());
             engine.watch_meeting();
         }
         engine.begin_several(call);
-        engine.tune(table, self.fabric().crowded())?;
+        engine.tune(table, self.context().crowded())?;
         engine.count_as_none();
         Ok(engine)
     }
 
-    /// Does `run` in a call that this rank has told of already: where all ranks of the job meet for it counts for nothing.
+    /// Does `run` in a call that this rank has told of already. Meetings of all ranks within it do
+    /// not count.
     fn within_another<R>(&mut self, call: Summary, run: impl FnOnce(&mut Self) -> R) -> R {
         if let Some(job_barrier) = &mut self.job_barrier {
             job_barrier.begin_within(call);
@@ -230,8 +243,8 @@ impl Communicator {
         done
     }
 
-    /// Adds a part to the workspace, within `operation`, that is to be opened when all ranks have met afterwards. All of them do,
-    /// whichever of them needs it.
+    /// Adds a part to the workspace, within `operation`. It is opened when all ranks have met
+    /// afterwards. All ranks take part, whichever of them needs it.
     fn grow_workspace(&mut self, operation: Operation) -> Result<Region> {
         self.check_all_ranks()?;
         let region = self.take_memory(Workspace::part_len(self.heap().view().shape()), ALIGN);
@@ -240,8 +253,9 @@ impl Communicator {
         Ok(region)
     }
 
-    /// Zeroes the control structures of a region of this rank's, which may have been used for something else; and the mail, whose pages
-    /// the first calls would wait for otherwise, and take their ways for slow ones.
+    /// Zeroes the control structures of this rank's region, which may have been used otherwise.
+    /// Also zeroes the mailboxes: the first calls would wait for their pages, and be measured as
+    /// slow.
     fn clear(&self, region: Region, n_members: u64) -> Result<()> {
         let heap = self.heap().view();
         let len = RegionLayout::new(n_members).mail(LAP);
@@ -249,7 +263,7 @@ impl Communicator {
     }
 }
 
-/// What a member tells of the region that it has taken.
+/// Returns what a member tells of the region that it has taken.
 fn offer(taken: &Result<Option<Region>>) -> [u64; 2] {
     match taken {
         Ok(region) => [READY, region.map_or(0, |region| region.offset.get())],

@@ -1,4 +1,4 @@
-//! What takes collective calls, and what of their arguments a rank can check alone.
+//! Takes collective calls, and checks those of their arguments that a rank can check alone.
 
 use super::buffers::overlap;
 use super::buffers::{RecvBuffer, SendBuffer};
@@ -8,18 +8,18 @@ use crate::heap::Region;
 use crate::rank::Rank;
 use crate::reduce::{Element, ReduceOp, Reducer};
 
-/// Who makes a call: a rank, among so many.
+/// The caller of a collective call: a rank among a number of ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
     pub(super) rank: Rank,
     pub(super) n_ranks: u32,
 }
 
-/// What takes collective calls, whose arguments have been checked: to execute them at once, or later.
+/// Takes collective calls with checked arguments, to execute them at once or later.
 ///
-/// It is this crate's to implement.
+/// Only this crate implements it.
 pub trait Submit<'a> {
-    /// Who calls.
+    /// Returns the caller.
     fn caller(&self) -> Caller;
 
     /// Takes `call`.
@@ -28,7 +28,8 @@ pub trait Submit<'a> {
     /// Those of the call, where it is executed at once.
     fn submit(&mut self, call: Call<'a>) -> Result<()>;
 
-    /// One of the last calls that can be repeated, if it had these `arguments`, and is to be executed at once.
+    /// Returns one of the last calls that can be repeated, if it had these `arguments` and is
+    /// executed at once.
     #[inline]
     fn repeat(&mut self, _arguments: Arguments) -> Option<Repeat<'_>> {
         None
@@ -36,12 +37,12 @@ pub trait Submit<'a> {
 }
 
 impl Caller {
-    /// The elements of as many blocks of `count` as there are ranks.
+    /// Returns the number of elements in a block of `count` for each rank.
     pub(super) fn blocks(self, count: u64) -> u64 {
         count.saturating_mul(self.n_ranks.into())
     }
 
-    /// The input that only `root` has, of `count` elements.
+    /// Returns the input of `count` elements that only `root` has.
     #[inline]
     pub(super) fn input_at<'a, T: Element>(
         &self,
@@ -56,7 +57,7 @@ impl Caller {
         Ok(send.input())
     }
 
-    /// The output that only `root` has, of `count` elements.
+    /// Returns the output of `count` elements that only `root` has.
     #[inline]
     pub(super) fn output_at<'a, T: Element>(
         &self,
@@ -71,21 +72,21 @@ impl Caller {
         Ok(recv.output())
     }
 
-    /// Whether this is `root`, a rank of the communicator.
+    /// Returns whether this is `root`, a rank of the communicator.
     #[inline]
     pub(super) fn is_root(&self, root: Rank) -> Result<bool> {
         Rank::new(root.get(), self.n_ranks)?;
         Ok(self.rank == root)
     }
 
-    /// The elements of one of as many blocks as there are ranks, of `total` elements `T` together, and how many bytes come before this
-    /// rank's.
+    /// Divides `total` elements `T` into a block for each rank. Returns the elements of a block,
+    /// and the bytes before this rank's.
     pub(super) fn own_block<T: Element>(&self, total: u64) -> Result<(u64, u64)> {
         let count = self.block_of(total)?;
         Ok((count, count * u64::from(self.rank.get()) * size_of::<T>() as u64))
     }
 
-    /// The block of which `total` elements are one for each rank.
+    /// Returns the elements of one block, when `total` elements are a block for each rank.
     #[inline]
     pub(super) fn block_of(&self, total: u64) -> Result<u64> {
         let n_ranks = u64::from(self.n_ranks);
@@ -116,10 +117,11 @@ pub(super) fn all_reduce<'a, T: Element, S: Submit<'a> + ?Sized>(
     }
 }
 
-/// Has `taker` do a call.
+/// Passes a call to `taker`.
 ///
 /// # Errors
-/// Those of [`Submit::submit`]; [`Error::InvalidArgument`] for an operator of another type, and for buffers that overlap in part.
+/// Those of [`Submit::submit`]; [`Error::InvalidArgument`] for an operator of another type, and for
+/// buffers that overlap in part.
 #[inline]
 pub(super) fn submit<'a, T: Element, S: Submit<'a> + ?Sized>(
     taker: &mut S,
@@ -131,7 +133,8 @@ pub(super) fn submit<'a, T: Element, S: Submit<'a> + ?Sized>(
     output: Output<'a>,
 ) -> Result<()> {
     let n_ranks = taker.caller().n_ranks;
-    // Written out: a reducer that goes through `Option::transpose` is copied twice, which costs as much as the rest.
+    // Written out, because `Option::transpose` copies the reducer twice, which costs as much as the
+    // rest.
     let reducer = match op {
         Some(op) => Some(Reducer::new(T::DATA_TYPE, op, n_ranks)?),
         None => None,
@@ -141,7 +144,8 @@ pub(super) fn submit<'a, T: Element, S: Submit<'a> + ?Sized>(
     taker.submit(Call { operation, data_type: T::DATA_TYPE, count, root, reducer, layout, input, output })
 }
 
-/// Refuses buffers of the heap that overlap, unless the call is in place: what is read of one would be written meanwhile.
+/// Refuses heap buffers that overlap, unless the call is in place: one would be written while it is
+/// read.
 #[inline]
 fn check_places(
     caller: Caller,
@@ -162,7 +166,7 @@ fn check_places(
     Err(Error::InvalidArgument { name: "the offset of what is received", value: output.get(), expected })
 }
 
-/// Whether the shorter one of two buffers is the block of this rank in the longer one.
+/// Returns whether the shorter one of two buffers is the block of this rank in the longer one.
 fn is_own_block(caller: Caller, block: u64, sent: Region, received: Region) -> bool {
     let (whole, part) = if sent.len > received.len { (sent, received) } else { (received, sent) };
     let before = block.saturating_mul(caller.rank.get().into());

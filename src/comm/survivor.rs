@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::channel::{Era, Fabric, MAX_ROUNDS};
+use crate::channel::{MAX_ROUNDS, RankContext};
+use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::logs::step;
 use crate::rank::{Rank, RankSet};
@@ -14,7 +15,8 @@ use super::Communicator;
 use super::epoch_commit::NoWatch;
 use super::launcher_link::LauncherState;
 
-/// How long it may take until a rank is seen to be dead whose descriptors are gone, or says why it has hung up.
+/// How long a rank whose descriptors are gone may take to show as dead, or to say why it has hung
+/// up.
 const REASONS_SHOW: Duration = Duration::from_millis(500);
 
 /// A round in which those who go on have been chosen.
@@ -22,12 +24,13 @@ pub(super) type OpenRound<'a> = Round<'a, HostKernel, &'a dyn Fn(Rank) -> bool>;
 
 /// A member of an epoch that has ended, which goes on by `operation`.
 pub(super) struct Survivor<'a> {
-    pub(super) fabric: &'a Fabric,
+    pub(super) context: &'a RankContext,
     pub(super) park: CellRef<ParkCell>,
     pub(super) offers: CellSlice<OfferCell>,
     rounds: CellSlice<RoundCell>,
     operation: &'static str,
-    /// What is known of the launcher, where there is one. Nobody goes on who has lost his: the next epoch would end as it begins.
+    /// What is known of the launcher, if there is one. A rank without its launcher does not go on:
+    /// the next epoch would end as it begins.
     launcher_state: Option<&'a LauncherState>,
 }
 
@@ -43,13 +46,13 @@ impl Watch for OrphanWatch<'_> {
 
 impl<'a> Survivor<'a> {
     pub(super) fn new(
-        fabric: &'a Fabric,
+        context: &'a RankContext,
         operation: &'static str,
         launcher_state: Option<&'a LauncherState>,
     ) -> Self {
-        let control = fabric.world().control();
+        let control = context.mapped().control();
         let (rounds, park) = control.rounds();
-        Self { fabric, park, offers: control.offers(), rounds, operation, launcher_state }
+        Self { context, park, offers: control.offers(), rounds, operation, launcher_state }
     }
 
     /// Fails when the launcher is gone.
@@ -57,20 +60,20 @@ impl<'a> Survivor<'a> {
         OrphanWatch(self.launcher_state).check().map_or(Ok(()), |_| Err(Error::Revoked { by: None }))
     }
 
-    /// The communicator of those who go on, and who they are: has `cross` try it in one round after the other, which returns none
-    /// where there has to be another round.
+    /// Returns the communicator of the survivors, and who they are. Tries `cross` in one round
+    /// after the other, until it returns a communicator.
     pub(super) fn continue_with(
         &self,
         cross: impl Fn(&OpenRound<'_>, RankSet, u64) -> Result<Option<Communicator>>,
     ) -> Result<(Communicator, RankSet)> {
         self.check_launcher()?;
-        let mut candidates = RankSet::all(self.fabric.world().n_ranks());
+        let mut candidates = RankSet::all(self.context.mapped().n_ranks());
         for (number, cell) in (0..MAX_ROUNDS).zip(&*self.rounds) {
             let (comm, chosen) = match (cell.outcome(), cell.chosen(candidates)) {
                 (Some(outcome), Some(chosen)) => (self.look_back(outcome, chosen)?, chosen),
                 _ => {
                     let gone = |rank| self.has_gone(rank);
-                    let (rank, kernel, park) = (self.fabric.rank(), self.fabric.kernel(), &*self.park);
+                    let (rank, kernel, park) = (self.context.rank(), self.context.kernel(), &*self.park);
                     let round = Round { cell, rank, kernel, park, gone: &gone as &dyn Fn(Rank) -> bool };
                     let chosen = self.choose(&round, candidates)?;
                     (cross(&round, chosen, number)?, chosen)
@@ -84,14 +87,14 @@ impl<'a> Survivor<'a> {
         Err(Error::Exhausted { what: "rounds of going on after a loss", limit: MAX_ROUNDS })
     }
 
-    /// The epoch that those come into who go on by this round.
-    pub(super) fn era_after(&self, number: u64) -> Era {
-        let era = self.fabric.world().era();
-        Era { epoch: era.epoch.wrapping_add(1 + number), ..era }
+    /// Returns the epoch that follows round `number`.
+    pub(super) fn epoch_id_after(&self, number: u64) -> EpochId {
+        let epoch_id = self.context.mapped().epoch_id();
+        EpochId { epoch: epoch_id.epoch.wrapping_add(1 + number), ..epoch_id }
     }
 
     fn has_gone(&self, rank: Rank) -> bool {
-        matches!(self.fabric.world().life(rank).status(), LifeStatus::Lost | LifeStatus::Left)
+        matches!(self.context.mapped().life(rank).status(), LifeStatus::Lost | LifeStatus::Left)
     }
 
     fn choose(&self, round: &OpenRound<'_>, candidates: RankSet) -> Result<RankSet> {
@@ -100,13 +103,14 @@ impl<'a> Survivor<'a> {
         step("came to a round");
         let chosen = self.wait(|| round.choose(candidates), || round.missing(candidates))?;
         step("those who go on are chosen");
-        if chosen.contains(self.fabric.rank()) { Ok(chosen) } else { Err(Error::Excluded) }
+        if chosen.contains(self.context.rank()) { Ok(chosen) } else { Err(Error::Excluded) }
     }
 
-    /// A round that was over before this rank looked: of an earlier call, or it was slow and has been given up meanwhile.
+    /// Reads a round that was over before this rank looked. It was of an earlier call, or this rank
+    /// was slow and has been given up.
     fn look_back(&self, outcome: RoundOutcome, chosen: RankSet) -> Result<Option<Communicator>> {
         match outcome {
-            _ if !chosen.contains(self.fabric.rank()) => Err(Error::Excluded),
+            _ if !chosen.contains(self.context.rank()) => Err(Error::Excluded),
             RoundOutcome::Together => {
                 let needs = "an epoch that nobody went on from";
                 Err(Error::Unavailable { operation: self.operation, needs })
@@ -117,34 +121,36 @@ impl<'a> Survivor<'a> {
         }
     }
 
-    /// What to do after a round that has not brought this member into the new epoch.
+    /// Decides what follows after a round that has not brought this member into the new epoch.
     pub(super) fn after(&self, outcome: RoundOutcome) -> Result<Option<Communicator>> {
         match outcome {
             RoundOutcome::Failed(rank) => Err(Error::FailedElsewhere { operation: self.operation, rank }),
-            // Whoever was told that goes on in another way, and meets this one in the next round.
+            // A survivor that was told so goes on in another way, and meets this one in the next
+            // round.
             RoundOutcome::Vain => Ok(None),
             RoundOutcome::Together | RoundOutcome::Repeated | RoundOutcome::Lost(_) => Ok(None),
         }
     }
 
-    /// What a round ends with that cannot go on because one of `chosen` is not to be had; none where it is not seen to have died and
-    /// does not say why.
+    /// Waits for the reason why one of `chosen` cannot be reached, and returns it. Returns `None`
+    /// where that rank is not seen to have died and does not say why.
     pub(super) fn await_reason(&self, round: &OpenRound<'_>, chosen: RankSet) -> Option<RoundOutcome> {
-        let waiting = Waiting::new(self.fabric.kernel(), &NoWatch, self.fabric.policy(), REASONS_SHOW);
+        let waiting = Waiting::new(self.context.kernel(), &NoWatch, self.context.policy(), REASONS_SHOW);
         wait_until(&waiting, &self.park, || {
             round.cell.outcome().or_else(|| round.repeat_if_one_is_gone(chosen))
         })
         .ok()
     }
 
-    /// Waits for the others; if that takes too long, `awaited` is whom it was for. It ends when the launcher is gone.
+    /// Waits for the others. A timeout names the rank that `awaited` returns. It ends when the
+    /// launcher is gone.
     pub(super) fn wait<T>(
         &self,
         poll: impl FnMut() -> Option<T>,
         awaited: impl FnOnce() -> Option<Rank>,
     ) -> Result<T> {
         let watch = OrphanWatch(self.launcher_state);
-        let waiting = self.fabric.waiting(&watch);
+        let waiting = self.context.waiting(&watch);
         wait_until(&waiting, &self.park, poll).map_err(|stop| waiting.error(stop, self.operation, awaited()))
     }
 }

@@ -1,11 +1,13 @@
-//! The channel to all members at once: what a switch does that reduces and multicasts, done by the caller's core.
+//! The channel to all members at once: the caller's core does what a switch does that reduces and
+//! multicasts.
 //!
-//! It stands over one buffer of each member, of one length, at whatever offsets. Reading it combines the elements of all
-//! buffers at an index, writing it stores to all of them, and both together is what an all-reduce over such a switch does: each
-//! member takes a share, loads it reduced, and stores it everywhere (`multimem.ld_reduce` and `multimem.st`).
+//! It stands over one buffer of each member, of one length, at any offsets. Reading combines the
+//! elements of all buffers at an index, and writing stores to all of them. An all-reduce over such
+//! a switch does both: each member takes a share, loads it reduced, and stores it everywhere
+//! (`multimem.ld_reduce` and `multimem.st`).
 //!
-//! Data calls order nothing, as the instructions do not. Around them, [`SwitchChannel::signal`] and
-//! [`SwitchChannel::wait`] do, or whatever else the members have: a barrier, other channels, collective operations.
+//! Data calls order nothing, like those instructions. [`SwitchChannel::signal`] and
+//! [`SwitchChannel::wait`] around them do, or a barrier, other channels, collective operations.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -13,7 +15,7 @@ use std::sync::Arc;
 
 use super::Communicator;
 use super::buffers::{Recv, RecvBuffer, Send, SendBuffer};
-use crate::channel::{Channel, Fabric, MemoryChannel};
+use crate::channel::{Channel, MemoryChannel, RankContext};
 use crate::collective::{Operation, PerMember, Summary, fill, share_of};
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, Region};
@@ -21,43 +23,48 @@ use crate::rank::Rank;
 use crate::reduce::{Element, ReduceOp, Reducer, Source, SourcePlace, Target};
 use crate::shm::{CacheHint, Span};
 
-/// The heap of a member, and where in it its elements are.
+/// A member's heap, and the offset of its elements in it.
 type MemberBuffer<'a> = (&'a Span, u64);
 
-/// A channel to the buffers of all members of a communicator, this rank's included. Its calls allocate nothing.
+/// A channel to the buffers of all members of a communicator, this rank's included. Its calls
+/// allocate nothing.
 #[derive(Debug)]
 pub struct SwitchChannel<T> {
-    fabric: Arc<Fabric>,
+    context: Arc<RankContext>,
     members: Arc<[Rank]>,
     me: usize,
-    /// Where each member's buffer starts.
+    /// The start of each member's buffer.
     bases: Vec<HeapOffset>,
     count: usize,
-    /// To each other member, for signals.
+    /// The channels to each other member, for signals.
     channels: Vec<MemoryChannel>,
     element: PhantomData<fn(T) -> T>,
 }
 
 impl Communicator {
-    /// Opens a switch channel over `buffer` of this rank and those that the other members name. Collective.
+    /// Opens a switch channel over `buffer` of this rank and the buffers of the other members.
+    /// Collective.
     ///
-    /// The buffers have the same number of elements; their offsets may differ. The channel takes one of the
-    /// [`MAX_CHANNELS_PER_PEER`](crate::channel::MAX_CHANNELS_PER_PEER) to each other member, and does not count in the order of
-    /// those that are opened by [`Communicator::memory_channel`]. It is to be dropped before the buffers are freed.
+    /// The buffers have the same number of elements, at any offsets. The channel takes one of the
+    /// [`MAX_CHANNELS_PER_PEER`](crate::channel::MAX_CHANNELS_PER_PEER) to each other member. It
+    /// does not count in the order of those opened by [`Communicator::memory_channel`]. Drop it
+    /// before the buffers are freed.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] when the buffers have different lengths or types; [`Error::Exhausted`] when this rank has no channel left
-    /// to some member, and [`Error::FailedElsewhere`] on the others: nobody gets a switch channel then. Otherwise those of
-    /// [`Communicator::barrier`] in a derived communicator.
+    /// Nobody gets a switch channel then.
+    /// - [`Error::Mismatch`] when the buffers have different lengths or types.
+    /// - [`Error::Exhausted`] when this rank has no channel left to some member;
+    ///   [`Error::FailedElsewhere`] on the others.
+    /// - Otherwise those of [`Communicator::barrier`] in a derived communicator.
     pub fn switch_channel<T: Element>(&mut self, buffer: &DeviceBuffer<T>) -> Result<SwitchChannel<T>> {
         let operation = Operation::SwitchChannel;
-        self.fabric().enter(operation.name())?;
+        self.context().enter(operation.name())?;
         self.engine_for(|| Summary::new(operation))?;
         let (region, code) = (buffer.region(), u64::from(T::DATA_TYPE.code()));
         let mine = [buffer.len() as u64, code, region.offset.get()];
         let told = self.engine()?.exchange(operation, &mine)?;
         // Members that all come at once after the end of the epoch do not notice it by themselves.
-        self.fabric().check(operation.name())?;
+        self.context().check(operation.name())?;
         for (&rank, theirs) in self.members.iter().zip(&told) {
             for (word, what) in [(0, "the elements of a switch channel"), (1, "their type, by its code")] {
                 if theirs[word] != mine[word] {
@@ -70,7 +77,7 @@ impl Communicator {
         let reached = bases.iter().try_for_each(|&base| view.check(Region::new(base, region.len)));
         let channels = self.engine()?.open_memory_channels(operation, reached)?;
         Ok(SwitchChannel {
-            fabric: Arc::clone(self.fabric()),
+            context: Arc::clone(self.context()),
             members: Arc::clone(&self.members),
             me: self.rank.index(),
             bases,
@@ -82,7 +89,7 @@ impl Communicator {
 }
 
 impl<T: Element> SwitchChannel<T> {
-    /// How many elements each buffer has.
+    /// Returns the number of elements of each buffer.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count
@@ -94,7 +101,7 @@ impl<T: Element> SwitchChannel<T> {
         self.count == 0
     }
 
-    /// Which of the first `count` elements are this rank's to work on, when each member takes a share of them.
+    /// Returns this rank's share of the first `count` elements, when each member takes one.
     #[must_use]
     pub fn share(&self, count: usize) -> Range<usize> {
         let size = size_of::<T>() as u64;
@@ -104,14 +111,18 @@ impl<T: Element> SwitchChannel<T> {
         index(bytes.start)..index(bytes.end)
     }
 
-    /// Combines the elements from index `at` on of all members' buffers into `recv`, as many as it has. They are combined in the
-    /// order of the ranks, whoever does it. A scalar of `op` multiplies the elements of all members.
+    /// Combines the elements from index `at` on of all members' buffers into `recv`, as many as it
+    /// has. They are combined in the order of the ranks on every rank. A scalar of `op` multiplies
+    /// the elements of all members.
     ///
-    /// `recv` may be this rank's own elements from `at` on, and must not overlap the buffer otherwise.
+    /// `recv` may be this rank's own elements from `at` on, and must not overlap the buffer
+    /// otherwise.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when the buffers end before; [`Error::InvalidArgument`] when `op` is for another type, and for
-    /// a `recv` that overlaps; [`Error::Unavailable`] when this rank has left the job. Nothing was changed then.
+    /// Nothing was changed then.
+    /// - [`Error::OutOfRange`] when the buffers end before.
+    /// - [`Error::InvalidArgument`] when `op` is for another type, and for a `recv` that overlaps.
+    /// - [`Error::Unavailable`] when this rank has left the job.
     ///
     /// # Ordering
     /// None.
@@ -132,8 +143,8 @@ impl<T: Element> SwitchChannel<T> {
     /// Stores `send` to the elements from index `at` on of all members' buffers.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when the buffers end before, [`Error::Unavailable`] when this rank has left the job. Nothing was
-    /// changed then.
+    /// [`Error::OutOfRange`] when the buffers end before, [`Error::Unavailable`] when this rank has
+    /// left the job. Nothing was changed then.
     ///
     /// # Ordering
     /// None.
@@ -148,7 +159,7 @@ impl<T: Element> SwitchChannel<T> {
         match send.0 {
             Send::Heap(region) => {
                 let (source, start) =
-                    (self.fabric.heap().reach(self.fabric.rank(), region)?, region.offset.get());
+                    (self.context.heap().reach(self.context.rank(), region)?, region.offset.get());
                 targets.try_for_each(|(span, offset)| {
                     source.copy_to(start, span, *offset, region.len, CacheHint::Keep)
                 })
@@ -160,8 +171,9 @@ impl<T: Element> SwitchChannel<T> {
         }
     }
 
-    /// Combines `elements` of all members' buffers and stores the result to all of them, in one pass: an all-reduce, where each
-    /// member does its [`SwitchChannel::share`] between two meetings.
+    /// Combines `elements` of all members' buffers and stores the result to all of them, in one
+    /// pass. It is an all-reduce where each member does its [`SwitchChannel::share`] between two
+    /// barriers.
     ///
     /// # Errors
     /// Those of [`SwitchChannel::reduce`].
@@ -178,7 +190,8 @@ impl<T: Element> SwitchChannel<T> {
         self.reducer(op)?.combine(&sources(&places), &mut targets, count, true)
     }
 
-    /// Tells all other members that this one has come here. Each [`SwitchChannel::wait`] of theirs takes one signal of each.
+    /// Signals all other members that this one has come here. Each [`SwitchChannel::wait`] of
+    /// theirs takes one signal of each.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when this rank has left the job.
@@ -193,8 +206,9 @@ impl<T: Element> SwitchChannel<T> {
     /// Returns after one signal of each other member.
     ///
     /// # Errors
-    /// [`Error::Timeout`], [`Error::PeerLost`], [`Error::Revoked`]; [`Error::Unavailable`] when this rank has left the job. The signals
-    /// of some members may have been taken then: the channel is of no more use.
+    /// [`Error::Timeout`], [`Error::PeerLost`], [`Error::Revoked`]; [`Error::Unavailable`] when
+    /// this rank has left the job. The signals of some members may have been taken then, so the
+    /// channel is of no more use.
     ///
     /// # Ordering
     /// Acquires everything that the members did before their signals (S1).
@@ -222,7 +236,7 @@ impl<T: Element> SwitchChannel<T> {
         count: u64,
         places: &mut PerMember<MemberBuffer<'s>>,
     ) -> Result<()> {
-        self.fabric.present(operation)?;
+        self.context.present(operation)?;
         let (at, limit, size) = (at as u64, self.count as u64, size_of::<T>() as u64);
         if at > limit || count > limit - at {
             return Err(Error::OutOfRange {
@@ -235,7 +249,7 @@ impl<T: Element> SwitchChannel<T> {
         let place = |(&rank, base): (&Rank, &HeapOffset)| {
             // Neither can wrap: the whole buffers were checked as the channel was opened.
             let region = Region::new(HeapOffset::new(base.get() + at * size), count * size);
-            Ok((self.fabric.heap().reach(rank, region)?, region.offset.get()))
+            Ok((self.context.heap().reach(rank, region)?, region.offset.get()))
         };
         fill(places, self.members.iter().zip(&self.bases).map(place))
     }
@@ -243,7 +257,7 @@ impl<T: Element> SwitchChannel<T> {
     /// `region` of this rank's heap as what a result goes to.
     #[inline]
     fn target(&self, region: Region) -> Result<Target<'_>> {
-        Ok(Target::Shared(self.fabric.heap().reach(self.fabric.rank(), region)?, region.offset.get()))
+        Ok(Target::Shared(self.context.heap().reach(self.context.rank(), region)?, region.offset.get()))
     }
 
     #[inline]
@@ -252,7 +266,7 @@ impl<T: Element> SwitchChannel<T> {
     }
 }
 
-/// All `places`, to be read.
+/// Returns all `places` as sources.
 #[inline]
 fn sources<'a>(places: &[MemberBuffer<'a>]) -> PerMember<Source<'a>> {
     places.iter().map(|&(span, offset)| Source::fresh(SourcePlace::Shared(span, offset))).collect()

@@ -7,8 +7,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::bootstrap::{MeetingHost, MeetingPoint};
-use crate::channel::{Control, Era};
-use crate::epoch_id::FIRST_EPOCH;
+use crate::channel::Control;
+use crate::epoch_id::{EpochId, FIRST_EPOCH};
 use crate::error::{Error, Result};
 
 /// What starts the text of an id.
@@ -61,9 +61,9 @@ impl UniqueId {
         random.map_err(|error| crate::bootstrap::resource_error("drawing a random number", error))?;
         let id = Self { token };
         let point = MeetingPoint { epoch, ..id.meeting_point() };
-        let era = Era { job: point.job_id, epoch: point.epoch };
+        let epoch_id = EpochId { job: point.job_id, epoch: point.epoch };
         settle(MeetingHost::open(point)?)
-            .start(move |n_ranks| Control::create(n_ranks, era).map(|(_, segment)| segment))?;
+            .start(move |n_ranks| Control::create(n_ranks, epoch_id).map(|(_, segment)| segment))?;
         Ok(id)
     }
 

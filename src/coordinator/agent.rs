@@ -3,14 +3,16 @@
 
 use std::time::Duration;
 
+use super::call::GroupWork;
 use super::id::{CommId, DeviceId};
-use super::order::{FailureKind, Formation, Membership, Order, Phase, Report, Setback};
+use super::order::{
+    CommFormation, DeviceMembership, DeviceOrder, DevicePhase, DeviceReport, FailedGrowth, FailureKind,
+};
 use super::request::GroupOutcome;
-use super::work::Work;
 
 /// What the worker of a device is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Task {
+pub enum DeviceTask {
     /// Make an id and host its meeting.
     Host,
     /// Meet the others under `id`, all of whom come for the first time.
@@ -37,7 +39,7 @@ pub enum Task {
     /// Execute a group.
     Run {
         /// What it consists of.
-        work: Work,
+        work: GroupWork,
     },
     /// Go on with the ranks that are left.
     GoOn,
@@ -50,7 +52,7 @@ pub enum Task {
 
 /// Why a group has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct GroupFailure {
     /// In words.
     pub why: String,
     /// What kind of failure it is.
@@ -63,9 +65,9 @@ pub struct Trouble {
     pub report: Option<String>,
 }
 
-/// What came of a [`Task`].
+/// What came of a [`DeviceTask`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum TaskOutcome {
     /// The id is there.
     Hosted(Result<String, String>),
     /// It has met the others, who are these by rank; or has not, and is where it was.
@@ -73,7 +75,7 @@ pub enum Outcome {
     /// It has not met newcomers, and its epoch has ended by that.
     Ended(String),
     /// The group is done, with the number of the checkpoint where it was one, or has failed.
-    Ran(Result<Option<u64>, Trouble>),
+    Ran(Result<Option<u64>, GroupFailure>),
     /// It goes on, without these ranks of the epoch before; or does not.
     WentOn(Result<Vec<u32>, String>),
     /// It has left.
@@ -82,61 +84,61 @@ pub enum Outcome {
 
 /// What a device is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum AgentStep {
     /// Give the task to the worker, which has none.
-    Begin(Task),
+    Begin(DeviceTask),
     /// End the epoch, so that the worker's task ends soon; these ranks are not to be waited for any more.
     Interrupt {
         /// Ranks of the present epoch.
         lost: Vec<u32>,
     },
     /// End the meeting that the worker waits at, and nothing else.
-    CallOff,
+    CancelMeeting,
 }
 
 /// The state machine of a device. See the module.
 #[derive(Debug)]
 pub struct Agent {
     device: DeviceId,
-    report: Report,
+    report: DeviceReport,
     is_busy: bool,
     /// Whether the coordinator that it is connected with has ordered the newest group.
     is_ordered_here: bool,
     /// What to do when the present task has ended.
-    next: Option<Order>,
+    next: Option<DeviceOrder>,
 }
 
 impl Agent {
     /// A device that belongs to nothing.
     #[must_use]
     pub fn new(device: DeviceId) -> Self {
-        Self { device, report: Report::default(), is_busy: false, is_ordered_here: false, next: None }
+        Self { device, report: DeviceReport::default(), is_busy: false, is_ordered_here: false, next: None }
     }
 
     /// The same, which says that it waits for other devices for `timeout`.
     #[must_use]
-    pub fn patient_for(mut self, timeout: Duration) -> Self {
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.report.timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         self
     }
 
     /// What it knows of itself.
     #[must_use]
-    pub fn report(&self) -> &Report {
+    pub fn report(&self) -> &DeviceReport {
         &self.report
     }
 
     /// What it says of itself to the coordinator that it is connected with: the same, but for what a group consists of that came from
     /// there. So what comes from many devices at once when they begin a long group is short.
     #[must_use]
-    pub fn bulletin(&self) -> Report {
+    pub fn outgoing_report(&self) -> DeviceReport {
         let mut membership = self.report.membership.clone();
-        if let Some(Membership { phase: Phase::Running { work, .. }, .. }) = &mut membership
+        if let Some(DeviceMembership { phase: DevicePhase::Running { work, .. }, .. }) = &mut membership
             && self.is_ordered_here
         {
             *work = None;
         }
-        Report { membership, ..self.report }
+        DeviceReport { membership, ..self.report }
     }
 
     /// The communicator that it belongs to.
@@ -152,15 +154,15 @@ impl Agent {
     }
 
     /// Takes an order. Returns what is to be done for it; the report has changed.
-    pub fn take(&mut self, order: Order) -> Vec<Step> {
+    pub fn take(&mut self, order: DeviceOrder) -> Vec<AgentStep> {
         self.report.version += 1;
         self.report.heard += 1;
         if !self.fits(&order) {
             return Vec::new();
         }
-        self.is_ordered_here |= matches!(order, Order::Run { .. });
+        self.is_ordered_here |= matches!(order, DeviceOrder::Run { .. });
         let mut steps = self.interrupt(&order);
-        if let Order::Grow { .. } = order {
+        if let DeviceOrder::Grow { .. } = order {
             // The others wait for this one at the door, even if it only tells them that it does not come in.
             let begin = (!self.is_busy).then(|| self.begin(order));
             return begin.into_iter().chain(steps).collect();
@@ -174,11 +176,11 @@ impl Agent {
     }
 
     /// Takes what came of the task that was begun last. Returns what is to be done next; the report has changed.
-    pub fn finish(&mut self, outcome: Outcome) -> Vec<Step> {
+    pub fn finish(&mut self, outcome: TaskOutcome) -> Vec<AgentStep> {
         self.report.version += 1;
         self.is_busy = false;
         match outcome {
-            Outcome::Left => self.report.membership = None,
+            TaskOutcome::Left => self.report.membership = None,
             outcome => self.conclude(outcome),
         }
         let Some(order) = self.next.take().filter(|order| self.fits(order)) else { return Vec::new() };
@@ -189,103 +191,105 @@ impl Agent {
     }
 
     /// Whether the order is meant for the state that it is in.
-    fn fits(&self, order: &Order) -> bool {
+    fn fits(&self, order: &DeviceOrder) -> bool {
         let Some(membership) = &self.report.membership else {
             return match order {
-                Order::Host(formation) | Order::Join { formation, .. } => {
+                DeviceOrder::Host(formation) | DeviceOrder::Join { formation, .. } => {
                     formation.members.contains(&self.device)
                 }
                 _ => false,
             };
         };
-        let Formation { comm: mine, epoch, .. } = membership.formation;
+        let CommFormation { comm: mine, epoch, .. } = membership.formation;
         let phase = &membership.phase;
         match order {
-            Order::Host(_) => false,
-            Order::Join { formation, .. } => formation.comm == mine && matches!(phase, Phase::Hosting { .. }),
-            Order::Run { comm, epoch: meant, group, .. } => {
+            DeviceOrder::Host(_) => false,
+            DeviceOrder::Join { formation, .. } => {
+                formation.comm == mine && matches!(phase, DevicePhase::Hosting { .. })
+            }
+            DeviceOrder::Run { comm, epoch: meant, group, .. } => {
                 let is_next = |groups: &u64| groups.checked_add(1) == Some(*group);
                 (*comm, *meant) == (mine, epoch)
-                    && matches!(phase, Phase::Ready { groups, .. } if is_next(groups))
+                    && matches!(phase, DevicePhase::Ready { groups, .. } if is_next(groups))
             }
-            Order::Grow { formation, id, off } => {
+            DeviceOrder::Grow { formation, id, off } => {
                 let is_new = match phase {
-                    Phase::Ready { tried, .. } => tried.as_ref().is_none_or(|tried| tried.id != *id),
-                    Phase::Growing { id: tried, .. } => off.is_some() && tried == id,
+                    DevicePhase::Ready { tried, .. } => tried.as_ref().is_none_or(|tried| tried.id != *id),
+                    DevicePhase::Growing { id: tried, .. } => off.is_some() && tried == id,
                     _ => false,
                 };
                 (formation.comm, formation.epoch) == (mine, epoch + 1) && is_new
             }
-            Order::GoOn { comm, epoch: meant, attempt, .. } => {
+            DeviceOrder::GoOn { comm, epoch: meant, attempt, .. } => {
                 let is_new = match phase {
-                    Phase::Failed { attempt: tried, .. } => attempt > tried,
+                    DevicePhase::Failed { attempt: tried, .. } => attempt > tried,
                     // The same again may name more who are lost.
-                    Phase::GoingOn { attempt: tried, .. } => attempt >= tried,
-                    Phase::Joining { .. }
-                    | Phase::Ready { .. }
-                    | Phase::Running { .. }
-                    | Phase::Growing { .. } => true,
+                    DevicePhase::GoingOn { attempt: tried, .. } => attempt >= tried,
+                    DevicePhase::Joining { .. }
+                    | DevicePhase::Ready { .. }
+                    | DevicePhase::Running { .. }
+                    | DevicePhase::Growing { .. } => true,
                     _ => false,
                 };
                 (*comm, *meant) == (mine, epoch) && is_new
             }
-            Order::Leave { comm, .. } => *comm == mine,
+            DeviceOrder::Leave { comm, .. } => *comm == mine,
         }
     }
 
     /// Ends the epoch, where the order is not for the end of what is in progress.
-    fn interrupt(&self, order: &Order) -> Vec<Step> {
+    fn interrupt(&self, order: &DeviceOrder) -> Vec<AgentStep> {
         let Some(membership) = &self.report.membership else { return Vec::new() };
         let rank = |lost: &DeviceId| rank_of(&membership.formation, *lost);
         match order {
-            Order::Grow { off: Some(lost), .. } if lost.is_empty() => vec![Step::CallOff],
-            Order::GoOn { lost, .. } | Order::Grow { off: Some(lost), .. } => {
-                vec![Step::Interrupt { lost: lost.iter().filter_map(rank).collect() }]
+            DeviceOrder::Grow { off: Some(lost), .. } if lost.is_empty() => vec![AgentStep::CancelMeeting],
+            DeviceOrder::GoOn { lost, .. } | DeviceOrder::Grow { off: Some(lost), .. } => {
+                vec![AgentStep::Interrupt { lost: lost.iter().filter_map(rank).collect() }]
             }
-            Order::Leave { gracefully: false, .. } => vec![Step::Interrupt { lost: Vec::new() }],
+            DeviceOrder::Leave { gracefully: false, .. } => vec![AgentStep::Interrupt { lost: Vec::new() }],
             _ => Vec::new(),
         }
     }
 
-    fn begin(&mut self, order: Order) -> Step {
+    fn begin(&mut self, order: DeviceOrder) -> AgentStep {
         self.is_busy = true;
         match order {
-            Order::Host(formation) => {
-                self.enter(formation, Phase::Hosting { id: None }, None);
-                Step::Begin(Task::Host)
+            DeviceOrder::Host(formation) => {
+                self.enter(formation, DevicePhase::Hosting { id: None }, None);
+                AgentStep::Begin(DeviceTask::Host)
             }
-            Order::Join { formation, groups, last, id } => {
+            DeviceOrder::Join { formation, groups, last, id } => {
                 let (n_ranks, rank) = (n_ranks(&formation), rank_of(&formation, self.device));
                 let is_first = formation.epoch == 1;
-                self.enter(formation, Phase::Joining { groups, id: id.clone() }, last);
-                Step::Begin(match rank {
-                    Some(rank) if is_first => Task::Meet { n_ranks, rank, id },
-                    _ => Task::Join { id },
+                self.enter(formation, DevicePhase::Joining { groups, id: id.clone() }, last);
+                AgentStep::Begin(match rank {
+                    Some(rank) if is_first => DeviceTask::Meet { n_ranks, rank, id },
+                    _ => DeviceTask::Join { id },
                 })
             }
-            Order::Grow { formation, id, .. } => {
+            DeviceOrder::Grow { formation, id, .. } => {
                 let (groups, n_ranks) = (self.groups(), n_ranks(&formation));
-                self.change(Phase::Growing { groups, formation, id: id.clone() });
-                Step::Begin(Task::Grow { n_ranks, id })
+                self.change(DevicePhase::Growing { groups, formation, id: id.clone() });
+                AgentStep::Begin(DeviceTask::Grow { n_ranks, id })
             }
-            Order::Run { group, work, .. } => {
-                self.change(Phase::Running { group, work: Some(work.clone()) });
-                Step::Begin(Task::Run { work })
+            DeviceOrder::Run { group, work, .. } => {
+                self.change(DevicePhase::Running { group, work: Some(work.clone()) });
+                AgentStep::Begin(DeviceTask::Run { work })
             }
-            Order::GoOn { attempt, groups, last, .. } => {
-                self.change(Phase::GoingOn { groups, attempt });
+            DeviceOrder::GoOn { attempt, groups, last, .. } => {
+                self.change(DevicePhase::GoingOn { groups, attempt });
                 self.remember(last);
-                Step::Begin(Task::GoOn)
+                AgentStep::Begin(DeviceTask::GoOn)
             }
-            Order::Leave { gracefully, .. } => {
-                self.change(Phase::Leaving);
-                Step::Begin(Task::Leave { gracefully })
+            DeviceOrder::Leave { gracefully, .. } => {
+                self.change(DevicePhase::Leaving);
+                AgentStep::Begin(DeviceTask::Leave { gracefully })
             }
         }
     }
 
-    fn enter(&mut self, formation: Formation, phase: Phase, last: Option<GroupOutcome>) {
-        self.report.membership = Some(Membership { formation, has_met: false, phase, last });
+    fn enter(&mut self, formation: CommFormation, phase: DevicePhase, last: Option<GroupOutcome>) {
+        self.report.membership = Some(DeviceMembership { formation, has_met: false, phase, last });
     }
 
     fn groups(&self) -> u64 {
@@ -298,34 +302,38 @@ impl Agent {
         }
     }
 
-    fn change(&mut self, phase: Phase) {
+    fn change(&mut self, phase: DevicePhase) {
         if let Some(membership) = &mut self.report.membership {
             membership.phase = phase;
         }
     }
 
-    fn conclude(&mut self, outcome: Outcome) {
+    fn conclude(&mut self, outcome: TaskOutcome) {
         let Some(membership) = &mut self.report.membership else { return };
-        let ready = |groups: &u64| Phase::Ready { groups: *groups, tried: None };
+        let ready = |groups: &u64| DevicePhase::Ready { groups: *groups, tried: None };
         let next = match (outcome, &membership.phase) {
-            (Outcome::Hosted(Ok(id)), _) => Phase::Hosting { id: Some(id) },
-            (Outcome::Met(Ok(members)), Phase::Joining { groups, .. }) => {
+            (TaskOutcome::Hosted(Ok(id)), _) => DevicePhase::Hosting { id: Some(id) },
+            (TaskOutcome::Met(Ok(members)), DevicePhase::Joining { groups, .. }) => {
                 membership.formation.members = members;
                 membership.has_met = true;
                 ready(groups)
             }
-            (Outcome::Met(Ok(members)), Phase::Growing { groups, formation, .. }) => {
-                membership.formation = Formation { members, ..formation.clone() };
+            (TaskOutcome::Met(Ok(members)), DevicePhase::Growing { groups, formation, .. }) => {
+                membership.formation = CommFormation { members, ..formation.clone() };
                 ready(groups)
             }
-            (Outcome::Met(Err(why)), Phase::Growing { groups, id, .. }) => {
-                Phase::Ready { groups: *groups, tried: Some(Setback { id: id.clone(), why }) }
+            (TaskOutcome::Met(Err(why)), DevicePhase::Growing { groups, id, .. }) => {
+                DevicePhase::Ready { groups: *groups, tried: Some(FailedGrowth { id: id.clone(), why }) }
             }
-            (Outcome::Ended(why), Phase::Growing { groups, .. }) => {
-                Phase::Failed { groups: *groups, attempt: 0, why, kind: FailureKind::Other, culprit: None }
-            }
-            (Outcome::Hosted(Err(why)) | Outcome::Met(Err(why)), _) => Phase::Unmet { why },
-            (Outcome::Ran(outcome), Phase::Running { group, .. }) => {
+            (TaskOutcome::Ended(why), DevicePhase::Growing { groups, .. }) => DevicePhase::Failed {
+                groups: *groups,
+                attempt: 0,
+                why,
+                kind: FailureKind::Other,
+                culprit: None,
+            },
+            (TaskOutcome::Hosted(Err(why)) | TaskOutcome::Met(Err(why)), _) => DevicePhase::Unmet { why },
+            (TaskOutcome::Ran(outcome), DevicePhase::Running { group, .. }) => {
                 let checkpoint = outcome.as_ref().ok().copied().flatten();
                 let trouble = outcome.err();
                 let rank = trouble.as_ref().and_then(|trouble| trouble.rank);
@@ -335,13 +343,13 @@ impl Agent {
                 let report = trouble.as_ref().and_then(|trouble| trouble.report.clone());
                 membership.last = Some(GroupOutcome { group: *group, failure, culprit, checkpoint, report });
                 match trouble {
-                    None | Some(Trouble { is_undone: true, .. }) => ready(group),
-                    Some(Trouble { why, kind, .. }) => {
-                        Phase::Failed { groups: *group, attempt: 0, why, kind, culprit }
+                    None | Some(GroupFailure { is_undone: true, .. }) => ready(group),
+                    Some(GroupFailure { why, kind, .. }) => {
+                        DevicePhase::Failed { groups: *group, attempt: 0, why, kind, culprit }
                     }
                 }
             }
-            (Outcome::WentOn(Ok(lost)), Phase::GoingOn { groups, .. }) => {
+            (TaskOutcome::WentOn(Ok(lost)), DevicePhase::GoingOn { groups, .. }) => {
                 let next = ready(groups);
                 membership.formation.epoch += 1;
                 let mut rank = 0..;
@@ -351,9 +359,9 @@ impl Agent {
                     .retain(|_| rank.next().is_some_and(|rank| !lost.contains(&rank)));
                 next
             }
-            (Outcome::WentOn(Err(why)), Phase::GoingOn { groups, attempt }) => {
+            (TaskOutcome::WentOn(Err(why)), DevicePhase::GoingOn { groups, attempt }) => {
                 let (kind, culprit) = (FailureKind::Other, None);
-                Phase::Failed { groups: *groups, attempt: *attempt, why, kind, culprit }
+                DevicePhase::Failed { groups: *groups, attempt: *attempt, why, kind, culprit }
             }
             // The worker answers the task that it was given.
             _ => return,
@@ -362,17 +370,17 @@ impl Agent {
     }
 }
 
-impl From<String> for Trouble {
+impl From<String> for GroupFailure {
     fn from(why: String) -> Self {
         Self { why, kind: FailureKind::Other, rank: None, is_undone: false, report: None }
     }
 }
 
-fn n_ranks(formation: &Formation) -> u32 {
+fn n_ranks(formation: &CommFormation) -> u32 {
     u32::try_from(formation.members.len()).unwrap_or(u32::MAX)
 }
 
-fn rank_of(formation: &Formation, device: DeviceId) -> Option<u32> {
+fn rank_of(formation: &CommFormation, device: DeviceId) -> Option<u32> {
     let index = formation.members.iter().position(|member| *member == device)?;
     u32::try_from(index).ok()
 }

@@ -1,11 +1,12 @@
 //! Collective calls as clients make them: by the addresses of each device's memory.
 
+use std::path::Path;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::error::RequestError;
 use super::id::DeviceId;
-use super::refusal::Refusal;
 use crate::collective::Operation;
 use crate::rank::MAX_RANKS;
 use crate::reduce::{DataType, ReduceOp};
@@ -16,6 +17,9 @@ pub const MAX_CALLS: usize = 64;
 /// How many times the bytes of a device the operands of a group may have together, for which it has to find as much memory again. No call
 /// has more by itself.
 pub(super) const MAX_OPERANDS: u64 = 2;
+
+/// The longest path of a directory, in bytes: Linux takes no longer one.
+pub(super) const MAX_PATH: usize = 4096;
 
 /// The range of addresses of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,7 +62,7 @@ pub enum Collective {
 /// How the data of several ranks become one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Operator {
+pub enum DeviceReduceOp {
     /// Adds.
     #[default]
     Sum,
@@ -81,7 +85,7 @@ pub struct DeviceCall {
     /// The type of the elements.
     pub data_type: DataType,
     /// The operator, where it reduces.
-    pub op: Operator,
+    pub op: DeviceReduceOp,
     /// The root, where it has one.
     pub root: u32,
     /// Elements of a block: of what one rank sends to one other, or gets from it.
@@ -101,9 +105,13 @@ impl AddressRange {
     }
 
     /// # Errors
-    /// [`Refusal::OutOfRange`] unless `bytes` of `device` are all in it.
-    pub fn check(self, device: DeviceId, bytes: Bytes) -> Result<(), Refusal> {
-        if self.contains(bytes) { Ok(()) } else { Err(Refusal::OutOfRange { device, bytes, range: self }) }
+    /// [`RequestError::OutOfRange`] unless `bytes` of `device` are all in it.
+    pub fn check(self, device: DeviceId, bytes: Bytes) -> Result<(), RequestError> {
+        if self.contains(bytes) {
+            Ok(())
+        } else {
+            Err(RequestError::OutOfRange { device, bytes, range: self })
+        }
     }
 
     /// The most bytes that the operands of a group may have together on a device of this range.
@@ -156,7 +164,7 @@ impl Collective {
     }
 }
 
-impl Operator {
+impl DeviceReduceOp {
     /// The operator of the library.
     #[must_use]
     pub const fn reduce_op(self) -> ReduceOp {
@@ -187,7 +195,7 @@ impl FromStr for Collective {
     }
 }
 
-impl FromStr for Operator {
+impl FromStr for DeviceReduceOp {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
@@ -213,16 +221,16 @@ impl DeviceCall {
     /// Checks everything that can be told before data move, against the devices in the order of their ranks.
     ///
     /// # Errors
-    /// [`Refusal::WrongCount`], [`Refusal::NoSuchRoot`], [`Refusal::OutOfRange`].
-    pub fn check(&self, devices: &[(DeviceId, AddressRange)]) -> Result<(), Refusal> {
+    /// [`RequestError::WrongCount`], [`RequestError::NoSuchRoot`], [`RequestError::OutOfRange`].
+    pub fn check(&self, devices: &[(DeviceId, AddressRange)]) -> Result<(), RequestError> {
         let n_ranks = devices.len();
         for given in [self.send.len(), self.recv.len()] {
             if given != n_ranks || n_ranks > MAX_RANKS as usize {
-                return Err(Refusal::WrongCount { given, devices: n_ranks });
+                return Err(RequestError::WrongCount { given, devices: n_ranks });
             }
         }
         if self.root as usize >= n_ranks {
-            return Err(Refusal::NoSuchRoot { root: self.root, devices: n_ranks });
+            return Err(RequestError::NoSuchRoot { root: self.root, devices: n_ranks });
         }
         for (rank, (device, range)) in devices.iter().enumerate() {
             let beyond = Bytes { address: self.send[rank], len: u64::MAX };
@@ -234,21 +242,57 @@ impl DeviceCall {
     }
 }
 
+/// What a group consists of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum GroupWork {
+    /// Collective operations, which are executed together.
+    Calls(Vec<DeviceCall>),
+    /// The memory of all devices is written to this directory.
+    Checkpoint(String),
+    /// The memory of all devices is read back from this directory.
+    Restore(String),
+}
+
+impl GroupWork {
+    /// Where a checkpoint is that it is about.
+    pub(super) fn directory(&self) -> Option<&str> {
+        match self {
+            Self::Calls(_) => None,
+            Self::Checkpoint(directory) | Self::Restore(directory) => Some(directory),
+        }
+    }
+
+    /// # Errors
+    /// [`RequestError::BadDirectory`] for a directory that is not the same for all devices, wherever they were started.
+    pub(super) fn check(&self) -> Result<(), RequestError> {
+        let Some(directory) = self.directory() else { return Ok(()) };
+        let is = match () {
+            () if directory.len() > MAX_PATH => "is too long",
+            () if directory.contains('\0') => "has a zero byte in it",
+            () if !Path::new(directory).is_absolute() => "does not begin with a slash",
+            () => return Ok(()),
+        };
+        let directory = directory.chars().take(64).collect();
+        Err(RequestError::BadDirectory { directory, is: is.to_owned() })
+    }
+}
+
 /// Checks that `calls`, each of which fits by itself, are not too much together for one of the devices, which are in the order of their ranks.
 ///
 /// # Errors
-/// [`Refusal::GroupTooLarge`].
+/// [`RequestError::GroupTooLarge`].
 pub(super) fn check_together<'c>(
     calls: impl Iterator<Item = &'c DeviceCall> + Clone,
     devices: &[(DeviceId, AddressRange)],
-) -> Result<(), Refusal> {
+) -> Result<(), RequestError> {
     for (rank, (device, range)) in devices.iter().enumerate() {
         let operands = calls.clone().filter_map(|call| call.operands(rank, devices.len()));
         let bytes = operands
             .fold(0_u64, |sum, (sent, received)| sum.saturating_add(sent.len).saturating_add(received.len));
         let most = range.most_operands();
         if bytes > most {
-            return Err(Refusal::GroupTooLarge { device: *device, bytes, most });
+            return Err(RequestError::GroupTooLarge { device: *device, bytes, most });
         }
     }
     Ok(())
@@ -260,7 +304,15 @@ mod tests {
 
     fn call(collective: Collective, count: u64, send: &[u64], recv: &[u64]) -> DeviceCall {
         let (send, recv) = (send.to_vec(), recv.to_vec());
-        DeviceCall { collective, data_type: DataType::F64, op: Operator::Sum, root: 1, count, send, recv }
+        DeviceCall {
+            collective,
+            data_type: DataType::F64,
+            op: DeviceReduceOp::Sum,
+            root: 1,
+            count,
+            send,
+            recv,
+        }
     }
 
     fn pair() -> [(DeviceId, AddressRange); 2] {
@@ -276,9 +328,9 @@ mod tests {
         assert_eq!(fits.check(&pair()), Ok(()));
         let past = call(Collective::AllGather, 8, &[0x1000, 0x1000], &[0x1080, 0x1000]);
         let refused = past.check(&pair()).unwrap_err();
-        assert!(matches!(refused, Refusal::OutOfRange { device, .. } if device.get() == 9), "{refused}");
+        assert!(matches!(refused, RequestError::OutOfRange { device, .. } if device.get() == 9), "{refused}");
         let below = call(Collective::AllReduce, 0, &[0xfff, 0x1000], &[0x1000, 0x1000]);
-        assert!(matches!(below.check(&pair()), Err(Refusal::OutOfRange { .. })));
+        assert!(matches!(below.check(&pair()), Err(RequestError::OutOfRange { .. })));
         let empty = call(Collective::AllToAll, 0, &[0x1100, 0x1040], &[0x1000, 0x1000]);
         assert_eq!(empty.check(&pair()), Ok(()), "no bytes may stand at the end");
     }
@@ -287,17 +339,17 @@ mod tests {
     fn what_cannot_be_counted_is_out_of_range() {
         for count in [u64::MAX, u64::MAX / 8 + 1, u64::MAX / 16 + 1] {
             let huge = call(Collective::AllGather, count, &[0x1000, 0x1000], &[0x1000, 0x1000]);
-            assert!(matches!(huge.check(&pair()), Err(Refusal::OutOfRange { .. })), "{count}");
+            assert!(matches!(huge.check(&pair()), Err(RequestError::OutOfRange { .. })), "{count}");
         }
     }
 
     #[test]
     fn addresses_for_other_ranks_than_there_are_and_roots_that_are_not_there_are_refused() {
         let three = call(Collective::AllReduce, 1, &[0x1000; 3], &[0x1000; 3]);
-        assert_eq!(three.check(&pair()), Err(Refusal::WrongCount { given: 3, devices: 2 }));
+        assert_eq!(three.check(&pair()), Err(RequestError::WrongCount { given: 3, devices: 2 }));
         let mut rootless = call(Collective::Broadcast, 1, &[0x1000; 2], &[0x1000; 2]);
         rootless.root = 2;
-        assert_eq!(rootless.check(&pair()), Err(Refusal::NoSuchRoot { root: 2, devices: 2 }));
+        assert_eq!(rootless.check(&pair()), Err(RequestError::NoSuchRoot { root: 2, devices: 2 }));
     }
 
     #[test]
@@ -307,7 +359,7 @@ mod tests {
         assert_eq!(check_together([&all].into_iter(), &pair()), Ok(()));
         let one = call(Collective::Broadcast, 1, &[0x1000; 2], &[0x1000; 2]);
         let device = DeviceId::new(9);
-        let refused = Err(Refusal::GroupTooLarge { device, bytes: 144, most: 128 });
+        let refused = Err(RequestError::GroupTooLarge { device, bytes: 144, most: 128 });
         assert_eq!(check_together([&all, &one].into_iter(), &pair()), refused);
         let halves = [4, 4].map(|count| call(Collective::AllReduce, count, &[0x1000; 2], &[0x1000; 2]));
         assert_eq!(check_together(halves.iter(), &pair()), Ok(()));
@@ -320,7 +372,7 @@ mod tests {
         }
         assert_eq!("all-reduce".parse(), Ok(Collective::AllReduce));
         assert!("finalize".parse::<Collective>().is_err());
-        assert_eq!("avg".parse(), Ok(Operator::Avg));
-        assert!("mean".parse::<Operator>().is_err());
+        assert_eq!("avg".parse(), Ok(DeviceReduceOp::Avg));
+        assert!("mean".parse::<DeviceReduceOp>().is_err());
     }
 }

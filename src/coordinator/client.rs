@@ -1,7 +1,7 @@
-//! A client of the coordinator: allocates devices, runs operations on them, and copies to and from their memory.
+//! A client of the coordinator: allocates devices, runs operations on them, and copies to and from
+//! their memory.
 
 mod copies;
-mod watched;
 
 use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
@@ -10,69 +10,82 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::call::DeviceCall;
-use super::dial::Address;
+use super::deadline_stream::DeadlineStream;
 use super::directory::RuntimeDirectory;
-use super::fault::Fault;
-use super::frame::{Exchange, Frames, broken, write};
-use super::greeting::{Answer, Question, Role, greet};
-use super::hurried::Hurried;
+use super::error::{CoordinatorError, RequestError};
+use super::handshake::{COORDINATOR, NumberedReply, NumberedRequest, PeerRole, connect};
 use super::id::{CommId, GroupId};
 use super::metrics::Metrics;
-use super::refusal::Refusal;
 use super::request::{CommStatus, DeviceStatus, Reply, Request};
-use crate::error::{Error, Result};
-
-const COORDINATOR: &str = "coordinator";
-
-/// What is waited in when a coordinator does not answer.
-const ASKING: &str = "asking the coordinator";
+use super::wire::{Frames, IoContext, write};
 
 /// A connection with a coordinator.
 ///
-/// Every method fails with [`Fault::Lost`] when the coordinator has ended: what it ordered goes on, and the next coordinator
-/// knows of it. [`Error::Timeout`] says that it does not answer.
+/// Every method fails with [`CoordinatorError::Disconnected`] when the coordinator has ended. What it has
+/// ordered goes on then, and the next coordinator knows of it. Every method fails with
+/// [`Error::Timeout`](crate::Error::Timeout) when the coordinator does not answer.
 #[derive(Debug)]
 pub struct Client {
     stream: UnixStream,
     timeout: Duration,
+    /// The number of the newest request.
     number: u64,
-    /// What has come of answers. One that comes after its deadline is passed over.
+    /// The bytes that have come of answers. An answer that comes after its deadline is ignored.
     incoming: Frames,
 }
 
+/// How far a call is, as the coordinator answers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallProgress {
+    /// It was put into an open group, and is executed when that ends.
+    Queued {
+        /// The group.
+        group: GroupId,
+        /// The number of calls in the group with this one.
+        calls: usize,
+    },
+    /// It is in progress, as a group of its own with this number.
+    InProgress(u64),
+}
+
 impl Client {
-    /// Connects with the coordinator of `directory`. What it asks is answered within `timeout`, or is an error; a copy is one when
-    /// nothing moves for as long.
+    /// Connects with the coordinator of `directory`.
+    ///
+    /// A request that is not answered within `timeout` is an error, and so is a copy in which nothing
+    /// moves for as long.
     ///
     /// # Errors
-    /// [`Error::Coordinator`] when there is none, or one of another version or user; [`Error::Timeout`], [`Error::Os`].
-    pub fn connect(directory: &RuntimeDirectory, timeout: Duration) -> Result<Self> {
-        let stream = connect(directory, timeout)?;
-        greet(&stream, Role::Client, greeting(timeout))?;
+    /// [`CoordinatorError::NotRunning`], [`CoordinatorError::Dead`],
+    /// [`CoordinatorError::VersionMismatch`], [`CoordinatorError::OtherUser`];
+    /// [`Error::Timeout`](crate::Error::Timeout), [`Error::Os`](crate::Error::Os).
+    pub fn connect(directory: &RuntimeDirectory, timeout: Duration) -> Result<Self, CoordinatorError> {
+        let (stream, _) = connect(directory, PeerRole::Client, timeout)?;
         Ok(Self { stream, timeout, number: 0, incoming: Frames::default() })
     }
 
-    /// Makes a communicator of so many free devices, which goes on by itself after a loss if it is to keep going.
+    /// Makes a communicator of so many free devices. After a loss it goes on by itself if `keep_going`.
     ///
     /// # Errors
-    /// [`Refusal::NotEnoughDevices`], [`Refusal::BadSize`], [`Refusal::NotFormed`].
-    pub fn init(&mut self, devices: u32, keep_going: bool) -> Result<CommStatus> {
+    /// [`RequestError::NotEnoughDevices`], [`RequestError::BadSize`], [`RequestError::NotFormed`].
+    pub fn init(&mut self, devices: u32, keep_going: bool) -> Result<CommStatus, CoordinatorError> {
         self.status_of(Request::Init { devices, keep_going })
     }
 
-    /// How a communicator is doing, or has ended; where it is to be settled, when nothing is in progress any more.
+    /// Returns how a communicator is doing, or how it has ended. Waits until nothing is in progress if
+    /// `settled`.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchComm`]; [`Refusal::Ended`] where 4,096 others have ended since, or another coordinator has.
-    pub fn status(&mut self, comm: CommId, settled: bool) -> Result<CommStatus> {
+    /// [`RequestError::NoSuchComm`]; [`RequestError::Ended`] where 4,096 others have ended since, or
+    /// another coordinator has taken over.
+    pub fn status(&mut self, comm: CommId, settled: bool) -> Result<CommStatus, CoordinatorError> {
         self.status_of(Request::Status { comm, settled })
     }
 
-    /// How all communicators are doing.
+    /// Returns how all communicators are doing.
     ///
     /// # Errors
     /// Those of the connection.
-    pub fn list(&mut self) -> Result<Vec<CommStatus>> {
+    pub fn list(&mut self) -> Result<Vec<CommStatus>, CoordinatorError> {
         let mut all = Vec::<CommStatus>::new();
         loop {
             let from = all.last().map_or(CommId::default(), |last| last.comm.next());
@@ -87,76 +100,88 @@ impl Client {
         }
     }
 
-    /// All devices of the pool.
+    /// Returns all devices of the pool.
     ///
     /// # Errors
     /// Those of the connection.
-    pub fn devices(&mut self) -> Result<Vec<DeviceStatus>> {
+    pub fn devices(&mut self) -> Result<Vec<DeviceStatus>, CoordinatorError> {
         match self.ask(Request::Devices)? {
             Reply::Devices(all) => Ok(all),
             _ => Err(unexpected()),
         }
     }
 
-    /// The figures of the coordinator.
+    /// Returns the figures of the coordinator.
     ///
     /// # Errors
     /// Those of the connection.
-    pub fn metrics(&mut self) -> Result<Metrics> {
+    pub fn metrics(&mut self) -> Result<Metrics, CoordinatorError> {
         match self.ask(Request::Metrics)? {
             Reply::Metrics(metrics) => Ok(metrics),
             _ => Err(unexpected()),
         }
     }
 
-    /// Starts a group: calls are kept until it ends, whoever makes them. A call that names it, as this returns it, is never
-    /// executed alone, should the group be gone with its coordinator.
+    /// Starts a group: the calls of all clients are kept until it ends.
+    ///
+    /// A call that names the returned group is never executed alone, even if the group is gone with its
+    /// coordinator.
     ///
     /// # Errors
-    /// [`Refusal::GroupOpen`], and those of [`Client::call`].
-    pub fn start_group(&mut self, comm: CommId) -> Result<GroupId> {
+    /// [`RequestError::GroupOpen`], and those of [`Client::call`].
+    pub fn start_group(&mut self, comm: CommId) -> Result<GroupId, CoordinatorError> {
         match self.ask(Request::GroupStart(comm))? {
             Reply::GroupStarted(group) => Ok(group),
             _ => Err(unexpected()),
         }
     }
 
-    /// Puts a collective operation into this group; or, if none is named, into the one that is open; or, if none is, executes it at once
-    /// as a group of its own. [`Client::status`] tells how that ends.
+    /// Puts a collective operation into `group`, or into the open group if none is named.
+    ///
+    /// Where no group is open, the call is executed at once as a group of its own. [`Client::status`]
+    /// tells how it ends.
     ///
     /// # Ordering
-    /// Groups of a communicator are executed one after the other, and what was copied to its devices before the call is their input. A
-    /// copy that is made while a group is in progress is in no order with it, whichever client makes it: it may read a result before,
-    /// during or after it is written, and overwrite an input at any time. [`Client::status`] that is to be settled comes first.
+    /// Groups of a communicator are executed one after the other. Bytes that were copied to its devices
+    /// before the call are their input. A copy that is made while a group is in progress is in no order
+    /// with it, whichever client makes it: it may read a result before, during or after it is written,
+    /// and overwrite an input at any time. Wait for the settled [`Client::status`] first.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchGroup`], [`Refusal::GroupFull`], [`Refusal::GroupTooLarge`]; [`Refusal::OutOfRange`], [`Refusal::WrongCount`] and
-    /// the like for the call itself; [`Refusal::Failed`] and
-    /// [`Refusal::WrongState`] for a communicator that takes none. Nothing has changed then.
-    pub fn call(&mut self, comm: CommId, group: Option<GroupId>, call: DeviceCall) -> Result<Called> {
+    /// [`RequestError::NoSuchGroup`], [`RequestError::GroupFull`], [`RequestError::GroupTooLarge`];
+    /// [`RequestError::OutOfRange`], [`RequestError::WrongCount`] and the like for the call itself;
+    /// [`RequestError::Failed`] and [`RequestError::WrongState`] for a communicator that takes none.
+    /// Nothing has changed then.
+    pub fn call(
+        &mut self,
+        comm: CommId,
+        group: Option<GroupId>,
+        call: DeviceCall,
+    ) -> Result<CallProgress, CoordinatorError> {
         match self.ask(Request::Call { comm, group, call })? {
-            Reply::Queued { group, calls } => Ok(Called::Queued { group, calls }),
-            Reply::InProgress(group) => Ok(Called::InProgress(group)),
+            Reply::Queued { group, calls } => Ok(CallProgress::Queued { group, calls }),
+            Reply::InProgress(group) => Ok(CallProgress::InProgress(group)),
             _ => Err(unexpected()),
         }
     }
 
-    /// Ends this group, or the one that is open; its calls are executed together. Returns its number.
+    /// Ends `group`, or the open group if none is named; its calls are executed together. Returns its
+    /// number.
     ///
     /// # Errors
-    /// [`Refusal::GroupOpen`], [`Refusal::NoSuchGroup`], and those of [`Client::call`].
-    pub fn end_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<u64> {
+    /// [`RequestError::GroupOpen`], [`RequestError::NoSuchGroup`], and those of [`Client::call`].
+    pub fn end_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<u64, CoordinatorError> {
         match self.ask(Request::GroupEnd { comm, group })? {
             Reply::InProgress(group) => Ok(group),
             _ => Err(unexpected()),
         }
     }
 
-    /// Gives up this group, or the one that is open; nothing of it is executed.
+    /// Cancels `group`, or the open group if none is named; none of its calls is executed.
     ///
     /// # Errors
-    /// [`Refusal::GroupOpen`], [`Refusal::NoSuchGroup`].
-    pub fn cancel_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<()> {
+    /// [`RequestError::GroupOpen`], [`RequestError::NoSuchGroup`].
+    pub fn cancel_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<(), CoordinatorError> {
         match self.ask(Request::GroupCancel { comm, group })? {
             Reply::GroupCancelled => Ok(()),
             _ => Err(unexpected()),
@@ -166,42 +191,49 @@ impl Client {
     /// Has a communicator that has failed go on with the devices that are left.
     ///
     /// # Errors
-    /// [`Refusal::Failed`] when they cannot; [`Refusal::WrongState`] when it has not failed.
-    pub fn go_on(&mut self, comm: CommId) -> Result<CommStatus> {
+    /// [`RequestError::Failed`] when they cannot; [`RequestError::WrongState`] when it has not failed.
+    pub fn go_on(&mut self, comm: CommId) -> Result<CommStatus, CoordinatorError> {
         self.status_of(Request::GoOn(comm))
     }
 
-    /// Has so many free devices join a communicator that is ready: all of them or none. They have the ranks behind those that there
-    /// are, and an epoch begins.
+    /// Has so many free devices join a communicator that is ready: all of them or none.
+    ///
+    /// They have the ranks behind those of the members, and an epoch begins.
     ///
     /// # Errors
-    /// [`Refusal::NotEnoughDevices`], [`Refusal::BadSize`], [`Refusal::GroupOpen`]; [`Refusal::WrongState`] while a group is in
-    /// progress: nothing has changed. [`Refusal::NotGrown`] when they did not come together; [`Refusal::Failed`] when the
+    /// [`RequestError::NotEnoughDevices`], [`RequestError::BadSize`], [`RequestError::GroupOpen`];
+    /// [`RequestError::WrongState`] while a group is in progress: nothing has changed.
+    /// [`RequestError::NotGrown`] when they did not come together; [`RequestError::Failed`] when the
     /// communicator had failed before, or has grown and lost a device.
-    pub fn grow(&mut self, comm: CommId, devices: u32) -> Result<CommStatus> {
+    pub fn grow(&mut self, comm: CommId, devices: u32) -> Result<CommStatus, CoordinatorError> {
         self.status_of(Request::Grow { comm, devices })
     }
 
-    /// Has all devices of a communicator that is ready write what has been used of their memory to `directory`, each its own and all at
-    /// a time, and returns the number of the checkpoint there. It counts as a group; what clients copy meanwhile may or may not be in it.
-    /// One that was there before stays valid until this one is whole and on the disk, whatever happens.
+    /// Has all devices of a ready communicator write the used part of their memory to `directory`.
+    /// Returns the number of the checkpoint there.
+    ///
+    /// It counts as a group. Bytes that clients copy meanwhile may or may not be in it. The previous
+    /// checkpoint stays valid until this one is whole and on the disk, whatever happens.
     ///
     /// # Errors
-    /// [`Refusal::CheckpointFailed`], after which the communicator is ready and everything is as before; [`Refusal::Failed`] when it
-    /// failed itself, by the loss of a device; [`Refusal::WrongState`], [`Refusal::BadDirectory`]; [`Error::Timeout`] when it takes
-    /// longer than an answer may, and goes on.
-    pub fn checkpoint(&mut self, comm: CommId, directory: impl AsRef<Path>) -> Result<u64> {
+    /// [`RequestError::CheckpointFailed`], after which the communicator is ready and as before;
+    /// [`RequestError::Failed`] when it failed itself, by the loss of a device;
+    /// [`RequestError::WrongState`], [`RequestError::BadDirectory`];
+    /// [`Error::Timeout`](crate::Error::Timeout) when it takes longer than an answer may, and goes on.
+    pub fn checkpoint(&mut self, comm: CommId, directory: impl AsRef<Path>) -> Result<u64, CoordinatorError> {
         let directory = whole_path(directory.as_ref())?;
         self.checkpoint_by(Request::Checkpoint { comm, directory })
     }
 
-    /// Has all devices of a communicator that is ready read back what [`Client::checkpoint`] has written to `directory`, and returns the
-    /// number of that. It is of as many devices, of as much memory each, and whichever has the rank reads what that rank has written.
-    /// Everything is looked at before a byte changes.
+    /// Has all devices of a ready communicator read back what [`Client::checkpoint`] has written to
+    /// `directory`. Returns the number of that checkpoint.
+    ///
+    /// The communicator has as many devices as the checkpoint, with as much memory each. Each device
+    /// reads what its rank has written. All is checked before a byte changes.
     ///
     /// # Errors
     /// Those of [`Client::checkpoint`].
-    pub fn restore(&mut self, comm: CommId, directory: impl AsRef<Path>) -> Result<u64> {
+    pub fn restore(&mut self, comm: CommId, directory: impl AsRef<Path>) -> Result<u64, CoordinatorError> {
         let directory = whole_path(directory.as_ref())?;
         self.checkpoint_by(Request::Restore { comm, directory })
     }
@@ -209,100 +241,86 @@ impl Client {
     /// Ends a communicator when what is in progress is done, and gives its devices back.
     ///
     /// # Errors
-    /// [`Refusal::Failed`], [`Refusal::Ended`], [`Refusal::GroupOpen`].
-    pub fn finalize(&mut self, comm: CommId) -> Result<()> {
+    /// [`RequestError::Failed`], [`RequestError::Ended`], [`RequestError::GroupOpen`].
+    pub fn finalize(&mut self, comm: CommId) -> Result<(), CoordinatorError> {
         self.end(Request::Finalize(comm))
     }
 
     /// Ends a communicator at once, and gives back those of its devices that live.
     ///
     /// # Errors
-    /// [`Refusal::Ended`].
-    pub fn destroy(&mut self, comm: CommId) -> Result<()> {
+    /// [`RequestError::Ended`].
+    pub fn destroy(&mut self, comm: CommId) -> Result<(), CoordinatorError> {
         self.end(Request::Destroy(comm))
     }
 
-    fn status_of(&mut self, request: Request) -> Result<CommStatus> {
+    fn status_of(&mut self, request: Request) -> Result<CommStatus, CoordinatorError> {
         match self.ask(request)? {
             Reply::Status(status) => Ok(status),
             _ => Err(unexpected()),
         }
     }
 
-    fn checkpoint_by(&mut self, request: Request) -> Result<u64> {
+    fn checkpoint_by(&mut self, request: Request) -> Result<u64, CoordinatorError> {
         match self.ask(request)? {
             Reply::Checkpoint(number) => Ok(number),
             _ => Err(unexpected()),
         }
     }
 
-    fn end(&mut self, request: Request) -> Result<()> {
+    fn end(&mut self, request: Request) -> Result<(), CoordinatorError> {
         match self.ask(request)? {
             Reply::Ended => Ok(()),
             _ => Err(unexpected()),
         }
     }
 
-    fn ask(&mut self, request: Request) -> Result<Reply> {
+    fn ask(&mut self, request: Request) -> Result<Reply, CoordinatorError> {
         self.ask_within(request, self.timeout)
     }
 
-    fn ask_within(&mut self, request: Request, patience: Duration) -> Result<Reply> {
+    fn ask_within(&mut self, request: Request, patience: Duration) -> Result<Reply, CoordinatorError> {
         self.number += 1;
-        let exchange = Exchange { peer: COORDINATOR, operation: ASKING, patience };
-        let mut stream = Hurried::new(&self.stream, patience);
-        write(&mut stream, &Question { number: self.number, request }, exchange).inspect_err(|error| {
-            if matches!(error, Error::Coordinator { fault: Fault::TooLong { .. } }) {
-                return;
+        let context = IoContext { peer: COORDINATOR, operation: "asking the coordinator", patience };
+        let mut stream = DeadlineStream::new(&self.stream, patience);
+        let sent = write(&mut stream, &NumberedRequest { number: self.number, request }, context);
+        sent.inspect_err(|error| {
+            if !matches!(error, CoordinatorError::MessageTooLong { .. }) {
+                // Half a request may have gone: nothing that comes after it makes sense.
+                let _ = self.stream.shutdown(Shutdown::Both);
             }
-            // Half a question may have gone: nothing that comes after it makes sense.
-            let _ = self.stream.shutdown(Shutdown::Both);
         })?;
         loop {
-            let answer: Answer = match self.incoming.next().map_err(garbled)? {
+            let answer: NumberedReply = match self.incoming.next().map_err(garbled)? {
                 Some(answer) => answer,
                 None => {
-                    receive(&mut stream, &mut self.incoming).map_err(|error| broken(error, exchange))?;
+                    receive(&mut stream, &mut self.incoming).map_err(|error| context.error(error))?;
                     continue;
                 }
             };
             if answer.number > self.number {
                 return Err(unexpected());
             }
-            // One with a lower number has come too late for who asked.
+            // An answer with a lower number has come after its deadline.
             if answer.number == self.number {
-                return answer.reply.map_err(Refusal::error);
+                return Ok(answer.reply?);
             }
         }
     }
 }
 
-/// What became of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Called {
-    /// It was put into a group that is open, and is executed when that ends.
-    Queued {
-        /// Which.
-        group: GroupId,
-        /// How many calls it has with this one.
-        calls: usize,
-    },
-    /// It is in progress, as a group of its own of this number.
-    InProgress(u64),
-}
-
-/// The directory as devices know it, wherever they were started.
-fn whole_path(directory: &Path) -> Result<String> {
+/// Returns the path by which devices know `directory`, wherever they were started.
+fn whole_path(directory: &Path) -> Result<String, RequestError> {
     let refused = |is: &str| {
         let directory = directory.display().to_string().chars().take(64).collect();
-        Refusal::BadDirectory { directory, is: is.to_owned() }.error()
+        RequestError::BadDirectory { directory, is: is.to_owned() }
     };
     let whole = std::path::absolute(directory).map_err(|_| refused("cannot be found"))?;
     whole.into_os_string().into_string().map_err(|_| refused("is no text in UTF-8"))
 }
 
-/// Takes in what has come, or comes in time.
-fn receive(stream: &mut Hurried<'_>, incoming: &mut Frames) -> std::io::Result<()> {
+/// Takes in the bytes that have come, or come in time.
+fn receive(stream: &mut DeadlineStream<'_>, incoming: &mut Frames) -> std::io::Result<()> {
     let mut bytes = [0; 16 << 10];
     match stream.read(&mut bytes) {
         Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
@@ -315,33 +333,10 @@ fn receive(stream: &mut Hurried<'_>, incoming: &mut Frames) -> std::io::Result<(
     }
 }
 
-/// Connects with the coordinator of `directory`, within `patience`.
-///
-/// # Errors
-/// [`Fault::Nobody`], [`Fault::Dead`], [`Fault::Unusable`], [`Error::Timeout`], [`Error::ResourceLimit`].
-pub(super) fn connect(directory: &RuntimeDirectory, patience: Duration) -> Result<UnixStream> {
-    const OPERATION: &str = "connecting with the coordinator";
-    let path = directory.socket();
-    let dialled = Address::of_path(&path).and_then(|address| address.dial(patience));
-    dialled.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => Fault::Nobody { path }.error(),
-        ErrorKind::ConnectionRefused => Fault::Dead { path }.error(),
-        _ => match broken(error, Exchange { peer: COORDINATOR, operation: OPERATION, patience }) {
-            Error::Os { source, .. } => Fault::at("connecting with the coordinator at", &path, source),
-            error => error,
-        },
-    })
+fn unexpected() -> CoordinatorError {
+    garbled("an answer to another request".to_owned())
 }
 
-/// What a coordinator is given to answer a greeting.
-pub(super) fn greeting(patience: Duration) -> Exchange {
-    Exchange { peer: COORDINATOR, operation: "greeting the coordinator", patience }
-}
-
-fn unexpected() -> Error {
-    garbled("an answer to another question".to_owned())
-}
-
-fn garbled(what: String) -> Error {
-    Fault::Garbled { peer: COORDINATOR, what }.error()
+fn garbled(what: String) -> CoordinatorError {
+    CoordinatorError::Protocol { peer: COORDINATOR, what }
 }

@@ -1,63 +1,53 @@
-//! A device as a process: memory at addresses, and a place in one communicator at a time, as the coordinator orders it.
+//! A device as a process: memory at addresses, and a member of one communicator at a time, as the
+//! coordinator orders it.
 //!
 //! | thread | does |
 //! |---|---|
-//! | the caller's | carries orders and reports between the coordinator and the [`Agent`]; waits for nobody |
+//! | the caller's | carries orders and reports between the coordinator and the [`Agent`]; never waits for one peer |
 //! | worker | has the communicator, and executes one task at a time |
 //! | 16 for copies | each copies between a client and the memory |
 //!
-//! When the coordinator dies, whatever is in progress goes on, and the device looks for the next one: for ever, or as long as who has
-//! started it has said; or it ends, where it belongs to a program ([`Device::from_env`]).
+//! When the coordinator dies, whatever is in progress goes on, and the device looks for the next one
+//! (`adoption/search.rs`).
 
-mod assignment;
-mod bond;
 mod calls;
 mod copies;
-mod door;
-mod environment;
 mod worker;
 
-use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
-use nix::sys::signal::Signal;
-use nix::unistd::Pid;
+use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::{Pid, getppid};
 
-use self::assignment::is_outlived;
-pub(super) use self::assignment::{Appointed, Assignment, POOL, is_device};
-use self::bond::{Absence, Bond};
-use self::copies::Copies;
-use self::door::{Door, Knocked};
-pub(super) use self::environment::Environment;
-use self::worker::Worker;
-use super::agent::{Agent, Step};
+use self::copies::CopyServer;
+use self::worker::DeviceWorker;
+use super::adoption::search::{CoordinatorSearch, OnCoordinatorLoss, Searched};
+use super::agent::{Agent, AgentStep};
+use super::assignment::{Assignment, DEVICE};
 use super::call::AddressRange;
-use super::client::{connect, greeting};
-use super::directory::RuntimeDirectory;
-use super::fault::Fault;
-use super::greeting::{Bulletin, PATIENCE, Role, Welcome, greet};
+use super::directory::{DIRECTORY, RuntimeDirectory};
+use super::error::CoordinatorError;
+use super::handshake::{COORDINATOR, DeviceMessage, HelloReply, PATIENCE, PeerRole, connect};
 use super::id::DeviceId;
-use super::link::Link;
-use super::order::Order;
-use crate::bootstrap::{Options, checksums_from_env, cores_from_env, poll_timeout};
+use super::order::DeviceOrder;
+use super::wire::Connection;
+use crate::bootstrap::{
+    LAUNCHER, Options, bind_to_launcher, checksums_from_env, cores_from_env, poll_timeout,
+};
 use crate::comm::Aborter;
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::faults::Faults;
-use crate::heap::{DeviceAddress, DeviceMemory};
+use crate::heap::{DeviceAddress, DeviceMemory, MIN_ADDRESS};
 use crate::rank::{MAX_RANKS, Rank};
 use crate::shm::system::InterruptWatch;
 use crate::shm::{Backing, Identity};
 
-const COORDINATOR: &str = "coordinator";
-
-/// How often a device without a coordinator looks for one.
-const LOOK: Duration = Duration::from_millis(20);
-
-/// What a device is to be like.
+/// The properties of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceOptions {
     /// One past its highest address: a multiple of 4096.
@@ -73,37 +63,79 @@ pub struct DeviceOptions {
 pub struct Device {
     directory: RuntimeDirectory,
     id: DeviceId,
-    bond: Bond,
-    /// Since it has no coordinator, if it has none.
-    absence: Option<Absence>,
+    on_loss: OnCoordinatorLoss,
+    coordinator: CoordinatorLink,
     agent: Agent,
-    link: Option<Link>,
-    /// The next coordinator, where there is no link and it was found.
-    door: Option<Door>,
-    worker: Worker,
-    copies: Copies,
+    worker: DeviceWorker,
+    copies: CopyServer,
     memory: Arc<DeviceMemory>,
-    /// What ends the epoch of which the agent knows.
+    /// Ends the epoch of which the agent knows.
     aborter: Option<Aborter>,
     interrupts: Option<InterruptWatch>,
-    /// When it looks for a coordinator again, if it has none.
-    looks_at: Instant,
-    /// How often it gives a sign of life, if the coordinator looks for one, and when next.
-    beat: Option<(Duration, Instant)>,
+    /// How often it sends a heartbeat, if the coordinator wants one, and when next.
+    heartbeat: Option<(Duration, Instant)>,
+}
+
+/// The connection of a device with its coordinator, or the search for the next one.
+#[derive(Debug)]
+enum CoordinatorLink {
+    Connected(Connection),
+    Searching(CoordinatorSearch),
 }
 
 impl Device {
     /// Makes the memory, and registers with the coordinator of `directory`. A process is one device.
     ///
     /// # Errors
-    /// [`Error::Coordinator`] when there is no coordinator, or one of another version; [`Error::InvalidArgument`] for the
-    /// highest address or the core; [`Error::FaultPlan`], [`Error::Setting`] for the environment; [`Error::ResourceLimit`],
-    /// [`Error::Os`].
-    pub fn start(directory: &RuntimeDirectory, options: &DeviceOptions) -> Result<Self> {
-        Self::open(directory, options, Bond::Free)
+    /// [`CoordinatorError::NotRunning`], [`CoordinatorError::Dead`],
+    /// [`CoordinatorError::VersionMismatch`], [`CoordinatorError::Refused`];
+    /// [`Error::InvalidArgument`] for the highest address or the core; [`Error::FaultPlan`],
+    /// [`Error::Setting`] for the environment; [`Error::ResourceLimit`], [`Error::Os`].
+    pub fn start(directory: &RuntimeDirectory, options: &DeviceOptions) -> Result<Self, CoordinatorError> {
+        Self::open(directory, options, OnCoordinatorLoss::WaitForEver)
     }
 
-    fn open(directory: &RuntimeDirectory, options: &DeviceOptions, bond: Bond) -> Result<Self> {
+    /// Returns the device that this process was started as, by a [`Pool`](super::Pool) or a
+    /// [`Fleet`](super::Fleet); `None` when it was not started as one.
+    ///
+    /// A program that has a pool calls this first of all, and then [serves](Device::serve). From here on
+    /// the process ends when the process of its pool does: the kernel kills it, provided that the calling
+    /// thread stays, and otherwise it ends by itself when its coordinator is gone. A device that was told
+    /// to [outlive](super::FleetOptions::outlives) its coordinator waits for the next one for that time
+    /// when its own was killed, and ends at once when its own has ended in order.
+    ///
+    /// # Errors
+    /// [`Error::Environment`] when the variables are damaged; [`Error::Revoked`] when the process that
+    /// has started it is dead already; those of [`Device::start`].
+    pub fn from_env() -> Result<Option<Self>, CoordinatorError> {
+        let Some(text) = std::env::var_os(DEVICE) else { return Ok(None) };
+        let damaged = |variable| Error::Environment { variable, expected: "expected what a pool has set" };
+        let assignment: Option<Assignment> = text.to_str().and_then(|text| serde_json::from_str(text).ok());
+        let Assignment { memory, timeout, core, outlives } = assignment.ok_or(damaged(DEVICE))?;
+        let launcher = std::env::var(LAUNCHER).ok().and_then(|text| text.parse().ok());
+        let launcher = launcher.ok_or(damaged(LAUNCHER))?;
+        if outlives.is_none() {
+            if getppid().as_raw() != launcher {
+                // It is dead, and another pool may have its directory by now.
+                return Err(Error::Revoked { by: None }.into());
+            }
+            bind_to_launcher(launcher)?;
+        }
+        let directory = PathBuf::from(std::env::var_os(DIRECTORY).ok_or(damaged(DIRECTORY))?);
+        // The signals that end a device may have been blocked by the process that has started it.
+        let mut ending = SigSet::empty();
+        [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| ending.add(signal));
+        let _ = ending.thread_unblock();
+        let options = DeviceOptions { max_address: MIN_ADDRESS.saturating_add(memory), timeout, core };
+        let on_loss = outlives.map_or(OnCoordinatorLoss::End, OnCoordinatorLoss::WaitFor);
+        Self::open(&RuntimeDirectory::at(directory)?, &options, on_loss).map(Some)
+    }
+
+    fn open(
+        directory: &RuntimeDirectory,
+        options: &DeviceOptions,
+        on_loss: OnCoordinatorLoss,
+    ) -> Result<Self, CoordinatorError> {
         if let Some(core) = options.core {
             run_on(core)?;
         }
@@ -115,121 +147,139 @@ impl Device {
             identity,
         )?);
         let comm_options = Options { timeout: options.timeout, ..Options::default() };
-        // What the environment says wrongly is told now, and not by the first communicator.
+        // A wrong value in the environment is an error now, and not in the first communicator.
         Faults::from_env()?;
         checksums_from_env()?;
         cores_from_env()?;
+        let worker = DeviceWorker::start(Arc::clone(&memory), comm_options)?;
+        let copies = CopyServer::start(id, Arc::clone(&memory))?;
+        let interrupts = InterruptWatch::start(true)
+            .map_err(|error| Error::os("catching the signals that end a device", error))?;
+        let (stream, reply) = connect(directory, PeerRole::Device, PATIENCE)?;
         let mut device = Self {
             directory: directory.clone(),
             id,
-            bond,
-            absence: None,
-            agent: Agent::new(id).patient_for(options.timeout),
-            link: None,
-            door: None,
-            worker: Worker::start(Arc::clone(&memory), comm_options)?,
-            copies: Copies::start(id, Arc::clone(&memory))?,
+            on_loss,
+            coordinator: CoordinatorLink::Connected(Connection::new(stream)?),
+            agent: Agent::new(id).with_timeout(options.timeout),
+            worker,
+            copies,
             memory,
             aborter: None,
-            interrupts: InterruptWatch::start(true)
-                .map_err(|error| Error::os("catching the signals that end a device", error))?,
-            looks_at: Instant::now(),
-            beat: None,
+            interrupts,
+            heartbeat: None,
         };
-        device.register()?;
+        device.register(&reply);
         Ok(device)
     }
 
-    /// Its number.
+    /// Returns its number.
     #[must_use]
     pub fn id(&self) -> DeviceId {
         self.id
     }
 
-    /// Its addresses.
+    /// Returns its addresses.
     #[must_use]
     pub fn range(&self) -> AddressRange {
         AddressRange { min: self.memory.min_address().get(), max: self.memory.max_address().get() }
     }
 
-    /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP), or its coordinator is gone where it was started by that and does not wait
-    /// for the next one, or not any longer. SIGQUIT is a question to the coordinator, and ends nothing.
+    /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP), or has lost its coordinator and does not
+    /// wait for the next one, or not any longer. SIGQUIT is for the coordinator to answer, and ends
+    /// nothing.
     ///
     /// # Errors
-    /// [`Error::Coordinator`] when the coordinator is replaced by one of another version; [`Error::Unavailable`] when its
-    /// worker has panicked; [`Error::Os`].
-    pub fn serve(mut self) -> Result<()> {
-        while !self.watch()? {
+    /// [`CoordinatorError::VersionMismatch`] when the coordinator is replaced by one of another version;
+    /// [`Error::Unavailable`] when its worker has panicked; [`Error::Os`].
+    pub fn serve(mut self) -> Result<(), CoordinatorError> {
+        while !self.wait()? {
             while let Some((outcome, aborter)) = self.worker.finished()? {
                 self.aborter = aborter;
                 let steps = self.agent.finish(outcome);
                 self.perform(steps);
             }
-            if self.link.as_ref().is_some_and(Link::is_over) {
-                // One that drops this device at once is not to be kept busy with it.
-                (self.link, self.looks_at, self.beat) = (None, Instant::now() + LOOK, None);
-                self.absence = Some(Absence::new());
+            if matches!(&self.coordinator, CoordinatorLink::Connected(connection) if connection.is_over()) {
+                let search = CoordinatorSearch::new(self.id, &self.directory, self.on_loss);
+                (self.coordinator, self.heartbeat) = (CoordinatorLink::Searching(search), None);
             }
-            if self.link.is_none() && self.look_for_another()?.is_break() {
-                break;
+            if let CoordinatorLink::Searching(search) = &mut self.coordinator {
+                match search.step()? {
+                    Searched::InVain => {}
+                    Searched::Found(connection, reply) => {
+                        self.coordinator = CoordinatorLink::Connected(connection);
+                        self.register(&reply);
+                    }
+                    Searched::GivenUp => break,
+                }
             }
         }
         Ok(())
     }
 
     /// Waits until something happens. Returns whether it was an interrupt.
-    fn watch(&mut self) -> Result<bool> {
+    fn wait(&mut self) -> Result<bool, CoordinatorError> {
+        let (interest, due) = match &self.coordinator {
+            CoordinatorLink::Connected(it) => {
+                (Some((it.descriptor(), it.interest())), self.heartbeat.map(|(_, at)| at))
+            }
+            CoordinatorLink::Searching(search) => (search.interest(), Some(search.due())),
+        };
         let mut polled = vec![PollFd::new(self.worker.descriptor(), PollFlags::POLLIN)];
-        polled.extend(self.link.iter().map(|link| PollFd::new(link.descriptor(), link.interest())));
+        polled.extend(interest.map(|(descriptor, events)| PollFd::new(descriptor, events)));
         polled.extend(self.interrupts.iter().map(|it| PollFd::new(it.descriptor(), PollFlags::POLLIN)));
-        polled.extend(self.door.iter().map(|door| PollFd::new(door.descriptor(), door.interest())));
-        let looks_at = self.door.as_ref().map_or(self.looks_at, Door::until);
-        let look = self.link.is_none().then(|| looks_at.saturating_duration_since(Instant::now()));
-        let beat = self.beat.map(|(_, at)| at.saturating_duration_since(Instant::now()));
-        match poll(&mut polled, poll_timeout(look.into_iter().chain(beat).min())) {
+        let limit = due.map(|at| at.saturating_duration_since(Instant::now()));
+        match poll(&mut polled, poll_timeout(limit)) {
             Ok(_) | Err(Errno::EINTR) => {}
-            Err(errno) => return Err(Error::os("waiting for orders", errno)),
+            Err(errno) => return Err(Error::os("waiting for orders", errno).into()),
         }
         drop(polled);
-        self.give_sign();
-        self.hear()?;
+        self.send_heartbeat();
+        self.receive()?;
         let interrupt = self.interrupts.as_mut().and_then(InterruptWatch::next);
         Ok(interrupt.is_some_and(|interrupt| interrupt.signal != Signal::SIGQUIT))
     }
 
-    /// Tells the coordinator that this thread does not hang, if it is time. One that has not read the last sign needs no other.
-    fn give_sign(&mut self) {
-        let (Some(link), Some((period, at))) = (&mut self.link, &mut self.beat) else { return };
+    fn connection(&mut self) -> Option<&mut Connection> {
+        match &mut self.coordinator {
+            CoordinatorLink::Connected(connection) => Some(connection),
+            CoordinatorLink::Searching(_) => None,
+        }
+    }
+
+    /// Sends a heartbeat, if it is time and the coordinator has read the last one.
+    fn send_heartbeat(&mut self) {
+        let Some((period, at)) = self.heartbeat else { return };
         let now = Instant::now();
-        if *at <= now {
-            *at = now + *period;
-            if !link.is_behind() {
-                link.send(&Bulletin::Beat);
+        if at <= now {
+            self.heartbeat = Some((period, now + period));
+            if let Some(connection) = self.connection().filter(|it| it.unsent_bytes() == 0) {
+                connection.send(&DeviceMessage::Heartbeat);
             }
         }
     }
 
     /// Takes the orders that have come.
-    fn hear(&mut self) -> Result<()> {
-        let Some(link) = &mut self.link else { return Ok(()) };
-        link.flush();
-        link.read();
-        loop {
-            let Some(link) = &mut self.link else { return Ok(()) };
-            let order =
-                link.next::<Order>().map_err(|what| Fault::Garbled { peer: COORDINATOR, what }.error())?;
-            let Some(order) = order else { return Ok(()) };
+    fn receive(&mut self) -> Result<(), CoordinatorError> {
+        let Some(connection) = self.connection() else { return Ok(()) };
+        connection.flush();
+        connection.read();
+        while let Some(connection) = self.connection() {
+            let order = connection.next::<DeviceOrder>();
+            let order = order.map_err(|what| CoordinatorError::Protocol { peer: COORDINATOR, what })?;
+            let Some(order) = order else { break };
             let steps = self.agent.take(order);
             self.perform(steps);
         }
+        Ok(())
     }
 
-    fn perform(&mut self, steps: Vec<Step>) {
+    fn perform(&mut self, steps: Vec<AgentStep>) {
         for step in steps {
             match step {
-                Step::Begin(task) => self.worker.begin(task),
-                Step::Interrupt { lost } => self.interrupt(&lost),
-                Step::CallOff => self.worker.call_off(),
+                AgentStep::Begin(task) => self.worker.begin(task),
+                AgentStep::Interrupt { lost } => self.interrupt(&lost),
+                AgentStep::CancelMeeting => self.worker.call_off(),
             }
         }
         self.copies.admit(self.agent.comm());
@@ -246,70 +296,22 @@ impl Device {
 
     fn report(&mut self) {
         let range = self.range();
-        let (socket, report) = (self.copies.socket().to_owned(), Box::new(self.agent.bulletin()));
-        if let Some(link) = &mut self.link {
-            link.send(&Bulletin::State { range, socket, report });
+        let (socket, report) = (self.copies.socket().to_owned(), Box::new(self.agent.outgoing_report()));
+        if let Some(connection) = self.connection() {
+            connection.send(&DeviceMessage::State { range, socket, report });
         }
     }
 
-    fn register(&mut self) -> Result<()> {
-        let stream = connect(&self.directory, PATIENCE)?;
-        let welcome = greet(&stream, Role::Device, greeting(PATIENCE))?;
-        self.enter(Link::new(stream)?, &welcome);
-        Ok(())
-    }
-
-    /// Is with the coordinator at the other side of `link` from now on.
-    fn enter(&mut self, link: Link, welcome: &Welcome) {
-        (self.link, self.absence) = (Some(link), None);
-        self.beat = welcome.beat_us.map(|us| (Duration::from_micros(us), Instant::now()));
+    /// Registers with the coordinator that has taken the device by `reply`.
+    fn register(&mut self, reply: &HelloReply) {
+        self.heartbeat = reply.heartbeat_us.map(|us| (Duration::from_micros(us), Instant::now()));
         self.agent.connect();
         self.report();
-    }
-
-    /// Registers with another coordinator, or the same one again, if there is one by now and it answers. Breaks where there is none to
-    /// wait for.
-    ///
-    /// # Errors
-    /// [`Fault::Version`], [`Fault::OtherUser`], [`Fault::Refused`].
-    fn look_for_another(&mut self) -> Result<ControlFlow<()>> {
-        let knocked = match self.door.take() {
-            Some(door) => door.listen(),
-            None if self.looks_at > Instant::now() => return Ok(ControlFlow::Continue(())),
-            None => {
-                self.looks_at = Instant::now() + LOOK;
-                Door::knock(&self.directory).map(Knocked::Waits)
-            }
-        };
-        match knocked {
-            Ok(Knocked::Open(link, welcome)) => self.enter(link, &welcome),
-            Ok(Knocked::Waits(door)) => {
-                self.door = Some(door);
-                self.absence.iter_mut().for_each(Absence::is_answered);
-            }
-            Ok(Knocked::Shut) => self.looks_at = Instant::now() + LOOK,
-            Err(Error::Coordinator { fault })
-                if matches!(fault, Fault::Version { .. } | Fault::OtherUser { .. } | Fault::Refused(_)) =>
-            {
-                return Err(fault.error());
-            }
-            // It is not there yet, has no time, or is something else.
-            Err(error) => {
-                self.looks_at = Instant::now() + LOOK;
-                if self.absence.get_or_insert_with(Absence::new).is_over(self.bond, &error) {
-                    // Whoever is the last takes with it what the dead coordinator has left.
-                    let is_last = || !is_outlived(self.id, self.bond.limit(), &self.directory);
-                    let _ = self.directory.sweep(false, is_last);
-                    return Ok(ControlFlow::Break(()));
-                }
-            }
-        }
-        Ok(ControlFlow::Continue(()))
     }
 }
 
 /// Has this thread, and those that it starts, run on `core`.
-fn run_on(core: usize) -> Result<()> {
+fn run_on(core: usize) -> Result<(), Error> {
     let mut cores = CpuSet::new();
     cores.set(core).and_then(|()| sched_setaffinity(Pid::from_raw(0), &cores)).map_err(|_| {
         let (name, expected) = ("the core", "one that this process may run on; `shmccl doctor` lists them");

@@ -1,35 +1,29 @@
-//! Where a coordinator is to be found: `$XDG_RUNTIME_DIR/shmccl`, or `/tmp/shmccl-UID`.
+//! Where a coordinator is found: `$XDG_RUNTIME_DIR/shmccl`, or `/tmp/shmccl-UID`.
 //!
-//! Nobody but its user may go there: mode and owner are looked at whenever it is opened. A lock on the directory itself says that
-//! a coordinator lives, and ends with it; so a socket without a lock is one of the dead, and is replaced. That is done at one stroke:
-//! where no socket is, a coordinator has ended in order, or was killed and nobody is left who waits for the next one there. Then its
-//! janitor has removed it (`src/shm/janitor/socket.rs`).
-
-mod occupied;
-mod sweep;
-#[cfg(test)]
-mod tests;
+//! Only its user may enter the directory: mode and owner are checked whenever it is opened. A lock on
+//! the directory says that a coordinator lives, and ends with it; so a socket without a lock is that of
+//! a dead coordinator (`adoption/directory.rs`).
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
 
-use super::device::{Environment, POOL as APPOINTED};
-use super::fault::Fault;
+use super::error::CoordinatorError;
 use super::id::DeviceId;
-use crate::error::Result;
 use crate::sync::header::Creator;
-pub(super) use occupied::Occupied;
-pub use sweep::Swept;
+
+/// The variable that tells a started device the directory of its coordinator.
+pub(super) const DIRECTORY: &str = "SHMCCL_POOL";
 
 /// The name of a coordinator's socket.
 const SOCKET: &str = "coordinator";
 
-/// What the names of directories of pools begin with; the number of a process and its start time are behind it.
+/// The first part of the name of a pool's directory. The number of a process and its start time follow.
 const POOL: &str = "pool-";
 
 /// The longest path that a socket can have: the system wants room for a zero behind it.
@@ -42,20 +36,22 @@ pub struct RuntimeDirectory {
 }
 
 impl RuntimeDirectory {
-    /// Opens the user's, and makes it if it is not there.
+    /// Opens the user's directory, and makes it if it is not there.
     ///
     /// # Errors
-    /// [`Error::Coordinator`](crate::Error::Coordinator) when it is not private, or the system refuses to make it.
-    pub fn open() -> Result<Self> {
+    /// [`CoordinatorError::NotPrivate`], [`CoordinatorError::LongPath`]; [`CoordinatorError::Unusable`]
+    /// when the system refuses to make it.
+    pub fn open() -> Result<Self, CoordinatorError> {
         Self::at(Self::usual())
     }
 
-    /// Where the user's is, whether it is there or not.
-    fn usual() -> PathBuf {
+    /// Returns where the user's directory is, whether it is there or not.
+    pub(super) fn usual() -> PathBuf {
         Self::beneath(std::env::var_os("XDG_RUNTIME_DIR").as_deref())
     }
 
-    /// Where it is for a process whose runtime directory is `parent`; empty or missing there is none.
+    /// Returns where it is for a process whose runtime directory is `parent`. An empty one counts as
+    /// none.
     fn beneath(parent: Option<&OsStr>) -> PathBuf {
         match parent.filter(|path| !path.is_empty()) {
             Some(parent) => Path::new(parent).join("shmccl"),
@@ -63,31 +59,33 @@ impl RuntimeDirectory {
         }
     }
 
-    /// Where another process of this user would look for its coordinator, were it a device: where it was told to, or at the usual
-    /// place. `None` when there is no such process, or it is somebody else's.
+    /// Returns where another process of this user would look for its coordinator, if it were a device:
+    /// where it was told to, or at the usual place.
+    ///
+    /// `None` when there is no such process, or it is another user's.
     pub fn of(process: DeviceId) -> Option<PathBuf> {
-        let environment = Environment::of(process)?;
-        let told = environment.value(APPOINTED).map(PathBuf::from);
-        let path = told.unwrap_or_else(|| Self::beneath(environment.value("XDG_RUNTIME_DIR")));
+        let environment = ProcessEnvironment::of(process)?;
+        let named = environment.value(DIRECTORY).map(PathBuf::from);
+        let path = named.unwrap_or_else(|| Self::beneath(environment.value("XDG_RUNTIME_DIR")));
         Some(environment.resolve(&path))
     }
 
-    /// Opens the one at `path`, and makes it if it is not there: for a pool that is nobody else's.
+    /// Opens the directory at `path`, and makes it if it is not there: for a pool of one's own.
     ///
     /// # Errors
     /// Those of [`RuntimeDirectory::open`].
-    pub fn at(path: impl Into<PathBuf>) -> Result<Self> {
+    pub fn at(path: impl Into<PathBuf>) -> Result<Self, CoordinatorError> {
         let path = path.into();
         check_length(&path.join(SOCKET))?;
         match DirBuilder::new().mode(0o700).create(&path) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                return Err(Fault::at("making the directory", &path, error));
+                return Err(CoordinatorError::at("making the directory", &path, error));
             }
             _ => {}
         }
-        // Not through a link: who owns that says nothing about what it leads to.
+        // Links are not followed: the owner of a link says nothing about where it leads.
         let metadata = std::fs::symlink_metadata(&path)
-            .map_err(|error| Fault::at("looking at the directory", &path, error))?;
+            .map_err(|error| CoordinatorError::at("looking at the directory", &path, error))?;
         let is = match () {
             () if !metadata.is_dir() => Some("is no directory"),
             () if metadata.uid() != geteuid().as_raw() => Some("belongs to another user"),
@@ -95,59 +93,147 @@ impl RuntimeDirectory {
             () => None,
         };
         match is {
-            Some(is) => Err(Fault::Directory { path, is }.error()),
+            Some(is) => Err(CoordinatorError::NotPrivate { path, is }),
             None => Ok(Self { path }),
         }
     }
 
-    /// One of this path, whatever is there.
-    #[cfg(test)]
-    pub(super) fn unchecked(path: &str) -> Self {
+    /// Names the directory at `path`, whatever is there.
+    pub(super) fn unchecked(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// Makes one that is nobody else's, within the user's, for a pool of this process. Who has made it removes it.
+    /// Makes a directory within the user's for a pool of this process, which is to remove it.
     ///
     /// # Errors
     /// Those of [`RuntimeDirectory::open`].
-    pub(super) fn private() -> Result<Self> {
+    pub(super) fn private() -> Result<Self, CoordinatorError> {
         let parent = Self::open()?.path;
         Self::sweep_pools(&parent, false)?;
-        // Only this process has such a name, and nobody sweeps it while it lives.
+        // Only this process makes such a name, and no process sweeps it while this one lives.
         let number = crate::epoch_id::fresh_job_id();
         let Creator { pid, start } = Creator::this_process();
         Self::at(parent.join(format!("{POOL}{pid}-{start}-{number:x}")))
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The coordinator's socket.
+    /// Returns the path of the coordinator's socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.path.join(SOCKET)
     }
 
-    /// The socket of a coordinator that begins, until it takes the place of the one before. The name is no longer than that one.
-    fn coming(&self) -> PathBuf {
+    /// Returns the path of the socket of a coordinator that begins, until it takes the place of the one
+    /// before. It is no longer than that one.
+    pub(super) fn coming_socket(&self) -> PathBuf {
         self.path.join("coming")
     }
 
-    fn file(&self) -> Result<File> {
-        File::open(&self.path).map_err(|error| Fault::at("opening the directory", &self.path, error))
+    pub(super) fn file(&self) -> Result<File, CoordinatorError> {
+        File::open(&self.path)
+            .map_err(|error| CoordinatorError::at("opening the directory", &self.path, error))
     }
 }
 
+/// The environment that a living process of this user began with.
+pub(super) struct ProcessEnvironment {
+    process: DeviceId,
+    entries: Vec<u8>,
+}
+
+impl ProcessEnvironment {
+    /// Reads the environment of `process`. A process that has ended has none any more, even before its
+    /// parent has waited for it.
+    pub(super) fn of(process: DeviceId) -> Option<Self> {
+        let entries = std::fs::read(format!("/proc/{process}/environ")).ok()?;
+        Some(Self { process, entries })
+    }
+
+    pub(super) fn value(&self, name: &str) -> Option<&OsStr> {
+        let mut entries = self.entries.split(|byte| *byte == 0);
+        let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
+        value.map(OsStr::from_bytes)
+    }
+
+    /// Returns what the process takes `path` for: a relative one begins at its working directory.
+    pub(super) fn resolve(&self, path: &Path) -> PathBuf {
+        Path::new(&format!("/proc/{}/cwd", self.process)).join(path)
+    }
+}
+
+/// Returns the process whose pool has a directory of this name, with its start time.
+pub(super) fn owner_of_pool(name: &str) -> Option<Creator> {
+    let mut parts = name.strip_prefix(POOL)?.splitn(3, '-');
+    let (pid, start) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    parts.next().map(|_| Creator { pid, start })
+}
+
 /// # Errors
-/// [`Fault::LongPath`].
-fn check_length(socket: &Path) -> Result<()> {
+/// [`CoordinatorError::LongPath`].
+fn check_length(socket: &Path) -> Result<(), CoordinatorError> {
     match socket.as_os_str().len() {
         len if len > MAX_SOCKET => {
-            Err(Fault::LongPath { path: socket.to_owned(), len, most: MAX_SOCKET }.error())
+            Err(CoordinatorError::LongPath { path: socket.to_owned(), len, most: MAX_SOCKET })
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("shmccl-directory-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_directory_that_is_not_private_is_refused() {
+        let parent = scratch("private");
+        let refused = |path: PathBuf| RuntimeDirectory::at(path).unwrap_err().to_string();
+        let open = parent.join("open");
+        std::fs::create_dir(&open).unwrap();
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o750)).unwrap();
+        assert!(refused(open.clone()).contains("is open to other users"));
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o700)).unwrap();
+        RuntimeDirectory::at(open.clone()).unwrap();
+        symlink(&open, parent.join("link")).unwrap();
+        assert!(refused(parent.join("link")).contains("is no directory"));
+        std::fs::write(parent.join("file"), "").unwrap();
+        assert!(refused(parent.join("file")).contains("is no directory"));
+        std::fs::remove_dir_all(parent).unwrap();
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_way_to_a_directory_is_told_with_the_path_and_what_helps() {
+        let parent = scratch("unusable");
+        let refused = |path: &Path| RuntimeDirectory::at(path).unwrap_err().to_string();
+        let missing = parent.join("missing/shmccl");
+        let told = refused(&missing);
+        let expected = format!("making the directory {} failed: No such file", missing.display());
+        assert!(told.starts_with(&expected), "{told}");
+        assert!(told.ends_with("; set XDG_RUNTIME_DIR to a directory of this user"), "{told}");
+        let room = MAX_SOCKET - parent.as_os_str().len() - "//coordinator".len();
+        let longest = parent.join("x".repeat(room));
+        drop(RuntimeDirectory::at(&longest).unwrap().claim().unwrap().listen().unwrap());
+        for longer in [room + 1, 300, 5000] {
+            let path = parent.join("x".repeat(longer));
+            let told = refused(&path);
+            let len = path.as_os_str().len() + "/coordinator".len();
+            let expected = format!("the path of the socket {}/coordinator has {len} bytes", path.display());
+            assert!(told.starts_with(&expected), "{told}");
+            assert!(told.contains("expected 107 at most; set XDG_RUNTIME_DIR"), "{told}");
+            assert!(!path.is_dir(), "nothing was made");
+        }
+        std::fs::remove_dir_all(parent).unwrap();
     }
 }

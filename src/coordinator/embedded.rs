@@ -9,37 +9,37 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::SigSet;
 
+use super::assignment::is_device;
 use super::client::Client;
-use super::device::is_device;
 use super::directory::RuntimeDirectory;
-use super::fault::Fault;
+use super::error::CoordinatorError;
 use super::fleet::{DeviceEnd, DeviceKind, Fleet, FleetOptions};
-use super::greeting::PATIENCE;
+use super::handshake::PATIENCE;
 use super::id::DeviceId;
-use super::machine::Settings;
+use super::machine::CoordinatorSettings;
 use super::service::{Coordinator, RestartTally};
 use crate::bootstrap::resource_error;
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::launch::Program;
 use crate::logs::COORDINATOR;
 
-/// What a pool is to be like.
+/// The properties of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolOptions {
-    /// Its devices, kind by kind.
+    /// Its devices, by kind.
     pub devices: Vec<DeviceKind>,
-    /// What is started for each device: a program that asks [`Device::from_env`](super::Device::from_env) and serves. By default it is
-    /// the running executable, with the arguments that it was itself given.
+    /// The program to start for each device: it calls [`Device::from_env`](super::Device::from_env) and
+    /// serves. By default it is the running executable, with its own arguments.
     pub program: Program,
-    /// How patient the coordinator is.
-    pub settings: Settings,
-    /// Where the coordinator is to be found: in a directory of the pool's own, which goes with it, if nothing else is said. In the user's
-    /// ([`RuntimeDirectory::open`]) it can be asked by `shmccl ctl` as well.
+    /// The settings of the coordinator.
+    pub settings: CoordinatorSettings,
+    /// The directory of the coordinator; `None` for one of the pool's own, which is removed with it. In the
+    /// user's ([`RuntimeDirectory::open`]) `shmccl ctl` finds the coordinator as well.
     pub directory: Option<RuntimeDirectory>,
     /// How long a [`Client`] of the pool waits for an answer.
     pub timeout: Duration,
-    /// How many devices may be started, all together, in the place of others that have registered and die, as
-    /// [`FleetOptions::restarts`] has it: each comes as a free one.
+    /// How many devices may be started, all together, to replace others that have registered and die, as
+    /// for [`FleetOptions::restarts`]. Each begins as a free one.
     pub restarts: u32,
 }
 
@@ -48,7 +48,7 @@ impl Default for PoolOptions {
         Self {
             devices: Vec::new(),
             program: Program::this(),
-            settings: Settings::default(),
+            settings: CoordinatorSettings::default(),
             directory: None,
             timeout: Duration::from_secs(60),
             restarts: 0,
@@ -56,18 +56,22 @@ impl Default for PoolOptions {
     }
 }
 
-/// A coordinator in a thread of this process, and devices as processes of its own. Dropping it ends all of them, and leaves nothing.
+/// A coordinator in a thread of this process, and devices as processes of its own. Dropping it ends all
+/// of them, and leaves nothing.
 ///
-/// The running executable is started again for each device, as by [`launch`](crate::launch::launch); so a program that has a pool asks
-/// first of all whether it is a device. When the program is killed the kernel kills its devices, and a janitor, which is forked as the pool
-/// starts, removes its socket; where that was killed as well the next pool does, or `shmccl clean`. The program may have as many descriptors
-/// open from then on as the system lets it (the soft limit is raised), since each connection takes one.
+/// The running executable is started again for each device, as by [`launch`](crate::launch::launch). So
+/// a program that has a pool asks first of all whether it is a device. When the program is killed, the
+/// kernel kills its devices, and a janitor, which is forked as the pool starts, removes its socket. If
+/// the janitor was killed as well, the next pool or `shmccl clean` removes it. Each connection takes a
+/// descriptor, so the pool raises the soft limit of the program as far as the system allows.
 ///
 /// ```no_run
-/// use shmccl::coordinator::{Collective, Device, DeviceCall, Operator, Pool};
+/// use shmccl::coordinator::{
+///     Collective, CoordinatorError, Device, DeviceCall, DeviceReduceOp, Pool,
+/// };
 /// use shmccl::reduce::DataType;
 ///
-/// fn main() -> shmccl::Result<()> {
+/// fn main() -> Result<(), CoordinatorError> {
 ///     if let Some(device) = Device::from_env()? {
 ///         return device.serve();
 ///     }
@@ -78,7 +82,7 @@ impl Default for PoolOptions {
 ///         client.copy_host_to_device(*device, 0x1000, &2.0_f64.to_ne_bytes())?;
 ///     }
 ///     let (send, recv) = (vec![0x1000; 3], vec![0x2000; 3]);
-///     let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, Operator::Prod);
+///     let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, DeviceReduceOp::Prod);
 ///     client.call(comm.comm, None, DeviceCall { collective, data_type, op, root: 0, count: 1, send, recv })?;
 ///     assert!(client.status(comm.comm, true)?.last.is_some_and(|last| last.failure.is_none()));
 ///     assert_eq!(client.read_device(comm.devices[2], 0x2000, 8)?, 8.0_f64.to_ne_bytes());
@@ -88,72 +92,73 @@ impl Default for PoolOptions {
 #[derive(Debug)]
 pub struct Pool {
     directory: RuntimeDirectory,
-    /// Whether the directory goes with it.
+    /// Whether the directory is removed with it.
     is_private: bool,
     timeout: Duration,
-    /// Whose end ends the coordinator.
-    bell: Option<UnixStream>,
-    coordinator: Option<JoinHandle<Result<()>>>,
+    /// Dropped to have the coordinator end.
+    stop: Option<UnixStream>,
+    coordinator: Option<JoinHandle<Result<(), CoordinatorError>>>,
     fleet: Option<Fleet>,
 }
 
-/// What is heard of devices while they start.
+/// An event of a device while the pool starts.
 #[derive(Debug)]
-enum News {
+enum StartEvent {
     Registered(DeviceId),
     Ended(DeviceEnd),
 }
 
 /// The devices that have registered, and are not known to have ended.
 #[derive(Clone, Debug, Default)]
-struct Come(Arc<Mutex<BTreeSet<DeviceId>>>);
+struct RegisteredDevices(Arc<Mutex<BTreeSet<DeviceId>>>);
 
-impl Come {
+impl RegisteredDevices {
     fn devices(&self) -> MutexGuard<'_, BTreeSet<DeviceId>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Pool {
-    /// Starts a coordinator and so many devices, which are all there when this returns.
+    /// Starts a coordinator and so many devices, which have all registered when this returns.
     ///
     /// # Errors
     /// Those of [`Pool::start_with`].
-    pub fn start(devices: usize) -> Result<Self> {
+    pub fn start(devices: usize) -> Result<Self, CoordinatorError> {
         Self::start_with(&PoolOptions { devices: vec![DeviceKind::new(devices)], ..PoolOptions::default() })
     }
 
-    /// Starts a coordinator and these devices, which are all there when this returns.
+    /// Starts a coordinator and these devices, which have all registered when this returns.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] in a process that is a device itself; [`Fault::NotStarted`] when one of the devices does not come; those of
-    /// [`Coordinator::start`] and [`Fleet::start`]. Nothing is left then.
-    pub fn start_with(options: &PoolOptions) -> Result<Self> {
+    /// [`Error::Unavailable`] in a process that is a device itself; [`CoordinatorError::NotStarted`] when
+    /// one of the devices does not register; those of [`Coordinator::start`] and [`Fleet::start`]. Nothing
+    /// is left then.
+    pub fn start_with(options: &PoolOptions) -> Result<Self, CoordinatorError> {
         if is_device() {
-            // Or else its devices would start devices, which would start devices.
-            let needs = "a program that asks Device::from_env first, and serves if it is a device";
-            return Err(Error::Unavailable { operation: "Pool::start", needs });
+            // Its devices would start devices, and those would as well.
+            let needs = "a program that calls Device::from_env first, and serves if it is a device";
+            return Err(Error::Unavailable { operation: "Pool::start", needs }.into());
         }
         let (directory, settings) = match &options.directory {
             Some(directory) => (directory.clone(), options.settings),
-            // Where nobody was before nobody comes back.
-            None => (RuntimeDirectory::private()?, Settings { adopt_ms: 0, ..options.settings }),
+            // In a new directory no device can come back.
+            None => (RuntimeDirectory::private()?, CoordinatorSettings { adopt_ms: 0, ..options.settings }),
         };
         let mut pool = Self {
             directory,
             is_private: options.directory.is_none(),
             timeout: options.timeout,
-            bell: None,
+            stop: None,
             coordinator: None,
             fleet: None,
         };
-        let ((tell, told), come) = (channel(), Come::default());
-        let tally = pool.start_coordinator(settings, tell.clone(), come.clone())?;
+        let ((sender, events), registered) = (channel(), RegisteredDevices::default());
+        let tally = pool.start_coordinator(settings, sender.clone(), registered.clone())?;
         let is_followed = move |end: &DeviceEnd| {
             tracing::warn!(target: COORDINATOR, device = %end.device, "{end}; the others go on");
-            // Nobody listens once all have come.
-            let _ = tell.send(News::Ended(end.clone()));
-            let is_followed = end.is_to_be_followed(come.devices().remove(&end.device));
+            // The receiver is gone once all have registered.
+            let _ = sender.send(StartEvent::Ended(end.clone()));
+            let is_followed = end.is_to_be_followed(registered.devices().remove(&end.device));
             if is_followed {
                 tally.count();
             }
@@ -163,21 +168,21 @@ impl Pool {
         let (program, kinds) = (&options.program, &options.devices);
         let fleet = Fleet::start_with(&pool.directory, program, kinds, fleet_options, is_followed)?;
         let fleet = pool.fleet.insert(fleet);
-        await_devices(fleet.devices(), &told)?;
+        await_devices(fleet.devices(), &events)?;
         Ok(pool)
     }
 
     fn start_coordinator(
         &mut self,
-        settings: Settings,
-        tell: Sender<News>,
-        come: Come,
-    ) -> Result<RestartTally> {
+        settings: CoordinatorSettings,
+        sender: Sender<StartEvent>,
+        registered: RegisteredDevices,
+    ) -> Result<RestartTally, CoordinatorError> {
         const ACTION: &str = "starting the coordinator of a pool";
-        let (bell, rope) = UnixStream::pair().map_err(|error| resource_error(ACTION, error))?;
-        let coordinator = Coordinator::within(&self.directory, settings, rope, move |device| {
-            come.devices().insert(device);
-            let _ = tell.send(News::Registered(device));
+        let (stop, stop_pipe) = UnixStream::pair().map_err(|error| resource_error(ACTION, error))?;
+        let coordinator = Coordinator::embedded(&self.directory, settings, stop_pipe, move |device| {
+            registered.devices().insert(device);
+            let _ = sender.send(StartEvent::Registered(device));
         })?;
         let tally = coordinator.restarts();
         let serve = move || {
@@ -187,25 +192,26 @@ impl Pool {
         };
         let builder = std::thread::Builder::new().name("shmccl coordinator".to_owned());
         self.coordinator = Some(builder.spawn(serve).map_err(|error| resource_error(ACTION, error))?);
-        self.bell = Some(bell);
+        self.stop = Some(stop);
         Ok(tally)
     }
 
-    /// A connection with the coordinator. There may be many, in any threads.
+    /// Connects with the coordinator. There may be many clients, in any threads.
     ///
     /// # Errors
     /// Those of [`Client::connect`].
-    pub fn client(&self) -> Result<Client> {
+    pub fn client(&self) -> Result<Client, CoordinatorError> {
         Client::connect(&self.directory, self.timeout)
     }
 
-    /// Where the coordinator is to be found, for clients of other processes.
+    /// Returns the directory of the coordinator, for clients of other processes.
     #[must_use]
     pub fn directory(&self) -> &RuntimeDirectory {
         &self.directory
     }
 
-    /// The devices that were started at first. [`Client::devices`] tells which there are now.
+    /// Returns the devices that were started at first. [`Client::devices`] returns those that there are
+    /// now.
     #[must_use]
     pub fn devices(&self) -> &[DeviceId] {
         self.fleet.as_ref().map(Fleet::devices).unwrap_or_default()
@@ -214,32 +220,32 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        drop(self.bell.take());
+        drop(self.stop.take());
         if let Some(Ok(Err(error))) = self.coordinator.take().map(JoinHandle::join) {
             tracing::error!(target: COORDINATOR, %error, "the coordinator of a pool has failed");
         }
         drop(self.fleet.take());
         if self.is_private {
-            // The next pool, or `shmccl clean`, would do so as well.
+            // If this fails, the next pool or `shmccl clean` removes it.
             let _ = self.directory.remove();
         }
     }
 }
 
-/// Waits until all have registered.
-fn await_devices(devices: &[DeviceId], told: &Receiver<News>) -> Result<()> {
+/// Waits until all devices have registered.
+fn await_devices(devices: &[DeviceId], events: &Receiver<StartEvent>) -> Result<(), CoordinatorError> {
     let mut awaited: BTreeSet<_> = devices.iter().copied().collect();
     let until = Instant::now() + PATIENCE;
     while let Some(next) = awaited.first() {
-        match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(News::Registered(device)) => _ = awaited.remove(&device),
-            Ok(News::Ended(end)) if awaited.contains(&end.device) => {
-                return Err(Fault::NotStarted { how: end.to_string() }.error());
+        match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(StartEvent::Registered(device)) => _ = awaited.remove(&device),
+            Ok(StartEvent::Ended(end)) if awaited.contains(&end.device) => {
+                return Err(CoordinatorError::NotStarted { how: end.to_string() });
             }
-            Ok(News::Ended(_)) => {}
+            Ok(StartEvent::Ended(_)) => {}
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                 let how = format!("device {next} has not registered in {PATIENCE:?}");
-                return Err(Fault::NotStarted { how }.error());
+                return Err(CoordinatorError::NotStarted { how });
             }
         }
     }

@@ -1,44 +1,52 @@
-//! Devices that a process has started for its coordinator: they end with it, and it is told when one ends before. When it is killed they
-//! end as well, or wait for the next coordinator for a time ([`FleetOptions::outlives`]).
+//! Devices that a process has started for its coordinator. They end with it, and it is told when one
+//! ends earlier.
 //!
-//! One thread (`crew.rs`) starts them, waits for whichever ends next, and ends them. It is their parent, by whose death the kernel kills
-//! them ([`Device::from_env`](super::Device::from_env)); so it lives as long as they do. It waits for processes that are its own and for
-//! no others: what else the program starts is the program's to wait for.
+//! When the process is killed they end as well, or wait for the next coordinator for a time
+//! ([`FleetOptions::outlives`]). One thread (`crew.rs`) starts them, waits for the next one that ends, and
+//! ends them. It is their parent, at whose death the kernel kills them
+//! ([`Device::from_env`](super::Device::from_env)), so it lives as long as they do. It waits for its own
+//! processes and for no others.
 //!
-//! In the place of one that has died it starts another where it may ([`FleetOptions::restarts`]). To the coordinator that is a device that
-//! comes, as any may at any time: nothing that it decides depends on whom it follows, and the next coordinator need not know. The fleet of
-//! that one watches those that it finds of its kinds ([`DeviceKind::taken_over`], `inherited.rs`), and follows them as its own.
+//! A device that has died may be replaced by a new one ([`FleetOptions::restarts`]). To the coordinator
+//! the new one is a device like any other: no decision depends on which device it replaces, and the next
+//! coordinator need not know. The fleet of the next coordinator watches the devices that it finds of its
+//! kinds ([`DeviceKind::taken_over`], `adoption/fleet.rs`), and replaces them like its own.
 
-mod crew;
-mod inherited;
-mod restarts;
+pub(super) mod crew;
 
 use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::Signal;
 
-use super::device::{Appointed, Assignment};
+use super::assignment::Assignment;
 use super::directory::RuntimeDirectory;
 use super::id::DeviceId;
 use super::machine::MAX_DEVICES;
-use crate::bootstrap::resource_error;
-use crate::error::{Error, Result};
+use crate::bootstrap::{poll_timeout, resource_error};
+use crate::error::Error;
 use crate::launch::Program;
-use crew::{Crew, Orders};
+use crate::shm::system::pidfd_signal;
+use crew::{Crew, FleetPlan};
+
+/// How long processes that are told to end may take for it.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// Devices that are alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceKind {
-    /// What they are called when one of them ends.
+    /// The name by which the end of one of them is reported.
     pub name: Option<String>,
-    /// How many of them there are to be.
+    /// How many of them to start.
     pub count: usize,
     /// The bytes that each has, from [`MIN_ADDRESS`](crate::heap::MIN_ADDRESS) up: a multiple of 4096.
     pub memory: u64,
@@ -46,96 +54,70 @@ pub struct DeviceKind {
     pub timeout: Duration,
     /// The core that they are to run on, if that matters.
     pub core: Option<usize>,
-    /// Those of them that a fleet before has started, whose process is dead, besides the `count`. This one ends none of them, tells of
-    /// each that ends, and starts another in its place as it would for one of its own.
+    /// Devices of this kind, besides the `count`, whose fleet was killed. The new fleet does not end them
+    /// by itself. It reports when one ends, and replaces it like one of its own.
     pub taken_over: Vec<DeviceId>,
 }
 
 impl DeviceKind {
-    /// So many devices of 64 MiB, each of which waits 30 seconds for others and runs on any core.
+    /// Returns a kind of so many devices of 64 MiB, each of which waits 30 seconds for others and runs on
+    /// any core.
     #[must_use]
     pub const fn new(count: usize) -> Self {
         let (memory, timeout) = (64 << 20, Duration::from_secs(30));
         Self { name: None, count, memory, timeout, core: None, taken_over: Vec::new() }
     }
 
-    /// How many of each of `kinds` are yet to be started where `present` are there, of which those count that a fleet has started for
-    /// `directory` before, and no others. Besides, those count that are [coming](Missing::coming).
-    #[must_use]
-    pub fn missing(kinds: &[Self], directory: &RuntimeDirectory, present: &[DeviceId]) -> Missing {
-        let is_there = |device: &DeviceId| Some((*device, Assignment::of(*device, directory)?));
-        let mut found: Vec<_> = present.iter().filter_map(is_there).collect();
-        let is_coming = |it: &Appointed| {
-            it.is_orphan && it.assignment.outlives.is_some() && !present.contains(&it.device)
-        };
-        let mut coming = Appointed::all(directory).unwrap_or_default();
-        coming.retain(is_coming);
-        found.extend(coming.iter().map(|it| (it.device, it.assignment)));
-        let missing = kinds.iter().map(|kind| {
-            let assignment = kind.assignment(None);
-            let alike = found.extract_if(.., |(_, it)| assignment.is_alike(it)).take(kind.count);
-            let taken_over: Vec<_> = alike.map(|(device, _)| device).collect();
-            Self { count: kind.count - taken_over.len(), taken_over, ..kind.clone() }
-        });
-        Missing { kinds: missing.collect(), coming: coming.iter().map(|it| it.device).collect() }
-    }
-
-    fn assignment(&self, outlives: Option<Duration>) -> Assignment {
+    pub(super) fn assignment(&self, outlives: Option<Duration>) -> Assignment {
         Assignment { memory: self.memory, timeout: self.timeout, core: self.core, outlives }
     }
 }
 
-/// What [`DeviceKind::missing`] finds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Missing {
-    /// The kinds, each with the number of devices that are yet to be started, which may be 0, and those that are there or coming.
-    pub kinds: Vec<DeviceKind>,
-    /// Those that a fleet has started which live and outlive it, and are not there yet, of whatever kind: they may be busy or stopped,
-    /// and come back. A coordinator that ends in order ends them.
-    pub coming: Vec<DeviceId>,
-}
-
-/// How devices of a fleet are kept.
+/// How the devices of a fleet are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FleetOptions {
-    /// How long they wait for the next coordinator of the directory when this process is killed, after which they end; what they do
-    /// meanwhile goes on. Without it they end with this process.
+    /// How long they wait for the next coordinator of the directory when this process is killed, after
+    /// which they end. What they do meanwhile goes on. `None` has them end with this process.
     pub outlives: Option<Duration>,
-    /// How many devices may be started, all together, in the place of others that have died: killed (by the coordinator, too, where one
-    /// hangs), crashed, or ended with an error, and not told to end. Each is a new device of the same kind, with fresh memory and another
-    /// number. One that dies within seconds is not followed at once, and the next one less so.
+    /// How many devices may be started, all together, to replace others that have died: killed (by the
+    /// coordinator as well, where one hangs), crashed, or ended with an error, and not told to end.
+    ///
+    /// Each is a new device of the same kind, with fresh memory and another number. A device that dies
+    /// within seconds is replaced after a pause, which grows from one to the next.
     pub restarts: u32,
 }
 
-/// A device that has ended before its fleet. It displays as what has become of it: "device 7 (big) was killed by SIGKILL".
+/// A device that has ended before its fleet.
+///
+/// It displays as a sentence: "device 7 (big) was killed by SIGKILL".
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceEnd {
-    /// Which.
+    /// The device.
     pub device: DeviceId,
-    /// What its kind is called.
+    /// The name of its kind.
     pub name: Option<String>,
-    /// How it has ended. `None` for one that was [taken over](DeviceKind::taken_over) where the system tells that to its parent only, which
-    /// is dead: before Linux 6.15. That one counts as one that has died.
+    /// How it has ended.
+    ///
+    /// `None` for a device that was [taken over](DeviceKind::taken_over) where the system tells only its
+    /// parent, which is dead: before Linux 6.15. Such a device counts as one that has died.
     pub status: Option<ExitStatus>,
-    /// Whether it was started in the place of another one.
+    /// Whether it had replaced another one.
     pub was_restarted: bool,
     /// Whether it was [taken over](DeviceKind::taken_over).
     pub was_taken_over: bool,
-    /// How many may be started again from now on, in its place or in another's.
+    /// How many restarts are left, to replace it or another one.
     pub restarts: u32,
 }
 
 impl DeviceEnd {
-    /// Whether it has ended as one does that somebody tells to: in order, or by SIGINT, SIGTERM or SIGHUP, which end a device that has
-    /// only just begun at once.
+    /// Whether it has ended as one that was told to: in order, or by SIGINT, SIGTERM or SIGHUP, which end
+    /// a device that has only just begun at once.
     #[must_use]
     pub fn was_told(&self) -> bool {
-        let tells = |signal| [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].contains(&signal);
+        let ends = |signal| [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].contains(&signal);
         let was_told = |status: ExitStatus| {
-            status.success()
-                || status.signal().is_some_and(|number| Signal::try_from(number).is_ok_and(tells))
+            status.success() || status.signal().is_some_and(|number| Signal::try_from(number).is_ok_and(ends))
         };
         self.status.is_some_and(was_told)
     }
@@ -146,9 +128,12 @@ impl DeviceEnd {
         self.restarts > 0 && !self.was_told()
     }
 
-    /// Whether another one should be started in its place: one may be, and that place has been taken before, by this one where it
-    /// `has_registered` with its coordinator, or under the one before, or by the one that it has followed. Who has never come was not
-    /// described well, or finds the system not as it should be, and so would the next one.
+    /// Whether another one should be started in its place.
+    ///
+    /// One may be, and a device in that place has worked before: this one, which `has_registered` with its
+    /// coordinator or with the one before, or the device that it has replaced. A device that has never
+    /// registered was described wrongly, or the system is not as it should be, and the next one would fail
+    /// as well.
     #[must_use]
     pub fn is_to_be_followed(&self, has_registered: bool) -> bool {
         self.can_restart() && (has_registered || self.was_restarted || self.was_taken_over)
@@ -175,33 +160,34 @@ impl fmt::Display for DeviceEnd {
 #[derive(Debug)]
 pub struct Fleet {
     devices: Vec<DeviceId>,
-    /// Its end is what tells the thread to end.
-    bell: Option<UnixStream>,
+    /// Dropped to have the thread end.
+    stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Fleet {
-    /// Starts `program` for each device of these kinds, which is to be one ([`Device::from_env`](super::Device::from_env)) of the
-    /// coordinator of `directory`. `on_end` is told of each that ends before the fleet does.
+    /// Starts `program` for each device of these kinds, and calls `on_end` with each that ends before the
+    /// fleet does. The program is to be a device ([`Device::from_env`](super::Device::from_env)) of the
+    /// coordinator of `directory`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for more than [`MAX_DEVICES`]; [`Error::ResourceLimit`], [`Error::Os`] when one cannot be started:
-    /// then none is left.
+    /// [`Error::InvalidArgument`] for more than [`MAX_DEVICES`]; [`Error::ResourceLimit`], [`Error::Os`]
+    /// when one cannot be started: then none is left.
     pub fn start(
         directory: &RuntimeDirectory,
         program: &Program,
         kinds: &[DeviceKind],
         mut on_end: impl FnMut(&DeviceEnd) + Send + 'static,
-    ) -> Result<Self> {
-        let tell = move |end: &DeviceEnd| {
+    ) -> Result<Self, Error> {
+        let never_restart = move |end: &DeviceEnd| {
             on_end(end);
             false
         };
-        Self::start_with(directory, program, kinds, FleetOptions::default(), tell)
+        Self::start_with(directory, program, kinds, FleetOptions::default(), never_restart)
     }
 
-    /// As [`Fleet::start`], of devices that are kept in this way. `on_end` says besides whether another device is to be started in the
-    /// place of that one, where that [can be](DeviceEnd::can_restart).
+    /// Like [`Fleet::start`], but with options. `on_end` also returns whether to start another device in
+    /// the place of that one, where that [is possible](DeviceEnd::can_restart).
     ///
     /// # Errors
     /// Those of [`Fleet::start`].
@@ -211,38 +197,38 @@ impl Fleet {
         kinds: &[DeviceKind],
         options: FleetOptions,
         on_end: impl FnMut(&DeviceEnd) -> bool + Send + 'static,
-    ) -> Result<Self> {
+    ) -> Result<Self, Error> {
         const ACTION: &str = "starting the devices of a pool";
         let count = kinds.iter().fold(0_usize, |sum, kind| sum.saturating_add(kind.count));
         if count > MAX_DEVICES {
             let (name, expected) = ("the number of devices", "1024 at most");
             return Err(Error::InvalidArgument { name, value: count as u64, expected });
         }
-        let orders = Orders {
+        let plan = FleetPlan {
             directory: directory.clone(),
             program: program.clone(),
             kinds: kinds.iter().cloned().map(Arc::new).collect(),
             outlives: options.outlives,
         };
-        let (bell, rope) = UnixStream::pair().map_err(|error| resource_error(ACTION, error))?;
-        let (tell, told) = channel();
+        let (stop, stop_pipe) = UnixStream::pair().map_err(|error| resource_error(ACTION, error))?;
+        let (sender, started) = channel();
         let builder = std::thread::Builder::new().name("shmccl fleet".to_owned()).stack_size(256 << 10);
-        let live = move || Crew::new(orders, options.restarts).live(&rope, &tell, on_end);
-        let thread = builder.spawn(live).map_err(|error| resource_error(ACTION, error))?;
-        let mut fleet = Self { devices: Vec::new(), bell: Some(bell), thread: Some(thread) };
-        fleet.devices = told.recv().expect("the thread tells what it has started")?;
+        let run = move || Crew::new(plan, options.restarts).run(&stop_pipe, &sender, on_end);
+        let thread = builder.spawn(run).map_err(|error| resource_error(ACTION, error))?;
+        let mut fleet = Self { devices: Vec::new(), stop: Some(stop), thread: Some(thread) };
+        fleet.devices = started.recv().expect("the thread sends what it has started")?;
         Ok(fleet)
     }
 
-    /// The devices that were started at first.
+    /// Returns the devices that were started at first.
     #[must_use]
     pub fn devices(&self) -> &[DeviceId] {
         &self.devices
     }
 
-    /// Begins to end them, and tells of none that ends from now on. Dropping the fleet waits for that.
+    /// Begins to end the devices, and reports no more ends. Dropping the fleet waits for that.
     pub fn end(&mut self) {
-        drop(self.bell.take());
+        drop(self.stop.take());
     }
 }
 
@@ -253,9 +239,47 @@ impl Drop for Fleet {
     }
 }
 
+/// Ends all processes, and waits until they have ended: tells them to end, and kills those that take too
+/// long. Children of this process are still to be waited for.
+pub(super) fn terminate(processes: &[impl AsFd]) {
+    terminate_within(processes, GRACE);
+}
+
+fn terminate_within(processes: &[impl AsFd], grace: Duration) {
+    let mut living: Vec<_> = processes.iter().map(AsFd::as_fd).collect();
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        living.iter().for_each(|process| pidfd_signal(*process, signal));
+        await_ends(&mut living, Instant::now() + grace);
+    }
+}
+
+/// Takes out the processes that have ended, until all have or it is `until`. A failed wait ends it.
+fn await_ends(living: &mut Vec<BorrowedFd<'_>>, until: Instant) {
+    while !living.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        let mut polled: Vec<_> =
+            living.iter().map(|process| PollFd::new(*process, PollFlags::POLLIN)).collect();
+        match poll(&mut polled, poll_timeout(Some(left))) {
+            Ok(0) => return,
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(_) => return,
+        }
+        let mut ended = polled.iter().map(|it| it.any().unwrap_or(true));
+        living.retain(|_| !ended.next().unwrap_or_default());
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::process::{Child, Command};
+
+    use nix::sys::signal::kill;
+    use nix::unistd::Pid;
+
     use super::*;
+    use crate::process::is_stopped;
+    use crate::shm::system::pidfd_open;
+    use crate::testing::wait_until;
 
     #[test]
     fn who_ends_in_order_or_by_a_signal_that_ends_programs_was_told_to() {
@@ -283,5 +307,26 @@ mod tests {
             assert_eq!(next.is_to_be_followed(false), !was_told, "that place has been taken before");
         }
         assert!(end(None).can_restart(), "who may have died counts as dead");
+    }
+
+    fn pid(child: &Child) -> Pid {
+        Pid::from_raw(child.id().cast_signed())
+    }
+
+    #[test]
+    fn processes_are_told_to_end_and_whoever_does_not_hear_it_is_killed() {
+        let mut children = [(); 3].map(|()| Command::new("sleep").arg("1000").spawn().unwrap());
+        let [_, deaf, dead] = &mut children;
+        kill(pid(deaf), Signal::SIGSTOP).unwrap();
+        // Until then it may hear of its end first.
+        wait_until("it is stopped", || is_stopped(deaf.id()));
+        dead.kill().unwrap();
+        let processes = children.each_ref().map(|child| pidfd_open(pid(child)).unwrap());
+        // Nobody who is slow to hear it is killed for that.
+        terminate_within(&processes[..1], Duration::from_secs(60));
+        terminate_within(&processes, Duration::from_millis(20));
+        let ends = children.each_mut().map(|child| child.wait().unwrap().signal());
+        assert_eq!(ends, [Signal::SIGTERM, Signal::SIGKILL, Signal::SIGKILL].map(|it| Some(it as i32)));
+        terminate(&[] as &[BorrowedFd<'_>; 0]);
     }
 }

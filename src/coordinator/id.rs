@@ -36,7 +36,7 @@ pub struct GroupId {
 /// A text that names no group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a group as its start has told it, such as 5f3a9c-1")]
-pub struct NoGroup;
+pub struct InvalidGroupId;
 
 impl fmt::Display for GroupId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -45,12 +45,12 @@ impl fmt::Display for GroupId {
 }
 
 impl FromStr for GroupId {
-    type Err = NoGroup;
+    type Err = InvalidGroupId;
 
-    fn from_str(text: &str) -> Result<Self, NoGroup> {
-        let (incarnation, number) = text.split_once('-').ok_or(NoGroup)?;
-        let incarnation = u64::from_str_radix(incarnation, 16).map_err(|_| NoGroup)?;
-        Ok(Self { incarnation, number: number.parse().map_err(|_| NoGroup)? })
+    fn from_str(text: &str) -> Result<Self, InvalidGroupId> {
+        let (incarnation, number) = text.split_once('-').ok_or(InvalidGroupId)?;
+        let incarnation = u64::from_str_radix(incarnation, 16).map_err(|_| InvalidGroupId)?;
+        Ok(Self { incarnation, number: number.parse().map_err(|_| InvalidGroupId)? })
     }
 }
 
@@ -107,7 +107,7 @@ mod tests {
         let group = GroupId { incarnation: u64::MAX - 7, number: 12 };
         assert_eq!(group.to_string().parse(), Ok(group));
         for text in ["", "1", "x-1", "1-", "-1", "1-1-1"] {
-            assert_eq!(text.parse::<GroupId>(), Err(NoGroup), "{text}");
+            assert_eq!(text.parse::<GroupId>(), Err(InvalidGroupId), "{text}");
         }
     }
 }

@@ -18,16 +18,13 @@
 //! for adoption while that lasts, since what came meanwhile has yet to be taken in, and what has held it up may have held up devices, too.
 //!
 //! A device whose connection ends counts as dead at once. One that has not even heard an order for the time of
-//! [`Settings::patience_ms`], does not give the signs of life that [`Settings::hang_rule`] asks for, or has not done in time what it was
-//! told, since its worker hangs, is given up: it is dropped, and killed where it is the coordinator's own ([`Action::GiveUp`]). One that
+//! [`CoordinatorSettings::patience_ms`], does not give the signs of life that [`CoordinatorSettings::hang_rule`] asks for, or has not done in time what it was
+//! told, since its worker hangs, is given up: it is dropped, and killed where it is the coordinator's own ([`CoordinatorAction::GiveUp`]). One that
 //! is not, or is spared, may come back, as a device that is told to leave what it was in.
 
-mod adopt;
-mod checkpoint;
-mod comm;
+pub(super) mod comm;
+mod device_table;
 mod grow;
-mod pool;
-mod pulse;
 mod requests;
 mod settle;
 #[cfg(test)]
@@ -39,14 +36,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::call::AddressRange;
+use super::error::RequestError;
 use super::id::{ClientId, CommId, DeviceId};
-use super::metrics::Counts;
-use super::order::{Order, Report};
-use super::refusal::Refusal;
-use super::request::{CommStatus, Reply, Request, State};
+use super::metrics::CoordinatorCounters;
+use super::order::{DeviceOrder, DeviceReport};
+use super::request::{CommState, CommStatus, Reply, Request};
 use crate::launch::HangRule;
 use comm::Comm;
-use pool::Pool;
+use device_table::DeviceTable;
 
 /// The most devices in the pool.
 pub const MAX_DEVICES: usize = 1024;
@@ -56,7 +53,7 @@ const REMEMBERED: usize = 4096;
 
 /// How patient a coordinator is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct CoordinatorSettings {
     /// How long it waits after its start for devices of the coordinator before it. Until then requests wait.
     pub adopt_ms: u64,
     /// How long a device may leave an order unheard before it counts as lost; and how long it may take for what it does alone, such as
@@ -73,7 +70,7 @@ pub struct Settings {
 
 /// What happens to a coordinator.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum CoordinatorEvent {
     /// A device has connected.
     Registered {
         /// Which.
@@ -83,21 +80,21 @@ pub enum Event {
         /// Where its memory can be reached.
         socket: String,
         /// Its state.
-        report: Report,
+        report: DeviceReport,
     },
     /// The state of a device has changed.
     Reported {
         /// Which.
         device: DeviceId,
         /// Its state.
-        report: Report,
+        report: DeviceReport,
     },
-    /// A device has given a sign of life.
-    Beat {
+    /// A device has sent a heartbeat.
+    Heartbeat {
         /// Which.
         device: DeviceId,
     },
-    /// The connection of a device has ended, or it is one of `Machine::awaited` and dead.
+    /// The connection of a device has ended, or it is one of `CoordinatorMachine::awaited` and dead.
     Gone {
         /// Which.
         device: DeviceId,
@@ -125,13 +122,13 @@ pub enum Event {
 
 /// What a coordinator is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum CoordinatorAction {
     /// Send an order to a device.
     Order {
         /// Which.
         device: DeviceId,
         /// What.
-        order: Order,
+        order: DeviceOrder,
     },
     /// Answer a request.
     Reply {
@@ -140,7 +137,7 @@ pub enum Action {
         /// How the client numbers the request.
         number: u64,
         /// The answer.
-        reply: Result<Reply, Refusal>,
+        reply: Result<Reply, RequestError>,
     },
     /// End the connection with a device that does not keep to the protocol, or for which there is no room.
     Drop {
@@ -157,13 +154,13 @@ pub enum Action {
         kills: bool,
     },
     /// Log that something has come about.
-    Log(Turn),
+    Log(LogEntry),
 }
 
 /// What is worth a line in a log: devices and communicators that come, go, or are not well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Turn {
+pub enum LogEntry {
     /// A device has registered.
     Registered {
         /// Which.
@@ -180,47 +177,47 @@ pub enum Turn {
     Comm(CommStatus),
 }
 
-/// Who asked, and by what number.
+/// A request of a client, by the number that the client has given it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Asker {
+pub(crate) struct RequestId {
     client: ClientId,
     number: u64,
 }
 
 /// The state machine. See the module.
 #[derive(Debug)]
-pub struct Machine {
-    settings: Settings,
+pub struct CoordinatorMachine {
+    pub(super) settings: CoordinatorSettings,
     incarnation: u64,
     /// The time as it was told last, once it was.
     told_ms: Option<u64>,
     /// The time without its own pauses, by which orders are stamped.
-    now_ms: u64,
+    pub(super) now_ms: u64,
     /// The time of the last tick, by which all is judged: whatever had come by then has been taken in.
-    judged_ms: u64,
+    pub(super) judged_ms: u64,
     /// When requests are taken, once it is known when the coordinator started.
     opens_ms: Option<u64>,
     /// When it looks for signs of life next, if it does.
     looks_ms: u64,
-    pool: Pool,
-    comms: BTreeMap<CommId, Comm>,
-    newest: CommId,
+    pub(super) pool: DeviceTable,
+    pub(super) comms: BTreeMap<CommId, Comm>,
+    pub(super) newest: CommId,
     /// How many groups were opened.
     opened: u64,
     /// How communicators have ended that were the last to, and in which order.
-    ended: BTreeMap<CommId, CommStatus>,
+    pub(super) ended: BTreeMap<CommId, CommStatus>,
     ended_in_order: VecDeque<CommId>,
     /// In which state and epoch communicators were when they were looked at last.
-    told: BTreeMap<CommId, (State, u64)>,
+    told: BTreeMap<CommId, (CommState, u64)>,
     /// Requests that came before the coordinator knew its devices.
-    early: Vec<(Asker, Request)>,
+    early: Vec<(RequestId, Request)>,
     /// Members of communicators that are adopted which are dead, and do not come back.
-    dead: BTreeSet<DeviceId>,
-    counts: Counts,
-    actions: Vec<Action>,
+    pub(super) dead: BTreeSet<DeviceId>,
+    counts: CoordinatorCounters,
+    pub(super) actions: Vec<CoordinatorAction>,
 }
 
-impl Default for Settings {
+impl Default for CoordinatorSettings {
     /// Half a second for devices to come back, five seconds for orders, and ten looks in vain, one in half a second. None that hangs is
     /// spared.
     fn default() -> Self {
@@ -229,10 +226,10 @@ impl Default for Settings {
     }
 }
 
-impl Machine {
+impl CoordinatorMachine {
     /// A coordinator that knows nobody. Each has an `incarnation` that no other one has had.
     #[must_use]
-    pub fn new(settings: Settings, incarnation: u64) -> Self {
+    pub fn new(settings: CoordinatorSettings, incarnation: u64) -> Self {
         Self {
             settings,
             incarnation,
@@ -241,7 +238,7 @@ impl Machine {
             judged_ms: 0,
             opens_ms: None,
             looks_ms: 0,
-            pool: Pool::default(),
+            pool: DeviceTable::default(),
             comms: BTreeMap::new(),
             newest: CommId::default(),
             opened: 0,
@@ -250,12 +247,12 @@ impl Machine {
             told: BTreeMap::new(),
             early: Vec::new(),
             dead: BTreeSet::new(),
-            counts: Counts::default(),
+            counts: CoordinatorCounters::default(),
             actions: Vec::new(),
         }
     }
 
-    /// Tells the time before what has come by then is taken in. It judges nobody: that is for [`Event::Tick`], after it.
+    /// Tells the time before what has come by then is taken in. It judges nobody: that is for [`CoordinatorEvent::Tick`], after it.
     pub fn set_time(&mut self, now_ms: u64) {
         match self.told_ms {
             None => self.now_ms = now_ms,
@@ -266,40 +263,40 @@ impl Machine {
 
     /// How long it may be told nothing before that counts as a pause.
     fn longest_pause(&self) -> u64 {
-        let Settings { adopt_ms, patience_ms, .. } = self.settings;
+        let CoordinatorSettings { adopt_ms, patience_ms, .. } = self.settings;
         let adopts = adopt_ms > 0 && (!self.is_open() || self.comms.values().any(Comm::is_adopted));
         let time_ms = if adopts { patience_ms.min(adopt_ms) } else { patience_ms };
         (time_ms / 4).max(1)
     }
 
     /// Takes in what has happened. Returns what is to be done, in that order.
-    pub fn handle(&mut self, event: Event) -> Vec<Action> {
+    pub fn handle(&mut self, event: CoordinatorEvent) -> Vec<CoordinatorAction> {
         match event {
-            Event::Registered { device, range, socket, report } => {
+            CoordinatorEvent::Registered { device, range, socket, report } => {
                 self.register(device, (range, socket), report)
             }
-            Event::Reported { device, report } => {
+            CoordinatorEvent::Reported { device, report } => {
                 if self.pool.report(device, report) {
                     self.place(device);
                 }
             }
-            Event::Beat { device } => {
+            CoordinatorEvent::Heartbeat { device } => {
                 // Nothing follows from it before the next look.
                 self.pool.beat(device);
                 return Vec::new();
             }
-            Event::Gone { device } => self.gone(device),
-            Event::Requested { client, number, request } => {
-                let asker = Asker { client, number };
+            CoordinatorEvent::Gone { device } => self.gone(device),
+            CoordinatorEvent::Requested { client, number, request } => {
+                let asker = RequestId { client, number };
                 if self.is_open() { self.request(asker, request) } else { self.early.push((asker, request)) }
             }
-            Event::ClientGone { client } => self.forget(client),
-            Event::Tick { now_ms } => self.tick(now_ms),
+            CoordinatorEvent::ClientGone { client } => self.forget(client),
+            CoordinatorEvent::Tick { now_ms } => self.tick(now_ms),
         }
         self.settle();
         let mut actions = std::mem::take(&mut self.actions);
         // Whoever is told that something is in progress may rely on it: the orders for it have gone out.
-        actions.sort_by_key(|action| matches!(action, Action::Reply { .. }));
+        actions.sort_by_key(|action| matches!(action, CoordinatorAction::Reply { .. }));
         actions
     }
 
@@ -321,15 +318,15 @@ impl Machine {
         self.opens_ms.is_some_and(|opens| self.judged_ms >= opens)
     }
 
-    fn register(&mut self, device: DeviceId, memory: (AddressRange, String), report: Report) {
+    fn register(&mut self, device: DeviceId, memory: (AddressRange, String), report: DeviceReport) {
         self.lose(device, None);
         self.dead.remove(&device);
         if self.pool.len() == MAX_DEVICES || report.heard > 0 {
-            self.actions.push(Action::Drop { device });
+            self.actions.push(CoordinatorAction::Drop { device });
             return;
         }
         self.counts.registered += 1;
-        self.actions.push(Action::Log(Turn::Registered { device }));
+        self.actions.push(CoordinatorAction::Log(LogEntry::Registered { device }));
         self.pool.add(device, memory, report, self.now_ms);
         self.place(device);
     }
@@ -343,10 +340,10 @@ impl Machine {
     }
 
     /// The device is dead, or as good as that; and why it is taken for that, where its connection has not ended.
-    fn lose(&mut self, device: DeviceId, why: Option<String>) {
+    pub(super) fn lose(&mut self, device: DeviceId, why: Option<String>) {
         let Some(owner) = self.pool.remove(device) else { return };
         self.counts.lost += 1;
-        self.actions.push(Action::Log(Turn::Lost { device, why: why.clone() }));
+        self.actions.push(CoordinatorAction::Log(LogEntry::Lost { device, why: why.clone() }));
         if let Some(comm) = owner.and_then(|owner| self.comms.get_mut(&owner)) {
             // A newcomer that is gone is missed where it is waited for.
             if comm.members.contains(&device) {
@@ -357,9 +354,9 @@ impl Machine {
     }
 
     /// The device hangs, as is known by this.
-    fn give_up_on(&mut self, device: DeviceId, why: String) {
+    pub(super) fn give_up_on(&mut self, device: DeviceId, why: String) {
         self.lose(device, Some(why.clone()));
-        self.actions.push(Action::GiveUp { device, why, kills: !self.settings.spares_hung });
+        self.actions.push(CoordinatorAction::GiveUp { device, why, kills: !self.settings.spares_hung });
     }
 
     fn forget(&mut self, client: ClientId) {
@@ -389,16 +386,16 @@ impl Machine {
         }
     }
 
-    fn reply(&mut self, asker: Asker, reply: Result<Reply, Refusal>) {
-        let Asker { client, number } = asker;
+    fn reply(&mut self, asker: RequestId, reply: Result<Reply, RequestError>) {
+        let RequestId { client, number } = asker;
         *(if reply.is_ok() { &mut self.counts.answered } else { &mut self.counts.refused }) += 1;
-        self.actions.push(Action::Reply { client, number, reply });
+        self.actions.push(CoordinatorAction::Reply { client, number, reply });
     }
 
     /// Tells `device` what to do, if it was not the last thing that it was told.
-    fn order(&mut self, device: DeviceId, order: &Order) {
+    fn order(&mut self, device: DeviceId, order: &DeviceOrder) {
         if self.pool.order(device, order, self.now_ms) {
-            self.actions.push(Action::Order { device, order: order.clone() });
+            self.actions.push(CoordinatorAction::Order { device, order: order.clone() });
         }
     }
 }

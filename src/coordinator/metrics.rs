@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 use serde::{Deserialize, Serialize};
 
 use super::id::CommId;
-use super::request::State;
+use super::request::CommState;
 
 /// Figures of a coordinator. Counters begin with it; its devices may be older.
 ///
@@ -24,7 +24,7 @@ pub struct Metrics {
     /// The communicators that have not ended.
     pub comms: Vec<CommMetrics>,
     /// What has happened.
-    pub counts: Counts,
+    pub counts: CoordinatorCounters,
 }
 
 /// Figures of a communicator.
@@ -34,7 +34,7 @@ pub struct CommMetrics {
     /// Which.
     pub comm: CommId,
     /// Where it is in its life.
-    pub state: State,
+    pub state: CommState,
     /// Its epoch.
     pub epoch: u64,
     /// How many devices it has.
@@ -44,7 +44,7 @@ pub struct CommMetrics {
 /// How often what has happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Counts {
+pub struct CoordinatorCounters {
     /// Devices that have connected, some of them again.
     pub registered: u64,
     /// Devices that have died, hung up, or were dropped because they hang.
@@ -114,8 +114,8 @@ impl Display for Metrics {
 
 impl Metrics {
     fn gauges(&self) -> [Family<'_>; 6] {
-        let in_state = |state: State| self.comms.iter().filter(|comm| comm.state == state).count();
-        let states = State::ALL.into_iter().filter(|state| !state.has_ended());
+        let in_state = |state: CommState| self.comms.iter().filter(|comm| comm.state == state).count();
+        let states = CommState::ALL.into_iter().filter(|state| !state.has_ended());
         let states = states.map(|state| (state.to_string().replace(' ', "_"), in_state(state)));
         let (seconds, thousandths) = (self.uptime_ms / 1000, self.uptime_ms % 1000);
         [
@@ -153,7 +153,7 @@ impl Metrics {
     }
 }
 
-impl Counts {
+impl CoordinatorCounters {
     fn families(&self) -> [Family<'_>; 8] {
         [
             Family::plain(
@@ -206,8 +206,8 @@ mod tests {
     #[test]
     fn a_family_is_told_with_its_help_its_type_and_a_line_for_each_sample() {
         let comms =
-            vec![CommMetrics { comm: CommId::new(7), state: State::InProgress, epoch: 3, devices: 4 }];
-        let counts = Counts { succeeded: 5, failed: 1, ..Counts::default() };
+            vec![CommMetrics { comm: CommId::new(7), state: CommState::InProgress, epoch: 3, devices: 4 }];
+        let counts = CoordinatorCounters { succeeded: 5, failed: 1, ..CoordinatorCounters::default() };
         let text = Metrics { uptime_ms: 61_005, comms, counts, ..Metrics::default() }.to_string();
         for expected in [
             "# HELP shmccl_coordinator_uptime_seconds Time since the coordinator started.\n\

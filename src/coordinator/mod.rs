@@ -1,55 +1,71 @@
-//! The coordinator: which devices there are, which communicator each belongs to, and what becomes of it when one dies.
+//! The coordinator: which devices there are, which communicator each belongs to, and what happens when
+//! one dies.
 //!
-//! It owns lifecycle and membership and nothing else. Data move between devices, and between a device and a client; what runs
-//! is not disturbed when the coordinator dies, and the next one takes over from what the devices report.
+//! It owns the lifecycle of communicators and their membership, and nothing else. Data move between
+//! devices, and between a device and a client, without it. What runs goes on when the coordinator dies,
+//! and the next coordinator takes over from what the devices report.
 //!
-//! - [`Machine`] decides for the coordinator, [`Agent`] for a device. Both are pure: they are tested together, in simulated
-//!   histories, against a model of what goes on between devices.
-//! - [`Order`] and [`Report`] go between the two, [`Request`] and [`Reply`] between a client and the coordinator.
-//!   [`DeviceCall`] is a collective operation by device addresses.
-//! - [`Coordinator`], [`Device`] and [`Client`] are the three as processes, which find each other in a private
-//!   [`RuntimeDirectory`]. Payload goes between a client and a device directly.
-//! - A [`Pool`] is a coordinator within a program, with devices of its own; `shmccl coordinator -n N` is one by itself. A [`Fleet`] is
-//!   the devices of either.
+//! ```text
+//! client --Request--> coordinator --DeviceOrder---> device
+//!        <--Reply----             <--DeviceReport--
+//!        <----------- bytes of the memory -------->
+//! ```
+//!
+//! | read | for |
+//! |---|---|
+//! | `machine/` | decisions of the coordinator: [`CoordinatorMachine`], without clock, thread or socket |
+//! | `agent.rs` | decisions of a device: [`Agent`], as pure; both are tried in simulated histories |
+//! | `request.rs`, `order.rs`, `call.rs` | the messages: [`Request`] and [`Reply`], [`DeviceOrder`] and [`DeviceReport`], [`DeviceCall`] |
+//! | `handshake.rs`, `wire.rs`, `deadline_stream.rs` | connections, from the greeting down to bytes |
+//! | `service.rs`, `device.rs`, `client.rs` | the three processes: [`Coordinator`], [`Device`] and [`Client`] |
+//! | `directory.rs` | where they find each other: [`RuntimeDirectory`] |
+//! | `fleet.rs`, `assignment.rs` | starting devices: a [`Fleet`], and what each device is told |
+//! | `embedded.rs` | a coordinator and its devices within a program: a [`Pool`] |
+//! | `adoption/` | devices that outlive a killed coordinator; the rest is read without it |
+//! | `error.rs` | [`CoordinatorError`], and [`RequestError`], with which a request is refused |
+//!
+//! Functions fail with a [`CoordinatorError`], which has the error of the engine as a variant.
 
+mod adoption;
 mod agent;
+mod assignment;
 mod call;
 mod client;
+mod deadline_stream;
 mod device;
-mod dial;
 mod directory;
 mod embedded;
-mod fault;
+mod error;
 mod fleet;
-mod frame;
-mod greeting;
-mod hurried;
+mod handshake;
 mod id;
-mod link;
 mod machine;
 mod metrics;
 mod order;
-mod orphans;
-mod refusal;
 mod request;
-mod sendoff;
 mod service;
-mod work;
+mod wire;
 
-pub use agent::{Agent, Outcome, Step, Task, Trouble};
-pub use call::{AddressRange, Bytes, Collective, DeviceCall, MAX_CALLS, Operator, UnknownName};
-pub use client::{Called, Client};
+pub use adoption::directory::Swept;
+pub use adoption::fleet::MissingDevices;
+pub use agent::{Agent, AgentStep, DeviceTask, GroupFailure, TaskOutcome};
+pub use call::{
+    AddressRange, Bytes, Collective, DeviceCall, DeviceReduceOp, GroupWork, MAX_CALLS, UnknownName,
+};
+pub use client::{CallProgress, Client};
 pub use device::{Device, DeviceOptions};
-pub use directory::{RuntimeDirectory, Swept};
+pub use directory::RuntimeDirectory;
 pub use embedded::{Pool, PoolOptions};
-pub use fault::Fault;
-pub use fleet::{DeviceEnd, DeviceKind, Fleet, FleetOptions, Missing};
-pub use greeting::VERSION;
-pub use id::{ClientId, CommId, DeviceId, GroupId, NoGroup};
-pub use machine::{Action, Event, MAX_DEVICES, Machine, Settings, Turn};
-pub use metrics::{CommMetrics, Counts, Metrics};
-pub use order::{FailureKind, Formation, Membership, Order, Phase, Report, Setback};
-pub use refusal::Refusal;
-pub use request::{CommStatus, DeviceStatus, GroupOutcome, Location, Reply, Request, State};
+pub use error::{CoordinatorError, RequestError};
+pub use fleet::{DeviceEnd, DeviceKind, Fleet, FleetOptions};
+pub use handshake::VERSION;
+pub use id::{ClientId, CommId, DeviceId, GroupId, InvalidGroupId};
+pub use machine::{
+    CoordinatorAction, CoordinatorEvent, CoordinatorMachine, CoordinatorSettings, LogEntry, MAX_DEVICES,
+};
+pub use metrics::{CommMetrics, CoordinatorCounters, Metrics};
+pub use order::{
+    CommFormation, DeviceMembership, DeviceOrder, DevicePhase, DeviceReport, FailedGrowth, FailureKind,
+};
+pub use request::{CommState, CommStatus, DeviceStatus, GroupOutcome, Location, Reply, Request};
 pub use service::{Coordinator, HungDevice, RestartTally};
-pub use work::Work;

@@ -5,9 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::call::{GroupWork, MAX_PATH};
 use super::id::{CommId, DeviceId, MAX_NUMBER};
 use super::request::GroupOutcome;
-use super::work::{MAX_PATH, Work};
 use crate::rank::MAX_RANKS;
 
 /// How long a text in a report may be.
@@ -22,13 +22,13 @@ pub(super) const CAUSE: u8 = 2;
 /// What a device is to do next. It ignores what does not fit its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Order {
+pub enum DeviceOrder {
     /// Make the id under which the members meet.
-    Host(Formation),
+    Host(CommFormation),
     /// Meet the others under `id`; where it is not their first epoch, as a newcomer.
     Join {
         /// Which communicator.
-        formation: Formation,
+        formation: CommFormation,
         /// How many groups have been.
         groups: u64,
         /// What came of the newest one, where it is known.
@@ -39,7 +39,7 @@ pub enum Order {
     /// Meet newcomers under `id`, and go on with them.
     Grow {
         /// What it is to be then: the members as they are, and the newcomers behind them.
-        formation: Formation,
+        formation: CommFormation,
         /// The text of the id.
         id: String,
         /// It is called off: who is with the others already stays with them, everybody else is where they were. These members
@@ -55,7 +55,7 @@ pub enum Order {
         /// Its number, from 1 up.
         group: u64,
         /// What it consists of.
-        work: Work,
+        work: GroupWork,
     },
     /// Give up `lost`, and go on with the rest.
     GoOn {
@@ -84,7 +84,7 @@ pub enum Order {
 /// A communicator that is to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Formation {
+pub struct CommFormation {
     /// Its number.
     pub comm: CommId,
     /// The coordinator that made it. One that was restarted may use a number again of which it has not heard yet.
@@ -100,7 +100,7 @@ pub struct Formation {
 /// The state of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Report {
+pub struct DeviceReport {
     /// Counts the reports of a connection. The highest one is the newest.
     pub version: u64,
     /// How many orders have come over this connection.
@@ -108,19 +108,19 @@ pub struct Report {
     /// How long it waits for other devices.
     pub timeout_ms: u64,
     /// What it belongs to.
-    pub membership: Option<Membership>,
+    pub membership: Option<DeviceMembership>,
 }
 
 /// A device's place in a communicator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Membership {
+pub struct DeviceMembership {
     /// Which communicator, which epoch of it, and the members of that.
-    pub formation: Formation,
+    pub formation: CommFormation,
     /// Whether it has come together with the other members.
     pub has_met: bool,
     /// How far it is.
-    pub phase: Phase,
+    pub phase: DevicePhase,
     /// What came of the newest group, as far as it has been told, or was in it.
     pub last: Option<GroupOutcome>,
 }
@@ -142,7 +142,7 @@ pub enum FailureKind {
 /// How growing has ended in vain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Setback {
+pub struct FailedGrowth {
     /// The text of the id.
     pub id: String,
     /// Why.
@@ -160,7 +160,7 @@ impl FailureKind {
     }
 }
 
-impl Formation {
+impl CommFormation {
     /// Whether it can be true: numbers that can be counted on from, members that can be ranks.
     fn is_sound(&self) -> bool {
         let unique: std::collections::BTreeSet<_> = self.members.iter().collect();
@@ -171,15 +171,15 @@ impl Formation {
     }
 }
 
-impl Membership {
+impl DeviceMembership {
     /// Whether it can be true, and is not too long to be kept.
     pub(super) fn is_sound(&self) -> bool {
         let last = self.last.iter().filter_map(|last| last.failure.as_deref());
         let next = match &self.phase {
-            Phase::Growing { formation, .. } => Some(formation),
+            DevicePhase::Growing { formation, .. } => Some(formation),
             _ => None,
         };
-        std::iter::once(&self.formation).chain(next).all(Formation::is_sound)
+        std::iter::once(&self.formation).chain(next).all(CommFormation::is_sound)
             && self.phase.groups() < MAX_NUMBER
             && self.phase.texts().into_iter().all(|text| text.len() <= MAX_TEXT)
             && self.phase.directory().is_none_or(|directory| directory.len() <= MAX_PATH)
@@ -194,7 +194,7 @@ impl Membership {
     }
 }
 
-impl Phase {
+impl DevicePhase {
     /// What it says in words: an id, or why something failed.
     fn texts(&self) -> [&str; 2] {
         match self {
@@ -203,7 +203,7 @@ impl Phase {
             | Self::Growing { id: text, .. }
             | Self::Unmet { why: text }
             | Self::Failed { why: text, .. } => [text, ""],
-            Self::Ready { tried: Some(Setback { id, why }), .. } => [id, why],
+            Self::Ready { tried: Some(FailedGrowth { id, why }), .. } => [id, why],
             Self::Ready { tried: None, .. } | Self::Running { .. } | Self::GoingOn { .. } | Self::Leaving => {
                 [""; 2]
             }
@@ -235,7 +235,7 @@ impl Phase {
 /// How far a device is in its communicator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Phase {
+pub enum DevicePhase {
     /// It is about to host the meeting, or does so under this id.
     Hosting {
         /// The text of the id; `None` until there is one.
@@ -258,14 +258,14 @@ pub enum Phase {
         /// How many groups have been.
         groups: u64,
         /// How it has tried to grow, in vain, since the newest of them.
-        tried: Option<Setback>,
+        tried: Option<FailedGrowth>,
     },
     /// It executes a group.
     Running {
         /// Its number.
         group: u64,
         /// What it consists of, for a coordinator that has not ordered it.
-        work: Option<Work>,
+        work: Option<GroupWork>,
     },
     /// A group has failed, or going on has.
     Failed {
@@ -292,7 +292,7 @@ pub enum Phase {
         /// How many groups have been.
         groups: u64,
         /// What it is to be then.
-        formation: Formation,
+        formation: CommFormation,
         /// The text of the id.
         id: String,
     },

@@ -132,7 +132,7 @@ pub enum Reply {
 /// Where a communicator is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum CommState {
     /// Its devices are coming together.
     Init,
     /// It takes calls.
@@ -158,7 +158,7 @@ pub struct CommStatus {
     /// Which.
     pub comm: CommId,
     /// Where it is in its life.
-    pub state: State,
+    pub state: CommState,
     /// The epoch: how often it has gone on after a loss, or grown, and one.
     pub epoch: u64,
     /// Its devices, in the order of their ranks.
@@ -229,7 +229,7 @@ pub struct Location {
     pub socket: String,
 }
 
-impl State {
+impl CommState {
     /// All of them.
     pub const ALL: [Self; 8] = [
         Self::Init,
@@ -249,7 +249,7 @@ impl State {
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for CommState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Init => "init",

@@ -49,7 +49,7 @@ pub enum ExitCause {
     Panicked,
     /// By a fault that was injected, which killed it.
     #[cfg(not(loom))]
-    Injected(crate::faults::Strike),
+    Injected(crate::faults::FaultHit),
 }
 
 impl std::fmt::Display for ExitCause {
@@ -68,7 +68,7 @@ impl std::fmt::Display for ExitCause {
             Self::Hung(silent) => write!(f, "hung: no heartbeat for {} ms", silent.as_millis()),
             Self::Panicked => f.write_str("panicked"),
             #[cfg(not(loom))]
-            Self::Injected(strike) => write!(f, "was killed by an injected fault: {strike}"),
+            Self::Injected(hit) => write!(f, "was killed by an injected fault: {hit}"),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{FaultKind, Faults, OPERATIONS, STEP, Strike, TRIGGER, WRITES, When};
+use super::{FaultHit, FaultKind, Faults, OPERATIONS, STEP, TRIGGER, WRITES, When};
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 use crate::shm::CellSlice;
@@ -14,7 +14,7 @@ const LISTED: usize = 1000;
 
 /// Something that a fault may strike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum FaultPoint {
     /// An operation of this name.
     Operation(&'static str),
     /// A trigger, before it is executed.
@@ -25,7 +25,7 @@ pub(crate) enum Event {
     Step,
 }
 
-impl Event {
+impl FaultPoint {
     /// Whether it counts where `what` is counted. A put is an operation and is written as well: which is meant the fault knows.
     fn counts_as(self, kind: FaultKind, what: &str) -> bool {
         match self {
@@ -47,12 +47,12 @@ impl Event {
 
 /// A fault that strikes now.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Struck {
-    pub(crate) strike: Strike,
+pub(crate) struct DrawnFault {
+    pub(crate) hit: FaultHit,
     /// How long a delay takes.
     pub(crate) time: Duration,
     /// Drawn for whatever is left open: any number.
-    pub(crate) lot: u64,
+    pub(crate) random: u64,
 }
 
 /// The faults of one rank, wherever they strike in this process.
@@ -71,9 +71,9 @@ pub(crate) struct Injector {
 struct State {
     /// How many there were of what each fault counts.
     counts: Vec<u64>,
-    strikes: Vec<Strike>,
+    hits: Vec<FaultHit>,
     /// What the rank was killed by, where it is a thread.
-    killed_by: Option<Strike>,
+    killed_by: Option<FaultHit>,
 }
 
 impl Injector {
@@ -92,14 +92,14 @@ impl Injector {
         Self { first: Some(words), ..self }
     }
 
-    /// Tells of `strike` in the words `here`, those of the epoch that the rank is in, and in its first.
-    pub(crate) fn tell(&self, strike: Strike, here: &[AtomicU64]) {
+    /// Tells of `hit` in the words `here`, those of the epoch that the rank is in, and in its first.
+    pub(crate) fn tell(&self, hit: FaultHit, here: &[AtomicU64]) {
         // One of the rank's threads at a time.
         let _state = self.state();
-        strike.tell(here);
+        hit.tell(here);
         let first = self.first.as_deref().filter(|first| !std::ptr::eq(first.as_ptr(), here.as_ptr()));
         if let Some(first) = first {
-            strike.tell(first);
+            hit.tell(first);
         }
     }
 
@@ -112,13 +112,13 @@ impl Injector {
     ///
     /// # Errors
     /// [`Error::FaultInjected`] when the rank was killed before.
-    pub(crate) fn draw(&self, event: Event) -> Result<Vec<Struck>> {
+    pub(crate) fn draw(&self, event: FaultPoint) -> Result<Vec<DrawnFault>> {
         let mut state = self.state();
-        if let (Some(strike), Event::Operation(_) | Event::Step) = (state.killed_by, event) {
-            return Err(Error::FaultInjected { strike });
+        if let (Some(hit), FaultPoint::Operation(_) | FaultPoint::Step) = (state.killed_by, event) {
+            return Err(Error::FaultInjected { hit });
         }
-        let State { counts, strikes, .. } = &mut *state;
-        let mut struck = Vec::new();
+        let State { counts, hits, .. } = &mut *state;
+        let mut drawn = Vec::new();
         for ((clause, fault), count) in (0_u64..).zip(&self.plan.faults).zip(counts) {
             let counted = fault.counts();
             if fault.rank.is_some_and(|only| only != self.rank.get()) || !event.counts_as(fault.kind, counted)
@@ -126,38 +126,38 @@ impl Injector {
                 continue;
             }
             *count += 1;
-            let lot = self.lot(clause, *count);
-            let strikes_now = match fault.when {
+            let random = self.random(clause, *count);
+            let is_hit = match fault.when {
                 When::At(number) => number == *count,
-                When::OneIn(n) => lot.is_multiple_of(n),
+                When::OneIn(n) => random.is_multiple_of(n),
             };
-            if strikes_now {
+            if is_hit {
                 let Self { rank, plan: Faults { seed, .. }, .. } = *self;
-                let strike =
-                    Strike { kind: fault.kind, rank, counted, number: *count, at: event.name(), seed };
-                struck.push(Struck { strike, time: fault.time.unwrap_or_default(), lot: mixed(lot) });
-                if strikes.len() < LISTED {
-                    strikes.push(strike);
+                let hit =
+                    FaultHit { kind: fault.kind, rank, counted, number: *count, at: event.name(), seed };
+                drawn.push(DrawnFault { hit, time: fault.time.unwrap_or_default(), random: mixed(random) });
+                if hits.len() < LISTED {
+                    hits.push(hit);
                 }
             }
         }
-        Ok(struck)
+        Ok(drawn)
     }
 
     /// Takes note that the rank, a thread, was killed: its later operations fail.
-    pub(crate) fn note_kill(&self, strike: Strike) {
-        self.state().killed_by.get_or_insert(strike);
+    pub(crate) fn record_kill(&self, hit: FaultHit) {
+        self.state().killed_by.get_or_insert(hit);
     }
 
     /// What has struck, in this order.
-    pub(crate) fn strikes(&self) -> Vec<Strike> {
-        self.state().strikes.clone()
+    pub(crate) fn fault_hits(&self) -> Vec<FaultHit> {
+        self.state().hits.clone()
     }
 
-    fn lot(&self, clause: u64, count: u64) -> u64 {
+    fn random(&self, clause: u64, count: u64) -> u64 {
         [clause, self.rank.get().into(), count]
             .into_iter()
-            .fold(mixed(self.plan.seed), |lot, word| mixed(lot ^ word))
+            .fold(mixed(self.plan.seed), |random, word| mixed(random ^ word))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -183,29 +183,29 @@ mod tests {
     }
 
     /// The numbers of those among `count` events that are struck.
-    fn struck(injector: &Injector, event: Event, count: u64) -> Vec<u64> {
+    fn drawn(injector: &Injector, event: FaultPoint, count: u64) -> Vec<u64> {
         (1..=count).filter(|_| !injector.draw(event).unwrap().is_empty()).collect()
     }
 
     #[test]
     fn a_fault_strikes_the_operation_of_its_number_on_its_rank_and_no_other() {
         let faults = injector("kill:rank=1,at=3;delay:at=2,of=put,time=1ms", 1).unwrap();
-        let (put, wait) = (Event::Operation("put"), Event::Operation("wait"));
+        let (put, wait) = (FaultPoint::Operation("put"), FaultPoint::Operation("wait"));
         let names = [put, wait, wait, put, put].map(|event| {
-            faults.draw(event).unwrap().iter().map(|struck| struck.strike.to_string()).collect::<Vec<_>>()
+            faults.draw(event).unwrap().iter().map(|drawn| drawn.hit.to_string()).collect::<Vec<_>>()
         });
         assert_eq!(names[2], ["kill at operation 3, wait (seed 0)"]);
         assert_eq!(names[3], ["delay at put 2 (seed 0)"]);
         assert_eq!(names.iter().flatten().count(), 2);
-        assert_eq!(faults.strikes().len(), 2);
+        assert_eq!(faults.fault_hits().len(), 2);
         assert!(injector("kill:rank=1,at=3", 0).is_none());
         let other = injector("kill:rank=1,at=3;delay:at=2,of=put,time=1ms", 0).unwrap();
-        assert_eq!(struck(&other, wait, 10), [0_u64; 0]);
+        assert_eq!(drawn(&other, wait, 10), [0_u64; 0]);
     }
 
     #[test]
     fn draws_depend_on_the_seed_the_rank_and_the_number_only() {
-        let drawn = |plan, rank| struck(&injector(plan, rank).unwrap(), Event::Trigger, 10_000);
+        let drawn = |plan, rank| drawn(&injector(plan, rank).unwrap(), FaultPoint::Trigger, 10_000);
         let first = drawn("seed=7;drop:one_in=10", 0);
         assert!((800..1200).contains(&first.len()), "{} of 10000", first.len());
         assert_eq!(first, drawn("seed=7;drop:one_in=10", 0));
@@ -218,20 +218,20 @@ mod tests {
     #[test]
     fn operations_triggers_and_writes_are_counted_apart() {
         let faults = injector("corrupt:at=1;kill:at=1,of=put;drop:at=1", 0).unwrap();
-        let hit = |event| faults.draw(event).unwrap().first().map(|struck| struck.strike.to_string());
-        assert_eq!(hit(Event::Operation("wait")), None);
-        assert_eq!(hit(Event::Write("put")).unwrap(), "corrupt at write 1, put (seed 0)");
-        assert_eq!(hit(Event::Operation("put")).unwrap(), "kill at put 1 (seed 0)");
-        assert_eq!(hit(Event::Trigger).unwrap(), "drop at trigger 1 (seed 0)");
-        assert_eq!(hit(Event::Write("trigger")), None, "the second one");
+        let hit = |event| faults.draw(event).unwrap().first().map(|drawn| drawn.hit.to_string());
+        assert_eq!(hit(FaultPoint::Operation("wait")), None);
+        assert_eq!(hit(FaultPoint::Write("put")).unwrap(), "corrupt at write 1, put (seed 0)");
+        assert_eq!(hit(FaultPoint::Operation("put")).unwrap(), "kill at put 1 (seed 0)");
+        assert_eq!(hit(FaultPoint::Trigger).unwrap(), "drop at trigger 1 (seed 0)");
+        assert_eq!(hit(FaultPoint::Write("trigger")), None, "the second one");
     }
 
     #[test]
     fn a_thread_that_was_killed_can_do_nothing_more() {
         let faults = injector("kill:at=1", 0).unwrap();
-        let strike = faults.draw(Event::Operation("wait")).unwrap()[0].strike;
-        faults.note_kill(strike);
-        let error = faults.draw(Event::Operation("put")).unwrap_err();
+        let hit = faults.draw(FaultPoint::Operation("wait")).unwrap()[0].hit;
+        faults.record_kill(hit);
+        let error = faults.draw(FaultPoint::Operation("put")).unwrap_err();
         assert_eq!(
             error.to_string(),
             "rank 0 was killed by an injected fault: kill at operation 1, wait (seed 0)"

@@ -46,21 +46,21 @@
 //! by one ([`Error::FaultInjected`], [`ExitCause::Injected`](crate::error::ExitCause::Injected)) names it, refused triggers have
 //! [`RefusalReason::Injected`](crate::channel::RefusalReason::Injected), and reports of the job
 //! ([`Communicator::report`](crate::Communicator::report), `shmccl report`) name the last of each rank, or the one that has ended it, with the seed.
-//! [`Communicator::strikes`](crate::Communicator::strikes) lists all of this process. The launcher names the fault
+//! [`Communicator::fault_hits`](crate::Communicator::fault_hits) lists all of this process. The launcher names the fault
 //! by which a rank dies, in whatever epoch; of one that is killed and whose proxy was stopped before, in a process of its own, the kill.
 //!
 //! Where nothing is planned nothing is looked up: a verb takes a branch or two, by a word that the rank has at hand.
 
+mod hit;
 mod injector;
-mod strike;
 mod text;
 mod wrong;
 
 use std::time::Duration;
 
-pub(crate) use injector::{Event, Injector, Struck};
-pub use strike::Strike;
-pub(crate) use strike::{TOLD_WORDS, Told};
+pub use hit::FaultHit;
+pub(crate) use hit::{FAULT_WORDS, FaultCounters};
+pub(crate) use injector::{DrawnFault, FaultPoint, Injector};
 pub(crate) use text::describe;
 pub use wrong::FaultsFault;
 

@@ -1,14 +1,14 @@
-//! Which of several failures came first.
+//! Finds which of several failures came first.
 //!
-//! A death is seen late (a process that maps much memory takes tens of milliseconds to be torn down before its
-//! socket hangs up) and what it causes elsewhere early, so the order in which failures are observed is not
-//! the order in which they happened. A member that fails because it lost another one says so (`Report`);
-//! the search follows such reports to their origin.
+//! The order in which failures are observed is not the order in which they happened. A death is
+//! seen late: a process that maps much memory takes tens of milliseconds to be torn down before its
+//! socket hangs up. Its consequences elsewhere are seen early. A member that fails because it lost
+//! another one says so (`Report`), and the search follows such reports to their origin.
 
 use crate::bootstrap::MemberId;
 use crate::error::ExitCause;
 
-/// What is known of the failures of one job.
+/// What the launcher has observed of the failures of one job.
 #[derive(Debug)]
 pub(super) struct FirstCause {
     members: Vec<Observations>,
@@ -23,7 +23,7 @@ struct Observations {
     /// Round of the first sign of trouble.
     noticed: Option<u64>,
     cause: Option<ExitCause>,
-    /// How it had failed before it was started again, until it is back.
+    /// The failure of its last process, from the restart until the new process is back.
     before: Option<ExitCause>,
     /// Because of whom this member fails, by its own words.
     blamed: Option<BlamedMember>,
@@ -33,7 +33,7 @@ struct Observations {
 #[derive(Clone, Copy, Debug)]
 struct BlamedMember {
     id: MemberId,
-    /// It has held others up; otherwise it was lost, or had left.
+    /// Whether that member held others up; otherwise it was lost, or had left.
     is_late: bool,
 }
 
@@ -47,8 +47,8 @@ impl FirstCause {
         self.round += 1;
     }
 
-    /// Notes how a member failed; a later cause takes the place of an earlier one, unless the launcher had cut
-    /// it off, which is why it ended then.
+    /// Records how a member failed. A later cause replaces an earlier one, unless the launcher cut
+    /// the member off: its end follows from that.
     pub(super) fn record_failure(&mut self, id: MemberId, cause: ExitCause) {
         let findings = &mut self.members[id.0];
         let cut_off =
@@ -72,7 +72,8 @@ impl FirstCause {
         self.members[id.0].blamed.get_or_insert(BlamedMember { id: by, is_late: true });
     }
 
-    /// Takes note that a member that has failed was started again: that is what others fail by until it is back.
+    /// Records that a failed member was restarted. Until it is back, others may fail because of the
+    /// old failure.
     pub(super) fn suspend(&mut self, id: MemberId) {
         let cause = self.members[id.0].cause;
         self.members[id.0] = Observations { before: cause, ..Observations::default() };
@@ -87,7 +88,7 @@ impl FirstCause {
         }
     }
 
-    /// How a member failed, as far as it is known.
+    /// Returns how a member failed, as far as it is known.
     pub(super) fn cause(&self, id: MemberId) -> Option<ExitCause> {
         self.members[id.0].cause
     }
@@ -96,9 +97,11 @@ impl FirstCause {
         self.order.is_empty()
     }
 
-    /// The first cause: the member noticed first (of those noticed at once, one that a signal killed), or the one
-    /// at the end of the chain of those who are blamed. Where the chain is a circle, since one that has held up the others found them
-    /// gone when it went on, it is that one.
+    /// Returns the first cause.
+    ///
+    /// That is the member noticed first; of several noticed at once, one that a signal killed. From
+    /// there the search follows the chain of blame to its end. A chain that is a circle contains a
+    /// member that held others up and found them gone when it went on: that member is the cause.
     pub(super) fn first_cause(&self) -> Option<(MemberId, ExitCause)> {
         let first = *self.order.first()?;
         let at_once = |id: &&MemberId| self.members[id.0].noticed == self.members[first.0].noticed;
@@ -118,7 +121,7 @@ impl FirstCause {
         Some((cause, self.failure(cause)?))
     }
 
-    /// How a member has failed, or its predecessor, if that one is not replaced yet.
+    /// Returns how a member failed, or how its predecessor did that is not replaced yet.
     pub(super) fn failure(&self, id: MemberId) -> Option<ExitCause> {
         self.cause(id).or(self.members[id.0].before)
     }

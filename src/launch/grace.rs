@@ -1,15 +1,15 @@
-//! Time that is given to others to end by themselves.
+//! A time of grace, in which others may end by themselves.
 //!
-//! It is counted in slices: however late the launcher looks, one slice at most has passed. What has held up the launcher may have held
-//! up those who are to end (a machine that was paused, a whole group of processes that was stopped), and time in which they had
-//! no processor is none of theirs.
+//! It is counted in slices: however late the launcher looks, at most one slice has passed. A pause
+//! of the launcher may have paused the others too (a suspended machine, a stopped process group),
+//! and that time does not count against them.
 
 use std::time::{Duration, Instant};
 
-/// So many looks at least have to be taken while a time of grace passes.
+/// The least number of looks while a time of grace passes.
 const LOOKS: u32 = 10;
 
-/// The shortest slice, in which the launcher's polls count.
+/// The shortest slice. The launcher's polls have about that resolution.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// A time of grace that has begun.
@@ -26,7 +26,8 @@ impl Grace {
         Self { left: all, slice: (all / LOOKS).max(SHORTEST), looked: now }
     }
 
-    /// Whether nothing is left of it, after the time since the last look, or a slice where that was longer.
+    /// Counts the time since the last look, but at most one slice, and returns whether none is
+    /// left.
     pub(super) fn is_over(&mut self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.looked).min(self.slice);
         self.left = self.left.saturating_sub(passed);
@@ -34,7 +35,7 @@ impl Grace {
         self.left.is_zero()
     }
 
-    /// How long until the next look, so that no time is lost where nobody is held up.
+    /// Returns the time until the next look is due.
     pub(super) fn patience(&self, now: Instant) -> Duration {
         self.left.min(self.slice).saturating_sub(now.saturating_duration_since(self.looked))
     }

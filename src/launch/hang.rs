@@ -1,13 +1,16 @@
-//! Ranks that hang without dying, and how they are told from those that are slow.
+//! Finds ranks that hang without dying, and tells them from slow ones.
 //!
-//! With a [`HangRule`] every member beats twice in a period, in shared memory and from the thread that listens to the launcher, so
-//! that neither its device thread nor a wait is concerned. Once in a period the launcher looks: a look that finds no new beat is a
-//! miss, and a member that was missed so many times in its last so many looks hangs. It is lost from then on, as one that has died:
-//! its epoch ends, the others shrink or bring it back, and it can be killed. Should it wake, it is told that it was lost; what the
-//! others share by then it has never mapped.
+//! With a [`HangRule`] every member beats twice in a period, in shared memory. Its thread that
+//! listens to the launcher beats, so neither its device thread nor a wait delays a beat. Once in a
+//! period the launcher looks. A look that finds no new beat is a miss, and a member with enough
+//! misses among its last looks hangs.
 //!
-//! It is the process that is found to hang, since it is stopped, frozen, or waits for a disk that does not answer. A device thread that
-//! is in an endless loop while its process lives is found by the others' deadlines, which name it.
+//! A member that hangs is lost, as if it had died: its epoch ends, the others shrink or recover,
+//! and it can be killed. If it wakes, it learns that it was lost. It has never mapped what the
+//! others share by then.
+//!
+//! A hanging process is stopped, frozen, or waits for a disk that does not answer. A device thread
+//! in an endless loop is found by the deadlines of its peers, which name it.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -17,7 +20,8 @@ use super::Launch;
 use super::process::devices;
 use super::supervise::SupervisedJob;
 use crate::bootstrap::{MemberId, resource_error};
-use crate::channel::{Control, Era};
+use crate::channel::Control;
+use crate::epoch_id::EpochId;
 use crate::error::{Error, ExitCause, Result};
 use crate::shm::{CellSlice, HostKernel};
 use crate::sync::HeartbeatCell;
@@ -25,13 +29,13 @@ use crate::sync::HeartbeatCell;
 /// The most looks that a rule can look back on.
 const MAX_LOOKS: u32 = u64::BITS;
 
-/// The shortest period: below it a look says more of the scheduler than of a rank.
+/// The shortest period. Below it, a look says more of the scheduler than of a rank.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The longest period, a week: the time of the next look is to be one that there is.
+/// The longest period, a week. It keeps the time of the next look representable.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// When a rank is taken for hung, and what becomes of it.
+/// A rule that says when a rank hangs, and whether it is killed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HangRule {
     period: Duration,
@@ -41,14 +45,14 @@ pub struct HangRule {
 }
 
 impl HangRule {
-    /// Looks for a heartbeat once in a `period`, and takes a rank for hung that has given none in `misses` of its last `looks`
-    /// looks. It is killed then.
+    /// Looks for a heartbeat once in a `period`. A rank hangs when `misses` of its last `looks`
+    /// looks found none, and is killed then.
     ///
-    /// A rank that gives no sign for less than `misses - 1` periods is never taken for hung for that alone.
+    /// A rank that is silent for less than `misses - 1` periods never counts as hanging.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`]: `misses` and `looks` have to be 1 <= misses <= looks <= 64, `period` 1 ms at least
-    /// and a week at most.
+    /// [`Error::InvalidArgument`] unless 1 <= `misses` <= `looks` <= 64 and `period` is from 1 ms
+    /// to a week.
     pub fn new(period: Duration, misses: u32, looks: u32) -> Result<Self> {
         let refuse = |name, value, expected| Err(Error::InvalidArgument { name, value, expected });
         if !(1..=MAX_LOOKS).contains(&looks) {
@@ -68,32 +72,33 @@ impl HangRule {
         Ok(Self { period, misses, looks, spares: false })
     }
 
-    /// Leaves a rank that hangs as it is, to be looked into by a debugger: it is killed only when the others are through, or to
-    /// be started again, after the time of grace.
+    /// Leaves a hanging rank alive, for a debugger. It is killed when all others have ended or, to
+    /// be restarted, after the time of grace.
     #[must_use]
     pub fn sparing(mut self) -> Self {
         self.spares = true;
         self
     }
 
-    /// How often members beat: twice between two looks, so that one that is on time is not missed.
+    /// Returns how often members beat: twice between two looks, so that a punctual member is never
+    /// missed.
     pub(crate) fn beat(&self) -> Duration {
         self.period / 2
     }
 
-    /// The time between two looks.
+    /// Returns the time between two looks.
     #[cfg(feature = "coordinator")]
     pub(crate) fn period(&self) -> Duration {
         self.period
     }
 
-    /// Whether a member with these misses hangs. One that has just beaten does not.
+    /// Returns whether a member with these misses hangs. A member that has just beaten does not.
     pub(crate) fn is_broken_by(&self, record: BeatHistory) -> bool {
         record.misses(1) == 1 && record.misses(self.looks) >= self.misses
     }
 }
 
-/// What the looks at one member have come to, a bit for each, the last one lowest.
+/// The last looks at one member, one bit each, the latest lowest. A set bit is a miss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BeatHistory(u64);
 
@@ -102,7 +107,7 @@ impl BeatHistory {
         Self(self.0 << 1 | u64::from(missed))
     }
 
-    /// How many of the last `looks`, 1 to 64 of them, were misses.
+    /// Counts the misses of the last `looks` looks, 1 to 64 of them.
     fn misses(self, looks: u32) -> u32 {
         (self.0 << (u64::BITS - looks)).count_ones()
     }
@@ -123,11 +128,11 @@ pub(super) struct HangWatch {
     heartbeats: Vec<Option<LastBeat>>,
 }
 
-/// What was felt of one member's pulse.
+/// The last heartbeat that was seen of one member.
 #[derive(Clone, Copy, Debug)]
 struct LastBeat {
     beat: Option<Duration>,
-    /// When it was looked at for the first time.
+    /// The time of the first look at it.
     since: Duration,
     record: BeatHistory,
 }
@@ -141,29 +146,31 @@ impl HangWatch {
         let Some(rule) = launch.hang_rule else { return Ok(None) };
         let control = control.try_clone_to_owned();
         let control = control.map_err(|error| resource_error("duplicating the control segment", error))?;
-        let era = Era { job: launch.job_id, epoch: launch.epoch() };
-        let beats = Control::attach(control, launch.n_ranks, era)?.beats();
+        let epoch_id = EpochId { job: launch.job_id, epoch: launch.epoch() };
+        let beats = Control::attach(control, launch.n_ranks, epoch_id)?.beats();
         // There may be no service process; nobody beats in its cell then.
         let heartbeats = vec![None; devices(launch).count()];
         Ok(Some(Self { rule, beats, next: Instant::now(), heartbeats }))
     }
 
-    /// How long until the next look.
+    /// Returns the time until the next look.
     pub(super) fn patience(&self) -> Duration {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    /// Forgets what was felt of a member that is started again: its successor has missed nothing, and may be there by the next look.
+    /// Forgets a member that is restarted. Its successor has missed nothing, and may be there by
+    /// the next look.
     pub(super) fn forget(&mut self, id: MemberId) {
         self.heartbeats[id.0] = None;
     }
 
-    /// Looks, if it is time, at those that are to beat, and returns who hangs and how long it has not beaten.
+    /// Looks at all members that have to beat, if it is time. Returns those that hang, each with
+    /// the time since its last beat.
     fn look(&mut self, beats: impl Fn(MemberId) -> bool) -> Vec<(MemberId, Duration)> {
         if !self.patience().is_zero() {
             return Vec::new();
         }
-        // A look that comes late is one look: what has held up the launcher may have held up the others.
+        // A late look counts once: a pause of the launcher may have paused the members too.
         self.next = Instant::now() + self.rule.period;
         let now = HostKernel::clock();
         let mut hung = Vec::new();
@@ -240,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_successor_has_missed_nothing_though_no_look_fell_between() {
-        let (control, _segment) = Control::create(2, Era { job: 1, epoch: 1 }).unwrap();
+        let (control, _segment) = Control::create(2, EpochId { job: 1, epoch: 1 }).unwrap();
         let [first, second] = [0, 1].map(|rank| control.beat(DeviceName::Rank(Rank::known(rank))));
         let (next, heartbeats) = (Instant::now(), vec![None; 2]);
         let mut watch = HangWatch { rule: rule(3, 8), beats: control.beats(), next, heartbeats };
@@ -310,7 +317,7 @@ mod tests {
             prop_assert_eq!(found_after(rule(misses, of), looks.iter().copied()), (0..looks.len()).find(hangs));
         }
 
-        /// It is never declared by a look that has found a beat.
+        /// A look that has found a beat never declares a hang.
         #[test]
         fn who_has_just_beaten_is_not_found_to_hang(looks in prop::collection::vec(any::<bool>(), 1..200)) {
             prop_assert!(found(rule(3, 7), looks.iter().copied()).all(|at| looks[at]));

@@ -11,11 +11,11 @@ use super::names::ClaimedNames;
 use super::observer::OutputLine;
 use super::{JobOutcome, Launch, Observer, supervise};
 use crate::bootstrap::{Options, ProxyMode, checksums_from_env, cores_from_env};
-use crate::channel::{Control, Era};
+use crate::channel::Control;
 use crate::comm::{Communicator, JoinedAs, init_threads, join_job};
-use crate::epoch_id::fresh_job_id;
+use crate::epoch_id::{EpochId, fresh_job_id};
 use crate::error::{DeviceName, Error, ExitCause, Result};
-use crate::faults::{FaultKind, Told};
+use crate::faults::{FaultCounters, FaultKind};
 #[cfg(feature = "trace")]
 use crate::logs::LAUNCH;
 use crate::rank::{Rank, check_n_ranks};
@@ -24,25 +24,26 @@ use crate::sync::Revocation;
 #[cfg(feature = "trace")]
 use crate::trace::{TraceFile, from_environment};
 
-/// What the process that returns from [`launch`] was in the job.
+/// The part that the process returning from [`launch`] had in the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LaunchedAs {
-    /// The launcher: all devices have ended well.
+    /// The launcher. All devices have ended well.
     Launcher(JobOutcome),
     /// A device: its body has returned.
     Device,
-    /// The proxy service: the job is over.
+    /// The proxy service. The job is over.
     Proxy,
 }
 
 /// Runs `body` in `n_ranks` device processes of the running executable.
 ///
-/// The executable is started again, with the arguments it was given, once per rank; the call returns in every process,
-/// and tells which it was. Under `shmccl run` the process is a device already, and the number of ranks that `run`
-/// was given counts.
+/// The executable is started again once per rank, with its own arguments. The call returns in every
+/// process and says which one it was. Under `shmccl run` the process is a device already, and the
+/// number of ranks given to `run` counts.
 ///
 /// # Errors
-/// In a device, those of the body and of joining and leaving the job; in the launcher, those of [`Launch::supervise`].
+/// In a device, those of the body and of joining and leaving the job. In the launcher, those of
+/// [`Launch::supervise`].
 pub fn launch<E: From<Error>>(
     n_ranks: u32,
     body: impl FnOnce(&mut Communicator) -> Result<(), E>,
@@ -50,12 +51,13 @@ pub fn launch<E: From<Error>>(
     Launch::new(n_ranks)?.run(body)
 }
 
-/// Runs `body` in `n_ranks` threads of this process, with a heap each and the same memory behind them, and returns what the
-/// bodies return in order of rank.
+/// Runs `body` in `n_ranks` threads of this process, each with a heap of its own. Returns the
+/// results in the order of the ranks.
 ///
 /// # Errors
-/// The first cause of those that fail: see [`spawn_threads`]. [`Error::Unavailable`] for [`ProxyMode::Process`]: the proxies
-/// of threads are threads. [`Error::NameInUse`] and those of making segments.
+/// - The first cause of those that fail: see [`spawn_threads`].
+/// - [`Error::Unavailable`] for [`ProxyMode::Process`]: the proxies of threads are threads.
+/// - [`Error::NameInUse`], and those of creating segments.
 pub fn launch_threads<R: Send>(
     n_ranks: u32,
     options: &Options,
@@ -94,27 +96,32 @@ impl Launch {
         }
     }
 
-    /// Starts the job's processes, as the launcher, and returns when the last one has ended; tells `observer` what happens.
+    /// Starts the job's processes as the launcher, tells `observer` about them, and returns when
+    /// the last one has ended.
     ///
     /// # Errors
-    /// Those of [`Launch::spawn_and_supervise`], and of making the control segment.
+    /// Those of [`Launch::spawn_and_supervise`], and of creating the control segment.
     pub fn supervise(&self, observer: &mut dyn Observer) -> Result<JobOutcome> {
         self.options().check_faults(self.n_ranks())?;
         checksums_from_env()?;
         cores_from_env()?;
-        let era = Era { job: self.job_id(), epoch: self.epoch() };
-        let (control, segment) = Control::create(self.n_ranks(), era)?;
-        let names =
-            ClaimedNames::claim(&self.options().backing, self.n_ranks(), era.job, &mut |name, creator| {
+        let epoch_id = EpochId { job: self.job_id(), epoch: self.epoch() };
+        let (control, segment) = Control::create(self.n_ranks(), epoch_id)?;
+        let names = ClaimedNames::claim(
+            &self.options().backing,
+            self.n_ranks(),
+            epoch_id.job,
+            &mut |name, creator| {
                 observer.on_stale_name(name, creator);
-            })?;
+            },
+        )?;
         let naming = FaultNaming { control: control.clone(), named: Vec::new() };
         let (kernel, restarted) = (HostKernel::detect(), Vec::new());
         let mut revoking = Revoking { control, kernel, naming, restarted, observer };
         let run = |rings: Option<BorrowedFd<'_>>| {
             supervise::run(self, segment.as_fd(), names.hold(), rings, &mut revoking)
         };
-        let outcome = self.run_traced(era, run);
+        let outcome = self.run_traced(epoch_id, run);
         let Revoking { mut naming, restarted, .. } = revoking;
         match outcome {
             Err(Error::DeviceFailed { device, cause }) => {
@@ -131,22 +138,23 @@ impl Launch {
 }
 
 impl Launch {
-    /// Calls `run` with where ranks are to note what they do, and writes that afterwards, where it is asked for.
+    /// Calls `run` with the trace rings of the job, and writes the trace afterwards. Passes `None`
+    /// where no trace is asked for.
     fn run_traced(
         &self,
-        era: Era,
+        epoch_id: EpochId,
         run: impl FnOnce(Option<BorrowedFd<'_>>) -> Result<JobOutcome>,
     ) -> Result<JobOutcome> {
         #[cfg(feature = "trace")]
         if let Some(path) = self.trace.clone().or_else(from_environment) {
-            let trace = TraceFile::create(&path, era, 0, self.n_ranks(), self.trace_records)?;
+            let trace = TraceFile::create(&path, epoch_id, 0, self.n_ranks(), self.trace_records)?;
             let outcome = run(Some(trace.descriptor()));
-            // What has failed is what one wants to see most.
+            // A failed job is the one whose trace matters most.
             let written =
                 trace.write().inspect_err(|error| tracing::warn!(target: LAUNCH, %error, "a trace is lost"));
             return outcome.and_then(|outcome| written.map(|()| outcome));
         }
-        let _untraced = era;
+        let _untraced = epoch_id;
         run(None)
     }
 }
@@ -163,26 +171,26 @@ struct Revoking<'a> {
     control: Control,
     kernel: HostKernel,
     naming: FaultNaming,
-    /// Who was started again, and by what it had died, by its name.
+    /// The restarted members in order, each with the cause of its death by name.
     restarted: Vec<(DeviceName, ExitCause)>,
     observer: &'a mut dyn Observer,
 }
 
-/// Names the faults that have killed devices, of which these tell in the first epoch: each once, as a rank that was started again
-/// suffers none.
+/// Names the injected faults that killed devices of the first epoch. Each is named once, because a
+/// restarted rank suffers no faults.
 struct FaultNaming {
     control: Control,
     named: Vec<Rank>,
 }
 
 impl FaultNaming {
-    /// The cause by its name, where it was a fault.
+    /// Returns the fault behind `cause`, or `cause` itself.
     fn name(&mut self, device: DeviceName, cause: ExitCause) -> ExitCause {
         if cause != ExitCause::Signal(Signal::SIGKILL as i32) {
             return cause;
         }
         let killed = |rank, kind| {
-            let told = Told::read(&self.control.faults(rank))?;
+            let told = FaultCounters::read(&self.control.faults(rank))?;
             (told.last.kind == kind).then_some(ExitCause::Injected(told.last))
         };
         match device {
@@ -243,13 +251,16 @@ impl Observer for Revoking<'_> {
     }
 }
 
-/// Runs `body` in one thread per argument, the argument's index being the rank, and returns what they return in order
-/// of rank.
+/// Runs `body` in one thread per argument; the argument's index is the rank. Returns the results in
+/// the order of the ranks.
 ///
 /// # Errors
-/// The first cause when some fail: a panic ([`Error::DeviceFailed`]) before any error, and a failure of a rank's own
-/// before one that only tells of the loss or the failure of another; [`Error::InvalidArgument`] for a number of arguments out of
-/// range; [`Error::ResourceLimit`] when a thread cannot be started. All threads have ended then.
+/// All threads have ended when it returns one of these:
+/// - The first cause when some threads fail. A panic ([`Error::DeviceFailed`]) comes before any
+///   error, and a rank's own failure before one that only reports the loss or failure of another
+///   rank.
+/// - [`Error::InvalidArgument`] for a number of arguments out of range.
+/// - [`Error::ResourceLimit`] when a thread cannot be started.
 pub fn spawn_threads<A: Send, R: Send>(
     arguments: Vec<A>,
     body: impl Fn(Rank, A) -> Result<R> + Sync,
@@ -287,7 +298,7 @@ pub fn spawn_threads<A: Send, R: Send>(
     }
 }
 
-/// How far an error is from the cause; of equals the earlier one counts.
+/// Returns how far an error is from the cause. Of equal ones the earlier counts.
 fn remoteness(error: &Error) -> u8 {
     match error.origin() {
         Error::DeviceFailed { cause: ExitCause::Panicked, .. } => 0,
@@ -302,7 +313,7 @@ fn remoteness(error: &Error) -> u8 {
 mod tests {
     use super::*;
     use crate::bootstrap::SegmentBacking;
-    use crate::faults::Strike;
+    use crate::faults::FaultHit;
 
     fn names_of_ranks(options: &Options) -> Result<Vec<bool>> {
         let SegmentBacking::Named(prefix) = &options.backing else { panic!("{options:?}") };
@@ -336,15 +347,15 @@ mod tests {
 
     #[test]
     fn the_death_of_a_rank_by_a_fault_names_no_other() {
-        let (control, _segment) = Control::create(2, Era { job: 1, epoch: 1 }).unwrap();
+        let (control, _segment) = Control::create(2, EpochId { job: 1, epoch: 1 }).unwrap();
         let mut naming = FaultNaming { control: control.clone(), named: Vec::new() };
         let (killed, rank) = (ExitCause::Signal(Signal::SIGKILL as i32), Rank::known(1));
-        let strike = |kind, at: &'static str| {
-            let strike = Strike { kind, rank, counted: at, number: 3, at, seed: 7 };
-            strike.tell(&control.faults(rank));
-            ExitCause::Injected(strike)
+        let hit = |kind, at: &'static str| {
+            let hit = FaultHit { kind, rank, counted: at, number: 3, at, seed: 7 };
+            hit.tell(&control.faults(rank));
+            ExitCause::Injected(hit)
         };
-        let kill = strike(FaultKind::Kill, "wait");
+        let kill = hit(FaultKind::Kill, "wait");
         assert_eq!(naming.name(DeviceName::Proxy, killed), killed, "killed by somebody else");
         assert_eq!(naming.name(DeviceName::Rank(Rank::known(0)), killed), killed);
         assert_eq!(naming.name(DeviceName::Rank(rank), ExitCause::Code(1)), ExitCause::Code(1));
@@ -352,10 +363,10 @@ mod tests {
         assert_eq!(naming.name(DeviceName::Rank(rank), killed), killed, "its successor");
         let at = "trigger";
         let stop =
-            Strike { kind: FaultKind::Stop, rank: Rank::known(0), counted: at, number: 3, at, seed: 7 };
+            FaultHit { kind: FaultKind::Stop, rank: Rank::known(0), counted: at, number: 3, at, seed: 7 };
         stop.tell(&control.faults(stop.rank));
         // Its rank goes on until it learns of it, and may be struck.
-        Strike { kind: FaultKind::Delay, ..stop }.tell(&control.faults(stop.rank));
+        FaultHit { kind: FaultKind::Delay, ..stop }.tell(&control.faults(stop.rank));
         assert_eq!(naming.name(DeviceName::Proxy, killed), ExitCause::Injected(stop));
     }
 

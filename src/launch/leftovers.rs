@@ -1,11 +1,12 @@
-//! What dead jobs have left in `/dev/shm`, found and removed.
+//! Finds and removes what dead jobs have left in `/dev/shm`.
 //!
-//! Normal operation needs it never: ranks, launcher and janitor remove the names of a job, whichever of them is killed, as long as
-//! not all of them are. What is left then says whose it was: a segment by its header, with the process that has made it and when that
-//! had started; the file of a claim by what is written in it.
+//! Normal operation never needs it. Ranks, launcher and janitor remove the names of a job, as long
+//! as not all of them are killed. A leftover says whose it was: the header of a segment has its
+//! creator and the creator's start time, and the file of a claim has the launcher's process id.
 //!
-//! Invariant: nothing of a living job is touched. A name is removed only when nobody has its prefix locked, its creator is
-//! dead, and no process has it open. It is removed under the lock of its prefix, so that nobody can have taken it anew meanwhile.
+//! Invariant: nothing of a living job is touched. A name is removed only when its prefix is not
+//! locked, its creator is dead, and no process has it open. Removing happens under the lock of the
+//! prefix, so nobody can have taken the name anew meanwhile.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -23,27 +24,29 @@ use crate::error::{Error, Result};
 use crate::rank::MAX_RANKS;
 use crate::shm::{SegmentHeader, check_name};
 
-/// What errors say was being done.
+/// The action that errors name.
 const CLEANING: &str = "removing what dead jobs have left";
 
 /// A name that a dead process has left in `/dev/shm`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leftover {
-    /// The name.
+    /// Its name.
     pub name: String,
     /// Of which job, where that can be told.
     pub job: Option<u64>,
-    /// Who has made it, where that can be told.
+    /// The process that made it, where that is known.
     pub creator: Option<u64>,
 }
 
-/// Finds what dead jobs of this user have left, removes it unless this is a `dry_run`, and tells `on_found` of each name, after
-/// that was removed. Where `only` is given, jobs whose names have another prefix are passed over.
+/// Finds what dead jobs of this user have left, and calls `on_found` for each name. Removes the
+/// name before that call, unless this is a `dry_run`. `only` limits it to jobs whose names have
+/// that prefix.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] when `only` can begin no name, such as one that leads elsewhere: nothing is looked for then. [`Error::Os`]
-/// when `/dev/shm` cannot be read, or a name in it not be removed.
+/// - [`Error::InvalidArgument`] when no name can begin with `only`, such as a path: nothing is
+///   searched.
+/// - [`Error::Os`] when `/dev/shm` cannot be read, or a name in it cannot be removed.
 pub fn clean(only: Option<&str>, dry_run: bool, on_found: &mut dyn FnMut(&Leftover)) -> Result<()> {
     only.map_or(Ok(()), check_name)?;
     let open_files = open_files();
@@ -62,7 +65,7 @@ pub fn clean(only: Option<&str>, dry_run: bool, on_found: &mut dyn FnMut(&Leftov
     Ok(())
 }
 
-/// The names that look like a job's, by their prefixes.
+/// Returns the names that look like a job's, by prefix.
 fn candidates() -> Result<BTreeMap<String, Vec<String>>> {
     let entries = std::fs::read_dir("/dev/shm").map_err(|error| Error::os(CLEANING, error))?;
     let mut candidates: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -79,7 +82,7 @@ fn candidates() -> Result<BTreeMap<String, Vec<String>>> {
     Ok(candidates)
 }
 
-/// What stands in front of the rank in the name of a segment.
+/// Returns the part of a segment's name in front of the rank.
 fn prefix_of(name: &str) -> Option<&str> {
     let (prefix, rank) = name.rsplit_once('.')?;
     let is_rank = rank.parse().is_ok_and(|number: u32| number < MAX_RANKS && number.to_string() == rank);
@@ -93,12 +96,13 @@ struct SweepClaim {
     name: String,
     /// The dead process that had claimed the prefix.
     signer: Option<u64>,
-    /// Whether the file was made for this.
+    /// Whether the file was made for this claim.
     is_new: bool,
 }
 
 impl SweepClaim {
-    /// Takes the prefix; `None` when somebody else has it, or has the file of that name for something else.
+    /// Takes the prefix. Returns `None` when another process has it, or uses the file of that name
+    /// for something else.
     fn take(prefix: &str, dry_run: bool) -> Result<Option<Self>> {
         let name = format!("{prefix}.lock");
         let Some((mut file, _)) = open_own(&name) else {
@@ -106,7 +110,8 @@ impl SweepClaim {
         };
         let mut text = String::new();
         let signer = file.read_to_string(&mut text).ok().and_then(|_| signer(&text));
-        // Who had been killed between making a claim and signing it has left nothing of his own, but is in the way of others.
+        // A process killed between making a claim and signing it left an empty file, which is in
+        // the way.
         if signer.is_none() && !text.is_empty() {
             return Ok(None);
         }
@@ -126,8 +131,8 @@ impl SweepClaim {
         Ok(is_ours.then_some(Self { _lock: Some(file), name, signer: None, is_new: true }))
     }
 
-    /// What `name` is, if it was left: a segment whose creator is dead, or what a rank that died before it had written a header has
-    /// left under the claim of a dead launcher.
+    /// Returns the leftover called `name`, if it is one. It is a segment whose creator is dead, or
+    /// one without a header under the claim of a dead launcher.
     fn leftover(&self, name: &str, open_files: &HashSet<(u64, u64)>) -> Option<Leftover> {
         let (mut file, stat) = open_own(name)?;
         if open_files.contains(&(stat.st_dev, stat.st_ino)) {
@@ -143,7 +148,7 @@ impl SweepClaim {
         Some(Leftover { name: name.to_owned(), job, creator })
     }
 
-    /// The file of the claim itself, where a dead launcher has left it.
+    /// Returns the claim file itself, where a dead launcher has left it.
     fn own(&self) -> Option<Leftover> {
         let creator = self.signer?;
         Some(Leftover { name: self.name.clone(), job: None, creator: Some(creator) })
@@ -178,7 +183,8 @@ fn remove(name: &str) -> Result<()> {
     }
 }
 
-/// The files that processes of this user have open, or mapped with a descriptor to them, by file system and number.
+/// Returns the files that processes of this user have open or mapped with a descriptor, by file
+/// system and inode.
 fn open_files() -> HashSet<(u64, u64)> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let descriptors = processes.filter_map(|process| std::fs::read_dir(process.path().join("fd")).ok());
@@ -205,7 +211,7 @@ mod tests {
         format!("shmccl-left-{test}-{}", std::process::id())
     }
 
-    /// What is found of one prefix; what others have left meanwhile is theirs to look at.
+    /// Finds the leftovers of one prefix only, since other tests leave some of their own.
     fn found(prefix: &str, dry_run: bool) -> Vec<Leftover> {
         let mut found = Vec::new();
         clean(Some(prefix), dry_run, &mut |left| found.push(left.clone())).unwrap();
@@ -213,8 +219,8 @@ mod tests {
         found
     }
 
-    /// The same without removing anything, when there are `n` of them: for a moment a process that another test has just forked has what
-    /// this one had open.
+    /// Waits until there are `n` leftovers, and removes nothing. A process that another test has
+    /// just forked keeps this test's files open for a moment.
     fn found_in_time(prefix: &str, n: usize) -> Vec<Leftover> {
         let began = std::time::Instant::now();
         loop {

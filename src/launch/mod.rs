@@ -1,7 +1,8 @@
-//! Starting the device processes of a job, watching over them, and naming what went wrong first.
+//! Starts the device processes of a job, watches them, and names what went wrong first.
 //!
-//! The launcher re-executes a program (by default itself, with its own arguments) once per rank. Each process finds
-//! in its environment which rank it is and the number of an inherited socket, and joins by [`join_from_env`](crate::bootstrap::join_from_env):
+//! The launcher re-executes a program, by default itself with its own arguments, once per rank.
+//! Each process finds its rank and the number of an inherited socket in its environment, and joins
+//! by [`join_from_env`](crate::bootstrap::join_from_env):
 //!
 //! | variable | value |
 //! |---|---|
@@ -15,20 +16,22 @@
 //! | `SHMCCL_CORES` | how many cores to [count on](Launch::cores), where ranks are told |
 //! | `SHMCCL_FAULTS` | the [plan of faults](crate::faults), where there is one |
 //!
-//! One poll loop, in the thread that started the processes, watches sockets, process descriptors, interrupts and
-//! output. At the first sign of trouble (hang-up without Bye, broken protocol, failure, interrupt) it tells the
-//! [`Observer`] and, over their sockets, everyone else; gives them a time of grace to end by themselves; kills what is left.
+//! One poll loop, in the thread that started the processes, watches sockets, process descriptors,
+//! interrupts and output. The first sign of trouble is a hang-up without Bye, a broken protocol, a
+//! failure or an interrupt. The loop then tells the [`Observer`] and all other members, gives them
+//! a time of grace to end by themselves, and kills those that are left.
 //!
-//! With [`Launch::detect_hangs`] members beat in shared memory, and it looks at the beats (`hang.rs`).
-//!
-//! With [`Launch::restart`] a dead rank is started again in its place (`restart.rs`): the loss of it is told, but not the end of the job.
+//! With [`Launch::detect_hangs`] the loop also looks at the members' heartbeats (`hang.rs`). With
+//! [`Launch::restart`] it restarts a dead rank in its place (`restart.rs`): the others learn of the
+//! loss, and the job goes on.
 //!
 //! Invariants:
-//! - When [`Launch::spawn_and_supervise`] returns, in whichever way, no process that it started is left.
-//! - A launcher that is itself killed takes its processes along: each asks for the parent-death signal as it joins
-//!   (as it starts, with [`Launch::trampoline`]), and joining a dead launcher is an error.
-//! - What it leaves in `/dev/shm` then is removed by the janitor of the claim, in jobs whose segments have names (`names.rs`).
-//! - No descriptor but its own socket reaches a child.
+//! - When [`Launch::spawn_and_supervise`] returns, no process that it started is left.
+//! - A launcher that is killed takes its processes along. Each asks for the parent-death signal as
+//!   it joins, or as it starts with [`Launch::trampoline`]. Joining a dead launcher is an error.
+//! - The janitor of the claim removes the names that a killed launcher leaves in `/dev/shm`
+//!   (`names.rs`).
+//! - A child inherits its own socket and no other descriptor.
 
 mod first_cause;
 mod grace;
@@ -67,7 +70,7 @@ use crate::rank::check_n_ranks;
 #[cfg(feature = "trace")]
 use crate::trace::DEFAULT_RECORDS;
 
-/// How to start a job.
+/// The settings of a job to be started.
 #[derive(Clone, Debug)]
 pub struct Launch {
     n_ranks: u32,
@@ -104,7 +107,7 @@ impl Program {
         Self { path: path.as_ref().to_owned(), args }
     }
 
-    /// What starts it.
+    /// Returns the command that starts it.
     #[cfg(feature = "coordinator")]
     pub(crate) fn command(&self) -> std::process::Command {
         let mut command = std::process::Command::new(&self.path);
@@ -112,14 +115,15 @@ impl Program {
         command
     }
 
-    /// The running executable with the arguments that it was itself given.
+    /// Returns the running executable with its own arguments.
     #[must_use]
     pub fn this() -> Self {
         Self { path: this_executable(), args: std::env::args_os().skip(1).collect() }
     }
 }
 
-/// The running executable; by its link in `/proc` when the file has been replaced meanwhile.
+/// Returns the path of the running executable, or its link in `/proc` when the file has been
+/// replaced.
 fn this_executable() -> OsString {
     match std::env::current_exe() {
         Ok(path) if path.exists() => path.into_os_string(),
@@ -135,9 +139,10 @@ pub struct JobOutcome {
     pub ready_after: Option<Duration>,
     /// Time from the call to the end of the last process.
     pub ran_for: Duration,
-    /// Who was lost on the way, in the order of ids, and how; only with [`Launch::keep_going`].
+    /// The lost members by id, each with its cause; only with [`Launch::keep_going`].
     pub lost: Vec<(DeviceName, ExitCause)>,
-    /// Who was started again, in that order, and how it had ended; only with [`Launch::restart`].
+    /// The restarted members in order, each with the cause of its end; only with
+    /// [`Launch::restart`].
     pub restarted: Vec<(DeviceName, ExitCause)>,
 }
 
@@ -205,9 +210,11 @@ impl Launch {
         self
     }
 
-    /// Sets how long the others may take to end by themselves after the first has failed, or after an interrupt; 2 s unless it is set.
+    /// Sets how long the others may take to end by themselves after the first failure or an
+    /// interrupt. The default is 2 s.
     ///
-    /// Of a time in which the launcher itself was held up, as the others may have been, no more counts than a tenth of `grace`, or 1 ms.
+    /// A pause of the launcher counts for at most a tenth of `grace`, or 1 ms, because the others
+    /// may have been paused too.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
@@ -228,10 +235,10 @@ impl Launch {
         self
     }
 
-    /// Starts the ranks' program through another one that calls [`become_program`](crate::bootstrap::become_program) with the arguments it gets
-    /// after its own.
+    /// Starts the ranks' program through another one, which calls
+    /// [`become_program`](crate::bootstrap::become_program) with the arguments behind its own.
     ///
-    /// Programs that join late or never are then bound to the life of the launcher all the same.
+    /// This binds programs that join late or never to the life of the launcher.
     #[must_use]
     pub fn trampoline(mut self, trampoline: Program) -> Self {
         self.trampoline = Some(trampoline);
@@ -245,42 +252,48 @@ impl Launch {
         self
     }
 
-    /// Sets whether output is handed to [`Observer::on_output`] by lines instead of going where the launcher's goes.
+    /// Hands output to [`Observer::on_output`] by lines, instead of the launcher's own output.
     #[must_use]
     pub fn capture_output(mut self, capture_output: bool) -> Self {
         self.capture_output = capture_output;
         self
     }
 
-    /// Sets whether the job goes on when a member is lost. The others are told of the loss, but not ended after it: they can go on
-    /// by [`Communicator::shrink`](crate::Communicator::shrink). The job ends well when a rank does; [`JobOutcome::lost`] names those that
-    /// did not.
+    /// Lets the job go on when a member is lost. The others learn of the loss and are not ended:
+    /// they can [`shrink`](crate::Communicator::shrink). The job ends well when one rank does, and
+    /// [`JobOutcome::lost`] names those that did not.
     #[must_use]
     pub fn keep_going(mut self, keep_going: bool) -> Self {
         self.keep_going = keep_going;
         self
     }
 
-    /// Sets how often ranks that have died are started again, all of them together: each in its place, with the same rank and on the
-    /// same core. The others are told of the loss, but not ended after it: they bring the rank back by
-    /// [`Communicator::recover`](crate::Communicator::recover). A rank is started again when the job is up and another rank lives;
-    /// one that was given up is killed first, after the time of grace. A death that comes after the last of `restarts` ends the
-    /// job like any other. So does the error exit of a rank that has dropped its communicator, as that of a body given to
-    /// [`Launch::run`] has: it has left in peace, and the others do not take it back. A panic is a death.
+    /// Sets how often dead ranks are restarted, all of them together: each with the same rank on
+    /// the same core. The others learn of the loss and are not ended: they
+    /// [`recover`](crate::Communicator::recover).
     ///
-    /// When no restart is left for one that has died the others are told so: `recover` fails at once then.
-    ///
-    /// Ranks that go on by [`Communicator::shrink`](crate::Communicator::shrink) need [`Launch::keep_going`] as well: the launcher does
-    /// not know that they go without the dead, starts these again, and ends the job when there are no restarts left.
+    /// - A rank is restarted when the job is up and another rank lives. A rank that was given up is
+    ///   killed first, after the time of grace.
+    /// - A death after the last of `restarts` ends the job like any other. The others learn that no
+    ///   restart is left, and `recover` fails at once.
+    /// - A rank that has dropped its communicator and exits with an error is not restarted: it has
+    ///   left in peace, and the others do not take it back. So does a body given to [`Launch::run`]
+    ///   that returns an error. A panic is a death.
+    /// - Ranks that [`shrink`](crate::Communicator::shrink) need [`Launch::keep_going`] as well.
+    ///   The launcher does not know that they go on without the dead, restarts these, and ends the
+    ///   job when no restart is left.
     #[must_use]
     pub fn restart(mut self, restarts: u32) -> Self {
         self.restarts = restarts;
         self
     }
 
-    /// Has all ranks note what they do, and writes it to `file` when the last one has ended, whatever became of the job: see
-    /// [`trace`](crate::trace). That the file cannot be made is told before anything is started. Without this call
-    /// `SHMCCL_TRACE` in the launcher's environment names a file. Only jobs that [`Launch::supervise`] or [`Launch::run`] starts are traced.
+    /// Records what all ranks do, and writes it to `file` when the last one has ended, whatever
+    /// became of the job: see [`trace`](crate::trace).
+    ///
+    /// A file that cannot be made is an error before anything is started. Without this call,
+    /// `SHMCCL_TRACE` in the launcher's environment names a file. Only [`Launch::supervise`] and
+    /// [`Launch::run`] trace.
     #[cfg(feature = "trace")]
     #[must_use]
     pub fn trace(mut self, file: impl Into<PathBuf>) -> Self {
@@ -288,7 +301,8 @@ impl Launch {
         self
     }
 
-    /// Sets how many records are kept of the threads of a rank, and of its proxy: a power of two from 1024 to 16777216, of 32 bytes each.
+    /// Sets how many records of 32 bytes are kept of a rank's threads, and of its proxy. It is a
+    /// power of two from 1024 to 16777216.
     #[cfg(feature = "trace")]
     #[must_use]
     pub fn trace_records(mut self, records: u64) -> Self {
@@ -296,25 +310,27 @@ impl Launch {
         self
     }
 
-    /// Has ranks that hang taken for lost, by `rule`. Without one they are not looked for, and that is the default: a rank in
-    /// a debugger, or one that somebody has stopped for a while, is nobody's to give up then but its peers', whose waits time out.
+    /// Finds ranks that hang by `rule`, and treats them as lost. The default is to find none: a
+    /// rank in a debugger, or one that somebody has stopped, is left to the deadlines of its peers.
     ///
-    /// A rank that hangs ends the epoch as one that dies, and what was asked for that holds for it: the job ends with it, or
-    /// [goes on](Self::keep_going), or it is [started again](Self::restart). [`ExitCause::Hung`] tells how long it has not beaten. It is killed,
-    /// unless the rule [spares](HangRule::sparing) it; also one that takes its time to die, by writing a core file.
+    /// A rank that hangs ends the epoch like one that dies. The job ends, [goes
+    /// on](Self::keep_going), or [restarts](Self::restart) the rank. [`ExitCause::Hung`] says how
+    /// long it has been silent. It is killed unless the rule [spares](HangRule::sparing) it, and so
+    /// is one that takes long to die because it writes a core file.
     ///
-    /// It is for the processes that this launcher starts, in every epoch that they come into. Newcomers to a communicator of theirs
-    /// ([`Communicator::join`](crate::Communicator::join)) are not looked at, nor are ranks that meet without a launcher: one of
-    /// those that hangs is found by its peers' deadlines.
+    /// The rule holds for the processes of this launcher, in every epoch that they enter. It does
+    /// not hold for ranks that [join](crate::Communicator::join) a communicator of theirs, nor for
+    /// ranks without a launcher: the deadlines of their peers find those.
     #[must_use]
     pub fn detect_hangs(mut self, rule: HangRule) -> Self {
         self.hang_rule = Some(rule);
         self
     }
 
-    /// Sets whether SIGQUIT is a question what the job is doing, which is handed to [`Observer::on_quit`], and ends nothing; also where
-    /// it was ignored, as in what a script starts in the background. What ranks do
-    /// at SIGQUIT is their programs' business; those that are started by way of
+    /// Hands SIGQUIT to [`Observer::on_quit`] as a question about the job; it ends nothing then.
+    /// That holds also where it was ignored, as in background jobs of a script.
+    ///
+    /// What ranks do at SIGQUIT is up to their programs. Programs started by
     /// [`become_program`](crate::bootstrap::become_program) ignore it.
     #[must_use]
     pub fn heed_quit(mut self, heed_quit: bool) -> Self {
@@ -322,7 +338,7 @@ impl Launch {
         self
     }
 
-    /// Sets what goes wrong on purpose in the processes of this job; a plan of nothing leaves it to what the environment says. See
+    /// Sets the faults to inject into this job. An empty plan leaves that to the environment. See
     /// [`crate::faults`].
     #[must_use]
     pub fn faults(mut self, faults: Faults) -> Self {
@@ -330,23 +346,25 @@ impl Launch {
         self
     }
 
-    /// Sets whether data are checked by checksums on their way, as far as [`checksums_from_env`](crate::bootstrap::checksums_from_env)
-    /// says; where not, it is left to the environment.
+    /// Checks data by checksums on their way, as
+    /// [`checksums_from_env`](crate::bootstrap::checksums_from_env) says. `false` leaves that to
+    /// the environment.
     #[must_use]
     pub fn checksums(mut self, checksums: bool) -> Self {
         self.options.checksums = checksums;
         self
     }
 
-    /// Tells the ranks how many cores to count on, as [`cores_from_env`](crate::bootstrap::cores_from_env) says; without it, that is left
-    /// to the environment. Processes are placed as before.
+    /// Sets how many cores the ranks count on, as
+    /// [`cores_from_env`](crate::bootstrap::cores_from_env) says. Without it the environment
+    /// decides. It does not change where processes run.
     #[must_use]
     pub fn cores(mut self, cores: NonZeroU32) -> Self {
         self.options.cores = Some(cores);
         self
     }
 
-    /// How many ranks there will be.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn n_ranks(&self) -> u32 {
         self.n_ranks
@@ -358,19 +376,20 @@ impl Launch {
         self.job_id
     }
 
-    /// The incarnation of the communicator.
+    /// Returns the epoch of the job's first communicator.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         FIRST_EPOCH
     }
 
-    /// What all members will be told.
+    /// Returns the options of all members.
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// Where processes will run, given the cores that this process may use; it prints as one line.
+    /// Returns where processes will run, given the cores that this process may use. It prints as
+    /// one line.
     #[must_use]
     pub fn plan(&self) -> PinPlan {
         PinPlan::new(self.n_ranks, self.options.proxy, self.pin)
@@ -378,13 +397,14 @@ impl Launch {
 
     /// Starts the processes and returns when the last one has ended.
     ///
-    /// Every member is given `control`, which the caller has created. Call it from a thread that stays: the kernel
-    /// binds the processes to the life of the thread that starts them. While it runs, SIGINT, SIGTERM and SIGHUP are
-    /// caught and passed on; a second one kills at once.
+    /// Every member gets `control`, which the caller has created. Call it from a thread that stays:
+    /// the kernel binds the processes to the life of the thread that starts them. Meanwhile SIGINT,
+    /// SIGTERM and SIGHUP are caught and passed on; a second one kills at once.
     ///
     /// # Errors
-    /// [`Error::DeviceFailed`] names the first cause; [`Error::Interrupted`]; [`Error::ResourceLimit`] or
-    /// [`Error::Os`] when a process cannot be started.
+    /// - [`Error::DeviceFailed`] names the first cause.
+    /// - [`Error::Interrupted`].
+    /// - [`Error::ResourceLimit`] or [`Error::Os`] when a process cannot be started.
     pub fn spawn_and_supervise(
         &self,
         control: BorrowedFd<'_>,

@@ -1,14 +1,17 @@
-//! The names of a job's segments in `/dev/shm`, where they have names: claimed before it starts, removed when it is over.
+//! Claims the names of a job's segments in `/dev/shm` before it starts, and removes them when it is
+//! over.
 //!
-//! A rank removes its own name as it leaves. One that is killed cannot, so the launcher does it for it; when the launcher
-//! itself is killed, its janitor does (`src/shm/janitor.rs`). Launchers that are given the same prefix at the same time must not
-//! take each other's names for leftovers: whoever claims a prefix has the file `PREFIX.lock` beside the segments, and has it
-//! locked, for as long as the job lives (`lock.rs`).
+//! A rank removes its own name as it leaves. A killed rank cannot, so the launcher does it. A
+//! killed launcher cannot, so its janitor does (`src/shm/janitor.rs`). Launchers with the same
+//! prefix must not take each other's names for leftovers: the owner of a prefix keeps the file
+//! `PREFIX.lock` locked for as long as the job lives ([`PrefixLock`]).
 //!
 //! Invariants:
-//! - While a claim lives there is no other of that prefix. It ends when launcher and janitor are gone.
-//! - A name is removed only when its creator is dead, or when it is of the claim's own job. (A process that takes a name of
-//!   this prefix without asking for the lock may lose it while its segment has no header yet.)
+//! - While a claim lives there is no other of that prefix. It ends when launcher and janitor are
+//!   gone.
+//! - A name is removed only when its creator is dead, or when it is of the claim's own job. A
+//!   process that takes such a name without the lock may lose it while its segment has no header
+//!   yet.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -30,20 +33,20 @@ use crate::rank::Rank;
 use crate::shm::{Expected, Janitor, Segment, Sweep, check_name};
 use crate::sync::header::Creator;
 
-/// What errors say was being done.
+/// The action that errors name.
 pub(super) const CLAIMING: &str = "claiming the names of the segments";
 
-/// The claimed names of one job; none where its segments have no names.
+/// The claimed names of one job. It is `None` where its segments have no names.
 #[derive(Debug)]
 pub(super) struct ClaimedNames(Option<PrefixClaim>);
 
 impl ClaimedNames {
-    /// Claims the names that the segments of `job` will get. Names that killed processes have left are removed, and
-    /// `on_stale` is told each one and its creator.
+    /// Claims the names that the segments of `job` will get. Removes names that killed processes
+    /// have left, and calls `on_stale` with each one and its creator.
     ///
     /// # Errors
-    /// [`Error::NameInUse`] when a name or the prefix belongs to somebody else, [`Error::InvalidArgument`] when the prefix
-    /// makes no name; no name was removed then.
+    /// [`Error::NameInUse`] when a name or the prefix is in use, [`Error::InvalidArgument`] when
+    /// the prefix makes no name. No name was removed then.
     pub(super) fn claim(
         backing: &SegmentBacking,
         n_ranks: u32,
@@ -68,7 +71,8 @@ impl ClaimedNames {
         Ok(Self(Some(PrefixClaim { sweep, lock })))
     }
 
-    /// What every process has to hold that may make one of the names; see [`Janitor::hold`].
+    /// Returns the descriptor that every process holds that may make one of the names: see
+    /// [`Janitor::hold`].
     pub(super) fn hold(&self) -> Option<BorrowedFd<'_>> {
         self.0.as_ref()?.lock.janitor().map(Janitor::hold)
     }
@@ -87,10 +91,10 @@ impl Drop for PrefixClaim {
     }
 }
 
-/// The dead creator of a segment of that name; `None` when there is no such name.
+/// Returns the dead creator of a segment of that name, or `None` when there is no such name.
 ///
 /// # Errors
-/// [`Error::NameInUse`] when the creator lives or cannot be told.
+/// [`Error::NameInUse`] when the creator lives or is unknown.
 fn dead_creator(name: &str) -> Result<Option<u64>> {
     match open(path(name).as_c_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW, Mode::empty()) {
         Err(Errno::ENOENT) => return Ok(None),
@@ -107,31 +111,47 @@ fn dead_creator(name: &str) -> Result<Option<u64>> {
     }
 }
 
-/// Where a name is found; `check_name` has let it pass, or what it is made of.
+/// Returns the path of a name that `check_name` has accepted.
 pub(super) fn path(name: &str) -> CString {
     CString::new(format!("/dev/shm/{name}")).expect("names consist of letters, digits and the like")
 }
 
-/// What a signed file starts with, in front of the process id.
+/// The text in front of the process id in a signed file.
 const SIGNATURE: &str = "shmccl ";
 
-/// How long a lock may be somebody's who does not say that the names are his: he is about to, or to be gone.
+/// How long an unsigned lock may be held: its holder is about to sign it, or about to be gone.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The right to one prefix, for as long as this lives.
+/// The right to one prefix of names in `/dev/shm`: a locked file.
+///
+/// | file `PREFIX.lock` | meaning |
+/// |---|---|
+/// | locked, empty | a process checks whether the names are free, or removes leftovers |
+/// | locked, `shmccl` and the id of a living process | the names are that launcher's |
+/// | locked, `shmccl` and the id of a dead process | its janitor, or another one, removes leftovers |
+/// | not locked | launcher and janitor were killed; the next process removes it |
+///
+/// The file is made without a name, locked, given to the janitor, and linked under its name last.
+/// So whenever the launcher is killed, there is no name yet, or somebody who removes it. The lock
+/// belongs to the open file, which launcher and janitor share. Only the holder of the lock removes
+/// the name: a file that its finder has locked and that still has its name keeps it. Removing
+/// leftovers takes a moment, and is waited for so long.
 #[derive(Debug)]
 pub(super) struct PrefixLock {
     name: String,
     file: Flock<File>,
-    /// `None` where the system refuses a process; then nobody cleans up after a killed launcher but the next one.
+    /// It is `None` where the system refuses a process. Then the next launcher cleans up after a
+    /// killed one.
     janitor: Option<Janitor>,
 }
 
 impl PrefixLock {
-    /// Takes the lock called `name`, and starts the janitor that does `sweep` should this process be killed.
+    /// Takes the lock called `name`, and starts the janitor that does `sweep` if this process is
+    /// killed.
     ///
     /// # Errors
-    /// [`Error::NameInUse`] when another one has it: at once where that is a launcher that lives, after a second otherwise.
+    /// [`Error::NameInUse`] when another process has it: at once if that is a living launcher,
+    /// otherwise after a second.
     pub(super) fn take(name: String, sweep: &Sweep) -> Result<Self> {
         let file = lock(unnamed()?).map_err(|(_, errno)| Error::os(CLAIMING, errno))?;
         let janitor = Janitor::start(sweep, file.as_fd()).ok();
@@ -200,7 +220,7 @@ fn remove_leftover(name: &str) -> Result<()> {
     }
 }
 
-/// The launcher that holds a lock, unless it has not come to say so yet, or is dead.
+/// Returns the living launcher that holds a lock and has signed it.
 fn holder(file: &File) -> Option<u64> {
     let mut text = [0; 64];
     let len = file.read_at(&mut text, 0).ok()?;
@@ -208,7 +228,7 @@ fn holder(file: &File) -> Option<u64> {
     Creator { pid, start: 0 }.is_alive().then_some(pid)
 }
 
-/// Who has signed a file with this text.
+/// Returns the process that has signed a file with this text.
 pub(super) fn signer(text: &str) -> Option<u64> {
     text.strip_prefix(SIGNATURE)?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Who is told what happens to a job while it is supervised.
+//! Events of a supervised job, and what its processes print.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -10,37 +10,37 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use super::Launch;
 use crate::error::{DeviceName, Error, ExitCause, Result};
 
-/// Who is told what happens to a job. Its methods are called from the thread that supervises, which goes on when they
+/// Receives the events of a job. Its methods run on the supervising thread, which goes on when they
 /// return. A closure over the name of a lost member is an observer too.
 pub trait Observer {
-    /// A member was lost: it died, failed, hung up or broke the protocol. Called once for each, at once; the place to
-    /// revoke the epoch in the control segment.
+    /// Reports that a member was lost: it died, failed, hung up or broke the protocol. It is called
+    /// once for each member, at once. This is the place to revoke the epoch in the control segment.
     fn on_loss(&mut self, device: DeviceName);
 
-    /// A member hangs: it has not beaten for so long, and was taken for lost; it `is_killed` at once, or left as it is. Only with
-    /// [`Launch::detect_hangs`], and after [`Observer::on_loss`].
+    /// Reports that a member hangs, after [`Observer::on_loss`]. It was silent for that long, and
+    /// `is_killed` at once or left as it is. Only with [`Launch::detect_hangs`].
     fn on_hang(&mut self, device: DeviceName, silent: Duration, is_killed: bool) {
         let _ = (device, silent, is_killed);
     }
 
-    /// The launcher was told to stop by a signal, which it has passed on, or by [`Observer::wants_end`].
+    /// Reports that a signal, which was passed on, or [`Observer::wants_end`] stops the launcher.
     fn on_interrupt(&mut self) {}
 
-    /// A rank that had ended so has been started again in its place; that can be done so many times more.
+    /// Reports that a rank that ended by `cause` was restarted, and how many restarts are `left`.
     fn on_restart(&mut self, device: DeviceName, cause: ExitCause, left: u32) {
         let _ = (device, cause, left);
     }
 
-    /// The launcher was asked by SIGQUIT what the job is doing; only with [`Launch::heed_quit`].
+    /// Reports a SIGQUIT, which asks what the job is doing; only with [`Launch::heed_quit`].
     fn on_quit(&mut self) {}
 
-    /// All members are ready, so long after the launch began.
+    /// Reports how long after the launch all members are ready.
     fn on_ready(&mut self, after: Duration) {
         let _ = after;
     }
 
-    /// The name of a segment was removed from `/dev/shm`: the process `creator` of an earlier job was killed and has left it.
-    /// Called before anything is started.
+    /// Reports that the name of a segment was removed from `/dev/shm`, left by the killed process
+    /// `creator` of an earlier job. It is called before anything is started.
     fn on_stale_name(&mut self, name: &str, creator: u64) {
         let _ = (name, creator);
     }
@@ -50,8 +50,9 @@ pub trait Observer {
         let _ = line;
     }
 
-    /// Whether the job is to end. Asked whenever something has happened, until the job is interrupted; at a yes it ends as if the
-    /// launcher had been sent a SIGTERM, also where that signal is ignored.
+    /// Returns whether the job is to end. It is asked after every event until the job is
+    /// interrupted. `true` ends the job like a SIGTERM to the launcher, also where that signal is
+    /// ignored.
     fn wants_end(&mut self) -> bool {
         false
     }
@@ -66,7 +67,7 @@ impl<F: FnMut(DeviceName)> Observer for F {
 /// A line that is longer is handed on in parts.
 const MAX_LINE: usize = 64 << 10;
 
-/// Which of a process's outputs.
+/// An output of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OutputStream {
     /// Its standard output.
@@ -80,7 +81,7 @@ pub enum OutputStream {
 pub struct OutputLine<'a> {
     /// Who.
     pub device: DeviceName,
-    /// Where to.
+    /// The output.
     pub stream: OutputStream,
     /// What, without the line feed.
     pub text: &'a [u8],
@@ -118,7 +119,7 @@ impl OutputPipe {
         Ok(Self { device, stream, pipe: Some(pipe), partial: Vec::new() })
     }
 
-    /// The pipe, until its end was read.
+    /// Returns the pipe, until its end was read.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.pipe.as_ref().map(AsFd::as_fd)
     }

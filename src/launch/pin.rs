@@ -1,8 +1,8 @@
-//! Which process runs on which core.
+//! Decides which process runs on which core.
 //!
-//! With no more ranks than cores each rank has a core of its own, and the proxy thread of a device shares the core of
-//! its device: the two hand over to each other by yielding, which is quicker than any wake-up across cores. With more
-//! ranks than cores they take turns. Cores that share a physical core come last.
+//! With no more ranks than cores, each rank has a core of its own. The proxy thread of a device
+//! shares the device's core: the two hand over by yielding, which is quicker than a wake-up across
+//! cores. More ranks than cores share them in turn. Cores that share a physical core come last.
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use crate::bootstrap::{Placement, ProxyMode};
 use crate::error::DeviceName;
 
-/// Where the processes of a job run.
+/// The cores of a job's processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PinPlan {
     n_ranks: usize,
@@ -21,7 +21,7 @@ pub struct PinPlan {
 }
 
 impl PinPlan {
-    /// The plan for the cores in the calling thread's affinity mask.
+    /// Plans for the cores in the calling thread's affinity mask.
     pub(super) fn new(n_ranks: u32, proxy: ProxyMode, pin: bool) -> Self {
         let cores = allowed_cores();
         let pinned = pin && !cores.is_empty();
@@ -33,7 +33,7 @@ impl PinPlan {
         Self { n_ranks: n_ranks as usize, proxy, cores, pinned }
     }
 
-    /// Where a process goes.
+    /// Returns the core of a process, and what shares it.
     #[must_use]
     pub fn placement(&self, device: DeviceName) -> Placement {
         let turn = self.turn(device);
@@ -73,11 +73,12 @@ impl PinPlan {
         format!("{ranks} on {cores}: {place}, {spinners} per core{proxies}")
     }
 
-    /// Puts the calling thread on the core of a process that it is about to start, and back when the value is dropped.
+    /// Moves the calling thread to the core of a process that it is about to start. Dropping the
+    /// value moves it back.
     ///
-    /// A process inherits the mask of the thread that starts it, and with it everything that it starts in turn; to
-    /// move it afterwards would be too late for those. A core that went away meanwhile is not an error: the process
-    /// then runs wherever the system puts it.
+    /// A process inherits the affinity mask of the thread that starts it, and passes it on to
+    /// everything that it starts. Moving it later would miss those. A core that has gone away is
+    /// not an error: the system then chooses one.
     pub(super) fn borrow_core(&self, device: DeviceName) -> Option<BorrowedCore> {
         let cpu = self.placement(device).cpu?;
         let before = sched_getaffinity(this_thread()).ok()?;
@@ -87,7 +88,7 @@ impl PinPlan {
         Some(BorrowedCore { before })
     }
 
-    /// The index of a process's core.
+    /// Returns the index of a process's core.
     fn turn(&self, device: DeviceName) -> usize {
         let id = match device {
             DeviceName::Rank(rank) => rank.index(),
@@ -96,7 +97,7 @@ impl PinPlan {
         id % self.cores.len()
     }
 
-    /// How many device threads are on the core with this index.
+    /// Counts the device threads on the core with this index.
     fn devices(&self, turn: usize) -> usize {
         (0..self.n_ranks).filter(|rank| rank % self.cores.len() == turn).count()
     }
@@ -105,7 +106,7 @@ impl PinPlan {
         self.n_ranks.div_ceil(self.cores.len())
     }
 
-    /// How many threads that may spin share a core at most, proxies included.
+    /// Counts the threads that may spin on the fullest core, proxies included.
     fn most_spinners(&self) -> usize {
         let n_cores = self.cores.len();
         match self.proxy {
@@ -123,7 +124,7 @@ impl std::fmt::Display for PinPlan {
     }
 }
 
-/// The calling thread is on the core of another process while this lives.
+/// Keeps the calling thread on the core of another process while it lives.
 #[derive(Debug)]
 pub(super) struct BorrowedCore {
     before: CpuSet,
@@ -143,13 +144,13 @@ fn plural(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
-/// The cores that the calling thread may use; empty when the system does not tell.
+/// Returns the cores that the calling thread may use, or none where the system does not say.
 fn allowed_cores() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(this_thread()) else { return Vec::new() };
     (0..CpuSet::count()).filter(|&core| set.is_set(core).unwrap_or(false)).collect()
 }
 
-/// Which of the hyper-threads of its physical core a core is: 0 for the first.
+/// Returns the index of a core among the hyper-threads of its physical core: 0 for the first.
 fn sibling_index(core: usize) -> usize {
     let path = format!("/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list");
     let list = std::fs::read_to_string(path).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! One started process: spawned with its socket, watched by descriptor, killed and reaped at the latest on drop.
+//! A started process: spawned with its socket, watched by descriptor, killed and reaped at the
+//! latest on drop.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -33,7 +34,7 @@ pub(super) struct Process {
     was_idle: bool,
 }
 
-/// What starting a process yields.
+/// A process that was just started, with its socket and pipes.
 #[derive(Debug)]
 pub(super) struct Started {
     pub(super) process: Process,
@@ -42,7 +43,7 @@ pub(super) struct Started {
     pub(super) pipes: Vec<OutputPipe>,
 }
 
-/// The members of a job in the order of their ids.
+/// Returns the members of a job in the order of their ids.
 pub(super) fn devices(launch: &Launch) -> impl Iterator<Item = DeviceName> + use<> {
     let service = (launch.options.proxy == ProxyMode::Process).then_some(DeviceName::Proxy);
     (0..launch.n_ranks).map(Rank::known).map(DeviceName::Rank).chain(service)
@@ -97,7 +98,7 @@ fn command(launch: &Launch, device: DeviceName) -> Command {
         command.env(CORES, cores.to_string());
     }
     command.envs(launch.env.iter().map(|(name, value)| (name, value)));
-    // What is typed goes to one reader.
+    // Keyboard input goes to one reader.
     if !matches!(device, DeviceName::Rank(rank) if rank.get() == 0) {
         command.stdin(Stdio::null());
     }
@@ -146,7 +147,7 @@ impl Process {
         pid_of(&self.child)
     }
 
-    /// The descriptors that become readable when something about this process ends.
+    /// Returns the descriptors that become readable when a part of this process ends.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let child = self.status.is_none().then(|| self.pidfd.as_fd());
         child.into_iter().chain(self.joined.as_ref().map(AsFd::as_fd))
@@ -160,7 +161,8 @@ impl Process {
         }
     }
 
-    /// Whether the process that joined has ended in this moment, be its wrapper still there.
+    /// Returns whether the process that joined has ended just now, even if its wrapper is still
+    /// there.
     pub(super) fn joined_has_ended(&mut self) -> bool {
         let ended = self.joined.as_ref().is_some_and(|joined| has_ended(joined.as_fd()));
         if ended {
@@ -178,17 +180,18 @@ impl Process {
         false
     }
 
-    /// Whether another process than the child has joined and is there.
+    /// Returns whether another process than the child has joined and is there.
     pub(super) fn has_joined(&self) -> bool {
         self.joined.is_some()
     }
 
-    /// Whether nothing of it is left.
+    /// Returns whether nothing of it is left.
     pub(super) fn has_ended(&self) -> bool {
         self.status.is_some() && self.joined.is_none()
     }
 
-    /// How the child failed, once it has ended: `None` when it exited with code 0 or the launcher killed it.
+    /// Returns how the ended child failed. It is `None` for exit code 0, and when the launcher
+    /// killed it.
     pub(super) fn failure(&self) -> Option<ExitCause> {
         let status = self.status?;
         match (status.signal(), status.code()) {
@@ -199,7 +202,7 @@ impl Process {
         }
     }
 
-    /// Whether the launcher has killed it.
+    /// Returns whether the launcher has killed it.
     pub(super) fn was_killed(&self) -> bool {
         self.killed
     }
@@ -228,7 +231,7 @@ impl Process {
         }
     }
 
-    /// Whether it had nothing to do.
+    /// Returns whether it was stopped because it had nothing to do.
     pub(super) fn was_stopped_idle(&self) -> bool {
         self.was_idle
     }

@@ -1,11 +1,12 @@
-//! Starting ranks again that have died.
+//! Restarts ranks that have died.
 //!
-//! A dead rank is started again as soon as nothing of its process is left, provided that another rank is in the job, with whom it
-//! can come together. One that others have given up, or that has hung up, is killed first when it has not ended within the
-//! time of grace. Nobody is started for one that has left in peace, also when it ends with an error: the others do not take it back.
-//! Once a rank is back among the others its failure is forgotten: if the job fails later, that is not why.
+//! A dead rank is restarted as soon as nothing of its process is left and another rank is in the
+//! job to come together with. A rank that others have given up, or that has hung up, is killed
+//! first if it has not ended within the time of grace. A rank that has left in peace is not
+//! restarted, even if it ends with an error: the others do not take it back. Once a rank is back,
+//! its failure is forgotten, and cannot be the cause of a later end of the job.
 //!
-//! When no restart is left the others are told for whom nobody is started, so that they do not wait to take that rank back.
+//! When no restart is left, the others learn which rank is not restarted, and do not wait for it.
 
 use std::time::{Duration, Instant};
 
@@ -18,17 +19,17 @@ use crate::bootstrap::MemberId;
 use crate::error::{DeviceName, ExitCause, Result};
 use crate::logs::LAUNCH;
 
-/// How ranks are started, and started again.
+/// Starts ranks, and keeps the state of their restarts.
 #[derive(Debug)]
 pub(super) struct RestartState<'l> {
     launch: &'l Launch,
     plan: PinPlan,
     left: u32,
-    /// Who was started again, and how it had ended.
+    /// The restarted members in order, each with the cause of its end.
     done: Vec<(DeviceName, ExitCause)>,
     /// After which a member is killed that is lost and has not ended.
     restart_deadlines: Vec<Option<Grace>>,
-    /// Who has left in peace: the others do not take it back, however it ends.
+    /// Whether each member has left in peace. The others do not take such a member back.
     departed: Vec<bool>,
 }
 
@@ -62,13 +63,13 @@ impl<'l> RestartState<'l> {
         started
     }
 
-    /// How long until it is to be seen whether the next one is to be killed.
+    /// Returns the time until the next look at a deadline.
     pub(super) fn patience(&self) -> Option<Duration> {
         let now = Instant::now();
         self.restart_deadlines.iter().flatten().map(|grace| grace.patience(now)).min()
     }
 
-    /// Whether a member is lost to the others and was to end within its time.
+    /// Returns whether a member is lost to the others and has a deadline to end.
     pub(super) fn is_marked_for_restart(&self, id: MemberId) -> bool {
         self.restart_deadlines[id.0].is_some()
     }
@@ -85,7 +86,7 @@ impl<'l> RestartState<'l> {
 }
 
 impl SupervisedJob<'_> {
-    /// Whether a member that is lost, or may be, can be started again.
+    /// Returns whether a member that is lost, or may be, can be restarted.
     pub(super) fn can_restart(&self, id: MemberId) -> bool {
         let is_company = |other: MemberId| other != id && self.is_rank(other) && self.root.is_running(other);
         let has_company = (0..self.processes.len()).map(MemberId).any(is_company);
@@ -98,7 +99,7 @@ impl SupervisedJob<'_> {
             && has_company
     }
 
-    /// Sets a time for the end of a member that is lost to the others, if it is to be started again.
+    /// Sets a deadline for the end of a lost member that is to be restarted.
     pub(super) fn mark_for_restart(&mut self, id: MemberId) {
         if self.can_restart(id) && !self.processes[id.0].has_ended() {
             let grace = self.grace;
@@ -106,7 +107,7 @@ impl SupervisedJob<'_> {
         }
     }
 
-    /// Whether nobody is in the job any more with whom those that were started again could come together.
+    /// Returns whether the restarted members have no running rank left to come together with.
     pub(super) fn only_returning_are_left(&self) -> bool {
         let mut left = (0..self.processes.len()).map(MemberId).filter(|id| !self.processes[id.0].has_ended());
         !self.restarts.done.is_empty() && left.all(|id| self.root.is_returning(id))
@@ -132,7 +133,7 @@ impl SupervisedJob<'_> {
         Ok(())
     }
 
-    /// Tells the others of those who are lost and will not be started again, since all restarts are used up.
+    /// Tells the others which lost ranks are not restarted, once all restarts are used up.
     fn announce_unrestarted(&mut self) {
         let is_over = self.restarts.left == 0 && self.restarts.launch.restarts > 0;
         for id in (0..self.processes.len()).map(MemberId) {

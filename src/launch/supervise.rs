@@ -21,14 +21,14 @@ use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::logs::LAUNCH;
 use crate::shm::system::InterruptWatch;
 
-/// How long a send that the kernel refused for want of room waits before it is tried again.
+/// The pause before a send that the kernel refused for want of room is tried again.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(1);
 
-/// How often an output is read when all is over; more than a pipe holds.
+/// How often an output is read when all processes have ended; more than a pipe holds.
 const MAX_READS_AT_END: usize = 64;
 
-/// See [`Launch::spawn_and_supervise`]; ranks that may make names get a duplicate of the `hold` on them, and those that are to note
-/// what they do one of the `rings`.
+/// Runs a job: see [`Launch::spawn_and_supervise`]. Ranks that may make names get a duplicate of
+/// `hold`, and ranks that trace get one of `rings`.
 pub(super) fn run(
     launch: &Launch,
     control: BorrowedFd<'_>,
@@ -73,16 +73,16 @@ pub(super) struct SupervisedJob<'o> {
     pub(super) pipes: Vec<OutputPipe>,
     interrupts: Option<InterruptWatch>,
     pub(super) first_cause: FirstCause,
-    /// Which losses the observer knows of.
+    /// The losses that the observer knows of, by member.
     pub(super) told: Vec<bool>,
     /// The first interrupt, and whether it came before any failure.
     interrupted: Option<(Signal, bool)>,
     pub(super) grace: Duration,
-    /// Whether a loss is not the end of the job.
+    /// Whether the job goes on after a loss.
     keep_going: bool,
-    /// What becomes of those that are lost otherwise.
+    /// The restarts of lost members.
     pub(super) restarts: RestartState<'o>,
-    /// What finds those that hang, if that is asked for.
+    /// The detector of hanging members, if one is asked for.
     pub(super) hangs: Option<HangWatch>,
     /// After which whoever is left is killed; set at the first sign of trouble.
     pub(super) ending: Option<Grace>,
@@ -136,7 +136,8 @@ impl SupervisedJob<'_> {
                 self.judge(id)?;
             }
         }
-        // After all losses of this turn: whoever wants the job ended may have found out because of one.
+        // After all losses of this turn, because an observer may want the end because of one of
+        // them.
         if self.interrupted.is_none() && self.observer.wants_end() {
             self.interrupt(Signal::SIGTERM, false);
         }
@@ -205,7 +206,7 @@ impl SupervisedJob<'_> {
         Ok(ready)
     }
 
-    /// How long the loop may sleep when nothing happens.
+    /// Returns how long the loop may sleep when nothing happens.
     fn patience(&self) -> Option<Duration> {
         let until_kill = self.ending.map(|ending| ending.patience(Instant::now()));
         let until_retry = self.root.has_backlog().then_some(BACKLOG_PAUSE);
@@ -227,7 +228,8 @@ impl SupervisedJob<'_> {
         }
     }
 
-    /// Ends the job by `signal`, which the terminal, if it is `from_terminal`, has sent to all processes already.
+    /// Ends the job by `signal`. The terminal has sent it to all processes already if it is
+    /// `from_terminal`.
     fn interrupt(&mut self, signal: Signal, from_terminal: bool) {
         self.interrupted = Some((signal, self.first_cause.is_clean()));
         info!(target: LAUNCH, %signal, "interrupted");
@@ -253,7 +255,8 @@ impl SupervisedJob<'_> {
                     info!(target: LAUNCH, ?after, "all members are ready");
                     self.observer.on_ready(after);
                 }
-                // Who was given up leaves nobody any more: the others have lost it, and wait for its successor.
+                // A rank that was given up does not leave any more: the others have lost it and
+                // wait for its successor.
                 RootEvent::Left(id) if self.told[id.0] => {}
                 RootEvent::Left(id) => self.restarts.note_departure(id),
                 RootEvent::Returned(id) => self.first_cause.clear(id),
@@ -262,7 +265,7 @@ impl SupervisedJob<'_> {
                 // The launcher's own doing.
                 RootEvent::Lost(id, _) if self.processes[id.0].was_killed() => {}
                 RootEvent::Lost(id, cause) => self.note_failure(id, cause),
-                // Who has left in peace is not lost to the job; it may have failed all the same.
+                // A rank that has left in peace is not lost to the job, though it may have failed.
                 RootEvent::Reported(id, lost) if self.root.has_left(lost) => {
                     self.first_cause.record_blame(id, lost)
                 }
@@ -278,7 +281,8 @@ impl SupervisedJob<'_> {
         }
     }
 
-    /// Decides whether a member of which a process has ended has failed. Its last words were read before.
+    /// Decides whether a member has failed of which a process has ended. Its last messages were
+    /// read before.
     fn judge(&mut self, id: MemberId) -> Result<()> {
         // More may have come between reading and reaping; after this nothing can.
         self.root.serve(id)?;
@@ -319,7 +323,8 @@ impl SupervisedJob<'_> {
         }
     }
 
-    /// Ends the proxy service when all ranks have ended and none has joined: there is nobody whom it could serve.
+    /// Ends the proxy service when all ranks have ended and none has joined: it has nobody to
+    /// serve.
     fn stop_idle_service(&mut self) {
         let (ranks, services): (Vec<_>, Vec<_>) =
             (0..self.processes.len()).map(MemberId).partition(|&id| self.is_rank(id));
@@ -352,7 +357,8 @@ impl SupervisedJob<'_> {
         }
     }
 
-    /// Whether all who have not ended yet were lost to the others, which went on without them.
+    /// Returns whether all members that still run were lost to the others, which went on without
+    /// them.
     fn only_lost_ones_are_left(&self) -> bool {
         let ids = (0..self.processes.len()).map(MemberId);
         let left = ids.filter(|id| !self.processes[id.0].has_ended());
@@ -383,7 +389,7 @@ impl SupervisedJob<'_> {
     fn conclude(mut self) -> Result<JobOutcome> {
         for pipe in &mut self.pipes {
             let mut take = |line: OutputLine<'_>| self.observer.on_output(line);
-            // A process that outlives its parent may hold the pipe; what it will print is not awaited.
+            // A process that outlives its parent may hold the pipe. Its output is not waited for.
             for _ in 0..MAX_READS_AT_END {
                 if !pipe.read(&mut take) {
                     break;
@@ -421,15 +427,15 @@ impl SupervisedJob<'_> {
         lost.iter().find(was_told).or_else(|| lost.first()).copied()
     }
 
-    /// Whether a rank has ended well, that is, is not among the `lost`.
+    /// Returns whether some rank has ended well and is not among the `lost`.
     fn has_succeeded(&self, lost: &[(DeviceName, ExitCause)]) -> bool {
         let is_lost = |device| lost.iter().any(|(failed, _)| *failed == device);
         let devices = self.processes.iter().map(Process::device);
         devices.filter(|device| matches!(device, DeviceName::Rank(_))).any(|device| !is_lost(device))
     }
 
-    /// Who has failed, and how; also those that were left when the others were through, and had to be killed. Of a successor that was,
-    /// it is what it could not make good.
+    /// Returns all failures. They include members that had to be killed when the others were done:
+    /// for a successor, that is the failure of its predecessor.
     fn failures(&self) -> impl Iterator<Item = (DeviceName, ExitCause)> {
         let killed = ExitCause::Signal(Signal::SIGKILL as i32);
         self.processes.iter().enumerate().filter_map(move |(index, process)| {

@@ -16,7 +16,7 @@ mod report;
 mod text;
 
 pub use jobs::Job;
-pub use rank::{Call, FifoView, RankReport, Work};
+pub use rank::{FifoView, ObservedCall, RankReport, RankWork};
 pub use report::Report;
 
 #[cfg(test)]

@@ -4,10 +4,10 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::copy::copy_of;
-use crate::channel::{PREPARING, Standing, occupation_name};
+use crate::channel::{PREPARING, WaitState, occupation_name};
 use crate::collective::{RegionLayout, Summary, TURNS, post_summary};
 use crate::error::Result;
-use crate::faults::Strike;
+use crate::faults::FaultHit;
 use crate::heap::layout::{CONTROL_LEN, FifoCells, HEAP, N_FIFOS, SegmentCells};
 use crate::process;
 use crate::proxy::Trigger;
@@ -16,7 +16,7 @@ use crate::sync::{Activity, LifeCell, LifeStatus, PostCell, ProgressCell};
 
 /// A call of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct ObservedCall {
     /// What was called.
     pub summary: Summary,
     /// Which of the caller's operations of its communicator it is, from 1 on; 0 for a message. Where the job's first communicator only
@@ -64,7 +64,7 @@ pub struct FifoView {
 
 /// What a rank has done since the epoch began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
+pub struct RankWork {
     /// Collective operations that it has begun; messages, and what goes by channels alone, are not among them.
     pub operations: u64,
     /// Bytes that it puts into those of them that take microseconds at least; refused ones count, too.
@@ -92,19 +92,19 @@ pub struct RankReport {
     /// Its process was stopped, and does nothing until it is told to go on.
     pub is_stopped: bool,
     /// What it is in, as far as that can be told.
-    pub call: Option<Call>,
+    pub call: Option<ObservedCall>,
     /// The last operation that it has told the others of.
-    pub last: Option<Call>,
+    pub last: Option<ObservedCall>,
     /// Its fifos that were used.
     pub fifos: Vec<FifoView>,
     /// What it has done.
-    pub work: Work,
+    pub work: RankWork,
     /// How long ago it has beaten, which it does twice a second; `None` where it has not come yet.
     pub heartbeat: Option<Duration>,
     /// How long ago it was found, as it beat, to have done something since the beat before.
     pub moved: Option<Duration>,
     /// The last fault that was injected, and how many there were.
-    pub struck: Option<(Strike, u64)>,
+    pub last_fault: Option<(FaultHit, u64)>,
     pub(super) wait: Option<Wait>,
     /// How many communicators show their boards.
     pub(super) n_boards: usize,
@@ -124,7 +124,7 @@ impl RankReport {
         let running = activity.since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
         let call = activity
             .call
-            .map(|words| Call { summary: Summary::from_words(words), sequence: activity.sequence });
+            .map(|words| ObservedCall { summary: Summary::from_words(words), sequence: activity.sequence });
         let mut report = Self {
             rank,
             life: life.status(),
@@ -133,8 +133,8 @@ impl RankReport {
             call,
             last: None,
             fifos: Vec::new(),
-            struck: None,
-            work: Work { waited: activity.waited.saturating_add(running), ..Work::default() },
+            last_fault: None,
+            work: RankWork { waited: activity.waited.saturating_add(running), ..RankWork::default() },
             heartbeat: None,
             moved: None,
             wait,
@@ -168,8 +168,8 @@ impl RankReport {
     }
 
     /// What it is doing, as far as others are concerned.
-    pub(super) fn standing(&self) -> Standing {
-        Standing::new(self.life, self.wait.as_ref().map(|wait| wait.awaited), || self.is_stopped)
+    pub(super) fn wait_state(&self) -> WaitState {
+        WaitState::new(self.life, self.wait.as_ref().map(|wait| wait.awaited), || self.is_stopped)
     }
 
     /// Whether it waits, or has given up waiting, in a call of the only communicator that it has used.
@@ -247,7 +247,7 @@ impl Wait {
 /// What a rank shows on one board.
 struct Posts {
     /// Those that are up.
-    calls: Vec<Call>,
+    calls: Vec<ObservedCall>,
     /// The number that it has come to, steps within operations included.
     newest: u64,
     /// How many of the numbers were those of such steps.
@@ -262,7 +262,7 @@ impl Posts {
         let start = HEAP.saturating_add(offset).saturating_add(RegionLayout::PROGRESS);
         let copy = copy_of(segment, start, CELL + TURNS as u64 * CELL)?;
         let cells = copy.cells::<PostCell>(CELL, TURNS as u64)?;
-        let call = |cell: &PostCell| Call { summary: post_summary(cell), sequence: cell.sequence() };
+        let call = |cell: &PostCell| ObservedCall { summary: post_summary(cell), sequence: cell.sequence() };
         let calls: Vec<_> = cells.iter().map(call).filter(|call| call.sequence != 0).collect();
         let posted = calls.iter().map(|call| call.sequence).max().unwrap_or(0);
         let progress = copy.cell::<ProgressCell>(0)?;
@@ -274,10 +274,10 @@ impl Posts {
         u64::try_from(self.newest.wrapping_sub(self.aside).cast_signed()).unwrap_or(0)
     }
 
-    fn last(&self) -> Option<Call> {
+    fn last(&self) -> Option<ObservedCall> {
         let last = self.calls.iter().copied().max_by_key(|call| call.sequence)?;
         // Whatever steps there were since belong to it.
-        Some(Call { sequence: self.number(), ..last })
+        Some(ObservedCall { sequence: self.number(), ..last })
     }
 
     /// The mean length of what was put into the small ones, in bytes.

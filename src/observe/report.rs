@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::copy::copy_of;
 use super::rank::{RankReport, Wait};
-use crate::channel::{CONTROL_LEN, Control, Standing, World, knot, stragglers};
+use crate::channel::{CONTROL_LEN, Control, EpochMapping, WaitState, stragglers, wait_cycle};
 use crate::collective::Summary;
 use crate::error::{DeviceName, Error, Result};
-use crate::faults::Told;
+use crate::faults::FaultCounters;
 use crate::rank::Rank;
 use crate::shm::{Expected, HostKernel, SegmentHeader};
 use crate::sync::Revocation;
@@ -39,15 +39,15 @@ pub struct Report {
 }
 
 impl Report {
-    /// Looks at the epoch of `world`, from within.
+    /// Looks at the epoch of `mapped`, from within.
     ///
     /// # Errors
     /// Those of [`Report::take`]; [`Error::Unavailable`] where its control segment has no descriptor.
     #[cold]
-    pub(crate) fn of(world: &World) -> Result<Self> {
+    pub(crate) fn of(mapped: &EpochMapping) -> Result<Self> {
         let missing = Error::Unavailable { operation: "report", needs: "the control segment" };
-        let control = world.control().descriptor().ok_or(missing)?;
-        Self::take(control, |rank| Some(world.segment(rank).as_ref()))
+        let control = mapped.control().descriptor().ok_or(missing)?;
+        Self::take(control, |rank| Some(mapped.segment(rank).as_ref()))
     }
 
     /// Looks at the epoch with this control segment, and at the segments of its ranks, as far as there is a descriptor of them.
@@ -71,8 +71,8 @@ impl Report {
             let report = RankReport::new(rank, life, &activity, segment.as_ref().map(AsFd::as_fd), now);
             let beat = control.beat(DeviceName::Rank(rank));
             let ago = |time: Option<Duration>| time.map(|time| now.saturating_sub(time));
-            let struck = Told::read(&control.faults(rank)).map(|told| (told.last, told.count));
-            RankReport { struck, heartbeat: ago(beat.last()), moved: ago(beat.last_moved()), ..report }
+            let last_fault = FaultCounters::read(&control.faults(rank)).map(|told| (told.last, told.count));
+            RankReport { last_fault, heartbeat: ago(beat.last()), moved: ago(beat.last_moved()), ..report }
         };
         let identity = header.identity();
         Ok(Self {
@@ -90,26 +90,28 @@ impl Report {
     /// ranks wait in a circle.
     #[must_use]
     pub fn stragglers(&self) -> Vec<Rank> {
-        stragglers(&self.standings()).iter().collect()
+        stragglers(&self.wait_states()).iter().collect()
     }
 
     /// The ranks that wait for each other in a circle, and those that wait for them, where all of them have waited for 100 ms: ranks are
     /// looked at one after the other, so that shorter waits can seem a circle although all goes well.
     #[must_use]
-    pub fn knot(&self) -> Vec<Rank> {
-        let knot = knot(&self.standings());
+    pub fn wait_cycle(&self) -> Vec<Rank> {
+        let wait_cycle = wait_cycle(&self.wait_states());
         let is_settled = |rank: Rank| self.ranks[rank.index()].wait.as_ref().is_some_and(Wait::is_settled);
-        if knot.iter().all(is_settled) { knot.iter().collect() } else { Vec::new() }
+        if wait_cycle.iter().all(is_settled) { wait_cycle.iter().collect() } else { Vec::new() }
     }
 
     /// A rank for which `rank` waits, and in which call that is, where they and others wait in a circle in calls of one communicator: each
     /// shows no more than that one, so that each has one thread that waits in calls.
     pub(crate) fn circle(&self, rank: Rank) -> Option<(Rank, Summary)> {
-        let knot = self.knot();
-        if !knot.contains(&rank) || !knot.iter().all(|rank| self.ranks[rank.index()].waits_in_only_call()) {
+        let wait_cycle = self.wait_cycle();
+        if !wait_cycle.contains(&rank)
+            || !wait_cycle.iter().all(|rank| self.ranks[rank.index()].waits_in_only_call())
+        {
             return None;
         }
-        let next = self.ranks[rank.index()].awaits().into_iter().find(|next| knot.contains(next))?;
+        let next = self.ranks[rank.index()].awaits().into_iter().find(|next| wait_cycle.contains(next))?;
         Some((next, self.ranks[next.index()].call?.summary))
     }
 
@@ -121,12 +123,12 @@ impl Report {
 
     /// Whether somebody waits, or has given up waiting, for one that has not come, has left, or is dead.
     pub(super) fn is_anybody_gone_awaited(&self) -> bool {
-        let standings = self.standings();
-        let is_gone = |rank: Rank| standings.get(rank.index()) == Some(&Standing::Gone);
+        let wait_states = self.wait_states();
+        let is_gone = |rank: Rank| wait_states.get(rank.index()) == Some(&WaitState::Gone);
         self.ranks.iter().any(|rank| rank.awaits().into_iter().any(is_gone))
     }
 
-    fn standings(&self) -> Vec<Standing> {
-        self.ranks.iter().map(RankReport::standing).collect()
+    fn wait_states(&self) -> Vec<WaitState> {
+        self.ranks.iter().map(RankReport::wait_state).collect()
     }
 }

@@ -3,11 +3,11 @@
 use std::os::fd::AsFd;
 
 use super::{Job, Report};
-use crate::channel::{CONTROL_LEN, Control, Era, World};
+use crate::channel::{CONTROL_LEN, Control, EpochMapping};
 use crate::collective::tuning::{BufferKind, Case, Step, Table};
 use crate::collective::{Algorithm, Operation};
 use crate::comm::{Collectives, Communicator};
-use crate::epoch_id::fresh_job_id;
+use crate::epoch_id::{EpochId, fresh_job_id};
 use crate::error::Error;
 use crate::heap::layout::{CONTROL_LEN as STRUCTURES_LEN, HeapShape};
 use crate::rank::Rank;
@@ -17,11 +17,15 @@ use crate::sync::header::HEADER_LEN;
 
 /// A control segment and that of a rank, of a job of `n_ranks`, to be filled with anything.
 fn segments(n_ranks: u32) -> (impl AsFd, Segment) {
-    let era = Era { job: fresh_job_id(), epoch: 1 };
+    let epoch_id = EpochId { job: fresh_job_id(), epoch: 1 };
     let shape = HeapShape::new(n_ranks, 2 << 20).unwrap();
-    let segment =
-        World::create_segment(era, Rank::known(0), shape, &crate::bootstrap::SegmentBacking::Anonymous);
-    (Control::create(n_ranks, era).unwrap().1, segment.unwrap())
+    let segment = EpochMapping::create_segment(
+        epoch_id,
+        Rank::known(0),
+        shape,
+        &crate::bootstrap::SegmentBacking::Anonymous,
+    );
+    (Control::create(n_ranks, epoch_id).unwrap().1, segment.unwrap())
 }
 
 /// Bytes that nobody has chosen, the same at each run.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::rank::{Call, FifoView, RankReport, Wait};
+use super::rank::{FifoView, ObservedCall, RankReport, Wait};
 use super::report::Report;
 use crate::proxy::{Trigger, TriggerKind};
 use crate::rank::{Rank, RankSet};
@@ -12,7 +12,7 @@ use crate::sync::{LifeStatus, Revocation};
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let n_ranks = self.ranks.len();
-        write!(f, "job {:016x}, epoch {}, {n_ranks} ranks, for {}", self.job, self.epoch, Span(self.age))?;
+        write!(f, "job {:016x}, epoch {}, {n_ranks} ranks, for {}", self.job, self.epoch, Elapsed(self.age))?;
         match self.why_ended() {
             Some(reason) => writeln!(f, "; ended: {reason}")?,
             None => writeln!(f)?,
@@ -32,23 +32,23 @@ impl Report {
     /// Who holds all up, if anybody does: `held up by rank 0, which waits for nobody`.
     #[must_use]
     pub fn verdict(&self) -> String {
-        Verdict(self).to_string()
+        Conclusion(self).to_string()
     }
 }
 
 /// The last line of a report.
-struct Verdict<'a>(&'a Report);
+struct Conclusion<'a>(&'a Report);
 
-impl fmt::Display for Verdict<'_> {
+impl fmt::Display for Conclusion<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(report) = self;
-        let (stragglers, knot) = (report.stragglers(), report.knot());
+        let (stragglers, wait_cycle) = (report.stragglers(), report.wait_cycle());
         if !stragglers.is_empty() {
             let waits = if stragglers.len() == 1 { "waits" } else { "wait" };
             return write!(f, "held up by {}, which {waits} for nobody", Ranks(&stragglers));
         }
-        if !knot.is_empty() {
-            return write!(f, "nobody goes on: {} wait for each other", Ranks(&knot));
+        if !wait_cycle.is_empty() {
+            return write!(f, "nobody goes on: {} wait for each other", Ranks(&wait_cycle));
         }
         if report.has_timed_out() && report.is_anybody_gone_awaited() {
             return write!(f, "whoever held them up has left");
@@ -84,7 +84,7 @@ impl fmt::Display for RankReport {
             write!(f, "; the last was {last}")?;
         }
         self.fifos.iter().try_for_each(|fifo| write!(f, "; {fifo}"))?;
-        match self.struck {
+        match self.last_fault {
             Some((last, 1)) => write!(f, "; fault injected: {last}"),
             Some((last, count)) => write!(f, "; {count} faults injected, the last: {last}"),
             None => Ok(()),
@@ -99,9 +99,9 @@ impl RankReport {
         // A beat finds what was done since the one before.
         match (self.call, moved.as_secs()) {
             (Some(_), 0) => write!(f, "; went on less than 1 s ago"),
-            (Some(_), _) => write!(f, "; went on about {} ago", Span(moved)),
+            (Some(_), _) => write!(f, "; went on about {} ago", Elapsed(moved)),
             (None, 0) => write!(f, " for less than 1 s"),
-            (None, _) => write!(f, " for about {}", Span(moved)),
+            (None, _) => write!(f, " for about {}", Elapsed(moved)),
         }
     }
 
@@ -118,7 +118,7 @@ impl RankReport {
         } else {
             write!(f, "; {verb} for {}", Ranks(&others))?;
         }
-        write!(f, " {} {}", Span(wait.lasts), if wait.given_up { "ago" } else { "by now" })
+        write!(f, " {} {}", Elapsed(wait.lasts), if wait.given_up { "ago" } else { "by now" })
     }
 }
 
@@ -132,7 +132,7 @@ impl fmt::Display for Within<'_> {
     }
 }
 
-impl fmt::Display for Call {
+impl fmt::Display for ObservedCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.summary)?;
         if self.sequence == 0 { Ok(()) } else { write!(f, ", number {}", self.sequence) }
@@ -209,9 +209,9 @@ impl fmt::Display for Reason {
 }
 
 /// A time that people wait: `350 ms`, `2.1 s`, `3 min 20 s`, `5 h 2 min`.
-struct Span(Duration);
+struct Elapsed(Duration);
 
-impl fmt::Display for Span {
+impl fmt::Display for Elapsed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.as_secs();
         match seconds {

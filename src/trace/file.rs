@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use self::claim::{claim, has_claimed};
 use super::{DEFAULT_RECORDS, Recorder, Rings, json};
-use crate::channel::Era;
+use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::logs::LAUNCH;
 use crate::rank::Rank;
@@ -32,13 +32,26 @@ impl TraceFile {
     ///
     /// # Errors
     /// [`Error::Trace`] when it cannot be made; those of [`Rings::create`].
-    pub(crate) fn create(path: &Path, era: Era, first: u32, n_ranks: u32, records: u64) -> Result<Self> {
+    pub(crate) fn create(
+        path: &Path,
+        epoch_id: EpochId,
+        first: u32,
+        n_ranks: u32,
+        records: u64,
+    ) -> Result<Self> {
         let file = File::create(path).map_err(|source| Error::Trace { file: path.to_owned(), source })?;
-        Self::over(file, path.to_owned(), era, first, n_ranks, records)
+        Self::over(file, path.to_owned(), epoch_id, first, n_ranks, records)
     }
 
-    fn over(file: File, path: PathBuf, era: Era, first: u32, n_ranks: u32, records: u64) -> Result<Self> {
-        let (rings, segment) = Rings::create(era, first, n_ranks, records)?;
+    fn over(
+        file: File,
+        path: PathBuf,
+        epoch_id: EpochId,
+        first: u32,
+        n_ranks: u32,
+        records: u64,
+    ) -> Result<Self> {
+        let (rings, segment) = Rings::create(epoch_id, first, n_ranks, records)?;
         Ok(Self { path, file, rings, segment })
     }
 
@@ -88,7 +101,7 @@ impl Drop for AtEnd {
 ///
 /// # Errors
 /// Those of [`TraceFile::create`], of the first file of that name.
-pub(crate) fn recorders(era: Era, first: u32, n_ranks: u32, alone: bool) -> Result<Vec<Recorder>> {
+pub(crate) fn recorders(epoch_id: EpochId, first: u32, n_ranks: u32, alone: bool) -> Result<Vec<Recorder>> {
     let Some(mut path) = from_environment() else { return Ok(Vec::new()) };
     if !alone {
         let extension =
@@ -96,8 +109,8 @@ pub(crate) fn recorders(era: Era, first: u32, n_ranks: u32, alone: bool) -> Resu
         path.set_extension(format!("{first}.{extension}"));
     }
     let was_right = has_claimed(&path);
-    match claimed(&path, era, first, n_ranks) {
-        Ok(file) => Ok(kept(file, era, first, n_ranks)),
+    match claimed(&path, epoch_id, first, n_ranks) {
+        Ok(file) => Ok(kept(file, epoch_id, first, n_ranks)),
         Err(error) if was_right => {
             tracing::warn!(target: LAUNCH, %error, "not traced");
             Ok(Vec::new())
@@ -107,17 +120,17 @@ pub(crate) fn recorders(era: Era, first: u32, n_ranks: u32, alone: bool) -> Resu
 }
 
 /// A file of that name, which nobody else has.
-fn claimed(path: &Path, era: Era, first: u32, n_ranks: u32) -> Result<TraceFile> {
+fn claimed(path: &Path, epoch_id: EpochId, first: u32, n_ranks: u32) -> Result<TraceFile> {
     let (file, path) = claim(path).map_err(|source| Error::Trace { file: path.to_owned(), source })?;
-    TraceFile::over(file, path, era, first, n_ranks, DEFAULT_RECORDS)
+    TraceFile::over(file, path, epoch_id, first, n_ranks, DEFAULT_RECORDS)
 }
 
 /// Where ranks note that keep `file` until the last of them is gone.
-fn kept(file: TraceFile, era: Era, first: u32, n_ranks: u32) -> Vec<Recorder> {
+fn kept(file: TraceFile, epoch_id: EpochId, first: u32, n_ranks: u32) -> Vec<Recorder> {
     let rings = file.rings.clone();
     let keep: Arc<dyn Keep> = Arc::new(AtEnd(file));
     let recorder =
-        |rank| Some(Recorder::new(&rings, Rank::known(rank), era.epoch)?.keeping(Arc::clone(&keep)));
+        |rank| Some(Recorder::new(&rings, Rank::known(rank), epoch_id.epoch)?.keeping(Arc::clone(&keep)));
     (first..first + n_ranks).filter_map(recorder).collect()
 }
 

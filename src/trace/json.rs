@@ -27,20 +27,20 @@ pub(super) fn write(rings: &Rings, to: impl Write) -> std::io::Result<()> {
     let mut file = serializer.serialize_map(None)?;
     file.serialize_entry("displayTimeUnit", "ns")?;
     file.serialize_entry("otherData", &Other::of(rings))?;
-    file.serialize_entry("traceEvents", &Events { rings, scale: Scale::of(rings) })?;
+    file.serialize_entry("traceEvents", &Events { rings, scale: TickScale::of(rings) })?;
     SerializeMap::end(file)?;
     Ok(())
 }
 
 /// Turns ticks into nanoseconds since the start.
 #[derive(Clone, Copy, Debug)]
-struct Scale {
+struct TickScale {
     start: u64,
     ticks: u64,
     nanos: u64,
 }
 
-impl Scale {
+impl TickScale {
     fn of(rings: &Rings) -> Self {
         let ((start, begun), (end, now)) = (rings.start(), rings.source().pair());
         Self { start, ticks: end.saturating_sub(start).max(1), nanos: now.saturating_sub(begun) }
@@ -59,7 +59,7 @@ pub(super) const WRITER: &str = "writer";
 
 /// A process, and when it began, in the system's steps since its start.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Writer {
+pub(super) struct TraceWriter {
     pub(super) pid: u64,
     pub(super) start: u64,
 }
@@ -68,7 +68,7 @@ pub(super) struct Writer {
 #[derive(Serialize)]
 struct Other {
     written_by: &'static str,
-    writer: Writer,
+    writer: TraceWriter,
     /// By rank and author, how many records were overwritten.
     overwritten: BTreeMap<String, u64>,
     /// The same, how many their writers did not finish.
@@ -89,25 +89,26 @@ impl Other {
             tell(&mut unfinished, kept.unfinished);
         }
         let Creator { pid, start } = Creator::this_process();
-        let (written_by, writer) = (concat!("shmccl ", env!("CARGO_PKG_VERSION")), Writer { pid, start });
+        let (written_by, writer) =
+            (concat!("shmccl ", env!("CARGO_PKG_VERSION")), TraceWriter { pid, start });
         Self { written_by, writer, overwritten, unfinished }
     }
 }
 
 /// One lane that something was noted in.
-struct Lane {
+struct RingView {
     rank: Rank,
     author: Author,
     cells: RingCells,
 }
 
-fn lanes(rings: &Rings) -> impl Iterator<Item = Lane> {
+fn lanes(rings: &Rings) -> impl Iterator<Item = RingView> {
     let authors = |rank| [Author::Threads, Author::Proxy].map(|author| (rank, author));
-    let lane = |(rank, author)| Some(Lane { rank, author, cells: rings.ring(rank, author)? });
+    let lane = |(rank, author)| Some(RingView { rank, author, cells: rings.ring(rank, author)? });
     rings.ranks().flat_map(authors).filter_map(lane).filter(|lane| lane.cells.ring().taken() > 0)
 }
 
-impl std::fmt::Display for Lane {
+impl std::fmt::Display for RingView {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let author = match self.author {
             Author::Threads => "threads",
@@ -117,7 +118,7 @@ impl std::fmt::Display for Lane {
     }
 }
 
-impl Lane {
+impl RingView {
     fn thread(&self, number: u64) -> u64 {
         number + if self.author == Author::Proxy { PROXY } else { 0 }
     }
@@ -139,7 +140,7 @@ impl Lane {
 /// All events, one lane after the other.
 struct Events<'r> {
     rings: &'r Rings,
-    scale: Scale,
+    scale: TickScale,
 }
 
 impl Serialize for Events<'_> {
@@ -180,7 +181,7 @@ impl Serialize for Events<'_> {
                 ))?;
             }
             let mut spans: Vec<_> =
-                records.into_iter().filter_map(|record| Span::of(&lane, record, self.scale)).collect();
+                records.into_iter().filter_map(|record| DecodedSpan::of(&lane, record, self.scale)).collect();
             // What encloses others comes first.
             spans.sort_by_key(|span| (span.begun, std::cmp::Reverse(span.ended)));
             spans.iter().try_for_each(|span| events.serialize_element(&span.event()))?;
@@ -229,13 +230,13 @@ impl Label {
         Self { name, ph: "M", pid: rank.get(), tid: None, args }
     }
 
-    fn thread(name: &'static str, lane: &Lane, thread: u64, args: Named) -> Self {
+    fn thread(name: &'static str, lane: &RingView, thread: u64, args: Named) -> Self {
         Self { name, ph: "M", pid: lane.rank.get(), tid: Some(thread), args }
     }
 }
 
 /// One record, in nanoseconds.
-struct Span {
+struct DecodedSpan {
     rank: Rank,
     thread: u64,
     begun: u64,
@@ -264,7 +265,7 @@ struct Args {
 
 /// What a viewer reads: times are in microseconds.
 #[derive(Serialize)]
-struct Event<'s> {
+struct TraceEvent<'s> {
     name: &'static str,
     cat: &'static str,
     ph: &'static str,
@@ -275,9 +276,13 @@ struct Event<'s> {
     args: &'s Args,
 }
 
-impl Span {
+impl DecodedSpan {
     /// What the record says; none for one that says what nobody notes.
-    fn of(lane: &Lane, [begun, ended, what, rest]: [u64; RECORD_WORDS], scale: Scale) -> Option<Self> {
+    fn of(
+        lane: &RingView,
+        [begun, ended, what, rest]: [u64; RECORD_WORDS],
+        scale: TickScale,
+    ) -> Option<Self> {
         let [verb, peer, ..] = what.to_le_bytes();
         let [_lap, epoch, thread, manner, ..] = rest.to_le_bytes();
         let verb = Verb::from_code(verb);
@@ -300,9 +305,9 @@ impl Span {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a time of days is exact to the nanosecond")]
-    fn event(&self) -> Event<'_> {
+    fn event(&self) -> TraceEvent<'_> {
         let micros = |nanos: u64| nanos as f64 / 1000.0;
-        Event {
+        TraceEvent {
             name: self.name,
             cat: self.kind,
             ph: "X",

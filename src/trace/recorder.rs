@@ -32,29 +32,29 @@ const AHEAD: u64 = 6;
 ///
 /// It is packed from the start, so that it takes two registers while that which it is of is being done.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Note {
+pub(crate) struct TraceSpan {
     what: u64,
     rest: u64,
 }
 
 /// A note whose place in the ring is taken ahead, while whoever notes waits for others.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct ReservedSpan {
     position: Option<u64>,
-    note: Note,
+    span: TraceSpan,
 }
 
-impl Prepared {
-    /// The same, done in `manner`; see [`Note::done_in`].
+impl ReservedSpan {
+    /// The same, done in `manner`; see [`TraceSpan::done_in`].
     #[inline]
     pub(crate) fn done_in(self, manner: u8) -> Self {
-        Self { note: self.note.done_in(manner), ..self }
+        Self { span: self.span.done_in(manner), ..self }
     }
 
     /// The same, of something that has failed, if it has.
     #[inline]
     pub(crate) fn failing(self, has_failed: bool) -> Self {
-        Self { note: self.note.failing(has_failed), ..self }
+        Self { span: self.span.failing(has_failed), ..self }
     }
 }
 
@@ -64,7 +64,7 @@ pub(crate) const PORT: u8 = 64;
 /// Added to the manner of what has failed.
 pub(crate) const FAILED: u8 = 128;
 
-impl Note {
+impl TraceSpan {
     /// A span of `verb`, of which nothing else is told.
     #[inline]
     pub(crate) fn of(verb: Verb) -> Self {
@@ -105,8 +105,8 @@ impl Note {
 /// Where a rank notes what it does, in one epoch. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorder {
-    threads: Lane,
-    proxy: Lane,
+    threads: TraceRing,
+    proxy: TraceRing,
     /// Writes the file when nobody notes any more, where no launcher does.
     _file: Option<Arc<dyn Keep>>,
 }
@@ -116,7 +116,7 @@ pub(crate) trait Keep: Any + Send + Sync + std::fmt::Debug {}
 
 /// One ring, to be written to.
 #[derive(Clone, Debug)]
-pub(crate) struct Lane {
+pub(crate) struct TraceRing {
     ring: RingCells,
     source: TickSource,
     epoch: u8,
@@ -125,7 +125,7 @@ pub(crate) struct Lane {
 impl Recorder {
     /// Notes in the rings of `rank`, if it has some there.
     pub(crate) fn new(rings: &Rings, rank: Rank, epoch: u64) -> Option<Self> {
-        let lane = |author| Lane::new(rings, rank, author, epoch);
+        let lane = |author| TraceRing::new(rings, rank, author, epoch);
         Some(Self { threads: lane(Author::Threads)?, proxy: lane(Author::Proxy)?, _file: None })
     }
 
@@ -144,7 +144,7 @@ impl Recorder {
     }
 
     /// Where the proxy notes.
-    pub(crate) fn proxy(&self) -> &Lane {
+    pub(crate) fn proxy(&self) -> &TraceRing {
         &self.proxy
     }
 
@@ -156,51 +156,51 @@ impl Recorder {
 
     /// Notes a span of the calling thread that began then and ends now.
     #[inline]
-    pub(crate) fn note(&self, begun: u64, note: Note) {
-        self.threads.note(begun, self.now(), note);
+    pub(crate) fn record(&self, begun: u64, span: TraceSpan) {
+        self.threads.record(begun, self.now(), span);
     }
 
     /// Notes a span that ends now, and hands on what came of it.
     // Written out: whoever copies a result that is a word of many to where the caller's goes waits until all that the thread has
     // stored before is out, and so would what it does next.
     #[inline(always)]
-    pub(crate) fn ended<T>(&self, begun: u64, note: Note, done: Result<T>) -> Result<T> {
+    pub(crate) fn ended<T>(&self, begun: u64, span: TraceSpan, done: Result<T>) -> Result<T> {
         match done {
             Ok(value) => {
-                self.note(begun, note);
+                self.record(begun, span);
                 Ok(value)
             }
-            Err(error) => Err(self.failed(begun, note, error)),
+            Err(error) => Err(self.failed(begun, span, error)),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn failed(&self, begun: u64, note: Note, error: Error) -> Error {
-        self.note(begun, note.failing(true));
+    fn failed(&self, begun: u64, span: TraceSpan, error: Error) -> Error {
+        self.record(begun, span.failing(true));
         error
     }
 
     /// Takes the place of a span of the calling thread that has begun.
     #[inline(always)]
-    pub(crate) fn prepare(&self, note: Note) -> Prepared {
-        self.threads.prepare(note)
+    pub(crate) fn reserve(&self, span: TraceSpan) -> ReservedSpan {
+        self.threads.reserve(span)
     }
 
     /// Notes a span that began then and ends now.
     #[inline(always)]
-    pub(crate) fn note_prepared(&self, begun: u64, prepared: Prepared) {
-        self.threads.fill(begun, self.now(), prepared);
+    pub(crate) fn record_reserved(&self, begun: u64, reserved: ReservedSpan) {
+        self.threads.fill(begun, self.now(), reserved);
     }
 
     /// Notes a span that has ended.
     #[inline]
-    pub(crate) fn note_until(&self, begun: u64, ended: u64, note: Note) {
-        self.threads.note(begun, ended, note);
+    pub(crate) fn record_until(&self, begun: u64, ended: u64, span: TraceSpan) {
+        self.threads.record(begun, ended, span);
     }
 }
 
-impl Lane {
+impl TraceRing {
     /// The lane of the proxy of `rank`, where it has one there.
     pub(crate) fn of_proxy(rings: &Rings, rank: Rank, epoch: u64) -> Option<Self> {
         Self::new(rings, rank, Author::Proxy, epoch)
@@ -218,13 +218,13 @@ impl Lane {
     /// Notes a span of the calling thread.
     // Of what it does nothing comes back, and what is rare it leaves to others at its end: so it needs no stack.
     #[inline(never)]
-    pub(crate) fn note(&self, begun: u64, ended: u64, note: Note) {
-        self.fill(begun, ended, self.prepare(note));
+    pub(crate) fn record(&self, begun: u64, ended: u64, span: TraceSpan) {
+        self.fill(begun, ended, self.reserve(span));
     }
 
     /// Takes the next place of the calling thread's block, if there is one.
     #[inline(always)]
-    fn prepare(&self, note: Note) -> Prepared {
+    fn reserve(&self, span: TraceSpan) -> ReservedSpan {
         let number = NUMBER.get();
         let own = if number == MAX_THREADS { None } else { self.ring.cursors.get(usize::from(number)) };
         let ring = self.ring.ring();
@@ -232,16 +232,16 @@ impl Lane {
         if let Some(slot) = position.and_then(|position| ring.slot(position + AHEAD)) {
             prefetch_for_write(slot);
         }
-        Prepared { position, note: Note { rest: note.rest | self.writer(number), ..note } }
+        ReservedSpan { position, span: TraceSpan { rest: span.rest | self.writer(number), ..span } }
     }
 
     /// Fills in the record of a span, in its place where that is still its own.
     #[inline(always)]
-    fn fill(&self, begun: u64, ended: u64, Prepared { position, note }: Prepared) {
+    fn fill(&self, begun: u64, ended: u64, ReservedSpan { position, span }: ReservedSpan) {
         let ring = self.ring.ring();
         match position.filter(|position| ring.is_usable(*position)) {
-            Some(position) => ring.fill(position, [begun, ended, note.what, note.rest]),
-            None => self.note_elsewhere(begun, ended, note),
+            Some(position) => ring.fill(position, [begun, ended, span.what, span.rest]),
+            None => self.record_slowly(begun, ended, span),
         }
     }
 
@@ -255,7 +255,7 @@ impl Lane {
     /// lane has its name from then on.
     #[cold]
     #[inline(never)]
-    fn note_elsewhere(&self, begun: u64, ended: u64, note: Note) {
+    fn record_slowly(&self, begun: u64, ended: u64, span: TraceSpan) {
         let number = thread_number();
         let Some(cursor) = self.ring.cursors.get(usize::from(number)) else { return };
         let first = usize::from(number) * NAME_WORDS;
@@ -268,7 +268,7 @@ impl Lane {
             // A long wait of the thread may have taken a block meanwhile.
             _ => ring.advance(cursor).unwrap_or_else(|| ring.take_block(cursor)),
         };
-        ring.fill(position, [begun, ended, note.what, note.rest | self.writer(number)]);
+        ring.fill(position, [begun, ended, span.what, span.rest | self.writer(number)]);
     }
 
     fn name(&self, first: usize) {
@@ -319,25 +319,25 @@ fn low_bits(epoch: u64) -> u8 {
 #[cfg(all(test, feature = "trace"))]
 mod tests {
     use super::*;
-    use crate::channel::Era;
+    use crate::epoch_id::EpochId;
 
     #[test]
     fn a_wait_that_is_noted_within_another_span_costs_no_block_of_the_ring() {
-        let (rings, _segment) = Rings::create(Era { job: 1, epoch: 1 }, 0, 1, 1024).unwrap();
+        let (rings, _segment) = Rings::create(EpochId { job: 1, epoch: 1 }, 0, 1, 1024).unwrap();
         let recorder = Recorder::new(&rings, Rank::known(0), 1).unwrap();
-        let note = Note::of(Verb::PUT);
-        recorder.note(0, note);
+        let span = TraceSpan::of(Verb::PUT);
+        recorder.record(0, span);
         let mut noted = 1;
         let last = loop {
-            let prepared = recorder.prepare(note);
-            if prepared.position.is_none() {
-                break prepared;
+            let reserved = recorder.reserve(span);
+            if reserved.position.is_none() {
+                break reserved;
             }
-            recorder.note_prepared(0, prepared);
+            recorder.record_reserved(0, reserved);
             noted += 1;
         };
-        recorder.note(0, Note::of(Verb::LONG_WAIT));
-        recorder.note_prepared(0, last);
+        recorder.record(0, TraceSpan::of(Verb::LONG_WAIT));
+        recorder.record_reserved(0, last);
         let ring = rings.ring(Rank::known(0), Author::Threads).unwrap();
         let kept = ring.ring().kept();
         assert_eq!((kept.records.len(), kept.unfinished), (noted + 2, 0));

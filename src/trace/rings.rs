@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 #[cfg(feature = "trace")]
 use std::sync::Arc;
 
-use crate::channel::Era;
+use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 #[cfg(feature = "trace")]
@@ -90,13 +90,18 @@ impl Rings {
     /// # Errors
     /// [`Error::InvalidArgument`] for a length that is no power of two from 1024 to 2^24; those of [`Segment::create`].
     #[cfg(feature = "trace")]
-    pub(crate) fn create(era: Era, first: u32, n_ranks: u32, records: u64) -> Result<(Self, Arc<Segment>)> {
+    pub(crate) fn create(
+        epoch_id: EpochId,
+        first: u32,
+        n_ranks: u32,
+        records: u64,
+    ) -> Result<(Self, Arc<Segment>)> {
         if !records.is_power_of_two() || !LENGTHS.contains(&records) {
             let expected = "a power of two from 1024 to 16777216";
             return Err(Error::InvalidArgument { name: "records of a trace", value: records, expected });
         }
         let len = LANES + 2 * u64::from(n_ranks) * lane_len(records);
-        let segment = Segment::create(&Backing::Anonymous, len, era.identity(None))?;
+        let segment = Segment::create(&Backing::Anonymous, len, epoch_id.identity(None))?;
         segment.commit(0, len)?;
         let rings = Self { mapping: segment.map()?, records, first, n_ranks };
         let source = TickSource::best();
@@ -118,8 +123,8 @@ impl Rings {
     ///
     /// # Errors
     /// Those of [`Segment::attach`]; [`Error::Layout`] when it says of itself what cannot be.
-    pub(crate) fn attach(fd: OwnedFd, era: Era) -> Result<Self> {
-        let expected = Expected { len: None, identity: Some(era.identity(None)) };
+    pub(crate) fn attach(fd: OwnedFd, epoch_id: EpochId) -> Result<Self> {
+        let expected = Expected { len: None, identity: Some(epoch_id.identity(None)) };
         let segment = Segment::attach(fd, AttachAs::Sealed, &expected)?;
         let mut rings = Self { mapping: segment.map()?, records: 0, first: 0, n_ranks: 0 };
         let word = |index: usize| plain::load(&rings.meta()[index]);

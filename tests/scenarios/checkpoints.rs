@@ -139,7 +139,7 @@ fn whoever_dies_at_whatever_step_leaves_a_checkpoint_that_is_whole() {
             written(2, &scratch.0, 1, "").unwrap();
             let outcome = written(2, &scratch.0, 2, &format!("kill:rank={victim},of=step,at={number}"));
             match outcome {
-                Err(Error::FaultInjected { strike }) => assert_eq!(strike.number, number),
+                Err(Error::FaultInjected { hit }) => assert_eq!(hit.number, number),
                 Ok(_) => break,
                 Err(error) => panic!("step {number} of {victim}: {error}"),
             }

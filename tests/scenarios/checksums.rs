@@ -108,7 +108,7 @@ scenario!(
             }
         };
         assert!(is_told(comm, &error, "recv"), "{error}");
-        let last = comm.strikes().last().map(|strike| strike.number);
+        let last = comm.fault_hits().last().map(|hit| hit.number);
         assert_eq!(last, (comm.rank().get() == 0).then_some(3));
     }
 );
@@ -299,16 +299,16 @@ fn corrupt_each(of: &str, count: usize) -> (usize, u64) {
             let faults = format!("corrupt:rank={victim},at={number},of={of}").parse().unwrap();
             let options = Options { checksums: true, faults, heap_len: 16 << 20, ..Options::default() };
             let told = Mutex::new(Vec::new());
-            let strikes = Mutex::new(Vec::new());
+            let hits = Mutex::new(Vec::new());
             let outcome = launch_threads(2, &options, |comm| {
                 let done = staged.call(comm, count).and_then(|()| comm.barrier());
-                strikes.lock().unwrap().extend(comm.strikes());
+                hits.lock().unwrap().extend(comm.fault_hits());
                 told.lock().unwrap().extend(done.as_ref().err().map(ToString::to_string));
                 done
             });
-            let strikes = strikes.into_inner().unwrap();
+            let hits = hits.into_inner().unwrap();
             let told = told.into_inner().unwrap();
-            if strikes.is_empty() {
+            if hits.is_empty() {
                 outcome.unwrap();
                 break;
             }
@@ -319,7 +319,7 @@ fn corrupt_each(of: &str, count: usize) -> (usize, u64) {
             }
             let from = format!("from rank {victim} was corrupted on its way");
             let is_told = told.len() == 2 && told.iter().any(|error| error.contains(&from));
-            assert!(is_told, "{staged:?} of {count}, {strikes:?}: {told:?}");
+            assert!(is_told, "{staged:?} of {count}, {hits:?}: {told:?}");
             n_told += 1;
         }
     }

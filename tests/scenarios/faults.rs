@@ -7,7 +7,7 @@ use shmccl::bootstrap::Options;
 use shmccl::channel::{Channel, RefusalReason};
 use shmccl::collective::Algorithm;
 use shmccl::comm::{Collectives, Group};
-use shmccl::faults::{FaultKind, Strike};
+use shmccl::faults::{FaultHit, FaultKind};
 use shmccl::heap::DeviceBuffer;
 use shmccl::launch::{launch_threads, spawn_threads};
 use shmccl::reduce::ReduceOp;
@@ -41,8 +41,8 @@ fn whatever_the_operation_at_which_a_rank_dies_the_others_lose_that_rank() {
             done
         });
         assert_eq!(seen.into_inner().unwrap(), [true, true], "operation {number}");
-        let Err(Error::FaultInjected { strike }) = outcome else { panic!("{number}: {outcome:?}") };
-        assert_eq!((strike.rank, strike.number, strike.seed), (victim, number, 5), "{strike}");
+        let Err(Error::FaultInjected { hit }) = outcome else { panic!("{number}: {outcome:?}") };
+        assert_eq!((hit.rank, hit.number, hit.seed), (victim, number, 5), "{hit}");
     }
 }
 
@@ -53,7 +53,7 @@ fn a_rank_that_the_job_does_not_have_can_suffer_nothing() {
 }
 
 /// Puts `n` times, each time another place, and returns the numbers of those that have not arrived, with the strikes.
-fn missing(faults: &str, n: usize) -> (Vec<usize>, Vec<Strike>) {
+fn missing(faults: &str, n: usize) -> (Vec<usize>, Vec<FaultHit>) {
     let results = launch_threads(2, &with(faults), |comm| {
         let cells = comm.alloc::<u64>(2 * n)?;
         cells.fill(7);
@@ -69,18 +69,18 @@ fn missing(faults: &str, n: usize) -> (Vec<usize>, Vec<Strike>) {
             let refused = comm.fifo_snapshots()?.remove(0);
             let reason = refused.last_refused.as_ref().map(|refused| RefusalReason::from_code(refused.code));
             assert!(reason.is_none_or(|reason| reason == Some(RefusalReason::Injected)), "{refused:?}");
-            let failed = comm.strikes().iter().filter(|strike| strike.kind == FaultKind::Fail).count();
+            let failed = comm.fault_hits().iter().filter(|hit| hit.kind == FaultKind::Fail).count();
             assert_eq!(refused.refused, failed as u64);
         } else {
             comm.memory_channel(comm.left())?;
         }
         comm.barrier()?;
         let lost = (0..n).filter(|index| cells.get(n + index).is_ok_and(|cell| cell == 0)).collect();
-        Ok((lost, comm.strikes()))
+        Ok((lost, comm.fault_hits()))
     });
-    let [(_, strikes), (lost, none)] = results.unwrap().try_into().unwrap();
+    let [(_, hits), (lost, none)] = results.unwrap().try_into().unwrap();
     assert_eq!(none, []);
-    (lost, strikes)
+    (lost, hits)
 }
 
 #[test]
@@ -89,17 +89,14 @@ fn triggers_that_are_dropped_or_failed_move_nothing_and_the_same_seed_strikes_th
     assert_eq!(missing("drop:rank=1,one_in=1", 100), (vec![], vec![]), "another rank's");
     for kind in ["drop", "fail"] {
         let plan = |seed: u64| format!("seed={seed};{kind}:rank=0,one_in=5");
-        let (first, strikes) = missing(&plan(11), 200);
+        let (first, hits) = missing(&plan(11), 200);
         assert!((10..100).contains(&first.len()), "{first:?}");
-        assert_eq!((first.clone(), strikes.clone()), missing(&plan(11), 200));
+        assert_eq!((first.clone(), hits.clone()), missing(&plan(11), 200));
         assert_ne!(first, missing(&plan(12), 200).0);
-        let numbers: Vec<_> = strikes
-            .iter()
-            .filter_map(|strike| usize::try_from(strike.number).ok())
-            .filter(|n| *n <= 200)
-            .collect();
+        let numbers: Vec<_> =
+            hits.iter().filter_map(|hit| usize::try_from(hit.number).ok()).filter(|n| *n <= 200).collect();
         assert_eq!(first, numbers.iter().map(|number| number - 1).collect::<Vec<_>>());
-        assert!(strikes.iter().all(|strike| strike.seed == 11 && strike.at == "trigger"));
+        assert!(hits.iter().all(|hit| hit.seed == 11 && hit.at == "trigger"));
     }
 }
 
@@ -265,7 +262,7 @@ fn a_delay_takes_its_time_and_ends_with_the_epoch() {
             comm.revoke();
         }
         let over = comm.barrier();
-        *struck.lock().unwrap() += comm.strikes().len();
+        *struck.lock().unwrap() += comm.fault_hits().len();
         over
     });
     assert_eq!(struck.into_inner().unwrap(), 1);
@@ -287,7 +284,7 @@ fn a_rank_that_is_killed_is_left_behind_by_those_who_go_on() {
         let mut comm = comm.shrink()?.comm;
         let mut sum = [comm.rank().get() + 1];
         comm.all_reduce_in_place(&mut sum, &ReduceOp::Sum)?;
-        sums.lock().unwrap().push((sum[0], comm.strikes().len()));
+        sums.lock().unwrap().push((sum[0], comm.fault_hits().len()));
         comm.finalize()?;
         Err::<(), _>(lost)
     });
@@ -304,7 +301,7 @@ fn what_an_operation_does_within_is_not_counted_and_the_first_call_is_like_any_o
         }
         // More of them than the memory that was taken at first has room for.
         let halves = (0..5).map(|_| comm.duplicate()).collect::<Result<Vec<_>>>()?;
-        let names: Vec<_> = comm.strikes().iter().map(|strike| strike.at).collect();
+        let names: Vec<_> = comm.fault_hits().iter().map(|hit| hit.at).collect();
         halves.into_iter().rev().try_for_each(Communicator::finalize)?;
         Ok(names)
     });

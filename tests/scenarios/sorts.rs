@@ -122,7 +122,7 @@ pub(crate) fn count_operations() -> u64 {
     let comms = Communicator::init_all_with(3, &options).unwrap();
     let counts = spawn_threads(comms, |_, mut comm| {
         all_sorts(&mut comm, scratch.path())?;
-        let count = comm.strikes().len() as u64;
+        let count = comm.fault_hits().len() as u64;
         comm.finalize()?;
         Ok(count + 1)
     })

@@ -64,7 +64,8 @@ fn request(point: &MeetingPoint, change: impl FnOnce(JoinRequest) -> JoinRequest
     socket
 }
 
-/// Goes on as a rank that has knocked: before somebody else did whose patience is short, so that it is heard before that ends.
+/// Goes on as a rank that has knocked: before somebody else did whose patience is short, so that it
+/// is heard before that ends.
 fn stay(point: &MeetingPoint, socket: ControlSocket, n_ranks: u32, rank: u32) -> Result<Joining> {
     let channel = ControlChannel { socket, job_id: point.job_id, n_ranks, guard: None };
     channel.hear::<Met>(Deadline::after(WATCHDOG), "meeting")?;

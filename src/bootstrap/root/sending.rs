@@ -1,4 +1,8 @@
-//! What the root has to say to members, and how it waits to be sent: the root never blocks.
+//! The messages of the root to members. They wait in a queue where a socket is full: the root never
+//! blocks.
+//!
+//! A restarted member gets a new socket and an invitation, and comes back by a meeting without the
+//! root.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -43,8 +47,8 @@ impl BootstrapRoot {
         self.flush(id);
     }
 
-    /// Sends what waits for a member as far as its socket takes it. That it hung up is noticed on reading, after its
-    /// last words.
+    /// Sends what waits for a member, as far as its socket takes it. A hang-up is noticed on
+    /// reading, after the member's last messages.
     pub(super) fn flush(&mut self, id: MemberId) {
         let MemberRecord { socket, outbox, .. } = &mut self.members[id.0];
         let Some(socket) = socket else {
@@ -63,7 +67,7 @@ impl BootstrapRoot {
     }
 }
 
-/// What does not fit, as the launcher expects it, and as it was found.
+/// A mismatch: what differs, the launcher's value, and the value found.
 type Misfit = (MemberRefusal, u64, u64);
 
 impl BootstrapRoot {
@@ -138,7 +142,8 @@ impl BootstrapRoot {
 }
 
 impl BootstrapRoot {
-    /// Puts a member that was started again into the place of its predecessor, which is lost, with the root's end of its socket.
+    /// Puts a restarted member into the place of its lost predecessor, with the root's end of its
+    /// socket.
     pub(crate) fn replace_member(&mut self, id: MemberId, socket: OwnedFd) {
         let member = &mut self.members[id.0];
         member.socket = Some(socket);
@@ -154,14 +159,14 @@ impl BootstrapRoot {
         }
     }
 
-    /// Whether a member was started again and is not back among the others.
+    /// Returns whether a member was restarted and is not back among the others.
     pub(crate) fn is_returning(&self, id: MemberId) -> bool {
         let member = &self.members[id.0];
         member.restarts > 0 && matches!(member.phase, MemberPhase::Silent | MemberPhase::Returning)
     }
 
-    /// Has a member that was started again among the others, and tells it who was lost while it was on its way: to the epoch that it
-    /// has come into, if it was in there.
+    /// Counts a restarted member among the others again. Sends it the losses of the meantime, which
+    /// may concern the epoch that it has entered.
     pub(super) fn take_back(&mut self, id: MemberId) {
         self.members[id.0].phase = MemberPhase::Running;
         self.events.push_back(RootEvent::Returned(id));
@@ -170,8 +175,8 @@ impl BootstrapRoot {
         }
     }
 
-    /// Tells the members who are there, or on their way back, that nobody is started for one that is lost; once, whoever it is that is
-    /// lost in its place.
+    /// Tells the members that run, or are on their way back, that a lost member is not restarted.
+    /// It does so once per member.
     pub(crate) fn announce_not_restarted(&mut self, id: MemberId) {
         let (header, member) =
             (NotRestarted::header(self.offer.job_id), message::member_code(self.device(id)));

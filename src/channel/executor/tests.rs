@@ -1,27 +1,27 @@
-//! The executor over a world of two ranks, without a fifo: what it does, and what it refuses.
+//! The executor over a mapped of two ranks, without a fifo: what it does, and what it refuses.
 
 use std::time::Duration;
 
 use shmccl_proxy::Transfer;
 
-use super::super::testing::{ALLOCATED, bytes, fabric, world};
+use super::super::testing::{ALLOCATED, bytes, context, mapped};
 use super::*;
-use crate::channel::fabric::Fabric;
+use crate::channel::context::RankContext;
 use crate::heap::{HeapOffset, Region};
 use crate::sync::SemaphoreCell;
 
 struct Bench {
-    world: Arc<World>,
-    fabric: Arc<Fabric>,
+    mapped: Arc<EpochMapping>,
+    context: Arc<RankContext>,
     executor: Executor,
 }
 
 /// Rank 0 pushes, through fifo 0 of an executor that serves both ranks.
 fn bench() -> Bench {
-    let world = world(2, |world| world);
-    let fabric = fabric(&world, Rank::known(0), Duration::from_secs(5));
-    let executor = Executor::new(&world, &[Rank::known(0), Rank::known(1)]).unwrap();
-    Bench { world, fabric, executor }
+    let mapped = mapped(2, |mapped| mapped);
+    let context = context(&mapped, Rank::known(0), Duration::from_secs(5));
+    let executor = Executor::new(&mapped, &[Rank::known(0), Rank::known(1)]).unwrap();
+    Bench { mapped, context, executor }
 }
 
 fn id(value: u32) -> MemoryId {
@@ -44,12 +44,12 @@ impl Bench {
     }
 
     fn all(&self) -> [Vec<u8>; 2] {
-        [0, 1].map(|rank| bytes(&self.fabric, Rank::known(rank), Region::new(HeapOffset::new(0), ALLOCATED)))
+        [0, 1].map(|rank| bytes(&self.context, Rank::known(rank), Region::new(HeapOffset::new(0), ALLOCATED)))
     }
 
     fn signals(&self) -> Vec<u64> {
         let ranks = [Rank::known(0), Rank::known(1)];
-        ranks.iter().flat_map(|rank| self.world.semaphores(*rank).iter().map(SemaphoreCell::value)).collect()
+        ranks.iter().flat_map(|rank| self.mapped.semaphores(*rank).iter().map(SemaphoreCell::value)).collect()
     }
 }
 
@@ -57,7 +57,7 @@ impl Bench {
 fn a_trigger_copies_and_then_raises_the_semaphore_that_the_pusher_has_at_the_target() {
     let mut bench = bench();
     bench
-        .fabric
+        .context
         .heap()
         .view()
         .span(Rank::known(0), Region::new(HeapOffset::new(8), 3))
@@ -66,10 +66,10 @@ fn a_trigger_copies_and_then_raises_the_semaphore_that_the_pusher_has_at_the_tar
         .unwrap();
     let (kind, semaphore) = (TriggerKind::DATA | TriggerKind::SIGNAL, semaphore_id(Rank::known(1), 5));
     bench.execute(kind, transfer((0, 1), (8, 100), 3), semaphore).unwrap();
-    assert_eq!(bytes(&bench.fabric, Rank::known(1), Region::new(HeapOffset::new(99), 5)), [0, 9, 9, 9, 0]);
+    assert_eq!(bytes(&bench.context, Rank::known(1), Region::new(HeapOffset::new(99), 5)), [0, 9, 9, 9, 0]);
     let raised: Vec<_> = (0..).zip(bench.signals()).filter(|(_, value)| *value > 0).collect();
-    assert_eq!(raised, [(1024 + 5, 1)], "of rank 1, from rank 0, seat 5");
-    // The same seat, pushed by rank 1 for itself, is another semaphore.
+    assert_eq!(raised, [(1024 + 5, 1)], "of rank 1, from rank 0, slot 5");
+    // The same slot, pushed by rank 1 for itself, is another semaphore.
     bench.executor.execute(1, &Trigger::signal(semaphore)).unwrap();
     let raised: Vec<_> = (0..).zip(bench.signals()).filter(|(_, value)| *value > 0).collect();
     assert_eq!(raised, [(1024 + 5, 1), (1024 + 16 + 5, 1)]);

@@ -32,14 +32,14 @@ impl Board {
     /// The circle in which this member, in the call `mine`, and others have waited for each other, as it seems, until the deadline of one of
     /// them. A message that was lost looks the same: none is, unless that is asked for.
     fn circle(&self, mine: Summary, error: &Error) -> Option<Error> {
-        let fabric = &self.fabric;
-        if fabric.is_faulty() {
+        let context = &self.context;
+        if context.is_faulty() {
             return None;
         }
-        let circle = |report: &Report| report.circle(fabric.rank());
+        let circle = |report: &Report| report.circle(context.rank());
         let (rank, theirs) = match error {
             Error::Timeout { report, .. } => circle(report.as_deref()?)?,
-            _ => circle(&Report::of(fabric.world()).ok().filter(Report::has_timed_out)?)?,
+            _ => circle(&Report::of(context.mapped()).ok().filter(Report::has_timed_out)?)?,
         };
         (theirs != mine).then_some(Error::CallMismatch { mine, rank, theirs })
     }

@@ -18,7 +18,7 @@ impl Board {
     /// as it knows.
     pub(crate) fn tell_posted(&mut self, summary: Summary, len: u64) {
         self.tell_again(summary);
-        self.fabric.activity().count_operation(len);
+        self.context.activity().count_operation(len);
     }
 
     /// Tells that this member has delivered all messages of a batch.
@@ -34,7 +34,7 @@ impl Board {
 
     fn tell_operation_as(&mut self, number: u64, summary: Summary) {
         let number = *self.large.get_or_insert(number);
-        self.fabric.activity().begin_operation(summary.words(), number);
+        self.context.activity().begin_operation(summary.words(), number);
     }
 
     /// How many operations the caller has begun here.
@@ -51,7 +51,7 @@ impl Board {
     /// Tells that the operation is over.
     pub(crate) fn tell_done(&mut self) {
         if self.large.take().is_some() {
-            self.fabric.activity().end_operation();
+            self.context.activity().end_operation();
         }
     }
 
@@ -59,9 +59,9 @@ impl Board {
     pub(crate) fn tell_end_of_several(&mut self, is_done: bool) {
         let Some(number) = self.large else { return };
         self.set_aside(self.number().saturating_sub(number));
-        match (is_done, self.fabric.world().revocation().read()) {
+        match (is_done, self.context.mapped().revocation().read()) {
             (true, _) => {
-                self.fabric.activity().count_operation(0);
+                self.context.activity().count_operation(0);
                 self.tell_done();
             }
             (false, None) => self.tell_refused(),
@@ -79,7 +79,7 @@ impl Board {
     /// Tells that all members have refused the operation.
     pub(crate) fn tell_refused(&mut self) {
         if self.large.take().is_some() {
-            self.fabric.activity().drop_operation();
+            self.context.activity().drop_operation();
         }
     }
 
@@ -97,7 +97,7 @@ impl Board {
 
 impl Drop for Board {
     fn drop(&mut self) {
-        let _held = self.fabric.world().hold_boards();
-        self.fabric.activity().hide_board(self.base.get(), self.number());
+        let _held = self.context.mapped().hold_boards();
+        self.context.activity().hide_board(self.base.get(), self.number());
     }
 }

@@ -36,9 +36,9 @@ impl Board {
         let rank = self.members[member];
         let watch = self.watch(member, operation);
         watch.untold.set(Some(sequence));
-        let waiting: Waiting<'_, _, _> = self.fabric.waiting(&watch);
+        let waiting: Waiting<'_, _, _> = self.context.waiting(&watch);
         wait_until(&waiting, &self.park, || poll().then_some(())).map_err(|stop| {
-            let error = self.fabric.error(&waiting, stop, operation.name(), Some(rank));
+            let error = self.context.error(&waiting, stop, operation.name(), Some(rank));
             self.explain(self.call(operation), error)
         })
     }
@@ -48,7 +48,7 @@ impl Board {
     /// # Errors
     /// Those of [`Board::await_post`], as a wait that began now would have them.
     pub(crate) fn check_epoch(&self, operation: Operation) -> Result<()> {
-        let checked = self.fabric.check(operation.name());
+        let checked = self.context.check(operation.name());
         checked.map_err(|error| self.explain(self.call(operation), error))
     }
 
@@ -56,14 +56,14 @@ impl Board {
     pub(crate) fn check_member(&self, member: usize) -> Option<Stop> {
         let rank = self.members[member];
         let left = || self.departures[member].has_reached(LEFT).then_some(Stop::PeerLost(rank));
-        self.fabric.watch(Some(rank)).check().or_else(left)
+        self.context.watch(Some(rank)).check().or_else(left)
     }
 
     /// Why a wait for any member is in vain, if one is elsewhere: the epoch ends then.
     pub(crate) fn check_absence(&self) -> Option<Stop> {
         let (rank, theirs) = self.absent()?;
         self.convict(rank, self.last_posted(), theirs);
-        self.fabric.watch(None).check()
+        self.context.watch(None).check()
     }
 
     fn watch(&self, member: usize, operation: Operation) -> MemberWatch<'_> {
@@ -97,15 +97,15 @@ impl Watch for MemberWatch<'_> {
     }
 
     fn bell(&self) -> Option<SleepWord<'_>> {
-        Some(self.board.fabric.world().revocation().bell())
+        Some(self.board.context.mapped().revocation().bell())
     }
 
     fn begin(&self, since: Duration) {
-        self.board.fabric.activity().begin_wait(&self.wait(), since);
+        self.board.context.activity().begin_wait(&self.wait(), since);
     }
 
     fn end(&self, since: Duration, stop: Option<Stop>) {
-        self.board.fabric.tell_end(&self.wait(), since, stop);
+        self.board.context.tell_end(&self.wait(), since, stop);
     }
 }
 

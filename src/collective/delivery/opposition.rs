@@ -84,7 +84,7 @@ impl Opposition {
 
 /// Has `member` look around.
 fn wake(batch: &Queues<'_, '_>, member: usize) {
-    batch.team.message_park(member).wake(batch.team.board.fabric().kernel());
+    batch.team.message_park(member).wake(batch.team.board.context().kernel());
 }
 
 /// The peers with which messages of one direction only are left in `batch`.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Engine;
-use crate::channel::{MemoryChannel, SetAside};
+use crate::channel::{MemoryChannel, ReservedSlot};
 use crate::collective::again::Kept;
 use crate::collective::algorithm::{ChannelKind, Manner};
 use crate::collective::custom::{CustomAlgorithm, Registration};
@@ -125,9 +125,9 @@ impl Engine {
         ready: Result<()>,
     ) -> Result<Vec<MemoryChannel>> {
         let team = &mut self.team;
-        let seats = seating::take(team, operation, Summary::new(operation), ready)?;
-        let open = |seat: SetAside| MemoryChannel::sit(team.board.fabric(), seat.take());
-        let opened = seats.into_iter().flatten().map(open).collect::<Result<_>>();
+        let slots = seating::take(team, operation, Summary::new(operation), ready)?;
+        let open = |slot: ReservedSlot| MemoryChannel::open_at(team.board.context(), slot.take());
+        let opened = slots.into_iter().flatten().map(open).collect::<Result<_>>();
         opened.inspect_err(|_| team.board.revoke())
     }
 

@@ -101,7 +101,7 @@ impl Engine {
         let stage = || stage_ahead(call, team, tuning.crowded);
         match outset.route {
             Some(Route::Second) => {
-                let sharing = team.board.fabric().sharing().min(team.n_members() as u64);
+                let sharing = team.board.context().sharing().min(team.n_members() as u64);
                 detours.time_ahead(sharing, stage)
             }
             _ => stage(),

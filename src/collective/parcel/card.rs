@@ -69,7 +69,7 @@ impl Course {
     ) -> Result<bool> {
         let team = pipes.team;
         let may_be = self.len <= MOST && kind == ChannelKind::Memory;
-        if !may_be || team.checksums || team.board.fabric().is_faulty() {
+        if !may_be || team.checksums || team.board.context().is_faulty() {
             return Ok(false);
         }
         let words = words(input, team.view(), self.len)?;

@@ -28,6 +28,6 @@ const COPIED_UP_TO: u64 = 64 << 10;
 /// Whether a parcel of `len` bytes in the heap is lent.
 #[inline]
 pub(super) fn is_lent(team: &Team, len: u64) -> bool {
-    let is_crowded = team.board.fabric().crowded();
+    let is_crowded = team.board.context().crowded();
     len >= LENT_FROM && (!is_crowded || len > COPIED_UP_TO.min(PIPE_SLOTS * capacity(team)))
 }

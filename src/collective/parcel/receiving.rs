@@ -149,9 +149,9 @@ impl Course {
         let heap = team.heap_of(self.peer, Region::new(place, self.len))?;
         output.copy(team.view(), 0, heap, place.get(), self.len)?;
         self.moved = self.len;
-        if let (&mut Output::Heap(offset), true) = (output, team.board.fabric().is_faulty()) {
+        if let (&mut Output::Heap(offset), true) = (output, team.board.context().is_faulty()) {
             let place = HeapPlace { rank: team.members()[team.me()], offset };
-            team.board.fabric().damage(MESSAGE, place, self.len);
+            team.board.context().damage(MESSAGE, place, self.len);
         }
         Ok(())
     }

@@ -146,10 +146,10 @@ impl Letter<'_, '_> {
     fn write<C: Channel>(self, pipes: &mut Pipes<'_, C>) -> Result<()> {
         let (_, slot) = pipes.next_to(self.to);
         self.lay_out(pipes.team, self.to, slot)?;
-        let fabric = pipes.team.board.fabric();
-        if fabric.is_faulty() {
+        let context = pipes.team.board.context();
+        if context.is_faulty() {
             let place = HeapPlace { rank: pipes.team.members()[self.to], offset: shifted(slot, self.body) };
-            fabric.damage(MESSAGE, place, self.len);
+            context.damage(MESSAGE, place, self.len);
         }
         pipes.channel(self.to).signal()?;
         pipes.count_sent(self.to);

@@ -27,7 +27,7 @@ pub(super) fn post_words(team: &mut Team, call: &Call<'_>, summary: Summary, wor
     let mut posted = [0; INLINE_WORDS];
     let posted = &mut posted[..words.len()];
     posted.copy_from_slice(words);
-    team.board.fabric().spoil(POST, bytemuck::cast_slice_mut(posted));
+    team.board.context().spoil(POST, bytemuck::cast_slice_mut(posted));
     team.board.post(summary, places, posted);
 }
 
@@ -49,8 +49,8 @@ pub(super) fn post_mail(
         return Ok(());
     }
     let crc = if team.checksums { checks::of_call(team, call, 0, mail.len)? } else { 0 };
-    let fabric = team.board.fabric();
-    fabric.damage(POST, HeapPlace { rank: fabric.rank(), offset: mail.offset }, mail.len);
+    let context = team.board.context();
+    context.damage(POST, HeapPlace { rank: context.rank(), offset: mail.offset }, mail.len);
     let places = places(team, call, crc);
     team.board.post(summary, places, told);
     Ok(())

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::fcntl::Flock;
 
 use super::{CheckpointFault, Holder, at, io};
-use crate::channel::Era;
+use crate::epoch_id::EpochId;
 use crate::error::Result;
 use crate::locks;
 use crate::process;
@@ -92,9 +92,9 @@ impl Directory {
         self.generation(generation).join(format!("{RANK}{rank}"))
     }
 
-    /// The same until all of `generation` is there, which is written in the epoch `era`.
-    pub(super) fn part_aside(&self, generation: u64, era: Era, rank: u64) -> PathBuf {
-        self.generation_aside(generation, era).join(format!("{RANK}{rank}"))
+    /// The same until all of `generation` is there, which is written in the epoch `epoch_id`.
+    pub(super) fn part_aside(&self, generation: u64, epoch_id: EpochId, rank: u64) -> PathBuf {
+        self.generation_aside(generation, epoch_id).join(format!("{RANK}{rank}"))
     }
 
     fn generation(&self, generation: u64) -> PathBuf {
@@ -102,20 +102,20 @@ impl Directory {
     }
 
     /// A name that no other epoch writes to: not even one whose last rank was stopped, given up, and wakes in the midst of the next.
-    fn generation_aside(&self, generation: u64, era: Era) -> PathBuf {
-        let Era { job, epoch } = era;
+    fn generation_aside(&self, generation: u64, epoch_id: EpochId) -> PathBuf {
+        let EpochId { job, epoch } = epoch_id;
         self.path.join(format!("{GENERATION}{generation}.{job:016x}-{epoch}"))
     }
 
-    /// Makes the directory in which `generation` is written in the epoch `era`.
-    pub(super) fn make_generation(&self, generation: u64, era: Era) -> Result<()> {
-        let path = self.generation_aside(generation, era);
+    /// Makes the directory in which `generation` is written in the epoch `epoch_id`.
+    pub(super) fn make_generation(&self, generation: u64, epoch_id: EpochId) -> Result<()> {
+        let path = self.generation_aside(generation, epoch_id);
         fs::create_dir(&path).map_err(|error| io(&path, "making the directory of a generation", error))
     }
 
     /// Gives the directory in which all of `generation` was written its own name, when the disk knows the names in it.
-    pub(super) fn name_generation(&self, generation: u64, era: Era) -> Result<()> {
-        let (aside, path) = (self.generation_aside(generation, era), self.generation(generation));
+    pub(super) fn name_generation(&self, generation: u64, epoch_id: EpochId) -> Result<()> {
+        let (aside, path) = (self.generation_aside(generation, epoch_id), self.generation(generation));
         sync_directory(&aside)?;
         fs::rename(&aside, &path).map_err(|error| io(&path, "naming the directory of a generation", error))
     }
@@ -266,9 +266,9 @@ mod tests {
         assert!(
             !left("generation-1") && left("generation-007") && left("generation-+5") && left("generations-3")
         );
-        let era = Era { job: 0xabc, epoch: 3 };
-        directory.make_generation(4, era).unwrap();
-        fs::write(directory.part_aside(4, era, 1), "").unwrap();
+        let epoch_id = EpochId { job: 0xabc, epoch: 3 };
+        directory.make_generation(4, epoch_id).unwrap();
+        fs::write(directory.part_aside(4, epoch_id, 1), "").unwrap();
         for name in
             ["generation-4.thesis", "generation-4.0000000000000abc", "generation-x.0000000000000abc-3"]
         {

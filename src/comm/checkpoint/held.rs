@@ -41,7 +41,7 @@ impl CheckpointSource<'_> {
     /// Where the bytes of `region` are.
     pub(super) fn span(self, comm: &Communicator, region: Region) -> Result<Span> {
         match self {
-            Self::Heap => comm.heap().view().span(comm.fabric().rank(), region),
+            Self::Heap => comm.heap().view().span(comm.context().rank(), region),
             Self::Device(memory) => memory.span().part(region.offset.get(), region.len),
         }
     }

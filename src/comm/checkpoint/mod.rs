@@ -38,10 +38,10 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::Flock;
 
 use super::Communicator;
-use crate::channel::Era;
 use crate::collective::Operation;
+use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
-use crate::faults::{Event, FILE};
+use crate::faults::{FILE, FaultPoint};
 use crate::heap::DeviceMemory;
 use directory::{Current, Directory, PartDigest};
 use file::PartReader;
@@ -229,7 +229,7 @@ impl Communicator {
 
     fn write_checkpoint(&mut self, source: CheckpointSource<'_>, directory: &Path) -> Result<u64> {
         self.check_all_ranks()?;
-        self.fabric().enter(Operation::Checkpoint.name())?;
+        self.context().enter(Operation::Checkpoint.name())?;
         self.as_one(Operation::Checkpoint, |comm| {
             let directory = Directory::new(directory);
             let mut writing = Writing { comm, source, directory, lock: None };
@@ -264,7 +264,7 @@ impl Communicator {
 
     fn read_checkpoint(&mut self, source: CheckpointSource<'_>, directory: &Path) -> Result<u64> {
         self.check_all_ranks()?;
-        self.fabric().enter(Operation::Restore.name())?;
+        self.context().enter(Operation::Restore.name())?;
         self.as_one(Operation::Restore, |comm| comm.read_all_parts(source, directory))
     }
 
@@ -300,7 +300,7 @@ impl Communicator {
             &source.header(self, current.generation),
         )?;
         let part = reader.check()?;
-        if part != current.parts[self.fabric().rank().index()] {
+        if part != current.parts[self.context().rank().index()] {
             return Err(at(&reader.path, CheckpointFault::Damaged { what: "the whole" }));
         }
         source.make_room(&reader)?;
@@ -309,12 +309,12 @@ impl Communicator {
 
     /// This rank as the job numbers it.
     fn own_number(&self) -> u64 {
-        self.fabric().rank().get().into()
+        self.context().rank().get().into()
     }
 
     /// A step at which a fault may strike.
     fn step(&self) -> Result<()> {
-        if self.fabric().is_faulty() { self.fabric().undergo(Event::Step) } else { Ok(()) }
+        if self.context().is_faulty() { self.context().inject(FaultPoint::Step) } else { Ok(()) }
     }
 
     /// Tells all ranks `words` and whether `outcome` is one; goes on when it is on all of them. Returns what each has told, by the
@@ -327,10 +327,10 @@ impl Communicator {
     ) -> Result<(Vec<[u64; 2]>, R)> {
         let failed = u64::from(outcome.is_err());
         let told = self.engine()?.exchange(operation, &[failed, words[0], words[1]])?;
-        self.fabric().check(operation.name())?;
+        self.context().check(operation.name())?;
         let outcome = outcome?;
         if let Some(member) = told.iter().position(|words| words[0] != 0) {
-            return Err(self.fabric().failed_elsewhere(operation.name(), self.members[member]));
+            return Err(self.context().failed_elsewhere(operation.name(), self.members[member]));
         }
         let mut by_rank = vec![[0; 2]; told.len()];
         for (member, words) in self.members.iter().zip(told) {
@@ -361,11 +361,11 @@ struct Writing<'c> {
 impl Writing<'_> {
     /// Whether this rank does what one does for all.
     fn is_first(&self) -> bool {
-        self.comm.fabric().rank().get() == 0
+        self.comm.context().rank().get() == 0
     }
 
-    fn era(&self) -> Era {
-        self.comm.fabric().world().era()
+    fn epoch_id(&self) -> EpochId {
+        self.comm.context().mapped().epoch_id()
     }
 
     fn in_step<R>(&mut self, words: [u64; 2], outcome: Result<R>) -> Result<(Vec<[u64; 2]>, R)> {
@@ -387,7 +387,7 @@ impl Writing<'_> {
         self.directory.sweep(before)?;
         self.comm.step()?;
         let next = before.saturating_add(1);
-        self.directory.make_generation(next, self.era())?;
+        self.directory.make_generation(next, self.epoch_id())?;
         Ok(next)
     }
 
@@ -414,15 +414,15 @@ impl Writing<'_> {
     fn write_part(&self, generation: u64) -> Result<PartDigest> {
         let comm = &*self.comm;
         comm.step()?;
-        let path = self.directory.part_aside(generation, self.era(), comm.own_number());
+        let path = self.directory.part_aside(generation, self.epoch_id(), comm.own_number());
         let header = self.source.header(comm, generation);
         // Who was stopped and given up meanwhile writes nothing any more.
-        comm.fabric().check(Operation::Checkpoint.name())?;
+        comm.context().check(Operation::Checkpoint.name())?;
         let mut writer = file::PartWriter::create(&path, &header)?;
         for region in header.regions {
             let span = self.source.span(comm, region)?;
             for chunk in file::chunks(region.len) {
-                writer.write(&span, chunk, |bytes| comm.fabric().spoil(FILE, bytes))?;
+                writer.write(&span, chunk, |bytes| comm.context().spoil(FILE, bytes))?;
                 comm.step()?;
             }
         }
@@ -442,11 +442,11 @@ impl Writing<'_> {
 
     fn replace(&self, current: &Current) -> Result<()> {
         // Who was given up meanwhile names nothing any more.
-        self.comm.fabric().check(Operation::Checkpoint.name())?;
-        self.directory.name_generation(current.generation, self.era())?;
+        self.comm.context().check(Operation::Checkpoint.name())?;
+        self.directory.name_generation(current.generation, self.epoch_id())?;
         let aside = self.directory.write_aside(current)?;
         self.comm.step()?;
-        self.comm.fabric().check(Operation::Checkpoint.name())?;
+        self.comm.context().check(Operation::Checkpoint.name())?;
         self.directory.replace(&aside)?;
         self.comm.step()?;
         // What cannot be removed now is by the next checkpoint.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Stream;
 use super::worker::Monitor;
-use crate::channel::Fabric;
+use crate::channel::RankContext;
 use crate::collective::group::{self, Share};
 use crate::collective::{Call, Engine, Manner, Operation, Summary};
 use crate::comm::Communicator;
@@ -48,10 +48,10 @@ impl Submit<'static> for OnStream<'_> {
         call.check_peer(self.comm.rank.index())?;
         self.stream.check_room()?;
         let mut ticket = self.comm.ticket(|| call.summary().in_manner(manner))?;
-        let (operation, fabric) = (call.operation.name(), Arc::clone(ticket.fabric()));
-        self.stream.enqueue_call(operation, &fabric, move |fabric| {
+        let (operation, context) = (call.operation.name(), Arc::clone(ticket.context()));
+        self.stream.enqueue_call(operation, &context, move |context| {
             let engine = ticket.redeem();
-            enter(fabric, operation)?;
+            enter(context, operation)?;
             engine.run(&mut call, manner)
         })
     }
@@ -72,8 +72,8 @@ impl Due {
 }
 
 /// Begins `operation` now that its turn has come. Where it cannot, peers are not to wait for it.
-fn enter(fabric: &Fabric, operation: &'static str) -> Result<()> {
-    fabric.enter(operation).inspect_err(|_| fabric.abort())
+fn enter(context: &RankContext, operation: &'static str) -> Result<()> {
+    context.enter(operation).inspect_err(|_| context.abort())
 }
 
 impl Stream {
@@ -97,11 +97,11 @@ impl Stream {
         };
         let mut comms = comms.map(due).collect::<Result<Vec<_>>>()?;
         let Some(first) = comms.first() else { return Ok(()) };
-        let fabric = Arc::clone(first.ticket.fabric());
+        let context = Arc::clone(first.ticket.context());
         let operation = Operation::Group.name();
-        self.enqueue_call(operation, &fabric, move |fabric| {
+        self.enqueue_call(operation, &context, move |context| {
             let mut shares: Vec<_> = comms.iter_mut().map(Due::share).collect();
-            enter(fabric, operation)?;
+            enter(context, operation)?;
             group::run(&mut shares)
         })
     }
@@ -110,11 +110,11 @@ impl Stream {
     fn enqueue_call(
         &self,
         operation: &'static str,
-        fabric: &Arc<Fabric>,
-        run: impl FnOnce(&Fabric) -> Result<()> + Send + 'static,
+        context: &Arc<RankContext>,
+        run: impl FnOnce(&RankContext) -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        let own = Arc::clone(fabric);
-        self.push(operation, fabric, move |failure| match failure {
+        let own = Arc::clone(context);
+        self.push(operation, context, move |failure| match failure {
             None => run(&own),
             Some(_) => {
                 own.abort();
@@ -132,7 +132,7 @@ impl Communicator {
         }
         self.engine_for(call)?;
         let engine = self.engine.take().expect("it was there a moment ago");
-        self.loan = EngineLoan::begin(self.fabric(), engine);
+        self.loan = EngineLoan::begin(self.context(), engine);
         Ok(self.loan.ticket().expect("lent just now"))
     }
 }
@@ -140,7 +140,7 @@ impl Communicator {
 /// An engine that streams have the use of, and the calls that wait for it.
 #[derive(Debug)]
 struct CallQueue {
-    fabric: Arc<Fabric>,
+    context: Arc<RankContext>,
     state: Monitor<CallQueueState>,
 }
 
@@ -169,9 +169,9 @@ pub(super) struct Ticket {
 
 impl EngineLoan {
     /// Lends `engine`.
-    pub(super) fn begin(fabric: &Arc<Fabric>, engine: Box<Engine>) -> Self {
-        let state = Monitor::new(fabric, CallQueueState { engine: Some(engine), issued: 0, done: 0 });
-        Self(Some(Arc::new(CallQueue { fabric: Arc::clone(fabric), state })))
+    pub(super) fn begin(context: &Arc<RankContext>, engine: Box<Engine>) -> Self {
+        let state = Monitor::new(context, CallQueueState { engine: Some(engine), issued: 0, done: 0 });
+        Self(Some(Arc::new(CallQueue { context: Arc::clone(context), state })))
     }
 
     /// The ticket of the next call; `None` when nothing is lent.
@@ -196,7 +196,7 @@ impl Drop for EngineLoan {
     fn drop(&mut self) {
         let Some(line) = self.0.take() else { return };
         if std::thread::panicking() && !line.state.look(CallQueueState::is_done) {
-            line.fabric.mark_own_loss();
+            line.context.mark_own_loss();
         }
         drop(line.close());
     }
@@ -222,8 +222,8 @@ impl Ticket {
         self.engine.insert(engine)
     }
 
-    pub(super) fn fabric(&self) -> &Arc<Fabric> {
-        &self.line.fabric
+    pub(super) fn context(&self) -> &Arc<RankContext> {
+        &self.line.context
     }
 
     fn await_turn(&self) -> Box<Engine> {
@@ -235,7 +235,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         if self.engine.is_some() && std::thread::panicking() {
             // A function of the user's has panicked within the call: peers are not to wait for the rest of it.
-            self.line.fabric.mark_own_loss();
+            self.line.context.mark_own_loss();
         }
         let engine = self.engine.take().unwrap_or_else(|| self.await_turn());
         self.line.state.change(|state| {

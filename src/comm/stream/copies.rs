@@ -51,7 +51,7 @@ impl Stream {
     /// [`Error::Exhausted`]; [`Error::Unavailable`].
     pub fn copy_device_to_device(&self, source: HeapPlace, target: HeapPlace, len: u64) -> Result<()> {
         let (source, target) = (self.locate(source, len)?, self.locate(target, len)?);
-        let view = self.fabric.heap().view().clone();
+        let view = self.context.heap().view().clone();
         self.enqueue_write("copy_device_to_device", move || view.copy(source, target, len, CacheHint::Keep))
     }
 
@@ -73,7 +73,7 @@ impl Stream {
         operation: &'static str,
         work: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        self.fabric.present(operation)?;
+        self.context.present(operation)?;
         self.enqueue(operation, work)
     }
 
@@ -82,7 +82,7 @@ impl Stream {
         let n_ranks = u32::try_from(self.members.len()).expect("at most 64 members");
         let missing = Error::InvalidRank { rank: place.rank.get(), n_ranks };
         let rank = self.members.get(place.rank.index()).copied().ok_or(missing)?;
-        self.fabric.heap().view().check(Region::new(place.offset, len))?;
+        self.context.heap().view().check(Region::new(place.offset, len))?;
         Ok(HeapPlace { rank, ..place })
     }
 }

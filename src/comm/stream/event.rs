@@ -92,9 +92,9 @@ impl Stream {
     /// # Errors
     /// [`Error::StreamFailed`]; [`Error::Exhausted`], and the event stays where it was recorded before.
     pub fn record(&self, event: &Event) -> Result<()> {
-        let record = Arc::new(EventRecord(Monitor::new(&self.fabric, None)));
+        let record = Arc::new(EventRecord(Monitor::new(&self.context, None)));
         let there = Arc::clone(&record);
-        let pushed = self.push("record", &self.fabric, move |failure| {
+        let pushed = self.push("record", &self.context, move |failure| {
             let reached = failure.map_or_else(|| Ok(Instant::now()), |failure| Err(failure.clone()));
             there.0.change(|state| *state = Some(reached));
             Ok(())

@@ -51,7 +51,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use super::Communicator;
-use crate::channel::Fabric;
+use crate::channel::RankContext;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 
@@ -71,7 +71,7 @@ use worker::{Failure, StreamQueue, StreamTask};
 /// ended, or when a thread drops it that panics, is not executed.
 #[derive(Debug)]
 pub struct Stream {
-    fabric: Arc<Fabric>,
+    context: Arc<RankContext>,
     /// The ranks of the communicator that it was made of, by their ranks in the job.
     members: Arc<[Rank]>,
     queue: Arc<StreamQueue>,
@@ -104,10 +104,10 @@ impl Stream {
     /// # Errors
     /// [`Error::Os`] when the thread cannot be started.
     pub fn new(comm: &Communicator) -> Result<Self> {
-        let fabric = Arc::clone(comm.fabric());
-        let queue = StreamQueue::new(&fabric);
+        let context = Arc::clone(comm.context());
+        let queue = StreamQueue::new(&context);
         let worker = Some(queue.start()?);
-        Ok(Self { fabric, members: Arc::clone(&comm.members), queue, worker })
+        Ok(Self { context, members: Arc::clone(&comm.members), queue, worker })
     }
 
     /// Enqueues a call of `function`, on the thread of the stream. It must not wait for anything that is enqueued later, nor for
@@ -150,17 +150,17 @@ impl Stream {
         operation: &'static str,
         work: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        self.push(operation, &self.fabric, move |failure| if failure.is_none() { work() } else { Ok(()) })
+        self.push(operation, &self.context, move |failure| if failure.is_none() { work() } else { Ok(()) })
     }
 
-    /// Enqueues `work` of the epoch of `fabric`, which is told of a failure before it.
+    /// Enqueues `work` of the epoch of `context`, which is told of a failure before it.
     fn push(
         &self,
         operation: &'static str,
-        fabric: &Arc<Fabric>,
+        context: &Arc<RankContext>,
         work: impl FnOnce(Option<&Failure>) -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        self.queue.push(StreamTask { operation, fabric: Arc::clone(fabric), work: Box::new(work) })
+        self.queue.push(StreamTask { operation, context: Arc::clone(context), work: Box::new(work) })
     }
 
     fn is_on_its_thread(&self) -> bool {

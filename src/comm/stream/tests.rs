@@ -47,14 +47,14 @@ fn what_is_left_of_a_stream_after_the_end_of_the_epoch_is_dropped_with_it() {
 #[test]
 fn only_streams_that_are_awake_count_as_spinners() {
     let comm = alone();
-    let alone = comm.fabric().policy();
+    let alone = comm.context().policy();
     let stream = comm.stream().unwrap();
     let (tell, told) = channel();
-    let fabric = Arc::clone(comm.fabric());
-    stream.call(move || tell.send(fabric.policy()).unwrap()).unwrap();
+    let context = Arc::clone(comm.context());
+    stream.call(move || tell.send(context.policy()).unwrap()).unwrap();
     assert_eq!(told.recv().unwrap(), crate::sync::WaitPolicy::OVERSUBSCRIBED);
     drop(stream);
-    assert_eq!(comm.fabric().policy(), alone);
+    assert_eq!(comm.context().policy(), alone);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn a_group_that_is_full_refuses_more_and_does_what_it_has() {
 #[test]
 fn a_waiter_that_sleeps_is_woken_by_the_change_it_waits_for_after_the_end_of_the_epoch_too() {
     let comm = alone();
-    let monitor = worker::Monitor::new(comm.fabric(), 0);
+    let monitor = worker::Monitor::new(comm.context(), 0);
     for end in [2, 4] {
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| monitor.wait_asleep(|value| (*value == end).then_some("woken")));

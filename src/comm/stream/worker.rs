@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::StreamStatus;
-use crate::channel::Fabric;
+use crate::channel::RankContext;
 use crate::error::{Error, Result};
 use crate::sync::{ParkCell, SleepWord, Stop, WaitPolicy, Waiting, Watch, wait_until};
 
@@ -28,7 +28,7 @@ pub(super) struct StreamTask {
     /// What it is called.
     pub(super) operation: &'static str,
     /// Whose epoch it belongs to.
-    pub(super) fabric: Arc<Fabric>,
+    pub(super) context: Arc<RankContext>,
     pub(super) work: Box<StreamWork>,
 }
 
@@ -56,7 +56,7 @@ impl Failure {
 /// The tasks of a stream, between those who enqueue them and its worker.
 #[derive(Debug)]
 pub(super) struct StreamQueue {
-    fabric: Arc<Fabric>,
+    context: Arc<RankContext>,
     state: Monitor<StreamQueueState>,
 }
 
@@ -77,10 +77,10 @@ impl StreamQueueState {
 }
 
 impl StreamQueue {
-    pub(super) fn new(fabric: &Arc<Fabric>) -> Arc<Self> {
+    pub(super) fn new(context: &Arc<RankContext>) -> Arc<Self> {
         Arc::new(Self {
-            fabric: Arc::clone(fabric),
-            state: Monitor::new(fabric, StreamQueueState::default()),
+            context: Arc::clone(context),
+            state: Monitor::new(context, StreamQueueState::default()),
         })
     }
 
@@ -147,19 +147,19 @@ impl StreamQueue {
     /// to those operations.
     pub(super) fn close(&self) {
         if std::thread::panicking() && !matches!(self.query(), Ok(StreamStatus::Success)) {
-            self.fabric.mark_own_loss();
+            self.context.mark_own_loss();
         }
         self.state.change(|state| state.is_closed = true);
     }
 
     fn serve(&self) {
-        self.fabric.add_spinner();
+        self.context.add_spinner();
         let mut number = 0;
         let mut failure = None;
         while let Some((task, is_closed)) = self.next() {
             number += 1;
             if failure.is_none() && is_closed {
-                failure = end_of_epoch(&task.fabric).map(|source| failed(task.operation, number, source));
+                failure = end_of_epoch(&task.context).map(|source| failed(task.operation, number, source));
             }
             let operation = task.operation;
             let run = || (task.work)(failure.as_ref());
@@ -172,7 +172,7 @@ impl StreamQueue {
                 state.failure.clone_from(&failure);
             });
         }
-        self.fabric.remove_spinner();
+        self.context.remove_spinner();
     }
 
     /// The next task, and whether it is one of the last; `None` when there will be none. Does not count as a spinner while it
@@ -185,18 +185,18 @@ impl StreamQueue {
         if let Some(next) = self.state.wait_awake(take) {
             return next;
         }
-        self.fabric.remove_spinner();
+        self.context.remove_spinner();
         let next = self.state.wait_asleep(take);
-        self.fabric.add_spinner();
+        self.context.add_spinner();
         next
     }
 }
 
 /// Why an operation of this epoch is not worth doing any more, if so.
-fn end_of_epoch(fabric: &Fabric) -> Option<Error> {
-    let watch = fabric.watch(None);
+fn end_of_epoch(context: &RankContext) -> Option<Error> {
+    let watch = context.watch(None);
     let stop = watch.check()?;
-    Some(fabric.waiting(&watch).error(stop, "stream", None))
+    Some(context.waiting(&watch).error(stop, "stream", None))
 }
 
 fn failed(operation: &'static str, number: u64, source: Error) -> Failure {
@@ -206,14 +206,14 @@ fn failed(operation: &'static str, number: u64, source: Error) -> Failure {
 /// A value behind a lock, and those who wait for it to change.
 #[derive(Debug)]
 pub(super) struct Monitor<T> {
-    fabric: Arc<Fabric>,
+    context: Arc<RankContext>,
     value: Mutex<T>,
     park: ParkCell,
 }
 
 /// Sleepers that nothing stops are still woken once by the end of the epoch; afterwards its bell would not let them sleep.
 #[derive(Debug)]
-struct Unstoppable<'a>(&'a Fabric);
+struct Unstoppable<'a>(&'a RankContext);
 
 impl Watch for Unstoppable<'_> {
     fn check(&self) -> Option<Stop> {
@@ -221,14 +221,14 @@ impl Watch for Unstoppable<'_> {
     }
 
     fn bell(&self) -> Option<SleepWord<'_>> {
-        let revocation = self.0.world().revocation();
+        let revocation = self.0.mapped().revocation();
         revocation.read().is_none().then(|| revocation.bell())
     }
 }
 
 impl<T> Monitor<T> {
-    pub(super) fn new(fabric: &Arc<Fabric>, value: T) -> Self {
-        Self { fabric: Arc::clone(fabric), value: Mutex::new(value), park: ParkCell::new() }
+    pub(super) fn new(context: &Arc<RankContext>, value: T) -> Self {
+        Self { context: Arc::clone(context), value: Mutex::new(value), park: ParkCell::new() }
     }
 
     /// Looks at the value.
@@ -239,7 +239,7 @@ impl<T> Monitor<T> {
     /// Changes the value, and wakes whoever waits for that.
     pub(super) fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let result = change(&mut self.lock());
-        self.park.wake(self.fabric.kernel());
+        self.park.wake(self.context.kernel());
         result
     }
 
@@ -266,8 +266,8 @@ impl<T> Monitor<T> {
         timeout: Duration,
         mut poll: impl FnMut(&mut T) -> Option<R>,
     ) -> Option<R> {
-        let watch = Unstoppable(&self.fabric);
-        let waiting = Waiting::new(self.fabric.kernel(), &watch, policy, timeout);
+        let watch = Unstoppable(&self.context);
+        let waiting = Waiting::new(self.context.kernel(), &watch, policy, timeout);
         wait_until(&waiting, &self.park, || poll(&mut self.lock())).ok()
     }
 

@@ -2,8 +2,8 @@ use super::*;
 
 const ME: DeviceId = DeviceId::new(2);
 
-fn formation() -> Formation {
-    Formation {
+fn formation() -> CommFormation {
+    CommFormation {
         comm: CommId::new(5),
         incarnation: 1,
         epoch: 1,
@@ -15,32 +15,35 @@ fn formation() -> Formation {
 fn ready() -> Agent {
     let mut agent = Agent::new(ME);
     agent.connect();
-    agent.take(Order::Join { formation: formation(), groups: 0, last: None, id: "id".to_owned() });
-    agent.finish(Outcome::Met(Ok(formation().members)));
+    agent.take(DeviceOrder::Join { formation: formation(), groups: 0, last: None, id: "id".to_owned() });
+    agent.finish(TaskOutcome::Met(Ok(formation().members)));
     agent
 }
 
-fn phase(agent: &Agent) -> &Phase {
+fn phase(agent: &Agent) -> &DevicePhase {
     &agent.report().membership.as_ref().unwrap().phase
 }
 
-fn run(group: u64) -> Order {
-    Order::Run { comm: CommId::new(5), epoch: 1, group, work: Work::Calls(Vec::new()) }
+fn run(group: u64) -> DeviceOrder {
+    DeviceOrder::Run { comm: CommId::new(5), epoch: 1, group, work: GroupWork::Calls(Vec::new()) }
 }
 
-fn go_on(attempt: u32) -> Order {
+fn go_on(attempt: u32) -> DeviceOrder {
     let lost = vec![DeviceId::new(3)];
-    Order::GoOn { comm: CommId::new(5), epoch: 1, attempt, groups: 1, last: None, lost }
+    DeviceOrder::GoOn { comm: CommId::new(5), epoch: 1, attempt, groups: 1, last: None, lost }
 }
 
 #[test]
 fn an_order_that_comes_twice_is_executed_once() {
     let mut agent = ready();
-    assert_eq!(agent.take(run(1)), [Step::Begin(Task::Run { work: Work::Calls(Vec::new()) })]);
+    assert_eq!(
+        agent.take(run(1)),
+        [AgentStep::Begin(DeviceTask::Run { work: GroupWork::Calls(Vec::new()) })]
+    );
     assert_eq!(agent.take(run(1)), []);
-    assert_eq!(agent.finish(Outcome::Ran(Ok(None))), []);
+    assert_eq!(agent.finish(TaskOutcome::Ran(Ok(None))), []);
     assert_eq!(agent.take(run(1)), []);
-    assert_eq!(phase(&agent), &Phase::Ready { groups: 1, tried: None });
+    assert_eq!(phase(&agent), &DevicePhase::Ready { groups: 1, tried: None });
     assert_eq!(agent.report().heard, 4, "each of them was heard");
 }
 
@@ -48,30 +51,30 @@ fn an_order_that_comes_twice_is_executed_once() {
 fn what_a_group_consists_of_is_told_to_a_coordinator_that_has_not_ordered_it_and_to_no_other() {
     let mut agent = ready();
     agent.take(run(1));
-    let told = |agent: &Agent| match agent.bulletin().membership.unwrap().phase {
-        Phase::Running { group: 1, work } => work,
+    let told = |agent: &Agent| match agent.outgoing_report().membership.unwrap().phase {
+        DevicePhase::Running { group: 1, work } => work,
         other => panic!("{other:?}"),
     };
     assert_eq!(told(&agent), None);
     agent.take(run(1));
     assert_eq!(told(&agent), None);
     agent.connect();
-    assert_eq!(told(&agent), Some(Work::Calls(Vec::new())));
-    agent.finish(Outcome::Ran(Ok(None)));
-    assert_eq!(agent.bulletin(), *agent.report());
+    assert_eq!(told(&agent), Some(GroupWork::Calls(Vec::new())));
+    agent.finish(TaskOutcome::Ran(Ok(None)));
+    assert_eq!(agent.outgoing_report(), *agent.report());
 }
 
 #[test]
 fn going_on_ends_what_is_in_progress_and_leaves_the_lost_behind() {
     let mut agent = ready();
     agent.take(run(1));
-    let interrupt = Step::Interrupt { lost: vec![2] };
+    let interrupt = AgentStep::Interrupt { lost: vec![2] };
     assert_eq!(agent.take(go_on(1)), vec![interrupt.clone()]);
     assert_eq!(
-        agent.finish(Outcome::Ran(Err("lost".to_owned().into()))),
-        [interrupt, Step::Begin(Task::GoOn)]
+        agent.finish(TaskOutcome::Ran(Err("lost".to_owned().into()))),
+        [interrupt, AgentStep::Begin(DeviceTask::GoOn)]
     );
-    agent.finish(Outcome::WentOn(Ok(vec![2])));
+    agent.finish(TaskOutcome::WentOn(Ok(vec![2])));
     let membership = agent.report().membership.as_ref().unwrap();
     assert_eq!((membership.formation.epoch, membership.formation.members.len()), (2, 2));
     assert_eq!(agent.take(go_on(2)), [], "it was for the epoch before");
@@ -81,52 +84,59 @@ fn going_on_ends_what_is_in_progress_and_leaves_the_lost_behind() {
 fn an_attempt_that_comes_while_another_one_goes_on_is_made_only_if_that_fails() {
     let mut agent = ready();
     agent.take(go_on(1));
-    let interrupt = Step::Interrupt { lost: vec![2] };
+    let interrupt = AgentStep::Interrupt { lost: vec![2] };
     assert_eq!(agent.take(go_on(2)), vec![interrupt.clone()]);
-    assert_eq!(agent.finish(Outcome::WentOn(Ok(vec![2]))), []);
+    assert_eq!(agent.finish(TaskOutcome::WentOn(Ok(vec![2]))), []);
     let mut agent = ready();
     agent.take(go_on(1));
     agent.take(go_on(2));
-    assert_eq!(agent.finish(Outcome::WentOn(Err("no".to_owned()))), [interrupt, Step::Begin(Task::GoOn)]);
+    assert_eq!(
+        agent.finish(TaskOutcome::WentOn(Err("no".to_owned()))),
+        [interrupt, AgentStep::Begin(DeviceTask::GoOn)]
+    );
 }
 
 #[test]
 fn who_is_told_to_leave_at_once_does_not_wait_for_the_others() {
     let mut agent = ready();
-    let leave = |gracefully| Order::Leave { comm: CommId::new(5), gracefully };
-    assert_eq!(agent.take(leave(true)), [Step::Begin(Task::Leave { gracefully: true })]);
-    assert_eq!(agent.take(leave(false)), [Step::Interrupt { lost: Vec::new() }]);
-    assert_eq!(agent.finish(Outcome::Left), []);
+    let leave = |gracefully| DeviceOrder::Leave { comm: CommId::new(5), gracefully };
+    assert_eq!(agent.take(leave(true)), [AgentStep::Begin(DeviceTask::Leave { gracefully: true })]);
+    assert_eq!(agent.take(leave(false)), [AgentStep::Interrupt { lost: Vec::new() }]);
+    assert_eq!(agent.finish(TaskOutcome::Left), []);
     assert_eq!(agent.comm(), None);
 }
 
-fn grow(id: &str, is_off: bool) -> Order {
+fn grow(id: &str, is_off: bool) -> DeviceOrder {
     let off = is_off.then(Vec::new);
     let members = [1, 2, 3, 4].map(DeviceId::new).to_vec();
-    Order::Grow { formation: Formation { epoch: 2, members, ..formation() }, id: id.to_owned(), off }
+    DeviceOrder::Grow {
+        formation: CommFormation { epoch: 2, members, ..formation() },
+        id: id.to_owned(),
+        off,
+    }
 }
 
 #[test]
 fn what_has_grown_in_vain_stays_what_it_was_and_is_not_tried_again_under_that_id() {
     let mut agent = ready();
-    let task = |id: &str| Step::Begin(Task::Grow { n_ranks: 4, id: id.to_owned() });
+    let task = |id: &str| AgentStep::Begin(DeviceTask::Grow { n_ranks: 4, id: id.to_owned() });
     assert_eq!(agent.take(grow("a", false)), [task("a")]);
     assert_eq!(agent.take(grow("a", false)), []);
-    assert_eq!(agent.take(grow("a", true)), [Step::CallOff]);
-    assert_eq!(agent.finish(Outcome::Met(Err("nobody came".to_owned()))), []);
+    assert_eq!(agent.take(grow("a", true)), [AgentStep::CancelMeeting]);
+    assert_eq!(agent.finish(TaskOutcome::Met(Err("nobody came".to_owned()))), []);
     assert_eq!(agent.take(grow("a", true)), []);
     assert_eq!(
         agent.take(run(1)),
-        [Step::Begin(Task::Run { work: Work::Calls(Vec::new()) })],
+        [AgentStep::Begin(DeviceTask::Run { work: GroupWork::Calls(Vec::new()) })],
         "it is of use"
     );
-    agent.finish(Outcome::Ran(Ok(None)));
-    assert_eq!(agent.take(grow("b", true)), [task("b"), Step::CallOff], "the others count on it");
+    agent.finish(TaskOutcome::Ran(Ok(None)));
+    assert_eq!(agent.take(grow("b", true)), [task("b"), AgentStep::CancelMeeting], "the others count on it");
     let members = [1, 2, 3, 7].map(DeviceId::new).to_vec();
-    agent.finish(Outcome::Met(Ok(members.clone())));
+    agent.finish(TaskOutcome::Met(Ok(members.clone())));
     let membership = agent.report().membership.as_ref().unwrap();
     assert_eq!((membership.formation.epoch, &membership.formation.members), (2, &members));
-    assert_eq!(membership.phase, Phase::Ready { groups: 1, tried: None });
+    assert_eq!(membership.phase, DevicePhase::Ready { groups: 1, tried: None });
     assert_eq!(agent.take(grow("c", false)), [], "it was for the epoch before");
 }
 
@@ -134,26 +144,32 @@ fn what_has_grown_in_vain_stays_what_it_was_and_is_not_tried_again_under_that_id
 fn who_is_told_to_leave_while_it_grows_leaves_when_the_meeting_has_ended() {
     let mut agent = ready();
     agent.take(grow("a", false));
-    let leave = Order::Leave { comm: CommId::new(5), gracefully: false };
-    assert_eq!(agent.take(leave), [Step::Interrupt { lost: Vec::new() }]);
-    let steps = agent.finish(Outcome::Ended("revoked".to_owned()));
-    let gone = Step::Begin(Task::Leave { gracefully: false });
-    assert_eq!(steps, [Step::Interrupt { lost: Vec::new() }, gone]);
+    let leave = DeviceOrder::Leave { comm: CommId::new(5), gracefully: false };
+    assert_eq!(agent.take(leave), [AgentStep::Interrupt { lost: Vec::new() }]);
+    let steps = agent.finish(TaskOutcome::Ended("revoked".to_owned()));
+    let gone = AgentStep::Begin(DeviceTask::Leave { gracefully: false });
+    assert_eq!(steps, [AgentStep::Interrupt { lost: Vec::new() }, gone]);
 }
 
 #[test]
 fn a_checkpoint_that_is_undone_leaves_the_device_ready_and_is_told() {
     let mut agent = ready();
-    let work = Work::Checkpoint("/there".to_owned());
-    let order = Order::Run { comm: CommId::new(5), epoch: 1, group: 1, work: work.clone() };
-    assert_eq!(agent.take(order), [Step::Begin(Task::Run { work })]);
+    let work = GroupWork::Checkpoint("/there".to_owned());
+    let order = DeviceOrder::Run { comm: CommId::new(5), epoch: 1, group: 1, work: work.clone() };
+    assert_eq!(agent.take(order), [AgentStep::Begin(DeviceTask::Run { work })]);
     let (why, kind) = ("no space".to_owned(), FailureKind::Other);
-    agent.finish(Outcome::Ran(Err(Trouble { why, kind, rank: Some(0), is_undone: true, report: None })));
-    assert_eq!(phase(&agent), &Phase::Ready { groups: 1, tried: None });
+    agent.finish(TaskOutcome::Ran(Err(GroupFailure {
+        why,
+        kind,
+        rank: Some(0),
+        is_undone: true,
+        report: None,
+    })));
+    assert_eq!(phase(&agent), &DevicePhase::Ready { groups: 1, tried: None });
     let last = agent.report().membership.as_ref().unwrap().last.clone().unwrap();
     assert_eq!((last.group, last.failure.as_deref(), last.checkpoint), (1, Some("no space"), None));
     assert_eq!(last.culprit, Some(DeviceId::new(1)), "where it failed");
     agent.take(run(2));
-    agent.finish(Outcome::Ran(Ok(Some(7))));
+    agent.finish(TaskOutcome::Ran(Ok(Some(7))));
     assert_eq!(agent.report().membership.as_ref().unwrap().last.as_ref().unwrap().checkpoint, Some(7));
 }

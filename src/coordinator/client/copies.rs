@@ -1,120 +1,150 @@
 //! Copies of a client to and from a device's memory, over connections of their own.
+//!
+//! Where nothing moves over such a connection, the client asks the coordinator whether the device still
+//! lives ([`WatchedStream`]).
 
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
-use super::watched::{DEVICE, Watched};
 use super::{Client, unexpected};
 use crate::coordinator::call::{AddressRange, Bytes};
-use crate::coordinator::fault::Fault;
-use crate::coordinator::frame::{Exchange, broken, read, write};
-use crate::coordinator::greeting::{CopyOrder, Direction, Role, greet_by};
+use crate::coordinator::deadline_stream::Address;
+use crate::coordinator::error::{CoordinatorError, RequestError};
+use crate::coordinator::handshake::{CopyDirection, CopyOrder, PeerRole, check_peer, greet_checked};
 use crate::coordinator::id::DeviceId;
-use crate::coordinator::refusal::Refusal;
 use crate::coordinator::request::{Location, Reply, Request};
-use crate::error::{Error, Result};
+use crate::coordinator::wire::{IoContext, read, write};
+use crate::error::Error;
 
-/// What is waited in when a device does not answer.
-const COPYING: &str = "copying to or from a device";
+const DEVICE: &str = "device";
 
-/// How much is taken of a source at a time: as much as a device takes at a time.
+/// The most bytes that are taken of a source at a time: as many as a device takes at a time.
 const PIECE: usize = 1 << 20;
 
+/// How long nothing moves until the coordinator is asked, and how long its answer may take.
+const QUIET: Duration = Duration::from_secs(1);
+
 impl Client {
-    /// The addresses of a device that belongs to a communicator.
+    /// Returns the addresses of a device that belongs to a communicator.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchDevice`], [`Refusal::NotAllocated`]; [`Refusal::WrongState`] while its communicator comes or goes.
-    pub fn address_range(&mut self, device: DeviceId) -> Result<AddressRange> {
+    /// [`RequestError::NoSuchDevice`], [`RequestError::NotAllocated`]; [`RequestError::WrongState`] while
+    /// its communicator comes or goes.
+    pub fn address_range(&mut self, device: DeviceId) -> Result<AddressRange, CoordinatorError> {
         self.locate(device).map(|location| location.range)
     }
 
-    /// Copies `source` to the bytes from `address` of a device on. The coordinator only says where the device is.
+    /// Copies `source` to the bytes from `address` of a device on. The coordinator only says where the
+    /// device is.
     ///
     /// # Ordering
-    /// When it returns all bytes are there, for groups that are called then, and copies. With a group that is in progress it is in no
-    /// order, nor with another copy at the same time: what both have to do with is whatever comes of it. [`Client::status`] that is to be
-    /// settled waits until nothing is in progress.
+    /// When it returns, all bytes are there for later groups and copies. It is in no order with a group
+    /// that is in progress, nor with another copy at the same time: bytes that both touch may have any
+    /// value. The settled [`Client::status`] waits until nothing is in progress.
     ///
     /// # Errors
-    /// [`Refusal::OutOfRange`], [`Refusal::NotAllocated`], [`Refusal::NoSuchDevice`]: nothing has changed, unless the device is taken from
-    /// its communicator meanwhile. [`Fault::Lost`] when it has died, or counts as lost since it hangs;
+    /// [`RequestError::OutOfRange`], [`RequestError::NotAllocated`], [`RequestError::NoSuchDevice`]:
+    /// nothing has changed, unless the device is taken from its communicator meanwhile.
+    /// [`CoordinatorError::Disconnected`] when the device has died, or counts as lost since it hangs;
     /// [`Error::Timeout`].
-    pub fn copy_host_to_device(&mut self, device: DeviceId, address: u64, source: &[u8]) -> Result<()> {
+    pub fn copy_host_to_device(
+        &mut self,
+        device: DeviceId,
+        address: u64,
+        source: &[u8],
+    ) -> Result<(), CoordinatorError> {
         let bytes = Bytes { address, len: source.len() as u64 };
         self.put(device, bytes, |stream, copying| {
-            stream.write_all(source).map_err(|error| broken(error, copying))
+            stream.write_all(source).map_err(|error| copying.error(error))
         })
     }
 
-    /// Copies the next `len` bytes of `source` to the bytes from `address` of a device on, as [`Client::copy_host_to_device`], but without
-    /// room for all of them: a MiB at a time, for each of which the source has half a minute. It is read only when it is known that the
-    /// device has these addresses, and memory for them.
+    /// Copies the next `len` bytes of `source` to the bytes from `address` of a device on, like
+    /// [`Client::copy_host_to_device`], but a MiB at a time.
+    ///
+    /// The source has half a minute for each MiB. It is read only when it is known that the device has
+    /// these addresses, and memory for them.
     ///
     /// # Errors
-    /// Those of [`Client::copy_host_to_device`]; [`Error::Os`] when the source fails, or ends before that many bytes. Then the device has
-    /// whole MiB of what had come of it, from `address` on.
+    /// Those of [`Client::copy_host_to_device`]; [`Error::Os`] when the source fails, or ends before that
+    /// many bytes. Then the device has whole MiB of the bytes that had come, from `address` on.
     pub fn write_device(
         &mut self,
         device: DeviceId,
         address: u64,
         len: u64,
         mut source: impl Read,
-    ) -> Result<()> {
+    ) -> Result<(), CoordinatorError> {
         let room = usize::try_from(len).map_or(PIECE, |len| len.min(PIECE));
         self.put(device, Bytes { address, len }, |stream, copying| {
             let (mut piece, mut left) = (vec![0; room], len);
             while left > 0 {
                 let next = usize::try_from(left).map_or(PIECE, |left| left.min(PIECE));
                 source.read_exact(&mut piece[..next]).map_err(|error| unread(error, len))?;
-                stream.write_all(&piece[..next]).map_err(|error| broken(error, copying))?;
+                stream.write_all(&piece[..next]).map_err(|error| copying.error(error))?;
                 left -= next as u64;
             }
             Ok(())
         })
     }
 
-    /// Has `feed` send what is to be copied to a device.
+    /// Has `feed` send the bytes that are to be copied to a device.
     fn put(
         &mut self,
         device: DeviceId,
         bytes: Bytes,
-        feed: impl FnOnce(&mut Watched<'_>, Exchange) -> Result<()>,
-    ) -> Result<()> {
+        feed: impl FnOnce(&mut WatchedStream<'_>, IoContext) -> Result<(), CoordinatorError>,
+    ) -> Result<(), CoordinatorError> {
         let copying = self.copying();
-        self.open(device, bytes, Direction::Put)?.have(|stream| {
+        self.open(device, bytes, CopyDirection::Put)?.run(|stream| {
             let fed = feed(stream, copying);
+            let is_hang_up =
+                |error: &CoordinatorError| matches!(error, CoordinatorError::Disconnected { .. });
             if fed.as_ref().is_err_and(|error| !is_hang_up(error)) {
                 return fed;
             }
-            // One that takes no more says why before it hangs up.
-            match (fed, read::<std::result::Result<(), Refusal>>(stream, copying)) {
-                (_, Ok(Err(refusal))) => Err(refusal.error()),
-                (Ok(()), verdict) => verdict.map(drop),
+            // A device that takes no more sends the reason before it hangs up.
+            match (fed, read::<Result<(), RequestError>>(stream, copying)) {
+                (_, Ok(Err(refusal))) => Err(refusal.into()),
+                (Ok(()), answer) => answer.map(drop),
                 (hang_up, _) => hang_up,
             }
         })
     }
 
-    /// Copies the bytes from `address` of a device on to `target`, in the order that [`Client::copy_host_to_device`] tells: a result is
-    /// there when the status of its group is settled, and not as soon as that was called.
+    /// Copies the bytes from `address` of a device on to `target`.
+    ///
+    /// The order with groups and other copies is that of [`Client::copy_host_to_device`]. The result of a
+    /// group is there when its status is settled, and not when the call returns.
     ///
     /// # Errors
     /// Those of [`Client::copy_host_to_device`].
-    pub fn copy_device_to_host(&mut self, device: DeviceId, address: u64, target: &mut [u8]) -> Result<()> {
+    pub fn copy_device_to_host(
+        &mut self,
+        device: DeviceId,
+        address: u64,
+        target: &mut [u8],
+    ) -> Result<(), CoordinatorError> {
         let bytes = Bytes { address, len: target.len() as u64 };
         let copying = self.copying();
-        let mut stream = self.open(device, bytes, Direction::Get)?;
-        stream.have(|stream| stream.read_exact(target).map_err(|error| broken(error, copying)))
+        let mut stream = self.open(device, bytes, CopyDirection::Get)?;
+        stream.run(|stream| stream.read_exact(target).map_err(|error| copying.error(error)))
     }
 
-    /// Copies `len` bytes from `address` of a device on, as [`Client::copy_device_to_host`]. Room is made for them when it is
-    /// known that the device has them.
+    /// Returns `len` bytes from `address` of a device on, like [`Client::copy_device_to_host`], but
+    /// allocates memory for them when it is known that the device has them.
     ///
     /// # Errors
-    /// Those of [`Client::copy_host_to_device`]; [`Error::ResourceLimit`] when there is no room.
-    pub fn read_device(&mut self, device: DeviceId, address: u64, len: u64) -> Result<Vec<u8>> {
+    /// Those of [`Client::copy_host_to_device`]; [`Error::ResourceLimit`] when there is no memory.
+    pub fn read_device(
+        &mut self,
+        device: DeviceId,
+        address: u64,
+        len: u64,
+    ) -> Result<Vec<u8>, CoordinatorError> {
         let copying = self.copying();
-        let mut stream = self.open(device, Bytes { address, len }, Direction::Get)?;
+        let mut stream = self.open(device, Bytes { address, len }, CopyDirection::Get)?;
         let mut target = Vec::new();
         let room = usize::try_from(len).ok().filter(|len| target.try_reserve_exact(*len).is_ok());
         let len = room.ok_or_else(|| Error::ResourceLimit {
@@ -124,39 +154,44 @@ impl Client {
             source: ErrorKind::OutOfMemory.into(),
         })?;
         target.resize(len, 0);
-        stream.have(|stream| stream.read_exact(&mut target).map_err(|error| broken(error, copying)))?;
+        stream.run(|stream| stream.read_exact(&mut target).map_err(|error| copying.error(error)))?;
         Ok(target)
     }
 
     /// Connects with a device, and has it agree to a copy.
-    fn open(&mut self, device: DeviceId, bytes: Bytes, direction: Direction) -> Result<Watched<'_>> {
+    fn open(
+        &mut self,
+        device: DeviceId,
+        bytes: Bytes,
+        direction: CopyDirection,
+    ) -> Result<WatchedStream<'_>, CoordinatorError> {
         let location = self.locate(device)?;
-        location.range.check(device, bytes).map_err(Refusal::error)?;
+        location.range.check(device, bytes)?;
         let (copying, comm) = (self.copying(), location.comm);
-        let mut stream = Watched::dial(self, device, location)?;
+        let mut stream = WatchedStream::connect(self, device, location)?;
         let Bytes { address, len } = bytes;
-        stream.have(|stream| {
-            let greeting = Exchange { operation: "greeting the device", ..copying };
-            greet_by(stream, Role::Client, greeting)?;
+        stream.run(|stream| {
+            let greeting = IoContext { operation: "greeting the device", ..copying };
+            greet_checked(stream, PeerRole::Client, greeting)?;
             write(stream, &CopyOrder { device, comm, address, len, direction }, copying)?;
-            read::<std::result::Result<(), Refusal>>(stream, copying)?.map_err(Refusal::error)
+            Ok(read::<Result<(), RequestError>>(stream, copying)??)
         })?;
         Ok(stream)
     }
 
-    fn locate(&mut self, device: DeviceId) -> Result<Location> {
+    fn locate(&mut self, device: DeviceId) -> Result<Location, CoordinatorError> {
         match self.ask(Request::Locate(device))? {
             Reply::Located(location) => Ok(location),
             _ => Err(unexpected()),
         }
     }
 
-    fn copying(&self) -> Exchange {
-        Exchange { peer: DEVICE, operation: COPYING, patience: self.timeout }
+    fn copying(&self) -> IoContext {
+        IoContext { peer: DEVICE, operation: "copying to or from a device", patience: self.timeout }
     }
 }
 
-/// The error for a source of `len` bytes that gives no more.
+/// Returns the error for a source of `len` bytes that gives no more.
 fn unread(error: io::Error, len: u64) -> Error {
     let error = match error.kind() {
         ErrorKind::UnexpectedEof => io::Error::new(error.kind(), format!("it has ended before {len} bytes")),
@@ -165,7 +200,126 @@ fn unread(error: io::Error, len: u64) -> Error {
     Error::os("reading what is to be copied to a device", error)
 }
 
-/// Whether the other side takes no more.
-fn is_hang_up(error: &Error) -> bool {
-    matches!(error, Error::Coordinator { fault: Fault::Lost { .. } })
+/// A connection with a device, over which nothing may move for as long as the client waits, and no
+/// longer than the device is known to live.
+#[derive(Debug)]
+struct WatchedStream<'c> {
+    stream: UnixStream,
+    located: LocatedDevice<'c>,
+    /// Why the coordinator does not let the copy go on, where it has said so.
+    ended_by: Option<CoordinatorError>,
+}
+
+/// A device, and where it was when the client asked.
+#[derive(Debug)]
+struct LocatedDevice<'c> {
+    client: &'c mut Client,
+    device: DeviceId,
+    location: Location,
+}
+
+impl<'c> WatchedStream<'c> {
+    /// Connects with the device at `location`, as the coordinator of `client` has answered.
+    ///
+    /// # Errors
+    /// [`CoordinatorError::Disconnected`], [`CoordinatorError::OtherUser`]; a [`RequestError`] of the
+    /// coordinator; [`Error::Timeout`], [`Error::Os`].
+    fn connect(
+        client: &'c mut Client,
+        device: DeviceId,
+        location: Location,
+    ) -> Result<Self, CoordinatorError> {
+        let context =
+            IoContext { peer: DEVICE, operation: "connecting with a device", patience: client.timeout };
+        let address =
+            Address::of_name(&location.socket).map_err(|error| Error::os(context.operation, error))?;
+        let (mut located, since) = (LocatedDevice { client, device, location }, Instant::now());
+        let stream = loop {
+            let error = match address.connect_within(located.slice()) {
+                Ok(stream) => break stream,
+                Err(error) => error,
+            };
+            match error.kind() {
+                ErrorKind::ConnectionRefused => return Err(CoordinatorError::Disconnected { peer: DEVICE }),
+                ErrorKind::TimedOut if !located.is_over(since) => located.check()?,
+                _ => return Err(context.error(error)),
+            }
+        };
+        check_peer(&stream)?;
+        let slice = Some(located.slice());
+        let set = stream.set_read_timeout(slice).and_then(|()| stream.set_write_timeout(slice));
+        set.map_err(|error| Error::os("setting a deadline", error))?;
+        Ok(Self { stream, located, ended_by: None })
+    }
+
+    /// Runs `action` over the connection. An answer of the coordinator that ends it is the error then.
+    ///
+    /// # Errors
+    /// Those of `action`, [`CoordinatorError::Disconnected`], a [`RequestError`] of the coordinator.
+    fn run<T>(
+        &mut self,
+        action: impl FnOnce(&mut Self) -> Result<T, CoordinatorError>,
+    ) -> Result<T, CoordinatorError> {
+        action(self).map_err(|error| self.ended_by.take().unwrap_or(error))
+    }
+
+    /// Tries until something moves.
+    fn retry(&mut self, mut attempt: impl FnMut(&UnixStream) -> io::Result<usize>) -> io::Result<usize> {
+        let since = Instant::now();
+        loop {
+            match attempt(&self.stream) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock && !self.located.is_over(since) => {}
+                moved => return moved,
+            }
+            if let Err(error) = self.located.check() {
+                self.ended_by = Some(error);
+                return Err(ErrorKind::ConnectionAborted.into());
+            }
+        }
+    }
+}
+
+impl Read for WatchedStream<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.retry(|mut stream| stream.read(buffer))
+    }
+}
+
+impl Write for WatchedStream<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.retry(|mut stream| stream.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+impl LocatedDevice<'_> {
+    /// Returns how long to wait at a time. A timeout of zero would be none.
+    fn slice(&self) -> Duration {
+        self.client.timeout.clamp(Duration::from_millis(1), QUIET)
+    }
+
+    fn is_over(&self, since: Instant) -> bool {
+        since.elapsed() >= self.client.timeout
+    }
+
+    /// Asks the coordinator whether the device is where it was. A coordinator that does not answer, or is
+    /// dead, says nothing of the device.
+    ///
+    /// # Errors
+    /// [`CoordinatorError::Disconnected`] when the device is not there, a [`RequestError`] when it may not
+    /// be copied to any more.
+    fn check(&mut self) -> Result<(), CoordinatorError> {
+        let Location { comm, socket, .. } = &self.location;
+        match self.client.ask_within(Request::Locate(self.device), QUIET) {
+            Ok(Reply::Located(now)) if (now.comm, &now.socket) == (*comm, socket) => Ok(()),
+            Ok(Reply::Located(_)) | Err(CoordinatorError::Refused(RequestError::NoSuchDevice { .. })) => {
+                Err(CoordinatorError::Disconnected { peer: DEVICE })
+            }
+            Err(CoordinatorError::Refused(refusal)) => Err(refusal.into()),
+            _ => Ok(()),
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! A device's memory is its own, and lives longer than any epoch; so operands are copied out of it and results into it. What
 //! fails before the data have moved changes nothing. The coordinator lets no group have more of them than twice that memory
-//! ([`Refusal::GroupTooLarge`](crate::coordinator::Refusal::GroupTooLarge)).
+//! ([`RequestError::GroupTooLarge`](crate::coordinator::RequestError::GroupTooLarge)).
 
 use crate::collective::{Call, Input, Output};
 use crate::comm::Submit;

@@ -1,4 +1,5 @@
-//! Copies between clients and a device's memory, each over a connection of its own. The coordinator has no part in them.
+//! Copies between clients and a device's memory, each over a connection of its own. The coordinator has
+//! no part in them.
 
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -11,135 +12,134 @@ use nix::sys::signal::SigSet;
 
 use crate::bootstrap::{poll_timeout, resource_error};
 use crate::coordinator::call::{AddressRange, Bytes};
-use crate::coordinator::fault::Fault;
-use crate::coordinator::frame::{Exchange, broken, read, write};
-use crate::coordinator::greeting::{
-    CopyOrder, Direction, GREETING_TIME, Greeting, PATIENCE, Welcome, check_peer, check_version,
+use crate::coordinator::deadline_stream::DeadlineStream;
+use crate::coordinator::error::{CoordinatorError, RequestError};
+use crate::coordinator::handshake::{
+    CopyDirection, CopyOrder, GREETING_TIME, Hello, HelloReply, PATIENCE, check_peer, check_version,
 };
-use crate::coordinator::hurried::Hurried;
 use crate::coordinator::id::{CommId, DeviceId};
-use crate::coordinator::refusal::Refusal;
-use crate::error::{Error, Result};
+use crate::coordinator::wire::{IoContext, read, write};
+use crate::error::Error;
 use crate::heap::{DeviceAddress, DeviceMemory};
 
-const CLIENT: Exchange =
-    Exchange { peer: "client", operation: "copying between a client and a device", patience: PATIENCE };
+const CLIENT: IoContext =
+    IoContext { peer: "client", operation: "copying between a client and a device", patience: PATIENCE };
 
-/// How many copies may be in progress at a time; others wait at the door.
+/// The most copies that are in progress at a time. Others wait in the backlog.
 const MAX_COPIES: usize = 16;
 
-/// How much is copied at a time, for which a client has [`PATIENCE`], however it divides it.
+/// The most bytes that are copied at a time. A client has [`PATIENCE`] for them, however it divides them.
 const PIECE: usize = 1 << 20;
 
-/// How long the door stays shut when the system has no room for another connection.
-const SHUT: Duration = Duration::from_millis(50);
+/// How long no connection is accepted after the system had no room for one.
+const NOT_ACCEPTING: Duration = Duration::from_millis(50);
 
-/// The door of a device's memory.
+/// The threads that serve copies of a device's memory.
 #[derive(Debug)]
-pub(super) struct Copies {
+pub(super) struct CopyServer {
     socket: String,
-    room: Arc<Room>,
+    service: Arc<CopyService>,
 }
 
-/// What is behind the door.
+/// The state that these threads share.
 #[derive(Debug)]
-struct Room {
+struct CopyService {
     device: DeviceId,
     memory: Arc<DeviceMemory>,
-    /// The communicator whose clients are let in. It does not change while a piece is copied.
+    /// The communicator whose clients are admitted. It does not change while a piece is copied.
     comm: RwLock<Option<CommId>>,
     /// How long a client may take for a piece.
     patience: Duration,
 }
 
-impl Copies {
-    /// Opens the door, to nobody yet. The threads behind it end with the process.
+impl CopyServer {
+    /// Starts the threads, which end with the process. No client is admitted yet.
     ///
     /// # Errors
     /// [`Error::ResourceLimit`], [`Error::Os`].
-    pub(super) fn start(device: DeviceId, memory: Arc<DeviceMemory>) -> Result<Self> {
+    pub(super) fn start(device: DeviceId, memory: Arc<DeviceMemory>) -> Result<Self, Error> {
         Self::open(device, memory, PATIENCE)
     }
 
-    fn open(device: DeviceId, memory: Arc<DeviceMemory>, patience: Duration) -> Result<Self> {
+    fn open(device: DeviceId, memory: Arc<DeviceMemory>, patience: Duration) -> Result<Self, Error> {
         const ACTION: &str = "opening a device's memory to clients";
         let mut random = [0; 8];
         let drawn = std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut random));
         drawn.map_err(|error| resource_error(ACTION, error))?;
-        // Nobody else can have taken a name that nobody knows.
+        // A random name: no other process can have taken it.
         let socket = format!("shmccl-device-{device}-{:016x}", u64::from_ne_bytes(random));
         let address = SocketAddr::from_abstract_name(&socket);
         let listener = address.and_then(|address| UnixListener::bind_addr(&address));
         let listener = Arc::new(listener.map_err(|error| resource_error(ACTION, error))?);
-        let room = Arc::new(Room { device, memory, comm: RwLock::new(None), patience });
+        let service = Arc::new(CopyService { device, memory, comm: RwLock::new(None), patience });
         for _ in 0..MAX_COPIES {
-            let (listener, room) = (Arc::clone(&listener), Arc::clone(&room));
+            let (listener, service) = (Arc::clone(&listener), Arc::clone(&service));
             let serve = move || {
                 // Signals are for the thread that serves.
                 let _ = SigSet::all().thread_block();
                 loop {
                     match listener.accept() {
-                        // What fails is the client's to hear of, as far as it can.
-                        Ok((stream, _)) => _ = room.serve(stream),
+                        // Errors are for the client, which has been told as far as possible.
+                        Ok((stream, _)) => _ = service.serve(stream),
                         // The system has no room for another connection; it may have later.
-                        Err(_) => _ = poll(&mut [], poll_timeout(Some(SHUT))),
+                        Err(_) => _ = poll(&mut [], poll_timeout(Some(NOT_ACCEPTING))),
                     }
                 }
             };
             let thread = std::thread::Builder::new().name("shmccl copies".to_owned()).spawn(serve);
             thread.map_err(|error| resource_error(ACTION, error))?;
         }
-        Ok(Self { socket, room })
+        Ok(Self { socket, service })
     }
 
-    /// Where the door is: a name in the abstract namespace.
+    /// Returns the name of the socket in the abstract namespace.
     pub(super) fn socket(&self) -> &str {
         &self.socket
     }
 
-    /// Lets in clients of `comm`, and of nobody else.
+    /// Admits the clients of `comm`, and no others.
     pub(super) fn admit(&self, comm: Option<CommId>) {
-        *self.room.comm.write().unwrap_or_else(PoisonError::into_inner) = comm;
+        *self.service.comm.write().unwrap_or_else(PoisonError::into_inner) = comm;
     }
 }
 
-impl Room {
-    fn serve(&self, mut stream: UnixStream) -> Result<()> {
+impl CopyService {
+    fn serve(&self, mut stream: UnixStream) -> Result<(), CoordinatorError> {
         check_peer(&stream)?;
-        let order = Self::welcome(&stream)?;
+        let order = Self::take_order(&stream)?;
         let deadline =
             stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
         deadline.map_err(|error| Error::os(CLIENT.operation, error))?;
-        let verdict = self.check(&order).and_then(|()| self.make_room(&order));
-        write(&mut stream, &verdict, CLIENT)?;
-        verdict.map_err(Refusal::error)?;
+        let checked = self.check(&order).and_then(|()| self.reserve(&order));
+        write(&mut stream, &checked, CLIENT)?;
+        checked?;
         match order.direction {
-            Direction::Put => {
+            CopyDirection::Put => {
                 let outcome = self.put(&order, &stream);
-                if let Err(Error::Coordinator { fault: Fault::Refused(refusal) }) = outcome {
+                if let Err(CoordinatorError::Refused(refusal)) = outcome {
                     return write(&mut stream, &Err::<(), _>(refusal), CLIENT);
                 }
                 outcome?;
-                write(&mut stream, &Ok::<(), Refusal>(()), CLIENT)
+                write(&mut stream, &Ok::<(), RequestError>(()), CLIENT)
             }
-            Direction::Get => self.get(&order, &stream),
+            CopyDirection::Get => self.get(&order, &stream),
         }
     }
 
-    /// Takes a greeting and what is to be copied, which are not waited for for long: others are at the door.
-    fn welcome(stream: &UnixStream) -> Result<CopyOrder> {
-        const GREETING: Exchange = Exchange { patience: GREETING_TIME, ..CLIENT };
-        let mut stream = Hurried::new(stream, GREETING_TIME);
-        let greeting: Greeting = read(&mut stream, GREETING)?;
-        write(&mut stream, &Welcome::new(None), GREETING)?;
+    /// Takes a greeting and an order, within a short time, since other clients wait in the backlog.
+    fn take_order(stream: &UnixStream) -> Result<CopyOrder, CoordinatorError> {
+        const GREETING: IoContext = IoContext { patience: GREETING_TIME, ..CLIENT };
+        let mut stream = DeadlineStream::new(stream, GREETING_TIME);
+        let greeting: Hello = read(&mut stream, GREETING)?;
+        write(&mut stream, &HelloReply::new(None), GREETING)?;
         check_version(&greeting.shmccl)?;
         read(&mut stream, GREETING)
     }
 
-    fn check(&self, order: &CopyOrder) -> std::result::Result<(), Refusal> {
+    fn check(&self, order: &CopyOrder) -> Result<(), RequestError> {
         let device = self.device;
         if order.device != device {
-            return Err(Refusal::NoSuchDevice { device: order.device });
+            return Err(RequestError::NoSuchDevice { device: order.device });
         }
         drop(self.enter(order)?);
         let range =
@@ -147,44 +147,50 @@ impl Room {
         range.check(device, Bytes { address: order.address, len: order.len })
     }
 
-    /// Asks the system for all the memory, before the first byte comes: where there is too little, nothing changes. What is only read
-    /// takes none.
-    fn make_room(&self, order: &CopyOrder) -> std::result::Result<(), Refusal> {
-        if order.direction == Direction::Get {
+    /// Asks the system for all the memory before the first byte comes, so that nothing changes where
+    /// there is too little. Reading takes none.
+    fn reserve(&self, order: &CopyOrder) -> Result<(), RequestError> {
+        if order.direction == CopyDirection::Get {
             return Ok(());
         }
         let made = self.memory.touch(DeviceAddress::new(order.address), order.len);
-        made.map_err(|error| Refusal::DeviceFailed { device: self.device, why: error.to_string() })
+        made.map_err(|error| RequestError::DeviceFailed { device: self.device, why: error.to_string() })
     }
 
-    /// Keeps the device in the communicator of `order`, until the guard goes.
-    fn enter(&self, order: &CopyOrder) -> std::result::Result<RwLockReadGuard<'_, Option<CommId>>, Refusal> {
+    /// Keeps the device in the communicator of `order` until the guard is dropped.
+    fn enter(&self, order: &CopyOrder) -> Result<RwLockReadGuard<'_, Option<CommId>>, RequestError> {
         let comm = self.comm.read().unwrap_or_else(PoisonError::into_inner);
-        if *comm == Some(order.comm) { Ok(comm) } else { Err(Refusal::NotAllocated { device: self.device }) }
+        if *comm == Some(order.comm) {
+            Ok(comm)
+        } else {
+            Err(RequestError::NotAllocated { device: self.device })
+        }
     }
 
-    fn put(&self, order: &CopyOrder, stream: &UnixStream) -> Result<()> {
+    fn put(&self, order: &CopyOrder, stream: &UnixStream) -> Result<(), CoordinatorError> {
         self.in_pieces(order, |address, piece| {
-            Hurried::new(stream, self.patience).read_exact(piece).map_err(|error| broken(error, CLIENT))?;
-            let _entered = self.enter(order).map_err(Refusal::error)?;
+            DeadlineStream::new(stream, self.patience)
+                .read_exact(piece)
+                .map_err(|error| CLIENT.error(error))?;
+            let _entered = self.enter(order)?;
             self.memory.copy_host_to_device(address, piece).map_err(|error| self.refusal(&error))
         })
     }
 
-    fn get(&self, order: &CopyOrder, stream: &UnixStream) -> Result<()> {
+    fn get(&self, order: &CopyOrder, stream: &UnixStream) -> Result<(), CoordinatorError> {
         self.in_pieces(order, |address, piece| {
-            let entered = self.enter(order).map_err(Refusal::error)?;
+            let entered = self.enter(order)?;
             self.memory.copy_device_to_host(address, piece)?;
             drop(entered);
-            Hurried::new(stream, self.patience).write_all(piece).map_err(|error| broken(error, CLIENT))
+            DeadlineStream::new(stream, self.patience).write_all(piece).map_err(|error| CLIENT.error(error))
         })
     }
 
     fn in_pieces(
         &self,
         order: &CopyOrder,
-        mut copy: impl FnMut(DeviceAddress, &mut [u8]) -> Result<()>,
-    ) -> Result<()> {
+        mut copy: impl FnMut(DeviceAddress, &mut [u8]) -> Result<(), CoordinatorError>,
+    ) -> Result<(), CoordinatorError> {
         let end = order.address + order.len;
         let mut address = order.address;
         let mut buffer = vec![0; usize::try_from(order.len).map_or(PIECE, |len| len.min(PIECE))];
@@ -196,26 +202,26 @@ impl Room {
         Ok(())
     }
 
-    /// The system has no memory for what a client puts there.
-    fn refusal(&self, error: &Error) -> Error {
-        Refusal::DeviceFailed { device: self.device, why: format!("{error:?}") }.error()
+    /// Returns the answer to a client whose bytes the system has no memory for.
+    fn refusal(&self, error: &Error) -> CoordinatorError {
+        RequestError::DeviceFailed { device: self.device, why: format!("{error:?}") }.into()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::coordinator::greeting::{Role, greet};
+    use crate::coordinator::handshake::{PeerRole, greet};
     use crate::shm::{Backing, Identity};
 
     /// A copy of so many bytes that has been let in.
-    fn begin(copies: &Copies, direction: Direction, len: u64) -> UnixStream {
+    fn begin(copies: &CopyServer, direction: CopyDirection, len: u64) -> UnixStream {
         let address = SocketAddr::from_abstract_name(copies.socket()).unwrap();
         let mut stream = UnixStream::connect_addr(&address).unwrap();
-        greet(&stream, Role::Client, Exchange { peer: "device", ..CLIENT }).unwrap();
+        greet(&stream, PeerRole::Client, IoContext { peer: "device", ..CLIENT }).unwrap();
         let (device, comm) = (DeviceId::new(7), CommId::new(1));
         write(&mut stream, &CopyOrder { device, comm, address: 0x1000, len, direction }, CLIENT).unwrap();
-        read::<std::result::Result<(), Refusal>>(&mut stream, CLIENT).unwrap().unwrap();
+        read::<Result<(), RequestError>>(&mut stream, CLIENT).unwrap().unwrap();
         stream
     }
 
@@ -225,9 +231,9 @@ mod tests {
         let memory = DeviceMemory::create(&Backing::Anonymous, DeviceAddress::new(0x10_1000), identity);
         // Each of them is to have begun in it, be the machine busy.
         let patience = Duration::from_secs(1);
-        let copies = Copies::open(DeviceId::new(7), Arc::new(memory.unwrap()), patience).unwrap();
+        let copies = CopyServer::open(DeviceId::new(7), Arc::new(memory.unwrap()), patience).unwrap();
         copies.admit(Some(CommId::new(1)));
-        let slow: Vec<_> = (0..MAX_COPIES).map(|_| begin(&copies, Direction::Put, 0x1_0000)).collect();
+        let slow: Vec<_> = (0..MAX_COPIES).map(|_| begin(&copies, CopyDirection::Put, 0x1_0000)).collect();
         let drip = std::thread::spawn(move || {
             // Until the last of them was hung up on.
             let is_heard = |mut stream: &UnixStream| stream.write_all(&[1]).is_ok();
@@ -236,7 +242,7 @@ mod tests {
             }
         });
         let mut bytes = [1; 4];
-        begin(&copies, Direction::Get, 4).read_exact(&mut bytes).unwrap();
+        begin(&copies, CopyDirection::Get, 4).read_exact(&mut bytes).unwrap();
         assert_eq!(bytes, [0; 4], "what has not come whole changes nothing");
         drip.join().unwrap();
     }
@@ -246,10 +252,10 @@ mod tests {
         let identity = Identity { job: 7, epoch: 0, owner: 0 };
         let memory = DeviceMemory::create(&Backing::Anonymous, DeviceAddress::new(0x80_1000), identity);
         let memory = Arc::new(memory.unwrap());
-        let copies = Copies::start(DeviceId::new(7), Arc::clone(&memory)).unwrap();
+        let copies = CopyServer::start(DeviceId::new(7), Arc::clone(&memory)).unwrap();
         copies.admit(Some(CommId::new(1)));
         let mut bytes = vec![1; 0x80_0000];
-        begin(&copies, Direction::Get, 0x80_0000).read_exact(&mut bytes).unwrap();
+        begin(&copies, CopyDirection::Get, 0x80_0000).read_exact(&mut bytes).unwrap();
         assert!(bytes.iter().all(|byte| *byte == 0));
         assert_eq!(memory.used(), [], "nor does a checkpoint write it");
     }

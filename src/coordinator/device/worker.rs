@@ -1,4 +1,4 @@
-//! The thread that has a device's communicator, and executes what the device is told.
+//! The thread that has a device's communicator, and executes the tasks of the device.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,90 +11,91 @@ use nix::sys::signal::SigSet;
 use super::calls::execute;
 use crate::bootstrap::{CancelToken, Options, resource_error};
 use crate::comm::Aborter;
-use crate::coordinator::agent::{Outcome, Task, Trouble};
+use crate::coordinator::agent::{DeviceTask, GroupFailure, TaskOutcome};
+use crate::coordinator::call::GroupWork;
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::order::{FailureKind, MAX_REPORT, MAX_TEXT};
-use crate::coordinator::work::Work;
 use crate::epoch_id::FIRST_EPOCH;
 use crate::error::{Error, Result};
 use crate::heap::DeviceMemory;
 use crate::{Communicator, UniqueId};
 
-/// The way to the worker and back.
+/// The channels to the worker thread and back.
 #[derive(Debug)]
-pub(super) struct Worker {
-    tasks: Sender<(Task, CancelToken)>,
-    outcomes: Receiver<(Outcome, Option<Aborter>)>,
+pub(super) struct DeviceWorker {
+    tasks: Sender<(DeviceTask, CancelToken)>,
+    outcomes: Receiver<(TaskOutcome, Option<Aborter>)>,
     /// Readable when there may be an outcome.
-    bell: UnixStream,
-    /// Ends the present task where that is to meet others.
+    wakeup: UnixStream,
+    /// Cancels the present task where that is to meet others.
     off: CancelToken,
 }
 
-/// What the thread has.
-struct Hands {
+/// The state of the thread.
+struct WorkerThread {
     memory: Arc<DeviceMemory>,
     options: Options,
     comm: Option<Communicator>,
 }
 
-impl Worker {
+impl DeviceWorker {
     /// Starts the thread, which ends with the process.
     ///
     /// # Errors
     /// [`Error::ResourceLimit`], [`Error::Os`].
     pub(super) fn start(memory: Arc<DeviceMemory>, options: Options) -> Result<Self> {
         let prepare = || {
-            let (bell, rope) = UnixStream::pair()?;
-            bell.set_nonblocking(true)?;
-            rope.set_nonblocking(true)?;
-            Ok((bell, rope))
+            let (wakeup, waker) = UnixStream::pair()?;
+            wakeup.set_nonblocking(true)?;
+            waker.set_nonblocking(true)?;
+            Ok((wakeup, waker))
         };
-        let (bell, mut rope) =
+        let (wakeup, mut waker) =
             prepare().map_err(|error| resource_error("preparing a device's worker", error))?;
         let (tasks, todo) = channel();
         let (done, outcomes) = channel();
         let work = move || {
             // Signals are for the thread that serves.
             let _ = SigSet::all().thread_block();
-            let mut hands = Hands { memory, options, comm: None };
+            let mut thread_state = WorkerThread { memory, options, comm: None };
             for (task, off) in todo {
-                let outcome = hands.work(task, off);
-                if done.send((outcome, hands.comm.as_ref().map(Communicator::aborter))).is_err() {
+                let outcome = thread_state.work(task, off);
+                if done.send((outcome, thread_state.comm.as_ref().map(Communicator::aborter))).is_err() {
                     return;
                 }
-                // A full socket rings already.
-                let _ = rope.write(&[0]);
+                // A full socket is readable already.
+                let _ = waker.write(&[0]);
             }
         };
         let thread = std::thread::Builder::new().name("shmccl device".to_owned()).spawn(work);
         thread.map_err(|error| resource_error("starting a device's worker", error))?;
-        Ok(Self { tasks, outcomes, bell, off: CancelToken::default() })
+        Ok(Self { tasks, outcomes, wakeup, off: CancelToken::default() })
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.wakeup.as_fd()
     }
 
-    /// Gives it a task, when it has none.
-    pub(super) fn begin(&mut self, task: Task) {
+    /// Gives the thread a task. It must have none.
+    pub(super) fn begin(&mut self, task: DeviceTask) {
         self.off = CancelToken::default();
-        // It ends with the process only.
+        // The receiver lives as long as the process.
         let _ = self.tasks.send((task, self.off.clone()));
     }
 
-    /// Ends its task, if that is to meet others and they have not come together yet.
+    /// Cancels the task, if that is to meet others and they have not come together yet.
     pub(super) fn call_off(&self) {
         self.off.cancel();
     }
 
-    /// What came of the task, when it is done, and what ends the epoch that the worker is in since.
+    /// Returns the outcome of the task, when it is done, and what aborts the epoch that the worker is in
+    /// since.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when the thread has panicked: a device without a worker is none.
-    pub(super) fn finished(&mut self) -> Result<Option<(Outcome, Option<Aborter>)>> {
+    /// [`Error::Unavailable`] when the thread has panicked.
+    pub(super) fn finished(&mut self) -> Result<Option<(TaskOutcome, Option<Aborter>)>> {
         let mut rung = [0; 64];
-        let _ = self.bell.read(&mut rung);
+        let _ = self.wakeup.read(&mut rung);
         match self.outcomes.try_recv() {
             Ok(outcome) => Ok(Some(outcome)),
             Err(TryRecvError::Empty) => Ok(None),
@@ -106,40 +107,40 @@ impl Worker {
     }
 }
 
-impl Hands {
-    fn work(&mut self, task: Task, off: CancelToken) -> Outcome {
+impl WorkerThread {
+    fn work(&mut self, task: DeviceTask, off: CancelToken) -> TaskOutcome {
         match task {
-            Task::Host => Outcome::Hosted(self.host().map_err(tell)),
-            Task::Meet { n_ranks, rank, id } => Outcome::Met(
+            DeviceTask::Host => TaskOutcome::Hosted(self.host().map_err(one_line)),
+            DeviceTask::Meet { n_ranks, rank, id } => TaskOutcome::Met(
                 id.parse()
                     .and_then(|id| {
                         Communicator::init_rank_until(n_ranks, &id, rank, &self.options, Some(off))
                     })
                     .map(|comm| self.enter(comm))
-                    .map_err(tell),
+                    .map_err(one_line),
             ),
-            Task::Join { id } => Outcome::Met(
+            DeviceTask::Join { id } => TaskOutcome::Met(
                 id.parse()
                     .and_then(|id| Communicator::join_until(&id, self.options.timeout, Some(off)))
                     .map(|comm| self.enter(comm))
-                    .map_err(tell),
+                    .map_err(one_line),
             ),
-            Task::Grow { n_ranks, id } => self.grow(n_ranks, &id, off),
-            Task::Run { work } => Outcome::Ran(self.run(&work)),
-            Task::GoOn => Outcome::WentOn(self.go_on().map_err(tell)),
-            Task::Leave { gracefully } => {
+            DeviceTask::Grow { n_ranks, id } => self.grow(n_ranks, &id, off),
+            DeviceTask::Run { work } => TaskOutcome::Ran(self.run(&work)),
+            DeviceTask::GoOn => TaskOutcome::WentOn(self.go_on().map_err(one_line)),
+            DeviceTask::Leave { gracefully } => {
                 self.leave(gracefully);
-                Outcome::Left
+                TaskOutcome::Left
             }
         }
     }
 
-    /// An id that nobody waits under for ever, should the others not be told of it.
+    /// Makes an id under which no device waits for ever, even if the others never learn of it.
     fn host(&self) -> Result<String> {
         UniqueId::good_for(self.options.timeout, FIRST_EPOCH).map(|id| id.to_string())
     }
 
-    /// Is in `comm` from now on, and leaves what it was in. Returns who is in it.
+    /// Enters `comm`, and leaves its present communicator. Returns the members.
     fn enter(&mut self, comm: Communicator) -> Vec<DeviceId> {
         let number = |pid: u64| DeviceId::new(u32::try_from(pid).unwrap_or_default());
         let members = comm.processes().into_iter().map(number).collect();
@@ -147,14 +148,14 @@ impl Hands {
         members
     }
 
-    fn grow(&mut self, n_ranks: u32, id: &str, off: CancelToken) -> Outcome {
+    fn grow(&mut self, n_ranks: u32, id: &str, off: CancelToken) -> TaskOutcome {
         let grown = self.comm().and_then(|(comm, _)| comm.grow_until(n_ranks, Some(&id.parse()?), Some(off)));
         match grown {
-            Ok(grown) => Outcome::Met(Ok(self.enter(grown))),
+            Ok(grown) => TaskOutcome::Met(Ok(self.enter(grown))),
             Err(error) if self.comm.as_ref().is_none_or(Communicator::has_ended) => {
-                Outcome::Ended(tell(error))
+                TaskOutcome::Ended(one_line(error))
             }
-            Err(error) => Outcome::Met(Err(tell(error))),
+            Err(error) => TaskOutcome::Met(Err(one_line(error))),
         }
     }
 
@@ -164,15 +165,15 @@ impl Hands {
         Ok((self.comm.as_mut().ok_or(missing)?, &self.memory))
     }
 
-    fn run(&mut self, work: &Work) -> std::result::Result<Option<u64>, Trouble> {
-        let (comm, memory) = self.comm().map_err(blame)?;
+    fn run(&mut self, work: &GroupWork) -> std::result::Result<Option<u64>, GroupFailure> {
+        let (comm, memory) = self.comm().map_err(failure_by)?;
         let outcome = match work {
-            Work::Calls(calls) => execute(comm, memory, calls).map(|()| None),
-            Work::Checkpoint(directory) => comm.checkpoint_memory(memory, directory).map(Some),
-            Work::Restore(directory) => comm.restore_memory(memory, directory).map(Some),
+            GroupWork::Calls(calls) => execute(comm, memory, calls).map(|()| None),
+            GroupWork::Checkpoint(directory) => comm.checkpoint_memory(memory, directory).map(Some),
+            GroupWork::Restore(directory) => comm.restore_memory(memory, directory).map(Some),
         };
-        let is_undone = !matches!(work, Work::Calls(_)) && !comm.has_ended();
-        outcome.map_err(|error| Trouble { is_undone, ..blame(error) })
+        let is_undone = !matches!(work, GroupWork::Calls(_)) && !comm.has_ended();
+        outcome.map_err(|error| GroupFailure { is_undone, ..failure_by(error) })
     }
 
     fn go_on(&mut self) -> Result<Vec<u32>> {
@@ -184,7 +185,7 @@ impl Hands {
     fn leave(&mut self, gracefully: bool) {
         let Some(comm) = self.comm.take() else { return };
         if gracefully {
-            // If the others do not come it is left all the same.
+            // If the others do not come, it is left all the same.
             let _ = comm.finalize();
         } else {
             comm.revoke();
@@ -192,14 +193,14 @@ impl Hands {
     }
 }
 
-/// What an error of a group says of its cause.
-fn blame(error: Error) -> Trouble {
+/// Returns the failure of a group by `error`, with what that says of the cause.
+fn failure_by(error: Error) -> GroupFailure {
     let (kind, rank) = kind_of(&error);
     let report = match error.origin() {
         Error::Timeout { report: Some(report), .. } => Some(shorten(&report.to_string())),
         _ => None,
     };
-    Trouble { why: tell(error), kind, rank: rank.map(crate::Rank::get), is_undone: false, report }
+    GroupFailure { why: one_line(error), kind, rank: rank.map(crate::Rank::get), is_undone: false, report }
 }
 
 fn kind_of(error: &Error) -> (FailureKind, Option<crate::Rank>) {
@@ -214,15 +215,16 @@ fn kind_of(error: &Error) -> (FailureKind, Option<crate::Rank>) {
     }
 }
 
-/// An error in one line, for who asked for it, as far as a report has room for it.
+/// Returns an error in one line, as far as a report has room for it.
 #[allow(clippy::needless_pass_by_value, reason = "it is what errors are mapped by")]
-fn tell(error: Error) -> String {
+fn one_line(error: Error) -> String {
     let mut text = format!("{error:?}");
     text.truncate(text.floor_char_boundary(MAX_TEXT));
     text
 }
 
-/// As many whole lines of a report as there is room for, and its last one, which says who holds the others up.
+/// Returns as many whole lines of a report as there is room for, and its last one, which names the
+/// straggler.
 fn shorten(report: &str) -> String {
     if report.len() <= MAX_REPORT {
         return report.to_owned();
@@ -240,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_that_is_too_long_keeps_whole_lines_and_who_holds_the_others_up() {
+    fn a_report_that_is_too_long_keeps_whole_lines_and_the_one_that_names_the_straggler() {
         let lines = |n: usize| (0..n).map(|rank| format!("rank {rank}: in ä {}\n", "b".repeat(rank % 300)));
         let report = |n| lines(n).collect::<String>() + "held up by rank 7";
         assert_eq!(shorten(&report(64)), report(64));

@@ -12,34 +12,32 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::SigSet;
 use nix::unistd::Pid;
 
-use super::inherited::Inherited;
-use super::restarts::Restarts;
-use super::{DeviceEnd, DeviceKind};
+use super::{DeviceEnd, DeviceKind, terminate};
 use crate::bootstrap::{poll_timeout, resource_error};
+use crate::coordinator::adoption::fleet::AdoptedDevice;
 use crate::coordinator::directory::RuntimeDirectory;
 use crate::coordinator::id::DeviceId;
-use crate::coordinator::sendoff;
-use crate::error::Result;
+use crate::error::Error;
 use crate::launch::Program;
 use crate::logs::COORDINATOR;
 use crate::shm::system::{pidfd_kill, pidfd_open};
 
-/// How long it may take this process to hear of a Ctrl-C that its devices have heard of as well.
-const HEARING: Duration = Duration::from_millis(300);
+/// How long a Ctrl-C that the devices have received may take to reach this process as well.
+const CTRL_C_DELAY: Duration = Duration::from_millis(300);
 
-/// How often it is looked meanwhile whether the system tells how somebody has ended.
+/// How often it is checked meanwhile whether the system tells how a device has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What is to be started.
+/// The devices to start.
 #[derive(Debug)]
-pub(super) struct Orders {
+pub(super) struct FleetPlan {
     pub(super) directory: RuntimeDirectory,
     pub(super) program: Program,
     pub(super) kinds: Vec<Arc<DeviceKind>>,
     pub(super) outlives: Option<Duration>,
 }
 
-impl Orders {
+impl FleetPlan {
     fn command(&self, kind: &DeviceKind) -> Command {
         let assignment = kind.assignment(self.outlives);
         let mut command = self.program.command();
@@ -48,18 +46,18 @@ impl Orders {
     }
 }
 
-/// The processes that have not been waited for. Whoever is left when it is dropped is killed.
+/// The processes that were not waited for. Those that are left when it is dropped are killed.
 #[derive(Debug)]
 pub(super) struct Crew {
-    orders: Orders,
-    restarts: Restarts,
-    living: Vec<Member>,
-    /// Those that it has not started.
-    inherited: Vec<Inherited>,
+    plan: FleetPlan,
+    restarts: RestartBudget,
+    living: Vec<ChildDevice>,
+    /// The devices that it has not started.
+    adopted: Vec<AdoptedDevice>,
 }
 
 #[derive(Debug)]
-struct Member {
+struct ChildDevice {
     child: Child,
     pidfd: OwnedFd,
     kind: Arc<DeviceKind>,
@@ -67,49 +65,49 @@ struct Member {
     was_restarted: bool,
 }
 
-/// One who was waited for.
+/// A device that was waited for.
 #[derive(Debug)]
-pub(super) struct Dead {
-    pub(super) end: DeviceEnd,
-    pub(super) kind: Arc<DeviceKind>,
-    pub(super) lived: Duration,
+pub(in crate::coordinator) struct EndedDevice {
+    pub(in crate::coordinator) end: DeviceEnd,
+    pub(in crate::coordinator) kind: Arc<DeviceKind>,
+    pub(in crate::coordinator) lived: Duration,
 }
 
 impl Crew {
-    pub(super) fn new(orders: Orders, restarts: u32) -> Self {
-        Self { orders, restarts: Restarts::new(restarts), living: Vec::new(), inherited: Vec::new() }
+    pub(super) fn new(plan: FleetPlan, restarts: u32) -> Self {
+        Self { plan, restarts: RestartBudget::new(restarts), living: Vec::new(), adopted: Vec::new() }
     }
 
-    /// What the thread does.
-    pub(super) fn live(
+    /// Starts the devices, replaces those that die, and ends all when the other side of `stop` is dropped.
+    pub(super) fn run(
         mut self,
-        rope: &UnixStream,
-        tell: &Sender<Result<Vec<DeviceId>>>,
+        stop: &UnixStream,
+        started: &Sender<Result<Vec<DeviceId>, Error>>,
         mut on_end: impl FnMut(&DeviceEnd) -> bool,
     ) {
-        let started = self.start_all();
-        let is_up = started.is_ok();
-        let devices = started.map(|()| self.living.iter().map(Member::device).collect());
-        if tell.send(devices).is_err() || !is_up {
+        let began = self.start_all();
+        let is_up = began.is_ok();
+        let devices = began.map(|()| self.living.iter().map(ChildDevice::device).collect());
+        if started.send(devices).is_err() || !is_up {
             return;
         }
-        // Signals are for the program's own threads. What it starts has them as they were.
+        // Signals are for the program's own threads. Devices begin with the mask as it was.
         let before = SigSet::thread_get_mask();
         let _ = SigSet::all().thread_block();
-        while !self.has_rung(rope, None) {
-            let mut dead = self.reap(rope);
-            dead.extend(self.reap_inherited(rope));
-            self.replace(dead, rope, &mut on_end, before.as_ref().ok());
+        while !self.is_stopped(stop, None) {
+            let mut dead = self.reap(stop);
+            dead.extend(self.reap_adopted(stop));
+            self.replace(dead, stop, &mut on_end, before.as_ref().ok());
         }
-        sendoff::end(&self.living);
+        terminate(&self.living);
     }
 
-    fn start_all(&mut self) -> Result<()> {
-        for kind in self.orders.kinds.clone() {
+    fn start_all(&mut self) -> Result<(), Error> {
+        for kind in self.plan.kinds.clone() {
             let mut missing = kind.count;
             for device in &kind.taken_over {
-                match Inherited::hold(*device, &kind, &self.orders.directory) {
-                    Some(it) => self.inherited.push(it),
+                match AdoptedDevice::hold(*device, &kind, &self.plan.directory) {
+                    Some(it) => self.adopted.push(it),
                     // It has ended since it was found.
                     None => missing += 1,
                 }
@@ -119,33 +117,39 @@ impl Crew {
         Ok(())
     }
 
-    /// Takes out those who have ended that it has not started, unless the rope is pulled while it waits to hear how.
-    fn reap_inherited(&mut self, rope: &UnixStream) -> Vec<Dead> {
-        let until = Instant::now() + HEARING;
-        let ended: Vec<_> = self.inherited.extract_if(.., |it| it.has_ended()).collect();
+    /// Takes out the adopted devices that have ended. Waits for a moment to learn how, and returns none if
+    /// it is stopped meanwhile.
+    fn reap_adopted(&mut self, stop: &UnixStream) -> Vec<EndedDevice> {
+        let until = Instant::now() + CTRL_C_DELAY;
+        let ended: Vec<_> = self.adopted.extract_if(.., |it| it.has_ended()).collect();
         let mut dead = Vec::new();
         for it in ended {
             let status = loop {
                 match it.status() {
                     Ok(None) if Instant::now() < until => {}
-                    told => break told.ok().flatten(),
+                    known => break known.ok().flatten(),
                 }
-                if self.has_rung(rope, Some(LOOK)) {
+                if self.is_stopped(stop, Some(LOOK)) {
                     return Vec::new();
                 }
             };
-            dead.push(it.bury(status));
+            dead.push(it.into_ended(status));
         }
         dead
     }
 
-    fn start(&mut self, kind: &Arc<DeviceKind>, was_restarted: bool) -> Result<DeviceId> {
+    fn start(&mut self, kind: &Arc<DeviceKind>, was_restarted: bool) -> Result<DeviceId, Error> {
         const ACTION: &str = "starting a device";
-        let mut child = self.orders.command(kind).spawn().map_err(|error| resource_error(ACTION, error))?;
+        let mut child = self.plan.command(kind).spawn().map_err(|error| resource_error(ACTION, error))?;
         match pidfd_open(pid_of(&child)) {
             Ok(pidfd) => {
-                let member =
-                    Member { child, pidfd, kind: Arc::clone(kind), began: Instant::now(), was_restarted };
+                let member = ChildDevice {
+                    child,
+                    pidfd,
+                    kind: Arc::clone(kind),
+                    began: Instant::now(),
+                    was_restarted,
+                };
                 let device = member.device();
                 self.living.push(member);
                 Ok(device)
@@ -158,24 +162,24 @@ impl Crew {
         }
     }
 
-    /// Tells of those who are dead, and starts others in the place of those of whom `on_end` says so, unless the rope is pulled meanwhile.
-    /// They have the signals `mask`ed that the first ones had.
+    /// Reports the dead devices, and starts others in their places where `on_end` says so, unless it is
+    /// stopped meanwhile. They begin with the signal `mask` of the first ones.
     fn replace(
         &mut self,
-        dead: Vec<Dead>,
-        rope: &UnixStream,
+        dead: Vec<EndedDevice>,
+        stop: &UnixStream,
         on_end: &mut impl FnMut(&DeviceEnd) -> bool,
         mask: Option<&SigSet>,
     ) {
         let (mut places, mut pause) = (Vec::new(), Duration::ZERO);
-        for Dead { mut end, kind, lived } in dead {
+        for EndedDevice { mut end, kind, lived } in dead {
             end.restarts = self.restarts.left();
             if on_end(&end) && end.can_restart() {
                 pause = self.restarts.take(lived).max(pause);
                 places.push((end.device, kind));
             }
         }
-        if places.is_empty() || self.has_rung(rope, Some(pause)) {
+        if places.is_empty() || self.is_stopped(stop, Some(pause)) {
             return;
         }
         let ours = SigSet::thread_get_mask();
@@ -184,32 +188,38 @@ impl Crew {
             let (left, name) = (self.restarts.left(), kind.name.as_deref().unwrap_or_default());
             match self.start(&kind, true) {
                 Ok(device) => {
-                    tracing::info!(target: COORDINATOR, %device, in_place_of = %dead, name, left, "device started again");
+                    tracing::info!(
+                        target: COORDINATOR, %device, in_place_of = %dead, name, left, "device started again"
+                    );
                 }
                 Err(error) => {
-                    tracing::error!(target: COORDINATOR, %error, in_place_of = %dead, name, left, "no device started again");
+                    tracing::error!(
+                        target: COORDINATOR, %error, in_place_of = %dead, name, left, "no device started again"
+                    );
                 }
             }
         }
         let _ = ours.map(|ours| ours.thread_set_mask());
     }
 
-    /// Waits until a device ends, or the rope is pulled, for so long at the most. Returns whether it was the rope.
-    fn has_rung(&self, rope: &UnixStream, limit: Option<Duration>) -> bool {
-        let mut polled = vec![PollFd::new(rope.as_fd(), PollFlags::POLLIN)];
+    /// Waits until a device ends or the fleet is to stop; with a `limit`, for that long and for the stop
+    /// only. Returns whether it is to stop.
+    fn is_stopped(&self, stop: &UnixStream, limit: Option<Duration>) -> bool {
+        let mut polled = vec![PollFd::new(stop.as_fd(), PollFlags::POLLIN)];
         if limit.is_none() {
             polled.extend(self.living.iter().map(|it| PollFd::new(it.as_fd(), PollFlags::POLLIN)));
-            polled.extend(self.inherited.iter().map(|it| PollFd::new(it.as_fd(), PollFlags::POLLIN)));
+            polled.extend(self.adopted.iter().map(|it| PollFd::new(it.as_fd(), PollFlags::POLLIN)));
         }
         match poll(&mut polled, poll_timeout(limit)) {
             Ok(_) => polled[0].any().unwrap_or(true),
-            // Who cannot wait any more cannot answer for devices.
+            // A crew that cannot wait any more cannot keep devices either.
             Err(errno) => errno != Errno::EINTR,
         }
     }
 
-    /// Takes out those who have ended; where the fleet may be about to end as well, it is waited whether it does.
-    fn reap(&mut self, rope: &UnixStream) -> Vec<Dead> {
+    /// Takes out the devices that have ended. Where they were told to end, waits for a moment whether the
+    /// fleet is to stop as well, and returns none then.
+    fn reap(&mut self, stop: &UnixStream) -> Vec<EndedDevice> {
         let mut ended = Vec::new();
         self.living.retain_mut(|member| {
             match member.child.try_wait() {
@@ -220,15 +230,15 @@ impl Crew {
                     let end =
                         DeviceEnd { device, name, status, was_restarted, was_taken_over: false, restarts: 0 };
                     let (kind, lived) = (Arc::clone(&member.kind), member.began.elapsed());
-                    ended.push(Dead { end, kind, lived });
+                    ended.push(EndedDevice { end, kind, lived });
                 }
-                // The program has waited for all of its children, and for this one, too: how it has ended nobody can tell any more.
+                // The program has waited for all of its children, and has taken the status.
                 Err(_) => {}
             }
             false
         });
         let were_told = ended.iter().any(|it| it.end.was_told());
-        if were_told && self.has_rung(rope, Some(HEARING)) {
+        if were_told && self.is_stopped(stop, Some(CTRL_C_DELAY)) {
             ended.clear();
         }
         ended
@@ -237,19 +247,20 @@ impl Crew {
 
 impl Drop for Crew {
     fn drop(&mut self) {
-        // The program may have waited for all of its children, and another process may have the number of one.
+        // By the descriptor: the program may have waited for all of its children, and then another process
+        // may have the number of one.
         self.living.iter().for_each(|member| pidfd_kill(member.as_fd()));
         self.living.iter_mut().for_each(|member| _ = member.child.wait());
     }
 }
 
-impl Member {
+impl ChildDevice {
     fn device(&self) -> DeviceId {
         DeviceId::new(self.child.id())
     }
 }
 
-impl AsFd for Member {
+impl AsFd for ChildDevice {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
@@ -257,4 +268,52 @@ impl AsFd for Member {
 
 fn pid_of(child: &Child) -> Pid {
     Pid::from_raw(child.id().cast_signed())
+}
+
+/// How long a device must have lived for its replacement to start at once.
+const STEADY: Duration = Duration::from_secs(10);
+
+/// The pause before a replacement otherwise, at first and at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// How many devices may still be restarted, and how soon: no clock, no process.
+#[derive(Debug)]
+struct RestartBudget {
+    left: u32,
+    /// The pause before the newest replacement.
+    pause: Duration,
+}
+
+impl RestartBudget {
+    fn new(left: u32) -> Self {
+        Self { left, pause: Duration::ZERO }
+    }
+
+    fn left(&self) -> u32 {
+        self.left
+    }
+
+    /// Takes one, which there must be, for a device that has lived so long. Returns the pause before its
+    /// replacement.
+    fn take(&mut self, lived: Duration) -> Duration {
+        self.left -= 1;
+        self.pause =
+            if lived < STEADY { (2 * self.pause).clamp(FIRST_PAUSE, LONGEST_PAUSE) } else { Duration::ZERO };
+        self.pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_dies_at_once_again_and_again_is_replaced_after_pauses_that_grow_up_to_a_limit() {
+        let mut restarts = RestartBudget::new(9);
+        let pauses: Vec<_> = (0..8).map(|_| restarts.take(Duration::from_millis(3)).as_millis()).collect();
+        assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        assert_eq!(restarts.take(STEADY), Duration::ZERO, "one that has lived is followed at once");
+        assert_eq!(restarts.left(), 0);
+    }
 }

@@ -2,61 +2,60 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Asker;
-use super::pool::Pool;
-use crate::coordinator::call::DeviceCall;
+use super::RequestId;
+use super::device_table::DeviceTable;
+use crate::coordinator::call::{DeviceCall, GroupWork};
 use crate::coordinator::id::{CommId, DeviceId, GroupId};
-use crate::coordinator::order::{CAUSE, FailureKind, Formation, Phase};
-use crate::coordinator::request::{CommStatus, GroupOutcome, State};
-use crate::coordinator::work::Work;
+use crate::coordinator::order::{CAUSE, CommFormation, DevicePhase, FailureKind};
+use crate::coordinator::request::{CommState, CommStatus, GroupOutcome};
 
 /// How many requests may wait for one communicator, other than to destroy it.
-pub(super) const MAX_WAITING: usize = 64;
+pub(crate) const MAX_WAITING: usize = 64;
 
 /// How many times the members are told to go on before it is left to the client.
 const MAX_ATTEMPTS: u32 = 3;
 
 /// A communicator, and who waits for it.
 #[derive(Clone, Debug)]
-pub(super) struct Comm {
-    pub(super) id: CommId,
+pub(crate) struct Comm {
+    pub(crate) id: CommId,
     /// The coordinator that made it.
-    pub(super) incarnation: u64,
+    pub(crate) incarnation: u64,
     /// The members of this epoch, in the order of their ranks.
-    pub(super) members: Vec<DeviceId>,
+    pub(crate) members: Vec<DeviceId>,
     /// Those of them that are gone.
-    pub(super) lost: BTreeSet<DeviceId>,
+    pub(crate) lost: BTreeSet<DeviceId>,
     /// How it was found that members or newcomers hang that were lost by that.
-    pub(super) hung: BTreeMap<DeviceId, String>,
+    pub(crate) hung: BTreeMap<DeviceId, String>,
     /// Who is about to join the members, while they grow.
-    pub(super) newcomers: Vec<DeviceId>,
-    pub(super) epoch: u64,
+    pub(crate) newcomers: Vec<DeviceId>,
+    pub(crate) epoch: u64,
     /// The number of the newest group.
-    pub(super) groups: u64,
+    pub(crate) groups: u64,
     /// What a client has put into a group that has not ended.
-    pub(super) open: Option<OpenGroup>,
-    pub(super) keep_going: bool,
+    pub(crate) open: Option<OpenGroup>,
+    pub(crate) keep_going: bool,
     /// It was finalized: it is left when what is in progress is done, whoever waits for that. A failure undoes it.
-    pub(super) ending: bool,
+    pub(crate) ending: bool,
     /// Why it ends, where it was not finalized.
-    pub(super) fate: Option<String>,
-    pub(super) stage: Stage,
-    pub(super) last: Option<GroupOutcome>,
+    pub(crate) fate: Option<String>,
+    pub(crate) stage: CommStage,
+    pub(crate) last: Option<GroupOutcome>,
     /// Until when the cause of a failure is waited for, of which only consequences have been told.
-    pub(super) cause_by_ms: Option<u64>,
-    pub(super) waiting: Vec<(Asker, Awaited)>,
+    pub(crate) cause_by_ms: Option<u64>,
+    pub(crate) waiting: Vec<(RequestId, WaitCondition)>,
 }
 
 /// A group that takes calls.
 #[derive(Clone, Debug)]
-pub(super) struct OpenGroup {
-    pub(super) id: GroupId,
-    pub(super) calls: Vec<DeviceCall>,
+pub(crate) struct OpenGroup {
+    pub(crate) id: GroupId,
+    pub(crate) calls: Vec<DeviceCall>,
 }
 
 /// Where a communicator is in its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(crate) enum CommStage {
     /// Rank 0 makes the id of the meeting.
     Hosting,
     /// All meet under this id.
@@ -66,7 +65,7 @@ pub(super) enum Stage {
     /// Nothing to do.
     Ready,
     /// All execute the group of the communicator's number.
-    Running { work: Work },
+    Running { work: GroupWork },
     /// The first newcomer makes the id of the meeting.
     Inviting,
     /// Members and newcomers meet under this id; unless it is `off`, for that reason.
@@ -83,19 +82,19 @@ pub(super) enum Stage {
 
 /// What is wrong with a communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Finding {
-    pub(super) why: String,
+pub(crate) struct CommFailure {
+    pub(crate) why: String,
     /// How near it is to the cause: of [`FailureKind::weight`](crate::coordinator::order::FailureKind::weight).
-    pub(super) weight: u8,
+    pub(crate) weight: u8,
     /// By which device.
-    pub(super) culprit: Option<DeviceId>,
+    pub(crate) culprit: Option<DeviceId>,
     /// What every rank was in, where that is known.
-    pub(super) report: Option<String>,
+    pub(crate) report: Option<String>,
 }
 
 /// What a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Awaited {
+pub(crate) enum WaitCondition {
     /// That it is ready, from the start or after a loss.
     Ready,
     /// That it has grown.
@@ -110,15 +109,15 @@ pub(super) enum Awaited {
     Ended,
 }
 
-impl Stage {
+impl CommStage {
     /// The members go on, from this attempt on.
-    pub(super) fn going_on(attempt: u32, why: String) -> Self {
+    pub(crate) fn going_on(attempt: u32, why: String) -> Self {
         Self::GoingOn { attempt, last: attempt.saturating_add(MAX_ATTEMPTS - 1), why }
     }
 }
 
 impl Comm {
-    pub(super) fn new(formation: &Formation, stage: Stage) -> Self {
+    pub(crate) fn new(formation: &CommFormation, stage: CommStage) -> Self {
         Self {
             id: formation.comm,
             incarnation: formation.incarnation,
@@ -140,52 +139,52 @@ impl Comm {
     }
 
     /// What its members are told that it is.
-    pub(super) fn formation(&self) -> Formation {
+    pub(crate) fn formation(&self) -> CommFormation {
         let Self { id: comm, incarnation, epoch, keep_going, .. } = *self;
-        Formation { comm, incarnation, epoch, members: self.members.clone(), keep_going }
+        CommFormation { comm, incarnation, epoch, members: self.members.clone(), keep_going }
     }
 
     /// What it is when it has grown, whoever of the newcomers comes first.
-    pub(super) fn next_formation(&self) -> Formation {
+    pub(crate) fn next_formation(&self) -> CommFormation {
         let members = self.members.iter().chain(&self.newcomers).copied().collect();
-        Formation { epoch: self.epoch + 1, members, ..self.formation() }
+        CommFormation { epoch: self.epoch + 1, members, ..self.formation() }
     }
 
     /// It ends now or when all have left it, and was not finalized.
-    pub(super) fn end(&mut self, stage: Stage, fate: String) {
+    pub(crate) fn end(&mut self, stage: CommStage, fate: String) {
         (self.ending, self.stage) = (false, stage);
         self.fate.get_or_insert(fate);
     }
 
     /// The newcomers, who are none any more.
-    pub(super) fn turn_out(&mut self) -> Vec<DeviceId> {
+    pub(crate) fn turn_out(&mut self) -> Vec<DeviceId> {
         let newcomers = std::mem::take(&mut self.newcomers);
         self.hung.retain(|device, _| !newcomers.contains(device));
         newcomers
     }
 
     /// The members that are not lost.
-    pub(super) fn living(&self) -> Vec<DeviceId> {
+    pub(crate) fn living(&self) -> Vec<DeviceId> {
         self.members.iter().copied().filter(|member| !self.lost.contains(member)).collect()
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> CommState {
         match self.stage {
-            Stage::Hosting | Stage::Meeting { .. } | Stage::Adopting { .. } => State::Init,
-            Stage::Ready => State::Ready,
-            Stage::Running { .. } if self.ending => State::Finalizing,
-            Stage::Running { .. } => State::InProgress,
-            Stage::Inviting | Stage::Growing { .. } => State::Growing,
-            Stage::Failed { .. } | Stage::GoingOn { .. } => State::Failed,
-            Stage::Leaving { .. } => State::Finalizing,
-            Stage::Ended if self.ending => State::Finalized,
-            Stage::Ended => State::Destroyed,
+            CommStage::Hosting | CommStage::Meeting { .. } | CommStage::Adopting { .. } => CommState::Init,
+            CommStage::Ready => CommState::Ready,
+            CommStage::Running { .. } if self.ending => CommState::Finalizing,
+            CommStage::Running { .. } => CommState::InProgress,
+            CommStage::Inviting | CommStage::Growing { .. } => CommState::Growing,
+            CommStage::Failed { .. } | CommStage::GoingOn { .. } => CommState::Failed,
+            CommStage::Leaving { .. } => CommState::Finalizing,
+            CommStage::Ended if self.ending => CommState::Finalized,
+            CommStage::Ended => CommState::Destroyed,
         }
     }
 
-    pub(super) fn status(&self) -> CommStatus {
+    pub(crate) fn status(&self) -> CommStatus {
         let why = match &self.stage {
-            Stage::Failed { why, .. } | Stage::GoingOn { why, .. } => Some(why.clone()),
+            CommStage::Failed { why, .. } | CommStage::GoingOn { why, .. } => Some(why.clone()),
             _ => self.fate.clone(),
         };
         CommStatus {
@@ -200,46 +199,48 @@ impl Comm {
     }
 
     /// Whether it waits for the members that it had before this coordinator.
-    pub(super) fn is_adopted(&self) -> bool {
-        matches!(self.stage, Stage::Adopting { .. })
+    pub(crate) fn is_adopted(&self) -> bool {
+        matches!(self.stage, CommStage::Adopting { .. })
     }
 
     /// When it does not wait any longer for its adoption, or the cause of a failure, if it does.
-    pub(super) fn waits_until(&self) -> Option<u64> {
+    pub(crate) fn waits_until(&self) -> Option<u64> {
         match self.stage {
-            Stage::Adopting { until_ms } => Some(until_ms),
-            Stage::Running { .. } => self.cause_by_ms,
+            CommStage::Adopting { until_ms } => Some(until_ms),
+            CommStage::Running { .. } => self.cause_by_ms,
             _ => None,
         }
     }
 
     /// Takes out those who wait for one of `awaited`.
-    pub(super) fn take_waiting(&mut self, awaited: &[Awaited]) -> Vec<Asker> {
+    pub(crate) fn take_waiting(&mut self, awaited: &[WaitCondition]) -> Vec<RequestId> {
         let (taken, kept) = self.waiting.drain(..).partition(|(_, it)| awaited.contains(it));
         self.waiting = kept;
-        let taken: Vec<(Asker, Awaited)> = taken;
+        let taken: Vec<(RequestId, WaitCondition)> = taken;
         taken.into_iter().map(|(asker, _)| asker).collect()
     }
 
     /// The number of the next attempt to go on: members pass over those that they have tried.
-    pub(super) fn next_attempt(&self, pool: &Pool) -> u32 {
+    pub(crate) fn next_attempt(&self, pool: &DeviceTable) -> u32 {
         let tried = |member: &DeviceId| match pool.phase(*member, self.id, self.epoch) {
-            Some(Phase::Failed { attempt, .. } | Phase::GoingOn { attempt, .. }) => Some(*attempt),
+            Some(DevicePhase::Failed { attempt, .. } | DevicePhase::GoingOn { attempt, .. }) => {
+                Some(*attempt)
+            }
             _ => None,
         };
         self.members.iter().filter_map(tried).max().unwrap_or_default().saturating_add(1)
     }
 
     /// That a member or newcomer was lost, and how, as far as that is known.
-    pub(super) fn loss_of(&self, lost: DeviceId) -> String {
+    pub(crate) fn loss_of(&self, lost: DeviceId) -> String {
         let how = self.hung.get(&lost).map_or_else(String::new, |how| format!(": {how}"));
         format!("device {lost} was lost{how}")
     }
 
     /// What is wrong with its members, if anything: one is lost, tells of a failure, or has left as another coordinator told it. Of
     /// several findings it is the first one of those that are nearest to the cause.
-    pub(super) fn trouble(&self, pool: &Pool) -> Option<Finding> {
-        let lost = self.lost.first().map(|lost| Finding {
+    pub(crate) fn trouble(&self, pool: &DeviceTable) -> Option<CommFailure> {
+        let lost = self.lost.first().map(|lost| CommFailure {
             why: self.loss_of(*lost),
             weight: CAUSE,
             culprit: Some(*lost),
@@ -252,25 +253,26 @@ impl Comm {
     }
 
     /// What is wrong by what a member says.
-    fn finding(&self, pool: &Pool, member: DeviceId) -> Option<Finding> {
-        let is_formed = matches!(self.stage, Stage::Ready | Stage::Running { .. } | Stage::Inviting);
+    fn finding(&self, pool: &DeviceTable, member: DeviceId) -> Option<CommFailure> {
+        let is_formed =
+            matches!(self.stage, CommStage::Ready | CommStage::Running { .. } | CommStage::Inviting);
         let left = || {
             let (why, weight) = (format!("device {member} has left"), FailureKind::PeerLost.weight());
-            Some(Finding { why, weight, culprit: Some(member), report: None })
+            Some(CommFailure { why, weight, culprit: Some(member), report: None })
         };
         match pool.phase(member, self.id, self.epoch) {
-            Some(Phase::Failed { why, kind, culprit, .. }) => {
+            Some(DevicePhase::Failed { why, kind, culprit, .. }) => {
                 let named = culprit.map_or_else(String::new, |culprit| format!(" (device {culprit})"));
                 let why = format!("device {member}: {why}{named}");
                 let last = pool.membership(member, self.id).and_then(|it| it.last.as_ref());
                 let report = last.filter(|last| last.group == self.groups).and_then(|it| it.report.clone());
-                Some(Finding { why, weight: kind.weight(), culprit: *culprit, report })
+                Some(CommFailure { why, weight: kind.weight(), culprit: *culprit, report })
             }
-            Some(Phase::Unmet { why }) => {
+            Some(DevicePhase::Unmet { why }) => {
                 let why = format!("device {member}: {why}");
-                Some(Finding { why, weight: CAUSE, culprit: None, report: None })
+                Some(CommFailure { why, weight: CAUSE, culprit: None, report: None })
             }
-            Some(Phase::Leaving) => left(),
+            Some(DevicePhase::Leaving) => left(),
             // One that is lost is told of as that.
             None if is_formed && !self.lost.contains(&member) => left(),
             _ => None,

@@ -4,18 +4,18 @@
 //! then, or the members go on in the one that they have and the newcomers are turned out. While it is open which, nobody is turned
 //! out: what has become hopeless is called off, for all members, and their reports tell whether that came too late.
 
-use super::comm::{Awaited, Comm, Finding, Stage};
-use super::requests::Answer;
+use super::comm::{Comm, CommFailure, CommStage, WaitCondition};
+use super::requests::MaybeReply;
 use super::settle::Moved;
-use super::{Asker, Machine};
+use super::{CoordinatorMachine, RequestId};
+use crate::coordinator::error::RequestError;
 use crate::coordinator::id::{CommId, DeviceId};
-use crate::coordinator::order::{Formation, Order, Phase};
-use crate::coordinator::refusal::Refusal;
-use crate::coordinator::request::State;
+use crate::coordinator::order::{CommFormation, DeviceOrder, DevicePhase};
+use crate::coordinator::request::CommState;
 use crate::rank::MAX_RANKS;
 
 /// How far a newcomer is.
-enum Progress {
+enum NewcomerProgress {
     /// It can still come.
     OnTheWay,
     /// It is in the next epoch, of these members.
@@ -24,30 +24,31 @@ enum Progress {
     Out(String),
 }
 
-impl Machine {
-    pub(super) fn ask_to_grow(&mut self, asker: Asker, comm: CommId, asked: u32) -> Answer {
+impl CoordinatorMachine {
+    pub(super) fn ask_to_grow(&mut self, asker: RequestId, comm: CommId, asked: u32) -> MaybeReply {
         let (free, devices) = (self.pool.free(), self.pool.len());
         let found = self.comm(comm)?;
-        found.check_usable(&[State::Ready])?;
+        found.check_usable(&[CommState::Ready])?;
         if found.open.is_some() {
-            return Err(Refusal::GroupOpen { comm, open: true });
+            return Err(RequestError::GroupOpen { comm, open: true });
         }
         let total = u32::try_from(found.members.len()).unwrap_or(u32::MAX).saturating_add(asked);
         if asked == 0 || total > MAX_RANKS {
-            return Err(Refusal::BadSize { asked: if asked == 0 { 0 } else { total } });
+            return Err(RequestError::BadSize { asked: if asked == 0 { 0 } else { total } });
         }
         let newcomers = free.get(..asked as usize).map(<[DeviceId]>::to_vec);
-        let newcomers = newcomers.ok_or(Refusal::NotEnoughDevices { asked, free: free.len(), devices })?;
-        let answer = found.wait(asker, Awaited::Grown)?;
+        let newcomers =
+            newcomers.ok_or(RequestError::NotEnoughDevices { asked, free: free.len(), devices })?;
+        let answer = found.wait(asker, WaitCondition::Grown)?;
         found.newcomers.clone_from(&newcomers);
-        found.stage = Stage::Inviting;
+        found.stage = CommStage::Inviting;
         newcomers.into_iter().for_each(|newcomer| self.pool.give(newcomer, comm));
         Ok(answer)
     }
 
     pub(super) fn invite(&mut self, comm: &mut Comm) -> Moved {
         let is_out = |newcomer: &DeviceId| match self.progress(comm, *newcomer) {
-            Progress::Out(why) => Some(why),
+            NewcomerProgress::Out(why) => Some(why),
             _ => None,
         };
         let trouble = comm.trouble(&self.pool).map(|finding| finding.why);
@@ -56,12 +57,12 @@ impl Machine {
         }
         let host = comm.newcomers[0];
         match self.pool.membership(host, comm.id).map(|membership| &membership.phase) {
-            Some(Phase::Hosting { id: Some(id) }) => {
-                comm.stage = Stage::Growing { id: id.clone(), off: None };
+            Some(DevicePhase::Hosting { id: Some(id) }) => {
+                comm.stage = CommStage::Growing { id: id.clone(), off: None };
                 true
             }
             _ => {
-                self.order(host, &Order::Host(comm.next_formation()));
+                self.order(host, &DeviceOrder::Host(comm.next_formation()));
                 false
             }
         }
@@ -72,9 +73,9 @@ impl Machine {
         let (mut successors, mut undecided, mut on_the_way) = (None, Vec::new(), Vec::new());
         for newcomer in comm.newcomers.clone() {
             match self.progress(comm, newcomer) {
-                Progress::OnTheWay => on_the_way.push(newcomer),
-                Progress::In(members) => successors = Some(members),
-                Progress::Out(why) => _ = off.get_or_insert(why),
+                NewcomerProgress::OnTheWay => on_the_way.push(newcomer),
+                NewcomerProgress::In(members) => successors = Some(members),
+                NewcomerProgress::Out(why) => _ = off.get_or_insert(why),
             }
         }
         for member in comm.living() {
@@ -83,10 +84,12 @@ impl Machine {
                 _ if membership.formation.epoch > comm.epoch => {
                     successors = Some(membership.formation.members.clone());
                 }
-                Phase::Ready { tried: Some(tried), .. } if tried.id == id => {
+                DevicePhase::Ready { tried: Some(tried), .. } if tried.id == id => {
                     off.get_or_insert_with(|| format!("device {member}: {}", tried.why));
                 }
-                Phase::Failed { why, .. } => _ = off.get_or_insert_with(|| format!("device {member}: {why}")),
+                DevicePhase::Failed { why, .. } => {
+                    _ = off.get_or_insert_with(|| format!("device {member}: {why}"))
+                }
                 _ => undecided.push(member),
             }
         }
@@ -105,7 +108,7 @@ impl Machine {
                 if successors.is_none() {
                     self.send_for(comm, (&on_the_way, &undecided), &formation, (id, off.is_some()));
                 }
-                comm.stage = Stage::Growing { id: id.to_owned(), off };
+                comm.stage = CommStage::Growing { id: id.to_owned(), off };
                 false
             }
         }
@@ -116,7 +119,7 @@ impl Machine {
         &mut self,
         comm: &Comm,
         (newcomers, members): (&[DeviceId], &[DeviceId]),
-        formation: &Formation,
+        formation: &CommFormation,
         (id, off): (&str, bool),
     ) {
         if !off {
@@ -124,25 +127,25 @@ impl Machine {
             newcomers.iter().for_each(|newcomer| self.order(*newcomer, &join));
         }
         let off = off.then(|| comm.lost.iter().copied().collect());
-        let grow = Order::Grow { formation: formation.clone(), id: id.to_owned(), off };
+        let grow = DeviceOrder::Grow { formation: formation.clone(), id: id.to_owned(), off };
         members.iter().for_each(|member| self.order(*member, &grow));
     }
 
-    fn progress(&self, comm: &Comm, newcomer: DeviceId) -> Progress {
+    fn progress(&self, comm: &Comm, newcomer: DeviceId) -> NewcomerProgress {
         let Some(device) = self.pool.get(newcomer).filter(|device| device.owner == Some(comm.id)) else {
-            return Progress::Out(comm.loss_of(newcomer));
+            return NewcomerProgress::Out(comm.loss_of(newcomer));
         };
         let Some(membership) = self.pool.membership(newcomer, comm.id) else {
             // It has not heard yet that it is to come, or was not told.
             let has_left = device.has_heard_all() && device.is_told_to_come(comm.id, comm.epoch + 1);
-            let why = || Progress::Out(format!("device {newcomer} has left"));
-            return if has_left { why() } else { Progress::OnTheWay };
+            let why = || NewcomerProgress::Out(format!("device {newcomer} has left"));
+            return if has_left { why() } else { NewcomerProgress::OnTheWay };
         };
         match &membership.phase {
-            Phase::Hosting { .. } | Phase::Joining { .. } => Progress::OnTheWay,
-            Phase::Unmet { why } => Progress::Out(format!("device {newcomer}: {why}")),
-            Phase::Leaving => Progress::Out(format!("device {newcomer} has left")),
-            _ => Progress::In(membership.formation.members.clone()),
+            DevicePhase::Hosting { .. } | DevicePhase::Joining { .. } => NewcomerProgress::OnTheWay,
+            DevicePhase::Unmet { why } => NewcomerProgress::Out(format!("device {newcomer}: {why}")),
+            DevicePhase::Leaving => NewcomerProgress::Out(format!("device {newcomer} has left")),
+            _ => NewcomerProgress::In(membership.formation.members.clone()),
         }
     }
 
@@ -151,19 +154,19 @@ impl Machine {
         for newcomer in comm.turn_out() {
             self.pool.take_back(newcomer, comm.id);
         }
-        for asker in comm.take_waiting(&[Awaited::Grown]) {
-            self.reply(asker, Err(Refusal::NotGrown { comm: comm.id, why: why.to_owned() }));
+        for asker in comm.take_waiting(&[WaitCondition::Grown]) {
+            self.reply(asker, Err(RequestError::NotGrown { comm: comm.id, why: why.to_owned() }));
         }
-        comm.stage = Stage::Ready;
+        comm.stage = CommStage::Ready;
         true
     }
 
     /// It has grown; if one of all was lost meanwhile, that is what those who wait for it are told.
     fn conclude(&mut self, comm: &mut Comm) -> Moved {
-        comm.stage = Stage::Ready;
-        if let Some(Finding { why, .. }) = comm.trouble(&self.pool) {
-            for asker in comm.take_waiting(&[Awaited::Grown]) {
-                self.reply(asker, Err(Refusal::Failed { comm: comm.id, why: why.clone() }));
+        comm.stage = CommStage::Ready;
+        if let Some(CommFailure { why, .. }) = comm.trouble(&self.pool) {
+            for asker in comm.take_waiting(&[WaitCondition::Grown]) {
+                self.reply(asker, Err(RequestError::Failed { comm: comm.id, why: why.clone() }));
             }
         }
         true
@@ -185,7 +188,7 @@ fn blame(why: String, on_the_way: &[DeviceId]) -> String {
 
 impl Comm {
     /// What tells a device to meet the others.
-    pub(super) fn join(&self, formation: Formation, id: &str) -> Order {
-        Order::Join { formation, groups: self.groups, last: self.last.clone(), id: id.to_owned() }
+    pub(super) fn join(&self, formation: CommFormation, id: &str) -> DeviceOrder {
+        DeviceOrder::Join { formation, groups: self.groups, last: self.last.clone(), id: id.to_owned() }
     }
 }

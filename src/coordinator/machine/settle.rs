@@ -1,13 +1,13 @@
 //! Settling: what members report decides how a communicator's life goes on, and what they are to do for it.
 
-use super::comm::{Awaited, Comm, Finding, Stage};
-use super::pool::Device;
-use super::{Action, Machine, REMEMBERED, Turn};
+use super::comm::{Comm, CommFailure, CommStage, WaitCondition};
+use super::device_table::{DeviceRecord, DeviceTable};
+use super::{CoordinatorAction, CoordinatorMachine, LogEntry, REMEMBERED};
+use crate::coordinator::call::GroupWork;
+use crate::coordinator::error::RequestError;
 use crate::coordinator::id::DeviceId;
-use crate::coordinator::order::{CAUSE, FailureKind, Membership, Order, Phase};
-use crate::coordinator::refusal::Refusal;
-use crate::coordinator::request::{CommStatus, GroupOutcome, Reply, State};
-use crate::coordinator::work::Work;
+use crate::coordinator::order::{CAUSE, DeviceMembership, DeviceOrder, DevicePhase, FailureKind};
+use crate::coordinator::request::{CommState, CommStatus, GroupOutcome, Reply};
 
 /// How long the cause of a failure is waited for.
 const CAUSE_MS: u64 = 200;
@@ -18,7 +18,7 @@ const WITH_REPORTS: usize = 64;
 /// Whether a communicator has come into another stage, so that there may be more to do.
 pub(super) type Moved = bool;
 
-impl Machine {
+impl CoordinatorMachine {
     /// Brings every communicator as far as reports allow, and turns out devices that are where they do not belong.
     pub(super) fn settle(&mut self) {
         let all: Vec<_> = self.comms.keys().copied().collect();
@@ -28,11 +28,11 @@ impl Machine {
             while self.step(&mut comm) {}
             let is = (comm.state(), comm.epoch);
             if is_turn(was, is) {
-                self.actions.push(Action::Log(Turn::Comm(comm.status())));
+                self.actions.push(CoordinatorAction::Log(LogEntry::Comm(comm.status())));
             }
             self.told.insert(id, is);
             self.tell(&mut comm);
-            if comm.stage == Stage::Ended {
+            if comm.stage == CommStage::Ended {
                 self.told.remove(&id);
                 self.remember(comm.status());
             } else {
@@ -56,122 +56,143 @@ impl Machine {
 
     fn step(&mut self, comm: &mut Comm) -> Moved {
         match comm.stage.clone() {
-            Stage::Hosting => self.host(comm),
-            Stage::Meeting { id } => self.meet(comm, &id),
-            Stage::Adopting { until_ms } => self.adopt(comm, until_ms),
-            Stage::Ready => self.watch(comm),
-            Stage::Running { work } => self.run(comm, work),
-            Stage::Inviting => self.invite(comm),
-            Stage::Growing { id, off } => self.grow(comm, &id, off),
-            Stage::Failed { why, weight, in_vain } => self.wait_to_go_on(comm, (why, weight), in_vain),
-            Stage::GoingOn { attempt, last, why } => self.go_on(comm, (attempt, last), why),
-            Stage::Leaving { gracefully } => self.leave(comm, gracefully),
-            Stage::Ended => false,
+            CommStage::Hosting => self.host(comm),
+            CommStage::Meeting { id } => self.meet(comm, &id),
+            CommStage::Adopting { until_ms } => self.adopt(comm, until_ms),
+            CommStage::Ready => self.watch(comm),
+            CommStage::Running { work } => self.run(comm, work),
+            CommStage::Inviting => self.invite(comm),
+            CommStage::Growing { id, off } => self.grow(comm, &id, off),
+            CommStage::Failed { why, weight, in_vain } => self.wait_to_go_on(comm, (why, weight), in_vain),
+            CommStage::GoingOn { attempt, last, why } => self.go_on(comm, (attempt, last), why),
+            CommStage::Leaving { gracefully } => self.leave(comm, gracefully),
+            CommStage::Ended => false,
         }
     }
 
     fn host(&mut self, comm: &mut Comm) -> Moved {
-        if let Some(Finding { why, .. }) = comm.trouble(&self.pool) {
+        if let Some(CommFailure { why, .. }) = comm.trouble(&self.pool) {
             return self.abandon(comm, why);
         }
         let host = comm.members[0];
         match self.pool.phase(host, comm.id, comm.epoch) {
-            Some(Phase::Hosting { id: Some(id) }) => {
-                comm.stage = Stage::Meeting { id: id.clone() };
+            Some(DevicePhase::Hosting { id: Some(id) }) => {
+                comm.stage = CommStage::Meeting { id: id.clone() };
                 true
             }
             _ => {
-                self.order(host, &Order::Host(comm.formation()));
+                self.order(host, &DeviceOrder::Host(comm.formation()));
                 false
             }
         }
     }
 
     fn meet(&mut self, comm: &mut Comm, id: &str) -> Moved {
-        if let Some(Finding { why, .. }) = comm.trouble(&self.pool) {
+        if let Some(CommFailure { why, .. }) = comm.trouble(&self.pool) {
             return self.abandon(comm, why);
         }
         let order = comm.join(comm.formation(), id);
         let mut all_there = true;
         for member in comm.members.clone() {
-            if !matches!(self.pool.phase(member, comm.id, comm.epoch), Some(Phase::Ready { .. })) {
+            if !matches!(self.pool.phase(member, comm.id, comm.epoch), Some(DevicePhase::Ready { .. })) {
                 all_there = false;
                 self.order(member, &order);
             }
-            if self.pool.get(member).is_some_and(Device::is_out_of_all) {
+            if self.pool.get(member).is_some_and(DeviceRecord::is_out_of_all) {
                 return self.abandon(comm, format!("device {member} has left"));
             }
         }
         if all_there {
             self.counts.formed += u64::from(comm.epoch == 1);
-            comm.stage = Stage::Ready;
+            comm.stage = CommStage::Ready;
         }
         all_there
     }
 
     /// The members have not come together: those that have come leave.
     fn abandon(&mut self, comm: &mut Comm, why: String) -> Moved {
-        for asker in comm.take_waiting(&[Awaited::Ready]) {
-            self.reply(asker, Err(Refusal::NotFormed { why: why.clone() }));
+        for asker in comm.take_waiting(&[WaitCondition::Ready]) {
+            self.reply(asker, Err(RequestError::NotFormed { why: why.clone() }));
         }
-        comm.end(Stage::Leaving { gracefully: false }, format!("it did not come about: {why}"));
+        comm.end(CommStage::Leaving { gracefully: false }, format!("it did not come about: {why}"));
         true
     }
 
     fn watch(&mut self, comm: &mut Comm) -> Moved {
-        let Some(Finding { why, weight, .. }) = comm.trouble(&self.pool) else { return false };
+        let Some(CommFailure { why, weight, .. }) = comm.trouble(&self.pool) else { return false };
         comm.open = None;
-        comm.stage = Stage::Failed { why, weight, in_vain: false };
+        comm.stage = CommStage::Failed { why, weight, in_vain: false };
         true
     }
 
-    fn run(&mut self, comm: &mut Comm, work: Work) -> Moved {
+    fn run(&mut self, comm: &mut Comm, work: GroupWork) -> Moved {
         let group = comm.groups;
         let trouble = comm.trouble(&self.pool);
         if trouble.as_ref().is_some_and(|trouble| self.may_be_explained(comm, trouble)) {
             return false;
         }
         comm.cause_by_ms = None;
-        if let Some(Finding { why, culprit, report, .. }) = trouble {
+        if let Some(CommFailure { why, culprit, report, .. }) = trouble {
             let failure = Some(why.clone());
             comm.last = Some(GroupOutcome { group, failure, culprit, checkpoint: None, report });
             self.counts.failed += 1;
             comm.ending = false;
-            for asker in comm.take_waiting(&[Awaited::Done, Awaited::Finalized]) {
-                self.reply(asker, Err(Refusal::Failed { comm: comm.id, why: why.clone() }));
+            for asker in comm.take_waiting(&[WaitCondition::Done, WaitCondition::Finalized]) {
+                self.reply(asker, Err(RequestError::Failed { comm: comm.id, why: why.clone() }));
             }
             return self.watch(comm);
         }
-        let order = Order::Run { comm: comm.id, epoch: comm.epoch, group, work };
+        let order = DeviceOrder::Run { comm: comm.id, epoch: comm.epoch, group, work };
         let mut all_done = true;
         for member in comm.members.clone() {
             let phase = self.pool.phase(member, comm.id, comm.epoch);
-            all_done &= matches!(phase, Some(Phase::Ready { groups, .. }) if *groups >= group);
-            if matches!(phase, Some(Phase::Ready { groups, .. }) if *groups < group) {
+            all_done &= matches!(phase, Some(DevicePhase::Ready { groups, .. }) if *groups >= group);
+            if matches!(phase, Some(DevicePhase::Ready { groups, .. }) if *groups < group) {
                 self.order(member, &order);
             }
         }
         all_done && self.conclude_group(comm)
     }
 
+    /// All members have ended the newest group and are ready: it has succeeded, or is undone.
+    pub(super) fn conclude_group(&mut self, comm: &mut Comm) -> Moved {
+        let outcome = comm.outcome(&self.pool);
+        comm.last = Some(outcome.clone());
+        *(if outcome.failure.is_none() { &mut self.counts.succeeded } else { &mut self.counts.failed }) += 1;
+        let Some(why) = outcome.failure else {
+            for asker in comm.take_waiting(&[WaitCondition::Done]) {
+                // Whoever waits has asked for one that has a number.
+                self.reply(asker, Ok(Reply::Checkpoint(outcome.checkpoint.unwrap_or_default())));
+            }
+            comm.stage = if comm.ending { CommStage::Leaving { gracefully: true } } else { CommStage::Ready };
+            return true;
+        };
+        comm.ending = false;
+        for asker in comm.take_waiting(&[WaitCondition::Done, WaitCondition::Finalized]) {
+            self.reply(asker, Err(RequestError::CheckpointFailed { comm: comm.id, why: why.clone() }));
+        }
+        comm.stage = CommStage::Ready;
+        true
+    }
+
     fn wait_to_go_on(&self, comm: &mut Comm, (why, weight): (String, u8), in_vain: bool) -> Moved {
         if comm.living().is_empty() {
-            comm.end(Stage::Ended, format!("all its devices were lost: {why}"));
+            comm.end(CommStage::Ended, format!("all its devices were lost: {why}"));
             return true;
         }
         if !in_vain && self.find_cause(comm, &why, weight) {
             return true;
         }
-        let is_asked = comm.waiting.iter().any(|(_, awaited)| *awaited == Awaited::Ready);
+        let is_asked = comm.waiting.iter().any(|(_, awaited)| *awaited == WaitCondition::Ready);
         let begins = is_asked || (comm.keep_going && !in_vain);
         if begins {
-            comm.stage = Stage::going_on(comm.next_attempt(&self.pool), why);
+            comm.stage = CommStage::going_on(comm.next_attempt(&self.pool), why);
         }
         begins
     }
 
     /// Whether a member tells only that another one has ended the epoch, who is about to tell why.
-    fn may_be_explained(&self, comm: &mut Comm, trouble: &Finding) -> bool {
+    fn may_be_explained(&self, comm: &mut Comm, trouble: &CommFailure) -> bool {
         let until_ms = *comm.cause_by_ms.get_or_insert(self.now_ms.saturating_add(CAUSE_MS));
         trouble.weight == FailureKind::Revoked.weight() && self.judged_ms < until_ms
     }
@@ -185,19 +206,19 @@ impl Machine {
             (last.failure, last.culprit) = (Some(cause.why.clone()), cause.culprit);
             last.report = cause.report;
         }
-        comm.stage = Stage::Failed { why: cause.why, weight: cause.weight, in_vain: false };
+        comm.stage = CommStage::Failed { why: cause.why, weight: cause.weight, in_vain: false };
         true
     }
 
     fn go_on(&mut self, comm: &mut Comm, (attempt, last): (u32, u32), why: String) -> Moved {
         let living = comm.living();
         if living.is_empty() {
-            comm.end(Stage::Ended, format!("all its devices were lost: {why}"));
+            comm.end(CommStage::Ended, format!("all its devices were lost: {why}"));
             return true;
         }
         let lost = comm.lost.iter().copied().collect();
         let (epoch, groups, outcome) = (comm.epoch, comm.groups, comm.last.clone());
-        let order = Order::GoOn { comm: comm.id, epoch, attempt, groups, last: outcome, lost };
+        let order = DeviceOrder::GoOn { comm: comm.id, epoch, attempt, groups, last: outcome, lost };
         let (mut successors, mut refused, mut all_told) = (None, why, true);
         for member in living {
             let Some(membership) = self.pool.membership_or_loss(member, comm) else { continue };
@@ -205,7 +226,7 @@ impl Machine {
                 _ if membership.formation.epoch > epoch => {
                     successors = Some(membership.formation.members.clone());
                 }
-                Phase::Failed { attempt: tried, why, .. } if *tried >= attempt => {
+                DevicePhase::Failed { attempt: tried, why, .. } if *tried >= attempt => {
                     refused = format!("device {member}: {why}");
                 }
                 _ => {
@@ -218,7 +239,7 @@ impl Machine {
             _ if !all_told => false,
             Some(members) => self.succeed(comm, members),
             None if attempt < last => {
-                comm.stage = Stage::GoingOn { attempt: attempt + 1, last, why: refused };
+                comm.stage = CommStage::GoingOn { attempt: attempt + 1, last, why: refused };
                 true
             }
             None => self.give_up(comm, refused),
@@ -230,8 +251,8 @@ impl Machine {
         self.enter_next_epoch(comm, members);
         self.counts.recovered += 1;
         comm.stage = match comm.trouble(&self.pool) {
-            Some(Finding { why, .. }) => Stage::going_on(comm.next_attempt(&self.pool), why),
-            None => Stage::Ready,
+            Some(CommFailure { why, .. }) => CommStage::going_on(comm.next_attempt(&self.pool), why),
+            None => CommStage::Ready,
         };
         true
     }
@@ -252,16 +273,16 @@ impl Machine {
     }
 
     fn give_up(&mut self, comm: &mut Comm, why: String) -> Moved {
-        for asker in comm.take_waiting(&[Awaited::Ready]) {
-            self.reply(asker, Err(Refusal::Failed { comm: comm.id, why: why.clone() }));
+        for asker in comm.take_waiting(&[WaitCondition::Ready]) {
+            self.reply(asker, Err(RequestError::Failed { comm: comm.id, why: why.clone() }));
         }
-        comm.stage = Stage::Failed { why, weight: CAUSE, in_vain: true };
+        comm.stage = CommStage::Failed { why, weight: CAUSE, in_vain: true };
         true
     }
 
     fn leave(&mut self, comm: &mut Comm, gracefully: bool) -> Moved {
         let gracefully = gracefully && comm.lost.is_empty();
-        let order = Order::Leave { comm: comm.id, gracefully };
+        let order = DeviceOrder::Leave { comm: comm.id, gracefully };
         let mut all_out = true;
         for member in comm.living().into_iter().chain(comm.newcomers.clone()) {
             let Some(device) = self.pool.get(member).filter(|device| device.owner == Some(comm.id)) else {
@@ -275,24 +296,24 @@ impl Machine {
             }
         }
         if all_out {
-            comm.stage = Stage::Ended;
+            comm.stage = CommStage::Ended;
         }
         all_out
     }
 
     /// Answers those for whom the wait is over.
     fn tell(&mut self, comm: &mut Comm) {
-        let over: &[Awaited] = match comm.stage {
-            Stage::Ended => &[
-                Awaited::Ready,
-                Awaited::Grown,
-                Awaited::Done,
-                Awaited::Settled,
-                Awaited::Finalized,
-                Awaited::Ended,
+        let over: &[WaitCondition] = match comm.stage {
+            CommStage::Ended => &[
+                WaitCondition::Ready,
+                WaitCondition::Grown,
+                WaitCondition::Done,
+                WaitCondition::Settled,
+                WaitCondition::Finalized,
+                WaitCondition::Ended,
             ],
-            Stage::Ready => &[Awaited::Ready, Awaited::Grown, Awaited::Settled],
-            Stage::Failed { .. } => &[Awaited::Settled],
+            CommStage::Ready => &[WaitCondition::Ready, WaitCondition::Grown, WaitCondition::Settled],
+            CommStage::Failed { .. } => &[WaitCondition::Settled],
             _ => &[],
         };
         let (waiting, id) = (std::mem::take(&mut comm.waiting), comm.id);
@@ -302,9 +323,11 @@ impl Machine {
                     comm.waiting.push((asker, awaited));
                     continue;
                 }
-                Awaited::Finalized | Awaited::Ended => Ok(Reply::Ended),
-                Awaited::Ready | Awaited::Grown | Awaited::Done if comm.stage == Stage::Ended => {
-                    Err(Refusal::Ended { comm: id, why: comm.fate.clone() })
+                WaitCondition::Finalized | WaitCondition::Ended => Ok(Reply::Ended),
+                WaitCondition::Ready | WaitCondition::Grown | WaitCondition::Done
+                    if comm.stage == CommStage::Ended =>
+                {
+                    Err(RequestError::Ended { comm: id, why: comm.fate.clone() })
                 }
                 _ => Ok(Reply::Status(comm.status())),
             };
@@ -316,14 +339,14 @@ impl Machine {
     fn turn_out(&mut self) {
         let mut strays = Vec::new();
         for (id, device) in self.pool.iter() {
-            let is_outside = device.report.membership.as_ref().is_some_and(Membership::is_outside);
+            let is_outside = device.report.membership.as_ref().is_some_and(DeviceMembership::is_outside);
             if is_outside && !self.is_open() {
                 // Those whom it is to join may come back.
                 continue;
             }
             let comm = device.report.membership.as_ref().map(|membership| membership.formation.comm);
             if let Some(comm) = comm.filter(|comm| device.owner != Some(*comm)) {
-                strays.push((id, Order::Leave { comm, gracefully: false }));
+                strays.push((id, DeviceOrder::Leave { comm, gracefully: false }));
             }
         }
         for (device, order) in strays {
@@ -332,10 +355,31 @@ impl Machine {
     }
 }
 
+impl Comm {
+    /// What came of the newest group, as its members tell, who are all ready after it.
+    fn outcome(&self, pool: &DeviceTable) -> GroupOutcome {
+        let told = |member: &DeviceId| {
+            let last = pool.membership(*member, self.id)?.last.clone()?;
+            (last.group == self.groups).then_some((*member, last))
+        };
+        let told: Vec<_> = self.members.iter().filter_map(told).collect();
+        let failed = || told.iter().filter(|(_, last)| last.failure.is_some());
+        // Who names another one tells only that it failed there.
+        let first = failed().find(|(_, last)| last.culprit.is_none()).or_else(|| failed().next());
+        let failure = first.and_then(|(member, last)| {
+            last.failure.as_ref().map(|failure| format!("device {member}: {failure}"))
+        });
+        let culprit = first.and_then(|(_, last)| last.culprit);
+        let checkpoint = told.iter().find_map(|(_, last)| last.checkpoint).filter(|_| failure.is_none());
+        let report = first.and_then(|(_, last)| last.report.clone());
+        GroupOutcome { group: self.groups, failure, culprit, checkpoint, report }
+    }
+}
+
 /// Whether a communicator has begun an epoch, has failed, or has ended since it was looked at last.
-fn is_turn(was: Option<(State, u64)>, is: (State, u64)) -> bool {
-    let is_up = |state| matches!(state, State::Ready | State::InProgress | State::Growing);
+fn is_turn(was: Option<(CommState, u64)>, is: (CommState, u64)) -> bool {
+    let is_up = |state| matches!(state, CommState::Ready | CommState::InProgress | CommState::Growing);
     let has_begun = is_up(is.0) && was.is_none_or(|was| !is_up(was.0) || was.1 != is.1);
-    let has_failed = is.0 == State::Failed && was.is_none_or(|was| was.0 != State::Failed);
+    let has_failed = is.0 == CommState::Failed && was.is_none_or(|was| was.0 != CommState::Failed);
     has_begun || has_failed || is.0.has_ended()
 }

@@ -4,8 +4,7 @@
 //! looked at. `SHMCCL_LONG=1` runs 100,000 histories. Each has a seed of its own, from one on that the clock gives; `SHMCCL_SEED=N` runs
 //! that history alone, and tells what happened at its end.
 
-mod dice;
-mod plane;
+mod network;
 mod rules;
 mod world;
 
@@ -48,6 +47,39 @@ const EXPECTED: [&str; 27] = [
     "death in a checkpoint",
     "restart in a checkpoint",
 ];
+
+/// Numbers drawn from a seed (SplitMix64, by Steele, Lea and Flood).
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    /// Draws a number below `end`.
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    /// Draws true once in `n` times.
+    fn once_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    /// Draws one of `all`, if there are any.
+    fn pick<T: Copy>(&mut self, all: &[T]) -> Option<T> {
+        let index = usize::try_from(self.below(all.len().max(1) as u64)).unwrap_or_default();
+        all.get(index).copied()
+    }
+}
 
 /// # Errors
 /// The rule that was broken, and when.

@@ -1,86 +1,87 @@
 //! The state machine with devices that do at once what they are told, but for groups, which take until they are told.
 
-mod bench;
+mod fixture;
 
 use super::*;
-use crate::coordinator::agent::{Agent, Outcome, Trouble};
+use crate::coordinator::agent::{Agent, GroupFailure, TaskOutcome};
 use crate::coordinator::id::MAX_NUMBER;
-use crate::coordinator::order::{FailureKind, Formation, Membership, Phase};
+use crate::coordinator::order::{CommFormation, DeviceMembership, DevicePhase, FailureKind};
 use crate::coordinator::request::GroupOutcome;
-use bench::Bench;
+use fixture::Fixture;
 
-const SETTINGS: Settings = Settings { adopt_ms: 400, patience_ms: 3000, hang_rule: None, spares_hung: false };
+const SETTINGS: CoordinatorSettings =
+    CoordinatorSettings { adopt_ms: 400, patience_ms: 3000, hang_rule: None, spares_hung: false };
 const COMM: CommId = CommId::new(1);
 
 #[test]
 fn what_was_finalized_is_left_when_its_group_is_done_though_nobody_waits_for_it_any_more() {
-    let mut bench = Bench::new(2);
-    bench.init(2, false);
-    bench.call().unwrap();
-    let asker = bench.ask(Request::Finalize(COMM));
-    assert_eq!(bench.status().state, State::Finalizing);
-    bench.happen(Event::ClientGone { client: ClientId::new(asker) });
-    assert_eq!(bench.status().state, State::Finalizing);
-    assert!(matches!(bench.call(), Err(Refusal::WrongState { state: State::Finalizing, .. })));
-    bench.end_group(&Ok(()));
-    assert!(matches!(bench.call(), Err(Refusal::Ended { .. })));
-    assert_eq!(bench.machine.pool.free().len(), 2);
+    let mut fixture = Fixture::new(2);
+    fixture.init(2, false);
+    fixture.call().unwrap();
+    let asker = fixture.ask(Request::Finalize(COMM));
+    assert_eq!(fixture.status().state, CommState::Finalizing);
+    fixture.happen(CoordinatorEvent::ClientGone { client: ClientId::new(asker) });
+    assert_eq!(fixture.status().state, CommState::Finalizing);
+    assert!(matches!(fixture.call(), Err(RequestError::WrongState { state: CommState::Finalizing, .. })));
+    fixture.end_group(&Ok(()));
+    assert!(matches!(fixture.call(), Err(RequestError::Ended { .. })));
+    assert_eq!(fixture.machine.pool.free().len(), 2);
 }
 
 #[test]
 fn a_group_that_fails_undoes_finalizing() {
-    let mut bench = Bench::new(2);
-    bench.init(2, false);
-    bench.call().unwrap();
-    let asker = bench.ask(Request::Finalize(COMM));
-    bench.end_group(&Err("it went wrong".to_owned()));
-    assert!(matches!(bench.replies[&asker], Err(Refusal::Failed { .. })));
-    assert_eq!(bench.status().state, State::Failed);
-    bench.answer(Request::GoOn(COMM)).unwrap();
-    bench.call().unwrap();
-    assert_eq!(bench.status().state, State::InProgress, "it is of use");
+    let mut fixture = Fixture::new(2);
+    fixture.init(2, false);
+    fixture.call().unwrap();
+    let asker = fixture.ask(Request::Finalize(COMM));
+    fixture.end_group(&Err("it went wrong".to_owned()));
+    assert!(matches!(fixture.replies[&asker], Err(RequestError::Failed { .. })));
+    assert_eq!(fixture.status().state, CommState::Failed);
+    fixture.answer(Request::GoOn(COMM)).unwrap();
+    fixture.call().unwrap();
+    assert_eq!(fixture.status().state, CommState::InProgress, "it is of use");
 }
 
 #[test]
 fn how_a_communicator_has_ended_is_told_as_long_as_it_is_remembered() {
-    let mut bench = Bench::new(3);
-    bench.init(2, false);
-    bench.call().unwrap();
-    bench.end_group(&Ok(()));
-    bench.answer(Request::Finalize(COMM)).unwrap();
-    let status = bench.status();
-    assert_eq!((status.state, status.why), (State::Finalized, None));
+    let mut fixture = Fixture::new(3);
+    fixture.init(2, false);
+    fixture.call().unwrap();
+    fixture.end_group(&Ok(()));
+    fixture.answer(Request::Finalize(COMM)).unwrap();
+    let status = fixture.status();
+    assert_eq!((status.state, status.why), (CommState::Finalized, None));
     assert_eq!(status.last.map(|last| last.failure), Some(None));
 
-    let mut bench = Bench::new(3);
-    bench.init(2, false);
-    bench.call().unwrap();
-    bench.answer(Request::Destroy(COMM)).unwrap();
-    let status = bench.status();
-    assert_eq!((status.state, status.why.as_deref()), (State::Destroyed, Some("it was destroyed")));
+    let mut fixture = Fixture::new(3);
+    fixture.init(2, false);
+    fixture.call().unwrap();
+    fixture.answer(Request::Destroy(COMM)).unwrap();
+    let status = fixture.status();
+    assert_eq!((status.state, status.why.as_deref()), (CommState::Destroyed, Some("it was destroyed")));
     assert!(status.last.unwrap().failure.unwrap().contains("destroyed"), "the group did not end by itself");
 }
 
 #[test]
 fn what_has_lost_all_devices_says_so_to_who_waits_and_who_wants_to_go_on() {
-    let mut bench = Bench::new(2);
-    bench.init(2, false);
-    bench.call().unwrap();
-    let waiting = bench.ask(Request::Status { comm: COMM, settled: true });
+    let mut fixture = Fixture::new(2);
+    fixture.init(2, false);
+    fixture.call().unwrap();
+    let waiting = fixture.ask(Request::Status { comm: COMM, settled: true });
     for device in [1, 2].map(DeviceId::new) {
-        bench.tasks.remove(&device);
-        bench.devices.remove(&device);
+        fixture.tasks.remove(&device);
+        fixture.devices.remove(&device);
     }
     for device in [1, 2].map(DeviceId::new) {
-        bench.happen(Event::Gone { device });
+        fixture.happen(CoordinatorEvent::Gone { device });
     }
-    let Some(Ok(Reply::Status(told))) = bench.replies.remove(&waiting) else { panic!("no answer") };
-    assert_eq!(told.state, State::Failed, "when the first is lost");
-    let status = bench.status();
-    assert_eq!((status.state, status.lost.len()), (State::Destroyed, 2));
+    let Some(Ok(Reply::Status(told))) = fixture.replies.remove(&waiting) else { panic!("no answer") };
+    assert_eq!(told.state, CommState::Failed, "when the first is lost");
+    let status = fixture.status();
+    assert_eq!((status.state, status.lost.len()), (CommState::Destroyed, 2));
     assert!(status.why.unwrap().starts_with("all its devices were lost: device 1"), "and why");
     assert_eq!(status.last.unwrap().group, 1);
-    let refused = bench.answer(Request::GoOn(COMM)).unwrap_err().to_string();
+    let refused = fixture.answer(Request::GoOn(COMM)).unwrap_err().to_string();
     assert!(
         refused.contains("has ended (all its devices were lost: device 1 was lost); make another"),
         "{refused}"
@@ -89,90 +90,90 @@ fn what_has_lost_all_devices_says_so_to_who_waits_and_who_wants_to_go_on() {
 
 #[test]
 fn a_pause_of_the_coordinator_is_no_silence_of_a_device() {
-    let mut bench = Bench::new(2);
-    bench.machine.settings.spares_hung = true;
+    let mut fixture = Fixture::new(2);
+    fixture.machine.settings.spares_hung = true;
     let device = DeviceId::new(1);
-    bench.stopped.insert(device);
-    bench.ask(Request::Init { devices: 2, keep_going: false });
-    bench.pause(100 * SETTINGS.patience_ms);
-    assert_eq!(bench.dropped, [], "its answer may be on the way");
-    bench.pass(SETTINGS.patience_ms / 4);
-    assert_eq!(bench.dropped, []);
-    bench.pass(SETTINGS.patience_ms);
+    fixture.stopped.insert(device);
+    fixture.ask(Request::Init { devices: 2, keep_going: false });
+    fixture.pause(100 * SETTINGS.patience_ms);
+    assert_eq!(fixture.dropped, [], "its answer may be on the way");
+    fixture.pass(SETTINGS.patience_ms / 4);
+    assert_eq!(fixture.dropped, []);
+    fixture.pass(SETTINGS.patience_ms);
     assert_eq!(
-        bench.dropped,
+        fixture.dropped,
         [device],
         "it has been heard of by nobody for all of the time that was watched"
     );
-    assert_eq!(bench.killed, [], "and is spared");
+    assert_eq!(fixture.killed, [], "and is spared");
 }
 
 #[test]
 fn a_pause_of_a_new_coordinator_leaves_devices_the_time_to_come_back() {
-    let mut bench = Bench::new(0);
-    bench.begin_anew();
-    bench.pause(100 * SETTINGS.adopt_ms);
-    assert!(!bench.machine.is_open(), "who came meanwhile has yet to be taken in");
-    bench.pass(SETTINGS.adopt_ms / 2);
-    assert!(!bench.machine.is_open());
-    bench.pass(SETTINGS.adopt_ms / 4);
-    assert!(bench.machine.is_open(), "it was there to see all of that time but the pause");
+    let mut fixture = Fixture::new(0);
+    fixture.begin_anew();
+    fixture.pause(100 * SETTINGS.adopt_ms);
+    assert!(!fixture.machine.is_open(), "who came meanwhile has yet to be taken in");
+    fixture.pass(SETTINGS.adopt_ms / 2);
+    assert!(!fixture.machine.is_open());
+    fixture.pass(SETTINGS.adopt_ms / 4);
+    assert!(fixture.machine.is_open(), "it was there to see all of that time but the pause");
 }
 
 /// A communicator of two, and another coordinator to which only the first of them has come back in the time for adoption.
-fn half_adopted() -> (Bench, Agent) {
-    let mut bench = Bench::new(2);
-    bench.init(2, false);
-    let late = bench.devices.remove(&DeviceId::new(2)).unwrap();
-    bench.restart();
-    assert_eq!(bench.status().state, State::Init);
-    assert_eq!(bench.machine.awaited(), [DeviceId::new(2)].into());
-    (bench, late)
+fn half_adopted() -> (Fixture, Agent) {
+    let mut fixture = Fixture::new(2);
+    fixture.init(2, false);
+    let late = fixture.devices.remove(&DeviceId::new(2)).unwrap();
+    fixture.restart();
+    assert_eq!(fixture.status().state, CommState::Init);
+    assert_eq!(fixture.machine.awaited(), [DeviceId::new(2)].into());
+    (fixture, late)
 }
 
 #[test]
 fn a_member_that_comes_back_late_is_as_welcome_as_one_that_hears_an_order_late() {
-    let (mut bench, late) = half_adopted();
-    bench.pass(SETTINGS.patience_ms - SETTINGS.adopt_ms - 1);
-    assert_eq!(bench.status().state, State::Init);
-    bench.register(late, 2);
-    assert_eq!((bench.status().state, bench.status().lost), (State::Ready, vec![]));
-    let (mut bench, _) = half_adopted();
-    bench.pass(SETTINGS.patience_ms - SETTINGS.adopt_ms);
-    assert_eq!((bench.status().state, bench.status().lost), (State::Failed, vec![DeviceId::new(2)]));
-    assert_eq!(bench.killed, [DeviceId::new(2)], "it lives, and is of no use to anybody");
-    assert!(bench.status().why.unwrap().ends_with("it hangs, and has not come back in 3000 ms"));
+    let (mut fixture, late) = half_adopted();
+    fixture.pass(SETTINGS.patience_ms - SETTINGS.adopt_ms - 1);
+    assert_eq!(fixture.status().state, CommState::Init);
+    fixture.register(late, 2);
+    assert_eq!((fixture.status().state, fixture.status().lost), (CommState::Ready, vec![]));
+    let (mut fixture, _) = half_adopted();
+    fixture.pass(SETTINGS.patience_ms - SETTINGS.adopt_ms);
+    assert_eq!((fixture.status().state, fixture.status().lost), (CommState::Failed, vec![DeviceId::new(2)]));
+    assert_eq!(fixture.killed, [DeviceId::new(2)], "it lives, and is of no use to anybody");
+    assert!(fixture.status().why.unwrap().ends_with("it hangs, and has not come back in 3000 ms"));
 }
 
 #[test]
 fn a_member_that_has_died_with_the_coordinator_is_not_waited_for() {
-    let (mut bench, _) = half_adopted();
-    bench.happen(Event::Gone { device: DeviceId::new(2) });
-    assert_eq!(bench.killed, [], "another process may have its number");
-    assert_eq!((bench.status().state, bench.status().lost), (State::Failed, vec![DeviceId::new(2)]));
-    assert_eq!(bench.machine.awaited(), [].into());
+    let (mut fixture, _) = half_adopted();
+    fixture.happen(CoordinatorEvent::Gone { device: DeviceId::new(2) });
+    assert_eq!(fixture.killed, [], "another process may have its number");
+    assert_eq!((fixture.status().state, fixture.status().lost), (CommState::Failed, vec![DeviceId::new(2)]));
+    assert_eq!(fixture.machine.awaited(), [].into());
     // Another process may have its number by and by.
-    bench.register(Agent::new(DeviceId::new(2)), 2);
-    assert!(bench.machine.dead.is_empty());
+    fixture.register(Agent::new(DeviceId::new(2)), 2);
+    assert!(fixture.machine.dead.is_empty());
 }
 
 #[test]
 fn a_member_without_signs_of_life_is_lost_by_that_though_it_has_heard_all_and_is_named() {
     let rule = HangRule::new(std::time::Duration::from_millis(500), 3, 4).unwrap();
-    let mut bench = Bench::new(2);
-    bench.machine.settings.hang_rule = Some(rule);
-    bench.init(2, false);
-    bench.call().unwrap();
+    let mut fixture = Fixture::new(2);
+    fixture.machine.settings.hang_rule = Some(rule);
+    fixture.init(2, false);
+    fixture.call().unwrap();
     let (up, hung) = (DeviceId::new(1), DeviceId::new(2));
-    bench.pass(1);
+    fixture.pass(1);
     for look in 0..3 {
-        assert_eq!(bench.dropped, [], "look {look}");
-        bench.happen(Event::Beat { device: up });
-        bench.pass(500);
+        assert_eq!(fixture.dropped, [], "look {look}");
+        fixture.happen(CoordinatorEvent::Heartbeat { device: up });
+        fixture.pass(500);
     }
-    assert_eq!((&bench.dropped[..], &bench.killed[..]), (&[hung][..], &[hung][..]));
-    let status = bench.status();
-    assert_eq!((status.state, status.lost), (State::Failed, vec![hung]));
+    assert_eq!((&fixture.dropped[..], &fixture.killed[..]), (&[hung][..], &[hung][..]));
+    let status = fixture.status();
+    assert_eq!((status.state, status.lost), (CommState::Failed, vec![hung]));
     let last = status.last.unwrap();
     assert_eq!(last.culprit, Some(hung));
     let why = last.failure.unwrap();
@@ -181,22 +182,22 @@ fn a_member_without_signs_of_life_is_lost_by_that_though_it_has_heard_all_and_is
 
 #[test]
 fn the_member_that_was_waited_for_in_vain_is_named_whoever_tells_of_the_end_first() {
-    let mut bench = Bench::new(3);
-    bench.init(3, false);
-    bench.call().unwrap();
+    let mut fixture = Fixture::new(3);
+    fixture.init(3, false);
+    fixture.call().unwrap();
     let ran = |kind, rank| {
         let why = format!("{kind:?}");
-        Outcome::Ran(Err(Trouble { why, kind, rank, is_undone: false, report: None }))
+        TaskOutcome::Ran(Err(GroupFailure { why, kind, rank, is_undone: false, report: None }))
     };
     let outcomes = [(3, ran(FailureKind::Revoked, None)), (1, ran(FailureKind::Timeout, Some(1)))];
     for (device, outcome) in outcomes.map(|(device, outcome)| (DeviceId::new(device), outcome)) {
-        assert_eq!(bench.status().last, None, "it is worth a moment to hear of the cause");
-        bench.finish(device, outcome);
-        bench.report(device).into_iter().for_each(|event| bench.happen(event));
+        assert_eq!(fixture.status().last, None, "it is worth a moment to hear of the cause");
+        fixture.finish(device, outcome);
+        fixture.report(device).into_iter().for_each(|event| fixture.happen(event));
     }
-    let status = bench.status();
+    let status = fixture.status();
     let expected = Some("device 1: Timeout (device 2)".to_owned());
-    assert_eq!((status.why, status.state), (expected.clone(), State::Failed));
+    assert_eq!((status.why, status.state), (expected.clone(), CommState::Failed));
     assert_eq!(
         status.last.map(|last| (last.failure, last.culprit)),
         Some((expected, Some(DeviceId::new(2))))
@@ -205,29 +206,33 @@ fn the_member_that_was_waited_for_in_vain_is_named_whoever_tells_of_the_end_firs
 
 #[test]
 fn a_call_that_names_a_group_is_executed_in_that_or_not_at_all() {
-    let mut bench = Bench::new(2);
-    bench.init(2, false);
-    let start = |bench: &mut Bench| match bench.answer(Request::GroupStart(COMM)) {
+    let mut fixture = Fixture::new(2);
+    fixture.init(2, false);
+    let start = |fixture: &mut Fixture| match fixture.answer(Request::GroupStart(COMM)) {
         Ok(Reply::GroupStarted(group)) => group,
         other => panic!("{other:?}"),
     };
-    let (first, cancel) = (start(&mut bench), Request::GroupCancel { comm: COMM, group: None });
-    bench.group = Some(first);
-    assert!(matches!(bench.call(), Ok(Reply::Queued { calls: 1, .. })));
-    assert_eq!(bench.answer(cancel.clone()), Ok(Reply::GroupCancelled));
-    assert_eq!(bench.answer(cancel), Err(Refusal::GroupOpen { comm: COMM, open: false }));
-    assert_eq!(bench.call(), Err(Refusal::NoSuchGroup { comm: COMM, group: first }));
-    let second = start(&mut bench);
-    assert_eq!(bench.call(), Err(Refusal::NoSuchGroup { comm: COMM, group: first }), "it is another one");
-    bench.group = Some(second);
-    assert!(matches!(bench.call(), Ok(Reply::Queued { calls: 1, .. })));
+    let (first, cancel) = (start(&mut fixture), Request::GroupCancel { comm: COMM, group: None });
+    fixture.group = Some(first);
+    assert!(matches!(fixture.call(), Ok(Reply::Queued { calls: 1, .. })));
+    assert_eq!(fixture.answer(cancel.clone()), Ok(Reply::GroupCancelled));
+    assert_eq!(fixture.answer(cancel), Err(RequestError::GroupOpen { comm: COMM, open: false }));
+    assert_eq!(fixture.call(), Err(RequestError::NoSuchGroup { comm: COMM, group: first }));
+    let second = start(&mut fixture);
+    assert_eq!(
+        fixture.call(),
+        Err(RequestError::NoSuchGroup { comm: COMM, group: first }),
+        "it is another one"
+    );
+    fixture.group = Some(second);
+    assert!(matches!(fixture.call(), Ok(Reply::Queued { calls: 1, .. })));
 
-    bench.restart();
-    assert_eq!(bench.call(), Err(Refusal::NoSuchGroup { comm: COMM, group: second }));
+    fixture.restart();
+    assert_eq!(fixture.call(), Err(RequestError::NoSuchGroup { comm: COMM, group: second }));
     let end = Request::GroupEnd { comm: COMM, group: Some(second) };
-    assert_eq!(bench.answer(end), Err(Refusal::NoSuchGroup { comm: COMM, group: second }));
-    assert_ne!(start(&mut bench), first, "whatever the coordinator");
-    assert_eq!(bench.status().last, None, "nothing was executed");
+    assert_eq!(fixture.answer(end), Err(RequestError::NoSuchGroup { comm: COMM, group: second }));
+    assert_ne!(start(&mut fixture), first, "whatever the coordinator");
+    assert_eq!(fixture.status().last, None, "nothing was executed");
 }
 
 fn checkpoint() -> Request {
@@ -235,113 +240,120 @@ fn checkpoint() -> Request {
 }
 
 /// All devices end their group like this, in the order of their numbers.
-fn end_checkpoint(bench: &mut Bench, outcomes: &[Result<Option<u64>, Trouble>]) {
+fn end_checkpoint(fixture: &mut Fixture, outcomes: &[Result<Option<u64>, GroupFailure>]) {
     for (device, outcome) in (1..).map(DeviceId::new).zip(outcomes) {
-        assert!(matches!(bench.status().state, State::InProgress | State::Finalizing));
-        bench.finish(device, Outcome::Ran(outcome.clone()));
-        bench.report(device).into_iter().for_each(|event| bench.happen(event));
+        assert!(matches!(fixture.status().state, CommState::InProgress | CommState::Finalizing));
+        fixture.finish(device, TaskOutcome::Ran(outcome.clone()));
+        fixture.report(device).into_iter().for_each(|event| fixture.happen(event));
     }
 }
 
-fn undone(why: &str, rank: Option<u32>) -> Result<Option<u64>, Trouble> {
+fn undone(why: &str, rank: Option<u32>) -> Result<Option<u64>, GroupFailure> {
     let kind = FailureKind::Other;
-    Err(Trouble { why: why.to_owned(), kind, rank, is_undone: true, report: None })
+    Err(GroupFailure { why: why.to_owned(), kind, rank, is_undone: true, report: None })
 }
 
 #[test]
 fn a_checkpoint_is_in_progress_until_all_have_written_it_and_is_told_by_its_number() {
-    let mut bench = Bench::new(2);
-    bench.init(2, false);
-    let asker = bench.ask(checkpoint());
-    assert!(matches!(bench.call(), Err(Refusal::WrongState { state: State::InProgress, .. })));
-    assert!(matches!(bench.answer(checkpoint()), Err(Refusal::WrongState { .. })), "one at a time");
-    end_checkpoint(&mut bench, &[Ok(Some(5)), Ok(Some(5))]);
-    assert_eq!(bench.replies[&asker], Ok(Reply::Checkpoint(5)));
-    let last = bench.status().last.unwrap();
+    let mut fixture = Fixture::new(2);
+    fixture.init(2, false);
+    let asker = fixture.ask(checkpoint());
+    assert!(matches!(fixture.call(), Err(RequestError::WrongState { state: CommState::InProgress, .. })));
+    assert!(matches!(fixture.answer(checkpoint()), Err(RequestError::WrongState { .. })), "one at a time");
+    end_checkpoint(&mut fixture, &[Ok(Some(5)), Ok(Some(5))]);
+    assert_eq!(fixture.replies[&asker], Ok(Reply::Checkpoint(5)));
+    let last = fixture.status().last.unwrap();
     assert_eq!((last.group, last.failure, last.checkpoint), (1, None, Some(5)));
     for directory in ["here", "", "/zero\0", &format!("/{}", "x".repeat(4096))] {
         let request = Request::Restore { comm: COMM, directory: directory.to_owned() };
-        assert!(matches!(bench.answer(request), Err(Refusal::BadDirectory { .. })), "{directory}");
+        assert!(matches!(fixture.answer(request), Err(RequestError::BadDirectory { .. })), "{directory}");
     }
 }
 
 #[test]
 fn a_checkpoint_that_fails_is_told_by_who_knows_why_and_the_communicator_is_of_use() {
-    let mut bench = Bench::new(3);
-    bench.init(3, false);
-    let asker = bench.ask(checkpoint());
-    let finalizing = bench.ask(Request::Finalize(COMM));
+    let mut fixture = Fixture::new(3);
+    fixture.init(3, false);
+    let asker = fixture.ask(checkpoint());
+    let finalizing = fixture.ask(Request::Finalize(COMM));
     let elsewhere = undone("failed on rank 1", Some(1));
-    end_checkpoint(&mut bench, &[elsewhere.clone(), undone("no space", None), elsewhere]);
+    end_checkpoint(&mut fixture, &[elsewhere.clone(), undone("no space", None), elsewhere]);
     let why = "device 2: no space".to_owned();
-    let refused = Err(Refusal::CheckpointFailed { comm: COMM, why: why.clone() });
-    assert_eq!((&bench.replies[&asker], &bench.replies[&finalizing]), (&refused, &refused));
-    let status = bench.status();
-    assert_eq!((status.state, status.why), (State::Ready, None), "not even finalized: the data are there");
+    let refused = Err(RequestError::CheckpointFailed { comm: COMM, why: why.clone() });
+    assert_eq!((&fixture.replies[&asker], &fixture.replies[&finalizing]), (&refused, &refused));
+    let status = fixture.status();
+    assert_eq!(
+        (status.state, status.why),
+        (CommState::Ready, None),
+        "not even finalized: the data are there"
+    );
     assert_eq!(status.last.unwrap().failure, Some(why));
-    bench.call().unwrap();
-    bench.end_group(&Ok(()));
-    assert_eq!(bench.status().last.unwrap().failure, None);
+    fixture.call().unwrap();
+    fixture.end_group(&Ok(()));
+    assert_eq!(fixture.status().last.unwrap().failure, None);
 }
 
 #[test]
 fn a_device_that_dies_in_a_checkpoint_is_a_failure_and_one_that_is_destroyed_is_told() {
-    let mut bench = Bench::new(2);
-    bench.init(2, false);
-    let asker = bench.ask(checkpoint());
-    bench.devices.remove(&DeviceId::new(2));
-    bench.tasks.remove(&DeviceId::new(2));
-    bench.happen(Event::Gone { device: DeviceId::new(2) });
-    assert!(matches!(&bench.replies[&asker], Err(Refusal::Failed { why, .. }) if why == "device 2 was lost"));
-    assert_eq!(bench.status().state, State::Failed);
-    bench.answer(Request::GoOn(COMM)).unwrap();
-    let asker = bench.ask(checkpoint());
-    bench.answer(Request::Destroy(COMM)).unwrap();
-    assert!(matches!(&bench.replies[&asker], Err(Refusal::Ended { .. })));
+    let mut fixture = Fixture::new(2);
+    fixture.init(2, false);
+    let asker = fixture.ask(checkpoint());
+    fixture.devices.remove(&DeviceId::new(2));
+    fixture.tasks.remove(&DeviceId::new(2));
+    fixture.happen(CoordinatorEvent::Gone { device: DeviceId::new(2) });
+    assert!(
+        matches!(&fixture.replies[&asker], Err(RequestError::Failed { why, .. }) if why == "device 2 was lost")
+    );
+    assert_eq!(fixture.status().state, CommState::Failed);
+    fixture.answer(Request::GoOn(COMM)).unwrap();
+    let asker = fixture.ask(checkpoint());
+    fixture.answer(Request::Destroy(COMM)).unwrap();
+    assert!(matches!(&fixture.replies[&asker], Err(RequestError::Ended { .. })));
 }
 
 #[test]
 fn a_coordinator_that_takes_over_in_a_checkpoint_comes_to_know_how_it_ended() {
     for (outcome, failure) in [(Ok(Some(3)), None), (undone("no space", None), Some("no space"))] {
-        let mut bench = Bench::new(2);
-        bench.init(2, false);
-        bench.ask(checkpoint());
-        bench.restart();
-        assert_eq!(bench.status().state, State::InProgress);
-        end_checkpoint(&mut bench, &[outcome.clone(), outcome]);
-        let status = bench.status();
-        assert_eq!(status.state, State::Ready);
+        let mut fixture = Fixture::new(2);
+        fixture.init(2, false);
+        fixture.ask(checkpoint());
+        fixture.restart();
+        assert_eq!(fixture.status().state, CommState::InProgress);
+        end_checkpoint(&mut fixture, &[outcome.clone(), outcome]);
+        let status = fixture.status();
+        assert_eq!(status.state, CommState::Ready);
         let told = status.last.unwrap().failure;
         assert_eq!(told.as_deref().map(|told| told.trim_start_matches("device 1: ")), failure);
     }
 }
 
 /// What a device says that claims to be alone in a communicator of this number.
-fn alone(device: u32, comm: u64, text: &str) -> Report {
+fn alone(device: u32, comm: u64, text: &str) -> DeviceReport {
     let (device, comm) = (DeviceId::new(device), CommId::new(comm));
-    let formation = Formation { comm, incarnation: 9, epoch: 1, members: vec![device], keep_going: false };
+    let formation =
+        CommFormation { comm, incarnation: 9, epoch: 1, members: vec![device], keep_going: false };
     let (kind, why) = (FailureKind::Other, text.to_owned());
-    let phase = Phase::Failed { groups: 1, attempt: 1, why, kind, culprit: None };
+    let phase = DevicePhase::Failed { groups: 1, attempt: 1, why, kind, culprit: None };
     let (failure, report) = (Some(text.repeat(2)), Some(text.repeat(16)));
     let last = Some(GroupOutcome { group: 1, failure, culprit: None, checkpoint: None, report });
-    let membership = Some(Membership { formation, has_met: true, phase, last });
-    Report { version: 1, heard: 0, timeout_ms: 0, membership }
+    let membership = Some(DeviceMembership { formation, has_met: true, phase, last });
+    DeviceReport { version: 1, heard: 0, timeout_ms: 0, membership }
 }
 
 #[test]
 fn numbers_for_communicators_do_not_run_out_by_one_that_a_device_makes_up() {
-    let mut bench = Bench::new(3);
+    let mut fixture = Fixture::new(3);
     let (range, socket) = (AddressRange { min: 0x1000, max: 0x2000 }, String::new());
     let report = alone(9, MAX_NUMBER - 1, "");
-    bench.happen(Event::Registered { device: DeviceId::new(9), range, socket, report });
+    fixture.happen(CoordinatorEvent::Registered { device: DeviceId::new(9), range, socket, report });
     for expected in 1..=2 {
-        match bench.answer(Request::Init { devices: 1, keep_going: false }) {
+        match fixture.answer(Request::Init { devices: 1, keep_going: false }) {
             Ok(Reply::Status(status)) => assert_eq!(status.comm.get(), expected),
             other => panic!("{other:?}"),
         }
     }
-    bench.answer(Request::Finalize(COMM)).unwrap();
-    match bench.answer(Request::Init { devices: 1, keep_going: false }) {
+    fixture.answer(Request::Finalize(COMM)).unwrap();
+    match fixture.answer(Request::Init { devices: 1, keep_going: false }) {
         Ok(Reply::Status(status)) => assert_eq!(status.comm.get(), 3, "how 1 has ended can still be asked"),
         other => panic!("{other:?}"),
     }
@@ -349,17 +361,17 @@ fn numbers_for_communicators_do_not_run_out_by_one_that_a_device_makes_up() {
 
 #[test]
 fn a_list_of_communicators_that_have_much_to_say_comes_in_messages_that_are_short_enough() {
-    let mut bench = Bench::new(0);
+    let mut fixture = Fixture::new(0);
     for device in 1..=100 {
         let (range, socket) = (AddressRange { min: 0x1000, max: 0x2000 }, String::new());
         // Each of these takes six bytes in a message.
         let report = alone(device, 1000 + u64::from(device), &"\u{1}".repeat(1 << 10));
-        bench.happen(Event::Registered { device: DeviceId::new(device), range, socket, report });
+        fixture.happen(CoordinatorEvent::Registered { device: DeviceId::new(device), range, socket, report });
     }
     let (mut from, mut listed) = (CommId::default(), 0);
     loop {
-        let reply = bench.answer(Request::List { from });
-        crate::coordinator::frame::encode(&reply).unwrap();
+        let reply = fixture.answer(Request::List { from });
+        crate::coordinator::wire::encode(&reply).unwrap();
         let Ok(Reply::List { comms, more }) = reply else { panic!("{reply:?}") };
         listed += comms.len();
         from = comms.last().unwrap().comm.next();
@@ -372,20 +384,20 @@ fn a_list_of_communicators_that_have_much_to_say_comes_in_messages_that_are_shor
 
 #[test]
 fn a_log_has_a_line_for_each_turn_and_none_for_what_only_goes_on() {
-    let mut bench = Bench::new(2);
-    bench.init(2, false);
-    bench.call().unwrap();
-    bench.end_group(&Ok(()));
-    bench.pass(10 * SETTINGS.patience_ms);
+    let mut fixture = Fixture::new(2);
+    fixture.init(2, false);
+    fixture.call().unwrap();
+    fixture.end_group(&Ok(()));
+    fixture.pass(10 * SETTINGS.patience_ms);
     let lost = DeviceId::new(2);
-    bench.devices.remove(&lost);
-    bench.happen(Event::Gone { device: lost });
-    bench.answer(Request::GoOn(COMM)).unwrap();
-    bench.answer(Request::Finalize(COMM)).unwrap();
-    let words = bench.logged.iter().map(|turn| match turn {
-        Turn::Registered { device } => format!("{device} registered"),
-        Turn::Lost { device, .. } => format!("{device} lost"),
-        Turn::Comm(status) => format!("{} {}", status.state, status.epoch),
+    fixture.devices.remove(&lost);
+    fixture.happen(CoordinatorEvent::Gone { device: lost });
+    fixture.answer(Request::GoOn(COMM)).unwrap();
+    fixture.answer(Request::Finalize(COMM)).unwrap();
+    let words = fixture.logged.iter().map(|turn| match turn {
+        LogEntry::Registered { device } => format!("{device} registered"),
+        LogEntry::Lost { device, .. } => format!("{device} lost"),
+        LogEntry::Comm(status) => format!("{} {}", status.state, status.epoch),
     });
     let expected =
         ["1 registered", "2 registered", "ready 1", "2 lost", "failed 1", "ready 2", "finalized 2"];
@@ -394,129 +406,134 @@ fn a_log_has_a_line_for_each_turn_and_none_for_what_only_goes_on() {
 
 #[test]
 fn a_group_of_which_only_the_end_is_told_fails_by_that_after_a_moment() {
-    let mut bench = Bench::new(2);
-    bench.init(2, false);
-    bench.call().unwrap();
+    let mut fixture = Fixture::new(2);
+    fixture.init(2, false);
+    fixture.call().unwrap();
     let (why, kind) = ("revoked".to_owned(), FailureKind::Revoked);
     let device = DeviceId::new(1);
-    bench
-        .finish(device, Outcome::Ran(Err(Trouble { why, kind, rank: None, is_undone: false, report: None })));
-    bench.report(device).into_iter().for_each(|event| bench.happen(event));
-    assert_eq!(bench.status().state, State::InProgress);
-    bench.pass(200);
-    assert_eq!(bench.status().why.as_deref(), Some("device 1: revoked"));
+    fixture.finish(
+        device,
+        TaskOutcome::Ran(Err(GroupFailure { why, kind, rank: None, is_undone: false, report: None })),
+    );
+    fixture.report(device).into_iter().for_each(|event| fixture.happen(event));
+    assert_eq!(fixture.status().state, CommState::InProgress);
+    fixture.pass(200);
+    assert_eq!(fixture.status().why.as_deref(), Some("device 1: revoked"));
 }
 
 #[test]
 fn a_device_whose_worker_hangs_is_gone_on_without_and_holds_no_answer_up() {
-    let mut bench = Bench::new(3);
-    bench.init(3, false);
-    bench.slow.insert(DeviceId::new(3));
-    bench.call().unwrap();
+    let mut fixture = Fixture::new(3);
+    fixture.init(3, false);
+    fixture.slow.insert(DeviceId::new(3));
+    fixture.call().unwrap();
     let lost = DeviceId::new(1);
-    bench.tasks.remove(&lost);
-    bench.devices.remove(&lost);
-    bench.happen(Event::Gone { device: lost });
-    let asker = bench.ask(Request::GoOn(COMM));
-    bench.pass(SETTINGS.patience_ms - 1);
+    fixture.tasks.remove(&lost);
+    fixture.devices.remove(&lost);
+    fixture.happen(CoordinatorEvent::Gone { device: lost });
+    let asker = fixture.ask(Request::GoOn(COMM));
+    fixture.pass(SETTINGS.patience_ms - 1);
     assert_eq!(
-        (bench.replies.len(), bench.dropped.len()),
+        (fixture.replies.len(), fixture.dropped.len()),
         (0, 0),
         "it may take as long for that as for an order"
     );
-    bench.slow.insert(DeviceId::new(2));
-    bench.pass(1);
-    assert_eq!(bench.dropped, [DeviceId::new(3)]);
-    assert!(!bench.replies.contains_key(&asker));
+    fixture.slow.insert(DeviceId::new(2));
+    fixture.pass(1);
+    assert_eq!(fixture.dropped, [DeviceId::new(3)]);
+    assert!(!fixture.replies.contains_key(&asker));
     // Nor does it hold up that it is destroyed, though now nobody gets anything done.
-    let destroyer = bench.ask(Request::Destroy(COMM));
-    assert!(matches!(bench.replies[&asker], Err(Refusal::Ended { .. })));
-    bench.pass(SETTINGS.patience_ms);
-    assert_eq!(bench.replies[&destroyer], Ok(Reply::Ended));
-    assert_eq!(bench.status().state, State::Destroyed);
+    let destroyer = fixture.ask(Request::Destroy(COMM));
+    assert!(matches!(fixture.replies[&asker], Err(RequestError::Ended { .. })));
+    fixture.pass(SETTINGS.patience_ms);
+    assert_eq!(fixture.replies[&destroyer], Ok(Reply::Ended));
+    assert_eq!(fixture.status().state, CommState::Destroyed);
 }
 
 #[test]
 fn a_newcomer_that_stops_after_it_was_told_to_come_is_named() {
-    let mut bench = Bench::new(4);
-    bench.init(2, false);
-    bench.slow.insert(DeviceId::new(4));
-    bench.meetings = Err("a rank has not come".to_owned());
-    let why = bench.answer(Request::Grow { comm: COMM, devices: 2 }).unwrap_err().to_string();
+    let mut fixture = Fixture::new(4);
+    fixture.init(2, false);
+    fixture.slow.insert(DeviceId::new(4));
+    fixture.meetings = Err("a rank has not come".to_owned());
+    let why = fixture.answer(Request::Grow { comm: COMM, devices: 2 }).unwrap_err().to_string();
     assert!(why.contains("device 3: a rank has not come"), "{why}");
     assert!(why.contains("; device 4 was told to come, and has not;"), "{why}");
 }
 
 #[test]
 fn a_coordinator_that_waits_for_ever_judges_nobody_and_has_a_next_look_at_the_time() {
-    let forever = Settings { adopt_ms: u64::MAX, patience_ms: u64::MAX, ..SETTINGS };
-    for (settings, is_open) in [(forever, false), (Settings { adopt_ms: 0, ..forever }, true)] {
-        let mut bench = Bench::new(2);
-        bench.machine = Machine::new(settings, 2);
-        bench.pause(1);
+    let forever = CoordinatorSettings { adopt_ms: u64::MAX, patience_ms: u64::MAX, ..SETTINGS };
+    for (settings, is_open) in [(forever, false), (CoordinatorSettings { adopt_ms: 0, ..forever }, true)] {
+        let mut fixture = Fixture::new(2);
+        fixture.machine = CoordinatorMachine::new(settings, 2);
+        fixture.pause(1);
         for device in [1, 2].map(DeviceId::new) {
-            let agent = bench.devices.remove(&device).unwrap();
-            bench.register(agent, device.get());
+            let agent = fixture.devices.remove(&device).unwrap();
+            fixture.register(agent, device.get());
         }
-        bench.stopped.insert(DeviceId::new(1));
-        bench.ask(Request::Init { devices: 2, keep_going: false });
-        for ms in [1, u64::MAX / 2, u64::MAX - bench.now_ms - 1 - u64::MAX / 2] {
-            bench.pause(ms);
-            assert!(bench.machine.next_tick_ms().is_some_and(|tick| tick >= bench.now_ms), "{settings:?}");
+        fixture.stopped.insert(DeviceId::new(1));
+        fixture.ask(Request::Init { devices: 2, keep_going: false });
+        for ms in [1, u64::MAX / 2, u64::MAX - fixture.now_ms - 1 - u64::MAX / 2] {
+            fixture.pause(ms);
+            assert!(
+                fixture.machine.next_tick_ms().is_some_and(|tick| tick >= fixture.now_ms),
+                "{settings:?}"
+            );
         }
-        assert_eq!((bench.machine.is_open(), bench.now_ms), (is_open, u64::MAX));
-        assert_eq!((bench.dropped.len(), bench.replies.len()), (0, 0), "{settings:?}");
+        assert_eq!((fixture.machine.is_open(), fixture.now_ms), (is_open, u64::MAX));
+        assert_eq!((fixture.dropped.len(), fixture.replies.len()), (0, 0), "{settings:?}");
     }
 }
 
 #[test]
 fn a_newcomer_that_hangs_is_named_with_how_that_was_found_and_forgiven_when_it_comes_again() {
-    let mut bench = Bench::new(3);
-    bench.init(2, false);
+    let mut fixture = Fixture::new(3);
+    fixture.init(2, false);
     let newcomer = DeviceId::new(3);
-    bench.stopped.insert(newcomer);
-    let in_vain = bench.ask(Request::Grow { comm: COMM, devices: 1 });
-    bench.pass(SETTINGS.patience_ms);
-    let why = bench.replies[&in_vain].as_ref().unwrap_err().to_string();
+    fixture.stopped.insert(newcomer);
+    let in_vain = fixture.ask(Request::Grow { comm: COMM, devices: 1 });
+    fixture.pass(SETTINGS.patience_ms);
+    let why = fixture.replies[&in_vain].as_ref().unwrap_err().to_string();
     assert!(why.contains("device 3 was lost: it hangs, with an order unheard for 3000 ms;"), "{why}");
-    assert_eq!(bench.status().state, State::Ready);
-    bench.register(Agent::new(newcomer), 3);
-    let again = bench.ask(Request::Grow { comm: COMM, devices: 1 });
-    bench.happen(Event::Gone { device: newcomer });
-    let why = bench.replies[&again].as_ref().unwrap_err().to_string();
+    assert_eq!(fixture.status().state, CommState::Ready);
+    fixture.register(Agent::new(newcomer), 3);
+    let again = fixture.ask(Request::Grow { comm: COMM, devices: 1 });
+    fixture.happen(CoordinatorEvent::Gone { device: newcomer });
+    let why = fixture.replies[&again].as_ref().unwrap_err().to_string();
     assert!(why.contains("device 3 was lost;"), "its connection has ended this time: {why}");
 }
 
 #[test]
 fn what_all_ranks_were_in_is_told_with_the_group_that_failed_by_that_and_not_in_a_list() {
-    let mut bench = Bench::new(2);
+    let mut fixture = Fixture::new(2);
     for number in 1..=80 {
         let comm = CommId::new(number);
-        bench.init(2, false);
-        bench.call_on(comm).unwrap();
+        fixture.init(2, false);
+        fixture.call_on(comm).unwrap();
         let (why, kind) = ("timeout".to_owned(), FailureKind::Timeout);
         let report = Some(format!("rank 0: of communicator {number}"));
         for device in [1, 2].map(DeviceId::new) {
             let (why, report) = (why.clone(), report.clone());
-            let trouble = Trouble { why, kind, rank: Some(1), is_undone: false, report };
-            bench.finish(device, Outcome::Ran(Err(trouble)));
+            let trouble = GroupFailure { why, kind, rank: Some(1), is_undone: false, report };
+            fixture.finish(device, TaskOutcome::Ran(Err(trouble)));
         }
         for device in [1, 2].map(DeviceId::new) {
-            bench.report(device).into_iter().for_each(|event| bench.happen(event));
+            fixture.report(device).into_iter().for_each(|event| fixture.happen(event));
         }
-        let Ok(Reply::Status(status)) = bench.answer(Request::Status { comm, settled: true }) else {
+        let Ok(Reply::Status(status)) = fixture.answer(Request::Status { comm, settled: true }) else {
             panic!("no status");
         };
         assert_eq!(status.last.unwrap().report, report);
-        let Ok(Reply::List { comms, .. }) = bench.answer(Request::List { from: comm }) else {
+        let Ok(Reply::List { comms, .. }) = fixture.answer(Request::List { from: comm }) else {
             panic!("no list")
         };
         assert!(comms.iter().all(|it| it.last.as_ref().is_some_and(|last| last.report.is_none())));
-        bench.answer(Request::Destroy(comm)).unwrap();
+        fixture.answer(Request::Destroy(comm)).unwrap();
     }
     let mut kept = 0;
     for number in 1..=80 {
-        let status = bench.answer(Request::Status { comm: CommId::new(number), settled: false });
+        let status = fixture.answer(Request::Status { comm: CommId::new(number), settled: false });
         let Ok(Reply::Status(status)) = status else { panic!("{status:?}") };
         kept += usize::from(status.last.unwrap().report.is_some());
     }

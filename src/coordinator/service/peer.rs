@@ -1,121 +1,139 @@
-//! Who is at the other side of a connection, and what that one may say.
+//! The peer at the other side of a connection, and what it may send.
 
 use std::time::{Duration, Instant};
 
-use crate::coordinator::greeting::{Bulletin, Greeting, Question, Role, VERSION, Welcome};
+use crate::coordinator::error::RequestError;
+use crate::coordinator::handshake::{DeviceMessage, Hello, HelloReply, NumberedRequest, PeerRole, VERSION};
 use crate::coordinator::id::{ClientId, DeviceId};
-use crate::coordinator::link::Link;
-use crate::coordinator::machine::{Event, MAX_DEVICES};
-use crate::coordinator::refusal::Refusal;
+use crate::coordinator::machine::{CoordinatorEvent, MAX_DEVICES};
+use crate::coordinator::wire::Connection;
 
-/// The most clients at a time. Devices, and those who have not said yet who they are, have places of their own.
+/// The most clients at a time. Devices and unidentified peers have places of their own.
 pub(super) const MAX_CLIENTS: usize = 448;
 
-/// How many requests of one client may wait for their answers.
-const MAX_ASKED: usize = 64;
+/// The most requests of one client that may wait for their answers.
+const MAX_UNANSWERED: usize = 64;
 
-/// Who is at the other side of a connection.
+/// The peer at the other side of a connection.
 #[derive(Debug)]
 pub(super) struct Peer {
-    pub(super) link: Link,
+    pub(super) connection: Connection,
     pub(super) pid: u32,
-    pub(super) kind: Kind,
+    pub(super) state: PeerState,
 }
 
-/// For whom there is no room any more.
+/// The roles that have no room for another peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct PeerCapacity {
     pub(super) is_full_of_devices: bool,
     pub(super) is_full_of_clients: bool,
 }
 
-impl Room {
-    fn refusal(self, role: Role) -> Option<Refusal> {
+impl PeerCapacity {
+    fn refusal(self, role: PeerRole) -> Option<RequestError> {
         let (what, limit) = match role {
-            Role::Device if self.is_full_of_devices => ("places for devices in the pool", MAX_DEVICES),
-            Role::Client if self.is_full_of_clients => ("places for clients", MAX_CLIENTS),
+            PeerRole::Device if self.is_full_of_devices => ("places for devices in the pool", MAX_DEVICES),
+            PeerRole::Client if self.is_full_of_clients => ("places for clients", MAX_CLIENTS),
             _ => return None,
         };
-        Some(Refusal::Exhausted { what: what.to_owned(), limit })
+        Some(RequestError::Exhausted { what: what.to_owned(), limit })
     }
 }
 
+/// The role of a peer, and how far it is in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// It has not said yet.
-    Stranger { until: Instant },
-    /// It asks, waits for so many answers, and has greeted or asked last then.
-    Client { asked: usize, heard: Instant },
+pub(super) enum PeerState {
+    /// It has not greeted yet, and has time for that until then.
+    Unidentified { until: Instant },
+    /// A client that waits for so many answers, and has greeted or asked last at `asked_at`.
+    Client { unanswered: usize, asked_at: Instant },
     /// A device, which the machine may know already.
     Device { is_known: bool },
 }
 
 impl Peer {
     /// Takes a greeting. Returns whether there was one.
+    ///
+    /// # Errors
+    /// A text that says why the peer is refused.
     pub(super) fn greeted(
         &mut self,
-        beat: Option<Duration>,
-        room: Room,
-    ) -> std::result::Result<bool, String> {
-        let Some(Greeting { shmccl, role }) = self.link.next()? else { return Ok(false) };
+        heartbeat: Option<Duration>,
+        capacity: PeerCapacity,
+    ) -> Result<bool, String> {
+        let Some(Hello { shmccl, role }) = self.connection.next()? else { return Ok(false) };
         let is_ours = shmccl == VERSION;
-        let beat = beat.filter(|_| role == Role::Device && is_ours);
-        let beat_us = beat.map(|beat| u64::try_from(beat.as_micros()).unwrap_or(u64::MAX));
-        let refusal = room.refusal(role).filter(|_| is_ours);
+        let heartbeat = heartbeat.filter(|_| role == PeerRole::Device && is_ours);
+        let heartbeat_us = heartbeat.map(|period| u64::try_from(period.as_micros()).unwrap_or(u64::MAX));
+        let refusal = capacity.refusal(role).filter(|_| is_ours);
         let is_refused = refusal.is_some();
-        self.link.send(&Welcome { refusal, ..Welcome::new(beat_us) });
+        self.connection.send(&HelloReply { refusal, ..HelloReply::new(heartbeat_us) });
         if !is_ours {
             return Err("another version".to_owned());
         }
-        self.kind = match role {
+        self.state = match role {
             _ if is_refused => return Err("one too many".to_owned()),
-            Role::Client => Kind::Client { asked: 0, heard: Instant::now() },
-            // A device whose process cannot be seen from here cannot be named.
-            Role::Device if self.pid == 0 => return Err("a device of another process namespace".to_owned()),
-            Role::Device => Kind::Device { is_known: false },
-            Role::Unknown => return Err("neither a client nor a device".to_owned()),
+            PeerRole::Client => PeerState::Client { unanswered: 0, asked_at: Instant::now() },
+            // A device whose process cannot be seen from here has no number here.
+            PeerRole::Device if self.pid == 0 => {
+                return Err("a device of another process namespace".to_owned());
+            }
+            PeerRole::Device => PeerState::Device { is_known: false },
+            PeerRole::Unknown => return Err("neither a client nor a device".to_owned()),
         };
         Ok(true)
     }
 
-    /// How much is kept for it that it is to answer for: of messages that have not been taken out, and of what it has not read. Orders that a
-    /// device has not read are not its doing, and each device has but a few of them.
-    pub(super) fn burden(&self) -> usize {
-        let unread = if matches!(self.kind, Kind::Device { .. }) { 0 } else { self.link.unread() };
-        self.link.unheard() + unread
+    /// Returns how many bytes are kept on account of the peer: messages that were not taken out, and
+    /// answers that it has not read.
+    ///
+    /// Orders that a device has not read do not count: it has not asked for them, and they are few.
+    pub(super) fn buffered_bytes(&self) -> usize {
+        let is_device = matches!(self.state, PeerState::Device { .. });
+        self.connection.received_bytes() + if is_device { 0 } else { self.connection.unsent_bytes() }
     }
 
-    /// Since when it has been a client that waits for no answer, and has not asked for one that is yet to be heard, if it is one.
+    /// Returns since when the peer has been an idle client: it waits for no answer, and no request of it
+    /// has come that was not taken out.
     pub(super) fn idle_since(&self) -> Option<Instant> {
-        match self.kind {
-            Kind::Client { asked: 0, heard } if !self.link.has_next() => Some(heard),
+        match self.state {
+            PeerState::Client { unanswered: 0, asked_at } if !self.connection.has_next() => Some(asked_at),
             _ => None,
         }
     }
 
-    pub(super) fn question(&mut self, number: u64) -> std::result::Result<Option<Event>, String> {
-        let Kind::Client { asked, heard } = &mut self.kind else { return Ok(None) };
-        let Some(question) = self.link.next::<Question>()? else { return Ok(None) };
-        (*asked, *heard) = (*asked + 1, Instant::now());
-        if *asked > MAX_ASKED {
+    /// Takes a request of a client, if one has come.
+    ///
+    /// # Errors
+    /// A text that says what is wrong with it.
+    pub(super) fn request(&mut self, client: u64) -> Result<Option<CoordinatorEvent>, String> {
+        let PeerState::Client { unanswered, asked_at } = &mut self.state else { return Ok(None) };
+        let Some(NumberedRequest { number, request }) = self.connection.next()? else { return Ok(None) };
+        (*unanswered, *asked_at) = (*unanswered + 1, Instant::now());
+        if *unanswered > MAX_UNANSWERED {
             return Err("too many requests at a time".to_owned());
         }
-        let (client, Question { number, request }) = (ClientId::new(number), question);
-        Ok(Some(Event::Requested { client, number, request }))
+        Ok(Some(CoordinatorEvent::Requested { client: ClientId::new(client), number, request }))
     }
 
-    pub(super) fn bulletin(&mut self) -> std::result::Result<Option<Event>, String> {
-        let Kind::Device { is_known } = &mut self.kind else { return Ok(None) };
-        let Some(bulletin) = self.link.next::<Bulletin>()? else { return Ok(None) };
+    /// Takes a message of a device, if one has come.
+    ///
+    /// # Errors
+    /// A text that says what is wrong with it.
+    pub(super) fn device_message(&mut self) -> Result<Option<CoordinatorEvent>, String> {
+        let PeerState::Device { is_known } = &mut self.state else { return Ok(None) };
+        let Some(message) = self.connection.next::<DeviceMessage>()? else { return Ok(None) };
         let device = DeviceId::new(self.pid);
-        match bulletin {
-            Bulletin::Beat if *is_known => Ok(Some(Event::Beat { device })),
-            Bulletin::Beat => Err("a device that has not said how it is".to_owned()),
-            Bulletin::State { range, socket, report } => Ok(Some(if std::mem::replace(is_known, true) {
-                Event::Reported { device, report: *report }
-            } else {
-                Event::Registered { device, range, socket, report: *report }
-            })),
+        match message {
+            DeviceMessage::Heartbeat if *is_known => Ok(Some(CoordinatorEvent::Heartbeat { device })),
+            DeviceMessage::Heartbeat => Err("a device that has not reported its state".to_owned()),
+            DeviceMessage::State { range, socket, report } => {
+                Ok(Some(if std::mem::replace(is_known, true) {
+                    CoordinatorEvent::Reported { device, report: *report }
+                } else {
+                    CoordinatorEvent::Registered { device, range, socket, report: *report }
+                }))
+            }
         }
     }
 }
@@ -125,21 +143,21 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::coordinator::frame::{Exchange, encode, read};
-    use crate::coordinator::greeting::GREETING_TIME;
+    use crate::coordinator::handshake::GREETING_TIME;
+    use crate::coordinator::wire::{IoContext, encode, read};
 
     /// What who greets as this is told, and what becomes of it, where there is no room for anybody.
-    fn greet(shmccl: &str, role: &str) -> (String, std::result::Result<bool, String>) {
+    fn greet(shmccl: &str, role: &str) -> (String, Result<bool, String>) {
         let (here, mut there) = UnixStream::pair().unwrap();
-        let kind = Kind::Stranger { until: Instant::now() };
-        let mut peer = Peer { link: Link::new(here).unwrap(), pid: 7, kind };
+        let state = PeerState::Unidentified { until: Instant::now() };
+        let mut peer = Peer { connection: Connection::new(here).unwrap(), pid: 7, state };
         let greeting = serde_json::json!({ "shmccl": shmccl, "role": role });
         std::io::Write::write_all(&mut there, &encode(&greeting).unwrap()).unwrap();
-        peer.link.read();
-        let room = Room { is_full_of_devices: true, is_full_of_clients: true };
-        let greeted = peer.greeted(None, room);
-        let exchange = Exchange { peer: "coordinator", operation: "asking", patience: GREETING_TIME };
-        let welcome = read::<Welcome>(&mut there, exchange).unwrap();
+        peer.connection.read();
+        let capacity = PeerCapacity { is_full_of_devices: true, is_full_of_clients: true };
+        let greeted = peer.greeted(None, capacity);
+        let exchange = IoContext { peer: "coordinator", operation: "asking", patience: GREETING_TIME };
+        let welcome = read::<HelloReply>(&mut there, exchange).unwrap();
         (welcome.check().map_or_else(|error| error.to_string(), |welcome| welcome.shmccl), greeted)
     }
 

@@ -22,7 +22,7 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{SysconfVar, sysconf};
 use serde::Deserialize;
 
-use super::super::json::{WRITER, Writer};
+use super::super::json::{TraceWriter, WRITER};
 use crate::sync::header::Creator;
 
 /// The head of a file, in which its writer stands.
@@ -93,7 +93,8 @@ fn writer(path: &Path) -> Option<Creator> {
     File::open(path).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
     let head = String::from_utf8_lossy(&head);
     let (_, writer) = head.split_once(&format!("\"{WRITER}\":"))?;
-    let Writer { pid, start } = Writer::deserialize(&mut serde_json::Deserializer::from_str(writer)).ok()?;
+    let TraceWriter { pid, start } =
+        TraceWriter::deserialize(&mut serde_json::Deserializer::from_str(writer)).ok()?;
     Some(Creator { pid, start })
 }
 
@@ -120,7 +121,7 @@ mod tests {
     }
 
     fn head_by(Creator { pid, start }: Creator) -> String {
-        let writer = serde_json::to_string(&Writer { pid, start }).unwrap();
+        let writer = serde_json::to_string(&TraceWriter { pid, start }).unwrap();
         format!(r#"{{"displayTimeUnit":"ns","otherData":{{"{WRITER}":{writer},"overwritten":{{}}"#)
     }
 

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::process::Stdio;
 
 use serde_json::Value;
-use shmccl::coordinator::{Client, CommId, DeviceId, Fault, Refusal, RuntimeDirectory};
+use shmccl::coordinator::{Client, CommId, CoordinatorError, DeviceId, RequestError, RuntimeDirectory};
 
 use crate::coordinator::pool::{Pool, Told};
 use crate::coordinator::walk::ranks;
@@ -193,7 +193,7 @@ impl Read for Ending {
 }
 
 #[test]
-fn whoever_copies_to_a_device_that_is_taken_away_meanwhile_is_told_that_and_not_that_it_has_hung_up() {
+fn a_copy_to_a_device_that_is_taken_away_meanwhile_fails_by_that_and_not_by_the_hang_up() {
     let pool = Pool::start("put-taken", 1);
     let device = DeviceId::new(ranks(&pool.ctl("init 1").line())[0]);
     let directory = RuntimeDirectory::at(pool.parent.join("shmccl")).unwrap();
@@ -201,10 +201,7 @@ fn whoever_copies_to_a_device_that_is_taken_away_meanwhile_is_told_that_and_not_
     let (mut client, ender) = (connect(), connect());
     let source = Ending { left: 8 << 20, ender };
     let refused = client.write_device(device, 0x1000, 64 << 20, source).unwrap_err();
-    let is_told = matches!(
-        refused,
-        shmccl::Error::Coordinator { fault: Fault::Refused(Refusal::NotAllocated { .. }), .. }
-    );
+    let is_told = matches!(refused, CoordinatorError::Refused(RequestError::NotAllocated { .. }));
     assert!(is_told, "{refused:?}");
     assert_eq!(client.devices().unwrap()[0].comm, None);
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shmccl::coordinator::{
-    Collective, Device, DeviceCall, DeviceEnd, DeviceId, DeviceKind, Fleet, Operator, Pool, PoolOptions,
-    RuntimeDirectory,
+    Collective, Device, DeviceCall, DeviceEnd, DeviceId, DeviceKind, DeviceReduceOp, Fleet, Pool,
+    PoolOptions, RuntimeDirectory,
 };
 use shmccl::launch::Program;
 use shmccl::reduce::DataType;
@@ -46,7 +46,7 @@ fn program() {
         client.copy_host_to_device(*device, 0x1000, &element.to_ne_bytes()).unwrap();
     }
     let (send, recv) = (vec![0x1000; 3], vec![0x2000; 3]);
-    let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, Operator::Prod);
+    let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, DeviceReduceOp::Prod);
     let call = DeviceCall { collective, data_type, op, root: 0, count: 1, send, recv };
     client.call(comm.comm, None, call).unwrap();
     assert_eq!(client.status(comm.comm, true).unwrap().last.unwrap().failure, None);
@@ -153,7 +153,7 @@ fn a_pool_whose_devices_do_not_come_says_so_and_leaves_nothing() {
     let program = Program::new("false", [""; 0]);
     let settings = PoolOptions { directory: Some(directory.clone()), program, ..options(2) };
     let refused = Pool::start_with(&settings).unwrap_err().to_string();
-    assert!(refused.contains(" exited with code 1; a program that is to be one asks"), "{refused}");
+    assert!(refused.contains(" exited with code 1; a program that is to be a device calls"), "{refused}");
     let absent = PoolOptions { program: Program::new("/no/such/program", [""; 0]), ..settings };
     assert!(Pool::start_with(&absent).is_err());
     assert_eq!(entries(directory.path()), 0);

@@ -194,8 +194,8 @@ fn a_pool_that_was_killed_is_told_of_with_what_clears_it_away_and_the_next_one_s
     };
     kill_all(&mut pool, &mut stderr);
     let dead = format!(
-        "error: the coordinator that listened at {} is dead; start one with `shmccl coordinator`, and the flags that this one had, which \
-         takes its place, and over those of its devices that live",
+        "error: the coordinator that listened at {} is dead; start one with `shmccl coordinator` and the same flags: \
+         it takes the place of the dead one, and takes over those of its devices that live",
         pool.socket().display()
     );
     for ask in ["status", "devices", "init 1"] {

@@ -20,7 +20,7 @@ impl Dice {
 
 /// What makes sense, more or less, after a greeting.
 const MESSAGES: [&str; 16] = [
-    r#""beat""#,
+    r#""heartbeat""#,
     r#"{"number":1,"request":{"list":{"from":0}}}"#,
     r#"{"number":1,"request":{"init":{"devices":2,"keep_going":true}}}"#,
     r#"{"number":1,"request":{"init":{"devices":4294967295,"keep_going":false}}}"#,

@@ -3,9 +3,9 @@
 //! coordinators until 200 were in the middle of a group, and sends garbage for a minute; `SHMCCL_SEED` replays either.
 #![expect(clippy::print_stdout, reason = "long tests say what they have done")]
 
-mod again;
 mod checkpoints;
 mod command;
+mod device_restarts;
 mod embedded;
 mod fleet;
 mod garbage;

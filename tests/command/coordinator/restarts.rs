@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use shmccl::coordinator::{
-    Client, Collective, CommId, CommStatus, DeviceCall, DeviceId, Operator, RuntimeDirectory, State,
+    Client, Collective, CommId, CommState, CommStatus, DeviceCall, DeviceId, DeviceReduceOp, RuntimeDirectory,
 };
 use shmccl::observe::Job;
 use shmccl::reduce::DataType;
@@ -68,7 +68,7 @@ impl Traffic {
             let call = DeviceCall {
                 collective: Collective::AllReduce,
                 data_type: DataType::U64,
-                op: Operator::Sum,
+                op: DeviceReduceOp::Sum,
                 root: 0,
                 count: COUNT,
                 send: addresses.clone(),
@@ -85,7 +85,7 @@ impl Traffic {
         let status = self.client.status(self.comm, true).unwrap();
         let last = status.last.clone().unwrap();
         let is_well = last.group == self.groups && last.failure.is_none();
-        assert!((status.state, status.epoch) == (State::Ready, 1) && is_well, "{status:?}");
+        assert!((status.state, status.epoch) == (CommState::Ready, 1) && is_well, "{status:?}");
     }
 
     /// How many operations each rank has done.

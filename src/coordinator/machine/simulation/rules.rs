@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::world::World;
+use crate::coordinator::call::GroupWork;
 use crate::coordinator::id::DeviceId;
-use crate::coordinator::machine::Machine;
-use crate::coordinator::machine::comm::{Comm, Stage};
-use crate::coordinator::order::{Formation, Membership, Phase};
-use crate::coordinator::request::{CommStatus, State};
-use crate::coordinator::work::Work;
+use crate::coordinator::machine::CoordinatorMachine;
+use crate::coordinator::machine::comm::{Comm, CommStage};
+use crate::coordinator::order::{CommFormation, DeviceMembership, DevicePhase};
+use crate::coordinator::request::{CommState, CommStatus};
 
 /// What has to hold after every step.
 ///
@@ -57,7 +57,7 @@ pub(super) fn at_rest(world: &World) -> Result<(), String> {
             return Err(format!("device {device} is neither free nor anybody's"));
         }
     }
-    let is_quiet = |stage: &Stage| matches!(stage, Stage::Ready | Stage::Failed { .. });
+    let is_quiet = |stage: &CommStage| matches!(stage, CommStage::Ready | CommStage::Failed { .. });
     match machine.comms.values().find(|comm| !is_quiet(&comm.stage)) {
         Some(comm) => Err(format!("communicator {} stays {:?}", comm.id, comm.stage)),
         None => Ok(()),
@@ -65,7 +65,7 @@ pub(super) fn at_rest(world: &World) -> Result<(), String> {
 }
 
 /// Who has an order that it has not heard, as far as the coordinator knows.
-pub(super) fn unheard(machine: &Machine) -> BTreeSet<DeviceId> {
+pub(super) fn unheard(machine: &CoordinatorMachine) -> BTreeSet<DeviceId> {
     machine.pool.iter().filter(|(_, device)| device.unheard_since.is_some()).map(|(id, _)| id).collect()
 }
 
@@ -73,7 +73,11 @@ pub(super) fn unheard(machine: &Machine) -> BTreeSet<DeviceId> {
 ///
 /// # Errors
 /// With whom it began before.
-pub(super) fn stamped_now(before: &BTreeSet<DeviceId>, machine: &Machine, now_ms: u64) -> Result<(), String> {
+pub(super) fn stamped_now(
+    before: &BTreeSet<DeviceId>,
+    machine: &CoordinatorMachine,
+    now_ms: u64,
+) -> Result<(), String> {
     let stamps = machine.pool.iter().filter(|(id, _)| !before.contains(id));
     let mut stamps = stamps.filter_map(|(id, device)| Some((id, device.unheard_since?)));
     match stamps.find(|(_, since)| *since != now_ms) {
@@ -83,14 +87,14 @@ pub(super) fn stamped_now(before: &BTreeSet<DeviceId>, machine: &Machine, now_ms
 }
 
 /// A device belongs to one communicator, and both agree on that.
-fn one_owner(machine: &Machine) -> Result<(), String> {
+fn one_owner(machine: &CoordinatorMachine) -> Result<(), String> {
     let mut owners = BTreeMap::new();
     for comm in machine.comms.values() {
         let unique: BTreeSet<_> = comm.members.iter().collect();
         if unique.len() != comm.members.len() {
             return Err(format!("communicator {} has a member twice", comm.id));
         }
-        let is_loose = matches!(comm.stage, Stage::Leaving { .. } | Stage::Adopting { .. });
+        let is_loose = matches!(comm.stage, CommStage::Leaving { .. } | CommStage::Adopting { .. });
         for member in comm.living() {
             let owner = machine.pool.get(member).and_then(|device| device.owner);
             if owner != Some(comm.id) && !is_loose {
@@ -120,16 +124,19 @@ fn one_owner(machine: &Machine) -> Result<(), String> {
 
 /// All members of a communicator that is said to be ready are in its epoch.
 fn ready_together(world: &World, comm: &Comm) -> Result<(), String> {
-    if comm.stage != Stage::Ready {
+    if comm.stage != CommStage::Ready {
         return Ok(());
     }
     for member in &comm.members {
         let Some(device) = world.devices.get(member).filter(|device| device.is_connected()) else { continue };
         let membership = device.agent.report().membership.as_ref();
-        let is_there = |it: &&Membership| {
+        let is_there = |it: &&DeviceMembership| {
             let is_busy = matches!(
                 it.phase,
-                Phase::Joining { .. } | Phase::Growing { .. } | Phase::GoingOn { .. } | Phase::Running { .. }
+                DevicePhase::Joining { .. }
+                    | DevicePhase::Growing { .. }
+                    | DevicePhase::GoingOn { .. }
+                    | DevicePhase::Running { .. }
             );
             !is_busy
                 && (it.formation.comm, it.formation.epoch, &it.formation.members)
@@ -146,9 +153,10 @@ fn ready_together(world: &World, comm: &Comm) -> Result<(), String> {
 }
 
 /// What has ended has begun, and whoever is here has come; where this coordinator has seen all of it.
-fn what_is_counted_adds_up(world: &World, machine: &Machine) -> Result<(), String> {
+fn what_is_counted_adds_up(world: &World, machine: &CoordinatorMachine) -> Result<(), String> {
     let counts = machine.counts;
-    let running = machine.comms.values().filter(|comm| matches!(comm.stage, Stage::Running { .. })).count();
+    let running =
+        machine.comms.values().filter(|comm| matches!(comm.stage, CommStage::Running { .. })).count();
     let has_begun = counts.started >= counts.succeeded + counts.failed + running as u64;
     let are_here = counts.registered == counts.lost + machine.pool.len() as u64;
     if are_here && (has_begun || world.seen.contains("restart")) {
@@ -159,16 +167,16 @@ fn what_is_counted_adds_up(world: &World, machine: &Machine) -> Result<(), Strin
 
 /// A communicator that was finalized executes its last group, or is being left.
 fn what_is_finalized_takes_nothing_more(comm: &Comm) -> Result<(), String> {
-    if comm.ending && !matches!(comm.stage, Stage::Running { .. } | Stage::Leaving { .. }) {
+    if comm.ending && !matches!(comm.stage, CommStage::Running { .. } | CommStage::Leaving { .. }) {
         return Err(format!("communicator {} was finalized, and is {:?}", comm.id, comm.stage));
     }
     Ok(())
 }
 
 /// A communicator that is remembered has ended, and says how.
-fn what_has_ended_says_so(machine: &Machine) -> Result<(), String> {
+fn what_has_ended_says_so(machine: &CoordinatorMachine) -> Result<(), String> {
     let is_told = |it: &CommStatus| match it.state {
-        State::Finalized => it.why.is_none(),
+        CommState::Finalized => it.why.is_none(),
         state => state.has_ended() && it.why.is_some(),
     };
     match machine.ended.values().find(|it| !is_told(it)) {
@@ -180,7 +188,7 @@ fn what_has_ended_says_so(machine: &Machine) -> Result<(), String> {
 /// Calls have an address for each member.
 fn calls_fit(comm: &Comm) -> Result<(), String> {
     let running = match &comm.stage {
-        Stage::Running { work: Work::Calls(calls) } => Some(calls),
+        CommStage::Running { work: GroupWork::Calls(calls) } => Some(calls),
         _ => None,
     };
     match running
@@ -201,7 +209,7 @@ fn newest_group_is_known(world: &World, comm: &Comm) -> Result<(), String> {
         None => comm.groups == 0 || world.seen.contains("restart"),
     };
     match comm.stage {
-        Stage::Ready if !is_known => Err(format!(
+        CommStage::Ready if !is_known => Err(format!(
             "communicator {} is ready after group {}, and knows {:?}",
             comm.id, comm.groups, comm.last
         )),
@@ -220,7 +228,7 @@ fn nobody_is_lost_by_mistake(world: &World, comm: &Comm) -> Result<(), String> {
 }
 
 /// What the coordinator takes to be free belongs to nothing.
-fn free_devices_are_free(world: &World, machine: &Machine) -> Result<(), String> {
+fn free_devices_are_free(world: &World, machine: &CoordinatorMachine) -> Result<(), String> {
     for (id, _) in machine.pool.iter().filter(|(_, device)| device.is_free()) {
         let Some(device) = world.devices.get(&id).filter(|device| device.is_connected()) else { continue };
         if device.agent.comm().is_some() || !device.inbox.is_empty() {
@@ -236,10 +244,10 @@ fn one_ready_epoch(world: &World) -> Result<(), String> {
     for device in world.devices.values() {
         let Some(membership) = &device.agent.report().membership else { continue };
         let Some(job) = &device.job else { continue };
-        let is_up = matches!(membership.phase, Phase::Ready { .. } | Phase::Running { .. });
-        let Formation { comm, incarnation, epoch, .. } = membership.formation;
+        let is_up = matches!(membership.phase, DevicePhase::Ready { .. } | DevicePhase::Running { .. });
+        let CommFormation { comm, incarnation, epoch, .. } = membership.formation;
         let place = (job.clone(), epoch);
-        if is_up && world.plane.epochs.get(&place).is_some_and(|epoch| !epoch.has_ended) {
+        if is_up && world.network.epochs.get(&place).is_some_and(|epoch| !epoch.has_ended) {
             let other = alive.entry((comm, incarnation)).or_insert_with(|| place.clone());
             if *other != place {
                 return Err(format!("epochs {other:?} and {place:?} of {comm} are both ready"));

@@ -7,25 +7,32 @@ mod signs;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::dice::Dice;
-use super::plane::Plane;
+use super::Random;
+use super::network::Network;
 use super::rules;
-use crate::coordinator::agent::{Agent, Outcome, Step, Task};
+use crate::coordinator::agent::{Agent, AgentStep, DeviceTask, TaskOutcome};
 use crate::coordinator::call::AddressRange;
-use crate::coordinator::frame::encode;
 use crate::coordinator::id::{CommId, DeviceId, GroupId};
-use crate::coordinator::machine::{Action, Event, Machine, Settings};
-use crate::coordinator::order::Report;
+use crate::coordinator::machine::{
+    CoordinatorAction, CoordinatorEvent, CoordinatorMachine, CoordinatorSettings,
+};
+use crate::coordinator::order::DeviceReport;
+use crate::coordinator::wire::encode;
 use crate::launch::HangRule;
-pub(super) use device::Device;
+pub(super) use device::SimDevice;
 use signs::{PATIENCE_MS, SILENCE_MS, TIMEOUT};
 
 /// How long a coordinator waits for devices of the one before it.
 const ADOPT_MS: u64 = 400;
 
-fn settings(spares_hung: bool) -> Settings {
+fn settings(spares_hung: bool) -> CoordinatorSettings {
     let hang_rule = HangRule::new(Duration::from_millis(SILENCE_MS / 2), 3, 3).expect("a rule");
-    Settings { adopt_ms: ADOPT_MS, patience_ms: PATIENCE_MS, hang_rule: Some(hang_rule), spares_hung }
+    CoordinatorSettings {
+        adopt_ms: ADOPT_MS,
+        patience_ms: PATIENCE_MS,
+        hang_rule: Some(hang_rule),
+        spares_hung,
+    }
 }
 
 const RANGE: AddressRange = AddressRange { min: 0x1000, max: 0x2000 };
@@ -53,9 +60,9 @@ pub(super) enum Broken {
 
 /// See the module.
 pub(super) struct World {
-    pub(super) machine: Option<Machine>,
-    pub(super) devices: BTreeMap<DeviceId, Device>,
-    pub(super) plane: Plane,
+    pub(super) machine: Option<CoordinatorMachine>,
+    pub(super) devices: BTreeMap<DeviceId, SimDevice>,
+    pub(super) network: Network,
     /// How often each request was answered that can still be.
     pub(super) asked: BTreeMap<(u64, u64), u32>,
     /// What has come to pass.
@@ -65,7 +72,7 @@ pub(super) struct World {
     /// Those of its own that it has given up, and does not spare.
     pub(super) killed: BTreeSet<DeviceId>,
     pub(super) log: Vec<String>,
-    dice: Dice,
+    random: Random,
     /// The coordinator lives through all of it, so that nothing can be excused by what it does not know.
     is_steady: bool,
     /// Devices that hang are left as they are.
@@ -87,7 +94,7 @@ pub(super) struct World {
     growing: BTreeSet<u64>,
     next_device: u32,
     /// On their way to the coordinator: by device, with the connection, and no report for the end of it.
-    mail: Vec<(DeviceId, u64, Option<Report>)>,
+    mail: Vec<(DeviceId, u64, Option<DeviceReport>)>,
     /// The connection by which the coordinator knows each device.
     known: BTreeMap<DeviceId, u64>,
     /// When each device was told something last.
@@ -100,15 +107,15 @@ impl World {
     pub(super) fn new(seed: u64, broken: Option<Broken>) -> Self {
         let spares_hung = seed.is_multiple_of(4);
         let mut world = Self {
-            machine: Some(Machine::new(settings(spares_hung), 0)),
+            machine: Some(CoordinatorMachine::new(settings(spares_hung), 0)),
             devices: BTreeMap::new(),
-            plane: Plane::new(broken),
+            network: Network::new(broken),
             asked: BTreeMap::new(),
             seen: BTreeSet::new(),
             dropped: BTreeSet::new(),
             killed: BTreeSet::new(),
             log: Vec::new(),
-            dice: Dice::new(seed),
+            random: Random::new(seed),
             is_steady: seed.is_multiple_of(3),
             spares_hung,
             broken,
@@ -127,7 +134,7 @@ impl World {
             told: BTreeMap::new(),
             signs: BTreeMap::new(),
         };
-        (0..2 + world.dice.below(4)).for_each(|_| world.start_device());
+        (0..2 + world.random.below(4)).for_each(|_| world.start_device());
         world
     }
 
@@ -136,10 +143,10 @@ impl World {
     /// # Errors
     /// What is wrong with it.
     pub(super) fn step(&mut self) -> Result<(), String> {
-        if self.devices.values().any(Device::is_soon_over) && !self.is_steady && self.dice.once_in(8) {
+        if self.devices.values().any(SimDevice::is_soon_over) && !self.is_steady && self.random.once_in(8) {
             self.restart();
         }
-        match self.dice.below(100) {
+        match self.random.below(100) {
             0..3 if self.devices.len() < 8 => self.start_device(),
             3..5 => self.kill(),
             5..7 => self.stop_or_wake(),
@@ -150,7 +157,7 @@ impl World {
             45..65 => self.connect()?,
             _ => self.pass_time(700)?,
         }
-        (0..self.dice.below(12)).try_for_each(|_| self.bustle())
+        (0..self.random.below(12)).try_for_each(|_| self.bustle())
     }
 
     /// Nothing new happens, and what is in progress goes on.
@@ -176,31 +183,31 @@ impl World {
     fn start_device(&mut self) {
         let id = DeviceId::new(self.next_device);
         self.next_device += 1;
-        let (agent, inbox) = (Agent::new(id).patient_for(TIMEOUT), VecDeque::new());
+        let (agent, inbox) = (Agent::new(id).with_timeout(TIMEOUT), VecDeque::new());
         let (job, task, link) = (None, None, None);
         let (is_stopped, is_stuck, is_called_off) = (false, false, false);
-        let device = Device { agent, inbox, job, task, is_stopped, is_stuck, is_called_off, link };
+        let device = SimDevice { agent, inbox, job, task, is_stopped, is_stuck, is_called_off, link };
         self.devices.insert(id, device);
     }
 
     fn any_device(&mut self) -> Option<DeviceId> {
         let all: Vec<_> = self.devices.keys().copied().collect();
-        self.dice.pick(&all)
+        self.random.pick(&all)
     }
 
     fn kill(&mut self) {
         let soon_over: Vec<_> =
             self.devices.iter().filter(|it| it.1.is_soon_over()).map(|it| *it.0).collect();
-        let Some(id) = self.dice.pick(&soon_over).or_else(|| self.any_device()) else { return };
+        let Some(id) = self.random.pick(&soon_over).or_else(|| self.any_device()) else { return };
         self.note(|| format!("device {id} dies"));
-        if self.devices.get(&id).is_some_and(Device::grows) {
+        if self.devices.get(&id).is_some_and(SimDevice::grows) {
             self.seen.insert("death while growing");
         }
-        if self.devices.get(&id).is_some_and(Device::is_in_checkpoint) {
+        if self.devices.get(&id).is_some_and(SimDevice::is_in_checkpoint) {
             self.seen.insert("death in a checkpoint");
         }
         let device = self.devices.remove(&id).and_then(|device| device.link);
-        self.plane.die(id);
+        self.network.die(id);
         self.mail.extend(device.map(|link| (id, link, None)));
     }
 
@@ -216,16 +223,16 @@ impl World {
         self.note(|| "the coordinator dies, or starts".to_owned());
         self.machine = match self.machine {
             Some(_) => None,
-            None => Some(Machine::new(settings(self.spares_hung), self.incarnations)),
+            None => Some(CoordinatorMachine::new(settings(self.spares_hung), self.incarnations)),
         };
         self.began_ms = self.now_ms;
         self.machine.iter_mut().for_each(|machine| machine.set_time(self.now_ms));
         self.incarnations += 1;
         self.seen.insert("restart");
-        if self.devices.values().any(Device::grows) {
+        if self.devices.values().any(SimDevice::grows) {
             self.seen.insert("restart while growing");
         }
-        if self.devices.values().any(Device::is_in_checkpoint) {
+        if self.devices.values().any(SimDevice::is_in_checkpoint) {
             self.seen.insert("restart in a checkpoint");
         }
         self.asked.clear();
@@ -239,15 +246,16 @@ impl World {
 
     /// A device that is not connected connects.
     fn connect(&mut self) -> Result<(), String> {
-        let is_apart =
-            |(id, device): (&DeviceId, &Device)| (!device.is_stopped && device.link.is_none()).then_some(*id);
+        let is_apart = |(id, device): (&DeviceId, &SimDevice)| {
+            (!device.is_stopped && device.link.is_none()).then_some(*id)
+        };
         let apart: Vec<_> = self.devices.iter().filter_map(is_apart).collect();
-        let (Some(id), true) = (self.dice.pick(&apart), self.machine.is_some()) else { return Ok(()) };
+        let (Some(id), true) = (self.random.pick(&apart), self.machine.is_some()) else { return Ok(()) };
         self.links += 1;
         let Some(device) = self.devices.get_mut(&id) else { return Ok(()) };
         device.link = Some(self.links);
         device.agent.connect();
-        let report = device.agent.bulletin();
+        let report = device.agent.outgoing_report();
         if report.membership.is_some() {
             self.seen.insert("adopted");
         }
@@ -255,11 +263,11 @@ impl World {
         self.told.insert(id, self.now_ms);
         self.signs.insert(id, self.now_ms);
         self.note(|| format!("device {id} connects: {report:?}"));
-        self.happen(Event::Registered { device: id, range: RANGE, socket: String::new(), report })
+        self.happen(CoordinatorEvent::Registered { device: id, range: RANGE, socket: String::new(), report })
     }
 
     fn pass_time(&mut self, most: u64) -> Result<(), String> {
-        let mut left = self.dice.below(most);
+        let mut left = self.random.below(most);
         while left > 0 {
             // The coordinator is there all the time, and is told the time before what has come by then is taken in.
             let piece = left.min(ADOPT_MS / 4);
@@ -268,24 +276,24 @@ impl World {
         }
         self.give_signs()?;
         self.miss()?;
-        if self.dice.once_in(3) {
+        if self.random.once_in(3) {
             return Ok(());
         }
-        self.happen(Event::Tick { now_ms: self.now_ms })
+        self.happen(CoordinatorEvent::Tick { now_ms: self.now_ms })
     }
 
     /// The coordinator finds that devices are dead that it waits for after its start.
     fn miss(&mut self) -> Result<(), String> {
-        let awaited = self.machine.as_ref().map(Machine::awaited).unwrap_or_default();
+        let awaited = self.machine.as_ref().map(CoordinatorMachine::awaited).unwrap_or_default();
         let mut dead =
             awaited.into_iter().filter(|device| !self.devices.contains_key(device)).collect::<Vec<_>>();
-        dead.retain(|_| self.dice.once_in(2));
-        dead.into_iter().try_for_each(|device| self.happen(Event::Gone { device }))
+        dead.retain(|_| self.random.once_in(2));
+        dead.into_iter().try_for_each(|device| self.happen(CoordinatorEvent::Gone { device }))
     }
 
     /// Something that is on its way arrives, or somebody works.
     fn bustle(&mut self) -> Result<(), String> {
-        if self.dice.once_in(2) && !self.mail.is_empty() {
+        if self.random.once_in(2) && !self.mail.is_empty() {
             return self.deliver();
         }
         let Some(id) = self.any_device() else { return Ok(()) };
@@ -293,7 +301,7 @@ impl World {
             return Ok(());
         };
         let has_order = !device.inbox.is_empty();
-        if has_order && (device.task.is_none() || self.dice.once_in(2)) {
+        if has_order && (device.task.is_none() || self.random.once_in(2)) {
             self.take_order(id);
         } else {
             self.work(id);
@@ -304,22 +312,22 @@ impl World {
     /// A report arrives, in any order; some come twice.
     fn deliver(&mut self) -> Result<(), String> {
         let all: Vec<_> = (0..self.mail.len()).collect();
-        let Some(index) = self.dice.pick(&all) else { return Ok(()) };
+        let Some(index) = self.random.pick(&all) else { return Ok(()) };
         let (device, link, mut report) =
-            if self.dice.once_in(8) { self.mail[index].clone() } else { self.mail.swap_remove(index) };
+            if self.random.once_in(8) { self.mail[index].clone() } else { self.mail.swap_remove(index) };
         if self.known.get(&device) != Some(&link) {
             return Ok(());
         }
         let Some(report) = &mut report else {
             self.known.remove(&device);
-            return self.happen(Event::Gone { device });
+            return self.happen(CoordinatorEvent::Gone { device });
         };
         if self.broken == Some(Broken::StaleReports) {
             report.version = self.now_ms + 1_000_000;
             report.heard = self.machine.as_ref().map_or(0, |machine| machine.pool.iter().count() as u64);
         }
         self.note(|| format!("device {device} reports {report:?}"));
-        self.happen(Event::Reported { device, report: report.clone() })
+        self.happen(CoordinatorEvent::Reported { device, report: report.clone() })
     }
 
     fn take_order(&mut self, id: DeviceId) {
@@ -332,13 +340,16 @@ impl World {
     fn work(&mut self, id: DeviceId) {
         let Some(device) = self.devices.get_mut(&id) else { return };
         let Some(task) = device.task.clone().filter(|_| !device.is_stuck) else { return };
-        let Some(outcome) = self.plane.work(&device.place(id), &task, &mut self.dice) else { return };
+        let Some(outcome) = self.network.work(&device.place(id), &task, &mut self.random) else { return };
         device.task = None;
         match (&task, &outcome) {
-            (Task::Meet { id, .. } | Task::Join { id } | Task::Grow { id, .. }, Outcome::Met(Ok(_))) => {
+            (
+                DeviceTask::Meet { id, .. } | DeviceTask::Join { id } | DeviceTask::Grow { id, .. },
+                TaskOutcome::Met(Ok(_)),
+            ) => {
                 device.job = Some(id.clone());
             }
-            (_, Outcome::Left) => device.job = None,
+            (_, TaskOutcome::Left) => device.job = None,
             _ => {}
         }
         let steps = device.agent.finish(outcome);
@@ -346,23 +357,23 @@ impl World {
     }
 
     /// Does what an agent has said, and sends its report.
-    fn perform(&mut self, id: DeviceId, steps: Vec<Step>) {
+    fn perform(&mut self, id: DeviceId, steps: Vec<AgentStep>) {
         let Some(device) = self.devices.get_mut(&id) else { return };
         for step in steps {
             match step {
-                Step::Begin(task) => (device.task, device.is_called_off) = (Some(task), false),
-                Step::Interrupt { lost } => {
+                AgentStep::Begin(task) => (device.task, device.is_called_off) = (Some(task), false),
+                AgentStep::Interrupt { lost } => {
                     device.is_called_off = true;
-                    self.plane.interrupt(&device.place(id), &lost);
+                    self.network.interrupt(&device.place(id), &lost);
                 }
-                Step::CallOff => device.is_called_off = true,
+                AgentStep::CancelMeeting => device.is_called_off = true,
             }
         }
-        let report = device.agent.bulletin();
+        let report = device.agent.outgoing_report();
         self.mail.extend(device.link.map(|link| (id, link, Some(report))));
     }
 
-    fn happen(&mut self, event: Event) -> Result<(), String> {
+    fn happen(&mut self, event: CoordinatorEvent) -> Result<(), String> {
         let Some(machine) = &mut self.machine else { return Ok(()) };
         let waited_for = rules::unheard(machine);
         let actions = machine.handle(event);
@@ -378,7 +389,7 @@ impl World {
         if let (Some(Broken::TwoOwners), Some(device)) = (self.broken, owned) {
             machine.pool.give(device, CommId::new(99));
         }
-        let turned_out = |(id, device): (DeviceId, &super::super::pool::Device)| {
+        let turned_out = |(id, device): (DeviceId, &super::super::device_table::DeviceRecord)| {
             let membership = device.report.membership.as_ref()?;
             let is_turned_out = device.owner.is_none() && membership.is_outside();
             is_turned_out.then_some((id, membership.formation.comm))
@@ -390,30 +401,36 @@ impl World {
         Ok(())
     }
 
-    fn act(&mut self, action: Action, waited_for: &BTreeSet<DeviceId>) -> Result<(), String> {
+    fn act(&mut self, action: CoordinatorAction, waited_for: &BTreeSet<DeviceId>) -> Result<(), String> {
         self.note(|| format!("    {action:?}"));
         let is_short = match &action {
-            Action::Order { order, .. } => encode(order).is_ok(),
-            Action::Reply { reply, .. } => encode(reply).is_ok(),
-            Action::Drop { .. } | Action::GiveUp { .. } | Action::Log(_) => true,
+            CoordinatorAction::Order { order, .. } => encode(order).is_ok(),
+            CoordinatorAction::Reply { reply, .. } => encode(reply).is_ok(),
+            CoordinatorAction::Drop { .. } | CoordinatorAction::GiveUp { .. } | CoordinatorAction::Log(_) => {
+                true
+            }
         };
         if !is_short {
             return Err(format!("there is no room in a message for {action:?}"));
         }
         match action {
-            Action::Order { device, order } => {
+            CoordinatorAction::Order { device, order } => {
                 self.told.insert(device, self.now_ms);
                 if let Some(device) = self.devices.get_mut(&device).filter(|device| device.link.is_some()) {
                     device.inbox.push_back(order);
                 }
             }
-            Action::Drop { device } => return Err(format!("device {device} was dropped, which is sound")),
-            Action::GiveUp { device, kills, .. } => {
+            CoordinatorAction::Drop { device } => {
+                return Err(format!("device {device} was dropped, which is sound"));
+            }
+            CoordinatorAction::GiveUp { device, kills, .. } => {
                 self.give_up(device, waited_for.contains(&device))?;
                 self.kill_hung(device, kills)?;
             }
-            Action::Log(_) => {}
-            Action::Reply { client, number, reply } => self.take_reply(client.get(), number, &reply)?,
+            CoordinatorAction::Log(_) => {}
+            CoordinatorAction::Reply { client, number, reply } => {
+                self.take_reply(client.get(), number, &reply)?
+            }
         }
         Ok(())
     }

@@ -1,18 +1,18 @@
 //! What clients ask, and whether they are answered.
 
 use super::{Broken, RANGE, World};
-use crate::coordinator::call::{Collective, DeviceCall, Operator};
+use crate::coordinator::call::{Collective, DeviceCall, DeviceReduceOp};
+use crate::coordinator::error::RequestError;
 use crate::coordinator::id::{ClientId, CommId, DeviceId, GroupId};
-use crate::coordinator::machine::Event;
-use crate::coordinator::refusal::Refusal;
-use crate::coordinator::request::{Reply, Request, State};
+use crate::coordinator::machine::CoordinatorEvent;
+use crate::coordinator::request::{CommState, Reply, Request};
 use crate::reduce::DataType;
 
 impl World {
     pub(super) fn lose_client(&mut self) -> Result<(), String> {
-        let client = self.dice.below(3);
+        let client = self.random.below(3);
         self.asked.retain(|(asker, _), _| *asker != client);
-        self.happen(Event::ClientGone { client: ClientId::new(client) })
+        self.happen(CoordinatorEvent::ClientGone { client: ClientId::new(client) })
     }
 
     pub(super) fn ask(&mut self) -> Result<(), String> {
@@ -20,7 +20,7 @@ impl World {
             return Ok(());
         }
         let request = self.draw_request();
-        let (client, number) = (self.dice.below(3), self.requests);
+        let (client, number) = (self.random.below(3), self.requests);
         self.requests += 1;
         if matches!(request, Request::Finalize(_)) {
             self.finalizing.insert(number);
@@ -33,30 +33,30 @@ impl World {
         }
         self.asked.insert((client, number), 0);
         self.note(|| format!("request {number} of client {client}: {request:?}"));
-        self.happen(Event::Requested { client: ClientId::new(client), number, request })
+        self.happen(CoordinatorEvent::Requested { client: ClientId::new(client), number, request })
     }
 
     fn draw_request(&mut self) -> Request {
         let all: Vec<_> = self.machine.iter().flat_map(|machine| machine.comms.keys().copied()).collect();
-        let any = CommId::new(self.dice.below(5));
-        let comm = if self.dice.once_in(8) { any } else { self.dice.pick(&all).unwrap_or(any) };
-        match self.dice.below(36) {
+        let any = CommId::new(self.random.below(5));
+        let comm = if self.random.once_in(8) { any } else { self.random.pick(&all).unwrap_or(any) };
+        match self.random.below(36) {
             0..5 => Request::Init {
-                devices: self.dice.below(4).try_into().unwrap_or(0),
-                keep_going: self.dice.once_in(3),
+                devices: self.random.below(4).try_into().unwrap_or(0),
+                keep_going: self.random.once_in(3),
             },
-            5 => Request::Status { comm, settled: self.dice.once_in(2) },
+            5 => Request::Status { comm, settled: self.random.once_in(2) },
             6 => Request::List { from: any },
-            7 if self.dice.once_in(2) => Request::Metrics,
+            7 if self.random.once_in(2) => Request::Metrics,
             7 => Request::Devices,
             8 => Request::GroupStart(comm),
-            9 if self.dice.once_in(4) => Request::GroupCancel { comm, group: self.draw_group() },
+            9 if self.random.once_in(4) => Request::GroupCancel { comm, group: self.draw_group() },
             9 => Request::GroupEnd { comm, group: self.draw_group() },
             10..18 => Request::Call { comm, group: self.draw_group(), call: self.draw_call(comm) },
             18..21 => Request::GoOn(comm),
             21 => Request::Locate(DeviceId::new(self.next_device - 1)),
             22 => Request::Finalize(comm),
-            23..31 => Request::Grow { comm, devices: self.dice.below(3).try_into().unwrap_or(0) },
+            23..31 => Request::Grow { comm, devices: self.random.below(3).try_into().unwrap_or(0) },
             31..33 => Request::Checkpoint { comm, directory: "/there".to_owned() },
             33 => Request::Restore { comm, directory: "/there".to_owned() },
             34 => Request::Restore { comm, directory: "elsewhere".to_owned() },
@@ -66,15 +66,16 @@ impl World {
 
     /// None, for the most part, or one that is open or was.
     fn draw_group(&mut self) -> Option<GroupId> {
-        if self.dice.once_in(3) { self.dice.pick(&self.groups) } else { None }
+        if self.random.once_in(3) { self.random.pick(&self.groups) } else { None }
     }
 
     fn draw_call(&mut self, comm: CommId) -> DeviceCall {
         let found = self.machine.as_ref().and_then(|machine| machine.comms.get(&comm));
         let addresses = vec![0x1000; found.map_or(1, |comm| comm.members.len())];
-        let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, Operator::Sum);
+        let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, DeviceReduceOp::Sum);
         // One in so many is an element too long.
-        let count = 1 + self.dice.below(RANGE.max - RANGE.min) / 8 + u64::from(self.dice.once_in(8)) * 512;
+        let count =
+            1 + self.random.below(RANGE.max - RANGE.min) / 8 + u64::from(self.random.once_in(8)) * 512;
         DeviceCall { collective, data_type, op, root: 0, count, send: addresses.clone(), recv: addresses }
     }
 
@@ -82,26 +83,26 @@ impl World {
         &mut self,
         client: u64,
         number: u64,
-        reply: &Result<Reply, Refusal>,
+        reply: &Result<Reply, RequestError>,
     ) -> Result<(), String> {
         self.seen.extend(match reply {
             Ok(Reply::Status(_)) if self.growing.contains(&number) => Some("grown"),
-            Ok(Reply::Status(status)) if status.state == State::Ready => Some("ready"),
-            Ok(Reply::Status(status)) if status.state == State::Failed => Some("failed"),
+            Ok(Reply::Status(status)) if status.state == CommState::Ready => Some("ready"),
+            Ok(Reply::Status(status)) if status.state == CommState::Failed => Some("failed"),
             Ok(Reply::InProgress(_)) => Some("group"),
             Ok(Reply::Ended) if self.finalizing.contains(&number) => Some("finalized"),
             Ok(Reply::Ended) => Some("destroyed"),
             Ok(Reply::Queued { .. }) => Some("open group"),
             Ok(Reply::Located(_)) => Some("located"),
             Ok(Reply::Checkpoint(_)) => Some("checkpoint"),
-            Err(Refusal::CheckpointFailed { .. }) => Some("checkpoint failed"),
+            Err(RequestError::CheckpointFailed { .. }) => Some("checkpoint failed"),
             Ok(Reply::GroupCancelled) => Some("group cancelled"),
-            Err(Refusal::NoSuchGroup { .. }) => Some("no such group"),
-            Err(Refusal::NotFormed { .. }) => Some("not formed"),
-            Err(Refusal::NotGrown { .. }) => Some("not grown"),
-            Err(Refusal::OutOfRange { .. }) => Some("out of range"),
-            Err(Refusal::Failed { .. }) => Some("failed"),
-            Err(Refusal::NotEnoughDevices { .. }) => Some("not enough"),
+            Err(RequestError::NoSuchGroup { .. }) => Some("no such group"),
+            Err(RequestError::NotFormed { .. }) => Some("not formed"),
+            Err(RequestError::NotGrown { .. }) => Some("not grown"),
+            Err(RequestError::OutOfRange { .. }) => Some("out of range"),
+            Err(RequestError::Failed { .. }) => Some("failed"),
+            Err(RequestError::NotEnoughDevices { .. }) => Some("not enough"),
             _ => None,
         });
         match reply {
@@ -109,7 +110,7 @@ impl World {
                 return Err(format!("group {group} was started twice"));
             }
             Ok(Reply::GroupStarted(group)) => self.groups.push(*group),
-            Ok(Reply::Checkpoint(written)) if !self.plane.written.contains(written) => {
+            Ok(Reply::Checkpoint(written)) if !self.network.written.contains(written) => {
                 return Err(format!("checkpoint {written} was told to client {client}, and nobody wrote it"));
             }
             Ok(Reply::InProgress(_)) if self.grouped.contains(&number) => {
@@ -117,10 +118,10 @@ impl World {
             }
             _ => {}
         }
-        if self.broken == Some(Broken::AnswersLost) && self.dice.once_in(4) {
+        if self.broken == Some(Broken::AnswersLost) && self.random.once_in(4) {
             return Ok(());
         }
-        let answers = if self.broken == Some(Broken::AnswersTwice) && self.dice.once_in(4) { 2 } else { 1 };
+        let answers = if self.broken == Some(Broken::AnswersTwice) && self.random.once_in(4) { 2 } else { 1 };
         match self.asked.get_mut(&(client, number)) {
             Some(count) => *count += answers,
             None => return Err(format!("request {number} was answered, and client {client} is not there")),

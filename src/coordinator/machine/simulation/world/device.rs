@@ -2,19 +2,19 @@
 
 use std::collections::VecDeque;
 
-use super::super::plane::Place;
-use crate::coordinator::agent::{Agent, Task};
+use super::super::network::Position;
+use crate::coordinator::agent::{Agent, DeviceTask};
 use crate::coordinator::id::DeviceId;
-use crate::coordinator::order::{Order, Phase};
+use crate::coordinator::order::{DeviceOrder, DevicePhase};
 
 /// A device process.
-pub(in super::super) struct Device {
+pub(in super::super) struct SimDevice {
     pub(in super::super) agent: Agent,
     /// The orders that are on their way to it.
-    pub(in super::super) inbox: VecDeque<Order>,
+    pub(in super::super) inbox: VecDeque<DeviceOrder>,
     /// The meeting that its communicator came of.
     pub(in super::super) job: Option<String>,
-    pub(super) task: Option<Task>,
+    pub(super) task: Option<DeviceTask>,
     pub(super) is_stopped: bool,
     /// Its worker hangs for ever, though it hears and gives signs of life.
     pub(in super::super) is_stuck: bool,
@@ -24,7 +24,7 @@ pub(in super::super) struct Device {
     pub(super) link: Option<u64>,
 }
 
-impl Device {
+impl SimDevice {
     pub(in super::super) fn is_connected(&self) -> bool {
         self.link.is_some()
     }
@@ -32,14 +32,14 @@ impl Device {
     /// Whether it is about to grow, as a member or as a newcomer.
     pub(super) fn grows(&self) -> bool {
         let membership = self.agent.report().membership.as_ref();
-        membership.is_some_and(|it| it.is_outside() || matches!(it.phase, Phase::Growing { .. }))
+        membership.is_some_and(|it| it.is_outside() || matches!(it.phase, DevicePhase::Growing { .. }))
     }
 
     /// Whether it writes a checkpoint, or reads one.
     pub(super) fn is_in_checkpoint(&self) -> bool {
         let membership = self.agent.report().membership.as_ref();
         membership.is_some_and(|it| match &it.phase {
-            Phase::Running { work: Some(work), .. } => work.directory().is_some(),
+            DevicePhase::Running { work: Some(work), .. } => work.directory().is_some(),
             _ => false,
         })
     }
@@ -49,13 +49,13 @@ impl Device {
         self.grows() || self.is_in_checkpoint()
     }
 
-    pub(super) fn place(&self, device: DeviceId) -> Place {
+    pub(super) fn place(&self, device: DeviceId) -> Position {
         let membership = self.agent.report().membership.as_ref();
         let group = match membership.map(|membership| &membership.phase) {
-            Some(Phase::Running { group, .. }) => *group,
+            Some(DevicePhase::Running { group, .. }) => *group,
             _ => 0,
         };
-        Place {
+        Position {
             device,
             job: self.job.clone(),
             epoch: membership.map_or(0, |membership| membership.formation.epoch),

@@ -1,11 +1,11 @@
 //! Signs of life, workers that hang, and devices that are given up for either.
 
-use super::{Broken, Device, World};
+use super::{Broken, SimDevice, World};
 use std::time::Duration;
 
-use crate::coordinator::agent::Task;
+use crate::coordinator::agent::DeviceTask;
 use crate::coordinator::id::{ClientId, DeviceId};
-use crate::coordinator::machine::Event;
+use crate::coordinator::machine::CoordinatorEvent;
 use crate::coordinator::request::Request;
 
 /// How long a device gives no sign of life before it counts as lost by that, at least.
@@ -25,12 +25,13 @@ fn is_own(device: DeviceId) -> bool {
 impl World {
     /// Devices that can give signs of life.
     pub(super) fn give_signs(&mut self) -> Result<(), String> {
-        let is_up =
-            |(id, device): (&DeviceId, &Device)| (!device.is_stopped && device.link.is_some()).then_some(*id);
+        let is_up = |(id, device): (&DeviceId, &SimDevice)| {
+            (!device.is_stopped && device.link.is_some()).then_some(*id)
+        };
         for device in self.devices.iter().filter_map(is_up).collect::<Vec<_>>() {
             if self.known.contains_key(&device) {
                 self.signs.insert(device, self.now_ms);
-                self.happen(Event::Beat { device })?;
+                self.happen(CoordinatorEvent::Heartbeat { device })?;
             }
         }
         Ok(())
@@ -38,16 +39,17 @@ impl World {
 
     /// The worker of a device hangs in what it does, and does not come out of it.
     pub(super) fn stick(&mut self) {
-        let is_busy = |(id, device): (&DeviceId, &Device)| device.task.is_some().then_some(*id);
+        let is_busy = |(id, device): (&DeviceId, &SimDevice)| device.task.is_some().then_some(*id);
         let busy: Vec<_> = self.devices.iter().filter_map(is_busy).collect();
-        let Some(id) = self.dice.pick(&busy).filter(|_| self.dice.once_in(2)) else { return };
+        let Some(id) = self.random.pick(&busy).filter(|_| self.random.once_in(2)) else { return };
         self.note(|| format!("the worker of device {id} hangs"));
         self.devices.entry(id).and_modify(|device| device.is_stuck = true);
     }
 
     /// What is executed has no end that anybody could know: a client loses patience with a group that hangs.
     pub(super) fn give_up_on_what_is_stuck(&mut self) -> Result<(), String> {
-        let is_in_group = |device: &&Device| device.is_stuck && matches!(device.task, Some(Task::Run { .. }));
+        let is_in_group =
+            |device: &&SimDevice| device.is_stuck && matches!(device.task, Some(DeviceTask::Run { .. }));
         let hanging = self.devices.values().filter(is_in_group).filter_map(|device| device.agent.comm());
         for comm in hanging.collect::<std::collections::BTreeSet<_>>() {
             let number = self.requests;
@@ -55,7 +57,7 @@ impl World {
                 self.requests += 1;
                 self.asked.insert((0, number), 0);
                 let (client, request) = (ClientId::new(0), Request::Destroy(comm));
-                self.happen(Event::Requested { client, number, request })?;
+                self.happen(CoordinatorEvent::Requested { client, number, request })?;
             }
         }
         Ok(())
@@ -116,7 +118,7 @@ impl World {
         }
         if self.devices.remove(&device).is_some() {
             self.seen.insert("hung and killed");
-            self.plane.die(device);
+            self.network.die(device);
             self.start_device();
         }
         Ok(())

@@ -1,0 +1,203 @@
+//! What all channels of one rank stand on: the mapped epoch, its own heap, its slots, and how it waits.
+
+use std::num::NonZeroU32;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+mod condition;
+mod waits;
+mod watches;
+
+use super::epoch::EpochMapping;
+use super::slot::ChannelSlots;
+use crate::error::{Error, Result};
+use crate::faults::Injector;
+use crate::heap::SymmetricHeap;
+use crate::rank::Rank;
+use crate::shm::{CellRef, HostKernel};
+use crate::sync::atomic::AtomicU64;
+use crate::sync::{
+    ActivityCell, ParkCell, SemaphoreCell, SemaphoreReceiver, WaitPolicy, Waiting, Watch, plain,
+};
+use crate::trace::Recorder;
+use watches::PeerWatch;
+
+/// The receiving side of a channel's semaphore.
+pub(crate) type Inbound = SemaphoreReceiver<CellRef<SemaphoreCell>>;
+
+/// One rank's view of a [`EpochMapping`].
+#[derive(Debug)]
+pub(crate) struct RankContext {
+    mapped: Arc<EpochMapping>,
+    rank: Rank,
+    heap: SymmetricHeap,
+    slots: ChannelSlots,
+    /// How many threads that may spin share this rank's core.
+    spinners: AtomicU64,
+    /// Whether there was more than one from the start.
+    crowded: bool,
+    /// How many cores the ranks were told to count on, instead of those on which they may run.
+    cores: Option<NonZeroU32>,
+    /// Where the proxy service process sleeps, when it runs on this rank's core.
+    service: Option<CellRef<ParkCell>>,
+    /// Where this rank's proxy thread sleeps, once there is one.
+    proxy: OnceLock<CellRef<ParkCell>>,
+    timeout: Duration,
+    /// What [`condition`] knows; 0 as long as nothing is out of the ordinary.
+    state: AtomicU64,
+    /// What goes wrong on purpose.
+    injector: OnceLock<Arc<Injector>>,
+    /// Where this rank notes what it does.
+    recorder: OnceLock<Recorder>,
+    /// Whether data are checked on their way.
+    checksums: OnceLock<()>,
+    /// Whom this rank blames, if a wait has come to nothing.
+    blamed: OnceLock<Blamed>,
+}
+
+/// A rank that lives or has left, and by which a wait of another one has come to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Blamed {
+    pub(crate) rank: Rank,
+    /// It held others up until the deadline had passed; otherwise it had left.
+    pub(crate) is_late: bool,
+}
+
+impl RankContext {
+    /// Looks at `mapped` as `rank`, which shares its core with `spinners` spinning threads in all, itself included.
+    ///
+    /// # Errors
+    /// Those of [`SymmetricHeap::new`].
+    pub(crate) fn new(
+        mapped: Arc<EpochMapping>,
+        rank: Rank,
+        spinners: u32,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let segment = Arc::clone(mapped.segment(rank));
+        let heap = SymmetricHeap::new(Arc::clone(mapped.view(rank).window()), segment, rank, mapped.shape())?;
+        let slots = ChannelSlots::new(mapped.n_ranks());
+        let crowded = spinners > 1;
+        let (spinners, state) = (AtomicU64::new(spinners.into()), AtomicU64::new(0));
+        let (injector, recorder, checksums) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Ok(Self {
+            mapped,
+            rank,
+            heap,
+            slots,
+            spinners,
+            crowded,
+            cores: None,
+            service: None,
+            proxy: OnceLock::new(),
+            timeout,
+            state,
+            injector,
+            recorder,
+            checksums,
+            blamed: OnceLock::new(),
+        })
+    }
+
+    /// The same, on the core of the proxy service process, which counts as long as it is awake.
+    pub(crate) fn beside_service(self) -> Self {
+        Self { service: Some(self.mapped.control().proxy_doorbell()), ..self }
+    }
+
+    /// The same, with as many spinning threads on its core as there are if the ranks have so many `cores`.
+    pub(crate) fn counting_on(self, cores: NonZeroU32) -> Self {
+        let spinners = self.mapped.n_ranks().div_ceil(cores.get());
+        Self { spinners: AtomicU64::new(spinners.into()), crowded: spinners > 1, cores: Some(cores), ..self }
+    }
+
+    pub(crate) fn mapped(&self) -> &Arc<EpochMapping> {
+        &self.mapped
+    }
+
+    pub(crate) fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    pub(crate) fn heap(&self) -> &SymmetricHeap {
+        &self.heap
+    }
+
+    pub(crate) fn slots(&self) -> &ChannelSlots {
+        &self.slots
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    #[inline]
+    pub(crate) fn kernel(&self) -> &HostKernel {
+        self.mapped.kernel()
+    }
+
+    /// One more thread spins on this rank's core from now on.
+    pub(crate) fn add_spinner(&self) {
+        plain::add(&self.spinners, 1);
+    }
+
+    /// One that was added does not spin any more.
+    pub(crate) fn remove_spinner(&self) {
+        plain::add(&self.spinners, u64::MAX);
+    }
+
+    /// This rank has a proxy thread from now on, which sleeps on `doorbell` and counts as long as it is awake.
+    pub(crate) fn host_proxy(&self, doorbell: CellRef<ParkCell>) {
+        self.proxy.get_or_init(|| doorbell);
+    }
+
+    /// Whether this rank shares its core, with proxies left aside.
+    pub(crate) fn crowded(&self) -> bool {
+        self.crowded
+    }
+
+    /// How many spinning threads share this rank's core, itself included and proxies left aside.
+    pub(crate) fn sharing(&self) -> u64 {
+        plain::load(&self.spinners)
+    }
+
+    /// How many cores it was told to count on, where it was.
+    pub(crate) fn told_cores(&self) -> Option<NonZeroU32> {
+        self.cores
+    }
+
+    #[inline]
+    pub(crate) fn policy(&self) -> WaitPolicy {
+        // Whoever pushes for a proxy that sleeps has marked it awake before it waits.
+        let is_awake = |doorbell: &CellRef<ParkCell>| !doorbell.is_slept_on();
+        let awake = |proxy: Option<&CellRef<ParkCell>>| u64::from(proxy.is_some_and(is_awake));
+        let proxies = awake(self.service.as_ref()) + awake(self.proxy.get());
+        let spinners = self.sharing().saturating_add(proxies);
+        WaitPolicy::for_spinners(u32::try_from(spinners).unwrap_or(u32::MAX))
+    }
+
+    /// Semaphore number `index` of `rank`.
+    pub(crate) fn semaphore(&self, rank: Rank, index: u32) -> Result<CellRef<SemaphoreCell>> {
+        let semaphores = self.mapped.semaphores(rank);
+        semaphores.get_ref(index as usize).ok_or(Error::OutOfRange {
+            what: "semaphores of a rank",
+            offset: index.into(),
+            len: 1,
+            limit: semaphores.len() as u64,
+        })
+    }
+
+    /// Watches the epoch and, where one is awaited, a rank.
+    pub(crate) fn watch(&self, awaited: Option<Rank>) -> PeerWatch<'_> {
+        PeerWatch { mapped: &self.mapped, awaited }
+    }
+
+    /// The context of a wait that `watch` looks after.
+    pub(crate) fn waiting<'a, W: Watch>(&'a self, watch: &'a W) -> Waiting<'a, HostKernel, W> {
+        Waiting::new(self.kernel(), watch, self.policy(), self.timeout)
+    }
+
+    /// What this rank tells of itself to whoever looks on.
+    pub(crate) fn activity(&self) -> &ActivityCell {
+        self.mapped.activity(self.rank)
+    }
+}

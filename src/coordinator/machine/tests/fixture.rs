@@ -1,0 +1,219 @@
+//! A coordinator, its devices and clients, to be asked and told by a test.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::*;
+use super::{COMM, SETTINGS};
+use crate::coordinator::agent::{Agent, AgentStep, DeviceTask, GroupFailure, TaskOutcome};
+use crate::coordinator::call::{Collective, DeviceCall, DeviceReduceOp};
+use crate::coordinator::id::GroupId;
+use crate::coordinator::request::CommStatus;
+use crate::reduce::DataType;
+
+/// A coordinator, devices, and clients, of whom each asks one thing.
+pub(super) struct Fixture {
+    pub(super) machine: CoordinatorMachine,
+    pub(super) devices: BTreeMap<DeviceId, Agent>,
+    pub(super) tasks: BTreeMap<DeviceId, DeviceTask>,
+    /// Who hears nothing.
+    pub(super) stopped: BTreeSet<DeviceId>,
+    /// Who hears all, and does not get its tasks done.
+    pub(super) slow: BTreeSet<DeviceId>,
+    /// What comes of meetings.
+    pub(super) meetings: Result<(), String>,
+    pub(super) dropped: Vec<DeviceId>,
+    /// Those of them that are to be killed, if they are the coordinator's own.
+    pub(super) killed: Vec<DeviceId>,
+    pub(super) logged: Vec<LogEntry>,
+    pub(super) replies: BTreeMap<u64, Result<Reply, RequestError>>,
+    pub(super) asked: u64,
+    /// The group that calls name.
+    pub(super) group: Option<GroupId>,
+    pub(super) now_ms: u64,
+}
+
+impl Fixture {
+    /// Devices 1 to `devices`, and a coordinator that takes requests.
+    pub(super) fn new(devices: u32) -> Self {
+        let mut fixture = Self {
+            machine: CoordinatorMachine::new(SETTINGS, 1),
+            devices: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            stopped: BTreeSet::new(),
+            slow: BTreeSet::new(),
+            meetings: Ok(()),
+            dropped: Vec::new(),
+            killed: Vec::new(),
+            logged: Vec::new(),
+            replies: BTreeMap::new(),
+            asked: 0,
+            group: None,
+            now_ms: 0,
+        };
+        fixture.pass(0);
+        (1..=devices).for_each(|device| fixture.register(Agent::new(DeviceId::new(device)), device));
+        fixture.pass(SETTINGS.adopt_ms);
+        fixture
+    }
+
+    /// Another coordinator takes over.
+    pub(super) fn restart(&mut self) {
+        self.begin_anew();
+        for (device, agent) in std::mem::take(&mut self.devices) {
+            self.register(agent, device.get());
+        }
+        self.pass(SETTINGS.adopt_ms);
+    }
+
+    /// Another coordinator begins, which knows nobody.
+    pub(super) fn begin_anew(&mut self) {
+        self.machine = CoordinatorMachine::new(SETTINGS, self.machine.incarnation + 1);
+        self.pause(0);
+    }
+
+    pub(super) fn register(&mut self, mut agent: Agent, device: u32) {
+        agent.connect();
+        let (device, report) = (DeviceId::new(device), agent.outgoing_report());
+        self.devices.insert(device, agent);
+        let range = AddressRange { min: 0x1000, max: 0x2000 };
+        self.happen(CoordinatorEvent::Registered { device, range, socket: String::new(), report });
+    }
+
+    /// Time passes while the coordinator is there.
+    pub(super) fn pass(&mut self, ms: u64) {
+        let until = self.now_ms + ms;
+        while let Some(tick) = self.machine.next_tick_ms().filter(|tick| *tick < until) {
+            self.pause(tick.saturating_sub(self.now_ms).max(1));
+        }
+        self.pause(until.saturating_sub(self.now_ms));
+    }
+
+    /// Time passes, and the coordinator comes to know of it afterwards.
+    pub(super) fn pause(&mut self, ms: u64) {
+        self.now_ms += ms;
+        self.happen(CoordinatorEvent::Tick { now_ms: self.now_ms });
+    }
+
+    pub(super) fn happen(&mut self, event: CoordinatorEvent) {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            for action in self.machine.handle(event) {
+                match action {
+                    CoordinatorAction::Order { device, order } if !self.stopped.contains(&device) => {
+                        let Some(agent) = self.devices.get_mut(&device) else { continue };
+                        let steps = agent.take(order);
+                        self.perform(device, steps);
+                        events.extend(self.report(device));
+                    }
+                    CoordinatorAction::Order { .. } => {}
+                    CoordinatorAction::Drop { device } => self.dropped.push(device),
+                    CoordinatorAction::GiveUp { device, kills, .. } => {
+                        self.dropped.push(device);
+                        self.killed.extend(kills.then_some(device));
+                    }
+                    CoordinatorAction::Log(turn) => self.logged.push(turn),
+                    CoordinatorAction::Reply { client, reply, .. } => {
+                        _ = self.replies.insert(client.get(), reply)
+                    }
+                }
+            }
+            if events.is_empty() {
+                events.extend(self.work());
+            }
+        }
+    }
+
+    pub(super) fn report(&self, device: DeviceId) -> Option<CoordinatorEvent> {
+        let report = self.devices.get(&device)?.outgoing_report();
+        Some(CoordinatorEvent::Reported { device, report })
+    }
+
+    pub(super) fn perform(&mut self, device: DeviceId, steps: Vec<AgentStep>) {
+        for step in steps {
+            match (step, self.tasks.get(&device)) {
+                (AgentStep::Begin(task), _) => _ = self.tasks.insert(device, task),
+                (AgentStep::Interrupt { .. }, Some(DeviceTask::Run { .. }))
+                    if !self.slow.contains(&device) =>
+                {
+                    self.finish(device, TaskOutcome::Ran(Err("it was interrupted".to_owned().into())));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn finish(&mut self, device: DeviceId, outcome: TaskOutcome) {
+        self.tasks.remove(&device);
+        let steps = self.devices.get_mut(&device).map(|agent| agent.finish(outcome));
+        self.perform(device, steps.unwrap_or_default());
+    }
+
+    /// Does one task that is no group. Returns what the device says of it.
+    pub(super) fn work(&mut self) -> Option<CoordinatorEvent> {
+        let is_to_do = |device: &DeviceId, task: &DeviceTask| {
+            !matches!(task, DeviceTask::Run { .. }) && !self.slow.contains(device)
+        };
+        // Newcomers come first to see what has become of a meeting.
+        let found = self.tasks.iter().rfind(|(device, task)| is_to_do(device, task));
+        let (device, task) = found.map(|(device, task)| (*device, task.clone()))?;
+        let members = self.devices[&device].report().membership.as_ref()?.formation.members.clone();
+        let is_lost = |member: &DeviceId| !self.devices.contains_key(member) || self.stopped.contains(member);
+        let lost = (0..).zip(&members).filter(|(_, member)| is_lost(member)).map(|(rank, _)| rank).collect();
+        self.finish(
+            device,
+            match task {
+                DeviceTask::Host => TaskOutcome::Hosted(Ok("id".to_owned())),
+                DeviceTask::GoOn => TaskOutcome::WentOn(Ok(lost)),
+                DeviceTask::Leave { .. } => TaskOutcome::Left,
+                _ => TaskOutcome::Met(self.meetings.clone().map(|()| members)),
+            },
+        );
+        self.report(device)
+    }
+
+    /// Asks as a client of its own. Returns who that was.
+    pub(super) fn ask(&mut self, request: Request) -> u64 {
+        self.asked += 1;
+        let client = ClientId::new(self.asked);
+        self.happen(CoordinatorEvent::Requested { client, number: 1, request });
+        self.asked
+    }
+
+    #[track_caller]
+    pub(super) fn answer(&mut self, request: Request) -> Result<Reply, RequestError> {
+        let client = self.ask(request);
+        self.replies.remove(&client).expect("an answer at once")
+    }
+
+    #[track_caller]
+    pub(super) fn status(&mut self) -> CommStatus {
+        match self.answer(Request::Status { comm: COMM, settled: false }) {
+            Ok(Reply::Status(status)) => status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn init(&mut self, devices: u32, keep_going: bool) {
+        self.answer(Request::Init { devices, keep_going }).unwrap();
+    }
+
+    pub(super) fn call(&mut self) -> Result<Reply, RequestError> {
+        self.call_on(COMM)
+    }
+
+    pub(super) fn call_on(&mut self, comm: CommId) -> Result<Reply, RequestError> {
+        let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, DeviceReduceOp::Sum);
+        let addresses = vec![0x1000; self.machine.comms.get(&comm).map_or(1, |comm| comm.members.len())];
+        let (send, recv) = (addresses.clone(), addresses);
+        let call = DeviceCall { collective, data_type, op, root: 0, count: 1, send, recv };
+        self.answer(Request::Call { comm, group: self.group, call })
+    }
+
+    /// All devices end their group like this.
+    pub(super) fn end_group(&mut self, outcome: &Result<(), String>) {
+        for device in self.tasks.keys().copied().collect::<Vec<_>>() {
+            self.finish(device, TaskOutcome::Ran(outcome.clone().map(|()| None).map_err(GroupFailure::from)));
+            self.report(device).into_iter().for_each(|event| self.happen(event));
+        }
+    }
+}
