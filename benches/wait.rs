@@ -102,7 +102,7 @@ fn barrier(criterion: &mut Criterion) {
             })
         });
     });
-    group.bench_function("barrier, crowded", |b| {
+    group.bench_function("barrier, oversubscribed", |b| {
         b.iter_custom(|rounds| {
             let cells: Vec<_> = (0..RANKS).map(|_| BarrierCell::default()).collect();
             let (park, revoke) = (ParkCell::new(), RevokeCell::new());

@@ -174,21 +174,21 @@ impl ToldRank {
 
 impl ToldCall {
     fn of(call: ObservedCall) -> Self {
-        let ObservedCall { summary, sequence: number } = call;
-        let data_type = summary.data_type().map(DataType::name);
+        let ObservedCall { signature, sequence: number } = call;
+        let data_type = signature.data_type().map(DataType::name);
         Self {
-            call: summary.to_string(),
+            call: signature.to_string(),
             number,
-            operation: summary.operation().map(Operation::name),
+            operation: signature.operation().map(Operation::name),
             data_type,
             // Of what has no elements it is something else.
-            count: data_type.map(|_| summary.count()),
-            operator: summary.operator_name(),
-            root: summary.root(),
-            peer: summary.peer(),
-            calls: summary.calls(),
-            algorithm: summary.algorithm().map(|algorithm| algorithm.to_string()),
-            channel: summary.channel_kind().map(|kind| kind.to_string()),
+            count: data_type.map(|_| signature.count()),
+            operator: signature.operator_name(),
+            root: signature.root(),
+            peer: signature.peer(),
+            calls: signature.calls(),
+            algorithm: signature.algorithm().map(|algorithm| algorithm.to_string()),
+            channel: signature.channel_kind().map(|kind| kind.to_string()),
         }
     }
 }

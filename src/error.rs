@@ -165,11 +165,11 @@ pub enum Error {
     #[error("ranks disagree: this rank is in {mine}, rank {rank} in {theirs}")]
     CallMismatch {
         /// The call of this rank.
-        mine: crate::collective::Summary,
+        mine: crate::collective::CallSignature,
         /// The other rank.
         rank: Rank,
         /// The call of the other rank.
-        theirs: crate::collective::Summary,
+        theirs: crate::collective::CallSignature,
     },
     /// Ranks have registered different algorithms of their own. Nothing has changed.
     #[cfg(not(loom))]

@@ -6,20 +6,22 @@
 //!                   '-- what is known is old, or another way is known to cost less
 //! ```
 //!
-//! A [`Trials`] holds what is known of the ways of one class of calls. It counts the calls of a trial, and decides which way
-//! is in use afterwards. Its owner decides the rest: when a trial begins, of which way, and for how many calls; and
-//! which of several costs is the typical one (the least, a mean).
+//! A [`Trials`] holds what is known of the ways of one class of calls. It counts the calls of a
+//! trial, and decides which way is in use afterwards. Its owner decides the rest: when a trial
+//! begins, of which way, and for how many calls; and which of several costs is the typical one (the
+//! least, a mean).
 //!
 //! | owner does | when | then |
 //! |---|---|---|
 //! | [`current`](Trials::current) | before each call | the call goes that way |
 //! | [`note`](Trials::note) | after it | `true`: a trial is over, and one of the next two follows |
-//! | [`settle`](Trials::settle) | after the trial of one way | that way is in use if it was before, or costs less |
+//! | [`settle`](Trials::settle) | after a trial of one way | it is in use if it was, or is cheaper |
 //! | [`settle_all`](Trials::settle_all) | after trials of all ways | the cheapest way is in use |
 //! | [`begin`](Trials::begin) | at any time | the next calls are a trial |
 //!
 //! # Invariants
-//! - Owners that make the same calls and note the same costs pick the same ways: there is no clock and no chance in here.
+//! - Owners that make the same calls and note the same costs pick the same ways: there is no clock
+//!   and no chance in here.
 //! - A way replaces another one only if it costs less by more than the noise ([`NOISE`]).
 //! - Nothing is allocated.
 
@@ -28,11 +30,12 @@ pub(crate) const NOISE: f32 = 0.96;
 
 /// One of several ways to do something, numbered from 0.
 pub(crate) trait Alternative: Copy + PartialEq + 'static {
-    /// Its number, less than the `N` of the [`Trials`] that it is part of.
+    /// Returns its number, less than the `N` of the [`Trials`] that it is part of.
     fn index(self) -> usize;
 }
 
-/// What is known of up to `N` ways: what a call costs in each, and what the last `MEMORY` calls did.
+/// What is known of up to `N` ways: what a call costs in each, and what the last `MEMORY` calls
+/// did.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trials<W: 'static, const N: usize, const MEMORY: usize> {
     /// The ways that there are.
@@ -75,7 +78,7 @@ impl<W: Alternative, const N: usize, const MEMORY: usize> Trials<W, N, MEMORY> {
         self.trial
     }
 
-    /// Whether a trial is under way.
+    /// Returns whether a trial is under way.
     pub(crate) const fn is_trial(&self) -> bool {
         self.left > 0
     }
@@ -92,10 +95,12 @@ impl<W: Alternative, const N: usize, const MEMORY: usize> Trials<W, N, MEMORY> {
         self.costs[way.index()] = f32::INFINITY;
     }
 
-    /// Notes what a call in the [current](Self::current) way cost, and returns whether that ends a trial.
+    /// Notes what a call in the [current](Self::current) way cost, and returns whether that ends a
+    /// trial.
     ///
-    /// `typical` picks from the costs of several calls, the newest first: of all those of the trial so far (infinite where
-    /// there are fewer than `MEMORY`), or of the last `MEMORY` ones by the way in use.
+    /// `typical` picks from the costs of several calls, the newest first: of all those of the trial
+    /// so far (infinite where there are fewer than `MEMORY`), or of the last `MEMORY` ones by the
+    /// way in use.
     pub(crate) fn note(&mut self, cost: f32, typical: impl FnOnce(&mut [f32; MEMORY]) -> f32) -> bool {
         let is_trial = self.is_trial();
         let (way, costs) =
@@ -107,7 +112,8 @@ impl<W: Alternative, const N: usize, const MEMORY: usize> Trials<W, N, MEMORY> {
         is_trial && self.left == 0
     }
 
-    /// Ends the trial of one way, be it early: the way is in use from now on if it was before, or costs less.
+    /// Ends the trial of one way, be it early: the way is in use from now on if it was before, or
+    /// costs less.
     pub(crate) fn settle(&mut self) {
         self.left = 0;
         if self.trial == self.in_use || self.cost_of(self.trial) < self.cost_of(self.in_use) * NOISE {
@@ -115,7 +121,8 @@ impl<W: Alternative, const N: usize, const MEMORY: usize> Trials<W, N, MEMORY> {
         }
     }
 
-    /// Ends a row of trials of all ways: the cheapest way is in use from now on. Returns whether that is another one than before.
+    /// Ends a row of trials of all ways: the cheapest way is in use from now on. Returns whether
+    /// that is another one than before.
     pub(crate) fn settle_all(&mut self) -> bool {
         self.left = 0;
         let is_beaten = self.is_beaten();
@@ -128,19 +135,20 @@ impl<W: Alternative, const N: usize, const MEMORY: usize> Trials<W, N, MEMORY> {
         self.recent = [self.cost_of(way); MEMORY];
     }
 
-    /// Returns the way that may be better than the one in use: one of which nothing is known, or the cheapest of the others.
+    /// Returns the way that may be better than the one in use: one of which nothing is known, or
+    /// the cheapest of the others.
     pub(crate) fn rival(&self) -> W {
         let known = |way: &W| if self.cost_of(*way).is_infinite() { 0.0 } else { self.cost_of(*way) };
         let others = self.ways.iter().copied().filter(|way| *way != self.in_use);
         others.min_by(|one, other| f32::total_cmp(&known(one), &known(other))).unwrap_or(self.in_use)
     }
 
-    /// Whether another way is known to cost less than the one in use.
+    /// Returns whether another way is known to cost less than the one in use.
     pub(crate) fn is_beaten(&self) -> bool {
         self.cost_of(self.rival()) < self.cost_of(self.in_use) * NOISE
     }
 
-    /// Whether another way is known to cost less than the one in use, or not known at all.
+    /// Returns whether another way is known to cost less than the one in use, or not known at all.
     pub(crate) fn may_be_beaten(&self) -> bool {
         self.cost_of(self.rival()).is_infinite() || self.is_beaten()
     }
@@ -173,7 +181,8 @@ mod tests {
         costs.iter().copied().fold(f32::INFINITY, f32::min)
     }
 
-    /// Makes calls that cost what `cost_of` says until a trial is over, or `n` of them; tells their ways.
+    /// Makes calls that cost what `cost_of` says until a trial is over, or `n` of them; tells their
+    /// ways.
     fn calls(roads: &mut Roads, n: usize, cost_of: impl Fn(Road) -> f32) -> Vec<Road> {
         let mut ways = Vec::new();
         while ways.len() < n {
@@ -185,7 +194,7 @@ mod tests {
         ways
     }
 
-    /// What an owner does that tries all ways, two calls each.
+    /// Returns what an owner does that tries all ways, two calls each.
     fn try_all(roads: &mut Roads, cost_of: impl Fn(Road) -> f32) -> bool {
         for way in ALL {
             roads.begin(*way, 2);

@@ -150,14 +150,15 @@ fn fifo(setup: Setup, cores: FifoCores, patience: Duration) -> Result<(f64, u64)
         Ok(())
     };
     let start_line = Barrier::new(setup.producers as usize + 1);
-    let crowded = setup.producers > 1 || cores.is_one();
+    let oversubscribed = setup.producers > 1 || cores.is_one();
     // Shown when nobody serves any more, however full the fifos are.
     let given_up = BareFlag::new(0);
     let took = std::thread::scope(|scope| {
         let mut handles = Vec::new();
         for producer in 0..setup.producers {
             let fifo = &fifos[(producer % setup.fifos) as usize];
-            let run = ProducerRun { producer, share, crowded, start_line: &start_line, given_up: &given_up };
+            let run =
+                ProducerRun { producer, share, oversubscribed, start_line: &start_line, given_up: &given_up };
             handles.push(scope.spawn(move || -> Result<()> {
                 pin(cores.producers)?;
                 if setup.exclusive {
@@ -221,7 +222,7 @@ fn serve(
 struct ProducerRun<'r> {
     producer: u32,
     share: u32,
-    crowded: bool,
+    oversubscribed: bool,
     start_line: &'r Barrier,
     given_up: &'r BareFlag,
 }
@@ -229,7 +230,7 @@ struct ProducerRun<'r> {
 /// Pushes a share of triggers that tell who pushed them and in which order, unless nobody takes them any more.
 fn produce(end: impl Push, run: ProducerRun<'_>) {
     run.start_line.wait();
-    if run.crowded {
+    if run.oversubscribed {
         push_all(end, run, std::thread::yield_now);
     } else {
         push_all(end, run, std::hint::spin_loop);
@@ -253,9 +254,9 @@ fn push_all(end: impl Push, run: ProducerRun<'_>, give_way: impl Fn()) {
 
 /// Tries until it works. Threads that share a core give way in between; one that has it spins.
 #[inline]
-fn insist(crowded: bool, mut attempt: impl FnMut() -> bool) {
+fn insist(oversubscribed: bool, mut attempt: impl FnMut() -> bool) {
     while !attempt() {
-        if crowded { std::thread::yield_now() } else { std::hint::spin_loop() }
+        if oversubscribed { std::thread::yield_now() } else { std::hint::spin_loop() }
     }
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn run(
         bandwidth_bytes: args.matrix.bandwidth_bytes,
         latency_bytes: args.matrix.latency_bytes,
         cores: jobs::cores(n_ranks, &args.job)?,
-        crowded: n_ranks as usize > cores,
+        oversubscribed: n_ranks as usize > cores,
     };
     let plan = PerfPlan {
         tests: vec![(Test::P2p, Some(channel))],

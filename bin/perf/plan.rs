@@ -162,7 +162,7 @@ pub(crate) struct MatrixSettings {
     /// The core of each rank; `None` where the scheduler decides.
     pub(crate) cores: Vec<Option<u32>>,
     /// Whether there are more ranks than cores.
-    pub(crate) crowded: bool,
+    pub(crate) oversubscribed: bool,
 }
 
 impl MatrixSettings {
@@ -173,7 +173,7 @@ impl MatrixSettings {
     pub(crate) fn pair(&self, leader: u32, other: u32) -> Result<RankPair> {
         let one_core = match (self.core(leader), self.core(other)) {
             (Some(first), Some(second)) => first == second,
-            _ => self.crowded,
+            _ => self.oversubscribed,
         };
         Ok(RankPair::new(leader, other, u32::try_from(self.cores.len())?, one_core)?)
     }

@@ -148,7 +148,7 @@ fn state(rate: &Rate<'_>) -> Cell {
 
 /// What a rank is in, in few words; otherwise what it was in last, in brackets.
 fn place(rank: &RankReport) -> String {
-    let name = |call: shmccl::observe::ObservedCall| match call.summary.operation() {
+    let name = |call: shmccl::observe::ObservedCall| match call.signature.operation() {
         Some(operation) => operation.name().to_owned(),
         None => "?".to_owned(),
     };

@@ -43,7 +43,7 @@ pub(crate) fn run() -> Result<()> {
 /// Where races take place.
 struct Track<'c> {
     comm: &'c mut Communicator,
-    crowded: bool,
+    oversubscribed: bool,
     data_buffers: CollectiveBuffers,
     gathering: Rc<RefCell<Gathering>>,
     all_sync: AllSync,
@@ -54,11 +54,11 @@ impl<'c> Track<'c> {
         let elements = plan.courses(comm.n_ranks()).iter().map(|course| course.layout.largest()).max();
         let len = elements.unwrap_or(0) * size_of::<f32>() as u64;
         let buffers = CollectiveBuffers::alloc(comm, len, 128, 0)?;
-        let crowded = comm.is_crowded()?;
+        let oversubscribed = comm.is_oversubscribed()?;
         // An operation is over when it is over everywhere.
-        let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Most, crowded)?));
+        let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Most, oversubscribed)?));
         let all_sync = AllSync::new(comm)?;
-        Ok(Self { comm, crowded, data_buffers: buffers, gathering, all_sync })
+        Ok(Self { comm, oversubscribed, data_buffers: buffers, gathering, all_sync })
     }
 
     /// All races of the plan, with as much time for each as is left for all.
@@ -79,9 +79,10 @@ impl<'c> Track<'c> {
 
     /// One race; the figure on rank 0.
     fn race(&mut self, course: Course, time: Duration) -> Result<Option<Figure>> {
-        let (n_ranks, crowded, leads) = (self.comm.n_ranks(), self.crowded, self.all_sync.leads());
+        let (n_ranks, oversubscribed, leads) =
+            (self.comm.n_ranks(), self.oversubscribed, self.all_sync.leads());
         let built_in =
-            Table::default().algorithm(course.operation, n_ranks, crowded, course.buffers, course.len);
+            Table::default().algorithm(course.operation, n_ranks, oversubscribed, course.buffers, course.len);
         let mut algorithms = vec![built_in, built_in];
         algorithms.extend(course.algorithms(n_ranks).into_iter().filter(|other| *other != built_in));
         let workload = self.workload(course)?;
@@ -94,7 +95,7 @@ impl<'c> Track<'c> {
         Ok(leads.then(|| Figure {
             operation: course.operation.name().to_owned(),
             ranks: n_ranks,
-            crowded,
+            oversubscribed,
             buffers: course.buffers,
             bytes: course.len,
             built_in,

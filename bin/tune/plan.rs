@@ -100,7 +100,7 @@ pub(crate) struct Figure {
     /// How many ranks.
     pub(crate) ranks: u32,
     /// Whether they share cores.
-    pub(crate) crowded: bool,
+    pub(crate) oversubscribed: bool,
     /// Where the buffers were.
     pub(crate) buffers: BufferKind,
     /// The bytes that a rank contributes at most.

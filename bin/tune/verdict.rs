@@ -14,7 +14,7 @@ const LEAST_GAIN: f64 = 0.05;
 pub(super) struct Ruling {
     pub(super) operation: Operation,
     pub(super) ranks: u32,
-    pub(super) crowded: bool,
+    pub(super) oversubscribed: bool,
     pub(super) buffers: BufferKind,
     pub(super) bytes: u64,
     /// The built-in choice.
@@ -30,7 +30,7 @@ pub(super) struct Ruling {
 impl Ruling {
     /// Whether both belong to one case of a table.
     pub(super) fn is_of_case(&self, other: &Self) -> bool {
-        let key = |ruling: &Self| (ruling.operation, ruling.ranks, ruling.crowded, ruling.buffers);
+        let key = |ruling: &Self| (ruling.operation, ruling.ranks, ruling.oversubscribed, ruling.buffers);
         key(self) == key(other)
     }
 
@@ -60,7 +60,7 @@ fn ruling(figure: &Figure, all: &[Figure]) -> Result<Ruling> {
     Ok(Ruling {
         operation: operation.ok_or_else(|| anyhow::anyhow!("no such operation: {}", figure.operation))?,
         ranks: figure.ranks,
-        crowded: figure.crowded,
+        oversubscribed: figure.oversubscribed,
         buffers: figure.buffers,
         bytes: figure.bytes,
         built_in: figure.built_in.algorithm.parse()?,
@@ -107,7 +107,7 @@ fn case(rulings: &[Ruling]) -> Case {
     Case {
         operation: first.operation,
         n_ranks: first.ranks,
-        crowded: first.crowded,
+        oversubscribed: first.oversubscribed,
         buffers: first.buffers,
         steps: runs.iter().zip(ends.chain([None])).map(step).collect(),
     }
@@ -139,7 +139,7 @@ mod tests {
         Figure {
             operation: "all_reduce".to_owned(),
             ranks: 4,
-            crowded: true,
+            oversubscribed: true,
             buffers,
             bytes,
             built_in: entrant(built_in, 1.0, 0.0),

@@ -50,10 +50,10 @@ fn row(run: &[Ruling]) -> Vec<String> {
         (only, end) if only == end => only,
         (least, most) => format!("{least}..{most}"),
     };
-    let crowded = if first.crowded { ", crowded" } else { "" };
+    let oversubscribed = if first.oversubscribed { ", oversubscribed" } else { "" };
     vec![
         first.operation.name().to_owned(),
-        format!("{}{crowded}", first.ranks),
+        format!("{}{oversubscribed}", first.ranks),
         first.buffers.name().to_owned(),
         size,
         first.built_in.name().to_owned(),

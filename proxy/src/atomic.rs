@@ -1,8 +1,9 @@
 //! The atomics of this crate: the real ones, or loom's under `--cfg loom`.
 //!
-//! The only file that names a raw atomic type. Everything else imports from here, so that every step of a protocol is
-//! visible to the model checker. The real one is wrapped, because a re-export would not hide its name from the lint
-//! that bans it; it offers what the protocols use and no more.
+//! The only file that names a raw atomic type. Everything else imports from here, so that every
+//! step of a protocol is visible to the model checker. The real one is wrapped, because a re-export
+//! would not hide its name from the lint that bans it; it offers what the protocols use and no
+//! more.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};

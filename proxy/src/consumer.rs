@@ -1,7 +1,7 @@
 //! The consumer: the one reader of a fifo.
 //!
-//! It keeps its position in its own memory and publishes it through `tail`. Everything it reads may be forged; see
-//! the trust paragraph of [`crate::fifo`].
+//! It keeps its position in its own memory and publishes it through `tail`. Everything it reads may
+//! be forged; see the trust paragraph of [`crate::fifo`].
 
 use core::fmt;
 use core::ops::Deref;
@@ -49,7 +49,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
     /// Gives the slot of the trigger last shown back to the producers; does nothing when none was.
     ///
     /// # Ordering
-    /// Edge F2: the slot is overwritten only by who has seen this.
+    /// Edge F2: a producer overwrites the slot only after it has seen this.
     #[inline]
     pub fn pop(&mut self) {
         if self.peeked {
@@ -57,15 +57,16 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
         }
     }
 
-    /// Publishes that `position` and all before it were served. Call it after the trigger's effects and before its pop.
+    /// Publishes that `position` and all before it were served. Call it after the trigger's effects
+    /// and before its pop.
     ///
     /// # Ordering
-    /// Edge F3: the effects are visible to who sees the position completed.
+    /// Edge F3: a producer that sees the position completed sees the effects.
     pub fn complete(&mut self, position: Position) {
         self.fifo.ring().header.complete(position.0);
     }
 
-    /// How many positions are reserved and not popped, at most the capacity.
+    /// Returns how many positions are reserved and not popped, at most the capacity.
     #[must_use]
     pub fn depth(&self) -> u64 {
         self.fifo.ring().depth(self.tail)
@@ -73,12 +74,14 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
 
     /// Steps over the next position if it was reserved by an owner that died before its commit.
     ///
-    /// `is_dead` is asked about every owner that may hold the position, and all of them have to be dead. Nothing happens
-    /// when the position is committed, free, or held by the living. Call it when a death is known or nothing moves,
-    /// not on the fast path; call it again for the next position.
+    /// `is_dead` is asked about every owner that may hold the position, and all of them have to be
+    /// dead. Nothing happens when the position is committed, free, or held by the living. Call it
+    /// when a death is known or nothing moves, not on the fast path; call it again for the next
+    /// position.
     ///
-    /// `is_dead` may say yes only when the owner will never run another instruction, and whoever learns it must see all
-    /// that the owner wrote (a kernel's word for it does: a robust futex, a pidfd, a reaped child).
+    /// `is_dead` may say yes only when the owner will never run another instruction. The process
+    /// that learns of the death must see all that the owner wrote. A kernel's word for it grants
+    /// that: a robust futex, a pidfd, a reaped child.
     pub fn skip_stuck(&mut self, mut is_dead: impl FnMut(ProducerOwner) -> bool) -> Option<Position> {
         let (ring, stuck) = (self.fifo.ring(), self.tail);
         let head = ring.header.head.load(Ordering::Acquire); // F4 reserve
@@ -96,7 +99,8 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
                 holders += 1;
             }
         }
-        // Read after the announcements: a holder that has moved on released its commit with its next announcement.
+        // Read after the announcements: a holder that has moved on released its commit with its
+        // next announcement.
         if holders == 0 || ring.is_committed(stuck) {
             return None;
         }
@@ -113,12 +117,13 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
         self.tail
     }
 
-    /// Shows up to `limit` positions to `serve`, those without a trigger too, and pops each one after it, until `serve` says
-    /// that one is to stay; returns how many it popped.
+    /// Shows up to `limit` positions to `serve`, those without a trigger too, and pops each one
+    /// after it, until `serve` says that one is to stay. Returns how many it popped.
     ///
-    /// What `peek` and `pop` do, with the position in a register and `tail` published a stretch at a time: a producer
-    /// that waits for room reads `tail` again and again, and each store would have to win the line back from it. A `serve`
-    /// that panics leaves the consumer in front of the position that it did not finish, and all before it popped.
+    /// It does what `peek` and `pop` do, with the position in a register and `tail` published a
+    /// stretch at a time. A producer that waits for room reads `tail` again and again, and each
+    /// store would have to win the line back from it. A `serve` that panics leaves the consumer in
+    /// front of the position that it did not finish, and all before it popped.
     #[inline(always)]
     pub(crate) fn serve_batch(
         &mut self,
@@ -148,8 +153,9 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
 
     /// Takes the depth for the counters.
     ///
-    /// It looks at one slot, which is committed when there are more in flight than ever before. `head` would tell
-    /// outright, but producers write it at each push, and would have to win its line back.
+    /// It looks at one slot, which is committed when there are more in flight than ever before.
+    /// `head` would tell outright, but producers write it at each push, and would have to win its
+    /// line back.
     #[inline]
     pub(crate) fn note_depth(&self) {
         let ring = self.fifo.ring();
@@ -182,7 +188,8 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
 
     /// Steps over positions that hold no trigger.
     ///
-    /// One turn of the ring at most, so that a forger cannot keep the consumer here; honest producers never leave more.
+    /// One turn of the ring at most, so that a forger cannot keep the consumer here; honest
+    /// producers never leave more.
     #[cold]
     #[inline(never)]
     fn step_over_abandoned(&mut self) {
@@ -225,9 +232,11 @@ impl<H, S> fmt::Debug for Consumer<H, S> {
     }
 }
 
-/// Asks for the cache lines of `stretch` all together, so that they come while the first triggers are served.
+/// Asks for the cache lines of `stretch` all together, so that they come while the first triggers
+/// are served.
 ///
-/// It stops at a line that is not full yet: a producer writes there, and would lose the line in the middle of it.
+/// It stops at a line that is not full yet: a producer writes there, and would lose the line in the
+/// middle of it.
 #[inline]
 fn fetch(stretch: &[Slot], commit: u64) {
     for last_of_line in stretch.iter().skip(SLOTS_PER_LINE - 1).step_by(SLOTS_PER_LINE) {

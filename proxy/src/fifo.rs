@@ -1,34 +1,42 @@
 //! The fifo: a ring of slots between many producers and one consumer, and the rules they keep.
 //!
-//! **Position.** Entries are numbered from 0 by a `u64` that never wraps. Position `p` lives in slot `p % n` during lap
-//! `p / n`. `head` counts positions reserved, `tail` positions popped; `tail <= head <= tail + n`.
+//! **Position.** Entries are numbered from 0 by a `u64` that never wraps. Position `p` lives in
+//! slot `p % n` during lap `p / n`. `head` counts positions reserved, `tail` positions popped;
+//! `tail <= head <= tail + n`.
 //!
-//! **Push** happens in two steps. *Reserve* takes the position at `head`, and only when the ring has room; a full ring
-//! says so and nothing is held, so a caller may give up waiting at any moment. *Commit* writes word 0, then word 1 whose
-//! top bit is the parity of the lap. An exclusive producer owns `head` and needs no atomic read-modify-write. Shared
-//! producers move `head` by compare-exchange. Measured across two cores, the exclusive producer keeps up with a bare
-//! two-word ring, and shared ones take five times as long, which is the exchange; by `fetch_add` they were slower from two
-//! on, and a ticket taken on a full ring has to be waited for or leaves a hole. Commit by compare-exchange halves the rate.
+//! **Push** happens in two steps. *Reserve* takes the position at `head`, and only when the ring
+//! has room. A full ring says so and nothing is held, so a caller may give up waiting at any
+//! moment. *Commit* writes word 0, then word 1 whose top bit is the parity of the lap. An exclusive
+//! producer owns `head` and needs no atomic read-modify-write. Shared producers move `head` by
+//! compare-exchange: a ticket by `fetch_add`, taken on a full ring, would have to be waited for or
+//! leave a hole. The figures are in `benches/RESULTS.md`, "Fifo: kinds of producers".
 //!
-//! **Death between the steps.** A producer that dies there leaves a position that nobody will commit, and a consumer
-//! that waits for it would stop for ever. Patience is no evidence (a stopped process wakes up and writes its words
-//! into a slot that has gone round), so a position is skipped only when its holder is *known* to be dead. Who holds it is
-//! found without a word that names the holder: each shared producer announces, in a cell of its own, the position
-//! that it is about to reserve. The holder of a stuck position `p` is among those whose announcement still says `p`, since
-//! it announces another one only after its commit. When all of those are dead, `p` is skipped.
+//! **Death between the steps.** A producer that dies there leaves a position that nobody will
+//! commit. A consumer that waits for the commit would stop for ever. Patience is no evidence: a
+//! stopped process wakes up, and writes its words into a slot that has gone round. So a position is
+//! skipped only when its holder is *known* to be dead. No word names the holder. Instead each
+//! shared producer announces, in a cell of its own, the position that it is about to reserve. The
+//! holder of a stuck position `p` is among the producers whose announcement still says `p`, since a
+//! producer announces another position only after its commit. When all of those are dead, `p` is
+//! skipped.
+//!
+//! The engine does not skip: all producers of one of its fifos are threads of one process, which
+//! die together, and the epoch with them. The announcement stays, at one release store for each
+//! shared push, because a [`SharedProducer`] promises more: its fifo may be shared between
+//! processes.
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
-//! | F1 publish | commit: word 1 | `peek`: word 1 | word 0, and all that the producer wrote before |
-//! | F2 reuse | `pop`, or a batch after a few: tail | push when the ring looks full: tail | reads of the slot are over: it may be overwritten |
-//! | F3 complete | `complete`: completed | `is_completed` | the effects of this and all earlier triggers |
-//! | F4 reserve | announcement; `head` | `skip_stuck`: head; announcements | who may hold the position; what it committed before |
-//! | F5 hand over | producer dropped: place | producer made; `Service::attend`: places | `head`, and the slots of the one before |
-//! | F6 come and go | `Roster::count_change` | `Service::attend` | which places are taken: see [`crate::header`] |
+//! | F1 publish | commit: word 1 | `peek`: word 1 | word 0, and all the producer wrote before |
+//! | F2 reuse | `pop`, batch: tail | push into a full ring: tail | the slot was read |
+//! | F3 complete | `complete` | `is_completed` | the effects of this and all earlier triggers |
+//! | F4 reserve | announcement; head | `skip_stuck`: both | possible holders; their commits |
+//! | F5 hand over | producer dropped: place | producer made; `attend` | `head`, slots before it |
+//! | F6 come and go | `Roster::count_change` | `attend` | places taken: see [`crate::header`] |
 //!
-//! **Trust.** The consumer keeps its position to itself and only publishes it. What it reads (words, head,
-//! announcements) is masked, compared or bounded, never used as an index or a loop limit: forged memory makes it serve
-//! triggers that nobody pushed, and nothing worse.
+//! **Trust.** The consumer keeps its position to itself and only publishes it. All that it reads
+//! (words, head, announcements) is masked, compared or bounded, and is never an index or a loop
+//! limit. Forged memory makes it serve triggers that nobody pushed, and nothing worse.
 
 use core::fmt;
 use core::ops::Deref;
@@ -42,7 +50,8 @@ use crate::trigger::{COMMIT_SHIFT, Trigger};
 /// The most slots that a fifo can have.
 pub const MAX_CAPACITY: usize = 1 << 20;
 
-/// A batch publishes its tail at least each time that it has filled a stretch of so many slots: four cache lines.
+/// A batch publishes its tail at least each time that it has filled a stretch of so many slots:
+/// four cache lines.
 pub(crate) const STRETCH: usize = 16;
 
 /// The number of an entry since the fifo was made.
@@ -50,13 +59,14 @@ pub(crate) const STRETCH: usize = 16;
 pub struct Position(pub(crate) u64);
 
 impl Position {
-    /// The position as a number, counted from zero.
+    /// Returns the position as a number, counted from zero.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// Whether this position and all before it were served, as the last FLUSH served has told.
+    /// Returns whether this position and all before it were served, as the last FLUSH served has
+    /// told.
     ///
     /// # Ordering
     /// Edge F3: `true` makes the effects of every trigger up to this position visible.
@@ -64,7 +74,8 @@ impl Position {
     #[must_use]
     pub fn is_completed(self, header: &FifoHeader) -> bool {
         let completed = header.completed.load(Ordering::Acquire); // F3 complete
-        // Ahead by less than half of all numbers; a plain `>` but for counters that start near the end in tests.
+        // Ahead by less than half of all numbers; a plain `>` but for counters that start near the
+        // end in tests.
         completed.wrapping_sub(self.0).wrapping_sub(1) < 1 << 63
     }
 }
@@ -90,7 +101,8 @@ pub enum FifoError {
         /// How many slots were given.
         slots: usize,
     },
-    /// An exclusive producer was asked for while there is a producer, or any while there is an exclusive one.
+    /// An exclusive producer was asked for while there is a producer, or any while there is an
+    /// exclusive one.
     Taken,
     /// All places for shared producers are taken.
     NoPlace {
@@ -118,7 +130,8 @@ impl core::error::Error for FifoError {}
 
 /// A view of a fifo's shared state, from which its ends are made.
 ///
-/// `H` and `S` are handles to the header and the slots, such as `&FifoHeader` and `&[Slot]`, or owners of a mapping.
+/// `H` and `S` are handles to the header and the slots, such as `&FifoHeader` and `&[Slot]`, or
+/// owners of a mapping.
 #[derive(Clone)]
 pub struct Fifo<H, S> {
     pub(crate) header: H,
@@ -134,7 +147,8 @@ where
     /// Views `header` and `slots` as one fifo. The same pair must be used everywhere.
     ///
     /// # Errors
-    /// [`FifoError::Capacity`] unless the number of slots is a power of two from 1 to [`MAX_CAPACITY`].
+    /// [`FifoError::Capacity`] unless the number of slots is a power of two from 1 to
+    /// [`MAX_CAPACITY`].
     pub fn new(header: H, slots: S) -> Result<Self, FifoError> {
         let capacity = slots.len();
         if !capacity.is_power_of_two() || capacity > MAX_CAPACITY {
@@ -143,13 +157,13 @@ where
         Ok(Self { header, slots, lap_shift: capacity.trailing_zeros() })
     }
 
-    /// How many triggers fit.
+    /// Returns how many triggers fit.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         1 << self.lap_shift
     }
 
-    /// The shared state.
+    /// Returns the shared state.
     #[must_use]
     pub fn header(&self) -> &FifoHeader {
         &self.header
@@ -169,8 +183,8 @@ where
     /// Makes a producer that shares the fifo with others like it, held by `owner`.
     ///
     /// # Errors
-    /// [`FifoError::Taken`] while there is an exclusive producer; [`FifoError::NoPlace`] when there are
-    /// [`MAX_PRODUCERS`](crate::MAX_PRODUCERS). A producer that died keeps its place.
+    /// [`FifoError::Taken`] while there is an exclusive producer; [`FifoError::NoPlace`] when there
+    /// are [`MAX_PRODUCERS`](crate::MAX_PRODUCERS). A producer that died keeps its place.
     pub fn shared_producer(&self, owner: ProducerOwner) -> Result<SharedProducer<H, S>, FifoError>
     where
         Self: Clone,
@@ -180,8 +194,8 @@ where
 
     /// Makes the consumer, which goes on at the position where the last one stopped.
     ///
-    /// There must be one at a time. This is the caller's to keep: a second one serves triggers twice, though it can do
-    /// no other harm.
+    /// There must be one at a time. This is the caller's to keep: a second one serves triggers
+    /// twice, though it can do no other harm.
     #[must_use]
     pub fn consumer(&self) -> Consumer<H, S>
     where
@@ -190,14 +204,15 @@ where
         Consumer::new(self.clone())
     }
 
-    /// The memory behind the handles, for the length of one operation.
+    /// Returns the memory behind the handles, for the length of one operation.
     #[inline]
     pub(crate) fn ring(&self) -> FifoRing<'_> {
         FifoRing { header: &self.header, slots: &self.slots, lap_shift: self.lap_shift }
     }
 }
 
-/// What the protocol works on. A copy in registers: the handles are followed once per operation or batch.
+/// What the protocol works on. A copy in registers: the handles are followed once per operation or
+/// batch.
 #[derive(Clone, Copy)]
 pub(crate) struct FifoRing<'a> {
     pub(crate) header: &'a FifoHeader,
@@ -211,19 +226,19 @@ impl<'a> FifoRing<'a> {
         1 << self.lap_shift
     }
 
-    /// The slot of a position, forged ones included.
+    /// Returns the slot of a position, forged ones included.
     #[inline]
     pub(crate) fn slot(self, position: u64) -> &'a Slot {
         &self.slots[self.index(position)]
     }
 
-    /// The same, for who must not panic; `None` never comes.
+    /// Finds the slot of a position, for callers that must not panic; `None` never comes.
     #[inline]
     pub(crate) fn find(self, position: u64) -> Option<&'a Slot> {
         self.slots.get(self.index(position))
     }
 
-    /// The slots from a position to the end of its stretch or its lap, at most `limit`.
+    /// Returns the slots from a position to the end of its stretch or its lap, at most `limit`.
     #[inline]
     pub(crate) fn stretch(self, position: u64, limit: u64) -> &'a [Slot] {
         let from = self.index(position);
@@ -232,26 +247,26 @@ impl<'a> FifoRing<'a> {
         &rest[..usize::try_from(limit).map_or(len, |limit| limit.min(len))]
     }
 
-    /// The index of a position's slot, which is always within the slots.
+    /// Returns the index of a position's slot, which is always within the slots.
     #[inline]
     #[allow(clippy::cast_possible_truncation, reason = "the mask keeps the low bits, 20 at most")]
     fn index(self, position: u64) -> usize {
         position as usize & (self.slots.len() - 1)
     }
 
-    /// The commit bit that says "written in the lap of this position".
+    /// Returns the commit bit that says "written in the lap of this position".
     #[inline]
     pub(crate) fn commit_bit(self, position: u64) -> u64 {
         (!position >> self.lap_shift) << COMMIT_SHIFT
     }
 
-    /// The trigger of a position, when it is committed. Edge F1.
+    /// Returns the trigger of a position, when it is committed. Edge F1.
     #[inline]
     pub(crate) fn read(self, position: u64) -> Option<Trigger> {
         self.slot(position).read(self.commit_bit(position))
     }
 
-    /// Whether a position is committed; reads nothing that it publishes.
+    /// Returns whether a position is committed; reads nothing that it publishes.
     #[inline]
     pub(crate) fn is_committed(self, position: u64) -> bool {
         self.slot(position).is_committed(self.commit_bit(position))
@@ -268,14 +283,15 @@ impl<'a> FifoRing<'a> {
         self.slot(position).publish(ABANDONED, self.commit_bit(position));
     }
 
-    /// Whether the fifo has a producer, or positions from `tail` on that one has left.
+    /// Returns whether the fifo has a producer, or positions from `tail` on that one has left.
     pub(crate) fn is_in_use(self, tail: u64) -> bool {
-        // An old `head` beside no producer would have the service sleep in front of a trigger whose bell has rung.
+        // An old `head` beside no producer would have the service sleep in front of a trigger whose
+        // bell has rung.
         let places = self.header.places.load(Ordering::Acquire); // F5 hand over
         places != 0 || self.depth(tail) != 0
     }
 
-    /// How many positions are reserved from `tail` on, at most the capacity.
+    /// Returns how many positions are reserved from `tail` on, at most the capacity.
     pub(crate) fn depth(self, tail: u64) -> u64 {
         let head = self.header.head.load(Ordering::Relaxed); // relaxed: an estimate, clamped
         clamp_depth(head.wrapping_sub(tail), self.capacity())
@@ -285,7 +301,8 @@ impl<'a> FifoRing<'a> {
 /// The words of a position that holds no trigger: abandoned by its producer, or skipped.
 pub(crate) const ABANDONED: [u64; 2] = [0, 0];
 
-/// `head - tail`, where `tail` may have run ahead of the `head` that was seen, and `head` may be forged.
+/// Returns `head - tail`, where `tail` may have run ahead of the `head` that was seen, and `head`
+/// may be forged.
 pub(crate) fn clamp_depth(difference: u64, capacity: u64) -> u64 {
     if difference >= 1 << 63 { 0 } else { difference.min(capacity) }
 }

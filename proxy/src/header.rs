@@ -1,32 +1,35 @@
-//! What lies in shared memory: the header of a fifo, its slots, and the roster of the fifos of one service.
+//! What lies in shared memory: the header of a fifo, its slots, and the roster of the fifos of one
+//! service.
 //!
-//! Atomic integers only. All-zero bytes are the valid initial state. Each group of fields that has one writer has a
-//! pair of cache lines of its own (128 bytes: the adjacent-line prefetcher pairs lines), so that counting costs the
-//! writer a store into a line that it owns.
+//! Atomic integers only. All-zero bytes are the valid initial state. Each group of fields that has
+//! one writer has a pair of cache lines of its own (128 bytes: the adjacent-line prefetcher pairs
+//! lines). So counting costs the writer a store into a line that it owns.
 //!
 //! | field | bytes | written by | read by |
 //! |---|---|---|---|
-//! | `head` | 0..128 | producers: positions reserved | consumer when it drains or is stuck, snapshot |
-//! | `tail` | 128..256 | consumer: positions popped | producers when the ring looks full, snapshot |
+//! | `head` | 0..128 | producers: positions reserved | a draining or stuck consumer, snapshot |
+//! | `tail` | 128..256 | consumer: positions popped | producers of a full ring, snapshot |
 //! | `completed` | 256..384 | consumer: one past the last flushed position | flushing producers |
-//! | `places` | 384..512 | producers, as they come and go: bit `i` set = cell `i` taken | the same, service |
+//! | `places` | 384..512 | producers that come and go: bit `i` = cell `i` | producers, service |
 //! | `service` | 512..640 | consumer: refusals, skips, depth | snapshot |
-//! | `service_time` | 640..896 | consumer: histogram, bucket `i` counts times of `2^i` ns and up | snapshot |
-//! | `producers` | 896..4992 | its holder: owner, announced position, stalls | consumer when stuck, snapshot |
+//! | `service_time` | 640..896 | consumer: bucket `i` counts times of `2^i` ns and up | snapshot |
+//! | `producers` | 896..4992 | its holder: owner, announcement, stalls | stuck consumer, snapshot |
 //!
-//! A slot is two words, see [`crate::trigger`]. Bit 63 of word 1 is the parity of the lap: a slot at position `p` of a
-//! ring of `n` is committed when the bit is the opposite of bit 0 of `p / n`. Slots are never cleared.
+//! A slot is two words, see [`crate::trigger`]. Bit 63 of word 1 is the parity of the lap: a slot
+//! at position `p` of a ring of `n` is committed when the bit is the opposite of bit 0 of `p / n`.
+//! Slots are never cleared.
 //!
-//! **Roster.** A service may be responsible for many fifos of which few have producers. A look at each of them in every
-//! turn would cost those that are in use. So every producer that takes a place in a fifo, or has given one back, adds one to a
-//! word that all fifos of the service share. Only when a turn finds another number there, the service goes through the headers.
+//! **Roster.** A service may be responsible for many fifos of which few have producers. A look at
+//! each of them in every turn would cost the fifos that are in use. So every producer that takes a
+//! place in a fifo, or has given one back, adds one to a word that all fifos of the service share.
+//! Only when a turn finds another number there, the service goes through the headers.
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
-//! | F6 come and go | `count_change`: count | `Service::attend` | the place that was taken, or given back, and `head` as it was then |
+//! | F6 come and go | `count_change`: count | `attend` | place taken or given back; `head` then |
 //!
-//! A producer counts itself before its first push: a service that finds the trigger's doorbell rung finds the count changed.
-//! A forged count makes the service go through the headers in vain.
+//! A producer is counted before its first push. So a service that finds the trigger's doorbell rung
+//! finds the count changed. A forged count makes the service go through the headers in vain.
 
 use core::num::NonZeroU32;
 
@@ -41,7 +44,7 @@ pub const MAX_PRODUCERS: usize = if cfg!(loom) { 3 } else { 32 };
 /// How many buckets the service-time histogram has; the last one counts everything from 2^31 ns up.
 pub const BUCKETS: usize = if cfg!(loom) { 2 } else { 32 };
 
-/// Whoever lives and dies as one: the caller's number for the process that holds a producer.
+/// The caller's number for the process that holds a producer: all that lives and dies as one.
 ///
 /// A fifo only stores it and gives it back when it asks whether the owner is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,13 +57,13 @@ impl ProducerOwner {
         Self(value)
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0.get()
     }
 
-    /// Reads a number out of shared memory; a forged one that cannot be an owner is nobody.
+    /// Reads a number out of shared memory; `None` for a forged one that cannot be an owner.
     pub(crate) fn from_shared(word: u64) -> Option<Self> {
         u32::try_from(word).ok().and_then(NonZeroU32::new).map(Self)
     }
@@ -140,14 +143,15 @@ impl Slot {
         Some(Trigger::from_words([word0, word1]))
     }
 
-    /// Reads the trigger of whichever lap it is; for reports, as what is being written may come out mixed.
+    /// Reads the trigger of whichever lap it is; for reports, as what is being written may come out
+    /// mixed.
     #[must_use]
     pub fn read_any_lap(&self) -> Trigger {
         let words = [&self.word0, &self.word1];
         Trigger::from_words(words.map(|word| word.load(Ordering::Relaxed))) // relaxed: nothing is concluded from it
     }
 
-    /// Whether the commit bit is `commit`; reads nothing that the slot publishes.
+    /// Returns whether the commit bit is `commit`; reads nothing that the slot publishes.
     #[inline]
     pub(crate) fn is_committed(&self, commit: u64) -> bool {
         let word1 = self.word1.load(Ordering::Relaxed); // relaxed: only the bit counts, no data are read
@@ -155,7 +159,8 @@ impl Slot {
     }
 }
 
-/// Whether the commit bit of `word1` is `commit`: a look at a sign, which needs no mask in a register.
+/// Returns whether the commit bit of `word1` is `commit`: a look at a sign, which needs no mask in
+/// a register.
 #[inline]
 fn shows(word1: u64, commit: u64) -> bool {
     word1 ^ commit < COMMIT_BIT
@@ -165,7 +170,7 @@ fn shows(word1: u64, commit: u64) -> bool {
 ///
 /// | field | bytes | written by | read by |
 /// |---|---|---|---|
-/// | `changes` | 0..8 | whoever takes a place in one of the fifos or gives it back, afterwards | the service, every turn |
+/// | `changes` | 0..8 | producers of any fifo that come or go | the service, every turn |
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Roster {
@@ -181,7 +186,7 @@ impl Roster {
         self.changes.fetch_add(1, Ordering::Release); // F6 come and go
     }
 
-    /// The count, which tells whether anything has changed since another look.
+    /// Returns the count, which tells whether anything has changed since another look.
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire) // F6 come and go

@@ -1,13 +1,15 @@
 //! The trigger, the multi-producer fifo and the loop that serves it.
 //!
-//! A device describes a transfer in a 16-byte [`Trigger`] and pushes it into a [`Fifo`]; a proxy (a thread of the
-//! same process, or a process of its own) pops it and hands it to a [`Handler`]. This crate knows no memory, no
-//! rank and no channel: a trigger's ids are numbers, and what they mean is the handler's business. It never waits
-//! either. Every operation returns at once, and the caller's waiting loop polls it.
+//! A device describes a transfer in a 16-byte [`Trigger`] and pushes it into a [`Fifo`]; a proxy (a
+//! thread of the same process, or a process of its own) pops it and hands it to a [`Handler`]. This
+//! crate knows no memory, no rank and no channel: a trigger's ids are numbers, and what they mean
+//! is the handler's business. It never waits either. Every operation returns at once, and the
+//! caller's waiting loop polls it.
 //!
-//! The state of a fifo is a [`FifoHeader`] and a slice of [`Slot`]s: atomic integers only, valid when all zero, laid
-//! out for sharing between processes. The protocol objects borrow them through any handle that derefs to them, so
-//! that production code, tests and loom models run the same lines over a segment, a `Box` or an `Arc`.
+//! The state of a fifo is a [`FifoHeader`] and a slice of [`Slot`]s: atomic integers only, valid
+//! when all zero, laid out for sharing between processes. The protocol objects borrow them through
+//! any handle that derefs to them, so that production code, tests and loom models run the same
+//! lines over a segment, a `Box` or an `Arc`.
 //!
 //! | module | what |
 //! |---|---|

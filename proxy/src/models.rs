@@ -1,12 +1,15 @@
-//! loom models of the fifo's edges: every interleaving and every value that the memory model lets a load return.
+//! loom models of the fifo's edges: every interleaving and every value that the memory model lets a
+//! load return.
 //!
-//! They run the production code on loom's atomics. Each edge of the table in [`crate::fifo`] has a model that fails when
-//! either side of it is weakened; the model's doc names the edge. Data that an edge must carry are relaxed atomics
-//! beside the fifo, so that a missing edge shows as an old value.
+//! They run the production code on loom's atomics. Each edge of the table in [`crate::fifo`] has a
+//! model that fails when either side of it is weakened; the model's doc names the edge. Data that
+//! an edge must carry are relaxed atomics beside the fifo, so that a missing edge shows as an old
+//! value.
 //!
-//! loom looks for races with the *last* access of a cell only. A thread that loads a cell and then exchanges it hides
-//! another's load that way, and the order in which the exchange comes first is never tried. Where a model depends on it,
-//! the threads pass `gates`: relaxed cells, each stored once, that make loom try both orders and carry nothing.
+//! loom looks for races with the *last* access of a cell only. A thread that loads a cell and then
+//! exchanges it hides another's load that way, and the order in which the exchange comes first is
+//! never tried. Where a model depends on it, the threads pass `gates`: relaxed cells, each stored
+//! once, that make loom try both orders and carry nothing.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p shmccl-proxy --release --lib`.
 
@@ -182,7 +185,8 @@ fn several_laps_lose_nothing() {
     });
 }
 
-/// Two shared producers try to push two triggers each, while the consumer pops; what was pushed arrives, in order.
+/// Two shared producers try to push two triggers each, while the consumer pops; what was pushed
+/// arrives, in order.
 fn two_producers(capacity: usize) {
     explore(3, move || {
         let fifo = fifo(capacity);
@@ -241,7 +245,8 @@ fn a_flush_carries_the_effects_of_all_earlier_triggers() {
     });
 }
 
-/// F4: a producer that announced a position, lost it and died is no evidence against the one that holds it.
+/// F4: a producer that announced a position, lost it and died is no evidence against the one that
+/// holds it.
 #[test]
 fn a_position_is_not_skipped_while_its_holder_lives() {
     loom::model(|| {
@@ -302,7 +307,8 @@ fn a_death_between_reserve_and_commit_does_not_wedge_the_others() {
     });
 }
 
-/// A reservation that is dropped leaves a mark that the consumer steps over, and the slot is used again.
+/// A reservation that is dropped leaves a mark that the consumer steps over, and the slot is used
+/// again.
 #[test]
 fn an_abandoned_position_is_stepped_over() {
     loom::model(|| {
@@ -337,7 +343,8 @@ fn a_new_producer_knows_what_the_last_one_pushed() {
     });
 }
 
-/// F6: a trigger of a producer that was told of is served. F5: so is one that a producer has left behind, before that was told of.
+/// F6: a trigger of a producer that was told of is served. F5: so is one that a producer has left
+/// behind, before that was told of.
 #[test]
 fn a_fifo_that_was_told_of_is_attended_to() {
     loom::model(|| {

@@ -1,11 +1,13 @@
 //! The producers: one that has the fifo to itself, or several that share it.
 //!
-//! Both look at the consumer's `tail` only when the ring looks full by what they saw of it last, so that a push into a
-//! ring with room touches the slot, `head` and nothing else that another core writes.
+//! Both look at the consumer's `tail` only when the ring looks full by the last `tail` that they
+//! saw. So a push into a ring with room touches the slot, `head`, and nothing else that another
+//! core writes.
 //!
-//! A push into an exclusive fifo makes no call and cannot panic, so nothing in a loop that pushes needs the producer's
-//! address: one that is a local of the loop's function lives in registers. One that is reached through a reference has to
-//! load its position right after it has stored it, which takes longer than the rest of a push.
+//! A push into an exclusive fifo makes no call and cannot panic. So nothing in a loop that pushes
+//! needs the producer's address: a producer that is a local of the loop's function lives in
+//! registers. A producer behind a reference has to load its position right after storing it, which
+//! takes longer than the rest of a push.
 
 use core::fmt;
 use core::mem;
@@ -20,8 +22,9 @@ use crate::trigger::Trigger;
 /// The bit of `places` that an exclusive producer sets; it counts its stalls in cell 0.
 const EXCLUSIVE: u64 = 1 << 63;
 
-/// How often a shared producer tries to take a position for one push. A try fails only because another producer has taken it; so
-/// often in a row it does not, unless somebody writes `head` who is none.
+/// How often a shared producer tries to take a position for one push. A try fails only because
+/// another producer has taken the position. It does not fail so often in a row, unless `head` is
+/// written by something that is no producer.
 const TRIES: u32 = 4096;
 
 /// What both kinds of producer do.
@@ -35,13 +38,14 @@ pub trait Push {
     /// Edge F1: what the caller wrote before is visible to the handler of this trigger.
     fn try_push(&mut self, trigger: Trigger) -> Result<Position, Full>;
 
-    /// The shared state, for [`Position::is_completed`].
+    /// Returns the shared state, for [`Position::is_completed`].
     fn header(&self) -> &FifoHeader;
 }
 
 /// The only producer of a fifo.
 ///
-/// It never holds a position without a trigger in it, so its death at any instruction wedges nothing.
+/// It never holds a position without a trigger in it, so its death at any instruction wedges
+/// nothing.
 pub struct Producer<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> {
     end: ProducerEnd<H, S>,
     /// The next position; `head` follows it.
@@ -65,7 +69,8 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Push for Producer
                 self.end.note_stall();
                 return Err(Full);
             }
-            // Whatever stalled comes past here before it is pushed; a push that finds room at once stores nothing.
+            // Whatever stalled comes past here before it is pushed; a push that finds room at once
+            // stores nothing.
             self.end.stalled = false;
         }
         let ring = self.end.fifo.ring();
@@ -105,14 +110,15 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> SharedProducer<H,
 
     /// Takes a position, or says at once that there is no room.
     ///
-    /// The position must be committed soon: the consumer stops in front of it. A reservation that is dropped is
-    /// abandoned, and the consumer steps over it. One whose process dies stops the consumer until
-    /// [`Consumer::skip_stuck`](crate::Consumer::skip_stuck) learns that the owner is dead; one that is forgotten by a
-    /// producer that lives on stops it for good.
+    /// The position must be committed soon: the consumer stops in front of it. A reservation that
+    /// is dropped is abandoned, and the consumer steps over it. A reservation whose process dies
+    /// stops the consumer until [`Consumer::skip_stuck`](crate::Consumer::skip_stuck) learns that
+    /// the owner is dead. A reservation that is forgotten by a producer that lives on stops the
+    /// consumer for good.
     ///
     /// # Errors
-    /// [`Full`]: nothing is held. Also where every one of some thousand tries has found that `head` had moved: that is not for the
-    /// other producers to do, and this one is to come back.
+    /// [`Full`]: nothing is held. Also where some thousand tries have each found that `head` had
+    /// moved, which other producers do not bring about. Try again later.
     #[inline]
     pub fn reserve(&mut self) -> Result<Reservation<'_, H, S>, Full> {
         for _ in 0..TRIES {
@@ -166,7 +172,7 @@ pub struct Reservation<'p, H: Deref<Target = FifoHeader>, S: Deref<Target = [Slo
 }
 
 impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Reservation<'_, H, S> {
-    /// The position taken.
+    /// Returns the position taken.
     #[must_use]
     pub fn position(&self) -> Position {
         Position(self.position)
@@ -216,7 +222,8 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> ProducerEnd<H, S>
         &self.fifo.header.producers[self.cell % MAX_PRODUCERS]
     }
 
-    /// Whether `position` can be written without overwriting what the consumer has not popped.
+    /// Returns whether `position` can be written without overwriting what the consumer has not
+    /// popped.
     #[inline]
     fn has_room(&mut self, position: u64) -> bool {
         if self.seems_free(position) {
@@ -226,7 +233,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> ProducerEnd<H, S>
         self.seems_free(position)
     }
 
-    /// The same by the last `tail` seen, which may be old.
+    /// Returns the same by the last `tail` seen, which may be old.
     #[inline]
     fn seems_free(&self, position: u64) -> bool {
         position.wrapping_sub(self.tail) < self.capacity
@@ -240,7 +247,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> ProducerEnd<H, S>
 
     /// Says that the position before `next` is about to be reserved, or with 0 that none is.
     ///
-    /// Release: whoever reads it also sees the commit of the position announced before.
+    /// Release: a consumer that reads it also sees the commit of the position announced before.
     #[inline]
     pub(crate) fn announce(&self, next: u64) {
         self.cell().reserving.store(next, Ordering::Release); // F4 reserve
@@ -251,7 +258,8 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> ProducerEnd<H, S>
         let next = position.wrapping_add(1);
         self.announce(next);
         let head = &self.fifo.header.head;
-        // Release: whoever sees `head` past the position also sees who announced it. Relaxed: a loser reads nothing.
+        // Release: a consumer that sees `head` past the position also sees the announcement.
+        // Relaxed: a loser reads nothing.
         head.compare_exchange(position, next, Ordering::Release, Ordering::Relaxed).is_ok() // F4 reserve
     }
 

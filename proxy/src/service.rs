@@ -1,21 +1,28 @@
 //! The serving loop: takes triggers out of one or many fifos and hands them to a handler.
 //!
-//! One call of [`Service::poll`] is one turn: a bounded batch from every fifo, starting with another one each time, so
-//! that no fifo starves. For each trigger: handle it, publish the completed position if it carries FLUSH, pop it. A trigger
-//! that the handler refuses goes the same way, so that nobody waits for it for ever; it is counted, kept in the
-//! header for whoever asks, and told to [`Handler::refused`]. A handler that [is over](Handler::is_over) ends the turn, also
-//! one that drains, in front of the next trigger. Pops are published a stretch of slots at a time, and when
-//! the batch ends: a producer that waits for room learns of one up to fifteen triggers later. When to poll again, to spin
-//! or to sleep is the caller's business.
+//! One call of [`Service::poll`] is one turn: a bounded batch from every fifo, starting with
+//! another one each time, so that no fifo starves. For each trigger: handle it, publish the
+//! completed position if it carries FLUSH, pop it.
 //!
-//! Who serves many fifos has it [attend](Service::attend) to those in use before each turn, and the others cost nothing.
+//! - A trigger that the handler refuses goes the same way, so that no flush waits for it for ever.
+//!   It is counted, kept in the header for reports, and passed to [`Handler::refused`].
+//! - A handler that [is over](Handler::is_over) ends the turn in front of the next trigger, and a
+//!   drain too.
+//! - Pops are published a stretch of slots at a time, and when the batch ends. A producer that
+//!   waits for room learns of one up to fifteen triggers later.
+//! - When to poll again, to spin or to sleep is the caller's business.
 //!
-//! A sleeping caller must poll once more between saying that it sleeps and sleeping. A turn that returns 0 has found
-//! every fifo (in use) empty, or stopped at a position that is reserved and not committed, or its handler is over.
+//! A service of many fifos [attends](Service::attend) to those in use before each turn; the others
+//! cost nothing.
 //!
-//! **What measuring costs.** Two clock reads and the end of a stretch for one position in [`SAMPLE_EVERY`], nothing for the
-//! others: they are counted by the batch. The interval is a prime, so that it does not fall in step with patterns of
-//! triggers. The depth is taken as a batch begins, by a look at a slot, so that `head` stays with the producers.
+//! A caller that sleeps must poll once more between announcing its sleep and sleeping. A turn that
+//! returns 0 has found every fifo (in use) empty, or stopped at a position that is reserved and not
+//! committed, or its handler is over.
+//!
+//! **What measuring costs.** Two clock reads and the end of a stretch for one position in
+//! [`SAMPLE_EVERY`]; nothing for the others, which are counted by the batch. The interval is a
+//! prime, so that it does not fall in step with patterns of triggers. The depth is taken as a batch
+//! begins, by a look at a slot, so that `head` stays with the producers.
 
 use core::fmt;
 use core::num::NonZeroU32;
@@ -31,7 +38,8 @@ use crate::trigger::{Trigger, TriggerKind};
 /// One position in this many is timed.
 pub const SAMPLE_EVERY: u32 = 1021;
 
-/// The most triggers that one turn takes from one fifo: a turn that served fewer has seen the end of every fifo.
+/// The most triggers that one turn takes from one fifo: a turn that served fewer has seen the end
+/// of every fifo.
 pub const BATCH: u64 = 64;
 
 /// Why a handler did not execute a trigger: a number that the handler chooses.
@@ -48,7 +56,7 @@ impl TriggerRefusal {
         Self(code)
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn code(self) -> u32 {
         self.0.get()
@@ -57,7 +65,8 @@ impl TriggerRefusal {
 
 /// Executes triggers.
 pub trait Handler {
-    /// Executes a trigger of the fifo with this index. Its ids and ranges are unchecked: they may be forged.
+    /// Executes a trigger of the fifo with this index. Its ids and ranges are unchecked: they may
+    /// be forged.
     ///
     /// # Errors
     /// A [`TriggerRefusal`] when it cannot be executed; then nothing must have been changed.
@@ -68,15 +77,17 @@ pub trait Handler {
         let _ = (fifo, position, trigger, refusal);
     }
 
-    /// Learns that the position of a FLUSH of this fifo was published as completed. Does nothing unless overridden.
+    /// Learns that the position of a FLUSH of this fifo was published as completed. Does nothing
+    /// unless overridden.
     ///
-    /// Where those who wait for a flush sleep, this is when to wake them: the turn may take long from here on.
+    /// If threads sleep until a flush is done, this is when to wake them: the turn may take long
+    /// from here on.
     fn completed(&mut self, fifo: usize) {
         let _ = fifo;
     }
 
-    /// Whether nothing is to be executed any more. Asked before each trigger; one for which the answer is yes stays in its fifo,
-    /// and so do those behind it. Never, unless overridden.
+    /// Returns whether nothing is to be executed any more. Asked before each trigger; one for which
+    /// the answer is yes stays in its fifo, and so do those behind it. Never, unless overridden.
     fn is_over(&self) -> bool {
         false
     }
@@ -88,7 +99,8 @@ impl<F: FnMut(usize, &Trigger) -> Result<(), TriggerRefusal>> Handler for F {
     }
 }
 
-/// Serves one or many fifos. A fifo's index is its place in the list that the service was made from.
+/// Serves one or many fifos. A fifo's index is its place in the list that the service was made
+/// from.
 pub struct Service<H, S> {
     /// Those that turns go to, then the others.
     lanes: Vec<FifoLane<H, S>>,
@@ -112,7 +124,8 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
         Self { attended: lanes.len(), lanes, first: 0, changes: None }
     }
 
-    /// Has turns go to those fifos only that have producers, or triggers of producers that have gone, as `roster` tells.
+    /// Has turns go to those fifos only that have producers, or triggers of producers that have
+    /// gone, as `roster` tells.
     ///
     /// To be called before each turn: it costs one load unless producers have come or gone.
     ///
@@ -137,19 +150,20 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
         self.first = 0;
     }
 
-    /// The indices of the fifos that turns go to.
+    /// Returns the indices of the fifos that turns go to.
     pub fn attended(&self) -> impl Iterator<Item = usize> {
         self.lanes[..self.attended].iter().map(|lane| lane.fifo)
     }
 
-    /// How many fifos are served.
+    /// Returns how many fifos are served.
     #[must_use]
     pub fn n_fifos(&self) -> usize {
         self.lanes.len()
     }
 
-    /// One turn: serves up to [`BATCH`] positions of every fifo attended to and returns how many it popped: triggers served,
-    /// triggers refused, and positions that held none. It ends early when the handler [is over](Handler::is_over).
+    /// Serves one turn: up to [`BATCH`] positions of every fifo attended to. Returns how many it
+    /// popped: triggers served, triggers refused, and positions that held none. The turn ends early
+    /// when the handler [is over](Handler::is_over).
     #[inline]
     pub fn poll<T: Handler>(&mut self, handler: &mut T) -> u64 {
         let (attended, first) = (self.attended, self.first);
@@ -175,8 +189,8 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
 
     /// Serves what is committed within `goal` and returns how many positions are left.
     ///
-    /// It returns at once. What is left was reserved and not yet committed: call again while its producers live, and
-    /// [`Service::skip_stuck`] when they may have died.
+    /// It returns at once. What is left was reserved and not yet committed: call again while its
+    /// producers live, and [`Service::skip_stuck`] when they may have died.
     pub fn drain<T: Handler>(&mut self, goal: &DrainGoal, handler: &mut T) -> u64 {
         let mut left = 0;
         for lane in &mut self.lanes {
@@ -188,9 +202,11 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
         left
     }
 
-    /// Steps over positions whose producers died before their commit, in every fifo; returns how many.
+    /// Steps over positions whose producers died before their commit, in every fifo; returns how
+    /// many.
     ///
-    /// See [`Consumer::skip_stuck`] for what `is_dead` promises. It is called with the fifo's index.
+    /// See [`Consumer::skip_stuck`] for what `is_dead` promises. It is called with the fifo's
+    /// index.
     pub fn skip_stuck(&mut self, mut is_dead: impl FnMut(usize, ProducerOwner) -> bool) -> usize {
         let mut skipped = 0;
         for lane in &mut self.lanes {
@@ -205,7 +221,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
         skipped
     }
 
-    /// The shared state of one fifo.
+    /// Returns the shared state of one fifo.
     #[must_use]
     pub fn header(&self, fifo: usize) -> Option<&FifoHeader> {
         self.lanes.iter().find(|lane| lane.fifo == fifo).map(|lane| lane.consumer.ring().header)
@@ -273,7 +289,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> FifoLane<H, S> {
         self.is_in_use = self.consumer.ring().is_in_use(self.consumer.position());
     }
 
-    /// How many positions there are before `end`, at most the capacity.
+    /// Returns how many positions there are before `end`, at most the capacity.
     fn left(&self, end: u64) -> u64 {
         let difference = end.wrapping_sub(self.consumer.position());
         if difference >= 1 << 63 { 0 } else { difference }
@@ -287,7 +303,8 @@ struct Site<'h> {
     position: u64,
 }
 
-/// All that becomes of a position before its pop; `execute` hands its trigger to the handler. False when it is to stay.
+/// Returns all that becomes of a position before its pop; `execute` hands its trigger to the
+/// handler. False when it is to stay.
 #[inline(always)]
 fn settle<T: Handler>(
     fifo: usize,
@@ -356,7 +373,7 @@ fn refuse<T: Handler>(
     handler.refused(fifo, Position(site.position), &trigger, refusal);
 }
 
-/// The bucket of a time: the position of its highest bit.
+/// Returns the bucket of a time: the position of its highest bit.
 fn bucket(ns: u128) -> usize {
     (ns.max(1).ilog2() as usize).min(BUCKETS - 1)
 }

@@ -1,6 +1,7 @@
 //! The counters of a fifo as plain numbers, readable from any process while the fifo runs.
 //!
-//! Each number is read by itself: together they are a picture with a little motion blur, never a cut in time.
+//! Each number is read by itself: together they are a picture with a little motion blur, never a
+//! cut in time.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::fifo::clamp_depth;
@@ -18,7 +19,8 @@ pub struct Snapshot {
     pub completed: u64,
     /// Positions in flight.
     pub depth: u64,
-    /// The most positions seen in flight: by the service as a batch begins, and never below the depth of this snapshot.
+    /// The most positions seen in flight: by the service as a batch begins, and never below the
+    /// depth of this snapshot.
     ///
     /// A ring that was full for a moment shows in `stalls`.
     pub depth_high_water: u64,
@@ -45,7 +47,8 @@ pub struct RefusedTrigger {
     pub code: u64,
 }
 
-/// Counts of times: bucket `i` holds those from `2^i` to below `2^(i+1)` nanoseconds, the last one all above as well.
+/// Counts of times: bucket `i` holds those from `2^i` to below `2^(i+1)` nanoseconds, the last one
+/// all above as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     /// The count of each bucket.
@@ -53,13 +56,14 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// How many times were counted.
+    /// Returns how many times were counted.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().fold(0, |sum, &count| sum.saturating_add(count))
     }
 
-    /// The end of the bucket, in nanoseconds, below which `percent` of the times lie; `None` when there are none.
+    /// Returns the end of the bucket, in nanoseconds, below which `percent` of the times lie;
+    /// `None` when there are none.
     #[must_use]
     pub fn percentile_ns(&self, percent: u32) -> Option<u64> {
         let count = u128::from(self.count());
@@ -76,7 +80,8 @@ impl Histogram {
 }
 
 impl FifoHeader {
-    /// Reads all counters of a fifo of `slots` slots. More than these are never in flight, whatever is read.
+    /// Reads all counters of a fifo of `slots` slots. More than these are never in flight, whatever
+    /// is read.
     #[must_use]
     pub fn snapshot(&self, slots: u64) -> Snapshot {
         let served = read(&self.tail);

@@ -11,9 +11,10 @@
 //! | 1 | 60..63 | kind: DATA, SIGNAL, FLUSH |
 //! | 1 | 63 | commit bit, owned by the fifo |
 //!
-//! The words come back from shared memory, so decoding is total: any 128 bits are *some* trigger, whose ids and
-//! ranges the handler checks. Only a kind of zero asks for nothing; the service refuses it. Encoding is strict: what does
-//! not fit its field is an error where the value is made, and nothing is ever masked.
+//! The words come back from shared memory, so decoding is total: any 128 bits are *some* trigger,
+//! whose ids and ranges the handler checks. Only a kind of zero asks for nothing; the service
+//! refuses it. Encoding is strict: what does not fit its field is an error where the value is made,
+//! and nothing is ever masked.
 
 use core::fmt;
 use core::ops::BitOr;
@@ -48,7 +49,7 @@ impl MemoryId {
         }
     }
 
-    /// The id as a number.
+    /// Returns the id as a number.
     #[must_use]
     pub const fn get(self) -> u16 {
         self.0
@@ -74,7 +75,7 @@ impl SemaphoreId {
         }
     }
 
-    /// The id as a number.
+    /// Returns the id as a number.
     #[must_use]
     pub const fn get(self) -> u16 {
         self.0
@@ -95,13 +96,13 @@ impl TriggerKind {
     /// Publishes the completed position, after everything else.
     pub const FLUSH: Self = Self(4);
 
-    /// Whether every bit of `other` is set.
+    /// Returns whether every bit of `other` is set.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether no bit is set.
+    /// Returns whether no bit is set.
     #[must_use]
     pub const fn is_none(self) -> bool {
         self.0 == 0
@@ -142,8 +143,8 @@ pub struct Trigger {
 impl Trigger {
     /// Combines a kind with the transfer and the semaphore that it speaks of.
     ///
-    /// The transfer is carried but means nothing without [`TriggerKind::DATA`], and the semaphore likewise without
-    /// [`TriggerKind::SIGNAL`].
+    /// The transfer is carried but means nothing without [`TriggerKind::DATA`], and the semaphore
+    /// likewise without [`TriggerKind::SIGNAL`].
     ///
     /// # Errors
     /// [`TriggerError::NoKind`] when `kind` is [`TriggerKind::NONE`].
@@ -198,19 +199,19 @@ impl Trigger {
         Self { word0: words[0], word1: words[1] & !COMMIT_BIT }
     }
 
-    /// The two words, with the commit bit clear.
+    /// Returns the two words, with the commit bit clear.
     #[must_use]
     pub const fn words(&self) -> [u64; 2] {
         [self.word0, self.word1]
     }
 
-    /// What is asked for.
+    /// Returns what is asked for.
     #[must_use]
     pub const fn kind(&self) -> TriggerKind {
         TriggerKind(bits(self.word1, KIND_SHIFT, 3).to_le_bytes()[0])
     }
 
-    /// The copy; means something only with [`TriggerKind::DATA`].
+    /// Returns the copy; means something only with [`TriggerKind::DATA`].
     #[must_use]
     pub const fn transfer(&self) -> Transfer {
         Transfer {
@@ -222,7 +223,7 @@ impl Trigger {
         }
     }
 
-    /// The semaphore; means something only with [`TriggerKind::SIGNAL`].
+    /// Returns the semaphore; means something only with [`TriggerKind::SIGNAL`].
     #[must_use]
     pub const fn semaphore(&self) -> SemaphoreId {
         SemaphoreId(low_u16(bits(self.word1, SEMAPHORE_SHIFT, 10)))
@@ -289,18 +290,18 @@ impl core::error::Error for TriggerError {}
 const NOTHING: Transfer =
     Transfer { len: 0, source: MemoryId(0), source_offset: 0, target: MemoryId(0), target_offset: 0 };
 
-/// `value` as sixteen bits when it is below `limit`, which is at most 2^16.
+/// Returns `value` as sixteen bits when it is below `limit`, which is at most 2^16.
 const fn small(value: u32, limit: u32) -> Option<u16> {
     if value < limit { Some(low_u16(value)) } else { None }
 }
 
-/// The low half of a value whose high half is known to be zero.
+/// Returns the low half of a value that has a high half of zero.
 const fn low_u16(value: u32) -> u16 {
     let bytes = value.to_le_bytes();
     u16::from_le_bytes([bytes[0], bytes[1]])
 }
 
-/// `width` bits (at most 32) of `word`, from bit `shift`.
+/// Returns `width` bits (at most 32) of `word`, from bit `shift`.
 #[allow(clippy::cast_possible_truncation, reason = "the mask leaves at most 32 bits")]
 const fn bits(word: u64, shift: u32, width: u32) -> u32 {
     ((word >> shift) & ((1 << width) - 1)) as u32

@@ -185,7 +185,7 @@ pub const CORES: &str = "SHMCCL_CORES";
 /// With n ranks on k cores, n / k of them (rounded up) share one. If that is one, waiting ranks
 /// spin, and operations are done in the best way for ranks with a core each. Otherwise waiting
 /// ranks yield, and operations are done in the best way for ranks that share cores
-/// ([`Communicator::is_crowded`](crate::Communicator::is_crowded)).
+/// ([`Communicator::is_oversubscribed`](crate::Communicator::is_oversubscribed)).
 ///
 /// Ranks count the cores on which they may run. They do not know of a quota of processor time, or
 /// of other jobs on the same cores, and this variable tells them. A number above the real one makes

@@ -35,7 +35,7 @@ pub(crate) struct RankContext {
     /// How many threads that may spin share this rank's core.
     spinners: AtomicU64,
     /// Whether there was more than one from the start.
-    crowded: bool,
+    oversubscribed: bool,
     /// How many cores the ranks were told to count on, instead of those on which they may run.
     cores: Option<NonZeroU32>,
     /// Where the proxy service process sleeps, when it runs on this rank's core.
@@ -77,7 +77,7 @@ impl RankContext {
         let segment = Arc::clone(mapped.segment(rank));
         let heap = SymmetricHeap::new(Arc::clone(mapped.view(rank).window()), segment, rank, mapped.shape())?;
         let slots = ChannelSlots::new(mapped.n_ranks());
-        let crowded = spinners > 1;
+        let oversubscribed = spinners > 1;
         let (spinners, state) = (AtomicU64::new(spinners.into()), AtomicU64::new(0));
         let (injector, recorder, checksums) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         Ok(Self {
@@ -86,7 +86,7 @@ impl RankContext {
             heap,
             slots,
             spinners,
-            crowded,
+            oversubscribed,
             cores: None,
             service: None,
             proxy: OnceLock::new(),
@@ -107,7 +107,12 @@ impl RankContext {
     /// The same, with as many spinning threads on its core as there are if the ranks have so many `cores`.
     pub(crate) fn counting_on(self, cores: NonZeroU32) -> Self {
         let spinners = self.mapped.n_ranks().div_ceil(cores.get());
-        Self { spinners: AtomicU64::new(spinners.into()), crowded: spinners > 1, cores: Some(cores), ..self }
+        Self {
+            spinners: AtomicU64::new(spinners.into()),
+            oversubscribed: spinners > 1,
+            cores: Some(cores),
+            ..self
+        }
     }
 
     pub(crate) fn mapped(&self) -> &Arc<EpochMapping> {
@@ -151,8 +156,8 @@ impl RankContext {
     }
 
     /// Whether this rank shares its core, with proxies left aside.
-    pub(crate) fn crowded(&self) -> bool {
-        self.crowded
+    pub(crate) fn oversubscribed(&self) -> bool {
+        self.oversubscribed
     }
 
     /// How many spinning threads share this rank's core, itself included and proxies left aside.

@@ -14,7 +14,7 @@
 //! What is in `algorithms` is written once, over *pipes* of either kind of channel (`pipe`, `pipework`). The first three ways are for
 //! direct channels only: there, `one_shot` and `two_shot` are not the loops that a proxy's triggers do.
 //!
-//! What goes from one rank to one other are *parcels* (`parcel`, `delivery`), which use the same pipes. Calls that were put
+//! What goes from one rank to one other are *messages* (`message`, `delivery`), which use the same pipes. Calls that were put
 //! together in a group are run by `group`; small ones among them are done as one (`fused`).
 //!
 //! Ranks meet on the board, where each posts what it is about to do; those that disagree find out there.
@@ -25,54 +25,27 @@
 //! the bits are the same in every run. [`Algorithm`] says in which order each of them does it, what that depends on, and what no
 //! tuning table does otherwise.
 
-mod again;
-mod algorithm;
-mod algorithms;
-mod awaits;
-mod blocks;
-mod board;
 mod call;
-mod checks;
-mod complaint;
-mod custom;
-mod delivery;
-mod detour;
-mod direct;
-mod elsewhere;
 mod engine;
-mod fused;
-pub(crate) mod group;
-mod lease;
-mod noting;
-mod operation;
-mod parcel;
-mod per_member;
-mod pipe;
-mod pipeline;
-mod pipework;
+mod execute;
+mod message;
+mod plan;
 mod region;
-mod scalars;
-mod seating;
+mod rendezvous;
 pub mod semantics;
-mod small;
-mod staged;
-mod standoff;
-mod team;
-pub mod tuning;
-mod widened;
+mod transport;
 
-pub use again::{Arguments, Repeat};
-pub(crate) use algorithm::Manner;
-pub use algorithm::{Algorithm, ChannelKind, UnknownAlgorithm, UnknownChannelKind};
-pub(crate) use board::post_summary;
-pub use call::Call;
-pub(crate) use call::{Block, Input, Layout, Output};
-pub use custom::{CustomAlgorithm, Place, Registration, Steps};
-pub(crate) use direct::share as share_of;
-pub(crate) use elsewhere::{call_met, call_proposed, can_agree, proposed};
-pub(crate) use engine::Engine;
-pub(crate) use lease::{GONE, LEFT, Landlord};
-pub use operation::{Operation, Summary};
-pub(crate) use per_member::{PerMember, fill};
-pub(crate) use pipework::OpenPorts;
-pub(crate) use region::{LAP, RegionLayout, TURNS};
+pub use call::{
+    Algorithm, Call, CallSignature, ChannelKind, Operation, Request, UnknownAlgorithm, UnknownChannelKind,
+};
+pub(crate) use call::{BlockLayout, CallBlock, Choice, Input, Output};
+pub(crate) use engine::{Engine, group};
+pub use execute::custom::{CustomAlgorithm, Place, Registration, Steps};
+pub(crate) use execute::zero_copy::share as share_of;
+pub use plan::tuning;
+pub(crate) use region::lease::{GONE, LEFT, RegionOwner};
+pub(crate) use region::{CommLayout, LAP, TURNS};
+pub(crate) use rendezvous::at_barrier::{call_met, call_proposed, can_agree, proposed};
+pub(crate) use rendezvous::board::posted_signature;
+pub(crate) use rendezvous::members::{PerMember, fill};
+pub(crate) use transport::OpenPorts;

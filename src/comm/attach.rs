@@ -22,7 +22,7 @@ use crate::bootstrap::{
     join_from_env,
 };
 use crate::channel::{Control, EpochMapping, RankContext, serve_all};
-use crate::collective::Manner;
+use crate::collective::Choice;
 use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::faults::{FaultHit, Faults, Injector};
@@ -266,7 +266,7 @@ impl LiveRank {
             job_barrier: Some(job_barrier),
             engine: None,
             loan: EngineLoan::default(),
-            manner: Manner::default(),
+            choice: Choice::default(),
             membership: Arc::new(membership),
         })
     }

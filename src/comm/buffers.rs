@@ -1,7 +1,7 @@
 //! The arguments of collective calls: device buffers, slices of ordinary memory, and blocks of a
 //! buffer.
 
-use crate::collective::{Block, Input, Output};
+use crate::collective::{CallBlock, Input, Output};
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, Region};
 use crate::reduce::Element;
@@ -171,7 +171,7 @@ impl<'b> Blocks<'b> {
     /// # Errors
     /// [`Error::InvalidArgument`] for more or fewer blocks; [`Error::OutOfRange`] for one outside
     /// the buffer.
-    pub(super) fn within(self, total: u64, n_ranks: u32) -> Result<Vec<Block>> {
+    pub(super) fn within(self, total: u64, n_ranks: u32) -> Result<Vec<CallBlock>> {
         let expected = "one for each rank";
         for (name, len) in [
             ("the number of counts", self.counts.len()),
@@ -184,7 +184,7 @@ impl<'b> Blocks<'b> {
         let check = |(&count, &at): (&usize, &usize)| {
             let (count, at) = (count as u64, at as u64);
             match at.checked_add(count) {
-                Some(end) if end <= total => Ok(Block { at, count }),
+                Some(end) if end <= total => Ok(CallBlock { at, count }),
                 _ => {
                     Err(Error::OutOfRange { what: "block of a buffer", offset: at, len: count, limit: total })
                 }
@@ -195,7 +195,7 @@ impl<'b> Blocks<'b> {
 }
 
 /// Refuses blocks that overlap.
-pub(super) fn check_apart(blocks: &[Block]) -> Result<()> {
+pub(super) fn check_apart(blocks: &[CallBlock]) -> Result<()> {
     let mut sorted: Vec<_> = blocks.iter().filter(|block| block.count > 0).collect();
     sorted.sort_by_key(|block| block.at);
     match sorted.windows(2).find(|pair| pair[0].at + pair[0].count > pair[1].at) {
@@ -211,15 +211,15 @@ pub(super) fn check_apart(blocks: &[Block]) -> Result<()> {
 /// Refuses blocks that are `sent` and overlap some that are `received`, in heap buffers with
 /// elements of `size` bytes. The block from a rank may be the very one that goes to it.
 pub(super) fn check_distinct(
-    (source, sent): (Region, &[Block]),
-    (target, received): (Region, &[Block]),
+    (source, sent): (Region, &[CallBlock]),
+    (target, received): (Region, &[CallBlock]),
     size: u64,
 ) -> Result<()> {
-    if !overlap(source, target) {
+    if !source.overlaps(target) {
         return Ok(());
     }
-    let places = |buffer: Region, blocks: &[Block]| -> Vec<_> {
-        let region = |block: &Block| {
+    let places = |buffer: Region, blocks: &[CallBlock]| -> Vec<_> {
+        let region = |block: &CallBlock| {
             Region::new(HeapOffset::new(buffer.offset.get() + block.at * size), block.count * size)
         };
         blocks.iter().map(region).collect()
@@ -227,7 +227,7 @@ pub(super) fn check_distinct(
     let (sources, targets) = (places(source, sent), places(target, received));
     let is_hit = |&rank: &usize| {
         let place = sources[rank];
-        let mut hit = targets.iter().enumerate().filter(|(_, target)| overlap(place, **target));
+        let mut hit = targets.iter().enumerate().filter(|(_, target)| place.overlaps(**target));
         hit.any(|(other, target)| other != rank || *target != place)
     };
     match (0..sources.len()).find(is_hit) {
@@ -240,12 +240,6 @@ pub(super) fn check_distinct(
     }
 }
 
-/// Returns whether some byte is in both.
-pub(super) fn overlap(one: Region, other: Region) -> bool {
-    let is_before = |one: Region, other: Region| one.end().is_some_and(|end| end <= other.offset.get());
-    one.len > 0 && other.len > 0 && !is_before(one, other) && !is_before(other, one)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,7 +249,7 @@ mod tests {
         let blocks = |counts, displacements| Blocks::new(counts, displacements).within(10, 2);
         assert_eq!(
             blocks(&[3, 0], &[7, 10]).unwrap(),
-            [Block { at: 7, count: 3 }, Block { at: 10, count: 0 }]
+            [CallBlock { at: 7, count: 3 }, CallBlock { at: 10, count: 0 }]
         );
         assert!(matches!(blocks(&[3], &[7, 10]), Err(Error::InvalidArgument { value: 1, .. })));
         assert!(matches!(blocks(&[3, 0], &[7, 10, 0]), Err(Error::InvalidArgument { value: 3, .. })));
@@ -265,7 +259,7 @@ mod tests {
 
     #[test]
     fn blocks_that_are_received_may_touch_and_not_overlap() {
-        let block = |at, count| Block { at, count };
+        let block = |at, count| CallBlock { at, count };
         assert!(check_apart(&[block(4, 2), block(0, 4), block(1, 0)]).is_ok());
         assert!(matches!(
             check_apart(&[block(3, 2), block(0, 4)]),
@@ -275,10 +269,10 @@ mod tests {
 
     #[test]
     fn blocks_of_buffers_that_overlap_are_sent_from_where_none_is_received() {
-        let block = |at, count| Block { at, count };
+        let block = |at, count| CallBlock { at, count };
         let region = |offset, len| Region::new(HeapOffset::new(offset), len);
-        let check = |target: u64, sent: Block, received: Block| {
-            let none = Block { at: 0, count: 0 };
+        let check = |target: u64, sent: CallBlock, received: CallBlock| {
+            let none = CallBlock { at: 0, count: 0 };
             check_distinct((region(128, 40), &[sent, none]), (region(target, 40), &[none, received]), 4)
         };
         for target in [80, 88, 168, 200] {
@@ -296,9 +290,9 @@ mod tests {
 
     #[test]
     fn what_comes_from_a_rank_may_take_the_very_place_of_what_goes_to_it() {
-        let block = |at, count| Block { at, count };
+        let block = |at, count| CallBlock { at, count };
         let region = |offset, len| Region::new(HeapOffset::new(offset), len);
-        let check = |target: u64, sent: [Block; 2], received: [Block; 2]| {
+        let check = |target: u64, sent: [CallBlock; 2], received: [CallBlock; 2]| {
             check_distinct((region(128, 40), &sent), (region(target, 40), &received), 4)
         };
         let blocks = [block(0, 4), block(4, 6)];

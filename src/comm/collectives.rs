@@ -2,8 +2,8 @@
 
 use super::buffers::{Blocks, check_apart, check_distinct};
 use super::buffers::{Recv, RecvBuffer, Send, SendBuffer};
-use super::submit::{Submit, all_reduce, same, submit, submit_blocks};
-use crate::collective::{Input, Layout, Operation, Output};
+use super::submit::{Submit, same, submit, submit_blocks};
+use crate::collective::{BlockLayout, Input, Operation, Output};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
@@ -34,7 +34,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let (send, recv) = (send.into(), recv.into());
         let count = same("elements received", recv.count(), send.count())?;
-        all_reduce::<T, _>(self, count, op, send.input(), recv.output())
+        submit::<T, _>(self, Operation::AllReduce, count, 0, Some(op), send.input(), recv.output())
     }
 
     /// Combines the contents of `buffer` on all ranks, element by element, and leaves the result in
@@ -50,7 +50,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let buffer = buffer.into();
         let (count, input) = (buffer.count(), buffer.as_input(0));
-        all_reduce::<T, _>(self, count, op, input, buffer.output())
+        submit::<T, _>(self, Operation::AllReduce, count, 0, Some(op), input, buffer.output())
     }
 
     /// Combines the inputs of all ranks, element by element, into the output of `root`. On other
@@ -325,7 +325,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let (send, recv) = (send.into(), recv.into());
         let n_ranks = self.caller().n_ranks;
-        let layout = Layout {
+        let layout = BlockLayout {
             sent: sent.within(send.count(), n_ranks)?,
             received: received.within(recv.count(), n_ranks)?,
         };
@@ -355,7 +355,7 @@ pub trait Collectives<'a>: Submit<'a> {
         let buffer = buffer.into();
         let received = blocks.within(buffer.count(), self.caller().n_ranks)?;
         check_apart(&received)?;
-        let layout = Layout { sent: received.clone(), received };
+        let layout = BlockLayout { sent: received.clone(), received };
         let input = buffer.as_input(0);
         submit_blocks::<T, _>(self, layout, input, buffer.output())
     }

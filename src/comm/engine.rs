@@ -5,9 +5,7 @@ use std::sync::Arc;
 use super::Communicator;
 use super::submit::{Caller, Submit};
 use crate::collective::tuning::{BufferKind, Table};
-use crate::collective::{
-    Algorithm, Arguments, Call, ChannelKind, CustomAlgorithm, Engine, Operation, Repeat, Summary,
-};
+use crate::collective::{Algorithm, CallSignature, ChannelKind, CustomAlgorithm, Engine, Operation, Request};
 use crate::error::Result;
 
 impl Communicator {
@@ -18,7 +16,7 @@ impl Communicator {
     /// [`crate::Error::InvalidArgument`] at once. Ranks that have chosen differently get
     /// [`crate::Error::CallMismatch`].
     pub fn set_algorithm(&mut self, algorithm: Option<Algorithm>) {
-        self.manner.algorithm = algorithm;
+        self.choice.algorithm = algorithm;
     }
 
     /// Moves the data of all calls by channels of `kind` from now on: by each rank's own core, as
@@ -35,8 +33,8 @@ impl Communicator {
     /// - Otherwise those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
     pub fn set_channel_kind(&mut self, kind: ChannelKind) -> Result<()> {
         self.context().enter(Operation::SetChannelKind.name())?;
-        self.engine_for(|| Summary::new(Operation::SetChannelKind))?.choose_channels(kind)?;
-        self.manner.channel = kind;
+        self.engine_for(|| CallSignature::new(Operation::SetChannelKind))?.choose_channels(kind)?;
+        self.choice.channel = kind;
         Ok(())
     }
 
@@ -56,7 +54,8 @@ impl Communicator {
         algorithm: Arc<dyn CustomAlgorithm>,
     ) -> Result<()> {
         self.context().enter(Operation::RegisterAlgorithm.name())?;
-        self.engine_for(|| Summary::new(Operation::RegisterAlgorithm))?.register(operation, Some(algorithm))
+        self.engine_for(|| CallSignature::new(Operation::RegisterAlgorithm))?
+            .register(operation, Some(algorithm))
     }
 
     /// Has `operation` done as if nothing had been registered for it. Collective.
@@ -65,7 +64,7 @@ impl Communicator {
     /// Those of [`Communicator::register_algorithm`].
     pub fn unregister_algorithm(&mut self, operation: Operation) -> Result<()> {
         self.context().enter(Operation::RegisterAlgorithm.name())?;
-        self.engine_for(|| Summary::new(Operation::RegisterAlgorithm))?.register(operation, None)
+        self.engine_for(|| CallSignature::new(Operation::RegisterAlgorithm))?.register(operation, None)
     }
 
     /// Chooses algorithms by `table` from now on, where [`Communicator::set_algorithm`] has chosen
@@ -81,12 +80,12 @@ impl Communicator {
         self.context().can_call(Operation::SetTuning.name())?;
         self.reclaim_engine();
         if self.engine.is_none() {
-            let call = Summary::new(Operation::SetTuning);
+            let call = CallSignature::new(Operation::SetTuning);
             self.engine = Some(Box::new(self.first_engine(call, Ok(table))?));
             return Ok(());
         }
-        let crowded = self.context().crowded();
-        self.engine()?.tune(Ok(table), crowded)
+        let oversubscribed = self.context().oversubscribed();
+        self.engine()?.tune(Ok(table), oversubscribed)
     }
 
     /// Returns the algorithm of an operation to which no rank contributes more than `len` bytes,
@@ -106,7 +105,7 @@ impl Communicator {
         buffers: BufferKind,
         len: u64,
     ) -> Result<Algorithm> {
-        Ok(self.engine()?.choice(operation, buffers, len))
+        Ok(self.engine()?.planner().algorithm_for(operation, buffers, len))
     }
 
     /// Returns whether some rank shares its core with another one, or with the proxy service.
@@ -114,8 +113,8 @@ impl Communicator {
     ///
     /// # Errors
     /// Those of [`Communicator::algorithm_for`].
-    pub fn is_crowded(&mut self) -> Result<bool> {
-        Ok(self.engine()?.tuning().crowded)
+    pub fn is_oversubscribed(&mut self) -> Result<bool> {
+        Ok(self.engine()?.planner().tuning().oversubscribed)
     }
 
     /// Returns when all ranks have called it. Acquires everything that any of them did before.
@@ -156,13 +155,13 @@ impl Communicator {
     /// Returns the engine that executes the collective calls of this communicator.
     #[inline]
     pub(super) fn engine(&mut self) -> Result<&mut Engine> {
-        self.engine_for(|| Summary::new(Operation::Prepare))
+        self.engine_for(|| CallSignature::new(Operation::Prepare))
     }
 
     /// Returns the engine for `call`. The first call makes the engine, and observers see this rank
     /// in `call` meanwhile.
     #[inline]
-    pub(super) fn engine_for(&mut self, call: impl FnOnce() -> Summary) -> Result<&mut Engine> {
+    pub(super) fn engine_for(&mut self, call: impl FnOnce() -> CallSignature) -> Result<&mut Engine> {
         if self.engine.is_none() {
             self.make_engine(call())?;
         }
@@ -170,7 +169,7 @@ impl Communicator {
     }
 
     #[cold]
-    fn make_engine(&mut self, call: Summary) -> Result<()> {
+    fn make_engine(&mut self, call: CallSignature) -> Result<()> {
         self.reclaim_engine();
         if self.engine.is_none() {
             self.engine = Some(Box::new(self.first_engine(call, Table::load())?));
@@ -184,7 +183,7 @@ impl Communicator {
         operation: Operation,
         run: impl FnOnce(&mut Self) -> Result<R>,
     ) -> Result<R> {
-        let call = Summary::new(operation);
+        let call = CallSignature::new(operation);
         self.engine_for(|| call)?.begin_several(call);
         let done = run(self);
         if let Some(engine) = &mut self.engine {
@@ -211,14 +210,13 @@ impl<'a> Submit<'a> for Communicator {
     }
 
     #[inline]
-    fn submit(&mut self, mut call: Call<'a>) -> Result<()> {
-        let manner = self.manner;
+    fn submit(&mut self, request: Request<'a, '_>) -> Result<()> {
+        let choice = self.choice;
+        if let Some(word) = self.engine.as_mut().and_then(|engine| engine.known(&request, choice)) {
+            return word.run();
+        }
+        let mut call = request.check(self.rank, self.n_ranks())?;
         self.context().enter(call.operation.name())?;
-        self.engine_for(|| call.summary().in_manner(manner))?.run(&mut call, manner)
-    }
-
-    #[inline]
-    fn repeat(&mut self, arguments: Arguments) -> Option<Repeat<'_>> {
-        self.engine.as_mut()?.repeat(&arguments.in_manner(self.manner))
+        self.engine_for(|| call.signature().with_choice(choice))?.run(&mut call, choice)
     }
 }

@@ -6,8 +6,8 @@ use super::Communicator;
 use super::membership::JobMembership;
 use super::stream::Stream;
 use super::submit::{Caller, Submit};
-use crate::collective::group::{self, Share};
-use crate::collective::{Call, Operation};
+use crate::collective::group::{self, GroupShare};
+use crate::collective::{Call, Operation, Request};
 use crate::error::{Error, Result};
 
 /// Takes calls of one communicator or several, and executes them at its end, at once or [on a
@@ -67,11 +67,11 @@ pub struct OnGroup<'g, 'c, 'b> {
 
 impl<'b> GroupedComm<'_, 'b> {
     /// Its calls and what executes them.
-    fn share(&mut self) -> Result<Share<'_, 'b>> {
+    fn share(&mut self) -> Result<GroupShare<'_, 'b>> {
         let Self { comm, calls } = self;
-        let manner = comm.manner;
-        let engine = comm.engine_for(|| group::summary(calls, manner))?;
-        Ok(Share { engine, manner, calls: std::mem::take(calls) })
+        let choice = comm.choice;
+        let engine = comm.engine_for(|| group::signature(calls, choice))?;
+        Ok(GroupShare { engine, choice, calls: std::mem::take(calls) })
     }
 }
 
@@ -238,9 +238,11 @@ impl<'b> Submit<'b> for OnGroup<'_, '_, 'b> {
         self.group.comms.get(self.joined.index).map_or(self.joined.caller, |member| member.comm.caller())
     }
 
-    fn submit(&mut self, call: Call<'b>) -> Result<()> {
+    fn submit(&mut self, request: Request<'b, '_>) -> Result<()> {
+        let Caller { rank, n_ranks } = self.caller();
+        let call = request.check(rank, n_ranks)?;
         let member = self.group.comms.get_mut(self.joined.index).ok_or(ENDED)?;
-        call.check_manner(member.comm.manner)?;
+        call.check_choice(member.comm.choice)?;
         group::put(&mut member.calls, call)
     }
 }

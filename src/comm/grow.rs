@@ -16,7 +16,7 @@ use super::launcher_link::LauncherState;
 use super::unique_id::UniqueId;
 use crate::bootstrap::{CancelToken, Options, RankClaim, WaitGuard, meet, meet_as_joiner};
 use crate::channel::EpochMapping;
-use crate::collective::{Operation, Summary};
+use crate::collective::{CallSignature, Operation};
 use crate::error::{Error, Result};
 use crate::logs::step;
 use crate::rank::{MAX_RANKS, Rank};
@@ -136,7 +136,7 @@ impl Communicator {
         self.context().enter(Operation::Grow.name())?;
         let [high, low] = invitation.map_or([0; 2], UniqueId::words);
         let words = [u64::from(n_ranks), invitation.is_some().into(), high, low];
-        let engine = self.engine_for(|| Summary::new(Operation::Grow))?;
+        let engine = self.engine_for(|| CallSignature::new(Operation::Grow))?;
         let told = engine.exchange(Operation::Grow, &words)?;
         self.context().check(Operation::Grow.name())?;
         let members = || Rank::of_each(&told);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::channel::{EpochMapping, MAX_CHANNELS_PER_PEER};
-use crate::collective::{RegionLayout, TURNS};
+use crate::collective::{CommLayout, TURNS};
 use crate::error::{DeviceName, Result};
 use crate::heap::HeapOffset;
 use crate::heap::layout::N_FIFOS;
@@ -66,9 +66,9 @@ impl Heartbeat {
     fn add_board(&self, done: &mut Mixed, offset: u64) -> Result<()> {
         let at = |part: u64| HeapOffset::new(offset.saturating_add(part));
         let view = self.mapped.view(self.rank);
-        let progress = view.cell::<ProgressCell>(self.rank, at(RegionLayout::PROGRESS))?;
+        let progress = view.cell::<ProgressCell>(self.rank, at(CommLayout::PROGRESS))?;
         [progress.done(), progress.delivered()].into_iter().for_each(|word| done.add(word));
-        let posts = view.cells::<PostCell>(self.rank, at(RegionLayout::POSTS), TURNS as u64)?;
+        let posts = view.cells::<PostCell>(self.rank, at(CommLayout::POSTS), TURNS as u64)?;
         posts.iter().for_each(|post| done.add(post.sequence()));
         Ok(())
     }

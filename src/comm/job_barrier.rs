@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::channel::{EpochMapping, PREPARING, RankContext, occupation_code};
-use crate::collective::{Engine, LEFT, Operation, Summary, call_met, call_proposed, can_agree, proposed};
+use crate::collective::{
+    CallSignature, Engine, LEFT, Operation, call_met, call_proposed, can_agree, proposed,
+};
 use crate::error::{Error, Result};
 use crate::rank::{Rank, RankSet};
 use crate::shm::{CellRef, CellSlice};
@@ -32,7 +34,7 @@ pub(super) struct JobBarrier {
 /// A call of the program's within which ranks meet.
 #[derive(Clone, Copy, Debug)]
 struct EnclosingCall {
-    call: Summary,
+    call: CallSignature,
     /// How often all had met when it began.
     since: u64,
 }
@@ -61,7 +63,7 @@ impl JobBarrier {
 
     /// Counts no meeting until [`JobBarrier::end_within`]. This rank has told that it is in `call`,
     /// which errors name on all ranks.
-    pub(super) fn begin_within(&mut self, call: Summary) {
+    pub(super) fn begin_within(&mut self, call: CallSignature) {
         self.within.get_or_insert(EnclosingCall { call, since: self.barrier.generation() });
     }
 
@@ -73,8 +75,8 @@ impl JobBarrier {
     }
 
     /// Returns the program's call that is in `operation`.
-    fn call(&self, operation: Operation) -> Summary {
-        self.within.map_or(Summary::new(operation), |within| within.call)
+    fn call(&self, operation: Operation) -> CallSignature {
+        self.within.map_or(CallSignature::new(operation), |within| within.call)
     }
 
     /// By what word this rank proposes `operation`.
@@ -191,7 +193,7 @@ impl JobBarrier {
             // A rank that waited here may have found that this one was in another call, and ended
             // the epoch by that.
             Some(engine) if has_ended => {
-                let told = engine.told(Summary::new(Operation::Finalize)).map_or(Ok(()), Err);
+                let told = engine.known_mismatch(CallSignature::new(Operation::Finalize)).map_or(Ok(()), Err);
                 told.inspect_err(|_| self.revoke())
             }
             Some(engine) => {
@@ -236,8 +238,8 @@ impl JobBarrier {
 
 /// Returns the `error` of a wait in the call `mine`. Where different calls ended the epoch, it
 /// names these: an earlier disagreement first, then the calls of now.
-fn explained(mine: Summary, error: Error, watch: &BarrierWatch<'_>) -> Error {
-    let before = || watch.engine.and_then(Engine::disagreement);
+fn explained(mine: CallSignature, error: Error, watch: &BarrierWatch<'_>) -> Error {
+    let before = || watch.engine.and_then(Engine::first_mismatch);
     let differs = |(rank, theirs)| Error::CallMismatch { mine, rank, theirs };
     let now = || watch.with_other_purpose().or_else(|| watch.in_other_call()).map(differs);
     let found = if matches!(error, Error::Revoked { .. }) { before().or_else(now) } else { None };
@@ -301,7 +303,7 @@ impl BarrierWatch<'_> {
     ///
     /// Nobody passes where one rank is to read proposals and another one only meets. So all find
     /// each other here, and what they find stays.
-    pub(super) fn with_other_purpose(&self) -> Option<(Rank, Summary)> {
+    pub(super) fn with_other_purpose(&self) -> Option<(Rank, CallSignature)> {
         let mine = self.cells[self.context.rank().index()].purpose(self.target);
         let differs =
             |cell: &BarrierCell| cell.purpose(self.target).is_some_and(|theirs| Some(theirs) != mine);
@@ -311,7 +313,7 @@ impl BarrierWatch<'_> {
     }
 
     /// A rank that is in an operation which this one has not come to, and what it does there.
-    pub(super) fn in_other_call(&self) -> Option<(Rank, Summary)> {
+    pub(super) fn in_other_call(&self) -> Option<(Rank, CallSignature)> {
         // The cell is read after the post: a rank that arrived and went on is not in another call.
         self.engine?.gone_on().find(|(rank, _)| !self.cells[rank.index()].has_reached(self.target))
     }
@@ -321,7 +323,7 @@ impl BarrierWatch<'_> {
         let ranks = Rank::of_each(self.cells.iter());
         let missing = ranks.filter(|(_, cell)| !cell.has_reached(self.target)).map(|(rank, _)| rank);
         WaitingIn {
-            call: self.number.map(|number| (Summary::new(self.operation).words(), number)),
+            call: self.number.map(|number| (CallSignature::new(self.operation).words(), number)),
             kind: if self.number.is_none() { occupation_code(PREPARING) } else { 0 },
             step: 0,
             awaited: missing.collect::<RankSet>().bits(),
@@ -345,7 +347,7 @@ impl Watch for BarrierWatch<'_> {
         (0..).zip(&**self.cells).find_map(gone).or_else(|| {
             let (rank, theirs) = self.with_other_purpose().or_else(|| self.in_other_call())?;
             if let Some(engine) = self.engine {
-                engine.convict(rank, Summary::new(self.operation), theirs);
+                engine.end_by_mismatch(rank, CallSignature::new(self.operation), theirs);
             }
             self.context.abort();
             mapped.revocation().check()

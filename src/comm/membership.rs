@@ -10,7 +10,7 @@ use super::ports::Ports;
 use super::recovery::RecoveryCallbacks;
 use super::workspace::Workspace;
 use crate::channel::{Blamed, RankContext};
-use crate::collective::Landlord;
+use crate::collective::RegionOwner;
 use crate::error::DeviceName;
 use crate::heap::{MemoryRegistrar, Region};
 use crate::rank::Rank;
@@ -90,7 +90,7 @@ impl JobMembership {
     }
 }
 
-impl Landlord for JobMembership {
+impl RegionOwner for JobMembership {
     fn take_back(&self, region: Region, departures: CellSlice<ProgressCell>) {
         self.workspace.retire(region, departures);
     }

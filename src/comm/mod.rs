@@ -40,7 +40,7 @@ use bytemuck::Pod;
 use shmccl_proxy::MemoryId;
 
 use crate::channel::{MemoryChannel, PortChannel, RankContext};
-use crate::collective::{Engine, Manner, Operation, Summary};
+use crate::collective::{CallSignature, Choice, Engine, Operation};
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, HeapUsage, Region, SymmetricHeap};
 use crate::observe::Report;
@@ -87,7 +87,7 @@ pub struct Communicator {
     /// The streams that have the engine, while calls of this communicator may be enqueued there.
     loan: stream::EngineLoan,
     /// How its collective calls are done.
-    manner: Manner,
+    choice: Choice,
     membership: Arc<JobMembership>,
 }
 
@@ -281,7 +281,7 @@ impl Communicator {
             // Another rank may have found out already that this one was in another call.
             let engine = self.engine.as_deref().filter(|_| matches!(error, Error::Revoked { .. }));
             return Err(engine
-                .and_then(|engine| engine.told(Summary::new(Operation::Finalize)))
+                .and_then(|engine| engine.known_mismatch(CallSignature::new(Operation::Finalize)))
                 .unwrap_or(error));
         }
         match &mut self.job_barrier {

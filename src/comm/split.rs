@@ -19,7 +19,7 @@ use super::Communicator;
 use super::stream::EngineLoan;
 use super::workspace::{ALIGN, Workspace};
 use crate::collective::tuning::{Table, Tuning};
-use crate::collective::{ChannelKind, Engine, LAP, Operation, RegionLayout, Summary};
+use crate::collective::{CallSignature, ChannelKind, CommLayout, Engine, LAP, Operation};
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, Region};
 use crate::rank::Rank;
@@ -81,7 +81,7 @@ impl Communicator {
         }
         let bases = self.take_regions(operation, group.len() as u64)?;
         let derived = self.make_derived(&group, &bases).inspect_err(|_| self.revoke())?;
-        match self.manner.channel {
+        match self.choice.channel {
             ChannelKind::Memory => Ok(derived),
             ChannelKind::Port => self.open_ports(operation, derived),
         }
@@ -95,7 +95,8 @@ impl Communicator {
         };
         let members: Arc<[Rank]> = group.iter().map(|&member| self.members[member]).collect();
         let bases = group.iter().map(|&member| bases[member]).collect();
-        let (tuning, customs) = (self.engine()?.tuning().clone(), self.engine()?.customs().clone());
+        let planner = self.engine()?.planner();
+        let (tuning, customs) = (planner.tuning().clone(), planner.customs().clone());
         let engine = Engine::new(self.context(), members.clone(), bases, self.membership.clone(), tuning)?;
         Ok(Some(Self {
             rank: Rank::known(u32::try_from(rank).expect("at most 64 members")),
@@ -103,7 +104,7 @@ impl Communicator {
             job_barrier: None,
             engine: Some(Box::new(engine.with_customs(customs))),
             loan: EngineLoan::default(),
-            manner: self.manner,
+            choice: self.choice,
             membership: self.membership.clone(),
         }))
     }
@@ -147,7 +148,7 @@ impl Communicator {
         let mut told = self.engine()?.exchange(operation, &offer(&taken))?;
         let all_ready = |told: &[Vec<u64>]| told.iter().all(|words| words[0] == READY);
         if !all_ready(&told) && self.has_all_ranks() {
-            let call = Summary::new(operation);
+            let call = CallSignature::new(operation);
             let grown = self.within_another(call, |comm| comm.grow_workspace(operation));
             let part = grown.inspect_err(|_| self.give_back(&taken))?;
             if taken.is_err() {
@@ -193,7 +194,7 @@ impl Communicator {
     /// # Errors
     /// Those of [`Communicator::alloc`]; a later failure ends the epoch.
     #[cold]
-    pub(super) fn first_engine(&mut self, call: Summary, table: Result<Table>) -> Result<Engine> {
+    pub(super) fn first_engine(&mut self, call: CallSignature, table: Result<Table>) -> Result<Engine> {
         let operation = call.operation().unwrap_or(Operation::Prepare);
         self.context().activity().begin_operation(call.words(), 1);
         let made = self.within_another(call.as_first(), |comm| {
@@ -209,7 +210,12 @@ impl Communicator {
         made
     }
 
-    fn make_first_engine(&mut self, call: Summary, table: Result<Table>, part: Region) -> Result<Engine> {
+    fn make_first_engine(
+        &mut self,
+        call: CallSignature,
+        table: Result<Table>,
+        part: Region,
+    ) -> Result<Engine> {
         let n_members = self.members.len() as u64;
         // At the same place on all ranks, as nobody else takes from it.
         let mine = self.membership.workspace.take_from(part, n_members)?;
@@ -222,17 +228,17 @@ impl Communicator {
         let mut engine = Engine::new(self.context(), self.members.clone(), bases, host, built_in)?;
         if let Some(job_barrier) = &mut self.job_barrier {
             job_barrier.watch_departures(engine.departures().clone());
-            engine.watch_meeting();
+            engine.watch_barrier();
         }
         engine.begin_several(call);
-        engine.tune(table, self.context().crowded())?;
+        engine.tune(table, self.context().oversubscribed())?;
         engine.count_as_none();
         Ok(engine)
     }
 
     /// Does `run` in a call that this rank has told of already. Meetings of all ranks within it do
     /// not count.
-    fn within_another<R>(&mut self, call: Summary, run: impl FnOnce(&mut Self) -> R) -> R {
+    fn within_another<R>(&mut self, call: CallSignature, run: impl FnOnce(&mut Self) -> R) -> R {
         if let Some(job_barrier) = &mut self.job_barrier {
             job_barrier.begin_within(call);
         }
@@ -258,7 +264,7 @@ impl Communicator {
     /// slow.
     fn clear(&self, region: Region, n_members: u64) -> Result<()> {
         let heap = self.heap().view();
-        let len = RegionLayout::new(n_members).mail(LAP);
+        let len = CommLayout::new(n_members).eager_slot(LAP);
         heap.span(heap.rank(), region.part(0, len)?)?.fill(0, len, 0)
     }
 }

@@ -1,12 +1,10 @@
 //! Takes collective calls, and checks those of their arguments that a rank can check alone.
 
-use super::buffers::overlap;
 use super::buffers::{RecvBuffer, SendBuffer};
-use crate::collective::{Arguments, Call, Input, Layout, Operation, Output, Repeat};
+use crate::collective::{BlockLayout, Input, Operation, Output, Request};
 use crate::error::{Error, Result};
-use crate::heap::Region;
 use crate::rank::Rank;
-use crate::reduce::{Element, ReduceOp, Reducer};
+use crate::reduce::{Element, ReduceOp};
 
 /// The caller of a collective call: a rank among a number of ranks.
 #[derive(Clone, Copy, Debug)]
@@ -15,25 +13,19 @@ pub struct Caller {
     pub(super) n_ranks: u32,
 }
 
-/// Takes collective calls with checked arguments, to execute them at once or later.
+/// Takes collective calls, to execute them at once or later.
 ///
 /// Only this crate implements it.
 pub trait Submit<'a> {
     /// Returns the caller.
     fn caller(&self) -> Caller;
 
-    /// Takes `call`.
+    /// Checks what `request` asks for, and takes the call.
     ///
     /// # Errors
-    /// Those of the call, where it is executed at once.
-    fn submit(&mut self, call: Call<'a>) -> Result<()>;
-
-    /// Returns one of the last calls that can be repeated, if it had these `arguments` and is
-    /// executed at once.
-    #[inline]
-    fn repeat(&mut self, _arguments: Arguments) -> Option<Repeat<'_>> {
-        None
-    }
+    /// [`Error::InvalidArgument`] for an operator of another type, and for buffers that overlap in
+    /// part; those of the call, where it is executed at once.
+    fn submit(&mut self, request: Request<'a, '_>) -> Result<()>;
 }
 
 impl Caller {
@@ -98,30 +90,10 @@ impl Caller {
     }
 }
 
-/// Has `taker` do an all-reduce, which may be one that it has done before.
+/// Has `taker` do a call.
 ///
 /// # Errors
 /// Those of [`Submit::submit`].
-#[inline]
-pub(super) fn all_reduce<'a, T: Element, S: Submit<'a> + ?Sized>(
-    taker: &mut S,
-    count: u64,
-    op: &ReduceOp,
-    input: Input<'a>,
-    output: Output<'a>,
-) -> Result<()> {
-    let arguments = Arguments::new((count, T::DATA_TYPE), op, &input, &output);
-    match arguments.and_then(|arguments| taker.repeat(arguments)) {
-        Some(repeat) => repeat.run(),
-        None => submit::<T, _>(taker, Operation::AllReduce, count, 0, Some(op), input, output),
-    }
-}
-
-/// Passes a call to `taker`.
-///
-/// # Errors
-/// Those of [`Submit::submit`]; [`Error::InvalidArgument`] for an operator of another type, and for
-/// buffers that overlap in part.
 #[inline]
 pub(super) fn submit<'a, T: Element, S: Submit<'a> + ?Sized>(
     taker: &mut S,
@@ -132,45 +104,8 @@ pub(super) fn submit<'a, T: Element, S: Submit<'a> + ?Sized>(
     input: Input<'a>,
     output: Output<'a>,
 ) -> Result<()> {
-    let n_ranks = taker.caller().n_ranks;
-    // Written out, because `Option::transpose` copies the reducer twice, which costs as much as the
-    // rest.
-    let reducer = match op {
-        Some(op) => Some(Reducer::new(T::DATA_TYPE, op, n_ranks)?),
-        None => None,
-    };
-    let layout = None;
-    check_places(taker.caller(), operation, count.saturating_mul(size_of::<T>() as u64), &input, &output)?;
-    taker.submit(Call { operation, data_type: T::DATA_TYPE, count, root, reducer, layout, input, output })
-}
-
-/// Refuses heap buffers that overlap, unless the call is in place: one would be written while it is
-/// read.
-#[inline]
-fn check_places(
-    caller: Caller,
-    operation: Operation,
-    block: u64,
-    input: &Input<'_>,
-    output: &Output<'_>,
-) -> Result<()> {
-    let (&Input::Heap(input), &Output::Heap(output)) = (input, output) else { return Ok(()) };
-    let (sent, received) = operation.blocks(caller.n_ranks.into());
-    let (sent, received) =
-        (Region::new(input, sent.saturating_mul(block)), Region::new(output, received.saturating_mul(block)));
-    if sent == received || !overlap(sent, received) || is_own_block(caller, block, sent, received) {
-        return Ok(());
-    }
-    let expected =
-        "one apart from what is sent, or the call's form in place: the same, or the block of this rank";
-    Err(Error::InvalidArgument { name: "the offset of what is received", value: output.get(), expected })
-}
-
-/// Returns whether the shorter one of two buffers is the block of this rank in the longer one.
-fn is_own_block(caller: Caller, block: u64, sent: Region, received: Region) -> bool {
-    let (whole, part) = if sent.len > received.len { (sent, received) } else { (received, sent) };
-    let before = block.saturating_mul(caller.rank.get().into());
-    whole.len > part.len && whole.offset.get().checked_add(before) == Some(part.offset.get())
+    let (data_type, layout) = (T::DATA_TYPE, None);
+    taker.submit(Request { operation, data_type, count, root, op, layout, input, output })
 }
 
 /// Has `taker` exchange the blocks of `layout`.
@@ -179,22 +114,12 @@ fn is_own_block(caller: Caller, block: u64, sent: Region, received: Region) -> b
 /// Those of [`Submit::submit`].
 pub(super) fn submit_blocks<'a, T: Element, S: Submit<'a> + ?Sized>(
     taker: &mut S,
-    layout: Layout,
+    layout: BlockLayout,
     input: Input<'a>,
     output: Output<'a>,
 ) -> Result<()> {
-    let operation = Operation::AllToAllV;
-    let layout = Some(Box::new(layout));
-    taker.submit(Call {
-        operation,
-        data_type: T::DATA_TYPE,
-        count: 0,
-        root: 0,
-        reducer: None,
-        layout,
-        input,
-        output,
-    })
+    let (operation, data_type, layout) = (Operation::AllToAllV, T::DATA_TYPE, Some(Box::new(layout)));
+    taker.submit(Request { operation, data_type, count: 0, root: 0, op: None, layout, input, output })
 }
 
 /// `count`, if it is what is `expected`.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use super::Communicator;
 use super::buffers::{Recv, RecvBuffer, Send, SendBuffer};
 use crate::channel::{Channel, MemoryChannel, RankContext};
-use crate::collective::{Operation, PerMember, Summary, fill, share_of};
+use crate::collective::{CallSignature, Operation, PerMember, fill, share_of};
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, Region};
 use crate::rank::Rank;
@@ -59,7 +59,7 @@ impl Communicator {
     pub fn switch_channel<T: Element>(&mut self, buffer: &DeviceBuffer<T>) -> Result<SwitchChannel<T>> {
         let operation = Operation::SwitchChannel;
         self.context().enter(operation.name())?;
-        self.engine_for(|| Summary::new(operation))?;
+        self.engine_for(|| CallSignature::new(operation))?;
         let (region, code) = (buffer.region(), u64::from(T::DATA_TYPE.code()));
         let mine = [buffer.len() as u64, code, region.offset.get()];
         let told = self.engine()?.exchange(operation, &mine)?;

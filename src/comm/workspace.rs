@@ -13,7 +13,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::collective::{GONE, RegionLayout};
+use crate::collective::{CommLayout, GONE};
 use crate::error::{Error, Result};
 use crate::heap::allocator::Allocator;
 use crate::heap::{HeapOffset, HeapShape, Region};
@@ -93,7 +93,7 @@ impl Workspace {
     pub(super) fn take(&self, n_members: u64) -> Result<Region> {
         let mut book = self.book();
         book.reclaim();
-        let len = RegionLayout::new(n_members).len();
+        let len = CommLayout::new(n_members).len();
         let mut open = book.parts.iter_mut().filter(|part| part.is_open);
         let taken = open.find_map(|part| part.take(len));
         taken.ok_or_else(|| exhausted(book.parts.iter().map(|part| part.region.len).sum()))
@@ -104,7 +104,7 @@ impl Workspace {
     /// # Errors
     /// Those of [`Workspace::take`].
     pub(super) fn take_from(&self, region: Region, n_members: u64) -> Result<Region> {
-        let taken = self.book().part(region).take(RegionLayout::new(n_members).len());
+        let taken = self.book().part(region).take(CommLayout::new(n_members).len());
         taken.ok_or_else(|| exhausted(region.len))
     }
 
@@ -169,7 +169,7 @@ fn exhausted(limit: u64) -> Error {
 
 /// What the region of a communicator of `n_members` takes.
 fn room(n_members: u64) -> u64 {
-    RegionLayout::new(n_members).len().next_multiple_of(ALIGN)
+    CommLayout::new(n_members).len().next_multiple_of(ALIGN)
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! Who owns which bytes of a symmetric heap: a deterministic first-fit allocator over `[0, len)`.
 //!
-//! It handles numbers only and touches no memory. Ranks that make the same calls in the same order get the same
-//! offsets, which is what makes the heap symmetric: nothing here depends on addresses, time or hash seeds.
+//! It handles numbers only and touches no memory. Ranks that make the same calls in the same order
+//! get the same offsets, which is what makes the heap symmetric: nothing here depends on addresses,
+//! time or hash seeds.
 //!
 //! An allocation takes the lowest address where it fits at its alignment. Lengths are rounded up to
-//! [`GRANULE`], and an empty allocation takes one granule, so that every live allocation has an offset of its own
-//! and freeing by offset is unambiguous. Neighbouring free runs are joined at once.
+//! [`GRANULE`], and an empty allocation takes one granule, so that every live allocation has an
+//! offset of its own and freeing by offset is unambiguous. Neighbouring free runs are joined at
+//! once.
 
 use std::collections::BTreeMap;
 
@@ -45,11 +47,12 @@ impl Allocator {
 
     /// Takes `len` bytes at the lowest free offset that is a multiple of `align`.
     ///
-    /// The region has exactly the length asked for; `len` may be zero, and the offset is unique even then.
+    /// The region has exactly the length asked for; `len` may be zero, and the offset is unique
+    /// even then.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when `align` is not a power of two; [`Error::OutOfMemory`] when no free run holds
-    /// it. Nothing has changed then.
+    /// [`Error::InvalidArgument`] when `align` is not a power of two; [`Error::OutOfMemory`] when
+    /// no free run holds it. Nothing has changed then.
     pub fn allocate(&mut self, len: u64, align: u64) -> Result<Region> {
         if !align.is_power_of_two() {
             return Err(Error::InvalidArgument { name: "align", value: align, expected: "a power of two" });
@@ -70,7 +73,8 @@ impl Allocator {
     /// Gives back what [`Allocator::allocate`] returned.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when `region` is not live: it was freed before, or never allocated as it stands.
+    /// [`Error::InvalidArgument`] when `region` is not live: it was freed before, or never
+    /// allocated as it stands.
     pub fn free(&mut self, region: Region) -> Result<()> {
         if !self.is_live(region) {
             return Err(Error::InvalidArgument {
@@ -85,42 +89,43 @@ impl Allocator {
         Ok(())
     }
 
-    /// Says whether `region` was allocated, with this very length, and not yet freed.
+    /// Returns whether `region` was allocated, with this very length, and not yet freed.
     #[must_use]
     pub fn is_live(&self, region: Region) -> bool {
         self.live.get(&region.offset.get()) == Some(&region.len)
     }
 
-    /// How many bytes it manages.
+    /// Returns how many bytes it manages.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Says whether it manages no bytes at all.
+    /// Returns whether it manages no bytes at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The live allocations, in the order of offsets.
+    /// Returns the live allocations, in the order of offsets.
     pub fn regions(&self) -> impl Iterator<Item = Region> {
         self.live.iter().map(|(&start, &len)| Region::new(HeapOffset::new(start), len))
     }
 
-    /// How many allocations are live.
+    /// Returns how many allocations are live.
     #[must_use]
     pub fn live(&self) -> usize {
         self.live.len()
     }
 
-    /// How many bytes are free, in all runs together.
+    /// Returns how many bytes are free, in all runs together.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
         self.free_bytes
     }
 
-    /// The longest allocation that would succeed at alignment `align`, a power of two, in bytes.
+    /// Returns the longest allocation that would succeed at alignment `align`, a power of two, in
+    /// bytes.
     #[must_use]
     pub fn contiguous(&self, align: u64) -> u64 {
         let align = align.max(GRANULE);
@@ -170,7 +175,7 @@ impl Allocator {
     }
 }
 
-/// How many bytes an allocation of `len` takes; `None` when they cannot be counted.
+/// Returns how many bytes an allocation of `len` takes; `None` when they cannot be counted.
 fn taken(len: u64) -> Option<u64> {
     len.max(1).checked_next_multiple_of(GRANULE)
 }

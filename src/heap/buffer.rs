@@ -11,8 +11,9 @@ use crate::shm::Span;
 
 /// `count` elements of `T` in this rank's own heap, at an offset that is the same on every rank.
 ///
-/// Elements are copied in and out; peers may overwrite them at any time, which the signals around a copy are there to
-/// order. Dropping a buffer does not free its region: that is a collective step, taken through the communicator.
+/// Elements are copied in and out; peers may overwrite them at any time, which the signals around a
+/// copy are there to order. Dropping a buffer does not free its region: that is a collective step,
+/// taken through the communicator.
 #[derive(Clone, Debug)]
 pub struct DeviceBuffer<T> {
     region: Region,
@@ -28,7 +29,7 @@ impl<T: Pod> DeviceBuffer<T> {
         size_of::<T>()
     };
 
-    /// The length in bytes of `count` elements.
+    /// Returns the length in bytes of `count` elements.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] when it cannot be counted in 64 bits.
@@ -42,7 +43,7 @@ impl<T: Pod> DeviceBuffer<T> {
         })
     }
 
-    /// The alignment that an allocation for this type asks for, in bytes.
+    /// Returns the alignment that an allocation for this type asks for, in bytes.
     #[must_use]
     pub const fn align() -> u64 {
         align_of::<T>() as u64
@@ -51,8 +52,8 @@ impl<T: Pod> DeviceBuffer<T> {
     /// Views a live `region` of `heap` as elements; every whole element that fits counts.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when the region is not within committed memory; [`Error::Misaligned`] when it does not
-    /// start at a multiple of `T`'s alignment.
+    /// [`Error::OutOfRange`] when the region is not within committed memory; [`Error::Misaligned`]
+    /// when it does not start at a multiple of `T`'s alignment.
     pub fn new(heap: &HeapView, region: Region) -> Result<Self> {
         let (offset, align) = (region.offset.get(), Self::align());
         if !offset.is_multiple_of(align) {
@@ -64,25 +65,25 @@ impl<T: Pod> DeviceBuffer<T> {
         Ok(Self { region, count, span, element: PhantomData })
     }
 
-    /// How many elements it has.
+    /// Returns how many elements it has.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Says whether it has no elements.
+    /// Returns whether it has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The bytes it views, the same on every rank.
+    /// Returns the bytes it views, the same on every rank.
     #[must_use]
     pub fn region(&self) -> Region {
         self.region
     }
 
-    /// The bytes of the `count` elements from `index` on, the same on every rank.
+    /// Returns the bytes of the `count` elements from `index` on, the same on every rank.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] when they reach past the end.
@@ -91,7 +92,7 @@ impl<T: Pod> DeviceBuffer<T> {
         Ok(Region::new(HeapOffset::new(self.region.offset.get() + offset), (count * Self::SIZE) as u64))
     }
 
-    /// The memory itself.
+    /// Returns the memory itself.
     #[must_use]
     pub fn span(&self) -> &Span {
         &self.span

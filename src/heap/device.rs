@@ -1,13 +1,15 @@
-//! A device's flat address range: memory reached by number, with checked copies from and to the host and other devices.
+//! A device's flat address range: memory reached by number, with checked copies from and to the
+//! host and other devices.
 //!
-//! Addresses run from [`MIN_ADDRESS`] to [`DeviceMemory::max_address`] (not included), so that 0 is never a valid one.
-//! The range is reserved in full when the device is made. The system is asked for memory in chunks of 2 MiB, when
-//! a copy first touches them: running out is an error of that copy, never a SIGBUS. Fresh memory reads as zero, and takes
-//! none to be copied to the host, where nobody else can have written to it.
+//! Addresses run from [`MIN_ADDRESS`] to [`DeviceMemory::max_address`] (not included), so that 0 is
+//! never a valid one. The range is reserved in full when the device is made. The system is asked
+//! for memory in chunks of 2 MiB, when a copy first touches them: running out is an error of that
+//! copy, never a SIGBUS. Fresh memory reads as zero, and takes none to be copied to the host, where
+//! nobody else can have written to it.
 //!
-//! A copy is checked in full before its first byte moves: out of range changes nothing. An empty copy is legal at any
-//! address from the first to one past the last. Copies take no lock and order nothing; threads or processes that
-//! copy to one place at a time get one of the data, or a mix.
+//! A copy is checked in full before its first byte moves: out of range changes nothing. An empty
+//! copy is legal at any address from the first to one past the last. Copies take no lock and order
+//! nothing; threads or processes that copy to one place at a time get one of the data, or a mix.
 
 use std::sync::{Arc, OnceLock};
 
@@ -34,7 +36,7 @@ impl DeviceAddress {
         Self(address)
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -49,13 +51,15 @@ impl std::fmt::Display for DeviceAddress {
 
 /// The memory of one device: a segment, seen as a range of addresses.
 ///
-/// An address is the byte's offset in the segment, whose first page is its header; hence the lowest one.
+/// An address is the byte's offset in the segment. The first page of the segment is its header;
+/// hence the lowest address.
 #[derive(Debug)]
 pub struct DeviceMemory {
     segment: Arc<Segment>,
     span: Span,
-    /// One mark per chunk that is known to have memory behind it. Asking for a chunk twice does no harm, so two
-    /// threads, or two processes that share the segment, need not agree who asks.
+    /// One mark per chunk that is known to have memory behind it. Asking for a chunk twice does no
+    /// harm, so two threads, or two processes that share the segment, need not agree on which of
+    /// them asks.
     committed: Box<[OnceLock<()>]>,
     /// Set once others may use it as well. Until then what has no mark holds nothing.
     shared: OnceLock<()>,
@@ -65,8 +69,8 @@ impl DeviceMemory {
     /// Makes a device with addresses from [`MIN_ADDRESS`] to `max_address`, not included.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] unless `max_address` is a multiple of 4096 from [`MIN_ADDRESS`] to 1 TiB; what
-    /// [`Segment::create`] is refused.
+    /// [`Error::InvalidArgument`] unless `max_address` is a multiple of 4096 from [`MIN_ADDRESS`]
+    /// to 1 TiB; what [`Segment::create`] is refused.
     pub fn create(backing: &Backing, max_address: DeviceAddress, identity: Identity) -> Result<Self> {
         if !max_address.0.is_multiple_of(PAGE) || max_address.0 < MIN_ADDRESS {
             let (name, value) = ("max_address", max_address.0);
@@ -84,7 +88,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Looks at a segment as a device's memory: one that another process made, or a file that has survived a restart.
+    /// Looks at a segment as a device's memory: one that another process made, or a file that has
+    /// survived a restart.
     ///
     /// # Errors
     /// What the system refuses.
@@ -100,20 +105,20 @@ impl DeviceMemory {
         Ok(Self { segment, span, committed, shared })
     }
 
-    /// The segment, to be shared with other processes.
+    /// Returns the segment, to be shared with other processes.
     #[must_use]
     pub fn segment(&self) -> &Arc<Segment> {
         let _ = self.shared.set(());
         &self.segment
     }
 
-    /// The lowest address.
+    /// Returns the lowest address.
     #[must_use]
     pub const fn min_address(&self) -> DeviceAddress {
         DeviceAddress(MIN_ADDRESS)
     }
 
-    /// One past the highest address.
+    /// Returns the address one past the highest.
     #[must_use]
     pub fn max_address(&self) -> DeviceAddress {
         DeviceAddress(self.span.len())
@@ -122,8 +127,8 @@ impl DeviceMemory {
     /// Copies `source` to the bytes from `target` on.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when they are not all in the device's range; [`Error::ResourceLimit`] when there is no
-    /// memory for them. Nothing was changed then.
+    /// [`Error::OutOfRange`] when they are not all in the device's range; [`Error::ResourceLimit`]
+    /// when there is no memory for them. Nothing was changed then.
     pub fn copy_host_to_device(&self, target: DeviceAddress, source: &[u8]) -> Result<()> {
         self.touch(target, source.len() as u64)?;
         self.span.copy_in(target.0, source)
@@ -152,7 +157,8 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Copies `len` bytes from `source` of this device to `target` of `peer`, which may be this device too.
+    /// Copies `len` bytes from `source` of this device to `target` of `peer`, which may be this
+    /// device too.
     ///
     /// Ranges on one device may overlap: the target holds afterwards what the source held before.
     ///
@@ -181,8 +187,8 @@ impl DeviceMemory {
         self.span.fill(target.0, len, byte)
     }
 
-    /// What copies have touched, in the order of addresses and in whole chunks: everything else reads as zero. All of a segment that
-    /// others may have used.
+    /// Returns what copies have touched, in the order of addresses and in whole chunks: everything
+    /// else reads as zero. All of a segment that others may have used.
     pub(crate) fn used(&self) -> Vec<Region> {
         let is_used: Vec<bool> =
             self.committed.iter().map(|chunk| self.shared.get().or(chunk.get()).is_some()).collect();
@@ -199,7 +205,7 @@ impl DeviceMemory {
         used
     }
 
-    /// All of the segment, whose bytes are counted as they are addressed.
+    /// Returns all of the segment, whose bytes are counted as they are addressed.
     pub(crate) fn span(&self) -> &Span {
         &self.span
     }
@@ -213,8 +219,8 @@ impl DeviceMemory {
         }
     }
 
-    /// How many of the `len` bytes from `at` on, which are in range, are all backed by memory, or all known not to be, and whether it is
-    /// the latter.
+    /// Returns how many of the `len` bytes from `at` on are alike: all backed by memory, or
+    /// (`true`) all known not to be. The bytes are in range.
     fn run(&self, at: u64, len: usize) -> (usize, bool) {
         let is_fresh = |chunk: &OnceLock<()>| chunk.get().is_none();
         let (first, last) = (index(at), index(at + len as u64 - 1));
@@ -255,7 +261,7 @@ impl DeviceMemory {
     }
 }
 
-/// The chunk of a byte.
+/// Returns the chunk of a byte.
 fn index(at: u64) -> usize {
     usize::try_from(at / CHUNK).expect("it is mapped")
 }

@@ -1,20 +1,22 @@
-//! Where things are in a rank's segment. The same in every segment of a job; part of the layout version.
+//! Where things are in a rank's segment. The same in every segment of a job; part of the layout
+//! version.
 //!
 //! | offset | bytes | what | written by | read by |
 //! |---|---|---|---|---|
 //! | `0` | 4 KiB | [header](crate::sync::header) | the rank, once | whoever attaches |
-//! | [`SEMAPHORES`] | 1024 x 128 | inbound semaphores, by semaphore id | one sender each: a peer or a proxy | the rank |
-//! | [`MEMORY_TABLE`] | 512 x 32 | [registered memory](crate::heap::registered), by memory id | the rank | its proxy |
-//! | [`FIFOS`] | 8 x 16 KiB | trigger fifos: header, at 8 KiB the 512 slots | the rank's threads, its proxy | both |
-//! | [`DOORBELLS`] | 8 x 128 | one per fifo: a proxy asleep for want of triggers | proxy, the rank's threads | both |
-//! | [`COMPLETIONS`] | 8 x 128 | one per fifo: a producer asleep in a flush or for want of room | the rank's threads, proxy | both |
-//! | [`WATERMARK`] | 128 | how much of the heap every rank has memory behind | the rank | the rank, its proxies |
-//! | [`MESSAGE_PARK`] | 128 | the rank asleep for want of messages or of room for them | the rank, its peers | both |
-//! | [`ROSTER`] | 128 | how often a producer has come to one of the fifos or gone | the rank's threads | its proxy thread |
+//! | [`SEMAPHORES`] | 1024 x 128 | inbound semaphores, by id | one sender each | the rank |
+//! | [`MEMORY_TABLE`] | 512 x 32 | [`registered`](super::registered) memory | the rank | its proxy |
+//! | [`FIFOS`] | 8 x 16 KiB | fifos: header, at 8 KiB the 512 slots | the rank, its proxy | both |
+//! | [`DOORBELLS`] | 8 x 128 | per fifo: a proxy without triggers asleep | the rank, its proxy | both |
+//! | [`COMPLETIONS`] | 8 x 128 | a producer asleep (flush, full) | the rank, its proxy | both |
+//! | [`WATERMARK`] | 128 | how much of the heap all ranks have memory for | the rank | proxies |
+//! | [`MESSAGE_PARK`] | 128 | the rank asleep (no message, no room) | the rank, its peers | both |
+//! | [`ROSTER`] | 128 | how often producers have come or gone | the rank's threads | its proxy |
 //! | [`HEAP`] | as long as asked for | this rank's part of the symmetric heap | all | all |
 //!
-//! Everything before the heap is [`CONTROL_LEN`] bytes and is committed when the segment is made. Between that and the heap, which
-//! starts at a huge page, nothing is ever touched. All-zero bytes are the initial state of all of it.
+//! Everything before the heap is [`CONTROL_LEN`] bytes and is committed when the segment is made.
+//! Between that and the heap, which starts at a huge page, nothing is ever touched. All-zero bytes
+//! are the initial state of all of it.
 
 use shmccl_proxy::{FifoHeader, MemoryId, Roster, SemaphoreId, Slot, Snapshot};
 
@@ -32,7 +34,8 @@ use crate::sync::{ParkCell, SemaphoreCell};
 pub const N_FIFOS: u32 = 8;
 /// How many slots each fifo has.
 pub const FIFO_SLOTS: u64 = 512;
-/// The longest heap that one rank can have, in bytes: the longest segment less what comes before the heap.
+/// The longest heap that one rank can have, in bytes: the longest segment less what comes before
+/// the heap.
 pub const MAX_HEAP_LEN: u64 = MAX_LEN - HEAP;
 
 /// Where the semaphores start.
@@ -96,7 +99,8 @@ pub struct HeapShape {
 }
 
 impl HeapShape {
-    /// Describes the heaps of `n_ranks` ranks of at least `heap_len` bytes each, which are rounded up to 2 MiB.
+    /// Describes the heaps of `n_ranks` ranks of at least `heap_len` bytes each, which are rounded
+    /// up to 2 MiB.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for `n_ranks`, or when `heap_len` is more than [`MAX_HEAP_LEN`].
@@ -109,25 +113,26 @@ impl HeapShape {
         Ok(Self { n_ranks, len: heap_len.next_multiple_of(CHUNK) })
     }
 
-    /// How many ranks there are.
+    /// Returns how many ranks there are.
     #[must_use]
     pub const fn n_ranks(self) -> u32 {
         self.n_ranks
     }
 
-    /// The length of each heap in bytes.
+    /// Returns the length of each heap in bytes.
     #[must_use]
     pub const fn len(self) -> u64 {
         self.len
     }
 
-    /// Says whether the heaps have no bytes.
+    /// Returns whether the heaps have no bytes.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// The length of each rank's segment in bytes: a multiple of 2 MiB, so a fit stride for the window.
+    /// Returns the length of each rank's segment in bytes: a multiple of 2 MiB, so a fit stride for
+    /// the window.
     #[must_use]
     pub const fn segment_len(self) -> u64 {
         HEAP + self.len
@@ -175,8 +180,8 @@ impl SegmentCells {
     /// Looks at `mapping`, which starts where a rank's segment starts.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when it is too short for the control structures; [`Error::Misaligned`] when it does
-    /// not start at a page.
+    /// [`Error::OutOfRange`] when it is too short for the control structures; [`Error::Misaligned`]
+    /// when it does not start at a page.
     pub fn new(mapping: Mapping) -> Result<Self> {
         let what = "control structures of a segment";
         if mapping.len() < CONTROL_LEN {
@@ -190,43 +195,44 @@ impl SegmentCells {
         Ok(Self { mapping })
     }
 
-    /// All inbound semaphores of the rank; the index is the semaphore id.
+    /// Returns all inbound semaphores of the rank; the index is the semaphore id.
     #[must_use]
     pub fn semaphores(&self) -> CellSlice<SemaphoreCell> {
         self.cells(SEMAPHORES, SemaphoreId::LIMIT.into())
     }
 
-    /// One inbound semaphore of the rank.
+    /// Returns one inbound semaphore of the rank.
     #[must_use]
     pub fn semaphore(&self, id: SemaphoreId) -> CellRef<SemaphoreCell> {
         self.cell(SEMAPHORES + u64::from(id.get()) * size_of::<SemaphoreCell>() as u64)
     }
 
-    /// The words of the rank's table of registered memory.
+    /// Returns the words of the rank's table of registered memory.
     #[must_use]
     pub fn memory_table(&self) -> CellSlice<AtomicU64> {
         self.cells(MEMORY_TABLE, TABLE_WORDS as u64)
     }
 
-    /// How many bytes of the heap every rank has memory behind.
+    /// Returns how many bytes of the heap every rank has memory behind.
     #[must_use]
     pub fn watermark(&self) -> CellRef<AtomicU64> {
         self.cell(WATERMARK)
     }
 
-    /// What the rank sleeps on when it waits for several peers.
+    /// Returns what the rank sleeps on when it waits for several peers.
     #[must_use]
     pub fn message_park(&self) -> CellRef<ParkCell> {
         self.cell(MESSAGE_PARK)
     }
 
-    /// Where the rank tells its proxy thread that a producer of one of its fifos has come or gone.
+    /// Returns where the rank tells its proxy thread that a producer of one of its fifos has come
+    /// or gone.
     #[must_use]
     pub fn roster(&self) -> CellRef<Roster> {
         self.cell(ROSTER)
     }
 
-    /// The rank's fifo number `index`.
+    /// Returns the rank's fifo number `index`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] unless `index` is below [`N_FIFOS`].

@@ -1,4 +1,5 @@
-//! The symmetric heap and its kin: which bytes of a segment belong to whom, and how a rank names them.
+//! The symmetric heap and its kin: which bytes of a segment belong to whom, and how a rank names
+//! them.
 //!
 //! | module | what |
 //! |---|---|

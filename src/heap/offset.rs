@@ -1,4 +1,5 @@
-//! Places in a symmetric heap: offsets that mean the same on every rank, and runs of bytes that start at one.
+//! Places in a symmetric heap: offsets that mean the same on every rank, and runs of bytes that
+//! start at one.
 
 use crate::error::{Error, Result};
 
@@ -16,7 +17,7 @@ impl HeapOffset {
         Self(bytes)
     }
 
-    /// The distance from the start of the heap, in bytes.
+    /// Returns the distance from the start of the heap, in bytes.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -31,7 +32,7 @@ impl std::fmt::Display for HeapOffset {
 
 /// A run of bytes of a symmetric heap, the same on every rank.
 ///
-/// A region is plain data: holding one proves nothing. Whoever turns it into memory checks it.
+/// A region is plain data: holding one proves nothing. Code that turns it into memory checks it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Region {
     /// Where it starts.
@@ -47,10 +48,17 @@ impl Region {
         Self { offset, len }
     }
 
-    /// One past its last byte; `None` when that is past the end of all addresses.
+    /// Returns the offset one past its last byte; `None` when that is past the end of all
+    /// addresses.
     #[must_use]
     pub const fn end(self) -> Option<u64> {
         self.offset.0.checked_add(self.len)
+    }
+
+    /// Says whether some byte is in this region and in `other`.
+    pub(crate) fn overlaps(self, other: Self) -> bool {
+        let is_before = |one: Self, other: Self| one.end().is_some_and(|end| end <= other.offset.get());
+        self.len > 0 && other.len > 0 && !is_before(self, other) && !is_before(other, self)
     }
 
     /// Names the `len` bytes that start `offset` bytes into this region.
@@ -77,7 +85,8 @@ impl Region {
     }
 }
 
-/// Says whether `[offset, offset + len)` lies within `[0, limit)`; an empty range may also stand at `limit`.
+/// Returns whether `[offset, offset + len)` lies within `[0, limit)`; an empty range may also stand
+/// at `limit`.
 pub(crate) const fn fits(offset: u64, len: u64, limit: u64) -> bool {
     match offset.checked_add(len) {
         Some(end) => end <= limit,

@@ -1,7 +1,8 @@
-//! Registered memory: a table in a rank's segment that says which bytes of which heap a memory id names.
+//! Registered memory: a table in a rank's segment that says which bytes of which heap a memory id
+//! names.
 //!
-//! The rank writes its own table and pushes triggers that hold ids; the proxy that serves its fifos looks them up
-//! at execution, from another thread or another process. An entry is four words:
+//! The rank writes its own table and pushes triggers that hold ids; the proxy that serves its fifos
+//! looks them up at execution, from another thread or another process. An entry is four words:
 //!
 //! | word | field | meaning |
 //! |---|---|---|
@@ -10,10 +11,11 @@
 //! | 2 | `len` | its length in bytes |
 //! | 3 | `seal` | a hash of the other three |
 //!
-//! The words order nothing. A trigger that names an entry was pushed after the entry was written, so the fifo's edge
-//! F1 (publish) carries the entry to the proxy. An owner that replaces an entry while triggers naming it are in
-//! flight has broken its promise; the proxy might then see words of both, and refuses them by the seal.
-//! An intact entry is checked against the heap on every use all the same.
+//! The words order nothing. A trigger that names an entry was pushed after the entry was written,
+//! so the fifo's edge F1 (publish) carries the entry to the proxy. An owner that replaces an entry
+//! while triggers naming it are in flight has broken its promise; the proxy might then see words of
+//! both, and refuses them by the seal. An intact entry is checked against the heap on every use all
+//! the same.
 
 use shmccl_proxy::MemoryId;
 
@@ -53,11 +55,12 @@ impl MemoryTable {
         }
     }
 
-    /// Tells which bytes `id` names.
+    /// Returns which bytes `id` names.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when it names nothing; [`Error::Layout`] when the entry was replaced meanwhile;
-    /// [`Error::InvalidRank`] and [`Error::OutOfRange`] when it names something that does not exist.
+    /// [`Error::InvalidArgument`] when it names nothing; [`Error::Layout`] when the entry was
+    /// replaced meanwhile; [`Error::InvalidRank`] and [`Error::OutOfRange`] when it names something
+    /// that does not exist.
     pub fn lookup(&self, id: MemoryId) -> Result<(Rank, Region)> {
         let entry = self.entry(id);
         let [rank_plus_one, offset, len, found] = entry.each_ref().map(plain::load);
@@ -78,10 +81,11 @@ impl MemoryTable {
         Ok((rank, region))
     }
 
-    /// Tells which bytes a trigger means by `len` bytes at `offset` of `id`.
+    /// Returns which bytes a trigger means by `len` bytes at `offset` of `id`.
     ///
     /// # Errors
-    /// Those of [`MemoryTable::lookup`]; [`Error::OutOfRange`] when they reach past what `id` names.
+    /// Those of [`MemoryTable::lookup`]; [`Error::OutOfRange`] when they reach past what `id`
+    /// names.
     pub fn resolve(&self, id: MemoryId, offset: u32, len: u32) -> Result<(Rank, Region)> {
         let (rank, region) = self.lookup(id)?;
         Ok((rank, region.part(offset.into(), len.into())?))
@@ -111,7 +115,7 @@ impl MemoryRegistrar {
         Self { table, reserved: 0 }
     }
 
-    /// The table, to look things up in.
+    /// Returns the table, to look things up in.
     #[must_use]
     pub fn table(&self) -> &MemoryTable {
         &self.table
@@ -120,8 +124,8 @@ impl MemoryRegistrar {
     /// Gives `region` of the heap of `rank` the lowest id that is not in use.
     ///
     /// # Errors
-    /// [`Error::InvalidRank`] and [`Error::OutOfRange`] when there is no such memory; [`Error::Exhausted`] when all
-    /// ids are in use.
+    /// [`Error::InvalidRank`] and [`Error::OutOfRange`] when there is no such memory;
+    /// [`Error::Exhausted`] when all ids are in use.
     pub fn register(&mut self, rank: Rank, region: Region) -> Result<MemoryId> {
         Rank::new(rank.get(), self.table.n_ranks)?;
         region.check("registered memory", self.table.heap_len)?;
@@ -138,7 +142,8 @@ impl MemoryRegistrar {
     /// Takes `id` back. No trigger that names it may be in flight: flush first.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when the id names nothing, or is one by which channels name the heaps.
+    /// [`Error::InvalidArgument`] when the id names nothing, or is one by which channels name the
+    /// heaps.
     pub fn unregister(&mut self, id: MemoryId) -> Result<()> {
         let entry = self.table.entry(id);
         if plain::load(&entry[0]) == 0 || u32::from(id.get()) < self.reserved {
@@ -153,7 +158,8 @@ impl MemoryRegistrar {
 /// Registers every window of every heap in an empty table, so that ids follow from arithmetic.
 ///
 /// # Errors
-/// [`Error::Layout`] when the table was not empty; otherwise those of [`MemoryRegistrar::register`].
+/// [`Error::Layout`] when the table was not empty; otherwise those of
+/// [`MemoryRegistrar::register`].
 pub fn heap_windows(registrar: &mut MemoryRegistrar, windows: &HeapWindows) -> Result<()> {
     for (expected, (rank, region)) in (0_u64..).zip(windows.iter()) {
         let found = u64::from(registrar.register(rank, region)?.get());

@@ -1,16 +1,14 @@
 //! The symmetric heap of one rank: allocation, step by step.
 //!
 //! Allocation is collective. Each rank runs [`plan`](SymmetricHeap::plan), looks whether there is
-//! [room](SymmetricHeap::check_room) for all and, when all have found it, runs [`commit`](SymmetricHeap::commit); the
-//! communicator then has the ranks compare their regions and results, and calls [`confirm`](SymmetricHeap::confirm)
-//! on all or [`abandon`](SymmetricHeap::abandon) on all. Freed memory keeps its pages and its old contents, and is
-//! handed out again.
+//! [room](SymmetricHeap::check_room) for all and, when all have found it, runs
+//! [`commit`](SymmetricHeap::commit). The communicator then has the ranks compare their regions and
+//! results, and calls [`confirm`](SymmetricHeap::confirm) on all or
+//! [`abandon`](SymmetricHeap::abandon) on all. Freed memory keeps its pages and its old contents,
+//! and is handed out again.
 //!
-//! # HeapLedger
-//! What stands behind the bytes of the heap: which are planned, backed by memory, agreed on, or live.
-//!
-//! Ranks allocate together or not at all, and only the layer above can make them agree. So an allocation goes
-//! through steps, and a region is one of
+//! Ranks allocate together or not at all, and only the layer above can make them agree. So a region
+//! goes through states, which the `HeapLedger` keeps:
 //!
 //! | state | left by | meaning |
 //! |---|---|---|
@@ -18,10 +16,11 @@
 //! | backed | `confirm`, `abandon` | this rank has memory behind it |
 //! | live | `free` | every rank has memory behind it |
 //!
-//! Memory is backed from the start of the heap up to a *watermark* that only rises, in chunks of [`CHUNK`]: an
-//! allocator that prefers low offsets leaves no holes worth tracking. There are two watermarks. `backed` is
-//! this rank's own; `agreed` follows when an allocation is confirmed, so that everything below it is backed on *every*
-//! rank and may be touched there without a check of the peer. An abandoned allocation raises the first only.
+//! Memory is backed from the start of the heap up to a *watermark* that only rises, in chunks of
+//! `CHUNK`: an allocator that prefers low offsets leaves no holes worth tracking. There are two
+//! watermarks. `backed` is this rank's own. `agreed` follows when an allocation is confirmed:
+//! everything below it is backed on *every* rank and may be touched there without a check of the
+//! peer. An abandoned allocation raises the first only.
 
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,7 +57,8 @@ pub struct SymmetricHeap {
 }
 
 impl SymmetricHeap {
-    /// Looks at the heaps in `window` as `rank`, whose own part of the window is `segment`. The heap is empty.
+    /// Looks at the heaps in `window` as `rank`. `segment` is the rank's own part of the window.
+    /// The heap is empty.
     ///
     /// There is one such object per rank, in the process of that rank.
     ///
@@ -69,13 +69,13 @@ impl SymmetricHeap {
         Ok(Self { view, segment, ledger: Mutex::new(HeapLedger::new(shape.len())?) })
     }
 
-    /// The way to the bytes, without the right to allocate.
+    /// Returns the way to the bytes, without the right to allocate.
     #[must_use]
     pub fn view(&self) -> &HeapView {
         &self.view
     }
 
-    /// What the heap holds now.
+    /// Returns what the heap holds now.
     #[must_use]
     pub fn usage(&self) -> HeapUsage {
         let ledger = self.ledger();
@@ -89,17 +89,18 @@ impl SymmetricHeap {
         }
     }
 
-    /// What is allocated and was not freed, in the order of offsets; the same on all ranks that allocate and free alike. Regions that
-    /// communicators keep for themselves are among them.
+    /// Returns what is allocated and was not freed, in the order of offsets; the same on all ranks
+    /// that allocate and free alike. Regions that communicators keep for themselves are among them.
     #[must_use]
     pub fn regions(&self) -> Vec<Region> {
         self.ledger().allocator().regions().collect()
     }
 
-    /// First step of an allocation: sets `len` bytes aside at a multiple of `align`, on this rank.
+    /// Sets `len` bytes aside at a multiple of `align`, on this rank: the first step of an
+    /// allocation.
     ///
-    /// Ranks that take the same steps in the same order get the same region. `len` may be zero. The address is
-    /// aligned as the offset is.
+    /// Ranks that take the same steps in the same order get the same region. `len` may be zero. The
+    /// address is aligned as the offset is.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] unless `align` is a power of two up to 2 MiB;
@@ -108,8 +109,8 @@ impl SymmetricHeap {
         self.ledger().plan(len, align)
     }
 
-    /// Between the first step and the second: whether there is memory for all ranks to commit `region`. Takes none, so
-    /// every rank sees the same as long as none has committed.
+    /// Checks that there is memory for all ranks to commit `region`, between the first step and the
+    /// second. Takes none, so every rank sees the same as long as none has committed.
     ///
     /// # Errors
     /// Those of [`commit`](Self::commit), when there is not.
@@ -119,7 +120,7 @@ impl SymmetricHeap {
         self.segment.check_room(HEAP + missing.start, len, self.view.shape().n_ranks())
     }
 
-    /// Second step: puts memory behind a planned region, on this rank.
+    /// Puts memory behind a planned region, on this rank: the second step.
     ///
     /// # Errors
     /// [`Error::ResourceLimit`] or [`Error::Os`] when the system has
@@ -134,7 +135,7 @@ impl SymmetricHeap {
         ledger.backed(region)
     }
 
-    /// Last step when **every** rank has committed `region`: makes it usable.
+    /// Makes `region` usable: the last step when **every** rank has committed it.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when it was not committed on this rank.
@@ -144,7 +145,7 @@ impl SymmetricHeap {
         Ok(())
     }
 
-    /// Last step when some rank failed, or the ranks disagree: gives a planned region back.
+    /// Gives a planned region back: the last step when some rank failed, or the ranks disagree.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when it was not planned, or is confirmed already.
@@ -162,7 +163,8 @@ impl SymmetricHeap {
     }
 
     fn ledger(&self) -> MutexGuard<'_, HeapLedger> {
-        // A panic cannot leave the ledger half changed: each of its steps checks first and changes last.
+        // A panic cannot leave the ledger half changed: each of its steps checks first and changes
+        // last.
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -212,7 +214,8 @@ impl HeapLedger {
         Ok(region)
     }
 
-    /// The bytes that need memory before `region` is backed; empty when it has all of it already.
+    /// Returns the bytes that need memory before `region` is backed; empty when it has all of it
+    /// already.
     pub(crate) fn missing(&self, region: Region) -> Result<Range<u64>> {
         self.find(region)?;
         Ok(self.backed..self.backed.max(self.chunk_end(region)))
@@ -256,7 +259,7 @@ impl HeapLedger {
         &self.allocator
     }
 
-    /// Bytes that this rank has memory behind.
+    /// Returns bytes that this rank has memory behind.
     pub(crate) fn backed_bytes(&self) -> u64 {
         self.backed
     }
@@ -266,7 +269,8 @@ impl HeapLedger {
         position.ok_or_else(|| refused(region, "a planned region that was neither confirmed nor abandoned"))
     }
 
-    /// Where the last chunk ends that `region` touches. An empty region still owns a granule.
+    /// Returns where the last chunk ends that `region` touches. An empty region still owns a
+    /// granule.
     fn chunk_end(&self, region: Region) -> u64 {
         let end = region.offset.get() + region.len.max(GRANULE);
         end.checked_next_multiple_of(CHUNK).map_or(self.allocator.len(), |end| end.min(self.allocator.len()))

@@ -1,12 +1,14 @@
-//! The way from an offset to memory on any rank: what a device and the proxies that work for it share.
+//! The way from an offset to memory on any rank, which a device and the proxies that work for it
+//! share.
 //!
-//! Every rank maps every rank's heap at the same stride, so an offset means the same everywhere and the address of a
-//! peer's byte is one multiply-add away.
+//! Every rank maps every rank's heap at the same stride, so an offset means the same everywhere and
+//! the address of a peer's byte is one multiply-add away.
 //!
-//! **Every byte below a rank's watermark is backed by memory on every rank**, so a store there cannot fail. Nothing
-//! above it is reached through this type. The watermark is a word in the rank's segment. The rank's threads learn of a
-//! region after it was raised; a proxy in another process learns of one by a trigger, whose edge F1 (publish) carries the
-//! watermark too. It only rises, so the word orders nothing itself.
+//! **Every byte below a rank's watermark is backed by memory on every rank**, so a store there
+//! cannot fail. Nothing above it is reached through this type. The watermark is a word in the
+//! rank's segment. The rank's threads learn of a region after it was raised. A proxy in another
+//! process learns of a region by a trigger, whose edge F1 (publish) carries the watermark too. It
+//! only rises, so the word orders nothing itself.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -20,7 +22,8 @@ use crate::shm::{CacheHint, CellRef, CellSlice, SharedLayout, Span, Window};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
 
-/// The heaps of all ranks as one of them, or a proxy that works for it, may use them. Cheap to clone.
+/// The heaps of all ranks as one of them, or a proxy that works for it, may use them. Cheap to
+/// clone.
 #[derive(Clone, Debug)]
 pub struct HeapView {
     window: Arc<Window>,
@@ -35,8 +38,8 @@ impl HeapView {
     /// Looks at the heaps in `window` on behalf of `rank`.
     ///
     /// # Errors
-    /// [`Error::InvalidRank`] when the window has no segment for `rank`, or not yet one for every rank;
-    /// [`Error::OutOfRange`] when some segment is too short for `shape`.
+    /// [`Error::InvalidRank`] when the window has no segment for `rank`, or not yet one for every
+    /// rank; [`Error::OutOfRange`] when some segment is too short for `shape`.
     pub fn new(window: Arc<Window>, rank: Rank, shape: HeapShape) -> Result<Self> {
         Rank::new(rank.get(), shape.n_ranks())?;
         let mapping = |rank: Rank| {
@@ -49,33 +52,35 @@ impl HeapView {
         Ok(Self { window, rank, shape, heaps, watermark })
     }
 
-    /// The rank on whose behalf it looks.
+    /// Returns the rank that this view works for.
     #[must_use]
     pub fn rank(&self) -> Rank {
         self.rank
     }
 
-    /// How many heaps there are, and how long each is.
+    /// Returns how many heaps there are, and how long each is.
     #[must_use]
     pub fn shape(&self) -> HeapShape {
         self.shape
     }
 
-    /// The window with the segments of all ranks, control structures and memory that nobody has allocated included:
-    /// for tools and tests that look behind the protocols, and break them when they write.
+    /// Returns the window with the segments of all ranks, control structures and unallocated memory
+    /// included: for tools and tests that look behind the protocols, and break them when they
+    /// write.
     #[must_use]
     pub fn window(&self) -> &Arc<Window> {
         &self.window
     }
 
-    /// How many bytes from the start of the heap have memory behind them on every rank.
+    /// Returns how many bytes from the start of the heap have memory behind them on every rank.
     #[inline]
     #[must_use]
     pub fn watermark(&self) -> u64 {
         plain::load(&self.watermark).min(self.shape.len())
     }
 
-    /// Reaches the bytes of `region` in the heap of `rank`. An empty region may stand anywhere in the heap.
+    /// Reaches the bytes of `region` in the heap of `rank`. An empty region may stand anywhere in
+    /// the heap.
     ///
     /// # Errors
     /// [`Error::InvalidRank`]; [`Error::OutOfRange`] when the region reaches past the watermark.
@@ -83,9 +88,11 @@ impl HeapView {
         self.reach(rank, region)?.part(region.offset.get(), region.len)
     }
 
-    /// Copies `len` bytes from one place to another, of the same rank or another. The ranges may overlap.
+    /// Copies `len` bytes from one place to another, of the same rank or another. The ranges may
+    /// overlap.
     ///
-    /// Orders nothing: whoever is to see the bytes is to be signalled. Takes no lock and allocates nothing.
+    /// Orders nothing: a reader of the bytes has to be signalled. Takes no lock and allocates
+    /// nothing.
     ///
     /// # Errors
     /// Those of [`HeapView::span`], for either end; nothing was changed then.
@@ -97,8 +104,9 @@ impl HeapView {
         self.copy_checked(source, target, len, cache_hint)
     }
 
-    /// The same in as few steps as can be, for what is usual: two ranks that are there, and ranges below the watermark. Otherwise
-    /// it changes nothing and says so, and [`HeapView::copy`] tells why.
+    /// Copies in as few steps as can be in the usual case: two ranks that are there, and ranges
+    /// below the watermark. Otherwise it changes nothing and returns `false`, and
+    /// [`HeapView::copy`] tells why.
     #[inline]
     #[must_use]
     pub(crate) fn try_copy(
@@ -128,7 +136,8 @@ impl HeapView {
         from.copy_to(source.offset.get(), to, target.offset.get(), len, cache_hint)
     }
 
-    /// The whole heap of `rank`, after `region` was found to be below the watermark; saves the count that a span costs.
+    /// Returns the whole heap of `rank`, after `region` was found to be below the watermark; saves
+    /// the count that a span costs.
     ///
     /// A caller that touches other bytes than `region` breaks the promise that a store cannot fail.
     ///
@@ -143,7 +152,8 @@ impl HeapView {
         Ok(heap)
     }
 
-    /// The whole heap of the rank on whose behalf it looks. The caller touches only regions that [`HeapView::reach`] has found once.
+    /// Returns the whole heap of the rank that this view works for. The caller touches only regions
+    /// that [`HeapView::reach`] has found once.
     #[inline]
     pub(crate) fn mine(&self) -> &Span {
         &self.heaps[self.rank.index()]
@@ -175,7 +185,7 @@ impl HeapView {
         Ok(base.map_addr(|address| address.checked_add(distance).expect("it is mapped")))
     }
 
-    /// A control structure at `offset` of the heap of `rank`.
+    /// Returns a control structure at `offset` of the heap of `rank`.
     ///
     /// # Errors
     /// Those of [`HeapView::span`]; [`Error::Misaligned`].
@@ -185,7 +195,7 @@ impl HeapView {
         mapping.cell(HEAP + offset.get())
     }
 
-    /// Control structures, `count` in a row, at `offset` of the heap of `rank`.
+    /// Returns control structures, `count` in a row, at `offset` of the heap of `rank`.
     ///
     /// # Errors
     /// Those of [`HeapView::cell`].

@@ -1,8 +1,10 @@
-//! How a trigger reaches heaps longer than its 32-bit offsets: each heap is cut into *windows*, each with a memory id.
+//! How a trigger reaches heaps longer than its 32-bit offsets: each heap is cut into *windows*,
+//! each with a memory id.
 //!
-//! Ids follow from arithmetic, so nothing is looked up when a transfer is pushed: window `w` of rank `r` has id
-//! `r * per_rank + w`. [`HeapWindows::split`] cuts a transfer wherever its source or its target crosses a window
-//! border and wherever a piece would grow past the longest one allowed.
+//! Ids follow from arithmetic, so nothing is looked up when a transfer is pushed: window `w` of
+//! rank `r` has id `r * per_rank + w`. [`HeapWindows::split`] cuts a transfer wherever its source
+//! or its target crosses a window border and wherever a piece would grow past the longest one
+//! allowed.
 
 use shmccl_proxy::{MemoryId, Transfer};
 
@@ -37,20 +39,22 @@ pub struct HeapWindows {
 }
 
 impl HeapWindows {
-    /// Cuts the heaps of `n_ranks` ranks, each `heap_len` bytes long, into windows of [`WINDOW_LEN`].
+    /// Cuts the heaps of `n_ranks` ranks, each `heap_len` bytes long, into windows of
+    /// [`WINDOW_LEN`].
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for `n_ranks`; [`Error::Exhausted`] when the windows need more memory ids than
-    /// there are.
+    /// [`Error::InvalidArgument`] for `n_ranks`; [`Error::Exhausted`] when the windows need more
+    /// memory ids than there are.
     pub fn new(n_ranks: u32, heap_len: u64) -> Result<Self> {
         Self::with_limits(n_ranks, heap_len, WINDOW_LEN, PIECE_LEN)
     }
 
-    /// Cuts as [`HeapWindows::new`] does, into windows of `window_len` and pieces of at most `piece_len` bytes.
+    /// Cuts as [`HeapWindows::new`] does, into windows of `window_len` and pieces of at most
+    /// `piece_len` bytes.
     ///
     /// # Errors
-    /// Those of [`HeapWindows::new`]; [`Error::InvalidArgument`] unless `window_len` is a power of two up to
-    /// [`WINDOW_LEN`] and `piece_len` is not zero.
+    /// Those of [`HeapWindows::new`]; [`Error::InvalidArgument`] unless `window_len` is a power of
+    /// two up to [`WINDOW_LEN`] and `piece_len` is not zero.
     pub fn with_limits(n_ranks: u32, heap_len: u64, window_len: u64, piece_len: u32) -> Result<Self> {
         check_n_ranks(n_ranks)?;
         let invalid = |name, value, expected| Err(Error::InvalidArgument { name, value, expected });
@@ -70,19 +74,19 @@ impl HeapWindows {
         }
     }
 
-    /// How many ids the windows take, from id 0 on.
+    /// Returns how many ids the windows take, from id 0 on.
     #[must_use]
     pub const fn ids(&self) -> u32 {
         self.n_ranks * self.per_rank
     }
 
-    /// How many bytes each heap has.
+    /// Returns how many bytes each heap has.
     #[must_use]
     pub const fn heap_len(&self) -> u64 {
         self.heap_len
     }
 
-    /// How many heaps there are.
+    /// Returns how many heaps there are.
     #[must_use]
     pub const fn n_ranks(&self) -> u32 {
         self.n_ranks
@@ -102,8 +106,8 @@ impl HeapWindows {
 
     /// Cuts the copy of `len` bytes from `source` to `target` into transfers that fit a trigger.
     ///
-    /// The pieces come in ascending order, touch each byte once, and are as few as the borders allow; an empty copy
-    /// has none. Nothing is allocated.
+    /// The pieces come in ascending order, touch each byte once, and are as few as the borders
+    /// allow; an empty copy has none. Nothing is allocated.
     ///
     /// # Errors
     /// [`Error::InvalidRank`] and [`Error::OutOfRange`] when source or target is not within a heap.
@@ -138,7 +142,7 @@ struct Cursor {
 }
 
 impl Cursor {
-    /// The id of the window, the offset in it, and the bytes left in it.
+    /// Returns the id of the window, the offset in it, and the bytes left in it.
     fn locate(self, window_bits: u32) -> (MemoryId, u32, u64) {
         let window = u32::try_from(self.at >> window_bits).expect("checked in HeapWindows::cursor");
         let offset = self.at & ((1 << window_bits) - 1);
@@ -159,7 +163,7 @@ pub struct TransferPieces {
 }
 
 impl TransferPieces {
-    /// How many bytes are still to come.
+    /// Returns how many bytes are still to come.
     #[must_use]
     pub const fn left(&self) -> u64 {
         self.left

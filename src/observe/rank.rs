@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::copy::copy_of;
 use crate::channel::{PREPARING, WaitState, occupation_name};
-use crate::collective::{RegionLayout, Summary, TURNS, post_summary};
+use crate::collective::{CallSignature, CommLayout, TURNS, posted_signature};
 use crate::error::Result;
 use crate::faults::FaultHit;
 use crate::heap::layout::{CONTROL_LEN, FifoCells, HEAP, N_FIFOS, SegmentCells};
@@ -18,7 +18,7 @@ use crate::sync::{Activity, LifeCell, LifeStatus, PostCell, ProgressCell};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservedCall {
     /// What was called.
-    pub summary: Summary,
+    pub signature: CallSignature,
     /// Which of the caller's operations of its communicator it is, from 1 on; 0 for a message. Where the job's first communicator only
     /// meets (barrier, allocation, release), it counts these, and those that data are posted for apart.
     pub sequence: u64,
@@ -122,9 +122,10 @@ impl RankReport {
         let pid = life.thread().and_then(process::of_thread);
         let wait = Wait::of(activity, now);
         let running = activity.since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
-        let call = activity
-            .call
-            .map(|words| ObservedCall { summary: Summary::from_words(words), sequence: activity.sequence });
+        let call = activity.call.map(|words| ObservedCall {
+            signature: CallSignature::from_words(words),
+            sequence: activity.sequence,
+        });
         let mut report = Self {
             rank,
             life: life.status(),
@@ -258,11 +259,12 @@ impl Posts {
     /// Of the board at `offset` of the heap: how far the rank has come, and behind it the posts.
     fn read(segment: BorrowedFd<'_>, offset: u64) -> Result<Self> {
         const CELL: u64 = size_of::<PostCell>() as u64;
-        const { assert!(RegionLayout::PROGRESS + CELL == RegionLayout::POSTS) };
-        let start = HEAP.saturating_add(offset).saturating_add(RegionLayout::PROGRESS);
+        const { assert!(CommLayout::PROGRESS + CELL == CommLayout::POSTS) };
+        let start = HEAP.saturating_add(offset).saturating_add(CommLayout::PROGRESS);
         let copy = copy_of(segment, start, CELL + TURNS as u64 * CELL)?;
         let cells = copy.cells::<PostCell>(CELL, TURNS as u64)?;
-        let call = |cell: &PostCell| ObservedCall { summary: post_summary(cell), sequence: cell.sequence() };
+        let call =
+            |cell: &PostCell| ObservedCall { signature: posted_signature(cell), sequence: cell.sequence() };
         let calls: Vec<_> = cells.iter().map(call).filter(|call| call.sequence != 0).collect();
         let posted = calls.iter().map(|call| call.sequence).max().unwrap_or(0);
         let progress = copy.cell::<ProgressCell>(0)?;
@@ -283,8 +285,8 @@ impl Posts {
     /// The mean length of what was put into the small ones, in bytes.
     fn small_len(&self) -> u64 {
         let lens = self.calls.iter().filter_map(|call| {
-            let size = call.summary.data_type()?.size() as u64;
-            Some(call.summary.count().saturating_mul(size)).filter(|len| *len <= RegionLayout::SMALL)
+            let size = call.signature.data_type()?.size() as u64;
+            Some(call.signature.count().saturating_mul(size)).filter(|len| *len <= CommLayout::EAGER)
         });
         let (sum, count) = lens.fold((0_u64, 0), |(sum, count), len| (sum + len, count + 1));
         sum.checked_div(count).unwrap_or(0)

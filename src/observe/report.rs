@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::copy::copy_of;
 use super::rank::{RankReport, Wait};
 use crate::channel::{CONTROL_LEN, Control, EpochMapping, WaitState, stragglers, wait_cycle};
-use crate::collective::Summary;
+use crate::collective::CallSignature;
 use crate::error::{DeviceName, Error, Result};
 use crate::faults::FaultCounters;
 use crate::rank::Rank;
@@ -104,7 +104,7 @@ impl Report {
 
     /// A rank for which `rank` waits, and in which call that is, where they and others wait in a circle in calls of one communicator: each
     /// shows no more than that one, so that each has one thread that waits in calls.
-    pub(crate) fn circle(&self, rank: Rank) -> Option<(Rank, Summary)> {
+    pub(crate) fn circle(&self, rank: Rank) -> Option<(Rank, CallSignature)> {
         let wait_cycle = self.wait_cycle();
         if !wait_cycle.contains(&rank)
             || !wait_cycle.iter().all(|rank| self.ranks[rank.index()].waits_in_only_call())
@@ -112,7 +112,7 @@ impl Report {
             return None;
         }
         let next = self.ranks[rank.index()].awaits().into_iter().find(|next| wait_cycle.contains(next))?;
-        Some((next, self.ranks[next.index()].call?.summary))
+        Some((next, self.ranks[next.index()].call?.signature))
     }
 
     /// Whether the deadline of some rank's last long wait has passed.

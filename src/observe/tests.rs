@@ -114,10 +114,10 @@ fn operations_count_once_whatever_steps_they_take_and_still_when_their_communica
         drop(other);
         assert_eq!(counted(comm)?, 6);
         // Where the heap goes another way, the members meet before they know that one shot will do.
-        let (operation, n_ranks, crowded) = (Operation::AllReduce, 2, comm.is_crowded()?);
+        let (operation, n_ranks, oversubscribed) = (Operation::AllReduce, 2, comm.is_oversubscribed()?);
         let case = |(buffers, algorithm)| {
             let steps = vec![Step { up_to: None, algorithm }];
-            Case { operation, n_ranks, crowded, buffers, steps }
+            Case { operation, n_ranks, oversubscribed, buffers, steps }
         };
         let ways =
             [(BufferKind::Heap, Algorithm::TwoShot), (BufferKind::Ordinary, Algorithm::OneShot)].map(case);

@@ -134,7 +134,7 @@ impl fmt::Display for Within<'_> {
 
 impl fmt::Display for ObservedCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.summary)?;
+        write!(f, "{}", self.signature)?;
         if self.sequence == 0 { Ok(()) } else { write!(f, ", number {}", self.sequence) }
     }
 }

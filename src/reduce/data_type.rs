@@ -53,7 +53,7 @@ impl DataType {
         Self::F8E5M2,
     ];
 
-    /// Bytes of one element.
+    /// Returns bytes of one element.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
@@ -64,37 +64,38 @@ impl DataType {
         }
     }
 
-    /// Its name, as nccl-tests spells it.
+    /// Returns its name, as nccl-tests spells it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.names()[0]
     }
 
-    /// The number that stands for it between ranks; never changes.
+    /// Returns the number that stands for it between ranks; never changes.
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// The type of that code.
+    /// Returns the type of that code.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()
     }
 
-    /// Whether its elements are integers.
+    /// Returns whether its elements are integers.
     #[must_use]
     pub const fn is_integer(self) -> bool {
         matches!(self, Self::I8 | Self::U8 | Self::I32 | Self::U32 | Self::I64 | Self::U64)
     }
 
-    /// Whether it is computed in a wider type, and rounded when it is stored: floats of 16 bits and fewer.
+    /// Returns whether it is computed in a wider type, and rounded when it is stored: floats of 16
+    /// bits and fewer.
     #[must_use]
     pub const fn is_short_float(self) -> bool {
         matches!(self, Self::F16 | Self::Bf16 | Self::F8E4M3 | Self::F8E5M2)
     }
 
-    /// Its name, then its synonyms.
+    /// Returns its name, then its synonyms.
     const fn names(self) -> &'static [&'static str] {
         match self {
             Self::I8 => &["int8", "i8", "char"],
@@ -139,7 +140,7 @@ impl std::str::FromStr for DataType {
 
 /// A type whose values can be reduced.
 pub trait Element: bytemuck::Pod + Send + Sync {
-    /// The same type as a value.
+    /// The type as a value.
     const DATA_TYPE: DataType;
 }
 

@@ -1,22 +1,27 @@
-//! Reduction: types of elements, operators on them, and the step that combines several ranks' data into one.
+//! Reduction: types of elements, operators on them, and the step that combines several ranks' data
+//! into one.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`data_type`] | [`DataType`]: the type of elements as a value, with names and codes; [`Element`]: as a Rust type |
+//! | [`data_type`] | [`DataType`]: the type of elements as a value; [`Element`]: as a Rust type |
 //! | [`short_floats`] | the two 8-bit floats; short floats as `f32`, and back |
-//! | [`op`] | [`ReduceOp`]: sum, product, minimum, maximum, average, scaled sum; [`CustomOp`]: an operator of the user's |
+//! | [`op`] | [`ReduceOp`]: sum, product, minimum, and more; [`CustomOp`]: the user's own |
 //! | [`reducer`] | [`Reducer`]: one type, one operator, ready to run |
 //!
 //! # Results
-//! For each element the sources are combined strictly in the order given: `((s0 op s1) op s2) op ...`. The result is the
-//! same to the last bit on every processor, whatever the lengths, alignments and cuts into chunks.
-//! - **Integers** wrap. An average is the wrapped sum divided by the number of ranks, truncated toward zero.
-//! - **`f32` and `f64`** follow IEEE 754, rounded to nearest even after each step; no fused multiply-add. An average is
-//!   the sum divided (not multiplied by a reciprocal).
-//! - **Shorter floats** are computed in `f32` across all sources of one call, and rounded once, when stored. Collective operations that
-//!   take several calls, one after the other, widen elements before the first and round after the last.
+//! For each element the sources are combined strictly in the order given:
+//! `((s0 op s1) op s2) op ...`. The result is the same to the last bit on every processor, whatever
+//! the lengths, alignments and cuts into chunks.
+//! - **Integers** wrap. An average is the wrapped sum divided by the number of ranks, truncated
+//!   toward zero.
+//! - **`f32` and `f64`** follow IEEE 754, rounded to nearest even after each step; no fused
+//!   multiply-add. An average is the sum divided (not multiplied by a reciprocal).
+//! - **Shorter floats** are computed in `f32` across all sources of one call, and rounded once,
+//!   when stored. Collective operations that take several calls, one after the other, widen
+//!   elements before the first and round after the last.
 //! - **Minimum and maximum** are NaN if any source is NaN, and -0 is less than +0.
-//! - **A NaN** is stored as the one quiet, positive NaN of its type. A custom operator stores what it returns.
+//! - **A NaN** is stored as the one quiet, positive NaN of its type. A custom operator stores what
+//!   it returns.
 
 pub mod data_type;
 pub mod op;

@@ -22,8 +22,9 @@ pub enum ReduceOp {
     Max,
     /// Adds, and divides by the number of ranks.
     Avg,
-    /// Multiplies each rank's input by a scalar of that rank, then adds. Where one rank does all of it, as
-    /// [`SwitchChannel::reduce`](crate::comm::SwitchChannel::reduce) does, it multiplies the inputs of all by the scalar that it was called with.
+    /// Multiplies each rank's input by a scalar of that rank, then adds. Where one rank does all of
+    /// it, as [`SwitchChannel::reduce`](crate::comm::SwitchChannel::reduce) does, it multiplies the
+    /// inputs of all by the scalar that it was called with.
     PreMulSum(Scalar),
     /// Calls a function of the user's.
     Custom(CustomOp),
@@ -45,13 +46,13 @@ impl Scalar {
         Self { dtype: T::DATA_TYPE, bytes }
     }
 
-    /// Its type.
+    /// Returns its type.
     #[must_use]
     pub const fn data_type(self) -> DataType {
         self.dtype
     }
 
-    /// Its bytes, then zeros.
+    /// Returns its bytes, then zeros.
     #[must_use]
     pub const fn bytes(self) -> [u8; 8] {
         self.bytes
@@ -62,7 +63,7 @@ impl ReduceOp {
     /// The operators that need nothing but their name.
     pub const PLAIN: [Self; 5] = [Self::Sum, Self::Prod, Self::Min, Self::Max, Self::Avg];
 
-    /// Its name, as nccl-tests spells it; a custom operator's own.
+    /// Returns its name, as nccl-tests spells it; a custom operator's own.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -76,10 +77,11 @@ impl ReduceOp {
         }
     }
 
-    /// A number that ranks compare to see whether they mean the same operator; never changes.
+    /// Returns a number that ranks compare to see whether they mean the same operator; never
+    /// changes.
     ///
-    /// It covers the type of a scalar, which is each rank's own, and of a custom operator the name and the type (but not what the
-    /// function does).
+    /// It covers the type of a scalar, which is each rank's own, and of a custom operator the name
+    /// and the type (but not what the function does).
     #[inline]
     #[must_use]
     pub fn code(&self) -> u64 {
@@ -94,7 +96,7 @@ impl ReduceOp {
         }
     }
 
-    /// The code of an operator that needs nothing but its name.
+    /// Returns the code of an operator that needs nothing but its name.
     #[inline]
     pub(crate) const fn plain_code(&self) -> Option<u32> {
         match self {
@@ -107,7 +109,7 @@ impl ReduceOp {
         }
     }
 
-    /// The bytes of the scalar, where there is one; otherwise zeros.
+    /// Returns the bytes of the scalar, where there is one; otherwise zeros.
     #[inline]
     pub(super) fn scalar_bytes(&self) -> [u8; 8] {
         match self {
@@ -117,7 +119,7 @@ impl ReduceOp {
     }
 }
 
-/// FNV-1a, with the top bit set so that no plain operator's code comes out.
+/// Hashes by FNV-1a, with the top bit set so that no plain operator's code comes out.
 #[cold]
 fn hash(kind: &[u8], dtype: DataType, value: &[u8]) -> u64 {
     const OFFSET: u64 = 0xCBF2_9CE4_8422_2325;
@@ -157,12 +159,13 @@ type Function = dyn Fn(&mut [u8], &[u8]) + Send + Sync;
 
 /// An operator that is a function over slices: `accumulator[i] = accumulator[i] op other[i]`.
 ///
-/// The function must be associative, and treat each index by itself: slices are cut into chunks as it suits. It need not be
-/// commutative: inputs are combined in the order of the ranks, unless the program has chosen an
-/// [algorithm](crate::collective::Algorithm) that does not keep to that, or registered one of its own. It sees copies, never shared memory. Ranks take two custom
-/// operators for the same when name and type agree.
+/// The function must be associative, and treat each index by itself: slices are cut into chunks. It
+/// need not be commutative. Inputs are combined in the order of the ranks, unless the program has
+/// chosen an [algorithm](crate::collective::Algorithm) that does not keep to that, or registered
+/// one of its own. The function sees copies, never shared memory. Ranks take two custom operators
+/// for the same when name and type agree.
 ///
-/// It is one pointer, so that what may hold one is no larger for it.
+/// It is one pointer, so that an enum that may hold one is no larger for it.
 #[derive(Clone)]
 pub struct CustomOp(Arc<Definition>);
 
@@ -181,13 +184,13 @@ impl CustomOp {
         Self(Arc::new(Definition { name: name.into(), dtype: T::DATA_TYPE, function: Box::new(function) }))
     }
 
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// The type of element that it takes.
+    /// Returns the type of element that it takes.
     #[must_use]
     pub fn data_type(&self) -> DataType {
         self.0.dtype
@@ -209,7 +212,8 @@ impl CustomOp {
         }
     }
 
-    /// Combines the elements in the first `len` bytes of each of `words`, of which there is one at least.
+    /// Combines the elements in the first `len` bytes of each of `words`, of which there is one at
+    /// least.
     pub(super) fn combine_words(&self, words: &[u64], len: usize) -> u64 {
         let (mut accumulator, others) = (words[0], &words[1..]);
         for other in others {

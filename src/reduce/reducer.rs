@@ -12,7 +12,8 @@ use crate::shm::reduce::{
     Sum, Supported, Terms, with_addresses,
 };
 
-/// Combines elements of one type by one operator. Cheap to clone, needs no preparation per call, never allocates.
+/// Combines elements of one type by one operator. Cheap to clone, needs no preparation per call,
+/// never allocates.
 #[derive(Clone, Debug)]
 pub struct Reducer {
     dtype: DataType,
@@ -31,27 +32,31 @@ enum CombineSteps {
 }
 
 impl Reducer {
-    /// Picks the best loops that this processor has for elements `dtype` and operator `op` among `n_ranks` ranks.
+    /// Picks the best loops that this processor has for elements `dtype` and operator `op` among
+    /// `n_ranks` ranks.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when `op` is for elements of another type, or `n_ranks` is not within 1 to 64.
+    /// [`Error::InvalidArgument`] when `op` is for elements of another type, or `n_ranks` is not
+    /// within 1 to 64.
     #[inline(always)] // see `supported`
     pub fn new(dtype: DataType, op: &ReduceOp, n_ranks: u32) -> Result<Self> {
         Self::supported(dtype, op, n_ranks, Supported::best())
     }
 
-    /// As [`new`](Self::new), on the instructions that `kernel` names: for tests and measurements.
+    /// Picks as [`new`](Self::new) does, on the instructions that `kernel` names: for tests and
+    /// measurements.
     ///
     /// # Errors
-    /// Those of [`new`](Self::new), and [`Error::InvalidArgument`] when the processor lacks the instructions.
+    /// Those of [`new`](Self::new), and [`Error::InvalidArgument`] when the processor lacks the
+    /// instructions.
     pub fn with_kernel(dtype: DataType, op: &ReduceOp, n_ranks: u32, kernel: ReduceKernel) -> Result<Self> {
         let expected = "one that this processor supports";
         let lacking = || Error::InvalidArgument { name: "reduce kernel", value: kernel as u64, expected };
         Self::supported(dtype, op, n_ranks, Supported::new(kernel).ok_or_else(lacking)?)
     }
 
-    // Made where it stays: to copy what was just written in narrower pieces is to wait until they have reached the cache,
-    // which takes as long as all the rest of a short call.
+    // Made where it stays: a copy of bytes that were just written in narrower pieces waits until
+    // they have reached the cache, which takes as long as all the rest of a short call.
     #[inline(always)]
     fn supported(dtype: DataType, op: &ReduceOp, n_ranks: u32, supported: Supported) -> Result<Self> {
         check_n_ranks(n_ranks)?;
@@ -65,19 +70,20 @@ impl Reducer {
         Ok(Self { dtype, code, n_ranks, scalar: u64::from_ne_bytes(op.scalar_bytes()), steps })
     }
 
-    /// The type of its elements.
+    /// Returns the type of its elements.
     #[must_use]
     pub const fn data_type(&self) -> DataType {
         self.dtype
     }
 
-    /// Whether it runs a function of the program's own.
+    /// Returns whether it runs a function of the program's own.
     #[inline]
     pub(crate) const fn is_custom(&self) -> bool {
         matches!(self.steps, CombineSteps::Custom(_))
     }
 
-    /// The same operator on the same elements as `f32`, where these are short floats and the operator is not the program's own.
+    /// Returns the same operator on the same elements as `f32`, where these are short floats and
+    /// the operator is not the program's own.
     pub(crate) fn widened(&self) -> Option<Self> {
         if !self.dtype.is_short_float() || self.is_custom() {
             return None;
@@ -91,37 +97,39 @@ impl Reducer {
         Self::new(DataType::F32, &op, self.n_ranks.into()).ok()
     }
 
-    /// Whether its operator is told by its name alone.
+    /// Returns whether its operator is told by its name alone.
     #[inline]
     pub(crate) const fn is_plain(&self) -> bool {
         self.code & HASHED == 0
     }
 
-    /// Whether it multiplies inputs by a scalar.
+    /// Returns whether it multiplies inputs by a scalar.
     pub(crate) const fn is_scaled(&self) -> bool {
         !self.is_plain() && !self.is_custom()
     }
 
-    /// What it multiplies inputs by, as others take it for [`combine_scaled`](Self::combine_scaled); 0 where it multiplies none.
+    /// Returns what it multiplies inputs by, as others take it for
+    /// [`combine_scaled`](Self::combine_scaled); 0 where it multiplies none.
     #[inline]
     pub(crate) const fn scalar(&self) -> u64 {
         self.scalar
     }
 
-    /// What adds inputs that were multiplied before, where this one multiplies them.
+    /// Returns what adds inputs that were multiplied before, where this one multiplies them.
     pub(crate) fn unscaled(&self) -> Option<Self> {
         let sum = || Self::new(self.dtype, &ReduceOp::Sum, self.n_ranks.into()).ok();
         if self.is_scaled() { sum() } else { None }
     }
 
-    /// What fits into a post of [`ReduceOp::code`].
+    /// Returns what fits into a post of [`ReduceOp::code`].
     #[inline]
     pub(crate) const fn code(&self) -> u32 {
         self.code
     }
 
-    /// Combines the elements in the first `len` bytes of each of `words`, original inputs each, in their order, and takes the
-    /// operator's final step. The result is in the same place; what is behind it means nothing.
+    /// Combines the elements in the first `len` bytes of each of `words`, original inputs each, in
+    /// their order, and takes the operator's final step. The result is in the same place; what is
+    /// behind it means nothing.
     #[inline]
     pub(crate) fn combine_words(&self, words: &[u64], len: usize) -> u64 {
         match &self.steps {
@@ -130,18 +138,21 @@ impl Reducer {
         }
     }
 
-    /// Combines `count` elements of all sources, in their order, and stores the result to every target.
+    /// Combines `count` elements of all sources, in their order, and stores the result to every
+    /// target.
     ///
-    /// With `finish` the operator's final step is taken too (an average divides), once at the end of a reduction that
-    /// takes several calls. Each source is read once and each target written once. A source may be the very bytes of a
-    /// target. Sources marked fresh are multiplied by the scalar of `PreMulSum`. With one source the result is that
-    /// source, scaled and finished alike. Orders nothing between processes: that is the business of the signals around it.
+    /// With `finish` the operator's final step is taken too (an average divides), once at the end
+    /// of a reduction that takes several calls. Each source is read once and each target written
+    /// once. A source may be the very bytes of a target. Sources marked fresh are multiplied by the
+    /// scalar of `PreMulSum`. With one source the result is that source, scaled and finished alike.
+    /// Orders nothing between processes: that is the business of the signals around it.
     ///
     /// # Errors
     /// Nothing was changed.
-    /// - [`Error::InvalidArgument`] unless there are 1 to 64 sources and 1 to 64 targets, when a source names a target
-    ///   that is not there, and when a target overlaps another place without being the same bytes (as seen by address:
-    ///   two mappings of one segment are taken for distinct memory).
+    /// - [`Error::InvalidArgument`] unless there are 1 to 64 sources and 1 to 64 targets, when a
+    ///   source names a target that is not there, and when a target overlaps another place without
+    ///   being the same bytes (as seen by address: two mappings of one segment are taken for
+    ///   distinct memory).
     /// - [`Error::OutOfRange`] when `count` elements reach past a place.
     #[inline]
     pub fn combine(
@@ -155,9 +166,9 @@ impl Reducer {
         with_addresses(sources, targets, self.len(count)?, |places| self.run(places, count, terms, finish))
     }
 
-    /// Combines and finishes as [`combine`](Self::combine) does, and multiplies each source that is marked fresh by its own one of
-    /// `scalars`, the [`scalar`](Self::scalar) of the reducer of its rank. Where there are none, all are multiplied by that of this
-    /// one.
+    /// Combines and finishes as [`combine`](Self::combine) does, and multiplies each source that is
+    /// marked fresh by its own one of `scalars`: the [`scalar`](Self::scalar) of the reducer of its
+    /// rank. Where there are no scalars, all are multiplied by the scalar of this reducer.
     ///
     /// # Errors
     /// Those of [`combine`](Self::combine).
@@ -176,9 +187,10 @@ impl Reducer {
         with_addresses(sources, targets, self.len(count)?, |places| self.run(places, count, terms, true))
     }
 
-    /// Combines as [`combine_scaled`](Self::combine_scaled) does, for targets of several ranks, each of which does as much for all of them
-    /// at the same time; the first one is this rank's own. What goes to the others may be copied from there. Here it is `count` elements,
-    /// on some rank `most`.
+    /// Combines as [`combine_scaled`](Self::combine_scaled) does, for targets of several ranks that
+    /// all combine a share for all targets at once. The first target is this rank's own; results
+    /// for the others may be copied from there. This rank combines `count` elements, and some rank
+    /// the `most`.
     ///
     /// # Errors
     /// Those of [`combine`](Self::combine).
@@ -200,8 +212,9 @@ impl Reducer {
         })
     }
 
-    /// Combines as [`combine_scaled`](Self::combine_scaled) does, for a first target that is written and not read soon: what goes there
-    /// goes past the cache if it can, and what goes to the others goes through it.
+    /// Combines as [`combine_scaled`](Self::combine_scaled) does, for a first target that is not
+    /// read soon. Results go to that target past the cache if possible, and to the others through
+    /// it.
     ///
     /// # Errors
     /// Those of [`combine`](Self::combine).
@@ -235,7 +248,7 @@ impl Reducer {
         })
     }
 
-    /// The bytes of `count` elements.
+    /// Returns the bytes of `count` elements.
     #[inline]
     fn len(&self, count: u64) -> Result<u64> {
         let what = "elements to reduce";
@@ -243,7 +256,7 @@ impl Reducer {
         count.checked_mul(self.dtype.size() as u64).ok_or_else(too_many)
     }
 
-    /// What a kernel has to know besides its places; of `scalars`, unless there are none.
+    /// Returns what a kernel has to know besides its places; of `scalars`, unless there are none.
     #[inline]
     fn terms<'a>(&'a self, scalars: &'a [u64]) -> Terms<'a> {
         let scalars = if scalars.is_empty() { std::slice::from_ref(&self.scalar) } else { scalars };
@@ -286,7 +299,7 @@ fn check_type(found: DataType, expected: DataType, name: &'static str) -> Result
 /// Set in the code of an operator that is more than its name.
 const HASHED: u32 = 1 << 31;
 
-/// Both halves of `code` in one.
+/// Returns both halves of `code` in one.
 #[inline]
 fn short(code: u64) -> u32 {
     u32::try_from((code ^ code >> 32) & u64::from(u32::MAX)).expect("masked")

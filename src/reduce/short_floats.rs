@@ -1,5 +1,5 @@
-//! Floats shorter than `f32`: those of 8 bits, as the Open Compute Project's "OFP8" specification (revision 1.0) defines
-//! them, and the way of all short floats to `f32` and back.
+//! Floats shorter than `f32`: those of 8 bits, as the Open Compute Project's "OFP8" specification
+//! (revision 1.0) defines them, and the way of all short floats to `f32` and back.
 
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
@@ -9,16 +9,17 @@ use crate::shm::reduce::{Arithmetic, MiniFloat};
 
 /// 4 bits of exponent (bias 7), 3 of mantissa: up to 448, no infinities ("E4M3FN").
 ///
-/// Conversion from `f32` rounds to nearest even and saturates: what is too large, infinity included, becomes 448 of its
-/// sign. NaN becomes the code 0x7f; 0xff reads as NaN too.
+/// Conversion from `f32` rounds to nearest even and saturates: what is too large, infinity
+/// included, becomes 448 of its sign. NaN becomes the code 0x7f; 0xff reads as NaN too.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct F8E4M3(pub u8);
 
-/// 5 bits of exponent (bias 15), 2 of mantissa: up to 57344, with infinities, like half precision cut short.
+/// 5 bits of exponent (bias 15), 2 of mantissa: up to 57344, with infinities, like half precision
+/// cut short.
 ///
-/// Conversion from `f32` rounds to nearest even; what rounds past 57344 becomes infinity of its sign. NaN becomes the
-/// code 0x7e; 0x7d, 0x7f and their negatives read as NaN too.
+/// Conversion from `f32` rounds to nearest even; what rounds past 57344 becomes infinity of its
+/// sign. NaN becomes the code 0x7e; 0x7d, 0x7f and their negatives read as NaN too.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct F8E5M2(pub u8);
@@ -26,7 +27,7 @@ pub struct F8E5M2(pub u8);
 macro_rules! fp8 {
     ($($float:ident as $format:ident),*) => {$(
         impl $float {
-            /// The nearest value; of two equally near the one with an even mantissa.
+            /// Returns the nearest value; of two equally near the one with an even mantissa.
             #[inline(always)]
             #[must_use]
             #[expect(clippy::cast_possible_truncation, reason = "a code of 8 bits")]
@@ -34,7 +35,7 @@ macro_rules! fp8 {
                 Self(MiniFloat::$format.narrow(value) as u8)
             }
 
-            /// Its value, exactly.
+            /// Returns its value, exactly.
             #[inline(always)]
             #[must_use]
             pub const fn to_f32(self) -> f32 {
@@ -97,7 +98,8 @@ pub(crate) fn widen(dtype: DataType, short: &[u8], wide: &mut [f32]) {
     }
 }
 
-/// Rounds the elements in `wide` to those of `dtype`, a type of short floats, in `short`: as many as both have.
+/// Rounds the elements in `wide` to those of `dtype`, a type of short floats, in `short`: as many
+/// as both have.
 pub(crate) fn narrow(dtype: DataType, wide: &[f32], short: &mut [u8]) {
     match dtype {
         DataType::F16 => narrow_all::<f16>(wide, short),

@@ -15,8 +15,9 @@ use crate::sync::{
 /// A type that may be looked at in memory which other processes write at the same time.
 ///
 /// # Safety
-/// The type is `repr(C)` or `repr(transparent)`, valid for every bit pattern (in particular all zero), and consists of
-/// atomics (and padding) only: nothing of it is a pointer, a `usize`, a `bool` or an enum.
+/// The type is `repr(C)` or `repr(transparent)`, valid for every bit pattern (in particular all
+/// zero), and consists of atomics (and padding) only: nothing of it is a pointer, a `usize`, a
+/// `bool` or an enum.
 pub unsafe trait SharedLayout: Send + Sync + 'static {}
 
 // SAFETY: an atomic integer is valid for every bit pattern.
@@ -33,25 +34,32 @@ unsafe impl SharedLayout for AgreementCell {}
 unsafe impl SharedLayout for OfferCell {}
 // SAFETY: `repr(C)`, atomic integers in transparent wrappers, and padding made of atomic integers.
 unsafe impl SharedLayout for RoundCell {}
-// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
+// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field
+// table).
 unsafe impl SharedLayout for CursorCell {}
-// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
+// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field
+// table).
 unsafe impl SharedLayout for BarrierCell {}
 // SAFETY: `repr(C)`, an atomic integer, and padding at the end.
 unsafe impl SharedLayout for HeartbeatCell {}
-// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
+// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field
+// table).
 unsafe impl SharedLayout for LifeCell {}
-// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
+// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field
+// table).
 unsafe impl SharedLayout for ParkCell {}
 // SAFETY: `repr(C)` and atomic integers throughout (see its field table).
 unsafe impl SharedLayout for PostCell {}
-// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
+// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field
+// table).
 unsafe impl SharedLayout for ProgressCell {}
 // SAFETY: `repr(C)` and atomic integers throughout (see its field table).
 unsafe impl SharedLayout for RecordCell {}
-// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
+// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field
+// table).
 unsafe impl SharedLayout for RevokeCell {}
-// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
+// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field
+// table).
 unsafe impl SharedLayout for SemaphoreCell {}
 // SAFETY: `repr(C)` and atomic integers throughout (see its field table).
 unsafe impl SharedLayout for shmccl_proxy::FifoHeader {}
@@ -60,7 +68,8 @@ unsafe impl SharedLayout for shmccl_proxy::Roster {}
 // SAFETY: `repr(C)` and atomic integers throughout (see its field table).
 unsafe impl SharedLayout for shmccl_proxy::Slot {}
 
-/// A control structure in a mapping, kept mapped by this handle. Cheap to clone; dereferencing costs nothing.
+/// A control structure in a mapping, kept mapped by this handle. Cheap to clone; dereferencing
+/// costs nothing.
 pub struct CellRef<T> {
     cell: NonNull<T>,
     owner: Owned,
@@ -72,7 +81,8 @@ pub struct CellSlice<T> {
     owner: Owned,
 }
 
-// SAFETY: the handle gives out `&T` only, T is Sync (by `SharedLayout`), and `owner` may be dropped on any thread.
+// SAFETY: the handle gives out `&T` only, T is Sync (by `SharedLayout`), and `owner` may be dropped
+// on any thread.
 unsafe impl<T: SharedLayout> Send for CellRef<T> {}
 // SAFETY: as above.
 unsafe impl<T: SharedLayout> Sync for CellRef<T> {}
@@ -87,7 +97,8 @@ pub(crate) fn prefetch_for_write<T: SharedLayout>(cell: &T) {
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        // SAFETY: every processor of this architecture has the instruction, which reads nothing as far as the program can tell.
+        // SAFETY: every processor of this architecture has the instruction, which reads nothing as
+        // far as the program can tell.
         unsafe { _mm_prefetch::<_MM_HINT_ET0>(std::ptr::from_ref(cell).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -109,7 +120,7 @@ impl<T: SharedLayout> CellSlice<T> {
         Self { cells: NonNull::slice_from_raw_parts(first, count), owner }
     }
 
-    /// The cell at `index` with a handle of its own, if there is one.
+    /// Returns the cell at `index` with a handle of its own, if there is one.
     #[must_use]
     pub fn get_ref(&self, index: usize) -> Option<CellRef<T>> {
         let cell = NonNull::from(self.get(index)?);
@@ -123,8 +134,9 @@ impl<T: SharedLayout> Deref for CellRef<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: aligned, in bounds and mapped as long as `owner` lives (contract of `new`, established in
-        // `Mapping::cell`); any bytes are a T, and other processes change only atomics (`SharedLayout`).
+        // SAFETY: aligned, in bounds and mapped as long as `owner` lives (contract of `new`,
+        // established in `Mapping::cell`); any bytes are a T, and other processes change only
+        // atomics (`SharedLayout`).
         unsafe { self.cell.as_ref() }
     }
 }

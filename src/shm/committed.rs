@@ -10,7 +10,7 @@ pub(super) struct Committed {
 }
 
 impl Committed {
-    /// The parts of `start..end` that are not committed, in ascending order.
+    /// Returns the parts of `start..end` that are not committed, in ascending order.
     pub(super) fn missing(&self, start: u64, end: u64) -> Vec<Range> {
         let mut missing = Vec::new();
         let mut at = start;

@@ -1,13 +1,15 @@
 //! Moving payload bytes: the copy kernels, and the rule that picks one.
 //!
-//! A copy of 8 or 4 bytes is one load and one store, inlined into the caller. Short copies are `memcpy`. Long ones begin
-//! with the kernel that [`choose`] names for their length and for whether a peer reads the target soon, by the sizes of
-//! the machine's caches; from there `tuner` follows what the copies of this thread turn out to cost.
+//! A copy of 8 or 4 bytes is one load and one store, inlined into the caller. Short copies are
+//! `memcpy`. Long ones begin with the kernel that [`choose`] names, by their length, by their
+//! [`CacheHint`], and by the sizes of the machine's caches. From there `tuner` follows what the
+//! copies of this thread turn out to cost.
 //!
 //! # Invariants
-//! - A kernel that stores past the cache fences (`sfence`) before it returns, so that the release store of a signal
-//!   that follows covers its stores like any others.
-//! - A kernel is run only where the processor has its instructions: [`CopyKernel::is_supported`], detected at run time.
+//! - A kernel that stores past the cache fences (`sfence`) before it returns, so that the release
+//!   store of a signal that follows covers its stores like any others.
+//! - A kernel is run only where the processor has its instructions: [`CopyKernel::is_supported`],
+//!   detected at run time.
 
 mod exchange;
 mod kernels;
@@ -21,8 +23,8 @@ pub(crate) use plan::fills_cache;
 pub use plan::{CacheSizes, choose, prepare};
 pub(super) use tuner::with_measured_policy;
 
-/// Whether this processor has a copy that takes lines over from other cores without reading them, and what is read and written
-/// together, `bytes`, is found in a cache later, so that it is worth a try.
+/// Returns whether a copy can take lines over from other cores without reading them, and is worth a
+/// try: `bytes`, read and written together, are found in a cache later.
 #[inline]
 pub(super) fn takes_over(bytes: u64) -> bool {
     CopyKernel::RepMovsb.is_supported() && CopyPlan::of_this_machine().fits_cache(bytes)
@@ -30,16 +32,17 @@ pub(super) fn takes_over(bytes: u64) -> bool {
 
 /// Whether the target of a copy is read next, by a peer that waits for it.
 ///
-/// If it is, the bytes should stay in a cache that the peer can reach; if not, they had better not drive other data out.
+/// If it is, the bytes should stay in a cache that the peer can reach; if not, they had better not
+/// drive other data out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CacheHint {
     /// A peer waits for the data.
     Keep,
-    /// Nobody reads the data for a while.
+    /// The data are not read for a while.
     Bypass,
 }
 
-/// What bytes are stored for, as far as the cost goes.
+/// The purpose of stores, as far as the cost goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StorePurpose {
     /// Into shared memory, for a peer that waits.
@@ -50,14 +53,15 @@ pub(super) enum StorePurpose {
     Get,
     /// Results of a combination.
     Combine,
-    /// The same for several receivers, who do their parts of it at the same time.
+    /// Results for several receivers, which all combine a share at once.
     CombineForAll,
-    /// The same where lines of the receivers begin at different elements.
+    /// Like [`CombineForAll`](Self::CombineForAll), where lines of the receivers begin at different
+    /// elements.
     CombineForUnlike,
 }
 
 impl StorePurpose {
-    /// Whether a peer waits for the stores, and not only this thread for what it does next.
+    /// Returns whether a peer waits for the stores, and not only this thread for what it does next.
     const fn is_for_peer(self) -> bool {
         matches!(self, Self::PutReadSoon | Self::Put)
     }
@@ -78,7 +82,7 @@ impl StorePurpose {
         }
     }
 
-    /// Whether all ranks try the ways out at once.
+    /// Returns whether all ranks try the ways out at once.
     const fn is_joint(self) -> bool {
         matches!(self, Self::Combine | Self::CombineForAll | Self::CombineForUnlike)
     }
@@ -116,7 +120,7 @@ impl CopyKernel {
     pub const ALL: [Self; 6] =
         [Self::Memcpy, Self::RepMovsb, Self::Avx2, Self::Avx2Streaming, Self::Avx512, Self::Avx512Streaming];
 
-    /// Its name in tables.
+    /// Returns its name in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -129,13 +133,13 @@ impl CopyKernel {
         }
     }
 
-    /// Whether it stores past the cache.
+    /// Returns whether it stores past the cache.
     #[must_use]
     pub const fn is_streaming(self) -> bool {
         matches!(self, Self::Avx2Streaming | Self::Avx512Streaming)
     }
 
-    /// Whether this processor can run it.
+    /// Returns whether this processor can run it.
     #[must_use]
     pub fn is_supported(self) -> bool {
         kernels::is_supported(self)
@@ -144,8 +148,8 @@ impl CopyKernel {
     /// Runs the kernel.
     ///
     /// # Safety
-    /// `len` bytes are readable at `source` and writable at `target`, the ranges do not overlap, and the kernel
-    /// [`is_supported`](Self::is_supported).
+    /// `len` bytes are readable at `source` and writable at `target`, the ranges do not overlap,
+    /// and the kernel [`is_supported`](Self::is_supported).
     #[inline]
     pub(super) unsafe fn run(self, source: *const u8, target: *mut u8, len: usize) {
         // SAFETY: the caller's contract is the same.
@@ -205,7 +209,7 @@ unsafe fn copy_any_overlapping(source: *const u8, target: *mut u8, len: usize, p
     }
 }
 
-/// Everything but the two sizes that `copy` inlines.
+/// Copies any length but the two that `copy` inlines.
 ///
 /// # Safety
 /// As for `copy`.

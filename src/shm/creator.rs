@@ -3,7 +3,7 @@
 use crate::sync::header::Creator;
 
 impl Creator {
-    /// This process.
+    /// Returns this process.
     #[must_use]
     pub fn this_process() -> Self {
         let pid = u64::from(std::process::id());
@@ -11,8 +11,8 @@ impl Creator {
         Self { pid, start: start_time(&stat).unwrap_or(0) }
     }
 
-    /// Whether that process is still there, and not only its entry until its parent asks. A process whose start time is unknown is
-    /// taken to be.
+    /// Returns whether that process is still there. An entry that waits for the parent to ask does
+    /// not count. A process without a known start time is taken to be there.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         match std::fs::read_to_string(format!("/proc/{}/stat", self.pid)) {
@@ -23,22 +23,23 @@ impl Creator {
     }
 }
 
-/// Field 22 of `/proc/PID/stat`.
+/// Returns field 22 of `/proc/PID/stat`.
 fn start_time(stat: &str) -> Option<u64> {
     fields_after_name(stat)?.nth(19)?.parse().ok()
 }
 
-/// Whether `/proc/PID/stat` is that of a process that has ended, by its third field.
+/// Returns whether `/proc/PID/stat` is that of a process that has ended, by its third field.
 fn has_ended(stat: &str) -> bool {
     matches!(state_of_process(stat), Some("Z" | "X"))
 }
 
-/// Field 3 of `/proc/PID/stat`: a letter for what the process does.
+/// Returns field 3 of `/proc/PID/stat`: a letter for what the process does.
 pub(crate) fn state_of_process(stat: &str) -> Option<&str> {
     fields_after_name(stat)?.next()
 }
 
-/// What follows the second field of `/proc/PID/stat`: a name in parentheses that may itself hold anything.
+/// Returns what follows the second field of `/proc/PID/stat`: a name in parentheses that may itself
+/// hold anything.
 fn fields_after_name(stat: &str) -> Option<impl Iterator<Item = &str>> {
     Some(stat[stat.rfind(')')? + 1..].split_ascii_whitespace())
 }

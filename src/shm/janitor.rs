@@ -1,33 +1,37 @@
-//! A process that outlives a killed launcher for as long as it takes to remove the names of its job from `/dev/shm`. That of a coordinator
-//! removes its socket (`socket.rs`).
+//! A process that outlives a killed launcher for as long as it takes to remove the names of its job
+//! from `/dev/shm`. The janitor of a coordinator removes its socket (`socket.rs`).
 //!
-//! A launcher that is killed can remove nothing, nor can its ranks, which go with it. So whoever claims names starts a
-//! janitor first. It has a session of its own, so that no signal to the launcher's process group reaches it, it blocks
-//! all signals, and it keeps two descriptors, of everything that it inherits:
+//! A launcher that is killed can remove nothing, nor can its ranks, which go with it. So a launcher
+//! starts a janitor before it claims names. The janitor has a session of its own, so that no signal
+//! to the launcher's process group reaches it. It blocks all signals, and it keeps two descriptors,
+//! of everything that it inherits:
 //!
 //! | descriptor | held by | until |
 //! |---|---|---|
 //! | read end of a pipe | janitor | it ends |
-//! | write end, the *hold* | launcher; a duplicate in each rank | the janitor was dismissed; the rank's segment is gone |
-//! | the locked file of the claim | launcher, janitor | both are gone: until then nobody else can claim these names |
+//! | write end, the *hold* | launcher; each rank | dismissal; the rank's segment is gone |
+//! | the locked file of the claim | launcher, janitor | both are gone: then others can claim it |
 //!
-//! At end of file the janitor sweeps: if the file of the claim still has its name and is not empty, it removes the segments'
-//! names, and in any case that of the file. A launcher that ends otherwise than by a kill sweeps itself, and then kills and
-//! reaps its janitor ([`Janitor`]'s drop), which it can do without looking: everything is gone by then.
+//! At end of file the janitor sweeps: if the file of the claim still has its name and is not empty,
+//! it removes the segments' names, and in any case that of the file. A launcher that ends otherwise
+//! than by a kill sweeps itself, and then kills and reaps its janitor ([`Janitor`]'s drop), which
+//! it can do without looking: everything is gone by then.
 //!
-//! **At end of file no process is left that can make a name.** Only a rank makes one, after it was told the prefix, and the
-//! message that tells it carries the hold. As long as the message is under way the kernel counts its descriptors as open;
-//! from then on the rank has it until its segment is dropped, name first. Of a rank that is killed the kernel closes
-//! descriptors when its last thread has left whatever system call it was in. No process id is involved, so
-//! none can be mistaken, and it does not matter who is whose parent. (Whoever forks without exec while it has the
-//! hold passes it on: the sweep then waits for that process too.)
+//! **At end of file no process is left that can make a name.** Only a rank makes one, after it was
+//! told the prefix, and the message that tells it carries the hold. As long as the message is under
+//! way the kernel counts its descriptors as open. From then on the rank has the hold until its
+//! segment is dropped, name first. Of a rank that is killed the kernel closes descriptors when its
+//! last thread has left whatever system call it was in. No process id is involved, so none can be
+//! mistaken, and it does not matter which process is whose parent. (A process that forks without
+//! exec while it has the hold passes it on: the sweep then waits for that process too.)
 //!
-//! **Why it forks without exec.** The launching program is anybody's: there is no program to execute of which it is
-//! known that it would do this and nothing else. What a fork costs is that memory which the launcher writes to
-//! while the job runs is copied page by page, once, and that what it unmaps meanwhile is given back when the job is over.
-//! The child takes no lock and allocates nothing (`serve`), because another thread may have held any lock at the moment of
-//! the fork. Where the system refuses the process, or somebody kills it, the names of a killed launcher stay until the
-//! next job claims them.
+//! **Why it forks without exec.** The launching program is anybody's: there is no program to
+//! execute of which it is known that it would do this and nothing else. A fork costs this: memory
+//! that the launcher writes to while the job runs is copied page by page, once, and memory that it
+//! unmaps meanwhile is given back when the job is over. The child takes no lock and allocates
+//! nothing (`serve`), because another thread may have held any lock at the moment of the fork.
+//! Where the system refuses the process, or somebody kills it, the names of a killed launcher stay
+//! until the next job claims them.
 #![allow(unsafe_code, reason = "src/shm is where the crate keeps its unsafe code")]
 
 #[cfg(feature = "coordinator")]
@@ -50,7 +54,8 @@ use nix::unistd::{Pid, chdir, pipe2, read, setsid, unlink, write};
 use super::system::{pidfd_kill, pidfd_open};
 use crate::sync::header::SegmentHeader;
 
-/// How long a janitor may take to get ready, which is as long as it takes to be scheduled; one that takes longer has been stopped.
+/// How long a janitor may take to get ready: as long as it takes to be scheduled. A janitor that
+/// takes longer has been stopped.
 const PATIENCE_MS: u16 = 60_000;
 
 /// The names of one job, and what it takes to remove them. Everything here is async-signal-safe.
@@ -62,7 +67,7 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    /// Of the segments of `job` and the file of its claim, all by their paths.
+    /// Names the segments of `job` and the file of its claim, all by their paths.
     pub(crate) fn new(job: u64, segments: Vec<CString>, claim: CString) -> Self {
         Self { job, segments, claim }
     }
@@ -77,8 +82,8 @@ impl Sweep {
         }
     }
 
-    /// Whether a name is of another job, whose launcher did not ask for the lock. A rank that died before it had
-    /// written a header leaves zeros.
+    /// Returns whether a name is of another job that did not ask for the lock. A rank that died
+    /// before it had written a header leaves zeros.
     fn is_foreign(&self, path: &CStr) -> bool {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
         let mut bytes = [0; size_of::<SegmentHeader>()];
@@ -86,12 +91,12 @@ impl Sweep {
         read.is_ok() && SegmentHeader::origin_in(&bytes).is_some_and(|(job, _)| job != self.job)
     }
 
-    /// What the janitor does when all who had the hold are gone.
+    /// Sweeps when all holders of the hold are gone.
     fn after_a_kill(&self, lock: BorrowedFd<'_>) {
         let Ok(stat) = fstat(lock) else { return };
         // Without its name the claim was given up, or not made yet.
         if stat.st_nlink > 0 {
-            // While it is empty nobody has looked yet whose the names are.
+            // While it is empty the owner of the names is not known.
             if stat.st_size > 0 {
                 self.segments();
             }
@@ -100,7 +105,8 @@ impl Sweep {
     }
 }
 
-/// A running janitor. Dropping it ends it: what it would sweep is then the caller's to sweep, before.
+/// A running janitor. Dropping it ends it: what it would sweep is then the caller's to sweep,
+/// before.
 #[derive(Debug)]
 pub(crate) struct Janitor {
     process: OwnedFd,
@@ -108,8 +114,8 @@ pub(crate) struct Janitor {
 }
 
 impl Janitor {
-    /// Starts a janitor that will do `sweep`, under the lock of `lock`, when this process is gone, and so is everybody who was
-    /// given the [`hold`](Self::hold).
+    /// Starts a janitor that will do `sweep`, under the lock of `lock`, when this process and all
+    /// holders of the [`hold`](Self::hold) are gone.
     pub(crate) fn start(sweep: &Sweep, lock: BorrowedFd<'_>) -> io::Result<Self> {
         let (end, hold) = pipe2(OFlag::O_CLOEXEC)?;
         let mut wait_and_sweep = || {
@@ -120,14 +126,15 @@ impl Janitor {
         Self::spawn(&mut wait_and_sweep, [lock, end.as_fd()], hold)
     }
 
-    /// Starts one that does `duty`, which is async-signal-safe, with descriptors that it keeps. The other end of one of them is `hold`.
+    /// Starts a janitor that does `duty`, which is async-signal-safe, with descriptors that it
+    /// keeps. The other end of one of them is `hold`.
     fn spawn(duty: &mut dyn FnMut(), kept: [BorrowedFd<'_>; 2], hold: OwnedFd) -> io::Result<Self> {
         let (ready, tell_ready) = pipe2(OFlag::O_CLOEXEC)?;
         let process = fork(&mut JanitorDuty { duty, kept, tell_ready: tell_ready.as_fd() })?;
         drop(tell_ready);
         let janitor = Self { process, hold };
-        // From then on no signal to a process group reaches it: there is no name before. One that was killed leaves no less than if it were
-        // killed later.
+        // From then on no signal to a process group reaches it: there is no name before. A janitor
+        // that was killed leaves no less than if it were killed later.
         let news = [ready.as_fd(), janitor.process.as_fd()].map(|it| PollFd::new(it, PollFlags::POLLIN));
         loop {
             match poll(&mut news.clone(), PollTimeout::from(PATIENCE_MS)) {
@@ -139,7 +146,8 @@ impl Janitor {
         }
     }
 
-    /// What keeps the janitor waiting while anybody has a duplicate of it.
+    /// Returns the descriptor that keeps the janitor waiting while any process has a duplicate of
+    /// it.
     pub(crate) fn hold(&self) -> BorrowedFd<'_> {
         self.hold.as_fd()
     }
@@ -148,7 +156,7 @@ impl Janitor {
 impl Drop for Janitor {
     fn drop(&mut self) {
         pidfd_kill(self.process.as_fd());
-        // A child without an exit signal is waited for only by who asks for such children.
+        // A child without an exit signal is waited for only by calls that ask for such children.
         let any = WaitPidFlag::WEXITED | WaitPidFlag::__WALL;
         while waitid(Id::PIDFd(self.process.as_fd()), any) == Err(Errno::EINTR) {}
     }
@@ -161,13 +169,15 @@ struct JanitorDuty<'p> {
     tell_ready: BorrowedFd<'p>,
 }
 
-/// Starts the process, with all signals blocked from its first instruction on: the handlers that it inherits are not for it.
+/// Starts the process, with all signals blocked from its first instruction on: the handlers that it
+/// inherits are not for it.
 fn fork(post: &mut JanitorDuty<'_>) -> io::Result<OwnedFd> {
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
     let none: c_long = 0;
-    // SAFETY: without flags `clone` is `fork`: the child has a copy of the memory and this thread's stack, and shares
-    // nothing. The exit signal is none, so that neither the caller's handlers nor its waits see the child. The child calls `serve`,
-    // which never returns and, as argued there, does only what is safe while other threads' locks may be held.
+    // SAFETY: without flags `clone` is `fork`: the child has a copy of the memory and this thread's
+    // stack, and shares nothing. The exit signal is none, so that neither the caller's handlers nor
+    // its waits see the child. The child calls `serve`, which never returns and, as argued there,
+    // does only what is safe while other threads' locks may be held.
     let pid = unsafe { libc::syscall(libc::SYS_clone, none, none, none, none, none) };
     if pid == 0 {
         serve(post);
@@ -185,13 +195,14 @@ fn fork(post: &mut JanitorDuty<'_>) -> io::Result<OwnedFd> {
     })
 }
 
-/// The life of a janitor: system calls on what was made ready before the fork, and nothing else. `nix` passes paths that are
-/// `CStr` and buffers that are slices on as they are. A panic aborts, since this cannot unwind.
+/// Returns the life of a janitor: system calls on what was made ready before the fork, and nothing
+/// else. `nix` passes paths that are `CStr` and buffers that are slices on as they are. A panic
+/// aborts, since this cannot unwind.
 extern "C" fn serve(post: &mut JanitorDuty<'_>) -> ! {
     let _ = setsid();
     let _ = set_name(c"shmccl janitor");
     let _ = chdir(c"/");
-    // Somebody else's end of a pipe in here would keep him waiting; then rather no janitor.
+    // Another end of a pipe in here would keep its reader waiting; then rather no janitor.
     let [one, other] = post.kept;
     if close_all_but([one, other, post.tell_ready]).is_ok() {
         let _ = write(post.tell_ready, &[0]);
@@ -203,7 +214,7 @@ extern "C" fn serve(post: &mut JanitorDuty<'_>) -> ! {
     unsafe { libc::_exit(0) }
 }
 
-/// Waits until nobody has the other end of the pipe any more.
+/// Waits until the other end of the pipe is closed everywhere.
 fn has_ended(pipe: BorrowedFd<'_>) -> bool {
     let mut byte = [0];
     loop {
@@ -231,8 +242,8 @@ fn close_all_but(kept: [BorrowedFd<'_>; 3]) -> Result<(), Errno> {
 
 fn close_range(first: c_uint, last: c_uint) -> Result<(), Errno> {
     let flags: c_uint = 0;
-    // SAFETY: called in a process of which no code goes on to use the descriptors that are closed: `serve` never returns,
-    // and uses those that `close_all_but` has left out.
+    // SAFETY: called in a process of which no code goes on to use the descriptors that are closed:
+    // `serve` never returns, and uses those that `close_all_but` has left out.
     let status = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
     Errno::result(status).map(drop)
 }

@@ -1,20 +1,21 @@
 //! The operating system's side of waiting: futex, membarrier, yield, clock.
 //!
-//! All futexes are shared ones (no `FUTEX_PRIVATE_FLAG`): the system finds sleepers by the page behind the
-//! word, so that any process that maps it can wake them, at whatever address. A private one would work in
-//! every test that uses threads, and never between processes.
+//! All futexes are shared ones (no `FUTEX_PRIVATE_FLAG`): the system finds sleepers by the page
+//! behind the word, so that any process that maps it can wake them, at whatever address. A private
+//! one would work in every test that uses threads, and never between processes.
 //!
-//! What the system offers is found out once, in [`HostKernel::detect`], by trying: a container may refuse a
-//! call that the running version has.
+//! What the system offers is found out once, in [`HostKernel::detect`], by trying: a container may
+//! refuse a call that the running version has.
 //!
 //! | call | since | without it |
 //! |---|---|---|
 //! | `membarrier` global expedited | 4.16 | a fence in every signal |
 //! | `futex_waitv` | 5.16 | sleeps on several words look up every 20 ms |
 //!
-//! Barriers pair across processes, and each process finds out for itself. A signaller without `membarrier` uses a
-//! fence, which serves any sleeper. A sleeper without it cannot know whether its signallers use one, so it never
-//! sleeps long at a time. One that is refused it later, by a filter that was installed meanwhile, goes on like that.
+//! Barriers pair across processes, and each process finds out for itself. A signaller without
+//! `membarrier` uses a fence, which serves any sleeper. A sleeper without it cannot know whether
+//! its signallers use one, so it never sleeps long at a time. A process that is refused the call
+//! later, by a filter that was installed meanwhile, goes on like that.
 
 #![allow(unsafe_code, reason = "system calls on words in shared memory")]
 
@@ -32,8 +33,9 @@ const BLIND_SLEEP: Duration = Duration::from_millis(20);
 /// The most words that one `futex_waitv` takes.
 const MAX_WORDS: usize = libc::FUTEX_WAITV_MAX as usize;
 
-/// Set when `membarrier` has failed in a process that had been allowed it: what its sleepers cannot force on others has to be found
-/// out by looking. Barriers of other processes reach this one as before.
+/// Set when `membarrier` has failed in a process that had been allowed it. What its sleepers cannot
+/// force on others has to be found out by looking. Barriers of other processes reach this one as
+/// before.
 static REFUSED_SINCE: OnceLock<()> = OnceLock::new();
 
 /// The calls of this host, as this process may use them.
@@ -44,39 +46,41 @@ pub struct HostKernel {
 }
 
 impl HostKernel {
-    /// Finds out what this system offers, and registers the process to take part in other processes' barriers.
+    /// Finds out what this system offers, and registers the process to take part in other
+    /// processes' barriers.
     #[must_use]
     pub fn detect() -> Self {
         Self { membarrier: register_membarrier(), waitv: has_waitv() }
     }
 
-    /// The same without `membarrier`: signals pay a fence.
+    /// Returns these calls without `membarrier`: signals pay a fence.
     #[must_use]
     pub fn without_membarrier(self) -> Self {
         Self { membarrier: false, ..self }
     }
 
-    /// The same without `futex_waitv`: sleeps on several words look up every 20 ms.
+    /// Returns these calls without `futex_waitv`: sleeps on several words look up every 20 ms.
     #[must_use]
     pub fn without_waitv(self) -> Self {
         Self { waitv: false, ..self }
     }
 
-    /// The system's monotonic clock: the same in all processes, since what they tell of waits is compared. `futex_waitv`
-    /// measures its deadline by it, too.
+    /// Returns the time of the system's monotonic clock. All processes read the same clock, since
+    /// the times of waits that they tell are compared. `futex_waitv` measures its deadline by it,
+    /// too.
     #[inline]
     pub(crate) fn clock() -> Duration {
         // It cannot be missing.
         clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
     }
 
-    /// Whether signals are free of fences.
+    /// Returns whether signals are free of fences.
     #[must_use]
     pub fn has_membarrier(&self) -> bool {
         self.membarrier
     }
 
-    /// Whether one sleep can wait for several words.
+    /// Returns whether one sleep can wait for several words.
     #[must_use]
     pub fn has_waitv(&self) -> bool {
         self.waitv
@@ -112,7 +116,8 @@ impl Kernel for HostKernel {
             [only] => futex_wait(only, timeout),
             several if self.waitv && several.len() <= MAX_WORDS => futex_waitv(several, timeout),
             [first, others @ ..] => {
-                // Relaxed look, as the call would take: a change that it misses is seen after the nap.
+                // Relaxed look, as the call would take: a change that it misses is seen after the
+                // nap.
                 if others.iter().all(SleepWord::is_unchanged) {
                     futex_wait(first, timeout.min(BLIND_SLEEP));
                 }
@@ -121,7 +126,8 @@ impl Kernel for HostKernel {
     }
 
     fn wake_all(&self, word: &AtomicU32) {
-        // SAFETY: FUTEX_WAKE takes an address, an operation and a count, and does not touch the word.
+        // SAFETY: FUTEX_WAKE takes an address, an operation and a count, and does not touch the
+        // word.
         unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
     }
 
@@ -142,7 +148,7 @@ fn membarrier(command: libc::c_int) -> bool {
     result >= 0
 }
 
-/// Registers, then makes one barrier to see that it is allowed.
+/// Registers this process, then makes one barrier to see that it is allowed.
 fn register_membarrier() -> bool {
     membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)
         && membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)
@@ -177,8 +183,8 @@ fn futex_waitv(words: &[SleepWord<'_>], timeout: Duration) {
     let deadline = timespec(HostKernel::clock().saturating_add(timeout));
     let (list, len) = (waiters.as_ptr(), words.len());
     let deadline = std::ptr::from_ref(&deadline);
-    // SAFETY: `list` holds at least `len` entries, checked by the caller; the words they name are borrowed for the
-    // duration of the call, which only reads them.
+    // SAFETY: `list` holds at least `len` entries, checked by the caller; the words they name are
+    // borrowed for the duration of the call, which only reads them.
     unsafe { libc::syscall(libc::SYS_futex_waitv, list, len, 0, deadline, libc::CLOCK_MONOTONIC) };
 }
 

@@ -1,20 +1,23 @@
 //! The life lock: a thread per device that the operating system reports on when the device dies.
 //!
-//! The thread takes its rank's [`LifeCell`] as a robust futex and then sleeps on the cells of all peers at
-//! once. When a process is killed, the system walks each of its threads' robust lists while the thread exits,
-//! before the memory of the process is torn down; so peers hear of it within a fraction of a millisecond
-//! however much is mapped, whereas sockets and pidfds report once everything is unmapped.
+//! The thread takes its rank's [`LifeCell`] as a robust futex and then sleeps on the cells of all
+//! peers at once. When a process is killed, the system walks each of its threads' robust lists
+//! while the thread exits, before the memory of the process is torn down. So peers hear of it
+//! within a fraction of a millisecond however much is mapped, whereas sockets and pidfds report
+//! once everything is unmapped.
 //!
-//! The list is the thread's own: one node in private memory whose word is found at `node + futex_offset`, in
-//! the shared cell. No pointer is ever stored in shared memory, and nothing a peer writes is followed. It replaces
-//! the list of the C library for this thread, which locks no robust mutex of that kind.
+//! The list is the thread's own: one node in private memory whose word is found at
+//! `node + futex_offset`, in the shared cell. No pointer is ever stored in shared memory, and no
+//! word that a peer writes is followed. It replaces the list of the C library for this thread,
+//! which locks no robust mutex of that kind.
 //!
-//! The system wakes only one of those who sleep on a dead rank's word. Whoever finds a rank dead therefore wakes
-//! the rest before it does anything else. If it dies in between, another thread is woken by *its* death, looks at
-//! all cells, and finds both; and each thread looks at all cells twice a second anyway. It beats as it does ([`LifeObserver`]).
+//! The system wakes only one of the sleepers on a dead rank's word. So the rank that finds another
+//! one dead wakes the rest before it does anything else. If it dies in between, another thread is
+//! woken by *its* death, looks at all cells, and finds both. And each thread looks at all cells
+//! twice a second anyway; that is when it beats ([`LifeObserver`]).
 //!
-//! The ranks may be threads of one process: each has its own thread here, hence its own list. A process without
-//! `futex_waitv` looks every 20 ms instead.
+//! The ranks may be threads of one process: each has its own thread here, hence its own list. A
+//! process without `futex_waitv` looks every 20 ms instead.
 
 #![allow(unsafe_code, reason = "robust futex list of the life thread")]
 
@@ -39,10 +42,12 @@ const LOOK_ANYWAY: Duration = Duration::from_millis(500);
 
 /// What the life thread does for its rank.
 pub trait LifeObserver: Send + 'static {
-    /// A peer is lost: killed, crashed, exited without good-bye, or given up by somebody. Called once for each.
+    /// Learns that a peer is lost: killed, crashed, exited without good-bye, or given up. Called
+    /// once for each.
     fn on_loss(&mut self, lost: Rank);
 
-    /// The process lives: called twice a second at least, and again as soon as the time is over that it returns.
+    /// Beats, as the process lives: called twice a second at least, and again as soon as the time
+    /// is over that it returns.
     fn beat(&mut self) -> Duration {
         LOOK_ANYWAY
     }
@@ -69,7 +74,8 @@ impl LifeLock {
     ///
     /// # Errors
     /// [`Error::InvalidRank`] when `cells` has none for `rank` or more than there can be ranks;
-    /// [`Error::Layout`] when the cell has been used; [`Error::Os`] when the thread cannot be started.
+    /// [`Error::Layout`] when the cell has been used; [`Error::Os`] when the thread cannot be
+    /// started.
     pub fn take<C, F>(kernel: HostKernel, cells: C, rank: Rank, vital: F) -> Result<Self>
     where
         C: Deref<Target = [LifeCell]> + Send + 'static,
@@ -99,7 +105,8 @@ impl Drop for LifeLock {
     fn drop(&mut self) {
         self.stop.open(&self.kernel);
         if let Some(thread) = self.thread.take() {
-            // An error is a panic of the caller's [`LifeObserver`], which has been reported on its own thread.
+            // An error is a panic of the caller's [`LifeObserver`], which has been reported on its
+            // own thread.
             let _ = thread.join();
         }
     }
@@ -111,21 +118,22 @@ struct Watcher<C, F> {
     cells: C,
     rank: Rank,
     stop: Arc<Latch>,
-    /// A bit for each rank whose loss has been reported.
+    /// A bit for each rank with a loss that has been reported.
     lost: u64,
     vital: F,
 }
 
 impl<C: Deref<Target = [LifeCell]>, F: LifeObserver> Watcher<C, F> {
     fn run(mut self, taken: &mpsc::SyncSender<Result<(), u32>>) {
-        // Signals are the application's: none of its handlers runs here. It cannot fail with a valid set.
+        // Signals are the application's: none of its handlers runs here. It cannot fail with a
+        // valid set.
         let _ = SigSet::all().thread_block();
         let cells = &*self.cells;
         let (own, outcome) = match RobustLock::take(self.kernel, &cells[self.rank.index()]) {
             Ok(own) => (Some(own), Ok(())),
             Err(found) => (None, Err(found)),
         };
-        // Nobody may be there to hear it: then there is nobody to be reported to either.
+        // The receiver may be gone: then there is no one to report to either.
         let heard = taken.send(outcome).is_ok();
         while own.is_some() && heard && !self.stop.is_open() {
             let words = look(&self.kernel, cells, &self.stop, self.rank, &mut self.lost, &mut self.vital);
@@ -135,7 +143,8 @@ impl<C: Deref<Target = [LifeCell]>, F: LifeObserver> Watcher<C, F> {
     }
 }
 
-/// Looks at all peers, reports those newly lost, and returns what to sleep on until something changes.
+/// Looks at all peers, reports those newly lost, and returns what to sleep on until something
+/// changes.
 fn look<'a>(
     kernel: &HostKernel,
     cells: &'a [LifeCell],
@@ -198,8 +207,8 @@ impl<'a> RobustLock<'a> {
     fn take(kernel: HostKernel, cell: &'a LifeCell) -> Result<Self, u32> {
         let list = RobustList::around(cell);
         let previous = robust_list();
-        // Listed first, taken second: a thread that is killed in between holds a word without its id, which
-        // the system leaves alone.
+        // Listed first, taken second: a thread that is killed in between holds a word without its
+        // id, which the system leaves alone.
         set_robust_list(list.cast());
         let thread = u32::try_from(nix::unistd::gettid().as_raw()).unwrap_or(0);
         let lock = Self { kernel, cell, thread, list, previous };
@@ -218,14 +227,14 @@ impl Drop for RobustLock<'_> {
             self.cell.leave(&self.kernel, self.thread);
         }
         set_robust_list(self.previous);
-        // SAFETY: `list` came from Box::into_raw in `RobustList::around`, and since the line above the system
-        // does not know it any more.
+        // SAFETY: `list` came from Box::into_raw in `RobustList::around`, and since the line above
+        // the system does not know it any more.
         drop(unsafe { Box::from_raw(self.list) });
     }
 }
 
 impl RobustList {
-    /// A list of one lock, the word of `cell`. To be freed by `Box::from_raw`.
+    /// Returns a list of one lock, the word of `cell`. To be freed by `Box::from_raw`.
     fn around(cell: &LifeCell) -> *mut Self {
         let list = Box::into_raw(Box::new(Self {
             head: RobustHead { first: std::ptr::null(), futex_offset: 0, pending: std::ptr::null() },
@@ -245,8 +254,8 @@ impl RobustList {
 }
 
 fn set_robust_list(head: *mut RobustHead) {
-    // SAFETY: the system only keeps the address; it reads the list when this thread ends, and `RobustLock`
-    // puts the former list back before it frees its own.
+    // SAFETY: the system only keeps the address; it reads the list when this thread ends, and
+    // `RobustLock` puts the former list back before it frees its own.
     unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<RobustHead>()) };
 }
 

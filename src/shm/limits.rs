@@ -1,4 +1,5 @@
-//! What the operating system leaves this process, and errors that name the resource and the remedy where it refuses some.
+//! What the operating system leaves this process, and errors that name the resource and the remedy
+//! where it refuses some.
 //!
 //! # Control groups
 //! What the control groups of this process leave of memory, for both versions of control groups:
@@ -9,11 +10,13 @@
 //! | directory below `/sys/fs/cgroup` | `memory/path` | `path` |
 //! | limit | `memory.limit_in_bytes` | `memory.max` |
 //! | usage | `memory.usage_in_bytes` | `memory.current` |
-//! | files' pages in `memory.stat` | `total_inactive_file`, `total_active_file` | `inactive_file`, `active_file` |
+//! | in `memory.stat`: | | |
+//! | files' pages | `total_inactive_file`, `total_active_file` | `inactive_file`, `active_file` |
 //!
-//! Usage counts the pages of files that were read or written as well. They fill up whatever a limit leaves, in time, and the kernel drops
-//! them or writes them back before it kills anybody: they are room. Both lists hold pages that belong to files on disks, only; shared
-//! memory and tmpfs are on those of anonymous memory.
+//! Usage counts the pages of files that were read or written as well. They fill up whatever a limit
+//! leaves, in time, and the kernel drops them or writes them back before it kills any process: they
+//! are room. Both lists hold pages that belong to files on disks, only; shared memory and tmpfs are
+//! on those of anonymous memory.
 
 use std::io;
 
@@ -81,8 +84,8 @@ fn shortage(errno: i32, store: Store) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// Refuses a file length beyond `RLIMIT_FSIZE`, at which the kernel would not return an error but kill the process
-/// by SIGXFSZ.
+/// Refuses a file length beyond `RLIMIT_FSIZE`, at which the kernel would not return an error but
+/// kill the process by SIGXFSZ.
 pub(super) fn check_file_size(action: &'static str, len: u64) -> Result<()> {
     let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE).map_err(|errno| Error::os("getrlimit", errno))?;
     if len > limit {
@@ -91,8 +94,8 @@ pub(super) fn check_file_size(action: &'static str, len: u64) -> Result<()> {
     Ok(())
 }
 
-/// Refuses to commit more memory than the machine and the control group have: past that the kernel would not return
-/// an error but kill some process.
+/// Refuses to commit more memory than the machine and the control group have: past that the kernel
+/// would not return an error but kill some process.
 pub(super) fn check_memory(action: &'static str, store: Store, len: u64) -> Result<()> {
     if store == Store::File || len <= available_memory() {
         return Ok(());
@@ -102,7 +105,7 @@ pub(super) fn check_memory(action: &'static str, store: Store, len: u64) -> Resu
     Err(Error::ResourceLimit { resource, action, remedy, source })
 }
 
-/// Bytes that can be committed now; `u64::MAX` where nothing tells.
+/// Returns bytes that can be committed now; `u64::MAX` where nothing tells.
 ///
 /// An estimate: others allocate at the same time.
 pub(super) fn available_memory() -> u64 {
@@ -130,16 +133,18 @@ pub struct GroupMemory {
 }
 
 impl GroupMemory {
-    /// Bytes that can still be taken.
+    /// Returns bytes that can still be taken.
     #[must_use]
     pub const fn room(self) -> u64 {
         self.limit.saturating_sub(self.used)
     }
 }
 
-/// Of the control groups that this process is in, and those above them, the one with the least room; `None` without any limit.
+/// Finds the control group with the least room, among those that this process is in and those above
+/// them; `None` without any limit.
 ///
-/// `read` returns the text of a file in `/proc` or `/sys`, if there is one. What is missing or garbled limits nothing.
+/// `read` returns the text of a file in `/proc` or `/sys`, if there is one. What is missing or
+/// garbled limits nothing.
 pub fn tightest_group(read: impl Fn(&str) -> Option<String>) -> Option<GroupMemory> {
     let groups = read("/proc/self/cgroup")?;
     let memories = groups.lines().filter_map(place_of).flat_map(|(version, path)| {
@@ -174,11 +179,13 @@ const TWO: Version = Version {
     file_pages: ["inactive_file", "active_file"],
 };
 
-/// Version 1 says "no limit" by the largest multiple of a page that is an `i64`. No machine has so much.
+/// Version 1 says "no limit" by the largest multiple of a page that is an `i64`. No machine has so
+/// much.
 const NO_LIMIT: u64 = 1 << 62;
 
 impl Version {
-    /// The memory of the group whose files are read by `read`, if it is limited. What is in use may be unknown: then it is nothing.
+    /// Returns the memory of the group that `read` reads the files of, if it is limited. Unknown
+    /// usage counts as none.
     fn memory_of(&self, read: impl Fn(&str) -> Option<String>) -> Option<GroupMemory> {
         // "max" is not a number: no limit here.
         let number = |file| read(file)?.trim().parse::<u64>().ok();
@@ -191,7 +198,7 @@ impl Version {
     }
 }
 
-/// The version and the path of a line of `/proc/self/cgroup` that is about memory.
+/// Returns the version and the path of a line of `/proc/self/cgroup` that is about memory.
 fn place_of(line: &str) -> Option<(&'static Version, &str)> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (controllers, path) = (fields.next()?, fields.next()?);
@@ -201,14 +208,15 @@ fn place_of(line: &str) -> Option<(&'static Version, &str)> {
     }
 }
 
-/// A path and all above it, from the innermost to the root, which is empty: each to be appended to a mount point.
+/// Returns a path and all above it, from the innermost to the root, which is empty: each to be
+/// appended to a mount point.
 fn above(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(path.trim_end_matches('/')), |path| {
         path.rsplit_once('/').map(|(above, _)| above)
     })
 }
 
-/// The number behind `key` in lines of a key and a number each.
+/// Returns the number behind `key` in lines of a key and a number each.
 fn field(stat: &str, key: &str) -> Option<u64> {
     let line = stat.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
     line.trim().parse().ok()
@@ -269,7 +277,7 @@ mod tests {
         assert_eq!(field_kib(text, "SwapFree:"), None);
     }
 
-    /// The memory of a process in groups laid out as `files`.
+    /// Returns the memory of a process in groups laid out as `files`.
     fn laid_out(files: &[(&str, &str)]) -> Option<GroupMemory> {
         tightest_group(|path| {
             files.iter().find(|(name, _)| *name == path).map(|(_, text)| (*text).to_owned())

@@ -14,8 +14,9 @@ use crate::error::{Error, Result};
 
 /// Addresses that are mapped readable and writable, and what keeps them so.
 ///
-/// Cheap to clone. The memory is unmapped when the last clone, cell and span over it is gone. Whether it is
-/// *committed* (a store cannot fail) is known to the [`Segment`](super::Segment), not to the mapping.
+/// Cheap to clone. The memory is unmapped when the last clone, cell and span over it is gone.
+/// Whether it is *committed* (a store cannot fail) is known to the [`Segment`](super::Segment), not
+/// to the mapping.
 #[derive(Clone)]
 pub struct Mapping {
     base: NonNull<u8>,
@@ -27,7 +28,7 @@ pub struct Mapping {
 #[derive(Clone)]
 pub(super) struct Owned(#[expect(dead_code, reason = "held for its drop")] Arc<MappingOwner>);
 
-/// Who unmaps the memory, and how.
+/// What unmaps the memory when it is dropped.
 #[expect(dead_code, reason = "held for their drop")]
 pub(super) enum MappingOwner {
     /// A mapped descriptor, or the reservation of a whole window.
@@ -44,29 +45,31 @@ pub(super) struct HeapBlock {
     layout: Layout,
 }
 
-// SAFETY: the addresses stay valid in every thread until the owner is dropped. The owners move between threads: MmapRaw
-// is Send and Sync by itself, a HeapBlock is exclusively owned memory of the global allocator, and a Shmem is a
-// pointer, a descriptor and strings that nothing touches until `drop`, which may run on any thread.
+// SAFETY: the addresses stay valid in every thread until the owner is dropped. The owners move
+// between threads: MmapRaw is Send and Sync by itself, a HeapBlock is exclusively owned memory of
+// the global allocator, and a Shmem is a pointer, a descriptor and strings that nothing touches
+// until `drop`, which may run on any thread.
 unsafe impl Send for Owned {}
 // SAFETY: as above; through `&Owned` nothing of the owner can be reached at all.
 unsafe impl Sync for Owned {}
-// SAFETY: `base` is an address within memory that `owner` (Send) keeps mapped; what is done through it is the
-// business of cells and spans.
+// SAFETY: `base` is an address within memory that `owner` (Send) keeps mapped; what is done through
+// it is the business of cells and spans.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; `&Mapping` gives out cells (Sync by `SharedLayout`) and spans (raw-pointer copies).
+// SAFETY: as above; `&Mapping` gives out cells (Sync by `SharedLayout`) and spans (raw-pointer
+// copies).
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Alignment of a mapping made by [`Mapping::boxed`], in bytes.
     const BOXED_ALIGN: usize = 4096;
 
-    /// Makes a zeroed mapping out of this process's own heap, shared with nobody else.
+    /// Makes a zeroed mapping out of this process's own heap, which no other process shares.
     ///
     /// For tests, threads within one process, and interpreters that know no `mmap`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when `len` is zero or more than any address space holds; [`Error::ResourceLimit`] when the allocator
-    /// has not so much.
+    /// [`Error::InvalidArgument`] when `len` is zero or more than any address space holds;
+    /// [`Error::ResourceLimit`] when the allocator has not so much.
     pub fn boxed(len: u64) -> Result<Self> {
         let invalid = || Error::InvalidArgument {
             name: "mapping length",
@@ -86,7 +89,8 @@ impl Mapping {
             remedy: "ask for less",
             source: std::io::ErrorKind::OutOfMemory.into(),
         })?;
-        // SAFETY: `alloc_zeroed` returned `bytes` bytes at `base`, which the HeapBlock frees when dropped.
+        // SAFETY: `alloc_zeroed` returned `bytes` bytes at `base`, which the HeapBlock frees when
+        // dropped.
         Ok(unsafe { Self::new(base, bytes, MappingOwner::Heap(HeapBlock { base, layout })) })
     }
 
@@ -94,8 +98,9 @@ impl Mapping {
     pub(super) fn of_mmap(map: MmapRaw) -> Self {
         let base = NonNull::new(map.as_mut_ptr()).expect("mmap does not return null");
         let len = map.len();
-        // SAFETY: memmap2 mapped `len` bytes at `base` and unmaps them when the owner is dropped; the mapping is
-        // readable and writable because this module's callers use `map_raw` or `map_anon` only.
+        // SAFETY: memmap2 mapped `len` bytes at `base` and unmaps them when the owner is dropped;
+        // the mapping is readable and writable because this module's callers use `map_raw` or
+        // `map_anon` only.
         unsafe { Self::new(base, len, MappingOwner::Mmap(map)) }
     }
 
@@ -103,20 +108,22 @@ impl Mapping {
     pub(super) fn of_shmem(shmem: Shmem) -> Self {
         let base = NonNull::new(shmem.as_ptr()).expect("a live Shmem is mapped");
         let len = shmem.len();
-        // SAFETY: the crate mapped `len` bytes at `base` readable and writable, and unmaps them in its drop.
+        // SAFETY: the crate mapped `len` bytes at `base` readable and writable, and unmaps them in
+        // its drop.
         unsafe { Self::new(base, len, MappingOwner::Shmem(shmem)) }
     }
 
     /// # Safety
-    /// `len` bytes at `base` are mapped readable and writable, do not exceed `isize::MAX`, stay so until `owner` is
-    /// dropped, and are reached by no Rust reference other than those that this module hands out.
+    /// `len` bytes at `base` are mapped readable and writable, do not exceed `isize::MAX`, stay so
+    /// until `owner` is dropped, and are reached by no Rust reference other than those that this
+    /// module hands out.
     unsafe fn new(base: NonNull<u8>, len: usize, owner: MappingOwner) -> Self {
         #[expect(clippy::arc_with_non_send_sync, reason = "`Owned` argues why it is both")]
         let owner = Owned(Arc::new(owner));
         Self { base, len, owner }
     }
 
-    /// A part of this mapping that keeps the whole alive.
+    /// Returns a part of this mapping that keeps the whole alive.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
@@ -125,25 +132,25 @@ impl Mapping {
         Ok(Self { base, len: to_usize(len), owner: self.owner.clone() })
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len as u64
     }
 
-    /// Whether it has no bytes, which only a [`part`](Self::part) can have.
+    /// Returns whether it has no bytes, which only a [`part`](Self::part) can have.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Its first address in this process.
+    /// Returns its first address in this process.
     #[must_use]
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// The control structure at `offset`.
+    /// Returns the control structure at `offset`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`].
@@ -153,7 +160,7 @@ impl Mapping {
         Ok(unsafe { CellRef::new(cell, self.owner.clone()) })
     }
 
-    /// The `count` control structures that start at `offset`.
+    /// Returns the `count` control structures that start at `offset`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`].
@@ -163,7 +170,7 @@ impl Mapping {
         Ok(unsafe { CellSlice::new(first, to_usize(count), self.owner.clone()) })
     }
 
-    /// The payload bytes `offset..offset + len`.
+    /// Returns the payload bytes `offset..offset + len`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
@@ -178,7 +185,8 @@ impl Mapping {
         if !in_bounds(offset, len, limit) {
             return Err(Error::OutOfRange { what, offset, len, limit });
         }
-        // SAFETY: `offset <= limit`, checked just above, stays within (or one past) the mapped bytes.
+        // SAFETY: `offset <= limit`, checked just above, stays within (or one past) the mapped
+        // bytes.
         Ok(unsafe { self.base.add(to_usize(offset)) })
     }
 
@@ -207,7 +215,8 @@ impl std::fmt::Debug for Mapping {
 
 impl Drop for HeapBlock {
     fn drop(&mut self) {
-        // SAFETY: `base` came from `alloc_zeroed` with this `layout` in `Mapping::boxed`, and is freed only here.
+        // SAFETY: `base` came from `alloc_zeroed` with this `layout` in `Mapping::boxed`, and is
+        // freed only here.
         unsafe { std::alloc::dealloc(self.base.as_ptr(), self.layout) };
     }
 }

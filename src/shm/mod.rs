@@ -1,28 +1,35 @@
-//! Shared memory: mapping it, finding one's way in it, moving bytes through it. The only unsafe code of the engine.
+//! Shared memory: mapping it, finding one's way in it, moving bytes through it. The only unsafe
+//! code of the engine.
 //!
 //! # Trust model
-//! Peers run this program and follow its protocols, but may die at any instruction. From that follows, for
-//! everything in this directory:
-//! - **Nothing read from shared memory is believed.** Whatever is used as an index, a length or an id is checked
-//!   when it is used, in release builds too. A wrong value costs an error, never an access out of bounds.
-//! - **Control words are atomics.** They are reached through [`CellRef`] and [`CellSlice`] and only for types that are
-//!   [`SharedLayout`]: plain layout, valid when all zero, nothing but atomics inside.
-//! - **Payload is bytes.** No reference into payload leaves through a safe function: [`Span`] copies in and out. Both
-//!   ends are typed by `bytemuck::Pod`, so a payload that was overwritten while it was copied is wrong data, never an
-//!   invalid value. Whether it can be overwritten is the business of the signals around it (`src/sync`). The copies
-//!   themselves are single moves, machine code, or `memcpy`, on raw pointers that alias no Rust reference.
-//! - **Memory stays where it was mapped.** A segment cannot be resized by anybody (sealed memfd); a mapping lives as
-//!   long as the last cell or span that points into it. A *file-backed* or *named* segment cannot be sealed: who
-//!   truncates the file under a running job (which takes the same user's rights) kills it by SIGBUS.
-//! - **Committed before use.** A store to a page that the system cannot supply is a SIGBUS. Callers touch only what
-//!   [`Segment::commit`] has returned `Ok` for; the header page is committed by `create`.
+//! Peers run this program and follow its protocols, but may die at any instruction. From that
+//! follows, for everything in this directory:
+//! - **Nothing read from shared memory is believed.** Whatever is used as an index, a length or an
+//!   id is checked when it is used, in release builds too. A wrong value costs an error, never an
+//!   access out of bounds.
+//! - **Control words are atomics.** They are reached through [`CellRef`] and [`CellSlice`] and only
+//!   for types that are [`SharedLayout`]: plain layout, valid when all zero, nothing but atomics
+//!   inside.
+//! - **Payload is bytes.** No reference into payload leaves through a safe function: [`Span`]
+//!   copies in and out. Both ends are typed by `bytemuck::Pod`, so a payload that was overwritten
+//!   while it was copied is wrong data, never an invalid value. Whether it can be overwritten is
+//!   the business of the signals around it (`src/sync`). The copies themselves are single moves,
+//!   machine code, or `memcpy`, on raw pointers that alias no Rust reference.
+//! - **Memory stays where it was mapped.** A segment cannot be resized by anybody (sealed memfd); a
+//!   mapping lives as long as the last cell or span that points into it. A *file-backed* or *named*
+//!   segment cannot be sealed: who truncates the file under a running job (which takes the same
+//!   user's rights) kills it by SIGBUS.
+//! - **Committed before use.** A store to a page that the system cannot supply is a SIGBUS. Callers
+//!   touch only what [`Segment::commit`] has returned `Ok` for; the header page is committed by
+//!   `create`.
 //!
 //! # Map
-//! [`Segment`] (what there is: a descriptor with pages behind it) -> [`Mapping`] (where it is in this process), alone or
-//! at its place in a [`Window`] -> [`CellRef`] (control words) and [`Span`] (payload), which keep the mapping alive.
-//! `copy` holds the copy kernels and the rule that picks one, `reduce` the kernels that combine elements, `packet` data
-//! that carry their own flag; `janitor` removes names when nobody else can. What the first bytes of a segment say about it
-//! is `sync::header`, as it is handed over.
+//! [`Segment`] (what there is: a descriptor with pages behind it) -> [`Mapping`] (where it is in
+//! this process), alone or at its place in a [`Window`] -> [`CellRef`] (control words) and [`Span`]
+//! (payload), which keep the mapping alive. `copy` holds the copy kernels and the rule that picks
+//! one, `reduce` the kernels that combine elements, `packet` data that carry their own flag;
+//! `janitor` removes names when nobody else can. What the first bytes of a segment say about it is
+//! `sync::header`, as it is handed over.
 #![allow(unsafe_code, reason = "this directory is where the engine's unsafe code is confined")]
 
 pub mod cells;
@@ -62,7 +69,7 @@ pub(crate) use janitor::{Janitor, Sweep};
 pub(crate) use named::check_name;
 pub(crate) use view::{GivenBytes, TakenBytes};
 
-/// Whether `len` units at `offset` lie within `limit`; no sum can overflow on the way.
+/// Returns whether `len` units at `offset` lie within `limit`; no sum can overflow on the way.
 ///
 /// The one bounds check of this directory. A length of zero is in bounds anywhere in `0..=limit`.
 #[inline]

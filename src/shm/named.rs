@@ -1,7 +1,8 @@
-//! Segments that others find by a name: in `/dev/shm`, through the `shared_memory` crate, and in files that survive.
+//! Segments that others find by a name: in `/dev/shm`, through the `shared_memory` crate, and in
+//! files that survive.
 //!
-//! The crate makes, maps and unlinks; it tells no descriptor, so the name is opened a second time to commit the memory,
-//! to check what was found there, and to map it into a window.
+//! The crate makes, maps and unlinks; it tells no descriptor. So the name is opened a second time
+//! to commit the memory, to check it as it was found, and to map it into a window.
 
 use std::fs::File;
 use std::io;
@@ -32,7 +33,8 @@ pub(super) struct NamedSegment {
 }
 
 impl NamedSegment {
-    /// Makes a segment of `len` bytes, all of it committed: either it is there in full or there is no trace of it.
+    /// Makes a segment of `len` bytes, all of it committed: either it is there in full or there is
+    /// no trace of it.
     pub(super) fn create(name: &str, len: u64) -> Result<Self> {
         let action = "creating a named segment";
         let path = checked(name)?;
@@ -78,7 +80,7 @@ impl AsFd for NamedSegment {
     }
 }
 
-/// Whether a segment can be called `name`.
+/// Returns whether a segment can be called `name`.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`].
@@ -119,7 +121,7 @@ fn wrap(action: &'static str, error: &ShmemError) -> Error {
     }
 }
 
-/// How long whoever has the file may take to be gone, on a machine that is busy.
+/// How long a process that has the file may take to be gone, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Opens the file, or makes it; says whether there was one.
@@ -141,7 +143,8 @@ pub(super) fn open_file(path: &Path) -> Result<(File, bool)> {
     }
 }
 
-/// Locks the file for as long as anybody has this opening of it, or a duplicate. Waits for whoever is about to be gone.
+/// Locks the file for as long as any process has this opening of it, or a duplicate. Waits for a
+/// holder that is about to be gone.
 pub(super) fn lock_file(file: &File) -> Result<()> {
     locks::lock(file, PATIENCE, || true).map_err(|error| Error::os("locking the file of a segment", error))
 }

@@ -1,6 +1,7 @@
 //! Packets: data that carry their own flag, so that no signal has to follow them.
 //!
-//! A packet is one 64-bit word (LL8) or two (LL16). Each word holds 4 bytes of data and, in its upper half, a 4-byte flag:
+//! A packet is one 64-bit word (LL8) or two (LL16). Each word holds 4 bytes of data and, in its
+//! upper half, a 4-byte flag:
 //!
 //! | bytes | LL8 | LL16 |
 //! |---|---|---|
@@ -9,14 +10,16 @@
 //! | 8..12 | | data |
 //! | 12..16 | | flag |
 //!
-//! Half of the bandwidth goes into flags; what it buys is that a message is there as soon as its last word is, with no
-//! second line to fetch. After mscclpp's `LL8Packet` and `LL16Packet` (`packet_device.hpp`).
+//! Half of the bandwidth goes into flags. In return a message is there as soon as its last word is,
+//! with no second line to fetch. After mscclpp's `LL8Packet` and `LL16Packet`
+//! (`packet_device.hpp`).
 //!
 //! # Ordering
-//! All accesses are [`plain`], relaxed ones. A word is loaded whole, so the flag vouches for the data beside it and for nothing else;
-//! no other memory may be inferred from a packet that arrived. Nothing is cleared: a slot is told from its previous use
-//! by the flag alone, so the flag changes at every use of a slot and is never zero ([`PacketFlag::next`]), and a slot is written
-//! again only after its reader has said (by a signal, or by a packet of its own) that it has read.
+//! All accesses are [`plain`], relaxed ones. A word is loaded whole, so the flag vouches for the
+//! data beside it and for nothing else: no other memory may be inferred from a packet that arrived.
+//! Nothing is cleared: a slot is told from its previous use by the flag alone. So the flag changes
+//! at every use of a slot and is never zero ([`PacketFlag::next`]). A slot is written again only
+//! after its reader has said (by a signal, or by a packet of its own) that it has read.
 
 #![allow(unsafe_code, reason = "packets are made of payload in place")]
 
@@ -39,7 +42,7 @@ impl PacketFlag {
     /// The first flag.
     pub const FIRST: Self = Self(NonZeroU32::MIN);
 
-    /// A flag of a given value; `None` for zero, which is what fresh memory holds.
+    /// Returns a flag of a given value; `None` for zero, which is what fresh memory holds.
     #[must_use]
     pub const fn new(value: u32) -> Option<Self> {
         match NonZeroU32::new(value) {
@@ -48,7 +51,7 @@ impl PacketFlag {
         }
     }
 
-    /// The flag of the next use. Skips zero; repeats after 2^32 - 1 uses.
+    /// Returns the flag of the next use. Skips zero; repeats after 2^32 - 1 uses.
     #[must_use]
     pub const fn next(self) -> Self {
         match self.0.checked_add(1) {
@@ -57,14 +60,15 @@ impl PacketFlag {
         }
     }
 
-    /// Its value.
+    /// Returns its value.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0.get()
     }
 }
 
-/// The kind of packet: how many bytes of data one carries, and so to what the length of a message is rounded up.
+/// The kind of packet: how many bytes of data one carries, and so to what the length of a message
+/// is rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PacketKind {
     /// 4 bytes of data in 8.
@@ -74,7 +78,7 @@ pub enum PacketKind {
 }
 
 impl PacketKind {
-    /// Bytes of data in one packet.
+    /// Returns bytes of data in one packet.
     #[must_use]
     pub const fn data_bytes(self) -> u64 {
         match self {
@@ -83,29 +87,31 @@ impl PacketKind {
         }
     }
 
-    /// Bytes that a packet takes.
+    /// Returns bytes that a packet takes.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         2 * self.data_bytes()
     }
 
-    /// How many packets carry `len` bytes of data.
+    /// Returns how many packets carry `len` bytes of data.
     #[must_use]
     pub const fn count(self, len: u64) -> u64 {
         len.div_ceil(self.data_bytes())
     }
 
-    /// Words that carry `len` bytes of data; `None` past the end of the integers.
+    /// Returns words that carry `len` bytes of data; `None` past the end of the integers.
     const fn words(self, len: u64) -> Option<u64> {
         self.count(len).checked_mul(self.bytes() / 8)
     }
 }
 
 impl Span {
-    /// Writes `data` as packets with `flag`, starting at `offset`. The last packet is filled up with zeros.
+    /// Writes `data` as packets with `flag`, starting at `offset`. The last packet is filled up
+    /// with zeros.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], or [`Error::Misaligned`] if `offset` is not a multiple of the packet; nothing was changed.
+    /// [`Error::OutOfRange`], or [`Error::Misaligned`] if `offset` is not a multiple of the packet;
+    /// nothing was changed.
     pub fn put_packets(&self, kind: PacketKind, offset: u64, data: &[u8], flag: PacketFlag) -> Result<()> {
         let words = self.packet_words(kind, offset, data.len() as u64)?;
         let high = u64::from(flag.get()) << 32;
@@ -124,8 +130,8 @@ impl Span {
 
     /// Reads packets with `flag` from `offset` into `data`, as far as they have arrived.
     ///
-    /// `done` counts the bytes read so far; it starts at zero, and the call is repeated with the same arguments until it
-    /// answers `true`: all of `data` is there. Never waits.
+    /// `done` counts the bytes read so far; it starts at zero, and the call is repeated with the
+    /// same arguments until it answers `true`: all of `data` is there. Never waits.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`]; nothing was changed.
@@ -162,8 +168,8 @@ impl Span {
         Ok(true)
     }
 
-    /// Writes the `len` bytes at `start` of `source` as packets with `flag`, as [`put_packets`](Self::put_packets) does, with nothing in
-    /// between.
+    /// Writes the `len` bytes at `start` of `source` as packets with `flag`, as
+    /// [`put_packets`](Self::put_packets) does, with nothing in between.
     ///
     /// # Errors
     /// Those of [`put_packets`](Self::put_packets), for either range; nothing was changed.
@@ -182,7 +188,8 @@ impl Span {
         let high = u64::from(flag.get()) << 32;
         let (first, last) = words.split_at(to_usize(len) / DATA);
         for (index, word) in first.iter().enumerate() {
-            // SAFETY: `locate` found `len` bytes at `bytes`, of which there are so many whole words.
+            // SAFETY: `locate` found `len` bytes at `bytes`, of which there are so many whole
+            // words.
             let data = unsafe { bytes.wrapping_add(index * DATA).cast::<[u8; DATA]>().read() };
             plain::store(word, high | u64::from(u32::from_le_bytes(data)));
         }
@@ -197,8 +204,8 @@ impl Span {
         Ok(())
     }
 
-    /// Reads packets with `flag` from `offset` into the `len` bytes at `start` of `target`, as [`poll_packets`](Self::poll_packets) does,
-    /// with nothing in between.
+    /// Reads packets with `flag` from `offset` into the `len` bytes at `start` of `target`, as
+    /// [`poll_packets`](Self::poll_packets) does, with nothing in between.
     ///
     /// # Errors
     /// Those of [`poll_packets`](Self::poll_packets), for either range; nothing was changed.
@@ -220,7 +227,8 @@ impl Span {
         let mut arrived = (*done / DATA).min(first.len());
         while let Some(word) = first.get(arrived) {
             let Some(data) = arrival(word, flag) else { break };
-            // SAFETY: `locate` found `len` bytes at `bytes`, of which there are so many whole words.
+            // SAFETY: `locate` found `len` bytes at `bytes`, of which there are so many whole
+            // words.
             unsafe { bytes.wrapping_add(arrived * DATA).cast::<[u8; DATA]>().write(data) };
             arrived += 1;
         }
@@ -238,7 +246,7 @@ impl Span {
         Ok(true)
     }
 
-    /// The words that carry `len` bytes from `offset` on.
+    /// Returns the words that carry `len` bytes from `offset` on.
     #[inline]
     fn packet_words(&self, kind: PacketKind, offset: u64, len: u64) -> Result<&[AtomicU64]> {
         if !offset.is_multiple_of(kind.bytes()) {
@@ -249,7 +257,7 @@ impl Span {
     }
 }
 
-/// The data beside `flag`, once it is there.
+/// Returns the data beside `flag`, once it is there.
 #[inline]
 fn arrival(word: &AtomicU64, flag: PacketFlag) -> Option<[u8; DATA]> {
     let [a, b, c, d, high @ ..] = plain::load(word).to_le_bytes();

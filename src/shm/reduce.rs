@@ -1,17 +1,23 @@
-//! Combining payload element by element: what is combined, where it goes, and the kernels that do it.
+//! Combining payload element by element: what is combined, where it goes, and the kernels that do
+//! it.
 //!
-//! [`Source`] and [`Target`] name bytes in shared memory or in slices of the caller. They are resolved to addresses once
-//! per call (`with_addresses`), with every bounds and overlap check, and a `CombineKernel` runs over the addresses. A kernel is
-//! generic over the element, the operator and the instructions; which types and operators there are is decided one layer
-//! up, in `src/reduce`.
+//! [`Source`] and [`Target`] name bytes in shared memory or in slices of the caller. They are
+//! resolved to addresses once per call (`with_addresses`), with every bounds and overlap check, and
+//! a `CombineKernel` runs over the addresses. A kernel is generic over the element, the operator
+//! and the instructions; which types and operators there are is decided one layer up, in
+//! `src/reduce`.
 //!
 //! # Invariants
-//! - A kernel loads a block of every source before it stores the block to any target. So a source may be the very bytes
-//!   of a target, and must not overlap one in any other way; `with_addresses` refuses that.
-//! - A kernel that has stored past the cache fences before it returns, so that a signal covers its stores like any others.
-//! - Each element is computed by the same operations in the same order whatever the kernel, the length and the
-//!   alignment, and a NaN is replaced by one fixed NaN before it is stored. Results agree bit by bit.
-//! - A kernel is made only where the processor has its instructions: `CombineKernels::of` wants a proof, `Supported`.
+//! - A kernel loads a block of every source before it stores the block to any target. So a source
+//!   may be the very bytes of a target, and must not overlap one in any other way; `with_addresses`
+//!   refuses that.
+//! - A kernel that has stored past the cache fences before it returns, so that a signal covers its
+//!   stores like any others.
+//! - Each element is computed by the same operations in the same order whatever the kernel, the
+//!   length and the alignment, and a NaN is replaced by one fixed NaN before it is stored. Results
+//!   agree bit by bit.
+//! - A kernel is made only where the processor has its instructions: `CombineKernels::of` wants a
+//!   proof, `Supported`.
 
 use std::sync::OnceLock;
 
@@ -37,7 +43,8 @@ pub const MAX_PLACES: usize = 64;
 pub struct Source<'a> {
     /// Where its elements are.
     pub place: SourcePlace<'a>,
-    /// Whether it is an original input, which an operator may have to scale first, or already a partial result.
+    /// Whether it is an original input, which an operator may have to scale first, or already a
+    /// partial result.
     pub fresh: bool,
 }
 
@@ -62,13 +69,13 @@ pub enum Target<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// An original input.
+    /// Returns an original input.
     #[must_use]
     pub const fn fresh(place: SourcePlace<'a>) -> Self {
         Self { place, fresh: true }
     }
 
-    /// The result of an earlier, unfinished combination.
+    /// Returns the result of an earlier, unfinished combination.
     #[must_use]
     pub const fn partial(place: SourcePlace<'a>) -> Self {
         Self { place, fresh: false }
@@ -90,7 +97,7 @@ impl ReduceKernel {
     /// All kernels, supported here or not, the best last.
     pub const ALL: [Self; 3] = [Self::Portable, Self::Avx2, Self::Avx512];
 
-    /// Its name in tables.
+    /// Returns its name in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -100,13 +107,13 @@ impl ReduceKernel {
         }
     }
 
-    /// Whether this processor can run it.
+    /// Returns whether this processor can run it.
     #[must_use]
     pub fn is_supported(self) -> bool {
         kernels::is_supported(self)
     }
 
-    /// The best one that this processor can run.
+    /// Returns the best one that this processor can run.
     #[must_use]
     pub fn best() -> Self {
         Supported::best().0
@@ -118,12 +125,12 @@ impl ReduceKernel {
 pub(crate) struct Supported(ReduceKernel);
 
 impl Supported {
-    /// `kernel`, if this processor can run it.
+    /// Returns `kernel`, if this processor can run it.
     pub(crate) fn new(kernel: ReduceKernel) -> Option<Self> {
         kernel.is_supported().then_some(Self(kernel))
     }
 
-    /// The best there is here, looked for once: every reduction begins with it.
+    /// Returns the best there is here, looked for once: every reduction begins with it.
     #[inline]
     pub(crate) fn best() -> Self {
         static BEST: OnceLock<Supported> = OnceLock::new();

@@ -6,9 +6,10 @@
 //! | named | `/dev/shm/NAME`, by the `shared_memory` crate | yes | the name | at `create` |
 //! | file | any file that can be mapped | yes | the file, which is its point | at `commit` |
 //!
-//! Life: `create` (length set, sealed, header page committed, header described) -> the owner commits and initialises what
-//! it needs -> [`SegmentHeader::publish`] (edge H1) -> peers [`attach`](Segment::attach) by descriptor, or by name. An
-//! attached segment has the right kind, length and header, or is refused with the first thing that differs.
+//! Life: `create` (length set, sealed, header page committed, header described) -> the owner
+//! commits and initialises what it needs -> [`SegmentHeader::publish`] (edge H1) -> peers
+//! [`attach`](Segment::attach) by descriptor, or by name. An attached segment has the right kind,
+//! length and header, or is refused with the first thing that differs.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -49,7 +50,8 @@ pub enum Backing {
     /// Memory without a name, reached by its descriptor only.
     #[default]
     Anonymous,
-    /// Memory with a name in `/dev/shm`, for processes outside the job. The name goes when the creator's last handle does.
+    /// Memory with a name in `/dev/shm`, for processes outside the job. The name goes when the
+    /// creator's last handle does.
     Named(String),
     /// A file; its contents survive.
     File(PathBuf),
@@ -74,15 +76,16 @@ enum SegmentHandle {
 }
 
 impl Segment {
-    /// Makes a segment of `len` bytes, reserved but (except a named one) not yet committed, with a header that is
-    /// described but not yet published.
+    /// Makes a segment of `len` bytes, reserved but (except a named one) not yet committed, with a
+    /// header that is described but not yet published.
     ///
-    /// A file that holds a segment already keeps its contents; only the header is written anew. One creator at a time can
-    /// have a file.
+    /// A file that holds a segment already keeps its contents; only the header is written anew. One
+    /// creator at a time can have a file.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a length that is zero, not a multiple of [`PAGE`] or beyond [`MAX_LEN`], and for a
-    /// bad name; [`Error::ResourceLimit`]; [`Error::Layout`] for a file that holds something else; [`Error::Os`].
+    /// [`Error::InvalidArgument`] for a length that is zero, not a multiple of [`PAGE`] or beyond
+    /// [`MAX_LEN`], and for a bad name; [`Error::ResourceLimit`]; [`Error::Layout`] for a file that
+    /// holds something else; [`Error::Os`].
     pub fn create(backing: &Backing, len: u64, identity: Identity) -> Result<Self> {
         check_len(len)?;
         let describe = |segment: Self| {
@@ -114,11 +117,11 @@ impl Segment {
 
     /// Takes over the descriptor of a segment that a peer created.
     ///
-    /// A descriptor of an anonymous segment is refused unless nobody can resize it any more.
+    /// A descriptor of an anonymous segment is refused if it can still be resized.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming what does not match: kind, seals, length, or a field of the header (see
-    /// [`SegmentHeader::check`]); [`Error::ResourceLimit`]; [`Error::Os`].
+    /// [`Error::Layout`] naming what does not match: kind, seals, length, or a field of the header
+    /// (see [`SegmentHeader::check`]); [`Error::ResourceLimit`]; [`Error::Os`].
     pub fn attach(fd: OwnedFd, backing: AttachAs, expected: &Expected) -> Result<Self> {
         let store = match backing {
             AttachAs::Sealed => Store::Memory,
@@ -134,39 +137,40 @@ impl Segment {
     /// Attaches the named segment `name`.
     ///
     /// # Errors
-    /// As for [`attach`](Self::attach); [`Error::Os`] when there is none; [`Error::Layout`] when it belongs to another
-    /// user, or when its creator has not published it yet.
+    /// As for [`attach`](Self::attach); [`Error::Os`] when there is none; [`Error::Layout`] when it
+    /// belongs to another user, or when its creator has not published it yet.
     pub fn attach_named(name: &str, expected: &Expected) -> Result<Self> {
         let source = named::NamedSegment::attach(name, expected)?;
         let len = source.mapping().len();
         Self::attach_checked(SegmentHandle::Named(source), Store::SharedMemoryFileSystem, len, expected)
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Never: a segment has at least one page.
+    /// Returns `false`: a segment has at least one page.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Whether its payload is all zero, because it did not exist before. Not so only for a file that held one already.
+    /// Returns whether its payload is all zero, because it did not exist before. Not so only for a
+    /// file that held one already.
     #[must_use]
     pub fn is_fresh(&self) -> bool {
         self.fresh
     }
 
-    /// Its header.
+    /// Returns its header.
     #[must_use]
     pub fn header(&self) -> &CellRef<SegmentHeader> {
         &self.header
     }
 
-    /// How a peer that is given the descriptor has to attach it.
+    /// Returns how a peer that is given the descriptor has to attach it.
     #[must_use]
     pub fn attach_as(&self) -> AttachAs {
         match self.store {
@@ -175,9 +179,11 @@ impl Segment {
         }
     }
 
-    /// Takes memory (or space in the file) for `len` bytes at `offset`, so that stores there cannot fail any more.
+    /// Takes memory (or space in the file) for `len` bytes at `offset`, so that stores there cannot
+    /// fail any more.
     ///
-    /// Committing what is committed already costs nothing. On an error part of the range may be committed.
+    /// Committing what is committed already costs nothing. On an error part of the range may be
+    /// committed.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; [`Error::ResourceLimit`] when there is not enough.
@@ -193,7 +199,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Whether `n_segments` like this one could commit that range, each of them; takes nothing.
+    /// Returns whether `n_segments` like this one could commit that range, each of them; takes
+    /// nothing.
     ///
     /// # Errors
     /// Those of [`commit`](Self::commit).
@@ -204,7 +211,7 @@ impl Segment {
         limits::check_memory(COMMITTING, self.store, missing.saturating_mul(n_segments.into()))
     }
 
-    /// A range rounded outwards to pages; the segment ends at one, so the end stays within.
+    /// Returns a range rounded outwards to pages; the segment ends at one, so the end stays within.
     fn pages(&self, offset: u64, len: u64) -> Result<Range> {
         if !in_bounds(offset, len, self.len) {
             return Err(Error::OutOfRange { what: "segment", offset, len, limit: self.len });
@@ -240,7 +247,8 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Makes a segment in an empty file, or takes up the one that a file holds. Changes no other file.
+    /// Makes a segment in an empty file, or takes up the one that a file holds. Changes no other
+    /// file.
     fn in_file(file: File, len: u64) -> Result<Self> {
         named::lock_file(&file)?;
         let found = regular_len(file.as_fd())?;
@@ -272,10 +280,10 @@ impl AsFd for Segment {
 /// What kind of descriptor an attaching process accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AttachAs {
-    /// A memfd that nobody can resize.
+    /// A memfd that cannot be resized.
     #[default]
     Sealed,
-    /// A file (or named segment) whose other users are trusted not to truncate it.
+    /// A file (or named segment). Its other users are trusted not to truncate it.
     Unsealed,
 }
 
@@ -339,7 +347,7 @@ pub(super) fn map(fd: BorrowedFd<'_>, len: u64) -> Result<Mapping> {
     Ok(Mapping::of_mmap(map.map_err(|source| limits::refused_mapping("mapping a segment", source))?))
 }
 
-/// The length of a regular file.
+/// Returns the length of a regular file.
 pub(super) fn regular_len(fd: BorrowedFd<'_>) -> Result<u64> {
     let stat = fstat(fd).map_err(|errno| Error::os("looking at a descriptor", errno))?;
     let kind = stat.st_mode & SFlag::S_IFMT.bits();

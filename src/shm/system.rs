@@ -1,8 +1,9 @@
-//! System calls for which neither the standard library nor `nix` offers a safe form that owns what it returns:
-//! descriptors received over a socket, a descriptor inherited by number, process descriptors, signal handlers.
+//! System calls for which neither the standard library nor `nix` offers a safe form that owns what
+//! it returns: descriptors received over a socket, a descriptor inherited by number, process
+//! descriptors, signal handlers.
 //!
-//! Each function returns owned descriptors with `CLOEXEC` set, so that none is lost on any error path and none
-//! travels into a child that was not meant to have it.
+//! Each function returns owned descriptors with `CLOEXEC` set, so that none is lost on any error
+//! path and none travels into a child that was not meant to have it.
 #![allow(unsafe_code, reason = "src/shm is where the crate keeps its unsafe code")]
 
 use std::io;
@@ -32,7 +33,8 @@ pub(crate) struct ReceivedMessage {
     pub(crate) len: usize,
     /// The descriptors that came along.
     pub(crate) descriptors: Vec<OwnedFd>,
-    /// The kernel dropped bytes or descriptors: the message was too long or this process may open no more files.
+    /// The kernel dropped bytes or descriptors: the message was too long or this process may open
+    /// no more files.
     pub(crate) truncated: bool,
     /// Process and user id of the sender, when the socket asks for them (`SO_PASSCRED`).
     pub(crate) sender: Option<(i32, u32)>,
@@ -55,7 +57,8 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<R
     Ok(ReceivedMessage { len, descriptors, truncated, sender })
 }
 
-/// The same, and hands what comes beside it to `visit`; how many bytes there are, and whether something was dropped. Allocates nothing.
+/// Takes one message like [`receive`], and hands its ancillary data to `visit`. Returns how many
+/// bytes there are, and whether something was dropped. Allocates nothing.
 pub(crate) fn receive_with(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -70,7 +73,8 @@ pub(crate) fn receive_with(
     message.msg_control = ancillary.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&ancillary);
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the message points at `buffer` and `ancillary` with their true lengths; both outlive the call.
+    // SAFETY: the message points at `buffer` and `ancillary` with their true lengths; both outlive
+    // the call.
     let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
     let len = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
     take_ancillary(&message, visit);
@@ -79,10 +83,12 @@ pub(crate) fn receive_with(
 
 /// Walks the control messages that `recvmsg` has just written for `message`.
 fn take_ancillary(message: &libc::msghdr, mut visit: impl FnMut(Ancillary)) {
-    // SAFETY: `message` was filled in by the kernel in `receive_with`, its control buffer is alive and 8-aligned.
+    // SAFETY: `message` was filled in by the kernel in `receive_with`, its control buffer is alive
+    // and 8-aligned.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !next.is_null() {
-        // SAFETY: a non-null header from CMSG_FIRSTHDR or CMSG_NXTHDR lies within the control buffer.
+        // SAFETY: a non-null header from CMSG_FIRSTHDR or CMSG_NXTHDR lies within the control
+        // buffer.
         let header = unsafe { next.read() };
         // SAFETY: as above; the data follow their header.
         let data = unsafe { libc::CMSG_DATA(next) };
@@ -92,11 +98,13 @@ fn take_ancillary(message: &libc::msghdr, mut visit: impl FnMut(Ancillary)) {
         match (header.cmsg_level, header.cmsg_type) {
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                 for index in 0..data_len / size_of::<RawFd>() {
-                    // SAFETY: `index` is below the number of descriptors that the kernel says it wrote.
+                    // SAFETY: `index` is below the number of descriptors that the kernel says it
+                    // wrote.
                     let at = unsafe { data.cast::<RawFd>().add(index) };
                     // SAFETY: as above; the array need not be aligned.
                     let raw = unsafe { at.read_unaligned() };
-                    // SAFETY: the kernel has opened `raw` for this process in this call, and it is read once.
+                    // SAFETY: the kernel has opened `raw` for this process in this call, and it is
+                    // read once.
                     visit(Ancillary::Descriptor(unsafe { OwnedFd::from_raw_fd(raw) }));
                 }
             }
@@ -112,17 +120,19 @@ fn take_ancillary(message: &libc::msghdr, mut visit: impl FnMut(Ancillary)) {
     }
 }
 
-/// Takes possession of the `SOCK_SEQPACKET` socket that the launcher left open for this process as number `raw`.
+/// Takes possession of the `SOCK_SEQPACKET` socket that the launcher left open for this process as
+/// number `raw`.
 ///
-/// Succeeds at most once per process: whoever asks again, or asks for a number that holds something else, gets
-/// an error.
+/// Succeeds at most once per process. A second call is refused, and so is a number that holds
+/// something else.
 pub(crate) fn inherited_socket(raw: RawFd) -> io::Result<OwnedFd> {
     static TAKEN: Mutex<bool> = Mutex::new(false);
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut kind: libc::c_int = 0;
     // The size of `kind`.
     let mut len: libc::socklen_t = 4;
-    // SAFETY: `kind` and `len` are live and of the sizes that SO_TYPE asks for; any `raw` is legal here.
+    // SAFETY: `kind` and `len` are live and of the sizes that SO_TYPE asks for; any `raw` is legal
+    // here.
     let status = unsafe {
         libc::getsockopt(raw, libc::SOL_SOCKET, libc::SO_TYPE, (&raw mut kind).cast(), &raw mut len)
     };
@@ -133,8 +143,8 @@ pub(crate) fn inherited_socket(raw: RawFd) -> io::Result<OwnedFd> {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
     *taken = true;
-    // SAFETY: the number was opened before this program started and announced to it alone; nothing in this
-    // program has opened a socket of this type under it, and `taken` lets one caller pass.
+    // SAFETY: the number was opened before this program started and announced to it alone; nothing
+    // in this program has opened a socket of this type under it, and `taken` lets one caller pass.
     let socket = unsafe { OwnedFd::from_raw_fd(raw) };
     fcntl(&socket, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
     Ok(socket)
@@ -186,14 +196,16 @@ const PIDFD_GET_INFO: libc::Ioctl = 0xC040_FF0B_u32 as libc::Ioctl;
 #[cfg(feature = "coordinator")]
 const _: () = assert!(size_of::<PidfdInfo>() == 64);
 
-/// How the process behind `pidfd` has ended, whoever's child it was; `None` until its parent has waited for it.
+/// Returns how the process behind `pidfd` has ended, also where it is no child of this one; `None`
+/// until its parent has waited for it.
 ///
 /// # Errors
-/// The system's: before Linux 6.15 it tells nobody but the parent.
+/// The system's: before Linux 6.15 only the parent can ask.
 #[cfg(feature = "coordinator")]
 pub(crate) fn pidfd_exit(pidfd: BorrowedFd<'_>) -> io::Result<Option<ExitStatus>> {
     let mut info = PidfdInfo { mask: PIDFD_INFO_EXIT, ..PidfdInfo::default() };
-    // SAFETY: the request names the size of `info`, which is the kernel's to write as long as the call lasts.
+    // SAFETY: the request names the size of `info`, which is the kernel's to write as long as the
+    // call lasts.
     let done = unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_INFO, &raw mut info) };
     match done {
         0 => Ok((info.mask & PIDFD_INFO_EXIT != 0).then(|| ExitStatus::from_raw(info.exit_code))),
@@ -210,18 +222,20 @@ pub(crate) struct Interrupt {
     pub(crate) from_terminal: bool,
 }
 
-/// The pipe from the handler to whoever watches; opened once and kept for the life of the process, because a
-/// handler may still be running on some thread after it was uninstalled.
+/// The pipe from the handler to the watch. Opened once and kept for the life of the process,
+/// because a handler may still be running on some thread after it was uninstalled.
 static INTERRUPTS: OnceLock<(OwnedFd, OwnedFd)> = OnceLock::new();
 
 /// Whether an [`InterruptWatch`] is alive.
 static WATCHED: Mutex<bool> = Mutex::new(false);
 
-/// Turns SIGINT, SIGTERM and SIGHUP, and SIGQUIT where it was asked for, into readiness of a descriptor while it lives.
+/// Turns SIGINT, SIGTERM and SIGHUP, and SIGQUIT where it was asked for, into readiness of a
+/// descriptor while it lives.
 ///
-/// Handlers, unlike a blocked mask, work whatever other threads do and are not inherited by programs that are
-/// started meanwhile. A signal that the process ignores stays ignored, so that what a shell has started in the background is not ended
-/// from the terminal; but not SIGQUIT, which ends nothing here.
+/// Handlers, unlike a blocked mask, work whatever other threads do, and are not inherited by
+/// programs that are started meanwhile. A signal that the process ignores stays ignored, so that
+/// the terminal does not end what a shell has started in the background. SIGQUIT is the exception,
+/// as it ends nothing here.
 #[derive(Debug)]
 pub(crate) struct InterruptWatch {
     previous: Vec<(Signal, SigAction)>,
@@ -243,7 +257,7 @@ impl InterruptWatch {
         let mut watch = Self { previous: Vec::new() };
         *watched = true;
         drop(watched);
-        // What came to an earlier watch is nobody's any more. Whatever comes from here on is this one's.
+        // An interrupt of an earlier watch is not this one's. All that come from here on are.
         while watch.next().is_some() {}
         let quit = heeds_quit.then_some(Signal::SIGQUIT);
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().chain(quit) {
@@ -257,7 +271,7 @@ impl InterruptWatch {
         Ok(Some(watch))
     }
 
-    /// The descriptor that is readable while interrupts are pending.
+    /// Returns the descriptor that is readable while interrupts are pending.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         use std::os::fd::AsFd;
         INTERRUPTS.get().expect("opened in start").0.as_fd()
@@ -292,20 +306,22 @@ impl Drop for InterruptWatch {
     }
 }
 
-/// Has this process, and the program that takes its place, ignore SIGQUIT, which a terminal sends to all processes of a job.
+/// Has this process, and the program that takes its place, ignore SIGQUIT, which a terminal sends
+/// to all processes of a job.
 pub(crate) fn ignore_quit() {
     // SAFETY: no handler is installed. It cannot fail with a valid signal.
     let _ = unsafe { nix::sys::signal::signal(Signal::SIGQUIT, SigHandler::SigIgn) };
 }
 
-/// The signal handler: writes two bytes to a pipe and leaves `errno` as it was.
+/// Handles a signal: writes two bytes to a pipe and leaves `errno` as it was.
 extern "C" fn note_interrupt(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     let before = Errno::last_raw();
     // SAFETY: the handler is installed with SA_SIGINFO, so the kernel passes a valid `info`.
     let code = unsafe { (*info).si_code };
     let record = [u8::try_from(signal).unwrap_or(0), u8::from(code > 0)];
     if let Some((_, write_end)) = INTERRUPTS.get() {
-        // SAFETY: `record` is two readable bytes; a pipe write that small is atomic and async-signal-safe.
+        // SAFETY: `record` is two readable bytes; a pipe write that small is atomic and
+        // async-signal-safe.
         unsafe { libc::write(write_end.as_raw_fd(), record.as_ptr().cast(), record.len()) };
     }
     Errno::set_raw(before);

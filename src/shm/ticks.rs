@@ -1,7 +1,8 @@
-//! The quickest clock there is: the processor's counter of ticks, where it runs evenly and alike on all cores.
+//! The quickest clock there is: the processor's counter of ticks, where it runs evenly and alike on
+//! all cores.
 //!
-//! Ticks are turned into time by two pairs of ticks and system time, one taken early and one late. Where there is no such counter,
-//! ticks are nanoseconds of the system's monotonic clock.
+//! Ticks are turned into time by two pairs of ticks and system time, one taken early and one late.
+//! Where there is no such counter, ticks are nanoseconds of the system's monotonic clock.
 
 #![allow(unsafe_code, reason = "the processor's counter of ticks")]
 
@@ -29,7 +30,7 @@ impl TickSource {
         self as u64
     }
 
-    /// The source with this code; the system's clock for any other number.
+    /// Returns the source with this code; the system's clock for any other number.
     pub(crate) fn from_code(code: u64) -> Self {
         if code == Self::Counter as u64 { Self::Counter } else { Self::System }
     }
@@ -44,14 +45,15 @@ impl TickSource {
         }
     }
 
-    /// Returns ticks and nanoseconds of the system's monotonic clock at the same moment, as nearly as can be had.
+    /// Returns ticks and nanoseconds of the system's monotonic clock at the same moment, as nearly
+    /// as can be had.
     #[must_use]
     pub fn pair(self) -> (u64, u64) {
         let attempt = || {
             let (before, time, after) = (self.now(), system(), self.now());
             (after.saturating_sub(before), before.midpoint(after), time)
         };
-        // The quickest of some: nobody came in between.
+        // The quickest of some: the thread was not interrupted.
         let (_, ticks, time) = (0..8).map(|_| attempt()).min().unwrap_or_default();
         (ticks, time)
     }
@@ -65,8 +67,8 @@ fn system() -> u64 {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn counter() -> u64 {
-    // SAFETY: every processor of this architecture has the instruction; the system lets programs use it (it kills those
-    // that it does not let, with a flag that no program inherits unasked).
+    // SAFETY: every processor of this architecture has the instruction; the system lets programs
+    // use it (it kills those that it does not let, with a flag that no program inherits unasked).
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
@@ -76,7 +78,8 @@ fn counter() -> u64 {
     system()
 }
 
-/// Whether the counter runs at one pace whatever the cores do: what the system goes by as well, where it trusts it.
+/// Returns whether the counter runs at one pace whatever the cores do: what the system goes by as
+/// well, where it trusts it.
 #[cfg(target_arch = "x86_64")]
 fn has_even_counter() -> bool {
     const LEAF: u32 = 0x8000_0007;
@@ -90,7 +93,7 @@ fn has_even_counter() -> bool {
     false
 }
 
-/// Whether the system's own clock is made of the counter: it looks whether cores differ.
+/// Returns whether the system's own clock is made of the counter: it looks whether cores differ.
 #[cfg(target_arch = "x86_64")]
 fn is_trusted() -> bool {
     let source = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");

@@ -14,14 +14,14 @@ use super::mapping::{Owned, to_usize};
 use crate::error::{Error, Result};
 use crate::sync::atomic::AtomicU64;
 
-/// Bytes whose checksum is taken at a time: they stay in the nearest cache.
+/// How many bytes are checksummed at a time: they stay in the nearest cache.
 const CRC_CHUNK: usize = 8 << 10;
 
 /// A range of payload bytes; keeps its mapping alive. Every access is bounds-checked.
 ///
-/// Accesses are plain copies: they order nothing between processes. What a peer wrote is there after the wait for its
-/// signal; a peer that writes at the same time makes the bytes that both touch a mixture. A range of zero bytes is
-/// legal at any offset in `0..=len`.
+/// Accesses are plain copies: they order nothing between processes. The bytes of a peer are there
+/// after the wait for its signal. A peer that writes at the same time makes the bytes that both
+/// touch a mixture. A range of zero bytes is legal at any offset in `0..=len`.
 #[derive(Clone)]
 pub struct Span {
     start: NonNull<u8>,
@@ -29,8 +29,9 @@ pub struct Span {
     owner: Owned,
 }
 
-// SAFETY: `start` is an address in memory that `owner` (Send) keeps mapped. Through a span bytes are only copied, by
-// accesses that cope with concurrent writers as the trust model at the head of `shm` says.
+// SAFETY: `start` is an address in memory that `owner` (Send) keeps mapped. Through a span bytes
+// are only copied, by accesses that cope with concurrent writers as the trust model at the head of
+// `shm` says.
 unsafe impl Send for Span {}
 // SAFETY: as above.
 unsafe impl Sync for Span {}
@@ -42,28 +43,28 @@ impl Span {
         Self { start, len, owner }
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     #[inline]
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len as u64
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether it has no bytes.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Its first address in this process.
+    /// Returns its first address in this process.
     #[inline]
     #[must_use]
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// The bytes `offset..offset + len` as a span of their own. Costs an atomic increment.
+    /// Returns the bytes `offset..offset + len` as a span of their own. Costs an atomic increment.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
@@ -83,15 +84,16 @@ impl Span {
         self.copy_in_for(offset, source, CacheHint::Keep)
     }
 
-    /// Copies `source` to `offset`; `cache_hint` says whether somebody reads it next.
+    /// Copies `source` to `offset`, in the cache or past it as `cache_hint` says.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; nothing was changed.
     #[inline]
     pub fn copy_in_for(&self, offset: u64, source: &[u8], cache_hint: CacheHint) -> Result<()> {
         let target = self.locate(offset, source.len() as u64)?;
-        // SAFETY: `locate` found `source.len()` mapped bytes at `target`; a caller's slice does not overlap payload
-        // (only the unsafe `as_mut_slice` and `as_slice` make slices of it, and their contracts exclude this).
+        // SAFETY: `locate` found `source.len()` mapped bytes at `target`; a caller's slice does not
+        // overlap payload (only the unsafe `as_mut_slice` and `as_slice` make slices of it, and
+        // their contracts exclude this).
         unsafe { copy::copy(source.as_ptr(), target, source.len(), cache_hint.into()) };
         Ok(())
     }
@@ -103,12 +105,13 @@ impl Span {
     #[inline]
     pub fn copy_out(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         let source = self.locate(offset, target.len() as u64)?;
-        // SAFETY: `locate` found `target.len()` mapped bytes at `source`; no overlap, as in `copy_in_for`.
+        // SAFETY: `locate` found `target.len()` mapped bytes at `source`; no overlap, as in
+        // `copy_in_for`.
         unsafe { copy::copy(source, target.as_mut_ptr(), target.len(), StorePurpose::Get) };
         Ok(())
     }
 
-    /// Whether the bytes at `offset` are those `expected`, compared where they lie.
+    /// Returns whether the bytes at `offset` are those `expected`, compared where they lie.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
@@ -122,8 +125,8 @@ impl Span {
 
     /// Copies `len` bytes from `offset` to `target_offset` of `target`. The ranges may overlap.
     ///
-    /// Overlap is seen by address: two mappings of one segment at different addresses are taken for distinct memory,
-    /// and a copy between overlapping ranges of them leaves a mixture.
+    /// Overlap is seen by address: two mappings of one segment at different addresses are taken for
+    /// distinct memory, and a copy between overlapping ranges of them leaves a mixture.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; nothing was changed.
@@ -143,7 +146,8 @@ impl Span {
         Ok(())
     }
 
-    /// The same where both ranges end at `limit` or before; otherwise it changes nothing and says so.
+    /// Copies where both ranges end at `limit` or before. Otherwise it changes nothing and returns
+    /// `false`.
     #[inline]
     #[must_use]
     pub(crate) fn try_copy_below(
@@ -159,7 +163,8 @@ impl Span {
         if !in_bounds(offset.max(target_offset), len, limit) {
             return false;
         }
-        // SAFETY: the further of the two ranges, which are of one length, is in bounds of both spans, checked just above.
+        // SAFETY: the further of the two ranges, which are of one length, is in bounds of both
+        // spans, checked just above.
         let source = unsafe { self.start.as_ptr().add(to_usize(offset)) };
         // SAFETY: the same.
         let target = unsafe { target.start.as_ptr().add(to_usize(target_offset)) };
@@ -168,11 +173,12 @@ impl Span {
         true
     }
 
-    /// Copies all bytes to the start of `target` by one particular kernel: a yardstick for the copies that choose.
+    /// Copies all bytes to the start of `target` by one particular kernel, to compare with the
+    /// copies that choose.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when `target` is shorter; [`Error::InvalidArgument`] when the processor lacks the kernel's
-    /// instructions, or the ranges overlap. Nothing was changed.
+    /// [`Error::OutOfRange`] when `target` is shorter; [`Error::InvalidArgument`] when the
+    /// processor lacks the kernel's instructions, or the ranges overlap. Nothing was changed.
     pub fn copy_with(&self, kernel: CopyKernel, target: &Self) -> Result<()> {
         let sink = target.locate(0, self.len())?;
         let source = self.start.as_ptr();
@@ -180,13 +186,14 @@ impl Span {
             let expected = "one that this processor supports, between ranges that do not overlap";
             return Err(Error::InvalidArgument { name: "copy kernel", value: kernel as u64, expected });
         }
-        // SAFETY: `locate` found the target in bounds, the source is all of `self`; no overlap and a supported kernel,
-        // checked just above.
+        // SAFETY: `locate` found the target in bounds, the source is all of `self`; no overlap and
+        // a supported kernel, checked just above.
         unsafe { kernel.run(source, sink, self.len) };
         Ok(())
     }
 
-    /// Copies `len` bytes from `source_offset` to `target_offset` of the same span. The ranges may overlap.
+    /// Copies `len` bytes from `source_offset` to `target_offset` of the same span. The ranges may
+    /// overlap.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; nothing was changed.
@@ -205,7 +212,8 @@ impl Span {
         Ok(value)
     }
 
-    /// Writes `value` at `offset`, which need not be aligned. 1, 2, 4 or 8 bytes arrive whole if aligned.
+    /// Writes `value` at `offset`, which need not be aligned. 1, 2, 4 or 8 bytes arrive whole if
+    /// aligned.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; nothing was changed.
@@ -225,9 +233,10 @@ impl Span {
         Ok(())
     }
 
-    /// The CRC32C of the `len` bytes at `offset`, as if they followed bytes whose checksum is `before`; 0 stands for none.
+    /// Returns the CRC32C of the `len` bytes at `offset`, as if they followed bytes whose checksum
+    /// is `before`; 0 stands for none.
     ///
-    /// Bytes that somebody writes meanwhile are seen as they were, as they are, or as a mixture.
+    /// Bytes that are written meanwhile are seen as they were, as they are, or as a mixture.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
@@ -246,18 +255,19 @@ impl Span {
         Ok(checksum)
     }
 
-    /// The 8 bytes at `offset` as an atomic.
+    /// Returns the 8 bytes at `offset` as an atomic.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`].
     #[inline]
     pub fn atomic_u64(&self, offset: u64) -> Result<&AtomicU64> {
         let cell = self.locate_aligned::<AtomicU64>(offset, 1)?;
-        // SAFETY: in bounds and aligned, just checked; mapped while `self` is borrowed; any bytes are an AtomicU64.
+        // SAFETY: in bounds and aligned, just checked; mapped while `self` is borrowed; any bytes
+        // are an AtomicU64.
         Ok(unsafe { &*cell })
     }
 
-    /// The `count` 8-byte words at `offset` as atomics.
+    /// Returns the `count` 8-byte words at `offset` as atomics.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`].
@@ -269,27 +279,27 @@ impl Span {
         Ok(unsafe { std::slice::from_raw_parts(first, to_usize(count)) })
     }
 
-    /// The `count` elements at `offset`, in place.
+    /// Returns the `count` elements at `offset`, in place.
     ///
     /// # Safety
-    /// As long as the slice lives, nobody writes to these bytes: neither this process (through any span, or
-    /// `as_mut_slice`) nor a peer.
+    /// As long as the slice lives, nobody writes to these bytes: neither this process (through any
+    /// span, or `as_mut_slice`) nor a peer.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`].
     pub unsafe fn as_slice<T: Pod>(&self, offset: u64, count: u64) -> Result<&[T]> {
         let first = self.locate_aligned::<T>(offset, count)?;
         #[expect(clippy::disallowed_methods, reason = "this is one of the checked views")]
-        // SAFETY: in bounds and aligned, just checked; mapped while `self` is borrowed; any bytes are a T (Pod);
-        // that nobody writes is the caller's duty.
+        // SAFETY: in bounds and aligned, just checked; mapped while `self` is borrowed; any bytes
+        // are a T (Pod); that nobody writes is the caller's duty.
         Ok(unsafe { std::slice::from_raw_parts(first, to_usize(count)) })
     }
 
-    /// The `count` elements at `offset`, in place and writable.
+    /// Returns the `count` elements at `offset`, in place and writable.
     ///
     /// # Safety
-    /// As long as the slice lives, nobody else reads or writes these bytes: neither this process (through any span
-    /// or another slice) nor a peer.
+    /// As long as the slice lives, nobody else reads or writes these bytes: neither this process
+    /// (through any span or another slice) nor a peer.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`].
@@ -297,8 +307,8 @@ impl Span {
     pub unsafe fn as_mut_slice<T: Pod>(&self, offset: u64, count: u64) -> Result<&mut [T]> {
         let first = self.locate_aligned::<T>(offset, count)?;
         #[expect(clippy::disallowed_methods, reason = "this is one of the checked views")]
-        // SAFETY: in bounds and aligned, just checked; mapped while `self` is borrowed; any bytes are a T (Pod);
-        // that nobody else touches them is the caller's duty.
+        // SAFETY: in bounds and aligned, just checked; mapped while `self` is borrowed; any bytes
+        // are a T (Pod); that nobody else touches them is the caller's duty.
         Ok(unsafe { std::slice::from_raw_parts_mut(first, to_usize(count)) })
     }
 

@@ -1,7 +1,8 @@
-//! One range of addresses with the segment of every rank in it, so that finding a peer's memory is arithmetic.
+//! One range of addresses with the segment of every rank in it, so that finding a peer's memory is
+//! arithmetic.
 //!
-//! Rank r's segment is mapped at `base + r * stride`. The range is reserved in one go and unmapped in one go, when the
-//! last mapping, cell or span in it is gone.
+//! Rank r's segment is mapped at `base + r * stride`. The range is reserved in one go and unmapped
+//! in one go, when the last mapping, cell or span in it is gone.
 
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
@@ -22,7 +23,8 @@ const HUGE: u64 = 2 << 20;
 /// The address window of a communicator.
 #[derive(Debug)]
 pub struct Window {
-    /// Exactly `n_ranks * stride` bytes. What no segment covers is not accessible: it must not be touched.
+    /// Exactly `n_ranks * stride` bytes. What no segment covers is not accessible: it must not be
+    /// touched.
     range: Mapping,
     stride: u64,
     segments: Vec<Option<Mapping>>,
@@ -32,8 +34,9 @@ impl Window {
     /// Reserves addresses for `n_ranks` segments of up to `stride` bytes. Takes no memory.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a bad number of ranks, and for a stride that is zero, not a multiple of [`PAGE`] or
-    /// beyond [`MAX_LEN`]; [`Error::ResourceLimit`] when the address space is limited.
+    /// [`Error::InvalidArgument`] for a bad number of ranks, and for a stride that is zero, not a
+    /// multiple of [`PAGE`] or beyond [`MAX_LEN`]; [`Error::ResourceLimit`] when the address space
+    /// is limited.
     pub fn reserve(n_ranks: u32, stride: u64) -> Result<Self> {
         check_n_ranks(n_ranks)?;
         if stride == 0 || stride > MAX_LEN || !stride.is_multiple_of(PAGE) {
@@ -50,7 +53,8 @@ impl Window {
         let reserved = MmapOptions::new().len(to_usize(len + align - PAGE)).no_reserve_swap().map_anon();
         let reserved =
             Mapping::of_mmap(reserved.map_err(|source| limits::refused_mapping(action, source))?.into());
-        // SAFETY: the reservation was made just above and nothing else knows its addresses; nothing is stored there.
+        // SAFETY: the reservation was made just above and nothing else knows its addresses; nothing
+        // is stored there.
         unsafe { mprotect(reserved.base().cast(), to_usize(reserved.len()), ProtFlags::PROT_NONE) }
             .map_err(|errno| limits::refused_mapping(action, errno))?;
         let to_align = (reserved.base().as_ptr().addr() as u64).wrapping_neg() % align;
@@ -61,8 +65,8 @@ impl Window {
     /// Maps the segment of `rank` at its place.
     ///
     /// # Errors
-    /// [`Error::InvalidRank`]; [`Error::InvalidArgument`] when the segment is longer than the stride or the place is
-    /// taken; [`Error::ResourceLimit`].
+    /// [`Error::InvalidRank`]; [`Error::InvalidArgument`] when the segment is longer than the
+    /// stride or the place is taken; [`Error::ResourceLimit`].
     pub fn map(&mut self, rank: Rank, segment: &Segment) -> Result<Mapping> {
         let offset = self.offset_of(rank)?;
         if segment.len() > self.stride {
@@ -84,13 +88,14 @@ impl Window {
         Ok(place)
     }
 
-    /// The mapping of `rank`'s segment, once there is one.
+    /// Returns the mapping of `rank`'s segment, once there is one.
     #[must_use]
     pub fn mapping(&self, rank: Rank) -> Option<&Mapping> {
         self.segments.get(rank.index())?.as_ref()
     }
 
-    /// Where `rank`'s segment starts: `base + rank * stride`. `None` for a rank that the window has no place for.
+    /// Returns where `rank`'s segment starts: `base + rank * stride`. `None` for a rank that the
+    /// window has no place for.
     #[inline]
     #[must_use]
     pub fn base_of(&self, rank: Rank) -> Option<NonNull<u8>> {
@@ -102,13 +107,13 @@ impl Window {
         Some(unsafe { self.range.base().add(to_usize(offset)) })
     }
 
-    /// How many ranks it has places for.
+    /// Returns how many ranks it has places for.
     #[must_use]
     pub fn n_ranks(&self) -> u32 {
         u32::try_from(self.segments.len()).expect("at most 64 ranks, checked in `reserve`")
     }
 
-    /// Distance in bytes from one rank's segment to the next.
+    /// Returns distance in bytes from one rank's segment to the next.
     #[must_use]
     pub fn stride(&self) -> u64 {
         self.stride
@@ -129,19 +134,22 @@ fn replace(base: NonNull<u8>, segment: &Segment) -> Result<()> {
     let len = NonZeroUsize::new(to_usize(segment.len())).expect("a segment has at least a page");
     let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED | MapFlags::MAP_NORESERVE;
-    // SAFETY: `base..base + len` lies within this window's own reservation (`part` in `Window::map` checked it), which
-    // nobody has been given access to before; the file is at least `len` long (checked when the segment was made).
+    // SAFETY: `base..base + len` lies within this window's own reservation (`part` in `Window::map`
+    // checked it), which nobody has been given access to before; the file is at least `len` long
+    // (checked when the segment was made).
     unsafe { mmap(address, len, prot, flags, segment.as_fd(), 0) }
         .map_err(|errno| limits::refused_mapping("mapping a segment into the window", errno))?;
     Ok(())
 }
 
-/// Asks for huge pages, before there are any pages: those that are there already are not exchanged at once.
+/// Asks for huge pages, before there are any pages: those that are there already are not exchanged
+/// at once.
 ///
-/// The kernel takes the advice for shared memory and then mostly does as its own setting says, which `doctor` tells.
-/// Refused or ignored, everything works as well.
+/// The kernel takes the advice for shared memory and then mostly does as its own setting says,
+/// which `doctor` tells. Refused or ignored, everything works as well.
 fn advise_huge(place: &Mapping) {
-    // SAFETY: the whole range is this mapping's own, mapped while `place` lives, and the advice changes no contents.
+    // SAFETY: the whole range is this mapping's own, mapped while `place` lives, and the advice
+    // changes no contents.
     let _ = unsafe { madvise(place.base().cast(), to_usize(place.len()), MmapAdvise::MADV_HUGEPAGE) };
 }
 

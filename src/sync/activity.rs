@@ -1,24 +1,28 @@
-//! What a rank tells of itself to whoever looks on from outside.
+//! What a rank tells of itself to onlookers.
 //!
-//! A rank has one [`ActivityCell`] in the control segment. It writes there when a wait has turned out long, when such a wait
-//! ends, and when an operation begins and ends that takes microseconds anyway. One that is over sooner writes nothing here: it is seen by
-//! its post on the board, whose place the cell tells.
+//! A rank has one [`ActivityCell`] in the control segment. It writes there when a wait has turned
+//! out long, when such a wait ends, and when an operation begins and ends that takes microseconds
+//! anyway. A shorter operation writes nothing here: it is seen by its post on the board, whose
+//! place the cell tells.
 //!
-//! There is no edge. The words are independent of each other and *approximate*: each is some value that the rank has stored,
-//! and together they are a picture with a little motion blur. Threads of one rank that wait at the same time write over each other;
-//! one that sleeps writes its own again before each sleep. Nobody acts on what he reads here, and nothing of it is believed.
+//! There is no edge. The words are independent of each other and *approximate*: each is some value
+//! that the rank has stored, and together they are a picture with a little motion blur. Threads of
+//! one rank that wait at the same time write over each other; a thread that sleeps writes its own
+//! words again before each sleep. Nothing is decided by these words, and none of them is believed.
 //!
-//! Times are nanoseconds of the system's monotonic clock, the same for all processes of a host; 0 stands for none.
+//! Times are nanoseconds of the system's monotonic clock, which all processes of a host share; 0
+//! stands for none.
 
 use std::time::Duration;
 
 use super::atomic::{AtomicU64, Ordering};
 use super::plain::{add, load as get, load_time, nanos, store as set, store_time};
 
-/// How many communicators a rank can show at a time. What it does in others shows only where it waits.
+/// How many communicators a rank can show at a time. What it does in others shows only where it
+/// waits.
 #[cfg(not(loom))]
 pub const MAX_BOARDS: usize = 3;
-/// The same in a model.
+/// How many communicators a rank can show at a time, in a model.
 #[cfg(loom)]
 pub const MAX_BOARDS: usize = 1;
 
@@ -26,19 +30,19 @@ pub const MAX_BOARDS: usize = 1;
 ///
 /// | field | bytes | what |
 /// |---|---|---|
-/// | signature, count | 0..16 | the call that it is in: the words of a summary; 0 when it is in none |
-/// | sequence | 16..24 | the number of that call among those that the caller has made of its communicator |
+/// | signature, count | 0..16 | its call: the words of a summary; 0 when it is in none |
+/// | sequence | 16..24 | the number of that call among the caller's on its communicator |
 /// | step | 24..32 | how many steps of it were taken at the last long wait |
 /// | kind | 32..40 | the number of what the last long wait was on; 0 for the board |
 /// | awaited | 40..48 | a bit for each rank that it was for |
 /// | since | 48..56 | when it began; 0 when it is over |
-/// | given up | 56..64 | when it was given up, if it was: odd where its deadline had passed, even where it was in vain |
+/// | given up | 56..64 | when it was given up: odd where its deadline had passed, even if in vain |
 /// | waits, waited | 64..80 | how many long waits have ended, and how long they took |
 /// | operations, bytes | 80..96 | operations that were told here, and what this rank puts in |
 /// | gone | 96..104 | operations on boards that were shown and are gone |
 /// | boards | 104..128 | where the boards of its communicators are in its heap, plus one |
 ///
-/// All are written by the rank, and read by whoever looks on.
+/// All are written by the rank, and read by onlookers.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct ActivityCell {
@@ -69,7 +73,8 @@ const _: () = {
 /// A wait, as a rank tells of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitingIn {
-    /// The words of the call that it is in, and its number, where that was not told as the call began.
+    /// The words of the call that it is in, and its number, where that was not told as the call
+    /// began.
     pub call: Option<([u64; 2], u64)>,
     /// The number of what it is on; 0 for the board.
     pub kind: u64,
@@ -113,7 +118,7 @@ pub struct Activity {
 }
 
 impl ActivityCell {
-    /// The cell of a rank that has told nothing; the same as all zero bytes.
+    /// Returns the cell of a rank that has told nothing; the same as all zero bytes.
     #[must_use]
     pub fn new() -> Self {
         let zero = || AtomicU64::new(0);
@@ -181,8 +186,8 @@ impl ActivityCell {
         }
     }
 
-    /// Tells that a wait which began at `since` was given up, for its deadline or because it was in vain. What it was about stays, so
-    /// that it can be told of afterwards.
+    /// Tells that a wait which began at `since` was given up, for its deadline or because it was in
+    /// vain. The words that say what it was about stay for reports.
     pub fn give_up_wait(&self, since: Duration, now: Duration, timed_out: bool) {
         set(&self.given_up, nanos(now).max(2) & !1 | u64::from(timed_out));
         self.count_wait(since, now);
@@ -201,7 +206,8 @@ impl ActivityCell {
         let _shown = self.boards.iter().any(taken);
     }
 
-    /// Shows the board at `offset` no more, if it was shown. The `operations` that were begun there stay counted.
+    /// Shows the board at `offset` no more, if it was shown. The `operations` that were begun there
+    /// stay counted.
     pub fn hide_board(&self, offset: u64, operations: u64) {
         if let Some(board) = self.boards.iter().find(|board| get(board) == offset.saturating_add(1)) {
             set(board, 0);
@@ -209,7 +215,7 @@ impl ActivityCell {
         }
     }
 
-    /// What the cell says.
+    /// Returns what the cell says.
     #[must_use]
     pub fn read(&self) -> Activity {
         Activity {
@@ -232,7 +238,7 @@ impl ActivityCell {
 }
 
 impl Activity {
-    /// Whether the rank waits, or has given up a wait and not begun another long one.
+    /// Returns whether the rank waits, or has given up a wait and not begun another long one.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.since.is_some() || self.given_up.is_some()

@@ -1,11 +1,13 @@
 //! A small all-gather of numbers in shared memory, by which ranks agree on a collective call.
 //!
-//! Each rank owns one cell with two turns. A rank writes its words into the turn that is due, together with the
-//! generation of the barrier that it passes next, passes it and reads everybody's. The turn is the generation's parity. One
-//! barrier per agreement is enough because of the two turns: a rank that is already in generation g + 1 writes the other
-//! turn, and cannot reach g + 2 before all have entered g + 1, and so have read what was proposed for g.
+//! Each rank owns one cell with two slots. A rank writes its words into the slot that is due, with
+//! the generation of the barrier that it passes next. It passes that barrier and reads the words of
+//! all. The slot is the generation's parity. One barrier per agreement is enough because there are
+//! two slots. A rank that is already in generation g + 1 writes the other slot. It cannot reach g +
+//! 2 before all have entered g + 1, and so have read the proposals for g.
 //!
-//! A rank that passed the same barrier without proposing anything left older words in the turn; their generation tells.
+//! A rank that passed the same barrier without proposing anything left older words in the slot;
+//! their generation tells.
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
@@ -36,13 +38,16 @@ struct ProposalSlot {
 }
 
 impl AgreementCell {
-    /// What its rank proposed for the barrier of number `generation`; `None` when it passes that without a proposal.
+    /// Returns what its rank proposed for the barrier of number `generation`; `None` when it passes
+    /// that without a proposal.
     ///
-    /// The caller has acquired the rank's arrival in that barrier (B1), and has not passed the one after it.
+    /// The caller has acquired the rank's arrival in that barrier (B1), and has not passed the one
+    /// after it.
     #[must_use]
     pub fn proposal(&self, generation: u64) -> Option<[u64; AGREEMENT_WORDS]> {
         let turn = self.turn(generation);
-        // Relaxed: ordered by the arrival. Without a proposal the words may change while they are read.
+        // Relaxed: ordered by the arrival. Without a proposal the words may change while they are
+        // read.
         let proposed = turn.proposed.load(Ordering::Relaxed);
         (proposed == generation.wrapping_add(1))
             .then(|| std::array::from_fn(|i| turn.words[i].load(Ordering::Relaxed))) // Relaxed: as above
@@ -72,8 +77,8 @@ impl<C: Deref<Target = [AgreementCell]>> Agreement<C> {
         Self { cells, rank, generation: 0 }
     }
 
-    /// Publishes this rank's words; the caller passes the barrier next, for which that is number `generation`, and then
-    /// calls [`Agreement::theirs`].
+    /// Publishes this rank's words; the caller passes the barrier next, for which that is number
+    /// `generation`, and then calls [`Agreement::theirs`].
     pub fn propose(&mut self, generation: u64, words: [u64; AGREEMENT_WORDS]) {
         self.generation = generation;
         let turn = self.cells[self.rank].turn(generation);
@@ -84,12 +89,13 @@ impl<C: Deref<Target = [AgreementCell]>> Agreement<C> {
         }
     }
 
-    /// What `rank` proposed in the agreement whose barrier was passed last; `None` when it passed without a proposal.
+    /// Returns the proposal of `rank` for the barrier that was passed last; `None` when `rank`
+    /// passed it without a proposal.
     pub fn theirs(&self, rank: usize) -> Option<[u64; AGREEMENT_WORDS]> {
         self.cells[rank].proposal(self.generation)
     }
 
-    /// How many ranks take part.
+    /// Returns how many ranks take part.
     pub fn n_ranks(&self) -> usize {
         self.cells.len()
     }

@@ -1,4 +1,5 @@
-//! The engine's one door to atomics: the processor's, or loom's when a protocol is being model-checked.
+//! The engine's one door to atomics: the processor's, or loom's when a protocol is being
+//! model-checked.
 
 #![allow(clippy::disallowed_types, reason = "this is the shim that the ban points to")]
 
@@ -22,8 +23,8 @@ pub type AtomicU32 = core::sync::atomic::AtomicU32;
 #[cfg(not(loom))]
 pub type AtomicU64 = core::sync::atomic::AtomicU64;
 
-/// Bytes of a shared layout that nobody uses. They are atomics, so that a stray write of another process, or through a
-/// view of the same bytes, is wrong and not undefined. `N` counts words of 4 bytes.
+/// Unused bytes of a shared layout. They are atomics, so that a stray write of another process, or
+/// through a view of the same bytes, is wrong and not undefined. `N` counts words of 4 bytes.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Reserved<const N: usize>(#[cfg(not(loom))] [AtomicU32; N]);

@@ -1,27 +1,30 @@
 //! All ranks meet.
 //!
-//! Each rank has a cell of its own and stores there the number of its latest arrival, the *generation*; it
-//! then waits until every other cell has come as far. Nothing is shared between writers, nothing is reset,
-//! and a rank that rushes into the next generation does not disturb those still leaving this one.
+//! Each rank has a cell of its own and stores there the number of its latest arrival, the
+//! *generation*. It then waits until every other cell has come as far. Nothing is shared between
+//! writers, and nothing is reset. A rank that rushes into the next generation does not disturb
+//! those still leaving this one.
 //!
-//! The lowest bit of a cell says what the rank has arrived for ([`BarrierPurpose`]). Ranks that arrive for different things do not
-//! pass, none of them. A rank compares the word of each other with its own, bit included, so that costs nothing; one that is
-//! in the next generation already has found all words of this one like its own.
+//! The lowest bit of a cell says what the rank has arrived for ([`BarrierPurpose`]). Ranks that
+//! arrive for different things do not pass, none of them. A rank compares the word of each other
+//! with its own, bit included, so that costs nothing. A rank that is in the next generation already
+//! has found all words of this one like its own.
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
-//! | B1 arrive | `arrive`: own cell | `poll`, `wait`: each cell; `BarrierCell::shows` | everything that rank did before |
+//! | B1 arrive | `arrive`: own cell | `poll`, `wait`, `shows`: each cell | all it did before |
 //!
-//! Sleepers share one [`ParkCell`] and sleep until *all* have arrived. An arrival that completes nothing
-//! should not wake them, so `arrive`, once it has found the sleeping bit, wakes only if it sees everyone
-//! arrived. Two ranks that arrive at the same moment must not each take the other for missing and leave the
-//! waking to it; hence the heavy barrier before that look. Say S sleeps, having missed Y, and Y was the last
-//! whose cell S missed:
+//! Sleepers share one [`ParkCell`] and sleep until *all* have arrived. An arrival that completes
+//! nothing should not wake them. So `arrive`, once it has found the sleeping bit, wakes only if it
+//! sees everyone arrived. Two ranks that arrive at the same moment must not each take the other for
+//! missing and leave the waking to it; hence the heavy barrier before that look. Say S sleeps,
+//! having missed Y, and Y was the last whose cell S missed:
 //! - Y stored after S announced, so Y finds the bit (P1), makes its heavy barrier, and looks.
-//! - A rank X that found the bit as well made its own heavy barrier between its store and its look. One of the two
-//!   barriers came first, and the rank of the other sees that one's store: the later looker sees both, and wakes.
-//! - A rank X that found no bit stored before S announced, or S was woken meanwhile and looks again. Its store may
-//!   still be on its way, but Y's heavy barrier forces it out, so Y sees it.
+//! - A rank X that found the bit as well made its own heavy barrier between its store and its look.
+//!   One of the two barriers came first, and the rank of the other sees that one's store: the later
+//!   looker sees both, and wakes.
+//! - A rank X that found no bit stored before S announced, or S was woken meanwhile and looks
+//!   again. Its store may still be on its way, but Y's heavy barrier forces it out, so Y sees it.
 
 use std::ops::Deref;
 
@@ -62,7 +65,7 @@ pub enum BarrierPurpose {
 }
 
 impl BarrierPurpose {
-    /// What a member stores that arrives in `generation`.
+    /// Returns what a member stores that arrives in `generation`.
     #[inline]
     const fn word(self, generation: u64) -> u64 {
         generation << 1 | self as u64
@@ -70,7 +73,8 @@ impl BarrierPurpose {
 }
 
 impl BarrierCell {
-    /// The cell of a rank that has arrived `generation` times; at 0 the same as all zero bytes.
+    /// Returns the cell of a rank that has arrived `generation` times; at 0 the same as all zero
+    /// bytes.
     #[must_use]
     pub fn new(generation: u64) -> Self {
         Self { arrived: AtomicU64::new(BarrierPurpose::Meet.word(generation)), reserved: Reserved::new() }
@@ -78,13 +82,14 @@ impl BarrierCell {
 }
 
 impl BarrierCell {
-    /// How often this member has arrived, modulo 2^63, as it reads it itself.
+    /// Returns how often this member has arrived, modulo 2^63, as it reads it itself.
     #[must_use]
     pub fn arrivals(&self) -> u64 {
         self.arrived.load(Ordering::Relaxed) >> 1 // Relaxed: its own store
     }
 
-    /// What this member has arrived for in `generation`; `None` when it has not, or has passed and arrived in the next.
+    /// Returns what this member has arrived for in `generation`; `None` when it has not, or has
+    /// passed and arrived in the next.
     ///
     /// # Ordering
     /// When it has, acquires everything the member did before it arrived (B1).
@@ -96,7 +101,7 @@ impl BarrierCell {
             .find(|purpose| purpose.word(generation) == arrived)
     }
 
-    /// Whether this member has arrived in `generation`, or a later one.
+    /// Returns whether this member has arrived in `generation`, or a later one.
     ///
     /// # Ordering
     /// When true, acquires everything the member did before it arrived (B1).
@@ -105,10 +110,11 @@ impl BarrierCell {
         reached(self.arrived.load(Ordering::Acquire), BarrierPurpose::Meet.word(generation)) // B1 arrive
     }
 
-    /// Whether this member has arrived in `generation`, or a later one.
+    /// Returns whether this member has arrived in `generation`, or a later one.
     #[must_use]
     pub fn has_reached(&self, generation: u64) -> bool {
-        // Relaxed: only compared. Who asks after a member that has left acquired its arrival with the life word (L1).
+        // Relaxed: only compared. A caller that asks after a member that has left acquired its
+        // arrival with the life word (L1).
         reached(self.arrived.load(Ordering::Relaxed), BarrierPurpose::Meet.word(generation))
     }
 }
@@ -146,17 +152,18 @@ impl<S: Deref<Target = [BarrierCell]>, P: Deref<Target = ParkCell>> Barrier<S, P
         Self { cells, park, member, generation, arrived: false, word, seen: 0 }
     }
 
-    /// How often this member has passed.
+    /// Returns how often this member has passed.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Whether this member has arrived and not yet passed: a wait was given up.
+    /// Returns whether this member has arrived and not yet passed: a wait was given up.
     pub fn has_arrived(&self) -> bool {
         self.arrived
     }
 
-    /// Arrives to meet the others, and does not wait. Does nothing when this member has arrived and not yet passed.
+    /// Arrives to meet the others, and does not wait. Does nothing when this member has arrived and
+    /// not yet passed.
     ///
     /// # Ordering
     /// Publishes everything before it to every member that passes (B1).
@@ -165,7 +172,7 @@ impl<S: Deref<Target = [BarrierCell]>, P: Deref<Target = ParkCell>> Barrier<S, P
         self.arrive_to(BarrierPurpose::Meet, kernel);
     }
 
-    /// The same for a `purpose`: nobody passes until all have arrived for the same.
+    /// Arrives for a `purpose`: no member passes until all have arrived for the same.
     #[inline]
     pub fn arrive_to<K: Kernel + ?Sized>(&mut self, purpose: BarrierPurpose, kernel: &K) {
         if self.arrived {
@@ -188,7 +195,8 @@ impl<S: Deref<Target = [BarrierCell]>, P: Deref<Target = ParkCell>> Barrier<S, P
         }
     }
 
-    /// Whether all have arrived; if so, this member passes. False when it has not arrived itself.
+    /// Returns whether all have arrived; if so, this member passes. False when it has not arrived
+    /// itself.
     ///
     /// # Ordering
     /// When true, acquires everything each member did before it arrived (B1).
@@ -204,7 +212,8 @@ impl<S: Deref<Target = [BarrierCell]>, P: Deref<Target = ParkCell>> Barrier<S, P
     /// Waits until all have arrived, this member included.
     ///
     /// # Errors
-    /// Why the wait was given up: the member has arrived and not passed, and the wait can be repeated.
+    /// Why the wait was given up: the member has arrived and not passed, and the wait can be
+    /// repeated.
     ///
     /// # Ordering
     /// Acquires everything each member did before it arrived (B1).
@@ -234,7 +243,7 @@ impl<S: Deref<Target = [BarrierCell]>, P: Deref<Target = ParkCell>> Barrier<S, P
         self.wait(context)
     }
 
-    /// The first member that has not arrived in the generation this one waits for.
+    /// Returns the first member that has not arrived in the generation this one waits for.
     pub fn missing(&self) -> Option<usize> {
         let target = BarrierPurpose::Meet.word(self.generation.wrapping_add(1));
         // Relaxed: a number to report; nothing is read on the strength of it.
@@ -251,7 +260,8 @@ impl<S: Deref<Target = [BarrierCell]>, P: Deref<Target = ParkCell>> Barrier<S, P
     }
 }
 
-/// Whether all cells show `word`, or a later generation; looks on from the first that did not, and remembers it in `seen`.
+/// Returns whether all cells show `word`, or a later generation; looks on from the first that did
+/// not, and remembers it in `seen`.
 #[inline]
 fn all_alike(cells: &[BarrierCell], seen: &mut usize, word: u64) -> bool {
     let next = (word | 1).wrapping_add(1);

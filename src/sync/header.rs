@@ -12,13 +12,15 @@
 //! | 56 | creator's start time (ticks since boot) | " | " |
 //! | 128 | state: 0 initialising, 1 ready | creator | whoever attaches |
 //!
-//! The whole is 256 bytes; the rest is zero. A fresh segment is zero, which reads as *initialising*.
+//! The whole is 256 bytes; the rest is zero. A fresh segment is zero, which reads as
+//! *initialising*.
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
-//! | H1 ready | `publish`: state | `check` | the other fields, and all that the creator wrote to the segment before |
+//! | H1 ready | `publish`: state | `check` | the other fields, and all the creator wrote before |
 //!
-//! Nothing here is believed before `check` has compared it; a header that does not match is an error, whatever it holds.
+//! Nothing here is believed before `check` has compared it; a header that does not match is an
+//! error, whatever it holds.
 
 #[cfg(not(loom))]
 use std::mem::offset_of;
@@ -69,7 +71,7 @@ const _: () = {
     assert!(offset_of!(SegmentHeader, state) == 128);
 };
 
-/// Which incarnation of which job a segment belongs to, and whose it is.
+/// Which incarnation of which job a segment belongs to, and which rank owns it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// Number of the job.
@@ -89,7 +91,8 @@ pub struct Expected {
     pub identity: Option<Identity>,
 }
 
-/// The process that created a segment, told from later processes with the same number by its start time.
+/// The process that created a segment, told from later processes with the same number by its start
+/// time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Creator {
     /// Process id.
@@ -99,11 +102,12 @@ pub struct Creator {
 }
 
 impl SegmentHeader {
-    /// Writes who the segment belongs to; [`publish`](Self::publish) makes it visible.
+    /// Writes the owner of the segment; [`publish`](Self::publish) makes it visible.
     ///
-    /// Called by the creator before anybody else can have attached.
+    /// Called by the creator before any other process can have attached.
     pub(crate) fn describe(&self, identity: Identity, len: u64, creator: Creator) {
-        // Relaxed, all of them: nobody reads the fields before `state`, which `publish` stores with release.
+        // Relaxed, all of them: no field is read before `state`, which `publish` stores with
+        // release.
         self.state.store(0, Ordering::Relaxed); // not ready: says nothing about other memory
         self.magic.store(MAGIC, Ordering::Relaxed); // carried by H1
         self.layout_version.store(LAYOUT_VERSION.into(), Ordering::Relaxed); // carried by H1
@@ -115,8 +119,9 @@ impl SegmentHeader {
         self.creator_start.store(creator.start, Ordering::Relaxed); // carried by H1
     }
 
-    /// The job that a header in a copy of a segment's first bytes names, whether it was published or not, and who has made the
-    /// segment; `None` while it names none. The fields are the same in all layout versions.
+    /// Returns the job and the creator that a header in a copy of a segment's first bytes names,
+    /// published or not; `None` while it names none. The fields are the same in all layout
+    /// versions.
     #[cfg(not(loom))]
     pub(crate) fn origin_in(bytes: &[u8; size_of::<Self>()]) -> Option<(u64, Creator)> {
         let (words, _) = bytes.as_chunks::<8>();
@@ -129,7 +134,8 @@ impl SegmentHeader {
         (word(offset_of!(Self, magic)) == MAGIC && job != 0).then_some((job, creator))
     }
 
-    /// Declares the segment ready: whoever attaches from now on sees everything written to it so far.
+    /// Declares the segment ready: a process that attaches from now on sees everything written to
+    /// it so far.
     ///
     /// # Ordering
     /// Releases (H1) to [`check`](Self::check).
@@ -137,7 +143,7 @@ impl SegmentHeader {
         self.state.store(READY, Ordering::Release); // H1 ready
     }
 
-    /// Whether the creator has declared the segment ready. Acquires (H1).
+    /// Returns whether the creator has declared the segment ready. Acquires (H1).
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.state.load(Ordering::Acquire) == READY // H1 ready
@@ -158,7 +164,8 @@ impl SegmentHeader {
 
     /// Compares everything but the state.
     ///
-    /// For whoever needs no hand-over: after [`check`](Self::check) has acquired it, or because the creator is gone.
+    /// For callers that need no hand-over: after [`check`](Self::check) has acquired it, or because
+    /// the creator is gone.
     pub(crate) fn check_fields(&self, expected: &Expected) -> Result<()> {
         same("segment magic", MAGIC, self.magic.load(Ordering::Relaxed))?; // ordered by H1 in `check`
         let version = self.layout_version.load(Ordering::Relaxed); // ordered by H1 in `check`
@@ -175,20 +182,20 @@ impl SegmentHeader {
         Ok(())
     }
 
-    /// Length of the segment as its creator wrote it. Meaningful after [`check`](Self::check); still to be checked
-    /// against what is mapped.
+    /// Returns length of the segment as its creator wrote it. Meaningful after
+    /// [`check`](Self::check); still to be checked against what is mapped.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed) // ordered by H1 in `check`
     }
 
-    /// Whether the length is zero, which it is in a segment that was never described.
+    /// Returns whether the length is zero, which it is in a segment that was never described.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Job, epoch and owner. Meaningful after [`check`](Self::check).
+    /// Returns job, epoch and owner. Meaningful after [`check`](Self::check).
     #[must_use]
     pub fn identity(&self) -> Identity {
         Identity {
@@ -198,7 +205,7 @@ impl SegmentHeader {
         }
     }
 
-    /// Who created the segment. Meaningful after [`check`](Self::check).
+    /// Returns the creator of the segment. Meaningful after [`check`](Self::check).
     #[must_use]
     pub fn creator(&self) -> Creator {
         Creator {
@@ -285,7 +292,8 @@ mod models {
         }
     }
 
-    /// Edge H1: whoever finds the header ready finds it complete, and finds what was written before.
+    /// Edge H1: a process that finds the header ready finds it complete, and finds what was written
+    /// before.
     #[test]
     fn a_ready_header_is_complete() {
         loom::model(|| {

@@ -14,7 +14,7 @@ pub struct SleepWord<'a> {
 }
 
 impl SleepWord<'_> {
-    /// Whether the word still holds that value.
+    /// Returns whether the word still holds that value.
     #[must_use]
     pub fn is_unchanged(&self) -> bool {
         self.word.load(Ordering::Relaxed) == self.expected // Relaxed: a hint to sleep or to look again
@@ -23,24 +23,25 @@ impl SleepWord<'_> {
 
 /// The calls that waiting is made of; `shm::HostKernel` makes them on a live system.
 pub trait Kernel {
-    /// The waker's half of the barrier pair between "publish, then look for sleepers" and "announce sleep, then
-    /// look for news": see [`park`](super::park). On the fast path of every signal, so it costs next to nothing.
+    /// Makes the waker's half of the barrier pair between "publish, then look for sleepers" and
+    /// "announce sleep, then look for news": see [`park`](super::park). It is on the fast path of
+    /// every signal, so it costs next to nothing.
     fn light_barrier(&self);
 
-    /// The sleeper's half of the same pair. May take microseconds.
+    /// Makes the sleeper's half of that pair. It may take microseconds.
     fn heavy_barrier(&self);
 
-    /// Sleeps until one of `words` is woken, unless one of them has already changed, for at most `timeout`. May
-    /// return early for any reason or none; the caller looks again.
+    /// Sleeps until one of `words` is woken, unless one of them has already changed, for at most
+    /// `timeout`. May return early for any reason or none; the caller looks again.
     fn sleep(&self, words: &[SleepWord<'_>], timeout: Duration);
 
-    /// Wakes everyone, in any process, who sleeps on `word`.
+    /// Wakes all sleepers on `word`, in any process.
     fn wake_all(&self, word: &AtomicU32);
 
     /// Lets another runnable thread have this core.
     fn yield_now(&self);
 
-    /// The time since some fixed moment; never runs backwards.
+    /// Returns the time since some fixed moment; never runs backwards.
     fn now(&self) -> Duration;
 }
 
@@ -67,11 +68,13 @@ impl<K: Kernel + ?Sized> Kernel for &K {
 
 #[cfg(test)]
 pub(crate) mod mock {
-    //! A futex made of a mutex and a condition variable: the same for unit tests (std) and models (loom).
+    //! A futex made of a mutex and a condition variable: the same for unit tests (std) and models
+    //! (loom).
     //!
-    //! It is exact where exactness finds bugs: a sleeper is woken only through a word that it named, and never
-    //! spuriously, so that a wake sent to the wrong word, or sent before the sleep, leaves it asleep and loom
-    //! reports the deadlock. The two barriers are the SeqCst fences that a system without `membarrier` uses.
+    //! It is exact where exactness finds bugs: a sleeper is woken only through a word that it
+    //! named, and never spuriously, so that a wake sent to the wrong word, or sent before the
+    //! sleep, leaves it asleep and loom reports the deadlock. The two barriers are the SeqCst
+    //! fences that a system without `membarrier` uses.
 
     use super::super::{
         atomic::AtomicU32,
@@ -109,7 +112,7 @@ pub(crate) mod mock {
             }
         }
 
-        /// How many threads are asleep.
+        /// Returns how many threads are asleep.
         #[cfg(not(loom))]
         pub(crate) fn asleep(&self) -> usize {
             self.sleepers.lock().unwrap().len()

@@ -1,31 +1,34 @@
-//! A rank's presence, which the operating system withdraws when the rank dies.
+//! A rank's presence, which the operating system withdraws when the rank dies, and its heartbeat.
 //!
-//! A [`LifeCell`] is a robust futex: while its rank lives, the word holds the id of the thread that took it,
-//! and the system itself writes to it when that thread ends, however it ends. Taking it, watching it and the
-//! thread that does both are in `shm::life`; here is what the word says.
+//! A [`LifeCell`] is a robust futex. While its rank lives, the word holds the id of the thread that
+//! took it, and the system itself writes to it when that thread ends, however it ends. Taking it,
+//! watching it and the thread that does both are in `shm::life`; here is what the word says.
 //!
 //! ```text
 //! 0 not yet ──take──► thread id | WAITERS ──leave──► WAITERS           (left)
 //!                              └──death, or mark_lost──► ... | OWNER_DIED   (lost, for good)
 //! ```
 //!
-//! `WAITERS` is set from the start: without it the system would write and wake nobody. A rank that has left
-//! cannot be lost any more, since the system only touches a word that holds the dying thread's id.
+//! `WAITERS` is set from the start: without it the system would write and wake nobody. A rank that
+//! has left cannot be lost any more, since the system only touches a word that holds the dying
+//! thread's id.
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
-//! | L1 end | `leave`, `mark_lost`, the system at death | `status` | everything the rank did before |
+//! | L1 end | `leave`, `mark_lost`, the system at death | `status` | all the rank did before |
 //!
-//! L1 with R1 of [`revoke`](super::revoke) carries a dead rank's last signal to a third rank that is told of
-//! the death.
+//! L1 with R1 of [`revoke`](super::revoke) carries a dead rank's last signal to a third rank that
+//! is told of the death.
 //!
 //! # Heartbeat
-//! A [`HeartbeatCell`] holds the time of a rank's last beat, and the time of the last beat by which the rank had done something
-//! since the one before. There is no edge, and so no model: a looker compares a word with what it was at the last
-//! look, and reads nothing else because of it. Relaxed suffices: reads of one word never go back in its order of
-//! modification. A beat that is seen late is a look that missed it, and looks are counted for that reason. Where two threads
-//! beat, the later time counts: a word goes forward only, though one of the threads may be held up between its look at the clock
-//! and its write. What follows from a rank's being taken for lost has edges of its own (L1 and R1).
+//! A [`HeartbeatCell`] holds the time of a rank's last beat, and of the last beat by which the rank
+//! had done something since the one before. There is no edge, and so no model: an onlooker compares
+//! a word with its value at the last look, and reads nothing else because of it. Relaxed suffices,
+//! since reads of one word never go back in its order of modification. A beat that is seen late is
+//! a look that missed it, and that is why looks are counted. Where two threads beat, the later time
+//! counts, since a word goes forward only: one of the threads may be held up between its look at
+//! the clock and its write. What follows from a rank's being taken for lost has edges of its own
+//! (L1 and R1).
 
 use std::time::Duration;
 
@@ -33,7 +36,7 @@ use super::atomic::{AtomicU32, AtomicU64, Ordering, Reserved};
 use super::kernel::{Kernel, SleepWord};
 use super::plain::{advance_time, load_time};
 
-/// Set when somebody wants to be woken (`FUTEX_WAITERS`).
+/// Set when a sleeper wants to be woken (`FUTEX_WAITERS`).
 const WAITERS: u32 = 0x8000_0000;
 /// Set by the system when the owner ended without letting go (`FUTEX_OWNER_DIED`).
 const OWNER_DIED: u32 = 0x4000_0000;
@@ -73,13 +76,13 @@ const _: () = {
 };
 
 impl LifeCell {
-    /// The cell of a rank that has not arrived; the same as all zero bytes.
+    /// Returns the cell of a rank that has not arrived; the same as all zero bytes.
     #[must_use]
     pub fn new() -> Self {
         Self { word: AtomicU32::new(0), reserved: Reserved::new() }
     }
 
-    /// What the cell says.
+    /// Returns what the cell says.
     ///
     /// # Ordering
     /// When it says left or lost, acquires everything that the rank did before (L1).
@@ -88,21 +91,23 @@ impl LifeCell {
         status_of(self.word.load(Ordering::Acquire)) // L1 end
     }
 
-    /// The number of the thread that has taken the cell, as long as it says so; for reports.
+    /// Returns the number of the thread that has taken the cell, as long as it says so; for
+    /// reports.
     #[must_use]
     pub fn thread(&self) -> Option<u32> {
         let word = self.word.load(Ordering::Relaxed); // Relaxed: only a number, to be checked by whoever uses it
         Some(word & OWNER).filter(|thread| *thread != 0)
     }
 
-    /// Gives the rank up on behalf of whoever knows that it is dead, or as good as dead, and wakes those who
-    /// watch.
+    /// Gives the rank up for a caller that knows that it is dead, or as good as dead, and wakes
+    /// those that watch.
     pub fn mark_lost<K: Kernel + ?Sized>(&self, kernel: &K) {
         self.word.fetch_or(OWNER_DIED | WAITERS, Ordering::Release); // L1 end
         kernel.wake_all(&self.word);
     }
 
-    /// Writes the calling thread's id into a cell that nobody has used; otherwise returns what is there.
+    /// Writes the calling thread's id into an unused cell; otherwise returns the word that is
+    /// there.
     pub(crate) fn take<K: Kernel + ?Sized>(&self, kernel: &K, thread: u32) -> Result<(), u32> {
         assert!(thread & !OWNER == 0 && thread != 0, "thread id {thread:#x} does not fit a futex");
         // Relaxed: arriving publishes nothing; the job's set-up is handed over by other means.
@@ -122,7 +127,7 @@ impl LifeCell {
         }
     }
 
-    /// The status, and the word to sleep on until it changes.
+    /// Returns the status, and the word to sleep on until it changes.
     pub(crate) fn observe(&self) -> (LifeStatus, SleepWord<'_>) {
         let word = self.word.load(Ordering::Acquire); // L1 end
         (status_of(word), SleepWord { word: &self.word, expected: word })
@@ -151,11 +156,11 @@ fn status_of(word: u32) -> LifeStatus {
 ///
 /// | field | bytes | written by | read by |
 /// |---|---|---|---|
-/// | beat | 0..8 | the rank's life thread; the member's thread that listens to its launcher | the launcher, whoever looks on |
-/// | moved | 8..16 | the rank's life thread | whoever looks on |
+/// | beat | 0..8 | the life thread; the thread that listens to the launcher | launcher, onlookers |
+/// | moved | 8..16 | the rank's life thread | onlookers |
 ///
-/// Both are in nanoseconds of the system's monotonic clock; 0 stands for none. The life thread beats twice a second, the other one
-/// where the launcher looks for beats.
+/// Both are in nanoseconds of the system's monotonic clock; 0 stands for none. The life thread
+/// beats twice a second, the other one where the launcher looks for beats.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct HeartbeatCell {
@@ -172,7 +177,7 @@ const _: () = {
 };
 
 impl HeartbeatCell {
-    /// The cell of a member that has not beaten; the same as all zero bytes.
+    /// Returns the cell of a member that has not beaten; the same as all zero bytes.
     #[must_use]
     pub fn new() -> Self {
         Self { beat: AtomicU64::new(0), moved: AtomicU64::new(0) }
@@ -188,13 +193,13 @@ impl HeartbeatCell {
         advance_time(&self.moved, now);
     }
 
-    /// When it has beaten last; `None` when it has not.
+    /// Returns when it has beaten last; `None` when it has not.
     #[must_use]
     pub fn last(&self) -> Option<Duration> {
         load_time(&self.beat)
     }
 
-    /// When it was found last to have done something; `None` when it was not.
+    /// Returns when it was found last to have done something; `None` when it was not.
     #[must_use]
     pub fn last_moved(&self) -> Option<Duration> {
         load_time(&self.moved)

@@ -1,8 +1,10 @@
-//! How the ranks of a job wait for each other: protocols over `&atomic` cells, no pointers, no system calls.
+//! How the ranks of a job wait for each other: protocols over `&atomic` cells, no pointers, no
+//! system calls.
 //!
-//! A cell is a small `repr(C)` struct of atomics, legal when all its bytes are zero. Whether it lives in a
-//! shared segment, in a `Box` or in a loom model is nobody's business here: the protocols take references (or
-//! anything that derefs to the cell), and whatever needs the operating system goes through [`Kernel`].
+//! A cell is a small `repr(C)` struct of atomics, legal when all its bytes are zero. Whether it
+//! lives in a shared segment, in a `Box` or in a loom model is nobody's business here: the
+//! protocols take references (or anything that derefs to the cell), and whatever needs the
+//! operating system goes through [`Kernel`].
 //!
 //! | module | protocol | edges |
 //! |---|---|---|
@@ -10,18 +12,19 @@
 //! | [`barrier`] | all ranks meet | B1 |
 //! | [`agreement`] | a small all-gather by which ranks agree on a call | B1 |
 //! | [`post`] | notices that one rank puts up for all, and how far it has come | C1, C2 |
-//! | [`park`] | a waiter goes to sleep without costing its wakers anything; a word that opens once | P1, P2, T1 |
+//! | [`park`] | sleeping without cost to wakers; a word that opens once | P1, P2, T1 |
 //! | [`revoke`] | one reason why everybody stops waiting | R1 |
 //! | `regroup` | survivors of an epoch go on together | G1, G2 |
-//! | [`life`] | a rank's presence, which the operating system withdraws when the rank dies; its heartbeat | L1 |
+//! | [`life`] | a rank's presence, which the system withdraws at its death; its heartbeat | L1 |
 //! | [`plain`] | single words that order nothing | none |
 //! | [`activity`] | what a rank tells of itself to whoever looks on | none |
 //! | [`record`] | a ring in which a thread notes what it does | none |
 //! | [`wait`] | the one waiting loop of the engine | none of its own |
 //! | [`header`] | what the first bytes of a segment say about it, and their hand-over | H1 |
 //!
-//! `Ordering` appears in this module and in the proxy crate, and nowhere else. A site that orders names its edge at the end of the line; the table at the head of each file says what
-//! the edge carries. A `Relaxed` site says why it needs no more.
+//! `Ordering` appears in this module and in the proxy crate, and nowhere else. A site that orders
+//! names its edge at the end of the line; the table at the head of each file says what the edge
+//! carries. A `Relaxed` site says why it needs no more.
 
 pub mod activity;
 pub mod agreement;

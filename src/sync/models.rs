@@ -1,15 +1,17 @@
-//! Models of the protocols: loom runs each in every interleaving (up to a number of forced switches) and lets
-//! every load return every value that the orderings allow.
+//! Models of the protocols: loom runs each in every interleaving (up to a number of forced
+//! switches) and lets every load return every value that the orderings allow.
 //!
-//! What one thread hands to another is a [`Ghost`]: a relaxed atomic that starts at 0. If the edge under test
-//! does not carry it, loom lets the reader find the 0, and the assertion on it fails. For an edge that says
-//! "I have read, you may overwrite", the reader leaves a ghost after reading: what happens before the
-//! overwriting is the same. A missed wake leaves a thread asleep, which loom reports as a deadlock: time
-//! never passes in a model.
+//! What one thread hands to another is a [`Ghost`]: a relaxed atomic that starts at 0. If the edge
+//! under test does not carry it, loom lets the reader find the 0, and the assertion on it fails.
+//! For an edge that says "I have read, you may overwrite", the reader leaves a ghost after reading:
+//! it happens before the overwriting all the same. A missed wake leaves a thread asleep, which loom
+//! reports as a deadlock: time never passes in a model.
 //!
-//! The barriers of [`MockKernel`] are sequentially consistent fences on both sides, as on a system without `membarrier`. They are
-//! stronger than what signallers have elsewhere: they order two wakers with each other, and what one does before a fence with what it
-//! does after. What must hold without that is shown in `membarrier` and `regroup`, whose kernel has the asymmetric pair.
+//! The barriers of [`MockKernel`] are sequentially consistent fences on both sides, as on a system
+//! without `membarrier`. They are stronger than the pair that signallers have elsewhere. They order
+//! two wakers with each other, and the acts of a waker before a fence with its acts after it. What
+//! must hold without that is shown in `membarrier` and `regroup`, whose kernel has the asymmetric
+//! pair.
 
 use std::time::Duration;
 
@@ -35,7 +37,8 @@ const POLL: WaitPolicy = WaitPolicy { spins: 0, park_after: Duration::MAX };
 /// Sleeps as soon as the first poll has failed.
 const PARK: WaitPolicy = WaitPolicy { spins: 0, park_after: Duration::ZERO };
 
-/// Enough forced switches for each protocol's worst case, which needs two; one more for good measure.
+/// Enough forced switches for each protocol's worst case, which needs two; one more for good
+/// measure.
 fn model(body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);

@@ -1,6 +1,7 @@
 //! Going to sleep, and waking sleepers, at no cost to a waker when nobody sleeps.
 //!
-//! A [`ParkCell`] is one word: bit 0 says that somebody sleeps or is about to, the bits above count wakes.
+//! A [`ParkCell`] is one word: bit 0 says that somebody sleeps or is about to, the bits above count
+//! wakes.
 //!
 //! ```text
 //! sleeper                                waker
@@ -15,27 +16,32 @@
 //! | P1 asleep | sleeper: 1, barrier, 3 | waker: a, barrier, c | either 3 sees a, or c sees 1 |
 //! | P2 wake | waker: d | sleeper: 4 | the futex call does not begin, or ends |
 //!
-//! P1 is a store-load pair on each side ("mine first, then look at yours"), which release and acquire do not
-//! order: both could look before the other's store is out of its store buffer. It takes a sequentially consistent
-//! fence on each side; with both, one of the two comes first in their total order, and the later looker sees. The
-//! waker's would sit on the path of every signal. So the sleeper, who has time, pays for both: `membarrier` runs a
-//! full barrier on every core that runs a registered process, at a moment between 1 and 3. At that moment the
-//! waker is either past its publish, then 3 sees it; or not yet, then its c comes later and sees the bit. The
-//! waker keeps only a compiler barrier, so that the program order a, c survives compilation. Models try both: the two
-//! fences, which are what runs where there is no `membarrier`, and the lopsided pair (`models/membarrier.rs`).
+//! P1 is a store-load pair on each side ("mine first, then look at yours"), which release and
+//! acquire do not order: both could look before the other's store is out of its store buffer. It
+//! takes a sequentially consistent fence on each side. With both fences, one of the two comes first
+//! in their total order, and the later looker sees.
 //!
-//! The count defeats this: sleeper A announces; a waker clears the bit and wakes nobody; sleeper B, who
-//! waits for something else, sets the bit again; A now goes to sleep on "bit is set" and sleeps through its news.
+//! The waker's fence would sit on the path of every signal. So the sleeper, who has time, pays for
+//! both. `membarrier` runs a full barrier on every core that runs a registered process, at a moment
+//! between 1 and 3. At that moment the waker may be past its publish: then 3 sees it. Or it is not
+//! yet there: then its c comes later and sees the bit. The waker keeps only a compiler barrier, so
+//! that the program order a, c survives compilation. Models try both: the two fences, which run
+//! where there is no `membarrier`, and the lopsided pair (`models/membarrier.rs`).
 //!
-//! The word itself carries no data: after waking, a sleeper looks for its news through that news' own edge. So all
-//! accesses to it are relaxed. A waker that dies between a and d is not noticed here: whoever finds out that it
-//! died revokes, and the bell of [`RevokeCell`](super::revoke::RevokeCell) wakes every sleeper.
+//! The count defeats this: sleeper A announces; a waker clears the bit and wakes nobody; sleeper B,
+//! who waits for something else, sets the bit again; A now goes to sleep on "bit is set" and sleeps
+//! through its news.
 //!
-//! A [`Latch`] is the simpler case: a word that opens once, for those who wait for something to be over.
+//! The word itself carries no data: after waking, a sleeper looks for its news through that news'
+//! own edge. So all accesses to the word are relaxed. A waker that dies between a and d is not
+//! noticed here. The rank that finds out about the death revokes, and the bell of
+//! [`RevokeCell`](super::revoke::RevokeCell) wakes every sleeper.
+//!
+//! A [`Latch`] is the simpler case: a word that opens once, to be waited for.
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
-//! | T1 open | `open` | `is_open` | everything before, such as what was pushed before a proxy was told to stop |
+//! | T1 open | `open` | `is_open` | everything before, such as pushes before a stop of the proxy |
 
 use super::{
     atomic::{AtomicU32, Ordering, Reserved, fence},
@@ -61,13 +67,13 @@ pub struct ParkCell {
 const _: () = assert!(size_of::<ParkCell>() == 8 && std::mem::offset_of!(ParkCell, word) == 0);
 
 impl ParkCell {
-    /// A cell on which nobody sleeps; the same as all zero bytes.
+    /// Returns a cell without sleepers; all its bytes are zero.
     #[must_use]
     pub fn new() -> Self {
         Self { word: AtomicU32::new(0), reserved: Reserved::new() }
     }
 
-    /// Wakes everyone who sleeps on this cell. To be called after publishing what they may be waiting for.
+    /// Wakes all sleepers on this cell. To be called after publishing what they may be waiting for.
     #[inline]
     pub fn wake<K: Kernel + ?Sized>(&self, kernel: &K) {
         if self.has_sleepers(kernel) {
@@ -75,20 +81,22 @@ impl ParkCell {
         }
     }
 
-    /// Whether somebody slept here a moment ago, or was about to. To see how busy it is, not to decide about a wake.
+    /// Returns whether a thread slept here a moment ago, or was about to. It shows how busy the
+    /// cell is, and does not decide about a wake.
     #[inline]
     pub(crate) fn is_slept_on(&self) -> bool {
         // Relaxed: an estimate.
         self.word.load(Ordering::Relaxed) & SLEEPING != 0
     }
 
-    /// How often sleepers were woken.
+    /// Returns how often sleepers were woken.
     #[cfg(test)]
     pub(crate) fn wakes(&self) -> u32 {
         self.word.load(Ordering::Relaxed) >> 1 // Relaxed: for tests
     }
 
-    /// Steps b and c: whether somebody sleeps, or is about to, who may have missed what was just published.
+    /// Takes steps b and c: returns whether a sleeper (or a thread about to sleep) may have missed
+    /// what was just published.
     #[inline]
     pub(crate) fn has_sleepers<K: Kernel + ?Sized>(&self, kernel: &K) -> bool {
         kernel.light_barrier(); // P1 asleep
@@ -96,17 +104,19 @@ impl ParkCell {
         self.word.load(Ordering::Relaxed) & SLEEPING != 0
     }
 
-    /// Step d.
+    /// Takes step d.
     #[cold]
     pub(crate) fn wake_sleepers<K: Kernel + ?Sized>(&self, kernel: &K) {
-        // Relaxed, as the word carries no data; the futex call orders itself against the sleeper's (P2).
+        // Relaxed, as the word carries no data; the futex call orders itself against the sleeper's
+        // (P2).
         let bump = |word: u32| (word & SLEEPING != 0).then(|| word.wrapping_add(1));
         if self.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, bump).is_ok() {
             kernel.wake_all(&self.word);
         }
     }
 
-    /// Steps 1 and 2. The caller must then look for its news once more before it sleeps on the result.
+    /// Takes steps 1 and 2. The caller must then look for its news once more before it sleeps on
+    /// the result.
     pub(crate) fn announce<K: Kernel + ?Sized>(&self, kernel: &K) -> SleepWord<'_> {
         // Relaxed: ordered before the look at the news by the barrier (P1).
         let before = self.word.fetch_or(SLEEPING, Ordering::Relaxed);
@@ -126,8 +136,8 @@ const OPEN: u32 = 1;
 
 /// Shut, then open for ever.
 ///
-/// Nobody can fall asleep on it once it is open, as the futex call compares the word itself; so opening
-/// needs no announcement by the sleeper, only an unconditional wake.
+/// No thread can fall asleep on it once it is open, as the futex call compares the word itself. So
+/// opening needs no announcement by the sleeper, only an unconditional wake.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Latch {
@@ -135,25 +145,25 @@ pub struct Latch {
 }
 
 impl Latch {
-    /// A shut latch; the same as all zero bytes.
+    /// Returns a shut latch; the same as all zero bytes.
     #[must_use]
     pub fn new() -> Self {
         Self { word: AtomicU32::new(SHUT) }
     }
 
-    /// Opens it and wakes everyone who sleeps on it. Publishes everything before (T1).
+    /// Opens it and wakes all its sleepers. Publishes everything before (T1).
     pub fn open<K: Kernel + ?Sized>(&self, kernel: &K) {
         self.word.store(OPEN, Ordering::Release); // T1 open
         kernel.wake_all(&self.word);
     }
 
-    /// Whether it is open; if so, acquires everything before it was opened (T1).
+    /// Returns whether it is open; if so, acquires everything before it was opened (T1).
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.word.load(Ordering::Acquire) != SHUT // T1 open
     }
 
-    /// What to sleep on until it opens.
+    /// Returns what to sleep on until it opens.
     #[must_use]
     pub fn until_open(&self) -> SleepWord<'_> {
         SleepWord { word: &self.word, expected: SHUT }
@@ -166,19 +176,19 @@ impl Default for Latch {
     }
 }
 
-/// The waker's half of P1 where the sleeper's half covers both.
+/// Makes the waker's half of P1 where the sleeper's half covers both.
 #[cfg(not(loom))]
 #[inline]
 pub(crate) fn compiler_barrier() {
     super::atomic::compiler_fence(Ordering::SeqCst); // keeps a before c in the program
 }
 
-/// The waker's half of P1 where there is no `membarrier`.
+/// Makes the waker's half of P1 where there is no `membarrier`.
 pub(crate) fn waker_fence() {
     fence(Ordering::SeqCst); // P1 asleep
 }
 
-/// The sleeper's half of P1 where there is no `membarrier`.
+/// Makes the sleeper's half of P1 where there is no `membarrier`.
 pub(crate) fn sleeper_fence() {
     fence(Ordering::SeqCst); // P1 asleep
 }

@@ -1,23 +1,25 @@
 //! Notices that one rank puts up for all its peers to read, and how far it has come.
 //!
-//! A rank owns a ring of [`PostCell`]s, one per sequence number of its team's operations in turn, and one
-//! [`ProgressCell`]. A post carries a few words in the same pair of cache lines as its *stamp*, so that who polls the stamp
-//! has the words with it: one line moves from core to core, and nothing else.
+//! A rank owns a ring of [`PostCell`]s, one per sequence number of its team's operations in turn,
+//! and one [`ProgressCell`]. A post carries a few words in the same pair of cache lines as its
+//! *stamp*. So a reader that polls the stamp has the words with it: one line moves from core to
+//! core, and nothing else.
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
-//! | C1 post | `PostCell::post`: stamp | `PostCell::shows` | the words, and everything the rank did before |
-//! | C2 done | `ProgressCell::publish` | `ProgressCell::has_reached` | everything the rank did up to that sequence |
+//! | C1 post | `post`: stamp | `shows` | the words, and everything the rank did before |
+//! | C2 done | `publish` | `has_reached` | everything the rank did up to that sequence |
 //!
 //! # Reuse
-//! A slot is written again after a whole lap, while a slow reader may still look at its words. The owner of the ring has
-//! to know that this cannot be: a rank that has *posted* sequence s is done with all reads of the posts before s, since it
-//! executes one operation after the other. So a rank may post s when it has acquired (C1) from every peer some
-//! post numbered s - lap + 1 or later. The board in `src/collective` keeps that account. Where it
-//! looks for what ranks have disagreed on, it reads older ones, too, and takes them for what the next post vouches for.
+//! A slot is written again after a whole lap, while a slow reader may still look at its words. The
+//! owner of the ring has to know that no reader does. A rank that has *posted* sequence s is done
+//! with all reads of the posts before s, since it executes one operation after the other. So a rank
+//! may post s when it has acquired (C1) from every peer some post numbered s - lap + 1 or later.
+//! The board in `src/collective` keeps that account. Its look for a mismatch reads older posts too,
+//! and believes of them what the next post vouches for.
 //!
-//! Sequence numbers start at 1, so that all zero bytes show nothing. A slot that shows a later sequence than the one asked
-//! for (its owner has run ahead) says as much about the earlier one.
+//! Sequence numbers start at 1, so that all zero bytes show nothing. A slot that shows a later
+//! sequence than the one asked for (its owner has run ahead) says as much about the earlier one.
 
 use super::atomic::{AtomicU64, Ordering, Reserved};
 use super::semaphore::reached;
@@ -49,15 +51,17 @@ const _: () = {
 };
 
 impl PostCell {
-    /// A cell that shows nothing; the same as all zero bytes.
+    /// Returns a cell that shows nothing; the same as all zero bytes.
     #[must_use]
     pub fn new() -> Self {
         Self { stamp: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// Puts up `head` and then `data` as the notice of `sequence`; the words past them keep what they were.
+    /// Puts up `head` and then `data` as the notice of `sequence`; the words past them keep what
+    /// they were.
     ///
-    /// The caller is the only writer, and nobody reads the words of the lap before any more (see the module's head).
+    /// The caller is the only writer, and the words of the lap before are not read any more (see
+    /// the module's head).
     ///
     /// # Panics
     /// When there are more words than [`POST_WORDS`].
@@ -79,8 +83,9 @@ impl PostCell {
         self.stamp.store(sequence, Ordering::Release); // C1 post
     }
 
-    /// Has the cache line brought to this core, while there is time, for the notice that will be the next one here: it would have to
-    /// be fetched from the readers of the last one. `first` is the first word of that, so that nobody sees a difference.
+    /// Brings the cache line to this core ahead of the next notice: it would have to be fetched
+    /// from the readers of the last one. `first` is the first word of the last notice, so that
+    /// readers see no difference.
     ///
     /// # Ordering
     /// None.
@@ -89,7 +94,7 @@ impl PostCell {
         self.words[0].store(first, Ordering::Relaxed); // Relaxed: nothing changes
     }
 
-    /// Whether the notice of `sequence` is up, or was.
+    /// Returns whether the notice of `sequence` is up, or was.
     ///
     /// # Ordering
     /// When true, acquires everything the rank did before it (C1).
@@ -99,13 +104,13 @@ impl PostCell {
         reached(self.stamp.load(Ordering::Acquire), sequence) // C1 post
     }
 
-    /// The sequence that is up, now or a moment ago; for reports.
+    /// Returns the sequence that is up, now or a moment ago; for reports.
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.stamp.load(Ordering::Relaxed) // Relaxed: what is read besides may be of another notice
     }
 
-    /// Word `index` of the notice that [`PostCell::shows`] has found.
+    /// Returns word `index` of the notice that [`PostCell::shows`] has found.
     ///
     /// # Panics
     /// When `index` is not below [`POST_WORDS`].
@@ -127,8 +132,8 @@ impl Default for PostCell {
 /// | field | bytes | written by | read by |
 /// |---|---|---|---|
 /// | done | 0..8 | its rank | all ranks |
-/// | inner_steps | 8..16 | its rank | onlookers: how many of the numbers were those of steps within an operation |
-/// | delivered | 16..24 | its rank | its life thread: how often messages that were put together were all delivered |
+/// | inner_steps | 8..16 | its rank | onlookers: how many numbers were those of inner steps |
+/// | delivered | 16..24 | its rank | its life thread: how many groups of messages were delivered |
 /// | reserved | 24..128 | nobody | nobody |
 #[repr(C, align(128))]
 #[derive(Debug)]
@@ -147,7 +152,7 @@ const _: () = {
 };
 
 impl ProgressCell {
-    /// The cell of a rank that has come to `done`; at 0 the same as all zero bytes.
+    /// Returns the cell of a rank that has come to `done`; at 0 the same as all zero bytes.
     #[must_use]
     pub fn new(done: u64) -> Self {
         let (inner_steps, delivered) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -163,7 +168,7 @@ impl ProgressCell {
         self.done.store(done, Ordering::Release); // C2 done
     }
 
-    /// How far the rank has come, now or a moment ago; for reports.
+    /// Returns how far the rank has come, now or a moment ago; for reports.
     #[must_use]
     pub fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed) // Relaxed: nothing is read because of it
@@ -175,7 +180,7 @@ impl ProgressCell {
         self.inner_steps.store(inner_steps, Ordering::Relaxed); // Relaxed: nothing is read because of it
     }
 
-    /// What was told so last, now or a moment ago.
+    /// Returns what was told so last, now or a moment ago.
     #[must_use]
     pub fn inner_steps(&self) -> u64 {
         self.inner_steps.load(Ordering::Relaxed) // Relaxed: nothing is read because of it
@@ -184,19 +189,19 @@ impl ProgressCell {
     /// Counts messages that were put together, and are all delivered. The rank is the only writer.
     #[inline]
     pub fn count_delivery(&self) {
-        // A load and a store cost less than an addition that nobody can come between, and nobody else writes.
+        // A load and a store cost less than a read-modify-write, and there is no other writer.
         let delivered = self.delivered().wrapping_add(1);
         self.delivered.store(delivered, Ordering::Relaxed); // Relaxed: nothing is read because of it
     }
 
-    /// How often that was, now or a moment ago.
+    /// Returns how often that was, now or a moment ago.
     #[inline]
     #[must_use]
     pub fn delivered(&self) -> u64 {
         self.delivered.load(Ordering::Relaxed) // Relaxed: nothing is read because of it
     }
 
-    /// Whether the rank has come to `done`, or further.
+    /// Returns whether the rank has come to `done`, or further.
     ///
     /// # Ordering
     /// When true, acquires everything the rank did up to there (C2).

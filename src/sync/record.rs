@@ -1,21 +1,24 @@
-//! What a thread notes of what it does: records in a ring, the newest of which are kept.
+//! What a thread records of what it does: records in a ring, the newest of which are kept.
 //!
-//! Each writer fills positions one after the other, from a *block* of them that is its own: taking a block is the one step in which
-//! writers meet, once in [`BLOCK`] records, so that noting needs no locked instruction otherwise (one would wait until all that the
-//! thread has stored before is out, such as a put). Where a writer has come to is in its [`CursorCell`].
+//! Each writer fills positions one after the other, from a *block* of positions that is its own.
+//! Taking a block is the one step in which writers meet, once in [`BLOCK`] records. So recording
+//! needs no locked instruction otherwise; one would wait until all that the thread has stored
+//! before is out, such as a put. The [`CursorCell`] of a writer holds its next position.
 //!
 //! ```text
-//! cursor, at the start of a block: take the next block ──► cursor + 1 ──► fill the slot ──► cursor + 1 ──► ...
-//!                                                         ▲ also when the ring has gone round since
+//! cursor at the start of a block: take the next block ──► cursor + 1 ──► fill the slot ──► ...
+//!                                                        ▲ also when the ring has gone round
 //! ```
 //!
-//! A record is in the slot of its position modulo the length of the ring, the word with the lap last. A reader knows by the lap
-//! whether the record of a position is there: one that a dead writer has left half written is not, nor is one that was overwritten.
-//! Where the position was taken and is not used yet, the record of the lap before is still there.
+//! A record is in the slot of its position modulo the length of the ring, the word with the lap
+//! last. A reader knows by the lap whether the record of a position is there. A record that a dead
+//! writer has left half written is not there, nor one that was overwritten. Where the position was
+//! taken and is not used yet, the record of the lap before is still there.
 //!
-//! There is no edge, and Relaxed suffices: rings are read when those who write there have ended, which orders it (their processes were
-//! waited for, their threads joined, or the last handle was dropped). Where a thread still writes all the same, a record may be a
-//! mixture: words that somebody has stored, of which none is believed and only a picture is made. So there is no model of it.
+//! There is no edge, and so no model; Relaxed suffices. Rings are read when their writers have
+//! ended, which orders it: processes were waited for, threads joined, or the last handle was
+//! dropped. Where a thread still writes all the same, a record may be a mixture of words that
+//! somebody has stored. None of them is believed, and only a picture is made of them.
 
 use super::atomic::{AtomicU64, Ordering, Reserved};
 use super::plain::{load, store};
@@ -33,7 +36,7 @@ const LAP_BITS: u32 = 8;
 ///
 /// | field | bytes | what |
 /// |---|---|---|
-/// | words | 0..32 | whatever the writer notes; the lowest 8 bits of the last one are the lap, from 128 to 255 |
+/// | words | 0..32 | what the writer records; the lowest 8 bits of the last: the lap, 128 to 255 |
 #[repr(C, align(32))]
 #[derive(Debug)]
 pub struct RecordCell {
@@ -59,7 +62,8 @@ const _: () = {
     assert!(size_of::<CursorCell>() == 128 && std::mem::offset_of!(CursorCell, next) == 0);
 };
 
-/// A ring of records, the word that counts how many positions were taken, and how far each writer has come.
+/// A ring of records, the word that counts how many positions were taken, and how far each writer
+/// has come.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordRing<'a> {
     /// How many.
@@ -71,7 +75,8 @@ pub struct RecordRing<'a> {
 }
 
 impl RecordRing<'_> {
-    /// The position at which the writer of `cursor` fills in its next record, if its block has one; it is the only one.
+    /// Returns the position at which the writer of `cursor` fills in its next record, if its block
+    /// has one; it is the only one.
     #[inline]
     #[must_use]
     pub fn advance(self, cursor: &CursorCell) -> Option<u64> {
@@ -82,7 +87,7 @@ impl RecordRing<'_> {
         })
     }
 
-    /// The first position of a block that the writer of `cursor` takes.
+    /// Returns the first position of a block that the writer of `cursor` takes.
     #[must_use]
     pub fn take_block(self, cursor: &CursorCell) -> u64 {
         let position = self.next_block();
@@ -90,13 +95,14 @@ impl RecordRing<'_> {
         position
     }
 
-    /// The next position for one of several writers that share `cursor`.
+    /// Returns the next position for one of several writers that share `cursor`.
     #[must_use]
     pub fn advance_shared(self, cursor: &CursorCell) -> u64 {
         loop {
             let next = load(&cursor.next);
             let position = if self.is_usable(next) { next } else { self.next_block() };
-            // Relaxed: a number that nobody else gets. Who is too late has taken a block for nothing, which remains empty.
+            // Relaxed: a number that no other writer gets. A writer that is too late has taken a
+            // block for nothing, which remains empty.
             let taken =
                 cursor.next.compare_exchange(next, position + 1, Ordering::Relaxed, Ordering::Relaxed);
             if taken.is_ok() {
@@ -116,20 +122,20 @@ impl RecordRing<'_> {
         store(&slot.words[3], last >> LAP_BITS << LAP_BITS | self.lap(position));
     }
 
-    /// The slot of `position`.
+    /// Returns the slot of `position`.
     #[inline]
     #[must_use]
     pub fn slot(&self, position: u64) -> Option<&RecordCell> {
         self.slots.get(self.index(position))
     }
 
-    /// How many positions were taken.
+    /// Returns how many positions were taken.
     #[must_use]
     pub fn taken(self) -> u64 {
         load(self.taken)
     }
 
-    /// What is there to be read.
+    /// Returns what is there to be read.
     #[must_use]
     pub fn kept(self) -> KeptRecords {
         let end = self.taken();
@@ -160,13 +166,14 @@ impl RecordRing<'_> {
                 }
             }
         }
-        // Of a block that was taken for nothing, or by a writer that was killed before it used it, nothing is missing.
+        // Of a block that was taken for nothing, or by a writer that was killed before it used it,
+        // nothing is missing.
         if used.is_some() || kept.records.len() > before {
             kept.unfinished += unfinished;
         }
     }
 
-    /// The record at `position`, if it is there and whole.
+    /// Returns the record at `position`, if it is there and whole.
     fn read(self, position: u64) -> Option<[u64; RECORD_WORDS]> {
         let slot = self.slot(position)?;
         let words: [u64; RECORD_WORDS] = std::array::from_fn(|word| load(&slot.words[word]));
@@ -174,7 +181,8 @@ impl RecordRing<'_> {
         (lap == self.lap(position)).then_some(words)
     }
 
-    /// Whether `next` is in a block behind its start, and nobody else has come to its slot meanwhile.
+    /// Returns whether `next` is in a block behind its start, and no other writer has come to its
+    /// slot meanwhile.
     #[inline]
     #[must_use]
     pub fn is_usable(self, next: u64) -> bool {
@@ -204,7 +212,8 @@ impl RecordRing<'_> {
 pub struct KeptRecords {
     /// The newest records.
     pub records: Vec<[u64; RECORD_WORDS]>,
-    /// How many older ones there were; the rest of a block that a writer has left for long counts as some.
+    /// How many older ones there were; the rest of a block that a writer has left for long counts
+    /// as some.
     pub overwritten: u64,
     /// How many their writers did not finish.
     pub unfinished: u64,

@@ -1,27 +1,32 @@
-//! How the survivors of an epoch agree on who they are, and on whether all of them have come over into the next one.
+//! How the survivors of an epoch agree on who they are, and on whether all of them have come over
+//! into the next one.
 //!
-//! Going on is tried in *rounds*, one [`RoundCell`] each; a round that a death spoils is followed by another one.
+//! Going on is tried in *rounds*, one [`RoundCell`] each; a round that a death spoils is followed
+//! by another one.
 //!
 //! ```text
-//! come ──► all candidates came, or are gone: chosen = those who came and are not gone   (the first verdict stands)
+//! come ──► all candidates came, or are gone: chosen = came and not gone    (first verdict stands)
 //! offer ─► all chosen offered: each maps what the others have made
-//! ready ─► all chosen are ready: together                                               (the first verdict stands)
+//! ready ─► all chosen are ready: together                                  (first verdict stands)
 //!          at either step one of them is gone, whatever it did before: repeated, among the chosen
 //! ```
 //!
-//! Whoever polls decides, so nobody is needed in particular. Two who see different deaths may want different verdicts;
-//! a compare-exchange lets one of them stand, and all members read that one. So all that go on know the same survivors, and either
-//! all of them are in the new epoch or none is. A rank that dies after `together` is lost to the new epoch.
+//! Every poll may decide, so no rank is needed in particular. Two ranks that see different deaths
+//! may want different verdicts. A compare-exchange lets one of the verdicts stand, and all members
+//! read that one. So all that go on know the same survivors, and either all of them are in the new
+//! epoch or none is. A rank that dies after `together` is lost to the new epoch.
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
-//! | G1 roll | `RollWord::sign`: come, offer, ready | `RollWord::read` | all that the rank did before, such as what it offers |
-//! | G2 verdict | `VerdictWord::settle` | `VerdictWord::read` | all that the one who settled knew |
+//! | G1 roll | `RollWord::sign` | `RollWord::read` | all the rank did before, its offer included |
+//! | G2 verdict | `VerdictWord::settle` | `VerdictWord::read` | all that the settling rank knew |
 //!
-//! Those who come together in a meeting settle by the last two steps of a round alone whether they begin (`poll_start`). There is
-//! no other round then: who is gone is what the meeting has failed by.
+//! G2 lets a rank that reads `together` use what the others have prepared, although it has not read
+//! that they are ready.
 //!
-//! G2 is what lets a rank that reads `together` use what the others have prepared although it has not read that they are ready.
+//! Ranks that meet to begin a job settle by the last two steps of a round alone whether they begin
+//! (`poll_start`). There is no other round then: a rank that is gone is the reason why the meeting
+//! has failed.
 
 use super::{
     atomic::{AtomicU64, Ordering, Reserved},
@@ -33,15 +38,16 @@ use crate::rank::{Rank, RankSet};
 /// What came of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RoundOutcome {
-    /// All who were chosen are in the new epoch.
+    /// All that were chosen are in the new epoch.
     Together,
-    /// One of them is gone, or took too long: there has to be another round. A meeting was called off.
+    /// One of them is gone, or took too long: there has to be another round. A meeting was called
+    /// off.
     Repeated,
     /// This one could not do its part, for want of memory or the like.
     Failed(Rank),
     /// This one is gone, and there is no other round: they do not begin.
     Lost(Rank),
-    /// Those who are waited for besides will not come: nobody gets anywhere in this way.
+    /// The ranks that are waited for besides will not come: going on in this way is in vain.
     Vain,
 }
 
@@ -62,7 +68,7 @@ impl RoundOutcome {
         }
     }
 
-    /// Total: a word that nobody wrote reads as a round to be repeated.
+    /// Reads any word: one that no rank wrote is a round to be repeated.
     fn from_word(word: u64) -> Self {
         let above = |base| {
             let rank = word.checked_sub(base).and_then(|rank| u32::try_from(rank).ok());
@@ -143,12 +149,12 @@ const _: () = {
 };
 
 impl RoundCell {
-    /// Which of `candidates` go on by this round, when that is decided.
+    /// Returns which of `candidates` go on by this round, when that is decided.
     pub(crate) fn chosen(&self, candidates: RankSet) -> Option<RankSet> {
         self.chosen.read().map(|bits| candidates.and(RankSet::from_bits(bits)))
     }
 
-    /// What came of the round, when that is decided.
+    /// Returns what came of the round, when that is decided.
     pub(crate) fn outcome(&self) -> Option<RoundOutcome> {
         self.outcome.read().map(RoundOutcome::from_word)
     }
@@ -161,7 +167,7 @@ pub(crate) struct Round<'a, K: ?Sized, G> {
     pub(crate) cell: &'a RoundCell,
     /// This member.
     pub(crate) rank: Rank,
-    /// The operating system, and where those sleep who wait for a step.
+    /// The operating system, and where waiters for a step sleep.
     pub(crate) kernel: &'a K,
     pub(crate) park: &'a ParkCell,
     /// Whether a rank is known to have left, or to be lost, for good.
@@ -177,7 +183,7 @@ impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
         self.sign(&self.cell.came);
     }
 
-    /// Who goes on, once all `candidates` have come or are gone; decides it then.
+    /// Returns the ranks that go on, once all `candidates` have come or are gone; decides it then.
     ///
     /// # Ordering
     /// Acquires everything that those did before they came (G1, G2).
@@ -185,7 +191,8 @@ impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
         if let Some(chosen) = self.cell.chosen(candidates) {
             return Some(chosen);
         }
-        // The lives are read after the roll: whom one of those who came had given up before is not chosen.
+        // The lives are read after the roll: a rank that one of the comers had given up before is
+        // not chosen.
         let came = self.cell.came.read();
         let gone = self.gone_of(candidates);
         if candidates.without(came).without(gone).len() > 0 {
@@ -196,7 +203,7 @@ impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
         Some(candidates.and(RankSet::from_bits(stands)))
     }
 
-    /// One of `candidates` that has neither come nor gone.
+    /// Returns one of `candidates` that has neither come nor gone.
     pub(crate) fn missing(&self, candidates: RankSet) -> Option<Rank> {
         candidates.without(self.cell.came.read()).iter().find(|rank| !(self.gone)(*rank))
     }
@@ -209,7 +216,8 @@ impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
         self.sign(&self.cell.offered);
     }
 
-    /// `None` once all `chosen` have offered; otherwise, if the round is over, its outcome.
+    /// Returns `None` inside once all `chosen` have offered; otherwise, if the round is over, its
+    /// outcome.
     ///
     /// # Ordering
     /// Acquires everything that those did before they offered (G1).
@@ -229,21 +237,23 @@ impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
         self.sign(&self.cell.ready);
     }
 
-    /// What came of the round, once that is decided; decides it when all `chosen` are ready, or one of them is gone.
+    /// Returns what came of the round, once that is decided; decides it when all `chosen` are
+    /// ready, or one of them is gone.
     ///
     /// # Ordering
     /// Acquires, when it is `Together`, everything that those did before they were ready (G1, G2).
     pub(crate) fn poll_outcome(&self, chosen: RankSet) -> Option<RoundOutcome> {
         self.cell.outcome().or_else(|| {
             let all_ready = lacks_none(&self.cell.ready, chosen);
-            // The lives are read after the roll: whom one of those who are ready had given up before does not go on.
+            // The lives are read after the roll: a rank that one of the ready ones had given up
+            // before does not go on.
             self.repeat_if_one_is_gone(chosen)
                 .or_else(|| all_ready.then(|| self.conclude(RoundOutcome::Together)))
         })
     }
 
-    /// What came of the round, as [`Round::poll_outcome`] finds it, but that there is no other one: one who is gone is named, the
-    /// same for all.
+    /// Returns the outcome of the round, as [`Round::poll_outcome`] finds it, where there is no
+    /// other round: a rank that is gone is named, the same one for all.
     ///
     /// # Ordering
     /// That of [`Round::poll_outcome`].
@@ -258,7 +268,7 @@ impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
         })
     }
 
-    /// One of `all` that is not ready.
+    /// Returns one of `all` that is not ready.
     pub(crate) fn unready(&self, all: RankSet) -> Option<Rank> {
         all.without(self.cell.ready.read()).iter().next()
     }
@@ -270,7 +280,7 @@ impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
         RoundOutcome::from_word(stands)
     }
 
-    /// One of `chosen` whose part of the round is outstanding.
+    /// Returns one of `chosen` that has not done its part of the round.
     pub(crate) fn first_incomplete(&self, chosen: RankSet) -> Option<Rank> {
         let missing = |roll: &RollWord| chosen.without(roll.read()).iter().next();
         missing(&self.cell.offered).or_else(|| missing(&self.cell.ready))
@@ -300,8 +310,9 @@ pub(crate) const OFFER_WORDS: usize = 12;
 
 /// What one member offers to the others of its round.
 ///
-/// The words are `Relaxed`: G1 orders them. A member writes them again in the next round only, when this one is over. Whoever
-/// still reads then may take a segment of the next round for one of this; the epoch in its header tells.
+/// The words are `Relaxed`: G1 orders them. A member writes them again in the next round only, when
+/// this one is over. A reader that is late may take a segment of the next round for one of this;
+/// the epoch in its header tells.
 #[repr(C, align(128))]
 #[derive(Debug)]
 #[cfg_attr(test, derive(Default))]
@@ -326,7 +337,7 @@ impl OfferCell {
 
 #[cfg(test)]
 impl RoundCell {
-    /// A round that nobody has come to; the same as all zero bytes.
+    /// Returns a round without comers; all its bytes are zero.
     pub(super) fn new() -> Self {
         let (roll, verdict) = (|| RollWord(AtomicU64::new(0)), || VerdictWord(AtomicU64::new(0)));
         Self {
@@ -373,7 +384,7 @@ mod tests {
         let after = round(&cell, &park, &kernel, 2, &one);
         assert_eq!(after.missing(RankSet::all(3)), None);
         assert_eq!(after.choose(RankSet::all(3)), Some(ranks(&[0, 2])));
-        // Who comes when it is decided finds that it is.
+        // A rank that comes when it is decided finds that it is.
         let late = round(&cell, &park, &kernel, 1, &nobody);
         late.come();
         assert_eq!(late.choose(RankSet::all(3)), Some(ranks(&[0, 2])));

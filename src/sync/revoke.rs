@@ -1,20 +1,20 @@
 //! The one reason why everybody stops waiting.
 //!
-//! A [`RevokeCell`] holds 0 while its epoch lives. The first reason that anyone writes stays, and all ranks
-//! report that one, so that a cascade of failures names its first cause.
+//! A [`RevokeCell`] holds 0 while its epoch lives. The first reason that anyone writes stays, and
+//! all ranks report that one. So a cascade of failures names its first cause.
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
 //! | R1 revoke | `revoke`: the word | `read` | everything that the revoker knew |
 //!
-//! R1 is what makes a last look worth while: who finds the epoch revoked polls its own condition once more, and
-//! finds there whatever a rank had signalled before it was found dead.
+//! R1 makes a last look worth while. A waiter that finds the epoch revoked polls its own condition
+//! once more, and finds there every signal that a rank had sent before it was found dead.
 //!
-//! The bell is a second word, for the futex: sleepers name it beside their own
-//! [`ParkCell`](super::park::ParkCell), so that one wake reaches all of them whatever they wait for. A woken
-//! sleeper reads the word again, and a sleep on a bell that has rung ends at once, so it cannot miss the
-//! reason either. A revoker that dies before it rings is itself found dead by the others, who then revoke in
-//! vain but ring.
+//! The bell is a second word, for the futex. Sleepers name it beside their own
+//! [`ParkCell`](super::park::ParkCell), so that one wake reaches all of them. A woken sleeper reads
+//! the word again, and a sleep on a bell that has rung ends at once, so it cannot miss the reason
+//! either. A revoker that dies before it rings is itself found dead by the others, who then revoke
+//! in vain but ring.
 
 use super::{
     atomic::{AtomicU64, Ordering, Reserved},
@@ -59,7 +59,7 @@ impl Revocation {
         }
     }
 
-    /// Total: a word that no `revoke` wrote still ends the epoch, by nobody in particular.
+    /// Reads any word: one that no `revoke` wrote still ends the epoch, by no rank in particular.
     fn from_word(word: u64) -> Option<Self> {
         let rank = (word >> RANK_SHIFT)
             .checked_sub(1)
@@ -108,13 +108,14 @@ const _: () = {
 };
 
 impl RevokeCell {
-    /// The cell of a live epoch; the same as all zero bytes.
+    /// Returns the cell of a live epoch; the same as all zero bytes.
     #[must_use]
     pub fn new() -> Self {
         Self { word: AtomicU64::new(0), bell: Latch::new(), reserved: Reserved::new() }
     }
 
-    /// Ends the epoch and wakes all its sleepers. Returns the reason that stands: the first one given.
+    /// Ends the epoch and wakes all its sleepers. Returns the reason that stands: the first one
+    /// given.
     pub fn revoke<K: Kernel + ?Sized>(&self, kernel: &K, reason: Revocation) -> Revocation {
         // On failure nothing is read but the word itself, which carries its whole meaning: Relaxed.
         let (ok, failed) = (
@@ -130,13 +131,13 @@ impl RevokeCell {
         stands
     }
 
-    /// The reason why the epoch ended, if it has.
+    /// Returns the reason why the epoch ended, if it has.
     #[must_use]
     pub fn read(&self) -> Option<Revocation> {
         Revocation::from_word(self.word.load(Ordering::Acquire)) // R1 revoke
     }
 
-    /// The word that sleepers of this epoch name beside their own.
+    /// Returns the word that sleepers of this epoch name beside their own.
     #[must_use]
     pub fn bell(&self) -> SleepWord<'_> {
         self.bell.until_open()

@@ -1,19 +1,20 @@
 //! Counted signals from one sender to one receiver.
 //!
-//! The cell holds how many signals were ever sent: it only grows, and nobody resets it. The receiver
-//! remembers how many it has consumed, so a signal is never lost and a wait never sees the same one twice. As
-//! the cell has one sender, signalling is a store, not a read-modify-write.
+//! The cell holds how many signals were ever sent: it only grows, and nobody resets it. The
+//! receiver remembers how many it has consumed. So a signal is never lost, and a wait never sees
+//! the same one twice. As the cell has one sender, signalling is a store, not a read-modify-write.
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
 //! | S1 signal | `signal`, `signal_next` | `wait`, `poll` | everything the sender wrote before |
 //!
-//! `relaxed_signal` and `relaxed_wait` order execution only: they say *when*, and publish nothing. But whoever waits for an
-//! earlier signal may find the count of a relaxed one, which therefore carries on what that has published.
+//! `relaxed_signal` and `relaxed_wait` order execution only: they say *when*, and publish nothing.
+//! But a wait for an earlier signal may find the count of a relaxed one, which therefore carries on
+//! what the earlier signal has published.
 //!
-//! A sender is of one kind, by type: a [`SemaphoreSender`] keeps the count to itself and never reads the cell; a
-//! proxy, which serves many semaphores from triggers and keeps no state for any, takes the count from the cell
-//! by [`SemaphoreCell::signal_next`]. Mixing the two loses signals.
+//! A sender is of one kind, by type. A [`SemaphoreSender`] keeps the count to itself and never
+//! reads the cell. A proxy serves many semaphores from triggers and keeps no state for any: it
+//! takes the count from the cell by [`SemaphoreCell::signal_next`]. Mixing the two loses signals.
 
 use std::ops::Deref;
 
@@ -33,9 +34,10 @@ use super::{
 /// | park | 64..72 | the receiver before it sleeps, the sender when it wakes it | the sender |
 /// | reserved_too | 72..128 | nobody | nobody |
 ///
-/// The sender looks at `park` right after it has stored `value`. In the same line that look would fetch the
-/// line for reading while the store wants it for writing (measured: a ping-pong a fifth slower); in a line of
-/// its own, which changes only when somebody sleeps, it finds it in its own cache.
+/// The sender looks at `park` right after it has stored `value`. In the same line that look would
+/// fetch the line for reading while the store wants it for writing (`benches/RESULTS.md`,
+/// "Semaphore"). In a line of its own, which changes only when a waiter sleeps, the sender finds
+/// `park` in its own cache.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct SemaphoreCell {
@@ -54,7 +56,7 @@ const _: () = {
 };
 
 impl SemaphoreCell {
-    /// A cell that starts at `count`; at 0 the same as all zero bytes.
+    /// Returns a cell that starts at `count`; at 0 the same as all zero bytes.
     #[must_use]
     pub fn new(count: u64) -> Self {
         Self {
@@ -65,13 +67,14 @@ impl SemaphoreCell {
         }
     }
 
-    /// How many signals were sent, now or a moment ago; for reports.
+    /// Returns how many signals were sent, now or a moment ago; for reports.
     #[must_use]
     pub fn value(&self) -> u64 {
         self.value.load(Ordering::Relaxed) // Relaxed: a number to print
     }
 
-    /// Sends one signal, as the sender that keeps no count of its own. There must be no other sender.
+    /// Sends one signal, as the sender that keeps no count of its own. There must be no other
+    /// sender.
     ///
     /// # Ordering
     /// Publishes everything before it (S1).
@@ -97,12 +100,13 @@ pub struct SemaphoreSender<C> {
 }
 
 impl<C: Deref<Target = SemaphoreCell>> SemaphoreSender<C> {
-    /// Takes the sending side of a cell to which `sent` signals have been sent. There must be no other sender.
+    /// Takes the sending side of a cell to which `sent` signals have been sent. There must be no
+    /// other sender.
     pub fn new(cell: C, sent: u64) -> Self {
         Self { cell, sent }
     }
 
-    /// How many signals were sent.
+    /// Returns how many signals were sent.
     pub fn sent(&self) -> u64 {
         self.sent
     }
@@ -121,7 +125,8 @@ impl<C: Deref<Target = SemaphoreCell>> SemaphoreSender<C> {
     /// Sends one signal that publishes nothing of its own.
     ///
     /// # Ordering
-    /// Carries on what earlier signals have published (S1): whoever waits for one of those may find this count instead.
+    /// Carries on what earlier signals have published (S1): a wait for one of those may find this
+    /// count instead.
     #[inline]
     pub fn relaxed_signal<K: Kernel + ?Sized>(&mut self, kernel: &K) {
         self.sent = self.sent.wrapping_add(1);
@@ -144,12 +149,13 @@ impl<C: Deref<Target = SemaphoreCell>> SemaphoreReceiver<C> {
         Self { cell, expected: consumed.wrapping_add(1) }
     }
 
-    /// The count that the next wait waits for.
+    /// Returns the count that the next wait waits for.
     pub fn expected(&self) -> u64 {
         self.expected
     }
 
-    /// How many signals have been waited for: what a later receiver of the same cell starts from.
+    /// Returns how many signals have been waited for: what a later receiver of the same cell starts
+    /// from.
     pub fn consumed(&self) -> u64 {
         self.expected.wrapping_sub(1)
     }
@@ -206,7 +212,8 @@ impl<C: Deref<Target = SemaphoreCell>> SemaphoreReceiver<C> {
     }
 }
 
-/// Whether a counter has come to `expected`, both counted modulo 2^64 and never half a turn apart.
+/// Returns whether a counter has come to `expected`, both counted modulo 2^64 and never half a turn
+/// apart.
 #[inline]
 pub(crate) fn reached(value: u64, expected: u64) -> bool {
     value.wrapping_sub(expected) < 1 << 63

@@ -5,18 +5,20 @@
 //!  inline        └─ after each: poll; each round, or now and then: watch, clock ─┘
 //! ```
 //!
-//! The caller supplies the poll (one acquire load, as a rule), so this loop has no edge of its own; what it
-//! adds is the order in which it looks. It looks at the watch *before* the last poll: what a peer signalled
-//! before it died is received, and only then is the peer's loss reported (edge R1 of
-//! [`revoke`](super::revoke)). It sleeps through the protocol of [`park`](super::park), on its own cell and
-//! on the bell of the watch.
+//! The caller supplies the poll (one acquire load, as a rule), so this loop has no edge of its own.
+//! What it adds is the order in which it looks. It looks at the watch *before* the last poll: a
+//! signal that a peer sent before it died is received, and only then is the peer's loss reported
+//! (edge R1 of [`revoke`](super::revoke)). It sleeps through the protocol of [`park`](super::park),
+//! on its own cell and on the bell of the watch.
 //!
-//! Invariants: every wait has a deadline and a watch. The first poll costs what it costs to poll; neither
-//! clock nor watch is touched before a whole burst of polls has failed, or eight polls with a yield before each. A sleep is never longer than
-//! [`LONGEST_SLEEP`], as a second line of defence behind the wake.
+//! # Invariants
+//! - Every wait has a deadline and a watch.
+//! - The first poll costs what it costs to poll. Neither clock nor watch is touched before a whole
+//!   burst of polls has failed, or eight polls with a yield before each.
+//! - A sleep is never longer than [`LONGEST_SLEEP`], as a second line of defence behind the wake.
 //!
-//! A wait that is as short as a cache line's way from core to core may have one burst of polls in front of the loop, in
-//! line with its caller: [`spin_until`].
+//! A wait that is as short as a cache line's way from core to core may have one burst of polls in
+//! front of the loop, in line with its caller: [`spin_until`].
 
 use std::time::Duration;
 
@@ -30,16 +32,17 @@ use crate::{error::Error, rank::Rank};
 /// The longest that a waiter sleeps before it looks around, wake or no wake.
 pub const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 
-/// The same for a watch without a bell, which nothing can wake.
+/// The longest sleep beside a watch without a bell, which nothing can wake.
 pub const LONGEST_SLEEP_WITHOUT_BELL: Duration = Duration::from_millis(20);
 
-/// For so long a waiter with a core to itself keeps it. A yield costs nothing where nobody else wants the core, and the slice of whoever
-/// does otherwise, some milliseconds: too much for a wait as long as a copy of a MiB takes. Where the waiter is mistaken, and whom it
-/// waits for shares its core, this is what the mistake costs.
+/// How long a waiter with a core to itself keeps it. A yield costs nothing where no other thread
+/// wants the core. Otherwise it costs the slice of that thread, some milliseconds: too much for a
+/// wait as long as a copy of a MiB takes. Where the waiter is mistaken, and its peer shares its
+/// core, this is the cost of the mistake.
 const KEEP: Duration = Duration::from_micros(200);
 
-/// Yields between two looks at the watch and the clock, which cost a tenth of a yield or more. The first look comes after as many, so that a
-/// short wait never takes one.
+/// Yields between two looks at the watch and the clock, which cost a tenth of a yield or more. The
+/// first look comes after as many, so that a short wait never takes one.
 const YIELDS_PER_LOOK: u32 = 8;
 
 /// Why a wait ended without what it waited for.
@@ -57,18 +60,20 @@ pub enum Stop {
     Corrupted(Rank),
 }
 
-/// What a waiter keeps an eye on besides what it waits for. Only looked at once a wait turns out to be long.
+/// What a waiter keeps an eye on besides what it waits for. Only looked at once a wait turns out to
+/// be long.
 pub trait Watch {
-    /// A reason to stop waiting, if there is one. A cheap load of shared words.
+    /// Returns a reason to stop waiting, if there is one. A cheap load of shared words.
     fn check(&self) -> Option<Stop>;
 
-    /// A word that is woken when `check` has something to tell, to be slept on beside the waiter's own cell.
-    /// Without one the waiter looks up every [`LONGEST_SLEEP_WITHOUT_BELL`].
+    /// Returns a word that is woken when `check` has something to tell, to be slept on beside the
+    /// waiter's own cell. Without one the waiter looks up every [`LONGEST_SLEEP_WITHOUT_BELL`].
     fn bell(&self) -> Option<SleepWord<'_>> {
         None
     }
 
-    /// Hears that the wait has turned out long, and that the clock was read first at `since`; again before each sleep.
+    /// Hears that the wait has turned out long, and that the clock was read first at `since`; again
+    /// before each sleep.
     fn begin(&self, since: Duration) {
         let _ = since;
     }
@@ -97,31 +102,36 @@ impl<W: Watch + ?Sized> Watch for &W {
 /// How a waiter spends its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitPolicy {
-    /// Polls between two looks around (none: eight yields, and a poll after each), and between two yields once the core is not kept any longer.
+    /// Polls between two looks around (none: eight yields, and a poll after each), and between two
+    /// yields once the core is not kept any longer.
     pub spins: u32,
     /// How long to wait before going to sleep; zero sleeps as soon as the first poll has failed.
     pub park_after: Duration,
 }
 
-/// How long a waiter stays awake. Waking a sleeper on another core of a virtual machine takes some 50 us, and
-/// the waker half of that; after a millisecond awake this is a twentieth of what was waited already.
+/// How long a waiter stays awake. Waking a sleeper on another core of a virtual machine takes some
+/// 50 us, and costs the waker half of that. After a millisecond awake this is a twentieth of the
+/// time that was waited already.
 const AWAKE: Duration = Duration::from_millis(1);
 
 impl WaitPolicy {
-    /// For a waiter with a core to itself: spins, after a while yields now and then in case it is mistaken, sleeps late.
+    /// For a waiter with a core to itself: spins, after a while yields now and then in case it is
+    /// mistaken, sleeps late.
     pub const DEDICATED: Self = Self { spins: 1000, park_after: AWAKE };
 
     /// For a waiter that shares its core: every poll that fails gives way to the others.
     pub const OVERSUBSCRIBED: Self = Self { spins: 0, park_after: AWAKE };
 
-    /// The policy for a waiter whose core is shared by `sharing` waiters in all, itself included.
+    /// Returns the policy for a waiter on a core that `sharing` waiters share in all, itself
+    /// included.
     #[must_use]
     pub const fn for_spinners(sharing: u32) -> Self {
         if sharing <= 1 { Self::DEDICATED } else { Self::OVERSUBSCRIBED }
     }
 }
 
-/// Everything that a wait needs besides what it waits for; one per communicator serves all its waits.
+/// Everything that a wait needs besides what it waits for; one per communicator serves all its
+/// waits.
 #[derive(Debug)]
 pub struct Waiting<'a, K: ?Sized, W: ?Sized> {
     /// The operating system.
@@ -148,7 +158,8 @@ impl<'a, K: ?Sized, W: ?Sized> Waiting<'a, K, W> {
         Self { kernel, watch, policy, timeout }
     }
 
-    /// The error of an `operation` that a wait in this context gave up, while it waited for `awaited`.
+    /// Returns the error of an `operation` that a wait in this context gave up, while it waited for
+    /// `awaited`.
     #[must_use]
     pub fn error(&self, stop: Stop, operation: &'static str, awaited: Option<Rank>) -> Error {
         match stop {
@@ -161,7 +172,8 @@ impl<'a, K: ?Sized, W: ?Sized> Waiting<'a, K, W> {
     }
 }
 
-/// One burst of polls, as many as `policy` makes between two looks around, and tells whether `poll` said yes in the end.
+/// Makes one burst of polls, as many as `policy` makes between two looks around, and returns
+/// whether `poll` said yes in the end.
 ///
 /// What comes after a `no` is [`wait_until`], which has the deadline and the watch.
 #[inline]
@@ -174,11 +186,11 @@ pub fn spin_until(policy: WaitPolicy, mut poll: impl FnMut() -> bool) -> bool {
 
 /// Waits until `poll` returns something.
 ///
-/// Whoever makes `poll` succeed must call [`ParkCell::wake`] on `park` afterwards.
+/// The thread that makes `poll` succeed must call [`ParkCell::wake`] on `park` afterwards.
 ///
 /// # Errors
-/// The reason to stop that came first: the watch's, or [`Stop::Timeout`]. `poll` was called once more after
-/// that reason had been seen.
+/// The reason to stop that came first: the watch's, or [`Stop::Timeout`]. `poll` was called once
+/// more after that reason had been seen.
 #[inline]
 pub fn wait_until<T, K, W>(
     context: &Waiting<'_, K, W>,
@@ -195,7 +207,7 @@ where
     }
 }
 
-/// A wait whose first poll failed.
+/// A wait after its first poll has failed.
 struct LongWait<'a, 'c, K: ?Sized, W: ?Sized> {
     context: &'a Waiting<'c, K, W>,
     /// When the clock was read first.

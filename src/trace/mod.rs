@@ -39,7 +39,7 @@ mod verb;
 
 #[cfg(feature = "trace")]
 pub(crate) use file::{TraceFile, from_environment, recorders};
-pub(crate) use recorder::{PORT, Recorder, ReservedSpan, TraceRing, TraceSpan};
+pub(crate) use recorder::{PORT, Recorder, TraceRing, TraceSpan};
 pub(crate) use rings::Rings;
 pub(crate) use verb::Verb;
 

@@ -45,12 +45,6 @@ pub(crate) struct ReservedSpan {
 }
 
 impl ReservedSpan {
-    /// The same, done in `manner`; see [`TraceSpan::done_in`].
-    #[inline]
-    pub(crate) fn done_in(self, manner: u8) -> Self {
-        Self { span: self.span.done_in(manner), ..self }
-    }
-
     /// The same, of something that has failed, if it has.
     #[inline]
     pub(crate) fn failing(self, has_failed: bool) -> Self {

@@ -13,13 +13,13 @@ scenario!(
     ranks_that_are_told_of_a_core_each_are_not_crowded_whatever_becomes_of_them,
     Job::of(5).cores(5).heap_len(32 << 20).broken(),
     |comm| {
-        assert!(!comm.is_crowded()?);
-        assert!(!comm.duplicate()?.is_crowded()?);
+        assert!(!comm.is_oversubscribed()?);
+        assert!(!comm.duplicate()?.is_oversubscribed()?);
         if comm.rank().get() == 1 {
             return Ok(());
         }
         let mut on = comm.shrink()?.comm;
-        assert!(!on.is_crowded()?, "four of them on five cores");
+        assert!(!on.is_oversubscribed()?, "four of them on five cores");
         on.finalize()?;
     }
 );
@@ -28,13 +28,13 @@ scenario!(
     ranks_that_are_told_of_one_core_are_crowded_whatever_becomes_of_them,
     Job::of(3).cores(1).heap_len(32 << 20).broken(),
     |comm| {
-        assert!(comm.is_crowded()?);
-        assert!(comm.duplicate()?.is_crowded()?);
+        assert!(comm.is_oversubscribed()?);
+        assert!(comm.duplicate()?.is_oversubscribed()?);
         if comm.rank().get() == 1 {
             return Ok(());
         }
         let mut on = comm.shrink()?.comm;
-        assert!(on.is_crowded()?, "two of them on one core");
+        assert!(on.is_oversubscribed()?, "two of them on one core");
         on.finalize()?;
     }
 );
@@ -83,7 +83,7 @@ fn ranks_that_are_told_of_different_numbers_of_cores_go_the_same_ways() {
             ..Options::default()
         };
         let mut comm = Communicator::init_rank_with(3, id, rank, &options)?;
-        assert!(comm.is_crowded()?, "one of them is");
+        assert!(comm.is_oversubscribed()?, "one of them is");
         messages(&mut comm)?;
         everything(&mut comm)?;
         comm.finalize()

@@ -52,7 +52,7 @@ fn chain(steps: &mut Steps<'_>) -> Result<()> {
         } else if is_last {
             steps.combine(&operands, sum, true)?;
         } else {
-            let partial = steps.bench(right, mine.len())?;
+            let partial = steps.send_staging(right, mine.len())?;
             steps.combine(&operands, partial, false)?;
             steps.send(right, partial)?;
         }
@@ -275,7 +275,7 @@ scenario!(steps_that_make_no_sense_are_refused_and_harm_nobody, Job::of(2), |com
             steps.send(stranger, input),
             steps.receive(me, 8).map(drop),
             steps.receive(right, steps.longest_message() + 1).map(drop),
-            steps.bench(right, u64::MAX).map(drop),
+            steps.send_staging(right, u64::MAX).map(drop),
             steps.release(stranger),
             steps.flush(me),
             input.part(1, input.len()).map(drop),

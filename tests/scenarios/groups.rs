@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use shmccl::collective::{Algorithm, ChannelKind, Summary};
+use shmccl::collective::{Algorithm, CallSignature, ChannelKind};
 use shmccl::rank::Rank;
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Group, Result};
@@ -431,7 +431,11 @@ scenario!(the_call_in_which_groups_differ_is_named_on_all_ranks, Job::of(3).brok
 });
 
 /// Makes all-reduces of so many elements in one group, which is another one on some rank; what `tell` tells of both, in order.
-fn both_told<T: Ord>(comm: &mut Communicator, counts: &[usize], tell: fn(Summary) -> T) -> Result<[T; 2]> {
+fn both_told<T: Ord>(
+    comm: &mut Communicator,
+    counts: &[usize],
+    tell: fn(CallSignature) -> T,
+) -> Result<[T; 2]> {
     let mut data: Vec<_> = counts.iter().map(|&count| vec![1_f32; count]).collect();
     comm.prepare()?;
     let mut group = Group::start();
@@ -448,17 +452,17 @@ fn both_told<T: Ord>(comm: &mut Communicator, counts: &[usize], tell: fn(Summary
 
 scenario!(groups_that_begin_alike_and_end_sooner_on_one_rank_are_named, Job::of(3).broken(), |comm| {
     let counts: &[_] = if comm.rank().get() == 1 { &[4; 2] } else { &[4; 3] };
-    assert_eq!(both_told(comm, counts, Summary::calls)?, [Some(2), Some(3)]);
+    assert_eq!(both_told(comm, counts, CallSignature::calls)?, [Some(2), Some(3)]);
 });
 
 scenario!(groups_that_differ_in_a_call_that_is_large_on_one_rank_are_named, Job::of(3).broken(), |comm| {
     let last = if comm.rank().get() == 1 { 100_000 } else { 4 };
-    assert_eq!(both_told(comm, &[4, 4, last], Summary::calls)?, [Some(2), Some(3)]);
+    assert_eq!(both_told(comm, &[4, 4, last], CallSignature::calls)?, [Some(2), Some(3)]);
 });
 
 scenario!(the_call_in_which_groups_differ_is_named_although_one_ends_sooner, Job::of(3).broken(), |comm| {
     let counts: &[_] = if comm.rank().get() == 1 { &[4, 3] } else { &[4; 3] };
-    assert_eq!(both_told(comm, counts, Summary::count)?, [3, 4]);
+    assert_eq!(both_told(comm, counts, CallSignature::count)?, [3, 4]);
 });
 
 scenario!(a_peer_that_leaves_is_lost_to_a_group_that_waits_for_it, Job::of(3).broken(), |comm| {

@@ -52,7 +52,7 @@ scenario!(a_rank_that_does_not_come_is_named_while_the_others_wait, Job::of(3), 
         assert_eq!(numbers(&report.stragglers()), [1], "{report}");
         for rank in [0, 2] {
             let call = report.ranks[rank].call.expect("it waits in a call");
-            assert_eq!(call.summary.operation(), Some(Operation::AllReduce), "{report}");
+            assert_eq!(call.signature.operation(), Some(Operation::AllReduce), "{report}");
         }
         assert!(report.ranks[1].call.is_none() && report.ranks[1].last.is_some(), "{report}");
         let text = report.to_string();
@@ -68,7 +68,10 @@ scenario!(a_large_operation_is_told_of_with_its_way, Job::of(2).heap_len(64 << 2
     if comm.rank().get() == 1 {
         let report = look(comm, |report| wait_for_rank_1(report, &[0]))?;
         let call = report.ranks[0].call.expect("it waits in a call");
-        assert_eq!((call.summary.operation(), call.summary.count()), (Some(Operation::AllReduce), 1 << 20));
+        assert_eq!(
+            (call.signature.operation(), call.signature.count()),
+            (Some(Operation::AllReduce), 1 << 20)
+        );
         // It knows what the table says before rank 1 has come.
         assert!(report.to_string().contains("all_reduce of 1048576 float by sum by two_shot"), "{report}");
         let work = &report.ranks[1].work;

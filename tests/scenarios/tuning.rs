@@ -12,10 +12,12 @@ use crate::harness::Job;
 
 /// `algorithm` for everything that it can do in buffers of this kind.
 fn cases(comm: &mut Communicator, algorithm: Algorithm, buffers: BufferKind) -> Result<Vec<Case>> {
-    let (n_ranks, crowded) = (comm.n_ranks(), comm.is_crowded()?);
+    let (n_ranks, oversubscribed) = (comm.n_ranks(), comm.is_oversubscribed()?);
     let steps = vec![Step { up_to: None, algorithm }];
     let able = Algorithm::OPERATIONS.into_iter().filter(|name| algorithm.supports(*name));
-    Ok(able.map(|operation| Case { operation, n_ranks, crowded, buffers, steps: steps.clone() }).collect())
+    Ok(able
+        .map(|operation| Case { operation, n_ranks, oversubscribed, buffers, steps: steps.clone() })
+        .collect())
 }
 
 /// Lengths around those where one way gives way to another, and some pieces of ordinary memory.
@@ -131,7 +133,7 @@ scenario!(ranks_with_different_tables_all_learn_of_it, Job::of(3).broken(), |com
     let algorithm = if me.get() == 1 { Algorithm::Ring } else { Algorithm::Tree };
     let steps = vec![Step { up_to: None, algorithm }];
     let operation = Algorithm::OPERATIONS[0];
-    let case = Case { operation, n_ranks: 3, crowded: false, buffers: BufferKind::Heap, steps };
+    let case = Case { operation, n_ranks: 3, oversubscribed: false, buffers: BufferKind::Heap, steps };
     let table = Table::new(&[case]).unwrap();
     let sum = table.checksum();
     let refused = comm.set_tuning(table);

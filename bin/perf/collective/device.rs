@@ -57,7 +57,7 @@ pub(crate) fn run(
     let largest = plan.sizes.iter().copied().max().unwrap_or(0);
     let staging = if operation == Operation::AllReduce { staging_len(largest) } else { 0 };
     let buffers = CollectiveBuffers::alloc(comm, largest, eager_len(comm.n_ranks()), staging)?;
-    let is_long = plan.one_core || comm.is_crowded()?;
+    let is_long = plan.one_core || comm.is_oversubscribed()?;
     let gathering = Gathering::new(comm, settings.average, plan.one_core)?;
     let gathering = gathering.timing_one_by_one(settings.percentiles && is_long);
     let is_brief = settings.percentiles && !is_long;
@@ -227,11 +227,11 @@ impl CollectiveBench<'_> {
         let in_place = wanted.in_place && !self.is_apart(wanted);
         let op = self.operation.reduces().then_some(ReduceOp::Sum);
         let spec = self.spec(Wanted { in_place, ..wanted }, op, SIZE)?;
-        let crowded = self.plan.one_core || self.comm.is_crowded()?;
+        let oversubscribed = self.plan.one_core || self.comm.is_oversubscribed()?;
         let all = RankBuffers { comm: self.comm, spec: &spec, buffers: self.buffers };
         let mut limits: Vec<NamedLimit<'static>> = Vec::new();
         for (name, ahead) in [("bare loop, mailed", false), ("bare loop, mailed, fetched ahead", true)] {
-            let eager = EagerLimit::new(&all, &mut self.gathering.borrow_mut(), crowded, ahead)?;
+            let eager = EagerLimit::new(&all, &mut self.gathering.borrow_mut(), oversubscribed, ahead)?;
             if let Some(eager) = eager {
                 limits.push((name.to_owned(), self.timed_limit(eager, &spec, wanted.bytes)?));
             }

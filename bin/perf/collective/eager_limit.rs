@@ -116,7 +116,7 @@ impl EagerLimit {
     pub(crate) fn new(
         all: &RankBuffers<'_>,
         gathering: &mut Gathering,
-        crowded: bool,
+        oversubscribed: bool,
         ahead: bool,
     ) -> Result<Option<Self>> {
         let comm = all.comm;
@@ -147,7 +147,7 @@ impl EagerLimit {
             number: 0,
             tells_after: n_turns / 2,
             ahead,
-            yields: crowded,
+            yields: oversubscribed,
         }))
     }
 

@@ -1,5 +1,5 @@
-//! Producers that die or give up between reserving and committing, and memory that was written by somebody who does not
-//! follow the protocol.
+//! Producers that die or give up between reserving and committing, and memory that was written by
+//! somebody who does not follow the protocol.
 
 use super::*;
 use std::cell::Cell;
@@ -166,7 +166,8 @@ impl Deref for Moving<'_> {
 
 #[test]
 fn a_producer_whose_head_is_moved_under_its_hands_says_full_and_holds_nothing() {
-    // Steps that find room, where the exchange fails; that find none, where `head` has moved on; and that go backwards.
+    // Steps that find room, where the exchange fails; that find none, where `head` has moved on;
+    // and that go backwards.
     for step in [1, 4, 1 << 40, u64::MAX] {
         let (ring, moves) = (Ring::new(4), Cell::new(false));
         let moving = Moving { header: &ring.header, step, moves: &moves };

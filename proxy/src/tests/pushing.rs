@@ -131,13 +131,15 @@ proptest! {
     }
 }
 
-/// Pushes `each` numbered triggers from every producer and checks that they arrive once and in order.
+/// Pushes `each` numbered triggers from every producer and checks that they arrive once and in
+/// order.
 fn lose_nothing(capacity: usize, n_producers: u32, each: u32, start: u64) {
     let ring = Ring::starting_at(capacity, start);
     let fifo = ring.fifo();
     let barrier = Barrier::new(n_producers as usize);
     thread::scope(|scope| {
-        // Joined by hand: ThreadSanitizer does not see a scope's own join unless std is instrumented too.
+        // Joined by hand: ThreadSanitizer does not see a scope's own join unless std is
+        // instrumented too.
         let mut pushing = Vec::new();
         for producer in 0..n_producers {
             let (fifo, barrier) = (&fifo, &barrier);

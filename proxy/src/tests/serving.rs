@@ -56,7 +56,8 @@ fn turns_go_to_fifos_in_use_as_the_roster_tells() {
     let mut first = rings[0].fifo().shared_producer(owner(1)).unwrap();
     roster.count_change();
     assert_eq!(turn(&mut service), (vec![2], vec![0, 2]));
-    // One that goes leaves its triggers behind, and its fifo is attended to until somebody tells once more.
+    // One that goes leaves its triggers behind, and its fifo is attended to until somebody tells
+    // once more.
     first.try_push(numbered(2)).unwrap();
     drop(first);
     roster.count_change();
@@ -366,7 +367,8 @@ fn the_depth_of_every_batch_counts() {
 #[test]
 fn a_snapshot_shows_no_more_than_there_are_slots_whatever_it_reads() {
     let ring = Ring::new(8);
-    // As if the consumer had gone on for a lap and more between the two reads, or somebody had forged them.
+    // As if the consumer had gone on for a lap and more between the two reads, or somebody had
+    // forged them.
     for (head, tail, depth) in [(9, 0, 8), (512, 3, 8), (5, 1, 4), (3, 9, 0), (u64::MAX, 0, 0)] {
         ring.header.head.store(head, Ordering::Relaxed);
         ring.header.tail.store(tail, Ordering::Relaxed);

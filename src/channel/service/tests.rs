@@ -25,7 +25,7 @@ fn a_service_process_counts_as_a_spinner_while_it_is_awake() {
     // What whoever pushes does, before it waits.
     doorbell.wake(mapped.kernel());
     assert_eq!(policies(), (WaitPolicy::OVERSUBSCRIBED, WaitPolicy::DEDICATED));
-    assert!(!beside.crowded(), "what is tuned for leaves proxies aside");
+    assert!(!beside.oversubscribed(), "what is tuned for leaves proxies aside");
 }
 
 #[test]

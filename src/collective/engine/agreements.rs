@@ -3,14 +3,12 @@
 use std::sync::Arc;
 
 use super::Engine;
+use super::trace::CallSpan;
 use crate::channel::{MemoryChannel, ReservedSlot};
-use crate::collective::again::Kept;
-use crate::collective::algorithm::{ChannelKind, Manner};
-use crate::collective::custom::{CustomAlgorithm, Registration};
-use crate::collective::noting;
-use crate::collective::operation::{Operation, Summary};
-use crate::collective::seating;
-use crate::collective::tuning::{Choices, Table, Tuning};
+use crate::collective::call::{CallSignature, ChannelKind, Choice, Operation};
+use crate::collective::execute::custom::{CustomAlgorithm, Registration};
+use crate::collective::plan::tuning::{Table, Tuning};
+use crate::collective::transport::{NONE_LEFT, NONE_TO_BEGIN_WITH, agree_slots, check_balance};
 use crate::error::{Error, Result};
 
 impl Engine {
@@ -18,30 +16,30 @@ impl Engine {
     ///
     /// # Errors
     /// Those of [`Engine::run`].
-    pub(crate) fn announce(&mut self, summary: Summary, operation: Operation) -> Result<()> {
-        let board = &mut self.team.board;
-        let met = board.meet(summary, operation, [0; 2], &[]);
+    pub(crate) fn announce(&mut self, signature: CallSignature, operation: Operation) -> Result<()> {
+        let board = &mut self.members.board;
+        let met = board.meet(signature, operation, &[]);
         board.or_revoke(met)
     }
 
     /// Begins `call` of the caller's, in which members come together several times.
-    pub(crate) fn begin_several(&mut self, call: Summary) {
-        self.team.board.tell_operation(call);
+    pub(crate) fn begin_several(&mut self, call: CallSignature) {
+        self.members.board.report_call(call);
     }
 
     /// Ends it: it counts as one.
     pub(crate) fn end_several(&mut self, is_done: bool) {
-        self.team.board.tell_end_of_several(is_done);
+        self.members.board.report_end_of_several(is_done);
     }
 
     /// Counts nothing of what was so far: it was part of an operation that is counted elsewhere, or was not done yet.
     pub(crate) fn count_as_none(&mut self) {
-        self.team.board.tell_as_none();
+        self.members.board.report_none();
     }
 
     /// Counts the next coming together as part of the operation that was counted last.
     pub(crate) fn count_no_more(&mut self) {
-        self.team.board.set_aside(1);
+        self.members.board.count_inner_steps(1);
     }
 
     /// Returns when all members have called it for `operation`: a barrier, or one that begins or ends with it.
@@ -49,7 +47,7 @@ impl Engine {
     /// # Errors
     /// Those of [`Engine::run`].
     pub(crate) fn barrier(&mut self, operation: Operation) -> Result<()> {
-        self.noted(operation, |engine| engine.announce(Summary::new(operation), operation))
+        self.noted(operation, |engine| engine.announce(CallSignature::new(operation), operation))
     }
 
     /// Looks, when all members have come to the end, whether they have done the same until then, and whether each message was
@@ -58,13 +56,13 @@ impl Engine {
     /// # Errors
     /// [`Error::CallMismatch`]; [`Error::InvalidArgument`]. All members have the same.
     pub(crate) fn check_end(&self, balances: impl Iterator<Item = u64>) -> Result<()> {
-        self.team.board.check_end()?;
+        self.members.board.check_end()?;
         check_balance(balances, NONE_LEFT)
     }
 
     /// How many messages this member has sent, less those that it has received: see [`Pipework::balance`].
     ///
-    /// [`Pipework::balance`]: crate::collective::pipework::Pipework::balance
+    /// [`Pipework::balance`]: crate::collective::transport::Pipework::balance
     pub(crate) fn balance(&self) -> u64 {
         self.pipework.balance()
     }
@@ -78,19 +76,21 @@ impl Engine {
         check_balance(told.iter().map(|words| words[0]), NONE_LEFT)
     }
 
-    /// Tells all members `words`, at most [`super::board::INLINE_WORDS`] of them, and returns what each has told: as many.
+    /// Tells all members `words`, at most [`INLINE_WORDS`](crate::collective::rendezvous::post::INLINE_WORDS) of them, and returns what each has told: as many.
     ///
     /// # Errors
     /// Those of [`Engine::run`].
     pub(crate) fn exchange(&mut self, operation: Operation, words: &[u64]) -> Result<Vec<Vec<u64>>> {
-        self.noted(operation, |engine| engine.team.exchange(operation, Summary::new(operation), words))
+        self.noted(operation, |engine| {
+            engine.members.exchange(operation, CallSignature::new(operation), words)
+        })
     }
 
     /// Does `run`, and notes it as `operation`.
     fn noted<T>(&mut self, operation: Operation, run: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        let begun = noting::begin_operation(&self.team, operation);
+        let begun = CallSpan::of_operation(&self.members, operation);
         let done = run(self);
-        begun.end(&self.team, Manner::default(), done)
+        begun.end(&self.members, Choice::default(), done)
     }
 
     /// Has all members agree that data move over channels of `kind` from now on, and opens those that need an agreement. To be
@@ -105,12 +105,12 @@ impl Engine {
     }
 
     fn agree_on_channels(&mut self, kind: ChannelKind) -> Result<()> {
-        let Self { team, pipework, .. } = self;
+        let Self { members, pipework, .. } = self;
         let operation = Operation::SetChannelKind;
-        let summary = Summary::new(operation).in_manner(Manner { algorithm: None, channel: kind });
-        let told = team.exchange(operation, summary, &[pipework.balance()])?;
+        let signature = CallSignature::new(operation).with_choice(Choice { algorithm: None, channel: kind });
+        let told = members.exchange(operation, signature, &[pipework.balance()])?;
         check_balance(told.iter().map(|words| words[0]), NONE_TO_BEGIN_WITH)?;
-        pipework.open(team, summary, kind)
+        pipework.open(members, signature, kind)
     }
 
     /// Has all members open a direct channel to each other one, within `operation` that they have come to before. A member that is not
@@ -124,11 +124,11 @@ impl Engine {
         operation: Operation,
         ready: Result<()>,
     ) -> Result<Vec<MemoryChannel>> {
-        let team = &mut self.team;
-        let slots = seating::take(team, operation, Summary::new(operation), ready)?;
-        let open = |slot: ReservedSlot| MemoryChannel::open_at(team.board.context(), slot.take());
+        let members = &mut self.members;
+        let slots = agree_slots::take(members, operation, CallSignature::new(operation), ready)?;
+        let open = |slot: ReservedSlot| MemoryChannel::open_at(members.board.context(), slot.take());
         let opened = slots.into_iter().flatten().map(open).collect::<Result<_>>();
-        opened.inspect_err(|_| team.board.revoke())
+        opened.inspect_err(|_| members.board.revoke())
     }
 
     /// Compares this member's table with those of the others, if it has one, and goes by it from now on. Called by all members.
@@ -136,27 +136,25 @@ impl Engine {
     /// # Errors
     /// What kept this member from reading its table; [`Error::FailedElsewhere`]; [`Error::TuningMismatch`]; those of
     /// [`Engine::run`]. All end the epoch.
-    pub(crate) fn tune(&mut self, table: Result<Table>, crowded: bool) -> Result<()> {
-        let agreed = self.agree(table, crowded);
-        self.again = Kept::default();
-        self.tuning = agreed.inspect_err(|_| self.team.board.revoke())?;
-        self.choices = Choices::new(&self.tuning, self.team.n_members());
+    pub(crate) fn tune(&mut self, table: Result<Table>, oversubscribed: bool) -> Result<()> {
+        let agreed = self.agree(table, oversubscribed);
+        self.planner.set_tuning(agreed.inspect_err(|_| self.members.board.revoke())?);
         Ok(())
     }
 
-    fn agree(&mut self, table: Result<Table>, crowded: bool) -> Result<Tuning> {
+    fn agree(&mut self, table: Result<Table>, oversubscribed: bool) -> Result<Tuning> {
         let mine = table.as_ref().map_or(0, Table::checksum);
-        let words = [u64::from(table.is_ok()), mine, u64::from(crowded)];
+        let words = [u64::from(table.is_ok()), mine, u64::from(oversubscribed)];
         let told = self.exchange(Operation::SetTuning, &words)?;
         let table = table?;
-        for (words, &rank) in told.iter().zip(self.team.members().iter()) {
+        for (words, &rank) in told.iter().zip(self.members.ranks().iter()) {
             match *words.as_slice() {
                 [1, theirs, _] if theirs == mine => {}
                 [1, theirs, _] => return Err(Error::TuningMismatch { mine, rank, theirs }),
                 _ => return Err(Error::FailedElsewhere { operation: "reading the tuning table", rank }),
             }
         }
-        Ok(Tuning { table, crowded: told.iter().any(|words| words[2] == 1) })
+        Ok(Tuning { table, oversubscribed: told.iter().any(|words| words[2] == 1) })
     }
 
     /// Has `operation` done by `algorithm` from now on, where the caller has not said by what; by `None`, as before. Called by all
@@ -172,32 +170,13 @@ impl Engine {
     ) -> Result<()> {
         let mine = Registration::new(operation, algorithm.as_deref())?;
         let told = self.exchange(Operation::RegisterAlgorithm, &mine.words())?;
-        for (words, &rank) in told.iter().zip(self.team.members().iter()) {
+        for (words, &rank) in told.iter().zip(self.members.ranks().iter()) {
             let theirs = Registration::told(words);
             if theirs != mine {
                 return Err(Error::AlgorithmMismatch { mine, rank, theirs });
             }
         }
-        self.again = Kept::default();
-        self.customs.set(operation, algorithm);
+        self.planner.register(operation, algorithm);
         Ok(())
-    }
-}
-
-/// What is to hold when all members have come to the end.
-const NONE_LEFT: &str = "none when all ranks leave";
-
-/// What is to hold where all members begin a call over pipes.
-pub(super) const NONE_TO_BEGIN_WITH: &str = "none when all ranks make a call over the same channels";
-
-/// Refuses what must not find messages left in pipes, after all members have told their `balances` ([`Pipework::balance`]): all of
-/// them do.
-///
-/// [`Pipework::balance`]: crate::collective::pipework::Pipework::balance
-pub(super) fn check_balance(balances: impl Iterator<Item = u64>, expected: &'static str) -> Result<()> {
-    let name = "the number of messages that were sent and not received";
-    match balances.fold(0, u64::wrapping_add) {
-        0 => Ok(()),
-        value => Err(Error::InvalidArgument { name, value, expected }),
     }
 }

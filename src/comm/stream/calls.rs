@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::Stream;
 use super::worker::Monitor;
 use crate::channel::RankContext;
-use crate::collective::group::{self, Share};
-use crate::collective::{Call, Engine, Manner, Operation, Summary};
+use crate::collective::group::{self, GroupShare};
+use crate::collective::{Call, CallSignature, Choice, Engine, Operation, Request};
 use crate::comm::Communicator;
 use crate::comm::submit::{Caller, Submit};
 use crate::error::Result;
@@ -42,17 +42,18 @@ impl Submit<'static> for OnStream<'_> {
         self.comm.caller()
     }
 
-    fn submit(&mut self, mut call: Call<'static>) -> Result<()> {
-        let manner = self.comm.manner;
-        call.check_manner(manner)?;
+    fn submit(&mut self, request: Request<'static, '_>) -> Result<()> {
+        let choice = self.comm.choice;
+        let mut call = request.check(self.comm.rank, self.comm.n_ranks())?;
+        call.check_choice(choice)?;
         call.check_peer(self.comm.rank.index())?;
         self.stream.check_room()?;
-        let mut ticket = self.comm.ticket(|| call.summary().in_manner(manner))?;
+        let mut ticket = self.comm.ticket(|| call.signature().with_choice(choice))?;
         let (operation, context) = (call.operation.name(), Arc::clone(ticket.context()));
         self.stream.enqueue_call(operation, &context, move |context| {
             let engine = ticket.redeem();
             enter(context, operation)?;
-            engine.run(&mut call, manner)
+            engine.run(&mut call, choice)
         })
     }
 }
@@ -60,14 +61,18 @@ impl Submit<'static> for OnStream<'_> {
 /// The calls of one communicator in a group, and its right to make them.
 struct Due {
     ticket: Ticket,
-    manner: Manner,
+    choice: Choice,
     calls: Vec<Call<'static>>,
 }
 
 impl Due {
     /// What executes the calls, when its turn has come.
-    fn share(&mut self) -> Share<'_, 'static> {
-        Share { engine: self.ticket.redeem(), manner: self.manner, calls: std::mem::take(&mut self.calls) }
+    fn share(&mut self) -> GroupShare<'_, 'static> {
+        GroupShare {
+            engine: self.ticket.redeem(),
+            choice: self.choice,
+            calls: std::mem::take(&mut self.calls),
+        }
     }
 }
 
@@ -91,9 +96,9 @@ impl Stream {
         comms: impl Iterator<Item = (&'c mut Communicator, Vec<Call<'static>>)>,
     ) -> Result<()> {
         let due = |(comm, calls): (&mut Communicator, Vec<_>)| {
-            let manner = comm.manner;
-            let ticket = comm.ticket(|| group::summary(&calls, manner))?;
-            Ok(Due { ticket, manner, calls })
+            let choice = comm.choice;
+            let ticket = comm.ticket(|| group::signature(&calls, choice))?;
+            Ok(Due { ticket, choice, calls })
         };
         let mut comms = comms.map(due).collect::<Result<Vec<_>>>()?;
         let Some(first) = comms.first() else { return Ok(()) };
@@ -126,7 +131,7 @@ impl Stream {
 
 impl Communicator {
     /// The ticket of `call`, which is enqueued now; lends the engine with the first.
-    fn ticket(&mut self, call: impl FnOnce() -> Summary) -> Result<Ticket> {
+    fn ticket(&mut self, call: impl FnOnce() -> CallSignature) -> Result<Ticket> {
         if let Some(ticket) = self.loan.ticket() {
             return Ok(ticket);
         }

@@ -13,8 +13,8 @@ const COUNTS: [usize; 9] = [0, 1, 7, 8, 9, 63, 64, 65, 1000];
 const LONGEST: usize = 1000;
 const GUARD: u8 = 0xEE;
 
-/// Bytes of a mixed lot: every other element is any bits at all (NaN, infinite, subnormal, extreme), the rest are small
-/// numbers, so that sums stay finite for a while.
+/// Bytes of a mixed lot: every other element is any bits at all (NaN, infinite, subnormal,
+/// extreme), the rest are small numbers, so that sums stay finite for a while.
 fn operand(dtype: DataType, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut bytes = Vec::new();
@@ -89,7 +89,8 @@ const LAYOUTS: [Layout; 6] = [
     Layout { n_targets: 3, offset: 5, in_place: true },
 ];
 
-/// Runs one combination of `count` elements and compares each target, and the bytes around it, with `expected`.
+/// Runs one combination of `count` elements and compares each target, and the bytes around it, with
+/// `expected`.
 fn check(
     reducer: &Reducer,
     operands: &[(Vec<u8>, bool)],

@@ -47,8 +47,8 @@ fn every_code_survives_the_way_to_f32_and_back() {
     }
 }
 
-/// Numbers around everything where rounding turns: all codes, all midpoints, the limit of overflow, each with its two
-/// neighbours in `f32`, and numbers far outside.
+/// Numbers around everything where rounding turns: all codes, all midpoints, the limit of overflow,
+/// each with its two neighbours in `f32`, and numbers far outside.
 fn telling_numbers(value: impl Fn(u8) -> Option<f64>) -> Vec<f32> {
     let mut numbers =
         vec![f32::MAX, f32::MIN_POSITIVE, f32::from_bits(1), 1e-30, 1e6, 464.0, 480.0, 61440.0, 65536.0];
@@ -63,7 +63,8 @@ fn telling_numbers(value: impl Fn(u8) -> Option<f64>) -> Vec<f32> {
     positive.iter().map(|&number| -number).chain(positive.iter().copied()).collect()
 }
 
-/// The nearest code of the same sign by trying all, even mantissa on a tie; beyond the largest as if there were one more.
+/// The nearest code of the same sign by trying all, even mantissa on a tie; beyond the largest as
+/// if there were one more.
 fn nearest(number: f32, largest: u8, beyond: f64, overflow: u8, value: impl Fn(u8) -> Option<f64>) -> u8 {
     let magnitude = f64::from(number.abs());
     let distance = |code: u8| (value(code).unwrap_or(beyond).min(beyond) - magnitude).abs();

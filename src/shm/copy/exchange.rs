@@ -1,14 +1,15 @@
 //! Taking bytes out of shared memory and putting others in their place, in one pass.
 //!
-//! A line that a peer has written comes into this core's cache as it is loaded. Storing to it right then costs nothing, while
-//! it costs a second trip to the peer's cache if the line has been driven out in between, or if it is stored to first.
+//! A line that a peer has written comes into this core's cache as it is loaded. Storing to it right
+//! then costs nothing. It costs a second trip to the peer's cache if the line has been driven out
+//! in between, or if it is stored to first.
 //!
-//! Where there is only one of the two, it is a loop as well, if the processor has one, and not the string instruction, which
-//! other copies take for such lengths. On two separate cores (AMD Zen 4) all-reduces of 2 MiB in ordinary memory took 160 us or
-//! 440 with that, for many calls in a row, and 160 without.
+//! A half of an exchange is a loop as well, if the processor has one, and not the string
+//! instruction, which other copies take for such lengths: see `benches/RESULTS.md`, "Exchanges".
 //!
-//! Blocks begin with a line of what is taken, so that no vector is stored across two lines there; and nowhere, if the shared bytes
-//! begin equally far into a line.
+//! Blocks begin with a line of the bytes that are taken, so that no vector is stored across two
+//! lines there. If the shared bytes begin equally far into a line, no vector is stored across two
+//! lines anywhere.
 
 use std::ops::Range;
 
@@ -17,7 +18,8 @@ use bytemuck::Pod;
 use super::CacheHint;
 use super::plan::CopyPlan;
 
-/// What is loaded before anything is stored, in bytes: a cache line, in as many registers as every architecture has.
+/// What is loaded before anything is stored, in bytes: a cache line, in as many registers as every
+/// architecture has.
 const BLOCK: usize = 64;
 
 /// Copies `len` bytes from `shared` to `taken`, and `len` bytes from `given` to `shared`.
@@ -25,7 +27,8 @@ const BLOCK: usize = 64;
 /// What is taken and not read soon is stored past the cache where that can be, and fenced.
 ///
 /// # Safety
-/// `len` bytes are readable and writable at `shared`, writable at `taken` and readable at `given`; the three do not overlap.
+/// `len` bytes are readable and writable at `shared`, writable at `taken` and readable at `given`;
+/// the three do not overlap.
 pub(in crate::shm) unsafe fn exchange(
     shared: *mut u8,
     taken: *mut u8,
@@ -44,7 +47,8 @@ pub(in crate::shm) unsafe fn exchange(
             unsafe { exchange_at::<[u64; BLOCK / 8]>(shared, taken, given, at) };
         }
     } else if cache_hint == CacheHint::Bypass {
-        // SAFETY: the caller's contract; whole blocks within `len`, each a line of `taken`; the processor has the vectors.
+        // SAFETY: the caller's contract; whole blocks within `len`, each a line of `taken`; the
+        // processor has the vectors.
         unsafe { vectors::exchange::<true>(shared, taken, given, blocks) };
     } else {
         // SAFETY: the same.
@@ -52,8 +56,8 @@ pub(in crate::shm) unsafe fn exchange(
     }
 }
 
-/// One half of an exchange: copies `len` bytes from `source` to `target`, of which one is shared; past the cache where the target is not
-/// read soon, and that can be.
+/// Copies `len` bytes from `source` to `target`, of which one is shared: one half of an exchange.
+/// The bytes go past the cache where `cache_hint` says so and the processor can.
 ///
 /// # Safety
 /// `len` bytes are readable at `source` and writable at `target`, and the ranges do not overlap.
@@ -67,13 +71,13 @@ pub(in crate::shm) unsafe fn exchange_half(
     unsafe { CopyPlan::of_this_machine().looped(cache_hint).run(source, target, len) };
 }
 
-/// Where the whole lines are among the `len` bytes at `taken`.
+/// Returns where the whole lines are among the `len` bytes at `taken`.
 fn blocks(taken: *mut u8, len: usize) -> Range<usize> {
     let start = (taken.addr().wrapping_neg() % BLOCK).min(len);
     start..start + (len - start) / BLOCK * BLOCK
 }
 
-/// The same for one `T` at `at`. It needs no alignment.
+/// Exchanges one `T` at `at`, which needs no alignment.
 ///
 /// # Safety
 /// As for [`exchange`], with `at` and the size of `T` for `len`.
@@ -107,17 +111,18 @@ mod vectors {
     /// Bytes of a vector.
     const VECTOR: usize = size_of::<__m256i>();
 
-    /// Whether this processor has the vectors.
+    /// Returns whether this processor has the vectors.
     #[inline]
     pub(super) fn are_supported() -> bool {
         is_x86_feature_detected!("avx2")
     }
 
-    /// Exchanges the bytes in `blocks`; with `PAST`, what is taken goes past the cache, and is fenced.
+    /// Exchanges the bytes in `blocks`; with `PAST`, what is taken goes past the cache, and is
+    /// fenced.
     ///
     /// # Safety
-    /// As for [`super::exchange`], for the bytes up to the end of `blocks`; these are whole blocks, each of which is a line of
-    /// `taken`; the processor has AVX2.
+    /// As for [`super::exchange`], for the bytes up to the end of `blocks`; these are whole blocks,
+    /// each of which is a line of `taken`; the processor has AVX2.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn exchange<const PAST: bool>(
         shared: *mut u8,
@@ -171,12 +176,12 @@ mod vectors {
 mod vectors {
     use std::ops::Range;
 
-    /// None are known.
+    /// Returns `false`: none are known.
     pub(super) fn are_supported() -> bool {
         false
     }
 
-    /// Never called.
+    /// Does nothing: it is never called.
     ///
     /// # Safety
     /// None is needed.

@@ -1,14 +1,15 @@
 //! The kernels themselves: one block of machine code each.
 //!
-//! They are written as assembly, so that what they do to memory which other processes see is fixed by the processor's
-//! manual and not by a compiler's view of it. Interpreters and other architectures run `memcpy`.
+//! They are written as assembly, so that what they do to memory which other processes see is fixed
+//! by the processor's manual and not by a compiler's view of it. Interpreters and other
+//! architectures run `memcpy`.
 
 use super::CopyKernel;
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(super) use x86_64::{is_supported, run};
 
-/// Whether this processor can run `kernel`.
+/// Returns whether this processor can run `kernel`.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 pub(super) fn is_supported(kernel: CopyKernel) -> bool {
     kernel == CopyKernel::Memcpy
@@ -30,7 +31,8 @@ mod x86_64 {
 
     /// What the loops move in one turn, in bytes.
     const TURN: usize = 256;
-    /// Alignment of the target inside the loops: a cache line, which streaming stores should fill whole.
+    /// Alignment of the target inside the loops: a cache line, which streaming stores should fill
+    /// whole.
     const LINE: usize = 64;
 
     type Body = unsafe fn(*const u8, *mut u8, usize);
@@ -59,12 +61,13 @@ mod x86_64 {
             CopyKernel::Avx512 => avx512,
             CopyKernel::Avx512Streaming => avx512_streaming,
         };
-        // SAFETY: the caller's contract, which includes that the processor has the instructions of `body`.
+        // SAFETY: the caller's contract, which includes that the processor has the instructions of
+        // `body`.
         unsafe { with_loop(body, source, target, len) };
     }
 
-    /// Runs `body` over the middle, which starts at a line of the target and is a multiple of [`TURN`], and `memcpy` over
-    /// both ends.
+    /// Runs `body` over the middle, which starts at a line of the target and is a multiple of
+    /// [`TURN`], and `memcpy` over both ends.
     ///
     /// # Safety
     /// As for `CopyKernel::run`; the processor has the instructions of `body`.
@@ -88,8 +91,9 @@ mod x86_64 {
         let source_middle = unsafe { source.add(head) };
         // SAFETY: `head <= len`.
         let target_middle = unsafe { target.add(head) };
-        // SAFETY: `middle` bytes lie behind `head`, a multiple of TURN and not zero; the target is aligned to LINE by
-        // the choice of `head` (which was not cut short by `len`, or `middle` would be zero).
+        // SAFETY: `middle` bytes lie behind `head`, a multiple of TURN and not zero; the target is
+        // aligned to LINE by the choice of `head` (which was not cut short by `len`, or `middle`
+        // would be zero).
         unsafe { body(source_middle, target_middle, middle) };
     }
 
@@ -108,18 +112,19 @@ mod x86_64 {
         }
     }
 
-    /// A loop over [`TURN`] bytes at a time: eight 32-byte loads and eight stores by the given instruction.
+    /// A loop over [`TURN`] bytes at a time: eight 32-byte loads and eight stores by the given
+    /// instruction.
     macro_rules! loop_of_32_byte_moves {
         ($(#[$doc:meta])* $name:ident, $store:literal, $last:literal) => {
             $(#[$doc])*
             ///
             /// # Safety
-            /// `len` is a multiple of TURN and not zero, `target` is aligned to LINE, `len` bytes are readable and
-            /// writable and do not overlap; the processor has AVX2.
+            /// `len` is a multiple of TURN and not zero, `target` is aligned to LINE, `len` bytes
+            /// are readable and writable and do not overlap; the processor has AVX2.
             #[target_feature(enable = "avx2")]
             unsafe fn $name(source: *const u8, target: *mut u8, len: usize) {
-                // SAFETY: the caller's contract; each turn touches TURN bytes at both pointers and `len` counts down to
-                // exactly zero; all registers written are declared.
+                // SAFETY: the caller's contract; each turn touches TURN bytes at both pointers and
+                // `len` counts down to exactly zero; all registers written are declared.
                 unsafe {
                     asm!(
                         "2:",
@@ -168,21 +173,22 @@ mod x86_64 {
         avx2_streaming, "vmovntdq", "sfence"
     }
 
-    /// A loop over [`TURN`] bytes at a time: four 64-byte loads and four stores by the given instruction.
+    /// A loop over [`TURN`] bytes at a time: four 64-byte loads and four stores by the given
+    /// instruction.
     ///
-    /// Uses the upper sixteen registers, which leave no dirty upper halves behind for the legacy instructions of the
-    /// caller (so no `vzeroupper`).
+    /// Uses the upper sixteen registers, which leave no dirty upper halves behind for the legacy
+    /// instructions of the caller (so no `vzeroupper`).
     macro_rules! loop_of_64_byte_moves {
         ($(#[$doc:meta])* $name:ident, $store:literal, $last:literal) => {
             $(#[$doc])*
             ///
             /// # Safety
-            /// `len` is a multiple of TURN and not zero, `target` is aligned to LINE, `len` bytes are readable and
-            /// writable and do not overlap; the processor has AVX-512F.
+            /// `len` is a multiple of TURN and not zero, `target` is aligned to LINE, `len` bytes
+            /// are readable and writable and do not overlap; the processor has AVX-512F.
             #[target_feature(enable = "avx512f")]
             unsafe fn $name(source: *const u8, target: *mut u8, len: usize) {
-                // SAFETY: the caller's contract; each turn touches TURN bytes at both pointers and `len` counts down to
-                // exactly zero; all registers written are declared.
+                // SAFETY: the caller's contract; each turn touches TURN bytes at both pointers and
+                // `len` counts down to exactly zero; all registers written are declared.
                 unsafe {
                     asm!(
                         "2:",

@@ -1,19 +1,23 @@
-//! What is known about kernels before anything has been measured: the two ways to copy, and which to begin with.
+//! What is known about kernels before anything has been measured: the policies, and which one to
+//! begin with.
 
 use std::sync::OnceLock;
 
 use super::{CacheHint, CopyKernel, StorePurpose};
 
-/// Copies shorter than this, in bytes, are `memcpy` without looking at anything; from it on it can pay to try another way,
+/// Copies shorter than this, in bytes, are `memcpy` without looking at anything. From here on it
+/// can pay to try another policy.
 pub(super) const SHORT: usize = 2048;
 
-/// and from this length on it can for combinations: of shorter results, the time that whoever reads them loses is too large a part.
+/// Combinations from this length on are worth a trial. Of shorter results, the time that readers
+/// lose is too large a part.
 pub(super) const TUNED_COMBINATION: usize = 16 << 10;
 
 /// A cache line, in bytes.
 const LINE: usize = 64;
 
-/// Where what is stored is left: the way to go where both are right.
+/// Where stored bytes are left. All policies are right; which one is cheapest depends on the
+/// machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StorePolicy {
     /// In the cache.
@@ -33,14 +37,16 @@ pub struct CacheSizes {
     pub shared: u64,
 }
 
-/// The kernel that copies past the cache on a machine, if it has one, and the lengths from which to begin with it.
+/// The kernel that copies past the cache on a machine, if it has one, and the lengths from which to
+/// begin with it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CopyPlan {
     streaming: Option<CopyKernel>,
     /// Through the cache, where source and target do not fit into the core's own.
     long: CopyKernel,
     long_from: u64,
-    /// Through the cache, where source and target lie differently in their lines, and where it is to be a loop in any case.
+    /// Through the cache, where source and target lie differently in their lines, and where it is
+    /// to be a loop in any case.
     looped: CopyKernel,
     stream_from: u64,
     stream_always_from: u64,
@@ -53,12 +59,14 @@ pub fn choose(len: u64, cache_hint: CacheHint) -> CopyKernel {
     if len < SHORT as u64 { CopyKernel::Memcpy } else { plan.kernel(plan.first(len, cache_hint), len) }
 }
 
-/// Whether so many bytes, copied, are too long for the cache: they go past it even if they are read soon.
+/// Returns whether a copy of so many bytes is too long for the cache: it goes past it even if it is
+/// read soon.
 pub(crate) fn fills_cache(len: u64) -> bool {
     choose(len, CacheHint::Keep).is_streaming()
 }
 
-/// Reads the machine's caches now, so that no copy does it later. Costs a few files of sysfs, once per process.
+/// Reads the machine's caches now, so that no copy does it later. Costs a few files of sysfs, once
+/// per process.
 pub fn prepare() {
     CopyPlan::of_this_machine();
 }
@@ -70,23 +78,25 @@ impl CopyPlan {
         PLAN.get_or_init(|| Self::new(CacheSizes::of_this_machine(), CopyKernel::is_supported))
     }
 
-    /// Through the cache it is `memcpy`, which picks by processor, and for short copies takes the string instruction where that is
-    /// quick: it takes lines over without reading them first. From the length of the core's own cache on it no longer does (glibc
-    /// 2.36 on AMD), although the instruction stays ahead: measured on AMD Zen 5, 1 MiB took 16 us against 25 while the cores shared
-    /// their caches, and 27 us against 139 while they did not. So it is taken here.
+    /// Picks the kernels. Their times are in `benches/RESULTS.md`, "Copy kernels".
     ///
-    /// But it takes two to three times as long where source and target lie differently in their lines: there it is a loop. That was
-    /// measured on AMD Zen 3 and nowhere else; a loop is not known to be the quicker one on other processors. The halves of an
+    /// Through the cache it is `memcpy`, which picks by processor. For short copies `memcpy` takes
+    /// the string instruction where that is quick: it takes lines over without reading them first.
+    /// From the length of the core's own cache on `memcpy` no longer does (glibc 2.36 on AMD),
+    /// although the instruction stays ahead. So it is taken here.
+    ///
+    /// Where source and target lie differently in their lines the string instruction is slow, and
+    /// the kernel is a loop. That was measured on AMD Zen 3 and nowhere else. The halves of an
     /// exchange are loops, too (`exchange.rs`).
     ///
-    /// Past the cache it is the loop over half lines: it fills the same lines as the one over whole lines, and that one took
-    /// 12 % to 19 % longer at 16 MiB on AMD Zen 5, and 2 % to 4 % from 4 MiB to 64 MiB otherwise.
+    /// Past the cache it is the loop over half lines. It fills the same lines as the loop over
+    /// whole lines, in less time.
     pub(super) fn new(caches: CacheSizes, is_supported: impl Fn(CopyKernel) -> bool) -> Self {
         let quickest_first = [CopyKernel::Avx2Streaming, CopyKernel::Avx512Streaming];
         let streaming = quickest_first.into_iter().find(|&kernel| is_supported(kernel));
         let or_memcpy = |kernel| if is_supported(kernel) { kernel } else { CopyKernel::Memcpy };
-        // Source and target fill the shared cache at half its size; at a quarter, a target that nobody reads soon
-        // begins to drive out more than it is worth.
+        // Source and target fill the shared cache at half its size. At a quarter, a target that is
+        // not read soon begins to drive out more than it is worth.
         Self {
             streaming,
             long: or_memcpy(CopyKernel::RepMovsb),
@@ -98,31 +108,32 @@ impl CopyPlan {
     }
 
     #[inline]
-    pub(super) fn kernel(&self, way: StorePolicy, len: u64) -> CopyKernel {
-        match (way, self.streaming) {
+    pub(super) fn kernel(&self, policy: StorePolicy, len: u64) -> CopyKernel {
+        match (policy, self.streaming) {
             (StorePolicy::NonTemporal, Some(streaming)) => streaming,
             _ if len >= self.long_from => self.long,
             _ => CopyKernel::Memcpy,
         }
     }
 
-    /// The kernel that goes that way from `source` to `target`, as they lie.
+    /// Returns the kernel for that policy from `source` to `target`, as they lie.
     #[inline]
     pub(super) fn kernel_between(
         &self,
-        way: StorePolicy,
+        policy: StorePolicy,
         source: *const u8,
         target: *mut u8,
         len: usize,
     ) -> CopyKernel {
-        match self.kernel(way, len as u64) {
+        match self.kernel(policy, len as u64) {
             kernel if kernel.is_streaming() => kernel,
             _ if !(source.addr() ^ target.addr()).is_multiple_of(LINE) => self.looped,
             kernel => kernel,
         }
     }
 
-    /// A loop of loads and stores, if the processor has one; past the cache where the target is not `cache_hint`.
+    /// Returns a loop of loads and stores, if the processor has one. It goes past the cache where
+    /// `cache_hint` says so.
     pub(super) fn looped(&self, cache_hint: CacheHint) -> CopyKernel {
         match (cache_hint, self.streaming) {
             (CacheHint::Bypass, Some(streaming)) => streaming,
@@ -130,25 +141,26 @@ impl CopyPlan {
         }
     }
 
-    /// Whether experience can tell more than [`first`](Self::first) does.
+    /// Returns whether trials can tell more than [`first`](Self::first) does.
     #[inline]
     pub(super) fn is_tuned(&self, len: usize, purpose: StorePurpose) -> bool {
         let from = if purpose.is_joint() { TUNED_COMBINATION } else { SHORT };
         len >= from && self.streaming.is_some()
     }
 
-    /// Whether a target of `len` bytes that goes through the cache is still there when it is read.
+    /// Returns whether a target of `len` bytes that goes through the cache is still there when it
+    /// is read.
     pub(super) fn stays_in_cache(&self, len: usize) -> bool {
         (len as u64) < self.stream_always_from
     }
 
-    /// Whether `bytes` in all fit into the cache that cores share.
+    /// Returns whether `bytes` in all fit into the cache that cores share.
     #[inline]
     pub(super) fn fits_cache(&self, bytes: u64) -> bool {
         bytes / 2 <= self.stream_always_from
     }
 
-    /// The way to begin with.
+    /// Returns the policy to begin with.
     #[inline]
     pub(super) fn first(&self, len: u64, cache_hint: CacheHint) -> StorePolicy {
         let from = match cache_hint {
@@ -160,7 +172,7 @@ impl CopyPlan {
 }
 
 impl CacheSizes {
-    /// What sysfs says; a modest guess where it says nothing.
+    /// Returns what sysfs says; a modest guess where it says nothing.
     #[must_use]
     pub fn of_this_machine() -> Self {
         let size = |level| cache_size(level).filter(|&size| size > 0);
@@ -169,7 +181,7 @@ impl CacheSizes {
     }
 }
 
-/// Size in bytes of the first processor's data or unified cache of `level`.
+/// Returns size in bytes of the first processor's data or unified cache of `level`.
 fn cache_size(level: u32) -> Option<u64> {
     (0..8).find_map(|index| {
         let read = |field: &str| {
@@ -219,7 +231,7 @@ mod tests {
         let (source, target) =
             (std::ptr::without_provenance(64), std::ptr::without_provenance_mut::<u8>(128));
         let plan = CopyPlan::new(CACHES, |kernel| kernel != CopyKernel::Avx512Streaming);
-        let kernel = |way, skew| plan.kernel_between(way, source, target.wrapping_add(skew), 4096);
+        let kernel = |policy, skew| plan.kernel_between(policy, source, target.wrapping_add(skew), 4096);
         assert_eq!(
             (kernel(StorePolicy::Cached, 0), kernel(StorePolicy::Cached, 64)),
             (CopyKernel::Memcpy, CopyKernel::Memcpy)

@@ -25,7 +25,8 @@ fn every_kernel_copies_exactly_the_bytes_it_is_given() {
         for len in lengths() {
             for (source_offset, target_offset) in [(0, 0), (1, 0), (0, 1), (7, 33), (63, 64)] {
                 check(len, source_offset, target_offset, |source, target| {
-                    // SAFETY: `check` hands out `len` bytes of two vectors; the kernel is supported.
+                    // SAFETY: `check` hands out `len` bytes of two vectors; the kernel is
+                    // supported.
                     unsafe { kernel.run(source, target, len) }
                 });
             }

@@ -1,51 +1,48 @@
-//! Finds the best way while copying: through the cache, or past it, or what else there is ([`StorePurpose::policies`]).
+//! Finds the best store policy while copying ([`StorePurpose::policies`]): through the cache, past
+//! it, or forwarded.
 //!
-//! No fixed rule is right. The same copy on the same two virtual cores runs up to 1.4 times faster through the cache than
-//! past it while the cores share one, and up to four times faster past it while they do not; the host changes that
-//! within seconds. But a slow copy shows in its own duration. So every thread times long copies and keeps, for each
-//! class (power of two of the length, and purpose), what the ways cost. It uses the cheapest one.
+//! No fixed rule is right. Which policy is cheaper depends on whether the two cores share a cache,
+//! by factors of up to four, and a host of virtual cores changes that within seconds. But a slow
+//! copy shows in its own duration. So every thread times long copies and keeps, for each class
+//! (power of two of the length, and purpose), the [`Trials`] of its policies. The cheapest policy
+//! is in use. The figures behind all rules here are in `benches/RESULTS.md`, "Store policies".
 //!
-//! ```text
-//! trial of the first, then of the others ---> settled on the cheapest one
-//!                             ^                            |
-//!                             '-- it costs more than an ---'
-//!                                 other did, or a long time has passed
-//! ```
+//! A trial is up to [`TRIAL`] copies, of which the best counts. The first copy into new memory pays
+//! for page faults, and behind a stream past the cache the first two copies through it find the
+//! target in memory. For the same reason the policy in use is as quick as the best of its last
+//! [`MEMORY`] copies. A trial ends early where it is hopeless.
 //!
-//! A trial is up to [`TRIAL`] copies, of which the best counts: the first copy into new memory pays for page faults, and
-//! behind a stream past the cache the first two through it find the target in memory. For the same reason the way in
-//! use is as quick as the best of its last [`MEMORY`] copies. A trial ends early where it is hopeless.
+//! # Combinations
+//! Combinations of elements store their results by a policy too, and all ranks try policies at
+//! once. A stream past the cache costs the other ranks more than its own, where cores share the way
+//! to memory. Two ranks that try alone both find the other policy better, both take it, and both
+//! leave it again. So a trial is to show the cost of a policy when all ranks take it. Nothing is
+//! agreed upon: ranks that combine in the same calls count the same combinations, and each
+//! [`PERIOD`] of them begins with a joint trial of all policies. (Other ranks, such as the roots of
+//! reduces that change, and threads that serve several communicators, try at times of their own.)
+//! Between two joint trials a rank tries alone only where the policy in use has slowed down to more
+//! than another one is known to cost. That is mostly the machine, which all ranks notice in the
+//! same call.
 //!
-//! What is said of copies here holds for combinations, too, which store their results in one of the ways; but these are tried
-//! out by all ranks at once. A stream past the cache costs others more than whose it is, where cores share the way to memory: of
-//! two siblings (AMD Zen 5) that add 32 KiB, one took 0.9 us through the cache whatever the other did; past it 0.7 us alone, and 1.0
-//! to 1.4 us as soon as both did. Each found the other way to be the better one, both took it, and both left it again: half of all
-//! calls took 2.0 us instead of 1.2. So a trial is to show what a way costs when all take it. Nothing is agreed upon: ranks
-//! that combine in the same calls count the same combinations, and each [`PERIOD`] of them begins with a joint trial of all ways.
-//! (Others, such as the roots of reduces that change, and threads that serve several communicators, try at times of their own.) Between
-//! two of them a rank tries for itself only where the way in use has slowed down to more than another one is known to cost. That
-//! is mostly the machine, which all notice in the same call.
+//! Combinations that no cache can keep are not tried out: they go past it. Where a combination has
+//! several receivers there is a third policy, [`StorePolicy::CopyForward`] (`shm/reduce/store.rs`).
+//! Such combinations have classes of their own.
 //!
-//! Combinations that no cache can keep are not tried out at all: they go past it. What they cost hangs more on who shares the core
-//! meanwhile than on the way. All-reduces of 64 MiB by 4 ranks on 2 cores took 1.02 to 1.04 times as long as a plain loop, and 1.02
-//! to 1.15 times where trials were made (AMD Zen 5).
-//!
-//! Where a combination has several receivers there is a third way: results are stored to one of them, and copied to the others
-//! (`shm/reduce/store.rs`). Such ones are tried out in the same manner, and apart from the other combinations.
-//!
-//! A stream past the cache shifts a part of the cost to the reader, whom this thread does not see. Where the target of a copy
-//! is read soon, [`reader_ns`] is added to it; and a copy for a peer has taken until its stores are out, since so long the peer
-//! waits: those of 4 KiB through the cache seem to take 0.7 us between separate cores, and take 1.5 (AMD Zen 4). Results of a
-//! combination are not charged so: while cores share a cache they go through it by their own cost, and while they do not, most
-//! would have to come from another core's: an all-reduce of 1 MiB by 8 ranks on 2 separate cores took 0.24 ms instead of 0.35,
-//! and 0.37 to 0.41 instead of 0.49 to 0.53 with the reading of its result by all (AMD Zen 5).
+//! # What is charged
+//! A stream past the cache shifts a part of the cost to the reader, which this thread does not see.
+//! Where the target of a copy is read soon, [`reader_ns`] is added. A copy for a peer has taken
+//! until its stores are out, since the peer waits so long. Results of a combination are not charged
+//! so. While cores share a cache, the results go through it by their own cost. While they do not,
+//! most of them would have to come from another core's cache.
 //!
 //! # Invariants
-//! - Where there is one way, where copies are short, and where combinations are too long for any cache, nothing is timed.
-//! - Of a thread's time at most one part in [`REST`] goes into the trials of a class, besides those that a slowdown of the
-//!   way in use prompts. Of combinations, [`TRIAL`] in a [`PERIOD`] go each of the other ways.
-//! - Which combinations are a joint trial, and which way each of those goes, follows from their number, length and purpose alone. What
-//!   has one way is not counted.
+//! - Where there is one policy, where copies are short, and where combinations are too long for any
+//!   cache, nothing is timed.
+//! - Of a thread's time at most one part in [`REST`] goes into the trials of a class, besides those
+//!   that a slowdown of the policy in use prompts. Of combinations, [`TRIAL`] in a [`PERIOD`] go by
+//!   each of the other policies.
+//! - Which combinations are a joint trial, and by which policy each of those goes, follows from
+//!   their number, length and purpose alone. Combinations that have one policy are not counted.
 //! - State is per thread: no atomics, no allocation, no destructor.
 
 use std::cell::Cell;
@@ -59,26 +56,28 @@ use crate::trials::{Alternative, Trials};
 /// Copies in a trial.
 const TRIAL: u8 = 3;
 
-/// The way in use has slowed down when so many copies in a row did.
+/// The policy in use has slowed down when so many copies in a row did.
 const MEMORY: usize = 3;
 
-/// A trial ends with its first copy when that costs so many times what the way in use does. The state that this one left
-/// behind costs less.
+/// A trial ends with its first copy when that costs so many times the cost of the policy in use.
+/// The state that the policy in use left behind costs less.
 const HOPELESS: f32 = 2.0;
 
-/// After a trial none is made without a reason for so many times as long as it took,
+/// After a trial none is made without a reason for so many times as long as it took.
 const REST: u32 = 100;
 
-/// and for so many copies where a stream past the cache is in use: it costs the same wherever the cores are, so that only
-/// a trial finds out that they have come to share a cache,
+/// Copies after a trial before the next one without a reason, where a stream past the cache is in
+/// use. A stream costs the same wherever the cores are. So only a trial finds out that the cores
+/// have come to share a cache.
 const SHORT_PAUSE: u64 = 16;
 
-/// or for so many otherwise: what goes through the cache slows down by itself when they no longer do, and what does not fit into it
-/// gains little when they do.
+/// Copies after a trial before the next one otherwise. Stores through the cache slow down by
+/// themselves when cores no longer share one. Copies that do not fit into the cache gain little
+/// when cores do.
 const LONG_PAUSE: u64 = 128;
 
-/// One run of [`TRIAL`] copies in so many is timed, by length; a power of two. Two readings of the clock cost 0.2 us between
-/// streams past the cache, which is 4 % of a copy of 256 KiB, measured on two cores of an AMD EPYC (Zen 3).
+/// Returns N where one run of [`TRIAL`] copies in N is timed, by length; a power of two. Shorter
+/// copies are timed less often, as two readings of the clock cost some percent of them.
 const fn sample(len: usize) -> u64 {
     match len >> 10 {
         0..256 => 64,
@@ -87,7 +86,8 @@ const fn sample(len: usize) -> u64 {
     }
 }
 
-/// After a copy that took so long the next one is timed, too: readings of the clock are less than 1 % of it.
+/// After a copy that took so long the next one is timed, too: readings of the clock are less than 1
+/// % of it.
 const LONG: Duration = Duration::from_micros(20);
 
 /// So many copies of a class are timed before sampling begins.
@@ -155,15 +155,15 @@ struct PolicyTrials {
 /// `len` bytes are readable at `source` and writable at `target`, and the ranges do not overlap.
 #[inline]
 pub(super) unsafe fn run(source: *const u8, target: *mut u8, len: usize, purpose: StorePurpose) {
-    with_measured_policy(len, len, purpose, |way| {
-        let kernel = CopyPlan::of_this_machine().kernel_between(way, source, target, len);
+    with_measured_policy(len, len, purpose, |policy| {
+        let kernel = CopyPlan::of_this_machine().kernel_between(policy, source, target, len);
         // SAFETY: the caller's contract; the plan's kernels are supported (`CopyPlan::new`).
         unsafe { kernel.run(source, target, len) };
     });
 }
 
-/// Does `work`, which is like a copy of `len` bytes, in the way that has turned out to be the better one among those of `most` bytes: of a
-/// joint combination, what the rank has to do that does most.
+/// Does `work`, which is like a copy of `len` bytes, by the policy that has turned out best among
+/// those of `most` bytes. Of a joint combination, `most` is the share of the rank that does most.
 #[inline]
 pub(in crate::shm) fn with_measured_policy(
     most: usize,
@@ -185,14 +185,14 @@ pub(in crate::shm) fn with_measured_policy(
         let new = || PolicyTrials::new(purpose, first, past_pause(plan, most));
         let mut record = class.record.get().unwrap_or_else(new);
         let start = Instant::now();
-        let way = record.pick(turn, copies, start);
-        work(way);
+        let policy = record.pick(turn, copies, start);
+        work(policy);
         if purpose.is_for_peer() {
-            // Past the cache they have been waited for.
+            // Past the cache the kernel has waited for them.
             plain::drain_stores();
         }
         let end = Instant::now();
-        record.note(turn, cost(way, purpose, end - start, len), end - start, copies, end);
+        record.note(turn, cost(policy, purpose, end - start, len), end - start, copies, end);
         class.keep(record, end - start);
     });
 }
@@ -209,7 +209,7 @@ impl Class {
     #[expect(clippy::declare_interior_mutable_const, reason = "every use is to be a new one")]
     const NEW: Self = Self { copies: Cell::new(0), is_prompted: Cell::new(false), record: Cell::new(None) };
 
-    /// The way in use, if there have been copies.
+    /// Returns the policy in use, if there have been copies.
     #[inline]
     fn best(&self) -> Option<StorePolicy> {
         self.record.get().map(|record| record.trials.in_use())
@@ -221,7 +221,7 @@ impl Class {
         self.record.set(Some(record));
     }
 
-    /// What the copy at hand is good for.
+    /// Returns the part of the copy at hand in the timing of its class.
     #[inline]
     fn turn(&self, len: usize, purpose: StorePurpose) -> Turn {
         let copies = self.copies.get();
@@ -277,7 +277,8 @@ impl PolicyTrials {
         self.trials.tried()
     }
 
-    /// Whether a trial of another policy begins now: what is known of it is better, or nothing, or old.
+    /// Returns whether a trial of another policy begins now: what is known of it is better, or
+    /// nothing, or old.
     fn is_due(&self, copies: u64, now: Instant) -> bool {
         let is_old = !self.purpose.is_joint()
             && copies >= self.pause_until
@@ -285,7 +286,7 @@ impl PolicyTrials {
         self.trials.may_be_beaten() || is_old
     }
 
-    /// Whether the next copy is of a trial, or the first of one.
+    /// Returns whether the next copy is of a trial, or the first of one.
     fn is_prompted(&self) -> bool {
         self.trials.is_trial() || self.trials.may_be_beaten()
     }
@@ -294,7 +295,8 @@ impl PolicyTrials {
     fn note(&mut self, turn: Turn, cost: f32, took: Duration, copies: u64, now: Instant) {
         let is_over = self.trials.note(cost, least);
         match turn {
-            // A joint trial has no early end: a rank that went on alone would find out what the policy costs alone.
+            // A joint trial has no early end: a rank that went on alone would find out what the
+            // policy costs alone.
             Turn::Joint(number) if usize::from(number) + 1 == joint_trial(self.purpose) => {
                 self.trials.settle_all();
             }
@@ -330,39 +332,39 @@ impl Alternative for StorePolicy {
     }
 }
 
-/// Returns the cost that is typical of several copies: the least. What costs more was interrupted, or found new memory.
+/// Returns the cost that is typical of several copies: the least. What costs more was interrupted,
+/// or found new memory.
 fn least(costs: &mut [f32; MEMORY]) -> f32 {
     costs.iter().copied().fold(f32::INFINITY, f32::min)
 }
 
-/// Combinations in a joint trial of all ways.
+/// Returns how many combinations a joint trial of all policies takes.
 const fn joint_trial(purpose: StorePurpose) -> usize {
     TRIAL as usize * purpose.policies().len()
 }
 
-/// For how many copies of `len` bytes past the cache no trial is made.
+/// Returns for how many copies of `len` bytes past the cache no trial is made.
 fn past_pause(plan: &CopyPlan, len: usize) -> u64 {
     if plan.stays_in_cache(len) { SHORT_PAUSE } else { LONG_PAUSE }
 }
 
-/// Nanoseconds per byte of `len`, with what the reader of a copy will pay. Where they are so many that it finds them in memory whichever
-/// way they went, it pays the same for both.
+/// Returns nanoseconds per byte of `len`, with what the reader of a copy will pay. Where the copy
+/// is so long that its reader finds it in memory anyway, the reader pays the same for both
+/// policies.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-fn cost(way: StorePolicy, purpose: StorePurpose, took: Duration, len: usize) -> f32 {
-    let is_charged = way == StorePolicy::NonTemporal
+fn cost(policy: StorePolicy, purpose: StorePurpose, took: Duration, len: usize) -> f32 {
+    let is_charged = policy == StorePolicy::NonTemporal
         && matches!(purpose, StorePurpose::PutReadSoon | StorePurpose::Get)
         && CopyPlan::of_this_machine().stays_in_cache(len);
     let reader = if is_charged { reader_ns(len as f32) } else { 0.0 };
     (took.as_nanos() as f32 + reader) / len as f32
 }
 
-/// What a reader pays for data that lie in memory instead of in a cache that it shares with the writer, in ns.
+/// Returns what a reader pays for data that lie in memory instead of in a cache that it shares with
+/// the writer, in ns.
 ///
-/// Measured between hyper-threads as the difference of the times of copy and read together, less that of the copies: 0.15 to 0.25 us
-/// from 512 B to 2 KiB, 0.34 at 4 KiB, 0.42 at 8 KiB and 0.7 at 16 KiB (AMD Zen 4); between 0.03 and 0.04 ns a byte from 64 KiB to 8 MiB,
-/// and up to 1 us more (AMD Zen 3). Where they share no cache it pays less than nothing: there memory is nearer than the
-/// cache of another core. But what goes through the cache costs the writer so much there that this need not be known: at 2 KiB 0.6 us
-/// and 0.25 past it, at 8 KiB 3.5 and 0.4 (AMD Zen 4).
+/// A fit of measurements between hyper-threads: see `benches/RESULTS.md`, "Store policies". Between
+/// cores that share no cache a reader pays less than nothing, and the writer's own cost decides.
 fn reader_ns(len: f32) -> f32 {
     f32::min(100.0 + 0.05 * len, 1000.0 + 0.035 * len)
 }

@@ -1,17 +1,21 @@
-//! The janitor of a coordinator: removes its socket from the file system when it was killed, and nobody is left who waits there for the
-//! next one.
+//! The janitor of a coordinator: removes its socket from the file system when it was killed, and no
+//! device is left that waits there for the next one.
 //!
-//! It starts before there is anything to remove, and is told over a pair of sockets, whose other end only the coordinator has:
+//! It starts before there is anything to remove, and is told over a pair of sockets, whose other
+//! end only the coordinator has:
 //!
 //! | message | says | sent |
 //! |---|---|---|
 //! | a [`SocketFileId`] | which file is the socket of this coordinator | before it has its name |
-//! | one byte, and a pidfd | a device that outlives the coordinator, and waits at the socket | when it is known |
+//! | one byte, and a pidfd | a device that will wait at the socket | when it is known |
 //!
-//! At end of file the coordinator is dead. The janitor waits until all those devices have ended, as their descriptors tell: no number of a
-//! process is involved. Then it locks the directory, as whoever removes anything there does, and removes the socket if it is still the
-//! one that it was told of. That of another coordinator is for the janitor of that one, which knows who waits there by then; so this one
-//! ends as soon as it finds it. Where another process has the lock for longer than a moment it is left to that.
+//! At end of file the coordinator is dead. The janitor waits until all those devices have ended, as
+//! their descriptors tell: no number of a process is involved. Then it locks the directory, as
+//! every process does that removes something there, and removes the socket if it is still the one
+//! that it was told of. The socket of another coordinator is for the janitor of that one, which
+//! knows the devices that wait there by then. So this janitor ends as soon as it finds such a
+//! socket. Where another process has the lock for longer than a moment the socket is left to that
+//! process.
 //!
 //! As all janitors it has a session of its own, allocates nothing and takes no lock of the program.
 
@@ -39,7 +43,8 @@ const MAX_AWAITED: usize = 2048;
 /// How often it looks whether the socket is another coordinator's, once its own is dead.
 const LOOK_MS: libc::c_int = 100;
 
-/// How many seconds a coordinator waits for room for a message, of which there is some for hundreds.
+/// How many seconds a coordinator waits for room for a message, of which there is some for
+/// hundreds.
 const HEARING_S: i64 = 1;
 
 /// How many times in a row it tries to lock the directory.
@@ -53,7 +58,8 @@ pub(crate) struct SocketFileId {
     modified: [i64; 2],
 }
 
-/// A running janitor of a coordinator. Dropping it ends it: what it would remove is then the caller's to remove, before.
+/// A running janitor of a coordinator. Dropping it ends it: what it would remove is then the
+/// caller's to remove, before.
 #[derive(Debug)]
 pub(crate) struct SocketJanitor(Janitor);
 
@@ -79,7 +85,7 @@ enum JanitorMessage {
 impl SocketFileId {
     const LEN: usize = 32;
 
-    /// The mark of the file at `path`.
+    /// Returns the mark of the file at `path`.
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
         Ok(Self::from(stat(path)?))
     }
@@ -108,8 +114,8 @@ impl From<libc::stat> for SocketFileId {
 }
 
 impl SocketJanitor {
-    /// Starts the janitor of the socket that is about to be made in `directory`, first under the name `coming`. The directory itself goes
-    /// as well if it `is_private`.
+    /// Starts the janitor of the socket that is about to be made in `directory`, first under the
+    /// name `coming`. The directory itself goes as well if it `is_private`.
     pub(crate) fn start(
         directory: &Path,
         (socket, coming): (&CStr, &CStr),
@@ -139,7 +145,7 @@ impl SocketJanitor {
         self.tell(&[0], &[ControlMessage::ScmRights(&[process.as_raw_fd()])]);
     }
 
-    /// One that is not there any more, or is stopped, does not hear it.
+    /// Sends one message. A janitor that is gone, or is stopped, does not receive it.
     fn tell(&self, bytes: &[u8], ancillary: &[ControlMessage<'_>]) {
         let flags = MsgFlags::MSG_NOSIGNAL;
         let tell = self.0.hold().as_raw_fd();
@@ -149,7 +155,7 @@ impl SocketJanitor {
 }
 
 impl SocketPlace<'_> {
-    /// The life of the janitor. `awaited` has room for all that it is told of.
+    /// Runs the janitor to its end. `awaited` has room for all processes that it is told of.
     fn keep(&self, news: BorrowedFd<'_>, awaited: &mut Vec<libc::pollfd>) {
         let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         awaited.push(entry(news.as_raw_fd()));
@@ -169,7 +175,7 @@ impl SocketPlace<'_> {
         awaited.swap_remove(0);
         while !awaited.is_empty() {
             if !self.is_there(self.socket, mark) {
-                // Another coordinator has it, or somebody has removed it.
+                // Another coordinator has it, or it was removed.
                 return;
             }
             wait(awaited, LOOK_MS);
@@ -177,7 +183,7 @@ impl SocketPlace<'_> {
         self.sweep(mark, awaited);
     }
 
-    /// Whether the file of this name is that of the mark.
+    /// Returns whether the file of this name is that of the mark.
     fn is_there(&self, name: &CStr, mark: Option<SocketFileId>) -> bool {
         let found = fstatat(self.directory, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(SocketFileId::from).ok();
         found.is_some() && found == mark
@@ -186,7 +192,7 @@ impl SocketPlace<'_> {
     fn sweep(&self, mark: Option<SocketFileId>, nobody: &mut Vec<libc::pollfd>) {
         for _ in 0..TRIES {
             if lock(self.directory) {
-                // Nobody begins meanwhile. It may be gone.
+                // No coordinator begins meanwhile. The file may be gone.
                 let _ = unlinkat(self.directory, self.coming, UnlinkatFlags::NoRemoveDir);
                 if self.is_there(self.socket, mark) {
                     let _ = unlinkat(self.directory, self.socket, UnlinkatFlags::NoRemoveDir);
@@ -197,7 +203,7 @@ impl SocketPlace<'_> {
                 return;
             }
             if !self.is_there(self.socket, mark) {
-                // Whoever begins here removes the rest.
+                // A coordinator that begins here removes the rest.
                 return;
             }
             wait(nobody, LOOK_MS);
@@ -205,8 +211,8 @@ impl SocketPlace<'_> {
     }
 }
 
-/// Waits for something to happen, but for so long at the most if that is not negative. Lets go of processes that have ended; the first
-/// entry may be no process.
+/// Waits for something to happen, at most `timeout_ms` if that is not negative. Lets go of
+/// processes that have ended; the first entry may be no process.
 fn wait(awaited: &mut Vec<libc::pollfd>, timeout_ms: libc::c_int) {
     // SAFETY: the entries are the vector's own, and as many as it says.
     let status = unsafe { libc::poll(awaited.as_mut_ptr(), awaited.len() as libc::nfds_t, timeout_ms) };
@@ -242,14 +248,15 @@ fn hear(news: BorrowedFd<'_>) -> JanitorMessage {
     }
 }
 
-/// Locks the directory until the process ends, if nobody else has it locked.
+/// Locks the directory until the process ends, if no other process has it locked.
 fn lock(directory: BorrowedFd<'_>) -> bool {
     // SAFETY: the call takes two integers and touches no memory.
     unsafe { libc::flock(directory.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
 }
 
 fn close(descriptor: RawFd) {
-    // SAFETY: it is the descriptor of a process that `hear` has taken, of which nobody else knows, and which is forgotten.
+    // SAFETY: it is the descriptor of a process that `hear` has taken, of which nobody else knows,
+    // and which is forgotten.
     unsafe { libc::close(descriptor) };
 }
 

@@ -1,5 +1,5 @@
-//! The host's calls, between threads and between processes. A test that needs a second process starts its own
-//! binary again with a variable that tells it where the shared page is.
+//! The host's calls, between threads and between processes. A test that needs a second process
+//! starts its own binary again with a variable that tells it where the shared page is.
 
 use std::{
     fs::File,
@@ -47,7 +47,8 @@ impl Shared {
     fn cell<T>(&self, offset: usize) -> &T {
         assert!(offset + size_of::<T>() <= PAGE && offset.is_multiple_of(align_of::<T>()));
         let cell = self.page.as_ptr().wrapping_add(offset).cast::<T>();
-        // SAFETY: in bounds and aligned, checked above; T is one of the sync cells: atomics only, zero is valid.
+        // SAFETY: in bounds and aligned, checked above; T is one of the sync cells: atomics only,
+        // zero is valid.
         unsafe { &*cell }
     }
 
@@ -95,7 +96,8 @@ fn a_sleeper_is_woken_by_another_process() {
     let start = Instant::now();
     attend(&shared, 0, 1);
     assert!(child.wait().unwrap().success());
-    // Not a bound on speed: a thousand sleeps that each ran into their own timeout would take a hundred seconds.
+    // Not a bound on speed: a thousand sleeps that each ran into their own timeout would take a
+    // hundred seconds.
     assert!(start.elapsed() < LONG);
 }
 

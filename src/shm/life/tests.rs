@@ -155,8 +155,8 @@ impl Deref for Processes {
     fn deref(&self) -> &[LifeCell] {
         assert!(self.n_ranks * size_of::<LifeCell>() <= Self::PAGE);
         let first = self.page.as_ptr().cast::<LifeCell>();
-        // SAFETY: the page is longer than the cells (above) and page-aligned; zero bytes are valid cells of
-        // atomics.
+        // SAFETY: the page is longer than the cells (above) and page-aligned; zero bytes are valid
+        // cells of atomics.
         #[expect(clippy::disallowed_methods, reason = "cells, not payload")]
         unsafe {
             std::slice::from_raw_parts(first, self.n_ranks)

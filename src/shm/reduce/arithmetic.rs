@@ -10,13 +10,14 @@ use super::operator::Numeric;
 pub(crate) trait Arithmetic: Pod {
     type Register: Numeric;
 
-    /// Elements that a kernel takes at once. Where they have to be converted, enough for a loop to pay.
+    /// Elements that a kernel takes at once. Where they have to be converted, enough for a loop to
+    /// pay.
     const BLOCK: usize = 128;
 
-    /// The element as a number, exactly.
+    /// Returns the element as a number, exactly.
     fn widen(self) -> Self::Register;
 
-    /// The nearest element; of two equally near the even one.
+    /// Returns the nearest element; of two equally near the even one.
     fn narrow(number: Self::Register) -> Self;
 
     /// Widens a block.
@@ -43,8 +44,8 @@ macro_rules! stored_as_computed {
         impl Arithmetic for $element {
             type Register = Self;
 
-            /// Four vectors of 32 bytes, which stay in registers; half of that for bytes, of which the compiler would
-            /// not unroll more.
+            /// Four vectors of 32 bytes, which stay in registers; half of that for bytes, of which
+            /// the compiler would not unroll more.
             const BLOCK: usize = if size_of::<Self>() == 1 { 64 } else { 128 / size_of::<Self>() };
 
             #[inline(always)]
@@ -149,10 +150,10 @@ impl MiniFloat {
         (1 << (self.exponent - 1)) - 1
     }
 
-    /// The value of a code, exactly.
+    /// Returns the value of a code, exactly.
     ///
-    /// With the exponent in place but not its bias, an `f32` is too small by a power of two, for subnormal codes too; one
-    /// multiplication makes up for that.
+    /// With the exponent in place but not its bias, an `f32` is too small by a power of two, for
+    /// subnormal codes too. One multiplication makes up for that.
     #[inline(always)]
     pub(crate) const fn widen(&self, code: u32) -> f32 {
         let magnitude = code & ((1 << (self.exponent + self.mantissa)) - 1);
@@ -163,7 +164,7 @@ impl MiniFloat {
         f32::from_bits(value | sign)
     }
 
-    /// The code nearest to `value`; of two equally near the one with an even mantissa.
+    /// Returns the code nearest to `value`; of two equally near the one with an even mantissa.
     #[inline(always)]
     pub(crate) const fn narrow(&self, value: f32) -> u32 {
         let bits = value.to_bits();
@@ -178,7 +179,8 @@ impl MiniFloat {
         if magnitude > 0x7F80_0000 { self.nan } else { bounded | sign }
     }
 
-    /// Shifts the bits that are too many out, rounding; a carry into the exponent is as it should be.
+    /// Shifts the bits that are too many out, rounding; a carry into the exponent is as it should
+    /// be.
     #[inline(always)]
     const fn narrow_normal(&self, magnitude: u32) -> u32 {
         let excess = 23 - self.mantissa;
@@ -187,7 +189,7 @@ impl MiniFloat {
         magnitude.wrapping_sub((127 - self.bias()) << 23).wrapping_add(rounding) >> excess
     }
 
-    /// Adds a number whose last place is that of the smallest subnormal code: the processor rounds.
+    /// Adds a number that has the smallest subnormal code as its last place: the processor rounds.
     #[inline(always)]
     const fn narrow_subnormal(&self, magnitude: u32) -> u32 {
         let magic = f32::from_bits((127 + 24 - self.bias() - self.mantissa) << 23);

@@ -1,4 +1,5 @@
-//! What kernels use of a processor beyond arithmetic that the compiler turns into vector instructions by itself.
+//! What kernels use of a processor beyond arithmetic that the compiler turns into vector
+//! instructions by itself.
 
 use super::store::LINE;
 
@@ -17,7 +18,8 @@ pub(crate) trait Instructions: 'static {
     /// Stores a line past the cache, if it can be.
     ///
     /// # Safety
-    /// [`LINE`] bytes are writable at `target`, which is aligned to as many; the processor has these instructions.
+    /// [`LINE`] bytes are writable at `target`, which is aligned to as many; the processor has
+    /// these instructions.
     #[inline(always)]
     unsafe fn store_line(target: *mut u8, line: &[u8; LINE]) {
         // SAFETY: the caller's contract.
@@ -28,7 +30,8 @@ pub(crate) trait Instructions: 'static {
     #[inline(always)]
     fn fence() {}
 
-    /// Stands in a loop over blocks, and keeps the compiler from making vectors of the same elements of many blocks.
+    /// Stands in a loop over blocks, and keeps the compiler from making vectors of the same
+    /// elements of many blocks.
     #[inline(always)]
     fn by_block() {}
 }
@@ -72,8 +75,9 @@ mod x86_64 {
             unsafe { _mm_sfence() };
         }
 
-        /// With AVX-512 there are instructions that gather and scatter elements. The compiler took them, and a sum of two
-        /// sources for two targets took ten times as long. With AVX2 there are none, and nothing changes.
+        /// Stands in the loop. With AVX-512 there are instructions that gather and scatter
+        /// elements. The compiler took them, and a sum of two sources for two targets took ten
+        /// times as long. With AVX2 there are none, and nothing changes.
         #[inline(always)]
         #[cfg(not(miri))]
         fn by_block() {

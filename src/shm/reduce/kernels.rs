@@ -1,16 +1,16 @@
 //! The kernels: one generic loop, compiled for each set of instructions.
 //!
-//! A block of elements is held in registers while the loop goes over the sources; then it is stored to every target. The
-//! compiler turns the arithmetic on arrays of fixed length into vector instructions. Two sources with one or two targets,
-//! the case of every ring and tree, are compiled on their own, so that no loop over places is left in them.
+//! A block of elements is held in registers while the loop goes over the sources; then it is stored
+//! to every target. The compiler turns the arithmetic on arrays of fixed length into vector
+//! instructions. Two sources with one or two targets, the case of every ring and tree, are compiled
+//! on their own, so that no loop over operands is left in them.
 //!
-//! Elements that have to be converted go in longer blocks, which the compiler keeps on the stack and treats in three loops:
-//! convert, combine, convert. Unrolled into registers, long conversions were left scalar, and took six times as long.
+//! Elements that have to be converted go in longer blocks, which the compiler keeps on the stack
+//! and treats in three loops: convert, combine, convert. Unrolled into registers, long conversions
+//! were left scalar, and took six times as long.
 //!
-//! Where results do not fit into the cache beside the sources they go past it, and below that what is quicker is tried out
-//! ([`store::run`]). An all-reduce of 64 MiB out of place
-//! (AMD EPYC, Zen 3, two cores, 32 MiB of shared cache) takes 15 to 25 % less time so among two, four and eight ranks, one of 16
-//! MiB 10 to 20 %. One of 4 MiB between two ranks fits, and would take more than twice as long.
+//! Where results do not fit into the cache beside the sources they go past it. Below that the
+//! quicker policy is found by trials ([`store::run`]).
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -32,12 +32,13 @@ pub(crate) struct CombineKernels {
     pub(crate) partial: CombineKernel,
     /// Combines, and takes the operator's final step.
     pub(crate) last: CombineKernel,
-    /// The same for sources of one word each.
+    /// Combines sources of one word each, and takes the final step.
     pub(crate) word: WordKernel,
 }
 
 impl CombineKernels {
-    /// Those for elements `T`, with `P` for partial results and `L` for last ones. They are compiled in: nothing is made here.
+    /// Returns those for elements `T`, with `P` for partial results and `L` for last ones. They are
+    /// compiled in: nothing is made here.
     #[inline]
     pub(crate) fn of<T, P, L>(supported: Supported) -> &'static Self
     where
@@ -80,8 +81,8 @@ type Body = unsafe fn(&KernelCall<'_>);
 /// Numbers that an operator needs besides its operands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms<'a> {
-    /// What the operator scales the sources by that are fresh: a scalar of each source, or one of all. Each begins with the bytes of
-    /// an element.
+    /// What the operator scales the fresh sources by: a scalar of each source, or one of all. Each
+    /// begins with the bytes of an element.
     pub(crate) scalars: &'a [u64],
     /// What an average divides by, not zero.
     pub(crate) divisor: u8,
@@ -97,14 +98,16 @@ struct KernelCall<'a> {
 }
 
 impl CombineKernel {
-    /// Combines the first `count` elements of all sources into all targets, and stores them in the better way.
+    /// Combines the first `count` elements of all sources into all targets, and stores them in the
+    /// better way.
     #[inline]
     pub(crate) fn run(self, places: &OperandAddresses<'_>, count: u64, terms: Terms<'_>) {
-        store::run(places, |way| self.run_by(way, places, count, terms));
+        store::run(places, |policy| self.run_by(policy, places, count, terms));
     }
 
-    /// The same for results each of whose receivers stores as much to all of them at the same time, one of them `most_len` bytes to each;
-    /// the first target is this one's own.
+    /// Combines like [`run`](Self::run), for results with several receivers that all combine a
+    /// share at once and store it to all. `most_len` is the largest share, in bytes. The first
+    /// target is this rank's own.
     #[inline]
     pub(crate) fn run_for_all(
         self,
@@ -113,9 +116,9 @@ impl CombineKernel {
         most_len: u64,
         terms: Terms<'_>,
     ) {
-        store::run_for_all(places, most_len, |way| match way {
+        store::run_for_all(places, most_len, |policy| match policy {
             StorePolicy::CopyForward => self.run_and_copy(places, terms),
-            way => self.run_by(way, places, count, terms),
+            policy => self.run_by(policy, places, count, terms),
         });
     }
 
@@ -124,25 +127,25 @@ impl CombineKernel {
         places.in_pieces(PIECE, |piece| self.run_past(0, piece, piece.len() as u64 / self.width, terms));
     }
 
-    /// The same in this way.
+    /// Combines by this policy.
     #[inline]
     pub(crate) fn run_by(
         self,
-        way: StorePolicy,
+        policy: StorePolicy,
         places: &OperandAddresses<'_>,
         count: u64,
         terms: Terms<'_>,
     ) {
-        let n_past = if way == StorePolicy::NonTemporal { places.targets().len() } else { 0 };
+        let n_past = if policy == StorePolicy::NonTemporal { places.targets().len() } else { 0 };
         self.run_past(n_past, places, count, terms);
     }
 
-    /// The same for a first target that nobody reads soon, and others that are read.
+    /// Combines for a first target that is not read soon, and others that are.
     pub(crate) fn run_keeping_others(self, places: &OperandAddresses<'_>, count: u64, terms: Terms<'_>) {
         self.run_past(store::n_past_but_others(places), places, count, terms);
     }
 
-    /// The same with the first `n_past` targets past the cache.
+    /// Combines with the first `n_past` targets past the cache.
     #[inline]
     fn run_past(self, n_past: usize, places: &OperandAddresses<'_>, count: u64, terms: Terms<'_>) {
         let Terms { scalars, divisor } = terms;
@@ -152,8 +155,8 @@ impl CombineKernel {
         let n_sources = places.sources().len();
         let is_for_each = scalars.len() == 1 || scalars.len() == n_sources;
         assert!(is_for_each, "{} scalars of {n_sources} sources", scalars.len());
-        // SAFETY: `CombineKernels::of` chose by what the processor was found to have; `count` elements lie within the places,
-        // asserted just above.
+        // SAFETY: `CombineKernels::of` chose by what the processor was found to have; `count`
+        // elements lie within the places, asserted just above.
         unsafe { (self.body)(&KernelCall { places, count: to_usize(count), n_past, terms }) };
     }
 }
@@ -201,7 +204,8 @@ mod x86_64 {
     }
 
     /// # Safety
-    /// `count` elements lie within the places of the job; the processor has AVX2, F16C and AVX-512 F, BW, DQ and VL.
+    /// `count` elements lie within the places of the job; the processor has AVX2, F16C and AVX-512
+    /// F, BW, DQ and VL.
     #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     pub(super) unsafe fn avx512<T: Arithmetic, O: ElementOperator<T::Register>>(job: &KernelCall<'_>) {
         // SAFETY: the caller's contract.
@@ -244,7 +248,8 @@ unsafe fn sweep<I: Instructions, T: Arithmetic, O: ElementOperator<T::Register>,
         // SAFETY: the caller's contract.
         unsafe { run.streamed_blocks::<L>(end, job.n_past) }
     } else if job.places.len() >= SHORT {
-        // Blocks begin with a line, too: a vector that is stored across two of them takes twice as long.
+        // Blocks begin with a line, too: a vector that is stored across two of them takes twice as
+        // long.
         let head = elements_before_line(targets, size_of::<T>()).unwrap_or(0).min(end);
         head..head
     } else {
@@ -276,14 +281,15 @@ unsafe fn sweep<I: Instructions, T: Arithmetic, O: ElementOperator<T::Register>,
     }
 }
 
-/// The number of which `word` begins with the bytes.
+/// Returns the number of which `word` begins with the bytes.
 #[inline(always)]
 pub(super) fn scalar_of<T: Arithmetic>(word: u64) -> T::Register {
     let scalar: T = bytemuck::pod_read_unaligned(&word.to_ne_bytes()[..size_of::<T>()]);
     scalar.widen()
 }
 
-/// OperandAddresses and terms in the form that the inner loop wants: by value, or of a length known when it is compiled.
+/// OperandAddresses and terms in the form that the inner loop wants: by value, or of a length known
+/// when it is compiled.
 struct BlockLoop<'a, I, T: Arithmetic, O> {
     sources: &'a [*const u8],
     /// One of each source, or one of all.
@@ -295,7 +301,8 @@ struct BlockLoop<'a, I, T: Arithmetic, O> {
 }
 
 impl<I: Instructions, T: Arithmetic, O: ElementOperator<T::Register>> BlockLoop<'_, I, T, O> {
-    /// Combines whole blocks of `L` elements from `start` on; returns where less than a block is left before `end`.
+    /// Combines whole blocks of `L` elements from `start` on; returns where less than a block is
+    /// left before `end`.
     ///
     /// # Safety
     /// `end` elements lie within the places; the processor has the instructions `I`.
@@ -311,9 +318,9 @@ impl<I: Instructions, T: Arithmetic, O: ElementOperator<T::Register>> BlockLoop<
         index
     }
 
-    /// Combines whole blocks of `L` elements from the first line of the targets on, of which the first `n_past` go past the cache;
-    /// returns what they cover. That is nothing where one of these has its lines elsewhere than others of them, or no line begins
-    /// with an element.
+    /// Combines whole blocks of `L` elements from the first line of the targets on, of which the
+    /// first `n_past` go past the cache. Returns the elements that they cover: none where the lines
+    /// of these targets begin at different elements, or no line begins with an element.
     ///
     /// # Safety
     /// `end` elements lie within the places; the processor has the instructions `I`.
@@ -327,7 +334,8 @@ impl<I: Instructions, T: Arithmetic, O: ElementOperator<T::Register>> BlockLoop<
             let offset = index * size_of::<T>();
             // SAFETY: `index + L <= end`.
             let block = unsafe { self.combined::<L>(offset) };
-            // SAFETY: the same; the first block is `head` elements in, where a line begins, and blocks are whole lines.
+            // SAFETY: the same; the first block is `head` elements in, where a line begins, and
+            // blocks are whole lines.
             unsafe { store_lines::<I, T, L>(past, offset, &block) };
             // SAFETY: `index + L <= end`.
             unsafe { store_block(through, offset, block) };
@@ -341,7 +349,8 @@ impl<I: Instructions, T: Arithmetic, O: ElementOperator<T::Register>> BlockLoop<
     /// Combines and stores a block.
     ///
     /// # Safety
-    /// `L` elements from byte `offset` on lie within the places; the processor has the instructions `I`.
+    /// `L` elements from byte `offset` on lie within the places; the processor has the instructions
+    /// `I`.
     #[inline(always)]
     unsafe fn block<const L: usize>(&self, offset: usize) {
         // SAFETY: the caller's contract.
@@ -350,7 +359,7 @@ impl<I: Instructions, T: Arithmetic, O: ElementOperator<T::Register>> BlockLoop<
         unsafe { store_block(self.targets, offset, block) };
     }
 
-    /// The results of a block.
+    /// Returns the results of a block.
     ///
     /// # Safety
     /// As for `block`.
@@ -372,7 +381,7 @@ impl<I: Instructions, T: Arithmetic, O: ElementOperator<T::Register>> BlockLoop<
         unsafe { T::narrow_block::<I, L>(result) }
     }
 
-    /// The block of one source, as numbers, scaled if the operator wants that.
+    /// Returns the block of one source, as numbers, scaled if the operator wants that.
     ///
     /// # Safety
     /// As for `block`; there is a source `index`.
@@ -380,7 +389,8 @@ impl<I: Instructions, T: Arithmetic, O: ElementOperator<T::Register>> BlockLoop<
     unsafe fn load<const L: usize>(&self, index: usize, offset: usize) -> [T::Register; L] {
         // SAFETY: `offset` is within the place by the caller's contract.
         let source = unsafe { self.sources[index].add(offset) };
-        // SAFETY: `L` elements are readable there by the caller's contract; any bytes are a T (Pod).
+        // SAFETY: `L` elements are readable there by the caller's contract; any bytes are a T
+        // (Pod).
         let block = unsafe { source.cast::<[T; L]>().read_unaligned() };
         // SAFETY: the caller's contract.
         let mut numbers = unsafe { T::widen_block::<I, L>(block) };
@@ -411,7 +421,8 @@ unsafe fn store_block<T: Arithmetic, const L: usize>(targets: &[*mut u8], offset
 /// Stores a block past the cache to `targets`.
 ///
 /// # Safety
-/// `block` fits at byte `offset` of each of them, where a line begins; the processor has the instructions `I`.
+/// `block` fits at byte `offset` of each of them, where a line begins; the processor has the
+/// instructions `I`.
 #[inline(always)]
 unsafe fn store_lines<I: Instructions, T: Arithmetic, const L: usize>(
     targets: &[*mut u8],

@@ -2,8 +2,8 @@
 
 /// A number that operators compute with.
 ///
-/// Integers wrap. Floats follow IEEE 754 without contraction; their minimum and maximum are the standard's `minimum` and
-/// `maximum`: NaN if either is NaN, and -0 is less than +0.
+/// Integers wrap. Floats follow IEEE 754 without contraction; their minimum and maximum are the
+/// standard's `minimum` and `maximum`: NaN if either is NaN, and -0 is less than +0.
 pub(crate) trait Numeric: bytemuck::Pod {
     fn add(self, other: Self) -> Self;
     fn multiply(self, other: Self) -> Self;
@@ -11,9 +11,9 @@ pub(crate) trait Numeric: bytemuck::Pod {
     fn greatest(self, other: Self) -> Self;
     /// Divides by a number that is not zero; integers truncate toward zero.
     fn divide(self, divisor: Self) -> Self;
-    /// The number as it may be stored: every NaN becomes the same one.
+    /// Returns the number as it may be stored: every NaN becomes the same one.
     fn settle(self) -> Self;
-    /// A small number, at most [`MAX_PLACES`](super::MAX_PLACES).
+    /// Returns a small number, at most [`MAX_PLACES`](super::MAX_PLACES).
     fn small(value: u8) -> Self;
 }
 
@@ -77,8 +77,9 @@ macro_rules! float {
                 self * other
             }
 
-            /// Both comparisons pick the same number unless one is NaN or both are zero. Then they pick one each, and
-            /// the union of their bits is a NaN, or -0 if there is one.
+            /// Returns both comparisons pick the same number unless one is NaN or both are zero.
+            /// Then they pick one each, and the union of their bits is a NaN, or -0 if there is
+            /// one.
             #[inline(always)]
             fn least(self, other: Self) -> Self {
                 let one = if self < other { self } else { other };
@@ -109,9 +110,10 @@ macro_rules! float {
     )*};
 }
 
-// Shorter integers are divided as floats that hold them exactly, for which there are vector instructions. A quotient that
-// is not whole is at least 1 / MAX_PLACES away from the next whole number, much further than rounding moves it; so what
-// is left when its fraction is cut off is the quotient of the integers.
+// Shorter integers are divided as floats that hold them exactly, for which there are vector
+// instructions. A quotient that is not whole is at least 1 / MAX_PLACES away from the next whole
+// number, much further than rounding moves it. So the quotient of the floats, without its fraction,
+// is the quotient of the integers.
 integer! {
     i8: one / divisor => (f32::from(one) / f32::from(divisor)) as Self;
     u8: one / divisor => (f32::from(one) / f32::from(divisor)) as Self;
@@ -129,7 +131,7 @@ pub(crate) trait ElementOperator<R: Numeric>: 'static {
 
     fn combine(one: R, other: R) -> R;
 
-    /// The last step, before the result is stored.
+    /// Returns the last step, before the result is stored.
     #[inline(always)]
     fn finish(result: R, _divisor: R) -> R {
         result
@@ -218,7 +220,8 @@ mod tests {
                 assert_eq!(one.divide(divisor), one / divisor);
             }
             let divisor = u32::from(divisor);
-            // All quotients near which the result turns are multiples; the farthest from zero are rounded most.
+            // All quotients near which the result turns are multiples; the farthest from zero are
+            // rounded most.
             for multiple in (0..=u32::MAX / divisor).step_by(9_999_991).chain([u32::MAX / divisor]) {
                 for one in [multiple * divisor, (multiple * divisor).wrapping_sub(1), u32::MAX] {
                     assert_eq!(one.divide(divisor), one / divisor);

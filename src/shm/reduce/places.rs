@@ -8,8 +8,8 @@ use crate::shm::mapping::to_usize;
 /// Few enough places for small tables, which cost nothing to clear.
 const FEW: usize = 8;
 
-/// The addresses of a combination: readable, or readable and writable, for [`len`](Self::len) bytes each; no target
-/// overlaps another place unless it is the very same bytes.
+/// The addresses of a combination: readable, or readable and writable, for [`len`](Self::len) bytes
+/// each; no target overlaps another place unless it is the very same bytes.
 #[derive(Debug)]
 pub(crate) struct OperandAddresses<'a> {
     sources: &'a [*const u8],
@@ -19,13 +19,14 @@ pub(crate) struct OperandAddresses<'a> {
     len: usize,
 }
 
-/// Resolves and checks the places of a combination of `len` bytes each, and calls `action` with them.
+/// Resolves and checks the places of a combination of `len` bytes each, and calls `action` with
+/// them.
 ///
 /// Overlap is seen by address: two mappings of one segment are taken for distinct memory.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for too many or too few places, an index without a target, or partial overlap;
-/// [`Error::OutOfRange`] for a place shorter than `len`. `action` was not called.
+/// [`Error::InvalidArgument`] for too many or too few places, an index without a target, or partial
+/// overlap; [`Error::OutOfRange`] for a place shorter than `len`. `action` was not called.
 #[inline]
 pub(crate) fn with_addresses<R>(
     sources: &[Source<'_>],
@@ -42,7 +43,7 @@ pub(crate) fn with_addresses<R>(
     }
 }
 
-/// `with_addresses` for at most `N` sources and targets.
+/// Does what `with_addresses` does, for at most `N` sources and targets.
 #[inline]
 fn resolve<const N: usize, R>(
     sources: &[Source<'_>],
@@ -143,13 +144,13 @@ impl OperandAddresses<'_> {
         self.fresh
     }
 
-    /// Bytes of each place.
+    /// Returns bytes of each place.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// How many sources there are.
+    /// Returns how many sources there are.
     pub(crate) fn n_sources(&self) -> usize {
         self.sources.len()
     }
@@ -159,8 +160,8 @@ impl OperandAddresses<'_> {
         self.check(offset, buffer.len());
         // SAFETY: `offset` is within the place, just checked.
         let source = unsafe { self.sources[index].add(offset) };
-        // SAFETY: the bytes are within the place, just checked; a caller's own buffer is no place of the combination,
-        // or it could not be borrowed mutably here.
+        // SAFETY: the bytes are within the place, just checked; a caller's own buffer is no place
+        // of the combination, or it could not be borrowed mutably here.
         unsafe { buffer.as_mut_ptr().copy_from_nonoverlapping(source, buffer.len()) };
     }
 
@@ -175,8 +176,9 @@ impl OperandAddresses<'_> {
         }
     }
 
-    /// Calls `combine` with pieces of at most `piece` bytes of all sources and the first target, one after the other, and copies what
-    /// it leaves in each to the other targets, by a copy that takes lines over from other cores without reading them.
+    /// Calls `combine` with pieces of at most `piece` bytes of all sources and the first target,
+    /// one after the other. Copies the results of each to the other targets, by a copy that takes
+    /// lines over from other cores without reading them.
     ///
     /// # Panics
     /// Where the processor has no such copy.
@@ -193,14 +195,15 @@ impl OperandAddresses<'_> {
             let (sources, targets) = (&sources[..self.sources.len()], &[done][..]);
             combine(&OperandAddresses { sources, targets, fresh: self.fresh, len });
             for other in others.iter().filter(|&&other| other != first) {
-                // SAFETY: `len` bytes from `start` on are within both places, which do not overlap, as they are not the same
-                // (`check_overlap`); the kernel is supported, asserted above.
+                // SAFETY: `len` bytes from `start` on are within both places, which do not overlap,
+                // as they are not the same (`check_overlap`); the kernel is supported, asserted
+                // above.
                 unsafe { CopyKernel::RepMovsb.run(done, other.wrapping_add(start), len) };
             }
         }
     }
 
-    /// Whether a source is the very bytes of a target.
+    /// Returns whether a source is the very bytes of a target.
     pub(super) fn is_in_place(&self) -> bool {
         self.sources.iter().any(|source| self.targets.iter().any(|target| source.addr() == target.addr()))
     }

@@ -1,7 +1,7 @@
 //! The shortest combination: sources of one word each, which have been loaded already.
 //!
-//! What leads up to a kernel (places, addresses, blocks of four lengths) takes several times as long as the arithmetic on
-//! one word. The result is the same to the last bit.
+//! What leads up to a kernel (places, addresses, blocks of four lengths) takes several times as
+//! long as the arithmetic on one word. The result is the same to the last bit.
 
 use super::arithmetic::Arithmetic;
 use super::kernels::scalar_of;
@@ -16,10 +16,11 @@ impl WordKernel {
         Self(combine::<T, O>)
     }
 
-    /// Combines `words`, original inputs each, lane by lane. Words that are partly used give a word of which the same part
-    /// can be used.
+    /// Combines `words`, original inputs each, lane by lane. Words that are partly used give a word
+    /// of which the same part can be used.
     ///
-    /// `scalar` begins with the bytes of the element to scale all of them by; `divisor` is what an average divides by, not zero.
+    /// `scalar` begins with the bytes of the element to scale all of them by; `divisor` is what an
+    /// average divides by, not zero.
     #[inline]
     pub(crate) fn run(self, words: &[u64], scalar: u64, divisor: u8) -> u64 {
         (self.0)(words, scalar, divisor)

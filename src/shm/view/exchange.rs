@@ -1,7 +1,9 @@
-//! Exchanges: what a peer has written into a place is taken, and what it is to read is put there instead.
+//! Exchanges: bytes that a peer has written into a place are taken, and bytes that it is to read
+//! are put there instead.
 //!
-//! Where a place goes back and forth between two cores, its lines are loaded before they are stored to: loads of many lines are under way
-//! at a time, while stores to lines that another core has wait for one another. So all of this goes by loops, whatever the length.
+//! Where a place goes back and forth between two cores, its lines are loaded before they are stored
+//! to. Loads of many lines are under way at a time, while stores to lines that another core has
+//! wait for one another. So all of this goes by loops, whatever the length.
 
 use super::{Span, copy};
 use crate::error::{Error, Result};
@@ -41,18 +43,21 @@ impl TakenBytes<'_> {
 }
 
 impl Span {
-    /// Copies the bytes at `offset` into `taken`, and `given` in their place, in one pass: where a peer has written what is
-    /// taken, and reads what is given, this is quicker than one after the other. What is taken and not `cache_hint` goes past the
-    /// cache where the processor can do that.
+    /// Copies the bytes at `offset` into `taken`, and `given` in their place, in one pass. Where a
+    /// peer has written the taken bytes, and reads the given ones, this is quicker than one after
+    /// the other. The taken bytes go past the cache where `cache_hint` says so and the processor
+    /// can.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when `given` is not as long as `taken`; [`Error::OutOfRange`]; nothing was changed.
+    /// [`Error::InvalidArgument`] when `given` is not as long as `taken`; [`Error::OutOfRange`];
+    /// nothing was changed.
     pub fn exchange(&self, offset: u64, taken: &mut [u8], given: &[u8], cache_hint: CacheHint) -> Result<()> {
         self.exchange_any(offset, TakenBytes::Slice(taken), GivenBytes::Slice(given), cache_hint)
     }
 
-    /// The same wherever the bytes are. Where places overlap, seen by address as in [`copy_to`](Self::copy_to), all bytes are taken first,
-    /// and then all given.
+    /// Exchanges like [`exchange`](Self::exchange), wherever the bytes are. Where places overlap,
+    /// seen by address as in [`copy_to`](Self::copy_to), all bytes are taken first, and then all
+    /// given.
     ///
     /// # Errors
     /// Those of [`exchange`](Self::exchange).
@@ -71,7 +76,8 @@ impl Span {
         let shared = self.locate(offset, len as u64)?;
         let is_apart = |one: *const u8, other: *const u8| one.addr().abs_diff(other.addr()) >= len;
         if is_apart(shared, target) && is_apart(shared, source) && is_apart(target, source) {
-            // SAFETY: `len` bytes are mapped or borrowed at each place, which were located just above, and no two of them overlap.
+            // SAFETY: `len` bytes are mapped or borrowed at each place, which were located just
+            // above, and no two of them overlap.
             unsafe { copy::exchange(shared, target, source, len, cache_hint) };
             return Ok(());
         }
@@ -79,7 +85,8 @@ impl Span {
         self.give(offset, given)
     }
 
-    /// Copies `given` to `offset`, the second half of an [`exchange`](Self::exchange): by a loop, if the processor has one.
+    /// Copies `given` to `offset`, the second half of an [`exchange`](Self::exchange): by a loop,
+    /// if the processor has one.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; nothing was changed.
@@ -91,8 +98,9 @@ impl Span {
         Ok(())
     }
 
-    /// Copies the bytes at `offset` to where they are `taken`, the first half of an [`exchange`](Self::exchange): by a loop, if the
-    /// processor has one, and past the cache if they are not `cache_hint`.
+    /// Copies the bytes at `offset` to where they are `taken`, the first half of an
+    /// [`exchange`](Self::exchange): by a loop, if the processor has one, and past the cache if
+    /// `cache_hint` says so.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; nothing was changed.

@@ -1,15 +1,19 @@
 //! A kernel whose barriers are as lopsided as `membarrier`, and models on it.
 //!
-//! Each thread of a model has a core of its own, and each core a word on which nothing is ever decided. The heavy barrier, which
-//! interrupts all cores, is a read-modify-write of each core's word in turn. The light one is a read-modify-write of the word of the
-//! thread's own core: the moment at which an interruption finds the thread either before it or past it.
+//! Each thread of a model has a core of its own, and each core a word on which nothing is ever
+//! decided. The heavy barrier, which interrupts all cores, is a read-modify-write of each core's
+//! word in turn. The light one is a read-modify-write of the word of the thread's own core: the
+//! moment at which an interruption finds the thread either before it or past it.
 //!
-//! - The interruption comes first: the thread acquires what the sleeper did before its heavy barrier, so its next look sees it.
-//! - The thread comes first: the sleeper acquires what the thread did before its light barrier, so its last look sees it.
+//! - The interruption comes first: the thread acquires what the sleeper did before its heavy
+//!   barrier, so its next look sees it.
+//! - The thread comes first: the sleeper acquires what the thread did before its light barrier, so
+//!   its last look sees it.
 //!
-//! One of the two is what the system call promises, and nothing more is given: two light barriers touch different words and order
-//! nothing between their threads, and one without a heavy barrier orders nothing at all. A real interruption also brings out what a
-//! thread stored since its last light barrier; a model that passes does not need it.
+//! One of the two is what the system call promises, and nothing more is given: two light barriers
+//! touch different words and order nothing between their threads, and one without a heavy barrier
+//! orders nothing at all. A real interruption also brings out what a thread stored since its last
+//! light barrier; a model that passes does not need it.
 
 use super::*;
 use crate::sync::{Kernel, atomic::AtomicU32};

@@ -1,12 +1,13 @@
-//! Models of posts, of how far a rank has come, and of messages of which some are cards and some lie in slots, as
-//! `src/collective` sends them.
+//! Models of posts, of how far a rank has come, and of messages of which some are cards and some
+//! lie in slots, as `src/collective` sends them.
 
 use super::*;
 
 mod c1_post {
     use super::*;
 
-    /// Two ranks, each with a ring of two posts, go through three operations that wait for each other.
+    /// Two ranks, each with a ring of two posts, go through three operations that wait for each
+    /// other.
     struct Board {
         rings: [[PostCell; 2]; 2],
         /// Whether a rank has read the other's words of a sequence.
@@ -68,7 +69,8 @@ mod c2_done {
 mod c1_c2_staged_ahead {
     use super::*;
 
-    /// Two ranks, each with a slot in which it stages for the other before it posts, and finds what the other has made of it.
+    /// Two ranks, each with a slot in which it stages for the other before it posts, and finds what
+    /// the other has made of it.
     struct Scratches {
         posts: [[PostCell; 2]; 2],
         done: [ProgressCell; 2],

@@ -1,4 +1,5 @@
-//! Models of the rounds in which survivors go on together, on a kernel whose barriers order nothing that they need not.
+//! Models of the rounds in which survivors go on together, on a kernel whose barriers order nothing
+//! that they need not.
 
 use super::super::regroup::{OFFER_WORDS, OfferCell, Round, RoundCell, RoundOutcome};
 use super::membarrier::Core;
@@ -131,7 +132,8 @@ fn who_only_reads_the_outcome_finds_what_a_third_rank_has_prepared() {
     });
 }
 
-/// What three ranks find when each looks once in the middle and again at the end; the third one is lost in between.
+/// What three ranks find when each looks once in the middle and again at the end; the third one is
+/// lost in between.
 fn around_a_death<T: Copy + PartialEq + std::fmt::Debug + 'static>(
     take_part: impl Fn(&Table, usize) + Copy + 'static,
     look: impl Fn(&Table, usize) -> Option<T> + Copy + 'static,

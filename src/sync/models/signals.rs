@@ -104,8 +104,8 @@ fn no_wake_is_missed_between_the_last_look_and_the_sleep() {
 
 #[test]
 fn two_sleepers_on_one_cell_each_get_their_own_news() {
-    // The first to be woken wakes the second: neither may sleep through a wake that the other consumed, nor on
-    // a bit that the other has set again.
+    // The first to be woken wakes the second: neither may sleep through a wake that the other
+    // consumed, nor on a bit that the other has set again.
     model(|| {
         let world = World::new();
         let first = spawn(&world, |world| {

@@ -69,7 +69,7 @@ fn all(
     let stream = comm.stream()?;
     // Whatever table there is on this machine: the built-in one takes the order of the ranks.
     comm.set_tuning(Table::default())?;
-    assert_eq!(comm.is_crowded()?, crowd == Crowd::One && n > 1);
+    assert_eq!(comm.is_oversubscribed()?, crowd == Crowd::One && n > 1);
     comm.set_channel_kind(kind)?;
     for (number, turn) in turns.iter().enumerate() {
         let question =

@@ -173,8 +173,13 @@ fn agree(comm: &mut Communicator, call: &Combination, result: &[u8]) -> Result<(
 /// theirs.
 fn by_ring_in(n_ranks: u32, buffers: BufferKind) -> Table {
     let steps = vec![Step { up_to: None, algorithm: Algorithm::Ring }];
-    let case =
-        |crowded| Case { operation: Operation::AllReduce, n_ranks, crowded, buffers, steps: steps.clone() };
+    let case = |oversubscribed| Case {
+        operation: Operation::AllReduce,
+        n_ranks,
+        oversubscribed,
+        buffers,
+        steps: steps.clone(),
+    };
     Table::new(&[case(false), case(true)]).unwrap()
 }
 

@@ -29,7 +29,8 @@ fn run_and_copy(reducer: &Reducer, places: &OperandAddresses<'_>) {
     }
 }
 
-/// Adds bytes, by copies first and then in whichever way is tried out, into targets that begin so many bytes behind their margins.
+/// Adds bytes, by copies first and then in whichever way is tried out, into targets that begin so
+/// many bytes behind their margins.
 fn check(len: usize, behind: &[usize]) {
     let (operands, sum) = operands(len);
     let sources = operands.each_ref().map(|bytes| Source::fresh(SourcePlace::Slice(bytes)));

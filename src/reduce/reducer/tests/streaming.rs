@@ -35,7 +35,8 @@ fn run_past(reducer: &Reducer, places: &OperandAddresses<'_>, count: usize) {
     kernels.last.run_by(StorePolicy::NonTemporal, places, count as u64, reducer.terms(&[]));
 }
 
-/// Combines past the cache `count` elements of all operands into targets that begin so many bytes behind a line each.
+/// Combines past the cache `count` elements of all operands into targets that begin so many bytes
+/// behind a line each.
 fn check_places(
     reducer: &Reducer,
     operands: &[(Vec<u8>, bool)],
@@ -57,13 +58,15 @@ fn check_places(
     }
 }
 
-/// None, one, and around vectors, lines and blocks, all of which are powers of two up to 128 elements.
+/// None, one, and around vectors, lines and blocks, all of which are powers of two up to 128
+/// elements.
 fn counts() -> impl Iterator<Item = usize> {
     let around = |power: u32| [(1 << power) - 1, 1 << power, (1 << power) + 1];
     (2..=8).flat_map(around).chain([0, 1, 2, LONGEST - 1, LONGEST])
 }
 
-/// Every kernel with targets that begin at each element of a line, then with such as no line can be filled in.
+/// Every kernel with targets that begin at each element of a line, then with such as no line can be
+/// filled in.
 fn check_alignments(dtype: DataType, op: &ReduceOp, n_sources: u64) {
     let operands: Vec<_> = (0..n_sources).map(|k| (operand(dtype, k * 17 + 3), k % 3 != 2)).collect();
     let expected = oracle::reduce(dtype, op, 7, &operands, true);

@@ -292,7 +292,8 @@ fn of_three_ways_the_cheapest_is_in_use_whatever_the_first_one_was_and_whatever_
             };
             pair.live(PERIOD, cost);
             assert!((0..300).filter(|_| pair.combine(cost) == [best; 2]).count() >= 290);
-            // What was best turns dear: of the others the one that was cheaper is in use soon, long before the next joint trial.
+            // What was best turns dear: of the others the one that was cheaper is in use soon, long
+            // before the next joint trial.
             let turned =
                 |mine: StorePolicy, other: StorePolicy| if mine == best { 9.0 } else { cost(mine, other) };
             pair.live(sample(SHORT) + 2 * u64::from(TRIAL), turned);
@@ -386,7 +387,8 @@ fn only_a_copy_for_a_peer_takes_until_its_stores_are_out() {
 
 #[test]
 fn with_what_the_reader_pays_the_way_is_found_that_takes_the_least_in_all() {
-    // Nanoseconds through the cache and past it, and which way was the quicker one with the reading (AMD Zen 4).
+    // Nanoseconds through the cache and past it, and which way was the quicker one with the reading
+    // (AMD Zen 4).
     let siblings = [(2048, 230, 240, Cached), (4096, 391, 290, Cached), (65_536, 6460, 2434, NonTemporal)];
     let apart =
         [(2048, 611, 250, NonTemporal), (4096, 1502, 280, NonTemporal), (8192, 3475, 411, NonTemporal)];

@@ -36,7 +36,8 @@ impl<I: Instructions> Instructions for Noted<I> {
     }
 }
 
-/// CombineKernels take the way past the cache, though the lines go through it: for processors and interpreters that know no other.
+/// CombineKernels take the way past the cache, though the lines go through it: for processors and
+/// interpreters that know no other.
 struct AsIfPast;
 
 impl Instructions for AsIfPast {
@@ -54,8 +55,8 @@ struct Shape {
     behind_line: &'static [usize],
 }
 
-/// Adds elements that are all one, of two sources, and stores the first `n_past` targets past the cache, if there are so many;
-/// returns what went there, and where the targets were.
+/// Adds elements that are all one, of two sources, and stores the first `n_past` targets past the
+/// cache, if there are so many; returns what went there, and where the targets were.
 ///
 /// # Safety
 /// The processor has the instructions `I`.
@@ -80,7 +81,8 @@ unsafe fn sum<I: Instructions, T: Arithmetic>(shape: Shape, n_past: usize) -> (V
     with_addresses(&[source, source], &mut places, len as u64, |places| {
         let n_past = n_past.min(places.targets().len());
         let job = KernelCall { places, count, n_past, terms: Terms { scalars: &[0], divisor: 1 } };
-        // SAFETY: `count` elements are as long as the places; the processor has `I` by the caller's contract.
+        // SAFETY: `count` elements are as long as the places; the processor has `I` by the caller's
+        // contract.
         unsafe { body::<Noted<I>, T, Sum>(&job) }
     })
     .unwrap();
@@ -90,8 +92,8 @@ unsafe fn sum<I: Instructions, T: Arithmetic>(shape: Shape, n_past: usize) -> (V
     (EVENTS.take(), addresses)
 }
 
-/// Checks that `n_lines` lines of each of the first `n_past` targets go past the cache, one behind the other from the first on that begins within it,
-/// and that one fence follows them all.
+/// Checks that `n_lines` lines of each of the first `n_past` targets go past the cache, one behind
+/// the other from the first on that begins within it, and that one fence follows them all.
 ///
 /// # Safety
 /// The processor has the instructions `I`.

@@ -2,7 +2,8 @@ use super::*;
 use crate::shm::copy::{CacheHint, CacheSizes, CopyKernel, choose};
 use crate::shm::reduce::{Source, SourcePlace, Target, with_addresses};
 
-/// From where on a copy goes past the cache, whatever has been found out before; beyond all memory if this processor cannot.
+/// From where on a copy goes past the cache, whatever has been found out before; beyond all memory
+/// if this processor cannot.
 fn copied_past_from() -> usize {
     let lens = (12..40).map(|power| 1 << power);
     let is_past = |len: &usize| choose(*len as u64, CacheHint::Keep).is_streaming();
@@ -41,7 +42,8 @@ fn both_ways_are_tried_out_in_between() {
     assert_eq!((ways.contains(&StorePolicy::Cached), ways.contains(&StorePolicy::NonTemporal)), (true, able));
 }
 
-/// In which ways the results of two sources of `len` bytes are stored for so many receivers, the first one in place or not.
+/// In which ways the results of two sources of `len` bytes are stored for so many receivers, the
+/// first one in place or not.
 fn ways_for_all(len: usize, n_receivers: usize, in_place: bool) -> Vec<StorePolicy> {
     ways_of_share(len, len, n_receivers, in_place)
 }

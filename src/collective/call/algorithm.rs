@@ -1,0 +1,333 @@
+//! What a collective operation can be done by, as users name it, and over which channels.
+
+use super::Operation;
+use crate::error::{Error, Result};
+
+/// An algorithm for collective operations.
+///
+/// # By what it moves data
+/// All but two are written once, over the [`Channel`](crate::channel::Channel) trait, for channels of either [kind](ChannelKind). Those two have a
+/// way of their own where channels are direct:
+///
+/// | algorithm | over direct channels | over proxied channels |
+/// |---|---|---|
+/// | one_shot | what is up to 8 KiB goes with each rank's announcement of the call, without a channel; more in messages | messages |
+/// | two_shot | ranks read and write each other's buffers in the heap, and ordinary memory through each rank's staging area; without a channel | messages |
+/// | all others | messages | messages |
+///
+/// So a comparison of the two kinds of channel by these two compares two bodies of code; by the others, one.
+///
+/// # Order of reduction
+/// The order in which inputs are combined follows from the call and the algorithm, never from who comes first: a result is the same bit
+/// for bit on every rank, and in every run that does the same call by the same algorithm. With n ranks:
+///
+/// | algorithm | combines elements in the order | [stays in it](Self::keeps_rank_order) |
+/// |---|---|---|
+/// | one_shot, two_shot, naive | of the ranks, all at one place | yes |
+/// | ring | of the ring: block b as b + 1, b + 2, ..., b (modulo n), many blocks in turns | no |
+/// | recursive_doubling | pairs, pairs of pairs, ...; the lower rank's side first; before, ranks past a power of two with those below | no |
+/// | halving_doubling | the same with partners at decreasing distances | no |
+/// | tree, double_tree | at each node: of the ranks that it and its children have; double tree: by a tree for each half of the elements | no |
+///
+/// (A reduce-scatter by halving among a number of ranks that is no power of two goes by the ring.) Those that do not stay in the order
+/// of the ranks pass partial results on. So a custom operator that is associative but not **commutative** is wrong with all of them, and
+/// **16-bit and 8-bit floats** go as `f32`, through the scratch: they are accumulated in `f32` all the way and rounded once, at the price of
+/// two to four times the bytes. Elements of a custom operator stay what they are.
+///
+/// Which elements are in which block of the ring, or in which half of the double tree, depends on the number of ranks, the count and the
+/// length of an element; and on whether *all* ranks have their buffers in the heap: otherwise, and where elements are widened, the call is
+/// done in pieces of as much as the staging area holds, each of which is cut for itself. So these two may give other bits in the heap than
+/// in ordinary memory. The other algorithms do with each element what they do with the first.
+///
+/// Which algorithm it is where the caller has not chosen one follows from the [tuning table](crate::collective::plan::tuning) that the ranks have agreed
+/// upon, and may then differ between lengths, numbers of ranks, kinds of memory, and ranks that share their cores or do not. By the
+/// built-in table it is always one that stays in the order of the ranks.
+///
+/// Where the caller has not chosen by [`set_algorithm`](crate::Communicator::set_algorithm), no tuning table has a reduction by a custom
+/// operator, or of 16-bit or 8-bit floats, leave the order of the ranks: it is done by two_shot instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Algorithm {
+    /// Every rank gives what it has to whoever needs it, who combines it: one hop.
+    OneShot = 1,
+    /// Every rank combines its share of the elements for all: two hops for an all-reduce. Where buffers lie, if they lie in the heap; an
+    /// all-reduce out of place by way of the staging area, where that turns out to be quicker.
+    TwoShot,
+    /// Data go round from each rank to the next.
+    Ring,
+    /// Ranks exchange all that they have with partners at distances 1, 2, 4 and so on.
+    RecursiveDoubling,
+    /// Ranks exchange halves, quarters and so on of the elements, and then the same backwards.
+    HalvingDoubling,
+    /// Up a binary tree and down again.
+    Tree,
+    /// The same on two trees at once, half of the elements each; who is an inner node in one is a leaf in the other.
+    DoubleTree,
+    /// Everything goes through one rank.
+    Naive,
+}
+
+impl Algorithm {
+    /// All of them, in the order of their codes.
+    pub const ALL: [Self; 8] = [
+        Self::OneShot,
+        Self::TwoShot,
+        Self::Ring,
+        Self::RecursiveDoubling,
+        Self::HalvingDoubling,
+        Self::Tree,
+        Self::DoubleTree,
+        Self::Naive,
+    ];
+
+    /// The operations that there are algorithms for, in the order of their codes.
+    pub const OPERATIONS: [Operation; 8] = [
+        Operation::AllReduce,
+        Operation::Reduce,
+        Operation::Broadcast,
+        Operation::AllGather,
+        Operation::ReduceScatter,
+        Operation::AllToAll,
+        Operation::Gather,
+        Operation::Scatter,
+    ];
+
+    /// Its name, as users type it and tables print it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OneShot => "one_shot",
+            Self::TwoShot => "two_shot",
+            Self::Ring => "ring",
+            Self::RecursiveDoubling => "recursive_doubling",
+            Self::HalvingDoubling => "halving_doubling",
+            Self::Tree => "tree",
+            Self::DoubleTree => "double_tree",
+            Self::Naive => "naive",
+        }
+    }
+
+    /// Whether it can do `operation`. Two of them need as many ranks as a power of two for one operation, and leave it to the
+    /// ring otherwise: recursive doubling for an all-gather, halving and doubling for a reduce-scatter.
+    #[must_use]
+    pub const fn supports(self, operation: Operation) -> bool {
+        use Operation::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter};
+        match operation {
+            AllReduce => true,
+            Reduce => matches!(self, Self::OneShot | Self::TwoShot | Self::Tree | Self::Naive),
+            Broadcast => {
+                matches!(self, Self::OneShot | Self::TwoShot | Self::Ring | Self::Tree | Self::Naive)
+            }
+            AllGather => matches!(self, Self::OneShot | Self::TwoShot | Self::Ring | Self::RecursiveDoubling),
+            ReduceScatter => {
+                matches!(self, Self::OneShot | Self::TwoShot | Self::Ring | Self::HalvingDoubling)
+            }
+            AllToAll | Gather | Scatter => matches!(self, Self::OneShot | Self::TwoShot),
+            _ => false,
+        }
+    }
+
+    /// Whether it combines the inputs of all ranks at one place, in the order of the ranks: nothing is rounded between, and an operator
+    /// need not be commutative.
+    #[must_use]
+    pub const fn keeps_rank_order(self) -> bool {
+        matches!(self, Self::OneShot | Self::TwoShot | Self::Naive)
+    }
+
+    /// Refuses `operation` unless this algorithm can do it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`], naming those that can.
+    pub(crate) fn check(self, operation: Operation) -> Result<()> {
+        if self.supports(operation) {
+            return Ok(());
+        }
+        let name = match self {
+            Self::OneShot => "the number of the algorithm one_shot",
+            Self::TwoShot => "the number of the algorithm two_shot",
+            Self::Ring => "the number of the algorithm ring",
+            Self::RecursiveDoubling => "the number of the algorithm recursive_doubling",
+            Self::HalvingDoubling => "the number of the algorithm halving_doubling",
+            Self::Tree => "the number of the algorithm tree",
+            Self::DoubleTree => "the number of the algorithm double_tree",
+            Self::Naive => "the number of the algorithm naive",
+        };
+        Err(Error::InvalidArgument { name, value: self as u64, expected: supported(operation) })
+    }
+}
+
+/// Those that can do `operation`, in words. A test holds it against [`Algorithm::supports`].
+const fn supported(operation: Operation) -> &'static str {
+    match operation {
+        Operation::AllReduce => "any algorithm for all_reduce",
+        Operation::Reduce => "one_shot (1), two_shot (2), tree (6) or naive (8) for reduce",
+        Operation::Broadcast => "one_shot (1), two_shot (2), ring (3), tree (6) or naive (8) for broadcast",
+        Operation::AllGather => {
+            "one_shot (1), two_shot (2), ring (3) or recursive_doubling (4) for all_gather"
+        }
+        Operation::ReduceScatter => {
+            "one_shot (1), two_shot (2), ring (3) or halving_doubling (5) for reduce_scatter"
+        }
+        Operation::AllToAll => "one_shot (1) or two_shot (2) for all_to_all",
+        Operation::Gather => "one_shot (1) or two_shot (2) for gather",
+        Operation::Scatter => "one_shot (1) or two_shot (2) for scatter",
+        _ => "no algorithm for an operation that has only one",
+    }
+}
+
+impl std::fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that no algorithm has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no such algorithm, expected one_shot, two_shot, ring, recursive_doubling, halving_doubling, tree, double_tree or naive"
+)]
+pub struct UnknownAlgorithm;
+
+impl std::str::FromStr for Algorithm {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(name: &str) -> Result<Self, UnknownAlgorithm> {
+        Self::ALL.into_iter().find(|algorithm| algorithm.name() == name).ok_or(UnknownAlgorithm)
+    }
+}
+
+/// The kind of channel that collective operations run over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ChannelKind {
+    /// Each rank's own core copies.
+    #[default]
+    Memory,
+    /// Each rank's proxy copies.
+    Port,
+}
+
+impl ChannelKind {
+    /// Its name, as users type it and tables print it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Port => "port",
+        }
+    }
+}
+
+impl std::fmt::Display for ChannelKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that no kind of channel has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no such kind of channel, expected memory or port")]
+pub struct UnknownChannelKind;
+
+impl std::str::FromStr for ChannelKind {
+    type Err = UnknownChannelKind;
+
+    fn from_str(name: &str) -> Result<Self, UnknownChannelKind> {
+        [Self::Memory, Self::Port].into_iter().find(|kind| kind.name() == name).ok_or(UnknownChannelKind)
+    }
+}
+
+/// How operations are to be done, as far as the caller has said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Choice {
+    /// `None`: whatever suits the call.
+    pub(crate) algorithm: Option<Algorithm>,
+    pub(crate) channel: ChannelKind,
+}
+
+impl Choice {
+    /// The bit of a code that says port.
+    const PORT: u8 = 0x80;
+
+    /// One byte that tells it from other manners; 0 where nothing was said.
+    #[inline]
+    pub(crate) const fn code(self) -> u8 {
+        let algorithm = match self.algorithm {
+            Some(algorithm) => algorithm as u8,
+            None => 0,
+        };
+        match self.channel {
+            ChannelKind::Memory => algorithm,
+            ChannelKind::Port => algorithm | Self::PORT,
+        }
+    }
+
+    /// The manner with this code; what a peer has posted may be none.
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        let channel = if code & Self::PORT == 0 { ChannelKind::Memory } else { ChannelKind::Port };
+        let algorithm = match code & !Self::PORT {
+            0 => None,
+            number => Some(*Algorithm::ALL.get(usize::from(number) - 1)?),
+        };
+        Some(Self { algorithm, channel })
+    }
+}
+
+impl std::fmt::Display for Choice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.algorithm {
+            Some(algorithm) => write!(f, "{algorithm} over {} channels", self.channel),
+            None => write!(f, "any algorithm over {} channels", self.channel),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back_and_unknown_ones_are_refused() {
+        for algorithm in Algorithm::ALL {
+            assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
+        }
+        for kind in [ChannelKind::Memory, ChannelKind::Port] {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+        assert_eq!("rings".parse::<Algorithm>(), Err(UnknownAlgorithm));
+        assert_eq!("ports".parse::<ChannelKind>(), Err(UnknownChannelKind));
+    }
+
+    #[test]
+    fn there_are_algorithms_for_the_operations_that_are_listed() {
+        let supported = |operation: &Operation| Algorithm::ALL.iter().any(|one| one.supports(*operation));
+        let all: Vec<_> = Operation::ALL.into_iter().filter(supported).collect();
+        assert_eq!(all, Algorithm::OPERATIONS);
+    }
+
+    #[test]
+    fn every_manner_has_a_code_of_its_own() {
+        for code in 0..=u8::MAX {
+            match Choice::from_code(code) {
+                Some(choice) => assert_eq!(choice.code(), code),
+                None => assert!(code & 0x7f > 8),
+            }
+        }
+        assert_eq!(Choice::default().code(), 0);
+    }
+
+    #[test]
+    fn a_refusal_names_those_that_would_do() {
+        for operation in Operation::ALL {
+            for algorithm in Algorithm::ALL {
+                let words = supported(operation);
+                let named = words.contains(&format!("{algorithm} ({})", algorithm as u8));
+                assert_eq!(
+                    named || words.starts_with("any"),
+                    algorithm.supports(operation),
+                    "{algorithm}: {words}"
+                );
+                assert_eq!(algorithm.check(operation).is_ok(), algorithm.supports(operation));
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What can be called collectively.
+
+use std::fmt;
+
+use crate::channel::PREPARING;
+
+/// A collective operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Operation {
+    /// All wait for all.
+    Barrier = 1,
+    /// Every rank gets the reduction of all inputs.
+    AllReduce,
+    /// The root gets the reduction of all inputs.
+    Reduce,
+    /// Every rank gets the root's input.
+    Broadcast,
+    /// Every rank gets all inputs, in the order of the ranks.
+    AllGather,
+    /// Every rank gets its block of the reduction of all inputs.
+    ReduceScatter,
+    /// Every rank gets its block of every input, in the order of the ranks.
+    AllToAll,
+    /// The same, with blocks of different lengths.
+    AllToAllV,
+    /// The root gets all inputs, in the order of the ranks.
+    Gather,
+    /// Every rank gets its block of the root's input.
+    Scatter,
+    /// The communicator is divided.
+    Split,
+    /// The communicator is left by all.
+    Finalize,
+    /// The communicator is doubled.
+    Duplicate,
+    /// Memory is allocated on all ranks.
+    Alloc,
+    /// Memory is freed on all ranks.
+    Free,
+    /// All choose the kind of channel that data move over.
+    SetChannelKind,
+    /// One rank sends another what that one receives.
+    Send,
+    /// One rank receives what another sends it.
+    Recv,
+    /// A switch channel is opened.
+    SwitchChannel,
+    /// All register an algorithm of the user's own.
+    RegisterAlgorithm,
+    /// Several small operations at once.
+    Group,
+    /// All come together with newcomers.
+    Grow,
+    /// All write what they have in their heaps to files.
+    Checkpoint,
+    /// All read it back.
+    Restore,
+    /// All choose the table that algorithms are chosen by.
+    SetTuning,
+    /// All prepare what calls need.
+    Prepare,
+}
+
+impl Operation {
+    /// All of them, in the order of their codes.
+    pub const ALL: [Self; 26] = [
+        Self::Barrier,
+        Self::AllReduce,
+        Self::Reduce,
+        Self::Broadcast,
+        Self::AllGather,
+        Self::ReduceScatter,
+        Self::AllToAll,
+        Self::AllToAllV,
+        Self::Gather,
+        Self::Scatter,
+        Self::Split,
+        Self::Finalize,
+        Self::Duplicate,
+        Self::Alloc,
+        Self::Free,
+        Self::SetChannelKind,
+        Self::Send,
+        Self::Recv,
+        Self::SwitchChannel,
+        Self::RegisterAlgorithm,
+        Self::Group,
+        Self::Grow,
+        Self::Checkpoint,
+        Self::Restore,
+        Self::SetTuning,
+        Self::Prepare,
+    ];
+
+    /// Its name, as messages and tables print it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Barrier => "barrier",
+            Self::AllReduce => "all_reduce",
+            Self::Reduce => "reduce",
+            Self::Broadcast => "broadcast",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllToAll => "all_to_all",
+            Self::AllToAllV => "all_to_all_v",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::Split => "split",
+            Self::Finalize => "finalize",
+            Self::Duplicate => "duplicate",
+            Self::Alloc => "alloc",
+            Self::Free => "free",
+            Self::SetChannelKind => "set_channel_kind",
+            Self::Send => "send",
+            Self::Recv => "recv",
+            Self::SwitchChannel => "switch_channel",
+            Self::RegisterAlgorithm => "register_algorithm",
+            Self::Group => "group",
+            Self::Grow => "grow",
+            Self::Checkpoint => "checkpoint",
+            Self::Restore => "restore",
+            Self::SetTuning => "set_tuning",
+            Self::Prepare => PREPARING,
+        }
+    }
+
+    /// Whether one rank plays a part of its own in it.
+    #[must_use]
+    pub const fn has_root(self) -> bool {
+        matches!(self, Self::Reduce | Self::Broadcast | Self::Gather | Self::Scatter)
+    }
+
+    /// Whether it is between two ranks, and not among all.
+    #[must_use]
+    #[inline]
+    pub const fn has_peer(self) -> bool {
+        matches!(self, Self::Send | Self::Recv)
+    }
+
+    /// Whether it is done by messages between pairs of ranks.
+    #[must_use]
+    #[inline]
+    pub(crate) const fn is_by_messages(self) -> bool {
+        self.has_peer() || matches!(self, Self::AllToAllV)
+    }
+
+    /// Whether it combines elements.
+    #[must_use]
+    pub const fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
+    }
+
+    /// Blocks of `count` elements in the input and in the output of each rank of `n_ranks`, where these are counted alike
+    /// on all ranks; the root's, where ranks differ.
+    #[must_use]
+    pub const fn blocks(self, n_ranks: u64) -> (u64, u64) {
+        match self {
+            Self::AllReduce | Self::Reduce | Self::Broadcast => (1, 1),
+            Self::AllGather | Self::Gather => (1, n_ranks),
+            Self::ReduceScatter | Self::Scatter => (n_ranks, 1),
+            Self::AllToAll => (n_ranks, n_ranks),
+            Self::Send => (1, 0),
+            Self::Recv => (0, 1),
+            _ => (0, 0),
+        }
+    }
+
+    pub(crate) fn from_code(code: u64) -> Option<Self> {
+        let index = usize::try_from(code).ok()?.checked_sub(1)?;
+        Self::ALL.get(index).copied()
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}

@@ -1,0 +1,292 @@
+//! How a rank tells the others which call it is in.
+
+use std::fmt;
+
+use super::{Algorithm, ChannelKind, Choice, Operation};
+use crate::reduce::{DataType, F8E4M3, F8E5M2, ReduceOp, Reducer, Scalar};
+
+/// What all ranks have to agree on in a collective call, as one rank posts it; or the two ends of a message.
+///
+/// In shared memory it is two words: the operation in bits 0..8, the type's code + 1 in 8..16, the root or the peer in 16..24,
+/// the algorithm and the kind of channel in 24..32, the operator's code in 32..64; then the count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CallSignature {
+    head: u64,
+    count: u64,
+}
+
+impl CallSignature {
+    /// No count has more bits: there is not as much memory. What stands for a count keeps to them, too.
+    pub(crate) const COUNT_BITS: u32 = 48;
+    const COUNT_MASK: u64 = (1 << Self::COUNT_BITS) - 1;
+
+    /// Marks the first call of a job in the word of the count, where it is never posted.
+    const FIRST: u64 = 1 << 63;
+
+    /// No call at all.
+    pub(crate) const NONE: Self = Self { head: 0, count: 0 };
+
+    #[inline]
+    pub(crate) const fn new(operation: Operation) -> Self {
+        Self { head: operation as u64, count: 0 }
+    }
+
+    /// All of `calls` at once. Two of these are alike if all their calls are, and in the same order.
+    pub(crate) fn of_group(calls: impl Iterator<Item = Self>) -> Self {
+        let mut group = Self::new(Operation::Group);
+        let mut n_calls = 0;
+        for call in calls {
+            for word in call.words() {
+                group.count = (group.count ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                group.count ^= group.count >> 32;
+            }
+            n_calls += 1;
+        }
+        group.head |= (n_calls & 0xff) << 16;
+        // The other bits of the word are somebody else's where it is posted.
+        group.count &= Self::COUNT_MASK;
+        group
+    }
+
+    /// The same of `count` elements of `data_type`.
+    #[inline]
+    #[must_use]
+    pub(crate) fn of(mut self, count: u64, data_type: DataType) -> Self {
+        self.head |= (u64::from(data_type.code()) + 1) << 8;
+        self.count = count;
+        self
+    }
+
+    /// The same, in which each member tells the others so many words.
+    #[must_use]
+    pub(crate) const fn of_words(mut self, n_words: usize) -> Self {
+        self.count = n_words as u64;
+        self
+    }
+
+    /// The same with the member `root` at its root.
+    #[inline]
+    #[must_use]
+    pub(crate) const fn rooted(mut self, root: u8) -> Self {
+        self.head |= (root as u64) << 16;
+        self
+    }
+
+    /// The same by the operator with the code `operator`.
+    #[inline]
+    #[must_use]
+    pub(crate) const fn by(mut self, operator: u32) -> Self {
+        self.head |= (operator as u64) << 32;
+        self
+    }
+
+    /// The same, done in `choice`.
+    #[must_use]
+    #[inline]
+    pub(crate) const fn with_choice(mut self, choice: Choice) -> Self {
+        self.head |= (choice.code() as u64) << 24;
+        self
+    }
+
+    /// The same as the first collective call or message of a job, to which all ranks come, each to its own.
+    #[must_use]
+    pub(crate) const fn as_first(mut self) -> Self {
+        self.count |= Self::FIRST;
+        self
+    }
+
+    /// Whether it is.
+    pub(crate) const fn is_first(self) -> bool {
+        self.count & Self::FIRST != 0
+    }
+
+    /// Whether a message that was sent like `sent` is what this call receives.
+    #[inline]
+    pub(crate) fn answers(self, sent: Self) -> bool {
+        let counterpart = match self.operation() {
+            Some(Operation::Recv) => Some(Operation::Send),
+            other => other,
+        };
+        let type_code = |signature: Self| signature.head >> 8 & 0xff;
+        sent.operation() == counterpart && sent.count == self.count && type_code(sent) == type_code(self)
+    }
+
+    /// The words that are posted.
+    #[inline]
+    pub(crate) const fn words(self) -> [u64; 2] {
+        [self.head, self.count]
+    }
+
+    #[inline]
+    pub(crate) const fn from_words(words: [u64; 2]) -> Self {
+        Self { head: words[0], count: words[1] & Self::COUNT_MASK }
+    }
+
+    /// The operation; `None` when a peer has posted what is none.
+    #[must_use]
+    pub fn operation(self) -> Option<Operation> {
+        Operation::from_code(self.head & 0xff)
+    }
+
+    /// How many elements.
+    #[must_use]
+    pub const fn count(self) -> u64 {
+        self.count & Self::COUNT_MASK
+    }
+
+    /// The type of the elements, where there are any.
+    #[must_use]
+    pub fn data_type(self) -> Option<DataType> {
+        let code = (self.head >> 8 & 0xff).checked_sub(1)?;
+        DataType::ALL.into_iter().find(|data_type| u64::from(data_type.code()) == code)
+    }
+
+    /// The root, where the operation has one.
+    #[must_use]
+    pub fn root(self) -> Option<u64> {
+        self.operation().filter(|operation| operation.has_root()).map(|_| self.head >> 16 & 0xff)
+    }
+
+    /// The other end of a message.
+    #[must_use]
+    pub fn peer(self) -> Option<u64> {
+        self.operation().filter(|operation| operation.has_peer()).map(|_| self.head >> 16 & 0xff)
+    }
+
+    /// How many calls it has, where it is a group.
+    #[must_use]
+    pub fn calls(self) -> Option<u64> {
+        self.operation().filter(|operation| *operation == Operation::Group).map(|_| self.head >> 16 & 0xff)
+    }
+
+    /// What it reduces by, where it does: a built-in operator by its name, another one as
+    /// `an operator of the program's own (0x8000002a)`, with the number that stands for its name and type between ranks.
+    #[must_use]
+    pub fn operator_name(self) -> Option<String> {
+        self.operator_named().map(|name| name.to_string())
+    }
+
+    /// The algorithm that the caller wants; `None` where any will do.
+    #[must_use]
+    pub fn algorithm(self) -> Option<Algorithm> {
+        self.choice()?.algorithm
+    }
+
+    /// The kind of channels that it goes over; `None` when a peer has posted what is none.
+    #[must_use]
+    pub fn channel_kind(self) -> Option<ChannelKind> {
+        self.choice().map(|choice| choice.channel)
+    }
+
+    fn operator(self) -> Option<u32> {
+        let code = u32::try_from(self.head >> 32).expect("32 bits are left");
+        self.operation().filter(|operation| operation.reduces()).map(|_| code)
+    }
+
+    fn operator_named(self) -> Option<OperatorName> {
+        self.operator().map(|code| OperatorName { code, data_type: self.data_type() })
+    }
+
+    /// How it is done; `None` when a peer has posted what is no manner.
+    fn choice(self) -> Option<Choice> {
+        let [_, _, _, code, ..] = self.head.to_le_bytes();
+        Choice::from_code(code)
+    }
+}
+
+/// An operator by its code, for elements of a type: `sum`, `mulsum`, `an operator of the program's own (0x8000002a)`.
+struct OperatorName {
+    code: u32,
+    data_type: Option<DataType>,
+}
+
+impl fmt::Display for OperatorName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = usize::try_from(self.code).ok().and_then(|code| ReduceOp::PLAIN.get(code));
+        // The code of a sum that is multiplied before tells of the type, and not of the scalar.
+        let scaled = self.data_type.map(|data_type| (data_type, ReduceOp::PreMulSum(one_of(data_type))));
+        let is_meant = |(data_type, op): &(DataType, ReduceOp)| {
+            Reducer::new(*data_type, op, 1).is_ok_and(|reducer| reducer.code() == self.code)
+        };
+        match plain.or(scaled.as_ref().filter(|scaled| is_meant(scaled)).map(|(_, op)| op)) {
+            Some(op) => op.fmt(f),
+            None => write!(f, "an operator of the program's own ({:#x})", self.code),
+        }
+    }
+}
+
+/// Some element of `data_type`.
+fn one_of(data_type: DataType) -> Scalar {
+    match data_type {
+        DataType::I8 => Scalar::new(0_i8),
+        DataType::U8 => Scalar::new(0_u8),
+        DataType::I32 => Scalar::new(0_i32),
+        DataType::U32 => Scalar::new(0_u32),
+        DataType::I64 => Scalar::new(0_i64),
+        DataType::U64 => Scalar::new(0_u64),
+        DataType::F16 => Scalar::new(half::f16::ZERO),
+        DataType::Bf16 => Scalar::new(half::bf16::ZERO),
+        DataType::F32 => Scalar::new(0.0_f32),
+        DataType::F64 => Scalar::new(0.0_f64),
+        DataType::F8E4M3 => Scalar::new(F8E4M3::default()),
+        DataType::F8E5M2 => Scalar::new(F8E5M2::default()),
+    }
+}
+
+impl fmt::Display for CallSignature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(operation) = self.operation() else {
+            return write!(f, "an unknown operation ({:#x})", self.head);
+        };
+        write!(f, "{operation}")?;
+        if let Some(calls) = self.calls() {
+            write!(f, " of {calls} calls")?;
+        }
+        if let Some(data_type) = self.data_type() {
+            write!(f, " of {} {}", self.count(), data_type.name())?;
+        }
+        if let Some(operator) = self.operator_named() {
+            write!(f, " by {operator}")?;
+        }
+        if let Some(root) = self.root() {
+            write!(f, " with root {root}")?;
+        }
+        if let Some(peer) = self.peer() {
+            let preposition = if operation == Operation::Send { "to" } else { "from" };
+            write!(f, " {preposition} rank {peer}")?;
+        }
+        match self.choice() {
+            Some(choice) if choice == Choice::default() => {}
+            Some(choice) => write!(f, " by {choice}")?,
+            None => write!(f, " by an unknown algorithm")?,
+        }
+        if self.is_first() {
+            write!(f, " (the first collective call or message of a job, to which all its ranks come)")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reduce::CustomOp;
+
+    #[test]
+    fn an_operator_is_named_by_its_code_and_the_type_of_its_elements() {
+        let name = |data_type, op: &ReduceOp| {
+            let code = Reducer::new(data_type, op, 4).unwrap().code();
+            CallSignature::new(Operation::AllReduce).of(4, data_type).by(code).operator_name().unwrap()
+        };
+        for data_type in DataType::ALL {
+            assert_eq!(name(data_type, &ReduceOp::PreMulSum(one_of(data_type))), "mulsum");
+            assert_eq!(name(data_type, &ReduceOp::Max), "max");
+        }
+        assert_eq!(name(DataType::F32, &ReduceOp::PreMulSum(Scalar::new(0.5_f32))), "mulsum");
+        let own = name(DataType::F32, &ReduceOp::Custom(CustomOp::new::<f32>("mulsum", |_, _| ())));
+        assert!(own.starts_with("an operator of the program's own (0x"), "{own}");
+        let of_another_type = Reducer::new(DataType::F64, &ReduceOp::PreMulSum(Scalar::new(1.0)), 4).unwrap();
+        let odd = CallSignature::new(Operation::AllReduce).of(4, DataType::F32).by(of_another_type.code());
+        assert_ne!(odd.operator_name().unwrap(), "mulsum");
+    }
+}

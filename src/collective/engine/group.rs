@@ -1,0 +1,195 @@
+//! Runs calls of one communicator or several that were put together.
+//!
+//! First come the operations that are among all, in the order of the calls of each communicator, and the communicators in one order
+//! that is the same on all ranks. So ranks that have put theirs together in different orders meet in the same one: of all
+//! operations that are not done, look at the least in this order; all its members are in it, or on their way. Small ones that follow
+//! each other are [fused](crate::collective::execute::fused).
+//!
+//! An operation of all that is done by messages is announced in its turn. Then all messages of all communicators are
+//! [delivered](crate::collective::message::progress) at once.
+//!
+//! What can be found wrong before anything has moved is an error then.
+
+use super::Engine;
+use super::trace::Together;
+use crate::collective::call::{Call, CallSignature, Choice, Operation};
+use crate::collective::message::progress::{self, MessageBatch};
+use crate::collective::message::{InPlaceBlock, MessageEnd, all_to_all_v};
+use crate::collective::rendezvous::members::Members;
+use crate::error::{Error, Result};
+
+/// The most calls of one communicator that are put together.
+pub(crate) const MAX_CALLS: usize = 1 << 16;
+
+/// Puts `call` to `calls`, which are executed together.
+///
+/// # Errors
+/// [`Error::Exhausted`] when there is no room.
+pub(crate) fn put<'a>(calls: &mut Vec<Call<'a>>, call: Call<'a>) -> Result<()> {
+    if calls.len() >= MAX_CALLS {
+        return Err(Error::Exhausted { what: "places for calls in a group", limit: MAX_CALLS as u64 });
+    }
+    calls.push(call);
+    Ok(())
+}
+
+/// The calls of one communicator, in their order.
+#[derive(Debug)]
+pub(crate) struct GroupShare<'e, 'a> {
+    pub(crate) engine: &'e mut Engine,
+    pub(crate) choice: Choice,
+    pub(crate) calls: Vec<Call<'a>>,
+}
+
+/// The messages of one communicator.
+#[derive(Debug, Default)]
+struct GroupMessages<'a> {
+    /// To and from others: those of operations of all ranks first, which every rank puts there.
+    ends: Vec<MessageEnd<'a>>,
+    /// The blocks that two of them share.
+    in_place: Vec<InPlaceBlock<'a>>,
+    /// The operations of all ranks that they belong to. What differs between blocks is left to the messages.
+    announced: Vec<Operation>,
+    /// What this member sends to itself, and where it goes.
+    own: Vec<(MessageEnd<'a>, MessageEnd<'a>)>,
+}
+
+/// What onlookers are told of `calls`, done in `choice`, before they are executed.
+pub(crate) fn signature(calls: &[Call<'_>], choice: Choice) -> CallSignature {
+    let of = |call: &Call<'_>| call.signature().with_choice(choice);
+    match calls {
+        [call] => of(call),
+        calls => CallSignature::of_group(calls.iter().map(of)),
+    }
+}
+
+/// Executes all calls of `shares`, which are of different communicators.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] when what goes from this rank to itself is not both sent and received, before anything has
+/// moved; those of [`Engine::run`] and of [`progress::run`].
+pub(crate) fn run(shares: &mut [GroupShare<'_, '_>]) -> Result<()> {
+    let has_messages =
+        shares.iter().any(|share| share.calls.iter().any(|call| call.operation.is_by_messages()));
+    if let ([GroupShare { engine, choice, calls }], false) = (&mut *shares, has_messages) {
+        return engine.run_all(calls, *choice);
+    }
+    if let [share] = shares {
+        let mut messages = GroupMessages::of(share)?;
+        share.run_all(&messages)?;
+        return deliver_noted(shares, std::slice::from_mut(&mut messages));
+    }
+    let mut messages: Vec<_> = shares.iter_mut().map(GroupMessages::of).collect::<Result<_>>()?;
+    let mut order: Vec<usize> = (0..shares.len()).collect();
+    order.sort_by_key(|&index| shares[index].engine.identity());
+    for index in order {
+        shares[index].run_all(&messages[index])?;
+    }
+    deliver_noted(shares, &mut messages)
+}
+
+impl GroupShare<'_, '_> {
+    /// Executes the operations that are among all members, and announces those that are done by `messages`.
+    fn run_all(&mut self, messages: &GroupMessages<'_>) -> Result<()> {
+        let Self { engine, choice, calls } = self;
+        // Whatever fails here, members of other communicators wait for what does not come any more.
+        let done = engine.run_all(calls, *choice);
+        engine.members().board.or_revoke(done)?;
+        for &operation in &messages.announced {
+            engine.announce(CallSignature::new(operation).with_choice(*choice), operation)?;
+        }
+        Ok(())
+    }
+}
+
+/// Delivers `messages`, in the order of `shares`, and notes them if this rank notes what it does.
+fn deliver_noted(shares: &mut [GroupShare<'_, '_>], messages: &mut [GroupMessages<'_>]) -> Result<()> {
+    let is_noted = shares.iter().any(|share| share.engine.members().board.context().recorder().is_some());
+    if !is_noted {
+        return deliver(shares, messages);
+    }
+    let begun: Vec<_> = shares.iter().zip(&*messages).map(|(share, messages)| messages.note(share)).collect();
+    let done = deliver(shares, messages);
+    for (share, begun) in shares.iter().zip(begun) {
+        let choice = Choice { algorithm: None, channel: share.choice.channel };
+        begun.end(share.engine.members(), choice, done.is_err());
+    }
+    done
+}
+
+impl<'a> GroupMessages<'a> {
+    /// Takes the calls out of `share` that are done by messages.
+    fn of(share: &mut GroupShare<'_, 'a>) -> Result<Self> {
+        let me = share.engine.members().me();
+        let mut messages = Self { ends: Vec::with_capacity(share.calls.len()), ..Self::default() };
+        // All ranks put these in one order, but each puts sends and receives between them as it likes.
+        for call in share.calls.iter_mut().filter(|call| call.operation == Operation::AllToAllV) {
+            messages.announced.push(call.operation);
+            let ends = all_to_all_v::messages(call, me, &mut messages.in_place)?;
+            messages.ends.extend(ends);
+        }
+        for call in share.calls.iter_mut().filter(|call| call.operation.has_peer()) {
+            messages.ends.push(MessageEnd::of(call)?);
+        }
+        share.calls.retain(|call| !call.operation.is_by_messages());
+        if messages.ends.iter().any(|message| message.peer() == me) {
+            messages.own = pair(messages.ends.extract_if(.., |message| message.peer() == me))?;
+        }
+        Ok(messages)
+    }
+
+    /// What delivers those that go between members, if there are any, over what `share` has.
+    fn batch<'s>(
+        &'s mut self,
+        share: &'s mut GroupShare<'_, '_>,
+    ) -> Option<Result<MessageBatch<'s, 's, 'a>>> {
+        let Self { ends, in_place, .. } = self;
+        let is_empty = ends.is_empty();
+        (!is_empty).then(|| share.engine.batch(share.choice.channel, ends, in_place))
+    }
+
+    /// Begins to note them as those of `share`.
+    fn note(&self, share: &GroupShare<'_, '_>) -> Together {
+        let members = share.engine.members();
+        let mut begun = Together::begin(members, &[]);
+        self.announced.iter().for_each(|operation| begun.add_operation(*operation));
+        let own = self.own.iter().flat_map(|(sent, received)| [sent, received]);
+        self.ends.iter().chain(own).for_each(|message| begun.add_message(members, message));
+        begun
+    }
+}
+
+/// Each message that is sent among `own` with the one that receives it.
+fn pair<'a>(own: impl Iterator<Item = MessageEnd<'a>>) -> Result<Vec<(MessageEnd<'a>, MessageEnd<'a>)>> {
+    let (sent, received): (Vec<_>, Vec<_>) = own.partition(MessageEnd::is_sent);
+    if sent.len() != received.len() {
+        return Err(Error::InvalidArgument {
+            name: "the number of messages that a rank sends to itself in a group",
+            value: sent.len() as u64,
+            expected: "as many as it receives from itself in the same group",
+        });
+    }
+    Ok(sent.into_iter().zip(received).collect())
+}
+
+/// Delivers `messages`, in the order of `shares`.
+fn deliver(shares: &mut [GroupShare<'_, '_>], messages: &mut [GroupMessages<'_>]) -> Result<()> {
+    for (share, GroupMessages { own, .. }) in shares.iter_mut().zip(&mut *messages) {
+        let members: &Members = share.engine.members();
+        let copied = own.iter_mut().try_for_each(|(sent, received)| sent.copy_to(members, received));
+        members.board.or_revoke(copied)?;
+    }
+    if let ([share], [messages]) = (&mut *shares, &mut *messages) {
+        return messages.batch(share).map_or(Ok(()), |batch| deliver_batches(&mut [batch?]));
+    }
+    let batches = shares.iter_mut().zip(messages).filter_map(|(share, messages)| messages.batch(share));
+    deliver_batches(&mut batches.collect::<Result<Vec<_>>>()?)
+}
+
+fn deliver_batches(batches: &mut [MessageBatch<'_, '_, '_>]) -> Result<()> {
+    let done = progress::run(batches);
+    match batches.first() {
+        Some(MessageBatch { members, .. }) => members.board.or_revoke(done),
+        None => done,
+    }
+}

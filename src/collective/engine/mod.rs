@@ -1,0 +1,311 @@
+//! Runs the collective calls of one communicator: picks the way, tells the others, goes.
+
+mod agreements;
+mod announce;
+pub(crate) mod group;
+mod trace;
+mod word;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crate::channel::RankContext;
+use crate::collective::call::{Call, CallSignature, ChannelKind, Choice, Operation, Request};
+use crate::collective::execute::custom::Customs;
+use crate::collective::execute::{self, eager, fused};
+use crate::collective::message::progress::{self, MessageBatch};
+use crate::collective::message::{InPlaceBlock, MessageEnd};
+use crate::collective::plan::tuning::Tuning;
+use crate::collective::plan::{Planner, Proposal, WORD_LEN, Way};
+use crate::collective::region::lease::{Lease, RegionOwner};
+use crate::collective::rendezvous::at_barrier::AtBarrier;
+use crate::collective::rendezvous::members::Members;
+use crate::collective::transport::{OpenPorts, Pipework};
+use crate::error::{Error, Result};
+use crate::heap::HeapOffset;
+use crate::rank::Rank;
+use crate::shm::CellSlice;
+use crate::sync::ProgressCell;
+use group::GroupShare;
+use trace::{CallSpan, Together};
+use word::WordRun;
+
+/// What runs the collective calls of one member, one after the other.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    members: Members,
+    pipework: Pipework,
+    planner: Planner,
+    /// How the call that is being executed is done, for whoever notes it.
+    taken: Choice,
+    /// The last field, since it lets go of what the others use.
+    lease: Lease,
+}
+
+impl Engine {
+    /// The engine of `ranks` of the job, whose zeroed regions start at `bases`. This rank's was taken from `host` and
+    /// goes back there; operations over proxied channels get these from it, too. Algorithms are chosen by `tuning`, which is the
+    /// same on all members.
+    ///
+    /// # Errors
+    /// Those of [`Members::new`].
+    pub(crate) fn new<H: OpenPorts + RegionOwner + 'static>(
+        context: &Arc<RankContext>,
+        ranks: Arc<[Rank]>,
+        bases: Vec<HeapOffset>,
+        host: Arc<H>,
+        tuning: Tuning,
+    ) -> Result<Self> {
+        let planner = Planner::new(tuning, ranks.len());
+        let (members, lease) = Members::new(context, ranks, bases, host.clone())?;
+        Ok(Self { members, pipework: Pipework::new(host), planner, taken: Choice::default(), lease })
+    }
+
+    /// Looks in every wait whether members are where all ranks of the job meet. For a communicator that meets there, too.
+    pub(crate) fn watch_barrier(&mut self) {
+        let board = &mut self.members.board;
+        let at_barrier = AtBarrier::new(board.context());
+        board.watch_barrier(at_barrier);
+    }
+
+    /// The members that are in an operation which this one has not come to.
+    pub(crate) fn gone_on(&self) -> impl Iterator<Item = (Rank, CallSignature)> {
+        self.members.board.gone_on()
+    }
+
+    /// The error of a wait in the call `mine`, or, where the epoch was ended because members disagree, what it is that they disagree
+    /// on.
+    pub(crate) fn explain(&self, mine: CallSignature, error: Error) -> Error {
+        self.members.board.explain(mine, error)
+    }
+
+    /// What members are known to disagree on when the epoch has ended, for this one in the call `mine`.
+    pub(crate) fn known_mismatch(&self, mine: CallSignature) -> Option<Error> {
+        self.members.board.known_mismatch(mine)
+    }
+
+    /// What members have disagreed on first, in calls for which they did not wait for each other.
+    pub(crate) fn first_mismatch(&self) -> Option<Error> {
+        self.members.board.first_mismatch()
+    }
+
+    /// Ends the epoch, since this member, in the call `mine`, has found `rank` in the call `theirs`, or since members have disagreed
+    /// before. All members are told.
+    pub(crate) fn end_by_mismatch(&self, rank: Rank, mine: CallSignature, theirs: CallSignature) {
+        self.members.board.end_by_mismatch(rank, mine, theirs);
+    }
+
+    /// The words that say which members have left.
+    pub(crate) fn departures(&self) -> &CellSlice<ProgressCell> {
+        self.lease.departures()
+    }
+
+    /// What decides how calls are done.
+    pub(crate) fn planner(&self) -> &Planner {
+        &self.planner
+    }
+
+    /// The same engine with the algorithms that are registered with another one; all members take the same.
+    pub(crate) fn with_customs(mut self, customs: Customs) -> Self {
+        self.planner.set_customs(customs);
+        self
+    }
+
+    /// Finds the word that `request` reduces once more, done as `choice` says.
+    #[inline]
+    pub(crate) fn known(&mut self, request: &Request<'_, '_>, choice: Choice) -> Option<WordRun<'_>> {
+        let word = self.planner.known(request, choice)?;
+        Some(WordRun { word, members: &mut self.members })
+    }
+
+    /// Executes `call` in `choice`.
+    ///
+    /// # Errors
+    /// [`crate::Error::InvalidArgument`] when the algorithm cannot do the operation; [`crate::Error::CallMismatch`] when the
+    /// members are in different calls; [`crate::Error::OutOfRange`] for buffers that are not allocated;
+    /// [`crate::Error::Timeout`], [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`], [`crate::Error::Revoked`];
+    /// [`crate::Error::Panicked`] when an operator of the program's own did. All but those of the arguments end the epoch.
+    #[inline]
+    pub(crate) fn run(&mut self, call: &mut Call<'_>, choice: Choice) -> Result<()> {
+        let span = CallSpan::of_call(&self.members, call);
+        let simple = Choice { algorithm: None, channel: choice.channel };
+        self.taken = if call.operation.has_peer() { simple } else { Proposal::EAGER };
+        let done = self.run_guarded(call, choice);
+        span.end(&self.members, self.taken, done)
+    }
+
+    fn run_guarded(&mut self, call: &mut Call<'_>, choice: Choice) -> Result<()> {
+        if call.has_plain_operator() || call.is_scaled() {
+            return self.execute(call, choice);
+        }
+        // What the operator leaves behind as it panics is what a peer that died would.
+        match catch_unwind(AssertUnwindSafe(|| self.execute(call, choice))) {
+            Ok(done) => done,
+            Err(_) => self.members.board.or_revoke(Err(crate::Error::Panicked)),
+        }
+    }
+
+    #[inline]
+    fn execute(&mut self, call: &mut Call<'_>, choice: Choice) -> Result<()> {
+        if call.operation.has_peer() {
+            return self.deliver(call, choice.channel);
+        }
+        if call.operation.is_by_messages() {
+            return group::run(&mut [GroupShare { engine: self, choice, calls: vec![call.take()] }]);
+        }
+        let signature = call.signature().with_choice(choice);
+        let proposal = self.planner.propose(call, signature, choice)?;
+        match proposal.way {
+            Way::Eager => self.run_eager(call, signature, proposal.len),
+            Way::EagerOnTrial | Way::TwoShotOnTrial => self.run_on_trial(call, signature, &proposal),
+            _ => self.run_large(call, signature, &proposal),
+        }
+    }
+
+    /// Executes `call`, whose data travel with its post.
+    #[inline]
+    fn run_eager(&mut self, call: &mut Call<'_>, signature: CallSignature, len: u64) -> Result<()> {
+        let done = eager::run(&mut self.members, call, signature, len);
+        let is_word = len <= WORD_LEN && call.operation == Operation::AllReduce;
+        // Every call is looked at where one is: none is repeated without.
+        if is_word && done.is_ok() && !self.members.is_watched() {
+            self.planner.remember(call, signature, len);
+        }
+        self.members.board.or_revoke(done)
+    }
+
+    /// Executes `call`, of which only measurement can tell whether it is to be eager.
+    #[inline(never)]
+    fn run_on_trial(
+        &mut self,
+        call: &mut Call<'_>,
+        signature: CallSignature,
+        proposal: &Proposal,
+    ) -> Result<()> {
+        let begun = self.planner.eager_trial().begin();
+        let done = if proposal.way == Way::EagerOnTrial {
+            self.run_eager_on_trial(call, signature, proposal.len)
+        } else {
+            self.run_large(call, signature, proposal)
+        };
+        self.planner.eager_trial().end(begun, proposal.len);
+        done
+    }
+
+    fn run_eager_on_trial(&mut self, call: &mut Call<'_>, signature: CallSignature, len: u64) -> Result<()> {
+        let Self { members, planner, .. } = self;
+        let mine = planner.eager_trial().last_duration(members.is_watched());
+        let done = eager::run_on_trial(members, call, signature, len, mine);
+        // As by the other way: whether who comes late is told of the end is not to hang on the way.
+        let done = done.and_then(|()| members.board.check_epoch(call.operation));
+        members.board.or_revoke(done)?;
+        let theirs = members.board.post_of(1 - members.me()).eager().last_short_duration();
+        planner.eager_trial().note([mine, theirs]);
+        Ok(())
+    }
+
+    /// Executes `call` once all members have posted where their buffers are.
+    #[inline(never)]
+    fn run_large(
+        &mut self,
+        call: &mut Call<'_>,
+        signature: CallSignature,
+        proposal: &Proposal,
+    ) -> Result<()> {
+        if let Some(kind) = proposal.way.pipes() {
+            self.pipework.require(&self.members, kind)?;
+        }
+        let expected = self.announce_large(call, signature, proposal)?;
+        let Self { members, pipework, planner, .. } = self;
+        let posts = |member| members.board.post_of(member).large();
+        let settled = planner.settle(proposal, call, signature, members.me(), posts);
+        if settled.is_err() {
+            members.board.report_refused();
+        }
+        let plan = settled?;
+        self.taken = plan.choice();
+        if self.taken != expected {
+            members.board.report_choice(signature.with_choice(self.taken));
+        }
+        let started = plan.start();
+        let done = execute::run(plan.execution, members, pipework, call, signature);
+        planner.keep_duration(started);
+        if done.is_ok() {
+            members.board.report_done();
+        }
+        members.board.or_revoke(done)
+    }
+
+    /// Executes a send or a receive over channels of `kind`.
+    fn deliver(&mut self, call: &mut Call<'_>, kind: ChannelKind) -> Result<()> {
+        call.check_peer(self.members.me())?;
+        let mut messages = [MessageEnd::of(call)?];
+        let done = progress::run(&mut [self.batch(kind, &mut messages, &[])?]);
+        self.members.board.or_revoke(done)
+    }
+
+    /// What delivers `messages`, which share the blocks `replaced`, over channels of `kind`.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unavailable`] when nobody has chosen proxied channels before.
+    pub(crate) fn batch<'e, 'p, 'a>(
+        &'e mut self,
+        kind: ChannelKind,
+        messages: &'p mut [MessageEnd<'a>],
+        in_place: &'p [InPlaceBlock<'a>],
+    ) -> Result<MessageBatch<'e, 'p, 'a>> {
+        let Self { members, pipework, .. } = self;
+        pipework.require(members, kind)?;
+        Ok(MessageBatch { members, pipework, kind, messages, in_place })
+    }
+
+    /// Executes `calls`, operations of all members, one after the other, or together where they are small.
+    ///
+    /// # Errors
+    /// Those of [`Engine::run`].
+    pub(crate) fn run_all(&mut self, calls: &mut [Call<'_>], choice: Choice) -> Result<()> {
+        let mut rest = calls;
+        while !rest.is_empty() {
+            let mut n_eager = 0;
+            while n_eager < rest.len().min(fused::MOST) && self.can_be_fused(&rest[n_eager], choice)? {
+                n_eager += 1;
+            }
+            let n_fused = fused::fitting(
+                &rest[..n_eager],
+                self.members.n_members(),
+                self.planner.tuning().oversubscribed,
+            )?
+            .max(1);
+            let (now, later) = rest.split_at_mut(n_fused);
+            match now {
+                [call] => self.run(call, choice)?,
+                calls => {
+                    let begun = Together::begin(&self.members, calls);
+                    let done = fused::run(&mut self.members, calls, choice);
+                    begun.end(&self.members, Proposal::EAGER, done.is_err());
+                    self.members.board.or_revoke(done)?;
+                }
+            }
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn can_be_fused(&self, call: &Call<'_>, choice: Choice) -> Result<bool> {
+        // Nothing looks into calls that are fused.
+        if !call.has_plain_operator() || self.members.is_watched() {
+            return Ok(false);
+        }
+        self.planner.is_eager(call, choice)
+    }
+
+    /// What tells this engine's communicator from all others, the same on all its members, and has an order.
+    pub(crate) fn identity(&self) -> (Rank, HeapOffset) {
+        (self.members.ranks()[0], self.members.base(0))
+    }
+
+    /// The members.
+    pub(crate) fn members(&self) -> &Members {
+        &self.members
+    }
+}

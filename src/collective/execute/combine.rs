@@ -1,0 +1,65 @@
+//! The scalars of a scaled sum: each member tells its own, and whoever combines inputs multiplies each by that of its member.
+//!
+//! Inputs stay as they are, also where the call is in place: they are multiplied in the registers of whoever has loaded them. So
+//! a scaled sum goes as a sum does wherever one member combines the inputs of all, and takes no more hand-overs. Algorithms that pass
+//! partial results on know no scalars but their own; what they add is multiplied before ([`staged`](super::chunked)).
+
+use crate::collective::call::{Call, Output, part_mut};
+use crate::collective::rendezvous::members::{Members, PerMember};
+use crate::collective::rendezvous::post::Post;
+use crate::error::Result;
+use crate::heap::Region;
+use crate::reduce::{Reducer, Source, Target};
+
+/// This member's own, as it tells it in its post; 0 where it multiplies nothing. The post of a small call has it for the second of
+/// its places, that of another one for the second word of its data.
+#[inline]
+pub(crate) fn own_scalar(call: &Call<'_>) -> u64 {
+    call.reducer.as_ref().map_or(0, Reducer::scalar)
+}
+
+/// Puts those of all members, which have posted `call`, into `scalars`, in the order of the members; none where inputs are not
+/// multiplied. Each is found in its post by `told`.
+#[inline]
+pub(crate) fn gather_scalars(
+    members: &Members,
+    call: &Call<'_>,
+    scalars: &mut PerMember<u64>,
+    told: impl Fn(Post<'_>) -> u64,
+) {
+    if call.is_scaled() {
+        let of_member = |member| {
+            if member == members.me() { own_scalar(call) } else { told(members.board.post_of(member)) }
+        };
+        scalars.extend((0..members.n_members()).map(of_member));
+    }
+}
+
+impl Call<'_> {
+    /// Combines `sources`, all of them fresh inputs of one block, each multiplied by its own one of `scalars`, if there are any, into
+    /// the start of the output.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for bytes that are not allocated.
+    #[inline]
+    pub(crate) fn combine(
+        &mut self,
+        members: &Members,
+        scalars: &[u64],
+        sources: &[Source<'_>],
+    ) -> Result<()> {
+        let len = self.block_len()?;
+        let reducer = self.reducer.as_ref().expect("an operation that reduces has a reducer");
+        let view = members.view();
+        let target = match &mut self.output {
+            Output::Heap(offset) => {
+                let region = Region::new(*offset, len);
+                Target::Shared(view.reach(view.rank(), region)?, region.offset.get())
+            }
+            Output::Memory(bytes) => Target::Slice(part_mut(bytes, 0, len)?),
+            Output::Within(bytes, start) => Target::Slice(part_mut(bytes, *start, len)?),
+            Output::None => return Ok(()),
+        };
+        reducer.combine_scaled(scalars, sources, &mut [target], self.count)
+    }
+}

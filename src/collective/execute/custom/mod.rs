@@ -1,0 +1,184 @@
+//! Algorithms of the user's own.
+//!
+//! One is a [`CustomAlgorithm`]: told to do its rank's part of a call, it sends, receives, combines and copies by [`Steps`], over
+//! whatever channels are chosen. It sees places, not memory: a mistake makes wrong data, a [`crate::Error::Timeout`] or another
+//! error, and no more.
+
+pub(crate) mod place;
+pub(crate) mod steps;
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::collective::call::Operation;
+use crate::collective::rendezvous::post::INLINE_WORDS;
+use crate::error::{Error, Result};
+
+pub use place::Place;
+pub use steps::Steps;
+pub(super) use steps::run;
+
+/// A way to do a collective operation, for
+/// [`Communicator::register_algorithm`](crate::Communicator::register_algorithm).
+pub trait CustomAlgorithm: Send + Sync {
+    /// What messages call it: 1 to 48 bytes, the same on all ranks. Ranks that register different names are told of it.
+    fn name(&self) -> &str;
+
+    /// Does the part of this rank in a call, among two ranks or more.
+    ///
+    /// It is called on all ranks at once, for each piece of a scaled sum, of a call that reduces floats of 16 or 8 bits, or of
+    /// one whose buffers are not all in the symmetric heap, and never for no elements. What a rank sends has to be received by the
+    /// other one, in the same order; the call ends when it was.
+    ///
+    /// # Errors
+    /// Whatever it returns, the call returns. The epoch ends with it, since data were moving.
+    fn run(&self, steps: &mut Steps<'_>) -> Result<()>;
+}
+
+/// Words that hold a name.
+const NAME_WORDS: usize = 6;
+
+/// The longest name, in bytes.
+const NAME_LEN: usize = NAME_WORDS * 8;
+
+const _: () = assert!(2 + NAME_WORDS <= INLINE_WORDS);
+
+/// What one rank registers: an algorithm for an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registration {
+    /// The operation; `None` when a peer has named none.
+    pub operation: Option<Operation>,
+    /// The algorithm's name; empty for none.
+    pub name: String,
+}
+
+impl fmt::Display for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = if self.name.is_empty() { "none" } else { &self.name };
+        match self.operation {
+            Some(operation) => write!(f, "{name} for {operation}"),
+            None => write!(f, "{name} for an unknown operation"),
+        }
+    }
+}
+
+impl Registration {
+    /// Of what has algorithms to choose from, by a name that can be told.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`].
+    pub(crate) fn new(operation: Operation, algorithm: Option<&dyn CustomAlgorithm>) -> Result<Self> {
+        crate::collective::call::Algorithm::OneShot.check(operation)?;
+        let name = algorithm.map_or("", CustomAlgorithm::name);
+        if algorithm.is_some() && !(1..=NAME_LEN).contains(&name.len()) {
+            let (value, expected) = (name.len() as u64, "1 to 48 bytes");
+            return Err(Error::InvalidArgument {
+                name: "the length of an algorithm's name",
+                value,
+                expected,
+            });
+        }
+        Ok(Self { operation: Some(operation), name: name.to_owned() })
+    }
+
+    /// The words in which it is told.
+    pub(crate) fn words(&self) -> [u64; 2 + NAME_WORDS] {
+        let mut words = [0; 2 + NAME_WORDS];
+        words[0] = self.operation.map_or(0, |operation| operation as u64);
+        words[1] = self.name.len() as u64;
+        bytemuck::cast_slice_mut(&mut words[2..])[..self.name.len()].copy_from_slice(self.name.as_bytes());
+        words
+    }
+
+    /// What a peer has told.
+    pub(crate) fn told(words: &[u64]) -> Self {
+        let len = usize::try_from(words[1]).map_or(NAME_LEN, |len| len.min(NAME_LEN));
+        let name = &bytemuck::cast_slice::<u64, u8>(&words[2..])[..len];
+        let name = String::from_utf8_lossy(name).into_owned();
+        Self { operation: Operation::from_code(words[0]), name }
+    }
+}
+
+/// The algorithms that are registered with a communicator.
+#[derive(Clone, Default)]
+pub(crate) struct Customs {
+    registered: Vec<(Operation, Arc<dyn CustomAlgorithm>)>,
+    /// A bit for each operation that has one, by its code: looked at by every call.
+    mask: u64,
+}
+
+impl Customs {
+    /// Whether there is one for `operation`.
+    #[inline]
+    pub(crate) fn has(&self, operation: Operation) -> bool {
+        self.mask >> (operation as u8) & 1 == 1
+    }
+
+    /// The one for `operation`.
+    pub(crate) fn get(&self, operation: Operation) -> Option<&Arc<dyn CustomAlgorithm>> {
+        self.registered.iter().find(|(other, _)| *other == operation).map(|(_, algorithm)| algorithm)
+    }
+
+    /// Puts `algorithm` in the place of the one for `operation`.
+    pub(crate) fn set(&mut self, operation: Operation, algorithm: Option<Arc<dyn CustomAlgorithm>>) {
+        self.registered.retain(|(other, _)| *other != operation);
+        self.registered.extend(algorithm.map(|algorithm| (operation, algorithm)));
+        self.mask = self.registered.iter().fold(0, |mask, (operation, _)| mask | 1 << (*operation as u8));
+    }
+}
+
+impl fmt::Debug for Customs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.registered.iter().map(|(operation, algorithm)| (operation, algorithm.name()));
+        f.debug_map().entries(names).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Named(&'static str);
+
+    impl CustomAlgorithm for Named {
+        fn name(&self) -> &str {
+            self.0
+        }
+
+        fn run(&self, _steps: &mut Steps<'_>) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_registration_is_told_in_words() {
+        for name in ["a", "exactly8", "a chain with a name of as many as forty-8 bytes"] {
+            let told = Registration::new(Operation::Gather, Some(&Named(name))).unwrap();
+            assert_eq!(Registration::told(&told.words()), told);
+            assert_eq!(told.to_string(), format!("{name} for gather"));
+        }
+        let none = Registration::new(Operation::Gather, None).unwrap();
+        assert_eq!(Registration::told(&none.words()).to_string(), "none for gather");
+        assert_eq!(Registration::told(&[99, u64::MAX, u64::MAX, 0, 0, 0, 0, 0]).operation, None);
+    }
+
+    #[test]
+    fn names_and_operations_that_cannot_be_registered_are_refused() {
+        let refused = |operation, name| Registration::new(operation, Some(&Named(name))).is_err();
+        assert!(refused(Operation::Gather, ""));
+        assert!(refused(Operation::Gather, "x123456789x123456789x123456789x123456789x12345678"));
+        assert!(refused(Operation::Barrier, "chain"));
+    }
+
+    #[test]
+    fn the_last_one_registered_for_an_operation_counts() {
+        let mut customs = Customs::default();
+        assert!(!customs.has(Operation::Reduce));
+        customs.set(Operation::Reduce, Some(Arc::new(Named("one"))));
+        customs.set(Operation::Reduce, Some(Arc::new(Named("other"))));
+        assert_eq!(customs.get(Operation::Reduce).unwrap().name(), "other");
+        assert!(customs.has(Operation::Reduce) && !customs.has(Operation::Broadcast));
+        customs.set(Operation::Reduce, None);
+        assert!(!customs.has(Operation::Reduce) && customs.get(Operation::Reduce).is_none());
+    }
+}

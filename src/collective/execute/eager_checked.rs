@@ -1,0 +1,90 @@
+//! Checksums of what small operations post, where all have asked for them (see [`checks`](crate::collective::transport::checksum)), and faults that
+//! strike it.
+//!
+//! A post of a small operation has two words for places that it does not need. With checksums the first of them tells the CRC32C of the
+//! data, of the words of the post or of the caller's buffer whose copy is in the mail (bit 63 always); whoever is to make something of
+//! the data holds them against it first. What says that a post is there (C1) carries the word as it does the data. Words are not combined
+//! in passing then, calls of a group are not fused, and none is repeated without being looked at.
+
+use super::combine;
+use super::eager::{INLINE_LEN, contributors, words_of};
+use crate::collective::call::{Call, CallSignature, Input};
+use crate::collective::rendezvous::members::Members;
+use crate::collective::rendezvous::post::{EagerPost, INLINE_WORDS};
+use crate::collective::transport::checksum;
+use crate::collective::transport::pipe::FragmentArrival;
+use crate::error::Result;
+use crate::faults::POST;
+use crate::heap::{HeapPlace, Region};
+
+/// Posts `words` with their checksum.
+#[cold]
+#[inline(never)]
+pub(super) fn post_words(members: &mut Members, call: &Call<'_>, signature: CallSignature, words: &[u64]) {
+    let checksum = checksum_word(members, crc32c::crc32c(bytemuck::cast_slice(words)));
+    // This member's own copy stays as it is.
+    let mut posted = [0; INLINE_WORDS];
+    let posted = &mut posted[..words.len()];
+    posted.copy_from_slice(words);
+    members.board.context().spoil(POST, bytemuck::cast_slice_mut(posted));
+    members.board.post(signature, EagerPost { checksum, scalar: combine::own_scalar(call), data: posted });
+}
+
+/// Posts that the input of `call` is in `slot`, with its checksum and what this member has `told`.
+///
+/// # Errors
+/// [`crate::Error::OutOfRange`] for a buffer that is not there.
+#[cold]
+#[inline(never)]
+pub(super) fn post_in_slot(
+    members: &mut Members,
+    call: &Call<'_>,
+    signature: CallSignature,
+    slot: Region,
+    told: &[u64],
+) -> Result<()> {
+    if matches!(call.input, Input::None) {
+        members
+            .board
+            .post(signature, EagerPost { checksum: 0, scalar: combine::own_scalar(call), data: told });
+        return Ok(());
+    }
+    let crc = if members.checksums { checksum::of_call(members, call, 0, slot.len)? } else { 0 };
+    let context = members.board.context();
+    context.damage(POST, HeapPlace { rank: context.rank(), offset: slot.offset }, slot.len);
+    let checksum = checksum_word(members, crc);
+    members.board.post(signature, EagerPost { checksum, scalar: combine::own_scalar(call), data: told });
+    Ok(())
+}
+
+/// Holds what the members have posted whose input this one needs, `len` bytes each, against the checksums beside it.
+///
+/// # Errors
+/// Those of [`checksum::compare`].
+#[cold]
+#[inline(never)]
+pub(super) fn check_inputs(members: &Members, call: &Call<'_>, len: u64) -> Result<()> {
+    if !members.checksums {
+        return Ok(());
+    }
+    let is_inline = len <= INLINE_LEN;
+    // What is inline this member knows of itself; its mail it reads as the others do.
+    for member in contributors(members, call).filter(|member| !is_inline || *member != members.me()) {
+        let post = members.board.post_of(member).eager();
+        let found = if is_inline {
+            let words: [u64; INLINE_WORDS] = std::array::from_fn(|index| post.data(index));
+            crc32c::crc32c(bytemuck::cast_slice(&words[..words_of(len)]))
+        } else {
+            let slot = members.eager_slot(member, len)?;
+            members.heap_of(member, slot)?.crc32c(0, slot.offset.get(), slot.len)?
+        };
+        let from = FragmentArrival { operation: call.operation, member, number: members.board.sequence() };
+        checksum::compare(members, from, post.checksum(), found)?;
+    }
+    Ok(())
+}
+
+/// Returns the word of the checksum `crc`, where checksums are taken.
+fn checksum_word(members: &Members, crc: u32) -> u64 {
+    if members.checksums { checksum::told(crc) } else { 0 }
+}

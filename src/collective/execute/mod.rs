@@ -1,0 +1,58 @@
+//! How calls are done, once it is decided how: what executes a plan decides nothing.
+
+pub(crate) mod algorithms;
+pub(crate) mod chunked;
+pub(crate) mod combine;
+pub(crate) mod custom;
+pub(crate) mod eager;
+pub(crate) mod eager_checked;
+pub(crate) mod fused;
+pub(crate) mod over_pipes;
+pub(crate) mod staged;
+pub(crate) mod widened;
+pub(crate) mod word;
+pub(crate) mod zero_copy;
+
+use super::call::{Call, CallSignature, ChannelKind};
+use super::plan::Execution;
+use super::rendezvous::members::Members;
+use super::transport::Pipework;
+use crate::error::Result;
+use staged::StagedCall;
+
+/// Executes `call`, which all members have posted, as they have settled.
+///
+/// # Errors
+/// Those of [`CallBoard::await_post`](super::rendezvous::board::CallBoard::await_post); [`crate::Error::OutOfRange`] for buffers that are
+/// not allocated.
+pub(crate) fn run(
+    execution: Execution<'_>,
+    members: &mut Members,
+    pipework: &mut Pipework,
+    call: &mut Call<'_>,
+    signature: CallSignature,
+) -> Result<()> {
+    match execution {
+        Execution::Eager => {
+            members.board.count_inner_steps(1);
+            let len = call.input_len(members.n_members())?;
+            eager::run(members, call, signature, len)
+        }
+        Execution::ZeroCopy => zero_copy::run(members, call),
+        Execution::Staged { prestaged, hint, oversubscribed } => {
+            StagedCall::new(call, members, oversubscribed, hint).run(members, call, prestaged)
+        }
+        Execution::OverPipes { algorithm, kind, chunked } => {
+            if kind == ChannelKind::Memory {
+                // Direct pipes need no agreement.
+                pipework.require(members, kind)?;
+            }
+            let mut run =
+                |members: &mut Members, piece: &mut Call<'_>| pipework.run(members, piece, algorithm, kind);
+            match chunked {
+                None => run(members, call),
+                Some(form) => chunked::run(members, call, form, run),
+            }
+        }
+    }
+}

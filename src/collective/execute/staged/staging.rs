@@ -1,0 +1,147 @@
+//! What a member stages of its own input, and where: it depends on the call and on the member's own buffers, and on nothing that others
+//! tell.
+//!
+//! # Staging before a call is posted
+//!
+//! Who knows that its input will be needed in its staging area stages the first pieces *ahead*, before it posts. Nobody touches its staging area
+//! then: each operation ends when all that is read or written in it has been. Where all members have, the post tells of the first steps,
+//! and nobody waits for these apart: one hand-over of three is saved where all is one piece, which is most of what a short call takes,
+//! above all where members take turns on their cores.
+//!
+//! Who stages ahead follows from what is posted, and from what all members know before: so all know of each other whether they have. It
+//! is in vain where others turn out to have their buffers elsewhere: in place in the heap, or where a table has another algorithm for
+//! all. Calls in which some members are in place and others are not pay for that each time.
+
+use std::ops::Range;
+
+use super::slots::{Slots, StagedPiece, returns};
+use super::{StagedPart, checked};
+use crate::collective::call::{Call, Input, Operation, shifted};
+use crate::collective::execute::zero_copy::share;
+use crate::collective::rendezvous::buffers::Buffers;
+use crate::collective::rendezvous::members::Members;
+use crate::error::Result;
+use crate::heap::Region;
+
+/// How a call is staged: the same on all members.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Staging {
+    pub(super) slots: Slots,
+    /// Bytes of an element.
+    pub(super) size: u64,
+    /// Whether results go through the staging area, too.
+    pub(super) returns: bool,
+}
+
+impl Staging {
+    /// How members of `members` stage `call`; `oversubscribed` ones share cores.
+    pub(super) fn new(call: &Call<'_>, members: &Members, oversubscribed: bool) -> Self {
+        let slots = Slots::new(
+            call.operation,
+            call.data_type,
+            call.count,
+            members.n_members() as u64,
+            oversubscribed,
+        );
+        Self { slots, size: call.data_type.size() as u64, returns: returns(call.operation) }
+    }
+
+    /// By how many bytes the slots of a member whose `buffers` are there begin behind a line.
+    pub(super) fn behind(&self, buffers: Buffers) -> u64 {
+        if self.returns { buffers.input.behind_line() } else { 0 }
+    }
+
+    /// Where `part` is in the scratch of `member`, whose slots begin so far `behind` a line.
+    pub(super) fn slot(&self, members: &Members, member: usize, behind: u64, part: &StagedPart) -> Region {
+        let at = self.slots.place(part.piece, part.block) + behind + part.bytes.start;
+        Region::new(shifted(members.staging(member).offset, at), part.len())
+    }
+
+    /// The bytes of a piece that `member` combines, of those whose results are returned.
+    pub(super) fn share(&self, members: &Members, member: usize, piece: StagedPiece) -> Range<u64> {
+        share(piece.count, self.size, member, members.n_members())
+    }
+
+    /// The bytes of a piece that this member leaves to others to combine.
+    pub(super) fn others_shares(&self, members: &Members, piece: StagedPiece) -> [Range<u64>; 2] {
+        let mine = self.share(members, members.me(), piece);
+        [0..mine.start, mine.end..piece.len]
+    }
+
+    /// Copies what others need of piece `number` of this member's input, if there is that piece, into its scratch.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`] for a buffer that is not allocated.
+    pub(super) fn stage(&self, members: &Members, call: &Call<'_>, number: u64) -> Result<()> {
+        let Some(piece) = self.own_piece(call, number) else { return Ok(()) };
+        self.each_part(members, call, piece, |_, part| self.stage_part(members, call, part))
+    }
+
+    /// StagedPiece `number` of this member's input, if there is one.
+    pub(super) fn own_piece(&self, call: &Call<'_>, number: u64) -> Option<StagedPiece> {
+        self.slots.piece(number).filter(|_| !matches!(call.input, Input::None))
+    }
+
+    /// Hands `visit` each part of `piece` that this member stages, with its number among them.
+    pub(super) fn each_part(
+        &self,
+        members: &Members,
+        call: &Call<'_>,
+        piece: StagedPiece,
+        mut visit: impl FnMut(usize, &StagedPart) -> Result<()>,
+    ) -> Result<()> {
+        if self.returns {
+            let mut parts = self.others_shares(members, piece).into_iter().enumerate();
+            return parts.try_for_each(|(index, bytes)| visit(index, &StagedPart::new(piece, 0, bytes)));
+        }
+        let blocks = call.operation.blocks(members.n_members() as u64).0;
+        let own = unshared_block(members, call);
+        (0..members.n_members())
+            .zip(0..blocks)
+            .filter(|&(_, block)| Some(block) != own)
+            .try_for_each(|(index, block)| visit(index, &StagedPart::new(piece, block, 0..piece.len)))
+    }
+
+    /// Where `part` of this member's input is staged.
+    pub(super) fn own_slot(&self, members: &Members, call: &Call<'_>, part: &StagedPart) -> Region {
+        self.slot(members, members.me(), self.behind(Buffers::of(call)), part)
+    }
+
+    fn stage_part(&self, members: &Members, call: &Call<'_>, part: &StagedPart) -> Result<()> {
+        let target = self.own_slot(members, call, part);
+        let at = part.block * call.block_len()? + part.start();
+        let span = members.heap_of(members.me(), target)?;
+        // Lines into which results return stay with this member, if it is to have some; others are read by its peers and written to
+        // by nobody else.
+        if self.returns {
+            call.give_input(members.view(), at, span, target)
+        } else {
+            call.copy_input(members.view(), at, span, target)
+        }
+    }
+}
+
+/// The block of this member's input that nobody else needs.
+fn unshared_block(members: &Members, call: &Call<'_>) -> Option<u64> {
+    match call.operation {
+        Operation::ReduceScatter | Operation::Scatter | Operation::AllToAll => Some(members.me() as u64),
+        Operation::Gather if call.root == members.me() => Some(0),
+        _ => None,
+    }
+}
+
+/// Stages the first pieces of `call`, which this member has not posted yet; `oversubscribed` ones share cores.
+///
+/// # Errors
+/// [`crate::Error::OutOfRange`] for a buffer that is not allocated.
+pub(crate) fn prestage(call: &Call<'_>, members: &Members, oversubscribed: bool) -> Result<()> {
+    let staging = Staging::new(call, members, oversubscribed);
+    let is_watched = members.is_watched();
+    (0..staging.slots.lag).try_for_each(|number| {
+        if is_watched {
+            checked::stage(&staging, members, call, number)
+        } else {
+            staging.stage(members, call, number)
+        }
+    })
+}

@@ -1,0 +1,146 @@
+//! Two shots, directly: members read and write each other's buffers where they lie.
+//!
+//! After all have posted where their buffers are, each member does its share of the operation in one pass, reading from all
+//! inputs and writing into all outputs that its share belongs to; then all wait until all are done. Every input is read once, every output
+//! written once, and nothing is staged. For an all-reduce this is the reduce-scatter by reads of the peers' buffers and the
+//! all-gather by writes into them that MSCCL++ calls two-shot all-pairs, fused. Out of place, a member may write its share of the
+//! results into its own output first, and copy it from its cache to the outputs of others: where these have read what they got the
+//! last time, that can take half as long (`shm/reduce/store.rs`).
+//!
+//! Elements are combined in the order of the members' numbers, by one member for all.
+
+use super::combine;
+use crate::collective::call::{Call, Operation, Output, shifted};
+use crate::collective::rendezvous::members::{Members, PerMember, fill};
+use crate::collective::rendezvous::post::PostedLarge;
+use crate::error::Result;
+use crate::heap::Region;
+use crate::reduce::{Source, SourcePlace, Target};
+use crate::shm::CacheHint;
+
+/// Shares of an operation, and those of a switch channel, end at multiples of this many bytes, so that no two members write the same cache line pair.
+const SHARE_ALIGN: u64 = 128;
+
+/// Executes `call` after all members have posted and [`applies`] says yes.
+///
+/// # Errors
+/// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated.
+pub(crate) fn run(members: &Members, call: &Call<'_>) -> Result<()> {
+    work(members, call)?;
+    members.board.done();
+    members.board.await_all_done(call.operation)
+}
+
+fn work(members: &Members, call: &Call<'_>) -> Result<()> {
+    let block = call.block_len()?;
+    let (me, n) = (members.me(), members.n_members());
+    let mine = me as u64 * block;
+    let gets = !matches!(call.output, Output::None);
+    match call.operation {
+        Operation::AllReduce => reduce_share(members, call, 0..n),
+        Operation::Reduce => reduce_share(members, call, call.root..call.root + 1),
+        Operation::ReduceScatter => reduce(members, call, 0..call.count, call.count, mine, me..me + 1, 0),
+        Operation::Broadcast if gets => pull(members, call.root, 0, 0, block),
+        Operation::AllGather => {
+            each_from(me, n).try_for_each(|member| pull(members, member, 0, member as u64 * block, block))
+        }
+        Operation::AllToAll => {
+            each_from(me, n).try_for_each(|member| pull(members, member, mine, member as u64 * block, block))
+        }
+        Operation::Gather => push(members, call.root, 0, mine, block),
+        Operation::Scatter if gets => pull(members, call.root, mine, 0, block),
+        _ => Ok(()),
+    }
+}
+
+/// The members, this one first: so they do not all begin at the same one.
+fn each_from(me: usize, n: usize) -> impl Iterator<Item = usize> {
+    (me..n).chain(0..me)
+}
+
+fn input_of(post: PostedLarge<'_>, at: u64, len: u64) -> Region {
+    Region::new(shifted(post.input(), at), len)
+}
+
+fn output_of(post: PostedLarge<'_>, at: u64, len: u64) -> Region {
+    Region::new(shifted(post.output(), at), len)
+}
+
+/// Combines this member's share of the elements of all inputs into the outputs of `receivers`.
+fn reduce_share(members: &Members, call: &Call<'_>, receivers: std::ops::Range<usize>) -> Result<()> {
+    let size = call.data_type.size() as u64;
+    let share_of = |member| share(call.count, size, member, members.n_members());
+    let (bytes, most) = (share_of(members.me()), share_of(0).end / size);
+    reduce(members, call, bytes.start / size..bytes.end / size, most, 0, receivers, bytes.start)
+}
+
+/// The bytes of `count` elements of `size` that are the share of `member`.
+pub(crate) fn share(count: u64, size: u64, member: usize, n_members: usize) -> std::ops::Range<u64> {
+    let each = count.div_ceil(n_members as u64).next_multiple_of(SHARE_ALIGN / size);
+    let start = each.saturating_mul(member as u64).min(count);
+    start * size..start.saturating_add(each).min(count) * size
+}
+
+/// Combines `elements` of all inputs, `input_at` bytes into them, into the outputs of `receivers`, `output_at` bytes into those. Some
+/// member combines `most`.
+fn reduce(
+    members: &Members,
+    call: &Call<'_>,
+    elements: std::ops::Range<u64>,
+    most: u64,
+    input_at: u64,
+    receivers: std::ops::Range<usize>,
+    output_at: u64,
+) -> Result<()> {
+    let size = call.data_type.size() as u64;
+    let (count, len) = (elements.end - elements.start, (elements.end - elements.start) * size);
+    if count == 0 {
+        return Ok(());
+    }
+    let source = |member| {
+        let region = input_of(members.board.post_of(member).large(), input_at + elements.start * size, len);
+        let place = SourcePlace::Shared(members.heap_of(member, region)?, region.offset.get());
+        Ok(Source { place, fresh: true })
+    };
+    let target = |member| {
+        let region = output_of(members.board.post_of(member).large(), output_at, len);
+        Ok(Target::Shared(members.heap_of(member, region)?, region.offset.get()))
+    };
+    let (mut sources, mut targets) = (PerMember::new(), PerMember::new());
+    fill(&mut sources, (0..members.n_members()).map(source))?;
+    // This member's own comes first: from there it may be copied to the others.
+    fill(
+        &mut targets,
+        each_from(members.me(), members.n_members()).filter(|to| receivers.contains(to)).map(target),
+    )?;
+    let mut scalars = PerMember::new();
+    combine::gather_scalars(members, call, &mut scalars, |post| post.large().scalar());
+    let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
+    reducer.combine_for_all(&scalars, &sources, &mut targets, count, most)
+}
+
+/// Copies `len` bytes at `input_at` of the input of `member` to `output_at` of this member's output.
+fn pull(members: &Members, member: usize, input_at: u64, output_at: u64, len: u64) -> Result<()> {
+    transfer(members, (member, input_at), (members.me(), output_at), len)
+}
+
+/// Copies `len` bytes at `input_at` of this member's input to `output_at` of the output of `member`.
+fn push(members: &Members, member: usize, input_at: u64, output_at: u64, len: u64) -> Result<()> {
+    transfer(members, (members.me(), input_at), (member, output_at), len)
+}
+
+fn transfer(members: &Members, from: (usize, u64), to: (usize, u64), len: u64) -> Result<()> {
+    let source = input_of(members.board.post_of(from.0).large(), from.1, len);
+    let target = output_of(members.board.post_of(to.0).large(), to.1, len);
+    if from.0 == to.0 && source == target {
+        return Ok(());
+    }
+    let span = members.heap_of(from.0, source)?;
+    span.copy_to(
+        source.offset.get(),
+        members.heap_of(to.0, target)?,
+        target.offset.get(),
+        len,
+        CacheHint::Keep,
+    )
+}

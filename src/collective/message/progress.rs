@@ -1,0 +1,215 @@
+//! Delivers messages: any number, between any members, of one communicator or several, all at once.
+//!
+//! Nothing here waits for one message while another could move: each pass looks at the first ones of all [queues], and only when none
+//! can move does the member wait, for whatever comes first. So sends and receives that were put together never block each other, whatever
+//! their order here and at the peers.
+//!
+//! A member waits for several peers on one park cell of its own, which whoever sends to it or makes room for it wakes. A proxy
+//! does not know of that cell; so its member flushes when it has nothing else to do, and wakes then.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use super::{InPlaceBlock, MessageEnd};
+use crate::channel::RankContext;
+use crate::collective::call::{CallSignature, ChannelKind};
+use crate::collective::rendezvous::members::Members;
+use crate::collective::transport::Pipework;
+use crate::error::{Error, Result};
+use crate::rank::RankSet;
+use crate::sync::{SleepWord, Stop, Waiting, WaitingIn, Watch, spin_until, wait_until};
+
+use super::deadlock::PairDeadlock;
+use super::queues::MessageQueues;
+
+/// The messages of one communicator.
+#[derive(Debug)]
+pub(crate) struct MessageBatch<'e, 'p, 'a> {
+    pub(crate) members: &'e Members,
+    /// Those of `kind` are open.
+    pub(crate) pipework: &'e mut Pipework,
+    pub(crate) kind: ChannelKind,
+    /// Between this member and others, in the order of the calls.
+    pub(crate) messages: &'p mut [MessageEnd<'a>],
+    /// The blocks that two of them share.
+    pub(crate) in_place: &'p [InPlaceBlock<'a>],
+}
+
+/// Returns when all messages are done: what is sent is in the receiver's inbox or buffer, what is received in the buffer here.
+///
+/// # Errors
+/// [`crate::Error::CallMismatch`] when something else comes than was called for; those of
+/// [`CallBoard::await_post`](crate::collective::rendezvous::board::CallBoard::await_post), naming the operation and the peer of the first message that is not done;
+/// [`crate::Error::OutOfRange`] for buffers that are not allocated. The pipes are of no further use then.
+pub(crate) fn run(batches: &mut [MessageBatch<'_, '_, '_>]) -> Result<()> {
+    match batches {
+        [batch] => {
+            let mut queues = MessageQueues::new(batch);
+            deliver(std::slice::from_mut(&mut queues))
+        }
+        batches => deliver(&mut batches.iter_mut().map(MessageQueues::new).collect::<Vec<_>>()),
+    }
+}
+
+/// Delivers all of `batches`, which are not in queues yet. Whatever finds that the epoch has ended, members that disagree are told of that.
+#[inline]
+fn deliver(batches: &mut [MessageQueues<'_, '_>]) -> Result<()> {
+    batches.iter_mut().for_each(MessageQueues::fill);
+    deliver_all(batches).map_err(|error| explain(batches, error))?;
+    batches.iter().for_each(|batch| batch.members.board.report_delivered());
+    Ok(())
+}
+
+fn deliver_all(batches: &mut [MessageQueues<'_, '_>]) -> Result<()> {
+    while !batches.iter().all(MessageQueues::are_done) {
+        if !advance(batches)? {
+            batches.iter_mut().try_for_each(MessageQueues::flush)?;
+            await_move(batches)?;
+        }
+    }
+    batches.iter_mut().try_for_each(MessageQueues::flush)
+}
+
+/// Waits until something has moved. A short wait is spent right here: the way into a long one and back takes as long as a message.
+#[inline]
+fn await_move(batches: &mut [MessageQueues<'_, '_>]) -> Result<()> {
+    let Some(policy) = batches.first().map(|batch| batch.members.board.context().policy()) else {
+        return Ok(());
+    };
+    let mut failed = Ok(());
+    let has_news = || {
+        advance(batches).unwrap_or_else(|error| {
+            failed = Err(error);
+            true
+        })
+    };
+    if spin_until(policy, has_news) { failed } else { wait(batches) }
+}
+
+#[inline]
+fn advance(batches: &mut [MessageQueues<'_, '_>]) -> Result<bool> {
+    let mut has_moved = false;
+    for batch in batches {
+        has_moved |= batch.advance()?;
+    }
+    Ok(has_moved)
+}
+
+/// Waits until something has moved, however long that takes.
+#[inline(never)]
+fn wait(batches: &mut [MessageQueues<'_, '_>]) -> Result<()> {
+    let first = batches.iter().find_map(|batch| batch.first().map(|message| (batch.members, message)));
+    let Some((members, message)) = first else { return Ok(()) };
+    let operation = message.operation();
+    let (peer, context) = (members.ranks()[message.peer()], members.board.context());
+    let batches = RefCell::new(batches);
+    let deadlock = PairDeadlock::default();
+    let watch = PeersWatch { context, batches: &batches, suspect: Cell::new(None), deadlock: &deadlock };
+    let waiting: Waiting<'_, _, _> = context.waiting(&watch);
+    let poll = || match advance(&mut batches.borrow_mut()) {
+        Ok(false) => None,
+        moved => Some(moved.map(drop)),
+    };
+    let waited = wait_until(&waiting, members.message_park(members.me()), poll);
+    deadlock.end(&batches.borrow());
+    waited.unwrap_or_else(|stop| Err(context.error(&waiting, stop, operation.name(), Some(peer))))
+}
+
+/// What `error` is about, if it is about a disagreement in any communicator.
+#[cold]
+fn explain(batches: &[MessageQueues<'_, '_>], error: Error) -> Error {
+    let concerned = batches.iter().filter_map(|batch| Some((batch, batch.first_or_last()?)));
+    concerned.fold(error, |error, (batch, message)| batch.members.board.explain(message.signature(), error))
+}
+
+/// Watches the epoch, and whether the peers of all messages that are not done live, have not left, and are not in another call
+/// in which they wait for this member in turn.
+struct PeersWatch<'w, 'b, 'r, 'a> {
+    context: &'w RankContext,
+    /// Borrowed by turns: the wait looks at its watch when it does not poll.
+    batches: &'w RefCell<&'b mut [MessageQueues<'r, 'a>]>,
+    /// The number of a batch, and of a peer that was found in another call at the last look.
+    suspect: Cell<Option<(usize, usize)>>,
+    deadlock: &'w PairDeadlock,
+}
+
+impl PeersWatch<'_, '_, '_, '_> {
+    /// Ends the epoch when a peer waits for this member elsewhere.
+    ///
+    /// The first look convicts nobody: what a peer has done for a message before it went on has come with the news of that, and is
+    /// found by the poll before the next look, which comes soon.
+    fn in_other_call(&self) -> Option<Stop> {
+        let batches = self.batches.borrow();
+        let all = batches.iter().enumerate();
+        let mut open =
+            all.flat_map(|(number, batch)| batch.open_by_peer().map(move |message| (number, batch, message)));
+        let found = open.find(|(_, batch, message)| batch.members.board.awaited_in(message.peer()).is_some());
+        let suspect = found.as_ref().map(|(number, _, message)| (*number, message.peer()));
+        let (_, batch, message) = found?;
+        if self.suspect.replace(suspect) != suspect {
+            // As if there were a message.
+            batch.members.message_park(batch.members.me()).wake(self.context.kernel());
+            return None;
+        }
+        batch.members.board.report_to_all(message.signature());
+        self.context.watch(None).check()
+    }
+}
+
+impl PeersWatch<'_, '_, '_, '_> {
+    /// Ends the epoch when a peer waits for a message of this member that waits for one of that peer.
+    fn deadlocked(&self) -> Option<Stop> {
+        self.deadlock.look(&self.batches.borrow())?;
+        self.context.watch(None).check()
+    }
+}
+
+impl Watch for PeersWatch<'_, '_, '_, '_> {
+    fn check(&self) -> Option<Stop> {
+        let of_batch = |batch: &MessageQueues<'_, '_>| {
+            let board = &batch.members.board;
+            // Whoever is elsewhere is so for all messages.
+            let at_barrier = || batch.first().and_then(|_| board.check_barrier());
+            let mut open = batch.open_by_peer();
+            open.find_map(|message| board.check_member(message.peer())).or_else(at_barrier)
+        };
+        let peers = || self.batches.borrow().iter().find_map(of_batch);
+        self.context
+            .watch(None)
+            .check()
+            .or_else(peers)
+            .or_else(|| self.in_other_call())
+            .or_else(|| self.deadlocked())
+    }
+
+    fn bell(&self) -> Option<SleepWord<'_>> {
+        Some(self.context.mapped().revocation().bell())
+    }
+
+    fn begin(&self, since: Duration) {
+        self.deadlock.begin(&self.batches.borrow());
+        self.context.activity().begin_wait(&self.wait(), since);
+    }
+
+    fn end(&self, since: Duration, stop: Option<Stop>) {
+        self.context.tell_end(&self.wait(), since, stop);
+    }
+}
+
+impl PeersWatch<'_, '_, '_, '_> {
+    /// The wait, as this member tells of it: in the first message that is not done, for the peers of all.
+    fn wait(&self) -> WaitingIn {
+        let batches = self.batches.borrow();
+        let open = || batches.iter().flat_map(|batch| batch.open().map(move |message| (batch, message)));
+        let awaited = open().map(|(batch, message)| batch.members.ranks()[message.peer()]);
+        WaitingIn {
+            call: Some((
+                open().next().map_or(CallSignature::NONE, |(_, message)| message.signature()).words(),
+                0,
+            )),
+            kind: 0,
+            step: 0,
+            awaited: awaited.collect::<RankSet>().bits(),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! How far a message is at one of its ends, and what that end was called for: all of it but the elements.
+
+use crate::collective::call::{CallSignature, Operation};
+use crate::collective::rendezvous::members::Members;
+use crate::error::Result;
+use crate::heap::HeapOffset;
+
+/// The length of a header in bytes.
+pub(super) const HEADER_LEN: u64 = 32;
+
+/// The length of a cache line in bytes.
+const LINE: u64 = 64;
+
+/// The place of a message whose elements are in the slots themselves.
+pub(super) const HERE: u64 = u64::MAX;
+
+/// The most bytes of elements in one fragment.
+#[inline]
+pub(super) fn capacity(members: &Members) -> u64 {
+    members.layout().fragment_len() - LINE
+}
+
+/// Where the elements start in the fragments of a message of `len` bytes.
+#[inline]
+pub(super) fn body_at(len: u64) -> u64 {
+    if len <= LINE - HEADER_LEN { HEADER_LEN } else { LINE }
+}
+
+/// One end of a message, whatever its elements are in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MessageState {
+    /// What this member has called.
+    pub(super) signature: CallSignature,
+    pub(super) operation: Operation,
+    /// The member at the other end.
+    pub(super) peer: usize,
+    /// How many bytes this member has for it, or room.
+    pub(super) len: u64,
+    /// Bytes that have gone into the pipe, or come out of it.
+    pub(super) moved: u64,
+    pub(super) stage: MessageStage,
+}
+
+/// How far a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MessageStage {
+    /// No fragment yet.
+    Fresh,
+    /// Some fragments.
+    Begun,
+    /// Its only fragment, of this number, is in the pipe.
+    AwaitsGet(u64),
+    Done,
+}
+
+impl MessageState {
+    /// Whether nothing more of it will be sent.
+    #[inline]
+    pub(super) fn is_in_pipe(&self) -> bool {
+        matches!(self.stage, MessageStage::AwaitsGet(_) | MessageStage::Done)
+    }
+
+    /// The header of the fragment numbered `number`, if it has one, where the elements are `lent` from.
+    #[inline]
+    pub(super) fn header(&self, exposed: Option<HeapOffset>, number: u64) -> Option<[u64; 4]> {
+        let [signature, count] = self.signature.words();
+        let place = exposed.map_or(HERE, HeapOffset::get);
+        (self.stage == MessageStage::Fresh).then_some([signature, count, place, number])
+    }
+
+    /// Holds the header of fragment `number` against what was called for, and returns where the elements are.
+    ///
+    /// # Errors
+    /// [`crate::Error::CallMismatch`].
+    #[inline]
+    pub(super) fn check(&self, members: &Members, header: [u64; 4], number: u64) -> Result<u64> {
+        let [signature, count, place, sent_as] = header;
+        let theirs = CallSignature::from_words([signature, count]);
+        if self.signature.answers(theirs) && sent_as == number {
+            Ok(place)
+        } else {
+            Err(members.board.report_mismatch(self.peer, self.signature, theirs))
+        }
+    }
+}

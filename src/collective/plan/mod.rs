@@ -1,0 +1,535 @@
+//! How a call is done: decided here, and nowhere else.
+//!
+//! | step | by what | gives |
+//! |---|---|---|
+//! | [`Planner::propose`], before anything is posted | the caller's choice, registered algorithms, the table, what earlier calls took, this member's buffers | a [`Proposal`] |
+//! | [`Planner::settle`], once all members have posted | where the buffers of all members lie, and what they have posted of earlier calls | a [`Plan`] |
+//!
+//! An eager call is done as it is proposed, since its post carries the data. What executes a plan (`execute`) decides nothing.
+//!
+//! # Invariants
+//! - All members come to the same plan. It follows from the calls of the communicator, from the table that all have agreed on, and from
+//!   what members have posted. Only whether a member stages before it posts depends on its own buffers, which it posts.
+//! - All ways to do a call without an algorithm that the caller, or a table from a file, has asked for combine elements in the same order.
+
+mod eager_trial;
+mod measured;
+mod recent;
+mod trials;
+pub mod tuning;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::collective::call::{Algorithm, Call, CallSignature, ChannelKind, Choice, Operation, Request};
+use crate::collective::execute::custom::{CustomAlgorithm, Customs};
+use crate::collective::region::EAGER_LEN;
+use crate::collective::rendezvous::buffers::Buffers;
+use crate::collective::rendezvous::post::PostedLarge;
+use crate::collective::transport::{NONE_TO_BEGIN_WITH, check_balance};
+use crate::error::Result;
+use crate::reduce::Reducer;
+use crate::shm::CacheHint;
+use crate::shm::copy::fills_cache;
+use eager_trial::EagerTrial;
+use measured::MeasuredRoutes;
+use recent::RecentWords;
+pub(crate) use recent::{KnownWord, WORD_LEN, WordArguments};
+use trials::Route;
+use tuning::{BufferKind, CommTable, Tuning};
+
+/// What decides how the calls of one communicator are done.
+#[derive(Debug)]
+pub(crate) struct Planner {
+    n_members: usize,
+    /// The part of the tuning that matters to this communicator.
+    table: CommTable,
+    tuning: Tuning,
+    customs: Customs,
+    routes: MeasuredRoutes,
+    eager_trial: EagerTrial,
+    recent: RecentWords,
+}
+
+/// How a call is to be done, as far as that is known before anything is posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Proposal {
+    pub(crate) way: Way,
+    /// The most that a member contributes, in bytes.
+    pub(crate) len: u64,
+    /// The route, where it may turn out that routes are measured.
+    foreseen: Option<Route>,
+    /// Whether this member stages its first pieces before it posts. Only this may differ between members.
+    pub(crate) prestages: bool,
+}
+
+/// A way to do a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Data travel with the post.
+    Eager,
+    /// Data travel with the post, so that this can be compared with the next way.
+    EagerOnTrial,
+    /// A call that could be eager goes by two shots, so that this can be compared with the way before.
+    TwoShotOnTrial,
+    /// As the table says, once it is known where all buffers lie.
+    ByTable,
+    TwoShot,
+    OverPipes(Algorithm, ChannelKind),
+    Custom(ChannelKind),
+}
+
+/// How all members do a call, now that all of them have posted where their buffers lie.
+#[derive(Clone, Copy)]
+pub(crate) struct Plan<'p> {
+    pub(crate) execution: Execution<'p>,
+    /// Whether members post how long it took.
+    is_measured: bool,
+}
+
+/// What all members execute.
+#[derive(Clone, Copy)]
+pub(crate) enum Execution<'p> {
+    /// Each member posts its whole input.
+    Eager,
+    /// Members read and write each other's buffers where these lie.
+    ZeroCopy,
+    /// Members stage what others need.
+    Staged { prestaged: Prestaged, hint: CacheHint, oversubscribed: bool },
+    /// An algorithm sends fragments from member to member: over the buffers themselves, or, in this form, over chunks of these in the heap.
+    OverPipes { algorithm: PipeAlgorithm<'p>, kind: ChannelKind, chunked: Option<ElementForm> },
+}
+
+/// Which members have staged their first pieces before they posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Prestaged {
+    /// Not this one.
+    NotMe,
+    /// This one, but not all.
+    MeToo,
+    All,
+}
+
+/// What does a call over pipes.
+#[derive(Clone, Copy)]
+pub(crate) enum PipeAlgorithm<'p> {
+    BuiltIn(Algorithm),
+    Custom(&'p dyn CustomAlgorithm),
+}
+
+/// How elements lie in the staging area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ElementForm {
+    /// As they are.
+    Own,
+    /// As `f32`, where that is what their type is accumulated in.
+    Widened,
+}
+
+impl PipeAlgorithm<'_> {
+    /// Returns the algorithm, unless it is one of the user's own.
+    const fn built_in(self) -> Option<Algorithm> {
+        match self {
+            Self::BuiltIn(algorithm) => Some(algorithm),
+            Self::Custom(_) => None,
+        }
+    }
+
+    /// Returns as what the elements of `call` have to be passed on.
+    fn form(self, call: &Call<'_>) -> ElementForm {
+        let is_short = || call.reducer.as_ref().is_some_and(|reducer| reducer.data_type().is_short_float());
+        match self {
+            // Inputs are multiplied in the staging area: short ones as `f32`, or they would be rounded there.
+            _ if call.is_scaled() => ElementForm::Widened,
+            // Each source is added once, all at once.
+            Self::BuiltIn(algorithm) if algorithm.keeps_rank_order() => ElementForm::Own,
+            _ if is_short() => ElementForm::Widened,
+            _ => ElementForm::Own,
+        }
+    }
+}
+
+impl Way {
+    /// Returns the kind of the pipes that have to be open before the call is posted.
+    pub(crate) const fn pipes(self) -> Option<ChannelKind> {
+        match self {
+            Self::OverPipes(_, kind) | Self::Custom(kind) => Some(kind),
+            _ => None,
+        }
+    }
+
+    /// Returns the way in words that all ranks know.
+    fn choice(self) -> Choice {
+        let (algorithm, channel) = match self {
+            Self::Eager | Self::EagerOnTrial => (Some(Algorithm::OneShot), ChannelKind::Memory),
+            Self::TwoShot | Self::TwoShotOnTrial => (Some(Algorithm::TwoShot), ChannelKind::Memory),
+            Self::OverPipes(algorithm, kind) => (Some(algorithm), kind),
+            Self::ByTable => (None, ChannelKind::Memory),
+            Self::Custom(kind) => (None, kind),
+        };
+        Choice { algorithm, channel }
+    }
+}
+
+impl Proposal {
+    /// What an eager call is done by, in words that all ranks know.
+    pub(crate) const EAGER: Choice =
+        Choice { algorithm: Some(Algorithm::OneShot), channel: ChannelKind::Memory };
+
+    /// Says whether a member with these `buffers` stages before it posts, where the table has this algorithm for such an `operation` on
+    /// buffers that all members reach, or on others.
+    fn is_prestaged(
+        &self,
+        operation: Operation,
+        buffers: Buffers,
+        by_table: impl FnOnce(bool) -> Algorithm,
+    ) -> bool {
+        let reachable = buffers.are_reachable(operation);
+        let is_worked_on = reachable && buffers.are_in_place();
+        let is_staged = !reachable || self.foreseen == Some(Route::Second) && !is_worked_on;
+        match self.way {
+            Way::Eager | Way::EagerOnTrial | Way::OverPipes(..) | Way::Custom(_) => false,
+            Way::TwoShotOnTrial => !is_worked_on,
+            Way::TwoShot => is_staged,
+            Way::ByTable => is_staged && by_table(reachable) == Algorithm::TwoShot,
+        }
+    }
+}
+
+impl<'p> Plan<'p> {
+    const fn unmeasured(execution: Execution<'p>) -> Self {
+        Self { execution, is_measured: false }
+    }
+
+    /// Returns the plan in words that all ranks know.
+    pub(crate) fn choice(&self) -> Choice {
+        let memory = |algorithm| Choice { algorithm: Some(algorithm), channel: ChannelKind::Memory };
+        match self.execution {
+            Execution::Eager => memory(Algorithm::OneShot),
+            Execution::ZeroCopy | Execution::Staged { .. } => memory(Algorithm::TwoShot),
+            Execution::OverPipes { algorithm, kind, .. } => {
+                Choice { algorithm: algorithm.built_in(), channel: kind }
+            }
+        }
+    }
+
+    /// Reads the clock, if the plan is measured: to be called before the plan is executed.
+    pub(crate) fn start(&self) -> Option<Instant> {
+        self.is_measured.then(Instant::now)
+    }
+}
+
+impl Planner {
+    /// Makes the planner of `n_members`, which have agreed on `tuning`.
+    pub(crate) fn new(tuning: Tuning, n_members: usize) -> Self {
+        Self {
+            n_members,
+            table: CommTable::new(&tuning, n_members),
+            tuning,
+            customs: Customs::default(),
+            routes: MeasuredRoutes::default(),
+            eager_trial: EagerTrial::default(),
+            recent: RecentWords::default(),
+        }
+    }
+
+    /// Returns what all members have agreed on.
+    pub(crate) fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+
+    /// Goes by `tuning` from now on.
+    pub(crate) fn set_tuning(&mut self, tuning: Tuning) {
+        self.recent = RecentWords::default();
+        self.table = CommTable::new(&tuning, self.n_members);
+        self.tuning = tuning;
+    }
+
+    /// Returns the algorithms that are registered.
+    pub(crate) fn customs(&self) -> &Customs {
+        &self.customs
+    }
+
+    /// Takes over algorithms that are registered with another communicator.
+    pub(crate) fn set_customs(&mut self, customs: Customs) {
+        self.customs = customs;
+    }
+
+    /// Has `operation` done by `algorithm`, where the caller has not chosen one.
+    pub(crate) fn register(&mut self, operation: Operation, algorithm: Option<Arc<dyn CustomAlgorithm>>) {
+        self.recent = RecentWords::default();
+        self.customs.set(operation, algorithm);
+    }
+
+    /// Returns the algorithm of an operation to which no member contributes more than `len` bytes, where the caller has not chosen one.
+    pub(crate) fn algorithm_for(&self, operation: Operation, buffers: BufferKind, len: u64) -> Algorithm {
+        if self.table.is_eager(operation, len) {
+            return Algorithm::OneShot;
+        }
+        self.table.algorithm(operation, buffers, len)
+    }
+
+    /// Proposes how `call` is done, for which the caller has made this `choice`.
+    ///
+    /// # Errors
+    /// [`crate::Error::InvalidArgument`] when the algorithm cannot do the operation; [`crate::Error::OutOfRange`] when the length cannot
+    /// be counted.
+    #[inline]
+    pub(crate) fn propose(
+        &mut self,
+        call: &Call<'_>,
+        signature: CallSignature,
+        choice: Choice,
+    ) -> Result<Proposal> {
+        let len = call.input_len(self.n_members)?;
+        let way = self.way(call.operation, len, choice)?;
+        let proposal = Proposal { way, len, foreseen: None, prestages: false };
+        if way != Way::Eager {
+            return Ok(self.complete(proposal, call, signature));
+        }
+        if choice != Choice::default() || !self.table.is_on_trial(call.operation, len) {
+            return Ok(proposal);
+        }
+        Ok(self.try_out(proposal, call, signature))
+    }
+
+    /// Finds the word that `request` reduces once more, done as `choice` says.
+    #[inline]
+    pub(crate) fn known(&self, request: &Request<'_, '_>, choice: Choice) -> Option<&KnownWord> {
+        self.recent.find(request, choice)
+    }
+
+    /// Keeps `call`, which has been executed, for when it is made again.
+    #[inline(never)]
+    pub(crate) fn remember(&mut self, call: &Call<'_>, signature: CallSignature, len: u64) {
+        self.recent.keep(call, signature, len);
+    }
+
+    /// Says whether `call` travels with its post, and may do so with others.
+    ///
+    /// # Errors
+    /// Those of [`Planner::propose`].
+    pub(crate) fn is_eager(&self, call: &Call<'_>, choice: Choice) -> Result<bool> {
+        let len = call.input_len(self.n_members)?;
+        Ok(self.way(call.operation, len, choice)? == Way::Eager)
+    }
+
+    /// Returns how an operation is done to which a member contributes at most `len` bytes.
+    #[inline]
+    fn way(&self, operation: Operation, len: u64, choice: Choice) -> Result<Way> {
+        let simple = if self.table.is_eager(operation, len) { Way::Eager } else { Way::ByTable };
+        if self.customs.has(operation) && choice.algorithm.is_none() && self.n_members > 1 {
+            return Ok(Way::Custom(choice.channel));
+        }
+        if choice == Choice::default() {
+            return Ok(simple);
+        }
+        if let Some(algorithm) = choice.algorithm {
+            algorithm.check(operation)?;
+        }
+        Ok(match (choice.algorithm, choice.channel) {
+            _ if self.n_members == 1 => simple,
+            (None, ChannelKind::Memory) => simple,
+            (Some(Algorithm::OneShot), ChannelKind::Memory) if len <= EAGER_LEN => Way::Eager,
+            (Some(Algorithm::TwoShot), ChannelKind::Memory) => Way::TwoShot,
+            (Some(algorithm), kind) => Way::OverPipes(algorithm, kind),
+            (None, kind) => Way::OverPipes(over_proxies(operation, len), kind),
+        })
+    }
+
+    /// Completes the proposal of a call of which only measurement can tell whether it is to be eager.
+    #[inline(never)]
+    fn try_out(&mut self, proposal: Proposal, call: &Call<'_>, signature: CallSignature) -> Proposal {
+        if self.eager_trial.is_eager() {
+            return Proposal { way: Way::EagerOnTrial, ..proposal };
+        }
+        self.complete(Proposal { way: Way::TwoShotOnTrial, ..proposal }, call, signature)
+    }
+
+    /// Completes the proposal of a call that is not eager.
+    #[inline(never)]
+    fn complete(&mut self, proposal: Proposal, call: &Call<'_>, signature: CallSignature) -> Proposal {
+        let foreseen = self.routes.foresee(call, signature, proposal.len);
+        let proposal = Proposal { foreseen, ..proposal };
+        Proposal { prestages: self.is_prestaged(&proposal, call, Buffers::of(call)), ..proposal }
+    }
+
+    /// Says whether a member with these `buffers` stages before it posts: all members know it of each other.
+    fn is_prestaged(&self, proposal: &Proposal, call: &Call<'_>, buffers: Buffers) -> bool {
+        let by_table = |in_heap| self.by_table(call, proposal.len, in_heap);
+        proposal.is_prestaged(call.operation, buffers, by_table)
+    }
+
+    /// Returns how a proposed call is done as far as this member knows by itself, for onlookers while it waits for the others: some of
+    /// them may have their buffers elsewhere.
+    pub(crate) fn expected(&self, proposal: &Proposal, call: &Call<'_>) -> Choice {
+        if proposal.way != Way::ByTable {
+            return proposal.way.choice();
+        }
+        let in_heap = Buffers::of(call).are_reachable(call.operation);
+        let algorithm = Some(self.by_table(call, proposal.len, in_heap));
+        Choice { algorithm, channel: ChannelKind::Memory }
+    }
+
+    /// Settles how a proposed call is done, now that its `posts`, by the numbers of the members, are there.
+    ///
+    /// # Errors
+    /// [`crate::Error::InvalidArgument`] when messages are left in pipes, for all members alike.
+    pub(crate) fn settle<'p>(
+        &mut self,
+        proposal: &Proposal,
+        call: &Call<'_>,
+        signature: CallSignature,
+        me: usize,
+        posts: impl Fn(usize) -> PostedLarge<'p> + Copy,
+    ) -> Result<Plan<'_>> {
+        let (n, len) = (self.n_members, proposal.len);
+        let buffers = |member| posts(member).buffers();
+        let in_heap = (0..n).all(|member| buffers(member).are_reachable(call.operation));
+        let way = if proposal.way == Way::ByTable { self.tabled(call, len, in_heap) } else { proposal.way };
+        match way {
+            Way::TwoShot | Way::TwoShotOnTrial => {
+                Ok(self.two_shots(proposal, call, signature, in_heap, me, posts))
+            }
+            Way::OverPipes(..) | Way::Custom(_) => {
+                check_balance((0..n).map(|member| posts(member).balance()), NONE_TO_BEGIN_WITH)?;
+                Ok(Plan::unmeasured(self.over_pipes(way, call, in_heap)))
+            }
+            Way::Eager | Way::EagerOnTrial | Way::ByTable => Ok(Plan::unmeasured(Execution::Eager)),
+        }
+    }
+
+    /// Settles how members do a call by two shots: over each other's buffers, or over what each stages.
+    fn two_shots<'p>(
+        &mut self,
+        proposal: &Proposal,
+        call: &Call<'_>,
+        signature: CallSignature,
+        in_heap: bool,
+        me: usize,
+        posts: impl Fn(usize) -> PostedLarge<'p>,
+    ) -> Plan<'static> {
+        let (n, len) = (self.n_members, proposal.len);
+        let some_are_in_place = || (0..n).any(|member| posts(member).buffers().are_in_place());
+        // In place there is only one route, and alone as well.
+        let longest = || {
+            let durations = (0..n).map(|member| posts(member).last_duration());
+            if n == 1 || some_are_in_place() { None } else { durations.max() }
+        };
+        let (is_staged, is_measured, hint) = if proposal.way == Way::TwoShotOnTrial {
+            self.eager_trial.note([0, 1].map(|member| posts(member).last_short_duration()));
+            (!(in_heap && some_are_in_place()), false, None)
+        } else if in_heap {
+            let route = self.routes.pick(proposal.foreseen, signature, len, longest);
+            (route == Some(Route::Second), route.is_some(), None)
+        } else {
+            let hint = self.routes.pick_hint(call, signature, len, n as u64, longest);
+            (true, hint.is_some(), hint)
+        };
+        if !is_staged {
+            return Plan { execution: Execution::ZeroCopy, is_measured };
+        }
+        let has_prestaged = |member| self.is_prestaged(proposal, call, posts(member).buffers());
+        let prestaged = match has_prestaged(me) {
+            true if (0..n).all(has_prestaged) => Prestaged::All,
+            true => Prestaged::MeToo,
+            false => Prestaged::NotMe,
+        };
+        let hint = hint.unwrap_or_else(|| by_length(call, n as u64));
+        let oversubscribed = self.tuning.oversubscribed;
+        Plan { execution: Execution::Staged { prestaged, hint, oversubscribed }, is_measured }
+    }
+
+    /// Settles what does a call over pipes, and whether the buffers themselves can be worked on.
+    fn over_pipes(&self, way: Way, call: &Call<'_>, in_heap: bool) -> Execution<'_> {
+        let (algorithm, kind) = match way {
+            Way::Custom(kind) => {
+                let custom =
+                    self.customs.get(call.operation).expect("an algorithm that was proposed is registered");
+                (PipeAlgorithm::Custom(custom.as_ref()), kind)
+            }
+            Way::OverPipes(algorithm, kind) => (PipeAlgorithm::BuiltIn(algorithm), kind),
+            way => unreachable!("{way:?} takes no pipes"),
+        };
+        let form = algorithm.form(call);
+        let chunked = if in_heap && form == ElementForm::Own { None } else { Some(form) };
+        Execution::OverPipes { algorithm, kind, chunked }
+    }
+
+    /// Returns the way of a call that the table decides.
+    fn tabled(&self, call: &Call<'_>, len: u64, in_heap: bool) -> Way {
+        match self.by_table(call, len, in_heap) {
+            Algorithm::TwoShot => Way::TwoShot,
+            Algorithm::OneShot if len <= EAGER_LEN => Way::Eager,
+            algorithm => Way::OverPipes(algorithm, ChannelKind::Memory),
+        }
+    }
+
+    /// Returns the algorithm that the table has for `call`, to which no member contributes more than `len` bytes, in the heap or not.
+    ///
+    /// It is two_shot instead where it matters that an algorithm passes partial results on: to operators that need an order, and to
+    /// elements that would have to be widened, of whose cost a table knows nothing.
+    fn by_table(&self, call: &Call<'_>, len: u64, in_heap: bool) -> Algorithm {
+        let buffers = if in_heap { BufferKind::Heap } else { BufferKind::Ordinary };
+        let algorithm = self.table.algorithm(call.operation, buffers, len);
+        let needs_order = |reducer: &Reducer| reducer.is_custom() || reducer.data_type().is_short_float();
+        if !algorithm.keeps_rank_order() && call.reducer.as_ref().is_some_and(needs_order) {
+            return Algorithm::TwoShot;
+        }
+        algorithm
+    }
+
+    /// Does `stage`, by which this member stages its first pieces; it counts to the duration of a measured call as often as members
+    /// `sharing` a core do the same.
+    pub(crate) fn time_prestage<T>(
+        &mut self,
+        proposal: &Proposal,
+        sharing: u64,
+        stage: impl FnOnce() -> T,
+    ) -> T {
+        match proposal.foreseen {
+            Some(Route::Second) => self.routes.time_prestage(sharing, stage),
+            _ => stage(),
+        }
+    }
+
+    /// Keeps how long a plan took that was [started](Plan::start) then.
+    pub(crate) fn keep_duration(&mut self, started: Option<Instant>) {
+        if let Some(started) = started {
+            self.routes.keep_duration(started);
+        }
+    }
+
+    /// Returns how long the last measured call took, as this member posts it; `is_watched` where it counts or checks what it moves.
+    pub(crate) fn last_duration(&self, is_watched: bool) -> u64 {
+        self.routes.last_duration(is_watched)
+    }
+
+    /// Returns the trial of short calls.
+    pub(crate) fn eager_trial(&mut self) -> &mut EagerTrial {
+        &mut self.eager_trial
+    }
+}
+
+/// Returns the algorithm for `operation` over proxied channels, where a member contributes `len` bytes: one that combines in the order
+/// of the ranks, so that the results are those of direct channels.
+fn over_proxies(operation: Operation, len: u64) -> Algorithm {
+    match operation {
+        Operation::AllReduce if len > EAGER_LEN => Algorithm::TwoShot,
+        Operation::Broadcast => Algorithm::Tree,
+        _ => Algorithm::OneShot,
+    }
+}
+
+/// Says whether results of `call` are read before what all members read and write has driven them out of the cache: as where a copy goes
+/// past it, a store through it would first read what it overwrites.
+fn by_length(call: &Call<'_>, n_members: u64) -> CacheHint {
+    let len = call.count.saturating_mul(call.data_type.size() as u64);
+    let n_outputs = if call.operation == Operation::Reduce { 1 } else { n_members };
+    // By half, as a copy reads as much as it writes.
+    let is_full = fills_cache(len.saturating_mul(n_members + n_outputs) / 2);
+    if is_full { CacheHint::Bypass } else { CacheHint::Keep }
+}
+
+#[cfg(test)]
+mod tests;

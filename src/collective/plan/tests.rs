@@ -1,0 +1,152 @@
+use super::*;
+use crate::collective::call::{Input, Output};
+use crate::collective::rendezvous::buffers::BufferPlace;
+use crate::collective::rendezvous::post::{LargePost, Post};
+use crate::heap::HeapOffset;
+use crate::reduce::{DataType, ReduceOp};
+use crate::sync::PostCell;
+
+const N: usize = 2;
+
+fn heap(offset: u64) -> BufferPlace {
+    BufferPlace::heap(HeapOffset::new(offset))
+}
+
+fn apart() -> Buffers {
+    Buffers { input: heap(0), output: heap(4096) }
+}
+
+fn in_place() -> Buffers {
+    Buffers { input: heap(4096), output: heap(4096) }
+}
+
+fn ordinary() -> Buffers {
+    Buffers { input: BufferPlace::elsewhere(0), output: BufferPlace::elsewhere(0) }
+}
+
+/// Makes an all-reduce of `len` bytes of the heap, out of place.
+fn call(len: u64, data_type: DataType) -> Call<'static> {
+    let reducer = Some(Reducer::new(data_type, &ReduceOp::Sum, 2).unwrap());
+    let (input, output) = (Input::Heap(HeapOffset::new(0)), Output::Heap(HeapOffset::new(1 << 20)));
+    let count = len / data_type.size() as u64;
+    Call { operation: Operation::AllReduce, data_type, count, root: 0, reducer, layout: None, input, output }
+}
+
+fn propose(planner: &mut Planner, len: u64, choice: Choice) -> Proposal {
+    let call = call(len, DataType::F32);
+    planner.propose(&call, call.signature().with_choice(choice), choice).unwrap()
+}
+
+/// Names the plan of two members with these buffers.
+fn settle(planner: &mut Planner, proposal: &Proposal, call: &Call<'_>, buffers: [Buffers; N]) -> String {
+    let cells = buffers.map(|buffers| {
+        let cell = PostCell::new();
+        let post =
+            LargePost { buffers, balance: 0, scalar: 0, last_duration: 1000, last_short_duration: 1000 };
+        let (head, data) = post.to_words();
+        cell.post(1, [0, 0, head[0], head[1]], &data);
+        cell
+    });
+    let posts = |member: usize| Post(&cells[member]).large();
+    let plan = planner.settle(proposal, call, call.signature(), 0, posts).unwrap();
+    match plan.execution {
+        Execution::Eager => "eager".into(),
+        Execution::ZeroCopy => "zero-copy".into(),
+        Execution::Staged { prestaged, .. } => format!("staged {prestaged:?}"),
+        Execution::OverPipes { algorithm, kind, chunked } => {
+            format!("{:?} {kind} {chunked:?}", algorithm.built_in())
+        }
+    }
+}
+
+fn by(algorithm: Algorithm, channel: ChannelKind) -> Choice {
+    Choice { algorithm: Some(algorithm), channel }
+}
+
+#[test]
+fn what_is_proposed_follows_from_the_choice_and_the_length() {
+    let mut planner = Planner::new(Tuning::default(), N);
+    let any = Choice::default();
+    let port = Choice { algorithm: None, channel: ChannelKind::Port };
+    for (choice, len, way) in [
+        (any, 8, Way::Eager),
+        (any, 4 << 10, Way::Eager),
+        (any, 8 << 10, Way::EagerOnTrial),
+        (any, 64 << 10, Way::ByTable),
+        (by(Algorithm::OneShot, ChannelKind::Memory), 8 << 10, Way::Eager),
+        (
+            by(Algorithm::OneShot, ChannelKind::Memory),
+            64 << 10,
+            Way::OverPipes(Algorithm::OneShot, ChannelKind::Memory),
+        ),
+        (by(Algorithm::TwoShot, ChannelKind::Memory), 8, Way::TwoShot),
+        (by(Algorithm::Ring, ChannelKind::Port), 8, Way::OverPipes(Algorithm::Ring, ChannelKind::Port)),
+        (port, 8, Way::OverPipes(Algorithm::OneShot, ChannelKind::Port)),
+        (port, 64 << 10, Way::OverPipes(Algorithm::TwoShot, ChannelKind::Port)),
+    ] {
+        assert_eq!(propose(&mut planner, len, choice).way, way, "{choice} {len}");
+        let mut alone = Planner::new(Tuning::default(), 1);
+        let simple = if len <= 8 << 10 { Way::Eager } else { Way::ByTable };
+        assert_eq!(propose(&mut alone, len, choice).way, simple, "{choice} {len} alone");
+    }
+}
+
+#[test]
+fn what_is_settled_follows_from_where_all_buffers_lie() {
+    let mut planner = Planner::new(Tuning::default(), N);
+    let (large, two_shot) = (call(1 << 20, DataType::F32), by(Algorithm::TwoShot, ChannelKind::Memory));
+    for choice in [Choice::default(), two_shot] {
+        for (buffers, plan) in [
+            ([apart(); 2], "zero-copy"),
+            ([in_place(); 2], "zero-copy"),
+            ([in_place(), apart()], "zero-copy"),
+            ([ordinary(); 2], "staged All"),
+            ([apart(), ordinary()], "staged NotMe"),
+            ([ordinary(), apart()], "staged MeToo"),
+        ] {
+            let proposal = propose(&mut planner, 1 << 20, choice);
+            assert_eq!(settle(&mut planner, &proposal, &large, buffers), plan, "{choice} {buffers:?}");
+        }
+    }
+    let ring = propose(&mut planner, 1 << 20, by(Algorithm::Ring, ChannelKind::Memory));
+    let short = call(1 << 20, DataType::F16);
+    assert_eq!(settle(&mut planner, &ring, &large, [apart(); 2]), "Some(Ring) memory None");
+    assert_eq!(settle(&mut planner, &ring, &large, [apart(), ordinary()]), "Some(Ring) memory Some(Own)");
+    assert_eq!(settle(&mut planner, &ring, &short, [apart(); 2]), "Some(Ring) memory Some(Widened)");
+}
+
+#[test]
+fn a_short_call_on_trial_is_staged_unless_some_are_in_place() {
+    let mut planner = Planner::new(Tuning::default(), N);
+    let (call, proposal) = (call(8 << 10, DataType::F32), propose(&mut planner, 8 << 10, Choice::default()));
+    let proposal = Proposal { way: Way::TwoShotOnTrial, ..proposal };
+    assert_eq!(settle(&mut planner, &proposal, &call, [apart(); 2]), "staged All");
+    assert_eq!(settle(&mut planner, &proposal, &call, [apart(), in_place()]), "zero-copy");
+}
+
+fn prestages(way: Way, foreseen: Option<Route>, by_table: [Algorithm; 2]) -> [bool; 3] {
+    let proposal = Proposal { way, len: 1 << 20, foreseen, prestages: false };
+    let tabled = |in_heap: bool| by_table[usize::from(!in_heap)];
+    [apart(), in_place(), ordinary()]
+        .map(|buffers| proposal.is_prestaged(Operation::AllReduce, buffers, tabled))
+}
+
+#[test]
+fn who_will_need_its_staging_area_for_certain_stages_before_it_posts_and_nobody_else() {
+    let (first, second, usual) = (Some(Route::First), Some(Route::Second), [Algorithm::TwoShot; 2]);
+    for way in [Way::TwoShot, Way::ByTable] {
+        assert_eq!(prestages(way, None, usual), [false, false, true]);
+        assert_eq!(prestages(way, first, usual), [false, false, true]);
+        assert_eq!(prestages(way, second, usual), [true, false, true]);
+    }
+    let [in_heap, elsewhere] = [[Algorithm::TwoShot, Algorithm::Ring], [Algorithm::Ring, Algorithm::TwoShot]];
+    assert_eq!(prestages(Way::ByTable, second, elsewhere), [false, false, true]);
+    assert_eq!(prestages(Way::ByTable, second, in_heap), [true, false, false]);
+    assert_eq!(prestages(Way::TwoShot, second, [Algorithm::Ring; 2]), [true, false, true]);
+    assert_eq!(prestages(Way::TwoShotOnTrial, None, usual), [true, false, true]);
+    for way in
+        [Way::Eager, Way::Custom(ChannelKind::Memory), Way::OverPipes(Algorithm::Ring, ChannelKind::Port)]
+    {
+        assert_eq!(prestages(way, second, usual), [false; 3]);
+    }
+}

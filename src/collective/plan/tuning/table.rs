@@ -1,0 +1,226 @@
+//! The table as plain data, what is built in, and what can be wrong with a table.
+
+use serde::{Deserialize, Serialize};
+
+use crate::collective::call::{Algorithm, Operation};
+use crate::collective::region::EAGER_LEN;
+use crate::rank::MAX_RANKS;
+
+/// Up to this many bytes `one_shot` sends data along with the announcement of the call, before anybody knows where the
+/// buffers of the other ranks are. That happens where it is the choice for both kinds of buffers.
+pub const ONE_SHOT_LEN: u64 = EAGER_LEN;
+
+/// Where the buffers of a call are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BufferKind {
+    /// All in the symmetric heap, where every rank reaches them.
+    Heap,
+    /// Some in ordinary memory: data go through the heap piece by piece.
+    Ordinary,
+}
+
+impl BufferKind {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Heap, Self::Ordinary];
+
+    /// Its name, as tables have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Heap => "heap",
+            Self::Ordinary => "ordinary",
+        }
+    }
+}
+
+/// An algorithm, and up to which size it is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Step {
+    /// The most bytes that a rank contributes; `None`: any number.
+    pub up_to: Option<u64>,
+    /// What is taken.
+    pub algorithm: Algorithm,
+}
+
+/// What is taken under the same circumstances.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Case {
+    /// The operation.
+    pub operation: Operation,
+    /// How many ranks it was measured with.
+    pub n_ranks: u32,
+    /// Whether ranks shared cores, so that who waits gives way to others.
+    pub oversubscribed: bool,
+    /// Where the buffers were.
+    pub buffers: BufferKind,
+    /// By ascending size; the last one has no limit.
+    pub steps: Vec<Step>,
+}
+
+/// The steps where a table has no case.
+const BUILT_IN: [Step; 2] = [
+    Step { up_to: Some(ONE_SHOT_LEN), algorithm: Algorithm::OneShot },
+    Step { up_to: None, algorithm: Algorithm::TwoShot },
+];
+
+/// Which algorithm to take, by operation, ranks, buffers and size. The default is what is built in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// In the order of their keys, none of which is there twice.
+    cases: Vec<Case>,
+}
+
+impl Table {
+    /// The table of `cases`, which have been checked.
+    pub(super) fn of(mut cases: Vec<Case>) -> Self {
+        cases.sort_by_key(key);
+        Self { cases }
+    }
+
+    /// Its cases.
+    #[must_use]
+    pub fn cases(&self) -> &[Case] {
+        &self.cases
+    }
+
+    /// The steps for `operation` among `n_ranks`: those of the case whose number of ranks is nearest by factor, the smaller one
+    /// of two that are equally near. Where there is none that is as `oversubscribed`, the built-in ones.
+    #[must_use]
+    pub fn steps(
+        &self,
+        operation: Operation,
+        n_ranks: u32,
+        oversubscribed: bool,
+        buffers: BufferKind,
+    ) -> &[Step] {
+        let fits = |case: &&Case| {
+            case.operation == operation && case.oversubscribed == oversubscribed && case.buffers == buffers
+        };
+        // Cases come by ascending numbers of ranks, and the first of equals is taken.
+        let nearest = self.cases.iter().filter(fits).min_by(|one, other| {
+            f64::total_cmp(&factor(one.n_ranks, n_ranks), &factor(other.n_ranks, n_ranks))
+        });
+        nearest.map_or(&BUILT_IN, |case| &case.steps)
+    }
+
+    /// Whether there is a case for `operation` where ranks are as `oversubscribed`.
+    pub(super) fn has_case(&self, operation: Operation, oversubscribed: bool) -> bool {
+        self.cases.iter().any(|case| case.operation == operation && case.oversubscribed == oversubscribed)
+    }
+
+    /// The algorithm for an `operation` among `n_ranks` to which none contributes more than `len` bytes.
+    #[must_use]
+    pub fn algorithm(
+        &self,
+        operation: Operation,
+        n_ranks: u32,
+        oversubscribed: bool,
+        buffers: BufferKind,
+        len: u64,
+    ) -> Algorithm {
+        at(self.steps(operation, n_ranks, oversubscribed, buffers), len)
+    }
+
+    /// A number that tables of different content hardly share (FNV-1a over their values).
+    #[must_use]
+    pub fn checksum(&self) -> u64 {
+        let built_in = BUILT_IN.iter().flat_map(words_of_step);
+        let cases = self.cases.iter().flat_map(|case| {
+            let head =
+                [case.operation as u64, case.n_ranks.into(), case.oversubscribed.into(), case.buffers as u64];
+            head.into_iter().chain([case.steps.len() as u64]).chain(case.steps.iter().flat_map(words_of_step))
+        });
+        let bytes = built_in.chain(cases).flat_map(u64::to_le_bytes);
+        bytes.fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    }
+}
+
+/// What `steps` take for `len` bytes.
+pub(super) fn at(steps: &[Step], len: u64) -> Algorithm {
+    let reaches = |step: &&Step| step.up_to.is_none_or(|most| len <= most);
+    steps.iter().find(reaches).map_or(Algorithm::TwoShot, |step| step.algorithm)
+}
+
+fn words_of_step(step: &Step) -> [u64; 2] {
+    [step.up_to.unwrap_or(u64::MAX), step.algorithm as u64]
+}
+
+/// By what `one` number of ranks has to be multiplied or divided to make the `other`.
+fn factor(one: u32, other: u32) -> f64 {
+    f64::from(one.max(other)) / f64::from(one.min(other).max(1))
+}
+
+/// What tells a case from others, in the order of cases.
+pub(super) fn key(case: &Case) -> (u8, bool, BufferKind, u32) {
+    (case.operation as u8, case.oversubscribed, case.buffers, case.n_ranks)
+}
+
+/// Why a tuning table cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TuningFault {
+    /// The file cannot be read.
+    #[error("cannot be read: {0}")]
+    Unreadable(std::io::Error),
+    /// It is a directory, a pipe or a device.
+    #[error("is no regular file")]
+    NotAFile,
+    /// No table is as long.
+    #[error("has more than {most} bytes, and no tuning table is as long")]
+    TooLong {
+        /// The most that are read.
+        most: u64,
+    },
+    /// It is no TOML, or no table in TOML.
+    #[error("{0}")]
+    Malformed(String),
+    /// It is of another version.
+    #[error("is of version {found}, and this is a reader of version {}", super::format::VERSION)]
+    Version {
+        /// The version.
+        found: u32,
+    },
+    /// No operation has this name, or not one that there are several algorithms for.
+    #[error("there are no algorithms to choose from for the operation {name:?}")]
+    UnknownOperation {
+        /// The name.
+        name: String,
+    },
+    /// No algorithm has this name.
+    #[error("{name:?} is {}", crate::collective::call::UnknownAlgorithm)]
+    UnknownAlgorithm {
+        /// The name.
+        name: String,
+    },
+    /// The algorithm cannot do the operation.
+    #[error("{algorithm} cannot do {operation}")]
+    Unsupported {
+        /// The algorithm.
+        algorithm: Algorithm,
+        /// The operation.
+        operation: Operation,
+    },
+    /// A communicator cannot have so many ranks, or has no choice.
+    #[error("ranks is {found}, expected 2 to {MAX_RANKS}")]
+    Ranks {
+        /// How many.
+        found: u32,
+    },
+    /// Sizes and algorithms do not match.
+    #[error(
+        "up_to has {sizes} sizes for {algorithms} algorithms, expected one less, as the last is for all that is longer"
+    )]
+    Count {
+        /// How many sizes.
+        sizes: usize,
+        /// How many algorithms.
+        algorithms: usize,
+    },
+    /// The sizes do not ascend.
+    #[error("the sizes in up_to do not ascend")]
+    Order,
+    /// There are two cases for the same circumstances.
+    #[error("this case is there twice")]
+    Twice,
+}

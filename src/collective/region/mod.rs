@@ -1,0 +1,248 @@
+//! What a communicator keeps in each member's memory, and where.
+//!
+//! A member's region lies in its own part of the symmetric heap, at an offset that the member has chosen and told the
+//! others; so the regions of one communicator need not start alike. In bytes from the start:
+//!
+//! | what | bytes | written by |
+//! |---|---|---|
+//! | park word: members asleep (member 0's is used) | 128 | all members |
+//! | progress | 128 | the member |
+//! | posts | [`LAP`] x 128 | the member |
+//! | semaphores of pipes, one per member | n x 128 | that member |
+//! | credits of pipes, one per member | n x 128 | the member |
+//! | departures: which members have left (`lease`) | n x 128 | that member |
+//! | complaints, one per member: the call that it is in, or the message that it sent, is not the one it was to be | n x 128 | the member |
+//! | awaits, one per member: the last operation in which the member waited for it | n x 128 | the member |
+//! | notices, one per member: it waits for messages of that one alone (`standoff`) | n x 128 | the member |
+//! | checks, one per member: checksums of what lies in its inbox (`checks`), and of one part of what is staged (`pipeline`) | n x (64 + 64) | that member; it and the member |
+//! | inline messages of pipes: short messages, [`PIPE_SLOTS`] per member (`message/inline message.rs`) | n x slots x 128 | that member |
+//! | mail: data of small operations, one slot per post | [`LAP`] x [`EAGER_LEN`] | the member |
+//! | inboxes of pipes: [`PIPE_SLOTS`] slots per member | n x slots x slot length | that member |
+//! | send staging: what is made to be sent, [`PIPE_SLOTS`] slots | slots x slot length | the member |
+//! | scratch: what is staged | [`STAGING_LEN`] | the member; results of an all-reduce or a reduce (`pipeline`) all members |
+
+pub(crate) mod lease;
+
+use crate::error::Result;
+use crate::heap::{HeapOffset, HeapView, Region};
+use crate::rank::Rank;
+use crate::shm::{CellRef, SharedLayout};
+
+/// Posts in a ring: so many operations may a rank be ahead of its slowest peer.
+pub(crate) const LAP: u64 = TURNS as u64;
+
+/// The same as a length.
+pub(crate) const TURNS: usize = 8;
+
+/// The most bytes that one operation may leave in the mail.
+pub(crate) const EAGER_LEN: u64 = 8 << 10;
+
+/// Slots of a pipe's inbox.
+pub(crate) const PIPE_SLOTS: u64 = 4;
+
+/// The staging area of a member, in bytes: some more than the pieces of staged data, which do not begin where a line does.
+pub(crate) const STAGING_LEN: u64 = (1 << 20) + (4 << 10);
+
+/// A pair of cache lines: what one writer writes shares its pair with nobody.
+const CELL: u64 = 128;
+
+/// The parts of a region in a communicator of a given size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CommLayout {
+    n_members: u64,
+}
+
+impl CommLayout {
+    pub(crate) const fn new(n_members: u64) -> Self {
+        Self { n_members }
+    }
+
+    /// Where the park word is.
+    pub(crate) const PARK: u64 = 0;
+    /// Where the progress cell is.
+    pub(crate) const PROGRESS: u64 = CELL;
+    /// Where the posts start.
+    pub(crate) const POSTS: u64 = 2 * CELL;
+    /// The most that an operation takes which is not counted where ranks tell what they do.
+    pub(crate) const EAGER: u64 = EAGER_LEN;
+    const SEMAPHORES: u64 = Self::POSTS + LAP * CELL;
+
+    /// Where the semaphore is that `sender` raises when it has filled a slot of its inbox.
+    pub(crate) const fn semaphore(self, sender: u64) -> u64 {
+        Self::SEMAPHORES + sender * CELL
+    }
+
+    /// Where the member tells `sender` how many slots of its inbox it has emptied.
+    pub(crate) const fn credit(self, sender: u64) -> u64 {
+        self.semaphore(self.n_members) + sender * CELL
+    }
+
+    /// Where `leaver` tells the member that it has left.
+    pub(crate) const fn departure(self, leaver: u64) -> u64 {
+        self.credit(self.n_members) + leaver * CELL
+    }
+
+    /// Where the member complains about a message of `sender`.
+    pub(crate) const fn mismatch_report(self, sender: u64) -> u64 {
+        self.departure(self.n_members) + sender * CELL
+    }
+
+    /// Where the member tells that it waits for `awaited`.
+    pub(crate) const fn waits_for(self, awaited: u64) -> u64 {
+        self.mismatch_report(self.n_members) + awaited * CELL
+    }
+
+    /// Where the member puts up its notice for `reader`.
+    pub(crate) const fn notice(self, reader: u64) -> u64 {
+        self.waits_for(self.n_members) + reader * CELL
+    }
+
+    /// Where `sender` tells the checksums of what it has put into its inbox.
+    pub(crate) const fn checks(self, sender: u64) -> u64 {
+        self.notice(self.n_members) + sender * CELL
+    }
+
+    /// Where the checksums are of part number `index` of what the member stages: the other line of that pair.
+    pub(crate) const fn staged_checks(self, index: u64) -> u64 {
+        self.checks(index) + CELL / 2
+    }
+
+    /// Where the inline messages of `sender` are.
+    pub(crate) const fn inline_messages(self, sender: u64) -> u64 {
+        self.checks(self.n_members) + sender * PIPE_SLOTS * CELL
+    }
+
+    const fn eager_start(self) -> u64 {
+        self.inline_messages(self.n_members).next_multiple_of(4096)
+    }
+
+    /// Where the mail of post number `turn` of the ring is.
+    pub(crate) const fn eager_slot(self, turn: u64) -> u64 {
+        self.eager_start() + turn * EAGER_LEN
+    }
+
+    /// The length of a slot of a pipe in bytes: smaller where there are many members.
+    pub(crate) const fn slot_len(self) -> u64 {
+        let fair = ((512 << 10) / PIPE_SLOTS / self.n_members).next_power_of_two();
+        if fair > 64 << 10 {
+            64 << 10
+        } else if fair < 8 << 10 {
+            8 << 10
+        } else {
+            fair
+        }
+    }
+
+    /// The most bytes of a message in one message, its header included. So many of them can be made in the staging area that each
+    /// slot of each pipe has a place of its own there.
+    pub(crate) const fn fragment_len(self) -> u64 {
+        let fair = STAGING_LEN / (self.n_members * PIPE_SLOTS) / CELL * CELL;
+        if fair < self.slot_len() { fair } else { self.slot_len() }
+    }
+
+    /// Where the fragment for slot number `slot` of the inbox of `receiver` is made, where it has to be made in this member's heap.
+    pub(crate) const fn bounce(self, receiver: u64, slot: u64) -> u64 {
+        self.staging() + (receiver * PIPE_SLOTS + slot) * self.fragment_len()
+    }
+
+    /// Where slot number `slot` of the inbox for `sender` is.
+    pub(crate) const fn slot(self, sender: u64, slot: u64) -> u64 {
+        self.eager_slot(LAP) + (sender * PIPE_SLOTS + slot) * self.slot_len()
+    }
+
+    /// Where the send staging starts.
+    pub(crate) const fn send_staging(self) -> u64 {
+        self.slot(self.n_members, 0)
+    }
+
+    /// The length of the send staging in bytes.
+    pub(crate) const fn send_staging_len(self) -> u64 {
+        PIPE_SLOTS * self.slot_len()
+    }
+
+    /// Where the staging area starts.
+    pub(crate) const fn staging(self) -> u64 {
+        self.send_staging() + self.send_staging_len()
+    }
+
+    /// The length of the region in bytes.
+    pub(crate) const fn len(self) -> u64 {
+        self.staging() + STAGING_LEN
+    }
+
+    /// `len` bytes at `at` of the region that starts at `base`.
+    pub(crate) fn part(self, base: HeapOffset, at: u64, len: u64) -> Result<Region> {
+        Region::new(base, self.len()).part(at, len)
+    }
+}
+
+/// The cells that members keep for one another, at the place that `at` says in the region of who keeps them: those of the member `me`
+/// for each member, and those of each member for `me`.
+///
+/// # Errors
+/// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a region can be.
+pub(crate) fn cells_between<T: SharedLayout>(
+    view: &HeapView,
+    ranks: &[Rank],
+    bases: &[HeapOffset],
+    me: usize,
+    at: impl Fn(CommLayout, u64) -> u64,
+) -> Result<[Vec<CellRef<T>>; 2]> {
+    let layout = CommLayout::new(ranks.len() as u64);
+    let cell = |keeper: usize, other: usize| {
+        let place = layout.part(bases[keeper], at(layout, other as u64), CELL)?;
+        view.cell(ranks[keeper], place.offset)
+    };
+    let all = || 0..ranks.len();
+    Ok([
+        all().map(|member| cell(me, member)).collect::<Result<_>>()?,
+        all().map(|member| cell(member, me)).collect::<Result<_>>()?,
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_follow_each_other_and_none_overlaps() {
+        for n in [1, 2, 3, 8, 64] {
+            let layout = CommLayout::new(n);
+            let starts = [
+                CommLayout::PARK,
+                CommLayout::PROGRESS,
+                CommLayout::POSTS,
+                layout.semaphore(0),
+                layout.credit(0),
+                layout.departure(0),
+                layout.mismatch_report(0),
+                layout.waits_for(0),
+                layout.notice(0),
+                layout.checks(0),
+                layout.inline_messages(0),
+                layout.eager_slot(0),
+                layout.slot(0, 0),
+                layout.send_staging(),
+                layout.staging(),
+                layout.len(),
+            ];
+            assert!(
+                starts.is_sorted() && starts.iter().all(|start| start.is_multiple_of(CELL)),
+                "{n}: {starts:?}"
+            );
+            assert_eq!(layout.semaphore(n), layout.credit(0));
+            assert_eq!(layout.credit(n), layout.departure(0));
+            assert_eq!(layout.departure(n), layout.mismatch_report(0));
+            assert_eq!(layout.mismatch_report(n), layout.waits_for(0));
+            assert_eq!(layout.waits_for(n), layout.notice(0));
+            assert_eq!(layout.notice(n), layout.checks(0));
+            assert_eq!(layout.checks(n), layout.inline_messages(0));
+            assert!(layout.inline_messages(n) <= layout.eager_slot(0));
+            assert!(layout.bounce(n, 0) <= layout.len() && layout.fragment_len() >= 4 << 10);
+            assert_eq!(layout.eager_slot(LAP), layout.slot(0, 0));
+            assert_eq!(layout.slot(n - 1, PIPE_SLOTS), layout.send_staging());
+            assert_eq!(layout.send_staging() + layout.send_staging_len(), layout.staging());
+            assert!(layout.len() < 4 << 20, "{n}: {} bytes", layout.len());
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! Where the ranks of a communicator tell each other which operation they are in.
+//!
+//! Every collective operation begins with a *post* of each member: what it is about to do ([`CallSignature`]), where its
+//! buffers are, and, if the operation is small, the data themselves. Before its post a member touches nothing but what is
+//! its own. Who needs a member's part waits for its post and compares the summaries, so that ranks which disagree find out
+//! before they touch each other's memory. An operation in which members read or write each other's buffers ends with a
+//! *done* of each of them.
+//!
+//! Operations are numbered from 1; post s goes into slot s mod [`LAP`] of its member's ring. Before a rank posts s it
+//! makes sure that every member has posted s - [`LAP`] + 1, and is thus done with the slot (see `src/sync/post.rs`). Most
+//! operations wait for all members anyway, and then this costs a comparison.
+//!
+//! A post also tells, in 16 bits, of all the calls before, for members whose posts nobody had to wait for.
+//!
+//! Whoever finds that ranks disagree revokes the epoch. All waits end then, and each member that was stopped looks
+//! through the ring for the disagreement, so that every rank reports it and not only the one that noticed.
+
+use std::sync::Arc;
+
+use super::at_barrier::AtBarrier;
+use super::deadlock::DeadlockNotices;
+use super::history::CallWithHistory;
+use super::mismatch_report::MismatchReports;
+use super::post::{EagerPost, HEAD, LargePost, Post};
+use super::waiting::WaitsFor;
+use crate::channel::RankContext;
+use crate::collective::call::{CallSignature, Operation};
+use crate::collective::region::{CommLayout, LAP, TURNS};
+use crate::error::Result;
+use crate::heap::HeapOffset;
+use crate::rank::Rank;
+use crate::shm::{CellRef, CellSlice};
+use crate::sync::{ParkCell, PostCell, ProgressCell, spin_until};
+
+/// One member's side of the board.
+#[derive(Debug)]
+pub(crate) struct CallBoard {
+    pub(super) context: Arc<RankContext>,
+    pub(super) ranks: Arc<[Rank]>,
+    pub(super) me: usize,
+    pub(super) posts: Vec<CellSlice<PostCell>>,
+    pub(super) progress: Vec<CellRef<ProgressCell>>,
+    /// Which members have left.
+    pub(super) departures: CellSlice<ProgressCell>,
+    pub(super) mismatch_reports: MismatchReports,
+    pub(super) waits_for: WaitsFor,
+    pub(super) notices: DeadlockNotices,
+    /// Where the members may be instead, in the communicator of which some calls do not go by the board.
+    pub(super) at_barrier: Option<AtBarrier>,
+    /// What waiting members sleep on.
+    pub(super) park: CellRef<ParkCell>,
+    /// The operation that this member is in, or was in last.
+    pub(super) sequence: u64,
+    /// The last one that it has posted: not every step of an operation is.
+    pub(super) posted: u64,
+    /// Every member is known to have posted this one.
+    pub(super) posted_by_all: u64,
+    /// What this member posted in each turn of the ring.
+    pub(super) mine: [CallWithHistory; TURNS],
+    /// Mixed of all calls that this member has posted.
+    pub(super) history: u16,
+    /// Where this member's region starts.
+    pub(super) base: HeapOffset,
+    /// Which of the caller's operations this member has told of, while it is in one of which it tells.
+    pub(super) reported_call: Option<u64>,
+    /// How many of the numbers so far were those of steps within an operation: the same as this member's progress tells.
+    pub(super) inner_steps: u64,
+}
+
+impl CallBoard {
+    /// The board of `members`, whose regions start at `bases`, for the member `me`, who learns from `departures` which of them
+    /// have left.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base that is not where a region can be.
+    pub(crate) fn new(
+        context: &Arc<RankContext>,
+        ranks: &Arc<[Rank]>,
+        bases: &[HeapOffset],
+        me: usize,
+        departures: CellSlice<ProgressCell>,
+    ) -> Result<Self> {
+        let layout = CommLayout::new(ranks.len() as u64);
+        let view = context.heap().view();
+        let both = || ranks.iter().zip(bases);
+        let at = |base: HeapOffset, at, len| layout.part(base, at, len).map(|region| region.offset);
+        let posts = both()
+            .map(|(&rank, &base)| view.cells(rank, at(base, CommLayout::POSTS, LAP * 128)?, LAP))
+            .collect::<Result<_>>()?;
+        let progress = both()
+            .map(|(&rank, &base)| view.cell(rank, at(base, CommLayout::PROGRESS, 128)?))
+            .collect::<Result<_>>()?;
+        let park = view.cell(ranks[0], at(bases[0], CommLayout::PARK, 8)?)?;
+        let mismatch_reports = MismatchReports::new(view, ranks, bases, me)?;
+        let waits_for = WaitsFor::new(context, ranks, bases, me)?;
+        let notices = DeadlockNotices::new(view, ranks, bases, me)?;
+        // Last, since what is shown is to be hidden again by drop.
+        let held = context.mapped().hold_boards();
+        context.activity().show_board(bases[me].get());
+        drop(held);
+        Ok(Self {
+            context: Arc::clone(context),
+            ranks: Arc::clone(ranks),
+            me,
+            posts,
+            progress,
+            departures,
+            mismatch_reports,
+            waits_for,
+            notices,
+            at_barrier: None,
+            park,
+            sequence: 0,
+            posted: 0,
+            posted_by_all: 0,
+            mine: [CallWithHistory([0; 2]); TURNS],
+            history: 0,
+            base: bases[me],
+            reported_call: None,
+            inner_steps: 0,
+        })
+    }
+
+    /// Looks from now on whether members are `at_barrier`.
+    pub(crate) fn watch_barrier(&mut self, at_barrier: AtBarrier) {
+        self.at_barrier = Some(at_barrier);
+    }
+
+    /// The number of the current operation, or of the last one.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The turn of the ring that the current operation has.
+    #[inline]
+    pub(crate) fn turn(&self) -> u64 {
+        self.sequence % LAP
+    }
+
+    /// Begins the next operation: waits until its slot can be used.
+    ///
+    /// # Errors
+    /// Those of [`CallBoard::await_post`].
+    #[inline]
+    pub(crate) fn begin(&mut self, operation: Operation) -> Result<()> {
+        let has_room = self.has_room();
+        self.sequence = self.sequence.wrapping_add(1);
+        if has_room { Ok(()) } else { self.make_room(operation) }
+    }
+
+    /// Whether the slot of the next operation can be used at once.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.sequence.wrapping_add(1).wrapping_sub(self.posted_by_all) < LAP
+    }
+
+    /// Waits until every member has posted all but the newest operations that a ring holds.
+    #[cold]
+    fn make_room(&mut self, operation: Operation) -> Result<()> {
+        // The nearest that will do would have this called at every operation; half a lap on, at every fourth.
+        let goal = self.sequence.wrapping_sub(LAP / 2);
+        for member in 0..self.ranks.len() {
+            self.await_sequence(member, goal, operation)?;
+        }
+        self.posted_by_all = goal;
+        Ok(())
+    }
+
+    /// Begins the next operation, posts `words`, and waits until all members have posted the same call.
+    ///
+    /// # Errors
+    /// Those of [`CallBoard::await_post`].
+    pub(crate) fn meet(
+        &mut self,
+        signature: CallSignature,
+        operation: Operation,
+        words: &[u64],
+    ) -> Result<()> {
+        self.begin(operation)?;
+        self.post(signature, EagerPost::of(words));
+        self.await_posts(operation)
+    }
+
+    /// Posts an eager call.
+    // In line whoever calls it: how many words there are is known there as a rule.
+    #[inline(always)]
+    pub(crate) fn post(&mut self, signature: CallSignature, post: EagerPost<'_>) {
+        let call = CallWithHistory::new(signature, self.history);
+        let (head, data) = post.to_words();
+        self.keep(call);
+        self.put_up(call, head, data);
+    }
+
+    /// Posts as [`CallBoard::post`] does, and keeps its own books only when the others can read it: quicker where they all wait for
+    /// it, slower where one of them goes on at once.
+    #[inline(always)]
+    pub(crate) fn post_first(&mut self, signature: CallSignature, post: EagerPost<'_>) {
+        let call = CallWithHistory::new(signature, self.history);
+        let (head, data) = post.to_words();
+        self.put_up(call, head, data);
+        self.keep(call);
+    }
+
+    /// Posts a call that is not eager, and keeps its own books afterwards.
+    #[inline(always)]
+    pub(crate) fn post_large(&mut self, signature: CallSignature, post: LargePost) {
+        let call = CallWithHistory::new(signature, self.history);
+        let (head, data) = post.to_words();
+        self.put_up(call, head, &data);
+        self.keep(call);
+    }
+
+    /// Keeps what the posts of others are compared with.
+    #[inline(always)]
+    fn keep(&mut self, call: CallWithHistory) {
+        self.history = call.mixed();
+        self.mine[self.turn_index()] = call;
+        self.posted = self.sequence;
+    }
+
+    #[inline(always)]
+    fn put_up(&self, call: CallWithHistory, own: [u64; 2], data: &[u64]) {
+        let head: [u64; HEAD] = [call.0[0], call.0[1], own[0], own[1]];
+        self.posts[self.me][self.turn_index()].post(self.sequence, head, data);
+        self.park.wake(self.context.kernel());
+    }
+
+    /// Has the cache line of the next post brought here while the answer to this one is under way: worth it where the next operation
+    /// is soon, and waits for all. A member that polls that line already loses time by it.
+    #[inline]
+    pub(crate) fn fetch_next(&self) {
+        let next = index(self.sequence.wrapping_add(1));
+        self.posts[self.me][next].fetch(self.mine[next].0[0]);
+    }
+
+    /// Waits for the post of `member` and compares it with this member's.
+    ///
+    /// # Errors
+    /// [`Error::CallMismatch`] when they are in different calls; [`Error::Timeout`], [`Error::PeerLost`],
+    /// [`Error::ProxyLost`], [`Error::Revoked`].
+    ///
+    /// # Ordering
+    /// Acquires everything the member did before it posted (C1).
+    // In line whoever calls it: what comes after the last look is what the next post waits for.
+    #[inline(always)]
+    pub(crate) fn await_post(&self, member: usize, operation: Operation) -> Result<Post<'_>> {
+        let turn = self.turn_index();
+        let cell = &self.posts[member][turn];
+        // A short wait is spent right here: the way back out of a long one takes as long as a post takes to arrive.
+        let shows = || cell.shows(self.sequence);
+        if !shows() && !spin_until(self.context.policy(), shows) {
+            self.await_sequence(member, self.sequence, operation)?;
+        }
+        let post = Post(cell);
+        if post.call() == self.mine[turn] { Ok(post) } else { Err(self.mismatch_at(member, turn)) }
+    }
+
+    /// Waits for the posts of all members and compares them with this member's.
+    ///
+    /// # Errors
+    /// Those of [`CallBoard::await_post`].
+    #[inline]
+    pub(crate) fn await_posts(&mut self, operation: Operation) -> Result<()> {
+        self.await_each(operation, |_| ())
+    }
+
+    /// The same, and hands each post to `visit`, in the order of the members; `None` stands for this member's own.
+    ///
+    /// It knows what it has posted. Looking it up would fetch the cache line back from the core that is reading it.
+    ///
+    /// # Errors
+    /// Those of [`CallBoard::await_post`].
+    #[inline]
+    pub(crate) fn await_each(
+        &mut self,
+        operation: Operation,
+        mut visit: impl FnMut(Option<Post<'_>>),
+    ) -> Result<()> {
+        for member in 0..self.ranks.len() {
+            visit(if member == self.me { None } else { Some(self.await_post(member, operation)?) });
+        }
+        self.posted_by_all = self.sequence;
+        Ok(())
+    }
+
+    /// The post of `member`, which was awaited.
+    #[inline]
+    pub(crate) fn post_of(&self, member: usize) -> Post<'_> {
+        Post(&self.posts[member][self.turn_index()])
+    }
+
+    /// Tells that this member no longer touches other members' buffers in the current operation.
+    #[inline]
+    pub(crate) fn done(&self) {
+        self.progress[self.me].publish(self.sequence);
+        self.park.wake(self.context.kernel());
+    }
+
+    /// Tells that this member has taken a step of the current operation, and returns the step's number: operations in
+    /// several steps count on where they began, all members alike.
+    pub(crate) fn step(&mut self) -> u64 {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.count_inner_steps(1);
+        self.done();
+        self.sequence
+    }
+
+    /// Counts `n` steps of the current operation that this member's post has told of, and returns the number of the first one.
+    pub(crate) fn skip_steps(&mut self, n: u64) -> u64 {
+        let first = self.sequence.wrapping_add(1);
+        self.sequence = self.sequence.wrapping_add(n);
+        // Told with the first step that is taken: until then this member's progress says nothing of these.
+        self.inner_steps = self.inner_steps.wrapping_add(n);
+        first
+    }
+
+    /// Waits until all members have taken step number `step`.
+    ///
+    /// # Errors
+    /// Those of [`CallBoard::await_post`].
+    ///
+    /// # Ordering
+    /// Acquires everything they did until then (C2).
+    pub(crate) fn await_step(&mut self, step: u64, operation: Operation) -> Result<()> {
+        for member in 0..self.ranks.len() {
+            let cell = &self.progress[member];
+            if !cell.has_reached(step) {
+                self.wait(member, operation, || cell.has_reached(step))?;
+            }
+        }
+        // Who has come so far has posted the operation, and reads no older post.
+        self.posted_by_all = step;
+        Ok(())
+    }
+
+    /// Waits until `member` is done with the current operation.
+    ///
+    /// # Errors
+    /// Those of [`CallBoard::await_post`].
+    ///
+    /// # Ordering
+    /// Acquires everything the member did until then (C2).
+    #[inline]
+    pub(crate) fn await_done(&self, member: usize, operation: Operation) -> Result<()> {
+        let cell = &self.progress[member];
+        let is_done = || cell.has_reached(self.sequence);
+        if is_done() || spin_until(self.context.policy(), is_done) {
+            return Ok(());
+        }
+        self.wait(member, operation, is_done)
+    }
+
+    /// Waits until all members are done with the current operation.
+    ///
+    /// # Errors
+    /// Those of [`CallBoard::await_post`].
+    #[inline]
+    pub(crate) fn await_all_done(&self, operation: Operation) -> Result<()> {
+        (0..self.ranks.len()).try_for_each(|member| self.await_done(member, operation))
+    }
+
+    /// Wakes the members that wait.
+    #[inline]
+    pub(crate) fn wake(&self) {
+        self.park.wake(self.context.kernel());
+    }
+
+    /// What this member and others tell each other of waits for messages between them.
+    pub(crate) fn notices(&self) -> &DeadlockNotices {
+        &self.notices
+    }
+
+    /// What the channels of this member stand on.
+    pub(crate) fn context(&self) -> &Arc<RankContext> {
+        &self.context
+    }
+
+    /// Ends the epoch when `done` is an error: peers that come later would take what this member has posted for valid, and what
+    /// is left in a pipe for theirs.
+    #[inline]
+    pub(crate) fn or_revoke(&self, done: Result<()>) -> Result<()> {
+        // Written out, so that a success is not copied.
+        match done {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.revoke();
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends the epoch: the members cannot go on together.
+    #[cold]
+    pub(crate) fn revoke(&self) {
+        self.context.abort();
+    }
+
+    #[inline]
+    fn turn_index(&self) -> usize {
+        index(self.sequence)
+    }
+}
+
+/// The call that a notice is about, whatever it says.
+pub(crate) fn posted_signature(cell: &PostCell) -> CallSignature {
+    Post(cell).call().signature()
+}
+
+/// The slot of `sequence` in a ring.
+#[inline]
+pub(super) fn index(sequence: u64) -> usize {
+    // Below LAP, so nothing is lost.
+    usize::try_from(sequence % LAP).unwrap_or(0)
+}

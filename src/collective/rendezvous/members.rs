@@ -1,0 +1,228 @@
+//! The ranks of a communicator, as one of them sees them: who they are, and where each keeps its region.
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+
+use super::board::CallBoard;
+use crate::channel::{MemoryChannel, RankContext};
+use crate::collective::call::{CallSignature, Operation};
+use crate::collective::region::lease::{Lease, RegionOwner};
+use crate::collective::region::{CommLayout, EAGER_LEN, PIPE_SLOTS, STAGING_LEN};
+use crate::collective::transport::checksum;
+use crate::error::{Error, Result};
+use crate::heap::{HeapOffset, HeapView, Region};
+use crate::rank::{MAX_RANKS, Rank};
+use crate::shm::{CellRef, CellSlice, Span};
+use crate::sync::atomic::AtomicU64;
+use crate::sync::{ParkCell, PostCell, ProgressCell};
+
+/// One member's side of a communicator's common state.
+#[derive(Debug)]
+pub(crate) struct Members {
+    ranks: Arc<[Rank]>,
+    me: usize,
+    bases: Vec<HeapOffset>,
+    layout: CommLayout,
+    view: HeapView,
+    /// What each member sleeps on when it waits for messages.
+    parks: Vec<CellRef<ParkCell>>,
+    /// Whether what goes through pipes, stages and posts is checked.
+    pub(crate) checksums: bool,
+    pub(crate) board: CallBoard,
+}
+
+impl Members {
+    /// The communicator of `ranks` of the job in the order of their numbers in the communicator, whose zeroed regions start at `bases`.
+    /// This rank has to be one of them. With it comes the hold on those regions, to be dropped after the communicator; it ends with
+    /// `owner`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base where there can be no region; [`Error::InvalidArgument`]
+    /// when this rank is not a member.
+    pub(crate) fn new(
+        context: &Arc<RankContext>,
+        ranks: Arc<[Rank]>,
+        bases: Vec<HeapOffset>,
+        owner: Arc<dyn RegionOwner>,
+    ) -> Result<(Self, Lease)> {
+        let me = ranks.iter().position(|&rank| rank == context.rank()).ok_or(Error::InvalidArgument {
+            name: "rank",
+            value: context.rank().get().into(),
+            expected: "a member of the communicator",
+        })?;
+        let layout = CommLayout::new(ranks.len() as u64);
+        let lease = Lease::new(context, &ranks, &bases, me, owner)?;
+        let board = CallBoard::new(context, &ranks, &bases, me, lease.departures().clone())?;
+        let parks = ranks.iter().map(|&rank| context.mapped().cells(rank).message_park()).collect();
+        let (view, checksums) = (context.heap().view().clone(), context.takes_checksums());
+        Ok((Self { ranks, me, bases, layout, view, parks, checksums, board }, lease))
+    }
+
+    /// How many members there are.
+    #[inline]
+    pub(crate) fn n_members(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Whether somebody looks at what this member does, or strikes it: checksums are taken, or faults planned.
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.checksums || self.board.context().is_faulty()
+    }
+
+    /// Tells all members `words`, at most [`super::post::INLINE_WORDS`] of them, and returns what each has told: as many.
+    /// `signature` says what they agree on by this; how many words there are is compared, too, as nobody has written more.
+    ///
+    /// # Errors
+    /// Those of [`CallBoard::await_post`].
+    pub(crate) fn exchange(
+        &mut self,
+        operation: Operation,
+        signature: CallSignature,
+        words: &[u64],
+    ) -> Result<Vec<Vec<u64>>> {
+        let met = self.board.meet(signature.of_words(words.len()), operation, words);
+        self.board.or_revoke(met)?;
+        let told = |member| (0..words.len()).map(|index| self.board.post_of(member).word(index)).collect();
+        Ok((0..self.n_members()).map(told).collect())
+    }
+
+    /// The number of this member.
+    #[inline]
+    pub(crate) fn me(&self) -> usize {
+        self.me
+    }
+
+    /// The members, by their ranks in the job.
+    pub(crate) fn ranks(&self) -> &Arc<[Rank]> {
+        &self.ranks
+    }
+
+    /// The heaps.
+    #[inline]
+    pub(crate) fn view(&self) -> &HeapView {
+        &self.view
+    }
+
+    /// This member's own heap, of which only what was found to be memory is to be touched, and the board.
+    #[inline]
+    pub(crate) fn heap_and_board(&mut self) -> (&Span, &mut CallBoard) {
+        (self.view.mine(), &mut self.board)
+    }
+
+    /// The heap of `member`, in which `region` was found to be memory.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    #[inline]
+    pub(crate) fn heap_of(&self, member: usize, region: Region) -> Result<&Span> {
+        self.view.reach(self.ranks[member], region)
+    }
+
+    /// The mail of `member` for the current operation.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for more than [`EAGER_LEN`].
+    #[inline]
+    pub(crate) fn eager_slot(&self, member: usize, len: u64) -> Result<Region> {
+        let at = self.layout.eager_slot(self.board.turn());
+        Region::new(HeapOffset::new(self.bases[member].get() + at), EAGER_LEN).part(0, len)
+    }
+
+    /// The scratch of `member`.
+    #[inline]
+    pub(crate) fn staging(&self, member: usize) -> Region {
+        Region::new(HeapOffset::new(self.bases[member].get() + self.layout.staging()), STAGING_LEN)
+    }
+
+    /// Where things are in each member's region.
+    #[inline]
+    pub(crate) fn layout(&self) -> CommLayout {
+        self.layout
+    }
+
+    /// Where the region of `member` starts.
+    pub(crate) fn base(&self, member: usize) -> HeapOffset {
+        self.bases[member]
+    }
+
+    /// The place `at` bytes into the region of `member`.
+    #[inline]
+    pub(crate) fn place(&self, member: usize, at: u64) -> HeapOffset {
+        HeapOffset::new(self.bases[member].get() + at)
+    }
+
+    /// Where `receiver` tells `sender` how many slots of its inbox it has emptied.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for a region that is not allocated.
+    pub(crate) fn credit(&self, receiver: usize, sender: usize) -> Result<CellRef<ProgressCell>> {
+        let at = self.place(receiver, self.layout.credit(sender as u64));
+        self.view.cell(self.ranks[receiver], at)
+    }
+
+    /// Where `sender` tells `receiver` the checksums of what it has put into its inbox.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for a region that is not allocated.
+    pub(crate) fn checks(&self, receiver: usize, sender: usize) -> Result<CellSlice<AtomicU64>> {
+        let at = self.place(receiver, self.layout.checks(sender as u64));
+        self.view.cells(self.ranks[receiver], at, PIPE_SLOTS * checksum::WORDS as u64)
+    }
+
+    /// What `sender` leaves for `receiver` without a slot.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for a region that is not allocated.
+    pub(crate) fn inline_messages(&self, receiver: usize, sender: usize) -> Result<CellSlice<PostCell>> {
+        let at = self.place(receiver, self.layout.inline_messages(sender as u64));
+        self.view.cells(self.ranks[receiver], at, PIPE_SLOTS)
+    }
+
+    /// Where the checksums are of part `index` of what `member` stages, by slots (`execute/staged/checked.rs`).
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for a region that is not allocated.
+    pub(crate) fn staged_checks(&self, member: usize, index: usize) -> Result<CellSlice<AtomicU64>> {
+        let at = self.place(member, self.layout.staged_checks(index as u64));
+        self.view.cells(self.ranks[member], at, checksum::PARTS as u64)
+    }
+
+    /// What `member` sleeps on when it waits for messages, or for room for them: the same in all its communicators.
+    #[inline]
+    pub(crate) fn message_park(&self, member: usize) -> &ParkCell {
+        &self.parks[member]
+    }
+
+    /// A direct channel to `member` over the semaphores in the two regions.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for a region that is not allocated.
+    pub(crate) fn memory_channel(&self, member: usize) -> Result<MemoryChannel> {
+        let semaphore = |receiver: usize, sender: usize| {
+            let at = self.place(receiver, self.layout.semaphore(sender as u64));
+            self.view.cell(self.ranks[receiver], at)
+        };
+        let (outbound, inbound) = (semaphore(member, self.me)?, semaphore(self.me, member)?);
+        Ok(MemoryChannel::over(self.board.context(), self.ranks[member], outbound, inbound))
+    }
+}
+
+/// One of something for each member at most.
+pub(crate) type PerMember<T> = ArrayVec<T, { MAX_RANKS as usize }>;
+
+/// Puts `items`, of which there are few enough, behind what is in `all`, up to the first that is an error.
+///
+/// It fills a table where that stays. One that is collected into a `Result` is moved several times, all of its 64 places, which takes
+/// as long as the rest of a short call.
+///
+/// # Errors
+/// That of the first item that is one.
+#[inline]
+pub(crate) fn fill<T>(all: &mut PerMember<T>, items: impl IntoIterator<Item = Result<T>>) -> Result<()> {
+    for item in items {
+        all.push(item?);
+    }
+    Ok(())
+}

@@ -1,0 +1,230 @@
+//! What a member posts of a call: the words as they lie in shared memory.
+//!
+//! All posts of a call are of one kind, since all members know what the call is before they post.
+//!
+//! | word | eager call, or several fused | other call that moves data | agreement of the members |
+//! |---|---|---|---|
+//! | 0 | [`CallSignature`](crate::collective::call::CallSignature): operation, type, root, choice, operator | as there | as there |
+//! | 1 | bits 0..48 the count of elements, 48..64 the [history](super::history) | as there | as there |
+//! | 2 | bit 63 there is a checksum, bits 0..32 the CRC32C of the data; 0 for none | [`BufferPlace`] of the input | 0 |
+//! | 3 | the scalar that multiplies the input, or 0 | [`BufferPlace`] of the output | 0 |
+//! | 4 | data, or, where these lie in the eager slot, the last measured duration | fragments in pipes: sent less received | words |
+//! | 5 | data | the scalar that multiplies the input, or 0 | words |
+//! | 6 | data | how long the last measured call took, in nanoseconds | words |
+//! | 7 | data | how long the last measured short call took, in nanoseconds | words |
+//! | 8..15 | data | unused | words |
+//!
+//! Each word is written by the member before the stamp of its [`PostCell`], and read by the others after it (C1). What is read is
+//! checked where it is used: a place by the heap, a scalar and durations are any number.
+
+use super::buffers::{BufferPlace, Buffers};
+use super::history::CallWithHistory;
+use crate::heap::HeapOffset;
+use crate::sync::{POST_WORDS, PostCell};
+
+/// The words of a post that come before its data.
+pub(super) const HEAD: usize = 4;
+
+/// The words of a post that can hold data.
+pub(crate) const INLINE_WORDS: usize = POST_WORDS - HEAD;
+
+/// Words of data in a [`LargePost`].
+const LARGE_WORDS: usize = 4;
+
+const CHECKSUM: usize = 2;
+const EAGER_SCALAR: usize = 3;
+const EAGER_DURATION: usize = HEAD;
+
+const INPUT: usize = 2;
+const OUTPUT: usize = 3;
+const BALANCE: usize = HEAD;
+const SCALAR: usize = HEAD + 1;
+const DURATION: usize = HEAD + 2;
+const SHORT_DURATION: usize = HEAD + 3;
+
+const _: () = assert!(HEAD + LARGE_WORDS <= POST_WORDS && SHORT_DURATION == HEAD + LARGE_WORDS - 1);
+
+/// What a member posts of a call whose data travel with the post or lie in its eager slot.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct EagerPost<'d> {
+    /// The word of the checksum, or 0.
+    pub(crate) checksum: u64,
+    /// What multiplies the input, or 0.
+    pub(crate) scalar: u64,
+    /// The data, or the last measured duration.
+    pub(crate) data: &'d [u64],
+}
+
+impl<'d> EagerPost<'d> {
+    /// A post of `data` alone.
+    #[inline(always)]
+    pub(crate) const fn of(data: &'d [u64]) -> Self {
+        Self { checksum: 0, scalar: 0, data }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn to_words(self) -> ([u64; 2], &'d [u64]) {
+        ([self.checksum, self.scalar], self.data)
+    }
+}
+
+/// What a member posts of any other call that moves data.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LargePost {
+    pub(crate) buffers: Buffers,
+    /// Fragments of messages that the member has sent, less those that it has received.
+    pub(crate) balance: u64,
+    /// What multiplies the input, or 0.
+    pub(crate) scalar: u64,
+    /// How long the last call took whose route was measured.
+    pub(crate) last_duration: u64,
+    /// How long the last short call took that was measured.
+    pub(crate) last_short_duration: u64,
+}
+
+impl LargePost {
+    #[inline(always)]
+    pub(crate) const fn to_words(self) -> ([u64; 2], [u64; LARGE_WORDS]) {
+        let Self { buffers: Buffers { input, output }, balance, scalar, last_duration, last_short_duration } =
+            self;
+        ([input.to_word(), output.to_word()], [balance, scalar, last_duration, last_short_duration])
+    }
+}
+
+/// What one member has posted, of whatever kind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Post<'a>(pub(crate) &'a PostCell);
+
+impl<'a> Post<'a> {
+    pub(super) fn call(self) -> CallWithHistory {
+        CallWithHistory([self.0.word(0), self.0.word(1)])
+    }
+
+    /// Reads the post as one of an eager call.
+    #[inline]
+    pub(crate) const fn eager(self) -> PostedEager<'a> {
+        PostedEager(self.0)
+    }
+
+    /// Reads the post as one of another call that moves data.
+    #[inline]
+    pub(crate) const fn large(self) -> PostedLarge<'a> {
+        PostedLarge(self.0)
+    }
+
+    /// Returns word `index` of an agreement.
+    #[inline]
+    pub(crate) fn word(self, index: usize) -> u64 {
+        self.0.word(HEAD + index)
+    }
+}
+
+/// An [`EagerPost`], read in place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PostedEager<'a>(&'a PostCell);
+
+impl PostedEager<'_> {
+    /// Returns the word of the checksum.
+    #[inline]
+    pub(crate) fn checksum(self) -> u64 {
+        self.0.word(CHECKSUM)
+    }
+
+    /// Returns what multiplies the input.
+    #[inline]
+    pub(crate) fn scalar(self) -> u64 {
+        self.0.word(EAGER_SCALAR)
+    }
+
+    /// Returns word `index` of the data.
+    #[inline]
+    pub(crate) fn data(self, index: usize) -> u64 {
+        self.0.word(HEAD + index)
+    }
+
+    /// Returns how long the last measured call took, where the data lie in the eager slot.
+    #[inline]
+    pub(crate) fn last_short_duration(self) -> u64 {
+        self.0.word(EAGER_DURATION)
+    }
+}
+
+/// A [`LargePost`], read in place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PostedLarge<'a>(&'a PostCell);
+
+impl PostedLarge<'_> {
+    /// Returns where both buffers lie.
+    #[inline]
+    pub(crate) fn buffers(self) -> Buffers {
+        let place = |word| BufferPlace::from_word(self.0.word(word));
+        Buffers { input: place(INPUT), output: place(OUTPUT) }
+    }
+
+    /// Returns where in the heap the input starts; to be checked before use.
+    #[inline]
+    pub(crate) fn input(self) -> HeapOffset {
+        HeapOffset::new(self.0.word(INPUT))
+    }
+
+    /// Returns where in the heap the output starts; to be checked before use.
+    #[inline]
+    pub(crate) fn output(self) -> HeapOffset {
+        HeapOffset::new(self.0.word(OUTPUT))
+    }
+
+    /// Returns how many fragments of messages the member has sent, less those that it has received.
+    #[inline]
+    pub(crate) fn balance(self) -> u64 {
+        self.0.word(BALANCE)
+    }
+
+    /// Returns what multiplies the input.
+    #[inline]
+    pub(crate) fn scalar(self) -> u64 {
+        self.0.word(SCALAR)
+    }
+
+    /// Returns how long the last call took whose route was measured.
+    #[inline]
+    pub(crate) fn last_duration(self) -> u64 {
+        self.0.word(DURATION)
+    }
+
+    /// Returns how long the last short call took that was measured.
+    #[inline]
+    pub(crate) fn last_short_duration(self) -> u64 {
+        self.0.word(SHORT_DURATION)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_post_reads_back_as_it_was_written() {
+        let cell = PostCell::new();
+        let (input, output) = (BufferPlace::heap(HeapOffset::new(4096)), BufferPlace::elsewhere(17));
+        let large = LargePost {
+            buffers: Buffers { input, output },
+            balance: u64::MAX,
+            scalar: 3,
+            last_duration: 4,
+            last_short_duration: 5,
+        };
+        let (places, data) = large.to_words();
+        cell.post(1, [7, 8, places[0], places[1]], &data);
+        let read = Post(&cell).large();
+        assert_eq!(Post(&cell).call().0, [7, 8]);
+        assert_eq!((read.buffers(), read.input().get()), (large.buffers, 4096));
+        assert_eq!([read.balance(), read.scalar()], [u64::MAX, 3]);
+        assert_eq!([read.last_duration(), read.last_short_duration()], [4, 5]);
+
+        let (head, data) = EagerPost { checksum: 9, scalar: 10, data: &[11, 12] }.to_words();
+        cell.post(2, [7, 8, head[0], head[1]], data);
+        let read = Post(&cell).eager();
+        assert_eq!([read.checksum(), read.scalar(), read.data(0), read.data(1)], [9, 10, 11, 12]);
+        assert_eq!((read.last_short_duration(), Post(&cell).word(1)), (11, 12));
+    }
+}

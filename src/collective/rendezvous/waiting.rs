@@ -1,0 +1,168 @@
+//! How a member waits for another one at the board.
+//!
+//! # Where a member tells whom it waits for on the board, once it has waited for a while.
+//!
+//! Who waits for a message looks there: a peer that waits for it in an operation to which it has not come will send nothing. The
+//! peer stays there until it comes, so what it has told holds. Who sleeps for want of a message is woken to look.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::board::{CallBoard, index};
+use crate::channel::RankContext;
+use crate::collective::call::{CallSignature, Operation};
+use crate::collective::region::lease::LEFT;
+use crate::collective::region::{CommLayout, cells_between};
+use crate::error::Result;
+use crate::heap::HeapOffset;
+use crate::rank::{Rank, RankSet};
+use crate::shm::CellRef;
+use crate::sync::{ParkCell, ProgressCell, SleepWord, Stop, Waiting, WaitingIn, Watch, wait_until};
+
+impl CallBoard {
+    #[cold]
+    pub(super) fn await_sequence(&self, member: usize, sequence: u64, operation: Operation) -> Result<()> {
+        let cell = &self.posts[member][index(sequence)];
+        self.wait_in(sequence, member, operation, || cell.shows(sequence))
+    }
+
+    /// Waits until `poll` says yes, which `member` makes it do, in the current operation, before it calls [`CallBoard::wake`].
+    ///
+    /// # Errors
+    /// Those of [`CallBoard::await_post`].
+    pub(crate) fn wait(&self, member: usize, operation: Operation, poll: impl FnMut() -> bool) -> Result<()> {
+        self.wait_in(self.sequence, member, operation, poll)
+    }
+
+    /// The same, for what `member` does in the operation numbered `sequence`.
+    fn wait_in(
+        &self,
+        sequence: u64,
+        member: usize,
+        operation: Operation,
+        mut poll: impl FnMut() -> bool,
+    ) -> Result<()> {
+        let rank = self.ranks[member];
+        let watch = self.watch(member, operation);
+        watch.unannounced.set(Some(sequence));
+        let waiting: Waiting<'_, _, _> = self.context.waiting(&watch);
+        wait_until(&waiting, &self.park, || poll().then_some(())).map_err(|stop| {
+            let error = self.context.error(&waiting, stop, operation.name(), Some(rank));
+            self.explain(self.call(operation), error)
+        })
+    }
+
+    /// Refuses to go on in `operation`, which all members have posted, when the epoch has ended: some of them may have given it up since.
+    ///
+    /// # Errors
+    /// Those of [`CallBoard::await_post`], as a wait that began now would have them.
+    pub(crate) fn check_epoch(&self, operation: Operation) -> Result<()> {
+        let checked = self.context.check(operation.name());
+        checked.map_err(|error| self.explain(self.call(operation), error))
+    }
+
+    /// Why a wait for `member` is in vain, if it is: the epoch has ended, or that member lives no more or has left.
+    pub(crate) fn check_member(&self, member: usize) -> Option<Stop> {
+        let rank = self.ranks[member];
+        let left = || self.departures[member].has_reached(LEFT).then_some(Stop::PeerLost(rank));
+        self.context.watch(Some(rank)).check().or_else(left)
+    }
+
+    /// Why a wait for any member is in vain, if one is elsewhere: the epoch ends then.
+    pub(crate) fn check_barrier(&self) -> Option<Stop> {
+        let (rank, theirs) = self.member_at_barrier()?;
+        self.end_by_mismatch(rank, self.last_posted(), theirs);
+        self.context.watch(None).check()
+    }
+
+    fn watch(&self, member: usize, operation: Operation) -> MemberWatch<'_> {
+        MemberWatch { board: self, member, operation, unannounced: Cell::new(None) }
+    }
+
+    /// The call of this member that `operation` is, as far as it can be told: it may not be posted yet.
+    pub(super) fn call(&self, operation: Operation) -> CallSignature {
+        let posted = self.last_posted();
+        if posted.operation() == Some(operation) { posted } else { CallSignature::new(operation) }
+    }
+}
+
+/// Watches the epoch, whether the member that is awaited lives and has not left, and whether any is elsewhere.
+#[derive(Debug)]
+struct MemberWatch<'a> {
+    board: &'a CallBoard,
+    member: usize,
+    /// What this member is in.
+    operation: Operation,
+    /// The operation that it is awaited in, until it has been told.
+    unannounced: Cell<Option<u64>>,
+}
+
+impl Watch for MemberWatch<'_> {
+    fn check(&self) -> Option<Stop> {
+        if let Some(sequence) = self.unannounced.take() {
+            self.board.waits_for.announce(self.member, sequence);
+        }
+        self.board.check_member(self.member).or_else(|| self.board.check_barrier())
+    }
+
+    fn bell(&self) -> Option<SleepWord<'_>> {
+        Some(self.board.context.mapped().revocation().bell())
+    }
+
+    fn begin(&self, since: Duration) {
+        self.board.context.activity().begin_wait(&self.wait(), since);
+    }
+
+    fn end(&self, since: Duration, stop: Option<Stop>) {
+        self.board.context.tell_end(&self.wait(), since, stop);
+    }
+}
+
+impl MemberWatch<'_> {
+    fn wait(&self) -> WaitingIn {
+        self.board.waiting_in(self.operation, RankSet::from_iter([self.board.ranks[self.member]]))
+    }
+}
+
+/// What concerns one member, by the numbers of the others.
+#[derive(Debug)]
+pub(crate) struct WaitsFor {
+    context: Arc<RankContext>,
+    of_mine: Vec<CellRef<ProgressCell>>,
+    for_me: Vec<CellRef<ProgressCell>>,
+    /// What each member sleeps on for want of messages.
+    parks: Vec<CellRef<ParkCell>>,
+}
+
+impl WaitsFor {
+    /// Those of the member `me` of `members`, whose regions start at `bases`.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a region can be.
+    pub(crate) fn new(
+        context: &Arc<RankContext>,
+        ranks: &[Rank],
+        bases: &[HeapOffset],
+        me: usize,
+    ) -> Result<Self> {
+        let view = context.heap().view();
+        let [of_mine, for_me] = cells_between(view, ranks, bases, me, CommLayout::waits_for)?;
+        let parks = ranks.iter().map(|&rank| context.mapped().cells(rank).message_park()).collect();
+        Ok(Self { context: Arc::clone(context), of_mine, for_me, parks })
+    }
+
+    /// Tells that this member waits for what `member` does in the operation numbered `sequence`.
+    pub(crate) fn announce(&self, member: usize, sequence: u64) {
+        self.of_mine[member].publish(sequence);
+        self.parks[member].wake(self.context.kernel());
+    }
+
+    /// Whether `member` waits, or has waited, for what this one does in the operation numbered `sequence` or a later one.
+    ///
+    /// # Ordering
+    /// When true, acquires everything that member did before (C2).
+    pub(crate) fn is_announced(&self, member: usize, sequence: u64) -> bool {
+        self.for_me[member].has_reached(sequence)
+    }
+}
