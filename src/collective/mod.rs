@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | `small` | `one_shot` of up to 8 KiB | one: data travel with the post |
 //! | `direct` | `two_shot` in the symmetric heap | two: where the buffers are, and that they were used |
-//! | `pipeline` | ordinary memory, through each member's scratch; an all-reduce out of place where that is quicker (`detour`) | the post, with the first pieces as a rule; then one per piece |
+//! | `pipeline` | ordinary memory, through each member's staging area; an all-reduce out of place where that is quicker (`detour`) | the post, with the first pieces as a rule; then one per piece |
 //! | `algorithms` | all others, and everything over proxied channels | depends |
 //! | `staged` | the same on ordinary memory, of scaled sums, and as `f32`, through the heap | as many as the algorithm, per piece |
 //!

@@ -31,7 +31,7 @@ use crate::error::{Error, Result};
 ///
 /// (A reduce-scatter by halving among a number of ranks that is no power of two goes by the ring.) Those that do not stay in the order
 /// of the ranks pass partial results on. So a custom operator that is associative but not **commutative** is wrong with all of them, and
-/// **16-bit and 8-bit floats** go as `f32`, through the scratch: they are accumulated in `f32` all the way and rounded once, at the price of
+/// **16-bit and 8-bit floats** go as `f32`, through the staging area: they are accumulated in `f32` all the way and rounded once, at the price of
 /// two to four times the bytes. Elements of a custom operator stay what they are.
 ///
 /// Which elements are in which block of the ring, or in which half of the double tree, depends on the number of ranks, the count and the
@@ -92,7 +92,7 @@ impl Algorithm {
         Operation::Scatter,
     ];
 
-    /// Its name, as users type it and tables print it.
+    /// Returns its name, as users type it and tables print it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -107,7 +107,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether it can do `operation`. Two of them need as many ranks as a power of two for one operation, and leave it to the
+    /// Returns whether it can do `operation`. Two of them need as many ranks as a power of two for one operation, and leave it to the
     /// ring otherwise: recursive doubling for an all-gather, halving and doubling for a reduce-scatter.
     #[must_use]
     pub const fn supports(self, operation: Operation) -> bool {
@@ -127,7 +127,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether it combines the inputs of all ranks at one place, in the order of the ranks: nothing is rounded between, and an operator
+    /// Returns whether it combines the inputs of all ranks at one place, in the order of the ranks: nothing is rounded between, and an operator
     /// need not be commutative.
     #[must_use]
     pub const fn keeps_rank_order(self) -> bool {
@@ -156,7 +156,7 @@ impl Algorithm {
     }
 }
 
-/// Those that can do `operation`, in words. A test holds it against [`Algorithm::supports`].
+/// Returns those that can do `operation`, in words. A test holds it against [`Algorithm::supports`].
 const fn supported(operation: Operation) -> &'static str {
     match operation {
         Operation::AllReduce => "any algorithm for all_reduce",
@@ -207,7 +207,7 @@ pub enum ChannelKind {
 }
 
 impl ChannelKind {
-    /// Its name, as users type it and tables print it.
+    /// Returns its name, as users type it and tables print it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -248,7 +248,7 @@ impl Choice {
     /// The bit of a code that says port.
     const PORT: u8 = 0x80;
 
-    /// One byte that tells it from other manners; 0 where nothing was said.
+    /// Returns one byte that tells it from other choices; 0 where nothing was said.
     #[inline]
     pub(crate) const fn code(self) -> u8 {
         let algorithm = match self.algorithm {
@@ -261,7 +261,7 @@ impl Choice {
         }
     }
 
-    /// The manner with this code; what a peer has posted may be none.
+    /// Returns the manner with this code; what a peer has posted may be none.
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         let channel = if code & Self::PORT == 0 { ChannelKind::Memory } else { ChannelKind::Port };
         let algorithm = match code & !Self::PORT {

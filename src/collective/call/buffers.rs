@@ -19,7 +19,7 @@ pub(crate) enum Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// Where the `len` bytes at `at` are. What is in an output is said to be where the first target is: the call is in place.
+    /// Returns where the `len` bytes at `at` are. What is in an output is said to be where the first target is: the call is in place.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -146,7 +146,7 @@ impl Output<'_> {
     }
 }
 
-/// The bytes at `offset` of this rank's heap, to be put into a place that is shared.
+/// Returns the bytes at `offset` of this rank's heap, to be put into a place that is shared.
 pub(super) fn given_in_heap(view: &HeapView, offset: HeapOffset, len: u64) -> Result<GivenBytes<'_>> {
     let region = Region::new(offset, len);
     Ok(GivenBytes::Shared { span: view.reach(view.rank(), region)?, offset: offset.get(), len })

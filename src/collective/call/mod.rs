@@ -52,7 +52,7 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// The call itself, leaving one without buffers.
+    /// Makes the call itself, leaving one without buffers.
     pub(crate) fn take(&mut self) -> Self {
         Self {
             layout: self.layout.take(),
@@ -97,18 +97,18 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Whether elements are combined by an operator that is told by its name alone, or not combined.
+    /// Returns whether elements are combined by an operator that is told by its name alone, or not combined.
     #[inline]
     pub(crate) fn has_plain_operator(&self) -> bool {
         self.reducer.as_ref().is_none_or(Reducer::is_plain)
     }
 
-    /// Whether each rank scales its input.
+    /// Returns whether each rank scales its input.
     pub(crate) fn is_scaled(&self) -> bool {
         self.reducer.as_ref().is_some_and(Reducer::is_scaled)
     }
 
-    /// The length of a block in bytes.
+    /// Returns the length of a block in bytes.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] when it cannot be counted.
@@ -133,7 +133,7 @@ impl Call<'_> {
         Ok(self.block_len()?.saturating_mul(blocks))
     }
 
-    /// What all ranks have to agree on.
+    /// Returns what all ranks have to agree on.
     #[inline]
     pub(crate) fn signature(&self) -> CallSignature {
         let root = u8::try_from(self.root).expect("there are at most 64 members");
@@ -144,7 +144,7 @@ impl Call<'_> {
         }
     }
 
-    /// The first `len` bytes of the input, at most 8, in a word.
+    /// Returns the first `len` bytes of the input, at most 8, in a word.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -319,7 +319,7 @@ impl Call<'_> {
         span.take(source.offset.get(), taken, cache_hint)
     }
 
-    /// How soon results are read that go to the output: in place its lines are in the cache, and they go there.
+    /// Returns how soon results are read that go to the output: in place its lines are in the cache, and they go there.
     fn cache_hint(&self, apart: CacheHint) -> CacheHint {
         match (&self.input, &self.output) {
             (Input::InOutput(_), _) => CacheHint::Keep,

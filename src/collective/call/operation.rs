@@ -93,7 +93,7 @@ impl Operation {
         Self::Prepare,
     ];
 
-    /// Its name, as messages and tables print it.
+    /// Returns its name, as messages and tables print it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -126,27 +126,27 @@ impl Operation {
         }
     }
 
-    /// Whether one rank plays a part of its own in it.
+    /// Returns whether one rank plays a part of its own in it.
     #[must_use]
     pub const fn has_root(self) -> bool {
         matches!(self, Self::Reduce | Self::Broadcast | Self::Gather | Self::Scatter)
     }
 
-    /// Whether it is between two ranks, and not among all.
+    /// Returns whether it is between two ranks, and not among all.
     #[must_use]
     #[inline]
     pub const fn has_peer(self) -> bool {
         matches!(self, Self::Send | Self::Recv)
     }
 
-    /// Whether it is done by messages between pairs of ranks.
+    /// Returns whether it is done by messages between pairs of ranks.
     #[must_use]
     #[inline]
     pub(crate) const fn is_by_messages(self) -> bool {
         self.has_peer() || matches!(self, Self::AllToAllV)
     }
 
-    /// Whether it combines elements.
+    /// Returns whether it combines elements.
     #[must_use]
     pub const fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)

@@ -31,7 +31,7 @@ impl CallSignature {
         Self { head: operation as u64, count: 0 }
     }
 
-    /// All of `calls` at once. Two of these are alike if all their calls are, and in the same order.
+    /// Makes all of `calls` at once. Two of these are alike if all their calls are, and in the same order.
     pub(crate) fn of_group(calls: impl Iterator<Item = Self>) -> Self {
         let mut group = Self::new(Operation::Group);
         let mut n_calls = 0;
@@ -95,12 +95,12 @@ impl CallSignature {
         self
     }
 
-    /// Whether it is.
+    /// Returns whether it is.
     pub(crate) const fn is_first(self) -> bool {
         self.count & Self::FIRST != 0
     }
 
-    /// Whether a message that was sent like `sent` is what this call receives.
+    /// Returns whether a message that was sent like `sent` is what this call receives.
     #[inline]
     pub(crate) fn answers(self, sent: Self) -> bool {
         let counterpart = match self.operation() {
@@ -111,7 +111,7 @@ impl CallSignature {
         sent.operation() == counterpart && sent.count == self.count && type_code(sent) == type_code(self)
     }
 
-    /// The words that are posted.
+    /// Returns the words that are posted.
     #[inline]
     pub(crate) const fn words(self) -> [u64; 2] {
         [self.head, self.count]
@@ -122,57 +122,57 @@ impl CallSignature {
         Self { head: words[0], count: words[1] & Self::COUNT_MASK }
     }
 
-    /// The operation; `None` when a peer has posted what is none.
+    /// Returns the operation; `None` when a peer has posted what is none.
     #[must_use]
     pub fn operation(self) -> Option<Operation> {
         Operation::from_code(self.head & 0xff)
     }
 
-    /// How many elements.
+    /// Returns how many elements.
     #[must_use]
     pub const fn count(self) -> u64 {
         self.count & Self::COUNT_MASK
     }
 
-    /// The type of the elements, where there are any.
+    /// Returns the type of the elements, where there are any.
     #[must_use]
     pub fn data_type(self) -> Option<DataType> {
         let code = (self.head >> 8 & 0xff).checked_sub(1)?;
         DataType::ALL.into_iter().find(|data_type| u64::from(data_type.code()) == code)
     }
 
-    /// The root, where the operation has one.
+    /// Returns the root, where the operation has one.
     #[must_use]
     pub fn root(self) -> Option<u64> {
         self.operation().filter(|operation| operation.has_root()).map(|_| self.head >> 16 & 0xff)
     }
 
-    /// The other end of a message.
+    /// Returns the other end of a message.
     #[must_use]
     pub fn peer(self) -> Option<u64> {
         self.operation().filter(|operation| operation.has_peer()).map(|_| self.head >> 16 & 0xff)
     }
 
-    /// How many calls it has, where it is a group.
+    /// Returns how many calls it has, where it is a group.
     #[must_use]
     pub fn calls(self) -> Option<u64> {
         self.operation().filter(|operation| *operation == Operation::Group).map(|_| self.head >> 16 & 0xff)
     }
 
-    /// What it reduces by, where it does: a built-in operator by its name, another one as
+    /// Returns what it reduces by, where it does: a built-in operator by its name, another one as
     /// `an operator of the program's own (0x8000002a)`, with the number that stands for its name and type between ranks.
     #[must_use]
     pub fn operator_name(self) -> Option<String> {
         self.operator_named().map(|name| name.to_string())
     }
 
-    /// The algorithm that the caller wants; `None` where any will do.
+    /// Returns the algorithm that the caller wants; `None` where any will do.
     #[must_use]
     pub fn algorithm(self) -> Option<Algorithm> {
         self.choice()?.algorithm
     }
 
-    /// The kind of channels that it goes over; `None` when a peer has posted what is none.
+    /// Returns the kind of channels that it goes over; `None` when a peer has posted what is none.
     #[must_use]
     pub fn channel_kind(self) -> Option<ChannelKind> {
         self.choice().map(|choice| choice.channel)
@@ -187,7 +187,7 @@ impl CallSignature {
         self.operator().map(|code| OperatorName { code, data_type: self.data_type() })
     }
 
-    /// How it is done; `None` when a peer has posted what is no manner.
+    /// Returns how it is done; `None` when a peer has posted what is no choice.
     fn choice(self) -> Option<Choice> {
         let [_, _, _, code, ..] = self.head.to_le_bytes();
         Choice::from_code(code)
@@ -215,7 +215,7 @@ impl fmt::Display for OperatorName {
     }
 }
 
-/// Some element of `data_type`.
+/// Returns some element of `data_type`.
 fn one_of(data_type: DataType) -> Scalar {
     match data_type {
         DataType::I8 => Scalar::new(0_i8),

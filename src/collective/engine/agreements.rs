@@ -60,7 +60,7 @@ impl Engine {
         check_balance(balances, NONE_LEFT)
     }
 
-    /// How many messages this member has sent, less those that it has received: see [`Pipework::balance`].
+    /// Returns how many messages this member has sent, less those that it has received: see [`Pipework::balance`].
     ///
     /// [`Pipework::balance`]: crate::collective::transport::Pipework::balance
     pub(crate) fn balance(&self) -> u64 {

@@ -54,7 +54,7 @@ struct GroupMessages<'a> {
     own: Vec<(MessageEnd<'a>, MessageEnd<'a>)>,
 }
 
-/// What onlookers are told of `calls`, done in `choice`, before they are executed.
+/// Returns what onlookers are told of `calls`, done in `choice`, before they are executed.
 pub(crate) fn signature(calls: &[Call<'_>], choice: Choice) -> CallSignature {
     let of = |call: &Call<'_>| call.signature().with_choice(choice);
     match calls {
@@ -138,7 +138,7 @@ impl<'a> GroupMessages<'a> {
         Ok(messages)
     }
 
-    /// What delivers those that go between members, if there are any, over what `share` has.
+    /// Returns what delivers those that go between members, if there are any, over what `share` has.
     fn batch<'s>(
         &'s mut self,
         share: &'s mut GroupShare<'_, '_>,
@@ -159,7 +159,7 @@ impl<'a> GroupMessages<'a> {
     }
 }
 
-/// Each message that is sent among `own` with the one that receives it.
+/// Returns each message that is sent among `own` with the one that receives it.
 fn pair<'a>(own: impl Iterator<Item = MessageEnd<'a>>) -> Result<Vec<(MessageEnd<'a>, MessageEnd<'a>)>> {
     let (sent, received): (Vec<_>, Vec<_>) = own.partition(MessageEnd::is_sent);
     if sent.len() != received.len() {

@@ -1,7 +1,6 @@
 //! Runs the collective calls of one communicator: picks the way, tells the others, goes.
 
 mod agreements;
-mod announce;
 pub(crate) mod group;
 mod trace;
 mod word;
@@ -12,14 +11,17 @@ use std::sync::Arc;
 use crate::channel::RankContext;
 use crate::collective::call::{Call, CallSignature, ChannelKind, Choice, Operation, Request};
 use crate::collective::execute::custom::Customs;
-use crate::collective::execute::{self, eager, fused};
+use crate::collective::execute::staged::prestage;
+use crate::collective::execute::{self, combine, eager, fused};
 use crate::collective::message::progress::{self, MessageBatch};
 use crate::collective::message::{InPlaceBlock, MessageEnd};
 use crate::collective::plan::tuning::Tuning;
 use crate::collective::plan::{Planner, Proposal, WORD_LEN, Way};
 use crate::collective::region::lease::{Lease, RegionOwner};
 use crate::collective::rendezvous::at_barrier::AtBarrier;
+use crate::collective::rendezvous::buffers::Buffers;
 use crate::collective::rendezvous::members::Members;
+use crate::collective::rendezvous::post::LargePost;
 use crate::collective::transport::{OpenPorts, Pipework};
 use crate::error::{Error, Result};
 use crate::heap::HeapOffset;
@@ -43,7 +45,7 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// The engine of `ranks` of the job, whose zeroed regions start at `bases`. This rank's was taken from `host` and
+    /// Makes the engine of `ranks` of the job, whose zeroed regions start at `bases`. This rank's was taken from `host` and
     /// goes back there; operations over proxied channels get these from it, too. Algorithms are chosen by `tuning`, which is the
     /// same on all members.
     ///
@@ -68,23 +70,23 @@ impl Engine {
         board.watch_barrier(at_barrier);
     }
 
-    /// The members that are in an operation which this one has not come to.
+    /// Returns the members that are in an operation which this one has not come to.
     pub(crate) fn gone_on(&self) -> impl Iterator<Item = (Rank, CallSignature)> {
         self.members.board.gone_on()
     }
 
-    /// The error of a wait in the call `mine`, or, where the epoch was ended because members disagree, what it is that they disagree
+    /// Returns the error of a wait in the call `mine`, or, where the epoch was ended because members disagree, what it is that they disagree
     /// on.
     pub(crate) fn explain(&self, mine: CallSignature, error: Error) -> Error {
         self.members.board.explain(mine, error)
     }
 
-    /// What members are known to disagree on when the epoch has ended, for this one in the call `mine`.
+    /// Returns what members are known to disagree on when the epoch has ended, for this one in the call `mine`.
     pub(crate) fn known_mismatch(&self, mine: CallSignature) -> Option<Error> {
         self.members.board.known_mismatch(mine)
     }
 
-    /// What members have disagreed on first, in calls for which they did not wait for each other.
+    /// Returns what members have disagreed on first, in calls for which they did not wait for each other.
     pub(crate) fn first_mismatch(&self) -> Option<Error> {
         self.members.board.first_mismatch()
     }
@@ -95,12 +97,12 @@ impl Engine {
         self.members.board.end_by_mismatch(rank, mine, theirs);
     }
 
-    /// The words that say which members have left.
+    /// Returns the words that say which members have left.
     pub(crate) fn departures(&self) -> &CellSlice<ProgressCell> {
         self.lease.departures()
     }
 
-    /// What decides how calls are done.
+    /// Returns what decides how calls are done.
     pub(crate) fn planner(&self) -> &Planner {
         &self.planner
     }
@@ -236,6 +238,55 @@ impl Engine {
         members.board.or_revoke(done)
     }
 
+    /// Stages what will be needed in this member's staging area, where it can tell; posts which call this is; waits until all members have
+    /// posted the same call, and looks whether it still counts.
+    ///
+    /// Returns how the call is done, as far as this member knew before.
+    fn announce_large(
+        &mut self,
+        call: &Call<'_>,
+        signature: CallSignature,
+        proposal: &Proposal,
+    ) -> Result<Choice> {
+        let mut expected = None;
+        if proposal.prestages || !self.members.board.has_room() {
+            // It works or waits before it posts, and tells in what.
+            let choice = *expected.insert(self.planner.expected(proposal, call));
+            self.members.board.report_call(signature.with_choice(choice));
+        }
+        let begun = self.members.board.begin(call.operation);
+        self.members.board.or_revoke(begun)?;
+        if proposal.prestages {
+            let staged = self.stage_own(call, proposal);
+            self.members.board.or_revoke(staged)?;
+        }
+        let Self { members, pipework, planner, .. } = self;
+        let is_watched = members.is_watched();
+        let post = LargePost {
+            buffers: Buffers::of(call),
+            balance: pipework.balance(),
+            scalar: combine::own_scalar(call),
+            last_duration: planner.last_duration(is_watched),
+            last_short_duration: planner.eager_trial().last_duration(is_watched),
+        };
+        members.board.post_large(signature, post);
+        // What the others do not wait for.
+        let expected = expected.unwrap_or_else(|| planner.expected(proposal, call));
+        let board = &mut members.board;
+        board.report_posted(signature.with_choice(expected), proposal.len);
+        // Who comes last has waited for nobody, and is about to write where others may have given up.
+        let met = board.await_posts(call.operation).and_then(|()| board.check_epoch(call.operation));
+        board.or_revoke(met)?;
+        Ok(expected)
+    }
+
+    fn stage_own(&mut self, call: &Call<'_>, proposal: &Proposal) -> Result<()> {
+        let Self { members, planner, .. } = self;
+        let sharing = members.board.context().sharing().min(members.n_members() as u64);
+        let oversubscribed = planner.tuning().oversubscribed;
+        planner.time_prestage(proposal, sharing, || prestage(call, members, oversubscribed))
+    }
+
     /// Executes a send or a receive over channels of `kind`.
     fn deliver(&mut self, call: &mut Call<'_>, kind: ChannelKind) -> Result<()> {
         call.check_peer(self.members.me())?;
@@ -244,7 +295,7 @@ impl Engine {
         self.members.board.or_revoke(done)
     }
 
-    /// What delivers `messages`, which share the blocks `replaced`, over channels of `kind`.
+    /// Returns what delivers `messages`, which share the blocks `replaced`, over channels of `kind`.
     ///
     /// # Errors
     /// [`crate::Error::Unavailable`] when nobody has chosen proxied channels before.
@@ -299,12 +350,12 @@ impl Engine {
         self.planner.is_eager(call, choice)
     }
 
-    /// What tells this engine's communicator from all others, the same on all its members, and has an order.
+    /// Returns what tells this engine's communicator from all others, the same on all its members, and has an order.
     pub(crate) fn identity(&self) -> (Rank, HeapOffset) {
         (self.members.ranks()[0], self.members.base(0))
     }
 
-    /// The members.
+    /// Returns the members.
     pub(crate) fn members(&self) -> &Members {
         &self.members
     }

@@ -77,18 +77,18 @@ impl ChunkCall {
         Self { call: inner, scaler, is_widened }
     }
 
-    /// The length of a block of `chunk` in the scratch.
+    /// Returns the length of a block of `chunk` in the staging area.
     fn len(&self, chunk: Chunk) -> u64 {
         chunk.count * self.call.data_type.size() as u64
     }
 
-    /// Where the results of `chunk` are.
+    /// Returns where the results of `chunk` are.
     fn output(&self, members: &Members, chunk: Chunk) -> HeapOffset {
         let (inputs, _) = self.call.operation.blocks(members.n_members() as u64);
         shifted(chunk.staging.offset, (inputs * self.len(chunk)).next_multiple_of(ALIGN))
     }
 
-    /// Brings the inputs of `chunk` of `call` into the scratch; what is to be executed there.
+    /// Brings the inputs of `chunk` of `call` into the staging area; what is to be executed there.
     fn stage(&self, members: &Members, call: &Call<'_>, chunk: Chunk) -> Result<Call<'static>> {
         let (block, len) = (call.block_len()?, self.len(chunk));
         let (inputs, outputs) = blocks_here(call, members.n_members() as u64);
@@ -133,7 +133,7 @@ impl ChunkCall {
     }
 }
 
-/// How many blocks of input and output this member has.
+/// Returns how many blocks of input and output this member has.
 fn blocks_here(call: &Call<'_>, n_members: u64) -> (u64, u64) {
     let (inputs, outputs) = call.operation.blocks(n_members);
     let inputs = if matches!(call.input, Input::None) { 0 } else { inputs };

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::heap::Region;
 use crate::reduce::{Reducer, Source, Target};
 
-/// This member's own, as it tells it in its post; 0 where it multiplies nothing. The post of a small call has it for the second of
+/// Returns this member's own, as it tells it in its post; 0 where it multiplies nothing. The post of a small call has it for the second of
 /// its places, that of another one for the second word of its data.
 #[inline]
 pub(crate) fn own_scalar(call: &Call<'_>) -> u64 {

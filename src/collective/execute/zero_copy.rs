@@ -53,7 +53,7 @@ fn work(members: &Members, call: &Call<'_>) -> Result<()> {
     }
 }
 
-/// The members, this one first: so they do not all begin at the same one.
+/// Returns the members, this one first: so they do not all begin at the same one.
 fn each_from(me: usize, n: usize) -> impl Iterator<Item = usize> {
     (me..n).chain(0..me)
 }
@@ -74,7 +74,7 @@ fn reduce_share(members: &Members, call: &Call<'_>, receivers: std::ops::Range<u
     reduce(members, call, bytes.start / size..bytes.end / size, most, 0, receivers, bytes.start)
 }
 
-/// The bytes of `count` elements of `size` that are the share of `member`.
+/// Returns the bytes of `count` elements of `size` that are the share of `member`.
 pub(crate) fn share(count: u64, size: u64, member: usize, n_members: usize) -> std::ops::Range<u64> {
     let each = count.div_ceil(n_members as u64).next_multiple_of(SHARE_ALIGN / size);
     let start = each.saturating_mul(member as u64).min(count);

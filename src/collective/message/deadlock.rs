@@ -89,7 +89,7 @@ fn wake(batch: &MessageQueues<'_, '_>, member: usize) {
     batch.members.message_park(member).wake(batch.members.board.context().kernel());
 }
 
-/// The peers with which messages of one direction only are left in `batch`.
+/// Returns the peers with which messages of one direction only are left in `batch`.
 fn one_way_peers(batch: &MessageQueues<'_, '_>) -> impl Iterator<Item = WaitingPeer> {
     let bits = |is_sent| {
         let open = batch.open().filter(move |message| message.is_sent() == is_sent);

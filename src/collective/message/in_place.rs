@@ -41,7 +41,7 @@ pub(super) struct WaitingFragment {
 }
 
 impl<'a> InPlaceBlock<'a> {
-    /// All of `block`.
+    /// Makes all of `block`.
     pub(crate) fn new(block: Output<'a>) -> Self {
         Self { block: RefCell::new(block), copied_out: Cell::new(0), kept: Cell::new(None) }
     }
@@ -55,7 +55,7 @@ impl<'a> InPlaceBlock<'a> {
         }
     }
 
-    /// The block, to be written.
+    /// Returns the block, to be written.
     pub(super) fn block(&self) -> &RefCell<Output<'a>> {
         &self.block
     }
@@ -65,12 +65,12 @@ impl<'a> InPlaceBlock<'a> {
         self.copied_out.set(bytes);
     }
 
-    /// Whether the first `bytes` were copied out.
+    /// Returns whether the first `bytes` were copied out.
     pub(super) fn was_copied_out(&self, bytes: u64) -> bool {
         self.copied_out.get() >= bytes
     }
 
-    /// The fragment that is kept.
+    /// Returns the fragment that is kept.
     pub(super) fn kept(&self) -> Option<WaitingFragment> {
         self.kept.take()
     }

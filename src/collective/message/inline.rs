@@ -33,13 +33,13 @@ const HEAD: usize = 2;
 
 const _: () = assert!(HEAD + WORDS <= POST_WORDS && MOST == 8 * WORDS as u64);
 
-/// How many words `len` bytes of elements take.
+/// Returns how many words `len` bytes of elements take.
 #[inline]
 fn words_of(len: u64) -> usize {
     usize::try_from(len.div_ceil(8)).map_or(WORDS, |words| words.min(WORDS))
 }
 
-/// The first `len` bytes of `input`, at most [`MOST`].
+/// Returns the first `len` bytes of `input`, at most [`MOST`].
 #[inline]
 fn words(input: &Input<'_>, view: &HeapView, len: u64) -> Result<[u64; WORDS]> {
     let mut words = [0; WORDS];
@@ -111,7 +111,7 @@ impl MessageState {
         Ok(true)
     }
 
-    /// The inline message that has come, which is what was called for.
+    /// Returns the inline message that has come, which is what was called for.
     #[inline]
     fn inline<'p, L: Link>(&self, pipes: &'p Pipes<'_, L>) -> Result<Option<&'p PostCell>> {
         let come = if self.stage == MessageStage::Fresh { pipes.inline_from(self.peer) } else { None };

@@ -64,7 +64,7 @@ pub(crate) enum MessageContents<'a> {
 }
 
 impl<'a> MessageEnd<'a> {
-    /// The message that a send or a receive is, whose buffer it takes.
+    /// Makes the message that a send or a receive is, whose buffer it takes.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`] when the length cannot be counted.
@@ -77,7 +77,7 @@ impl<'a> MessageEnd<'a> {
         Ok(Self::new(call.operation, call.signature(), call.root, call.block_len()?, contents))
     }
 
-    /// The end of a message between this member and `peer`, of `len` bytes, by which it takes its part in a call like `signature`.
+    /// Makes the end of a message between this member and `peer`, of `len` bytes, by which it takes its part in a call like `signature`.
     #[inline]
     pub(crate) fn new(
         operation: Operation,
@@ -92,7 +92,7 @@ impl<'a> MessageEnd<'a> {
         }
     }
 
-    /// Whether it is sent.
+    /// Returns whether it is sent.
     #[inline]
     pub(crate) fn is_sent(&self) -> bool {
         matches!(self.contents, MessageContents::Sent(_) | MessageContents::SentInPlace(_))
@@ -122,34 +122,34 @@ impl<'a> MessageEnd<'a> {
         }
     }
 
-    /// The call that it belongs to.
+    /// Returns the call that it belongs to.
     pub(crate) fn operation(&self) -> Operation {
         self.state.operation
     }
 
-    /// How many bytes this member has for it, or room.
+    /// Returns how many bytes this member has for it, or room.
     pub(crate) fn len(&self) -> u64 {
         self.state.len
     }
 
-    /// What this member has called.
+    /// Returns what this member has called.
     pub(crate) fn signature(&self) -> CallSignature {
         self.state.signature
     }
 
-    /// The member at the other end.
+    /// Returns the member at the other end.
     #[inline]
     pub(crate) fn peer(&self) -> usize {
         self.state.peer
     }
 
-    /// Whether there is nothing left to do at this end.
+    /// Returns whether there is nothing left to do at this end.
     #[inline]
     pub(crate) fn is_done(&self) -> bool {
         self.state.stage == MessageStage::Done
     }
 
-    /// Whether nothing more of it will be sent: a later one may follow.
+    /// Returns whether nothing more of it will be sent: a later one may follow.
     #[inline]
     pub(crate) fn is_in_pipe(&self) -> bool {
         self.state.is_in_pipe()

@@ -115,7 +115,7 @@ fn wait(batches: &mut [MessageQueues<'_, '_>]) -> Result<()> {
     waited.unwrap_or_else(|stop| Err(context.error(&waiting, stop, operation.name(), Some(peer))))
 }
 
-/// What `error` is about, if it is about a disagreement in any communicator.
+/// Returns what `error` is about, if it is about a disagreement in any communicator.
 #[cold]
 fn explain(batches: &[MessageQueues<'_, '_>], error: Error) -> Error {
     let concerned = batches.iter().filter_map(|batch| Some((batch, batch.first_or_last()?)));
@@ -197,7 +197,7 @@ impl Watch for PeersWatch<'_, '_, '_, '_> {
 }
 
 impl PeersWatch<'_, '_, '_, '_> {
-    /// The wait, as this member tells of it: in the first message that is not done, for the peers of all.
+    /// Returns the wait, as this member tells of it: in the first message that is not done, for the peers of all.
     fn wait(&self) -> WaitingIn {
         let batches = self.batches.borrow();
         let open = || batches.iter().flat_map(|batch| batch.open().map(move |message| (batch, message)));

@@ -40,7 +40,7 @@ pub(super) struct MessageQueues<'r, 'a> {
 }
 
 impl<'r, 'a> MessageQueues<'r, 'a> {
-    /// No queues yet for those of `batch`: see [`MessageQueues::fill`].
+    /// Makes no queues yet for those of `batch`: see [`MessageQueues::fill`].
     #[inline]
     pub(super) fn new(batch: &'r mut MessageBatch<'_, '_, 'a>) -> Self {
         let MessageBatch { members, pipework, kind, messages, in_place } = batch;
@@ -66,13 +66,13 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
         }
     }
 
-    /// Whether no message is left.
+    /// Returns whether no message is left.
     #[inline]
     pub(super) fn are_done(&self) -> bool {
         self.heads.iter().all(|&head| head >= self.messages.len())
     }
 
-    /// The first message that is not done, in the order of the calls.
+    /// Returns the first message that is not done, in the order of the calls.
     #[inline]
     pub(super) fn first(&self) -> Option<&MessageEnd<'a>> {
         self.messages.get(*self.heads.iter().min()?)
@@ -83,14 +83,14 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
         self.first().or_else(|| self.messages.last())
     }
 
-    /// The first message of each queue that is not done, in the order of the calls.
+    /// Returns the first message of each queue that is not done, in the order of the calls.
     pub(super) fn open(&self) -> impl Iterator<Item = &MessageEnd<'a>> {
         let mut heads = self.heads.clone();
         heads.sort_unstable();
         heads.into_iter().filter_map(|head| self.messages.get(head))
     }
 
-    /// The first of those for each peer, with which there may be one to send and one to receive.
+    /// Returns the first of those for each peer, with which there may be one to send and one to receive.
     pub(super) fn open_by_peer(&self) -> impl Iterator<Item = &MessageEnd<'a>> {
         let mut found = 0_u64;
         self.open().filter(move |message| {

@@ -33,7 +33,7 @@ const GET_FROM: u64 = 16 << 10;
 /// its pipe holds all of it at once.
 const COPIED_UP_TO: u64 = 64 << 10;
 
-/// Whether a message of `len` bytes in the heap is lent.
+/// Returns whether a message of `len` bytes in the heap is lent.
 #[inline]
 fn uses_get(members: &Members, len: u64) -> bool {
     let is_oversubscribed = members.board.context().oversubscribed();
@@ -153,7 +153,7 @@ struct Fragment<'p, 'a> {
 }
 
 impl Fragment<'_, '_> {
-    /// The fragment as its link hears of it: the receiver fetches `fetched` bytes by itself.
+    /// Returns the fragment as its link hears of it: the receiver fetches `fetched` bytes by itself.
     #[inline(always)]
     fn outgoing(&self, fetched: Option<u64>) -> Outgoing<'_, '_> {
         let &Self { header, body, input, at, len, .. } = self;

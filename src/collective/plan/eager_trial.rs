@@ -16,7 +16,7 @@
 use std::time::Instant;
 
 use super::measured::{UNTRIED, cost, since};
-use super::trials::{Lengths, Route, Trials};
+use super::trials::{Lengths, Route, RouteTrials};
 
 /// Calls of a run.
 const RUN: u8 = 3;
@@ -28,7 +28,7 @@ const TIMED: u8 = 1;
 #[derive(Debug)]
 pub(crate) struct EagerTrial {
     /// Of runs.
-    trials: Trials,
+    trials: RouteTrials,
     /// Which call of its run is the next one.
     turn: u8,
     /// How many nanoseconds the timed call took this member, and how many bytes it contributed.
@@ -38,18 +38,18 @@ pub(crate) struct EagerTrial {
 
 impl Default for EagerTrial {
     fn default() -> Self {
-        let trials = Trials::new(Lengths { first: 4, other: 3, counting: 2 });
+        let trials = RouteTrials::new(Lengths { first: 4, other: 3, counting: 2 });
         Self { trials, turn: 0, last_duration: 0, len: 1 }
     }
 }
 
 impl EagerTrial {
-    /// Whether the next call goes with its announcement.
+    /// Returns whether the next call goes with its announcement.
     pub(crate) fn is_eager(&self) -> bool {
         self.trials.route() == Route::First
     }
 
-    /// What this member posts with it; `is_watched` where it counts or checks what it posts: then nothing is tried out.
+    /// Returns what this member posts with it; `is_watched` where it counts or checks what it posts: then nothing is tried out.
     pub(crate) fn last_duration(&self, is_watched: bool) -> u64 {
         if is_watched { UNTRIED } else { self.last_duration }
     }

@@ -15,7 +15,7 @@
 //! posted to its return. Whoever goes on has read the posts of all: all members know the same figures, of the same calls, and follow the
 //! same rule. Nothing else is sent, and nobody waits for it.
 //!
-//! Who takes the scratch stages before it posts ([`prestaged`](crate::collective::execute::staged)), and has to know by then: the route follows from the
+//! Who takes the staging area stages before it posts ([`prestaged`](crate::collective::execute::staged)), and has to know by then: the route follows from the
 //! calls before the last one. What a member stages ahead counts as often as members may share its core, since they all do it there.
 //!
 //! # Invariants
@@ -26,7 +26,7 @@
 
 use std::time::Instant;
 
-use super::trials::{Lengths, Route, Trials};
+use super::trials::{Lengths, Route, RouteTrials};
 use arrayvec::ArrayVec;
 
 use crate::collective::call::{Call, CallSignature, Operation};
@@ -101,7 +101,7 @@ struct KnownClass {
     class: CallClass,
     /// The last call of all that was of this kind.
     latest: u64,
-    trials: Trials,
+    trials: RouteTrials,
 }
 
 /// Calls by one operator of elements of one type, of one length up to a factor of two.
@@ -113,12 +113,12 @@ struct CallClass {
 }
 
 impl MeasuredRoutes {
-    /// What this member posts; `is_watched` where it counts or checks what it stages.
+    /// Returns what this member posts; `is_watched` where it counts or checks what it stages.
     pub(crate) fn last_duration(&self, is_watched: bool) -> u64 {
         if is_watched { UNTRIED } else { self.last_duration }
     }
 
-    /// The route of `call`, to which all members contribute `len` bytes, if they turn out to have their buffers apart in the heap; `None`
+    /// Returns the route of `call`, to which all members contribute `len` bytes, if they turn out to have their buffers apart in the heap; `None`
     /// where it is too short or too long to have the choice.
     pub(crate) fn foresee(&mut self, call: &Call<'_>, signature: CallSignature, len: u64) -> Option<Route> {
         self.prestaged = 0;
@@ -128,7 +128,7 @@ impl MeasuredRoutes {
         Some(self.route(CallClass::new(RoutePair::Heap, signature, len)))
     }
 
-    /// The route of the next call like this, before it is known how long the last one took.
+    /// Returns the route of the next call like this, before it is known how long the last one took.
     fn route(&self, class: CallClass) -> Route {
         let known = self.classes.iter().find(|kind| kind.class == class);
         known.map_or(Route::First, |kind| kind.trials.route())
@@ -183,7 +183,7 @@ impl MeasuredRoutes {
         self.last_duration = since(then).saturating_add(self.prestaged).min(UNTRIED - 1);
     }
 
-    /// The route of a call of `len` bytes, when the last one took `longest`: what was foreseen before that was known, if it was.
+    /// Returns the route of a call of `len` bytes, when the last one took `longest`: what was foreseen before that was known, if it was.
     fn next(&mut self, class: CallClass, len: u64, longest: u64, foreseen: Option<Route>) -> Option<Route> {
         if longest == UNTRIED {
             // Nothing is staged in vain while that lasts, and what was learnt before is forgotten.
@@ -227,7 +227,7 @@ impl CallClass {
 
 impl KnownClass {
     fn new(class: CallClass) -> Self {
-        Self { class, latest: 0, trials: Trials::new(class.pair.lengths()) }
+        Self { class, latest: 0, trials: RouteTrials::new(class.pair.lengths()) }
     }
 }
 
@@ -242,7 +242,7 @@ pub(super) fn cost(ns: u64, len: u64) -> f32 {
     ns as f32 / len as f32
 }
 
-/// Whether results will be read before they are driven out of the cache, where members contribute `all` those bytes together.
+/// Returns whether results will be read before they are driven out of the cache, where members contribute `all` those bytes together.
 fn results(all: u64, route: Route, fills_cache: impl Fn(u64) -> bool) -> CacheHint {
     let is_past = fills_cache(all) && (fills_cache(all / SURELY) || route == Route::First);
     if is_past { CacheHint::Bypass } else { CacheHint::Keep }
@@ -260,7 +260,7 @@ mod tests {
         CallClass { pair: RoutePair::Heap, signature, magnitude: len.ilog2() }
     }
 
-    /// Makes `n` calls of `len` bytes that take what `cost_of` says; tells how often they went by the scratch.
+    /// Makes `n` calls of `len` bytes that take what `cost_of` says; tells how often they went by the staging area.
     fn live(
         routes: &mut MeasuredRoutes,
         n: usize,

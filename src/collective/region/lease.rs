@@ -51,7 +51,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// The hold of member `me` of `members` on their zeroed regions, which start at `bases`.
+    /// Makes the hold of member `me` of `members` on their zeroed regions, which start at `bases`.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a region can be.
@@ -80,7 +80,7 @@ impl Lease {
         })
     }
 
-    /// The departure words of all members that this one looks at.
+    /// Returns the departure words of all members that this one looks at.
     pub(crate) fn departures(&self) -> &CellSlice<ProgressCell> {
         &self.theirs
     }

@@ -19,7 +19,7 @@
 //! | mail: data of small operations, one slot per post | [`LAP`] x [`EAGER_LEN`] | the member |
 //! | inboxes of pipes: [`PIPE_SLOTS`] slots per member | n x slots x slot length | that member |
 //! | send staging: what is made to be sent, [`PIPE_SLOTS`] slots | slots x slot length | the member |
-//! | scratch: what is staged | [`STAGING_LEN`] | the member; results of an all-reduce or a reduce (`pipeline`) all members |
+//! | staging area: what is staged | [`STAGING_LEN`] | the member; results of an all-reduce or a reduce (`pipeline`) all members |
 
 pub(crate) mod lease;
 
@@ -34,7 +34,7 @@ pub(crate) const LAP: u64 = TURNS as u64;
 /// The same as a length.
 pub(crate) const TURNS: usize = 8;
 
-/// The most bytes that one operation may leave in the mail.
+/// The most bytes that one operation may leave in the eager slot.
 pub(crate) const EAGER_LEN: u64 = 8 << 10;
 
 /// Slots of a pipe's inbox.
@@ -67,47 +67,47 @@ impl CommLayout {
     pub(crate) const EAGER: u64 = EAGER_LEN;
     const SEMAPHORES: u64 = Self::POSTS + LAP * CELL;
 
-    /// Where the semaphore is that `sender` raises when it has filled a slot of its inbox.
+    /// Returns where the semaphore is that `sender` raises when it has filled a slot of its inbox.
     pub(crate) const fn semaphore(self, sender: u64) -> u64 {
         Self::SEMAPHORES + sender * CELL
     }
 
-    /// Where the member tells `sender` how many slots of its inbox it has emptied.
+    /// Returns where the member tells `sender` how many slots of its inbox it has emptied.
     pub(crate) const fn credit(self, sender: u64) -> u64 {
         self.semaphore(self.n_members) + sender * CELL
     }
 
-    /// Where `leaver` tells the member that it has left.
+    /// Returns where `leaver` tells the member that it has left.
     pub(crate) const fn departure(self, leaver: u64) -> u64 {
         self.credit(self.n_members) + leaver * CELL
     }
 
-    /// Where the member complains about a message of `sender`.
+    /// Returns where the member complains about a message of `sender`.
     pub(crate) const fn mismatch_report(self, sender: u64) -> u64 {
         self.departure(self.n_members) + sender * CELL
     }
 
-    /// Where the member tells that it waits for `awaited`.
+    /// Returns where the member tells that it waits for `awaited`.
     pub(crate) const fn waits_for(self, awaited: u64) -> u64 {
         self.mismatch_report(self.n_members) + awaited * CELL
     }
 
-    /// Where the member puts up its notice for `reader`.
+    /// Returns where the member puts up its notice for `reader`.
     pub(crate) const fn notice(self, reader: u64) -> u64 {
         self.waits_for(self.n_members) + reader * CELL
     }
 
-    /// Where `sender` tells the checksums of what it has put into its inbox.
+    /// Returns where `sender` tells the checksums of what it has put into its inbox.
     pub(crate) const fn checks(self, sender: u64) -> u64 {
         self.notice(self.n_members) + sender * CELL
     }
 
-    /// Where the checksums are of part number `index` of what the member stages: the other line of that pair.
+    /// Returns where the checksums are of part number `index` of what the member stages: the other line of that pair.
     pub(crate) const fn staged_checks(self, index: u64) -> u64 {
         self.checks(index) + CELL / 2
     }
 
-    /// Where the inline messages of `sender` are.
+    /// Returns where the inline messages of `sender` are.
     pub(crate) const fn inline_messages(self, sender: u64) -> u64 {
         self.checks(self.n_members) + sender * PIPE_SLOTS * CELL
     }
@@ -116,12 +116,12 @@ impl CommLayout {
         self.inline_messages(self.n_members).next_multiple_of(4096)
     }
 
-    /// Where the mail of post number `turn` of the ring is.
+    /// Returns where the eager slot of post number `turn` of the ring is.
     pub(crate) const fn eager_slot(self, turn: u64) -> u64 {
         self.eager_start() + turn * EAGER_LEN
     }
 
-    /// The length of a slot of a pipe in bytes: smaller where there are many members.
+    /// Returns the length of a slot of a pipe in bytes: smaller where there are many members.
     pub(crate) const fn slot_len(self) -> u64 {
         let fair = ((512 << 10) / PIPE_SLOTS / self.n_members).next_power_of_two();
         if fair > 64 << 10 {
@@ -133,39 +133,39 @@ impl CommLayout {
         }
     }
 
-    /// The most bytes of a message in one message, its header included. So many of them can be made in the staging area that each
+    /// Returns the most bytes of a message in one message, its header included. So many of them can be made in the staging area that each
     /// slot of each pipe has a place of its own there.
     pub(crate) const fn fragment_len(self) -> u64 {
         let fair = STAGING_LEN / (self.n_members * PIPE_SLOTS) / CELL * CELL;
         if fair < self.slot_len() { fair } else { self.slot_len() }
     }
 
-    /// Where the fragment for slot number `slot` of the inbox of `receiver` is made, where it has to be made in this member's heap.
+    /// Returns where the fragment for slot number `slot` of the inbox of `receiver` is made, where it has to be made in this member's heap.
     pub(crate) const fn bounce(self, receiver: u64, slot: u64) -> u64 {
         self.staging() + (receiver * PIPE_SLOTS + slot) * self.fragment_len()
     }
 
-    /// Where slot number `slot` of the inbox for `sender` is.
+    /// Returns where slot number `slot` of the inbox for `sender` is.
     pub(crate) const fn slot(self, sender: u64, slot: u64) -> u64 {
         self.eager_slot(LAP) + (sender * PIPE_SLOTS + slot) * self.slot_len()
     }
 
-    /// Where the send staging starts.
+    /// Returns where the send staging starts.
     pub(crate) const fn send_staging(self) -> u64 {
         self.slot(self.n_members, 0)
     }
 
-    /// The length of the send staging in bytes.
+    /// Returns the length of the send staging in bytes.
     pub(crate) const fn send_staging_len(self) -> u64 {
         PIPE_SLOTS * self.slot_len()
     }
 
-    /// Where the staging area starts.
+    /// Returns where the staging area starts.
     pub(crate) const fn staging(self) -> u64 {
         self.send_staging() + self.send_staging_len()
     }
 
-    /// The length of the region in bytes.
+    /// Returns the length of the region in bytes.
     pub(crate) const fn len(self) -> u64 {
         self.staging() + STAGING_LEN
     }
@@ -176,7 +176,7 @@ impl CommLayout {
     }
 }
 
-/// The cells that members keep for one another, at the place that `at` says in the region of who keeps them: those of the member `me`
+/// Returns the cells that members keep for one another, at the place that `at` says in the region of who keeps them: those of the member `me`
 /// for each member, and those of each member for `me`.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! Every collective operation begins with a *post* of each member: what it is about to do ([`CallSignature`]), where its
 //! buffers are, and, if the operation is small, the data themselves. Before its post a member touches nothing but what is
-//! its own. Who needs a member's part waits for its post and compares the summaries, so that ranks which disagree find out
+//! its own. Who needs a member's part waits for its post and compares the signatures, so that ranks which disagree find out
 //! before they touch each other's memory. An operation in which members read or write each other's buffers ends with a
 //! *done* of each of them.
 //!
@@ -68,7 +68,7 @@ pub(crate) struct CallBoard {
 }
 
 impl CallBoard {
-    /// The board of `members`, whose regions start at `bases`, for the member `me`, who learns from `departures` which of them
+    /// Makes the board of `members`, whose regions start at `bases`, for the member `me`, who learns from `departures` which of them
     /// have left.
     ///
     /// # Errors
@@ -126,12 +126,12 @@ impl CallBoard {
         self.at_barrier = Some(at_barrier);
     }
 
-    /// The number of the current operation, or of the last one.
+    /// Returns the number of the current operation, or of the last one.
     pub(crate) fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// The turn of the ring that the current operation has.
+    /// Returns the turn of the ring that the current operation has.
     #[inline]
     pub(crate) fn turn(&self) -> u64 {
         self.sequence % LAP
@@ -148,7 +148,7 @@ impl CallBoard {
         if has_room { Ok(()) } else { self.make_room(operation) }
     }
 
-    /// Whether the slot of the next operation can be used at once.
+    /// Returns whether the slot of the next operation can be used at once.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.sequence.wrapping_add(1).wrapping_sub(self.posted_by_all) < LAP
@@ -283,7 +283,7 @@ impl CallBoard {
         Ok(())
     }
 
-    /// The post of `member`, which was awaited.
+    /// Returns the post of `member`, which was awaited.
     #[inline]
     pub(crate) fn post_of(&self, member: usize) -> Post<'_> {
         Post(&self.posts[member][self.turn_index()])
@@ -365,12 +365,12 @@ impl CallBoard {
         self.park.wake(self.context.kernel());
     }
 
-    /// What this member and others tell each other of waits for messages between them.
+    /// Returns what this member and others tell each other of waits for messages between them.
     pub(crate) fn notices(&self) -> &DeadlockNotices {
         &self.notices
     }
 
-    /// What the channels of this member stand on.
+    /// Returns what the channels of this member stand on.
     pub(crate) fn context(&self) -> &Arc<RankContext> {
         &self.context
     }
@@ -401,12 +401,12 @@ impl CallBoard {
     }
 }
 
-/// The call that a notice is about, whatever it says.
+/// Returns the call that a notice is about, whatever it says.
 pub(crate) fn posted_signature(cell: &PostCell) -> CallSignature {
     Post(cell).call().signature()
 }
 
-/// The slot of `sequence` in a ring.
+/// Returns the slot of `sequence` in a ring.
 #[inline]
 pub(super) fn index(sequence: u64) -> usize {
     // Below LAP, so nothing is lost.

@@ -50,7 +50,7 @@ pub(crate) struct DeadlockNotices {
 }
 
 impl DeadlockNotices {
-    /// Those of the member `me` of `members`, whose regions start at `bases`.
+    /// Makes those of the member `me` of `members`, whose regions start at `bases`.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a region can be.
@@ -80,12 +80,12 @@ impl DeadlockNotices {
         write(&self.mine[member], DeadlockNotice { direction: 0, seen: 0, ..read(&self.mine[member]) });
     }
 
-    /// Whether `theirs`, a notice of `member`, tells that the one for it was seen.
+    /// Returns whether `theirs`, a notice of `member`, tells that the one for it was seen.
     pub(crate) fn is_seen(&self, member: usize, theirs: DeadlockNotice) -> bool {
         theirs.seen == stamp_of(self.mine[member].sequence())
     }
 
-    /// The notice of `member`, if it waits in the same `direction` as this one: for something that it does not get here.
+    /// Returns the notice of `member`, if it waits in the same `direction` as this one: for something that it does not get here.
     ///
     /// # Ordering
     /// When there is one, acquires everything that member did before it put that up (C1).
@@ -109,7 +109,7 @@ fn write(cell: &PostCell, DeadlockNotice { number, call, seen, direction }: Dead
     cell.post(number, [seen << STAMP_BITS | stamp_of(number), direction, signature, count], &[]);
 }
 
-/// What is in `cell`. A notice that is just written over may be read as neither this nor that one. But what it has seen is in one word with
+/// Returns what is in `cell`. A notice that is just written over may be read as neither this nor that one. But what it has seen is in one word with
 /// its own mark, and counts with that alone: a member goes on no more whose notice has seen one that is seen, so that this one is whole.
 fn read(cell: &PostCell) -> DeadlockNotice {
     let number = cell.sequence();

@@ -33,7 +33,7 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// The communicator of `ranks` of the job in the order of their numbers in the communicator, whose zeroed regions start at `bases`.
+    /// Makes the communicator of `ranks` of the job in the order of their numbers in the communicator, whose zeroed regions start at `bases`.
     /// This rank has to be one of them. With it comes the hold on those regions, to be dropped after the communicator; it ends with
     /// `owner`.
     ///
@@ -59,13 +59,13 @@ impl Members {
         Ok((Self { ranks, me, bases, layout, view, parks, checksums, board }, lease))
     }
 
-    /// How many members there are.
+    /// Returns how many members there are.
     #[inline]
     pub(crate) fn n_members(&self) -> usize {
         self.ranks.len()
     }
 
-    /// Whether somebody looks at what this member does, or strikes it: checksums are taken, or faults planned.
+    /// Returns whether somebody looks at what this member does, or strikes it: checksums are taken, or faults planned.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         self.checksums || self.board.context().is_faulty()
@@ -88,30 +88,30 @@ impl Members {
         Ok((0..self.n_members()).map(told).collect())
     }
 
-    /// The number of this member.
+    /// Returns the number of this member.
     #[inline]
     pub(crate) fn me(&self) -> usize {
         self.me
     }
 
-    /// The members, by their ranks in the job.
+    /// Returns the members, by their ranks in the job.
     pub(crate) fn ranks(&self) -> &Arc<[Rank]> {
         &self.ranks
     }
 
-    /// The heaps.
+    /// Returns the heaps.
     #[inline]
     pub(crate) fn view(&self) -> &HeapView {
         &self.view
     }
 
-    /// This member's own heap, of which only what was found to be memory is to be touched, and the board.
+    /// Returns this member's own heap, of which only what was found to be memory is to be touched, and the board.
     #[inline]
     pub(crate) fn heap_and_board(&mut self) -> (&Span, &mut CallBoard) {
         (self.view.mine(), &mut self.board)
     }
 
-    /// The heap of `member`, in which `region` was found to be memory.
+    /// Returns the heap of `member`, in which `region` was found to be memory.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
@@ -120,7 +120,7 @@ impl Members {
         self.view.reach(self.ranks[member], region)
     }
 
-    /// The mail of `member` for the current operation.
+    /// Returns the eager slot of `member` for the current operation.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for more than [`EAGER_LEN`].
@@ -130,30 +130,30 @@ impl Members {
         Region::new(HeapOffset::new(self.bases[member].get() + at), EAGER_LEN).part(0, len)
     }
 
-    /// The scratch of `member`.
+    /// Returns the staging area of `member`.
     #[inline]
     pub(crate) fn staging(&self, member: usize) -> Region {
         Region::new(HeapOffset::new(self.bases[member].get() + self.layout.staging()), STAGING_LEN)
     }
 
-    /// Where things are in each member's region.
+    /// Returns where things are in each member's region.
     #[inline]
     pub(crate) fn layout(&self) -> CommLayout {
         self.layout
     }
 
-    /// Where the region of `member` starts.
+    /// Returns where the region of `member` starts.
     pub(crate) fn base(&self, member: usize) -> HeapOffset {
         self.bases[member]
     }
 
-    /// The place `at` bytes into the region of `member`.
+    /// Returns the place `at` bytes into the region of `member`.
     #[inline]
     pub(crate) fn place(&self, member: usize, at: u64) -> HeapOffset {
         HeapOffset::new(self.bases[member].get() + at)
     }
 
-    /// Where `receiver` tells `sender` how many slots of its inbox it has emptied.
+    /// Returns where `receiver` tells `sender` how many slots of its inbox it has emptied.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a region that is not allocated.
@@ -162,7 +162,7 @@ impl Members {
         self.view.cell(self.ranks[receiver], at)
     }
 
-    /// Where `sender` tells `receiver` the checksums of what it has put into its inbox.
+    /// Returns where `sender` tells `receiver` the checksums of what it has put into its inbox.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a region that is not allocated.
@@ -171,7 +171,7 @@ impl Members {
         self.view.cells(self.ranks[receiver], at, PIPE_SLOTS * checksum::WORDS as u64)
     }
 
-    /// What `sender` leaves for `receiver` without a slot.
+    /// Returns what `sender` leaves for `receiver` without a slot.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a region that is not allocated.
@@ -180,7 +180,7 @@ impl Members {
         self.view.cells(self.ranks[receiver], at, PIPE_SLOTS)
     }
 
-    /// Where the checksums are of part `index` of what `member` stages, by slots (`execute/staged/checked.rs`).
+    /// Returns where the checksums are of part `index` of what `member` stages, by slots (`execute/staged/checked.rs`).
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a region that is not allocated.
@@ -189,13 +189,13 @@ impl Members {
         self.view.cells(self.ranks[member], at, checksum::PARTS as u64)
     }
 
-    /// What `member` sleeps on when it waits for messages, or for room for them: the same in all its communicators.
+    /// Returns what `member` sleeps on when it waits for messages, or for room for them: the same in all its communicators.
     #[inline]
     pub(crate) fn message_park(&self, member: usize) -> &ParkCell {
         &self.parks[member]
     }
 
-    /// A direct channel to `member` over the semaphores in the two regions.
+    /// Returns a direct channel to `member` over the semaphores in the two regions.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a region that is not allocated.

@@ -11,7 +11,7 @@ use crate::rank::Rank;
 use crate::sync::PostCell;
 
 impl CallBoard {
-    /// The error of a wait in the call `mine`, or, where the epoch was ended because members disagree, or the deadline has passed while
+    /// Returns the error of a wait in the call `mine`, or, where the epoch was ended because members disagree, or the deadline has passed while
     /// they do, what it is that they disagree on.
     #[cold]
     pub(crate) fn explain(&self, mine: CallSignature, error: Error) -> Error {
@@ -23,14 +23,14 @@ impl CallBoard {
         found.or_else(|| self.barrier_mismatch()).or_else(|| self.circle(mine, &error)).unwrap_or(error)
     }
 
-    /// What members are known to disagree on when the epoch has ended: what all have posted tells of it, or else what another member has
+    /// Returns what members are known to disagree on when the epoch has ended: what all have posted tells of it, or else what another member has
     /// complained of about this one, which is in the call `mine`.
     #[cold]
     pub(crate) fn known_mismatch(&self, mine: CallSignature) -> Option<Error> {
         self.first_mismatch().or_else(|| self.mismatch_reports.find(mine))
     }
 
-    /// The circle in which this member, in the call `mine`, and others have waited for each other, as it seems, until the deadline of one of
+    /// Returns the circle in which this member, in the call `mine`, and others have waited for each other, as it seems, until the deadline of one of
     /// them. A message that was lost looks the same: none is, unless that is asked for.
     fn circle(&self, mine: CallSignature, error: &Error) -> Option<Error> {
         let context = &self.context;
@@ -63,7 +63,7 @@ impl CallBoard {
         self.revoke();
     }
 
-    /// The call in which `member` waits for this one, which has not come to it: an operation, or a meeting of all ranks.
+    /// Returns the call in which `member` waits for this one, which has not come to it: an operation, or a meeting of all ranks.
     ///
     /// # Ordering
     /// When there is one, acquires everything that member did before (C1, C2, B1).
@@ -100,20 +100,20 @@ impl CallBoard {
         Error::CallMismatch { mine, rank, theirs }
     }
 
-    /// The error of the first operation in which some member did something else than this one, as far back as the ring goes.
+    /// Returns the error of the first operation in which some member did something else than this one, as far back as the ring goes.
     #[cold]
     pub(crate) fn first_mismatch(&self) -> Option<Error> {
         self.first_difference().map(|(mine, rank, theirs)| Error::CallMismatch { mine, rank, theirs })
     }
 
-    /// What this member did there, and which rank did what else.
+    /// Returns what this member did there, and which rank did what else.
     fn first_difference(&self) -> Option<(CallSignature, Rank, CallSignature)> {
         let last = (0..LAP).map(|ago| self.sequence.wrapping_sub(ago)).take_while(|&sequence| sequence != 0);
         let both = last.flat_map(|sequence| (0..self.ranks.len()).map(move |member| (sequence, member)));
         both.filter_map(|(sequence, member)| self.difference(sequence, member)).last()
     }
 
-    /// What the posts of this member and of `member` for `sequence` say, if they are up and differ.
+    /// Returns what the posts of this member and of `member` for `sequence` say, if they are up and differ.
     fn difference(&self, sequence: u64, member: usize) -> Option<(CallSignature, Rank, CallSignature)> {
         shown(&self.posts[self.me], sequence)?;
         let mine = self.mine[index(sequence)].signature();
@@ -121,7 +121,7 @@ impl CallBoard {
         (theirs != mine).then_some((mine, self.ranks[member], theirs))
     }
 
-    /// The error that a member is elsewhere, if one is.
+    /// Returns the error that a member is elsewhere, if one is.
     fn barrier_mismatch(&self) -> Option<Error> {
         let mine = self.last_posted();
         self.member_at_barrier().map(|(rank, theirs)| Error::CallMismatch { mine, rank, theirs })
@@ -131,7 +131,7 @@ impl CallBoard {
         self.mine[index(self.posted)].signature()
     }
 
-    /// A member that is elsewhere, and in which call, before it has come to what this one has posted last.
+    /// Returns a member that is elsewhere, and in which call, before it has come to what this one has posted last.
     pub(super) fn member_at_barrier(&self) -> Option<(Rank, CallSignature)> {
         let (at_barrier, posted) = (self.at_barrier.as_ref()?, self.posted);
         self.ranks.iter().zip(&self.posts).find_map(|(&rank, posts)| {
@@ -163,7 +163,7 @@ impl CallBoard {
         }
     }
 
-    /// The members that have gone on to an operation that this one has not come to, and what each does there.
+    /// Returns the members that have gone on to an operation that this one has not come to, and what each does there.
     pub(crate) fn gone_on(&self) -> impl Iterator<Item = (Rank, CallSignature)> {
         let next = self.sequence.wrapping_add(1);
         let posts = self.ranks.iter().zip(&self.posts);
@@ -174,7 +174,7 @@ impl CallBoard {
     }
 }
 
-/// The mark of the post for `sequence` in the ring of a member, if it is up there.
+/// Returns the mark of the post for `sequence` in the ring of a member, if it is up there.
 fn shown(posts: &[PostCell], sequence: u64) -> Option<CallWithHistory> {
     let cell = &posts[index(sequence)];
     (cell.shows(sequence) && !cell.shows(sequence.wrapping_add(1))).then(|| Post(cell).call())

@@ -28,7 +28,7 @@ pub(crate) struct MismatchReports {
 }
 
 impl MismatchReports {
-    /// Those of the member `me` of `members`, whose regions start at `bases`.
+    /// Makes those of the member `me` of `members`, whose regions start at `bases`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base that is not where a region can be.
@@ -55,7 +55,7 @@ impl MismatchReports {
         }
     }
 
-    /// The complaint of some member about this one, which is in the call `mine`, or of this one.
+    /// Returns the complaint of some member about this one, which is in the call `mine`, or of this one.
     pub(crate) fn find(&self, mine: CallSignature) -> Option<Error> {
         let about_me = Self::mismatch_reports(&self.about_me).map(|(_, report)| {
             let mine = if report.called == CallSignature::NONE { mine } else { report.called };
@@ -70,7 +70,7 @@ impl MismatchReports {
         })
     }
 
-    /// The complaints in `cells`, by the number of the other member.
+    /// Returns the complaints in `cells`, by the number of the other member.
     fn mismatch_reports(cells: &[CellRef<PostCell>]) -> impl Iterator<Item = (usize, MismatchReport)> {
         let lodged = cells.iter().enumerate().filter(|(_, cell)| cell.shows(1));
         lodged.map(|(member, cell)| (member, MismatchReport::read(cell)))

@@ -56,7 +56,7 @@ pub(crate) struct EagerPost<'d> {
 }
 
 impl<'d> EagerPost<'d> {
-    /// A post of `data` alone.
+    /// Makes a post of `data` alone.
     #[inline(always)]
     pub(crate) const fn of(data: &'d [u64]) -> Self {
         Self { checksum: 0, scalar: 0, data }

@@ -37,7 +37,7 @@ impl CallBoard {
         self.context.activity().begin_operation(signature.words(), number);
     }
 
-    /// How many operations the caller has begun here.
+    /// Returns how many operations the caller has begun here.
     pub(crate) fn number(&self) -> u64 {
         self.sequence.wrapping_sub(self.inner_steps)
     }
@@ -83,7 +83,7 @@ impl CallBoard {
         }
     }
 
-    /// What this member tells of a wait for `awaited` in `operation`.
+    /// Returns what this member tells of a wait for `awaited` in `operation`.
     pub(super) fn waiting_in(&self, operation: Operation, awaited: RankSet) -> WaitingIn {
         let small = || (self.call(operation).words(), self.number());
         WaitingIn {

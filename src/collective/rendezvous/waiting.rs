@@ -62,14 +62,14 @@ impl CallBoard {
         checked.map_err(|error| self.explain(self.call(operation), error))
     }
 
-    /// Why a wait for `member` is in vain, if it is: the epoch has ended, or that member lives no more or has left.
+    /// Returns why a wait for `member` is in vain, if it is: the epoch has ended, or that member lives no more or has left.
     pub(crate) fn check_member(&self, member: usize) -> Option<Stop> {
         let rank = self.ranks[member];
         let left = || self.departures[member].has_reached(LEFT).then_some(Stop::PeerLost(rank));
         self.context.watch(Some(rank)).check().or_else(left)
     }
 
-    /// Why a wait for any member is in vain, if one is elsewhere: the epoch ends then.
+    /// Returns why a wait for any member is in vain, if one is elsewhere: the epoch ends then.
     pub(crate) fn check_barrier(&self) -> Option<Stop> {
         let (rank, theirs) = self.member_at_barrier()?;
         self.end_by_mismatch(rank, self.last_posted(), theirs);
@@ -80,7 +80,7 @@ impl CallBoard {
         MemberWatch { board: self, member, operation, unannounced: Cell::new(None) }
     }
 
-    /// The call of this member that `operation` is, as far as it can be told: it may not be posted yet.
+    /// Returns the call of this member that `operation` is, as far as it can be told: it may not be posted yet.
     pub(super) fn call(&self, operation: Operation) -> CallSignature {
         let posted = self.last_posted();
         if posted.operation() == Some(operation) { posted } else { CallSignature::new(operation) }
@@ -136,7 +136,7 @@ pub(crate) struct WaitsFor {
 }
 
 impl WaitsFor {
-    /// Those of the member `me` of `members`, whose regions start at `bases`.
+    /// Makes those of the member `me` of `members`, whose regions start at `bases`.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a region can be.
@@ -158,7 +158,7 @@ impl WaitsFor {
         self.parks[member].wake(self.context.kernel());
     }
 
-    /// Whether `member` waits, or has waited, for what this one does in the operation numbered `sequence` or a later one.
+    /// Returns whether `member` waits, or has waited, for what this one does in the operation numbered `sequence` or a later one.
     ///
     /// # Ordering
     /// When true, acquires everything that member did before (C2).

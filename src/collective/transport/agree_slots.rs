@@ -66,13 +66,13 @@ pub(crate) fn take(
     Ok(agreement.slots)
 }
 
-/// Whether any two members name the same slot.
+/// Returns whether any two members name the same slot.
 fn are_alike(answers: &[Vec<u64>]) -> bool {
     let pairs = (0..answers.len()).flat_map(|one| (0..one).map(move |other| (one, other)));
     pairs.into_iter().all(|(one, other)| number(&answers[one], other) == number(&answers[other], one))
 }
 
-/// The slot towards `member` that a member has told of in its notice.
+/// Returns the slot towards `member` that a member has told of in its notice.
 fn number(notice: &[u64], member: usize) -> u32 {
     let word = notice[1 + member / PER_WORD] >> (member % PER_WORD * SEAT_BITS);
     u32::try_from(word & ((1 << SEAT_BITS) - 1)).expect("it has four bits")

@@ -54,7 +54,7 @@ impl FragmentCheck {
         plain::store(&words[1], exposed.map_or(0, |crc| PRESENT | u64::from(crc)));
     }
 
-    /// What `words` say, if anything; to be checked before use.
+    /// Returns what `words` say, if anything; to be checked before use.
     fn read(words: &[AtomicU64]) -> Option<Self> {
         let word = words.first().map(plain::load).filter(|word| word & PRESENT != 0)?;
         Some(Self {
@@ -71,7 +71,7 @@ const fn low(word: u64) -> u32 {
     word as u32
 }
 
-/// The checksum of the `len` bytes of `input` from `at` on, behind bytes whose checksum is `before`.
+/// Returns the checksum of the `len` bytes of `input` from `at` on, behind bytes whose checksum is `before`.
 pub(crate) fn of_input(members: &Members, input: &Input<'_>, before: u32, at: u64, len: u64) -> Result<u32> {
     match input {
         Input::Heap(offset) => {
@@ -83,7 +83,7 @@ pub(crate) fn of_input(members: &Members, input: &Input<'_>, before: u32, at: u6
     }
 }
 
-/// The checksum of the `len` bytes of the input of `call` from `at` on, also where that is in its output.
+/// Returns the checksum of the `len` bytes of the input of `call` from `at` on, also where that is in its output.
 pub(crate) fn of_call(members: &Members, call: &Call<'_>, at: u64, len: u64) -> Result<u32> {
     match (&call.input, &call.output) {
         (Input::InOutput(start), Output::Memory(bytes) | Output::Within(bytes, _)) => {
@@ -93,7 +93,7 @@ pub(crate) fn of_call(members: &Members, call: &Call<'_>, at: u64, len: u64) -> 
     }
 }
 
-/// The word that tells of a checksum.
+/// Returns the word that tells of a checksum.
 pub(crate) fn told(crc: u32) -> u64 {
     PRESENT | u64::from(crc)
 }
@@ -109,13 +109,13 @@ pub(crate) fn compare(members: &Members, from: FragmentArrival, told: u64, found
     from.compare(members, low(told), found)
 }
 
-/// The error of who finds no checksum of what has come `from` a member.
+/// Returns the error of who finds no checksum of what has come `from` a member.
 fn takes_none(members: &Members, from: FragmentArrival) -> Error {
     let (what, rank) = ("checksums (SHMCCL_CHECKSUMS, the same for all)", members.ranks()[from.member]);
     Error::Mismatch { what, mine: 1, rank, theirs: 0 }
 }
 
-/// The checksum of the first `len` bytes of `output`.
+/// Returns the checksum of the first `len` bytes of `output`.
 fn of_output(members: &Members, output: &Output<'_>, len: u64) -> Result<u32> {
     match output {
         Output::Heap(offset) => of_input(members, &Input::Heap(*offset), 0, 0, len),

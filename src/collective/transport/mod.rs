@@ -20,7 +20,7 @@ use pipe::PipeEnd;
 
 /// What opens proxied channels for pipes.
 pub(crate) trait OpenPorts: std::fmt::Debug + Send + Sync {
-    /// A place to push triggers for one channel.
+    /// Returns a place to push triggers for one channel.
     ///
     /// # Errors
     /// [`Error::Exhausted`] when there are no more producers of a fifo; [`Error::Os`] when the proxy cannot be started.
@@ -37,7 +37,7 @@ pub(crate) struct Pipework {
 }
 
 impl Pipework {
-    /// No pipes yet; `opener` is asked for those that need a proxy.
+    /// Makes no pipes yet; `opener` is asked for those that need a proxy.
     pub(crate) fn new(opener: Arc<dyn OpenPorts>) -> Self {
         Self { opener, ends: Vec::new(), memory: Vec::new(), ports: Vec::new() }
     }
@@ -103,14 +103,14 @@ impl Pipework {
         Ok(())
     }
 
-    /// How many fragments of messages this member has sent, less those that it has received, modulo 2^64. Over all members, each at
+    /// Returns how many fragments of messages this member has sent, less those that it has received, modulo 2^64. Over all members, each at
     /// the same point in the order of its calls, these add up to the number of those that are left in pipes.
     pub(crate) fn balance(&self) -> u64 {
         self.ends.iter().flatten().map(PipeEnd::balance).fold(0, u64::wrapping_add)
     }
 }
 
-/// What `make` makes for each member but this one.
+/// Returns what `make` makes for each member but this one.
 fn each_other<T>(members: &Members, make: impl Fn(usize) -> Result<T>) -> Result<Vec<Option<T>>> {
     let one = |member| if member == members.me() { Ok(None) } else { make(member).map(Some) };
     (0..members.n_members()).map(one).collect()

@@ -77,7 +77,7 @@ pub(crate) struct PipeEnd {
 }
 
 impl PipeEnd {
-    /// The end at this member of the pipes to and from `peer`.
+    /// Makes the end at this member of the pipes to and from `peer`.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`] for a region that is not allocated.
@@ -132,13 +132,13 @@ pub(crate) struct FragmentArrival {
     pub(crate) number: u64,
 }
 
-/// Which slot fragment number `number` has.
+/// Returns which slot fragment number `number` has.
 #[inline]
 fn turn(number: u64) -> usize {
     usize::try_from(number % PIPE_SLOTS).unwrap_or(0)
 }
 
-/// The words of the slot of fragment number `number`.
+/// Returns the words of the slot of fragment number `number`.
 fn words_of(checks: &[AtomicU64], number: u64) -> &[AtomicU64] {
     let at = turn(number) * checksum::WORDS;
     &checks[at..at + checksum::WORDS]
@@ -157,7 +157,7 @@ pub(crate) struct Pipes<'a, L: Link> {
 const OTHERS: &str = "a pipe leads to another member, and all were opened";
 
 impl<L: Link> Pipes<'_, L> {
-    /// The longest fragment.
+    /// Returns the longest fragment.
     #[inline]
     pub(crate) fn slot_len(&self) -> u64 {
         self.members.layout().slot_len()
@@ -217,13 +217,13 @@ impl<L: Link> Pipes<'_, L> {
         Ok(at)
     }
 
-    /// The words beside the slot of the next fragment to `to`.
+    /// Returns the words beside the slot of the next fragment to `to`.
     pub(super) fn words_of_next(&self, to: usize) -> &[AtomicU64] {
         let end = self.ends[to].as_ref().expect(OTHERS);
         words_of(&end.checks_there, end.sent)
     }
 
-    /// The words beside the slot of a fragment that has arrived.
+    /// Returns the words beside the slot of a fragment that has arrived.
     pub(super) fn words_of_arrival(&self, arrival: FragmentArrival) -> &[AtomicU64] {
         words_of(&self.ends[arrival.member].as_ref().expect(OTHERS).checks_here, arrival.number)
     }
@@ -252,28 +252,28 @@ impl<L: Link> Pipes<'_, L> {
         Ok(())
     }
 
-    /// Whether the next fragment to `to` has a slot now.
+    /// Returns whether the next fragment to `to` has a slot now.
     #[inline]
     pub(crate) fn has_room(&mut self, to: usize) -> bool {
         let end = self.ends[to].as_mut().expect(OTHERS);
         end.has_free_slot() || end.look_for_credit()
     }
 
-    /// The number of the next fragment to `to`, and where it goes in that member's heap.
+    /// Returns the number of the next fragment to `to`, and where it goes in that member's heap.
     #[inline]
     pub(crate) fn next_to(&self, to: usize) -> (u64, HeapOffset) {
         let end = self.ends[to].as_ref().expect(OTHERS);
         (end.sent, HeapOffset::new(end.outbox.get() + end.sent % PIPE_SLOTS * self.slot_len()))
     }
 
-    /// The inline message that stands for the next fragment to `to`, and what it has to show as that.
+    /// Returns the inline message that stands for the next fragment to `to`, and what it has to show as that.
     #[inline]
     pub(crate) fn inline_to(&self, to: usize) -> (&PostCell, u64) {
         let end = self.ends[to].as_ref().expect(OTHERS);
         (&end.inline_there[turn(end.sent)], end.sent.wrapping_add(1))
     }
 
-    /// The inline message that `from` has left as its next fragment, if that is one, until [`Pipes::give_back`].
+    /// Returns the inline message that `from` has left as its next fragment, if that is one, until [`Pipes::give_back`].
     ///
     /// # Ordering
     /// Acquires everything `from` did before (C1).
@@ -284,7 +284,7 @@ impl<L: Link> Pipes<'_, L> {
         inline.shows(end.received.wrapping_add(1)).then_some(inline)
     }
 
-    /// The channel to `to`, for whoever fills a slot by other means than [`Pipes::send`] and says so by [`Pipes::count_sent`].
+    /// Returns the channel to `to`, for whoever fills a slot by other means than [`Pipes::send`] and says so by [`Pipes::count_sent`].
     #[inline]
     pub(crate) fn channel(&mut self, to: usize) -> &mut L::Channel {
         self.channels[to].as_mut().expect(OTHERS)
@@ -299,7 +299,7 @@ impl<L: Link> Pipes<'_, L> {
         end.pending = true;
     }
 
-    /// Whether `to` has taken the fragment numbered `number`.
+    /// Returns whether `to` has taken the fragment numbered `number`.
     #[inline]
     pub(crate) fn was_taken(&self, to: usize, number: u64) -> bool {
         self.ends[to].as_ref().expect(OTHERS).taken_by_peer.has_reached(number.wrapping_add(1))

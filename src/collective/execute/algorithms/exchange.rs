@@ -5,7 +5,7 @@
 //! In an exchange, piece k is sent at time k and received at time k + 1; exchanges follow each other in the same order at both
 //! members, and each pair meets in the same ones. So the rule of the [`pipes`](crate::collective::transport::pipe) holds, with times (exchange, k).
 
-use super::cut::PieceCut;
+use super::PieceCut;
 use super::{Operand, PipeWorker};
 use crate::collective::call::shifted;
 use crate::collective::transport::link::Link;
@@ -21,7 +21,7 @@ pub(super) struct PieceRun {
 }
 
 impl PieceRun {
-    /// The `len` bytes at `start`, cut for a pipeline; the peer cuts alike.
+    /// Makes the `len` bytes at `start`, cut for a pipeline; the peer cuts alike.
     pub(super) fn in_a_row<L: Link>(worker: &PipeWorker<'_, L>, start: HeapOffset, len: u64) -> Self {
         let cut = PieceCut::for_pipeline(len, worker.pipes.slot_len());
         Self { start, stride: cut.piece(0).1, cut }
@@ -82,7 +82,7 @@ impl Core {
         self.size
     }
 
-    /// Whether `member` of the core stands in for another one.
+    /// Returns whether `member` of the core stands in for another one.
     pub(super) fn stands_in(self, member: usize) -> bool {
         member + self.size < self.n
     }

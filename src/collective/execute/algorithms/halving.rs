@@ -13,8 +13,8 @@
 
 use std::ops::Range;
 
-use super::cut::{ALIGN, PieceCut};
 use super::exchange::{ArrivedPiece, Core, PieceRun, exchange, in_order};
+use super::{ALIGN, PieceCut};
 use super::{Operand, PipeWorker};
 use crate::collective::call::shifted;
 use crate::collective::transport::link::Link;
@@ -37,7 +37,7 @@ pub(super) fn all_reduce<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> 
     core.unfold(worker, len)
 }
 
-/// The bytes of a vector of `len` that belong to `blocks` of the core's members.
+/// Returns the bytes of a vector of `len` that belong to `blocks` of the core's members.
 fn bytes_of(blocks: &Range<usize>, core: Core, len: u64) -> (u64, u64) {
     let block = len.div_ceil(core.size() as u64).next_multiple_of(ALIGN);
     let bound = |block_index: usize| (block_index as u64).saturating_mul(block).min(len);

@@ -10,7 +10,7 @@
 //! result, and receives results k - 2: two fragments to each peer at a time, received at the next time in the same order, of
 //! which the slots of a pipe hold more than those of one time.
 
-use super::cut::{ALIGN, PieceCut};
+use super::{ALIGN, PieceCut};
 use super::{Operand, PerMember, PipeWorker};
 use crate::collective::call::Operation;
 use crate::collective::region::PIPE_SLOTS;
@@ -23,7 +23,7 @@ const AT_A_TIME: u64 = 2;
 
 const _: () = assert!(AT_A_TIME < PIPE_SLOTS);
 
-/// The other members, the next one first: so they do not all begin with the same one.
+/// Returns the other members, the next one first: so they do not all begin with the same one.
 fn others<L: Link>(worker: &PipeWorker<'_, L>) -> impl Iterator<Item = usize> + use<L> {
     let (me, n) = (worker.pipes.members.me(), worker.pipes.members.n_members());
     (1..n).map(move |distance| (me + distance) % n)
@@ -63,7 +63,7 @@ struct PairwisePlan {
 }
 
 impl PairwisePlan {
-    /// Where the block of the input is that goes from `from` to `to`; nothing if there is none.
+    /// Returns where the block of the input is that goes from `from` to `to`; nothing if there is none.
     fn input_at(self, from: usize, to: usize) -> Option<u64> {
         match self.operation {
             Operation::AllReduce | Operation::AllGather => Some(0),
@@ -74,7 +74,7 @@ impl PairwisePlan {
         }
     }
 
-    /// Where the block that came from `from` belongs in the output, where blocks are not combined.
+    /// Returns where the block that came from `from` belongs in the output, where blocks are not combined.
     fn output_at(self, from: usize) -> u64 {
         if self.operation == Operation::Scatter { 0 } else { from as u64 * self.block }
     }
@@ -175,7 +175,7 @@ impl Shares {
         Ok(Self { n, passes: cut.n().div_ceil(n), cut })
     }
 
-    /// Where the share of `member` in `pass` starts, and how long it is: nothing past the last pass.
+    /// Returns where the share of `member` in `pass` starts, and how long it is: nothing past the last pass.
     fn of(self, member: usize, pass: u64) -> (u64, u64) {
         self.cut.piece(pass * self.n + member as u64)
     }

@@ -17,7 +17,7 @@
 //! Partial results are made on the send staging, as they all go to one peer. What is sent from the input is overwritten, in a call in
 //! place, only by the result for it, which has gone round the ring after it.
 
-use super::cut::{ALIGN, WORTH_SENDING};
+use super::{ALIGN, WORTH_SENDING};
 use super::{Operand, PipeWorker};
 use crate::collective::call::Operation;
 use crate::collective::region::PIPE_SLOTS;
@@ -83,7 +83,7 @@ impl RingWalk {
         Ok(Self { operation, n, len, piece, lanes, passes, first, last })
     }
 
-    /// The piece of `block` that travels in `lane` of `pass`; nothing past the end.
+    /// Returns the piece of `block` that travels in `lane` of `pass`; nothing past the end.
     fn piece(&self, pass: u64, block: u64, lane: u64) -> RingPiece {
         let row = pass * self.lanes + lane;
         let at = match self.operation {
@@ -116,7 +116,7 @@ impl RingWalk {
         }
     }
 
-    /// What this member sends of its own.
+    /// Returns what this member sends of its own.
     fn start<L: Link>(&self, worker: &PipeWorker<'_, L>, piece: &RingPiece) -> Result<Option<HeapOffset>> {
         let source = worker.input(piece.input_at);
         if self.operation == Operation::AllGather {

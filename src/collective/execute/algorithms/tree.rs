@@ -25,7 +25,7 @@
 
 use arrayvec::ArrayVec;
 
-use super::cut::PieceCut;
+use super::PieceCut;
 use super::{Operand, PerMember, PipeWorker};
 use crate::collective::call::Operation;
 use crate::collective::transport::link::Link;
@@ -50,7 +50,7 @@ pub(super) enum Numbering {
 }
 
 impl Numbering {
-    /// The number of `member` in the tree.
+    /// Returns the number of `member` in the tree.
     fn number(self, member: usize, n: usize) -> usize {
         match self {
             Self::From(root) => (member + n - root) % n,
@@ -58,7 +58,7 @@ impl Numbering {
         }
     }
 
-    /// The member with this number in the tree.
+    /// Returns the member with this number in the tree.
     fn member(self, number: usize, n: usize) -> usize {
         match self {
             Self::From(root) => (number + root) % n,
@@ -67,7 +67,7 @@ impl Numbering {
     }
 }
 
-/// The number of who is above `number`, which is not 0, in a tree of `n`.
+/// Returns the number of who is above `number`, which is not 0, in a tree of `n`.
 fn above(shape: Shape, number: usize, n: usize) -> usize {
     match shape {
         Shape::Star => 0,
@@ -134,7 +134,7 @@ pub(super) fn run_double<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> 
     run_parts(worker, &parts)
 }
 
-/// How the `n` members are numbered in either of two trees.
+/// Returns how the `n` members are numbered in either of two trees.
 fn numbering_of(which: usize, n: usize) -> Numbering {
     match which {
         0 => Numbering::From(0),
@@ -188,7 +188,7 @@ impl TreePart {
         Ok(())
     }
 
-    /// The piece whose turn is at `time`, where the first one's is at `begin`.
+    /// Returns the piece whose turn is at `time`, where the first one's is at `begin`.
     fn piece(&self, time: u64, begin: u64) -> Option<(u64, u64)> {
         let (at, len) = self.cut.piece(time.checked_sub(begin)?);
         (len > 0).then_some((self.start + at, len))

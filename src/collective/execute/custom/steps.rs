@@ -4,8 +4,7 @@
 //! are given back once, places lie in memory. When the algorithm has returned, all that it has sent is awaited, so that nothing
 //! is left in a pipe for the next call to find.
 
-use super::CustomAlgorithm;
-use super::place::Place;
+use super::{CustomAlgorithm, Place};
 use crate::collective::call::{Call, Input, Operation, Output};
 use crate::collective::execute::algorithms::{self, Operand, PipeWorker};
 use crate::collective::rendezvous::members::Members;
@@ -98,44 +97,44 @@ pub struct Steps<'a> {
 }
 
 impl Steps<'_> {
-    /// This rank.
+    /// Returns this rank.
     #[must_use]
     pub fn rank(&self) -> Rank {
         Rank::known(u32::try_from(self.members.me()).expect("at most 64 members"))
     }
 
-    /// How many ranks there are: at least two.
+    /// Returns how many ranks there are: at least two.
     #[must_use]
     pub fn n_ranks(&self) -> u32 {
         u32::try_from(self.members.n_members()).expect("at most 64 members")
     }
 
-    /// The rank after this one, in a ring.
+    /// Returns the rank after this one, in a ring.
     #[must_use]
     pub fn right(&self) -> Rank {
         self.rank().right(self.n_ranks())
     }
 
-    /// The rank before this one, in a ring.
+    /// Returns the rank before this one, in a ring.
     #[must_use]
     pub fn left(&self) -> Rank {
         self.rank().left(self.n_ranks())
     }
 
-    /// What is to be done.
+    /// Returns what is to be done.
     #[must_use]
     pub fn operation(&self) -> Operation {
         self.call.operation
     }
 
-    /// The rank at the root, where the operation has one.
+    /// Returns the rank at the root, where the operation has one.
     #[must_use]
     pub fn root(&self) -> Option<Rank> {
         let root = Rank::known(u32::try_from(self.call.root).expect("at most 64 members"));
         self.operation().has_root().then_some(root)
     }
 
-    /// The type of the elements: `f32` where shorter floats are reduced by a built-in operator, since every [`Steps::combine`] rounds.
+    /// Returns the type of the elements: `f32` where shorter floats are reduced by a built-in operator, since every [`Steps::combine`] rounds.
     #[must_use]
     pub fn data_type(&self) -> DataType {
         self.call.data_type
@@ -147,13 +146,13 @@ impl Steps<'_> {
         self.call.count
     }
 
-    /// The longest message in bytes: at least 8 KiB, and a multiple of every element's size.
+    /// Returns the longest message in bytes: at least 8 KiB, and a multiple of every element's size.
     #[must_use]
     pub fn longest_message(&self) -> u64 {
         self.members.layout().slot_len()
     }
 
-    /// The input of this rank; empty where it has none.
+    /// Returns the input of this rank; empty where it has none.
     #[must_use]
     pub fn input(&self) -> Place {
         let (blocks, _) = self.operation().blocks(self.n_ranks().into());
@@ -163,7 +162,7 @@ impl Steps<'_> {
         }
     }
 
-    /// The output of this rank; empty where it has none. It may be the input as well, or a part of it, or have it for a part.
+    /// Returns the output of this rank; empty where it has none. It may be the input as well, or a part of it, or have it for a part.
     #[must_use]
     pub fn output(&self) -> Place {
         let (_, blocks) = self.operation().blocks(self.n_ranks().into());
@@ -294,7 +293,7 @@ impl Steps<'_> {
         }
     }
 
-    /// The number of another rank.
+    /// Returns the number of another rank.
     fn peer(&self, rank: Rank) -> Result<usize> {
         if rank == self.rank() {
             let (name, value) = ("the peer of a message", u64::from(rank.get()));

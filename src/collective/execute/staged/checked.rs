@@ -1,7 +1,7 @@
 //! Checksums of what is staged, and faults that strike it: a wrapper of what moves the bytes.
 //!
 //! A staged piece is read part by part: a block as a whole or, where results are returned, the share
-//! of each member. For each part and slot there is a word beside the member's scratch. The member
+//! of each member. For each part and slot there is a word beside the member's staging area. The member
 //! writes that word before the step by which it has staged the part. Another word is for the result;
 //! the member that has combined the part writes it before the step by which it has. So the edge that
 //! says that a part may be read (C2) carries its checksum, too, and a word is written again when its
@@ -178,7 +178,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Which of the words of a part is for the slot of `piece`.
+    /// Returns which of the words of a part is for the slot of `piece`.
     fn word(&self, piece: StagedPiece, kind: SlotWord) -> usize {
         let slot =
             usize::try_from(piece.number % (2 * self.slots.lag)).expect("there are four slots at most");
@@ -217,7 +217,7 @@ impl StagedCall {
         Ok(())
     }
 
-    /// Holds the results of `piece` in this member's scratch against what others have made, if it gets them.
+    /// Holds the results of `piece` in this member's staging area against what others have made, if it gets them.
     ///
     /// # Errors
     /// Those of [`checksum::compare`].
@@ -231,7 +231,7 @@ impl StagedCall {
         })
     }
 
-    /// Holds `part` in the scratch of `owner` against its word, that of number `index`, which `writer` has written.
+    /// Holds `part` in the staging area of `owner` against its word, that of number `index`, which `writer` has written.
     fn check(
         &self,
         members: &Members,
@@ -256,7 +256,7 @@ impl StagedCall {
     }
 }
 
-/// The checksum of the result of `part` in this member's own output, if it has one.
+/// Returns the checksum of the result of `part` in this member's own output, if it has one.
 fn own_result(members: &Members, output: &Output<'_>, result: &StagedPart) -> Result<Option<u32>> {
     match output {
         Output::Heap(offset) => {

@@ -75,7 +75,7 @@ impl StagedPart {
         Self { piece, block, bytes }
     }
 
-    /// Where it begins in the block.
+    /// Returns where it begins in the block.
     fn start(&self) -> u64 {
         self.piece.start + self.bytes.start
     }
@@ -85,10 +85,10 @@ impl StagedPart {
     }
 }
 
-/// Moves bytes between buffers and the scratches of members, from one step to the next.
+/// Moves bytes between buffers and the staging areas of members, from one step to the next.
 trait MovePieces {
     /// Copies what others need of piece `number` of this member's input, if there is that piece,
-    /// into its scratch.
+    /// into its staging area.
     fn stage(&self, members: &Members, call: &Call<'_>, number: u64) -> Result<()>;
 
     /// Copies block `block` of what `member` has staged to block `to` of this member's output, if
@@ -104,10 +104,10 @@ trait MovePieces {
     ) -> Result<()>;
 
     /// Combines `part` of all inputs, this member's own where it lies, into its output and the
-    /// scratches of the members that get the result.
+    /// staging areas of the members that get the result.
     fn reduce(&self, members: &Members, call: &mut Call<'_>, part: &StagedPart) -> Result<()>;
 
-    /// Copies the results that others have left in this member's scratch into its output, if it
+    /// Copies the results that others have left in this member's staging area into its output, if it
     /// has one.
     fn take_results(&self, members: &Members, call: &mut Call<'_>, piece: StagedPiece) -> Result<()>;
 
@@ -123,7 +123,7 @@ trait MovePieces {
 }
 
 impl StagedCall {
-    /// The way to execute `call`, which all members of `members` have posted; `oversubscribed` ones share cores. Whether results are `cache_hint`
+    /// Makes the way to execute `call`, which all members of `members` have posted; `oversubscribed` ones share cores. Whether results are `cache_hint`
     /// goes by their length if it is not said.
     pub(crate) fn new(
         call: &Call<'_>,
@@ -248,7 +248,7 @@ impl StagedCall {
         }
     }
 
-    /// Where `part` is in the scratch of `member`.
+    /// Returns where `part` is in the staging area of `member`.
     fn slot(&self, members: &Members, member: usize, part: &StagedPart) -> Region {
         self.staging.slot(members, member, self.behind[member], part)
     }
@@ -312,7 +312,7 @@ impl StagedCall {
         fill(targets, others.map(staged))
     }
 
-    /// The heap in which `part` of the input of `member` is staged, and where.
+    /// Returns the heap in which `part` of the input of `member` is staged, and where.
     fn staged<'a>(&self, members: &'a Members, member: usize, part: &StagedPart) -> Result<(&'a Span, u64)> {
         let region = self.slot(members, member, part);
         Ok((members.heap_of(member, region)?, region.offset.get()))
@@ -377,7 +377,7 @@ impl MovePieces for StagedCall {
     }
 }
 
-/// The members in whose scratch the results of `operation` are left.
+/// Returns the members in whose staging area the results of `operation` are left.
 fn receivers(operation: Operation, root: usize, n_members: usize) -> Range<usize> {
     match operation {
         Operation::AllReduce => 0..n_members,
@@ -386,7 +386,7 @@ fn receivers(operation: Operation, root: usize, n_members: usize) -> Range<usize
     }
 }
 
-/// Where the `len` bytes at `at` of this member's output go, if it has one.
+/// Returns where the `len` bytes at `at` of this member's output go, if it has one.
 fn own_output<'a>(
     members: &'a Members,
     output: &'a mut Output<'_>,

@@ -41,7 +41,7 @@ pub(super) struct Slots {
     stride: u64,
 }
 
-/// Whether results of `operation` go through the scratch, too.
+/// Returns whether results of `operation` go through the staging area, too.
 pub(super) fn returns(operation: Operation) -> bool {
     matches!(operation, Operation::AllReduce | Operation::Reduce)
 }
@@ -58,7 +58,7 @@ pub(super) struct StagedPiece {
 }
 
 impl Slots {
-    /// The cut of `operation` on blocks of `count` elements among `n_members`, which share cores where they are `oversubscribed`.
+    /// Makes the cut of `operation` on blocks of `count` elements among `n_members`, which share cores where they are `oversubscribed`.
     pub(super) fn new(
         operation: Operation,
         data_type: DataType,
@@ -91,7 +91,7 @@ impl Slots {
         Some(StagedPiece { number, start: first * self.size, count, len: count * self.size })
     }
 
-    /// Where in a scratch block number `block` of `piece` is staged, where slots begin at their places.
+    /// Returns where in a staging area block number `block` of `piece` is staged, where slots begin at their places.
     pub(super) fn place(&self, piece: StagedPiece, block: u64) -> u64 {
         piece.number % (2 * self.lag) * self.stride + block * self.elements * self.size
     }
@@ -112,7 +112,7 @@ mod tests {
         lengths.into_iter().flat_map(near)
     }
 
-    /// The bytes of a scratch that `piece` may take up there: its slot may begin anywhere in a line.
+    /// Returns the bytes of a staging area that `piece` may take up there: its slot may begin anywhere in a line.
     fn taken(slots: &Slots, piece: StagedPiece, blocks: u64) -> std::ops::Range<u64> {
         slots.place(piece, 0)..slots.place(piece, blocks - 1) + piece.len + 63
     }

@@ -34,7 +34,7 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// How members of `members` stage `call`; `oversubscribed` ones share cores.
+    /// Makes how members of `members` stage `call`; `oversubscribed` ones share cores.
     pub(super) fn new(call: &Call<'_>, members: &Members, oversubscribed: bool) -> Self {
         let slots = Slots::new(
             call.operation,
@@ -51,24 +51,24 @@ impl Staging {
         if self.returns { buffers.input.behind_line() } else { 0 }
     }
 
-    /// Where `part` is in the scratch of `member`, whose slots begin so far `behind` a line.
+    /// Returns where `part` is in the staging area of `member`, whose slots begin so far `behind` a line.
     pub(super) fn slot(&self, members: &Members, member: usize, behind: u64, part: &StagedPart) -> Region {
         let at = self.slots.place(part.piece, part.block) + behind + part.bytes.start;
         Region::new(shifted(members.staging(member).offset, at), part.len())
     }
 
-    /// The bytes of a piece that `member` combines, of those whose results are returned.
+    /// Returns the bytes of a piece that `member` combines, of those whose results are returned.
     pub(super) fn share(&self, members: &Members, member: usize, piece: StagedPiece) -> Range<u64> {
         share(piece.count, self.size, member, members.n_members())
     }
 
-    /// The bytes of a piece that this member leaves to others to combine.
+    /// Returns the bytes of a piece that this member leaves to others to combine.
     pub(super) fn others_shares(&self, members: &Members, piece: StagedPiece) -> [Range<u64>; 2] {
         let mine = self.share(members, members.me(), piece);
         [0..mine.start, mine.end..piece.len]
     }
 
-    /// Copies what others need of piece `number` of this member's input, if there is that piece, into its scratch.
+    /// Copies what others need of piece `number` of this member's input, if there is that piece, into its staging area.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`] for a buffer that is not allocated.
@@ -102,7 +102,7 @@ impl Staging {
             .try_for_each(|(index, block)| visit(index, &StagedPart::new(piece, block, 0..piece.len)))
     }
 
-    /// Where `part` of this member's input is staged.
+    /// Returns where `part` of this member's input is staged.
     pub(super) fn own_slot(&self, members: &Members, call: &Call<'_>, part: &StagedPart) -> Region {
         self.slot(members, members.me(), self.behind(Buffers::of(call)), part)
     }
@@ -121,7 +121,7 @@ impl Staging {
     }
 }
 
-/// The block of this member's input that nobody else needs.
+/// Returns the block of this member's input that nobody else needs.
 fn unshared_block(members: &Members, call: &Call<'_>) -> Option<u64> {
     match call.operation {
         Operation::ReduceScatter | Operation::Scatter | Operation::AllToAll => Some(members.me() as u64),

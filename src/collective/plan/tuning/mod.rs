@@ -33,7 +33,6 @@
 //! Ranks that chose differently would wait for each other in different algorithms. So the ranks of a job compare checksums
 //! of their tables in front of the first collective operation, and derived communicators inherit what was agreed upon.
 
-pub(crate) mod comm_table;
 pub(crate) mod file;
 pub(crate) mod format;
 pub(crate) mod table;
@@ -41,8 +40,8 @@ pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use comm_table::CommTable;
 pub use file::{VARIABLE, usual_file};
+pub(crate) use table::CommTable;
 pub use table::{BufferKind, Case, ONE_SHOT_LEN, Step, Table, TuningFault};
 
 /// What the ranks of a job have agreed upon.

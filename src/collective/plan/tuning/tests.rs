@@ -121,7 +121,7 @@ fn tables_that_differ_in_anything_have_different_checksums() {
     assert_eq!(sums.len(), count);
 }
 
-/// A table of one case, with one of its lines replaced.
+/// Returns a table of one case, with one of its lines replaced.
 fn table_with(line: &str) -> String {
     let key = line.split(' ').next().unwrap();
     let lines = [
