@@ -26,7 +26,8 @@ pub(crate) struct CallBlock {
     pub(crate) count: u64,
 }
 
-/// The blocks of both buffers of a call, by the members that they go to and come from. Those that come lie apart.
+/// The blocks of both buffers of a call, by the members that they go to and come from. Those that
+/// come lie apart.
 #[derive(Debug)]
 pub(crate) struct BlockLayout {
     pub(crate) sent: Vec<CallBlock>,
@@ -97,7 +98,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Returns whether elements are combined by an operator that is told by its name alone, or not combined.
+    /// Returns whether elements are combined by an operator that is told by its name alone, or not
+    /// combined.
     #[inline]
     pub(crate) fn has_plain_operator(&self) -> bool {
         self.reducer.as_ref().is_none_or(Reducer::is_plain)
@@ -174,7 +176,8 @@ impl Call<'_> {
         }
     }
 
-    /// Copies the bytes at `at` of the input into `target`, which is ordinary memory of the engine's own.
+    /// Copies the bytes at `at` of the input into `target`, which is ordinary memory of the
+    /// engine's own.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -213,7 +216,8 @@ impl Call<'_> {
         }
     }
 
-    /// Copies `len` bytes of the input, from `input_at` on, to `output_at` of the output, if there is one and they are not there already.
+    /// Copies `len` bytes of the input, from `input_at` on, to `output_at` of the output, if there
+    /// is one and they are not there already.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -238,8 +242,9 @@ impl Call<'_> {
         }
     }
 
-    /// Copies `region` of the heap `span` to `output_at` of the output ([`take_result`](Self::take_result)), and then the bytes of
-    /// the input from `input_at` on, which lies behind that, over the same region ([`give_input`](Self::give_input)): in one pass
+    /// Copies `region` of the heap `span` to `output_at` of the output
+    /// ([`take_result`](Self::take_result)), and then the bytes of the input from `input_at` on,
+    /// which lies behind that, over the same region ([`give_input`](Self::give_input)): in one pass
     /// if it can, and past the cache if the output is another buffer that is not `cache_hint`.
     ///
     /// # Errors
@@ -276,9 +281,10 @@ impl Call<'_> {
         }
     }
 
-    /// Copies the input from `at` on over all of `target`, a region of the heap `span`: half of an [`exchange`](Self::exchange), by a
-    /// loop where a result comes back to `target`. Where none does, as to all but the root of a reduce, a copy like any other is up to
-    /// four times as quick between separate cores (AMD Zen 4, 4 MiB).
+    /// Copies the input from `at` on over all of `target`, a region of the heap `span`: half of an
+    /// [`exchange`](Self::exchange), by a loop where a result comes back to `target`. Where none
+    /// does, as to all but the root of a reduce, a copy like any other is up to four times as quick
+    /// between separate cores (AMD Zen 4, 4 MiB).
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -298,7 +304,8 @@ impl Call<'_> {
         span.give(target.offset.get(), given)
     }
 
-    /// Copies `source`, a region of the heap `span`, to `at` of the output, if there is one: the other half.
+    /// Copies `source`, a region of the heap `span`, to `at` of the output, if there is one: the
+    /// other half.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -319,7 +326,8 @@ impl Call<'_> {
         span.take(source.offset.get(), taken, cache_hint)
     }
 
-    /// Returns how soon results are read that go to the output: in place its lines are in the cache, and they go there.
+    /// Returns how soon results are read that go to the output: in place its lines are in the
+    /// cache, and they go there.
     fn cache_hint(&self, apart: CacheHint) -> CacheHint {
         match (&self.input, &self.output) {
             (Input::InOutput(_), _) => CacheHint::Keep,

@@ -152,8 +152,8 @@ impl Operation {
         matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
     }
 
-    /// Blocks of `count` elements in the input and in the output of each rank of `n_ranks`, where these are counted alike
-    /// on all ranks; the root's, where ranks differ.
+    /// Blocks of `count` elements in the input and in the output of each rank of `n_ranks`, where
+    /// these are counted alike on all ranks; the root's, where ranks differ.
     #[must_use]
     pub const fn blocks(self, n_ranks: u64) -> (u64, u64) {
         match self {

@@ -5,10 +5,12 @@ use std::fmt;
 use super::{Algorithm, ChannelKind, Choice, Operation};
 use crate::reduce::{DataType, F8E4M3, F8E5M2, ReduceOp, Reducer, Scalar};
 
-/// What all ranks have to agree on in a collective call, as one rank posts it; or the two ends of a message.
+/// What all ranks have to agree on in a collective call, as one rank posts it; or the two ends of a
+/// message.
 ///
-/// In shared memory it is two words: the operation in bits 0..8, the type's code + 1 in 8..16, the root or the peer in 16..24,
-/// the algorithm and the kind of channel in 24..32, the operator's code in 32..64; then the count.
+/// In shared memory it is two words: the operation in bits 0..8, the type's code + 1 in 8..16, the
+/// root or the peer in 16..24, the algorithm and the kind of channel in 24..32, the operator's code
+/// in 32..64; then the count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallSignature {
     head: u64,
@@ -16,7 +18,8 @@ pub struct CallSignature {
 }
 
 impl CallSignature {
-    /// No count has more bits: there is not as much memory. What stands for a count keeps to them, too.
+    /// No count has more bits: there is not as much memory. What stands for a count keeps to them,
+    /// too.
     pub(crate) const COUNT_BITS: u32 = 48;
     const COUNT_MASK: u64 = (1 << Self::COUNT_BITS) - 1;
 
@@ -31,7 +34,8 @@ impl CallSignature {
         Self { head: operation as u64, count: 0 }
     }
 
-    /// Makes all of `calls` at once. Two of these are alike if all their calls are, and in the same order.
+    /// Makes all of `calls` at once. Two of these are alike if all their calls are, and in the same
+    /// order.
     pub(crate) fn of_group(calls: impl Iterator<Item = Self>) -> Self {
         let mut group = Self::new(Operation::Group);
         let mut n_calls = 0;
@@ -88,7 +92,8 @@ impl CallSignature {
         self
     }
 
-    /// The same as the first collective call or message of a job, to which all ranks come, each to its own.
+    /// The same as the first collective call or message of a job, to which all ranks come, each to
+    /// its own.
     #[must_use]
     pub(crate) const fn as_first(mut self) -> Self {
         self.count |= Self::FIRST;
@@ -160,7 +165,8 @@ impl CallSignature {
     }
 
     /// Returns what it reduces by, where it does: a built-in operator by its name, another one as
-    /// `an operator of the program's own (0x8000002a)`, with the number that stands for its name and type between ranks.
+    /// `an operator of the program's own (0x8000002a)`, with the number that stands for its name
+    /// and type between ranks.
     #[must_use]
     pub fn operator_name(self) -> Option<String> {
         self.operator_named().map(|name| name.to_string())
@@ -194,7 +200,8 @@ impl CallSignature {
     }
 }
 
-/// An operator by its code, for elements of a type: `sum`, `mulsum`, `an operator of the program's own (0x8000002a)`.
+/// An operator by its code, for elements of a type: `sum`, `mulsum`,
+/// `an operator of the program's own (0x8000002a)`.
 struct OperatorName {
     code: u32,
     data_type: Option<DataType>,

@@ -45,9 +45,9 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Makes the engine of `ranks` of the job, whose zeroed regions start at `bases`. This rank's was taken from `host` and
-    /// goes back there; operations over proxied channels get these from it, too. Algorithms are chosen by `tuning`, which is the
-    /// same on all members.
+    /// Makes the engine of `ranks` of the job, whose zeroed regions start at `bases`. This rank's
+    /// was taken from `host` and goes back there; operations over proxied channels get these from
+    /// it, too. Algorithms are chosen by `tuning`, which is the same on all members.
     ///
     /// # Errors
     /// Those of [`Members::new`].
@@ -63,7 +63,8 @@ impl Engine {
         Ok(Self { members, pipework: Pipework::new(host), planner, taken: Choice::default(), lease })
     }
 
-    /// Looks in every wait whether members are where all ranks of the job meet. For a communicator that meets there, too.
+    /// Looks in every wait whether members are where all ranks of the job meet. For a communicator
+    /// that meets there, too.
     pub(crate) fn watch_barrier(&mut self) {
         let board = &mut self.members.board;
         let at_barrier = AtBarrier::new(board.context());
@@ -75,24 +76,26 @@ impl Engine {
         self.members.board.gone_on()
     }
 
-    /// Returns the error of a wait in the call `mine`, or, where the epoch was ended because members disagree, what it is that they disagree
-    /// on.
+    /// Returns the error of a wait in the call `mine`, or, where the epoch was ended because
+    /// members disagree, what it is that they disagree on.
     pub(crate) fn explain(&self, mine: CallSignature, error: Error) -> Error {
         self.members.board.explain(mine, error)
     }
 
-    /// Returns what members are known to disagree on when the epoch has ended, for this one in the call `mine`.
+    /// Returns what members are known to disagree on when the epoch has ended, for this one in the
+    /// call `mine`.
     pub(crate) fn known_mismatch(&self, mine: CallSignature) -> Option<Error> {
         self.members.board.known_mismatch(mine)
     }
 
-    /// Returns what members have disagreed on first, in calls for which they did not wait for each other.
+    /// Returns what members have disagreed on first, in calls for which they did not wait for each
+    /// other.
     pub(crate) fn first_mismatch(&self) -> Option<Error> {
         self.members.board.first_mismatch()
     }
 
-    /// Ends the epoch, since this member, in the call `mine`, has found `rank` in the call `theirs`, or since members have disagreed
-    /// before. All members are told.
+    /// Ends the epoch, since this member, in the call `mine`, has found `rank` in the call
+    /// `theirs`, or since members have disagreed before. All members are told.
     pub(crate) fn end_by_mismatch(&self, rank: Rank, mine: CallSignature, theirs: CallSignature) {
         self.members.board.end_by_mismatch(rank, mine, theirs);
     }
@@ -107,7 +110,8 @@ impl Engine {
         &self.planner
     }
 
-    /// The same engine with the algorithms that are registered with another one; all members take the same.
+    /// The same engine with the algorithms that are registered with another one; all members take
+    /// the same.
     pub(crate) fn with_customs(mut self, customs: Customs) -> Self {
         self.planner.set_customs(customs);
         self
@@ -123,10 +127,12 @@ impl Engine {
     /// Executes `call` in `choice`.
     ///
     /// # Errors
-    /// [`crate::Error::InvalidArgument`] when the algorithm cannot do the operation; [`crate::Error::CallMismatch`] when the
-    /// members are in different calls; [`crate::Error::OutOfRange`] for buffers that are not allocated;
-    /// [`crate::Error::Timeout`], [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`], [`crate::Error::Revoked`];
-    /// [`crate::Error::Panicked`] when an operator of the program's own did. All but those of the arguments end the epoch.
+    /// [`crate::Error::InvalidArgument`] when the algorithm cannot do the operation;
+    /// [`crate::Error::CallMismatch`] when the members are in different calls;
+    /// [`crate::Error::OutOfRange`] for buffers that are not allocated; [`crate::Error::Timeout`],
+    /// [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`], [`crate::Error::Revoked`];
+    /// [`crate::Error::Panicked`] when an operator of the program's own did. All but those of the
+    /// arguments end the epoch.
     #[inline]
     pub(crate) fn run(&mut self, call: &mut Call<'_>, choice: Choice) -> Result<()> {
         let span = CallSpan::of_call(&self.members, call);
@@ -238,8 +244,9 @@ impl Engine {
         members.board.or_revoke(done)
     }
 
-    /// Stages what will be needed in this member's staging area, where it can tell; posts which call this is; waits until all members have
-    /// posted the same call, and looks whether it still counts.
+    /// Stages what will be needed in this member's staging area, where it can tell; posts which
+    /// call this is; waits until all members have posted the same call, and looks whether it still
+    /// counts.
     ///
     /// Returns how the call is done, as far as this member knew before.
     fn announce_large(
@@ -274,7 +281,8 @@ impl Engine {
         let expected = expected.unwrap_or_else(|| planner.expected(proposal, call));
         let board = &mut members.board;
         board.report_posted(signature.with_choice(expected), proposal.len);
-        // Who comes last has waited for nobody, and is about to write where others may have given up.
+        // Who comes last has waited for nobody, and is about to write where others may have given
+        // up.
         let met = board.await_posts(call.operation).and_then(|()| board.check_epoch(call.operation));
         board.or_revoke(met)?;
         Ok(expected)
@@ -295,7 +303,8 @@ impl Engine {
         self.members.board.or_revoke(done)
     }
 
-    /// Returns what delivers `messages`, which share the blocks `replaced`, over channels of `kind`.
+    /// Returns what delivers `messages`, which share the blocks `replaced`, over channels of
+    /// `kind`.
     ///
     /// # Errors
     /// [`crate::Error::Unavailable`] when nobody has chosen proxied channels before.
@@ -310,7 +319,8 @@ impl Engine {
         Ok(MessageBatch { members, pipework, kind, messages, in_place })
     }
 
-    /// Executes `calls`, operations of all members, one after the other, or together where they are small.
+    /// Executes `calls`, operations of all members, one after the other, or together where they are
+    /// small.
     ///
     /// # Errors
     /// Those of [`Engine::run`].
@@ -350,7 +360,8 @@ impl Engine {
         self.planner.is_eager(call, choice)
     }
 
-    /// Returns what tells this engine's communicator from all others, the same on all its members, and has an order.
+    /// Returns what tells this engine's communicator from all others, the same on all its members,
+    /// and has an order.
     pub(crate) fn identity(&self) -> (Rank, HeapOffset) {
         (self.members.ranks()[0], self.members.base(0))
     }

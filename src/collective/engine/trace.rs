@@ -104,7 +104,8 @@ fn span_of(members: &Members, call: &Call<'_>, number: u64) -> TraceSpan {
     members.ranks().get(call.root).map_or(span, |peer| span.with(*peer))
 }
 
-/// Returns how many bytes this member contributes to `call`; as good as none where they cannot be counted, and the call fails.
+/// Returns how many bytes this member contributes to `call`; as good as none where they cannot be
+/// counted, and the call fails.
 #[inline]
 fn bytes_of(members: &Members, call: &Call<'_>) -> u64 {
     let (blocks, _) = call.operation.blocks(members.n_members() as u64);

@@ -1,10 +1,12 @@
-//! Checksums of what small operations post, where all have asked for them (see [`checks`](crate::collective::transport::checksum)), and faults that
-//! strike it.
+//! Checksums of what small operations post, where all have asked for them (see
+//! [`checks`](crate::collective::transport::checksum)), and faults that strike it.
 //!
-//! A post of a small operation has two words for places that it does not need. With checksums the first of them tells the CRC32C of the
-//! data, of the words of the post or of the caller's buffer whose copy is in the eager slot (bit 63 always); whoever is to make something of
-//! the data holds them against it first. What says that a post is there (C1) carries the word as it does the data. Words are not combined
-//! in passing then, calls of a group are not fused, and none is repeated without being looked at.
+//! A post of a small operation has two words for places that it does not need. With checksums the
+//! first of them tells the CRC32C of the data, of the words of the post or of the caller's buffer
+//! whose copy is in the eager slot (bit 63 always); whoever is to make something of the data holds
+//! them against it first. What says that a post is there (C1) carries the word as it does the data.
+//! Words are not combined in passing then, calls of a group are not fused, and none is repeated
+//! without being looked at.
 
 use super::combine;
 use super::eager::{INLINE_LEN, contributors, words_of};
@@ -57,7 +59,8 @@ pub(super) fn post_in_slot(
     Ok(())
 }
 
-/// Holds what the members have posted whose input this one needs, `len` bytes each, against the checksums beside it.
+/// Holds what the members have posted whose input this one needs, `len` bytes each, against the
+/// checksums beside it.
 ///
 /// # Errors
 /// Those of [`checksum::compare`].

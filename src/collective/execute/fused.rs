@@ -1,10 +1,13 @@
-//! Small calls of one group, fused: their inputs share one post, so that one hand-over serves all of them.
+//! Small calls of one group, fused: their inputs share one post, so that one hand-over serves all
+//! of them.
 //!
-//! The inputs lie one after the other, each at a multiple of 8 bytes, in the post itself if they fit, or else in its eager slot. Every
-//! member leaves room for every input, also for those that only a root has, so all find them at the same places.
+//! The inputs lie one after the other, each at a multiple of 8 bytes, in the post itself if they
+//! fit, or else in its eager slot. Every member leaves room for every input, also for those that
+//! only a root has, so all find them at the same places.
 //!
-//! The post shows the signature of all calls, by which members that are in different ones find out. Which call it is they learn
-//! from the eager slot, at the start of which each member has put the signatures of its own; nobody looks there otherwise.
+//! The post shows the signature of all calls, by which members that are in different ones find out.
+//! Which call it is they learn from the eager slot, at the start of which each member has put the
+//! signatures of its own; nobody looks there otherwise.
 
 use arrayvec::ArrayVec;
 
@@ -30,10 +33,12 @@ const ALIGN: u64 = 8;
 
 const _: () = assert!(MOST as u64 * SUMMARY_LEN < EAGER_LEN && MOST <= u8::MAX as usize);
 
-/// Returns how many of `calls`, from the first on, are fused among `n_members`, if each of them is small: the same on all members.
+/// Returns how many of `calls`, from the first on, are fused among `n_members`, if each of them is
+/// small: the same on all members.
 ///
-/// Two members with cores of their own hand over so quickly that what does not fit into a post is better sent one by one; where
-/// more wait for each other, or members are `oversubscribed` on their cores, whatever saves a hand-over is worth it.
+/// Two members with cores of their own hand over so quickly that what does not fit into a post is
+/// better sent one by one; where more wait for each other, or members are `oversubscribed` on their
+/// cores, whatever saves a hand-over is worth it.
 ///
 /// # Errors
 /// [`Error::OutOfRange`] for a call whose input cannot be counted.
@@ -88,7 +93,8 @@ fn eager_slot(members: &Members, member: usize) -> Result<HeapOffset> {
     Ok(members.eager_slot(member, EAGER_LEN)?.offset)
 }
 
-/// Puts the signatures of this member's calls at the start of its eager slot, and returns where in the eager slot data can start.
+/// Puts the signatures of this member's calls at the start of its eager slot, and returns where in
+/// the eager slot data can start.
 fn write_summaries(members: &Members, mine: &[CallSignature]) -> Result<u64> {
     let slot = members.eager_slot(members.me(), EAGER_LEN)?;
     let heap = members.heap_of(members.me(), slot)?;
@@ -136,7 +142,8 @@ fn post_in_slot(members: &mut Members, calls: &[Call<'_>], group: CallSignature,
     Ok(())
 }
 
-/// Makes this member's outputs from what was `posted`, or, where it was too long for that, lies in the eager slot from `data_at` on.
+/// Makes this member's outputs from what was `posted`, or, where it was too long for that, lies in
+/// the eager slot from `data_at` on.
 fn deliver(
     members: &Members,
     calls: &mut [Call<'_>],
@@ -198,7 +205,8 @@ fn deliver_blocks(
     hand_out(members, call, &sources, block)
 }
 
-/// Combines `places`, one block of `len` bytes each, in the output of `call`, or puts them there one after the other.
+/// Combines `places`, one block of `len` bytes each, in the output of `call`, or puts them there
+/// one after the other.
 fn hand_out(members: &Members, call: &mut Call<'_>, places: &[SourcePlace<'_>], len: u64) -> Result<()> {
     if call.operation.reduces() {
         let sources: PerMember<_> = places.iter().map(|&place| Source { place, fresh: true }).collect();
@@ -207,8 +215,8 @@ fn hand_out(members: &Members, call: &mut Call<'_>, places: &[SourcePlace<'_>], 
     distribute(members, call, places.iter().copied(), len)
 }
 
-/// Returns what `error` says of groups that differ, said of the first of their calls that do. Where one group ends before that, the groups
-/// themselves are told apart by how many calls they have.
+/// Returns what `error` says of groups that differ, said of the first of their calls that do. Where
+/// one group ends before that, the groups themselves are told apart by how many calls they have.
 #[cold]
 fn name_call(members: &Members, mine: &[CallSignature], error: Error) -> Error {
     let Error::CallMismatch { mine: group, rank, theirs } = error else { return error };
@@ -220,7 +228,8 @@ fn name_call(members: &Members, mine: &[CallSignature], error: Error) -> Error {
     Error::CallMismatch { mine, rank, theirs }
 }
 
-/// Returns the first of the calls of this member that is not like that of `rank`, which has `n_theirs`, and the latter.
+/// Returns the first of the calls of this member that is not like that of `rank`, which has
+/// `n_theirs`, and the latter.
 fn differing(
     members: &Members,
     mine: &[CallSignature],

@@ -27,8 +27,8 @@ use staged::StagedCall;
 /// Executes `call`, which all members have posted, as they have settled.
 ///
 /// # Errors
-/// Those of [`CallBoard::await_post`](super::rendezvous::board::CallBoard::await_post); [`crate::Error::OutOfRange`] for buffers that are
-/// not allocated.
+/// Those of [`CallBoard::await_post`](super::rendezvous::board::CallBoard::await_post);
+/// [`crate::Error::OutOfRange`] for buffers that are not allocated.
 pub(crate) fn run(
     execution: Execution<'_>,
     members: &mut Members,
@@ -71,7 +71,8 @@ impl PipeAlgorithm<'_> {
 }
 
 impl Pipework {
-    /// Executes `call`, whose buffers are in the heap, as `algorithm` does it over pipes of `kind`, which are open.
+    /// Executes `call`, whose buffers are in the heap, as `algorithm` does it over pipes of `kind`,
+    /// which are open.
     ///
     /// # Errors
     /// Those of [`algorithms::run`] and [`custom::run`].

@@ -1,16 +1,21 @@
 //! Inline messages: short messages that take no slot.
 //!
-//! Elements in a slot lie in one cache line and the semaphore that tells of them in another, and both have to come from core to core: of a
-//! message of a few bytes that is most of its time. So such a message is posted like a small operation ([`crate::sync::PostCell`]): a stamp,
-//! and behind it the sender's signature and the elements. Up to 40 bytes all of it is one line, up to [`MOST`] the pair of a line.
+//! Elements in a slot lie in one cache line and the semaphore that tells of them in another, and
+//! both have to come from core to core: of a message of a few bytes that is most of its time. So
+//! such a message is posted like a small operation ([`crate::sync::PostCell`]): a stamp, and behind
+//! it the sender's signature and the elements. Up to 40 bytes all of it is one line, up to [`MOST`]
+//! the pair of a line.
 //!
-//! The stamp is the number of the message and one. An inline message takes its turn among the messages of the pipe, is given back as a slot is, and
-//! its sender is as far ahead as with slots. Its semaphore is not raised: whoever receives looks for both, at words that stay in its
-//! cache until something comes. So it finds out, too, when the other end has called for more or less than fits on an inline message. It looks at the
-//! semaphore first: of a signal that it finds then the message may be behind an inline message, which it sees by that signal (S1; model in
+//! The stamp is the number of the message and one. An inline message takes its turn among the
+//! messages of the pipe, is given back as a slot is, and its sender is as far ahead as with slots.
+//! Its semaphore is not raised: whoever receives looks for both, at words that stay in its cache
+//! until something comes. So it finds out, too, when the other end has called for more or less than
+//! fits on an inline message. It looks at the semaphore first: of a signal that it finds then the
+//! message may be behind an inline message, which it sees by that signal (S1; model in
 //! `src/sync/models/cards.rs`).
 //!
-//! Over proxied channels, with checksums, and where faults are planned, which strike slots, there are no inline messages.
+//! Over proxied channels, with checksums, and where faults are planned, which strike slots, there
+//! are no inline messages.
 
 use super::in_place::InPlaceBlock;
 use super::state::{MessageStage, MessageState};
@@ -54,7 +59,8 @@ fn words(input: &Input<'_>, view: &HeapView, len: u64) -> Result<[u64; WORDS]> {
 }
 
 impl MessageState {
-    /// Sends all of `input` as an inline message, for which there is room, if it may go as one; whether it did.
+    /// Sends all of `input` as an inline message, for which there is room, if it may go as one;
+    /// whether it did.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`] for elements that are not allocated.
@@ -78,7 +84,8 @@ impl MessageState {
         Ok(true)
     }
 
-    /// Takes the next message into `output` if it is an inline message that has come; whether it was.
+    /// Takes the next message into `output` if it is an inline message that has come; whether it
+    /// was.
     ///
     /// # Errors
     /// Those of [`super::MessageEnd::advance`].

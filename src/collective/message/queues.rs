@@ -1,7 +1,8 @@
-//! The messages of a batch in queues, one for each end of a pipe that they go through, each in the order of the calls.
+//! The messages of a batch in queues, one for each end of a pipe that they go through, each in the
+//! order of the calls.
 //!
-//! Whoever looks for messages that are not done looks at the first one of each queue. So what a pass takes depends on how many queues
-//! there are, and not on how many messages a group has.
+//! Whoever looks for messages that are not done looks at the first one of each queue. So what a
+//! pass takes depends on how many queues there are, and not on how many messages a group has.
 
 use arrayvec::ArrayVec;
 
@@ -35,7 +36,8 @@ pub(super) struct MessageQueues<'r, 'a> {
     in_place: &'r [InPlaceBlock<'a>],
     /// The index of the first message of each queue that is not done; past the end where all are.
     heads: ArrayVec<usize, MOST>,
-    /// The index of the message behind each in its queue; past the end for the last. Empty where each queue is of one.
+    /// The index of the message behind each in its queue; past the end for the last. Empty where
+    /// each queue is of one.
     behind: Vec<usize>,
 }
 
@@ -90,7 +92,8 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
         heads.into_iter().filter_map(|head| self.messages.get(head))
     }
 
-    /// Returns the first of those for each peer, with which there may be one to send and one to receive.
+    /// Returns the first of those for each peer, with which there may be one to send and one to
+    /// receive.
     pub(super) fn open_by_peer(&self) -> impl Iterator<Item = &MessageEnd<'a>> {
         let mut found = 0_u64;
         self.open().filter(move |message| {
@@ -133,8 +136,8 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
 }
 
 impl Pipework {
-    /// Does what can be done now for `message`, one of those that share the blocks `replaced`, over pipes of `kind`, which are open;
-    /// whether that was anything.
+    /// Does what can be done now for `message`, one of those that share the blocks `replaced`, over
+    /// pipes of `kind`, which are open; whether that was anything.
     ///
     /// # Errors
     /// Those of [`crate::collective::message::progress::run`].

@@ -1,5 +1,5 @@
-//! The sending end of a message: its elements go into fragments, or are lent: where that takes less than to copy them
-//! twice, the wait of their sender included.
+//! The sending end of a message: its elements go into fragments, or are lent: where that takes less
+//! than to copy them twice, the wait of their sender included.
 
 use super::in_place::InPlaceBlock;
 use super::state::{HEADER_LEN, MessageStage, MessageState, body_at, capacity};
@@ -12,11 +12,12 @@ use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 
-/// The shortest message in the heap that is lent by who has a core of its own. One that is lent is copied once and not twice, but its
-/// sender waits until it is told that it was taken.
+/// The shortest message in the heap that is lent by who has a core of its own. One that is lent is
+/// copied once and not twice, but its sender waits until it is told that it was taken.
 ///
-/// Lent from 1 KiB on against never, medians one way in microseconds, of `shmccl perf sendrecv -g N -b 1K -e 256K -f 2` on two cores:
-/// two ranks on hyper-thread siblings and on separate cores, then ranks that share them: two (`taskset -c 0`), four, eight.
+/// Lent from 1 KiB on against never, medians one way in microseconds, of
+/// `shmccl perf sendrecv -g N -b 1K -e 256K -f 2` on two cores: two ranks on hyper-thread siblings
+/// and on separate cores, then ranks that share them: two (`taskset -c 0`), four, eight.
 ///
 /// | KiB | siblings: lent | copied | separate | copied | 2 on one | copied | 4 on two | copied | 8 on two | copied |
 /// |---|---|---|---|---|---|---|---|---|---|---|
@@ -29,8 +30,8 @@ use crate::heap::{HeapOffset, Region};
 /// | 256 | 4.86 | 8.32 | 8.97 | 15.8 | 12 | 21 | 35 | 42 | 56 | 87 |
 const GET_FROM: u64 = 16 << 10;
 
-/// The longest message in the heap that is copied by who shares its core, which it has to give away to be told of anything: so only if
-/// its pipe holds all of it at once.
+/// The longest message in the heap that is copied by who shares its core, which it has to give away
+/// to be told of anything: so only if its pipe holds all of it at once.
 const COPIED_UP_TO: u64 = 64 << 10;
 
 /// Returns whether a message of `len` bytes in the heap is lent.
@@ -153,7 +154,8 @@ struct Fragment<'p, 'a> {
 }
 
 impl Fragment<'_, '_> {
-    /// Returns the fragment as its link hears of it: the receiver fetches `fetched` bytes by itself.
+    /// Returns the fragment as its link hears of it: the receiver fetches `fetched` bytes by
+    /// itself.
     #[inline(always)]
     fn outgoing(&self, fetched: Option<u64>) -> Outgoing<'_, '_> {
         let &Self { header, body, input, at, len, .. } = self;

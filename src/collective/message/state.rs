@@ -1,4 +1,5 @@
-//! How far a message is at one of its ends, and what that end was called for: all of it but the elements.
+//! How far a message is at one of its ends, and what that end was called for: all of it but the
+//! elements.
 
 use crate::collective::call::{CallSignature, Operation};
 use crate::collective::rendezvous::members::Members;
@@ -60,7 +61,8 @@ impl MessageState {
         matches!(self.stage, MessageStage::AwaitsGet(_) | MessageStage::Done)
     }
 
-    /// Returns the header of the fragment numbered `number`, if it has one, where the elements are `lent` from.
+    /// Returns the header of the fragment numbered `number`, if it has one, where the elements are
+    /// `lent` from.
     #[inline]
     pub(super) fn header(&self, exposed: Option<HeapOffset>, number: u64) -> Option<[u64; 4]> {
         let [signature, count] = self.signature.words();
@@ -68,7 +70,8 @@ impl MessageState {
         (self.stage == MessageStage::Fresh).then_some([signature, count, place, number])
     }
 
-    /// Holds the header of fragment `number` against what was called for, and returns where the elements are.
+    /// Holds the header of fragment `number` against what was called for, and returns where the
+    /// elements are.
     ///
     /// # Errors
     /// [`crate::Error::CallMismatch`].

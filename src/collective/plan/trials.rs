@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Members that make the same calls and note the same costs pick the same. A cost may be noted when
-//! the route of the next call is known already. Where that ends a trial, one call more goes the same
-//! way, and counts only if those after it do, too.
+//! the route of the next call is known already. Where that ends a trial, one call more goes the
+//! same way, and counts only if those after it do, too.
 
 use crate::trials::{Alternative, Trials};
 
@@ -16,7 +16,8 @@ use crate::trials::{Alternative, Trials};
 /// trial at another place.
 pub(super) const PERIOD: u64 = 257;
 
-/// What the route in use costs is told by so many calls in a row: more than stores are tried out in.
+/// What the route in use costs is told by so many calls in a row: more than stores are tried out
+/// in.
 pub(super) const MEMORY: usize = 10;
 
 /// One of two.
@@ -100,8 +101,8 @@ impl RouteTrials {
         self.trials.begin(first, self.lengths.other);
     }
 
-    /// Takes in what a call cost that went by this `route`: nothing, unless the next one goes there,
-    /// too.
+    /// Takes in what a call cost that went by this `route`: nothing, unless the next one goes
+    /// there, too.
     pub(super) fn note(&mut self, route: Route, cost: f32) {
         if route != self.route() {
             return;
@@ -117,7 +118,8 @@ impl RouteTrials {
         self.rested += 1;
         if self.rested >= self.rest && self.trials.is_beaten() {
             self.rest = (2 * self.rest).min(PERIOD);
-            // The route in use, too: some of the calls that count for it were before it slowed down.
+            // The route in use, too: some of the calls that count for it were before it slowed
+            // down.
             self.try_both(self.trials.in_use());
         }
     }

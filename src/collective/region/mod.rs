@@ -1,7 +1,8 @@
 //! What a communicator keeps in each member's memory, and where.
 //!
-//! A member's region lies in its own part of the symmetric heap, at an offset that the member has chosen and told the
-//! others; so the regions of one communicator need not start alike. In bytes from the start:
+//! A member's region lies in its own part of the symmetric heap, at an offset that the member has
+//! chosen and told the others; so the regions of one communicator need not start alike. In bytes
+//! from the start:
 //!
 //! | what | bytes | written by |
 //! |---|---|---|
@@ -40,7 +41,8 @@ pub(crate) const EAGER_LEN: u64 = 8 << 10;
 /// Slots of a pipe's inbox.
 pub(crate) const PIPE_SLOTS: u64 = 4;
 
-/// The staging area of a member, in bytes: some more than the pieces of staged data, which do not begin where a line does.
+/// The staging area of a member, in bytes: some more than the pieces of staged data, which do not
+/// begin where a line does.
 pub(crate) const STAGING_LEN: u64 = (1 << 20) + (4 << 10);
 
 /// A pair of cache lines: what one writer writes shares its pair with nobody.
@@ -102,7 +104,8 @@ impl CommLayout {
         self.notice(self.n_members) + sender * CELL
     }
 
-    /// Returns where the checksums are of part number `index` of what the member stages: the other line of that pair.
+    /// Returns where the checksums are of part number `index` of what the member stages: the other
+    /// line of that pair.
     pub(crate) const fn staged_checks(self, index: u64) -> u64 {
         self.checks(index) + CELL / 2
     }
@@ -133,14 +136,15 @@ impl CommLayout {
         }
     }
 
-    /// Returns the most bytes of a message in one message, its header included. So many of them can be made in the staging area that each
-    /// slot of each pipe has a place of its own there.
+    /// Returns the most bytes of a message in one message, its header included. So many of them can
+    /// be made in the staging area that each slot of each pipe has a place of its own there.
     pub(crate) const fn fragment_len(self) -> u64 {
         let fair = STAGING_LEN / (self.n_members * PIPE_SLOTS) / CELL * CELL;
         if fair < self.slot_len() { fair } else { self.slot_len() }
     }
 
-    /// Returns where the fragment for slot number `slot` of the inbox of `receiver` is made, where it has to be made in this member's heap.
+    /// Returns where the fragment for slot number `slot` of the inbox of `receiver` is made, where
+    /// it has to be made in this member's heap.
     pub(crate) const fn bounce(self, receiver: u64, slot: u64) -> u64 {
         self.staging() + (receiver * PIPE_SLOTS + slot) * self.fragment_len()
     }
@@ -176,11 +180,12 @@ impl CommLayout {
     }
 }
 
-/// Returns the cells that members keep for one another, at the place that `at` says in the region of who keeps them: those of the member `me`
-/// for each member, and those of each member for `me`.
+/// Returns the cells that members keep for one another, at the place that `at` says in the region
+/// of who keeps them: those of the member `me` for each member, and those of each member for `me`.
 ///
 /// # Errors
-/// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a region can be.
+/// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a
+/// region can be.
 pub(crate) fn cells_between<T: SharedLayout>(
     view: &HeapView,
     ranks: &[Rank],

@@ -1,19 +1,23 @@
 //! Where the ranks of a communicator tell each other which operation they are in.
 //!
-//! Every collective operation begins with a *post* of each member: what it is about to do ([`CallSignature`]), where its
-//! buffers are, and, if the operation is small, the data themselves. Before its post a member touches nothing but what is
-//! its own. Who needs a member's part waits for its post and compares the signatures, so that ranks which disagree find out
-//! before they touch each other's memory. An operation in which members read or write each other's buffers ends with a
-//! *done* of each of them.
+//! Every collective operation begins with a *post* of each member: what it is about to do
+//! ([`CallSignature`]), where its buffers are, and, if the operation is small, the data themselves.
+//! Before its post a member touches nothing but what is its own. Who needs a member's part waits
+//! for its post and compares the signatures, so that ranks which disagree find out before they
+//! touch each other's memory. An operation in which members read or write each other's buffers ends
+//! with a *done* of each of them.
 //!
-//! Operations are numbered from 1; post s goes into slot s mod [`LAP`] of its member's ring. Before a rank posts s it
-//! makes sure that every member has posted s - [`LAP`] + 1, and is thus done with the slot (see `src/sync/post.rs`). Most
-//! operations wait for all members anyway, and then this costs a comparison.
+//! Operations are numbered from 1; post s goes into slot s mod [`LAP`] of its member's ring. Before
+//! a rank posts s it makes sure that every member has posted s - [`LAP`] + 1, and is thus done with
+//! the slot (see `src/sync/post.rs`). Most operations wait for all members anyway, and then this
+//! costs a comparison.
 //!
-//! A post also tells, in 16 bits, of all the calls before, for members whose posts nobody had to wait for.
+//! A post also tells, in 16 bits, of all the calls before, for members whose posts nobody had to
+//! wait for.
 //!
-//! Whoever finds that ranks disagree revokes the epoch. All waits end then, and each member that was stopped looks
-//! through the ring for the disagreement, so that every rank reports it and not only the one that noticed.
+//! Whoever finds that ranks disagree revokes the epoch. All waits end then, and each member that
+//! was stopped looks through the ring for the disagreement, so that every rank reports it and not
+//! only the one that noticed.
 
 use std::sync::Arc;
 
@@ -45,7 +49,8 @@ pub(crate) struct CallBoard {
     pub(super) mismatch_reports: MismatchReports,
     pub(super) waits_for: WaitsFor,
     pub(super) notices: DeadlockNotices,
-    /// Where the members may be instead, in the communicator of which some calls do not go by the board.
+    /// Where the members may be instead, in the communicator of which some calls do not go by the
+    /// board.
     pub(super) at_barrier: Option<AtBarrier>,
     /// What waiting members sleep on.
     pub(super) park: CellRef<ParkCell>,
@@ -61,18 +66,21 @@ pub(crate) struct CallBoard {
     pub(super) history: u16,
     /// Where this member's region starts.
     pub(super) base: HeapOffset,
-    /// Which of the caller's operations this member has told of, while it is in one of which it tells.
+    /// Which of the caller's operations this member has told of, while it is in one of which it
+    /// tells.
     pub(super) reported_call: Option<u64>,
-    /// How many of the numbers so far were those of steps within an operation: the same as this member's progress tells.
+    /// How many of the numbers so far were those of steps within an operation: the same as this
+    /// member's progress tells.
     pub(super) inner_steps: u64,
 }
 
 impl CallBoard {
-    /// Makes the board of `members`, whose regions start at `bases`, for the member `me`, who learns from `departures` which of them
-    /// have left.
+    /// Makes the board of `members`, whose regions start at `bases`, for the member `me`, who
+    /// learns from `departures` which of them have left.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base that is not where a region can be.
+    /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base that is not where a region can
+    /// be.
     pub(crate) fn new(
         context: &Arc<RankContext>,
         ranks: &Arc<[Rank]>,
@@ -157,7 +165,8 @@ impl CallBoard {
     /// Waits until every member has posted all but the newest operations that a ring holds.
     #[cold]
     fn make_room(&mut self, operation: Operation) -> Result<()> {
-        // The nearest that will do would have this called at every operation; half a lap on, at every fourth.
+        // The nearest that will do would have this called at every operation; half a lap on, at
+        // every fourth.
         let goal = self.sequence.wrapping_sub(LAP / 2);
         for member in 0..self.ranks.len() {
             self.await_sequence(member, goal, operation)?;
@@ -166,7 +175,8 @@ impl CallBoard {
         Ok(())
     }
 
-    /// Begins the next operation, posts `words`, and waits until all members have posted the same call.
+    /// Begins the next operation, posts `words`, and waits until all members have posted the same
+    /// call.
     ///
     /// # Errors
     /// Those of [`CallBoard::await_post`].
@@ -191,8 +201,8 @@ impl CallBoard {
         self.put_up(call, head, data);
     }
 
-    /// Posts as [`CallBoard::post`] does, and keeps its own books only when the others can read it: quicker where they all wait for
-    /// it, slower where one of them goes on at once.
+    /// Posts as [`CallBoard::post`] does, and keeps its own books only when the others can read it:
+    /// quicker where they all wait for it, slower where one of them goes on at once.
     #[inline(always)]
     pub(crate) fn post_first(&mut self, signature: CallSignature, post: EagerPost<'_>) {
         let call = CallWithHistory::new(signature, self.history);
@@ -225,8 +235,9 @@ impl CallBoard {
         self.park.wake(self.context.kernel());
     }
 
-    /// Has the cache line of the next post brought here while the answer to this one is under way: worth it where the next operation
-    /// is soon, and waits for all. A member that polls that line already loses time by it.
+    /// Has the cache line of the next post brought here while the answer to this one is under way:
+    /// worth it where the next operation is soon, and waits for all. A member that polls that line
+    /// already loses time by it.
     #[inline]
     pub(crate) fn fetch_next(&self) {
         let next = index(self.sequence.wrapping_add(1));
@@ -236,8 +247,8 @@ impl CallBoard {
     /// Waits for the post of `member` and compares it with this member's.
     ///
     /// # Errors
-    /// [`Error::CallMismatch`] when they are in different calls; [`Error::Timeout`], [`Error::PeerLost`],
-    /// [`Error::ProxyLost`], [`Error::Revoked`].
+    /// [`Error::CallMismatch`] when they are in different calls; [`Error::Timeout`],
+    /// [`Error::PeerLost`], [`Error::ProxyLost`], [`Error::Revoked`].
     ///
     /// # Ordering
     /// Acquires everything the member did before it posted (C1).
@@ -246,7 +257,8 @@ impl CallBoard {
     pub(crate) fn await_post(&self, member: usize, operation: Operation) -> Result<Post<'_>> {
         let turn = self.turn_index();
         let cell = &self.posts[member][turn];
-        // A short wait is spent right here: the way back out of a long one takes as long as a post takes to arrive.
+        // A short wait is spent right here: the way back out of a long one takes as long as a post
+        // takes to arrive.
         let shows = || cell.shows(self.sequence);
         if !shows() && !spin_until(self.context.policy(), shows) {
             self.await_sequence(member, self.sequence, operation)?;
@@ -264,9 +276,11 @@ impl CallBoard {
         self.await_each(operation, |_| ())
     }
 
-    /// The same, and hands each post to `visit`, in the order of the members; `None` stands for this member's own.
+    /// The same, and hands each post to `visit`, in the order of the members; `None` stands for
+    /// this member's own.
     ///
-    /// It knows what it has posted. Looking it up would fetch the cache line back from the core that is reading it.
+    /// It knows what it has posted. Looking it up would fetch the cache line back from the core
+    /// that is reading it.
     ///
     /// # Errors
     /// Those of [`CallBoard::await_post`].
@@ -296,8 +310,8 @@ impl CallBoard {
         self.park.wake(self.context.kernel());
     }
 
-    /// Tells that this member has taken a step of the current operation, and returns the step's number: operations in
-    /// several steps count on where they began, all members alike.
+    /// Tells that this member has taken a step of the current operation, and returns the step's
+    /// number: operations in several steps count on where they began, all members alike.
     pub(crate) fn step(&mut self) -> u64 {
         self.sequence = self.sequence.wrapping_add(1);
         self.count_inner_steps(1);
@@ -305,11 +319,13 @@ impl CallBoard {
         self.sequence
     }
 
-    /// Counts `n` steps of the current operation that this member's post has told of, and returns the number of the first one.
+    /// Counts `n` steps of the current operation that this member's post has told of, and returns
+    /// the number of the first one.
     pub(crate) fn skip_steps(&mut self, n: u64) -> u64 {
         let first = self.sequence.wrapping_add(1);
         self.sequence = self.sequence.wrapping_add(n);
-        // Told with the first step that is taken: until then this member's progress says nothing of these.
+        // Told with the first step that is taken: until then this member's progress says nothing of
+        // these.
         self.inner_steps = self.inner_steps.wrapping_add(n);
         first
     }
@@ -375,8 +391,8 @@ impl CallBoard {
         &self.context
     }
 
-    /// Ends the epoch when `done` is an error: peers that come later would take what this member has posted for valid, and what
-    /// is left in a pipe for theirs.
+    /// Ends the epoch when `done` is an error: peers that come later would take what this member
+    /// has posted for valid, and what is left in a pipe for theirs.
     #[inline]
     pub(crate) fn or_revoke(&self, done: Result<()>) -> Result<()> {
         // Written out, so that a success is not copied.

@@ -6,7 +6,8 @@ use crate::heap::HeapOffset;
 /// Bytes of a cache line.
 const LINE: u64 = 64;
 
-/// Where a buffer lies: in the heap, or in ordinary memory, of which others know only how it lies in its cache line.
+/// Where a buffer lies: in the heap, or in ordinary memory, of which others know only how it lies
+/// in its cache line.
 ///
 /// | word | buffer |
 /// |---|---|

@@ -1,7 +1,8 @@
 //! What posts are compared by.
 //!
-//! Some operations do not wait for all members, and then nobody may look at the post of the one that differs. So a post also
-//! tells of all the calls before it, and the next one that anybody looks at gives the difference away.
+//! Some operations do not wait for all members, and then nobody may look at the post of the one
+//! that differs. So a post also tells of all the calls before it, and the next one that anybody
+//! looks at gives the difference away.
 
 use crate::collective::call::CallSignature;
 
@@ -31,8 +32,8 @@ impl CallWithHistory {
         u16::from_le_bytes([low, high])
     }
 
-    /// Returns whether a member that posts `next` can have posted this one before it, and nothing between them: by one chance in 65,536 when it
-    /// has not.
+    /// Returns whether a member that posts `next` can have posted this one before it, and nothing
+    /// between them: by one chance in 65,536 when it has not.
     pub(super) fn precedes(self, next: Self) -> bool {
         next.0[1] >> CallSignature::COUNT_BITS == u64::from(self.mixed())
     }

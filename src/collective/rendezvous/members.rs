@@ -1,4 +1,5 @@
-//! The ranks of a communicator, as one of them sees them: who they are, and where each keeps its region.
+//! The ranks of a communicator, as one of them sees them: who they are, and where each keeps its
+//! region.
 
 use std::sync::Arc;
 
@@ -33,13 +34,14 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// Makes the communicator of `ranks` of the job in the order of their numbers in the communicator, whose zeroed regions start at `bases`.
-    /// This rank has to be one of them. With it comes the hold on those regions, to be dropped after the communicator; it ends with
+    /// Makes the communicator of `ranks` of the job in the order of their numbers in the
+    /// communicator, whose zeroed regions start at `bases`. This rank has to be one of them. With
+    /// it comes the hold on those regions, to be dropped after the communicator; it ends with
     /// `owner`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base where there can be no region; [`Error::InvalidArgument`]
-    /// when this rank is not a member.
+    /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base where there can be no region;
+    /// [`Error::InvalidArgument`] when this rank is not a member.
     pub(crate) fn new(
         context: &Arc<RankContext>,
         ranks: Arc<[Rank]>,
@@ -65,14 +67,16 @@ impl Members {
         self.ranks.len()
     }
 
-    /// Returns whether somebody looks at what this member does, or strikes it: checksums are taken, or faults planned.
+    /// Returns whether somebody looks at what this member does, or strikes it: checksums are taken,
+    /// or faults planned.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         self.checksums || self.board.context().is_faulty()
     }
 
-    /// Tells all members `words`, at most [`super::post::INLINE_WORDS`] of them, and returns what each has told: as many.
-    /// `signature` says what they agree on by this; how many words there are is compared, too, as nobody has written more.
+    /// Tells all members `words`, at most [`super::post::INLINE_WORDS`] of them, and returns what
+    /// each has told: as many. `signature` says what they agree on by this; how many words there
+    /// are is compared, too, as nobody has written more.
     ///
     /// # Errors
     /// Those of [`CallBoard::await_post`].
@@ -105,7 +109,8 @@ impl Members {
         &self.view
     }
 
-    /// Returns this member's own heap, of which only what was found to be memory is to be touched, and the board.
+    /// Returns this member's own heap, of which only what was found to be memory is to be touched,
+    /// and the board.
     #[inline]
     pub(crate) fn heap_and_board(&mut self) -> (&Span, &mut CallBoard) {
         (self.view.mine(), &mut self.board)
@@ -180,7 +185,8 @@ impl Members {
         self.view.cells(self.ranks[receiver], at, PIPE_SLOTS)
     }
 
-    /// Returns where the checksums are of part `index` of what `member` stages, by slots (`execute/staged/checked.rs`).
+    /// Returns where the checksums are of part `index` of what `member` stages, by slots
+    /// (`execute/staged/checked.rs`).
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a region that is not allocated.
@@ -189,7 +195,8 @@ impl Members {
         self.view.cells(self.ranks[member], at, checksum::PARTS as u64)
     }
 
-    /// Returns what `member` sleeps on when it waits for messages, or for room for them: the same in all its communicators.
+    /// Returns what `member` sleeps on when it waits for messages, or for room for them: the same
+    /// in all its communicators.
     #[inline]
     pub(crate) fn message_park(&self, member: usize) -> &ParkCell {
         &self.parks[member]
@@ -212,10 +219,11 @@ impl Members {
 /// One of something for each member at most.
 pub(crate) type PerMember<T> = ArrayVec<T, { MAX_RANKS as usize }>;
 
-/// Puts `items`, of which there are few enough, behind what is in `all`, up to the first that is an error.
+/// Puts `items`, of which there are few enough, behind what is in `all`, up to the first that is an
+/// error.
 ///
-/// It fills a table where that stays. One that is collected into a `Result` is moved several times, all of its 64 places, which takes
-/// as long as the rest of a short call.
+/// It fills a table where that stays. One that is collected into a `Result` is moved several times,
+/// all of its 64 places, which takes as long as the rest of a short call.
 ///
 /// # Errors
 /// That of the first item that is one.

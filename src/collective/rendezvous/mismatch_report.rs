@@ -1,12 +1,13 @@
 //! Where a receiver leaves word that a message was not what it called for.
 //!
-//! The sender may be long gone on when its message is looked at. So the receiver puts up what either of them has called, ends the
-//! epoch, and the sender, whose next wait ends with that, finds it. There is one complaint of a member about another at most, as
-//! it is the end.
+//! The sender may be long gone on when its message is looked at. So the receiver puts up what
+//! either of them has called, ends the epoch, and the sender, whose next wait ends with that, finds
+//! it. There is one complaint of a member about another at most, as it is the end.
 //!
-//! Who waits for a message, in vain as its peer is in an operation of all and waits there for the receiver, complains likewise, about
-//! all: those who have not come to that operation will not get through it. And who finds on the board that another one has made a
-//! different call tells the rest, which may be in messages still.
+//! Who waits for a message, in vain as its peer is in an operation of all and waits there for the
+//! receiver, complains likewise, about all: those who have not come to that operation will not get
+//! through it. And who finds on the board that another one has made a different call tells the
+//! rest, which may be in messages still.
 
 use std::sync::Arc;
 
@@ -31,18 +32,21 @@ impl MismatchReports {
     /// Makes those of the member `me` of `members`, whose regions start at `bases`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base that is not where a region can be.
+    /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base that is not where a region can
+    /// be.
     pub(crate) fn new(view: &HeapView, ranks: &Arc<[Rank]>, bases: &[HeapOffset], me: usize) -> Result<Self> {
         let [mine, about_me] = cells_between(view, ranks, bases, me, CommLayout::mismatch_report)?;
         Ok(Self { ranks: Arc::clone(ranks), me, about_me, mine })
     }
 
-    /// Tells `member` that this one is in the call `mine`, which `theirs` does not answer. The first complaint stays.
+    /// Tells `member` that this one is in the call `mine`, which `theirs` does not answer. The
+    /// first complaint stays.
     pub(crate) fn report(&self, member: usize, mine: CallSignature, theirs: CallSignature) {
         self.post(member, MismatchReport { who: self.me, call: mine, called: theirs });
     }
 
-    /// Tells `member`, whatever it is in, that `odd` is in the call `theirs`, which is not what others are in.
+    /// Tells `member`, whatever it is in, that `odd` is in the call `theirs`, which is not what
+    /// others are in.
     pub(crate) fn forward(&self, member: usize, odd: usize, theirs: CallSignature) {
         self.post(member, MismatchReport { who: odd, call: theirs, called: CallSignature::NONE });
     }
@@ -55,7 +59,8 @@ impl MismatchReports {
         }
     }
 
-    /// Returns the complaint of some member about this one, which is in the call `mine`, or of this one.
+    /// Returns the complaint of some member about this one, which is in the call `mine`, or of this
+    /// one.
     pub(crate) fn find(&self, mine: CallSignature) -> Option<Error> {
         let about_me = Self::mismatch_reports(&self.about_me).map(|(_, report)| {
             let mine = if report.called == CallSignature::NONE { mine } else { report.called };

@@ -14,8 +14,9 @@
 //! | 7 | data | how long the last measured short call took, in nanoseconds | words |
 //! | 8..15 | data | unused | words |
 //!
-//! Each word is written by the member before the stamp of its [`PostCell`], and read by the others after it (C1). What is read is
-//! checked where it is used: a place by the heap, a scalar and durations are any number.
+//! Each word is written by the member before the stamp of its [`PostCell`], and read by the others
+//! after it (C1). What is read is checked where it is used: a place by the heap, a scalar and
+//! durations are any number.
 
 use super::buffers::{BufferPlace, Buffers};
 use super::history::CallWithHistory;

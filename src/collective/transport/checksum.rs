@@ -2,16 +2,17 @@
 //! Staged pieces have words of their own (`execute/staged/checked.rs`), and so have posts of small
 //! operations (`execute/eager_checked.rs`).
 //!
-//! Beside each slot of an inbox lie two words, which only the sender of the slot writes, before it signals: what carries the fragment
-//! (S1, or F1 and S1 by way of a proxy) carries them too.
+//! Beside each slot of an inbox lie two words, which only the sender of the slot writes, before it
+//! signals: what carries the fragment (S1, or F1 and S1 by way of a proxy) carries them too.
 //!
 //! | word | what |
 //! |---|---|
 //! | 0 | bits 0..32 the CRC32C of the fragment, 32..56 its length, 56 there is a header of 32 bytes, 57..59 where in the slot the rest begins in units of 32 bytes, 63 always |
 //! | 1 | of a message that is lent: bits 0..32 the CRC32C of all of it, 63 always |
 //!
-//! The sender takes the checksum of the source, the receiver that of the slot before anything is made of it; of what was lent, that of the
-//! copy. What a checksum does not see: the copy out of a slot, and what happens to data before they are sent and after they are received.
+//! The sender takes the checksum of the source, the receiver that of the slot before anything is
+//! made of it; of what was lent, that of the copy. What a checksum does not see: the copy out of a
+//! slot, and what happens to data before they are sent and after they are received.
 
 use super::pipe::FragmentArrival;
 use crate::collective::call::{Call, Input, Output, part, shifted};
@@ -71,7 +72,8 @@ const fn low(word: u64) -> u32 {
     word as u32
 }
 
-/// Returns the checksum of the `len` bytes of `input` from `at` on, behind bytes whose checksum is `before`.
+/// Returns the checksum of the `len` bytes of `input` from `at` on, behind bytes whose checksum is
+/// `before`.
 pub(crate) fn of_input(members: &Members, input: &Input<'_>, before: u32, at: u64, len: u64) -> Result<u32> {
     match input {
         Input::Heap(offset) => {
@@ -83,7 +85,8 @@ pub(crate) fn of_input(members: &Members, input: &Input<'_>, before: u32, at: u6
     }
 }
 
-/// Returns the checksum of the `len` bytes of the input of `call` from `at` on, also where that is in its output.
+/// Returns the checksum of the `len` bytes of the input of `call` from `at` on, also where that is
+/// in its output.
 pub(crate) fn of_call(members: &Members, call: &Call<'_>, at: u64, len: u64) -> Result<u32> {
     match (&call.input, &call.output) {
         (Input::InOutput(start), Output::Memory(bytes) | Output::Within(bytes, _)) => {
@@ -98,7 +101,8 @@ pub(crate) fn told(crc: u32) -> u64 {
     PRESENT | u64::from(crc)
 }
 
-/// Holds the checksum that was `found` of what has come `from` a member against the word that tells what it was.
+/// Holds the checksum that was `found` of what has come `from` a member against the word that tells
+/// what it was.
 ///
 /// # Errors
 /// [`Error::Corrupted`]; [`Error::Mismatch`] when the member takes no checksums.
@@ -125,7 +129,8 @@ fn of_output(members: &Members, output: &Output<'_>, len: u64) -> Result<u32> {
     }
 }
 
-/// Holds the fragment that has arrived at `at` of this member's heap against what `words` say of it.
+/// Holds the fragment that has arrived at `at` of this member's heap against what `words` say of
+/// it.
 ///
 /// # Errors
 /// [`Error::Corrupted`]; [`Error::Mismatch`] when its sender takes no checksums.

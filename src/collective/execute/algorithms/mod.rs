@@ -1,5 +1,6 @@
-//! The algorithms, each written once for channels of both kinds. Over direct channels most calls never come here: `two_shot` goes by
-//! [`direct`](super::zero_copy) or [`pipeline`](super::staged) then, `one_shot` of up to 8 KiB by [`small`](super::eager), which need no pipes.
+//! The algorithms, each written once for channels of both kinds. Over direct channels most calls
+//! never come here: `two_shot` goes by [`direct`](super::zero_copy) or [`pipeline`](super::staged)
+//! then, `one_shot` of up to 8 KiB by [`small`](super::eager), which need no pipes.
 //!
 //! | module | does |
 //! |---|---|
@@ -11,13 +12,15 @@
 //!
 //! In which order each of them combines elements [`Algorithm`] tells.
 //!
-//! Every element of a result is made by one member for all, or alike by the two that exchange, so that all ranks get the same
-//! bits; and the order depends on the number of ranks, the count, the length of an element and the root only, so they are the same
-//! in every run. (What goes through the staging area in several pieces is several operations in this respect, which shows where elements
-//! of one operation go different ways: in the ring and in the double tree.)
+//! Every element of a result is made by one member for all, or alike by the two that exchange, so
+//! that all ranks get the same bits; and the order depends on the number of ranks, the count, the
+//! length of an element and the root only, so they are the same in every run. (What goes through
+//! the staging area in several pieces is several operations in this respect, which shows where
+//! elements of one operation go different ways: in the ring and in the double tree.)
 //!
-//! A [`PipeWorker`] is one member in one operation: all that an algorithm touches besides pipes is its own heap, where its
-//! buffers, its inbox and its send staging are. Fragments of no bytes are not sent; both ends know their lengths.
+//! A [`PipeWorker`] is one member in one operation: all that an algorithm touches besides pipes is
+//! its own heap, where its buffers, its inbox and its send staging are. Fragments of no bytes are
+//! not sent; both ends know their lengths.
 
 pub(crate) mod doubling;
 pub(crate) mod exchange;
@@ -39,8 +42,9 @@ use tree::{Numbering, Shape};
 /// Executes the worker's call by `algorithm`, which can do it, among two members or more.
 ///
 /// # Errors
-/// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated. The pipes
-/// are of no further use then.
+/// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`];
+/// [`crate::Error::OutOfRange`] for buffers that are not allocated. The pipes are of no further use
+/// then.
 pub(crate) fn run<L: Link>(worker: &mut PipeWorker<'_, L>, algorithm: Algorithm) -> Result<()> {
     let (operation, root) = (worker.call.operation, Numbering::From(worker.call.root));
     let is_power = worker.n().is_power_of_two();
@@ -110,7 +114,8 @@ impl<L: Link> PipeWorker<'_, L> {
         }
     }
 
-    /// Combines `len` bytes of each of `operands`, in this order, at `target`; `finish` with the last step of the operator.
+    /// Combines `len` bytes of each of `operands`, in this order, at `target`; `finish` with the
+    /// last step of the operator.
     fn combine(&self, operands: &[Operand], target: HeapOffset, len: u64, finish: bool) -> Result<()> {
         combine(self.pipes.members, self.call, operands.iter().copied(), Region::new(target, len), finish)
     }
@@ -121,11 +126,12 @@ impl<L: Link> PipeWorker<'_, L> {
     }
 }
 
-/// Combines as many bytes of each of `operands` as `target` has, in this order, there, by the operator of `call`, which has one; `finish`
-/// with its last step.
+/// Combines as many bytes of each of `operands` as `target` has, in this order, there, by the
+/// operator of `call`, which has one; `finish` with its last step.
 ///
 /// # Errors
-/// [`crate::Error::OutOfRange`] for bytes of this member's heap that are not allocated; those of [`crate::reduce::Reducer::combine`].
+/// [`crate::Error::OutOfRange`] for bytes of this member's heap that are not allocated; those of
+/// [`crate::reduce::Reducer::combine`].
 pub(crate) fn combine(
     members: &Members,
     call: &Call<'_>,
@@ -145,7 +151,8 @@ pub(crate) fn combine(
     reducer.combine(&sources, &mut targets, target.len / call.data_type.size() as u64, finish)
 }
 
-/// Copies as many bytes at `source` as `target` has there, within this member's heap, unless they are there already.
+/// Copies as many bytes at `source` as `target` has there, within this member's heap, unless they
+/// are there already.
 ///
 /// # Errors
 /// [`crate::Error::OutOfRange`] for bytes that are not allocated.

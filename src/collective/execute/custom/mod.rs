@@ -1,8 +1,8 @@
 //! Algorithms of the user's own.
 //!
-//! One is a [`CustomAlgorithm`]: told to do its rank's part of a call, it sends, receives, combines and copies by [`Steps`], over
-//! whatever channels are chosen. It sees places, not memory: a mistake makes wrong data, a [`crate::Error::Timeout`] or another
-//! error, and no more.
+//! One is a [`CustomAlgorithm`]: told to do its rank's part of a call, it sends, receives, combines
+//! and copies by [`Steps`], over whatever channels are chosen. It sees places, not memory: a
+//! mistake makes wrong data, a [`crate::Error::Timeout`] or another error, and no more.
 
 pub(crate) mod steps;
 
@@ -20,14 +20,16 @@ pub(super) use steps::run;
 /// A way to do a collective operation, for
 /// [`Communicator::register_algorithm`](crate::Communicator::register_algorithm).
 pub trait CustomAlgorithm: Send + Sync {
-    /// Returns what messages call it: 1 to 48 bytes, the same on all ranks. Ranks that register different names are told of it.
+    /// Returns what messages call it: 1 to 48 bytes, the same on all ranks. Ranks that register
+    /// different names are told of it.
     fn name(&self) -> &str;
 
     /// Does the part of this rank in a call, among two ranks or more.
     ///
-    /// It is called on all ranks at once, for each piece of a scaled sum, of a call that reduces floats of 16 or 8 bits, or of
-    /// one whose buffers are not all in the symmetric heap, and never for no elements. What a rank sends has to be received by the
-    /// other one, in the same order; the call ends when it was.
+    /// It is called on all ranks at once, for each piece of a scaled sum, of a call that reduces
+    /// floats of 16 or 8 bits, or of one whose buffers are not all in the symmetric heap, and never
+    /// for no elements. What a rank sends has to be received by the other one, in the same order;
+    /// the call ends when it was.
     ///
     /// # Errors
     /// Whatever it returns, the call returns. The epoch ends with it, since data were moving.
@@ -133,7 +135,8 @@ impl fmt::Debug for Customs {
     }
 }
 
-/// A range of bytes that belongs to a call: of its input or output, a message that has come, or one that is being made.
+/// A range of bytes that belongs to a call: of its input or output, a message that has come, or one
+/// that is being made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub(super) region: Region,
@@ -173,8 +176,8 @@ impl Place {
         starts.filter_map(move |at| self.part(at, len.min(self.len() - at)).ok())
     }
 
-    /// The same as elements that no rank has combined yet: for a message that was sent straight from an input. Operators that
-    /// do something to each input, such as multiply it, do it then.
+    /// The same as elements that no rank has combined yet: for a message that was sent straight
+    /// from an input. Operators that do something to each input, such as multiply it, do it then.
     #[must_use]
     pub fn uncombined(self) -> Self {
         Self { fresh: true, ..self }

@@ -1,35 +1,42 @@
-//! Operations on ordinary memory, piece by piece through the staging area of those who have the data; and those on buffers of the heap that are
-//! quicker so ([`detour`](crate::collective::plan::measured)).
+//! Operations on ordinary memory, piece by piece through the staging area of those who have the
+//! data; and those on buffers of the heap that are quicker so
+//! ([`detour`](crate::collective::plan::measured)).
 //!
-//! No rank can reach another's ordinary memory. So each *stages* what others need of its input in its staging area, where they read
-//! it; what it needs itself it reads where it lies. Elements are combined straight from the staging areas into the output and, for
-//! those who need the result, over the very bytes that they have staged, from where they take it.
+//! No rank can reach another's ordinary memory. So each *stages* what others need of its input in
+//! its staging area, where they read it; what it needs itself it reads where it lies. Elements are
+//! combined straight from the staging areas into the output and, for those who need the result,
+//! over the very bytes that they have staged, from where they take it.
 //!
-//! The staging area is a ring of slots, twice as many as the *lag*. Each member takes the same steps, and tells the others of each by
-//! its progress, or of the first ones by its post ([`prestaged`]):
+//! The staging area is a ring of slots, twice as many as the *lag*. Each member takes the same
+//! steps, and tells the others of each by its progress, or of the first ones by its post
+//! ([`prestaged`]):
 //!
 //! | step | what it has done by then |
 //! |---|---|
 //! | s < lag | staged piece s |
 //! | s >= lag | worked on piece s - lag; taken the results of s - 2 lag, in whose slot it has staged s |
 //!
-//! Before it works on piece s it waits until all have taken step s: then all have staged piece s, and all have worked on piece
-//! s - lag, whose results it takes now. Nobody needs that slot any more, so the next piece can be staged there. So a member may
-//! be late by lag - 1 pieces and holds nobody up. Everybody waits for everybody's last step, and then the staging area is free.
+//! Before it works on piece s it waits until all have taken step s: then all have staged piece s,
+//! and all have worked on piece s - lag, whose results it takes now. Nobody needs that slot any
+//! more, so the next piece can be staged there. So a member may be late by lag - 1 pieces and holds
+//! nobody up. Everybody waits for everybody's last step, and then the staging area is free.
 //!
 //! # Why results go where the input was
-//! What a core has written and another one reads moves into the other's cache, and to write there again takes as long as to read
-//! it, but nothing hides that: stores wait for each other, loads do not. Here each core loads a line before it stores to it:
-//! whoever combines has just read what it overwrites, and who stages has just taken a result from there.
+//! What a core has written and another one reads moves into the other's cache, and to write there
+//! again takes as long as to read it, but nothing hides that: stores wait for each other, loads do
+//! not. Here each core loads a line before it stores to it: whoever combines has just read what it
+//! overwrites, and who stages has just taken a result from there.
 //!
-//! A slot begins as far behind a cache line as the input that is staged there, which all know from its post. As a rule the output
-//! begins equally far behind one: then no vector that is stored, here or there, reaches into a second line. Where nothing returns,
-//! slots begin with a line: plain copies are quicker so.
+//! A slot begins as far behind a cache line as the input that is staged there, which all know from
+//! its post. As a rule the output begins equally far behind one: then no vector that is stored,
+//! here or there, reaches into a second line. Where nothing returns, slots begin with a line: plain
+//! copies are quicker so.
 //!
-//! Where what all members read and write is too long for the cache, results go past it, those that are taken and those that a member
-//! makes for its own output: few of them would be found there later, and a store through it would first read the line. Where it is just
-//! too long, both ways of an all-reduce on ordinary memory are tried out ([`detour`](crate::collective::plan::measured)). In place lines are in the cache, and
-//! results go there.
+//! Where what all members read and write is too long for the cache, results go past it, those that
+//! are taken and those that a member makes for its own output: few of them would be found there
+//! later, and a store through it would first read the line. Where it is just too long, both ways of
+//! an all-reduce on ordinary memory are tried out ([`detour`](crate::collective::plan::measured)).
+//! In place lines are in the cache, and results go there.
 
 pub(crate) mod checked;
 pub(crate) mod slots;
@@ -107,8 +114,8 @@ trait MovePieces {
     /// staging areas of the members that get the result.
     fn reduce(&self, members: &Members, call: &mut Call<'_>, part: &StagedPart) -> Result<()>;
 
-    /// Copies the results that others have left in this member's staging area into its output, if it
-    /// has one.
+    /// Copies the results that others have left in this member's staging area into its output, if
+    /// it has one.
     fn take_results(&self, members: &Members, call: &mut Call<'_>, piece: StagedPiece) -> Result<()>;
 
     /// Takes the results of `done` out of the slot in which it stages `next`, of which it is as
@@ -123,8 +130,9 @@ trait MovePieces {
 }
 
 impl StagedCall {
-    /// Makes the way to execute `call`, which all members of `members` have posted; `oversubscribed` ones share cores. Whether results are `cache_hint`
-    /// goes by their length if it is not said.
+    /// Makes the way to execute `call`, which all members of `members` have posted;
+    /// `oversubscribed` ones share cores. Whether results are `cache_hint` goes by their length if
+    /// it is not said.
     pub(crate) fn new(
         call: &Call<'_>,
         members: &Members,
@@ -200,7 +208,8 @@ impl StagedCall {
         Ok(last.wrapping_sub(lag - 1))
     }
 
-    /// Takes the results of the piece before `number` whose slot is free then, and stages the next one there.
+    /// Takes the results of the piece before `number` whose slot is free then, and stages the next
+    /// one there.
     fn turn_over(
         &self,
         moves: &impl MovePieces,
@@ -292,8 +301,8 @@ impl StagedCall {
         fill(sources, (0..members.n_members()).map(source))
     }
 
-    /// Finds where the results of `part` go: into `output`, which comes first if there is one, and over what the other `receivers`
-    /// have staged.
+    /// Finds where the results of `part` go: into `output`, which comes first if there is one, and
+    /// over what the other `receivers` have staged.
     #[inline]
     fn targets<'a>(
         &self,

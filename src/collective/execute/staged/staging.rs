@@ -1,16 +1,18 @@
-//! What a member stages of its own input, and where: it depends on the call and on the member's own buffers, and on nothing that others
-//! tell.
+//! What a member stages of its own input, and where: it depends on the call and on the member's own
+//! buffers, and on nothing that others tell.
 //!
 //! # Staging before a call is posted
 //!
-//! Who knows that its input will be needed in its staging area stages the first pieces *ahead*, before it posts. Nobody touches its staging area
-//! then: each operation ends when all that is read or written in it has been. Where all members have, the post tells of the first steps,
-//! and nobody waits for these apart: one hand-over of three is saved where all is one piece, which is most of what a short call takes,
-//! above all where members take turns on their cores.
+//! Who knows that its input will be needed in its staging area stages the first pieces *ahead*,
+//! before it posts. Nobody touches its staging area then: each operation ends when all that is read
+//! or written in it has been. Where all members have, the post tells of the first steps, and nobody
+//! waits for these apart: one hand-over of three is saved where all is one piece, which is most of
+//! what a short call takes, above all where members take turns on their cores.
 //!
-//! Who stages ahead follows from what is posted, and from what all members know before: so all know of each other whether they have. It
-//! is in vain where others turn out to have their buffers elsewhere: in place in the heap, or where a table has another algorithm for
-//! all. Calls in which some members are in place and others are not pay for that each time.
+//! Who stages ahead follows from what is posted, and from what all members know before: so all know
+//! of each other whether they have. It is in vain where others turn out to have their buffers
+//! elsewhere: in place in the heap, or where a table has another algorithm for all. Calls in which
+//! some members are in place and others are not pay for that each time.
 
 use std::ops::Range;
 
@@ -51,7 +53,8 @@ impl Staging {
         if self.returns { buffers.input.behind_line() } else { 0 }
     }
 
-    /// Returns where `part` is in the staging area of `member`, whose slots begin so far `behind` a line.
+    /// Returns where `part` is in the staging area of `member`, whose slots begin so far `behind` a
+    /// line.
     pub(super) fn slot(&self, members: &Members, member: usize, behind: u64, part: &StagedPart) -> Region {
         let at = self.slots.place(part.piece, part.block) + behind + part.bytes.start;
         Region::new(shifted(members.staging(member).offset, at), part.len())
@@ -68,7 +71,8 @@ impl Staging {
         [0..mine.start, mine.end..piece.len]
     }
 
-    /// Copies what others need of piece `number` of this member's input, if there is that piece, into its staging area.
+    /// Copies what others need of piece `number` of this member's input, if there is that piece,
+    /// into its staging area.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`] for a buffer that is not allocated.
@@ -111,8 +115,8 @@ impl Staging {
         let target = self.own_slot(members, call, part);
         let at = part.block * call.block_len()? + part.start();
         let span = members.heap_of(members.me(), target)?;
-        // Lines into which results return stay with this member, if it is to have some; others are read by its peers and written to
-        // by nobody else.
+        // Lines into which results return stay with this member, if it is to have some; others are
+        // read by its peers and written to by nobody else.
         if self.returns {
             call.give_input(members.view(), at, span, target)
         } else {
@@ -130,7 +134,8 @@ fn unshared_block(members: &Members, call: &Call<'_>) -> Option<u64> {
     }
 }
 
-/// Stages the first pieces of `call`, which this member has not posted yet; `oversubscribed` ones share cores.
+/// Stages the first pieces of `call`, which this member has not posted yet; `oversubscribed` ones
+/// share cores.
 ///
 /// # Errors
 /// [`crate::Error::OutOfRange`] for a buffer that is not allocated.

@@ -12,15 +12,18 @@ use crate::regular;
 /// The environment variable that names a table's file. Empty, it asks for the built-in table.
 pub const VARIABLE: &str = "SHMCCL_TUNING";
 
-/// The most bytes that a table's file has: cases for all numbers of ranks, of many steps each, have fewer.
+/// The most bytes that a table's file has: cases for all numbers of ranks, of many steps each, have
+/// fewer.
 const MAX_LEN: u64 = 1 << 20;
 
-/// Returns where a table is looked for when [`VARIABLE`] is not set; `None` when there is no home directory.
+/// Returns where a table is looked for when [`VARIABLE`] is not set; `None` when there is no home
+/// directory.
 #[must_use]
 pub fn usual_file() -> Option<PathBuf> {
     let directory = |name: &str| {
         let path = PathBuf::from(std::env::var_os(name)?);
-        // The rule of the XDG specification: what is not absolute is ignored, and so is what is empty.
+        // The rule of the XDG specification: what is not absolute is ignored, and so is what is
+        // empty.
         path.is_absolute().then_some(path)
     };
     let config = directory("XDG_CONFIG_HOME").or_else(|| Some(directory("HOME")?.join(".config")))?;
@@ -31,7 +34,8 @@ impl Table {
     /// Makes the table of this process: see [the module](super).
     ///
     /// # Errors
-    /// [`Error::Tuning`] for a file that cannot be used, and for one that was named and is not there.
+    /// [`Error::Tuning`] for a file that cannot be used, and for one that was named and is not
+    /// there.
     pub fn load() -> Result<Self> {
         Self::find(std::env::var_os(VARIABLE), usual_file())
     }

@@ -12,7 +12,8 @@
 //! algorithms = ["one_shot", "two_shot", "ring"]
 //! ```
 //!
-//! Sizes are the bytes that a rank contributes at most. The last algorithm is for all that is longer.
+//! Sizes are the bytes that a rank contributes at most. The last algorithm is for all that is
+//! longer.
 
 use std::fmt;
 

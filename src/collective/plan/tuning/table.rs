@@ -7,8 +7,9 @@ use crate::collective::call::{Algorithm, Operation};
 use crate::collective::region::EAGER_LEN;
 use crate::rank::MAX_RANKS;
 
-/// Up to this many bytes `one_shot` sends data along with the announcement of the call, before anybody knows where the
-/// buffers of the other ranks are. That happens where it is the choice for both kinds of buffers.
+/// Up to this many bytes `one_shot` sends data along with the announcement of the call, before
+/// anybody knows where the buffers of the other ranks are. That happens where it is the choice for
+/// both kinds of buffers.
 pub const ONE_SHOT_LEN: u64 = EAGER_LEN;
 
 /// Where the buffers of a call are.
@@ -85,8 +86,9 @@ impl Table {
         &self.cases
     }
 
-    /// Returns the steps for `operation` among `n_ranks`: those of the case whose number of ranks is nearest by factor, the smaller one
-    /// of two that are equally near. Where there is none that is as `oversubscribed`, the built-in ones.
+    /// Returns the steps for `operation` among `n_ranks`: those of the case whose number of ranks
+    /// is nearest by factor, the smaller one of two that are equally near. Where there is none that
+    /// is as `oversubscribed`, the built-in ones.
     #[must_use]
     pub fn steps(
         &self,
@@ -110,7 +112,8 @@ impl Table {
         self.cases.iter().any(|case| case.operation == operation && case.oversubscribed == oversubscribed)
     }
 
-    /// Returns the algorithm for an `operation` among `n_ranks` to which none contributes more than `len` bytes.
+    /// Returns the algorithm for an `operation` among `n_ranks` to which none contributes more than
+    /// `len` bytes.
     #[must_use]
     pub fn algorithm(
         &self,
@@ -231,8 +234,9 @@ const CODES: usize = Operation::ALL.len() + 1;
 
 /// The part of a table that matters to one communicator.
 ///
-/// The first question, whether data travel with the post, is asked at every call, and of calls that take less than a microsecond: it is
-/// one comparison. The other is asked when all members have posted, and searches a short list.
+/// The first question, whether data travel with the post, is asked at every call, and of calls that
+/// take less than a microsecond: it is one comparison. The other is asked when all members have
+/// posted, and searches a short list.
 #[derive(Debug)]
 pub(crate) struct CommTable {
     /// By operation: shorter contributions travel with the announcement.
@@ -243,7 +247,8 @@ pub(crate) struct CommTable {
     is_on_trial: bool,
 }
 
-/// All-reduces of more bytes, of those that travel with the announcement, may be left to measurement.
+/// All-reduces of more bytes, of those that travel with the announcement, may be left to
+/// measurement.
 const TRIED_ABOVE: u64 = 4 << 10;
 
 impl CommTable {
@@ -270,14 +275,15 @@ impl CommTable {
         table
     }
 
-    /// Returns whether data of an `operation` to which no rank contributes more than `len` bytes travel with its announcement.
+    /// Returns whether data of an `operation` to which no rank contributes more than `len` bytes
+    /// travel with its announcement.
     #[inline]
     pub(crate) fn is_eager(&self, operation: Operation, len: u64) -> bool {
         len < self.eager_below[operation as usize]
     }
 
-    /// Returns whether an `operation` to which no rank contributes more than `len` bytes travels with its announcement only where that is
-    /// quicker, by measurement: where no table says it.
+    /// Returns whether an `operation` to which no rank contributes more than `len` bytes travels
+    /// with its announcement only where that is quicker, by measurement: where no table says it.
     #[inline]
     pub(crate) fn is_on_trial(&self, operation: Operation, len: u64) -> bool {
         len > TRIED_ABOVE && operation == Operation::AllReduce && self.is_on_trial

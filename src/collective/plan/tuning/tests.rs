@@ -1,4 +1,5 @@
-//! Tables: looked up at every boundary, written and read, and refused with the line that is at fault.
+//! Tables: looked up at every boundary, written and read, and refused with the line that is at
+//! fault.
 
 use std::path::PathBuf;
 
