@@ -178,7 +178,7 @@ fn measure(args: &TuneArgs) -> Result<Vec<Figure>> {
         let left = deadline.saturating_duration_since(Instant::now()).as_millis();
         let budget_ms = u64::try_from(left).unwrap_or(u64::MAX) / (ranks.len() - index) as u64;
         let plan = Plan { quick: args.quick, budget_ms };
-        let order = jobs::DeviceOrder {
+        let order = jobs::DeviceCommand {
             command: DEVICE_COMMAND,
             // What is measured is not to depend on an older table.
             environment: vec![(VARIABLE, serde_json::to_string(&plan)?), (tuning::VARIABLE, String::new())],

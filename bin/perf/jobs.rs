@@ -97,12 +97,12 @@ pub(crate) fn supervise(
 ) -> Result<Option<Duration>> {
     let environment = vec![(VARIABLE, serde_json::to_string(plan)?)];
     let is_traced = plan.tests.iter().any(|(test, _)| *test == Test::TraceCost);
-    let order = DeviceOrder { command: DEVICE_COMMAND, environment, heap_len: plan.heap_len(), is_traced };
+    let order = DeviceCommand { command: DEVICE_COMMAND, environment, heap_len: plan.heap_len(), is_traced };
     carry_out(order, ranks, args, on_line)
 }
 
 /// What device processes are started with.
-pub(crate) struct DeviceOrder {
+pub(crate) struct DeviceCommand {
     /// The hidden command of this program that they run.
     pub(crate) command: &'static str,
     /// Variables of their environment.
@@ -118,7 +118,7 @@ pub(crate) struct DeviceOrder {
 /// # Errors
 /// Those of [`supervise`].
 pub(crate) fn carry_out(
-    order: DeviceOrder,
+    order: DeviceCommand,
     ranks: u32,
     args: &JobArgs,
     on_line: &mut dyn FnMut(&str) -> Result<()>,

@@ -1,5 +1,6 @@
-//! A device's mind: what it is in, which order it executes, and what it says of that. As the coordinator's, it is a state machine
-//! without clock, threads, input or output; a worker beside it executes one task at a time.
+//! The decisions of a device: its communicator, the order that it executes, and its report. Like
+//! the coordinator's, they are a state machine without clock, threads, input or output. A worker
+//! beside it executes one task at a time.
 
 use std::time::Duration;
 
@@ -10,84 +11,85 @@ use super::order::{
 };
 use super::request::GroupOutcome;
 
-/// What the worker of a device is to do.
+/// A task for the worker of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceTask {
-    /// Make an id and host its meeting.
+    /// Make an id, and host its meeting.
     Host,
-    /// Meet the others under `id`, all of whom come for the first time.
+    /// Meet the others under `id`, in their first epoch.
     Meet {
-        /// How many they are, this one among them.
+        /// The number of all devices with this one.
         n_ranks: u32,
         /// Its rank among them.
         rank: u32,
         /// The text of the id.
         id: String,
     },
-    /// Meet members that grow, under `id`, as a newcomer.
+    /// Meet members that grow under `id`, as a newcomer.
     Join {
         /// The text of the id.
         id: String,
     },
     /// Meet newcomers under `id`.
     Grow {
-        /// How many all are then.
+        /// The number of all devices then.
         n_ranks: u32,
         /// The text of the id.
         id: String,
     },
     /// Execute a group.
     Run {
-        /// What it consists of.
+        /// The work of the group.
         work: GroupWork,
     },
     /// Go on with the ranks that are left.
     GoOn,
-    /// Leave, together with the others or at once.
+    /// Leave the communicator.
     Leave {
-        /// Together with the others, when all is done.
+        /// Whether to leave together with the others, when all is done. Otherwise at once.
         gracefully: bool,
     },
 }
 
-/// Why a group has failed.
+/// The failure of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupFailure {
-    /// In words.
+    /// Why it has failed.
     pub why: String,
-    /// What kind of failure it is.
+    /// The kind of the failure.
     pub kind: FailureKind,
-    /// The rank that was waited for in vain, or lost, or where it failed.
+    /// The rank that was waited for in vain or lost, or on which it failed.
     pub rank: Option<u32>,
-    /// Nothing has changed by it, on any rank, and the epoch goes on.
+    /// Whether nothing has changed on any rank, so that the epoch goes on.
     pub is_undone: bool,
-    /// What every rank was in, where it was a wait that has lasted too long.
+    /// The operations of all ranks, if it was a timeout.
     pub report: Option<String>,
 }
 
-/// What came of a [`DeviceTask`].
+/// The outcome of a [`DeviceTask`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskOutcome {
-    /// The id is there.
+    /// The text of the id, or why there is none.
     Hosted(Result<String, String>),
-    /// It has met the others, who are these by rank; or has not, and is where it was.
+    /// The members by rank, if it has met the others. Otherwise it is where it was.
     Met(Result<Vec<DeviceId>, String>),
-    /// It has not met newcomers, and its epoch has ended by that.
+    /// It has not met the newcomers, and its epoch has ended by that.
     Ended(String),
-    /// The group is done, with the number of the checkpoint where it was one, or has failed.
+    /// The number of the checkpoint, if the group was one, or why the group has failed.
     Ran(Result<Option<u64>, GroupFailure>),
-    /// It goes on, without these ranks of the epoch before; or does not.
+    /// The ranks of the epoch before that it goes on without, or why it does not go on.
     WentOn(Result<Vec<u32>, String>),
     /// It has left.
     Left,
 }
 
-/// What a device is to do.
+/// An action that the state machine of a device decides on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AgentStep {
     /// Give the task to the worker, which has none.
     Begin(DeviceTask),
-    /// End the epoch, so that the worker's task ends soon; these ranks are not to be waited for any more.
+    /// Abort the epoch, so that the worker's task ends soon. These ranks are not waited for any
+    /// more.
     Interrupt {
         /// Ranks of the present epoch.
         lost: Vec<u32>,
@@ -102,34 +104,36 @@ pub struct Agent {
     device: DeviceId,
     report: DeviceReport,
     is_busy: bool,
-    /// Whether the coordinator that it is connected with has ordered the newest group.
+    /// Whether the newest group was ordered by the coordinator that it is connected with.
     is_ordered_here: bool,
-    /// What to do when the present task has ended.
+    /// The order to execute when the present task has ended.
     next: Option<DeviceOrder>,
 }
 
 impl Agent {
-    /// A device that belongs to nothing.
+    /// Makes a device that is in no communicator.
     #[must_use]
     pub fn new(device: DeviceId) -> Self {
         Self { device, report: DeviceReport::default(), is_busy: false, is_ordered_here: false, next: None }
     }
 
-    /// The same, which says that it waits for other devices for `timeout`.
+    /// Has it report that it waits for other devices for `timeout`.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.report.timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         self
     }
 
-    /// What it knows of itself.
+    /// Returns its state.
     #[must_use]
     pub fn report(&self) -> &DeviceReport {
         &self.report
     }
 
-    /// What it says of itself to the coordinator that it is connected with: the same, but for what a group consists of that came from
-    /// there. So what comes from many devices at once when they begin a long group is short.
+    /// Returns the report for the coordinator that it is connected with.
+    ///
+    /// It is the state, but without the work of a group that this coordinator has ordered. So the
+    /// reports of many devices that begin a long group at once are short.
     #[must_use]
     pub fn outgoing_report(&self) -> DeviceReport {
         let mut membership = self.report.membership.clone();
@@ -141,19 +145,19 @@ impl Agent {
         DeviceReport { membership, ..self.report }
     }
 
-    /// The communicator that it belongs to.
+    /// Returns the communicator that it belongs to.
     #[must_use]
     pub fn comm(&self) -> Option<CommId> {
         self.report.membership.as_ref().map(|membership| membership.formation.comm)
     }
 
-    /// Takes note that a connection with a coordinator begins.
+    /// Notes that a connection with a coordinator begins.
     pub fn connect(&mut self) {
         (self.report.version, self.report.heard) = (1, 0);
         self.is_ordered_here = false;
     }
 
-    /// Takes an order. Returns what is to be done for it; the report has changed.
+    /// Takes an order. Returns the actions for it; the report has changed.
     pub fn take(&mut self, order: DeviceOrder) -> Vec<AgentStep> {
         self.report.version += 1;
         self.report.heard += 1;
@@ -163,7 +167,7 @@ impl Agent {
         self.is_ordered_here |= matches!(order, DeviceOrder::Run { .. });
         let mut steps = self.interrupt(&order);
         if let DeviceOrder::Grow { .. } = order {
-            // The others wait for this one at the door, even if it only tells them that it does not come in.
+            // The others wait for this device at the meeting, even if it only comes to call it off.
             let begin = (!self.is_busy).then(|| self.begin(order));
             return begin.into_iter().chain(steps).collect();
         }
@@ -175,7 +179,7 @@ impl Agent {
         steps
     }
 
-    /// Takes what came of the task that was begun last. Returns what is to be done next; the report has changed.
+    /// Takes the outcome of the last task. Returns the next actions; the report has changed.
     pub fn finish(&mut self, outcome: TaskOutcome) -> Vec<AgentStep> {
         self.report.version += 1;
         self.is_busy = false;
@@ -184,13 +188,13 @@ impl Agent {
             outcome => self.conclude(outcome),
         }
         let Some(order) = self.next.take().filter(|order| self.fits(order)) else { return Vec::new() };
-        // Of what was ended before, this task may have been the beginning.
+        // The interrupt before may have come before the task that it was for had begun.
         let mut steps = self.interrupt(&order);
         steps.push(self.begin(order));
         steps
     }
 
-    /// Whether the order is meant for the state that it is in.
+    /// Whether the order is meant for its present state.
     fn fits(&self, order: &DeviceOrder) -> bool {
         let Some(membership) = &self.report.membership else {
             return match order {
@@ -223,7 +227,7 @@ impl Agent {
             DeviceOrder::GoOn { comm, epoch: meant, attempt, .. } => {
                 let is_new = match phase {
                     DevicePhase::Failed { attempt: tried, .. } => attempt > tried,
-                    // The same again may name more who are lost.
+                    // The same attempt may name more lost members.
                     DevicePhase::GoingOn { attempt: tried, .. } => attempt >= tried,
                     DevicePhase::Joining { .. }
                     | DevicePhase::Ready { .. }
@@ -237,7 +241,7 @@ impl Agent {
         }
     }
 
-    /// Ends the epoch, where the order is not for the end of what is in progress.
+    /// Returns the actions that abort what is in progress, where the order does not wait for it.
     fn interrupt(&self, order: &DeviceOrder) -> Vec<AgentStep> {
         let Some(membership) = &self.report.membership else { return Vec::new() };
         let rank = |lost: &DeviceId| rank_of(&membership.formation, *lost);
@@ -363,7 +367,7 @@ impl Agent {
                 let (kind, culprit) = (FailureKind::Other, None);
                 DevicePhase::Failed { groups: *groups, attempt: *attempt, why, kind, culprit }
             }
-            // The worker answers the task that it was given.
+            // The worker answers only the task that it was given.
             _ => return,
         };
         membership.phase = next;

@@ -1,4 +1,5 @@
-//! Collective calls as clients make them: by the addresses of each device's memory.
+//! The work of groups as clients order it: collective calls by the addresses of each device's
+//! memory, and checkpoints.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -11,14 +12,14 @@ use crate::collective::Operation;
 use crate::rank::MAX_RANKS;
 use crate::reduce::{DataType, ReduceOp};
 
-/// The most calls that a group may have.
+/// The most calls in a group.
 pub const MAX_CALLS: usize = 64;
 
-/// How many times the bytes of a device the operands of a group may have together, for which it has to find as much memory again. No call
-/// has more by itself.
+/// How many times the memory of a device the operands of a group may have together: the device
+/// needs as much memory again for them. No single call has more.
 pub(super) const MAX_OPERANDS: u64 = 2;
 
-/// The longest path of a directory, in bytes: Linux takes no longer one.
+/// The longest path of a directory, in bytes. Linux takes no longer one.
 pub(super) const MAX_PATH: usize = 4096;
 
 /// The range of addresses of a device.
@@ -31,17 +32,17 @@ pub struct AddressRange {
     pub max: u64,
 }
 
-/// Bytes of a device.
+/// A range of bytes of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bytes {
-    /// Where they start.
+    /// The address of the first one.
     pub address: u64,
-    /// How many there are.
+    /// The number of bytes.
     pub len: u64,
 }
 
-/// What can be called through the coordinator.
+/// A collective operation that can be called through the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Collective {
@@ -59,7 +60,7 @@ pub enum Collective {
     AllToAll,
 }
 
-/// How the data of several ranks become one.
+/// The operator of a reduction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceReduceOp {
@@ -80,15 +81,15 @@ pub enum DeviceReduceOp {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceCall {
-    /// Which.
+    /// The operation.
     pub collective: Collective,
     /// The type of the elements.
     pub data_type: DataType,
-    /// The operator, where it reduces.
+    /// The operator of a reduction; otherwise it is ignored.
     pub op: DeviceReduceOp,
-    /// The root, where it has one.
+    /// The root of an operation that has one; otherwise it is ignored.
     pub root: u32,
-    /// Elements of a block: of what one rank sends to one other, or gets from it.
+    /// The number of elements of a block, which one rank sends to one other or receives from it.
     pub count: u64,
     /// The address of the input, for each rank.
     pub send: Vec<u64>,
@@ -97,7 +98,7 @@ pub struct DeviceCall {
 }
 
 impl AddressRange {
-    /// Whether `bytes` are all in it. No bytes at all may also stand at its end.
+    /// Whether `bytes` are all in it. An empty range may also stand at its end.
     #[must_use]
     pub fn contains(self, bytes: Bytes) -> bool {
         let end = bytes.address.checked_add(bytes.len);
@@ -114,14 +115,15 @@ impl AddressRange {
         }
     }
 
-    /// The most bytes that the operands of a group may have together on a device of this range.
+    /// Returns the most bytes that the operands of a group may have together on a device of this
+    /// range.
     pub(super) const fn most_operands(self) -> u64 {
         self.max.saturating_sub(self.min).saturating_mul(MAX_OPERANDS)
     }
 }
 
 impl Collective {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Self; 6] = [
         Self::AllReduce,
         Self::Reduce,
@@ -131,7 +133,7 @@ impl Collective {
         Self::AllToAll,
     ];
 
-    /// The operation of the library.
+    /// Returns the operation of the library.
     #[must_use]
     pub const fn operation(self) -> Operation {
         match self {
@@ -144,13 +146,13 @@ impl Collective {
         }
     }
 
-    /// Whether data are reduced in it.
+    /// Whether it reduces data.
     #[must_use]
     pub const fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
     }
 
-    /// How many blocks of `n_ranks` a rank reads and writes.
+    /// Returns how many blocks a rank of `n_ranks` reads and writes.
     const fn blocks(self, is_root: bool, n_ranks: u64) -> (u64, u64) {
         let at_root = if is_root { 1 } else { 0 };
         match self {
@@ -165,7 +167,7 @@ impl Collective {
 }
 
 impl DeviceReduceOp {
-    /// The operator of the library.
+    /// Returns the operator of the library.
     #[must_use]
     pub const fn reduce_op(self) -> ReduceOp {
         match self {
@@ -178,7 +180,7 @@ impl DeviceReduceOp {
     }
 }
 
-/// A name that nothing has that can be called through the coordinator.
+/// The name of no operation or operator that can be called through the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected}")]
 pub struct UnknownName {
@@ -206,7 +208,8 @@ impl FromStr for DeviceReduceOp {
 }
 
 impl DeviceCall {
-    /// What `rank` of `n_ranks` reads and writes; `None` when that cannot be counted, or the call has no address for it.
+    /// Returns the bytes that `rank` of `n_ranks` reads and writes; `None` when they cannot be
+    /// counted, or the call has no address for the rank.
     #[must_use]
     pub fn operands(&self, rank: usize, n_ranks: usize) -> Option<(Bytes, Bytes)> {
         let is_root = u32::try_from(rank) == Ok(self.root);
@@ -218,7 +221,7 @@ impl DeviceCall {
         Some((bytes(&self.send, sent)?, bytes(&self.recv, received)?))
     }
 
-    /// Checks everything that can be told before data move, against the devices in the order of their ranks.
+    /// Checks the call against the devices in the order of their ranks, before data move.
     ///
     /// # Errors
     /// [`RequestError::WrongCount`], [`RequestError::NoSuchRoot`], [`RequestError::OutOfRange`].
@@ -242,7 +245,7 @@ impl DeviceCall {
     }
 }
 
-/// What a group consists of.
+/// The work of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum GroupWork {
@@ -255,7 +258,7 @@ pub enum GroupWork {
 }
 
 impl GroupWork {
-    /// Where a checkpoint is that it is about.
+    /// Returns the directory of a checkpoint.
     pub(super) fn directory(&self) -> Option<&str> {
         match self {
             Self::Calls(_) => None,
@@ -278,7 +281,8 @@ impl GroupWork {
     }
 }
 
-/// Checks that `calls`, each of which fits by itself, are not too much together for one of the devices, which are in the order of their ranks.
+/// Checks that `calls`, each of which fits by itself, are together not too large for one of the
+/// devices, which are in the order of their ranks.
 ///
 /// # Errors
 /// [`RequestError::GroupTooLarge`].

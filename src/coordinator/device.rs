@@ -35,7 +35,7 @@ use super::error::CoordinatorError;
 use super::handshake::{COORDINATOR, DeviceMessage, HelloReply, PATIENCE, PeerRole, connect};
 use super::id::DeviceId;
 use super::order::DeviceOrder;
-use super::wire::Connection;
+use super::wire::PeerConnection;
 use crate::bootstrap::{
     LAUNCHER, Options, bind_to_launcher, checksums_from_env, cores_from_env, poll_timeout,
 };
@@ -79,7 +79,7 @@ pub struct Device {
 /// The connection of a device with its coordinator, or the search for the next one.
 #[derive(Debug)]
 enum CoordinatorLink {
-    Connected(Connection),
+    Connected(PeerConnection),
     Searching(CoordinatorSearch),
 }
 
@@ -160,7 +160,7 @@ impl Device {
             directory: directory.clone(),
             id,
             on_loss,
-            coordinator: CoordinatorLink::Connected(Connection::new(stream)?),
+            coordinator: CoordinatorLink::Connected(PeerConnection::new(stream)?),
             agent: Agent::new(id).with_timeout(options.timeout),
             worker,
             copies,
@@ -240,7 +240,7 @@ impl Device {
         Ok(interrupt.is_some_and(|interrupt| interrupt.signal != Signal::SIGQUIT))
     }
 
-    fn connection(&mut self) -> Option<&mut Connection> {
+    fn connection(&mut self) -> Option<&mut PeerConnection> {
         match &mut self.coordinator {
             CoordinatorLink::Connected(connection) => Some(connection),
             CoordinatorLink::Searching(_) => None,

@@ -1,20 +1,23 @@
-//! The numbers by which clients name devices and communicators.
+//! The numbers of devices, communicators, clients and groups.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// No number of a communicator, epoch or group is as high as this.
+/// The limit of the numbers of communicators, epochs and groups. All are lower.
 pub(super) const MAX_NUMBER: u64 = 1 << 48;
 
-/// A device in the coordinator's pool: the id of its process, which the kernel vouches for.
+/// A device in the coordinator's pool: the id of its process, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DeviceId(u32);
 
-/// A communicator of the coordinator. A number is not used again as long as a device reports it to the coordinator; one that has
-/// started since may use it again before the device has come back, and tells the two apart by who made them.
+/// A communicator of the coordinator.
+///
+/// A number is not used again as long as a device reports it. A coordinator that has started since
+/// may use it again before the device has come back, and tells the two apart by the coordinator
+/// that made them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CommId(u64);
@@ -23,19 +26,19 @@ pub struct CommId(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(u64);
 
-/// A group that is open: no other one has the same, whatever the communicator and the coordinator.
+/// An open group. No other group of any communicator or coordinator has the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupId {
     /// The coordinator that has it.
     pub(super) incarnation: u64,
-    /// Which one of that coordinator's.
+    /// The number among the groups of that coordinator.
     pub(super) number: u64,
 }
 
 /// A text that names no group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected a group as its start has told it, such as 5f3a9c-1")]
+#[error("expected the name that the start of a group has returned, such as 5f3a9c-1")]
 pub struct InvalidGroupId;
 
 impl fmt::Display for GroupId {
@@ -54,7 +57,7 @@ impl FromStr for GroupId {
     }
 }
 
-/// What every kind of number has.
+/// Implements what every kind of number has.
 macro_rules! numbers {
     ($($id:ident: $number:ty, $meaning:literal;)+) => {$(
         impl $id {
@@ -64,7 +67,7 @@ macro_rules! numbers {
                 Self(number)
             }
 
-            /// The number.
+            /// Returns the number.
             #[must_use]
             pub const fn get(self) -> $number {
                 self.0
@@ -91,7 +94,7 @@ impl CommId {
         self.0 < MAX_NUMBER
     }
 
-    /// The number after it.
+    /// Returns the number after it.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))

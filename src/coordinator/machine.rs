@@ -1,26 +1,31 @@
-//! The coordinator's mind: a state machine without clock, threads, input or output.
+//! The decisions of the coordinator: a state machine without clock, threads, input or output.
 //!
-//! Events go in: what devices report, what clients ask, what time it is. Actions come out: orders and replies. After each event
-//! every communicator is *settled*: what its devices report is held against the stage that it is in, which decides what they
-//! are to do next. Nothing depends on having seen the past, so a coordinator that was restarted takes over from reports alone.
+//! Events go in: reports of devices, requests of clients, the time. Actions come out: orders and
+//! replies. After each event every communicator is *settled*: the reports of its devices, compared
+//! with the stage of the communicator, decide what they are to do next. Nothing depends on the
+//! past, so a coordinator that was restarted takes over from reports alone.
 //!
-//! | stage | as clients see it | until |
+//! | stage | state that clients see | until |
 //! |---|---|---|
 //! | hosting, meeting, adopting | init | all members are in the communicator |
 //! | ready | ready | a group comes |
 //! | running | in progress | all members have executed it |
-//! | inviting, growing | growing | newcomers and members are in the next epoch together, or it was in vain |
+//! | inviting, growing | growing | newcomers are in the next epoch with the members, or fail to |
 //! | failed | failed | it is told to go on, or does so by itself |
 //! | going on | failed | all members that are left are in the next epoch |
 //! | leaving | finalizing | all members are out of it |
 //!
-//! Time is what the coordinator has been there to see: a pause of its own counts for a quarter of its patience at most, and of the time
-//! for adoption while that lasts, since what came meanwhile has yet to be taken in, and what has held it up may have held up devices, too.
+//! Time counts only while the coordinator runs. A pause of its own counts for a quarter of its
+//! patience at most, and for a quarter of the time for adoption while that lasts. Messages that
+//! came meanwhile are not taken in yet, and the cause of the pause may have stopped devices as
+//! well.
 //!
-//! A device whose connection ends counts as dead at once. One that has not even heard an order for the time of
-//! [`CoordinatorSettings::patience_ms`], does not give the signs of life that [`CoordinatorSettings::hang_rule`] asks for, or has not done in time what it was
-//! told, since its worker hangs, is given up: it is dropped, and killed where it is the coordinator's own ([`CoordinatorAction::GiveUp`]). One that
-//! is not, or is spared, may come back, as a device that is told to leave what it was in.
+//! A device whose connection ends counts as dead at once. A device is given up when it hangs: it
+//! has not confirmed an order for [`CoordinatorSettings::patience_ms`], does not send the
+//! heartbeats that [`CoordinatorSettings::hang_rule`] asks for, or has not done an order in time.
+//! It is dropped, and killed if a process of the coordinator has started it
+//! ([`CoordinatorAction::GiveUp`]). Otherwise, or if it is spared, it may come back, and is told to
+//! leave its communicator.
 
 pub(super) mod comm;
 mod device_table;
@@ -48,32 +53,38 @@ use device_table::DeviceTable;
 /// The most devices in the pool.
 pub const MAX_DEVICES: usize = 1024;
 
-/// How many communicators that have ended are remembered.
+/// The number of communicators that are remembered after their end.
 const REMEMBERED: usize = 4096;
 
-/// How patient a coordinator is.
+/// The timeouts of a coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoordinatorSettings {
-    /// How long it waits after its start for devices of the coordinator before it. Until then requests wait.
+    /// How long it waits after its start for devices of the coordinator before it. Requests wait
+    /// until then.
     pub adopt_ms: u64,
-    /// How long a device may leave an order unheard before it counts as lost; and how long it may take for what it does alone, such as
-    /// to end what it is in. For what it does with others it has four times as long as it waits for them besides. A member of a
-    /// communicator that is adopted has as long to come back, unless it is dead.
+    /// How long a device may leave an order unconfirmed before it counts as lost, and how long it
+    /// may take for what it does alone, such as aborting an epoch.
+    ///
+    /// For what it does with other devices, it has four times its own timeout in addition. A living
+    /// member of an adopted communicator has as long to come back.
     pub patience_ms: u64,
-    /// When a device counts as lost that gives no sign of life, whether it has orders or not.
+    /// When a device without heartbeats counts as lost, whether it has orders or not.
     pub hang_rule: Option<HangRule>,
-    /// Whether a device that counts as lost though its process lives is left as it is, for a debugger, however that was found. Otherwise it
-    /// is killed, where a process of the coordinator has started it ([`Fleet`](super::Fleet)): it holds memory, and is of no use to anybody.
-    /// One that was started by hand is left alone in any case, and may come back.
+    /// Whether a device that counts as lost although its process lives is left as it is, for a
+    /// debugger.
+    ///
+    /// Otherwise it is killed where a process of the coordinator has started it
+    /// ([`Fleet`](super::Fleet)), since it holds memory and is of no use. A device that was started
+    /// by hand is never killed, and may come back.
     pub spares_hung: bool,
 }
 
-/// What happens to a coordinator.
+/// An event for the state machine.
 #[derive(Clone, Debug)]
 pub enum CoordinatorEvent {
     /// A device has connected.
     Registered {
-        /// Which.
+        /// The device.
         device: DeviceId,
         /// Its addresses.
         range: AddressRange,
@@ -82,98 +93,99 @@ pub enum CoordinatorEvent {
         /// Its state.
         report: DeviceReport,
     },
-    /// The state of a device has changed.
+    /// A device reports that its state has changed.
     Reported {
-        /// Which.
+        /// The device.
         device: DeviceId,
         /// Its state.
         report: DeviceReport,
     },
     /// A device has sent a heartbeat.
     Heartbeat {
-        /// Which.
+        /// The device.
         device: DeviceId,
     },
-    /// The connection of a device has ended, or it is one of `CoordinatorMachine::awaited` and dead.
+    /// The connection of a device has ended, or the device is awaited and dead.
     Gone {
-        /// Which.
+        /// The device.
         device: DeviceId,
     },
-    /// A client asks for something.
+    /// A client sends a request.
     Requested {
-        /// Who.
+        /// The client.
         client: ClientId,
-        /// How the client numbers the request.
+        /// The number that the client has given the request.
         number: u64,
-        /// What.
+        /// The request.
         request: Request,
     },
     /// The connection of a client has ended.
     ClientGone {
-        /// Which.
+        /// The client.
         client: ClientId,
     },
-    /// Time has passed, and whatever came in it has been taken in.
+    /// Time has passed, and all that came until then was taken in.
     Tick {
-        /// Milliseconds since whenever; never less than before.
+        /// Milliseconds since some start; never less than before.
         now_ms: u64,
     },
 }
 
-/// What a coordinator is to do.
+/// An action that the state machine decides on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CoordinatorAction {
     /// Send an order to a device.
     Order {
-        /// Which.
+        /// The device.
         device: DeviceId,
-        /// What.
+        /// The order.
         order: DeviceOrder,
     },
-    /// Answer a request.
+    /// Reply to a request.
     Reply {
-        /// Who asked.
+        /// The client.
         client: ClientId,
-        /// How the client numbers the request.
+        /// The number that the client has given the request.
         number: u64,
-        /// The answer.
+        /// The reply.
         reply: Result<Reply, RequestError>,
     },
-    /// End the connection with a device that does not keep to the protocol, or for which there is no room.
+    /// End the connection with a device that breaks the protocol, or for which there is no room.
     Drop {
-        /// Which.
+        /// The device.
         device: DeviceId,
     },
-    /// End the connection with a device that hangs, if it has one; it counts as lost already.
+    /// End the connection with a device that hangs, if there is one. The device counts as lost
+    /// already.
     GiveUp {
-        /// Which.
+        /// The device.
         device: DeviceId,
-        /// How that was found.
+        /// How it was found that it hangs.
         why: String,
-        /// Whether it is to be killed, if it is the coordinator's own.
+        /// Whether it is to be killed, if a process of the coordinator has started it.
         kills: bool,
     },
-    /// Log that something has come about.
+    /// Write a line to the log.
     Log(LogEntry),
 }
 
-/// What is worth a line in a log: devices and communicators that come, go, or are not well.
+/// A line of the log: a device or communicator that comes, goes or fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LogEntry {
     /// A device has registered.
     Registered {
-        /// Which.
+        /// The device.
         device: DeviceId,
     },
     /// A device is lost.
     Lost {
-        /// Which.
+        /// The device.
         device: DeviceId,
-        /// Why it is taken for that, where its connection has not ended.
+        /// Why it counts as lost, where its connection has not ended.
         why: Option<String>,
     },
-    /// A communicator is in another state, or another epoch.
+    /// A communicator has begun an epoch, has failed, or has ended.
     Comm(CommStatus),
 }
 
@@ -184,42 +196,43 @@ pub(crate) struct RequestId {
     number: u64,
 }
 
-/// The state machine. See the module.
+/// The state machine of a coordinator. See the module.
 #[derive(Debug)]
 pub struct CoordinatorMachine {
     pub(super) settings: CoordinatorSettings,
     incarnation: u64,
-    /// The time as it was told last, once it was.
-    told_ms: Option<u64>,
-    /// The time without its own pauses, by which orders are stamped.
+    /// The time by the clock at the last event, once there was one.
+    clock_ms: Option<u64>,
+    /// The time without pauses of the coordinator, by which orders are stamped.
     pub(super) now_ms: u64,
-    /// The time of the last tick, by which all is judged: whatever had come by then has been taken in.
+    /// The time of the last tick, by which devices are judged: all that had come by then was taken
+    /// in.
     pub(super) judged_ms: u64,
-    /// When requests are taken, once it is known when the coordinator started.
+    /// When requests are taken, once the time of the start is known.
     opens_ms: Option<u64>,
-    /// When it looks for signs of life next, if it does.
-    looks_ms: u64,
-    pub(super) pool: DeviceTable,
+    /// When it checks for heartbeats next, if it does.
+    next_check_ms: u64,
+    pub(super) table: DeviceTable,
     pub(super) comms: BTreeMap<CommId, Comm>,
     pub(super) newest: CommId,
-    /// How many groups were opened.
+    /// The number of groups that were opened.
     opened: u64,
-    /// How communicators have ended that were the last to, and in which order.
+    /// How the last communicators have ended, and in which order.
     pub(super) ended: BTreeMap<CommId, CommStatus>,
     ended_in_order: VecDeque<CommId>,
-    /// In which state and epoch communicators were when they were looked at last.
-    told: BTreeMap<CommId, (CommState, u64)>,
-    /// Requests that came before the coordinator knew its devices.
+    /// The state and epoch of each communicator when the log was considered last.
+    logged: BTreeMap<CommId, (CommState, u64)>,
+    /// Requests that came before requests are taken.
     early: Vec<(RequestId, Request)>,
-    /// Members of communicators that are adopted which are dead, and do not come back.
+    /// The dead members of adopted communicators, which do not come back.
     pub(super) dead: BTreeSet<DeviceId>,
     counts: CoordinatorCounters,
     pub(super) actions: Vec<CoordinatorAction>,
 }
 
 impl Default for CoordinatorSettings {
-    /// Half a second for devices to come back, five seconds for orders, and ten looks in vain, one in half a second. None that hangs is
-    /// spared.
+    /// Half a second for devices to come back, five seconds for orders, and ten missing heartbeats,
+    /// two a second. No device that hangs is spared.
     fn default() -> Self {
         let hang_rule = HangRule::new(Duration::from_millis(500), 10, 10).expect("a rule");
         Self { adopt_ms: 500, patience_ms: 5000, hang_rule: Some(hang_rule), spares_hung: false }
@@ -227,24 +240,25 @@ impl Default for CoordinatorSettings {
 }
 
 impl CoordinatorMachine {
-    /// A coordinator that knows nobody. Each has an `incarnation` that no other one has had.
+    /// Makes a coordinator without devices. Its `incarnation` is one that no other coordinator has
+    /// had.
     #[must_use]
     pub fn new(settings: CoordinatorSettings, incarnation: u64) -> Self {
         Self {
             settings,
             incarnation,
-            told_ms: None,
+            clock_ms: None,
             now_ms: 0,
             judged_ms: 0,
             opens_ms: None,
-            looks_ms: 0,
-            pool: DeviceTable::default(),
+            next_check_ms: 0,
+            table: DeviceTable::default(),
             comms: BTreeMap::new(),
             newest: CommId::default(),
             opened: 0,
             ended: BTreeMap::new(),
             ended_in_order: VecDeque::new(),
-            told: BTreeMap::new(),
+            logged: BTreeMap::new(),
             early: Vec::new(),
             dead: BTreeSet::new(),
             counts: CoordinatorCounters::default(),
@@ -252,16 +266,17 @@ impl CoordinatorMachine {
         }
     }
 
-    /// Tells the time before what has come by then is taken in. It judges nobody: that is for [`CoordinatorEvent::Tick`], after it.
+    /// Sets the time before messages that have come by then are taken in. Devices are judged only
+    /// by a [`CoordinatorEvent::Tick`] after that.
     pub fn set_time(&mut self, now_ms: u64) {
-        match self.told_ms {
+        match self.clock_ms {
             None => self.now_ms = now_ms,
-            Some(told_ms) => self.now_ms += now_ms.saturating_sub(told_ms).min(self.longest_pause()),
+            Some(clock_ms) => self.now_ms += now_ms.saturating_sub(clock_ms).min(self.longest_pause()),
         }
-        self.told_ms = self.told_ms.max(Some(now_ms));
+        self.clock_ms = self.clock_ms.max(Some(now_ms));
     }
 
-    /// How long it may be told nothing before that counts as a pause.
+    /// Returns the longest time between two settings of the time that is not a pause.
     fn longest_pause(&self) -> u64 {
         let CoordinatorSettings { adopt_ms, patience_ms, .. } = self.settings;
         let adopts = adopt_ms > 0 && (!self.is_open() || self.comms.values().any(Comm::is_adopted));
@@ -269,51 +284,58 @@ impl CoordinatorMachine {
         (time_ms / 4).max(1)
     }
 
-    /// Takes in what has happened. Returns what is to be done, in that order.
+    /// Handles an event. Returns the actions that follow, in their order.
     pub fn handle(&mut self, event: CoordinatorEvent) -> Vec<CoordinatorAction> {
         match event {
             CoordinatorEvent::Registered { device, range, socket, report } => {
                 self.register(device, (range, socket), report)
             }
             CoordinatorEvent::Reported { device, report } => {
-                if self.pool.report(device, report) {
+                if self.table.report(device, report) {
                     self.place(device);
                 }
             }
             CoordinatorEvent::Heartbeat { device } => {
-                // Nothing follows from it before the next look.
-                self.pool.beat(device);
+                // Nothing follows from it before the next check.
+                self.table.heartbeat(device);
                 return Vec::new();
             }
             CoordinatorEvent::Gone { device } => self.gone(device),
             CoordinatorEvent::Requested { client, number, request } => {
-                let asker = RequestId { client, number };
-                if self.is_open() { self.request(asker, request) } else { self.early.push((asker, request)) }
+                let request_id = RequestId { client, number };
+                if self.is_open() {
+                    self.request(request_id, request)
+                } else {
+                    self.early.push((request_id, request))
+                }
             }
             CoordinatorEvent::ClientGone { client } => self.forget(client),
             CoordinatorEvent::Tick { now_ms } => self.tick(now_ms),
         }
         self.settle();
         let mut actions = std::mem::take(&mut self.actions);
-        // Whoever is told that something is in progress may rely on it: the orders for it have gone out.
+        // A client that reads "in progress" may rely on it: the orders have gone out before the
+        // reply.
         actions.sort_by_key(|action| matches!(action, CoordinatorAction::Reply { .. }));
         actions
     }
 
-    /// When it has to be told the time next, at the latest; `None` if nothing depends on it.
+    /// Returns when the next tick is due at the latest; `None` if nothing depends on the time.
     #[must_use]
     pub fn next_tick_ms(&self) -> Option<u64> {
         let opens = if self.is_open() { None } else { Some(self.opens_ms.unwrap_or(self.now_ms)) };
-        let silence = self.pool.oldest_unheard().map(|since| since.saturating_add(self.settings.patience_ms));
+        let silence =
+            self.table.oldest_unconfirmed().map(|since| since.saturating_add(self.settings.patience_ms));
         let comms = self.comms.values().filter_map(Comm::waits_until).min();
-        let (look, stuck) = (self.next_look_ms(), self.pool.next_due_ms(self.settings.patience_ms));
-        let due = [opens, silence, comms, look, stuck].into_iter().flatten().min()?;
-        // Told that often, it sees all of the time that it is there.
+        let (check, stuck) =
+            (self.next_heartbeat_check_ms(), self.table.next_due_ms(self.settings.patience_ms));
+        let due = [opens, silence, comms, check, stuck].into_iter().flatten().min()?;
+        // At that rate all of the time counts, as long as the coordinator runs.
         let left = due.saturating_sub(self.now_ms).min(self.longest_pause());
-        Some(self.told_ms.unwrap_or_default().saturating_add(left))
+        Some(self.clock_ms.unwrap_or_default().saturating_add(left))
     }
 
-    /// Whether devices have had the time to come back after a restart.
+    /// Whether devices have had the time to come back after a restart, so that requests are taken.
     pub(super) fn is_open(&self) -> bool {
         self.opens_ms.is_some_and(|opens| self.judged_ms >= opens)
     }
@@ -321,17 +343,17 @@ impl CoordinatorMachine {
     fn register(&mut self, device: DeviceId, memory: (AddressRange, String), report: DeviceReport) {
         self.lose(device, None);
         self.dead.remove(&device);
-        if self.pool.len() == MAX_DEVICES || report.heard > 0 {
+        if self.table.len() == MAX_DEVICES || report.heard > 0 {
             self.actions.push(CoordinatorAction::Drop { device });
             return;
         }
         self.counts.registered += 1;
         self.actions.push(CoordinatorAction::Log(LogEntry::Registered { device }));
-        self.pool.add(device, memory, report, self.now_ms);
+        self.table.add(device, memory, report, self.now_ms);
         self.place(device);
     }
 
-    /// The device is dead.
+    /// Notes that the device is dead.
     fn gone(&mut self, device: DeviceId) {
         if self.awaited().contains(&device) {
             self.dead.insert(device);
@@ -339,13 +361,14 @@ impl CoordinatorMachine {
         self.lose(device, None);
     }
 
-    /// The device is dead, or as good as that; and why it is taken for that, where its connection has not ended.
+    /// Removes a device that is dead or counts as dead. `why` says so where its connection has not
+    /// ended.
     pub(super) fn lose(&mut self, device: DeviceId, why: Option<String>) {
-        let Some(owner) = self.pool.remove(device) else { return };
+        let Some(owner) = self.table.remove(device) else { return };
         self.counts.lost += 1;
         self.actions.push(CoordinatorAction::Log(LogEntry::Lost { device, why: why.clone() }));
         if let Some(comm) = owner.and_then(|owner| self.comms.get_mut(&owner)) {
-            // A newcomer that is gone is missed where it is waited for.
+            // A lost newcomer is noticed where it is awaited.
             if comm.members.contains(&device) {
                 comm.lost.insert(device);
             }
@@ -353,15 +376,17 @@ impl CoordinatorMachine {
         }
     }
 
-    /// The device hangs, as is known by this.
+    /// Gives up a device that hangs, as `why` says.
     pub(super) fn give_up_on(&mut self, device: DeviceId, why: String) {
         self.lose(device, Some(why.clone()));
         self.actions.push(CoordinatorAction::GiveUp { device, why, kills: !self.settings.spares_hung });
     }
 
     fn forget(&mut self, client: ClientId) {
-        self.early.retain(|(asker, _)| asker.client != client);
-        self.comms.values_mut().for_each(|comm| comm.waiting.retain(|(asker, _)| asker.client != client));
+        self.early.retain(|(request_id, _)| request_id.client != client);
+        self.comms
+            .values_mut()
+            .for_each(|comm| comm.waiting.retain(|(request_id, _)| request_id.client != client));
     }
 
     fn tick(&mut self, now_ms: u64) {
@@ -369,32 +394,32 @@ impl CoordinatorMachine {
         self.judged_ms = self.now_ms;
         self.opens_ms.get_or_insert(self.now_ms.saturating_add(self.settings.adopt_ms));
         let patience_ms = self.settings.patience_ms;
-        for device in self.pool.silent(self.now_ms, patience_ms) {
+        for device in self.table.silent(self.now_ms, patience_ms) {
             self.give_up_on(device, format!("it hangs, with an order unheard for {patience_ms} ms"));
         }
-        for device in self.pool.stuck(self.now_ms, patience_ms) {
+        for device in self.table.stuck(self.now_ms, patience_ms) {
             self.give_up_on(device, "it hangs, and has not ended in time what it was told to".to_owned());
         }
-        self.look_for_signs();
+        self.check_heartbeats();
         if self.is_open() {
-            // Whatever has come back is in its communicator before anybody asks.
+            // All devices that have come back are in their communicators before the first request.
             self.settle();
-            for (asker, request) in std::mem::take(&mut self.early) {
-                self.request(asker, request);
+            for (request_id, request) in std::mem::take(&mut self.early) {
+                self.request(request_id, request);
                 self.settle();
             }
         }
     }
 
-    fn reply(&mut self, asker: RequestId, reply: Result<Reply, RequestError>) {
-        let RequestId { client, number } = asker;
+    fn reply(&mut self, request_id: RequestId, reply: Result<Reply, RequestError>) {
+        let RequestId { client, number } = request_id;
         *(if reply.is_ok() { &mut self.counts.answered } else { &mut self.counts.refused }) += 1;
         self.actions.push(CoordinatorAction::Reply { client, number, reply });
     }
 
-    /// Tells `device` what to do, if it was not the last thing that it was told.
+    /// Sends `device` an order, unless the last one was the same.
     fn order(&mut self, device: DeviceId, order: &DeviceOrder) {
-        if self.pool.order(device, order, self.now_ms) {
+        if self.table.order(device, order, self.now_ms) {
             self.actions.push(CoordinatorAction::Order { device, order: order.clone() });
         }
     }

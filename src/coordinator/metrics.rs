@@ -1,4 +1,4 @@
-//! What a coordinator counts, and how Prometheus reads it.
+//! The figures of a coordinator, in the format of Prometheus.
 
 use std::fmt::{self, Display};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::id::CommId;
 use super::request::CommState;
 
-/// Figures of a coordinator. Counters begin with it; its devices may be older.
+/// The figures of a coordinator. Counters begin with it; its devices may be older.
 ///
 /// It displays as the text exposition format of Prometheus, version 0.0.4.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,7 +15,7 @@ use super::request::CommState;
 pub struct Metrics {
     /// Milliseconds since it started.
     pub uptime_ms: u64,
-    /// Connections of devices, of clients, and of those who have not said yet what they are.
+    /// Connections of devices, of clients, and of unidentified peers.
     pub connections: [u64; 3],
     /// Devices that belong to no communicator.
     pub free: u64,
@@ -23,17 +23,17 @@ pub struct Metrics {
     pub allocated: u64,
     /// The communicators that have not ended.
     pub comms: Vec<CommMetrics>,
-    /// What has happened.
+    /// The counters.
     pub counts: CoordinatorCounters,
 }
 
-/// Figures of a communicator.
+/// The figures of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CommMetrics {
-    /// Which.
+    /// The communicator.
     pub comm: CommId,
-    /// Where it is in its life.
+    /// Its state.
     pub state: CommState,
     /// Its epoch.
     pub epoch: u64,
@@ -41,7 +41,7 @@ pub struct CommMetrics {
     pub devices: u64,
 }
 
-/// How often what has happened.
+/// The counters of a coordinator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CoordinatorCounters {
@@ -49,7 +49,7 @@ pub struct CoordinatorCounters {
     pub registered: u64,
     /// Devices that have died, hung up, or were dropped because they hang.
     pub lost: u64,
-    /// Devices that were started in the place of others that had died.
+    /// Devices that were started to replace others that had died.
     pub restarted: u64,
     /// Devices that have joined a communicator after its first epoch.
     pub joined: u64,
@@ -71,7 +71,7 @@ pub struct CoordinatorCounters {
     pub refused: u64,
 }
 
-/// One metric with its samples: labels, and the figure.
+/// One metric with its samples, each with its labels and its figure.
 struct Family<'a> {
     name: &'a str,
     help: &'a str,
@@ -79,19 +79,19 @@ struct Family<'a> {
 }
 
 impl Family<'_> {
-    /// Of one kind.
+    /// Returns a metric of one sample.
     fn plain<'a>(name: &'a str, help: &'a str, figure: impl Display) -> Family<'a> {
         Family { name, help, samples: vec![(String::new(), figure.to_string())] }
     }
 
-    /// Of several kinds, told apart by a label.
+    /// Returns a metric of several samples, with a label for each.
     fn by<'a, K: Display, F: Display>(
         name: &'a str,
         help: &'a str,
         label: &str,
         samples: impl IntoIterator<Item = (K, F)>,
     ) -> Family<'a> {
-        // No value of a label has anything that would have to be escaped.
+        // No value of a label needs to be escaped.
         let sample = |(kind, figure): (K, F)| (format!("{{{label}=\"{kind}\"}}"), figure.to_string());
         Family { name, help, samples: samples.into_iter().map(sample).collect() }
     }

@@ -11,18 +11,19 @@
 //!        <----------- bytes of the memory -------->
 //! ```
 //!
-//! | read | for |
-//! |---|---|
-//! | `machine/` | decisions of the coordinator: [`CoordinatorMachine`], without clock, thread or socket |
-//! | `agent.rs` | decisions of a device: [`Agent`], as pure; both are tried in simulated histories |
-//! | `request.rs`, `order.rs`, `call.rs` | the messages: [`Request`] and [`Reply`], [`DeviceOrder`] and [`DeviceReport`], [`DeviceCall`] |
-//! | `handshake.rs`, `wire.rs`, `deadline_stream.rs` | connections, from the greeting down to bytes |
-//! | `service.rs`, `device.rs`, `client.rs` | the three processes: [`Coordinator`], [`Device`] and [`Client`] |
-//! | `directory.rs` | where they find each other: [`RuntimeDirectory`] |
-//! | `fleet.rs`, `assignment.rs` | starting devices: a [`Fleet`], and what each device is told |
-//! | `embedded.rs` | a coordinator and its devices within a program: a [`Pool`] |
-//! | `adoption/` | devices that outlive a killed coordinator; the rest is read without it |
-//! | `error.rs` | [`CoordinatorError`], and [`RequestError`], with which a request is refused |
+//! Where to read what:
+//!
+//! - `machine/` decides for the coordinator ([`CoordinatorMachine`]), and `agent.rs` for a device
+//!   ([`Agent`]). Neither has a clock, a thread or a socket; both are tried in simulated histories.
+//! - `request.rs`, `order.rs` and `call.rs` have the messages: [`Request`] and [`Reply`] for clients,
+//!   [`DeviceOrder`] and [`DeviceReport`] for devices, and [`DeviceCall`], a collective operation.
+//! - `handshake.rs`, `wire.rs` and `deadline_stream.rs` are the connections, from the greeting down to
+//!   bytes.
+//! - `service.rs`, `device.rs` and `client.rs` are the three processes: [`Coordinator`], [`Device`] and
+//!   [`Client`]. They find each other in a private [`RuntimeDirectory`] (`directory.rs`).
+//! - `fleet.rs` and `assignment.rs` start devices: a [`Fleet`], and what each device is told.
+//!   `embedded.rs` is a coordinator with devices within a program: a [`Pool`].
+//! - `adoption/` is about devices that outlive a killed coordinator. The rest is read without it.
 //!
 //! Functions fail with a [`CoordinatorError`], which has the error of the engine as a variant.
 

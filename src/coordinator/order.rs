@@ -1,7 +1,8 @@
-//! What the coordinator tells a device to do, and what a device says of itself.
+//! Orders of the coordinator to a device, and reports of a device.
 //!
-//! Neither is an answer to the other: a device reports its whole state whenever that changes, and orders say where it is to get.
-//! So a report that comes twice, late, or to a coordinator that did not give the order, says the same.
+//! Neither answers the other: a device reports its whole state whenever that changes, and an order
+//! names the state to reach. So a report means the same if it comes twice, late, or to a
+//! coordinator that has not given the order.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,90 +11,91 @@ use super::id::{CommId, DeviceId, MAX_NUMBER};
 use super::request::GroupOutcome;
 use crate::rank::MAX_RANKS;
 
-/// How long a text in a report may be.
+/// The longest text in a report, in bytes.
 pub(super) const MAX_TEXT: usize = 1 << 10;
 
-/// The most bytes of what a device tells of all ranks where a group has failed by a wait.
+/// The longest report on all ranks where a group has failed by a wait, in bytes.
 pub(super) const MAX_REPORT: usize = 16 << 10;
 
-/// The weight of a failure that is not the consequence of another one, as far as can be told.
+/// The weight of a failure that is not the consequence of another one, as far as is known.
 pub(super) const CAUSE: u8 = 2;
 
-/// What a device is to do next. It ignores what does not fit its state.
+/// An order to a device. A device ignores an order that does not fit its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum DeviceOrder {
     /// Make the id under which the members meet.
     Host(CommFormation),
-    /// Meet the others under `id`; where it is not their first epoch, as a newcomer.
+    /// Meet the others under `id`, as a newcomer if it is not their first epoch.
     Join {
-        /// Which communicator.
+        /// The communicator.
         formation: CommFormation,
-        /// How many groups have been.
+        /// The number of groups so far.
         groups: u64,
-        /// What came of the newest one, where it is known.
+        /// How the newest one has ended, where that is known.
         last: Option<GroupOutcome>,
         /// The text of the id.
         id: String,
     },
     /// Meet newcomers under `id`, and go on with them.
     Grow {
-        /// What it is to be then: the members as they are, and the newcomers behind them.
+        /// The communicator after growing: the members as they are, and the newcomers behind them.
         formation: CommFormation,
         /// The text of the id.
         id: String,
-        /// It is called off: who is with the others already stays with them, everybody else is where they were. These members
-        /// are given up, if any, which ends their epoch.
+        /// The lost members, if growing is called off. Devices that are with the others already
+        /// stay with them, and all others are as before. If a member is lost, the epoch ends.
         off: Option<Vec<DeviceId>>,
     },
     /// Execute a group.
     Run {
-        /// Which communicator.
+        /// The communicator.
         comm: CommId,
-        /// The epoch that it is meant for.
+        /// The epoch that the order is meant for.
         epoch: u64,
         /// Its number, from 1 up.
         group: u64,
-        /// What it consists of.
+        /// The work of the group.
         work: GroupWork,
     },
-    /// Give up `lost`, and go on with the rest.
+    /// Give up `lost`, and go on with the other members.
     GoOn {
-        /// Which communicator.
+        /// The communicator.
         comm: CommId,
         /// The epoch that has failed.
         epoch: u64,
-        /// How many times it has been tried before, and one.
+        /// The number of the attempt, from 1 up.
         attempt: u32,
-        /// How many groups have been, failed ones among them.
+        /// The number of groups so far, with failed ones.
         groups: u64,
-        /// What came of the newest one, where it is known.
+        /// How the newest one has ended, where that is known.
         last: Option<GroupOutcome>,
-        /// Who is not to be waited for.
+        /// The members that are not to be waited for.
         lost: Vec<DeviceId>,
     },
     /// Leave the communicator.
     Leave {
-        /// Which.
+        /// The communicator.
         comm: CommId,
-        /// Together with the others, when all is done; or else at once.
+        /// Whether to leave together with the others, when all is done. Otherwise at once.
         gracefully: bool,
     },
 }
 
-/// A communicator that is to be.
+/// The description of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CommFormation {
     /// Its number.
     pub comm: CommId,
-    /// The coordinator that made it. One that was restarted may use a number again of which it has not heard yet.
+    /// The coordinator that made it. Another one may use a number again that no device has reported
+    /// to it yet.
     pub incarnation: u64,
     /// The epoch, from 1 up.
     pub epoch: u64,
     /// Its devices, in the order of their ranks.
     pub members: Vec<DeviceId>,
-    /// Whether it goes on after a loss without being told.
+    /// Whether it goes on after a loss by itself.
     pub keep_going: bool,
 }
 
@@ -103,43 +105,44 @@ pub struct CommFormation {
 pub struct DeviceReport {
     /// Counts the reports of a connection. The highest one is the newest.
     pub version: u64,
-    /// How many orders have come over this connection.
+    /// The number of orders that have come over this connection.
     pub heard: u64,
     /// How long it waits for other devices.
     pub timeout_ms: u64,
-    /// What it belongs to.
+    /// Its communicator, if it is in one.
     pub membership: Option<DeviceMembership>,
 }
 
-/// A device's place in a communicator.
+/// The membership of a device in a communicator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceMembership {
-    /// Which communicator, which epoch of it, and the members of that.
+    /// The communicator, its epoch, and the members of that epoch.
     pub formation: CommFormation,
     /// Whether it has come together with the other members.
     pub has_met: bool,
-    /// How far it is.
+    /// Its phase in the communicator.
     pub phase: DevicePhase,
-    /// What came of the newest group, as far as it has been told, or was in it.
+    /// How the newest group has ended, as far as the device was in it or was told.
     pub last: Option<GroupOutcome>,
 }
 
-/// What kind of failure a device tells of. Those of a revocation or a loss are consequences of others.
+/// The kind of a failure that a device reports. A revocation or a loss is the consequence of
+/// another failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {
-    /// It was told by others that the epoch has ended.
+    /// Another device has ended the epoch.
     Revoked,
-    /// Another device was lost to it, or told it of a failure.
+    /// Another device was lost to it, or has reported a failure.
     PeerLost,
-    /// It has waited in vain.
+    /// It has waited until its timeout.
     Timeout,
-    /// It has failed by itself.
+    /// It has failed for another reason.
     Other,
 }
 
-/// How growing has ended in vain.
+/// An attempt to grow that has failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FailedGrowth {
@@ -150,7 +153,7 @@ pub struct FailedGrowth {
 }
 
 impl FailureKind {
-    /// How near it is to the cause: a higher one explains a lower one.
+    /// Returns how near it is to the cause. A failure explains those of a lower weight.
     pub(super) const fn weight(self) -> u8 {
         match self {
             Self::Revoked => 0,
@@ -161,7 +164,7 @@ impl FailureKind {
 }
 
 impl CommFormation {
-    /// Whether it can be true: numbers that can be counted on from, members that can be ranks.
+    /// Whether it is possible: its numbers can be counted on from, and its members can be ranks.
     fn is_sound(&self) -> bool {
         let unique: std::collections::BTreeSet<_> = self.members.iter().collect();
         self.comm.is_sound()
@@ -172,7 +175,7 @@ impl CommFormation {
 }
 
 impl DeviceMembership {
-    /// Whether it can be true, and is not too long to be kept.
+    /// Whether it is possible, and short enough to be kept.
     pub(super) fn is_sound(&self) -> bool {
         let last = self.last.iter().filter_map(|last| last.failure.as_deref());
         let next = match &self.phase {
@@ -183,19 +186,19 @@ impl DeviceMembership {
             && self.phase.groups() < MAX_NUMBER
             && self.phase.texts().into_iter().all(|text| text.len() <= MAX_TEXT)
             && self.phase.directory().is_none_or(|directory| directory.len() <= MAX_PATH)
-            // The coordinator has put the name of a device in front.
+            // The coordinator has put the name of a device before it.
             && last.into_iter().all(|failure| failure.len() <= 2 * MAX_TEXT)
             && self.last.iter().filter_map(|last| last.report.as_ref()).all(|it| it.len() <= MAX_REPORT)
     }
 
-    /// Whether it is a newcomer that is not with the members of its epoch yet.
+    /// Whether the device is a newcomer that is not with the members of its epoch yet.
     pub(super) fn is_outside(&self) -> bool {
         self.formation.epoch > 1 && !self.has_met
     }
 }
 
 impl DevicePhase {
-    /// What it says in words: an id, or why something failed.
+    /// Returns its texts: an id, or why something has failed.
     fn texts(&self) -> [&str; 2] {
         match self {
             Self::Hosting { id } => [id.as_deref().unwrap_or_default(), ""],
@@ -210,7 +213,7 @@ impl DevicePhase {
         }
     }
 
-    /// Where a checkpoint is that is written or read.
+    /// Returns the directory of the checkpoint that is written or read, if one is.
     fn directory(&self) -> Option<&str> {
         match self {
             Self::Running { work, .. } => work.as_ref()?.directory(),
@@ -218,7 +221,7 @@ impl DevicePhase {
         }
     }
 
-    /// How many groups have been, the present one among them.
+    /// Returns the number of groups so far, with the present one.
     pub(super) fn groups(&self) -> u64 {
         match self {
             Self::Joining { groups, .. }
@@ -232,66 +235,66 @@ impl DevicePhase {
     }
 }
 
-/// How far a device is in its communicator.
+/// The phase of a device in its communicator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum DevicePhase {
-    /// It is about to host the meeting, or does so under this id.
+    /// It hosts the meeting, or is about to.
     Hosting {
         /// The text of the id; `None` until there is one.
         id: Option<String>,
     },
-    /// It is on its way to the others.
+    /// It is about to meet the others.
     Joining {
-        /// How many groups have been.
+        /// The number of groups so far.
         groups: u64,
         /// The text of the id.
         id: String,
     },
-    /// It did not meet the others.
+    /// It has not met the others.
     Unmet {
         /// Why.
         why: String,
     },
-    /// It has nothing to do.
+    /// It is idle.
     Ready {
-        /// How many groups have been.
+        /// The number of groups so far.
         groups: u64,
-        /// How it has tried to grow, in vain, since the newest of them.
+        /// The attempt to grow that has failed since the newest group, if one has.
         tried: Option<FailedGrowth>,
     },
     /// It executes a group.
     Running {
         /// Its number.
         group: u64,
-        /// What it consists of, for a coordinator that has not ordered it.
+        /// The work of the group, for a coordinator that has not ordered it.
         work: Option<GroupWork>,
     },
-    /// A group has failed, or going on has.
+    /// A group has failed, or an attempt to go on.
     Failed {
-        /// How many groups have been.
+        /// The number of groups so far.
         groups: u64,
-        /// How many times it has tried to go on.
+        /// The number of attempts to go on.
         attempt: u32,
         /// Why.
         why: String,
-        /// What kind of failure it was.
+        /// The kind of the failure.
         kind: FailureKind,
-        /// Whom it has waited for in vain, or has lost, where that can be told.
+        /// The device that it has waited for in vain, or has lost, where that is known.
         culprit: Option<DeviceId>,
     },
-    /// It goes on with the rest.
+    /// It goes on with the other members.
     GoingOn {
-        /// How many groups have been.
+        /// The number of groups so far.
         groups: u64,
-        /// How many times it has been tried before, and one.
+        /// The number of the attempt, from 1 up.
         attempt: u32,
     },
     /// It meets newcomers.
     Growing {
-        /// How many groups have been.
+        /// The number of groups so far.
         groups: u64,
-        /// What it is to be then.
+        /// The communicator after growing.
         formation: CommFormation,
         /// The text of the id.
         id: String,

@@ -1,4 +1,4 @@
-//! What clients ask of the coordinator, and what they are answered.
+//! Requests of clients to the coordinator, and replies.
 
 use std::fmt;
 
@@ -8,115 +8,119 @@ use super::call::{AddressRange, DeviceCall};
 use super::id::{CommId, DeviceId, GroupId};
 use super::metrics::Metrics;
 
-/// What a client asks.
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// A communicator of so many devices. Answered when they have met.
+    /// Make a communicator of so many devices. Answered when they have met.
     Init {
         /// How many.
         devices: u32,
-        /// Whether it goes on after a loss without being told.
+        /// Whether it goes on after a loss by itself.
         keep_going: bool,
     },
-    /// How a communicator is doing, or how it has ended.
+    /// Return how a communicator is doing, or how it has ended.
     Status {
-        /// Which.
+        /// The communicator.
         comm: CommId,
-        /// To be answered only when nothing is in progress.
+        /// Whether to answer only when nothing is in progress.
         settled: bool,
     },
-    /// How all communicators are doing, some at a time.
+    /// Return how all communicators are doing, some at a time.
     List {
-        /// The lowest number that is asked about.
+        /// The lowest number to return.
         from: CommId,
     },
-    /// All devices.
+    /// Return all devices.
     Devices,
-    /// The figures of the coordinator.
+    /// Return the figures of the coordinator.
     Metrics,
-    /// Calls are to be kept until the group ends.
+    /// Start a group: keep calls until it ends.
     GroupStart(CommId),
-    /// A collective operation: in a group, or at once.
+    /// Execute a collective operation, in a group or at once.
     Call {
-        /// On which communicator.
+        /// The communicator.
         comm: CommId,
-        /// In this group and no other way; or, if none is named, in the one that is open, if one is.
+        /// The group that it is for. `None` for the open group, if there is one, and otherwise for
+        /// a group of its own.
         group: Option<GroupId>,
-        /// What.
+        /// The operation.
         call: DeviceCall,
     },
-    /// The calls of the group are to be executed.
+    /// End a group: execute its calls.
     GroupEnd {
-        /// On which communicator.
+        /// The communicator.
         comm: CommId,
-        /// Of this group; or, if none is named, of the one that is open.
+        /// The group; `None` for the open one.
         group: Option<GroupId>,
     },
-    /// The calls of the group are not to be executed.
+    /// Cancel a group: execute none of its calls.
     GroupCancel {
-        /// On which communicator.
+        /// The communicator.
         comm: CommId,
-        /// Of this group; or, if none is named, of the one that is open.
+        /// The group; `None` for the open one.
         group: Option<GroupId>,
     },
-    /// A communicator that has failed is to go on with the devices that are left. Answered when it does.
+    /// Have a communicator that has failed go on with the devices that are left. Answered when it
+    /// does.
     GoOn(CommId),
-    /// A communicator that is ready is to have so many free devices more. Answered when they are in it.
+    /// Have so many free devices join a communicator that is ready. Answered when they are in it.
     Grow {
-        /// Which.
+        /// The communicator.
         comm: CommId,
         /// How many.
         devices: u32,
     },
-    /// The memory of all devices of a communicator is to be written to a directory. Answered when it is on the disk, or failed.
+    /// Write the memory of all devices of a communicator to a directory. Answered when it is on the
+    /// disk, or has failed.
     Checkpoint {
-        /// Which.
+        /// The communicator.
         comm: CommId,
-        /// Where to, from the root of the file system on.
+        /// The absolute path of the directory.
         directory: String,
     },
-    /// The memory of all devices of a communicator is to be what was written to a directory. Answered when it is, or failed.
+    /// Read the memory of all devices of a communicator back from a directory. Answered when that
+    /// is done, or has failed.
     Restore {
-        /// Which.
+        /// The communicator.
         comm: CommId,
-        /// Where from, from the root of the file system on.
+        /// The absolute path of the directory.
         directory: String,
     },
-    /// Where the memory of a device can be reached.
+    /// Return where the memory of a device can be reached.
     Locate(DeviceId),
-    /// A communicator is not needed any more, once what is in progress is done. Answered when its devices are back.
+    /// End a communicator when what is in progress is done. Answered when its devices are free.
     Finalize(CommId),
-    /// A communicator is to end at once. Answered when its devices are back.
+    /// End a communicator at once. Answered when its devices are free.
     Destroy(CommId),
 }
 
-/// What a client is answered.
+/// The reply to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Reply {
-    /// How the communicator that was asked about is doing.
+    /// How a communicator is doing.
     Status(CommStatus),
-    /// How those are doing that come first.
+    /// How the first communicators are doing.
     List {
-        /// By number.
+        /// The communicators, by number.
         comms: Vec<CommStatus>,
-        /// Whether there are others behind them.
+        /// Whether there are more behind them.
         more: bool,
     },
     /// All devices.
     Devices(Vec<DeviceStatus>),
     /// The figures of the coordinator.
     Metrics(Metrics),
-    /// A group was started, which is named like this.
+    /// A group was started that has this name.
     GroupStarted(GroupId),
-    /// The group is not open any more, and nothing of it was executed.
+    /// The group was cancelled: none of its calls was executed.
     GroupCancelled,
     /// A call was put into a group.
     Queued {
-        /// Which.
+        /// The group.
         group: GroupId,
-        /// How many calls it has with this one.
+        /// The number of calls in it with this one.
         calls: usize,
     },
     /// A group of this number is in progress.
@@ -125,11 +129,11 @@ pub enum Reply {
     Checkpoint(u64),
     /// Where the memory of a device can be reached.
     Located(Location),
-    /// The communicator has ended, and its devices are back.
+    /// The communicator has ended, and its devices are free.
     Ended,
 }
 
-/// Where a communicator is in its life.
+/// The state of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CommState {
@@ -145,7 +149,7 @@ pub enum CommState {
     Failed,
     /// It is being left.
     Finalizing,
-    /// It has ended as it was asked to, with all that it was given done.
+    /// It has ended in order, with all its work done.
     Finalized,
     /// It has ended otherwise: it was destroyed, has lost all devices, or did not come about.
     Destroyed,
@@ -155,19 +159,20 @@ pub enum CommState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CommStatus {
-    /// Which.
+    /// The communicator.
     pub comm: CommId,
-    /// Where it is in its life.
+    /// Its state.
     pub state: CommState,
-    /// The epoch: how often it has gone on after a loss, or grown, and one.
+    /// The epoch: 1, and one more for each loss after which it has gone on, and each time that it
+    /// has grown.
     pub epoch: u64,
     /// Its devices, in the order of their ranks.
     pub devices: Vec<DeviceId>,
-    /// Those of them that are lost.
+    /// The lost ones of them.
     pub lost: Vec<DeviceId>,
     /// The newest group that is over.
     pub last: Option<GroupOutcome>,
-    /// Why it has failed, or was destroyed, where it has or was.
+    /// Why it has failed or was destroyed, if so.
     pub why: Option<String>,
 }
 
@@ -179,19 +184,22 @@ pub struct GroupOutcome {
     pub group: u64,
     /// Why it failed; `None` when it succeeded.
     pub failure: Option<String>,
-    /// The device that hangs, was lost or was waited for in vain, where it failed by one.
+    /// The device by which it failed, where one hangs, was lost or was waited for in vain.
     pub culprit: Option<DeviceId>,
-    /// The number of the checkpoint that was written, or read back, where it was that.
+    /// The number of the checkpoint, if the group has written one or read one back.
     pub checkpoint: Option<u64>,
-    /// Where it failed by a wait that has lasted too long: what every rank was in at that moment, in lines, as the first device has seen it
-    /// that tells of that. It has 16 KiB at most. [`Request::List`] is answered without it, and so is, after 64 others have ended, how a
-    /// communicator has ended.
+    /// The operations of all ranks at the moment of the failure, in lines, where the group has
+    /// failed by a timeout.
+    ///
+    /// It is as the first device saw them that has reported it, of 16 KiB at most.
+    /// [`Request::List`] is answered without it, and so is the status of a communicator that has
+    /// ended before 64 others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<String>,
 }
 
 impl CommStatus {
-    /// The same without what takes much room.
+    /// Returns it without its long texts.
     pub(super) fn in_short(mut self) -> Self {
         self.last = self.last.map(GroupOutcome::in_short);
         self
@@ -199,7 +207,7 @@ impl CommStatus {
 }
 
 impl GroupOutcome {
-    /// The same without what takes much room.
+    /// Returns it without its long texts.
     pub(super) fn in_short(self) -> Self {
         Self { report: None, ..self }
     }
@@ -209,7 +217,7 @@ impl GroupOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceStatus {
-    /// Which.
+    /// The device.
     pub device: DeviceId,
     /// Its addresses.
     pub range: AddressRange,
@@ -221,16 +229,16 @@ pub struct DeviceStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Location {
-    /// The communicator that the device belongs to: it lets in nobody who names another one.
+    /// The communicator that the device belongs to. A client that names another one is refused.
     pub comm: CommId,
     /// Its addresses.
     pub range: AddressRange,
-    /// The name of its socket in the abstract namespace, from which it vanishes with the device.
+    /// The name of its socket in the abstract namespace, which vanishes with the device.
     pub socket: String,
 }
 
 impl CommState {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 8] = [
         Self::Init,
         Self::Ready,
@@ -242,7 +250,7 @@ impl CommState {
         Self::Destroyed,
     ];
 
-    /// Whether it is over.
+    /// Whether the communicator has ended.
     #[must_use]
     pub const fn has_ended(self) -> bool {
         matches!(self, Self::Finalized | Self::Destroyed)

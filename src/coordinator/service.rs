@@ -20,8 +20,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use super::adoption::coordinator::end_orphans;
 use super::adoption::directory::ClaimedDirectory;
+use super::adoption::end_orphans;
 use super::assignment::KillableDevices;
 use super::directory::RuntimeDirectory;
 use super::error::CoordinatorError;

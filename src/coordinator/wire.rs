@@ -1,6 +1,6 @@
 //! Messages on a stream: four bytes of length, least significant first, then JSON.
 //!
-//! [`read`] and [`write`] wait for the other side. A [`Connection`] never waits: it keeps what has come
+//! [`read`] and [`write`] wait for the other side. A [`PeerConnection`] never waits: it keeps what has come
 //! until a message is whole, and what is to go until there is room.
 
 use std::collections::VecDeque;
@@ -169,7 +169,7 @@ where
 
 /// One side of a connection that never blocks.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct PeerConnection {
     stream: UnixStream,
     incoming: Frames,
     outgoing: VecDeque<u8>,
@@ -177,7 +177,7 @@ pub(super) struct Connection {
     is_over: bool,
 }
 
-impl Connection {
+impl PeerConnection {
     /// # Errors
     /// [`Error::Os`].
     pub(super) fn new(stream: UnixStream) -> Result<Self, Error> {

@@ -12,7 +12,7 @@ impl CoordinatorMachine {
     /// Gives a device to the communicator of which it reports to be a member. Makes the communicator if
     /// it is not known yet.
     pub(in crate::coordinator) fn place(&mut self, device: DeviceId) {
-        let Some(found) = self.pool.get(device) else { return };
+        let Some(found) = self.table.get(device) else { return };
         let Some(membership) = found.report.membership.clone() else { return };
         if !membership.is_sound() {
             self.lose(device, None);
@@ -55,7 +55,7 @@ impl CoordinatorMachine {
             (formation.comm, formation.incarnation) == (comm.id, comm.incarnation)
         };
         let all: Vec<(DeviceId, DeviceMembership)> = self
-            .pool
+            .table
             .iter()
             .filter(|(id, found)| found.owner.is_none_or(|owner| owner == comm.id) && !comm.lost.contains(id))
             .filter_map(|(id, found)| Some((id, found.report.membership.clone()?)))
@@ -89,12 +89,12 @@ impl CoordinatorMachine {
             next.flatten().filter(|it| !comm.members.contains(it)).copied().collect();
         comm.newcomers = newcomers.into_iter().collect();
         comm.lost.retain(|lost| comm.members.contains(lost));
-        let present: Vec<_> = self.pool.iter().map(|(id, _)| id).collect();
-        present.into_iter().for_each(|device| self.pool.take_back(device, comm.id));
+        let present: Vec<_> = self.table.iter().map(|(id, _)| id).collect();
+        present.into_iter().for_each(|device| self.table.take_back(device, comm.id));
         for (device, membership) in &all {
             let is_member = comm.members.contains(device) && membership.formation.epoch >= comm.epoch;
             if is_member || comm.newcomers.contains(device) {
-                self.pool.give(*device, comm.id);
+                self.table.give(*device, comm.id);
             }
         }
     }
@@ -102,7 +102,7 @@ impl CoordinatorMachine {
     /// Returns the devices of an adopted communicator that have not come back and are not known dead.
     fn missed(&self, comm: &Comm) -> impl Iterator<Item = DeviceId> {
         let is_known = |device: &DeviceId| {
-            self.pool.get(*device).is_some() || comm.lost.contains(device) || self.dead.contains(device)
+            self.table.get(*device).is_some() || comm.lost.contains(device) || self.dead.contains(device)
         };
         comm.members.iter().chain(&comm.newcomers).copied().filter(move |device| !is_known(device))
     }
@@ -128,18 +128,18 @@ impl CoordinatorMachine {
         }
         comm.members.iter().chain(&comm.newcomers).for_each(|device| _ = self.dead.remove(device));
         let reports: Vec<_> =
-            comm.members.iter().filter_map(|member| self.pool.membership(*member, comm.id)).collect();
-        let missing = comm.members.iter().filter(|member| self.pool.membership(**member, comm.id).is_none());
+            comm.members.iter().filter_map(|member| self.table.membership(*member, comm.id)).collect();
+        let missing = comm.members.iter().filter(|member| self.table.membership(**member, comm.id).is_none());
         let missing: Vec<DeviceId> = missing.copied().collect();
-        let is_left = missing.iter().any(|member| self.pool.get(*member).is_some());
+        let is_left = missing.iter().any(|member| self.table.get(*member).is_some());
         let seen = AdoptedState::new(comm.id, comm.epoch, &reports, is_left, !missing.is_empty());
         if !matches!(seen.stage, CommStage::Growing { .. }) {
-            for newcomer in comm.turn_out() {
-                self.pool.take_back(newcomer, comm.id);
+            for newcomer in comm.take_newcomers() {
+                self.table.take_back(newcomer, comm.id);
             }
         }
         for member in missing {
-            self.pool.take_back(member, comm.id);
+            self.table.take_back(member, comm.id);
             comm.lost.insert(member);
         }
         (comm.groups, comm.last) = (seen.groups, seen.last);
@@ -231,7 +231,7 @@ impl AdoptedState {
             // The member cannot catch up: no report has what the others have executed.
             (None, None) if is_uneven && !is_short => {
                 let why = "a member has missed a group".to_owned();
-                CommStage::Failed { why, weight: CAUSE, in_vain: false }
+                CommStage::Failed { why, weight: CAUSE, gave_up: false }
             }
             (None, None) => CommStage::Ready,
         }

@@ -17,7 +17,7 @@ use crate::coordinator::handshake::{
     COORDINATOR, Hello, HelloReply, PATIENCE, PeerRole, VERSION, check_peer,
 };
 use crate::coordinator::id::DeviceId;
-use crate::coordinator::wire::Connection;
+use crate::coordinator::wire::PeerConnection;
 use crate::error::Error;
 
 /// How often a device without a coordinator looks for one.
@@ -50,7 +50,7 @@ struct Absence {
 /// A coordinator that was greeted and has not answered yet.
 #[derive(Debug)]
 struct Attempt {
-    connection: Connection,
+    connection: PeerConnection,
     until: Instant,
 }
 
@@ -73,7 +73,7 @@ pub(in crate::coordinator) enum Searched {
     /// It goes on.
     InVain,
     /// A coordinator has taken the device.
-    Found(Connection, HelloReply),
+    Found(PeerConnection, HelloReply),
     /// The device is to end.
     GivenUp,
 }
@@ -153,7 +153,7 @@ enum Answered {
     /// It has not come yet.
     NotYet(Attempt),
     /// It has come.
-    Yes(Connection, HelloReply),
+    Yes(PeerConnection, HelloReply),
     /// It does not come: the coordinator has hung up, or the time is over.
     No,
 }
@@ -167,7 +167,7 @@ impl Attempt {
         let stream = Address::of_path(&directory.socket()).and_then(|address| address.connect_at_once());
         let stream = stream.map_err(|error| Error::os("connecting with the next coordinator", error))?;
         check_peer(&stream)?;
-        let mut connection = Connection::new(stream)?;
+        let mut connection = PeerConnection::new(stream)?;
         connection.send(&Hello { shmccl: VERSION.to_owned(), role: PeerRole::Device });
         Ok(Self { connection, until: Instant::now() + PATIENCE })
     }

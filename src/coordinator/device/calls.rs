@@ -1,7 +1,8 @@
 //! Executing a group of calls on the memory of a device.
 //!
-//! A device's memory is its own, and lives longer than any epoch; so operands are copied out of it and results into it. What
-//! fails before the data have moved changes nothing. The coordinator lets no group have more of them than twice that memory
+//! A device's memory is its own, and outlives any epoch. So operands are copied out of it, and
+//! results into it. An error before the data have moved changes nothing. The coordinator allows no
+//! group more operands than twice that memory
 //! ([`RequestError::GroupTooLarge`](crate::coordinator::RequestError::GroupTooLarge)).
 
 use crate::collective::{Input, Output, Request};
@@ -11,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::heap::{DeviceAddress, DeviceMemory};
 use crate::{Communicator, Group};
 
-/// The operands of a call, in words so that elements of every type are aligned.
+/// The operands of a call, in words, so that elements of every type are aligned.
 struct Operands {
     sent: Bytes,
     input: Vec<u64>,
@@ -65,7 +66,7 @@ pub(super) fn execute(comm: &mut Communicator, memory: &DeviceMemory, calls: &[D
     })
 }
 
-/// Whether only the root has this operand, and `rank` is not it.
+/// Whether only the root has this operand, and `rank` is another one.
 fn is_nobodys(call: &DeviceCall, is_input: bool, rank: usize) -> bool {
     use crate::collective::Operation;
     let at_root = match call.collective.operation() {
@@ -81,7 +82,7 @@ fn fetch(call: &DeviceCall, memory: &DeviceMemory, rank: usize, n_ranks: u32) ->
     let beyond = Error::OutOfRange { what: "device addresses", offset: 0, len: call.count, limit };
     let (sent, received) = call.operands(rank, n_ranks as usize).ok_or(beyond)?;
     for bytes in [sent, received] {
-        // Nothing that is not there is made room for.
+        // An address outside of the memory fails before anything is allocated.
         memory.fill(DeviceAddress::new(bytes.address), 0, 0)?;
         if bytes.len > limit {
             return Err(Error::OutOfRange {
@@ -108,7 +109,7 @@ fn length(bytes: Bytes) -> Result<usize> {
     })
 }
 
-/// Room for so many bytes, if there is any.
+/// Allocates so many bytes, if there is memory.
 fn words(bytes: Bytes) -> Result<Vec<u64>> {
     let (count, mut words) = (length(bytes)?.div_ceil(8), Vec::new());
     words.try_reserve_exact(count).map_err(|_| Error::ResourceLimit {

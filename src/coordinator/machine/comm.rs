@@ -9,13 +9,13 @@ use crate::coordinator::id::{CommId, DeviceId, GroupId};
 use crate::coordinator::order::{CAUSE, CommFormation, DevicePhase, FailureKind};
 use crate::coordinator::request::{CommState, CommStatus, GroupOutcome};
 
-/// How many requests may wait for one communicator, other than to destroy it.
+/// The most requests that may wait for one communicator, other than to destroy it.
 pub(crate) const MAX_WAITING: usize = 64;
 
-/// How many times the members are told to go on before it is left to the client.
+/// How many times the members are told to go on until the next attempt is left to the client.
 const MAX_ATTEMPTS: u32 = 3;
 
-/// A communicator, and who waits for it.
+/// A communicator, and the requests that wait for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Comm {
     pub(crate) id: CommId,
@@ -23,25 +23,26 @@ pub(crate) struct Comm {
     pub(crate) incarnation: u64,
     /// The members of this epoch, in the order of their ranks.
     pub(crate) members: Vec<DeviceId>,
-    /// Those of them that are gone.
+    /// The members that are gone.
     pub(crate) lost: BTreeSet<DeviceId>,
-    /// How it was found that members or newcomers hang that were lost by that.
+    /// How it was found that a lost member or newcomer hangs.
     pub(crate) hung: BTreeMap<DeviceId, String>,
-    /// Who is about to join the members, while they grow.
+    /// The devices that are about to join the members, while they grow.
     pub(crate) newcomers: Vec<DeviceId>,
     pub(crate) epoch: u64,
     /// The number of the newest group.
     pub(crate) groups: u64,
-    /// What a client has put into a group that has not ended.
+    /// The group that takes calls, if one does.
     pub(crate) open: Option<OpenGroup>,
     pub(crate) keep_going: bool,
-    /// It was finalized: it is left when what is in progress is done, whoever waits for that. A failure undoes it.
+    /// Whether it was finalized: it is left when what is in progress is done, even if no client
+    /// waits for that any more. A failure undoes it.
     pub(crate) ending: bool,
-    /// Why it ends, where it was not finalized.
-    pub(crate) fate: Option<String>,
+    /// Why it ends, if it was not finalized.
+    pub(crate) end_reason: Option<String>,
     pub(crate) stage: CommStage,
     pub(crate) last: Option<GroupOutcome>,
-    /// Until when the cause of a failure is waited for, of which only consequences have been told.
+    /// Until when the cause of a failure is awaited of which only consequences were reported.
     pub(crate) cause_by_ms: Option<u64>,
     pub(crate) waiting: Vec<(RequestId, WaitCondition)>,
 }
@@ -53,64 +54,65 @@ pub(crate) struct OpenGroup {
     pub(crate) calls: Vec<DeviceCall>,
 }
 
-/// Where a communicator is in its life.
+/// The stage of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CommStage {
     /// Rank 0 makes the id of the meeting.
     Hosting,
     /// All meet under this id.
     Meeting { id: String },
-    /// It was there before this coordinator, which waits for its members until then.
+    /// It is older than this coordinator, which waits for its members until then.
     Adopting { until_ms: u64 },
-    /// Nothing to do.
+    /// All members are idle.
     Ready,
-    /// All execute the group of the communicator's number.
+    /// All execute the group of number [`Comm::groups`].
     Running { work: GroupWork },
     /// The first newcomer makes the id of the meeting.
     Inviting,
-    /// Members and newcomers meet under this id; unless it is `off`, for that reason.
+    /// Members and newcomers meet under this id, unless that is called `off` for this reason.
     Growing { id: String, off: Option<String> },
-    /// A member is lost, or a group has failed; it may have been tried in vain to go on.
-    Failed { why: String, weight: u8, in_vain: bool },
-    /// The members that are left go on to the next epoch, which is tried until attempt `last`.
+    /// A member is lost, or a group has failed. `gave_up` is whether the attempts to go on have
+    /// failed.
+    Failed { why: String, weight: u8, gave_up: bool },
+    /// The members that are left go on to the next epoch. Attempt `last` is the last one.
     GoingOn { attempt: u32, last: u32, why: String },
     /// All members leave.
     Leaving { gracefully: bool },
-    /// Nobody is left in it.
+    /// No device is left in it.
     Ended,
 }
 
-/// What is wrong with a communicator.
+/// A failure of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CommFailure {
     pub(crate) why: String,
-    /// How near it is to the cause: of [`FailureKind::weight`](crate::coordinator::order::FailureKind::weight).
+    /// How near it is to the cause, by [`FailureKind::weight`].
     pub(crate) weight: u8,
-    /// By which device.
+    /// The device that has caused it, where that is known.
     pub(crate) culprit: Option<DeviceId>,
-    /// What every rank was in, where that is known.
+    /// The operation of every rank, where that is known.
     pub(crate) report: Option<String>,
 }
 
-/// What a request waits for.
+/// The condition that a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitCondition {
-    /// That it is ready, from the start or after a loss.
+    /// It is ready, at the start or after a loss.
     Ready,
-    /// That it has grown.
+    /// It has grown.
     Grown,
-    /// That its checkpoint is written, or read back.
+    /// Its checkpoint is written, or read back.
     Done,
-    /// That nothing is in progress.
+    /// Nothing is in progress.
     Settled,
-    /// That it is left when all is done.
+    /// All members have left it after all was done.
     Finalized,
-    /// That it is left.
+    /// All members have left it.
     Ended,
 }
 
 impl CommStage {
-    /// The members go on, from this attempt on.
+    /// Returns the stage in which members go on, from this attempt on.
     pub(crate) fn going_on(attempt: u32, why: String) -> Self {
         Self::GoingOn { attempt, last: attempt.saturating_add(MAX_ATTEMPTS - 1), why }
     }
@@ -130,7 +132,7 @@ impl Comm {
             open: None,
             keep_going: formation.keep_going,
             ending: false,
-            fate: None,
+            end_reason: None,
             stage,
             last: None,
             cause_by_ms: None,
@@ -138,32 +140,32 @@ impl Comm {
         }
     }
 
-    /// What its members are told that it is.
+    /// Returns the formation of which the members are told.
     pub(crate) fn formation(&self) -> CommFormation {
         let Self { id: comm, incarnation, epoch, keep_going, .. } = *self;
         CommFormation { comm, incarnation, epoch, members: self.members.clone(), keep_going }
     }
 
-    /// What it is when it has grown, whoever of the newcomers comes first.
+    /// Returns the formation after growing. The newcomers may take another order.
     pub(crate) fn next_formation(&self) -> CommFormation {
         let members = self.members.iter().chain(&self.newcomers).copied().collect();
         CommFormation { epoch: self.epoch + 1, members, ..self.formation() }
     }
 
-    /// It ends now or when all have left it, and was not finalized.
-    pub(crate) fn end(&mut self, stage: CommStage, fate: String) {
+    /// Has it end now, or when all have left it, without being finalized.
+    pub(crate) fn end(&mut self, stage: CommStage, end_reason: String) {
         (self.ending, self.stage) = (false, stage);
-        self.fate.get_or_insert(fate);
+        self.end_reason.get_or_insert(end_reason);
     }
 
-    /// The newcomers, who are none any more.
-    pub(crate) fn turn_out(&mut self) -> Vec<DeviceId> {
+    /// Takes out the newcomers.
+    pub(crate) fn take_newcomers(&mut self) -> Vec<DeviceId> {
         let newcomers = std::mem::take(&mut self.newcomers);
         self.hung.retain(|device, _| !newcomers.contains(device));
         newcomers
     }
 
-    /// The members that are not lost.
+    /// Returns the members that are not lost.
     pub(crate) fn living(&self) -> Vec<DeviceId> {
         self.members.iter().copied().filter(|member| !self.lost.contains(member)).collect()
     }
@@ -185,7 +187,7 @@ impl Comm {
     pub(crate) fn status(&self) -> CommStatus {
         let why = match &self.stage {
             CommStage::Failed { why, .. } | CommStage::GoingOn { why, .. } => Some(why.clone()),
-            _ => self.fate.clone(),
+            _ => self.end_reason.clone(),
         };
         CommStatus {
             comm: self.id,
@@ -198,12 +200,12 @@ impl Comm {
         }
     }
 
-    /// Whether it waits for the members that it had before this coordinator.
+    /// Whether it waits for members of a coordinator before this one.
     pub(crate) fn is_adopted(&self) -> bool {
         matches!(self.stage, CommStage::Adopting { .. })
     }
 
-    /// When it does not wait any longer for its adoption, or the cause of a failure, if it does.
+    /// Returns until when it waits for its adoption, or for the cause of a failure, if it does.
     pub(crate) fn waits_until(&self) -> Option<u64> {
         match self.stage {
             CommStage::Adopting { until_ms } => Some(until_ms),
@@ -212,17 +214,18 @@ impl Comm {
         }
     }
 
-    /// Takes out those who wait for one of `awaited`.
-    pub(crate) fn take_waiting(&mut self, awaited: &[WaitCondition]) -> Vec<RequestId> {
-        let (taken, kept) = self.waiting.drain(..).partition(|(_, it)| awaited.contains(it));
+    /// Takes out the requests that wait for one of these conditions.
+    pub(crate) fn take_waiting(&mut self, conditions: &[WaitCondition]) -> Vec<RequestId> {
+        let (taken, kept) = self.waiting.drain(..).partition(|(_, it)| conditions.contains(it));
         self.waiting = kept;
         let taken: Vec<(RequestId, WaitCondition)> = taken;
-        taken.into_iter().map(|(asker, _)| asker).collect()
+        taken.into_iter().map(|(request_id, _)| request_id).collect()
     }
 
-    /// The number of the next attempt to go on: members pass over those that they have tried.
-    pub(crate) fn next_attempt(&self, pool: &DeviceTable) -> u32 {
-        let tried = |member: &DeviceId| match pool.phase(*member, self.id, self.epoch) {
+    /// Returns the number of the next attempt to go on. Members ignore attempts that they have
+    /// made.
+    pub(crate) fn next_attempt(&self, table: &DeviceTable) -> u32 {
+        let tried = |member: &DeviceId| match table.phase(*member, self.id, self.epoch) {
             Some(DevicePhase::Failed { attempt, .. } | DevicePhase::GoingOn { attempt, .. }) => {
                 Some(*attempt)
             }
@@ -231,40 +234,41 @@ impl Comm {
         self.members.iter().filter_map(tried).max().unwrap_or_default().saturating_add(1)
     }
 
-    /// That a member or newcomer was lost, and how, as far as that is known.
+    /// Describes the loss of a member or newcomer, and how it was found if it hangs.
     pub(crate) fn loss_of(&self, lost: DeviceId) -> String {
         let how = self.hung.get(&lost).map_or_else(String::new, |how| format!(": {how}"));
         format!("device {lost} was lost{how}")
     }
 
-    /// What is wrong with its members, if anything: one is lost, tells of a failure, or has left as another coordinator told it. Of
-    /// several findings it is the first one of those that are nearest to the cause.
-    pub(crate) fn trouble(&self, pool: &DeviceTable) -> Option<CommFailure> {
+    /// Returns the failure of its members, if there is one: a member is lost, reports a failure, or
+    /// has left as another coordinator has ordered. Of several, returns the first of those nearest
+    /// to the cause.
+    pub(crate) fn failure(&self, table: &DeviceTable) -> Option<CommFailure> {
         let lost = self.lost.first().map(|lost| CommFailure {
             why: self.loss_of(*lost),
             weight: CAUSE,
             culprit: Some(*lost),
             report: None,
         });
-        let told = self.members.iter().filter_map(|member| self.finding(pool, *member));
-        // The last of equals would be taken.
-        let all: Vec<_> = lost.into_iter().chain(told).collect();
+        let reported = self.members.iter().filter_map(|member| self.failure_of(table, *member));
+        // `max_by_key` takes the last of equals.
+        let all: Vec<_> = lost.into_iter().chain(reported).collect();
         all.into_iter().rev().max_by_key(|finding| finding.weight)
     }
 
-    /// What is wrong by what a member says.
-    fn finding(&self, pool: &DeviceTable, member: DeviceId) -> Option<CommFailure> {
+    /// Returns the failure that a member reports, if it does.
+    fn failure_of(&self, table: &DeviceTable, member: DeviceId) -> Option<CommFailure> {
         let is_formed =
             matches!(self.stage, CommStage::Ready | CommStage::Running { .. } | CommStage::Inviting);
         let left = || {
             let (why, weight) = (format!("device {member} has left"), FailureKind::PeerLost.weight());
             Some(CommFailure { why, weight, culprit: Some(member), report: None })
         };
-        match pool.phase(member, self.id, self.epoch) {
+        match table.phase(member, self.id, self.epoch) {
             Some(DevicePhase::Failed { why, kind, culprit, .. }) => {
                 let named = culprit.map_or_else(String::new, |culprit| format!(" (device {culprit})"));
                 let why = format!("device {member}: {why}{named}");
-                let last = pool.membership(member, self.id).and_then(|it| it.last.as_ref());
+                let last = table.membership(member, self.id).and_then(|it| it.last.as_ref());
                 let report = last.filter(|last| last.group == self.groups).and_then(|it| it.report.clone());
                 Some(CommFailure { why, weight: kind.weight(), culprit: *culprit, report })
             }
@@ -273,7 +277,7 @@ impl Comm {
                 Some(CommFailure { why, weight: CAUSE, culprit: None, report: None })
             }
             Some(DevicePhase::Leaving) => left(),
-            // One that is lost is told of as that.
+            // A lost member is reported as lost.
             None if is_formed && !self.lost.contains(&member) => left(),
             _ => None,
         }

@@ -1,4 +1,5 @@
-//! The devices that are connected: what each last said, what it was last told, and whose it is.
+//! The connected devices: the last report and the last order of each, and the communicator that it
+//! was given to.
 
 use std::collections::BTreeMap;
 
@@ -9,46 +10,46 @@ use crate::coordinator::id::{CommId, DeviceId};
 use crate::coordinator::order::{DeviceMembership, DeviceOrder, DevicePhase, DeviceReport};
 use crate::launch::{BeatHistory, HangRule};
 
-/// How often a device may wait for others in a row while it does what it was told: until all have come, have made what they share, and
-/// have seen it, and once more where one was lost meanwhile.
+/// How often a device may wait for others in a row while it does an order: until all have come,
+/// have made what they share, and have seen it, and once more where one was lost meanwhile.
 const WAITS: u64 = 4;
 
-/// All devices that are connected.
+/// All connected devices.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceTable {
     devices: BTreeMap<DeviceId, DeviceRecord>,
 }
 
-/// A device that is connected.
+/// A connected device.
 #[derive(Debug)]
 pub(crate) struct DeviceRecord {
     pub(crate) range: AddressRange,
-    /// Where its memory can be reached.
+    /// The name of the socket of its memory.
     pub(crate) socket: String,
     pub(crate) report: DeviceReport,
     /// The communicator that it was given to.
     pub(crate) owner: Option<CommId>,
-    /// When it came.
+    /// When it has registered.
     added_ms: u64,
-    /// What it was told last, and when.
+    /// The last order, and when that was sent.
     last_order: Option<(DeviceOrder, u64)>,
-    /// How many orders were sent over this connection.
+    /// The number of orders that were sent over this connection.
     sent: u64,
-    /// When the oldest order was sent that it has not heard, as far as is known.
-    pub(crate) unheard_since: Option<u64>,
-    /// Whether it has given a sign of life since the last look.
+    /// When the oldest order was sent that its reports do not confirm.
+    pub(crate) unconfirmed_since: Option<u64>,
+    /// Whether a heartbeat has come since the last check.
     has_beaten: bool,
     looks: BeatHistory,
 }
 
 impl DeviceRecord {
-    /// Whether its report tells what all orders have led to so far.
-    pub(crate) fn has_heard_all(&self) -> bool {
+    /// Whether its report is later than all orders.
+    pub(crate) fn has_confirmed_all(&self) -> bool {
         self.report.heard == self.sent
     }
 
-    /// Whether the last thing that it was told was to come to this epoch of `comm`.
-    pub(crate) fn is_told_to_come(&self, comm: CommId, epoch: u64) -> bool {
+    /// Whether its last order was to join this epoch of `comm`.
+    pub(crate) fn is_ordered_to_join(&self, comm: CommId, epoch: u64) -> bool {
         match self.last_order.as_ref().map(|(order, _)| order) {
             Some(DeviceOrder::Host(formation) | DeviceOrder::Join { formation, .. }) => {
                 (formation.comm, formation.epoch) == (comm, epoch)
@@ -57,16 +58,19 @@ impl DeviceRecord {
         }
     }
 
-    /// When it hangs that is somebody's and has not done by then what it was told, though its main thread may live; `None` where
-    /// that is done, or is a group, which takes as long as it takes. What it can do alone, and ending what it is in, may take
-    /// `patience_ms`; what it does with others as long as they are waited for besides, which may be several times in a row.
+    /// Returns when the device counts as hanging if it has not done its order by then, although its
+    /// main thread may live; `None` where the order is done, the device has no owner, or the order
+    /// is a group, which may take any time.
+    ///
+    /// What it does alone, and aborting an epoch, may take `patience_ms`. What it does with others
+    /// may take its timeout [`WAITS`] times in addition.
     fn due_ms(&self, patience_ms: u64) -> Option<u64> {
         let (Some(DeviceMembership { formation, phase, .. }), Some(_)) =
             (&self.report.membership, self.owner)
         else {
             return None;
         };
-        // What it is in may be what another coordinator has told it, before it came.
+        // Its phase may be the effect of an order of another coordinator, before it has registered.
         let (order, since) =
             self.last_order.as_ref().map_or((None, self.added_ms), |(order, at)| (Some(order), *at));
         let alone_ms = since.saturating_add(patience_ms);
@@ -99,9 +103,9 @@ impl DeviceRecord {
         self.owner.is_none() && self.is_out_of_all()
     }
 
-    /// Whether it belongs to nothing, and was not told to.
+    /// Whether it is in no communicator, and was not ordered to be.
     pub(crate) fn is_out_of_all(&self) -> bool {
-        self.report.membership.is_none() && self.has_heard_all()
+        self.report.membership.is_none() && self.has_confirmed_all()
     }
 }
 
@@ -134,19 +138,19 @@ impl DeviceTable {
             added_ms: now_ms,
             last_order: None,
             sent: 0,
-            unheard_since: None,
+            unconfirmed_since: None,
             has_beaten: true,
             looks: BeatHistory::default(),
         };
         self.devices.insert(device, new);
     }
 
-    /// Removes a device. Returns whose it was, if it was there.
+    /// Removes a device. Returns the communicator that it was given to, if it was there.
     pub(crate) fn remove(&mut self, device: DeviceId) -> Option<Option<CommId>> {
         self.devices.remove(&device).map(|device| device.owner)
     }
 
-    /// Takes a report, unless a newer one has come before.
+    /// Takes a report. Returns whether it is the newest.
     pub(crate) fn report(&mut self, device: DeviceId, report: DeviceReport) -> bool {
         let Some(device) = self.devices.get_mut(&device) else { return false };
         if report.version <= device.report.version || report.heard > device.sent {
@@ -154,21 +158,21 @@ impl DeviceTable {
         }
         device.report = report;
         device.has_beaten = true;
-        if device.has_heard_all() {
-            device.unheard_since = None;
+        if device.has_confirmed_all() {
+            device.unconfirmed_since = None;
         }
         true
     }
 
-    /// Takes a sign of life.
-    pub(crate) fn beat(&mut self, device: DeviceId) {
+    /// Takes a heartbeat.
+    pub(crate) fn heartbeat(&mut self, device: DeviceId) {
         if let Some(device) = self.devices.get_mut(&device) {
             device.has_beaten = true;
         }
     }
 
-    /// Looks for signs of life. Returns who hangs.
-    pub(crate) fn look(&mut self, rule: HangRule) -> Vec<DeviceId> {
+    /// Checks for heartbeats. Returns the devices that hang.
+    pub(crate) fn check_heartbeats(&mut self, rule: HangRule) -> Vec<DeviceId> {
         let mut hung = Vec::new();
         for (id, device) in &mut self.devices {
             device.looks = device.looks.after(!std::mem::take(&mut device.has_beaten));
@@ -183,14 +187,15 @@ impl DeviceTable {
         }
     }
 
-    /// Takes a device from `owner`, if it is there and its.
+    /// Takes a device from `owner`, if it was given to it.
     pub(crate) fn take_back(&mut self, device: DeviceId, owner: CommId) {
         if let Some(device) = self.devices.get_mut(&device).filter(|device| device.owner == Some(owner)) {
             device.owner = None;
         }
     }
 
-    /// Notes an order. Returns whether it is to be sent: it is not the one that was sent last, and there is somebody to hear it.
+    /// Notes an order. Returns whether it is to be sent: it differs from the last one, and the
+    /// device is connected.
     pub(crate) fn order(&mut self, device: DeviceId, order: &DeviceOrder, now_ms: u64) -> bool {
         let Some(device) = self.devices.get_mut(&device) else { return false };
         if device.last_order.as_ref().is_some_and(|(last, _)| last == order) {
@@ -198,17 +203,18 @@ impl DeviceTable {
         }
         device.last_order = Some((order.clone(), now_ms));
         device.sent += 1;
-        device.unheard_since.get_or_insert(now_ms);
+        device.unconfirmed_since.get_or_insert(now_ms);
         true
     }
 
-    /// Where `device` says that it is in `comm`, of which it is a member and nobody else's.
+    /// Returns the membership in `comm` that `device` reports, if it was given to `comm`.
     pub(crate) fn membership(&self, device: DeviceId, comm: CommId) -> Option<&DeviceMembership> {
         let device = self.devices.get(&device).filter(|device| device.owner == Some(comm))?;
         device.report.membership.as_ref().filter(|membership| membership.formation.comm == comm)
     }
 
-    /// Where `member` says that it is in `comm`, unless it leaves or has left: then it is taken back, and lost to the others.
+    /// Returns the membership in `comm` that `member` reports. One that leaves or has left is taken
+    /// back, and counts as lost.
     pub(crate) fn membership_or_loss(
         &mut self,
         member: DeviceId,
@@ -219,56 +225,58 @@ impl DeviceTable {
             self.take_back(member, comm.id);
             comm.lost.insert(member);
         }
-        // What was taken back is a member no more.
+        // `None` after it was taken back.
         self.membership(member, comm.id)
     }
 
-    /// How far `device` says that it is in `epoch` of `comm`.
+    /// Returns the phase in `epoch` of `comm` that `device` reports.
     pub(crate) fn phase(&self, device: DeviceId, comm: CommId, epoch: u64) -> Option<&DevicePhase> {
         let membership = self.membership(device, comm)?;
         (membership.formation.epoch == epoch).then_some(&membership.phase)
     }
 
-    /// Those that can be given to a communicator.
+    /// Returns the devices that can be given to a communicator.
     pub(crate) fn free(&self) -> Vec<DeviceId> {
         self.iter().filter(|(_, device)| device.is_free()).map(|(id, _)| id).collect()
     }
 
-    /// Who has left an order unheard for `patience_ms`.
+    /// Returns the devices that have left an order unconfirmed for `patience_ms`.
     pub(crate) fn silent(&self, now_ms: u64, patience_ms: u64) -> Vec<DeviceId> {
         let is_silent = |device: &DeviceRecord| {
-            device.unheard_since.is_some_and(|since| now_ms >= since.saturating_add(patience_ms))
+            device.unconfirmed_since.is_some_and(|since| now_ms >= since.saturating_add(patience_ms))
         };
         self.iter().filter(|(_, device)| is_silent(device)).map(|(id, _)| id).collect()
     }
 
-    /// Who has not done for too long what it was told.
+    /// Returns the devices that have not done their order in time.
     pub(crate) fn stuck(&self, now_ms: u64, patience_ms: u64) -> Vec<DeviceId> {
         let is_stuck = |device: &DeviceRecord| device.due_ms(patience_ms).is_some_and(|due| now_ms >= due);
         self.iter().filter(|(_, device)| is_stuck(device)).map(|(id, _)| id).collect()
     }
 
-    /// When the next one is to have done it.
+    /// Returns when the next device is to have done its order.
     pub(crate) fn next_due_ms(&self, patience_ms: u64) -> Option<u64> {
         self.devices.values().filter_map(|device| device.due_ms(patience_ms)).min()
     }
 
-    pub(crate) fn oldest_unheard(&self) -> Option<u64> {
-        self.devices.values().filter_map(|device| device.unheard_since).min()
+    pub(crate) fn oldest_unconfirmed(&self) -> Option<u64> {
+        self.devices.values().filter_map(|device| device.unconfirmed_since).min()
     }
 }
 
 impl CoordinatorMachine {
-    /// When it looks next, if there is anybody to look for.
-    pub(super) fn next_look_ms(&self) -> Option<u64> {
-        (self.settings.hang_rule.is_some() && self.pool.len() > 0).then_some(self.looks_ms)
+    /// Returns when heartbeats are checked next, if they are.
+    pub(super) fn next_heartbeat_check_ms(&self) -> Option<u64> {
+        (self.settings.hang_rule.is_some() && self.table.len() > 0).then_some(self.next_check_ms)
     }
 
-    /// Looks, if it is time. A look that comes late is one look.
-    pub(super) fn look_for_signs(&mut self) {
-        let Some(rule) = self.settings.hang_rule.filter(|_| self.now_ms >= self.looks_ms) else { return };
-        self.looks_ms = self.now_ms.saturating_add(period_ms(rule));
-        let hung: Vec<DeviceId> = self.pool.look(rule);
+    /// Checks for heartbeats, if it is time. A check that comes late counts as one.
+    pub(super) fn check_heartbeats(&mut self) {
+        let Some(rule) = self.settings.hang_rule.filter(|_| self.now_ms >= self.next_check_ms) else {
+            return;
+        };
+        self.next_check_ms = self.now_ms.saturating_add(period_ms(rule));
+        let hung: Vec<DeviceId> = self.table.check_heartbeats(rule);
         for device in hung {
             self.give_up_on(device, format!("it hangs, without a sign of life in {rule}"));
         }

@@ -1,8 +1,9 @@
 //! Growing: free devices join a communicator that is ready, all of them or none.
 //!
-//! The first newcomer hosts a meeting, to which members and newcomers are told to come. Either all of them are in the next epoch
-//! then, or the members go on in the one that they have and the newcomers are turned out. While it is open which, nobody is turned
-//! out: what has become hopeless is called off, for all members, and their reports tell whether that came too late.
+//! The first newcomer hosts a meeting, to which members and newcomers are ordered. In the end
+//! either all of them are in the next epoch, or the members stay in the present one and the
+//! newcomers are free again. While that is open, no newcomer is released: a hopeless meeting is
+//! called off for all members, and their reports tell whether that came too late.
 
 use super::comm::{Comm, CommFailure, CommStage, WaitCondition};
 use super::requests::MaybeReply;
@@ -14,7 +15,7 @@ use crate::coordinator::order::{CommFormation, DeviceOrder, DevicePhase};
 use crate::coordinator::request::CommState;
 use crate::rank::MAX_RANKS;
 
-/// How far a newcomer is.
+/// The progress of a newcomer.
 enum NewcomerProgress {
     /// It can still come.
     OnTheWay,
@@ -25,8 +26,8 @@ enum NewcomerProgress {
 }
 
 impl CoordinatorMachine {
-    pub(super) fn ask_to_grow(&mut self, asker: RequestId, comm: CommId, asked: u32) -> MaybeReply {
-        let (free, devices) = (self.pool.free(), self.pool.len());
+    pub(super) fn ask_to_grow(&mut self, request_id: RequestId, comm: CommId, asked: u32) -> MaybeReply {
+        let (free, devices) = (self.table.free(), self.table.len());
         let found = self.comm(comm)?;
         found.check_usable(&[CommState::Ready])?;
         if found.open.is_some() {
@@ -39,10 +40,10 @@ impl CoordinatorMachine {
         let newcomers = free.get(..asked as usize).map(<[DeviceId]>::to_vec);
         let newcomers =
             newcomers.ok_or(RequestError::NotEnoughDevices { asked, free: free.len(), devices })?;
-        let answer = found.wait(asker, WaitCondition::Grown)?;
+        let answer = found.wait(request_id, WaitCondition::Grown)?;
         found.newcomers.clone_from(&newcomers);
         found.stage = CommStage::Inviting;
-        newcomers.into_iter().for_each(|newcomer| self.pool.give(newcomer, comm));
+        newcomers.into_iter().for_each(|newcomer| self.table.give(newcomer, comm));
         Ok(answer)
     }
 
@@ -51,12 +52,12 @@ impl CoordinatorMachine {
             NewcomerProgress::Out(why) => Some(why),
             _ => None,
         };
-        let trouble = comm.trouble(&self.pool).map(|finding| finding.why);
+        let trouble = comm.failure(&self.table).map(|finding| finding.why);
         if let Some(why) = trouble.or_else(|| comm.newcomers.iter().find_map(is_out)) {
-            return self.remain(comm, &why);
+            return self.stay_ungrown(comm, &why);
         }
         let host = comm.newcomers[0];
-        match self.pool.membership(host, comm.id).map(|membership| &membership.phase) {
+        match self.table.membership(host, comm.id).map(|membership| &membership.phase) {
             Some(DevicePhase::Hosting { id: Some(id) }) => {
                 comm.stage = CommStage::Growing { id: id.clone(), off: None };
                 true
@@ -79,7 +80,7 @@ impl CoordinatorMachine {
             }
         }
         for member in comm.living() {
-            let Some(membership) = self.pool.membership_or_loss(member, comm) else { continue };
+            let Some(membership) = self.table.membership_or_loss(member, comm) else { continue };
             match &membership.phase {
                 _ if membership.formation.epoch > comm.epoch => {
                     successors = Some(membership.formation.members.clone());
@@ -103,10 +104,12 @@ impl CoordinatorMachine {
                 self.enter_next_epoch(comm, members);
                 self.conclude(comm)
             }
-            None if undecided.is_empty() => self.remain(comm, &blame(off.unwrap_or_default(), &on_the_way)),
+            None if undecided.is_empty() => {
+                self.stay_ungrown(comm, &name_silent(off.unwrap_or_default(), &on_the_way))
+            }
             successors => {
                 if successors.is_none() {
-                    self.send_for(comm, (&on_the_way, &undecided), &formation, (id, off.is_some()));
+                    self.order_to_meet(comm, (&on_the_way, &undecided), &formation, (id, off.is_some()));
                 }
                 comm.stage = CommStage::Growing { id: id.to_owned(), off };
                 false
@@ -114,8 +117,9 @@ impl CoordinatorMachine {
         }
     }
 
-    /// Tells newcomers and members to meet; or to these that it is off, which ends it for those as well.
-    fn send_for(
+    /// Orders newcomers and members to meet. If it is `off`, orders the members to call it off,
+    /// which ends it for the newcomers as well.
+    fn order_to_meet(
         &mut self,
         comm: &Comm,
         (newcomers, members): (&[DeviceId], &[DeviceId]),
@@ -132,12 +136,12 @@ impl CoordinatorMachine {
     }
 
     fn progress(&self, comm: &Comm, newcomer: DeviceId) -> NewcomerProgress {
-        let Some(device) = self.pool.get(newcomer).filter(|device| device.owner == Some(comm.id)) else {
+        let Some(device) = self.table.get(newcomer).filter(|device| device.owner == Some(comm.id)) else {
             return NewcomerProgress::Out(comm.loss_of(newcomer));
         };
-        let Some(membership) = self.pool.membership(newcomer, comm.id) else {
-            // It has not heard yet that it is to come, or was not told.
-            let has_left = device.has_heard_all() && device.is_told_to_come(comm.id, comm.epoch + 1);
+        let Some(membership) = self.table.membership(newcomer, comm.id) else {
+            // The order has not reached it yet, or was not sent.
+            let has_left = device.has_confirmed_all() && device.is_ordered_to_join(comm.id, comm.epoch + 1);
             let why = || NewcomerProgress::Out(format!("device {newcomer} has left"));
             return if has_left { why() } else { NewcomerProgress::OnTheWay };
         };
@@ -149,33 +153,34 @@ impl CoordinatorMachine {
         }
     }
 
-    /// It goes on as it was, and the newcomers are turned out.
-    fn remain(&mut self, comm: &mut Comm, why: &str) -> Moved {
-        for newcomer in comm.turn_out() {
-            self.pool.take_back(newcomer, comm.id);
+    /// Has the communicator stay as it was, and releases the newcomers.
+    fn stay_ungrown(&mut self, comm: &mut Comm, why: &str) -> Moved {
+        for newcomer in comm.take_newcomers() {
+            self.table.take_back(newcomer, comm.id);
         }
-        for asker in comm.take_waiting(&[WaitCondition::Grown]) {
-            self.reply(asker, Err(RequestError::NotGrown { comm: comm.id, why: why.to_owned() }));
+        for request_id in comm.take_waiting(&[WaitCondition::Grown]) {
+            self.reply(request_id, Err(RequestError::NotGrown { comm: comm.id, why: why.to_owned() }));
         }
         comm.stage = CommStage::Ready;
         true
     }
 
-    /// It has grown; if one of all was lost meanwhile, that is what those who wait for it are told.
+    /// Concludes growing. If a device was lost meanwhile, the requests that wait for it fail by
+    /// that.
     fn conclude(&mut self, comm: &mut Comm) -> Moved {
         comm.stage = CommStage::Ready;
-        if let Some(CommFailure { why, .. }) = comm.trouble(&self.pool) {
-            for asker in comm.take_waiting(&[WaitCondition::Grown]) {
-                self.reply(asker, Err(RequestError::Failed { comm: comm.id, why: why.clone() }));
+        if let Some(CommFailure { why, .. }) = comm.failure(&self.table) {
+            for request_id in comm.take_waiting(&[WaitCondition::Grown]) {
+                self.reply(request_id, Err(RequestError::Failed { comm: comm.id, why: why.clone() }));
             }
         }
         true
     }
 }
 
-/// Why it has not grown, and which newcomers have said nothing since they were told to come: one that has stopped just then is
-/// silent without leaving an order unheard.
-fn blame(why: String, on_the_way: &[DeviceId]) -> String {
+/// Returns why it has not grown, and which newcomers have reported nothing since they were told to
+/// come. A newcomer that has stopped just then leaves no order unconfirmed.
+fn name_silent(why: String, on_the_way: &[DeviceId]) -> String {
     match on_the_way {
         [] => why,
         [device] => format!("{why}; device {device} was told to come, and has not"),
@@ -187,7 +192,7 @@ fn blame(why: String, on_the_way: &[DeviceId]) -> String {
 }
 
 impl Comm {
-    /// What tells a device to meet the others.
+    /// Returns the order to meet the others.
     pub(super) fn join(&self, formation: CommFormation, id: &str) -> DeviceOrder {
         DeviceOrder::Join { formation, groups: self.groups, last: self.last.clone(), id: id.to_owned() }
     }

@@ -1,4 +1,4 @@
-//! What clients ask: checked against what there is, answered at once or when it has come about.
+//! Requests of clients: checked, and answered at once or when they are done.
 
 use std::collections::BTreeSet;
 
@@ -12,17 +12,18 @@ use crate::coordinator::order::CommFormation;
 use crate::coordinator::request::{CommState, DeviceStatus, GroupOutcome, Location, Reply, Request};
 use crate::rank::MAX_RANKS;
 
-/// How many communicators an answer lists: as many as fit into a message, whatever they have to say.
+/// How many communicators a reply lists: as many as fit into a message, however long their texts
+/// are.
 const PAGE: usize = 16;
 
-/// An answer, or `None` when it comes later.
+/// A reply, or `None` when it comes later.
 pub(super) type MaybeReply = Result<Option<Reply>, RequestError>;
 
 impl CoordinatorMachine {
-    pub(super) fn request(&mut self, asker: RequestId, request: Request) {
+    pub(super) fn request(&mut self, request_id: RequestId, request: Request) {
         let answer = match request {
-            Request::Init { devices, keep_going } => self.init(asker, devices, keep_going),
-            Request::Status { comm, settled } => self.status(asker, comm, settled),
+            Request::Init { devices, keep_going } => self.init(request_id, devices, keep_going),
+            Request::Status { comm, settled } => self.status(request_id, comm, settled),
             Request::List { from } => Ok(Some(self.list(from))),
             Request::Devices => Ok(Some(self.devices())),
             Request::Metrics => Ok(Some(Reply::Metrics(self.metrics()))),
@@ -30,71 +31,75 @@ impl CoordinatorMachine {
             Request::Call { comm, group, call } => self.call((comm, group), call).map(Some),
             Request::GroupEnd { comm, group } => self.end_group(comm, group).map(Some),
             Request::GroupCancel { comm, group } => self.cancel_group(comm, group).map(Some),
-            Request::GoOn(comm) => self.ask_to_go_on(asker, comm),
-            Request::Grow { comm, devices } => self.ask_to_grow(asker, comm, devices),
+            Request::GoOn(comm) => self.ask_to_go_on(request_id, comm),
+            Request::Grow { comm, devices } => self.ask_to_grow(request_id, comm, devices),
             Request::Checkpoint { comm, directory } => {
-                self.ask_for_checkpoint(asker, comm, GroupWork::Checkpoint(directory))
+                self.ask_for_checkpoint(request_id, comm, GroupWork::Checkpoint(directory))
             }
             Request::Restore { comm, directory } => {
-                self.ask_for_checkpoint(asker, comm, GroupWork::Restore(directory))
+                self.ask_for_checkpoint(request_id, comm, GroupWork::Restore(directory))
             }
             Request::Locate(device) => self.locate(device).map(Some),
-            Request::Finalize(comm) => self.finalize(asker, comm),
-            Request::Destroy(comm) => self.destroy(asker, comm),
+            Request::Finalize(comm) => self.finalize(request_id, comm),
+            Request::Destroy(comm) => self.destroy(request_id, comm),
         };
         match answer {
             Ok(None) => {}
-            Ok(Some(reply)) => self.reply(asker, Ok(reply)),
-            Err(refusal) => self.reply(asker, Err(refusal)),
+            Ok(Some(reply)) => self.reply(request_id, Ok(reply)),
+            Err(refusal) => self.reply(request_id, Err(refusal)),
         }
     }
 
-    fn init(&mut self, asker: RequestId, asked: u32, keep_going: bool) -> MaybeReply {
+    fn init(&mut self, request_id: RequestId, asked: u32, keep_going: bool) -> MaybeReply {
         if asked == 0 || asked > MAX_RANKS {
             return Err(RequestError::BadSize { asked });
         }
-        let free = self.pool.free();
+        let free = self.table.free();
         let Some(members) = free.get(..asked as usize).map(<[DeviceId]>::to_vec) else {
-            return Err(RequestError::NotEnoughDevices { asked, free: free.len(), devices: self.pool.len() });
+            return Err(RequestError::NotEnoughDevices {
+                asked,
+                free: free.len(),
+                devices: self.table.len(),
+            });
         };
         let (comm, incarnation) = (self.unused_number(), self.incarnation);
         self.newest = self.newest.max(comm);
         let formation = CommFormation { comm, incarnation, epoch: 1, members, keep_going };
         let mut comm = Comm::new(&formation, CommStage::Hosting);
-        comm.waiting.push((asker, WaitCondition::Ready));
-        formation.members.iter().for_each(|member| self.pool.give(*member, formation.comm));
+        comm.waiting.push((request_id, WaitCondition::Ready));
+        formation.members.iter().for_each(|member| self.table.give(*member, formation.comm));
         self.comms.insert(formation.comm, comm);
         Ok(None)
     }
 
-    /// The number after the highest one; or, since a device that makes numbers up may have named the highest that there is, the lowest
-    /// one of which nothing is known.
+    /// Returns the number after the highest known one. A device that makes numbers up may have
+    /// reported the highest possible one; then returns the lowest unknown number.
     fn unused_number(&self) -> CommId {
         let next = self.newest.next();
         if next.is_sound() {
             return next;
         }
-        let reported = self.pool.iter().filter_map(|(_, device)| device.report.membership.as_ref());
+        let reported = self.table.iter().filter_map(|(_, device)| device.report.membership.as_ref());
         let reported: BTreeSet<_> = reported.map(|membership| membership.formation.comm).collect();
         let is_used =
             |id: &CommId| self.comms.contains_key(id) || self.ended.contains_key(id) || reported.contains(id);
         (1..).map(CommId::new).find(|id| !is_used(id)).expect("more numbers than are known of")
     }
 
-    /// A page of those from `from` on.
+    /// Returns a page of the communicators from `from` on.
     fn list(&self, from: CommId) -> Reply {
         let mut rest = self.comms.range(from..).map(|(_, comm)| comm.status().in_short());
         let comms = rest.by_ref().take(PAGE).collect();
         Reply::List { comms, more: rest.next().is_some() }
     }
 
-    fn status(&mut self, asker: RequestId, comm: CommId, settled: bool) -> MaybeReply {
+    fn status(&mut self, request_id: RequestId, comm: CommId, settled: bool) -> MaybeReply {
         if let Some(ended) = self.ended.get(&comm) {
             return Ok(Some(Reply::Status(ended.clone())));
         }
         let found = self.comm(comm)?;
         if settled {
-            found.wait(asker, WaitCondition::Settled)
+            found.wait(request_id, WaitCondition::Settled)
         } else {
             Ok(Some(Reply::Status(found.status())))
         }
@@ -106,10 +111,10 @@ impl CoordinatorMachine {
             range: found.range,
             comm: found.owner.or(found.report.membership.as_ref().map(|it| it.formation.comm)),
         };
-        Reply::Devices(self.pool.iter().map(status).collect())
+        Reply::Devices(self.table.iter().map(status).collect())
     }
 
-    /// What it knows itself: of connections it has only the devices'.
+    /// Returns the metrics that the machine knows: of connections only those of devices.
     fn metrics(&self) -> Metrics {
         let figures = |comm: &Comm| CommMetrics {
             comm: comm.id,
@@ -117,9 +122,9 @@ impl CoordinatorMachine {
             epoch: comm.epoch,
             devices: comm.members.len() as u64,
         };
-        let (devices, free) = (self.pool.len() as u64, self.pool.free().len() as u64);
+        let (devices, free) = (self.table.len() as u64, self.table.free().len() as u64);
         Metrics {
-            uptime_ms: self.told_ms.unwrap_or_default(),
+            uptime_ms: self.clock_ms.unwrap_or_default(),
             connections: [devices, 0, 0],
             free,
             allocated: devices - free,
@@ -186,31 +191,31 @@ impl CoordinatorMachine {
         Ok(Reply::GroupCancelled)
     }
 
-    fn ask_to_go_on(&mut self, asker: RequestId, comm: CommId) -> MaybeReply {
+    fn ask_to_go_on(&mut self, request_id: RequestId, comm: CommId) -> MaybeReply {
         let found = self.comm(comm)?;
         match found.state() {
-            CommState::Failed => found.wait(asker, WaitCondition::Ready),
+            CommState::Failed => found.wait(request_id, WaitCondition::Ready),
             state => Err(RequestError::WrongState { comm, state, needs: CommState::Failed.to_string() }),
         }
     }
 
     pub(super) fn ask_for_checkpoint(
         &mut self,
-        asker: RequestId,
+        request_id: RequestId,
         comm: CommId,
         work: GroupWork,
     ) -> MaybeReply {
         work.check()?;
         let found = self.comm(comm)?;
         found.check_usable(&[CommState::Ready])?;
-        let answer = found.wait(asker, WaitCondition::Done)?;
+        let answer = found.wait(request_id, WaitCondition::Done)?;
         found.dispatch(work);
         self.counts.started += 1;
         Ok(answer)
     }
 
     fn locate(&mut self, device: DeviceId) -> Result<Reply, RequestError> {
-        let found = self.pool.get(device).ok_or(RequestError::NoSuchDevice { device })?;
+        let found = self.table.get(device).ok_or(RequestError::NoSuchDevice { device })?;
         let (range, socket) = (found.range, found.socket.clone());
         let owner = found.owner.ok_or(RequestError::NotAllocated { device })?;
         let states = [CommState::Ready, CommState::InProgress, CommState::Growing, CommState::Failed];
@@ -218,37 +223,36 @@ impl CoordinatorMachine {
         Ok(Reply::Located(Location { comm: owner, range, socket }))
     }
 
-    fn finalize(&mut self, asker: RequestId, comm: CommId) -> MaybeReply {
+    fn finalize(&mut self, request_id: RequestId, comm: CommId) -> MaybeReply {
         let found = self.comm(comm)?;
         found.check_usable(&[CommState::Ready, CommState::InProgress, CommState::Finalizing])?;
         if found.open.is_some() {
             return Err(RequestError::GroupOpen { comm, open: true });
         }
-        let answer = found.wait(asker, WaitCondition::Finalized)?;
-        // One that is being destroyed is not saved by that.
-        found.ending = found.fate.is_none();
+        let answer = found.wait(request_id, WaitCondition::Finalized)?;
+        // A communicator that is being destroyed is not finalized any more.
+        found.ending = found.end_reason.is_none();
         if found.stage == CommStage::Ready {
             found.stage = CommStage::Leaving { gracefully: true };
         }
         Ok(answer)
     }
 
-    fn destroy(&mut self, asker: RequestId, comm: CommId) -> MaybeReply {
+    fn destroy(&mut self, request_id: RequestId, comm: CommId) -> MaybeReply {
         let found = self.comm(comm)?;
-        // However many wait already, there is room for who ends that.
-        found.waiting.push((asker, WaitCondition::Ended));
-        let fate = "it was destroyed".to_owned();
+        // There is always room for the request that ends the others.
+        found.waiting.push((request_id, WaitCondition::Ended));
+        let reason = "it was destroyed".to_owned();
         let was_running = matches!(found.stage, CommStage::Running { .. });
         if was_running {
             let (group, failure) = (found.groups, Some("the communicator was destroyed".to_owned()));
             found.last = Some(GroupOutcome { group, failure, culprit: None, checkpoint: None, report: None });
         }
-        found.end(CommStage::Leaving { gracefully: false }, fate.clone());
-        let disappointed =
-            found.take_waiting(&[WaitCondition::Ready, WaitCondition::Grown, WaitCondition::Done]);
+        found.end(CommStage::Leaving { gracefully: false }, reason.clone());
+        let refused = found.take_waiting(&[WaitCondition::Ready, WaitCondition::Grown, WaitCondition::Done]);
         self.counts.failed += u64::from(was_running);
-        for asker in disappointed {
-            self.reply(asker, Err(RequestError::Ended { comm, why: Some(fate.clone()) }));
+        for request_id in refused {
+            self.reply(request_id, Err(RequestError::Ended { comm, why: Some(reason.clone()) }));
         }
         Ok(None)
     }
@@ -263,10 +267,11 @@ impl CoordinatorMachine {
         self.comms.get_mut(&comm).ok_or(missing)
     }
 
-    /// The devices of a communicator and their addresses, in the order of their ranks, as far as they live.
+    /// Returns the living devices of a communicator and their addresses, in the order of their
+    /// ranks.
     fn ranges(&mut self, comm: CommId) -> Result<Vec<(DeviceId, AddressRange)>, RequestError> {
         let members = self.comm(comm)?.members.clone();
-        let range = |member: DeviceId| self.pool.get(member).map(|device| (member, device.range));
+        let range = |member: DeviceId| self.table.get(member).map(|device| (member, device.range));
         Ok(members.into_iter().filter_map(range).collect())
     }
 }
@@ -304,12 +309,12 @@ impl Comm {
         Reply::InProgress(self.groups)
     }
 
-    pub(super) fn wait(&mut self, asker: RequestId, awaited: WaitCondition) -> MaybeReply {
+    pub(super) fn wait(&mut self, request_id: RequestId, awaited: WaitCondition) -> MaybeReply {
         if self.waiting.len() >= MAX_WAITING {
             let what = format!("places to wait for communicator {}", self.id);
             return Err(RequestError::Exhausted { what, limit: MAX_WAITING });
         }
-        self.waiting.push((asker, awaited));
+        self.waiting.push((request_id, awaited));
         Ok(None)
     }
 }

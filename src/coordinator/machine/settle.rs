@@ -1,4 +1,9 @@
-//! Settling: what members report decides how a communicator's life goes on, and what they are to do for it.
+//! Settling: the reports of members decide the stage of a communicator and the orders to its
+//! members.
+//!
+//! A checkpoint is a group with one task for all members. They write or read, each its own memory,
+//! and agree on whether it went well. A checkpoint that fails leaves the communicator ready and as
+//! it was. A member that dies meanwhile is a failure of the communicator, as in any group.
 
 use super::comm::{Comm, CommFailure, CommStage, WaitCondition};
 use super::device_table::{DeviceRecord, DeviceTable};
@@ -9,40 +14,41 @@ use crate::coordinator::id::DeviceId;
 use crate::coordinator::order::{CAUSE, DeviceMembership, DeviceOrder, DevicePhase, FailureKind};
 use crate::coordinator::request::{CommState, CommStatus, GroupOutcome, Reply};
 
-/// How long the cause of a failure is waited for.
+/// How long the cause of a failure is awaited.
 const CAUSE_MS: u64 = 200;
 
-/// Of how many communicators that have ended it is remembered what their ranks were in, where the last group has failed by that.
+/// For how many communicators the report of a failed last group is kept after their end.
 const WITH_REPORTS: usize = 64;
 
-/// Whether a communicator has come into another stage, so that there may be more to do.
+/// Whether a communicator has entered another stage, so that there may be more to do.
 pub(super) type Moved = bool;
 
 impl CoordinatorMachine {
-    /// Brings every communicator as far as reports allow, and turns out devices that are where they do not belong.
+    /// Brings every communicator as far as reports allow, and expels devices from communicators
+    /// that do not have them.
     pub(super) fn settle(&mut self) {
         let all: Vec<_> = self.comms.keys().copied().collect();
         for id in all {
             let Some(mut comm) = self.comms.remove(&id) else { continue };
-            let was = self.told.get(&id).copied();
+            let was = self.logged.get(&id).copied();
             while self.step(&mut comm) {}
             let is = (comm.state(), comm.epoch);
-            if is_turn(was, is) {
+            if is_worth_logging(was, is) {
                 self.actions.push(CoordinatorAction::Log(LogEntry::Comm(comm.status())));
             }
-            self.told.insert(id, is);
-            self.tell(&mut comm);
+            self.logged.insert(id, is);
+            self.answer_waiting(&mut comm);
             if comm.stage == CommStage::Ended {
-                self.told.remove(&id);
+                self.logged.remove(&id);
                 self.remember(comm.status());
             } else {
                 self.comms.insert(id, comm);
             }
         }
-        self.turn_out();
+        self.expel_strays();
     }
 
-    /// Remembers how a communicator has ended, and forgets the one that has been remembered longest where there are too many.
+    /// Remembers how a communicator has ended, and forgets the oldest one where there are too many.
     fn remember(&mut self, ended: CommStatus) {
         self.ended_in_order.push_back(ended.comm);
         self.ended.insert(ended.comm, ended);
@@ -63,7 +69,7 @@ impl CoordinatorMachine {
             CommStage::Running { work } => self.run(comm, work),
             CommStage::Inviting => self.invite(comm),
             CommStage::Growing { id, off } => self.grow(comm, &id, off),
-            CommStage::Failed { why, weight, in_vain } => self.wait_to_go_on(comm, (why, weight), in_vain),
+            CommStage::Failed { why, weight, gave_up } => self.wait_to_go_on(comm, (why, weight), gave_up),
             CommStage::GoingOn { attempt, last, why } => self.go_on(comm, (attempt, last), why),
             CommStage::Leaving { gracefully } => self.leave(comm, gracefully),
             CommStage::Ended => false,
@@ -71,11 +77,11 @@ impl CoordinatorMachine {
     }
 
     fn host(&mut self, comm: &mut Comm) -> Moved {
-        if let Some(CommFailure { why, .. }) = comm.trouble(&self.pool) {
+        if let Some(CommFailure { why, .. }) = comm.failure(&self.table) {
             return self.abandon(comm, why);
         }
         let host = comm.members[0];
-        match self.pool.phase(host, comm.id, comm.epoch) {
+        match self.table.phase(host, comm.id, comm.epoch) {
             Some(DevicePhase::Hosting { id: Some(id) }) => {
                 comm.stage = CommStage::Meeting { id: id.clone() };
                 true
@@ -88,17 +94,17 @@ impl CoordinatorMachine {
     }
 
     fn meet(&mut self, comm: &mut Comm, id: &str) -> Moved {
-        if let Some(CommFailure { why, .. }) = comm.trouble(&self.pool) {
+        if let Some(CommFailure { why, .. }) = comm.failure(&self.table) {
             return self.abandon(comm, why);
         }
         let order = comm.join(comm.formation(), id);
         let mut all_there = true;
         for member in comm.members.clone() {
-            if !matches!(self.pool.phase(member, comm.id, comm.epoch), Some(DevicePhase::Ready { .. })) {
+            if !matches!(self.table.phase(member, comm.id, comm.epoch), Some(DevicePhase::Ready { .. })) {
                 all_there = false;
                 self.order(member, &order);
             }
-            if self.pool.get(member).is_some_and(DeviceRecord::is_out_of_all) {
+            if self.table.get(member).is_some_and(DeviceRecord::is_out_of_all) {
                 return self.abandon(comm, format!("device {member} has left"));
             }
         }
@@ -109,25 +115,25 @@ impl CoordinatorMachine {
         all_there
     }
 
-    /// The members have not come together: those that have come leave.
+    /// Ends a communicator whose members have not come together. Those that have come leave.
     fn abandon(&mut self, comm: &mut Comm, why: String) -> Moved {
-        for asker in comm.take_waiting(&[WaitCondition::Ready]) {
-            self.reply(asker, Err(RequestError::NotFormed { why: why.clone() }));
+        for request_id in comm.take_waiting(&[WaitCondition::Ready]) {
+            self.reply(request_id, Err(RequestError::NotFormed { why: why.clone() }));
         }
         comm.end(CommStage::Leaving { gracefully: false }, format!("it did not come about: {why}"));
         true
     }
 
     fn watch(&mut self, comm: &mut Comm) -> Moved {
-        let Some(CommFailure { why, weight, .. }) = comm.trouble(&self.pool) else { return false };
+        let Some(CommFailure { why, weight, .. }) = comm.failure(&self.table) else { return false };
         comm.open = None;
-        comm.stage = CommStage::Failed { why, weight, in_vain: false };
+        comm.stage = CommStage::Failed { why, weight, gave_up: false };
         true
     }
 
     fn run(&mut self, comm: &mut Comm, work: GroupWork) -> Moved {
         let group = comm.groups;
-        let trouble = comm.trouble(&self.pool);
+        let trouble = comm.failure(&self.table);
         if trouble.as_ref().is_some_and(|trouble| self.may_be_explained(comm, trouble)) {
             return false;
         }
@@ -137,15 +143,15 @@ impl CoordinatorMachine {
             comm.last = Some(GroupOutcome { group, failure, culprit, checkpoint: None, report });
             self.counts.failed += 1;
             comm.ending = false;
-            for asker in comm.take_waiting(&[WaitCondition::Done, WaitCondition::Finalized]) {
-                self.reply(asker, Err(RequestError::Failed { comm: comm.id, why: why.clone() }));
+            for request_id in comm.take_waiting(&[WaitCondition::Done, WaitCondition::Finalized]) {
+                self.reply(request_id, Err(RequestError::Failed { comm: comm.id, why: why.clone() }));
             }
             return self.watch(comm);
         }
         let order = DeviceOrder::Run { comm: comm.id, epoch: comm.epoch, group, work };
         let mut all_done = true;
         for member in comm.members.clone() {
-            let phase = self.pool.phase(member, comm.id, comm.epoch);
+            let phase = self.table.phase(member, comm.id, comm.epoch);
             all_done &= matches!(phase, Some(DevicePhase::Ready { groups, .. }) if *groups >= group);
             if matches!(phase, Some(DevicePhase::Ready { groups, .. }) if *groups < group) {
                 self.order(member, &order);
@@ -154,59 +160,61 @@ impl CoordinatorMachine {
         all_done && self.conclude_group(comm)
     }
 
-    /// All members have ended the newest group and are ready: it has succeeded, or is undone.
+    /// Concludes the newest group, after which all members are ready: it has succeeded, or is
+    /// undone.
     pub(super) fn conclude_group(&mut self, comm: &mut Comm) -> Moved {
-        let outcome = comm.outcome(&self.pool);
+        let outcome = comm.outcome(&self.table);
         comm.last = Some(outcome.clone());
         *(if outcome.failure.is_none() { &mut self.counts.succeeded } else { &mut self.counts.failed }) += 1;
         let Some(why) = outcome.failure else {
-            for asker in comm.take_waiting(&[WaitCondition::Done]) {
-                // Whoever waits has asked for one that has a number.
-                self.reply(asker, Ok(Reply::Checkpoint(outcome.checkpoint.unwrap_or_default())));
+            for request_id in comm.take_waiting(&[WaitCondition::Done]) {
+                // Only a checkpoint is waited for, and that has a number.
+                self.reply(request_id, Ok(Reply::Checkpoint(outcome.checkpoint.unwrap_or_default())));
             }
             comm.stage = if comm.ending { CommStage::Leaving { gracefully: true } } else { CommStage::Ready };
             return true;
         };
         comm.ending = false;
-        for asker in comm.take_waiting(&[WaitCondition::Done, WaitCondition::Finalized]) {
-            self.reply(asker, Err(RequestError::CheckpointFailed { comm: comm.id, why: why.clone() }));
+        for request_id in comm.take_waiting(&[WaitCondition::Done, WaitCondition::Finalized]) {
+            self.reply(request_id, Err(RequestError::CheckpointFailed { comm: comm.id, why: why.clone() }));
         }
         comm.stage = CommStage::Ready;
         true
     }
 
-    fn wait_to_go_on(&self, comm: &mut Comm, (why, weight): (String, u8), in_vain: bool) -> Moved {
+    fn wait_to_go_on(&self, comm: &mut Comm, (why, weight): (String, u8), gave_up: bool) -> Moved {
         if comm.living().is_empty() {
             comm.end(CommStage::Ended, format!("all its devices were lost: {why}"));
             return true;
         }
-        if !in_vain && self.find_cause(comm, &why, weight) {
+        if !gave_up && self.find_cause(comm, &why, weight) {
             return true;
         }
         let is_asked = comm.waiting.iter().any(|(_, awaited)| *awaited == WaitCondition::Ready);
-        let begins = is_asked || (comm.keep_going && !in_vain);
+        let begins = is_asked || (comm.keep_going && !gave_up);
         if begins {
-            comm.stage = CommStage::going_on(comm.next_attempt(&self.pool), why);
+            comm.stage = CommStage::going_on(comm.next_attempt(&self.table), why);
         }
         begins
     }
 
-    /// Whether a member tells only that another one has ended the epoch, who is about to tell why.
+    /// Whether the failure is only that another member has ended the epoch, whose report may
+    /// follow.
     fn may_be_explained(&self, comm: &mut Comm, trouble: &CommFailure) -> bool {
         let until_ms = *comm.cause_by_ms.get_or_insert(self.now_ms.saturating_add(CAUSE_MS));
         trouble.weight == FailureKind::Revoked.weight() && self.judged_ms < until_ms
     }
 
-    /// Finds what explains a failure of this weight, if a member has come to tell of it meanwhile.
+    /// Replaces a failure of this weight by its cause, if a member has reported that meanwhile.
     fn find_cause(&self, comm: &mut Comm, why: &str, weight: u8) -> bool {
-        let Some(cause) = comm.trouble(&self.pool).filter(|finding| finding.weight > weight) else {
+        let Some(cause) = comm.failure(&self.table).filter(|finding| finding.weight > weight) else {
             return false;
         };
         if let Some(last) = comm.last.as_mut().filter(|last| last.failure.as_deref() == Some(why)) {
             (last.failure, last.culprit) = (Some(cause.why.clone()), cause.culprit);
             last.report = cause.report;
         }
-        comm.stage = CommStage::Failed { why: cause.why, weight: cause.weight, in_vain: false };
+        comm.stage = CommStage::Failed { why: cause.why, weight: cause.weight, gave_up: false };
         true
     }
 
@@ -219,9 +227,9 @@ impl CoordinatorMachine {
         let lost = comm.lost.iter().copied().collect();
         let (epoch, groups, outcome) = (comm.epoch, comm.groups, comm.last.clone());
         let order = DeviceOrder::GoOn { comm: comm.id, epoch, attempt, groups, last: outcome, lost };
-        let (mut successors, mut refused, mut all_told) = (None, why, true);
+        let (mut successors, mut refused, mut all_tried) = (None, why, true);
         for member in living {
-            let Some(membership) = self.pool.membership_or_loss(member, comm) else { continue };
+            let Some(membership) = self.table.membership_or_loss(member, comm) else { continue };
             match &membership.phase {
                 _ if membership.formation.epoch > epoch => {
                     successors = Some(membership.formation.members.clone());
@@ -230,13 +238,13 @@ impl CoordinatorMachine {
                     refused = format!("device {member}: {why}");
                 }
                 _ => {
-                    all_told = false;
+                    all_tried = false;
                     self.order(member, &order);
                 }
             }
         }
         match successors {
-            _ if !all_told => false,
+            _ if !all_tried => false,
             Some(members) => self.succeed(comm, members),
             None if attempt < last => {
                 comm.stage = CommStage::GoingOn { attempt: attempt + 1, last, why: refused };
@@ -246,37 +254,37 @@ impl CoordinatorMachine {
         }
     }
 
-    /// The members that are left are in the next epoch.
+    /// Concludes going on: the members that are left are in the next epoch.
     fn succeed(&mut self, comm: &mut Comm, members: Vec<DeviceId>) -> Moved {
         self.enter_next_epoch(comm, members);
         self.counts.recovered += 1;
-        comm.stage = match comm.trouble(&self.pool) {
-            Some(CommFailure { why, .. }) => CommStage::going_on(comm.next_attempt(&self.pool), why),
+        comm.stage = match comm.failure(&self.table) {
+            Some(CommFailure { why, .. }) => CommStage::going_on(comm.next_attempt(&self.table), why),
             None => CommStage::Ready,
         };
         true
     }
 
-    /// The next epoch has begun, with these members. Whoever of all is not there by now is turned out, whether the others count on it
-    /// or not.
+    /// Enters the next epoch, which has these members. Devices that are not in it are taken back,
+    /// whether the others count on them or not.
     pub(super) fn enter_next_epoch(&mut self, comm: &mut Comm, members: Vec<DeviceId>) {
         let next = comm.epoch + 1;
         for device in comm.living().into_iter().chain(std::mem::take(&mut comm.newcomers)) {
-            if self.pool.phase(device, comm.id, next).is_none() {
-                self.pool.take_back(device, comm.id);
+            if self.table.phase(device, comm.id, next).is_none() {
+                self.table.take_back(device, comm.id);
             }
         }
-        let is_lost = |member: &DeviceId| self.pool.phase(*member, comm.id, next).is_none();
+        let is_lost = |member: &DeviceId| self.table.phase(*member, comm.id, next).is_none();
         comm.lost = members.iter().copied().filter(is_lost).collect();
         comm.hung.retain(|device, _| comm.lost.contains(device));
         (comm.members, comm.epoch) = (members, next);
     }
 
     fn give_up(&mut self, comm: &mut Comm, why: String) -> Moved {
-        for asker in comm.take_waiting(&[WaitCondition::Ready]) {
-            self.reply(asker, Err(RequestError::Failed { comm: comm.id, why: why.clone() }));
+        for request_id in comm.take_waiting(&[WaitCondition::Ready]) {
+            self.reply(request_id, Err(RequestError::Failed { comm: comm.id, why: why.clone() }));
         }
-        comm.stage = CommStage::Failed { why, weight: CAUSE, in_vain: true };
+        comm.stage = CommStage::Failed { why, weight: CAUSE, gave_up: true };
         true
     }
 
@@ -285,11 +293,11 @@ impl CoordinatorMachine {
         let order = DeviceOrder::Leave { comm: comm.id, gracefully };
         let mut all_out = true;
         for member in comm.living().into_iter().chain(comm.newcomers.clone()) {
-            let Some(device) = self.pool.get(member).filter(|device| device.owner == Some(comm.id)) else {
+            let Some(device) = self.table.get(member).filter(|device| device.owner == Some(comm.id)) else {
                 continue;
             };
             if device.is_out_of_all() {
-                self.pool.take_back(member, comm.id);
+                self.table.take_back(member, comm.id);
             } else {
                 all_out = false;
                 self.order(member, &order);
@@ -301,8 +309,8 @@ impl CoordinatorMachine {
         all_out
     }
 
-    /// Answers those for whom the wait is over.
-    fn tell(&mut self, comm: &mut Comm) {
+    /// Answers the requests for which the wait is over.
+    fn answer_waiting(&mut self, comm: &mut Comm) {
         let over: &[WaitCondition] = match comm.stage {
             CommStage::Ended => &[
                 WaitCondition::Ready,
@@ -317,31 +325,31 @@ impl CoordinatorMachine {
             _ => &[],
         };
         let (waiting, id) = (std::mem::take(&mut comm.waiting), comm.id);
-        for (asker, awaited) in waiting {
-            let reply = match awaited {
-                awaited if !over.contains(&awaited) => {
-                    comm.waiting.push((asker, awaited));
+        for (request_id, condition) in waiting {
+            let reply = match condition {
+                condition if !over.contains(&condition) => {
+                    comm.waiting.push((request_id, condition));
                     continue;
                 }
                 WaitCondition::Finalized | WaitCondition::Ended => Ok(Reply::Ended),
                 WaitCondition::Ready | WaitCondition::Grown | WaitCondition::Done
                     if comm.stage == CommStage::Ended =>
                 {
-                    Err(RequestError::Ended { comm: id, why: comm.fate.clone() })
+                    Err(RequestError::Ended { comm: id, why: comm.end_reason.clone() })
                 }
                 _ => Ok(Reply::Status(comm.status())),
             };
-            self.reply(asker, reply);
+            self.reply(request_id, reply);
         }
     }
 
-    /// Tells devices to leave what they say that they belong to, where they do not.
-    fn turn_out(&mut self) {
+    /// Orders devices to leave communicators that do not have them.
+    fn expel_strays(&mut self) {
         let mut strays = Vec::new();
-        for (id, device) in self.pool.iter() {
+        for (id, device) in self.table.iter() {
             let is_outside = device.report.membership.as_ref().is_some_and(DeviceMembership::is_outside);
             if is_outside && !self.is_open() {
-                // Those whom it is to join may come back.
+                // The members that it is to join may come back.
                 continue;
             }
             let comm = device.report.membership.as_ref().map(|membership| membership.formation.comm);
@@ -356,28 +364,30 @@ impl CoordinatorMachine {
 }
 
 impl Comm {
-    /// What came of the newest group, as its members tell, who are all ready after it.
-    fn outcome(&self, pool: &DeviceTable) -> GroupOutcome {
-        let told = |member: &DeviceId| {
-            let last = pool.membership(*member, self.id)?.last.clone()?;
+    /// Returns how the newest group has ended, by the reports of its members, which are all ready
+    /// after it.
+    fn outcome(&self, table: &DeviceTable) -> GroupOutcome {
+        let outcome_of = |member: &DeviceId| {
+            let last = table.membership(*member, self.id)?.last.clone()?;
             (last.group == self.groups).then_some((*member, last))
         };
-        let told: Vec<_> = self.members.iter().filter_map(told).collect();
-        let failed = || told.iter().filter(|(_, last)| last.failure.is_some());
-        // Who names another one tells only that it failed there.
+        let outcomes: Vec<_> = self.members.iter().filter_map(outcome_of).collect();
+        let failed = || outcomes.iter().filter(|(_, last)| last.failure.is_some());
+        // A failure that names another device only reports that the group has failed there.
         let first = failed().find(|(_, last)| last.culprit.is_none()).or_else(|| failed().next());
         let failure = first.and_then(|(member, last)| {
             last.failure.as_ref().map(|failure| format!("device {member}: {failure}"))
         });
         let culprit = first.and_then(|(_, last)| last.culprit);
-        let checkpoint = told.iter().find_map(|(_, last)| last.checkpoint).filter(|_| failure.is_none());
+        let checkpoint = outcomes.iter().find_map(|(_, last)| last.checkpoint).filter(|_| failure.is_none());
         let report = first.and_then(|(_, last)| last.report.clone());
         GroupOutcome { group: self.groups, failure, culprit, checkpoint, report }
     }
 }
 
-/// Whether a communicator has begun an epoch, has failed, or has ended since it was looked at last.
-fn is_turn(was: Option<(CommState, u64)>, is: (CommState, u64)) -> bool {
+/// Whether a communicator has begun an epoch, has failed, or has ended since the log was considered
+/// last.
+fn is_worth_logging(was: Option<(CommState, u64)>, is: (CommState, u64)) -> bool {
     let is_up = |state| matches!(state, CommState::Ready | CommState::InProgress | CommState::Growing);
     let has_begun = is_up(is.0) && was.is_none_or(|was| !is_up(was.0) || was.1 != is.1);
     let has_failed = is.0 == CommState::Failed && was.is_none_or(|was| was.0 != CommState::Failed);

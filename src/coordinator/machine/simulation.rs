@@ -1,8 +1,10 @@
-//! Simulated histories: a coordinator, devices and clients, to whom everything happens that can, in an order that a seed draws.
+//! Simulated histories: a coordinator, devices and clients, with all events that are possible, in
+//! an order drawn from a seed.
 //!
-//! Devices are the real [`Agent`](crate::coordinator::Agent); what goes on between them is a model. After each step the rules are
-//! looked at. `SHMCCL_LONG=1` runs 100,000 histories. Each has a seed of its own, from one on that the clock gives; `SHMCCL_SEED=N` runs
-//! that history alone, and tells what happened at its end.
+//! Devices are the real [`Agent`](crate::coordinator::Agent); the network between them is a model.
+//! After each step the rules are checked. `SHMCCL_LONG=1` runs 100,000 histories. Each has a seed
+//! of its own, counted from one that the clock gives. `SHMCCL_SEED=N` runs that history alone, and
+//! prints its events if it fails.
 
 mod network;
 mod rules;
@@ -11,13 +13,14 @@ mod world;
 use support::{long, seed, told_seed};
 use world::{Broken, World};
 
-/// Steps of a history, before everything is left to come to rest.
+/// The number of steps of a history until it is left to come to rest.
 const STEPS: u64 = 120;
 
-/// Steps in which everything has come to rest.
+/// The number of steps in which it has to come to rest.
 const REST: u64 = 400;
 
-/// What one history in two hundred comes to at the least; what is rarest comes in one of sixty.
+/// Events that happen in one history of two hundred at the least. The rarest happens in one of
+/// sixty.
 const EXPECTED: [&str; 27] = [
     "ready",
     "group",
@@ -123,7 +126,7 @@ fn whatever_happens_the_rules_are_kept() {
     }
     println!("histories in which there was: {seen:?}");
     if !is_one {
-        // A history that never comes to what it is to try out tries nothing out.
+        // Histories in which an event never happens do not test it.
         for what in EXPECTED {
             let times = seen.get(what).copied().unwrap_or_default();
             assert!(times * 200 > histories, "{what} in {times} of {histories} histories only");

@@ -1,4 +1,5 @@
-//! The state machine with devices that do at once what they are told, but for groups, which take until they are told.
+//! The state machine with devices that execute every order at once, except for groups, which end
+//! when the test says so.
 
 mod fixture;
 
@@ -18,14 +19,14 @@ fn what_was_finalized_is_left_when_its_group_is_done_though_nobody_waits_for_it_
     let mut fixture = Fixture::new(2);
     fixture.init(2, false);
     fixture.call().unwrap();
-    let asker = fixture.ask(Request::Finalize(COMM));
+    let request_id = fixture.ask(Request::Finalize(COMM));
     assert_eq!(fixture.status().state, CommState::Finalizing);
-    fixture.happen(CoordinatorEvent::ClientGone { client: ClientId::new(asker) });
+    fixture.happen(CoordinatorEvent::ClientGone { client: ClientId::new(request_id) });
     assert_eq!(fixture.status().state, CommState::Finalizing);
     assert!(matches!(fixture.call(), Err(RequestError::WrongState { state: CommState::Finalizing, .. })));
     fixture.end_group(&Ok(()));
     assert!(matches!(fixture.call(), Err(RequestError::Ended { .. })));
-    assert_eq!(fixture.machine.pool.free().len(), 2);
+    assert_eq!(fixture.machine.table.free().len(), 2);
 }
 
 #[test]
@@ -33,9 +34,9 @@ fn a_group_that_fails_undoes_finalizing() {
     let mut fixture = Fixture::new(2);
     fixture.init(2, false);
     fixture.call().unwrap();
-    let asker = fixture.ask(Request::Finalize(COMM));
+    let request_id = fixture.ask(Request::Finalize(COMM));
     fixture.end_group(&Err("it went wrong".to_owned()));
-    assert!(matches!(fixture.replies[&asker], Err(RequestError::Failed { .. })));
+    assert!(matches!(fixture.replies[&request_id], Err(RequestError::Failed { .. })));
     assert_eq!(fixture.status().state, CommState::Failed);
     fixture.answer(Request::GoOn(COMM)).unwrap();
     fixture.call().unwrap();
@@ -120,7 +121,8 @@ fn a_pause_of_a_new_coordinator_leaves_devices_the_time_to_come_back() {
     assert!(fixture.machine.is_open(), "it was there to see all of that time but the pause");
 }
 
-/// A communicator of two, and another coordinator to which only the first of them has come back in the time for adoption.
+/// Makes a communicator of two, and another coordinator to which only the first of them has come
+/// back in the time for adoption.
 fn half_adopted() -> (Fixture, Agent) {
     let mut fixture = Fixture::new(2);
     fixture.init(2, false);
@@ -239,7 +241,7 @@ fn checkpoint() -> Request {
     Request::Checkpoint { comm: COMM, directory: "/there".to_owned() }
 }
 
-/// All devices end their group like this, in the order of their numbers.
+/// Ends the group of all devices like this, in the order of their numbers.
 fn end_checkpoint(fixture: &mut Fixture, outcomes: &[Result<Option<u64>, GroupFailure>]) {
     for (device, outcome) in (1..).map(DeviceId::new).zip(outcomes) {
         assert!(matches!(fixture.status().state, CommState::InProgress | CommState::Finalizing));
@@ -257,11 +259,11 @@ fn undone(why: &str, rank: Option<u32>) -> Result<Option<u64>, GroupFailure> {
 fn a_checkpoint_is_in_progress_until_all_have_written_it_and_is_told_by_its_number() {
     let mut fixture = Fixture::new(2);
     fixture.init(2, false);
-    let asker = fixture.ask(checkpoint());
+    let request_id = fixture.ask(checkpoint());
     assert!(matches!(fixture.call(), Err(RequestError::WrongState { state: CommState::InProgress, .. })));
     assert!(matches!(fixture.answer(checkpoint()), Err(RequestError::WrongState { .. })), "one at a time");
     end_checkpoint(&mut fixture, &[Ok(Some(5)), Ok(Some(5))]);
-    assert_eq!(fixture.replies[&asker], Ok(Reply::Checkpoint(5)));
+    assert_eq!(fixture.replies[&request_id], Ok(Reply::Checkpoint(5)));
     let last = fixture.status().last.unwrap();
     assert_eq!((last.group, last.failure, last.checkpoint), (1, None, Some(5)));
     for directory in ["here", "", "/zero\0", &format!("/{}", "x".repeat(4096))] {
@@ -274,13 +276,13 @@ fn a_checkpoint_is_in_progress_until_all_have_written_it_and_is_told_by_its_numb
 fn a_checkpoint_that_fails_is_told_by_who_knows_why_and_the_communicator_is_of_use() {
     let mut fixture = Fixture::new(3);
     fixture.init(3, false);
-    let asker = fixture.ask(checkpoint());
+    let request_id = fixture.ask(checkpoint());
     let finalizing = fixture.ask(Request::Finalize(COMM));
     let elsewhere = undone("failed on rank 1", Some(1));
     end_checkpoint(&mut fixture, &[elsewhere.clone(), undone("no space", None), elsewhere]);
     let why = "device 2: no space".to_owned();
     let refused = Err(RequestError::CheckpointFailed { comm: COMM, why: why.clone() });
-    assert_eq!((&fixture.replies[&asker], &fixture.replies[&finalizing]), (&refused, &refused));
+    assert_eq!((&fixture.replies[&request_id], &fixture.replies[&finalizing]), (&refused, &refused));
     let status = fixture.status();
     assert_eq!(
         (status.state, status.why),
@@ -297,18 +299,18 @@ fn a_checkpoint_that_fails_is_told_by_who_knows_why_and_the_communicator_is_of_u
 fn a_device_that_dies_in_a_checkpoint_is_a_failure_and_one_that_is_destroyed_is_told() {
     let mut fixture = Fixture::new(2);
     fixture.init(2, false);
-    let asker = fixture.ask(checkpoint());
+    let request_id = fixture.ask(checkpoint());
     fixture.devices.remove(&DeviceId::new(2));
     fixture.tasks.remove(&DeviceId::new(2));
     fixture.happen(CoordinatorEvent::Gone { device: DeviceId::new(2) });
     assert!(
-        matches!(&fixture.replies[&asker], Err(RequestError::Failed { why, .. }) if why == "device 2 was lost")
+        matches!(&fixture.replies[&request_id], Err(RequestError::Failed { why, .. }) if why == "device 2 was lost")
     );
     assert_eq!(fixture.status().state, CommState::Failed);
     fixture.answer(Request::GoOn(COMM)).unwrap();
-    let asker = fixture.ask(checkpoint());
+    let request_id = fixture.ask(checkpoint());
     fixture.answer(Request::Destroy(COMM)).unwrap();
-    assert!(matches!(&fixture.replies[&asker], Err(RequestError::Ended { .. })));
+    assert!(matches!(&fixture.replies[&request_id], Err(RequestError::Ended { .. })));
 }
 
 #[test]
@@ -327,7 +329,7 @@ fn a_coordinator_that_takes_over_in_a_checkpoint_comes_to_know_how_it_ended() {
     }
 }
 
-/// What a device says that claims to be alone in a communicator of this number.
+/// Returns the report of a device that claims to be alone in a communicator of this number.
 fn alone(device: u32, comm: u64, text: &str) -> DeviceReport {
     let (device, comm) = (DeviceId::new(device), CommId::new(comm));
     let formation =
@@ -431,7 +433,7 @@ fn a_device_whose_worker_hangs_is_gone_on_without_and_holds_no_answer_up() {
     fixture.tasks.remove(&lost);
     fixture.devices.remove(&lost);
     fixture.happen(CoordinatorEvent::Gone { device: lost });
-    let asker = fixture.ask(Request::GoOn(COMM));
+    let request_id = fixture.ask(Request::GoOn(COMM));
     fixture.pass(SETTINGS.patience_ms - 1);
     assert_eq!(
         (fixture.replies.len(), fixture.dropped.len()),
@@ -441,10 +443,10 @@ fn a_device_whose_worker_hangs_is_gone_on_without_and_holds_no_answer_up() {
     fixture.slow.insert(DeviceId::new(2));
     fixture.pass(1);
     assert_eq!(fixture.dropped, [DeviceId::new(3)]);
-    assert!(!fixture.replies.contains_key(&asker));
+    assert!(!fixture.replies.contains_key(&request_id));
     // Nor does it hold up that it is destroyed, though now nobody gets anything done.
     let destroyer = fixture.ask(Request::Destroy(COMM));
-    assert!(matches!(fixture.replies[&asker], Err(RequestError::Ended { .. })));
+    assert!(matches!(fixture.replies[&request_id], Err(RequestError::Ended { .. })));
     fixture.pass(SETTINGS.patience_ms);
     assert_eq!(fixture.replies[&destroyer], Ok(Reply::Ended));
     assert_eq!(fixture.status().state, CommState::Destroyed);

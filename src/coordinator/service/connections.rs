@@ -12,7 +12,7 @@ use crate::coordinator::error::CoordinatorError;
 use crate::coordinator::handshake::{GREETING_TIME, check_peer};
 use crate::coordinator::id::{ClientId, DeviceId};
 use crate::coordinator::machine::{CoordinatorEvent, MAX_DEVICES};
-use crate::coordinator::wire::{Connection, MAX_MESSAGE};
+use crate::coordinator::wire::{MAX_MESSAGE, PeerConnection};
 use crate::logs::COORDINATOR;
 
 /// The most bytes that are kept for all peers together: see [`Peer::buffered_bytes`].
@@ -42,7 +42,7 @@ impl Coordinator {
     fn admit(&mut self, stream: UnixStream) -> Result<(), CoordinatorError> {
         let pid = check_peer(&stream)?;
         let state = PeerState::Unidentified { until: Instant::now() + GREETING_TIME };
-        self.peers.insert(self.next_peer, Peer { connection: Connection::new(stream)?, pid, state });
+        self.peers.insert(self.next_peer, Peer { connection: PeerConnection::new(stream)?, pid, state });
         self.next_peer += 1;
         Ok(())
     }
@@ -190,7 +190,7 @@ mod tests {
     use crate::coordinator::id::CommId;
     use crate::coordinator::machine::CoordinatorSettings;
     use crate::coordinator::request::Request;
-    use crate::coordinator::wire::{Connection, encode};
+    use crate::coordinator::wire::{PeerConnection, encode};
 
     const CLIENT: fn() -> PeerState = || PeerState::Client { unanswered: 0, asked_at: Instant::now() };
     const DEVICE: fn() -> PeerState = || PeerState::Device { is_known: true };
@@ -198,7 +198,7 @@ mod tests {
     /// A coordinator that does not serve, in a directory of its own.
     struct Fixture {
         coordinator: Coordinator,
-        /// What keeps it from its end, and the other sides of all connections.
+        /// The stop pipe, and the other sides of all connections.
         held: Vec<UnixStream>,
         path: std::path::PathBuf,
     }
@@ -213,15 +213,15 @@ mod tests {
             Self { coordinator, held: vec![stop], path }
         }
 
-        /// Connects one who has sent `unheard`, and has not read a message of `unread` bytes.
-        fn connect(&mut self, kind: PeerState, unheard: &[u8], unread: usize) -> u64 {
+        /// Connects a peer that has sent `received`, and has not read a message of `unread` bytes.
+        fn connect(&mut self, kind: PeerState, received: &[u8], unread: usize) -> u64 {
             let (here, mut there) = UnixStream::pair().unwrap();
-            // So that hardly anything is in the system's hands.
+            // So that the system buffers hardly anything.
             setsockopt(&here, SndBuf, &4096).unwrap();
             let number = self.coordinator.next_peer;
             self.coordinator.next_peer += 1;
-            let mut peer = Peer { connection: Connection::new(here).unwrap(), pid: 1 << 30, state: kind };
-            for piece in unheard.chunks(16 << 10) {
+            let mut peer = Peer { connection: PeerConnection::new(here).unwrap(), pid: 1 << 30, state: kind };
+            for piece in received.chunks(16 << 10) {
                 there.write_all(piece).unwrap();
                 peer.connection.read();
             }
@@ -233,7 +233,7 @@ mod tests {
             number
         }
 
-        /// Who is left when it was looked at what is kept.
+        /// Returns the peers that are left after shedding load.
         fn left(&mut self) -> Vec<u64> {
             self.coordinator.shed_load();
             self.coordinator.peers.keys().copied().collect()
@@ -246,19 +246,20 @@ mod tests {
         }
     }
 
-    /// More of the longest messages than are kept at a time, even where some bytes of each have gone already.
+    /// More of the longest messages than are kept at a time, even if some bytes of each were sent
+    /// already.
     const TOO_MANY: usize = MAX_BUFFERED / MAX_MESSAGE + 16;
 
     #[test]
-    fn who_has_been_answered_and_is_quiet_stays_however_long_its_question_was() {
+    fn a_client_that_was_answered_and_is_idle_stays_however_long_its_request_was() {
         let mut fixture = Fixture::new("answered");
-        let mut question =
+        let mut request_bytes =
             encode(&NumberedRequest { number: 1, request: Request::List { from: CommId::new(1) } }).unwrap();
-        question.resize(MAX_MESSAGE, b' ');
-        let len = u32::try_from(question.len() - 4).unwrap();
-        question[..4].copy_from_slice(&len.to_le_bytes());
+        request_bytes.resize(MAX_MESSAGE, b' ');
+        let len = u32::try_from(request_bytes.len() - 4).unwrap();
+        request_bytes[..4].copy_from_slice(&len.to_le_bytes());
         for _ in 0..TOO_MANY {
-            let number = fixture.connect(CLIENT(), &question, 0);
+            let number = fixture.connect(CLIENT(), &request_bytes, 0);
             let peer = fixture.coordinator.peers.get_mut(&number).unwrap();
             assert!(peer.request(number).unwrap().is_some() && peer.request(number).unwrap().is_none());
         }
@@ -266,17 +267,17 @@ mod tests {
     }
 
     #[test]
-    fn questions_that_come_too_early_are_heard_later_and_who_asks_too_much_meanwhile_has_to_go() {
+    fn requests_that_come_too_early_are_handled_later_and_clients_that_ask_too_much_meanwhile_are_dropped() {
         let mut fixture = Fixture::new("early");
-        let question =
+        let request_bytes =
             encode(&NumberedRequest { number: 1, request: Request::List { from: CommId::new(1) } }).unwrap();
         let long = |len: usize| {
-            let mut question = question.clone();
-            question.resize(4 + len, b' ');
-            question[..4].copy_from_slice(&u32::try_from(len).unwrap().to_le_bytes());
-            question
+            let mut request_bytes = request_bytes.clone();
+            request_bytes.resize(4 + len, b' ');
+            request_bytes[..4].copy_from_slice(&u32::try_from(len).unwrap().to_le_bytes());
+            request_bytes
         };
-        let short = fixture.connect(CLIENT(), &question, 0);
+        let short = fixture.connect(CLIENT(), &request_bytes, 0);
         for _ in 0..TOO_MANY {
             let number = fixture.connect(CLIENT(), &long(MAX_MESSAGE), 0);
             assert!(fixture.coordinator.next_event(number).is_none(), "nobody is answered yet");
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_do_not_read_have_to_go_and_devices_that_have_said_all_stay() {
+    fn clients_that_do_not_read_are_dropped_and_devices_stay() {
         let mut fixture = Fixture::new("unread");
         let devices: Vec<_> =
             (0..TOO_MANY).map(|_| fixture.connect(DEVICE(), b"", MAX_MESSAGE - 2)).collect();
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_never_ends_a_long_message_has_to_go_be_it_a_device() {
+    fn a_peer_that_never_ends_a_long_message_is_dropped_be_it_a_device() {
         let mut fixture = Fixture::new("unheard");
         let mut begun = u32::try_from(MAX_MESSAGE).unwrap().to_le_bytes().to_vec();
         begun.resize(MAX_MESSAGE, b' ');

@@ -6,7 +6,7 @@ use crate::coordinator::error::RequestError;
 use crate::coordinator::handshake::{DeviceMessage, Hello, HelloReply, NumberedRequest, PeerRole, VERSION};
 use crate::coordinator::id::{ClientId, DeviceId};
 use crate::coordinator::machine::{CoordinatorEvent, MAX_DEVICES};
-use crate::coordinator::wire::Connection;
+use crate::coordinator::wire::PeerConnection;
 
 /// The most clients at a time. Devices and unidentified peers have places of their own.
 pub(super) const MAX_CLIENTS: usize = 448;
@@ -17,7 +17,7 @@ const MAX_UNANSWERED: usize = 64;
 /// The peer at the other side of a connection.
 #[derive(Debug)]
 pub(super) struct Peer {
-    pub(super) connection: Connection,
+    pub(super) connection: PeerConnection,
     pub(super) pid: u32,
     pub(super) state: PeerState,
 }
@@ -146,23 +146,24 @@ mod tests {
     use crate::coordinator::handshake::GREETING_TIME;
     use crate::coordinator::wire::{IoContext, encode, read};
 
-    /// What who greets as this is told, and what becomes of it, where there is no room for anybody.
+    /// Greets where there is no room for any peer. Returns the answer, and the outcome for the
+    /// peer.
     fn greet(shmccl: &str, role: &str) -> (String, Result<bool, String>) {
         let (here, mut there) = UnixStream::pair().unwrap();
         let state = PeerState::Unidentified { until: Instant::now() };
-        let mut peer = Peer { connection: Connection::new(here).unwrap(), pid: 7, state };
+        let mut peer = Peer { connection: PeerConnection::new(here).unwrap(), pid: 7, state };
         let greeting = serde_json::json!({ "shmccl": shmccl, "role": role });
         std::io::Write::write_all(&mut there, &encode(&greeting).unwrap()).unwrap();
         peer.connection.read();
         let capacity = PeerCapacity { is_full_of_devices: true, is_full_of_clients: true };
         let greeted = peer.greeted(None, capacity);
-        let exchange = IoContext { peer: "coordinator", operation: "asking", patience: GREETING_TIME };
-        let welcome = read::<HelloReply>(&mut there, exchange).unwrap();
-        (welcome.check().map_or_else(|error| error.to_string(), |welcome| welcome.shmccl), greeted)
+        let context = IoContext { peer: "coordinator", operation: "asking", patience: GREETING_TIME };
+        let reply = read::<HelloReply>(&mut there, context).unwrap();
+        (reply.check().map_or_else(|error| error.to_string(), |reply| reply.shmccl), greeted)
     }
 
     #[test]
-    fn one_too_many_is_told_why_it_is_not_taken() {
+    fn a_peer_too_many_is_told_why_it_is_refused() {
         for (role, told) in [
             ("device", "no places for devices in the pool left: all 1024 are in use"),
             ("client", "no places for clients left: all 448 are in use"),
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_of_another_version_is_told_this_one_whatever_it_says_that_it_is() {
+    fn a_peer_of_another_version_is_told_this_one_whatever_its_role() {
         for role in ["device", "client", "observer"] {
             let told = (VERSION.to_owned(), Err("another version".to_owned()));
             assert_eq!(greet("9.9.9", role), told, "{role}");

@@ -1,9 +1,11 @@
-//! What goes on between devices: a model of meetings and epochs that keeps the library's promises and no more.
+//! What goes on between devices: a model of meetings and epochs that keeps the promises of the
+//! library, and no more.
 //!
-//! A meeting succeeds for all or for nobody. Members grow by one when all of them have said so, and stay in the epoch that they have
-//! when it fails, unless one of them is gone. An epoch that has ended fails every operation. Whoever goes on waits until each of the
-//! others does, has left, or is lost; all of them are in the next epoch, or none is. A checkpoint is written by all or by none, as far as
-//! the epoch lasts.
+//! A meeting succeeds for all or for none. Members grow when all of them have begun to, and stay in
+//! their epoch when that fails, unless one of them is gone. An aborted epoch fails every operation.
+//! A member that goes on waits until each of the others does, has left, or is lost; all of them are
+//! in the next epoch, or none is. A checkpoint is written by all or by none, as long as the epoch
+//! lasts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,23 +16,24 @@ use crate::coordinator::call::GroupWork;
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::order::FailureKind;
 
-/// One incarnation of a communicator.
+/// One epoch of a communicator.
 #[derive(Debug, Default)]
 pub(super) struct Epoch {
     pub(super) members: Vec<DeviceId>,
     pub(super) has_ended: bool,
     given_up: BTreeSet<DeviceId>,
     gone: BTreeSet<DeviceId>,
-    /// Who has come to each group.
+    /// The members that have come to each group.
     groups: BTreeMap<u64, BTreeSet<DeviceId>>,
-    /// The number of each checkpoint that all agree was written or read back, or that none was, by group.
+    /// The number of the checkpoint on which all agree, or that none was written or read back, by
+    /// group.
     checkpoints: BTreeMap<u64, Option<u64>>,
     leaving: BTreeSet<DeviceId>,
     going_on: BTreeSet<DeviceId>,
-    /// Who is about to grow, by the id of the meeting.
+    /// The members that have begun to grow, by the id of the meeting.
     growing: BTreeMap<String, BTreeSet<DeviceId>>,
-    /// Who was in a round that failed, and does not know yet.
-    disappointed: BTreeSet<DeviceId>,
+    /// The members that were in a failed attempt to go on, and do not know yet.
+    failed: BTreeSet<DeviceId>,
     successors: Option<Vec<DeviceId>>,
 }
 
@@ -38,15 +41,15 @@ pub(super) struct Epoch {
 #[derive(Debug, Default)]
 struct Meeting {
     host: Option<DeviceId>,
-    guests: BTreeMap<u32, DeviceId>,
-    /// Those without a rank of their own, as they came.
+    ranked: BTreeMap<u32, DeviceId>,
+    /// The newcomers, in the order in which they came.
     newcomers: Vec<DeviceId>,
     /// How many are to come with a rank, and how many in all, once that is known.
     awaited: Option<(usize, usize)>,
     outcome: Option<bool>,
 }
 
-/// Everything between devices.
+/// The network between the devices.
 #[derive(Debug, Default)]
 pub(super) struct Network {
     /// A promise that is not kept on purpose.
@@ -54,11 +57,11 @@ pub(super) struct Network {
     meetings: BTreeMap<String, Meeting>,
     /// The numbers of the checkpoints that were written or read back.
     pub(super) written: Vec<u64>,
-    /// By the id of the meeting and the number of the epoch.
+    /// The epochs, by the id of the meeting and the number of the epoch.
     pub(super) epochs: BTreeMap<(String, u64), Epoch>,
 }
 
-/// A device and where it is, as the model sees it.
+/// The position of a device in the model.
 #[derive(Clone, Debug)]
 pub(super) struct Position {
     pub(super) device: DeviceId,
@@ -66,22 +69,23 @@ pub(super) struct Position {
     pub(super) epoch: u64,
     /// The number of the group that it executes, if it does.
     pub(super) group: u64,
-    /// It is to wait at no meeting any longer.
+    /// Whether it is to wait at no meeting any longer.
     pub(super) is_called_off: bool,
 }
 
 impl Meeting {
-    /// One of those who are there may end it, or time does. Returns the members when all have come, and that is news.
+    /// Ends the meeting if all have come, one has cancelled it, or chance has it time out. Returns
+    /// the members when all have just come.
     fn go_on(&mut self, place: &Position, random: &mut Random) -> Option<Vec<DeviceId>> {
         if self.outcome.is_some() {
             return None;
         }
-        let there = (self.guests.len(), self.guests.len() + self.newcomers.len());
+        let there = (self.ranked.len(), self.ranked.len() + self.newcomers.len());
         if place.is_called_off {
             self.outcome = Some(false);
         } else if self.awaited == Some(there) {
             self.outcome = Some(true);
-            return Some(self.guests.values().chain(&self.newcomers).copied().collect());
+            return Some(self.ranked.values().chain(&self.newcomers).copied().collect());
         } else if random.once_in(20) {
             self.outcome = Some(false);
         }
@@ -94,10 +98,10 @@ impl Network {
         Self { broken, ..Self::default() }
     }
 
-    /// A device is dead.
+    /// Has a device die.
     pub(super) fn die(&mut self, device: DeviceId) {
         for meeting in self.meetings.values_mut().filter(|meeting| meeting.outcome.is_none()) {
-            let is_there = meeting.guests.values().chain(&meeting.newcomers).any(|guest| *guest == device);
+            let is_there = meeting.ranked.values().chain(&meeting.newcomers).any(|guest| *guest == device);
             if is_there || meeting.host == Some(device) {
                 meeting.outcome = Some(false);
             }
@@ -108,7 +112,7 @@ impl Network {
         }
     }
 
-    /// A device ends its epoch, and gives these up.
+    /// Has a device abort its epoch, and give up these ranks.
     pub(super) fn interrupt(&mut self, place: &Position, lost: &[u32]) {
         let Some(epoch) = self.epoch(place) else { return };
         epoch.has_ended = true;
@@ -117,7 +121,7 @@ impl Network {
         epoch.given_up.extend(given_up);
     }
 
-    /// What comes of `task` now; `None` when it has to wait.
+    /// Returns the outcome of `task`; `None` when it has to wait.
     pub(super) fn work(
         &mut self,
         place: &Position,
@@ -133,7 +137,7 @@ impl Network {
             }
             DeviceTask::Meet { n_ranks, rank, id } => {
                 let meeting = self.meetings.entry(id.clone()).or_default();
-                meeting.guests.insert(*rank, place.device);
+                meeting.ranked.insert(*rank, place.device);
                 meeting.awaited = Some((*n_ranks as usize, *n_ranks as usize));
                 self.meet(place, (id, 1), random).map(TaskOutcome::Met)
             }
@@ -191,7 +195,7 @@ impl Network {
         }
         let is_one_gone = !epoch.gone.is_empty();
         let meeting = self.meetings.entry(id.to_owned()).or_default();
-        meeting.guests.insert(u32::try_from(rank).ok()?, place.device);
+        meeting.ranked.insert(u32::try_from(rank).ok()?, place.device);
         meeting.awaited = Some((n_members, n_ranks));
         if is_one_gone {
             meeting.outcome.get_or_insert(false);
@@ -230,7 +234,7 @@ impl Network {
         if all_came && !(epoch.has_ended && random.once_in(4)) {
             let is_ended = epoch.has_ended;
             let is_new = !epoch.checkpoints.contains_key(&place.group);
-            // All of them agree on how it went.
+            // All members agree on how it went.
             let draw = || if is_ended || random.once_in(3) { None } else { Some(newest) };
             let verdict = *epoch.checkpoints.entry(place.group).or_insert_with(draw);
             if is_new && !is_made_up {
@@ -254,7 +258,7 @@ impl Network {
         let (device, next) = (place.device, (place.job.clone()?, place.epoch + 1));
         let epoch = self.epoch(place)?;
         epoch.has_ended = true;
-        if epoch.disappointed.remove(&device) {
+        if epoch.failed.remove(&device) {
             return Some(Err("it failed elsewhere".to_owned()));
         }
         if epoch.successors.is_none() && !epoch.given_up.contains(&device) {
@@ -266,11 +270,11 @@ impl Network {
         if epoch.successors.is_none() && epoch.members.iter().all(is_known) {
             let going_on = std::mem::take(&mut epoch.going_on);
             if random.once_in(6) {
-                epoch.disappointed = going_on;
+                epoch.failed = going_on;
                 return None;
             }
             let chosen: Vec<_> = epoch.members.iter().copied().filter(|it| going_on.contains(it)).collect();
-            // Who has died since it came is found to be gone in the next epoch.
+            // A member that has died since it came is found to be gone in the next epoch.
             let gone: BTreeSet<_> = chosen.iter().copied().filter(|it| epoch.gone.contains(it)).collect();
             epoch.successors = Some(chosen.clone());
             let has_ended = !gone.is_empty();

@@ -10,10 +10,10 @@ use crate::coordinator::machine::comm::{Comm, CommStage};
 use crate::coordinator::order::{CommFormation, DeviceMembership, DevicePhase};
 use crate::coordinator::request::{CommState, CommStatus};
 
-/// What has to hold after every step.
+/// Checks what has to hold after every step.
 ///
 /// # Errors
-/// Which rule was broken, and by whom.
+/// The rule that was broken, and by which device or communicator.
 pub(super) fn always(world: &World) -> Result<(), String> {
     if let Some(machine) = &world.machine {
         one_owner(machine)?;
@@ -38,21 +38,21 @@ pub(super) fn always(world: &World) -> Result<(), String> {
     }
 }
 
-/// What has to hold when nothing happens any more.
+/// Checks what has to hold when nothing happens any more.
 ///
 /// # Errors
-/// Which rule was broken, and by whom.
+/// The rule that was broken, and by which device or communicator.
 pub(super) fn at_rest(world: &World) -> Result<(), String> {
     let machine = world.machine.as_ref().ok_or("no coordinator")?;
     if let Some((request, _)) = world.asked.iter().find(|(_, answers)| **answers == 0) {
         return Err(format!("request {request:?} was not answered"));
     }
     for (device, is) in &world.devices {
-        let Some(found) = machine.pool.get(*device) else {
+        let Some(found) = machine.table.get(*device) else {
             return Err(format!("device {device} is lost to the coordinator"));
         };
         let is_held = found.owner.is_some_and(|owner| machine.comms.contains_key(&owner));
-        // Whose worker hangs never is out of what it was in.
+        // A device whose worker hangs never leaves its communicator.
         if !found.is_free() && !is_held && !is.is_stuck {
             return Err(format!("device {device} is neither free nor anybody's"));
         }
@@ -64,29 +64,29 @@ pub(super) fn at_rest(world: &World) -> Result<(), String> {
     }
 }
 
-/// Who has an order that it has not heard, as far as the coordinator knows.
+/// Returns the devices with an order that is not confirmed, as far as the coordinator knows.
 pub(super) fn unheard(machine: &CoordinatorMachine) -> BTreeSet<DeviceId> {
-    machine.pool.iter().filter(|(_, device)| device.unheard_since.is_some()).map(|(id, _)| id).collect()
+    machine.table.iter().filter(|(_, device)| device.unconfirmed_since.is_some()).map(|(id, _)| id).collect()
 }
 
-/// Patience with an order begins when it is given.
+/// Checks that the patience with an order begins when it is given.
 ///
 /// # Errors
-/// With whom it began before.
+/// The device with which it began earlier.
 pub(super) fn stamped_now(
     before: &BTreeSet<DeviceId>,
     machine: &CoordinatorMachine,
     now_ms: u64,
 ) -> Result<(), String> {
-    let stamps = machine.pool.iter().filter(|(id, _)| !before.contains(id));
-    let mut stamps = stamps.filter_map(|(id, device)| Some((id, device.unheard_since?)));
+    let stamps = machine.table.iter().filter(|(id, _)| !before.contains(id));
+    let mut stamps = stamps.filter_map(|(id, device)| Some((id, device.unconfirmed_since?)));
     match stamps.find(|(_, since)| *since != now_ms) {
         Some((id, since)) => Err(format!("device {id} got an order at {now_ms} that is stamped {since}")),
         None => Ok(()),
     }
 }
 
-/// A device belongs to one communicator, and both agree on that.
+/// Checks that a device belongs to one communicator, and both agree on that.
 fn one_owner(machine: &CoordinatorMachine) -> Result<(), String> {
     let mut owners = BTreeMap::new();
     for comm in machine.comms.values() {
@@ -96,7 +96,7 @@ fn one_owner(machine: &CoordinatorMachine) -> Result<(), String> {
         }
         let is_loose = matches!(comm.stage, CommStage::Leaving { .. } | CommStage::Adopting { .. });
         for member in comm.living() {
-            let owner = machine.pool.get(member).and_then(|device| device.owner);
+            let owner = machine.table.get(member).and_then(|device| device.owner);
             if owner != Some(comm.id) && !is_loose {
                 return Err(format!(
                     "device {member} is of communicator {}, and is given to {owner:?}",
@@ -108,13 +108,13 @@ fn one_owner(machine: &CoordinatorMachine) -> Result<(), String> {
             }
         }
         for newcomer in &comm.newcomers {
-            let owner = machine.pool.get(*newcomer).and_then(|device| device.owner);
+            let owner = machine.table.get(*newcomer).and_then(|device| device.owner);
             if owner == Some(comm.id) && owners.insert(*newcomer, comm.id).is_some() {
                 return Err(format!("newcomer {newcomer} has two owners"));
             }
         }
     }
-    match machine.pool.iter().find(|(id, device)| device.owner != owners.get(id).copied()) {
+    match machine.table.iter().find(|(id, device)| device.owner != owners.get(id).copied()) {
         Some((id, device)) => {
             Err(format!("device {id} is given to {:?}, which does not have it", device.owner))
         }
@@ -122,7 +122,7 @@ fn one_owner(machine: &CoordinatorMachine) -> Result<(), String> {
     }
 }
 
-/// All members of a communicator that is said to be ready are in its epoch.
+/// Checks that all members of a ready communicator are in its epoch.
 fn ready_together(world: &World, comm: &Comm) -> Result<(), String> {
     if comm.stage != CommStage::Ready {
         return Ok(());
@@ -152,20 +152,24 @@ fn ready_together(world: &World, comm: &Comm) -> Result<(), String> {
     Ok(())
 }
 
-/// What has ended has begun, and whoever is here has come; where this coordinator has seen all of it.
+/// Checks that groups have begun before they ended, and devices have registered, if this
+/// coordinator has seen all of it.
 fn what_is_counted_adds_up(world: &World, machine: &CoordinatorMachine) -> Result<(), String> {
     let counts = machine.counts;
     let running =
         machine.comms.values().filter(|comm| matches!(comm.stage, CommStage::Running { .. })).count();
     let has_begun = counts.started >= counts.succeeded + counts.failed + running as u64;
-    let are_here = counts.registered == counts.lost + machine.pool.len() as u64;
+    let are_here = counts.registered == counts.lost + machine.table.len() as u64;
     if are_here && (has_begun || world.seen.contains("restart")) {
         return Ok(());
     }
-    Err(format!("{} devices are here, {running} groups run, and counted were {counts:?}", machine.pool.len()))
+    Err(format!(
+        "{} devices are here, {running} groups run, and counted were {counts:?}",
+        machine.table.len()
+    ))
 }
 
-/// A communicator that was finalized executes its last group, or is being left.
+/// Checks that a finalized communicator executes its last group, or is being left.
 fn what_is_finalized_takes_nothing_more(comm: &Comm) -> Result<(), String> {
     if comm.ending && !matches!(comm.stage, CommStage::Running { .. } | CommStage::Leaving { .. }) {
         return Err(format!("communicator {} was finalized, and is {:?}", comm.id, comm.stage));
@@ -173,7 +177,7 @@ fn what_is_finalized_takes_nothing_more(comm: &Comm) -> Result<(), String> {
     Ok(())
 }
 
-/// A communicator that is remembered has ended, and says how.
+/// Checks that a remembered communicator has ended, and says how.
 fn what_has_ended_says_so(machine: &CoordinatorMachine) -> Result<(), String> {
     let is_told = |it: &CommStatus| match it.state {
         CommState::Finalized => it.why.is_none(),
@@ -185,7 +189,7 @@ fn what_has_ended_says_so(machine: &CoordinatorMachine) -> Result<(), String> {
     }
 }
 
-/// Calls have an address for each member.
+/// Checks that calls have an address for each member.
 fn calls_fit(comm: &Comm) -> Result<(), String> {
     let running = match &comm.stage {
         CommStage::Running { work: GroupWork::Calls(calls) } => Some(calls),
@@ -202,7 +206,7 @@ fn calls_fit(comm: &Comm) -> Result<(), String> {
     }
 }
 
-/// A communicator that is ready knows how its newest group ended, or that it does not know.
+/// Checks that a ready communicator knows how its newest group has ended, or that it cannot know.
 fn newest_group_is_known(world: &World, comm: &Comm) -> Result<(), String> {
     let is_known = match &comm.last {
         Some(last) => last.group == comm.groups,
@@ -217,7 +221,7 @@ fn newest_group_is_known(world: &World, comm: &Comm) -> Result<(), String> {
     }
 }
 
-/// Whoever is lost has died, or was dropped; or a coordinator did not know it.
+/// Checks that a lost device has died or was dropped, or the coordinator has not known it.
 fn nobody_is_lost_by_mistake(world: &World, comm: &Comm) -> Result<(), String> {
     match comm.lost.iter().find(|lost| world.devices.contains_key(lost) && !world.dropped.contains(lost)) {
         Some(lost) if !world.seen.contains("restart") => {
@@ -227,9 +231,9 @@ fn nobody_is_lost_by_mistake(world: &World, comm: &Comm) -> Result<(), String> {
     }
 }
 
-/// What the coordinator takes to be free belongs to nothing.
+/// Checks that devices that count as free are in no communicator.
 fn free_devices_are_free(world: &World, machine: &CoordinatorMachine) -> Result<(), String> {
-    for (id, _) in machine.pool.iter().filter(|(_, device)| device.is_free()) {
+    for (id, _) in machine.table.iter().filter(|(_, device)| device.is_free()) {
         let Some(device) = world.devices.get(&id).filter(|device| device.is_connected()) else { continue };
         if device.agent.comm().is_some() || !device.inbox.is_empty() {
             return Err(format!("device {id} counts as free, and is in {:?}", device.agent.comm()));
@@ -238,7 +242,7 @@ fn free_devices_are_free(world: &World, machine: &CoordinatorMachine) -> Result<
     Ok(())
 }
 
-/// No two epochs of a communicator are alive, whether one has gone on after a loss or has grown.
+/// Checks that no two epochs of a communicator are alive, after a loss or growing.
 fn one_ready_epoch(world: &World) -> Result<(), String> {
     let mut alive = BTreeMap::new();
     for device in world.devices.values() {

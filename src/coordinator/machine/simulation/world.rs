@@ -1,8 +1,7 @@
-//! A coordinator, its devices and clients, and what happens to them.
+//! A coordinator, its devices and clients, and the events that happen to them.
 
 mod clients;
 mod device;
-mod signs;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -20,7 +19,7 @@ use crate::coordinator::order::DeviceReport;
 use crate::coordinator::wire::encode;
 use crate::launch::HangRule;
 pub(super) use device::SimDevice;
-use signs::{PATIENCE_MS, SILENCE_MS, TIMEOUT};
+use device::{PATIENCE_MS, SILENCE_MS, TIMEOUT};
 
 /// How long a coordinator waits for devices of the one before it.
 const ADOPT_MS: u64 = 400;
@@ -46,40 +45,40 @@ pub(super) enum Broken {
     AnswersLost,
     /// A device that belongs to a communicator is given away.
     TwoOwners,
-    /// A report that was overtaken is taken for the newest.
+    /// A report that was overtaken counts as the newest.
     StaleReports,
     /// When members grow, only the first of them gets into the next epoch with the newcomers.
     HalfGrown,
-    /// Newcomers that were turned out are given to the members all the same.
+    /// Newcomers that were released are given to the members all the same.
     NewcomersKept,
-    /// Devices say that they have written checkpoints which are not there.
+    /// Devices report checkpoints that were not written.
     NothingWritten,
-    /// Devices of the coordinator's own that are given up live on.
+    /// Devices that are given up, and may be killed, live on.
     HungLeft,
 }
 
-/// See the module.
+/// The simulated world. See the module.
 pub(super) struct World {
     pub(super) machine: Option<CoordinatorMachine>,
     pub(super) devices: BTreeMap<DeviceId, SimDevice>,
     pub(super) network: Network,
-    /// How often each request was answered that can still be.
+    /// How often each request was answered that can still be answered.
     pub(super) asked: BTreeMap<(u64, u64), u32>,
-    /// What has come to pass.
+    /// The kinds of events that have happened.
     pub(super) seen: BTreeSet<&'static str>,
-    /// Which devices the coordinator has parted with.
+    /// The devices that the coordinator has dropped.
     pub(super) dropped: BTreeSet<DeviceId>,
-    /// Those of its own that it has given up, and does not spare.
+    /// The devices that the coordinator has started, given up, and does not spare.
     pub(super) killed: BTreeSet<DeviceId>,
     pub(super) log: Vec<String>,
     random: Random,
-    /// The coordinator lives through all of it, so that nothing can be excused by what it does not know.
+    /// Whether one coordinator lives all the time, so that no ignorance excuses it.
     is_steady: bool,
-    /// Devices that hang are left as they are.
+    /// Whether devices that hang are left as they are.
     spares_hung: bool,
     broken: Option<Broken>,
     now_ms: u64,
-    /// When the coordinator has begun that is there.
+    /// When the present coordinator has begun.
     began_ms: u64,
     links: u64,
     incarnations: u64,
@@ -93,14 +92,15 @@ pub(super) struct World {
     /// The numbers of requests to grow.
     growing: BTreeSet<u64>,
     next_device: u32,
-    /// On their way to the coordinator: by device, with the connection, and no report for the end of it.
+    /// The reports on their way to the coordinator, by device and connection; no report for the end
+    /// of one.
     mail: Vec<(DeviceId, u64, Option<DeviceReport>)>,
     /// The connection by which the coordinator knows each device.
     known: BTreeMap<DeviceId, u64>,
-    /// When each device was told something last.
+    /// When each device was sent the last order.
     told: BTreeMap<DeviceId, u64>,
-    /// When each device that is connected has given a sign of life.
-    signs: BTreeMap<DeviceId, u64>,
+    /// When each connected device has sent the last heartbeat.
+    heartbeats: BTreeMap<DeviceId, u64>,
 }
 
 impl World {
@@ -132,7 +132,7 @@ impl World {
             mail: Vec::new(),
             known: BTreeMap::new(),
             told: BTreeMap::new(),
-            signs: BTreeMap::new(),
+            heartbeats: BTreeMap::new(),
         };
         (0..2 + world.random.below(4)).for_each(|_| world.start_device());
         world
@@ -150,17 +150,17 @@ impl World {
             0..3 if self.devices.len() < 8 => self.start_device(),
             3..5 => self.kill(),
             5..7 => self.stop_or_wake(),
-            7 => self.stick(),
+            7 => self.hang_worker(),
             8..10 if !self.is_steady => self.restart(),
             10..11 => self.lose_client()?,
             11..45 => self.ask()?,
             45..65 => self.connect()?,
             _ => self.pass_time(700)?,
         }
-        (0..self.random.below(12)).try_for_each(|_| self.bustle())
+        (0..self.random.below(12)).try_for_each(|_| self.make_progress())
     }
 
-    /// Nothing new happens, and what is in progress goes on.
+    /// Has no new event happen, while what is in progress goes on.
     pub(super) fn rest(&mut self) -> Result<(), String> {
         self.devices.values_mut().for_each(|device| device.is_stopped = false);
         if self.machine.is_none() {
@@ -170,7 +170,7 @@ impl World {
             self.connect()?;
         }
         self.give_up_on_what_is_stuck()?;
-        (0..12).try_for_each(|_| self.bustle())?;
+        (0..12).try_for_each(|_| self.make_progress())?;
         self.pass_time(200)
     }
 
@@ -218,7 +218,7 @@ impl World {
         }
     }
 
-    /// The coordinator dies, or another one starts.
+    /// Has the coordinator die, or another one start.
     fn restart(&mut self) {
         self.note(|| "the coordinator dies, or starts".to_owned());
         self.machine = match self.machine {
@@ -244,7 +244,7 @@ impl World {
         });
     }
 
-    /// A device that is not connected connects.
+    /// Connects a device that is not connected.
     fn connect(&mut self) -> Result<(), String> {
         let is_apart = |(id, device): (&DeviceId, &SimDevice)| {
             (!device.is_stopped && device.link.is_none()).then_some(*id)
@@ -261,38 +261,39 @@ impl World {
         }
         self.known.insert(id, self.links);
         self.told.insert(id, self.now_ms);
-        self.signs.insert(id, self.now_ms);
+        self.heartbeats.insert(id, self.now_ms);
         self.note(|| format!("device {id} connects: {report:?}"));
-        self.happen(CoordinatorEvent::Registered { device: id, range: RANGE, socket: String::new(), report })
+        self.handle(CoordinatorEvent::Registered { device: id, range: RANGE, socket: String::new(), report })
     }
 
     fn pass_time(&mut self, most: u64) -> Result<(), String> {
         let mut left = self.random.below(most);
         while left > 0 {
-            // The coordinator is there all the time, and is told the time before what has come by then is taken in.
+            // The coordinator runs all the time. Its time is set before messages that have come by
+            // then are taken in.
             let piece = left.min(ADOPT_MS / 4);
             (self.now_ms, left) = (self.now_ms + piece, left - piece);
             self.machine.iter_mut().for_each(|machine| machine.set_time(self.now_ms));
         }
-        self.give_signs()?;
-        self.miss()?;
+        self.send_heartbeats()?;
+        self.find_dead()?;
         if self.random.once_in(3) {
             return Ok(());
         }
-        self.happen(CoordinatorEvent::Tick { now_ms: self.now_ms })
+        self.handle(CoordinatorEvent::Tick { now_ms: self.now_ms })
     }
 
-    /// The coordinator finds that devices are dead that it waits for after its start.
-    fn miss(&mut self) -> Result<(), String> {
+    /// Has the coordinator find that awaited devices are dead.
+    fn find_dead(&mut self) -> Result<(), String> {
         let awaited = self.machine.as_ref().map(CoordinatorMachine::awaited).unwrap_or_default();
         let mut dead =
             awaited.into_iter().filter(|device| !self.devices.contains_key(device)).collect::<Vec<_>>();
         dead.retain(|_| self.random.once_in(2));
-        dead.into_iter().try_for_each(|device| self.happen(CoordinatorEvent::Gone { device }))
+        dead.into_iter().try_for_each(|device| self.handle(CoordinatorEvent::Gone { device }))
     }
 
-    /// Something that is on its way arrives, or somebody works.
-    fn bustle(&mut self) -> Result<(), String> {
+    /// Has a message arrive, or a device work.
+    fn make_progress(&mut self) -> Result<(), String> {
         if self.random.once_in(2) && !self.mail.is_empty() {
             return self.deliver();
         }
@@ -309,7 +310,7 @@ impl World {
         Ok(())
     }
 
-    /// A report arrives, in any order; some come twice.
+    /// Has a report arrive, in any order; some come twice.
     fn deliver(&mut self) -> Result<(), String> {
         let all: Vec<_> = (0..self.mail.len()).collect();
         let Some(index) = self.random.pick(&all) else { return Ok(()) };
@@ -320,14 +321,14 @@ impl World {
         }
         let Some(report) = &mut report else {
             self.known.remove(&device);
-            return self.happen(CoordinatorEvent::Gone { device });
+            return self.handle(CoordinatorEvent::Gone { device });
         };
         if self.broken == Some(Broken::StaleReports) {
             report.version = self.now_ms + 1_000_000;
-            report.heard = self.machine.as_ref().map_or(0, |machine| machine.pool.iter().count() as u64);
+            report.heard = self.machine.as_ref().map_or(0, |machine| machine.table.iter().count() as u64);
         }
         self.note(|| format!("device {device} reports {report:?}"));
-        self.happen(CoordinatorEvent::Reported { device, report: report.clone() })
+        self.handle(CoordinatorEvent::Reported { device, report: report.clone() })
     }
 
     fn take_order(&mut self, id: DeviceId) {
@@ -356,7 +357,7 @@ impl World {
         self.perform(id, steps);
     }
 
-    /// Does what an agent has said, and sends its report.
+    /// Does the actions of an agent, and sends its report.
     fn perform(&mut self, id: DeviceId, steps: Vec<AgentStep>) {
         let Some(device) = self.devices.get_mut(&id) else { return };
         for step in steps {
@@ -373,7 +374,7 @@ impl World {
         self.mail.extend(device.link.map(|link| (id, link, Some(report))));
     }
 
-    fn happen(&mut self, event: CoordinatorEvent) -> Result<(), String> {
+    fn handle(&mut self, event: CoordinatorEvent) -> Result<(), String> {
         let Some(machine) = &mut self.machine else { return Ok(()) };
         let waited_for = rules::unheard(machine);
         let actions = machine.handle(event);
@@ -385,18 +386,18 @@ impl World {
         if machine.comms.values().any(|comm| comm.epoch > 1) {
             self.seen.insert("next epoch");
         }
-        let owned = machine.pool.iter().find(|(_, device)| device.owner.is_some()).map(|(id, _)| id);
+        let owned = machine.table.iter().find(|(_, device)| device.owner.is_some()).map(|(id, _)| id);
         if let (Some(Broken::TwoOwners), Some(device)) = (self.broken, owned) {
-            machine.pool.give(device, CommId::new(99));
+            machine.table.give(device, CommId::new(99));
         }
-        let turned_out = |(id, device): (DeviceId, &super::super::device_table::DeviceRecord)| {
+        let released = |(id, device): (DeviceId, &super::super::device_table::DeviceRecord)| {
             let membership = device.report.membership.as_ref()?;
-            let is_turned_out = device.owner.is_none() && membership.is_outside();
-            is_turned_out.then_some((id, membership.formation.comm))
+            let is_released = device.owner.is_none() && membership.is_outside();
+            is_released.then_some((id, membership.formation.comm))
         };
-        let turned_out = machine.pool.iter().find_map(turned_out);
-        if let (Some(Broken::NewcomersKept), Some((device, comm))) = (self.broken, turned_out) {
-            machine.pool.give(device, comm);
+        let released = machine.table.iter().find_map(released);
+        if let (Some(Broken::NewcomersKept), Some((device, comm))) = (self.broken, released) {
+            machine.table.give(device, comm);
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A coordinator, its devices and clients, to be asked and told by a test.
+//! A coordinator, its devices and clients, driven by a test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,19 +10,19 @@ use crate::coordinator::id::GroupId;
 use crate::coordinator::request::CommStatus;
 use crate::reduce::DataType;
 
-/// A coordinator, devices, and clients, of whom each asks one thing.
+/// A coordinator, devices, and clients, each of which sends one request.
 pub(super) struct Fixture {
     pub(super) machine: CoordinatorMachine,
     pub(super) devices: BTreeMap<DeviceId, Agent>,
     pub(super) tasks: BTreeMap<DeviceId, DeviceTask>,
-    /// Who hears nothing.
+    /// The devices that take no orders.
     pub(super) stopped: BTreeSet<DeviceId>,
-    /// Who hears all, and does not get its tasks done.
+    /// The devices that take orders, and never end a task.
     pub(super) slow: BTreeSet<DeviceId>,
-    /// What comes of meetings.
+    /// The outcome of meetings.
     pub(super) meetings: Result<(), String>,
     pub(super) dropped: Vec<DeviceId>,
-    /// Those of them that are to be killed, if they are the coordinator's own.
+    /// The dropped devices that are to be killed, if the coordinator has started them.
     pub(super) killed: Vec<DeviceId>,
     pub(super) logged: Vec<LogEntry>,
     pub(super) replies: BTreeMap<u64, Result<Reply, RequestError>>,
@@ -33,7 +33,7 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
-    /// Devices 1 to `devices`, and a coordinator that takes requests.
+    /// Makes devices 1 to `devices`, and a coordinator that takes requests.
     pub(super) fn new(devices: u32) -> Self {
         let mut fixture = Self {
             machine: CoordinatorMachine::new(SETTINGS, 1),
@@ -56,7 +56,7 @@ impl Fixture {
         fixture
     }
 
-    /// Another coordinator takes over.
+    /// Has another coordinator take over.
     pub(super) fn restart(&mut self) {
         self.begin_anew();
         for (device, agent) in std::mem::take(&mut self.devices) {
@@ -65,7 +65,7 @@ impl Fixture {
         self.pass(SETTINGS.adopt_ms);
     }
 
-    /// Another coordinator begins, which knows nobody.
+    /// Has another coordinator begin, to which no device has come back.
     pub(super) fn begin_anew(&mut self) {
         self.machine = CoordinatorMachine::new(SETTINGS, self.machine.incarnation + 1);
         self.pause(0);
@@ -79,7 +79,7 @@ impl Fixture {
         self.happen(CoordinatorEvent::Registered { device, range, socket: String::new(), report });
     }
 
-    /// Time passes while the coordinator is there.
+    /// Lets time pass while the coordinator runs.
     pub(super) fn pass(&mut self, ms: u64) {
         let until = self.now_ms + ms;
         while let Some(tick) = self.machine.next_tick_ms().filter(|tick| *tick < until) {
@@ -88,7 +88,7 @@ impl Fixture {
         self.pause(until.saturating_sub(self.now_ms));
     }
 
-    /// Time passes, and the coordinator comes to know of it afterwards.
+    /// Lets time pass, of which the coordinator learns afterwards.
     pub(super) fn pause(&mut self, ms: u64) {
         self.now_ms += ms;
         self.happen(CoordinatorEvent::Tick { now_ms: self.now_ms });
@@ -148,12 +148,12 @@ impl Fixture {
         self.perform(device, steps.unwrap_or_default());
     }
 
-    /// Does one task that is no group. Returns what the device says of it.
+    /// Does one task that is no group. Returns the report of the device.
     pub(super) fn work(&mut self) -> Option<CoordinatorEvent> {
         let is_to_do = |device: &DeviceId, task: &DeviceTask| {
             !matches!(task, DeviceTask::Run { .. }) && !self.slow.contains(device)
         };
-        // Newcomers come first to see what has become of a meeting.
+        // Newcomers are the first to learn the outcome of a meeting.
         let found = self.tasks.iter().rfind(|(device, task)| is_to_do(device, task));
         let (device, task) = found.map(|(device, task)| (*device, task.clone()))?;
         let members = self.devices[&device].report().membership.as_ref()?.formation.members.clone();
@@ -171,7 +171,7 @@ impl Fixture {
         self.report(device)
     }
 
-    /// Asks as a client of its own. Returns who that was.
+    /// Sends a request as a new client. Returns the client.
     pub(super) fn ask(&mut self, request: Request) -> u64 {
         self.asked += 1;
         let client = ClientId::new(self.asked);
@@ -209,7 +209,7 @@ impl Fixture {
         self.answer(Request::Call { comm, group: self.group, call })
     }
 
-    /// All devices end their group like this.
+    /// Ends the group of all devices like this.
     pub(super) fn end_group(&mut self, outcome: &Result<(), String>) {
         for device in self.tasks.keys().copied().collect::<Vec<_>>() {
             self.finish(device, TaskOutcome::Ran(outcome.clone().map(|()| None).map_err(GroupFailure::from)));

@@ -1,4 +1,4 @@
-//! What clients ask, and whether they are answered.
+//! Requests of clients, and whether they are answered.
 
 use super::{Broken, RANGE, World};
 use crate::coordinator::call::{Collective, DeviceCall, DeviceReduceOp};
@@ -11,8 +11,8 @@ use crate::reduce::DataType;
 impl World {
     pub(super) fn lose_client(&mut self) -> Result<(), String> {
         let client = self.random.below(3);
-        self.asked.retain(|(asker, _), _| *asker != client);
-        self.happen(CoordinatorEvent::ClientGone { client: ClientId::new(client) })
+        self.asked.retain(|(request_id, _), _| *request_id != client);
+        self.handle(CoordinatorEvent::ClientGone { client: ClientId::new(client) })
     }
 
     pub(super) fn ask(&mut self) -> Result<(), String> {
@@ -33,7 +33,7 @@ impl World {
         }
         self.asked.insert((client, number), 0);
         self.note(|| format!("request {number} of client {client}: {request:?}"));
-        self.happen(CoordinatorEvent::Requested { client: ClientId::new(client), number, request })
+        self.handle(CoordinatorEvent::Requested { client: ClientId::new(client), number, request })
     }
 
     fn draw_request(&mut self) -> Request {
@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// None, for the most part, or one that is open or was.
+    /// Draws a group that is or was open, or none, which is likelier.
     fn draw_group(&mut self) -> Option<GroupId> {
         if self.random.once_in(3) { self.random.pick(&self.groups) } else { None }
     }
@@ -73,7 +73,7 @@ impl World {
         let found = self.machine.as_ref().and_then(|machine| machine.comms.get(&comm));
         let addresses = vec![0x1000; found.map_or(1, |comm| comm.members.len())];
         let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, DeviceReduceOp::Sum);
-        // One in so many is an element too long.
+        // One in eight is too long.
         let count =
             1 + self.random.below(RANGE.max - RANGE.min) / 8 + u64::from(self.random.once_in(8)) * 512;
         DeviceCall { collective, data_type, op, root: 0, count, send: addresses.clone(), recv: addresses }
