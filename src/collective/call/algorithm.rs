@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 ///
 /// | algorithm | over direct channels | over proxied channels |
 /// |---|---|---|
-/// | one_shot | what is up to 8 KiB goes with each rank's announcement of the call, without a channel; more in messages | messages |
-/// | two_shot | ranks read and write each other's buffers in the heap, and ordinary memory through each rank's staging area; without a channel | messages |
+/// | one_shot | up to 8 KiB goes with each rank's post of the call; more in messages | messages |
+/// | two_shot | ranks read and write each other's heaps, or what each has staged | messages |
 /// | all others | messages | messages |
 ///
 /// So a comparison of the two kinds of channel by these two compares two bodies of code; by the
@@ -27,9 +27,12 @@ use crate::error::{Error, Result};
 /// |---|---|---|
 /// | one_shot, two_shot, naive | of the ranks, all at one place | yes |
 /// | ring | of the ring: block b as b + 1, b + 2, ..., b (modulo n), many blocks in turns | no |
-/// | recursive_doubling | pairs, pairs of pairs, ...; the lower rank's side first; before, ranks past a power of two with those below | no |
+/// | recursive_doubling | pairs, pairs of pairs, ...; the lower rank's side first (*) | no |
 /// | halving_doubling | the same with partners at decreasing distances | no |
-/// | tree, double_tree | at each node: of the ranks that it and its children have; double tree: by a tree for each half of the elements | no |
+/// | tree | at each node: of the ranks that it and its children have | no |
+/// | double_tree | as tree, by one tree for each half of the elements | no |
+///
+/// (*) Before that, each rank past the largest power of two is combined with one below.
 ///
 /// (A reduce-scatter by halving among a number of ranks that is no power of two goes by the ring.)
 /// Those that do not stay in the order of the ranks pass partial results on. So a custom operator
@@ -273,7 +276,7 @@ impl Choice {
         }
     }
 
-    /// Returns the manner with this code; what a peer has posted may be none.
+    /// Returns the choice with this code; what a peer has posted may be none.
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         let channel = if code & Self::PORT == 0 { ChannelKind::Memory } else { ChannelKind::Port };
         let algorithm = match code & !Self::PORT {

@@ -1,14 +1,17 @@
-//! One shot: every member posts its whole input, and whoever needs it reads it there.
+//! One shot: every member posts its whole input, and the others read there what they need.
 //!
-//! One hand-over per operation, which is the least there can be; every member reads what it needs
-//! from all others, so it is for small inputs. Up to [`INLINE_LEN`] bytes travel in the post
-//! itself, next to its stamp, in the way of LL packets: the reader that finds the stamp has the
-//! data in its cache. Up to [`EAGER_LEN`] bytes lie in the eager slot slot of the post, from where
-//! the others take them; a member takes its own, if it is one block, from where the caller has it:
-//! to read back what it had just stored cost between hyper-threads of an AMD EPYC (Zen 5) 0.4 of
-//! the 0.9 us of an all-reduce of 8 KiB, its input rewritten and its result read. A reduction of up
-//! to [`WORD_LEN`] bytes does without all that larger ones need: it costs little more than the
-//! hand-over.
+//! This is one hand-over per operation, the least there can be. Every member reads from all others,
+//! so it is for small inputs:
+//!
+//! | input | lies |
+//! |---|---|
+//! | up to [`INLINE_LEN`] bytes | in the post, next to its stamp, like an LL packet of NCCL |
+//! | up to [`EAGER_LEN`] bytes | in the eager slot of the post |
+//!
+//! A reader that finds the stamp of a post has the inline data in its cache. A member takes its own
+//! input, if it is one block, from where the caller has it: to read back what it has just stored
+//! costs between hyper-threads almost half of the call. A reduction of up to [`WORD_LEN`] bytes
+//! does without all that larger ones need, and costs little more than the hand-over.
 //!
 //! A member that gets nothing (the root of a broadcast, all but the root of a reduce) posts and
 //! goes on. Ranks agree on results bit by bit, since each of them combines the same inputs in the

@@ -1,13 +1,12 @@
-//! Small calls of one group, fused: their inputs share one post, so that one hand-over serves all
-//! of them.
+//! Eager calls of one group, fused: their inputs share one post, so that one hand-over serves all.
 //!
-//! The inputs lie one after the other, each at a multiple of 8 bytes, in the post itself if they
+//! The inputs lie one after the other, each at a multiple of 8 bytes: in the post itself if they
 //! fit, or else in its eager slot. Every member leaves room for every input, also for those that
-//! only a root has, so all find them at the same places.
+//! only a root has. So all members find an input at the same place.
 //!
-//! The post shows the signature of all calls, by which members that are in different ones find out.
-//! Which call it is they learn from the eager slot, at the start of which each member has put the
-//! signatures of its own; nobody looks there otherwise.
+//! The post has the signature of all calls together, by which members in different groups find out.
+//! They learn which call differs from the eager slot, at the start of which each member has put the
+//! signatures of its calls. Nobody looks there otherwise.
 
 use arrayvec::ArrayVec;
 

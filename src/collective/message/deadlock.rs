@@ -1,5 +1,5 @@
 //! Whether a member that waits for messages waits for one that waits for it: see
-//! [`standoff`](crate::collective::rendezvous::deadlock).
+//! [the notices](crate::collective::rendezvous::deadlock).
 
 use std::cell::{Cell, RefCell};
 

@@ -1,33 +1,40 @@
-//! Parcels: what one member sends another by a call of its own, and how they go through a pipe.
+//! Messages: what one member sends another by a call of its own, and how they go through a pipe.
 //!
 //! A message is one fragment of the [pipe](crate::collective::transport::pipe) between the two, or
 //! several. In its slot, the first one starts with a header:
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 0..16 | the sender's [`CallSignature`]: its operation, the type and the count of the elements |
-//! | 16..24 | where the elements are in the sender's heap, or [`HERE`](slot::HERE) |
+//! | 0..16 | the sender's [`CallSignature`]: operation, type and count of the elements |
+//! | 16..24 | where the elements lie in the sender's heap, or [`HERE`](state::HERE) |
 //! | 24..32 | the number of the fragment in its pipe |
 //!
-//! Elements follow the header: in a message that fits into the rest of its cache line there,
-//! otherwise from the next line on (a long copy to a crooked place is slow), also in fragments
-//! without a header. What comes at the two ends of a pipe goes together in order, the k-th message
-//! that is sent with the k-th that is received; if they differ in type or count, the receiver
-//! [complains](crate::collective::rendezvous::mismatch_report).
+//! Elements follow the header. In a message that fits into the rest of its cache line they follow
+//! there, otherwise from the next line on, since a long copy to a crooked place is slow. That holds
+//! for fragments without a header, too.
 //!
-//! A long message in the sender's heap, over direct channels, is *lent*: its only fragment says
-//! where it is, the receiver copies it from there, and the sender waits until the receiver has
-//! given the slot back. Every other one is copied into slots, and the sender is done when its last
-//! fragment is in the receiver's inbox. The sender alone chooses, by the length ([`send`]), and the
-//! header tells the receiver.
+//! What comes at the two ends of a pipe goes together in order: the k-th message that is sent with
+//! the k-th that is received. If they differ in type or count, the receiver [reports a
+//! mismatch](crate::collective::rendezvous::mismatch_report).
 //!
-//! Over proxied channels what is not in the heap is copied to a *bounce buffer* first, a place in
-//! this member's staging area for each slot of each pipe. It is free again when the slot is; the
-//! staging area is not used by anything else in the meantime, as nothing is left for the proxy when
-//! a call returns.
+//! A message is done by one of these protocols. The sender alone chooses ([`send`]), and the header
+//! tells the receiver:
 //!
-//! A message of a few bytes takes no slot, but goes [`inline`]. Two messages, one each way, may
-//! share a block, which is then in [place](in_place).
+//! | protocol | for | the sender is done when |
+//! |---|---|---|
+//! | [`inline`] | a few bytes over direct channels | its post is there |
+//! | rendezvous get | long ones in the heap, over direct channels | the receiver has copied all |
+//! | fragments | all others | the last fragment is in the receiver's inbox |
+//!
+//! In a rendezvous get, the only fragment says where the elements lie. The receiver copies them
+//! from there, and the sender waits until it has given the slot back.
+//!
+//! Over proxied channels, elements that are not in the heap are copied to a *bounce buffer* first:
+//! a place in this member's staging area for each slot of each pipe. It is free again when the slot
+//! is. Nothing else uses the staging area meanwhile, as nothing is left for the proxy when a call
+//! returns.
+//!
+//! Two messages, one each way, may share a block: see [`in_place`].
 
 pub(crate) mod all_to_all_v;
 pub(crate) mod deadlock;

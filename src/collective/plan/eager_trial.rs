@@ -1,22 +1,18 @@
-//! Which of two ways an all-reduce of 4 to 8 KiB between two ranks with a core each goes: with its
-//! announcement ([`small`]), or as longer ones do, where buffers of the heap lie if some are in
-//! place, and by the staging area otherwise.
+//! Which of two ways an all-reduce of 4 to 8 KiB between two ranks with a core each goes:
+//! [eager](crate::collective::execute::eager), or by two shots as longer ones do.
 //!
-//! With its announcement twice as many lines move, and are stored where the peer has read, but
-//! there is one hand-over and not three. Of 8 KiB that takes 1.5 us for 1.1 (0.7 in place in the
-//! heap) where cores share a cache, and 1.7 for 2.6 where they do not (AMD Zen 4).
+//! An eager call moves twice as many lines, and stores them where the peer has read, but has one
+//! hand-over and not three. Which is quicker depends on whether the cores share a cache.
 //!
 //! A member has to know before it posts, when nobody has told it anything of this call. So the way
 //! follows from the calls before, which go in *runs* of three on one way. With the third of a run
-//! each member posts how long the second one took it, and when both posts are read, both members
-//! pick the way of the next run. The shorter time counts: whoever came later has waited for nobody
-//! to begin.
+//! each member posts how long the second one took it. When both posts are read, both members pick
+//! the way of the next run. The shorter time counts, since the member that came later has waited
+//! for nobody.
 //!
 //! All such calls of a communicator are judged together, whatever their types and wherever their
 //! buffers lie. A program that makes very different ones in turn may stay on the slower way until
 //! the next trial.
-//!
-//! [`small`]: crate::collective::execute::eager
 
 use std::time::Instant;
 

@@ -1,34 +1,30 @@
 //! Which of two routes an all-reduce takes, where only measurement can tell.
 //!
-//! From buffers of the heap to others it goes where they lie, or by way of the staging area.
-//! Directly every byte is stored once, but into lines that others have read: where that is slow,
-//! and above all where many ranks share few cores, it can take twice as long as to stage everything
-//! ([`pipeline`](crate::collective::execute::staged)), which stores only to lines that it has just
-//! loaded. Of 8 ranks on two separate cores (AMD Zen 4) 512 KiB took 650 us directly and 300 by the
-//! staging area, 128 KiB 169 and 98; of two such ranks 128 KiB took 10 us and 15.
+//! From buffers of the heap to others it goes where they lie (zero-copy), or by way of the staging
+//! areas. Zero-copy stores every byte once, but into lines that others have read. Where that is
+//! slow, and above all where many ranks share few cores, it can take twice as long as to
+//! [stage](crate::collective::execute::staged) everything, which stores only to lines that it has
+//! just loaded.
 //!
-//! Where some buffer is in ordinary memory results go past the cache, or through it, where what
-//! they all read and write is about as long as the cache that they share. Of two ranks 8 MiB took
-//! 0.73 of the time past it on one machine (AMD Zen 4), and 1.6 times as long on another (Zen 5),
-//! both with 32 MiB of cache.
+//! Where some buffer is in ordinary memory, results bypass the cache or go through it. Which is
+//! quicker differs between machines where all that members read and write is about as long as the
+//! cache that they share.
 //!
-//! So both are tried out. All members have to go the same way: by the staging area, because it
-//! takes all of them; past the cache, because that costs the others as much. What one of them has
-//! measured is no measure for the others, and of ranks that share a core the last one counts. So
-//! each member posts with every call how long the last one that was tried out took it, from when
-//! all had posted to its return. Whoever goes on has read the posts of all: all members know the
-//! same figures, of the same calls, and follow the same rule. Nothing else is sent, and nobody
-//! waits for it.
+//! So both are tried out. All members have to go the same way: staging takes all of them, and a
+//! bypass of the cache costs the others as much. What one of them has measured is no measure for
+//! the others, and of ranks that share a core the last one counts. So each member posts with every
+//! call how long the last measured one took it, from when all had posted to its return. A member
+//! that goes on has read the posts of all. So all members know the same figures, of the same calls,
+//! and follow the same rule. Nothing else is sent, and nobody waits for it.
 //!
-//! Who takes the staging area stages before it posts
-//! ([`prestaged`](crate::collective::execute::staged)), and has to know by then: the route follows
-//! from the calls before the last one. What a member stages ahead counts as often as members may
-//! share its core, since they all do it there.
+//! A member that stages does so before it posts, and has to know its route by then. So the route
+//! follows from the calls before the last one. What a member stages before it posts counts as often
+//! as members may share its core, since they all do it there.
 //!
 //! # Invariants
-//! - What is picked follows from the calls of the communicator and from what members have posted,
-//!   and from nothing else. How long a call has to be to go past the cache is asked of each
-//!   member's own machine, and they are on one.
+//! - The pick follows from the calls of the communicator and from what members have posted, and
+//!   from nothing else. Each member asks its own machine how long a call has to be to fill the
+//!   cache, and all are on one.
 //! - Both routes give the same bits.
 //! - Where a member counts or checks what is staged (faults, checksums), nothing is tried out: what
 //!   it finds does not depend on time.

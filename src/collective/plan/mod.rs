@@ -2,10 +2,11 @@
 //!
 //! | step | by what | gives |
 //! |---|---|---|
-//! | [`Planner::propose`], before anything is posted | the caller's choice, registered algorithms, the table, what earlier calls took, this member's buffers | a [`Proposal`] |
-//! | [`Planner::settle`], once all members have posted | where the buffers of all members lie, and what they have posted of earlier calls | a [`Plan`] |
+//! | [`Planner::propose`] | the caller's choice, the table, earlier calls | a [`Proposal`] |
+//! | [`Planner::settle`] | where all buffers lie, how long earlier calls took | a [`Plan`] |
 //!
-//! An eager call is done as it is proposed, since its post carries the data. What executes a plan
+//! The first comes before anything is posted, the second once all members have posted. An eager
+//! call is done as it is proposed, since its post carries the data. What executes a plan
 //! (`execute`) decides nothing.
 //!
 //! # Invariants

@@ -1,8 +1,8 @@
 //! What a communicator keeps in each member's memory, and where.
 //!
 //! A member's region lies in its own part of the symmetric heap, at an offset that the member has
-//! chosen and told the others; so the regions of one communicator need not start alike. In bytes
-//! from the start:
+//! chosen and told the others. So the regions of one communicator need not start alike. In bytes
+//! from the start, for n members:
 //!
 //! | what | bytes | written by |
 //! |---|---|---|
@@ -12,15 +12,16 @@
 //! | semaphores of pipes, one per member | n x 128 | that member |
 //! | credits of pipes, one per member | n x 128 | the member |
 //! | departures: which members have left (`lease`) | n x 128 | that member |
-//! | complaints, one per member: the call that it is in, or the message that it sent, is not the one it was to be | n x 128 | the member |
-//! | awaits, one per member: the last operation in which the member waited for it | n x 128 | the member |
-//! | notices, one per member: it waits for messages of that one alone (`standoff`) | n x 128 | the member |
-//! | checks, one per member: checksums of what lies in its inbox (`checks`), and of one part of what is staged (`pipeline`) | n x (64 + 64) | that member; it and the member |
-//! | inline messages of pipes: short messages, [`PIPE_SLOTS`] per member (`message/inline message.rs`) | n x slots x 128 | that member |
-//! | mail: data of small operations, one slot per post | [`LAP`] x [`EAGER_LEN`] | the member |
+//! | mismatch reports, one per member: the call that it was found in | n x 128 | the member |
+//! | waits, one per member: the last operation in which it was awaited | n x 128 | the member |
+//! | deadlock notices, one per member (`rendezvous/deadlock.rs`) | n x 128 | the member |
+//! | checksums of fragments (`transport/checksum.rs`), per member | n x 64 | that member |
+//! | checksums of what is staged, beside each of those | n x 64 | that member, the member |
+//! | inline messages, [`PIPE_SLOTS`] per member | n x slots x 128 | that member |
+//! | eager slots: data of eager calls, one per post | [`LAP`] x [`EAGER_LEN`] | the member |
 //! | inboxes of pipes: [`PIPE_SLOTS`] slots per member | n x slots x slot length | that member |
-//! | send staging: what is made to be sent, [`PIPE_SLOTS`] slots | slots x slot length | the member |
-//! | staging area: what is staged | [`STAGING_LEN`] | the member; results of an all-reduce or a reduce (`pipeline`) all members |
+//! | send staging: what is made to be sent | slots x slot length | the member |
+//! | staging area: what is staged, and results in its place | [`STAGING_LEN`] | all members |
 
 pub(crate) mod lease;
 

@@ -1,18 +1,17 @@
-//! Ranks that wait where all ranks of the job meet, while this one is in an operation on the board.
+//! Ranks that wait in a barrier of the job, while this one is in an operation on the board.
 //!
-//! The barriers, allocations and the like of the job's first communicator go by the meeting of all
-//! ranks (`src/comm/meeting.rs`), its operations by the board. A rank in the one and a rank in the
-//! other would wait for each other until their deadline. So each looks, on the slow path of its
-//! wait, at what the other has put up:
+//! The barriers, allocations and the like of the job's first communicator go by a barrier of all
+//! ranks (`src/comm/job_barrier.rs`), its operations by the board. A rank in the one and a rank in
+//! the other would wait for each other until their deadline. So each looks, on the slow path of its
+//! wait, at what the other has announced:
 //!
-//! - Who is in operation s looks for a rank that has arrived at a meeting to which it has not come
-//!   itself, and has not posted s. What a rank posted before it arrived is acquired with its
-//!   arrival (B1).
-//! - Who is at a meeting looks for a rank that has posted an operation after its own last one, and
-//!   has not arrived. What a rank arrived at before it posted is acquired with the post (C1).
+//! - A rank in operation s looks for a rank that has arrived at a barrier to which it has not come
+//!   itself, and has not posted s. What that rank posted before is acquired with its arrival (B1).
+//! - A rank at a barrier looks for a rank that has posted an operation after its own last one, and
+//!   has not arrived. What that rank arrived at before is acquired with the post (C1).
 //!
-//! Ranks call the same in the same order, so either is a mistake for certain. It takes that a rank
-//! arrives only when all operations that it has begun are done, wherever they are executed.
+//! Ranks make the same calls in the same order, so either is a mistake for certain. This needs that
+//! a rank arrives only when all operations that it has begun are done, wherever they are executed.
 
 use crate::channel::RankContext;
 use crate::collective::call::{CallSignature, Operation};

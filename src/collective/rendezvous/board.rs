@@ -1,23 +1,22 @@
 //! Where the ranks of a communicator tell each other which operation they are in.
 //!
 //! Every collective operation begins with a *post* of each member: what it is about to do
-//! ([`CallSignature`]), where its buffers are, and, if the operation is small, the data themselves.
-//! Before its post a member touches nothing but what is its own. Who needs a member's part waits
-//! for its post and compares the signatures, so that ranks which disagree find out before they
-//! touch each other's memory. An operation in which members read or write each other's buffers ends
-//! with a *done* of each of them.
+//! ([`CallSignature`]), and either where its buffers lie or, if the call is eager, the data. Before
+//! its post a member touches nothing but what is its own. A member that needs another one's part
+//! waits for that one's post and compares the signatures. So ranks that disagree find out before
+//! they touch each other's memory. An operation in which members read or write each other's buffers
+//! ends with a *done* of each of them.
 //!
-//! Operations are numbered from 1; post s goes into slot s mod [`LAP`] of its member's ring. Before
+//! Operations are numbered from 1. Post s goes into slot s mod [`LAP`] of its member's ring. Before
 //! a rank posts s it makes sure that every member has posted s - [`LAP`] + 1, and is thus done with
 //! the slot (see `src/sync/post.rs`). Most operations wait for all members anyway, and then this
 //! costs a comparison.
 //!
-//! A post also tells, in 16 bits, of all the calls before, for members whose posts nobody had to
-//! wait for.
+//! A post also tells, in 16 bits, of all the calls before ([`history`](super::history)), since some
+//! operations wait for nobody.
 //!
-//! Whoever finds that ranks disagree revokes the epoch. All waits end then, and each member that
-//! was stopped looks through the ring for the disagreement, so that every rank reports it and not
-//! only the one that noticed.
+//! A member that finds a disagreement revokes the epoch. All waits end then. Each member that was
+//! stopped looks through the ring for the disagreement, so that every rank reports it.
 
 use std::sync::Arc;
 

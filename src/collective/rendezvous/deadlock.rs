@@ -1,25 +1,25 @@
 //! Two members that wait for messages of each other, of which none will come: both receive, or both
 //! send more than has room.
 //!
-//! The messages between two members of one communicator are moved by nobody but the two, each in
-//! the one call that has the communicator's engine. So if each of them has only receives from the
-//! other left, or only sends to it, and neither has anything of the other's to take, both wait for
-//! ever. That has to be certain: a member that tells of its wait may be about to go on, since what
-//! it waits for has just come. So each looks twice, in a wait that has come to its first sleep:
+//! Only the two members move the messages between them, each in the one call that has the
+//! communicator's engine. So if each of them has only receives from the other left, or only sends
+//! to it, and nothing of the other's to take, both wait for ever. That has to be certain: a member
+//! that tells of its wait may be about to go on, since what it waits for has just come. So each
+//! looks twice, in a wait that has come to its first sleep:
 //!
-//! 1. A member puts up a *notice* for the other: that it waits, in what call, in which direction.
-//!    The notices to one member are numbered, and a wait in which anything moves ends, so while
-//!    notice n is up its member does nothing for the other.
-//! 2. Who reads notice m of the other looks for messages once more. If there are none, it tells in
-//!    its own notice n that it has *seen* m: it has taken all that the other did before m, and
-//!    still waits (C1).
-//! 3. Who finds its own number n seen in the notice m of the other, and has seen m itself, has
-//!    proof: each of them waits with nothing left to take of what the other did before its notice,
-//!    and neither has done anything since.
+//! 1. A member posts a *notice* for the other: that it waits, in what call, in which direction. The
+//!    notices to one member are numbered, and a wait in which anything moves ends. So while notice
+//!    n is up, its member does nothing for the other.
+//! 2. A member that reads notice m of the other looks for messages once more. If there are none, it
+//!    tells in its own notice n that it has *seen* m: it has taken all that the other did before m,
+//!    and still waits (C1).
+//! 3. A member that finds its own number n seen in notice m of the other, and has seen m itself,
+//!    has proof. Each of them waits with nothing left to take of what the other did before its
+//!    notice, and neither has done anything since.
 //!
-//! What a proxy moves for a member is moved when that member waits: it has flushed before.
+//! What a proxy moves for a member has moved when that member waits: it has flushed before.
 //!
-//! Of circles of more members than two nobody takes notice, and so they end with the deadline.
+//! Circles of more than two members are not detected here, and end with the deadline.
 
 use crate::collective::call::CallSignature;
 use crate::collective::region::{CommLayout, cells_between};

@@ -1,13 +1,13 @@
-//! Where a receiver leaves word that a message was not what it called for.
+//! Where a receiver reports that a message was not the one that it called for.
 //!
-//! The sender may be long gone on when its message is looked at. So the receiver puts up what
-//! either of them has called, ends the epoch, and the sender, whose next wait ends with that, finds
-//! it. There is one complaint of a member about another at most, as it is the end.
+//! The sender may be long gone on when its message is looked at. So the receiver writes down what
+//! both have called, and ends the epoch. The sender finds the report, as its next wait ends with
+//! the epoch. One member reports at most once about another, since that is the end.
 //!
-//! Who waits for a message, in vain as its peer is in an operation of all and waits there for the
-//! receiver, complains likewise, about all: those who have not come to that operation will not get
-//! through it. And who finds on the board that another one has made a different call tells the
-//! rest, which may be in messages still.
+//! A member reports likewise, about all, when it waits for a message of a peer that waits for it in
+//! an operation of all: members that have not come to that operation will not get through it. A
+//! member that finds on the board that another one has made a different call tells the rest, which
+//! may still be in messages.
 
 use std::sync::Arc;
 

@@ -2,14 +2,14 @@
 //!
 //! All posts of a call are of one kind, since all members know what the call is before they post.
 //!
-//! | word | eager call, or several fused | other call that moves data | agreement of the members |
+//! | word | eager call, or several fused | other call with data | agreement |
 //! |---|---|---|---|
-//! | 0 | [`CallSignature`](crate::collective::call::CallSignature): operation, type, root, choice, operator | as there | as there |
-//! | 1 | bits 0..48 the count of elements, 48..64 the [history](super::history) | as there | as there |
-//! | 2 | bit 63 there is a checksum, bits 0..32 the CRC32C of the data; 0 for none | [`BufferPlace`] of the input | 0 |
+//! | 0 | the signature: operation, type, root, choice, operator | as there | as there |
+//! | 1 | bits 0..48 the count, 48..64 the [history](super::history) | as there | as there |
+//! | 2 | bit 63, and bits 0..32 the CRC32C of the data; or 0 | [`BufferPlace`] of the input | 0 |
 //! | 3 | the scalar that multiplies the input, or 0 | [`BufferPlace`] of the output | 0 |
-//! | 4 | data, or, where these lie in the eager slot, the last measured duration | fragments in pipes: sent less received | words |
-//! | 5 | data | the scalar that multiplies the input, or 0 | words |
+//! | 4 | data; of a slot, the last duration | fragments sent less received | words |
+//! | 5 | data | the scalar, or 0 | words |
 //! | 6 | data | how long the last measured call took, in nanoseconds | words |
 //! | 7 | data | how long the last measured short call took, in nanoseconds | words |
 //! | 8..15 | data | unused | words |

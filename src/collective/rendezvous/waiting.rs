@@ -1,10 +1,10 @@
 //! How a member waits for another one at the board.
 //!
-//! # Where a member tells whom it waits for on the board, once it has waited for a while.
+//! Once it has waited for a while, it announces for whom, and in which operation ([`WaitsFor`]).
 //!
-//! Who waits for a message looks there: a peer that waits for it in an operation to which it has
-//! not come will send nothing. The peer stays there until it comes, so what it has told holds. Who
-//! sleeps for want of a message is woken to look.
+//! A peer that waits for a message of this member looks there, since a member that waits in an
+//! operation to which the peer has not come will send nothing. It stays there until the peer comes,
+//! so what it has announced holds. A peer that sleeps for want of a message is woken to look.
 
 use std::cell::Cell;
 use std::sync::Arc;

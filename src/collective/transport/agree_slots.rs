@@ -1,24 +1,24 @@
-//! How members of a communicator take slots together, one towards each other member, for channels
-//! that all of them open at once.
+//! How members of a communicator agree on channel slots, one towards each other member, for
+//! channels that all of them open at once.
 //!
-//! Both ends of a channel have to sit in the slot of one number, and what is free differs from rank
-//! to rank: other communicators open channels at the same time in other threads, and channels come
-//! and go by the program's own word. So of two members the one of the lower rank in the job,
-//! whatever their order here, *decides*, and the other one *follows*. They meet twice in a round:
+//! Both ends of a channel have to be in the slot of one number, and what is free differs from rank
+//! to rank: other communicators open channels at the same time in other threads, and programs open
+//! and drop some. So of two members the one of the lower rank in the job, whatever their order
+//! here, *decides*, and the other one *follows*. In each round they tell each other twice:
 //!
-//! | at a meeting | who decides tells | who follows tells |
+//! | exchange | the one that decides tells | the one that follows tells |
 //! |---|---|---|
-//! | offer | its highest free slot, which it has set aside | nothing |
-//! | answer | the same | the same number, set aside as well; or, where that one is taken here, the highest below that is free |
+//! | offer | its highest free slot, which it has reserved | nothing |
+//! | answer | that slot again | that number, reserved; if taken here, the highest free below |
 //!
 //! A slot that was refused is free again, and the next round offers one no higher than the answer.
-//! What was agreed on stays. As the slots on one side alone decide between communicators that open
-//! channels at once, these never wait for each other, nor take the same; and as each number is
-//! lower than the one before, it takes as many rounds as there are slots at most, one as a rule.
+//! What was agreed on stays. The slots on one side alone decide between communicators that open
+//! channels at once. So these never wait for each other, nor take the same slot. As each number is
+//! lower than the one before, there are as many rounds as slots at most, and one as a rule.
 //!
-//! All members read all answers, so all know whether all are seated, or who could not be: then
-//! nobody is. A last meeting lies between the look at the semaphores and the first signal: what a
-//! channel that was dropped has left there is not heard by the next.
+//! All members read all answers. So all know whether everybody has its slots, or which member could
+//! not have one; then nobody takes any. A last exchange lies between the look at the semaphores and
+//! the first signal: what a dropped channel has left there is not heard by the next one.
 
 use std::sync::Arc;
 

@@ -1,18 +1,22 @@
-//! Checksums of messages in pipes, where all members have asked for them (`Options::checksums`).
-//! Staged pieces have words of their own (`execute/staged/checked.rs`), and so have posts of small
-//! operations (`execute/eager_checked.rs`).
+//! Checksums of fragments in pipes, where all members have asked for them (`Options::checksums`).
+//! Staged pieces have words of their own (`execute/staged/checked.rs`), and so have posts of eager
+//! calls (`execute/eager_checked.rs`).
 //!
 //! Beside each slot of an inbox lie two words, which only the sender of the slot writes, before it
-//! signals: what carries the fragment (S1, or F1 and S1 by way of a proxy) carries them too.
+//! signals. What carries the fragment (S1, or F1 and S1 by way of a proxy) carries them, too.
 //!
-//! | word | what |
-//! |---|---|
-//! | 0 | bits 0..32 the CRC32C of the fragment, 32..56 its length, 56 there is a header of 32 bytes, 57..59 where in the slot the rest begins in units of 32 bytes, 63 always |
-//! | 1 | of a message that is lent: bits 0..32 the CRC32C of all of it, 63 always |
+//! | word | bits | what |
+//! |---|---|---|
+//! | 0 | 0..32 | the CRC32C of the fragment |
+//! | 0 | 32..56 | its length in bytes |
+//! | 0 | 56 | whether there is a header of 32 bytes |
+//! | 0 | 57..59 | where in the slot the rest begins, in units of 32 bytes |
+//! | 0 | 63 | always set |
+//! | 1 | 0..32, 63 | of a rendezvous get: the CRC32C of the whole message, and always set |
 //!
-//! The sender takes the checksum of the source, the receiver that of the slot before anything is
-//! made of it; of what was lent, that of the copy. What a checksum does not see: the copy out of a
-//! slot, and what happens to data before they are sent and after they are received.
+//! The sender takes the checksum of the source, the receiver that of the slot before it makes
+//! anything of it; of a rendezvous get, that of the copy. A checksum does not see the copy out of a
+//! slot, nor what happens to data before they are sent and after they are received.
 
 use super::pipe::FragmentArrival;
 use crate::collective::call::{Call, Input, Output, part, shifted};

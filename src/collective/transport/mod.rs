@@ -2,7 +2,7 @@
 //!
 //! Direct pipes have semaphores in the members' regions, and need no agreement: the first call that
 //! moves data over them opens them. Proxied ones need slots, as triggers name semaphores by slot:
-//! members take these together (`seating.rs`) when they choose proxied channels together.
+//! members take these together (`agree_slots.rs`) when they choose proxied channels together.
 
 pub(crate) mod agree_slots;
 pub(crate) mod checked;

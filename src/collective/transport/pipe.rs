@@ -1,4 +1,4 @@
-//! Pipes: chunks from one member to another, over a channel of either kind.
+//! Pipes: fragments from one member to another, over a channel of either kind.
 //!
 //! A pipe is a ring of [`PIPE_SLOTS`] slots, the receiver's inbox for this sender in its own
 //! region. A fragment of at most a slot goes from the sender's heap into the next slot by one put
@@ -10,7 +10,7 @@
 //! |---|---|---|
 //! | fill slot p mod slots, signal | sender's channel | S1: the receiver sees the fragment |
 //! | count fragment p as taken | receiver | C2: the sender may fill the slot again |
-//! | or: leave an inline message for fragment p | sender's core | C1: the receiver sees the fragment |
+//! | or: post an inline message for fragment p | sender's core | C1: the receiver sees it |
 //!
 //! Both ends count fragments alike, whatever channel they went over, so that operations may change
 //! from one kind to the other.

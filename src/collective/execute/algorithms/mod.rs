@@ -8,7 +8,7 @@
 //! | [`ring`] | `ring` |
 //! | [`doubling`] | `recursive_doubling` |
 //! | [`halving`] | `halving_doubling` |
-//! | [`tree`] | `tree` and `naive` of an all-reduce, a reduce and a broadcast; both shots of the latter two; `double_tree`; `ring` of a broadcast |
+//! | [`tree`] | `tree`, `naive`, `double_tree`; the shots of a broadcast and a reduce, `ring` of one |
 //!
 //! In which order each of them combines elements [`Algorithm`] tells.
 //!

@@ -1,15 +1,15 @@
 //! The ring: every member sends to the next one and receives from the one before.
 //!
 //! The data are cut into blocks, one per member, that travel at the same time. In a reduce-scatter
-//! block b starts at member b + 1, which sends its input; each member on the way combines what
+//! block b starts at member b + 1, which sends its input. Each member on the way combines what
 //! comes with its own and sends it on; member b is the last one. In an all-gather block b starts at
-//! member b and is copied at each stop. An all-reduce is the one after the other: step s of 2 (n -
-//! 1) sends block me - 1 - s. Each member sends 2 (n - 1) / n of the vector, the least there can be
-//! (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations,
-//! 2009).
+//! member b and is copied at each stop. An all-reduce is the one after the other. Its step s, of
+//! `2 (n - 1)` steps, sends block `me - 1 - s`. Each member sends `2 (n - 1) / n` of the vector,
+//! the least there can be (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters
+//! of workstations, 2009).
 //!
 //! # Order
-//! CallBlock b is combined as ((b + 1) op (b + 2)) op ... op b, modulo n: on each member what has
+//! Block b is combined as ((b + 1) op (b + 2)) op ... op b, modulo n: on each member what has
 //! come first, its own second.
 //!
 //! # No deadlock

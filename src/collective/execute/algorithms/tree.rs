@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | star | the root | short data and few members |
 //! | chain | v - 1 | long broadcasts: each member sends everything once |
-//! | binary | v without its lowest bit b, and with 2 b set if there is such a member | both: log2 n deep, two below each |
+//! | binary | v without its lowest bit b, and with 2 b set if that is one | both: log2 n deep |
 //!
 //! The binary tree and the double one are those of NCCL 2.4 (`src/graph/trees.h` there; Sanders,
 //! Speck and Träff 2009 tell of two trees). Below the root every odd member is a leaf and every
