@@ -1,4 +1,4 @@
-//! What a collective operation can be done by, as users name it, and over which channels.
+//! The algorithms of collective operations, as users name them, and the kinds of channels.
 
 use super::Operation;
 use crate::error::{Error, Result};
@@ -73,7 +73,7 @@ pub enum Algorithm {
     HalvingDoubling,
     /// Up a binary tree and down again.
     Tree,
-    /// The same on two trees at once, half of the elements each; who is an inner node in one is a
+    /// As `Tree`, but on two trees at once, half of the elements each. An inner node in one is a
     /// leaf in the other.
     DoubleTree,
     /// Everything goes through one rank.

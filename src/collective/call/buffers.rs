@@ -153,7 +153,7 @@ pub(super) fn given_in_heap(view: &HeapView, offset: HeapOffset, len: u64) -> Re
     Ok(GivenBytes::Shared { span: view.reach(view.rank(), region)?, offset: offset.get(), len })
 }
 
-/// The same bytes, as the place that a result is taken to.
+/// Returns the bytes at `offset` of this rank's heap, as the place that a result is taken to.
 pub(super) fn taken_in_heap(view: &HeapView, offset: HeapOffset, len: u64) -> Result<TakenBytes<'_>> {
     let region = Region::new(offset, len);
     Ok(TakenBytes::Shared { span: view.reach(view.rank(), region)?, offset: offset.get(), len })

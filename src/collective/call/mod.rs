@@ -53,7 +53,7 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Makes the call itself, leaving one without buffers.
+    /// Takes the call, and leaves one without buffers.
     pub(crate) fn take(&mut self) -> Self {
         Self {
             layout: self.layout.take(),
@@ -66,7 +66,7 @@ impl<'a> Call<'a> {
 }
 
 impl Call<'_> {
-    /// The same call without buffers, layout and operator.
+    /// Returns the call without buffers, layout and operator.
     pub(crate) fn bare(&self) -> Call<'static> {
         Call { layout: None, reducer: None, input: Input::None, output: Output::None, ..*self }
     }
@@ -326,8 +326,8 @@ impl Call<'_> {
         span.take(source.offset.get(), taken, cache_hint)
     }
 
-    /// Returns how soon results are read that go to the output: in place its lines are in the
-    /// cache, and they go there.
+    /// Returns where results go that go to the output: in place its lines are in the cache, and
+    /// results go there.
     fn cache_hint(&self, apart: CacheHint) -> CacheHint {
         match (&self.input, &self.output) {
             (Input::InOutput(_), _) => CacheHint::Keep,

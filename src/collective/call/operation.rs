@@ -1,4 +1,4 @@
-//! What can be called collectively.
+//! The operations that can be called collectively.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub enum Operation {
     ReduceScatter,
     /// Every rank gets its block of every input, in the order of the ranks.
     AllToAll,
-    /// The same, with blocks of different lengths.
+    /// As `AllToAll`, but with blocks of different lengths.
     AllToAllV,
     /// The root gets all inputs, in the order of the ranks.
     Gather,

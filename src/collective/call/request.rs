@@ -1,4 +1,4 @@
-//! What a program asks for, before anything of it is checked.
+//! A request of the program, before anything of it is checked.
 
 use super::{BlockLayout, Call, Input, Operation, Output};
 use crate::error::{Error, Result};

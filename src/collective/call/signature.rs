@@ -1,12 +1,12 @@
-//! How a rank tells the others which call it is in.
+//! The signature of a call, by which a rank tells the others which call it is in.
 
 use std::fmt;
 
 use super::{Algorithm, ChannelKind, Choice, Operation};
 use crate::reduce::{DataType, F8E4M3, F8E5M2, ReduceOp, Reducer, Scalar};
 
-/// What all ranks have to agree on in a collective call, as one rank posts it; or the two ends of a
-/// message.
+/// What all ranks have to agree on in a collective call, or the two ends of a message: the call as
+/// one rank posts it.
 ///
 /// In shared memory it is two words: the operation in bits 0..8, the type's code + 1 in 8..16, the
 /// root or the peer in 16..24, the algorithm and the kind of channel in 24..32, the operator's code
@@ -34,8 +34,8 @@ impl CallSignature {
         Self { head: operation as u64, count: 0 }
     }
 
-    /// Makes all of `calls` at once. Two of these are alike if all their calls are, and in the same
-    /// order.
+    /// Returns the signature of all of `calls` at once. Two of these are alike if all their calls
+    /// are, and in the same order.
     pub(crate) fn of_group(calls: impl Iterator<Item = Self>) -> Self {
         let mut group = Self::new(Operation::Group);
         let mut n_calls = 0;
@@ -52,7 +52,7 @@ impl CallSignature {
         group
     }
 
-    /// The same of `count` elements of `data_type`.
+    /// Says that the call is of `count` elements of `data_type`.
     #[inline]
     #[must_use]
     pub(crate) fn of(mut self, count: u64, data_type: DataType) -> Self {
@@ -61,14 +61,14 @@ impl CallSignature {
         self
     }
 
-    /// The same, in which each member tells the others so many words.
+    /// Says that each member tells the others `n_words` words.
     #[must_use]
     pub(crate) const fn of_words(mut self, n_words: usize) -> Self {
         self.count = n_words as u64;
         self
     }
 
-    /// The same with the member `root` at its root.
+    /// Says that the member `root` is at the root.
     #[inline]
     #[must_use]
     pub(crate) const fn rooted(mut self, root: u8) -> Self {
@@ -76,7 +76,7 @@ impl CallSignature {
         self
     }
 
-    /// The same by the operator with the code `operator`.
+    /// Says that the operator has the code `operator`.
     #[inline]
     #[must_use]
     pub(crate) const fn by(mut self, operator: u32) -> Self {
@@ -84,7 +84,7 @@ impl CallSignature {
         self
     }
 
-    /// The same, done in `choice`.
+    /// Says that the caller has made this `choice`.
     #[must_use]
     #[inline]
     pub(crate) const fn with_choice(mut self, choice: Choice) -> Self {
@@ -92,15 +92,15 @@ impl CallSignature {
         self
     }
 
-    /// The same as the first collective call or message of a job, to which all ranks come, each to
-    /// its own.
+    /// Says that this is the first collective call or message of a job: all ranks come to one, each
+    /// to its own.
     #[must_use]
     pub(crate) const fn as_first(mut self) -> Self {
         self.count |= Self::FIRST;
         self
     }
 
-    /// Returns whether it is.
+    /// Returns whether this is the first call of a job.
     pub(crate) const fn is_first(self) -> bool {
         self.count & Self::FIRST != 0
     }

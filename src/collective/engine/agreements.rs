@@ -1,5 +1,4 @@
-//! What the members of a communicator tell each other, and agree on, besides operations that move
-//! data.
+//! Agreements of the members of a communicator: calls that move no data of the program's.
 
 use std::sync::Arc;
 

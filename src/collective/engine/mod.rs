@@ -1,4 +1,4 @@
-//! Runs the collective calls of one communicator: picks the way, tells the others, goes.
+//! Runs the collective calls of one communicator: proposes, announces, settles, executes.
 
 mod agreements;
 pub(crate) mod group;
@@ -32,7 +32,7 @@ use group::GroupShare;
 use trace::{CallSpan, Together};
 use word::WordRun;
 
-/// What runs the collective calls of one member, one after the other.
+/// Runs the collective calls of one member, one after the other.
 #[derive(Debug)]
 pub(crate) struct Engine {
     members: Members,
@@ -63,15 +63,15 @@ impl Engine {
         Ok(Self { members, pipework: Pipework::new(host), planner, taken: Choice::default(), lease })
     }
 
-    /// Looks in every wait whether members are where all ranks of the job meet. For a communicator
-    /// that meets there, too.
+    /// Makes every wait look whether members are in a barrier of the job: for the communicator
+    /// whose barriers are those.
     pub(crate) fn watch_barrier(&mut self) {
         let board = &mut self.members.board;
         let at_barrier = AtBarrier::new(board.context());
         board.watch_barrier(at_barrier);
     }
 
-    /// Returns the members that are in an operation which this one has not come to.
+    /// Returns the members in an operation that this one has not come to.
     pub(crate) fn gone_on(&self) -> impl Iterator<Item = (Rank, CallSignature)> {
         self.members.board.gone_on()
     }
@@ -95,7 +95,7 @@ impl Engine {
     }
 
     /// Ends the epoch, since this member, in the call `mine`, has found `rank` in the call
-    /// `theirs`, or since members have disagreed before. All members are told.
+    /// `theirs`, or members have disagreed before. Reports it to all members.
     pub(crate) fn end_by_mismatch(&self, rank: Rank, mine: CallSignature, theirs: CallSignature) {
         self.members.board.end_by_mismatch(rank, mine, theirs);
     }
@@ -105,13 +105,13 @@ impl Engine {
         self.lease.departures()
     }
 
-    /// Returns what decides how calls are done.
+    /// Returns the planner.
     pub(crate) fn planner(&self) -> &Planner {
         &self.planner
     }
 
-    /// The same engine with the algorithms that are registered with another one; all members take
-    /// the same.
+    /// Takes over the algorithms that are registered with another engine; all members take the
+    /// same.
     pub(crate) fn with_customs(mut self, customs: Customs) -> Self {
         self.planner.set_customs(customs);
         self
@@ -146,7 +146,7 @@ impl Engine {
         if call.has_plain_operator() || call.is_scaled() {
             return self.execute(call, choice);
         }
-        // What the operator leaves behind as it panics is what a peer that died would.
+        // A panic of the operator leaves the same behind as the death of a peer.
         match catch_unwind(AssertUnwindSafe(|| self.execute(call, choice))) {
             Ok(done) => done,
             Err(_) => self.members.board.or_revoke(Err(crate::Error::Panicked)),
@@ -204,7 +204,8 @@ impl Engine {
         let Self { members, planner, .. } = self;
         let mine = planner.eager_trial().last_duration(members.is_watched());
         let done = eager::run_on_trial(members, call, signature, len, mine);
-        // As by the other way: whether who comes late is told of the end is not to hang on the way.
+        // As by the other way: a late member learns that the epoch has ended, whichever way the
+        // call goes.
         let done = done.and_then(|()| members.board.check_epoch(call.operation));
         members.board.or_revoke(done)?;
         let theirs = members.board.post_of(1 - members.me()).eager().last_short_duration();
@@ -277,12 +278,12 @@ impl Engine {
             last_short_duration: planner.eager_trial().last_duration(is_watched),
         };
         members.board.post_large(signature, post);
-        // What the others do not wait for.
+        // The others do not wait for the rest.
         let expected = expected.unwrap_or_else(|| planner.expected(proposal, call));
         let board = &mut members.board;
         board.report_posted(signature.with_choice(expected), proposal.len);
-        // Who comes last has waited for nobody, and is about to write where others may have given
-        // up.
+        // The last member to come has waited for nobody, and is about to write where others may
+        // have given up.
         let met = board.await_posts(call.operation).and_then(|()| board.check_epoch(call.operation));
         board.or_revoke(met)?;
         Ok(expected)
@@ -303,8 +304,8 @@ impl Engine {
         self.members.board.or_revoke(done)
     }
 
-    /// Returns what delivers `messages`, which share the blocks `replaced`, over channels of
-    /// `kind`.
+    /// Returns a batch that delivers `messages`, which share the blocks `in_place`, over channels
+    /// of `kind`.
     ///
     /// # Errors
     /// [`crate::Error::Unavailable`] when nobody has chosen proxied channels before.
@@ -360,8 +361,8 @@ impl Engine {
         self.planner.is_eager(call, choice)
     }
 
-    /// Returns what tells this engine's communicator from all others, the same on all its members,
-    /// and has an order.
+    /// Returns what tells the communicator from all others: the same on all its members, and
+    /// ordered.
     pub(crate) fn identity(&self) -> (Rank, HeapOffset) {
         (self.members.ranks()[0], self.members.base(0))
     }

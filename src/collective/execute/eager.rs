@@ -54,8 +54,7 @@ pub(crate) fn run(
     exchange(members, call, signature, len, &[])
 }
 
-/// The same for a `call` that goes in the eager slot, with which this member posts what it has
-/// `told` the others.
+/// Executes a `call` whose data lie in the eager slot, and posts how long the last such call took.
 pub(crate) fn run_on_trial(
     members: &mut Members,
     call: &mut Call<'_>,

@@ -101,7 +101,8 @@ impl MessageState {
         Ok(true)
     }
 
-    /// The same over a block, once that was given; whether the next message is an inline message.
+    /// Takes the next message over a block, once that was copied out; returns whether the message
+    /// is an inline one.
     ///
     /// # Errors
     /// Those of [`super::MessageEnd::advance`].

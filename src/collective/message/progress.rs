@@ -175,7 +175,7 @@ impl Watch for PeersWatch<'_, '_, '_, '_> {
     fn check(&self) -> Option<Stop> {
         let of_batch = |batch: &MessageQueues<'_, '_>| {
             let board = &batch.members.board;
-            // Whoever is elsewhere is so for all messages.
+            // A member at the barrier is there for all messages.
             let at_barrier = || batch.first().and_then(|_| board.check_barrier());
             let mut open = batch.open_by_peer();
             open.find_map(|message| board.check_member(message.peer())).or_else(at_barrier)

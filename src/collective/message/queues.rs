@@ -1,8 +1,8 @@
 //! The messages of a batch in queues, one for each end of a pipe that they go through, each in the
 //! order of the calls.
 //!
-//! Whoever looks for messages that are not done looks at the first one of each queue. So what a
-//! pass takes depends on how many queues there are, and not on how many messages a group has.
+//! A pass looks at the first message of each queue that is not done. So its duration depends on how
+//! many queues there are, and not on how many messages a group has.
 
 use arrayvec::ArrayVec;
 
@@ -80,7 +80,7 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
         self.messages.get(*self.heads.iter().min()?)
     }
 
-    /// The same, or the last of all, where all are done.
+    /// Returns the first message that is not done, or the last of all where all are done.
     pub(super) fn first_or_last(&self) -> Option<&MessageEnd<'a>> {
         self.first().or_else(|| self.messages.last())
     }

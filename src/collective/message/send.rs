@@ -53,7 +53,7 @@ impl MessageState {
         self.send_all(input, Afterwards::Kept, pipes, kind)
     }
 
-    /// The same of a block that is soon written over.
+    /// Sends a block that is soon written over.
     ///
     /// # Errors
     /// Those of [`super::MessageEnd::advance`].

@@ -55,7 +55,7 @@ const SURELY: u64 = 4;
 /// longest ago.
 const MOST_CLASSES: usize = 32;
 
-/// What a member posts who wants nothing to be tried out.
+/// The word that a member posts where nothing is to be tried out.
 pub(super) const UNTRIED: u64 = u64::MAX;
 
 /// Between what routes a call can go.

@@ -42,7 +42,7 @@ pub(crate) use recent::{KnownWord, WORD_LEN, WordArguments};
 use trials::Route;
 use tuning::{BufferKind, CommTable, Tuning};
 
-/// What decides how the calls of one communicator are done.
+/// Decides how the calls of one communicator are done.
 #[derive(Debug)]
 pub(crate) struct Planner {
     n_members: usize,
@@ -93,7 +93,7 @@ pub(crate) struct Plan<'p> {
     is_measured: bool,
 }
 
-/// What all members execute.
+/// The ways to execute a call.
 #[derive(Clone, Copy)]
 pub(crate) enum Execution<'p> {
     /// Each member posts its whole input.
@@ -117,7 +117,7 @@ pub(crate) enum Prestaged {
     All,
 }
 
-/// What does a call over pipes.
+/// An algorithm that does a call over pipes.
 #[derive(Clone, Copy)]
 pub(crate) enum PipeAlgorithm<'p> {
     BuiltIn(Algorithm),

@@ -1,9 +1,9 @@
 //! The words that were reduced last, with what followed from the arguments of each call.
 //!
-//! Programs that agree on a word do so in every step of a loop. What leads up to the hand-over (the
-//! operator's loop, the way that suits the call, what the members compare) follows from the
-//! arguments. It takes as long as the hand-over itself where two members are threads of one core.
-//! So it is kept for the last few calls, and looked up by their arguments.
+//! Programs that agree on a word do so in every step of a loop. All that leads up to the hand-over
+//! follows from the arguments: the operator's loop, the way that suits the call, the words that
+//! members compare. It takes as long as the hand-over itself where two members are threads of one
+//! core. So it is kept for the last few calls, and looked up by their arguments.
 //!
 //! It also depends on the tuning and on the algorithms that are registered: the planner forgets the
 //! calls when these change. That the buffers are memory was found when the call was executed first,

@@ -33,7 +33,7 @@ use crate::shm::{CellRef, SharedLayout};
 /// Posts in a ring: so many operations may a rank be ahead of its slowest peer.
 pub(crate) const LAP: u64 = TURNS as u64;
 
-/// The same as a length.
+/// [`LAP`] as a length.
 pub(crate) const TURNS: usize = 8;
 
 /// The most bytes that one operation may leave in the eager slot.

@@ -275,8 +275,8 @@ impl CallBoard {
         self.await_each(operation, |_| ())
     }
 
-    /// The same, and hands each post to `visit`, in the order of the members; `None` stands for
-    /// this member's own.
+    /// Waits for the posts of all members, compares them, and hands each to `visit`, in the order
+    /// of the members; `None` stands for this member's own.
     ///
     /// It knows what it has posted. Looking it up would fetch the cache line back from the core
     /// that is reading it.
@@ -343,7 +343,7 @@ impl CallBoard {
                 self.wait(member, operation, || cell.has_reached(step))?;
             }
         }
-        // Who has come so far has posted the operation, and reads no older post.
+        // A member that has come so far has posted the operation, and reads no older post.
         self.posted_by_all = step;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What posts are compared by.
+//! The words by which posts are compared.
 //!
 //! Some operations do not wait for all members, and then nobody may look at the post of the one
 //! that differs. So a post also tells of all the calls before it, and the next one that anybody

@@ -1,4 +1,4 @@
-//! What a member finds out, and says, when members are in different calls.
+//! Members in different calls: how a member finds out, and what it reports.
 
 use super::board::{CallBoard, index};
 use super::history::CallWithHistory;
@@ -150,9 +150,9 @@ impl CallBoard {
         })
     }
 
-    /// Looks, when all members have come to the end, whether they have done the same until then.
-    /// Who waited for nobody in its last operations, as the root of a broadcast, has not been told
-    /// yet.
+    /// Looks, when all members have come to the end, whether they have done the same until then. A
+    /// member that waited for nobody in its last operations, as the root of a broadcast, has not
+    /// been told yet.
     ///
     /// # Errors
     /// [`Error::CallMismatch`]; each member has it, as each sees what all have posted.
@@ -192,15 +192,15 @@ fn shown(posts: &[PostCell], sequence: u64) -> Option<CallWithHistory> {
     (cell.shows(sequence) && !cell.shows(sequence.wrapping_add(1))).then(|| Post(cell).call())
 }
 
-/// The same of a post that is no longer the current one, and that its owner may be writing over: it
-/// may be a lap ahead if it has waited for nobody since. What it has posted next tells of the calls
-/// before, and not of what is half written. On processors on which stores overtake each other that
-/// may not be up yet: then an error may name half of another call.
+/// Returns the call of a post that is no longer the current one, and that its owner may be writing
+/// over: the owner may be a lap ahead if it has waited for nobody since. Its next post tells of the
+/// calls before, and not of one that is half written. On processors on which stores overtake each
+/// other, that post may not be there yet: then an error may name half of another call.
 fn kept(posts: &[PostCell], sequence: u64) -> Option<CallWithHistory> {
     let call = shown(posts, sequence)?;
     let next = || (1..LAP).find_map(|ahead| shown(posts, sequence.wrapping_add(ahead)));
     // Its owner may have posted twice while the first look passed from one slot to the next.
-    // Whoever sees one post sees those before.
+    // A member that sees one post sees those before.
     let is_kept = next().is_none() || next().is_some_and(|next| call.precedes(next));
     is_kept.then_some(call)
 }

@@ -1,4 +1,4 @@
-//! What a member posts of a call: the words as they lie in shared memory.
+//! The posts of members: the words of a call as they lie in shared memory.
 //!
 //! All posts of a call are of one kind, since all members know what the call is before they post.
 //!

@@ -1,4 +1,4 @@
-//! What a member tells of its operations to whoever looks on from outside.
+//! Reports of a member on its operations, for onlookers outside the job.
 //!
 //! Of a small operation it tells when a wait in it has turned out long, and otherwise nothing: its
 //! post is there to be read. Larger ones take microseconds, so that a few words of the member's own

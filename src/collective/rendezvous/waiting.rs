@@ -37,7 +37,7 @@ impl CallBoard {
         self.wait_in(self.sequence, member, operation, poll)
     }
 
-    /// The same, for what `member` does in the operation numbered `sequence`.
+    /// Waits for what `member` does in the operation numbered `sequence`.
     fn wait_in(
         &self,
         sequence: u64,

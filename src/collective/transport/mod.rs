@@ -18,7 +18,7 @@ use crate::collective::rendezvous::members::Members;
 use crate::error::{Error, Result};
 use pipe::PipeEnd;
 
-/// What opens proxied channels for pipes.
+/// Opens proxied channels for pipes.
 pub(crate) trait OpenPorts: std::fmt::Debug + Send + Sync {
     /// Returns a place to push triggers for one channel.
     ///

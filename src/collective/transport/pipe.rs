@@ -241,8 +241,8 @@ impl<L: Link> Pipes<'_, L> {
         words_of(&self.ends[arrival.member].as_ref().expect(OTHERS).checks_here, arrival.number)
     }
 
-    /// Gives the slot of the fragment that was received last from `from` back. Who has sent it may
-    /// wait for room in a later call already, which sends messages.
+    /// Gives the slot of the fragment that was received last from `from` back. Its sender may
+    /// already wait for room in a later call, which sends messages.
     pub(crate) fn release(&mut self, from: usize) {
         let end = self.ends[from].as_mut().expect(OTHERS);
         end.received = end.received.wrapping_add(1);

@@ -176,8 +176,9 @@ impl Place {
         starts.filter_map(move |at| self.part(at, len.min(self.len() - at)).ok())
     }
 
-    /// The same as elements that no rank has combined yet: for a message that was sent straight
-    /// from an input. Operators that do something to each input, such as multiply it, do it then.
+    /// Marks the elements as ones that no rank has combined yet: for a message that was sent
+    /// straight from an input. Operators that do something to each input, such as multiply it, do
+    /// it then.
     #[must_use]
     pub fn uncombined(self) -> Self {
         Self { fresh: true, ..self }

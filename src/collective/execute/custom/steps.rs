@@ -1,4 +1,4 @@
-//! What a custom algorithm can do in a call.
+//! The steps that a custom algorithm can take in a call.
 //!
 //! Everything is checked here, since whoever calls it may be wrong: peers exist and are others,
 //! messages fit into a slot and are given back once, places lie in memory. When the algorithm has

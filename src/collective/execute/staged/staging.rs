@@ -1,18 +1,18 @@
-//! What a member stages of its own input, and where: it depends on the call and on the member's own
-//! buffers, and on nothing that others tell.
+//! Staging: what a member copies of its own input to its staging area, and where.
+//! Both depend on the call and on the member's own buffers, and on nothing that others tell.
 //!
 //! # Staging before a call is posted
 //!
-//! Who knows that its input will be needed in its staging area stages the first pieces *ahead*,
+//! A member that knows that its input will be needed in its staging area stages the first pieces
 //! before it posts. Nobody touches its staging area then: each operation ends when all that is read
 //! or written in it has been. Where all members have, the post tells of the first steps, and nobody
 //! waits for these apart: one hand-over of three is saved where all is one piece, which is most of
 //! what a short call takes, above all where members take turns on their cores.
 //!
-//! Who stages ahead follows from what is posted, and from what all members know before: so all know
-//! of each other whether they have. It is in vain where others turn out to have their buffers
-//! elsewhere: in place in the heap, or where a table has another algorithm for all. Calls in which
-//! some members are in place and others are not pay for that each time.
+//! Whether a member does follows from its post, and from what all members know before. So all know
+//! it of each other. It is in vain where others turn out to have their buffers elsewhere: in place
+//! in the heap, or where a table has another algorithm for all. Calls in which some members are in
+//! place and others are not pay for that each time.
 
 use std::ops::Range;
 
