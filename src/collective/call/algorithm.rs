@@ -19,9 +19,9 @@ use crate::error::{Error, Result};
 /// others, one.
 ///
 /// # Order of reduction
-/// The order in which inputs are combined follows from the call and the algorithm, never from who
-/// comes first: a result is the same bit for bit on every rank, and in every run that does the same
-/// call by the same algorithm. With n ranks:
+/// The order in which inputs are combined follows from the call and the algorithm, never from which
+/// rank comes first. A result is the same bit for bit on every rank, and in every run that does the
+/// same call by the same algorithm. With n ranks:
 ///
 /// | algorithm | combines elements in the order | [stays in it](Self::keeps_rank_order) |
 /// |---|---|---|
@@ -36,26 +36,26 @@ use crate::error::{Error, Result};
 ///
 /// (A reduce-scatter by halving among a number of ranks that is no power of two goes by the ring.)
 /// Those that do not stay in the order of the ranks pass partial results on. So a custom operator
-/// that is associative but not **commutative** is wrong with all of them, and **16-bit and 8-bit
-/// floats** go as `f32`, through the staging area: they are accumulated in `f32` all the way and
+/// that is associative but not **commutative** is wrong with all of them. **16-bit and 8-bit
+/// floats** go as `f32`, through the staging area. They are accumulated in `f32` all the way and
 /// rounded once, at the price of two to four times the bytes. Elements of a custom operator stay
 /// what they are.
 ///
-/// Which elements are in which block of the ring, or in which half of the double tree, depends on
-/// the number of ranks, the count and the length of an element; and on whether *all* ranks have
-/// their buffers in the heap: otherwise, and where elements are widened, the call is done in pieces
-/// of as much as the staging area holds, each of which is cut for itself. So these two may give
-/// other bits in the heap than in ordinary memory. The other algorithms do with each element what
-/// they do with the first.
+/// The blocks of the ring, and the halves of the double tree, depend on the number of ranks, the
+/// count and the length of an element. They also depend on whether *all* ranks have their buffers
+/// in the heap. Otherwise, and where elements are widened, the call is done in chunks of as much as
+/// the staging area holds, each of which is cut for itself. So these two may give other bits in the
+/// heap than in ordinary memory. The other algorithms do with each element what they do with the
+/// first.
 ///
-/// Which algorithm it is where the caller has not chosen one follows from the [tuning
-/// table](crate::collective::plan::tuning) that the ranks have agreed upon, and may then differ
-/// between lengths, numbers of ranks, kinds of memory, and ranks that share their cores or do not.
-/// By the built-in table it is always one that stays in the order of the ranks.
+/// Where the caller has not chosen an algorithm, the [tuning
+/// table](crate::collective::plan::tuning) decides that the ranks have agreed upon. Its choice may
+/// differ between lengths, numbers of ranks, kinds of memory, and ranks that share their cores or
+/// do not. By the built-in table it is always one that stays in the order of the ranks.
 ///
-/// Where the caller has not chosen by [`set_algorithm`](crate::Communicator::set_algorithm), no
-/// tuning table has a reduction by a custom operator, or of 16-bit or 8-bit floats, leave the order
-/// of the ranks: it is done by two_shot instead.
+/// A tuning table alone never has a reduction by a custom operator, or of 16-bit or 8-bit floats,
+/// leave the order of the ranks. Two_shot does it instead, unless the caller has chosen by
+/// [`set_algorithm`](crate::Communicator::set_algorithm).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Algorithm {
@@ -120,9 +120,9 @@ impl Algorithm {
         }
     }
 
-    /// Returns whether it can do `operation`. Two of them need as many ranks as a power of two for
-    /// one operation, and leave it to the ring otherwise: recursive doubling for an all-gather,
-    /// halving and doubling for a reduce-scatter.
+    /// Returns whether it can do `operation`. Two algorithms need as many ranks as a power of two
+    /// for one operation, and leave it to the ring otherwise. These are recursive doubling for an
+    /// all-gather, and halving and doubling for a reduce-scatter.
     #[must_use]
     pub const fn supports(self, operation: Operation) -> bool {
         use Operation::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter};

@@ -243,9 +243,10 @@ impl Call<'_> {
     }
 
     /// Copies `region` of the heap `span` to `output_at` of the output
-    /// ([`take_result`](Self::take_result)), and then the bytes of the input from `input_at` on,
-    /// which lies behind that, over the same region ([`give_input`](Self::give_input)): in one pass
-    /// if it can, and past the cache if the output is another buffer that is not `cache_hint`.
+    /// ([`take_result`](Self::take_result)), and then the bytes of the input from `input_at` on
+    /// over that region ([`give_input`](Self::give_input)). The input lies behind the output. Both
+    /// are one pass where they can be. Results go as `cache_hint` says if the output is another
+    /// buffer.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.

@@ -8,9 +8,16 @@ use crate::reduce::{DataType, F8E4M3, F8E5M2, ReduceOp, Reducer, Scalar};
 /// What all ranks have to agree on in a collective call, or the two ends of a message: the call as
 /// one rank posts it.
 ///
-/// In shared memory it is two words: the operation in bits 0..8, the type's code + 1 in 8..16, the
-/// root or the peer in 16..24, the algorithm and the kind of channel in 24..32, the operator's code
-/// in 32..64; then the count.
+/// In shared memory it is two words:
+///
+/// | word | bits | what |
+/// |---|---|---|
+/// | 0 | 0..8 | the operation |
+/// | 0 | 8..16 | the code of the type + 1; 0 for none |
+/// | 0 | 16..24 | the root, the peer, or the number of calls |
+/// | 0 | 24..32 | the algorithm and the kind of channel that the caller has chosen |
+/// | 0 | 32..64 | the code of the operator |
+/// | 1 | 0..48 | the count |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallSignature {
     head: u64,

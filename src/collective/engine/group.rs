@@ -2,8 +2,8 @@
 //!
 //! First come the operations that are among all, in the order of the calls of each communicator,
 //! and the communicators in one order that is the same on all ranks. So ranks that have put theirs
-//! together in different orders meet in the same one: of all operations that are not done, look at
-//! the least in this order; all its members are in it, or on their way. Small ones that follow each
+//! together in different orders meet in the same one. Of all operations that are not done, look at
+//! the least in this order: all its members are in it, or on their way. Small ones that follow each
 //! other are [fused](crate::collective::execute::fused).
 //!
 //! An operation of all that is done by messages is announced in its turn. Then all messages of all

@@ -245,9 +245,8 @@ impl Engine {
         members.board.or_revoke(done)
     }
 
-    /// Stages what will be needed in this member's staging area, where it can tell; posts which
-    /// call this is; waits until all members have posted the same call, and looks whether it still
-    /// counts.
+    /// Stages what will be needed in this member's staging area, where it can tell. Posts the call,
+    /// waits until all members have posted the same one, and looks whether it still counts.
     ///
     /// Returns how the call is done, as far as this member knew before.
     fn announce_large(

@@ -1,10 +1,10 @@
 //! Algorithms over pipes on ordinary memory, or on short floats that are to be accumulated as
 //! `f32`, or of scaled sums: chunk by chunk through the heap.
 //!
-//! A chunk of each input block is copied into this member's staging area, the operation runs there
-//! as on any other buffers in the heap, and the results are copied out. chunks are small enough to
-//! stay in the cache, so that the copies cost less than a pass over memory each. All members cut
-//! alike, since the cut depends on the call only.
+//! A chunk of each input block is copied into this member's staging area. The operation runs there
+//! as on any other buffers in the heap, and the results are copied out. Chunks are small enough to
+//! stay in the cache, so that each copy costs less than a pass over memory. All members cut alike,
+//! since the cut depends on the call only.
 //!
 //! What is multiplied by a scalar of this member is multiplied in the staging area, once it is
 //! widened, and is then added as it is.

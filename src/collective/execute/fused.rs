@@ -35,9 +35,9 @@ const _: () = assert!(MOST as u64 * SUMMARY_LEN < EAGER_LEN && MOST <= u8::MAX a
 /// Returns how many of `calls`, from the first on, are fused among `n_members`, if each of them is
 /// small: the same on all members.
 ///
-/// Two members with cores of their own hand over so quickly that what does not fit into a post is
-/// better sent one by one; where more wait for each other, or members are `oversubscribed` on their
-/// cores, whatever saves a hand-over is worth it.
+/// Two members with cores of their own hand over quickly. Calls that do not fit into a post are
+/// better done one by one then. Where more members wait for each other, or they are
+/// `oversubscribed`, to save a hand-over is worth it.
 ///
 /// # Errors
 /// [`Error::OutOfRange`] for a call whose input cannot be counted.

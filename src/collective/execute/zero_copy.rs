@@ -1,12 +1,12 @@
 //! Two shots, directly: members read and write each other's buffers where they lie.
 //!
 //! After all have posted where their buffers are, each member does its share of the operation in
-//! one pass, reading from all inputs and writing into all outputs that its share belongs to; then
+//! one pass. It reads from all inputs and writes into all outputs that its share belongs to. Then
 //! all wait until all are done. Every input is read once, every output written once, and nothing is
 //! staged. For an all-reduce this is the reduce-scatter by reads of the peers' buffers and the
 //! all-gather by writes into them that MSCCL++ calls two-shot all-pairs, fused. Out of place, a
 //! member may write its share of the results into its own output first, and copy it from its cache
-//! to the outputs of others: where these have read what they got the last time, that can take half
+//! to the outputs of others. Where these have read what they got the last time, that can take half
 //! as long (`shm/reduce/store.rs`).
 //!
 //! Elements are combined in the order of the members' numbers, by one member for all.

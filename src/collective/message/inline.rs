@@ -1,10 +1,10 @@
 //! Inline messages: short messages that take no slot.
 //!
-//! Elements in a slot lie in one cache line and the semaphore that tells of them in another, and
-//! both have to come from core to core: of a message of a few bytes that is most of its time. So
-//! such a message is posted like a small operation ([`crate::sync::PostCell`]): a stamp, and behind
-//! it the sender's signature and the elements. Up to 40 bytes all of it is one line, up to [`MOST`]
-//! the pair of a line.
+//! Elements in a slot lie in one cache line and the semaphore that tells of them in another. Both
+//! have to come from core to core, which is most of the time of a message of a few bytes. So such a
+//! message is posted like a small operation ([`crate::sync::PostCell`]): a stamp, and behind it the
+//! sender's signature and the elements. Up to 40 bytes all of it is one line, up to [`MOST`] the
+//! pair of a line.
 //!
 //! The stamp is the number of the message and one. An inline message takes its turn among the
 //! messages of the pipe, is given back as a slot is, and its sender is as far ahead as with slots.

@@ -1,9 +1,9 @@
 //! Delivers messages: any number, between any members, of one communicator or several, all at once.
 //!
-//! Nothing here waits for one message while another could move: each pass looks at the first ones
-//! of all [queues], and only when none can move does the member wait, for whatever comes first. So
-//! sends and receives that were put together never block each other, whatever their order here and
-//! at the peers.
+//! Nothing here waits for one message while another could move. Each pass looks at the first ones
+//! of all [queues](super::queues). Only when none can move does the member wait, for whatever comes
+//! first. So sends and receives that were put together never block each other, whatever their order
+//! here and at the peers.
 //!
 //! A member waits for several peers on one park cell of its own, which whoever sends to it or makes
 //! room for it wakes. A proxy does not know of that cell; so its member flushes when it has nothing
@@ -142,8 +142,9 @@ struct PeersWatch<'w, 'b, 'r, 'a> {
 impl PeersWatch<'_, '_, '_, '_> {
     /// Ends the epoch when a peer waits for this member elsewhere.
     ///
-    /// The first look convicts nobody: what a peer has done for a message before it went on has
-    /// come with the news of that, and is found by the poll before the next look, which comes soon.
+    /// The first look proves nothing. All that a peer has done for a message before it went on has
+    /// come with the news of that. The poll before the next look finds it, and that look comes
+    /// soon.
     fn in_other_call(&self) -> Option<Stop> {
         let batches = self.batches.borrow();
         let all = batches.iter().enumerate();

@@ -18,8 +18,9 @@ use crate::heap::{HeapOffset, Region};
 /// What else was tried stands in `benches/RESULTS.md`, under "Rendezvous get".
 const GET_FROM: u64 = 16 << 10;
 
-/// The longest message in the heap that is copied by who shares its core, which it has to give away
-/// to be told of anything: so only if its pipe holds all of it at once.
+/// The longest message in the heap that a member copies that shares its core. It has to give its
+/// core away to be told of anything, so it copies only if its pipe holds all of the message at
+/// once.
 const COPIED_UP_TO: u64 = 64 << 10;
 
 /// Returns whether a message of `len` bytes in the heap is lent.

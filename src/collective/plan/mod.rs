@@ -481,9 +481,9 @@ impl Planner {
     /// Returns the algorithm that the table has for `call`, to which no member contributes more
     /// than `len` bytes, in the heap or not.
     ///
-    /// It is two_shot instead where it matters that an algorithm passes partial results on: to
-    /// operators that need an order, and to elements that would have to be widened, of whose cost a
-    /// table knows nothing.
+    /// It is two_shot instead where it matters that an algorithm passes partial results on. It
+    /// matters to operators that need an order, and to elements that would have to be widened, of
+    /// whose cost a table knows nothing.
     fn by_table(&self, call: &Call<'_>, len: u64, in_heap: bool) -> Algorithm {
         let buffers = if in_heap { BufferKind::Heap } else { BufferKind::Ordinary };
         let algorithm = self.table.algorithm(call.operation, buffers, len);
@@ -538,9 +538,9 @@ fn over_proxies(operation: Operation, len: u64) -> Algorithm {
     }
 }
 
-/// Says whether results of `call` are read before what all members read and write has driven them
-/// out of the cache: as where a copy goes past it, a store through it would first read what it
-/// overwrites.
+/// Returns where results of `call` go by their length. They bypass the cache where all that members
+/// read and write would drive them out before they are read. A store through the cache would first
+/// read what it overwrites.
 fn by_length(call: &Call<'_>, n_members: u64) -> CacheHint {
     let len = call.count.saturating_mul(call.data_type.size() as u64);
     let n_outputs = if call.operation == Operation::Reduce { 1 } else { n_members };

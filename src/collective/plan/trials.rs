@@ -138,9 +138,9 @@ impl RouteTrials {
 
 /// Returns what is typical of the costs of several calls: the mean of the lower two thirds.
 ///
-/// The best one would not do: what a call costs depends on what the program did with the buffers
-/// since the last one, and a loop may go well with a route in one of its calls and badly in the
-/// others. The worst ones are those in which a rank was interrupted.
+/// The best one would not do. The cost of a call depends on what the program did with the buffers
+/// since the last one. A loop may go well with a route in one of its calls and badly in the others.
+/// The worst ones are those in which a rank was interrupted.
 #[expect(clippy::cast_precision_loss, reason = "a few")]
 fn typical(costs: &mut [f32]) -> f32 {
     costs.sort_unstable_by(f32::total_cmp);

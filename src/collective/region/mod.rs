@@ -181,8 +181,8 @@ impl CommLayout {
     }
 }
 
-/// Returns the cells that members keep for one another, at the place that `at` says in the region
-/// of who keeps them: those of the member `me` for each member, and those of each member for `me`.
+/// Returns the cells that members keep for one another, `at` that place in the keeper's region:
+/// those of the member `me` for each member, and those of each member for `me`.
 ///
 /// # Errors
 /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a

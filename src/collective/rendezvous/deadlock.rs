@@ -119,8 +119,8 @@ fn write(cell: &PostCell, DeadlockNotice { number, call, seen, direction }: Dead
 }
 
 /// Returns what is in `cell`. A notice that is just written over may be read as neither this nor
-/// that one. But what it has seen is in one word with its own mark, and counts with that alone: a
-/// member goes on no more whose notice has seen one that is seen, so that this one is whole.
+/// that one. But what it has seen is in one word with its own stamp, and counts with that alone. A
+/// member whose notice has seen one that is seen goes on no more, so that its notice is whole.
 fn read(cell: &PostCell) -> DeadlockNotice {
     let number = cell.sequence();
     // It shows that, or a later one: this is for the edge.

@@ -11,9 +11,8 @@ use crate::rank::Rank;
 use crate::sync::PostCell;
 
 impl CallBoard {
-    /// Returns the error of a wait in the call `mine`, or, where the epoch was ended because
-    /// members disagree, or the deadline has passed while they do, what it is that they disagree
-    /// on.
+    /// Returns the error of a wait in the call `mine`. Where members disagree, and the epoch was
+    /// ended or the deadline has passed, that is what they disagree on.
     #[cold]
     pub(crate) fn explain(&self, mine: CallSignature, error: Error) -> Error {
         let found = match &error {
@@ -24,9 +23,8 @@ impl CallBoard {
         found.or_else(|| self.barrier_mismatch()).or_else(|| self.circle(mine, &error)).unwrap_or(error)
     }
 
-    /// Returns what members are known to disagree on when the epoch has ended: what all have posted
-    /// tells of it, or else what another member has complained of about this one, which is in the
-    /// call `mine`.
+    /// Returns what members are known to disagree on when the epoch has ended. The posts tell of
+    /// it, or else what another member has reported about this one, which is in the call `mine`.
     #[cold]
     pub(crate) fn known_mismatch(&self, mine: CallSignature) -> Option<Error> {
         self.first_mismatch().or_else(|| self.mismatch_reports.find(mine))

@@ -2,7 +2,7 @@
 //!
 //! A pipe is a ring of [`PIPE_SLOTS`] slots, the receiver's inbox for this sender in its own
 //! region. A fragment of at most a slot goes from the sender's heap into the next slot by one put
-//! with a signal; the receiver waits for the signal, works on the fragment where it lies, and then
+//! with a signal. The receiver waits for the signal, works on the fragment where it lies, and then
 //! gives *credit* by counting it in a word of its region. The sender looks at that word only when,
 //! as far as it knows, no slot is free.
 //!
@@ -30,18 +30,18 @@
 //! # The send staging
 //! A fragment that is made first, and sent then, is made on the *send staging*: as many slots in
 //! the sender's own region. Fragment p is made in send staging slot p mod slots, after
-//! [`Pipes::reserve`] has found its slot in the inbox free: then fragment p - slots was taken, and
-//! its copy out of the same send staging slot is long done, even by a proxy. This holds as long as
-//! all fragments on the send staging go to one peer; between operations everything is flushed.
+//! [`Pipes::reserve`] has found its slot in the inbox free. Then fragment p - slots was taken, and
+//! its copy out of that send staging slot is long done, even by a proxy. This holds as long as all
+//! fragments on the send staging go to one peer; between operations everything is flushed.
 //!
 //! # No deadlock
 //! [`Pipes::send`] waits when all slots are full, [`Pipes::receive`] when all are empty. Each
-//! algorithm says why that ends, by the same argument: its steps have *times*, every member takes
-//! its steps in the order of their times, a fragment is received at a later time than it was sent,
-//! and at an earlier one than the fragment [`PIPE_SLOTS`] later on its pipe is sent. Of all steps
-//! that are not done, look at one with the least time: what it waits for belongs to an earlier step
-//! of the peer, so it is done, and the step can be taken. Both ends take the fragments of a pipe in
-//! the same order, that of the times.
+//! algorithm says why that ends, by the same argument. Its steps have *times*, and every member
+//! takes its steps in the order of their times. A fragment is received at a later time than it was
+//! sent, and at an earlier one than the fragment [`PIPE_SLOTS`] later on its pipe is sent. Of all
+//! steps that are not done, look at one with the least time. It waits for an earlier step of the
+//! peer, which is done. So the step can be taken. Both ends take the fragments of a pipe in the
+//! same order, that of the times.
 
 use super::checksum;
 use super::link::{Link, Outgoing};

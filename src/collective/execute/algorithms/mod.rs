@@ -12,11 +12,11 @@
 //!
 //! In which order each of them combines elements [`Algorithm`] tells.
 //!
-//! Every element of a result is made by one member for all, or alike by the two that exchange, so
-//! that all ranks get the same bits; and the order depends on the number of ranks, the count, the
-//! length of an element and the root only, so they are the same in every run. (What goes through
-//! the staging area in several pieces is several operations in this respect, which shows where
-//! elements of one operation go different ways: in the ring and in the double tree.)
+//! One member makes an element of a result for all, or the two that exchange make it alike. So all
+//! ranks get the same bits. The order depends on the number of ranks, the count, the length of an
+//! element and the root only. So the bits are the same in every run. (A call that goes through the
+//! staging area in several chunks is several operations in this respect. That shows where elements
+//! of one operation go different ways: in the ring and in the double tree.)
 //!
 //! A [`PipeWorker`] is one member in one operation: all that an algorithm touches besides pipes is
 //! its own heap, where its buffers, its inbox and its send staging are. Fragments of no bytes are

@@ -1,16 +1,16 @@
 //! All pairs: every member sends to whoever needs what it has.
 //!
-//! In one shot, what a member needs comes straight from all that have it, and is combined in the
-//! order of the members' numbers when all of a piece is there: each member's part waits in an inbox
+//! In one shot, a member gets what it needs straight from all that have it. It combines a piece in
+//! the order of the members' numbers when all of it is there. Each member's part waits in an inbox
 //! of its own. In two shots, for an all-reduce, each member combines its share of a pass for all,
 //! and sends the result to all.
 //!
 //! # No deadlock
 //! Times are pieces: at time k a member sends its k-th pieces to all others, one after the other
 //! from the next one on, and receives those numbered k - 1 from all others. In two shots it sends
-//! shares k, receives shares k - 1 and sends their result, and receives results k - 2: two
-//! fragments to each peer at a time, received at the next time in the same order, of which the
-//! slots of a pipe hold more than those of one time.
+//! shares k, receives shares k - 1 and sends their result, and receives results k - 2. These are
+//! two fragments to each peer at a time, received at the next time in the same order. The slots of
+//! a pipe hold more than those of one time.
 
 use super::{ALIGN, PieceCut};
 use super::{Operand, PerMember, PipeWorker};

@@ -8,9 +8,9 @@
 //!
 //! The binary tree and the double one are those of NCCL 2.4 (`src/graph/trees.h` there; Sanders,
 //! Speck and Träff 2009 tell of two trees). Below the root every odd member is a leaf and every
-//! even one an inner node; the second tree numbers the members backwards, or from the second one on
-//! where their number is odd, so that the inner nodes of one are leaves of the other. Each carries
-//! half of the elements.
+//! even one an inner node. The second tree numbers the members backwards, or from the second one on
+//! where their number is odd. So the inner nodes of one are leaves of the other. Each carries half
+//! of the elements.
 //!
 //! # Order
 //! A node combines what its children have and its own in the order of the members' numbers. On a

@@ -26,10 +26,10 @@ pub trait CustomAlgorithm: Send + Sync {
 
     /// Does the part of this rank in a call, among two ranks or more.
     ///
-    /// It is called on all ranks at once, for each piece of a scaled sum, of a call that reduces
-    /// floats of 16 or 8 bits, or of one whose buffers are not all in the symmetric heap, and never
-    /// for no elements. What a rank sends has to be received by the other one, in the same order;
-    /// the call ends when it was.
+    /// It is called on all ranks at once, and never for no elements. It is called for each chunk of
+    /// a scaled sum, of a reduction of floats of 16 or 8 bits, and of a call whose buffers are not
+    /// all in the symmetric heap. What a rank sends has to be received by the other one, in the
+    /// same order; the call ends when it was.
     ///
     /// # Errors
     /// Whatever it returns, the call returns. The epoch ends with it, since data were moving.

@@ -6,8 +6,8 @@
 //! A member that knows that its input will be needed in its staging area stages the first pieces
 //! before it posts. Nobody touches its staging area then: each operation ends when all that is read
 //! or written in it has been. Where all members have, the post tells of the first steps, and nobody
-//! waits for these apart: one hand-over of three is saved where all is one piece, which is most of
-//! what a short call takes, above all where members take turns on their cores.
+//! waits for these apart. Where all is one piece, this saves one hand-over of three. That is much
+//! of a short call, above all where members take turns on their cores.
 //!
 //! Whether a member does follows from its post, and from what all members know before. So all know
 //! it of each other. It is in vain where others turn out to have their buffers elsewhere: in place
