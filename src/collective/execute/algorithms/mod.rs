@@ -8,7 +8,7 @@
 //! | [`ring`] | `ring` |
 //! | [`doubling`] | `recursive_doubling` |
 //! | [`halving`] | `halving_doubling` |
-//! | [`tree`] | `tree`, `naive`, `double_tree`; the shots of a broadcast and a reduce, `ring` of one |
+//! | [`tree`] | `tree`, `naive`, `double_tree`; `ring` and the shots of a broadcast; shots of a reduce |
 //!
 //! In which order each of them combines elements [`Algorithm`] tells.
 //!
