@@ -8,7 +8,7 @@
 //! | [`ring`] | `ring` |
 //! | [`doubling`] | `recursive_doubling` |
 //! | [`halving`] | `halving_doubling` |
-//! | [`tree`] | `tree`, `naive`, `double_tree`; `ring` and the shots of a broadcast; shots of a reduce |
+//! | [`tree`] | `tree`, `naive`, `double_tree`; `ring` and shots of a broadcast, and of a reduce |
 //!
 //! In which order each of them combines elements [`Algorithm`] tells.
 //!
