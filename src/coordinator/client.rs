@@ -21,8 +21,8 @@ use super::wire::{Frames, IoContext, write};
 
 /// A connection with a coordinator.
 ///
-/// Every method fails with [`CoordinatorError::Disconnected`] when the coordinator has ended. What it has
-/// ordered goes on then, and the next coordinator knows of it. Every method fails with
+/// Every method fails with [`CoordinatorError::Disconnected`] when the coordinator has ended. What
+/// it has ordered goes on then, and the next coordinator knows of it. Every method fails with
 /// [`Error::Timeout`](crate::Error::Timeout) when the coordinator does not answer.
 #[derive(Debug)]
 pub struct Client {
@@ -51,8 +51,8 @@ pub enum CallProgress {
 impl Client {
     /// Connects with the coordinator of `directory`.
     ///
-    /// A request that is not answered within `timeout` is an error, and so is a copy in which nothing
-    /// moves for as long.
+    /// A request that is not answered within `timeout` is an error, and so is a copy in which
+    /// nothing moves for as long.
     ///
     /// # Errors
     /// [`CoordinatorError::NotRunning`], [`CoordinatorError::Dead`],
@@ -63,7 +63,8 @@ impl Client {
         Ok(Self { stream, timeout, number: 0, incoming: Frames::default() })
     }
 
-    /// Makes a communicator of so many free devices. After a loss it goes on by itself if `keep_going`.
+    /// Makes a communicator of so many free devices. After a loss it goes on by itself if
+    /// `keep_going`.
     ///
     /// # Errors
     /// [`RequestError::NotEnoughDevices`], [`RequestError::BadSize`], [`RequestError::NotFormed`].
@@ -71,12 +72,12 @@ impl Client {
         self.status_of(Request::Init { devices, keep_going })
     }
 
-    /// Returns how a communicator is doing, or how it has ended. Waits until nothing is in progress if
-    /// `settled`.
+    /// Returns how a communicator is doing, or how it has ended. Waits until nothing is in progress
+    /// if `settled`.
     ///
     /// # Errors
-    /// [`RequestError::NoSuchComm`]; [`RequestError::Ended`] where 4,096 others have ended since, or
-    /// another coordinator has taken over.
+    /// [`RequestError::NoSuchComm`]; [`RequestError::Ended`] where 4,096 others have ended since,
+    /// or another coordinator has taken over.
     pub fn status(&mut self, comm: CommId, settled: bool) -> Result<CommStatus, CoordinatorError> {
         self.status_of(Request::Status { comm, settled })
     }
@@ -124,8 +125,8 @@ impl Client {
 
     /// Starts a group: the calls of all clients are kept until it ends.
     ///
-    /// A call that names the returned group is never executed alone, even if the group is gone with its
-    /// coordinator.
+    /// A call that names the returned group is never executed alone, even if the group is gone with
+    /// its coordinator.
     ///
     /// # Errors
     /// [`RequestError::GroupOpen`], and those of [`Client::call`].
@@ -138,20 +139,21 @@ impl Client {
 
     /// Puts a collective operation into `group`, or into the open group if none is named.
     ///
-    /// Where no group is open, the call is executed at once as a group of its own. [`Client::status`]
-    /// tells how it ends.
+    /// Where no group is open, the call is executed at once as a group of its own.
+    /// [`Client::status`] tells how it ends.
     ///
     /// # Ordering
-    /// Groups of a communicator are executed one after the other. Bytes that were copied to its devices
-    /// before the call are their input. A copy that is made while a group is in progress is in no order
-    /// with it, whichever client makes it: it may read a result before, during or after it is written,
-    /// and overwrite an input at any time. Wait for the settled [`Client::status`] first.
+    /// Groups of a communicator are executed one after the other. Bytes that were copied to its
+    /// devices before the call are their input. A copy that is made while a group is in progress is
+    /// in no order with it, whichever client makes it: it may read a result before, during or after
+    /// it is written, and overwrite an input at any time. Wait for the settled [`Client::status`]
+    /// first.
     ///
     /// # Errors
     /// [`RequestError::NoSuchGroup`], [`RequestError::GroupFull`], [`RequestError::GroupTooLarge`];
     /// [`RequestError::OutOfRange`], [`RequestError::WrongCount`] and the like for the call itself;
-    /// [`RequestError::Failed`] and [`RequestError::WrongState`] for a communicator that takes none.
-    /// Nothing has changed then.
+    /// [`RequestError::Failed`] and [`RequestError::WrongState`] for a communicator that takes
+    /// none. Nothing has changed then.
     pub fn call(
         &mut self,
         comm: CommId,
@@ -165,8 +167,8 @@ impl Client {
         }
     }
 
-    /// Ends `group`, or the open group if none is named; its calls are executed together. Returns its
-    /// number.
+    /// Ends `group`, or the open group if none is named; its calls are executed together. Returns
+    /// its number.
     ///
     /// # Errors
     /// [`RequestError::GroupOpen`], [`RequestError::NoSuchGroup`], and those of [`Client::call`].
@@ -191,7 +193,8 @@ impl Client {
     /// Has a communicator that has failed go on with the devices that are left.
     ///
     /// # Errors
-    /// [`RequestError::Failed`] when they cannot; [`RequestError::WrongState`] when it has not failed.
+    /// [`RequestError::Failed`] when they cannot; [`RequestError::WrongState`] when it has not
+    /// failed.
     pub fn go_on(&mut self, comm: CommId) -> Result<CommStatus, CoordinatorError> {
         self.status_of(Request::GoOn(comm))
     }
@@ -203,8 +206,8 @@ impl Client {
     /// # Errors
     /// [`RequestError::NotEnoughDevices`], [`RequestError::BadSize`], [`RequestError::GroupOpen`];
     /// [`RequestError::WrongState`] while a group is in progress: nothing has changed.
-    /// [`RequestError::NotGrown`] when they did not come together; [`RequestError::Failed`] when the
-    /// communicator had failed before, or has grown and lost a device.
+    /// [`RequestError::NotGrown`] when they did not come together; [`RequestError::Failed`] when
+    /// the communicator had failed before, or has grown and lost a device.
     pub fn grow(&mut self, comm: CommId, devices: u32) -> Result<CommStatus, CoordinatorError> {
         self.status_of(Request::Grow { comm, devices })
     }
@@ -212,14 +215,15 @@ impl Client {
     /// Has all devices of a ready communicator write the used part of their memory to `directory`.
     /// Returns the number of the checkpoint there.
     ///
-    /// It counts as a group. Bytes that clients copy meanwhile may or may not be in it. The previous
-    /// checkpoint stays valid until this one is whole and on the disk, whatever happens.
+    /// It counts as a group. Bytes that clients copy meanwhile may or may not be in it. The
+    /// previous checkpoint stays valid until this one is whole and on the disk, whatever happens.
     ///
     /// # Errors
     /// [`RequestError::CheckpointFailed`], after which the communicator is ready and as before;
     /// [`RequestError::Failed`] when it failed itself, by the loss of a device;
     /// [`RequestError::WrongState`], [`RequestError::BadDirectory`];
-    /// [`Error::Timeout`](crate::Error::Timeout) when it takes longer than an answer may, and goes on.
+    /// [`Error::Timeout`](crate::Error::Timeout) when it takes longer than an answer may, and goes
+    /// on.
     pub fn checkpoint(&mut self, comm: CommId, directory: impl AsRef<Path>) -> Result<u64, CoordinatorError> {
         let directory = whole_path(directory.as_ref())?;
         self.checkpoint_by(Request::Checkpoint { comm, directory })
@@ -228,8 +232,8 @@ impl Client {
     /// Has all devices of a ready communicator read back what [`Client::checkpoint`] has written to
     /// `directory`. Returns the number of that checkpoint.
     ///
-    /// The communicator has as many devices as the checkpoint, with as much memory each. Each device
-    /// reads what its rank has written. All is checked before a byte changes.
+    /// The communicator has as many devices as the checkpoint, with as much memory each. Each
+    /// device reads what its rank has written. All is checked before a byte changes.
     ///
     /// # Errors
     /// Those of [`Client::checkpoint`].

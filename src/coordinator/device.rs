@@ -7,8 +7,8 @@
 //! | worker | has the communicator, and executes one task at a time |
 //! | 16 for copies | each copies between a client and the memory |
 //!
-//! When the coordinator dies, whatever is in progress goes on, and the device looks for the next one
-//! (`adoption/search.rs`).
+//! When the coordinator dies, whatever is in progress goes on, and the device looks for the next
+//! one (`adoption/search.rs`).
 
 mod calls;
 mod copies;
@@ -84,7 +84,8 @@ enum CoordinatorLink {
 }
 
 impl Device {
-    /// Makes the memory, and registers with the coordinator of `directory`. A process is one device.
+    /// Makes the memory, and registers with the coordinator of `directory`. A process is one
+    /// device.
     ///
     /// # Errors
     /// [`CoordinatorError::NotRunning`], [`CoordinatorError::Dead`],
@@ -98,15 +99,16 @@ impl Device {
     /// Returns the device that this process was started as, by a [`Pool`](super::Pool) or a
     /// [`Fleet`](super::Fleet); `None` when it was not started as one.
     ///
-    /// A program that has a pool calls this first of all, and then [serves](Device::serve). From here on
-    /// the process ends when the process of its pool does: the kernel kills it, provided that the calling
-    /// thread stays, and otherwise it ends by itself when its coordinator is gone. A device that was told
-    /// to [outlive](super::FleetOptions::outlives) its coordinator waits for the next one for that time
-    /// when its own was killed, and ends at once when its own has ended in order.
+    /// A program that has a pool calls this first of all, and then [serves](Device::serve). From
+    /// here on the process ends when the process of its pool does: the kernel kills it, provided
+    /// that the calling thread stays, and otherwise it ends by itself when its coordinator is gone.
+    /// A device that was told to [outlive](super::FleetOptions::outlives) its coordinator waits for
+    /// the next one for that time when its own was killed, and ends at once when its own has ended
+    /// in order.
     ///
     /// # Errors
-    /// [`Error::Environment`] when the variables are damaged; [`Error::Revoked`] when the process that
-    /// has started it is dead already; those of [`Device::start`].
+    /// [`Error::Environment`] when the variables are damaged; [`Error::Revoked`] when the process
+    /// that has started it is dead already; those of [`Device::start`].
     pub fn from_env() -> Result<Option<Self>, CoordinatorError> {
         let Some(text) = std::env::var_os(DEVICE) else { return Ok(None) };
         let damaged = |variable| Error::Environment { variable, expected: "expected what a pool has set" };
@@ -185,13 +187,13 @@ impl Device {
         AddressRange { min: self.memory.min_address().get(), max: self.memory.max_address().get() }
     }
 
-    /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP), or has lost its coordinator and does not
-    /// wait for the next one, or not any longer. SIGQUIT is for the coordinator to answer, and ends
-    /// nothing.
+    /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP), or has lost its coordinator and
+    /// does not wait for the next one, or not any longer. SIGQUIT is for the coordinator to answer,
+    /// and ends nothing.
     ///
     /// # Errors
-    /// [`CoordinatorError::VersionMismatch`] when the coordinator is replaced by one of another version;
-    /// [`Error::Unavailable`] when its worker has panicked; [`Error::Os`].
+    /// [`CoordinatorError::VersionMismatch`] when the coordinator is replaced by one of another
+    /// version; [`Error::Unavailable`] when its worker has panicked; [`Error::Os`].
     pub fn serve(mut self) -> Result<(), CoordinatorError> {
         while !self.wait()? {
             while let Some((outcome, aborter)) = self.worker.finished()? {

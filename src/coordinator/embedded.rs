@@ -28,18 +28,18 @@ use crate::logs::COORDINATOR;
 pub struct PoolOptions {
     /// Its devices, by kind.
     pub devices: Vec<DeviceKind>,
-    /// The program to start for each device: it calls [`Device::from_env`](super::Device::from_env) and
-    /// serves. By default it is the running executable, with its own arguments.
+    /// The program to start for each device: it calls [`Device::from_env`](super::Device::from_env)
+    /// and serves. By default it is the running executable, with its own arguments.
     pub program: Program,
     /// The settings of the coordinator.
     pub settings: CoordinatorSettings,
-    /// The directory of the coordinator; `None` for one of the pool's own, which is removed with it. In the
-    /// user's ([`RuntimeDirectory::open`]) `shmccl ctl` finds the coordinator as well.
+    /// The directory of the coordinator; `None` for one of the pool's own, which is removed with
+    /// it. In the user's ([`RuntimeDirectory::open`]) `shmccl ctl` finds the coordinator as well.
     pub directory: Option<RuntimeDirectory>,
     /// How long a [`Client`] of the pool waits for an answer.
     pub timeout: Duration,
-    /// How many devices may be started, all together, to replace others that have registered and die, as
-    /// for [`FleetOptions::restarts`]. Each begins as a free one.
+    /// How many devices may be started, all together, to replace others that have registered and
+    /// die, as for [`FleetOptions::restarts`]. Each begins as a free one.
     pub restarts: u32,
 }
 
@@ -56,14 +56,15 @@ impl Default for PoolOptions {
     }
 }
 
-/// A coordinator in a thread of this process, and devices as processes of its own. Dropping it ends all
-/// of them, and leaves nothing.
+/// A coordinator in a thread of this process, and devices as processes of its own. Dropping it ends
+/// all of them, and leaves nothing.
 ///
-/// The running executable is started again for each device, as by [`launch`](crate::launch::launch). So
-/// a program that has a pool asks first of all whether it is a device. When the program is killed, the
-/// kernel kills its devices, and a janitor, which is forked as the pool starts, removes its socket. If
-/// the janitor was killed as well, the next pool or `shmccl clean` removes it. Each connection takes a
-/// descriptor, so the pool raises the soft limit of the program as far as the system allows.
+/// The running executable is started again for each device, as by
+/// [`launch`](crate::launch::launch). So a program that has a pool asks first of all whether it is
+/// a device. When the program is killed, the kernel kills its devices, and a janitor, which is
+/// forked as the pool starts, removes its socket. If the janitor was killed as well, the next pool
+/// or `shmccl clean` removes it. Each connection takes a descriptor, so the pool raises the soft
+/// limit of the program as far as the system allows.
 ///
 /// ```no_run
 /// use shmccl::coordinator::{
@@ -130,9 +131,9 @@ impl Pool {
     /// Starts a coordinator and these devices, which have all registered when this returns.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] in a process that is a device itself; [`CoordinatorError::NotStarted`] when
-    /// one of the devices does not register; those of [`Coordinator::start`] and [`Fleet::start`]. Nothing
-    /// is left then.
+    /// [`Error::Unavailable`] in a process that is a device itself;
+    /// [`CoordinatorError::NotStarted`] when one of the devices does not register; those of
+    /// [`Coordinator::start`] and [`Fleet::start`]. Nothing is left then.
     pub fn start_with(options: &PoolOptions) -> Result<Self, CoordinatorError> {
         if is_device() {
             // Its devices would start devices, and those would as well.
@@ -210,8 +211,8 @@ impl Pool {
         &self.directory
     }
 
-    /// Returns the devices that were started at first. [`Client::devices`] returns those that there are
-    /// now.
+    /// Returns the devices that were started at first. [`Client::devices`] returns those that there
+    /// are now.
     #[must_use]
     pub fn devices(&self) -> &[DeviceId] {
         self.fleet.as_ref().map(Fleet::devices).unwrap_or_default()

@@ -1,5 +1,5 @@
-//! The first messages of a connection, by which both sides make sure that they are of one user and one
-//! version, and the messages that follow.
+//! The first messages of a connection, by which both sides make sure that they are of one user and
+//! one version, and the messages that follow.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -157,12 +157,12 @@ pub(super) fn check_version(theirs: &str) -> Result<(), CoordinatorError> {
     Err(CoordinatorError::VersionMismatch { mine: VERSION.to_owned(), theirs })
 }
 
-/// Greets the side that listens as `role`, within the patience of `context`, which names it. Returns its
-/// answer, which is of this version.
+/// Greets the side that listens as `role`, within the patience of `context`, which names it.
+/// Returns its answer, which is of this version.
 ///
 /// # Errors
-/// [`CoordinatorError::OtherUser`], [`CoordinatorError::VersionMismatch`], [`CoordinatorError::Refused`];
-/// those of [`wire::read`].
+/// [`CoordinatorError::OtherUser`], [`CoordinatorError::VersionMismatch`],
+/// [`CoordinatorError::Refused`]; those of [`wire::read`].
 pub(super) fn greet(
     stream: &UnixStream,
     role: PeerRole,

@@ -1,7 +1,7 @@
 //! Messages on a stream: four bytes of length, least significant first, then JSON.
 //!
-//! [`read`] and [`write`] wait for the other side. A [`PeerConnection`] never waits: it keeps what has come
-//! until a message is whole, and what is to go until there is room.
+//! [`read`] and [`write`] wait for the other side. A [`PeerConnection`] never waits: it keeps what
+//! has come until a message is whole, and what is to go until there is room.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -59,7 +59,8 @@ impl Frames {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Returns how many bytes were not taken out, of whole messages and of the last, unfinished one.
+    /// Returns how many bytes were not taken out, of whole messages and of the last, unfinished
+    /// one.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() - self.taken
     }
@@ -69,7 +70,8 @@ impl Frames {
         !matches!(self.whole(), Ok(None))
     }
 
-    /// Takes out the next message, if all of it has come. If not, gives back the memory of earlier ones.
+    /// Takes out the next message, if all of it has come. If not, gives back the memory of earlier
+    /// ones.
     ///
     /// # Errors
     /// A text that says what is wrong with it. Nothing that comes after it makes sense then.
@@ -136,8 +138,8 @@ impl IoContext {
 /// Waits for a message of the peer.
 ///
 /// # Errors
-/// [`CoordinatorError::Disconnected`], [`CoordinatorError::Protocol`]; [`Error::Timeout`] of the operation
-/// where the stream has a deadline; [`Error::Os`].
+/// [`CoordinatorError::Disconnected`], [`CoordinatorError::Protocol`]; [`Error::Timeout`] of the
+/// operation where the stream has a deadline; [`Error::Os`].
 pub(super) fn read<T>(stream: &mut impl Read, context: IoContext) -> Result<T, CoordinatorError>
 where
     T: DeserializeOwned,
@@ -241,8 +243,8 @@ impl PeerConnection {
         match encode(message) {
             Ok(bytes) => self.outgoing.extend(bytes),
             Err(what) => {
-                // Every message sent here is bounded where it is made. A peer that misses one is better
-                // off without a connection.
+                // Every message sent here is bounded where it is made. A peer that misses one is
+                // better off without a connection.
                 tracing::error!(target: COORDINATOR, what, "cannot send");
                 self.is_over = true;
             }

@@ -23,8 +23,8 @@ use crate::error::Error;
 /// How often a device without a coordinator looks for one.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long the socket of a coordinator may be missing until that counts as an end in order, and not as
-/// a restart.
+/// How long the socket of a coordinator may be missing until that counts as an end in order, and
+/// not as a restart.
 const MISSING: Duration = Duration::from_secs(1);
 
 /// What a device does when it has lost its coordinator.
@@ -34,8 +34,8 @@ pub(in crate::coordinator) enum OnCoordinatorLoss {
     WaitForEver,
     /// Ends.
     End,
-    /// Waits so long for the next coordinator, if its own was killed and so has left its socket. Ends if
-    /// its own has ended in order.
+    /// Waits so long for the next coordinator, if its own was killed and so has left its socket.
+    /// Ends if its own has ended in order.
     WaitFor(Duration),
 }
 
@@ -79,8 +79,8 @@ pub(in crate::coordinator) enum Searched {
 }
 
 impl CoordinatorSearch {
-    /// Begins a search. It looks at first after a moment, as a coordinator that drops a device at once
-    /// is not to be kept busy by it.
+    /// Begins a search. It looks at first after a moment, as a coordinator that drops a device at
+    /// once is not to be kept busy by it.
     pub(in crate::coordinator) fn new(
         device: DeviceId,
         directory: &RuntimeDirectory,
@@ -175,7 +175,8 @@ impl Attempt {
     /// Takes the answer, if it has come.
     ///
     /// # Errors
-    /// [`CoordinatorError::VersionMismatch`], [`CoordinatorError::Refused`], [`CoordinatorError::Protocol`].
+    /// [`CoordinatorError::VersionMismatch`], [`CoordinatorError::Refused`],
+    /// [`CoordinatorError::Protocol`].
     fn answer(mut self) -> Result<Answered, CoordinatorError> {
         self.connection.flush();
         self.connection.read();

@@ -1,7 +1,7 @@
 //! Copies of a client to and from a device's memory, over connections of their own.
 //!
-//! Where nothing moves over such a connection, the client asks the coordinator whether the device still
-//! lives ([`WatchedStream`]).
+//! Where nothing moves over such a connection, the client asks the coordinator whether the device
+//! still lives ([`WatchedStream`]).
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -29,25 +29,25 @@ impl Client {
     /// Returns the addresses of a device that belongs to a communicator.
     ///
     /// # Errors
-    /// [`RequestError::NoSuchDevice`], [`RequestError::NotAllocated`]; [`RequestError::WrongState`] while
-    /// its communicator comes or goes.
+    /// [`RequestError::NoSuchDevice`], [`RequestError::NotAllocated`]; [`RequestError::WrongState`]
+    /// while its communicator comes or goes.
     pub fn address_range(&mut self, device: DeviceId) -> Result<AddressRange, CoordinatorError> {
         self.locate(device).map(|location| location.range)
     }
 
-    /// Copies `source` to the bytes from `address` of a device on. The coordinator only says where the
-    /// device is.
+    /// Copies `source` to the bytes from `address` of a device on. The coordinator only says where
+    /// the device is.
     ///
     /// # Ordering
-    /// When it returns, all bytes are there for later groups and copies. It is in no order with a group
-    /// that is in progress, nor with another copy at the same time: bytes that both touch may have any
-    /// value. The settled [`Client::status`] waits until nothing is in progress.
+    /// When it returns, all bytes are there for later groups and copies. It is in no order with a
+    /// group that is in progress, nor with another copy at the same time: bytes that both touch may
+    /// have any value. The settled [`Client::status`] waits until nothing is in progress.
     ///
     /// # Errors
-    /// [`RequestError::OutOfRange`], [`RequestError::NotAllocated`], [`RequestError::NoSuchDevice`]:
-    /// nothing has changed, unless the device is taken from its communicator meanwhile.
-    /// [`CoordinatorError::Disconnected`] when the device has died, or counts as lost since it hangs;
-    /// [`Error::Timeout`].
+    /// [`RequestError::OutOfRange`], [`RequestError::NotAllocated`],
+    /// [`RequestError::NoSuchDevice`]: nothing has changed, unless the device is taken from its
+    /// communicator meanwhile. [`CoordinatorError::Disconnected`] when the device has died, or
+    /// counts as lost since it hangs; [`Error::Timeout`].
     pub fn copy_host_to_device(
         &mut self,
         device: DeviceId,
@@ -63,12 +63,13 @@ impl Client {
     /// Copies the next `len` bytes of `source` to the bytes from `address` of a device on, like
     /// [`Client::copy_host_to_device`], but a MiB at a time.
     ///
-    /// The source has half a minute for each MiB. It is read only when it is known that the device has
-    /// these addresses, and memory for them.
+    /// The source has half a minute for each MiB. It is read only when it is known that the device
+    /// has these addresses, and memory for them.
     ///
     /// # Errors
-    /// Those of [`Client::copy_host_to_device`]; [`Error::Os`] when the source fails, or ends before that
-    /// many bytes. Then the device has whole MiB of the bytes that had come, from `address` on.
+    /// Those of [`Client::copy_host_to_device`]; [`Error::Os`] when the source fails, or ends
+    /// before that many bytes. Then the device has whole MiB of the bytes that had come, from
+    /// `address` on.
     pub fn write_device(
         &mut self,
         device: DeviceId,
@@ -115,8 +116,8 @@ impl Client {
 
     /// Copies the bytes from `address` of a device on to `target`.
     ///
-    /// The order with groups and other copies is that of [`Client::copy_host_to_device`]. The result of a
-    /// group is there when its status is settled, and not when the call returns.
+    /// The order with groups and other copies is that of [`Client::copy_host_to_device`]. The
+    /// result of a group is there when its status is settled, and not when the call returns.
     ///
     /// # Errors
     /// Those of [`Client::copy_host_to_device`].
@@ -222,8 +223,8 @@ impl<'c> WatchedStream<'c> {
     /// Connects with the device at `location`, as the coordinator of `client` has answered.
     ///
     /// # Errors
-    /// [`CoordinatorError::Disconnected`], [`CoordinatorError::OtherUser`]; a [`RequestError`] of the
-    /// coordinator; [`Error::Timeout`], [`Error::Os`].
+    /// [`CoordinatorError::Disconnected`], [`CoordinatorError::OtherUser`]; a [`RequestError`] of
+    /// the coordinator; [`Error::Timeout`], [`Error::Os`].
     fn connect(
         client: &'c mut Client,
         device: DeviceId,
@@ -252,10 +253,12 @@ impl<'c> WatchedStream<'c> {
         Ok(Self { stream, located, ended_by: None })
     }
 
-    /// Runs `action` over the connection. An answer of the coordinator that ends it is the error then.
+    /// Runs `action` over the connection. An answer of the coordinator that ends it is the error
+    /// then.
     ///
     /// # Errors
-    /// Those of `action`, [`CoordinatorError::Disconnected`], a [`RequestError`] of the coordinator.
+    /// Those of `action`, [`CoordinatorError::Disconnected`], a [`RequestError`] of the
+    /// coordinator.
     fn run<T>(
         &mut self,
         action: impl FnOnce(&mut Self) -> Result<T, CoordinatorError>,
@@ -305,12 +308,12 @@ impl LocatedDevice<'_> {
         since.elapsed() >= self.client.timeout
     }
 
-    /// Asks the coordinator whether the device is where it was. A coordinator that does not answer, or is
-    /// dead, says nothing of the device.
+    /// Asks the coordinator whether the device is where it was. A coordinator that does not answer,
+    /// or is dead, says nothing of the device.
     ///
     /// # Errors
-    /// [`CoordinatorError::Disconnected`] when the device is not there, a [`RequestError`] when it may not
-    /// be copied to any more.
+    /// [`CoordinatorError::Disconnected`] when the device is not there, a [`RequestError`] when it
+    /// may not be copied to any more.
     fn check(&mut self) -> Result<(), CoordinatorError> {
         let Location { comm, socket, .. } = &self.location;
         match self.client.ask_within(Request::Locate(self.device), QUIET) {

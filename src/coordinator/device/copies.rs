@@ -1,5 +1,5 @@
-//! Copies between clients and a device's memory, each over a connection of its own. The coordinator has
-//! no part in them.
+//! Copies between clients and a device's memory, each over a connection of its own. The coordinator
+//! has no part in them.
 
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -28,7 +28,8 @@ const CLIENT: IoContext =
 /// The most copies that are in progress at a time. Others wait in the backlog.
 const MAX_COPIES: usize = 16;
 
-/// The most bytes that are copied at a time. A client has [`PATIENCE`] for them, however it divides them.
+/// The most bytes that are copied at a time. A client has [`PATIENCE`] for them, however it divides
+/// them.
 const PIECE: usize = 1 << 20;
 
 /// How long no connection is accepted after the system had no room for one.
@@ -147,8 +148,8 @@ impl CopyService {
         range.check(device, Bytes { address: order.address, len: order.len })
     }
 
-    /// Asks the system for all the memory before the first byte comes, so that nothing changes where
-    /// there is too little. Reading takes none.
+    /// Asks the system for all the memory before the first byte comes, so that nothing changes
+    /// where there is too little. Reading takes none.
     fn reserve(&self, order: &CopyOrder) -> Result<(), RequestError> {
         if order.direction == CopyDirection::Get {
             return Ok(());

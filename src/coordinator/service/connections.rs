@@ -22,7 +22,8 @@ impl Coordinator {
     pub(super) fn accept(&mut self) {
         match self.listener.accept() {
             Ok((stream, _)) => {
-                // A peer that is refused here may not enter the directory either, and is told nothing.
+                // A peer that is refused here may not enter the directory either, and is told
+                // nothing.
                 let _ = self.admit(stream);
             }
             Err(error) => {
@@ -105,7 +106,8 @@ impl Coordinator {
         }
     }
 
-    /// Disconnects peers that have hung up or not greeted in time, and those that keep too much memory.
+    /// Disconnects peers that have hung up or not greeted in time, and those that keep too much
+    /// memory.
     pub(super) fn drop_idle(&mut self) {
         let now = Instant::now();
         let is_late = |state| matches!(state, PeerState::Unidentified { until } if until <= now);
@@ -138,8 +140,8 @@ impl Coordinator {
         }
     }
 
-    /// Returns which roles have room for a peer that may be about to greet, or `None` where there is no
-    /// such peer.
+    /// Returns which roles have room for a peer that may be about to greet, or `None` where there
+    /// is no such peer.
     fn capacity(&self, number: u64) -> Option<PeerCapacity> {
         let peer = self.peers.get(&number)?;
         if !matches!(peer.state, PeerState::Unidentified { .. }) {

@@ -149,8 +149,9 @@ fn what_only_has_the_name_of_a_checkpoint_keeps_no_device_waiting() {
     assert!(pool.ctl("status 1").line().contains("ready"));
 }
 
-/// How many steps a checkpoint has on the first rank: its beginning, the directory of the generation, its part, a step for each MiB of two
-/// chunks, the end of its part, and three in which the new one takes the place of the old one.
+/// How many steps a checkpoint has on the first rank: its beginning, the directory of the
+/// generation, its part, a step for each MiB of two chunks, the end of its part, and three in which
+/// the new one takes the place of the old one.
 const STEPS: u64 = 11;
 
 /// On other ranks one that makes no directory, and two that make nothing take a place.

@@ -89,7 +89,8 @@ fn a_device_that_is_told_to_end_is_not_started_again_and_flags_without_devices_a
     signal(all[1].0, Signal::SIGKILL);
     let (new, _) = another(&pool, &[all[0].0, all[1].0]);
     pool.ctl_until("devices", |table| table.lines().count() == 2);
-    // One that is started again outlives a killed coordinator as any does, and the next one counts it.
+    // One that is started again outlives a killed coordinator as any does, and the next one counts
+    // it.
     pool.kill_coordinator();
     let (coordinator, mut line) = pool.spawn_talking(&["coordinator", "-n", "2", "--restart", "9"]);
     pool.replace_coordinator(coordinator);

@@ -33,7 +33,8 @@ fn device() {
     }
 }
 
-/// A program with a pool: it says where that is and which devices it has, and works until its input ends.
+/// A program with a pool: it says where that is and which devices it has, and works until its input
+/// ends.
 #[test]
 fn program() {
     let Ok(part) = std::env::var(PART) else { return };

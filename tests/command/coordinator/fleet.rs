@@ -321,8 +321,8 @@ fn a_directory_that_has_a_coordinator_gets_no_devices_of_another_one() {
 fn a_coordinator_takes_more_connections_than_its_soft_limit_of_descriptors_has_room_for() {
     let mut pool = Pool::empty("descriptors");
     pool.start_coordinator_by("ulimit -Sn 32 && exec \"$0\" coordinator");
-    // Those who do not greet are sent away after five seconds, which makes room: that is no answer to the question, but may happen
-    // where the machine is slow.
+    // Those who do not greet are sent away after five seconds, which makes room: that is no answer
+    // to the question, but may happen where the machine is slow.
     let is_answered_among = |crowd: &[UnixStream]| {
         assert_eq!(pool.ctl("status").line(), "");
         crowd.iter().all(is_open)

@@ -1,4 +1,5 @@
-//! Whatever is said on the sockets, the coordinator and its devices live on and serve those who make sense.
+//! Whatever is said on the sockets, the coordinator and its devices live on and serve those who
+//! make sense.
 
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -107,7 +108,8 @@ fn each_state_is_understood(pool: &Pool) {
     }
 }
 
-/// Makes a communicator of both devices, when nobody else's has them any more, and copies to and from one of them.
+/// Makes a communicator of both devices, when nobody else's has them any more, and copies to and
+/// from one of them.
 fn serves_those_who_make_sense(pool: &Pool) {
     let began = Instant::now();
     loop {

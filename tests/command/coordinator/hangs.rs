@@ -141,7 +141,8 @@ fn a_device_that_hears_and_never_does_what_it_is_told_holds_no_answer_up() {
     assert_eq!(pool.ctl("devices").line().lines().count(), 1);
 }
 
-/// What makes a pool notice soon that one of its three devices hangs, and takes none for hung that the machine is too busy for.
+/// What makes a pool notice soon that one of its three devices hangs, and takes none for hung that
+/// the machine is too busy for.
 const HASTY: [&str; 8] = ["-n", "3", "--restart", "3", "--patience", "3s", "--heartbeat", "200ms"];
 
 #[test]
@@ -160,7 +161,8 @@ fn a_device_of_the_coordinators_own_that_hangs_is_killed_and_started_again() {
     pool.ctl_until("devices", |table| table.lines().count() == 4);
     assert!(pool.ctl("metrics").line().contains("\nshmccl_devices_restarted_total 1\n"));
     assert!(!std::path::Path::new(&format!("/proc/{stopped}")).exists(), "its parent has waited for it");
-    // Also one that has only just been left out of a communicator, and one whose place was taken before.
+    // Also one that has only just been left out of a communicator, and one whose place was taken
+    // before.
     assert_eq!(ranks(&pool.ctl("go-on 1").line()).len(), 2);
     let three = ranks(&pool.ctl("grow 1").line());
     signal(three[2], Signal::SIGSTOP);

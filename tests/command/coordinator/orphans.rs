@@ -1,4 +1,5 @@
-//! Devices whose coordinator was killed: what they have is kept for the next one, and they count as its own.
+//! Devices whose coordinator was killed: what they have is kept for the next one, and they count as
+//! its own.
 
 use std::io::{BufRead, Read};
 use std::os::unix::ffi::OsStrExt;

@@ -84,7 +84,8 @@ impl Pool {
         talking(self.command().args(words))
     }
 
-    /// Starts a coordinator with so many devices, which it ends; returns what they say when all are there.
+    /// Starts a coordinator with so many devices, which it ends; returns what they say when all are
+    /// there.
     pub(crate) fn start_fleet(&mut self, devices: usize, flags: &[&str]) -> BufReader<ChildStderr> {
         let (coordinator, mut stderr) = self.spawn_talking(&[&["coordinator"], flags].concat());
         self.coordinator = Some(coordinator);
@@ -261,7 +262,8 @@ pub(crate) fn lists(table: &str, device: u32) -> bool {
     table.lines().any(|row| row.split_whitespace().next() == Some(&device.to_string()))
 }
 
-/// Sends `signal`, and returns when one that stops has stopped it: until one of its threads has heard that, the others go on.
+/// Sends `signal`, and returns when one that stops has stopped it: until one of its threads has
+/// heard that, the others go on.
 pub(crate) fn signal(process: u32, signal: Signal) {
     kill(Pid::from_raw(process.cast_signed()), signal).unwrap();
     while signal == Signal::SIGSTOP && !is_stopped(process) {}

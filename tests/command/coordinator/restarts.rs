@@ -113,7 +113,8 @@ impl Traffic {
         let (device, n) = (self.devices[rank], self.devices.len() as u64);
         let address = ADDRESS + 8 * (COUNT * call + elements.start);
         let bytes = self.client.read_device(device, address, 8 * (elements.end - elements.start)).unwrap();
-        // After the first group all have the same, which each further one multiplies by their number.
+        // After the first group all have the same, which each further one multiplies by their
+        // number.
         let factor = (1..self.groups).fold(1_u64, |factor, _| factor.wrapping_mul(n));
         for (index, bytes) in elements.zip(bytes.chunks_exact(8)) {
             let sum: u64 = (0..n).map(|rank| first(rank, COUNT * call + index)).sum();
@@ -158,7 +159,8 @@ fn no_group_fails_when_the_coordinator_is_killed_in_the_middle_of_its_traffic() 
         traffic.reconnect();
         traffic.end();
         let after = traffic.done();
-        // All have done some of the group's calls when the coordinator is killed, and have others to do when it is dead.
+        // All have done some of the group's calls when the coordinator is killed, and have others
+        // to do when it is dead.
         let is_in_the_middle = killed.iter().zip(&after).all(|(killed, after)| killed < after);
         in_the_middle += u64::from(is_in_the_middle);
         if is_in_the_middle && in_the_middle.is_multiple_of(20) {
@@ -188,8 +190,8 @@ fn a_group_that_a_stopped_device_has_yet_to_begin_or_to_end_succeeds_when_the_co
             let element = f64::from(kill + rank).to_ne_bytes();
             pool.ctl_with(&format!("put-h2d {device} {:#x}", 0x1000 * rank), &element).line();
         }
-        // Stopped before the call, it cannot have heard of it when the coordinator is killed; after it, it may not have said that it is
-        // through.
+        // Stopped before the call, it cannot have heard of it when the coordinator is killed; after
+        // it, it may not have said that it is through.
         let (device, is_before) = (ranks[usize::try_from(kill % 3).unwrap()], kill % 2 == 0);
         if is_before {
             signal(device, Signal::SIGSTOP);
@@ -199,7 +201,8 @@ fn a_group_that_a_stopped_device_has_yet_to_begin_or_to_end_succeeds_when_the_co
         let status = pool.ctl("status 1").line();
         assert!(status.contains(": in progress") || !is_before, "kill {kill}: {status}");
         pool.kill_coordinator();
-        // It wakes before the others have told the next coordinator what they are in, or after that.
+        // It wakes before the others have told the next coordinator what they are in, or after
+        // that.
         if kill % 4 < 2 {
             signal(device, Signal::SIGCONT);
             pool.start_coordinator();

@@ -13,7 +13,8 @@ use support::can_be_played;
 
 use crate::pool::Pool;
 
-/// What the other user's process is to try: the coordinator's socket, a device, and the name of its socket.
+/// What the other user's process is to try: the coordinator's socket, a device, and the name of its
+/// socket.
 const PART: &str = "SHMCCL_TEST_STRANGER";
 
 /// The files and named segments that it is to try to open.

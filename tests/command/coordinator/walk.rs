@@ -7,7 +7,8 @@ use crate::pool::{Pool, entries, signal};
 /// What an operator does to two elements.
 type Combine = fn(f64, f64) -> f64;
 
-/// Element `index` of a call with so many elements on a rank: small whole numbers, so that every operator is exact.
+/// Element `index` of a call with so many elements on a rank: small whole numbers, so that every
+/// operator is exact.
 fn element(count: usize, rank: usize, index: usize) -> f64 {
     1.0 + ((count + 3 * rank + 5 * index) % 4) as f64
 }
@@ -57,8 +58,9 @@ pub(crate) fn group_of_all_reduces(pool: &Pool, comm: u32, devices: &[u32]) {
     }
 }
 
-/// Kills the device at `index` while all work on an all-reduce of communicator 1, its `group`, which cannot be over by then, since another
-/// device is stopped until the group has failed. Returns who was killed.
+/// Kills the device at `index` while all work on an all-reduce of communicator 1, its `group`,
+/// which cannot be over by then, since another device is stopped until the group has failed.
+/// Returns who was killed.
 fn kill_in_the_middle(pool: &mut Pool, index: usize, group: &str) -> u32 {
     let stopped = pool.devices()[index + 1];
     signal(stopped, Signal::SIGSTOP);

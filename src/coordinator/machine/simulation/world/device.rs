@@ -1,4 +1,5 @@
-//! Device processes: agents and their tasks, heartbeats, workers that hang, and devices that are given up.
+//! Device processes: agents and their tasks, heartbeats, workers that hang, and devices that are
+//! given up.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
