@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
 
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use super::id::DeviceId;
 use crate::sync::header::Creator;
 
@@ -42,7 +42,7 @@ impl RuntimeDirectory {
     /// # Errors
     /// [`CoordinatorError::NotPrivate`], [`CoordinatorError::LongPath`];
     /// [`CoordinatorError::Unusable`] when the system refuses to make it.
-    pub fn open() -> Result<Self, CoordinatorError> {
+    pub fn open() -> Result<Self> {
         Self::at(Self::usual())
     }
 
@@ -75,7 +75,7 @@ impl RuntimeDirectory {
     ///
     /// # Errors
     /// Those of [`RuntimeDirectory::open`].
-    pub fn at(path: impl Into<PathBuf>) -> Result<Self, CoordinatorError> {
+    pub fn at(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         check_length(&path.join(SOCKET))?;
         match DirBuilder::new().mode(0o700).create(&path) {
@@ -108,7 +108,7 @@ impl RuntimeDirectory {
     ///
     /// # Errors
     /// Those of [`RuntimeDirectory::open`].
-    pub(super) fn private() -> Result<Self, CoordinatorError> {
+    pub(super) fn private() -> Result<Self> {
         let parent = Self::open()?.path;
         Self::sweep_pools(&parent, false)?;
         // Only this process makes such a name, and no process sweeps it while this one lives.
@@ -135,7 +135,7 @@ impl RuntimeDirectory {
         self.path.join("coming")
     }
 
-    pub(super) fn file(&self) -> Result<File, CoordinatorError> {
+    pub(super) fn file(&self) -> Result<File> {
         File::open(&self.path)
             .map_err(|error| CoordinatorError::at("opening the directory", &self.path, error))
     }
@@ -176,7 +176,7 @@ pub(super) fn owner_of_pool(name: &str) -> Option<Creator> {
 
 /// # Errors
 /// [`CoordinatorError::LongPath`].
-fn check_length(socket: &Path) -> Result<(), CoordinatorError> {
+fn check_length(socket: &Path) -> Result<()> {
     match socket.as_os_str().len() {
         len if len > MAX_SOCKET => {
             Err(CoordinatorError::LongPath { path: socket.to_owned(), len, most: MAX_SOCKET })

@@ -13,6 +13,9 @@ use crate::bootstrap::resource_error;
 use crate::error::Error;
 use crate::rank::MAX_RANKS;
 
+/// The result of the operations of this module.
+pub type Result<T, E = CoordinatorError> = std::result::Result<T, E>;
+
 /// Why a coordinator, or a device of it, cannot be reached or does not do what is asked.
 #[derive(thiserror::Error)]
 #[non_exhaustive]

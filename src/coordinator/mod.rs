@@ -58,7 +58,7 @@ pub use client::{CallProgress, Client};
 pub use device::{Device, DeviceOptions};
 pub use directory::RuntimeDirectory;
 pub use embedded::{Pool, PoolOptions};
-pub use error::{CoordinatorError, RequestError};
+pub use error::{CoordinatorError, RequestError, Result};
 pub use fleet::{DeviceEnd, DeviceKind, Fleet, FleetOptions};
 pub use handshake::VERSION;
 pub use id::{ClientId, CommId, DeviceId, GroupId, InvalidGroupId};
@@ -69,5 +69,5 @@ pub use metrics::{CommMetrics, CoordinatorCounters, Metrics};
 pub use order::{
     CommFormation, DeviceMembership, DeviceOrder, DevicePhase, DeviceReport, FailedGrowth, FailureKind,
 };
-pub use request::{CommState, CommStatus, DeviceStatus, GroupOutcome, Location, Reply, Request};
+pub use request::{ClientRequest, CommState, CommStatus, DeviceStatus, GroupOutcome, Location, Reply};
 pub use service::{Coordinator, HungDevice, RestartTally};

@@ -14,7 +14,7 @@ use nix::poll::PollFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use crate::error::Error;
 use crate::logs::COORDINATOR;
 
@@ -140,7 +140,7 @@ impl IoContext {
 /// # Errors
 /// [`CoordinatorError::Disconnected`], [`CoordinatorError::Protocol`]; [`Error::Timeout`] of the
 /// operation where the stream has a deadline; [`Error::Os`].
-pub(super) fn read<T>(stream: &mut impl Read, context: IoContext) -> Result<T, CoordinatorError>
+pub(super) fn read<T>(stream: &mut impl Read, context: IoContext) -> Result<T>
 where
     T: DeserializeOwned,
 {
@@ -156,11 +156,7 @@ where
 ///
 /// # Errors
 /// Those of [`read`]; [`CoordinatorError::MessageTooLong`], and then nothing was sent.
-pub(super) fn write<T>(
-    stream: &mut impl Write,
-    message: &T,
-    context: IoContext,
-) -> Result<(), CoordinatorError>
+pub(super) fn write<T>(stream: &mut impl Write, message: &T, context: IoContext) -> Result<()>
 where
     T: Serialize,
 {
@@ -275,7 +271,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::coordinator::request::Request;
+    use crate::coordinator::request::ClientRequest;
 
     #[test]
     fn messages_come_out_as_they_went_in_wherever_the_stream_was_cut() {
@@ -322,7 +318,7 @@ mod tests {
         fn garbage_is_an_error_or_waits_for_more(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let mut frames = Frames::default();
             frames.push(&bytes);
-            while let Ok(Some(_)) = frames.next::<Request>() {}
+            while let Ok(Some(_)) = frames.next::<ClientRequest>() {}
         }
     }
 }

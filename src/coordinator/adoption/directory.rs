@@ -19,7 +19,7 @@ use nix::fcntl::{Flock, FlockArg};
 use crate::coordinator::assignment::{StartedDevice, is_dead};
 use crate::coordinator::deadline_stream::Address;
 use crate::coordinator::directory::{RuntimeDirectory, owner_of_pool};
-use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::error::{CoordinatorError, Result};
 use crate::coordinator::handshake::check_peer;
 use crate::coordinator::id::DeviceId;
 use crate::error::Error;
@@ -52,7 +52,7 @@ impl RuntimeDirectory {
     ///
     /// # Errors
     /// [`CoordinatorError::AlreadyRunning`], [`Error::Os`].
-    pub(in crate::coordinator) fn claim(&self) -> Result<ClaimedDirectory, CoordinatorError> {
+    pub(in crate::coordinator) fn claim(&self) -> Result<ClaimedDirectory> {
         let lock = self.lock(SWEEPING)?;
         let follows_dead = self.socket().symlink_metadata().is_ok();
         Ok(ClaimedDirectory {
@@ -65,7 +65,7 @@ impl RuntimeDirectory {
     }
 
     /// Locks the directory, within `patience` where it is locked and no coordinator listens.
-    fn lock(&self, patience: Duration) -> Result<Flock<File>, CoordinatorError> {
+    fn lock(&self, patience: Duration) -> Result<Flock<File>> {
         locks::hold(self.file()?, patience, || !self.is_answered()).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock => CoordinatorError::AlreadyRunning { path: self.path().to_owned() },
             _ => CoordinatorError::at("locking the directory", self.path(), error),
@@ -105,7 +105,7 @@ impl ClaimedDirectory {
     ///
     /// # Errors
     /// [`CoordinatorError::Unusable`], [`Error::ResourceLimit`].
-    pub(in crate::coordinator) fn listen(&mut self) -> Result<UnixListener, CoordinatorError> {
+    pub(in crate::coordinator) fn listen(&mut self) -> Result<UnixListener> {
         self.janitor = self.directory.start_janitor().inspect_err(note_refusal).ok();
         StartedDevice::all(&self.directory).unwrap_or_default().into_iter().for_each(|it| self.watch(it));
         let listener = self
@@ -177,7 +177,7 @@ impl RuntimeDirectory {
     ///
     /// # Errors
     /// [`CoordinatorError::NotPrivate`], [`Error::Os`].
-    pub fn clean(dry_run: bool) -> Result<Swept, CoordinatorError> {
+    pub fn clean(dry_run: bool) -> Result<Swept> {
         let path = Self::usual();
         if path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
             return Ok(Swept::default());
@@ -197,11 +197,7 @@ impl RuntimeDirectory {
 
     /// Removes the socket of a dead coordinator, if there is one and `may_go`, which is called
     /// under the lock.
-    pub(super) fn sweep(
-        &self,
-        dry_run: bool,
-        may_go: impl FnOnce() -> bool,
-    ) -> Result<Option<PathBuf>, CoordinatorError> {
+    pub(super) fn sweep(&self, dry_run: bool, may_go: impl FnOnce() -> bool) -> Result<Option<PathBuf>> {
         // Without the lock at first: where there is nothing to find, no coordinator is kept from
         // it.
         if !self.socket().exists() && !self.coming_socket().exists() {
@@ -220,10 +216,7 @@ impl RuntimeDirectory {
 
     /// Finds the directories of pools within `parent` whose processes are dead, and removes them
     /// unless this is a `dry_run`.
-    pub(in crate::coordinator) fn sweep_pools(
-        parent: &Path,
-        dry_run: bool,
-    ) -> Result<Vec<PathBuf>, CoordinatorError> {
+    pub(in crate::coordinator) fn sweep_pools(parent: &Path, dry_run: bool) -> Result<Vec<PathBuf>> {
         let failed =
             |error| CoordinatorError::at("removing what pools that are dead have left in", parent, error);
         let mut swept = Vec::new();

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use super::assignment::{StartedDevice, is_dead};
 use super::directory::RuntimeDirectory;
-use super::error::CoordinatorError;
+use super::error::Result;
 use super::fleet::terminate;
 use super::id::DeviceId;
 use super::machine::CoordinatorEvent;
@@ -48,7 +48,7 @@ impl Coordinator {
     ///
     /// # Errors
     /// Those of [`Coordinator::serve`].
-    pub fn await_adoption(&mut self) -> Result<Option<Vec<DeviceId>>, CoordinatorError> {
+    pub fn await_adoption(&mut self) -> Result<Option<Vec<DeviceId>>> {
         if self.claimed.follows_dead {
             let now_ms = self.now_ms();
             self.handle(CoordinatorEvent::Tick { now_ms });

@@ -12,7 +12,7 @@ use nix::poll::PollFlags;
 use crate::coordinator::assignment::StartedDevice;
 use crate::coordinator::deadline_stream::Address;
 use crate::coordinator::directory::RuntimeDirectory;
-use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::error::{CoordinatorError, Result};
 use crate::coordinator::handshake::{
     COORDINATOR, Hello, HelloReply, PATIENCE, PeerRole, VERSION, check_peer,
 };
@@ -107,7 +107,7 @@ impl CoordinatorSearch {
     /// # Errors
     /// [`CoordinatorError::VersionMismatch`], [`CoordinatorError::OtherUser`],
     /// [`CoordinatorError::Refused`].
-    pub(in crate::coordinator) fn step(&mut self) -> Result<Searched, CoordinatorError> {
+    pub(in crate::coordinator) fn step(&mut self) -> Result<Searched> {
         let answered = match self.attempt.take() {
             Some(attempt) => attempt.answer(),
             None if self.looks_at > Instant::now() => return Ok(Searched::InVain),
@@ -163,7 +163,7 @@ impl Attempt {
     ///
     /// # Errors
     /// [`CoordinatorError::OtherUser`]; [`Error::Os`] when there is none, or its backlog is full.
-    fn begin(directory: &RuntimeDirectory) -> Result<Self, CoordinatorError> {
+    fn begin(directory: &RuntimeDirectory) -> Result<Self> {
         let stream = Address::of_path(&directory.socket()).and_then(|address| address.connect_at_once());
         let stream = stream.map_err(|error| Error::os("connecting with the next coordinator", error))?;
         check_peer(&stream)?;
@@ -177,7 +177,7 @@ impl Attempt {
     /// # Errors
     /// [`CoordinatorError::VersionMismatch`], [`CoordinatorError::Refused`],
     /// [`CoordinatorError::Protocol`].
-    fn answer(mut self) -> Result<Answered, CoordinatorError> {
+    fn answer(mut self) -> Result<Answered> {
         self.connection.flush();
         self.connection.read();
         let reply = self.connection.next::<HelloReply>();

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use super::{Client, unexpected};
 use crate::coordinator::call::{AddressRange, Bytes};
 use crate::coordinator::deadline_stream::Address;
-use crate::coordinator::error::{CoordinatorError, RequestError};
+use crate::coordinator::error::{CoordinatorError, RequestError, Result};
 use crate::coordinator::handshake::{CopyDirection, CopyOrder, PeerRole, check_peer, greet_checked};
 use crate::coordinator::id::DeviceId;
-use crate::coordinator::request::{Location, Reply, Request};
+use crate::coordinator::request::{ClientRequest, Location, Reply};
 use crate::coordinator::wire::{IoContext, read, write};
 use crate::error::Error;
 
@@ -31,7 +31,7 @@ impl Client {
     /// # Errors
     /// [`RequestError::NoSuchDevice`], [`RequestError::NotAllocated`]; [`RequestError::WrongState`]
     /// while its communicator comes or goes.
-    pub fn address_range(&mut self, device: DeviceId) -> Result<AddressRange, CoordinatorError> {
+    pub fn address_range(&mut self, device: DeviceId) -> Result<AddressRange> {
         self.locate(device).map(|location| location.range)
     }
 
@@ -48,12 +48,7 @@ impl Client {
     /// [`RequestError::NoSuchDevice`]: nothing has changed, unless the device is taken from its
     /// communicator meanwhile. [`CoordinatorError::Disconnected`] when the device has died, or
     /// counts as lost since it hangs; [`Error::Timeout`].
-    pub fn copy_host_to_device(
-        &mut self,
-        device: DeviceId,
-        address: u64,
-        source: &[u8],
-    ) -> Result<(), CoordinatorError> {
+    pub fn copy_host_to_device(&mut self, device: DeviceId, address: u64, source: &[u8]) -> Result<()> {
         let bytes = Bytes { address, len: source.len() as u64 };
         self.put(device, bytes, |stream, copying| {
             stream.write_all(source).map_err(|error| copying.error(error))
@@ -76,7 +71,7 @@ impl Client {
         address: u64,
         len: u64,
         mut source: impl Read,
-    ) -> Result<(), CoordinatorError> {
+    ) -> Result<()> {
         let room = usize::try_from(len).map_or(PIECE, |len| len.min(PIECE));
         self.put(device, Bytes { address, len }, |stream, copying| {
             let (mut piece, mut left) = (vec![0; room], len);
@@ -95,8 +90,8 @@ impl Client {
         &mut self,
         device: DeviceId,
         bytes: Bytes,
-        feed: impl FnOnce(&mut WatchedStream<'_>, IoContext) -> Result<(), CoordinatorError>,
-    ) -> Result<(), CoordinatorError> {
+        feed: impl FnOnce(&mut WatchedStream<'_>, IoContext) -> Result<()>,
+    ) -> Result<()> {
         let copying = self.copying();
         self.open(device, bytes, CopyDirection::Put)?.run(|stream| {
             let fed = feed(stream, copying);
@@ -121,12 +116,7 @@ impl Client {
     ///
     /// # Errors
     /// Those of [`Client::copy_host_to_device`].
-    pub fn copy_device_to_host(
-        &mut self,
-        device: DeviceId,
-        address: u64,
-        target: &mut [u8],
-    ) -> Result<(), CoordinatorError> {
+    pub fn copy_device_to_host(&mut self, device: DeviceId, address: u64, target: &mut [u8]) -> Result<()> {
         let bytes = Bytes { address, len: target.len() as u64 };
         let copying = self.copying();
         let mut stream = self.open(device, bytes, CopyDirection::Get)?;
@@ -138,12 +128,7 @@ impl Client {
     ///
     /// # Errors
     /// Those of [`Client::copy_host_to_device`]; [`Error::ResourceLimit`] when there is no memory.
-    pub fn read_device(
-        &mut self,
-        device: DeviceId,
-        address: u64,
-        len: u64,
-    ) -> Result<Vec<u8>, CoordinatorError> {
+    pub fn read_device(&mut self, device: DeviceId, address: u64, len: u64) -> Result<Vec<u8>> {
         let copying = self.copying();
         let mut stream = self.open(device, Bytes { address, len }, CopyDirection::Get)?;
         let mut target = Vec::new();
@@ -165,7 +150,7 @@ impl Client {
         device: DeviceId,
         bytes: Bytes,
         direction: CopyDirection,
-    ) -> Result<WatchedStream<'_>, CoordinatorError> {
+    ) -> Result<WatchedStream<'_>> {
         let location = self.locate(device)?;
         location.range.check(device, bytes)?;
         let (copying, comm) = (self.copying(), location.comm);
@@ -180,8 +165,8 @@ impl Client {
         Ok(stream)
     }
 
-    fn locate(&mut self, device: DeviceId) -> Result<Location, CoordinatorError> {
-        match self.ask(Request::Locate(device))? {
+    fn locate(&mut self, device: DeviceId) -> Result<Location> {
+        match self.ask(ClientRequest::Locate(device))? {
             Reply::Located(location) => Ok(location),
             _ => Err(unexpected()),
         }
@@ -225,11 +210,7 @@ impl<'c> WatchedStream<'c> {
     /// # Errors
     /// [`CoordinatorError::Disconnected`], [`CoordinatorError::OtherUser`]; a [`RequestError`] of
     /// the coordinator; [`Error::Timeout`], [`Error::Os`].
-    fn connect(
-        client: &'c mut Client,
-        device: DeviceId,
-        location: Location,
-    ) -> Result<Self, CoordinatorError> {
+    fn connect(client: &'c mut Client, device: DeviceId, location: Location) -> Result<Self> {
         let context =
             IoContext { peer: DEVICE, operation: "connecting with a device", patience: client.timeout };
         let address =
@@ -259,10 +240,7 @@ impl<'c> WatchedStream<'c> {
     /// # Errors
     /// Those of `action`, [`CoordinatorError::Disconnected`], a [`RequestError`] of the
     /// coordinator.
-    fn run<T>(
-        &mut self,
-        action: impl FnOnce(&mut Self) -> Result<T, CoordinatorError>,
-    ) -> Result<T, CoordinatorError> {
+    fn run<T>(&mut self, action: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         action(self).map_err(|error| self.ended_by.take().unwrap_or(error))
     }
 
@@ -314,9 +292,9 @@ impl LocatedDevice<'_> {
     /// # Errors
     /// [`CoordinatorError::Disconnected`] when the device is not there, a [`RequestError`] when it
     /// may not be copied to any more.
-    fn check(&mut self) -> Result<(), CoordinatorError> {
+    fn check(&mut self) -> Result<()> {
         let Location { comm, socket, .. } = &self.location;
-        match self.client.ask_within(Request::Locate(self.device), QUIET) {
+        match self.client.ask_within(ClientRequest::Locate(self.device), QUIET) {
             Ok(Reply::Located(now)) if (now.comm, &now.socket) == (*comm, socket) => Ok(()),
             Ok(Reply::Located(_)) | Err(CoordinatorError::Refused(RequestError::NoSuchDevice { .. })) => {
                 Err(CoordinatorError::Disconnected { peer: DEVICE })
