@@ -1,11 +1,13 @@
-//! Writes the memory of all ranks to a directory and reads it back, and holds the time against plain writes of as many bytes.
+//! Writes the memory of all ranks to a directory and reads it back. Compares the time with plain
+//! writes of as many bytes.
 //!
 //! ```sh
 //! cargo run --release --example checkpoint -- [DIRECTORY [MIB]]
 //! ```
 //!
-//! A program that computes for long does it every now and then, and calls `restore` as it starts: where there is no checkpoint that is
-//! [`CheckpointFault::Missing`], and it begins anew. Kill it whenever you like, or have it killed: `SHMCCL_FAULTS=kill:rank=1,at=4,of=step`.
+//! A long computation does that now and then, and calls `restore` as it starts. The error
+//! [`CheckpointFault::Missing`] says that there is none, and it begins anew. It may be killed at
+//! any time: `SHMCCL_FAULTS=kill:rank=1,at=4,of=step`.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -53,7 +55,7 @@ fn go(comm: &mut Communicator, directory: &PathBuf, count: usize) -> Result<()> 
     Ok(())
 }
 
-/// How long it takes until all ranks have done `work`.
+/// Measures the time until all ranks have done `work`.
 fn timed(comm: &mut Communicator, work: impl FnOnce(&mut Communicator) -> Result<()>) -> Result<Duration> {
     comm.barrier()?;
     let began = Instant::now();

@@ -1,8 +1,9 @@
-//! An algorithm of one's own for an all-reduce: partial sums go along a chain from the first rank to the last one, and the
-//! result comes back. The library calls it wherever `all_reduce` is called, for buffers of any kind and over either kind of
-//! channel.
+//! An all-reduce algorithm of the program's own. Partial sums go along a chain from the first rank
+//! to the last one, and the result comes back. The library uses it for every `all_reduce`, for
+//! buffers of any kind and over either kind of channel.
 //!
-//! Run it alone (`cargo run --release --example custom_algorithm`), or under `shmccl run -n N -- ...` for any N.
+//! Run it alone (`cargo run --release --example custom_algorithm`), or under
+//! `shmccl run -n N -- ...` for any N.
 
 #![allow(clippy::print_stdout, reason = "examples print")]
 
@@ -29,7 +30,7 @@ impl CustomAlgorithm for Chain {
                 steps.combine(&[mine], sum, false)?;
             } else {
                 let so_far = steps.receive(left, mine.len())?;
-                // The last one has the whole sum: whatever the operator does at the end is done here.
+                // The last rank has the whole sum, so the operator's final step is done here.
                 steps.combine(&[so_far, mine], sum, is_last)?;
             }
             if !is_last {

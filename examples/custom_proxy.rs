@@ -1,9 +1,9 @@
-//! A proxy that does something else than copy as fast as it can: it pretends to be a slow wire, so that an algorithm can be
-//! tried on the network it is meant for, and it keeps accounts.
+//! A proxy that does more than copy: it pretends to be a slow wire and keeps accounts. So an
+//! algorithm can be tried on the network that it is meant for.
 //!
-//! Each rank sends blocks around the ring through its own proxy and checks what arrives. Run it alone
-//! (`cargo run --release --example custom_proxy`), or under `shmccl run -n N -- ...` for any N (but not with
-//! `--proxy process`, where one service process stands in for all proxies).
+//! Each rank sends blocks around the ring through its own proxy and checks what arrives. Run it
+//! alone (`cargo run --release --example custom_proxy`), or under `shmccl run -n N -- ...` for any
+//! N. It does not work with `--proxy process`, where one service process stands in for all proxies.
 
 #![allow(clippy::print_stdout, reason = "examples print")]
 
@@ -19,7 +19,7 @@ const WORDS: usize = 4096;
 const LATENCY: Duration = Duration::from_micros(20);
 const BYTES_PER_US: u64 = 1000; // 1 GB/s
 
-/// What has gone over the wire.
+/// The traffic over the wire.
 #[derive(Clone, Copy, Default)]
 struct Account {
     transfers: u64,
@@ -56,7 +56,8 @@ fn main() -> shmccl::Result<()> {
 
         let (right, left) = (comm.right(), comm.left());
         let (source, target) = (comm.alloc::<u64>(WORDS)?, comm.alloc::<u64>(WORDS)?);
-        // With two ranks the neighbours are one, and with one rank I am my own: then one channel does for both.
+        // With two ranks both neighbours are one, and with one rank it is this rank: then one
+        // channel does for both.
         let mut to_right = comm.port_channel(right)?;
         let mut from_left = if left == right { None } else { Some(comm.port_channel(left)?) };
 

@@ -1,8 +1,10 @@
-//! Training that survives a death: the launcher starts the dead rank again, and the others take it back.
+//! Training that survives a death: the launcher restarts the dead rank, and the others take it
+//! back.
 //!
-//! Three ranks fit a line to points of which each has its own, step by step, all with the same weights. In step 40 one of them
-//! dies. Those who are left say which step they have completed, a callback tells all of them the least of these, and they go on from
-//! there; the rank that was started again gets the weights from one that was not. The result is that of a run in which nobody dies, to the bit.
+//! Three ranks fit a line to points, of which each has its own, step by step, all with the same
+//! weights. In step 40 one of them dies. The survivors say which step they have completed. A
+//! callback tells all ranks the least of these steps, and they go on from there. The restarted rank
+//! gets the weights from a survivor. The result is bit for bit that of a run without a death.
 //!
 //! It starts its own ranks, or is started by `shmccl run -n 3 --restart 1 -- elastic`.
 
@@ -22,7 +24,8 @@ const RATE: f64 = 0.2;
 /// Slope and intercept.
 type Weights = [f64; 2];
 
-/// The weights after the last step and after the one before: nobody is further ahead of the others.
+/// The weights after the last step and after the one before. No rank is further ahead of the
+/// others.
 type History = [(u64, Weights); 2];
 
 fn main() -> Result<()> {
@@ -30,7 +33,7 @@ fn main() -> Result<()> {
 }
 
 fn train(comm: &mut Communicator) -> Result<()> {
-    // It is called on all ranks: on a survivor within `recover`, on one that was started again here.
+    // It is called on all ranks: on a survivor within `recover`, on a restarted rank here.
     let (tell, told) = mpsc::channel();
     let (rank, ranks) = (comm.rank(), comm.n_ranks());
     comm.on_recovery(move |recovery| _ = tell.send(resume(recovery, rank, ranks)));
@@ -67,7 +70,7 @@ fn descend(comm: &mut Communicator, history: &mut History) -> Result<()> {
     Ok(())
 }
 
-/// The step that all have completed who survived, and one of these.
+/// Returns the step that all survivors have completed, and one of these.
 fn resume(recovery: &Recovery, rank: Rank, ranks: u32) -> Result<(u64, Rank)> {
     let (step, restarted) = (recovery.sequence(), recovery.restarted());
     let back: Vec<_> = restarted.iter().map(|rank| format!("rank {rank}")).collect();

@@ -1,8 +1,9 @@
-//! Heat spreads over a plate. Each rank owns a band of rows and, at every step, puts its two edge rows straight into the
-//! memory of its neighbours; nobody ever asks for data. At the end each rank compares its band, bit for bit, with the
-//! whole plate computed by itself.
+//! Heat spreads over a plate. Each rank owns a band of rows. At every step it puts its two edge
+//! rows straight into the memory of its neighbours, which never ask for data. At the end each rank
+//! compares its band, bit for bit, with the whole plate computed by itself.
 //!
-//! Run it alone (`cargo run --release --example halo_exchange`), or under `shmccl run -n N -- ...` for any N.
+//! Run it alone (`cargo run --release --example halo_exchange`), or under `shmccl run -n N -- ...`
+//! for any N.
 
 #![allow(clippy::print_stdout, reason = "examples print")]
 
@@ -16,7 +17,7 @@ const STEPS: usize = 500;
 
 type Row = [f64; WIDTH];
 
-/// The first row is hot for ever, the last one and the sides are cold.
+/// The first row is always hot; the last one and the sides are cold.
 fn initial(y: usize) -> Row {
     std::array::from_fn(|x| if y == 0 { (x % 7) as f64 * 10.0 } else { 0.0 })
 }
@@ -47,9 +48,9 @@ fn main() -> shmccl::Result<()> {
         let (first, end) = (rank * HEIGHT / ranks, (rank + 1) * HEIGHT / ranks);
         let mut band: Vec<Row> = (first..end).map(initial).collect();
 
-        // Where neighbours put their edge rows: one row above and one below my band. Two such pairs take turns, since
-        // a neighbour may already be in its next step while I still read the rows of this one; further ahead it
-        // cannot be without a signal of mine.
+        // Neighbours put their edge rows here: one row above and one below this rank's band. Two
+        // such pairs take turns, since a neighbour may be in its next step while this rank still
+        // reads the rows of this one. Without a signal of this rank it cannot be further ahead.
         let halo = comm.alloc::<Row>(4)?;
         let open = |peer| -> shmccl::Result<MemoryChannel> { comm.memory_channel(Rank::new(peer, n_ranks)?) };
         let mut above = if me > 0 { Some(open(me - 1)?) } else { None };

@@ -1,7 +1,8 @@
-//! Processes that nobody launches together meet under a unique id, and each greets its neighbour.
+//! Processes without a launcher meet under a unique id, and each greets its neighbour.
 //!
-//! In one terminal `meet 2 0` makes the id and prints it; in another one, `meet 2 1 ID` takes it. Without an id on its command
-//! line, any rank but 0 reads it from its input, so one line will do: `meet 2 0 | meet 2 1`.
+//! In one terminal `meet 2 0` makes the id and prints it; in another one, `meet 2 1 ID` takes it.
+//! Without an id on its command line, any rank but 0 reads it from its input, so one line will do:
+//! `meet 2 0 | meet 2 1`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "examples print")]
 
@@ -42,7 +43,7 @@ fn greet(mut comm: Communicator) -> shmccl::Result<()> {
     let cells = comm.alloc::<u64>(2)?;
     cells.set(0, std::process::id().into())?;
     comm.memory_channel(comm.right())?.put(cells.part(1, 1)?.offset, cells.part(0, 1)?.offset, 8)?;
-    // What anybody has put directly before the barrier is there after it.
+    // Direct puts from before the barrier are there after it.
     comm.barrier()?;
     // The standard output may be a pipe whose reader has left; one string is one write.
     let line =

@@ -1,7 +1,8 @@
-//! Two device processes pass a counter back and forth through each other's memory: put, signal, wait.
+//! Two device processes pass a counter back and forth through each other's memory: put, signal,
+//! wait.
 //!
-//! Run it alone (`cargo run --release --example ping_pong`), or under `shmccl run -n N -- ...`: ranks 0 and 1 play with
-//! each other, 2 and 3, and so on; one that is left over only watches.
+//! Run it alone (`cargo run --release --example ping_pong`), or under `shmccl run -n N -- ...`.
+//! Ranks 0 and 1 are a pair, 2 and 3 are, and so on. A rank without a partner only watches.
 
 #![allow(clippy::print_stdout, reason = "examples print")]
 

@@ -1,11 +1,11 @@
-//! A program with a pool of devices of its own: it allocates three of them as a communicator, adds vectors on their memory, loses one
-//! device, and goes on with the rest.
+//! A program with its own pool of devices. It allocates three of them as a communicator, adds
+//! vectors on their memory, loses one device, and goes on with the rest.
 //!
 //! ```sh
 //! cargo run --release --example pool
 //! ```
 //!
-//! `shmccl coordinator -n 4` is such a pool by itself, and `shmccl ctl` does from outside what is done here.
+//! `shmccl coordinator -n 4` is such a pool by itself, and `shmccl ctl` does the same from outside.
 
 #![allow(clippy::print_stdout, reason = "examples print")]
 
@@ -30,7 +30,7 @@ fn main() -> Result<()> {
     println!("the sum of three is {}", sum(&mut client, &comm)?);
 
     let lost = comm.devices[1];
-    // What anybody may do to a device of this user.
+    // Any process of this user may do that to a device.
     let _ = kill(Pid::from_raw(lost.get().cast_signed()), Signal::SIGKILL);
     while client.status(comm.comm, false)?.lost.is_empty() {
         std::thread::yield_now();
@@ -43,7 +43,8 @@ fn main() -> Result<()> {
     // Here the pool is dropped, and its devices end.
 }
 
-/// Has each device hold `COUNT` times its rank and one, adds them on all devices, and looks at the last.
+/// Fills `COUNT` elements on each device with its rank plus one, adds them on all devices, and
+/// reads the last.
 fn sum(client: &mut Client, comm: &CommStatus) -> Result<f64> {
     for (rank, device) in (1..).zip(&comm.devices) {
         let vector = f64::from(rank).to_ne_bytes().repeat(COUNT);

@@ -1,8 +1,10 @@
-//! Gradients of layers are summed over all ranks while those of the next layer are computed, as in training: the computation
-//! is on one stream, the sums are on another, and events say which sum may begin and when memory may be used again.
+//! Sums the gradients of layers over all ranks while those of the next layer are computed, as in
+//! training. One stream computes, another one sums. Events say which sum may begin, and when memory
+//! may be used again.
 //!
-//! Each rank checks every sum, and prints when the last gradient was computed and the last sum was there. Run it alone
-//! (`cargo run --release --example streams`), or under `shmccl run -n N -- ...` for any N.
+//! Each rank checks every sum, and prints when the last gradient was computed and the last sum was
+//! there. Run it alone (`cargo run --release --example streams`), or under `shmccl run -n N -- ...`
+//! for any N.
 
 #![allow(clippy::print_stdout, reason = "examples print")]
 
@@ -16,15 +18,17 @@ const LAYERS: u8 = 16;
 const GRADIENTS: usize = 1 << 17;
 const PASSES: usize = 8;
 
-/// Memory for the gradients of a layer. There are two: one layer is computed while the other is summed.
+/// Memory for the gradients of a layer. There are two: one layer is computed while the other is
+/// summed.
 struct Place {
     host: HostBuffer<f32>,
     device: DeviceBuffer<f32>,
-    /// The sum has gone to where it is wanted: the next layer may come.
+    /// The sum was copied to its destination, and the next layer may use the memory.
     free: Event,
 }
 
-/// Gradient `index` of a layer on a rank, the long way: small whole numbers, so that sums are exact.
+/// Returns gradient `index` of a layer on a rank, the slow way. Small whole numbers keep the sums
+/// exact.
 fn gradient(layer: u8, rank: u32, index: usize) -> f32 {
     let seed = (usize::from(layer) * 31 + rank as usize * 7 + index) % 64;
     let mut value = seed as f32;
@@ -34,7 +38,8 @@ fn gradient(layer: u8, rank: u32, index: usize) -> f32 {
     value
 }
 
-/// Enqueues a layer: its gradients on `compute`, their sum on `sums`, from where it goes to `result`.
+/// Enqueues a layer: its gradients on `compute`, their sum on `sums`, and the copy of the sum to
+/// `result`.
 fn enqueue(
     comm: &mut Communicator,
     (compute, sums): (&Stream, &Stream),

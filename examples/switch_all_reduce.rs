@@ -1,8 +1,10 @@
-//! An all-reduce as a switch does it that reduces and multicasts: each rank loads its share of the elements from all buffers at
-//! once, combined, and stores it to all buffers at once. Two meetings around that are all there is. The result is compared with
-//! that of the library's own all-reduce, bit for bit.
+//! An all-reduce over a switch channel, as a switch does it that reduces and multicasts. Each rank
+//! loads its share of the elements from all buffers at once, combined, and stores it to all buffers
+//! at once. Two barriers around that suffice. The result is compared with that of the library's own
+//! all-reduce, bit for bit.
 //!
-//! Run it alone (`cargo run --release --example switch_all_reduce`), or under `shmccl run -n N -- ...` for any N.
+//! Run it alone (`cargo run --release --example switch_all_reduce`), or under
+//! `shmccl run -n N -- ...` for any N.
 
 #![allow(clippy::print_stdout, reason = "examples print")]
 
@@ -33,7 +35,7 @@ fn main() -> shmccl::Result<()> {
         all_reduce(&mut switch)?;
         assert!(buffer.to_vec() == expected, "rank {me}: differs from the library's all_reduce");
 
-        // The same by hand: a share is loaded, and then stored.
+        // An all-reduce by hand: a share is loaded, and then stored.
         switch.barrier()?;
         buffer.copy_from_slice(0, &input)?;
         switch.barrier()?;

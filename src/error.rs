@@ -415,7 +415,7 @@ impl From<RankError> for Error {
 impl Error {
     /// That of taking back lost ranks where there is one that the launcher does not start again.
     pub(crate) const fn not_restarted() -> Self {
-        let needs = "a restart that is left for every lost rank; go on without them, by shrink";
+        let needs = "a restart that is left for every lost rank; call shrink to go on without them";
         Self::Unavailable { operation: "recover", needs }
     }
 

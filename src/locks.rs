@@ -9,17 +9,19 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{PollTimeout, poll};
 use nix::sys::stat::{major, minor};
 
-/// How often a lock is tried that somebody else has.
+/// The pause before another try of a held lock.
 const PAUSE_MS: u8 = 5;
 
-/// Locks the file for as long as anybody has this opening of it, or a duplicate. Somebody else may have it for the time of `patience`, and
-/// as long as he `may_go`.
+/// Locks the file for as long as anybody has this open file description. Another holder may keep it
+/// for the time of `patience`, and as long as `may_go` says.
 ///
-/// Whoever had it may be gone, and a descriptor of it left for a moment: in a process that was forked and has not executed its program
-/// yet, or in a killed one of which the kernel has not closed everything. So a file that is locked is tried again for a while.
+/// An earlier holder may be gone and have left a descriptor for a moment: in a forked process that
+/// has not executed its program yet, or in a killed one that the kernel has not closed down. So a
+/// locked file is tried again for a while.
 ///
 /// # Errors
-/// [`io::ErrorKind::WouldBlock`] when somebody else has it all the time; what the system says of locking it.
+/// [`io::ErrorKind::WouldBlock`] when another holder has it all the time; the system's error for
+/// locking it.
 pub(crate) fn lock(file: &File, patience: Duration, may_go: impl Fn() -> bool) -> io::Result<()> {
     let began = Instant::now();
     loop {
@@ -35,8 +37,9 @@ pub(crate) fn lock(file: &File, patience: Duration, may_go: impl Fn() -> bool) -
     }
 }
 
-/// The process that has locked the file or directory of which this is told, as far as the system lists it: `/proc/locks` names who has
-/// taken the lock first, by the numbers of processes here, and files by those of their file system, which some have no one number for.
+/// Returns the process that has locked the file with this metadata, as far as the system lists it.
+/// `/proc/locks` names the process that took the lock first, and files by device and inode; some
+/// file systems have no single device number.
 pub(crate) fn holder(locked: &Metadata) -> Option<u32> {
     let (device, inode) = (locked.dev(), locked.ino());
     let place = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
@@ -44,8 +47,8 @@ pub(crate) fn holder(locked: &Metadata) -> Option<u32> {
     locks.lines().find_map(|line| holder_in(line, &place))
 }
 
-/// Who has a lock that `/proc/locks` tells of in this line, if it is one on the file at this `place`: `1: FLOCK ADVISORY WRITE 17 fd:01:42 0
-/// EOF`. A line of one who waits for it has an arrow in front.
+/// Returns the holder of a lock in this line of `/proc/locks`, if it is on the file at `place`,
+/// such as `1: FLOCK ADVISORY WRITE 17 fd:01:42 0 EOF`. A waiting process has an arrow in front.
 fn holder_in(line: &str, place: &str) -> Option<u32> {
     let mut words = line.split_whitespace().skip(1);
     let (kind, process) = (words.next()?, words.nth(2)?);
@@ -53,7 +56,8 @@ fn holder_in(line: &str, place: &str) -> Option<u32> {
     process.parse().ok().filter(|process| is_it && *process > 0)
 }
 
-/// The same, until what is returned is dropped, whoever has a duplicate.
+/// Locks the file like [`lock`], but until the returned value is dropped, even if another process
+/// has a duplicate.
 ///
 /// # Errors
 /// As for [`lock`].

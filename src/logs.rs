@@ -1,15 +1,16 @@
-//! What is logged: turns in the life of jobs, never what goes over the data path.
+//! Logs turns in the life of jobs, never the data path.
 //!
-//! Events are those of the crate `tracing`, for whatever subscriber a program installs; without one they cost a look at a word. The
-//! command `shmccl` installs one where `SHMCCL_LOG` says what it is to print, such as `launch=debug,info`.
+//! Events are those of the crate `tracing`, for any subscriber that a program installs. Without one
+//! they cost one read. The command `shmccl` installs one where `SHMCCL_LOG` says what to print,
+//! such as `launch=debug,info`.
 //!
-//! | target | tells of |
+//! | target | events |
 //! |---|---|
-//! | `shmccl::launch` | processes that are started, join, fail, hang, are started again; interrupts |
-//! | `shmccl::meeting` | ranks that meet without a launcher, and meetings that fail; at level trace each step on the way into an epoch |
-//! | `shmccl::epoch` | epochs that are joined, end, and are gone on from |
+//! | `shmccl::launch` | processes that start, join, fail, hang, are restarted; interrupts |
+//! | `shmccl::meeting` | meetings without a launcher; at level trace, each step into an epoch |
+//! | `shmccl::epoch` | epochs that are joined, end, and are followed by another |
 //! | `shmccl::proxy` | proxies that start and stop, and triggers that are refused |
-//! | `shmccl::coordinator` | what a coordinator hears and decides |
+//! | `shmccl::coordinator` | messages and decisions of a coordinator |
 
 /// See the table.
 pub const LAUNCH: &str = "shmccl::launch";
@@ -22,8 +23,8 @@ pub const PROXY: &str = "shmccl::proxy";
 /// See the table.
 pub const COORDINATOR: &str = "shmccl::coordinator";
 
-/// Notes a step of this process on its way into an epoch, or as the host of others: between any two of them something may have
-/// changed that others see. Tests kill processes at each.
+/// Logs a step of this process into an epoch, or as the host of others. Between two steps,
+/// something may have changed that others see. Tests kill processes at each.
 pub(crate) fn step(what: &'static str) {
     tracing::trace!(target: MEETING, what, "a step");
 }

@@ -1,6 +1,4 @@
-//! What the system tells of processes, in `/proc`.
-//!
-//! All of it is read at a moment, and may be over at the next.
+//! Reads the state of processes in `/proc`. It holds at the moment of reading only.
 
 #[cfg(feature = "coordinator")]
 use std::os::unix::process::ExitStatusExt;
@@ -9,20 +7,21 @@ use std::process::ExitStatus;
 
 use crate::shm::state_of_process;
 
-/// The process that `thread` belongs to, be it one of many.
+/// Returns the process that `thread` belongs to.
 pub(crate) fn of_thread(thread: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
     line.trim().parse().ok()
 }
 
-/// Whether `process` was stopped, by a signal or a debugger, and does nothing until it is told to go on.
+/// Returns whether `process` is stopped by a signal or a debugger.
 pub(crate) fn is_stopped(process: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     matches!(state_of_process(&stat), Some("T" | "t"))
 }
 
-/// How `process` has ended, whoever's child it is, if it has and nobody has waited for it.
+/// Returns how `process` has ended, if it has and nobody has waited for it. It may be anybody's
+/// child.
 #[cfg(feature = "coordinator")]
 pub(crate) fn exit_of_unreaped(process: u32) -> Option<ExitStatus> {
     const STATE: usize = 3;

@@ -1,9 +1,9 @@
 //! The number of a device process, and how many of them a communicator can hold.
 
-/// The most ranks that one communicator can hold.
+/// The most ranks of one communicator.
 ///
-/// The limit comes from the trigger: its ten semaphore bits name the target rank (six) and one of sixteen
-/// channels per pair (four).
+/// The limit comes from the trigger: its ten semaphore bits name the target rank (six) and one of
+/// sixteen channels per pair (four).
 pub const MAX_RANKS: u32 = 64;
 
 /// The number of a device process within its communicator, from 0 to `n_ranks - 1`.
@@ -38,23 +38,23 @@ impl Rank {
         items.into_iter().zip(0..).map(|(item, rank)| (Self::known(rank), item))
     }
 
-    /// The rank after this one, in a ring of `n_ranks`.
+    /// Returns the next rank in a ring of `n_ranks`.
     pub(crate) const fn right(self, n_ranks: u32) -> Self {
         Self::known((self.0 + 1) % n_ranks)
     }
 
-    /// The rank before this one, in a ring of `n_ranks`.
+    /// Returns the previous rank in a ring of `n_ranks`.
     pub(crate) const fn left(self, n_ranks: u32) -> Self {
         Self::known((self.0 + n_ranks - 1) % n_ranks)
     }
 
-    /// The rank as a number.
+    /// Returns the rank as a number.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// The rank as an index into a table with one entry per rank.
+    /// Returns the rank as an index into a table with one entry per rank.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -92,17 +92,17 @@ impl std::fmt::Display for Rank {
     }
 }
 
-/// Some of the ranks of a communicator: one bit for each.
+/// A set of ranks of a communicator, one bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RankSet(u64);
 
 impl RankSet {
-    /// The ranks whose bits are set.
+    /// Returns the ranks whose bits are set.
     pub(crate) const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// All ranks of a communicator of `n_ranks`, of which there are at most [`MAX_RANKS`].
+    /// Returns all ranks of a communicator of `n_ranks`, at most [`MAX_RANKS`].
     pub(crate) fn all(n_ranks: u32) -> Self {
         (0..n_ranks).map(Rank::known).collect()
     }
@@ -115,27 +115,27 @@ impl RankSet {
         self.0 >> rank.0 & 1 == 1
     }
 
-    /// How many there are.
+    /// Returns the number of its ranks.
     pub(crate) const fn len(self) -> u32 {
         self.0.count_ones()
     }
 
-    /// Those that are not among `others`.
+    /// Returns the ranks that are not among `others`.
     pub(crate) const fn without(self, others: Self) -> Self {
         Self(self.0 & !others.0)
     }
 
-    /// Those that are among `others` too.
+    /// Returns the ranks that are among `others` too.
     pub(crate) const fn and(self, others: Self) -> Self {
         Self(self.0 & others.0)
     }
 
-    /// How many have a lower number than `rank`: its place among them, if it is one of them.
+    /// Counts the ranks below `rank`: its place in the set, if it is in it.
     pub(crate) const fn place_of(self, rank: Rank) -> u32 {
         (self.0 & ((1 << rank.0) - 1)).count_ones()
     }
 
-    /// The ranks in order.
+    /// Returns the ranks in order.
     pub(crate) fn iter(self) -> impl Iterator<Item = Rank> {
         (0..MAX_RANKS).map(Rank).filter(move |rank| self.contains(*rank))
     }

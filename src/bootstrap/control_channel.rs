@@ -19,14 +19,14 @@ pub(super) struct ControlChannel {
     pub(super) socket: ControlSocket,
     pub(super) job_id: u64,
     pub(super) n_ranks: u32,
-    /// What is checked besides while this waits.
+    /// The guard that checks while this waits.
     pub(super) guard: Option<WaitGuard>,
 }
 
 impl ControlChannel {
-    /// Sends a message. A root that hung up is noticed by the next [`ControlChannel::hear`], after
-    /// the messages that it had sent before.
-    pub(super) fn say<M: ControlMessage>(&self, message: &M, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
+    /// Sends a message. A root that hung up is noticed by the next [`ControlChannel::receive`],
+    /// after the messages that it had sent before.
+    pub(super) fn send<M: ControlMessage>(&self, message: &M, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
         use nix::errno::Errno;
         step("about to tell the root");
         let sent = send(self.socket.as_fd(), bytemuck::bytes_of(message), descriptors);
@@ -37,8 +37,8 @@ impl ControlChannel {
         }
     }
 
-    /// Waits for an `M`, or for news that make it pointless.
-    pub(super) fn hear<M: ControlMessage>(
+    /// Waits for an `M`, or for a message that makes it pointless.
+    pub(super) fn receive<M: ControlMessage>(
         &self,
         deadline: Deadline,
         operation: &'static str,
@@ -47,7 +47,7 @@ impl ControlChannel {
             let (bytes, received) = match try_receive(self.socket.as_fd())? {
                 Incoming::Message(bytes, received) => (bytes, received),
                 Incoming::Nothing => {
-                    self.look_after_others()?;
+                    self.check_guard()?;
                     let nap = self.guard.as_ref().map_or(Duration::MAX, |_| GUARD_INTERVAL);
                     deadline.wait_a_while(&self.socket, operation, nap)?;
                     continue;
@@ -69,12 +69,12 @@ impl ControlChannel {
 
     /// Ends the wait when it was cancelled, which the root sees as a hang-up. Also ends it when the
     /// guard finds a lost rank, and reports that rank to the root.
-    fn look_after_others(&self) -> Result<()> {
+    fn check_guard(&self) -> Result<()> {
         if self.guard.as_ref().is_some_and(WaitGuard::is_cancelled) {
             return Err(Error::Revoked { by: None });
         }
         let Some(rank) = self.guard.as_ref().and_then(WaitGuard::lost) else { return Ok(()) };
-        self.say(&Report { header: Report::header(self.job_id), member: rank.get(), restarts: 0 }, &[])?;
+        self.send(&Report { header: Report::header(self.job_id), member: rank.get(), restarts: 0 }, &[])?;
         Err(Error::PeerLost { rank })
     }
 
@@ -96,8 +96,8 @@ impl ControlChannel {
         {
             return Error::Layout { what: refusal.what(), expected: refused.expected, found: refused.found };
         }
-        if let Some(dismissal) = message::read::<Rejected>(bytes).and_then(Rejection::from_message) {
-            return dismissal.into_error(deadline.waited());
+        if let Some(rejection) = message::read::<Rejected>(bytes).and_then(Rejection::from_message) {
+            return rejection.into_error(deadline.waited());
         }
         let found = message::header_of(bytes).map_or(0, |header| u64::from(header.version));
         Error::Layout { what: "bootstrap version", expected: message::VERSION.into(), found }
@@ -144,12 +144,12 @@ impl CancelToken {
 pub(super) const GUARD_INTERVAL: Duration = Duration::from_millis(5);
 
 impl WaitGuard {
-    /// A guard by `lost`, which returns one of those that are lost, if there is one.
+    /// Makes a guard that finds lost ranks by `lost`.
     pub(crate) fn new(lost: impl Fn() -> Option<Rank> + Send + Sync + 'static) -> Self {
         Self { lost: Arc::new(lost), off: None, is_vain: None }
     }
 
-    /// A guard for nobody, that ends by `off`.
+    /// Makes a guard that watches no rank and ends by `off`.
     pub(crate) fn until(off: CancelToken) -> Self {
         Self::new(|| None).or_until(Some(off))
     }
@@ -170,7 +170,7 @@ impl WaitGuard {
             || self.is_vain.as_ref().is_some_and(|is_vain| is_vain())
     }
 
-    /// One of those that are lost.
+    /// Returns a lost rank, if there is one.
     pub(crate) fn lost(&self) -> Option<Rank> {
         (self.lost)()
     }

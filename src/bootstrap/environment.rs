@@ -27,9 +27,9 @@ const PROXY: &str = "proxy";
 
 /// Joins the job that this process was started for. Returns `None` when no launcher started it.
 ///
-/// The process is killed from here on when the launcher dies. That needs a launcher that started it
-/// without a wrapper in between, and a calling thread that stays, since the kernel ties the request
-/// to the thread. In any case the link to the launcher hangs up.
+/// The process is killed from here on when the launcher dies. The launcher must have started it
+/// without a wrapper in between. The calling thread must stay, since the kernel ties the request to
+/// the thread. In any case the link to the launcher hangs up.
 ///
 /// # Errors
 /// - [`Error::Environment`] when the variables are damaged, or the job was joined already.

@@ -38,7 +38,7 @@ const LAST_MOMENT: Duration = Duration::from_secs(1);
 /// How long a member that was heard after the deadline has for its next message.
 const REPLY: Duration = Duration::from_millis(10);
 
-/// A meeting point where connections may knock, and nobody opens yet.
+/// A meeting point that listens, and accepts no connection yet.
 #[derive(Debug)]
 pub(crate) struct MeetingHost {
     listener: UnixListener,
@@ -68,7 +68,7 @@ impl MeetingHost {
 
     /// Returns another descriptor of the listening socket, as a forked process has one.
     #[cfg(test)]
-    pub(super) fn try_clone_door(&self) -> std::io::Result<UnixListener> {
+    pub(super) fn try_clone_listener(&self) -> std::io::Result<UnixListener> {
         self.listener.try_clone()
     }
 
@@ -91,8 +91,9 @@ impl MeetingHost {
         let thread = builder.spawn(move || {
             // Signals are the application's. It cannot fail with a valid set.
             let _ = SigSet::all().thread_block();
-            if let Some(party) = Meeting::new(self.listener, self.point.job_id, self.deadline).gather() {
-                preside(party, &self.point, make_control);
+            if let Some(assembled) = Meeting::new(self.listener, self.point.job_id, self.deadline).assemble()
+            {
+                run_root(assembled, &self.point, make_control);
             }
         });
         // The thread goes on by itself: it ends with the meeting, at the latest with the process.
@@ -101,14 +102,14 @@ impl MeetingHost {
 }
 
 /// Leads those who have met from Hello to Go.
-fn preside<C: AsFd>(
-    party: AssembledRanks,
+fn run_root<C: AsFd>(
+    assembled: AssembledRanks,
     point: &MeetingPoint,
     make_control: impl FnOnce(u32) -> Result<C>,
 ) {
-    let AssembledRanks { sockets, heap_len, deadline } = party;
+    let AssembledRanks { sockets, heap_len, deadline } = assembled;
     let n_ranks = u32::try_from(sockets.len()).unwrap_or(u32::MAX);
-    // Members keep to their own options; that they fit was checked at the door.
+    // Members keep to their own options. The meeting has checked that these fit.
     let options = Options { heap_len, ..Options::default() };
     let MeetingPoint { job_id, epoch, .. } = *point;
     let offer = Offer { n_ranks, epoch, job_id, options, restarting: false, beat: None };
@@ -121,14 +122,14 @@ fn preside<C: AsFd>(
                 root.add_member(socket, Placement { cpu: None, devices: 1, proxies: 0 });
             }
             let deadline = deadline.map(|deadline| deadline.max(Instant::now() + LAST_MOMENT));
-            if let Err(error) = lead(&mut root, deadline) {
-                root.tell_all(&Rejection::of_error(&error).message(job_id));
+            if let Err(error) = serve_until_go(&mut root, deadline) {
+                root.send_to_all(&Rejection::of_error(&error).message(job_id));
             }
         }
         Err(error) => {
             let message = Rejection::of_error(&error).message(job_id);
             for socket in &sockets {
-                super::meeting::tell(socket, &message);
+                super::meeting::send_to(socket, &message);
             }
         }
     }
@@ -136,7 +137,7 @@ fn preside<C: AsFd>(
 
 /// Drives the root until all members have got Go, or one is lost. Its messages outlive it. A
 /// message that came by the deadline is read, however late that is noticed.
-fn lead(root: &mut BootstrapRoot, deadline: Option<Instant>) -> Result<()> {
+fn serve_until_go(root: &mut BootstrapRoot, deadline: Option<Instant>) -> Result<()> {
     let (mut is_over, mut late_rounds) = (false, LateRounds::default());
     while !is_over || root.has_backlog() {
         let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
@@ -201,7 +202,7 @@ mod tests {
         let (header, pid) = (Hello::header(JOB), std::process::id());
         let hello = Hello { header, layout_version: LAYOUT_VERSION, pid, member: 1, reserved: 0 };
         send(members[1].as_fd(), bytemuck::bytes_of(&hello), &[]).unwrap();
-        lead(&mut root, Some(Instant::now())).unwrap();
+        serve_until_go(&mut root, Some(Instant::now())).unwrap();
         let told = |member: usize| match try_receive(members[member].as_fd()).unwrap() {
             Incoming::Message(bytes, _) => bytes,
             other => panic!("{other:?}"),

@@ -19,8 +19,8 @@ use super::socket::{ControlSocket, Deadline, resource_error};
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
 
-/// How much longer than its timeout a member listens. The host's time is up first, and it can name
-/// the missing rank.
+/// The time beyond its timeout for which a member listens. The host's time is up first, and it can
+/// name the missing rank.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The place where processes with the same id meet.
@@ -110,8 +110,8 @@ fn come(
 ) -> Result<Joining> {
     let socket = reach(point, timeout)?;
     let mut channel = ControlChannel { socket, job_id: point.job_id, n_ranks: MAX_RANKS, guard };
-    channel.say(request, &[])?;
-    let (met, _) = channel.hear::<Met>(Deadline::after(timeout.saturating_add(LAST_WORDS)), MEETING)?;
+    channel.send(request, &[])?;
+    let (met, _) = channel.receive::<Met>(Deadline::after(timeout.saturating_add(LAST_WORDS)), MEETING)?;
     check_n_ranks(met.n_ranks)?;
     channel.n_ranks = met.n_ranks;
     let rank = Rank::new(met.rank, met.n_ranks)?;

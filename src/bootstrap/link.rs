@@ -64,7 +64,7 @@ impl ControlLink {
     /// [`Error::Revoked`] when the launcher is gone.
     pub fn finalize(mut self) -> Result<()> {
         self.open = false;
-        self.say(&Bye { header: Bye::header(self.job_id) })
+        self.send(&Bye { header: Bye::header(self.job_id) })
     }
 
     /// Reports that this member is about to fail *because* `lost` was lost. So the launcher names
@@ -73,7 +73,7 @@ impl ControlLink {
     pub fn report_loss(&self, lost: DeviceName, restarts: u32) {
         let member = message::member_code(lost);
         // A launcher that is gone, or does not read, has no use for the report.
-        let _ = self.say(&Report { header: Report::header(self.job_id), member, restarts });
+        let _ = self.send(&Report { header: Report::header(self.job_id), member, restarts });
     }
 
     /// Reports that `rank` is to blame if this member fails. That rank left too early or, if it
@@ -81,14 +81,14 @@ impl ControlLink {
     /// report of a loss.
     pub(crate) fn blame(&self, rank: Rank, restarts: u32, is_late: bool) {
         let (header, member) = (Blame::header(self.job_id), rank.get());
-        let _ = self.say(&Blame { header, member, restarts, is_late: is_late.into(), reserved: 0 });
+        let _ = self.send(&Blame { header, member, restarts, is_late: is_late.into(), reserved: 0 });
     }
 
     /// Sends an invitation through the launcher to restarted `ranks`, one bit each: they come to
     /// the meeting whose id has this token.
     pub(crate) fn invite(&self, token: [u64; 2], ranks: u64) {
         // Without a launcher nobody comes, and that is seen there.
-        let _ = self.say(&Invite { header: Invite::header(self.job_id), token, ranks });
+        let _ = self.send(&Invite { header: Invite::header(self.job_id), token, ranks });
     }
 
     /// Returns the next event, if there is one.
@@ -132,8 +132,8 @@ impl ControlLink {
         }
     }
 
-    /// Starts a thread that calls `on_event` for every event and beats by `pulse`, if there is one.
-    /// It sleeps in between. The last event is [`LinkEvent::LauncherGone`].
+    /// Starts a thread that calls `on_event` for every event and beats by `heartbeat`, if there is
+    /// one. It sleeps in between. The last event is [`LinkEvent::LauncherGone`].
     ///
     /// The watch takes the events: [`ControlLink::try_event`] returns none of them while it lives.
     ///
@@ -141,7 +141,7 @@ impl ControlLink {
     /// [`Error::ResourceLimit`].
     pub fn watch(
         &self,
-        pulse: Option<MemberHeartbeat>,
+        heartbeat: Option<MemberHeartbeat>,
         on_event: impl FnMut(LinkEvent) + Send + 'static,
     ) -> Result<LinkWatch> {
         let duplicate = || {
@@ -154,19 +154,19 @@ impl ControlLink {
         let ears = Self { socket: own, job_id: self.job_id, n_ranks: self.n_ranks, open: false };
         let seen = Arc::clone(&stopped);
         let builder = std::thread::Builder::new().name("shmccl link".to_owned());
-        let thread = builder.spawn(move || ears.listen(pulse.as_ref(), &seen, on_event));
+        let thread = builder.spawn(move || ears.listen(heartbeat.as_ref(), &seen, on_event));
         let thread = thread.map_err(|error| resource_error("starting a thread", error))?;
         Ok(LinkWatch { socket, stopped, thread: Some(thread) })
     }
 
     fn listen(
         &self,
-        pulse: Option<&MemberHeartbeat>,
+        heartbeat: Option<&MemberHeartbeat>,
         stopped: &Mutex<bool>,
         mut on_event: impl FnMut(LinkEvent),
     ) {
         loop {
-            let patience = pulse.map_or(Duration::MAX, MemberHeartbeat::beat);
+            let patience = heartbeat.map_or(Duration::MAX, MemberHeartbeat::beat);
             let event = match self.wait_event(patience) {
                 Ok(event) => event,
                 Err(Error::Timeout { .. }) => continue,
@@ -183,7 +183,7 @@ impl ControlLink {
         }
     }
 
-    fn say<M: ControlMessage>(&self, message: &M) -> Result<()> {
+    fn send<M: ControlMessage>(&self, message: &M) -> Result<()> {
         send(self.socket.as_fd(), bytemuck::bytes_of(message), &[]).map_err(|_| Error::Revoked { by: None })
     }
 }
@@ -198,7 +198,7 @@ impl AsFd for ControlLink {
 impl Drop for ControlLink {
     fn drop(&mut self) {
         if self.open && !std::thread::panicking() {
-            let _ = self.say(&Bye { header: Bye::header(self.job_id) });
+            let _ = self.send(&Bye { header: Bye::header(self.job_id) });
         }
     }
 }

@@ -11,7 +11,7 @@
 //! | of another user, or with another version or job | is refused; the others are not concerned |
 //! | says nothing | is dropped when all are there, or first when there are too many |
 //! | claims a rank twice, has other terms | the meeting fails: the ranks do not fit together |
-//! | is a joiner too many, or hangs up without a rank | is told, or forgotten; the others are not concerned |
+//! | is a joiner too many, or hangs up without a rank | is told, or forgotten |
 //! | hangs up, or speaks again, when it has a rank | the meeting fails: that rank is lost |
 //! | reports the loss of another rank, and hangs up | the meeting fails: that other rank is lost |
 //! | comes after the failure, but not after the deadline | is told why, like the others |
@@ -130,7 +130,7 @@ impl From<Error> for MeetingFailure {
 }
 
 impl Meeting {
-    /// A meeting that is over at `deadline`, where there is one, or when somebody's patience ends.
+    /// Makes a meeting that is over at `deadline`, or at the end of the shortest timeout.
     pub(super) fn new(listener: UnixListener, job_id: u64, deadline: Option<Instant>) -> Self {
         Self { listener, job_id, connections: Vec::new(), terms: None, deadline }
     }
@@ -139,20 +139,20 @@ impl Meeting {
     /// told.
     ///
     /// Nobody can come any more when it returns.
-    pub(super) fn gather(mut self) -> Option<AssembledRanks> {
+    pub(super) fn assemble(mut self) -> Option<AssembledRanks> {
         let outcome = self.receive_all();
-        if let Err(breakdown) = &outcome {
+        if let Err(failure) = &outcome {
             // Telling the others is a courtesy, and an error of the socket ends it. Later ones then
             // find nobody.
-            let _ = self.turn_away(breakdown);
+            let _ = self.reject_until_deadline(failure);
         }
-        self.close_door();
+        self.stop_listening();
         outcome.is_ok().then(|| self.announce_all_met())
     }
 
     /// Hangs up on all connections that wait to be accepted, and on later ones. A process that was
     /// forked meanwhile keeps the listening socket, but nobody waits there.
-    fn close_door(&self) {
+    fn stop_listening(&self) {
         hang_up(&self.listener);
         while let Ok((stream, _)) = self.listener.accept() {
             drop(ControlSocket::new(stream.into()));
@@ -170,11 +170,11 @@ impl Meeting {
                 return Err(MeetingFailure::Missing(self.first_missing()));
             }
             for index in ready {
-                self.hear(index)?;
+                self.receive(index)?;
             }
             self.connections.retain(|connection| connection.socket.is_some());
             if requests {
-                self.admit()?;
+                self.accept_waiting()?;
             }
         }
         Ok(())
@@ -182,13 +182,13 @@ impl Meeting {
 
     /// Tells all members why the meeting has failed, and later ones as well, until every rank or
     /// the deadline has come.
-    fn turn_away(&mut self, breakdown: &MeetingFailure) -> Result<()> {
+    fn reject_until_deadline(&mut self, failure: &MeetingFailure) -> Result<()> {
         let mut told = 0_u64;
         loop {
             for claim in self.claims() {
                 told |= 1 << claim.rank.get();
             }
-            self.dismiss(breakdown);
+            self.reject_all(failure);
             self.connections.retain(|connection| !connection.has_asked && connection.socket.is_some());
             if self.is_late() || self.n_ranks().is_none_or(|n_ranks| told.count_ones() >= n_ranks) {
                 return Ok(());
@@ -196,10 +196,10 @@ impl Meeting {
             let (requests, ready) = self.poll()?;
             for index in ready {
                 // Whether it would have fitted makes no difference any more.
-                let _ = self.hear(index);
+                let _ = self.receive(index);
             }
             if requests {
-                self.admit()?;
+                self.accept_waiting()?;
             }
         }
     }
@@ -252,7 +252,7 @@ impl Meeting {
 
     /// Accepts waiting connections. When there are too many, it drops the first silent one, or else
     /// one without a rank.
-    fn admit(&mut self) -> Result<()> {
+    fn accept_waiting(&mut self) -> Result<()> {
         loop {
             let socket = match self.listener.accept() {
                 Ok((stream, _)) => ControlSocket::new(stream.into()),
@@ -283,14 +283,14 @@ impl Meeting {
     }
 
     /// Takes what a connection says.
-    fn hear(&mut self, index: usize) -> Result<(), MeetingFailure> {
+    fn receive(&mut self, index: usize) -> Result<(), MeetingFailure> {
         let connection = &self.connections[index];
         let Some(socket) = &connection.socket else { return Ok(()) };
         let incoming = try_receive(socket.as_fd());
         match (incoming, connection.claim) {
             (Ok(Incoming::Nothing), _) => Ok(()),
             (Ok(Incoming::Message(bytes, _)), None) if !connection.has_asked => match self.read(&bytes) {
-                Ok((claim, patience)) => self.let_in(index, claim, patience),
+                Ok((claim, patience)) => self.place(index, claim, patience),
                 Err(refusal) => {
                     if let Some(refusal) = refusal {
                         self.refuse(socket, refusal);
@@ -335,8 +335,8 @@ impl Meeting {
         Ok((Some(ClaimedTerms { rank, terms }), patience))
     }
 
-    /// Gives a connection that has knocked its place, where there is one.
-    fn let_in(
+    /// Gives a connection that has sent its request a rank, if there is one.
+    fn place(
         &mut self,
         index: usize,
         claim: Option<ClaimedTerms>,
@@ -368,7 +368,7 @@ impl Meeting {
         match (Term::ALL.into_iter().find(differs), holder) {
             (Some(term), _) => Err(MeetingFailure::Differs(term, claim)),
             // One that has died since it came is lost, and has been started anew.
-            (None, Some(holder)) => self.hear(holder).and(Err(MeetingFailure::Taken(claim.rank))),
+            (None, Some(holder)) => self.receive(holder).and(Err(MeetingFailure::Taken(claim.rank))),
             (None, None) => Ok(()),
         }
     }
@@ -392,14 +392,14 @@ impl Meeting {
             if connection.claim.is_some() {
                 self.wait_until(until);
             } else if let Some(socket) = connection.socket.take() {
-                tell(&socket, &Rejection::Full(n_ranks - n_members).message(self.job_id));
+                send_to(&socket, &Rejection::Full(n_ranks - n_members).message(self.job_id));
             }
         }
     }
 
     fn refuse(&self, socket: &OwnedFd, (refusal, expected, found): Objection) {
         let (header, reason) = (Refused::header(self.job_id), refusal.code());
-        tell(socket, &Refused { header, reason, reserved: 0, expected, found });
+        send_to(socket, &Refused { header, reason, reserved: 0, expected, found });
     }
 
     /// Tells all who have come that all have come.
@@ -415,7 +415,7 @@ impl Meeting {
             .collect();
         for (rank, socket) in (0..).zip(&sockets) {
             tracing::debug!(target: MEETING, rank, n_ranks, "met");
-            tell(socket, &Met { header: Met::header(self.job_id), rank, n_ranks });
+            send_to(socket, &Met { header: Met::header(self.job_id), rank, n_ranks });
         }
         step("told all that they have met");
         AssembledRanks { sockets, heap_len, deadline: self.deadline }
@@ -423,14 +423,14 @@ impl Meeting {
 
     /// Tells all members why the meeting has failed. Different terms are told from each one's own
     /// side.
-    fn dismiss(&self, breakdown: &MeetingFailure) {
-        tracing::warn!(target: MEETING, ?breakdown, "a meeting has failed");
+    fn reject_all(&self, failure: &MeetingFailure) {
+        tracing::warn!(target: MEETING, ?failure, "a meeting has failed");
         for connection in &self.connections {
             let Some(socket) = connection.socket.as_ref().filter(|_| connection.has_asked) else { continue };
-            let dismissal = match breakdown {
+            let rejection = match failure {
                 MeetingFailure::Lost(rank) => {
                     let (header, member) = (Lost::header(self.job_id), rank.get());
-                    tell(socket, &Lost { header, member, restarts: 0, hangs: 0, reserved: 0 });
+                    send_to(socket, &Lost { header, member, restarts: 0, hangs: 0, reserved: 0 });
                     continue;
                 }
                 MeetingFailure::Taken(rank) => Rejection::Taken(*rank),
@@ -446,7 +446,7 @@ impl Meeting {
                     Rejection::Differs { term: *term, mine, rank: other.rank, theirs }
                 }
             };
-            tell(socket, &dismissal.message(self.job_id));
+            send_to(socket, &rejection.message(self.job_id));
         }
     }
 }
@@ -461,7 +461,7 @@ fn reported(bytes: &[u8]) -> Option<Rank> {
 
 /// Sends a message to a connection. It has room, because it was sent nothing before. A hang-up does
 /// not matter.
-pub(super) fn tell<M: ControlMessage>(socket: &OwnedFd, message: &M) {
+pub(super) fn send_to<M: ControlMessage>(socket: &OwnedFd, message: &M) {
     let _ = send(socket.as_fd(), bytemuck::bytes_of(message), &[]);
 }
 

@@ -109,7 +109,7 @@ impl Joining {
     /// Those of [`Joining::begin`].
     pub(super) fn begin_over(channel: ControlChannel, device: DeviceName, timeout: Duration) -> Result<Self> {
         let n_ranks = channel.n_ranks;
-        channel.say(
+        channel.send(
             &Hello {
                 header: Hello::header(channel.job_id),
                 layout_version: LAYOUT_VERSION,
@@ -120,7 +120,7 @@ impl Joining {
             &[],
         )?;
         let (welcome, descriptors) =
-            channel.hear::<Welcome>(Deadline::after(timeout), "joining the job (welcome)")?;
+            channel.receive::<Welcome>(Deadline::after(timeout), "joining the job (welcome)")?;
         expect("number of ranks", n_ranks.into(), welcome.n_ranks.into())?;
         let member = message::member_code(device);
         expect("rank", member.into(), welcome.member.into())?;
@@ -251,13 +251,13 @@ impl Joining {
     pub(crate) fn await_invite(&self) -> Result<[u64; 2]> {
         let deadline = Deadline::after(self.options.timeout);
         let (invite, _) =
-            self.channel.hear::<Invite>(deadline, "waiting to be taken back by the other ranks")?;
+            self.channel.receive::<Invite>(deadline, "waiting to be taken back by the other ranks")?;
         Ok(invite.token)
     }
 
     /// Says that this member is back among the others.
-    pub(crate) fn come_back(self) -> Result<ControlLink> {
-        self.channel.say(&Ready { header: Ready::header(self.channel.job_id) }, &[])?;
+    pub(crate) fn rejoin(self) -> Result<ControlLink> {
+        self.channel.send(&Ready { header: Ready::header(self.channel.job_id) }, &[])?;
         let ControlChannel { socket, job_id, n_ranks, .. } = self.channel;
         Ok(ControlLink::new(socket.into_socket(), job_id, n_ranks))
     }
@@ -306,10 +306,10 @@ impl Joining {
         space.ok_or(out_of_range)?.copy_from_slice(bytes);
         let header = Contribution::header(self.job_id());
         let contribution = Contribution { header, round: self.round, reserved: 0, bytes: padded };
-        self.channel.say(&contribution, descriptor.as_slice())?;
+        self.channel.send(&contribution, descriptor.as_slice())?;
         let deadline = Deadline::after(self.options.timeout);
         let (gathered, descriptors) =
-            self.channel.hear::<Gathered>(deadline, "joining the job (segments)")?;
+            self.channel.receive::<Gathered>(deadline, "joining the job (segments)")?;
         expect("bootstrap round", self.round.into(), gathered.round.into())?;
         expect("number of ranks", self.n_ranks().into(), gathered.n_ranks.into())?;
         expect(
@@ -347,8 +347,8 @@ impl Shared {
     pub fn ready(self) -> Result<ReadyMember> {
         let Self { joining, segments } = self;
         let Joining { channel, device, epoch, options, placement, control, .. } = joining;
-        channel.say(&Ready { header: Ready::header(channel.job_id) }, &[])?;
-        channel.hear::<Go>(Deadline::after(options.timeout), "joining the job (ready)")?;
+        channel.send(&Ready { header: Ready::header(channel.job_id) }, &[])?;
+        channel.receive::<Go>(Deadline::after(options.timeout), "joining the job (ready)")?;
         let ControlChannel { socket, job_id, n_ranks, .. } = channel;
         let link = ControlLink::new(socket.into_socket(), job_id, n_ranks);
         Ok(ReadyMember { device, n_ranks, epoch, job_id, options, placement, control, segments, link })

@@ -8,7 +8,7 @@
 //! ```text
 //! member                                   root
 //!   Hello {layout version, pid}       ->     user id checked against SCM_CREDENTIALS
-//!                                     <-   Welcome {rank, n_ranks, epoch, options} + control segment
+//!                                     <-   Welcome {rank, n_ranks, epoch, ..} + control segment
 //!                                             [+ the hold on the job's names]
 //!   Contribution {round} [+ segment]  ->     waits for all members
 //!                                     <-   Gathered {round} + the segments of all ranks

@@ -125,7 +125,7 @@ pub(crate) struct BootstrapRoot {
     round: u32,
     /// The announced losses of members that were not restarted.
     losses: Vec<Lost>,
-    /// For whom nobody is started any more.
+    /// The announced members that are not restarted any more.
     not_restarted: Vec<NotRestarted>,
     /// The latest invitation to restarted members.
     invite: Option<Invite>,
@@ -273,7 +273,7 @@ impl BootstrapRoot {
                     return Err(resource_error("receiving a segment", Errno::EMFILE.into()));
                 }
                 Incoming::Message(bytes, received) => {
-                    if self.understand(id, &bytes, received.descriptors, received.sender).is_none() {
+                    if self.handle(id, &bytes, received.descriptors, received.sender).is_none() {
                         self.cut_off(id, ExitCause::Protocol);
                     }
                 }
@@ -337,7 +337,7 @@ impl BootstrapRoot {
     }
 
     /// Acts on one message; `None` when the protocol does not allow it.
-    fn understand(
+    fn handle(
         &mut self,
         id: MemberId,
         bytes: &[u8],
@@ -349,7 +349,9 @@ impl BootstrapRoot {
         let report =
             message::read::<Report>(bytes).filter(|report| report.header.job_id == self.offer.job_id);
         match report {
-            Some(report) if phase != MemberPhase::Silent || self.trusting => return self.hear(id, &report),
+            Some(report) if phase != MemberPhase::Silent || self.trusting => {
+                return self.record_report(id, &report);
+            }
             _ if phase == MemberPhase::Silent => {
                 return descriptors.is_empty().then(|| self.welcome(id, bytes, sender))?;
             }
@@ -370,7 +372,7 @@ impl BootstrapRoot {
             }
             (MemberPhase::Welcomed, Ready::KIND) => self.advance(id, MemberPhase::Ready, Self::go),
             (MemberPhase::Returning, Ready::KIND) => self.take_back(id),
-            (MemberPhase::Running, Blame::KIND) => self.hear_blame(id, &message::read::<Blame>(bytes)?)?,
+            (MemberPhase::Running, Blame::KIND) => self.record_blame(id, &message::read::<Blame>(bytes)?)?,
             (MemberPhase::Running, Invite::KIND) => self.invite(message::read::<Invite>(bytes)?),
             (MemberPhase::Running, message::Bye::KIND) => {
                 self.members[id.0].phase = MemberPhase::Left;
@@ -383,8 +385,8 @@ impl BootstrapRoot {
         Some(())
     }
 
-    /// Takes note of whom a member reports to be lost.
-    fn hear(&mut self, id: MemberId, report: &Report) -> Option<()> {
+    /// Records which member is reported lost.
+    fn record_report(&mut self, id: MemberId, report: &Report) -> Option<()> {
         let lost = message::member_from_code(report.member, self.offer.n_ranks)?;
         // A proxy that is a thread has no id.
         let Some(lost) = self.members.iter().position(|member| member.device == lost).map(MemberId) else {
@@ -409,7 +411,7 @@ impl BootstrapRoot {
 
     /// Records which member is to blame if this one fails. An earlier process of a restarted member
     /// does not count.
-    fn hear_blame(&mut self, id: MemberId, blame: &Blame) -> Option<()> {
+    fn record_blame(&mut self, id: MemberId, blame: &Blame) -> Option<()> {
         let blamed = message::member_from_code(blame.member, self.offer.n_ranks)?;
         let is_it = |member: &MemberRecord| member.device == blamed && member.restarts == blame.restarts;
         if let Some(blamed) = self.members.iter().position(is_it).map(MemberId) {
@@ -458,7 +460,7 @@ impl BootstrapRoot {
         for member in &mut self.members {
             member.phase = MemberPhase::Running;
         }
-        self.tell_all(&Go { header: Go::header(self.offer.job_id) });
+        self.send_to_all(&Go { header: Go::header(self.offer.job_id) });
         self.events.push_back(RootEvent::Up);
     }
 }

@@ -107,7 +107,7 @@ fn hello(member: u32) -> Hello {
     }
 }
 
-fn say<M: ControlMessage>(socket: &OwnedFd, message: &M) {
+fn send_message<M: ControlMessage>(socket: &OwnedFd, message: &M) {
     send(socket.as_fd(), bytemuck::bytes_of(message), &[]).unwrap();
 }
 
@@ -239,7 +239,7 @@ fn a_member_that_speaks_garbage_at_any_step_is_lost_to_all_others() {
                     return;
                 }
                 if is_welcomed {
-                    say(&socket, &hello(1));
+                    send_message(&socket, &hello(1));
                 }
                 send(socket.as_fd(), text, &[]).unwrap();
                 hold_until_hang_up(&socket);
@@ -271,7 +271,7 @@ fn descriptors_that_nobody_asked_for_break_the_protocol_and_are_closed() {
             assert_eq!(lost_rank(join(0, 2, socket)), 1);
             return;
         }
-        say(&socket, &hello(1));
+        send_message(&socket, &hello(1));
         let (one, two) = (memory(), memory());
         send(socket.as_fd(), bytemuck::bytes_of(&contribution()), &[one.as_fd(), two.as_fd()]).unwrap();
         hold_until_hang_up(&socket);
@@ -315,8 +315,8 @@ fn a_member_that_does_not_fit_is_told_why_and_so_is_the_launcher() {
     ];
     for (hello, what, cause) in misfits {
         let events = with_root(1, options(), |_, socket| {
-            say(&socket, &hello);
-            // What is said after that finds the socket closed, and does not hide the answer.
+            send_message(&socket, &hello);
+            // Later messages find the socket closed, and do not hide the answer.
             let refused = begin(0, 1, socket);
             assert!(matches!(refused, Err(Error::Layout { what: told, .. }) if told == what), "{refused:?}");
         });
@@ -377,8 +377,8 @@ fn ready_before_the_segments_were_shared_holds_everyone_until_the_deadline() {
             assert!(matches!(late, Err(Error::Timeout { .. } | Error::PeerLost { .. })), "{late:?}");
             return;
         }
-        say(&socket, &hello(1));
-        say(&socket, &Ready { header: Ready::header(JOB) });
+        send_message(&socket, &hello(1));
+        send_message(&socket, &Ready { header: Ready::header(JOB) });
         hold_until_lost(&socket);
     });
 }
@@ -454,7 +454,7 @@ fn a_member_that_never_reads_does_not_keep_the_others_waiting() {
     // A member that joins and never reads must not keep the others from being told.
     let events = with_root(2, options(), |member, socket| {
         if member == 1 {
-            say(&socket, &hello(1));
+            send_message(&socket, &hello(1));
             return;
         }
         assert_eq!(lost_rank(join(0, 2, socket)), 1);
@@ -486,7 +486,7 @@ fn serve_until(root: &mut BootstrapRoot, awaited: RootEvent) {
     }
 }
 
-/// A root of a job that is up, and its three members.
+/// Makes the root of a running job, and its three members.
 fn root_that_restarts() -> (BootstrapRoot, Vec<ReadyMember>) {
     let offer = Offer { n_ranks: 3, epoch: 7, job_id: JOB, options: options(), restarting: true, beat: None };
     let mut root = BootstrapRoot::new(offer, memory().as_fd()).unwrap();
@@ -518,7 +518,7 @@ fn a_member_that_was_started_again_is_told_as_it_comes_back_who_was_lost_on_its_
     let (mut root, mut members) = root_that_restarts();
     let again = start_again(&mut root, members.remove(1));
     root.declare_hung(MemberId(2));
-    let link = again.come_back().unwrap();
+    let link = again.rejoin().unwrap();
     serve_until(&mut root, RootEvent::Returned(MemberId(1)));
     let told = link.wait_event(WATCHDOG).unwrap();
     assert_eq!(told, LinkEvent::Lost { device: rank(2), restarts: 0, hangs: true });

@@ -14,7 +14,7 @@ use super::launcher_link::{Incarnation, LauncherLink};
 use super::membership::JobMembership;
 use super::oversubscription::CoreSet;
 use super::ports::Ports;
-use super::recovery::come_back;
+use super::recovery::rejoin;
 use super::stream::EngineLoan;
 use super::workspace::Workspace;
 use crate::bootstrap::{
@@ -72,24 +72,24 @@ impl Communicator {
 pub fn join_job() -> Result<Option<JoinedAs>> {
     let Some(joining) = join_from_env()? else { return Ok(None) };
     if joining.restarts() > 0 {
-        return Ok(Some(JoinedAs::Device(Box::new(come_back(joining)?))));
+        return Ok(Some(JoinedAs::Device(Box::new(rejoin(joining)?))));
     }
     let (restarting, beat, device) = (joining.is_restarting(), joining.beat(), joining.device());
     let overrides = Overrides::of(joining.options())?;
     let rings = rings_of(&joining)?;
     let AttachedMember { shared, mapped, own } = AttachedMember::of(joining)?;
-    let pulse = beat.map(|every| MemberHeartbeat::new(mapped.control().beat(device), every));
+    let heartbeat = beat.map(|every| MemberHeartbeat::new(mapped.control().beat(device), every));
     let Some(rank) = shared.joining().rank() else {
         let membership = shared.ready()?;
         // It hears from the devices when the job is over.
-        let _beating = membership.link.watch(pulse, |_| {})?;
+        let _beating = membership.link.watch(heartbeat, |_| {})?;
         let spinners = membership.placement.devices + membership.placement.proxies;
         serve_all(&mapped, spinners, (&overrides.faults, overrides.checksums), rings.as_ref())?;
         return Ok(Some(JoinedAs::Proxy));
     };
     let live = LiveRank::announce(&mapped, rank)?;
     let membership = shared.ready()?;
-    let terms = JoinParams {
+    let params = JoinParams {
         mode: membership.options.proxy,
         spinners: membership.placement.devices,
         cores: overrides.cores,
@@ -97,8 +97,8 @@ pub fn join_job() -> Result<Option<JoinedAs>> {
         timeout: membership.options.timeout,
     };
     let incarnations = Incarnation::first(mapped.n_ranks());
-    let line = LauncherLink::begin(membership.link, pulse, restarting, &mapped, incarnations)?;
-    let comm = live.join(&mapped, &terms, Some(line), own)?;
+    let line = LauncherLink::begin(membership.link, heartbeat, restarting, &mapped, incarnations)?;
+    let comm = live.join(&mapped, &params, Some(line), own)?;
     comm.apply(&overrides, false);
     comm.record_in(rings.as_ref(), rank);
     Ok(Some(JoinedAs::Device(Box::new(comm))))
@@ -130,22 +130,17 @@ impl Communicator {
 pub(super) fn join_assembled(mut joining: Joining, told: Option<NonZeroU32>) -> Result<Communicator> {
     let rank = joining.rank().expect("only ranks meet");
     let cores = CoreSet::own();
-    let all: Vec<_> = joining.all_gather(cores.bytes(), None)?.into_iter().map(|gift| gift.bytes).collect();
+    let all: Vec<_> =
+        joining.all_gather(cores.bytes(), None)?.into_iter().map(|contribution| contribution.bytes).collect();
     let timeout = joining.options().timeout;
-    let terms = JoinParams {
-        mode: ProxyMode::Thread,
-        spinners: cores.spinners(&all),
-        cores: told,
-        beside_service: false,
-        timeout,
-    };
+    let params = JoinParams::with_proxy_threads(cores.spinners(&all), told, timeout);
     let AttachedMember { shared, mapped, own } = AttachedMember::of(joining)?;
     let live = LiveRank::announce(&mapped, rank)?;
     let epoch_commit =
-        EpochCommit::new(&mapped, rank, terms.spinners, timeout, shared.joining().guard().cloned());
+        EpochCommit::new(&mapped, rank, params.spinners, timeout, shared.joining().guard().cloned());
     // The host is not needed from here on.
     shared.ready().map(drop).map_err(|error| epoch_commit.abandon(error))?;
-    let comm = live.join(&mapped, &terms, None, own).map_err(|error| epoch_commit.abandon(error))?;
+    let comm = live.join(&mapped, &params, None, own).map_err(|error| epoch_commit.abandon(error))?;
     epoch_commit.complete()?;
     step("with the others");
     Ok(comm)
@@ -159,7 +154,7 @@ pub(super) fn attach_threads(
     epoch_id: EpochId,
     shape: HeapShape,
     backing: &SegmentBacking,
-    terms: &JoinParams,
+    params: &JoinParams,
     overrides: &Overrides,
 ) -> Result<Vec<Communicator>> {
     let (control, _segment) = Control::create(shape.n_ranks(), epoch_id)?;
@@ -169,7 +164,7 @@ pub(super) fn attach_threads(
     let mapped = Arc::new(EpochMapping::over(shape, control, segments)?);
     let all_live = ranks().map(|rank| LiveRank::announce(&mapped, rank)).collect::<Result<Vec<_>>>()?;
     let join =
-        |live: LiveRank| live.join(&mapped, terms, None, None).inspect(|comm| comm.apply(overrides, true));
+        |live: LiveRank| live.join(&mapped, params, None, None).inspect(|comm| comm.apply(overrides, true));
     all_live.into_iter().map(join).collect()
 }
 
@@ -184,6 +179,13 @@ pub(super) struct JoinParams {
     /// Whether the proxy service process runs on the same core.
     pub(super) beside_service: bool,
     pub(super) timeout: Duration,
+}
+
+impl JoinParams {
+    /// Returns the decisions of a job without a launcher, whose proxies are threads.
+    pub(super) fn with_proxy_threads(spinners: u32, cores: Option<NonZeroU32>, timeout: Duration) -> Self {
+        Self { mode: ProxyMode::Thread, spinners, cores, beside_service: false, timeout }
+    }
 }
 
 /// A member that everybody's segments are mapped into, and its own into everybody.
@@ -224,8 +226,8 @@ impl LiveRank {
     pub(super) fn announce(mapped: &Arc<EpochMapping>, rank: Rank) -> Result<Self> {
         let mut registrar = MemoryRegistrar::new(mapped.memory_table(rank)?);
         heap_windows(&mut registrar, mapped.windows())?;
-        let heart = Heartbeat::new(Arc::clone(mapped), rank);
-        let life = LifeLock::take(*mapped.kernel(), mapped.control().lives(), rank, heart)?;
+        let heartbeat = Heartbeat::new(Arc::clone(mapped), rank);
+        let life = LifeLock::take(*mapped.kernel(), mapped.control().lives(), rank, heartbeat)?;
         step("seen alive");
         Ok(Self { rank, life, registrar })
     }
@@ -233,24 +235,24 @@ impl LiveRank {
     pub(super) fn join(
         self,
         mapped: &Arc<EpochMapping>,
-        terms: &JoinParams,
+        params: &JoinParams,
         launcher: Option<LauncherLink>,
         own: Option<OwnSegment>,
     ) -> Result<Communicator> {
         let Self { rank, life, registrar } = self;
-        let context = RankContext::new(Arc::clone(mapped), rank, terms.spinners, terms.timeout)?;
-        let context = match terms.cores {
+        let context = RankContext::new(Arc::clone(mapped), rank, params.spinners, params.timeout)?;
+        let context = match params.cores {
             Some(cores) => context.counting_on(cores),
             None => context,
         };
-        let context = Arc::new(if terms.beside_service { context.beside_service() } else { context });
+        let context = Arc::new(if params.beside_service { context.beside_service() } else { context });
         let (epoch_id, n_ranks) = (mapped.epoch_id(), mapped.n_ranks());
         let job = format_args!("{:016x}", epoch_id.job);
         tracing::info!(target: EPOCH, %job, epoch = epoch_id.epoch, %rank, n_ranks, "in an epoch");
         let job_barrier = JobBarrier::new(&context);
         let membership = JobMembership {
             context,
-            ports: Ports::new(terms.mode, n_ranks),
+            ports: Ports::new(params.mode, n_ranks),
             registrar: Mutex::new(registrar),
             workspace: Workspace::default(),
             life: Some(life),

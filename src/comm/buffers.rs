@@ -202,7 +202,7 @@ pub(super) fn check_apart(blocks: &[CallBlock]) -> Result<()> {
         Some(pair) => Err(Error::InvalidArgument {
             name: "the displacement of a block that is received",
             value: pair[1].at,
-            expected: "one past the end of the block before it",
+            expected: "a place at or past the end of the block before it",
         }),
         None => Ok(()),
     }
@@ -234,7 +234,7 @@ pub(super) fn check_distinct(
         Some(rank) => Err(Error::InvalidArgument {
             name: "the displacement of a block that is sent",
             value: sent[rank].at,
-            expected: "a block apart from all that are received, or in the very place of the one that comes from that rank",
+            expected: "a block apart from all received ones, or the very block that comes from that rank",
         }),
         None => Ok(()),
     }

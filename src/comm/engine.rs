@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use super::Communicator;
-use super::submit::{Caller, Submit};
 use crate::collective::tuning::{BufferKind, Table};
-use crate::collective::{Algorithm, CallSignature, ChannelKind, CustomAlgorithm, Engine, Operation, Request};
+use crate::collective::{Algorithm, CallSignature, ChannelKind, CustomAlgorithm, Engine, Operation};
 use crate::error::Result;
 
 impl Communicator {
@@ -128,12 +127,12 @@ impl Communicator {
     pub fn barrier(&mut self) -> Result<()> {
         self.reclaim_engine();
         self.context().enter(Operation::Barrier.name())?;
-        self.come_together()
+        self.barrier_within()
     }
 
     /// Meets all ranks within another call.
     #[inline]
-    pub(super) fn come_together(&mut self) -> Result<()> {
+    pub(super) fn barrier_within(&mut self) -> Result<()> {
         match &mut self.job_barrier {
             Some(job_barrier) => job_barrier.meet(Operation::Barrier, self.engine.as_deref()),
             None => self.engine()?.barrier(Operation::Barrier),
@@ -199,24 +198,5 @@ impl Communicator {
         if self.engine.is_none() {
             self.engine = self.loan.end();
         }
-    }
-}
-
-/// A call of a communicator is executed at once.
-impl<'a> Submit<'a> for Communicator {
-    #[inline]
-    fn caller(&self) -> Caller {
-        Caller { rank: self.rank, n_ranks: self.n_ranks() }
-    }
-
-    #[inline]
-    fn submit(&mut self, request: Request<'a, '_>) -> Result<()> {
-        let choice = self.choice;
-        if let Some(word) = self.engine.as_mut().and_then(|engine| engine.known(&request, choice)) {
-            return word.run();
-        }
-        let mut call = request.check(self.rank, self.n_ranks())?;
-        self.context().enter(call.operation.name())?;
-        self.engine_for(|| call.signature().with_choice(choice))?.run(&mut call, choice)
     }
 }

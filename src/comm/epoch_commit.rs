@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::survivor::is_gone;
 use crate::bootstrap::WaitGuard;
 use crate::channel::EpochMapping;
 use crate::error::{Error, Result};
@@ -119,7 +120,7 @@ impl EpochCommit {
     }
 
     fn round(&self) -> Round<'_, HostKernel, impl Fn(Rank) -> bool> {
-        let gone = |rank| matches!(self.mapped.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
+        let gone = |rank| is_gone(&self.mapped, rank);
         Round { cell: &self.cell, rank: self.rank, kernel: self.mapped.kernel(), park: &self.park, gone }
     }
 }

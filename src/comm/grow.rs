@@ -13,6 +13,7 @@ use super::Communicator;
 use super::attach::Overrides;
 use super::attach::join_assembled;
 use super::launcher_link::LauncherState;
+use super::survivor::is_gone;
 use super::unique_id::UniqueId;
 use crate::bootstrap::{CancelToken, Options, RankClaim, WaitGuard, meet, meet_as_joiner};
 use crate::channel::EpochMapping;
@@ -20,7 +21,7 @@ use crate::collective::{CallSignature, Operation};
 use crate::error::{Error, Result};
 use crate::logs::step;
 use crate::rank::{MAX_RANKS, Rank};
-use crate::sync::{LifeStatus, Stop};
+use crate::sync::Stop;
 
 impl Communicator {
     /// Comes together with joining ranks in a new communicator of `n_ranks` ranks. Collective.
@@ -152,7 +153,7 @@ impl Communicator {
             });
         }
         let mut invited = members().filter(|(_, words)| words[1] == 1);
-        let needs = "an id from one of the members at least";
+        let needs = "an id from at least one member";
         let (_, first) = invited.next().ok_or(Error::Unavailable { operation: "grow", needs })?;
         if let Some((rank, other)) = invited.find(|(_, words)| words[2..] != first[2..]) {
             let (what, mine, theirs) = ("the unique id to grow by", first[2], other[2]);
@@ -189,8 +190,7 @@ impl Communicator {
 
 /// Returns the first of `members` that has died or left, by its place among them.
 fn first_gone(mapped: &EpochMapping, members: &[Rank]) -> Option<Rank> {
-    let gone = |member: &Rank| matches!(mapped.life(*member).status(), LifeStatus::Lost | LifeStatus::Left);
-    (0..).zip(members).find(|(_, member)| gone(member)).map(|(rank, _)| Rank::known(rank))
+    (0..).zip(members).find(|(_, member)| is_gone(mapped, **member)).map(|(rank, _)| Rank::known(rank))
 }
 
 #[cfg(all(test, feature = "coordinator"))]

@@ -39,7 +39,7 @@ impl Heartbeat {
         Self { mapped, rank, last: None }
     }
 
-    /// A number that is another one when the rank has done something.
+    /// Returns a number that changes when the rank has done something.
     fn done(&self) -> u64 {
         let (mapped, rank) = (&self.mapped, self.rank);
         let mut done = Mixed(0);
@@ -128,12 +128,12 @@ mod tests {
             let (first, peer) = (comm.rank().get() == 0, comm.right());
             let word = comm.alloc::<u64>(1)?;
             comm.prepare()?;
-            let heart = Heartbeat::new(comm.context().mapped().clone(), comm.context().rank());
+            let heartbeat = Heartbeat::new(comm.context().mapped().clone(), comm.context().rank());
             let mut is_felt = |what: &str, act: Act<'_>| -> Result<()> {
-                let before = heart.done();
-                assert_eq!(heart.done(), before, "rest before {what}");
+                let before = heartbeat.done();
+                assert_eq!(heartbeat.done(), before, "rest before {what}");
                 act(comm)?;
-                assert_ne!(heart.done(), before, "{what}");
+                assert_ne!(heartbeat.done(), before, "{what}");
                 Ok(())
             };
             is_felt("barrier", &mut |comm| comm.barrier())?;
@@ -172,19 +172,19 @@ mod tests {
         let ran = crate::launch::launch_threads(1, &options, |comm| {
             let (mapped, rank) = (comm.context().mapped().clone(), comm.context().rank());
             let cell = mapped.control().beat(DeviceName::Rank(rank));
-            let mut heart = Heartbeat::new(Arc::clone(&mapped), rank);
-            heart.beat();
-            let (first, _) = heart.last.expect("it has beaten");
+            let mut heartbeat = Heartbeat::new(Arc::clone(&mapped), rank);
+            heartbeat.beat();
+            let (first, _) = heartbeat.last.expect("it has beaten");
             assert!(cell.last_moved() >= Some(first));
             // As long after that as it takes until it beats again.
-            heart.last = Some((Duration::ZERO, heart.done()));
+            heartbeat.last = Some((Duration::ZERO, heartbeat.done()));
             cell.tell_moved(first);
-            heart.beat();
-            assert!(cell.last() >= heart.last.map(|(at, _)| at), "it lives");
+            heartbeat.beat();
+            assert!(cell.last() >= heartbeat.last.map(|(at, _)| at), "it lives");
             comm.barrier()?;
-            heart.last = heart.last.map(|(_, before)| (Duration::ZERO, before));
-            heart.beat();
-            assert!(cell.last_moved() >= heart.last.map(|(at, _)| at), "and has moved");
+            heartbeat.last = heartbeat.last.map(|(_, before)| (Duration::ZERO, before));
+            heartbeat.beat();
+            assert!(cell.last_moved() >= heartbeat.last.map(|(at, _)| at), "and has moved");
             Ok(())
         });
         ran.unwrap();

@@ -108,15 +108,9 @@ pub(crate) fn init_threads(job: u64, n_ranks: u32, options: &Options) -> Result<
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spinners = u32::try_from((n_ranks as usize).div_ceil(cores)).unwrap_or(u32::MAX);
     let overrides = Overrides::of(options)?;
-    let terms = JoinParams {
-        mode: ProxyMode::Thread,
-        spinners,
-        cores: overrides.cores,
-        beside_service: false,
-        timeout: options.timeout,
-    };
+    let params = JoinParams::with_proxy_threads(spinners, overrides.cores, options.timeout);
     let recorders = recorders(0, n_ranks, true)?;
-    let comms = attach_threads(epoch_id, shape, &options.backing, &terms, &overrides)?;
+    let comms = attach_threads(epoch_id, shape, &options.backing, &params, &overrides)?;
     record(&comms, recorders);
     Ok(comms)
 }
@@ -149,7 +143,8 @@ fn check(operation: &'static str, options: &Options) -> Result<()> {
     }
 }
 
-/// Nobody revokes a job that is not there yet: what looks like it is the host's socket hanging up.
+/// Names a hang-up of the host's socket for what it is. Nobody revokes a job that does not exist
+/// yet.
 pub(super) fn name_hang_up(error: Error) -> Error {
     match error {
         Error::Revoked { by: None } => Error::NoMeeting { source: Errno::ECONNRESET.into() },

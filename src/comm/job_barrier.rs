@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::survivor::is_gone;
 use crate::channel::{EpochMapping, PREPARING, RankContext, occupation_code};
 use crate::collective::{
     CallSignature, Engine, LEFT, Operation, call_met, call_proposed, can_agree, proposed,
@@ -11,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::rank::{Rank, RankSet};
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{
-    AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, BarrierPurpose, LifeStatus, ParkCell,
-    ProgressCell, SleepWord, Stop, Waiting, WaitingIn, Watch,
+    AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, BarrierPurpose, ParkCell, ProgressCell,
+    SleepWord, Stop, Waiting, WaitingIn, Watch,
 };
 use crate::trace::{Recorder, TraceSpan, Verb};
 
@@ -79,7 +80,7 @@ impl JobBarrier {
         self.within.map_or(CallSignature::new(operation), |within| within.call)
     }
 
-    /// By what word this rank proposes `operation`.
+    /// Returns the word by which this rank proposes `operation`.
     fn word(&self, operation: Operation) -> u64 {
         proposed(operation, self.within.map(|within| within.call))
     }
@@ -223,8 +224,8 @@ impl JobBarrier {
             let error = context.error(&waiting, stop, operation.name(), missing);
             let error = explained(self.call(operation), error, &watch);
             if matches!(error, Error::CallMismatch { .. }) {
-                // Whatever has ended the epoch: this rank's call has failed, too, and cannot be
-                // made again.
+                // This rank's call has failed, too, and cannot be made again, for whatever reason
+                // the epoch ended.
                 context.abort();
             }
             error
@@ -312,7 +313,7 @@ impl BarrierWatch<'_> {
         Some((rank, call_met(&proposals[rank.index()], self.target.wrapping_sub(1))))
     }
 
-    /// A rank that is in an operation which this one has not come to, and what it does there.
+    /// Returns a rank in an operation that this rank has not entered, and its call.
     pub(super) fn in_other_call(&self) -> Option<(Rank, CallSignature)> {
         // The cell is read after the post: a rank that arrived and went on is not in another call.
         self.engine?.gone_on().find(|(rank, _)| !self.cells[rank.index()].has_reached(self.target))
@@ -340,7 +341,7 @@ impl Watch for BarrierWatch<'_> {
         let gone = |(rank, cell): (u32, &BarrierCell)| {
             let rank = Rank::known(rank);
             let left = self.departures.is_some_and(|words| words[rank.index()].has_reached(LEFT));
-            let gone = left || matches!(mapped.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
+            let gone = left || is_gone(mapped, rank);
             // The cell is read after those words: a rank that arrived and then left is not missed.
             (gone && !cell.has_reached(self.target)).then_some(Stop::PeerLost(rank))
         };

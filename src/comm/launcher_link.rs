@@ -7,13 +7,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::unique_id::UniqueId;
 use crate::bootstrap::{ControlLink, LinkEvent, LinkWatch, MemberHeartbeat};
 use crate::channel::EpochMapping;
 use crate::epoch_id::FIRST_EPOCH;
 use crate::error::{DeviceName, Result};
 use crate::logs::EPOCH;
-use crate::rank::{Rank, RankSet};
+use crate::rank::Rank;
 use crate::sync::{LifeStatus, Revocation};
 
 /// The name of a process for the launcher: its rank, and how often that rank was restarted.
@@ -36,13 +35,14 @@ impl Incarnation {
 pub(super) struct LauncherLink {
     // Dropped before the link says good-bye.
     _watch: LinkWatch,
-    link: ControlLink,
+    pub(super) link: ControlLink,
     /// Whether the launcher restarts ranks that die.
     pub(super) restarting: bool,
-    launcher_state: LauncherState,
+    /// The state of the launcher, kept up to date.
+    pub(super) state: LauncherState,
 }
 
-/// What is known of the launcher, so that nobody waits for others in vain.
+/// The state of the launcher, so that nobody waits for others in vain.
 #[derive(Clone, Debug)]
 pub(super) struct LauncherState(Arc<Mutex<LauncherReports>>);
 
@@ -77,81 +77,56 @@ struct FollowedEpoch {
 }
 
 impl LauncherLink {
-    /// Listens to `link` in the epoch of `mapped`, whose ranks the launcher knows by `incarnations`,
-    /// and beats by `pulse`.
+    /// Listens to `link` in the epoch of `mapped`, whose ranks the launcher knows by
+    /// `incarnations`, and beats by `pulse`.
     ///
     /// # Errors
     /// Those of [`ControlLink::watch`].
     pub(super) fn begin(
         link: ControlLink,
-        pulse: Option<MemberHeartbeat>,
+        heartbeat: Option<MemberHeartbeat>,
         restarting: bool,
         mapped: &Arc<EpochMapping>,
         incarnations: Vec<Option<Incarnation>>,
     ) -> Result<Self> {
         let followed =
             vec![FollowedEpoch { mapped: Arc::downgrade(mapped), incarnations, served: has_service(mapped) }];
-        let launcher_state =
-            LauncherState(Arc::new(Mutex::new(LauncherReports { events: Vec::new(), followed })));
-        let listening = launcher_state.clone();
-        let watch = link.watch(pulse, move |event| lock(&listening.0).hear(event))?;
-        Ok(Self { _watch: watch, link, restarting, launcher_state })
+        let state = LauncherState(Arc::new(Mutex::new(LauncherReports { events: Vec::new(), followed })));
+        let listening = state.clone();
+        let watch = link.watch(heartbeat, move |event| lock(&listening.0).receive(event))?;
+        Ok(Self { _watch: watch, link, restarting, state })
     }
 
     /// Follows the epoch of `mapped` from now on, too, whose ranks the launcher knows by
     /// `incarnations`. Earlier reports end that epoch as far as they concern it.
     pub(super) fn follow(&self, mapped: &Arc<EpochMapping>, incarnations: Vec<Option<Incarnation>>) {
-        lock(&self.launcher_state.0).follow(FollowedEpoch {
+        lock(&self.state.0).follow(FollowedEpoch {
             mapped: Arc::downgrade(mapped),
             incarnations,
             served: false,
         });
     }
-
-    /// Returns what is known of the launcher, kept up to date.
-    pub(super) fn launcher_state(&self) -> &LauncherState {
-        &self.launcher_state
-    }
-
-    /// Tells the launcher that a device is lost, by the number that the launcher has for it.
-    pub(super) fn report(&self, lost: DeviceName, restarts: u32) {
-        self.link.report_loss(lost, restarts);
-    }
-
-    /// Tells the launcher why this rank may fail: because of a rank that lives or has left.
-    pub(super) fn blame(&self, blamed: Incarnation, is_late: bool) {
-        self.link.blame(blamed.rank, blamed.restarts, is_late);
-    }
-
-    /// Returns the number of ranks that the launcher has started.
-    pub(super) fn n_ranks(&self) -> u32 {
-        self.link.n_ranks()
-    }
-
-    /// Has the launcher tell `ranks` that were started again where the others are to be met.
-    pub(super) fn invite(&self, id: &UniqueId, ranks: RankSet) {
-        self.link.invite(id.words(), ranks.bits());
-    }
 }
 
 impl LauncherReports {
-    fn hear(&mut self, event: LinkEvent) {
+    fn receive(&mut self, event: LinkEvent) {
         if !self.events.contains(&event) {
             self.events.push(event);
         }
-        self.followed.iter().for_each(|epoch| epoch.hear(event));
+        self.followed.iter().for_each(|epoch| epoch.receive(event));
     }
 
-    /// No report comes between those repeated here and the next event: both happen under one lock.
+    /// Repeats the earlier reports to `epoch`, and follows it. Both happen under one lock, so no
+    /// event comes in between.
     fn follow(&mut self, epoch: FollowedEpoch) {
-        self.events.iter().for_each(|event| epoch.hear(*event));
+        self.events.iter().for_each(|event| epoch.receive(*event));
         self.followed.retain(|epoch| epoch.mapped.strong_count() > 0);
         self.followed.push(epoch);
     }
 }
 
 impl FollowedEpoch {
-    fn hear(&self, event: LinkEvent) {
+    fn receive(&self, event: LinkEvent) {
         let Some(mapped) = self.mapped.upgrade() else { return };
         let reason = match event {
             LinkEvent::Lost { device: DeviceName::Rank(rank), restarts, hangs } => {
@@ -159,7 +134,7 @@ impl FollowedEpoch {
                 let lost = Some(Incarnation { rank, restarts });
                 let Some(rank) = self.incarnations.iter().position(|number| *number == lost) else { return };
                 let rank = Rank::known(u32::try_from(rank).expect("at most 64 ranks"));
-                // The system says of a dead rank that it is; of one that hangs somebody has to.
+                // The system declares a dead rank lost. For one that hangs, this rank does.
                 if hangs && mapped.life(rank).status() == LifeStatus::Alive {
                     mapped.life(rank).mark_lost(mapped.kernel());
                 }
@@ -183,9 +158,9 @@ pub(super) fn has_service(mapped: &EpochMapping) -> bool {
     mapped.epoch_id().epoch == FIRST_EPOCH
 }
 
-fn lock(heard: &Mutex<LauncherReports>) -> MutexGuard<'_, LauncherReports> {
+fn lock(reports: &Mutex<LauncherReports>) -> MutexGuard<'_, LauncherReports> {
     // One thing is added as a whole: a panic leaves nothing half done.
-    heard.lock().unwrap_or_else(PoisonError::into_inner)
+    reports.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

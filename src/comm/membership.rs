@@ -49,14 +49,14 @@ impl JobMembership {
 
     /// Returns what is known of the launcher, if there is one.
     pub(super) fn launcher_state(&self) -> Option<&LauncherState> {
-        self.launcher.as_ref().map(|launcher| launcher.launcher_state())
+        self.launcher.as_ref().map(|launcher| &launcher.state)
     }
 
     /// Tells the launcher, if there is one, that `lost` is lost. The launcher neither waits for
     /// that rank then nor blames another one.
     pub(super) fn report_loss(&self, lost: Rank) {
         if let (Some(launcher), Some(Some(number))) = (&self.launcher, self.incarnations.get(lost.index())) {
-            launcher.report(DeviceName::Rank(number.rank), number.restarts);
+            launcher.link.report_loss(DeviceName::Rank(number.rank), number.restarts);
         }
     }
 
@@ -65,7 +65,7 @@ impl JobMembership {
     fn report_blame(&self) {
         let Some(Blamed { rank, is_late }) = self.context.blamed() else { return };
         if let (Some(launcher), Some(Some(number))) = (&self.launcher, self.incarnations.get(rank.index())) {
-            launcher.blame(*number, is_late);
+            launcher.link.blame(number.rank, number.restarts, is_late);
         }
     }
 
@@ -114,7 +114,7 @@ impl Drop for JobMembership {
         match (&self.launcher, mapped.revocation().read()) {
             (_, Some(Revocation::PeerLost(lost))) if lost != rank => self.report_loss(lost),
             (Some(launcher), Some(Revocation::ProxyLost)) if has_service(mapped) => {
-                launcher.report(DeviceName::Proxy, 0);
+                launcher.link.report_loss(DeviceName::Proxy, 0);
             }
             _ => {}
         }
@@ -161,7 +161,7 @@ impl Aborter {
 }
 
 impl JobMembership {
-    /// Declares `lost` lost, unless it has left in peace. That ends the epoch.
+    /// Declares `lost` lost, unless it has left. That ends the epoch.
     pub(super) fn give_up(&self, lost: Rank) {
         let context = &self.context;
         let life = context.mapped().life(lost);

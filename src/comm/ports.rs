@@ -49,7 +49,7 @@ impl Ports {
         Self { mode, state: Mutex::new(PortsState { proxy: None, n_fifos: N_FIFOS, n_sole, sharing: 0 }) }
     }
 
-    /// Opens a fifo, or a place in one, and sees to it that somebody serves it.
+    /// Opens a fifo, or a place in one, and starts the proxy that serves it, if need be.
     pub(super) fn open(&self, context: &Arc<RankContext>, user: ChannelUser) -> Result<Port> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if self.mode == ProxyMode::Thread && state.proxy.is_none() {

@@ -2,16 +2,16 @@
 //! restarted.
 //!
 //! The survivors agree on who they are in the same rounds as for a shrink. In each round, the first
-//! survivor makes the id of a meeting and offers it to the others, and the launcher passes it on to
-//! the restarted ranks. Then all meet like processes without a launcher, and decide in the same way
+//! survivor makes the id of a meeting and offers it to the others. The launcher passes it on to the
+//! restarted ranks. Then all meet like processes without a launcher, and decide in the same way
 //! whether they begin. A death spoils the meeting and the round. The next round is among those that
 //! are left, and the launcher restarts one more rank.
 
 use super::Communicator;
 use super::init::name_hang_up;
 use super::launcher_link::{Incarnation, LauncherLink};
-use super::recovery::{Past, come_together, is_worth_another_try};
-use super::survivor::{OpenRound, Survivor};
+use super::recovery::{RankProgress, assemble, is_worth_another_try};
+use super::survivor::{OpenRound, Survivor, is_gone};
 use super::unique_id::UniqueId;
 use crate::bootstrap::{Options, RankClaim, WaitGuard, meet};
 use crate::error::{Error, Result};
@@ -51,26 +51,26 @@ impl Communicator {
             return unavailable("the first communicator of the job");
         }
         let membership = self.membership.clone();
-        let Some(launcher) = membership.launcher.as_ref().filter(|line| line.restarting) else {
+        let Some(launcher) = membership.launcher.as_ref().filter(|launcher| launcher.restarting) else {
             return unavailable(
                 "a launcher that starts dead ranks again: `shmccl run --restart N`, or Launch::restart",
             );
         };
-        let Some(own) = own_number(&membership.incarnations, launcher.n_ranks(), self.rank) else {
+        let Some(own) = own_number(&membership.incarnations, launcher.link.n_ranks(), self.rank) else {
             return unavailable("all ranks that the launcher has started, and no others");
         };
         self.revoke();
         self.reclaim_engine();
-        let mine = Past { completed: Some(completed), restarts: own.restarts };
-        let survivor = Survivor::new(self.context(), RECOVER, Some(launcher.launcher_state()));
+        let mine = RankProgress { completed: Some(completed), restarts: own.restarts };
+        let survivor = Survivor::new(self.context(), RECOVER, Some(&launcher.state));
         let meet = |round: &OpenRound<'_>, chosen, number| {
             let epoch = survivor.epoch_id_after(number).epoch;
-            Return { survivor: &survivor, round, chosen, mine, launcher, epoch }.come_together(self)
+            RecoveryRound { survivor: &survivor, round, chosen, mine, launcher, epoch }.assemble(self)
         };
         let (mut comm, _) = survivor.continue_with(meet)?;
         tracing::info!(target: EPOCH, rank = %comm.rank(), n_ranks = comm.n_ranks(), "recovered");
         let callback = self.membership.recovery_callbacks().callback.take();
-        callback.into_iter().for_each(|callback| comm.tell_recoveries(callback));
+        callback.into_iter().for_each(|callback| comm.set_recovery_callback(callback));
         Ok(comm)
     }
 }
@@ -85,19 +85,19 @@ fn own_number(incarnations: &[Option<Incarnation>], n_started: u32, rank: Rank) 
 }
 
 /// A survivor's way to those who were started again, in one round.
-struct Return<'s> {
+struct RecoveryRound<'s> {
     survivor: &'s Survivor<'s>,
     round: &'s OpenRound<'s>,
     chosen: RankSet,
-    mine: Past,
+    mine: RankProgress,
     launcher: &'s LauncherLink,
     /// In which they will be.
     epoch: u64,
 }
 
-impl Return<'_> {
+impl RecoveryRound<'_> {
     /// Meets the others; `None` when the round has to be repeated.
-    fn come_together(&self, old: &Communicator) -> Result<Option<Communicator>> {
+    fn assemble(&self, old: &Communicator) -> Result<Option<Communicator>> {
         let Self { survivor, round, chosen, .. } = self;
         self.check_departures()?;
         let own = match self.make_id() {
@@ -124,7 +124,7 @@ impl Return<'_> {
         }
         if let Some(id) = &own {
             step("about to invite");
-            self.launcher.invite(id, self.missing());
+            self.launcher.link.invite(id.words(), self.missing().bits());
             step("invited");
         }
         let comm = match self.meet(old) {
@@ -181,7 +181,7 @@ impl Return<'_> {
     /// others may not know it yet. A survivor that goes on in another way meets them in the next
     /// round. Returns the outcome that stands.
     fn end_in_vain(&self) -> Option<RoundOutcome> {
-        let is_vain = self.launcher.launcher_state().restarts_exhausted();
+        let is_vain = self.launcher.state.restarts_exhausted();
         is_vain.then(|| self.round.conclude(RoundOutcome::Vain))
     }
 
@@ -190,11 +190,11 @@ impl Return<'_> {
         RankSet::all(self.survivor.context.mapped().n_ranks()).without(self.chosen)
     }
 
-    /// Nobody is started for a rank that has left in peace.
+    /// Checks that no rank has left in peace: such a rank is not restarted.
     fn check_departures(&self) -> Result<()> {
         let mapped = self.survivor.context.mapped();
         let has_left = |rank| mapped.life(rank).status() == LifeStatus::Left;
-        let needs = "all ranks, and one has left the job in peace; go on without it, by shrink";
+        let needs = "all ranks, but one has left the job in peace; call shrink to go on without it";
         if self.missing().iter().any(has_left) {
             return Err(Error::Unavailable { operation: RECOVER, needs });
         }
@@ -229,7 +229,7 @@ impl Return<'_> {
         let part = RankClaim { rank, n_ranks, n_members: n_ranks };
         let point = UniqueId::from_words([high, low]).meeting_point();
         let met = meet(&point, part, &options, Some(self.guard()));
-        let met = met.and_then(|joining| come_together(joining, *mine, Some(mapped)));
+        let met = met.and_then(|joining| assemble(joining, *mine, Some(mapped)));
         let (mut comm, incarnations) = met.map_err(name_hang_up)?;
         comm.succeed(old, incarnations);
         // Observers from outside find it by the number that the launcher gave to the job.
@@ -242,11 +242,9 @@ impl Return<'_> {
 
     /// Watches the other survivors, and the launcher, which has to start the lost ranks.
     fn guard(&self) -> WaitGuard {
-        let launcher_state = self.launcher.launcher_state().clone();
+        let launcher_state = self.launcher.state.clone();
         let (mapped, chosen) = (self.survivor.context.mapped().clone(), self.chosen);
-        let gone =
-            move |rank: &Rank| matches!(mapped.life(*rank).status(), LifeStatus::Lost | LifeStatus::Left);
-        let guard = WaitGuard::new(move || chosen.iter().find(&gone));
+        let guard = WaitGuard::new(move || chosen.iter().find(|rank| is_gone(&mapped, *rank)));
         guard.unless(move || launcher_state.is_orphaned() || launcher_state.restarts_exhausted())
     }
 }

@@ -1,4 +1,4 @@
-//! What ranks exchange when one of them was restarted: how far they have come, and the memory of
+//! The exchange of ranks when one of them was restarted: how far they have come, and the memory of
 //! its predecessor.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,7 +23,8 @@ use crate::rank::Rank;
 use crate::shm::segment::AttachAs;
 use crate::shm::{Expected, Mapping, Segment, Span};
 
-/// How a communicator was recovered, and where its ranks go on, for [`Communicator::on_recovery`].
+/// A recovery of a communicator, with the step from which its ranks go on, for
+/// [`Communicator::on_recovery`].
 #[derive(Debug)]
 pub struct Recovery {
     epoch: u64,
@@ -78,7 +79,7 @@ impl Recovery {
     /// [`Error::Unavailable`] when this process has no predecessor, or its heap was not
     /// [kept](Recovery::keeps_heap); [`Error::OutOfRange`] past the end of the heap.
     pub fn inherited(&self, region: Region) -> Result<Span> {
-        let needs = "a rank that was started again, and whose heap was kept";
+        let needs = "a restarted rank whose old heap was kept";
         let heap = self.inherited.as_ref().ok_or(Error::Unavailable { operation: "inherited", needs })?;
         heap.span(region.offset.get(), region.len)
     }
@@ -125,10 +126,10 @@ impl Communicator {
     /// When it is called, all ranks are in the new epoch. Everything that the survivors did before
     /// `recover` has happened.
     pub fn on_recovery(&mut self, callback: impl FnMut(&Recovery) + Send + 'static) {
-        self.tell_recoveries(Box::new(callback));
+        self.set_recovery_callback(Box::new(callback));
     }
 
-    pub(super) fn tell_recoveries(&mut self, mut callback: Callback) {
+    pub(super) fn set_recovery_callback(&mut self, mut callback: Callback) {
         // No lock is held while it is called, or another one dropped.
         let untold = self.membership.recovery_callbacks().untold.take();
         untold.into_iter().for_each(|recovery| callback(&recovery));
@@ -150,7 +151,7 @@ pub(super) type Callback = Box<dyn FnMut(&Recovery) + Send>;
 #[derive(Default)]
 pub(super) struct RecoveryCallbacks {
     pub(super) callback: Option<Callback>,
-    /// How this epoch came about, until a callback was called with it.
+    /// The recovery that led to this epoch, until a callback was called with it.
     untold: Option<Recovery>,
 }
 
@@ -164,15 +165,15 @@ impl std::fmt::Debug for RecoveryCallbacks {
     }
 }
 
-/// What a rank tells the others as it comes to them.
+/// The past of a rank, which it tells the others as it comes to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Past {
-    /// How far it has come; `None` for a restarted rank.
+pub(super) struct RankProgress {
+    /// The last completed step; `None` for a restarted rank.
     pub(super) completed: Option<u64>,
     pub(super) restarts: u32,
 }
 
-impl Past {
+impl RankProgress {
     fn bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.completed.unwrap_or(0).to_le_bytes());
@@ -191,13 +192,14 @@ impl Past {
 
 /// Comes together with all ranks that `joining` has met. `old` is the epoch that a survivor comes
 /// from. Returns the launcher's name for each rank as well.
-pub(super) fn come_together(
+pub(super) fn assemble(
     mut joining: Joining,
-    mine: Past,
+    mine: RankProgress,
     old: Option<&EpochMapping>,
 ) -> Result<(Communicator, Vec<Option<Incarnation>>)> {
-    let gifts = joining.all_gather(&mine.bytes(), None)?;
-    let pasts: Vec<_> = gifts.iter().map(|gift| Past::read(&gift.bytes)).collect();
+    let contributions = joining.all_gather(&mine.bytes(), None)?;
+    let pasts: Vec<_> =
+        contributions.iter().map(|contribution| RankProgress::read(&contribution.bytes)).collect();
     let own = joining.rank().expect("only ranks meet");
     let (fresh, surviving): (Vec<_>, Vec<_>) =
         Rank::of_each(&pasts).partition(|(_, past)| past.completed.is_none());
@@ -207,9 +209,12 @@ pub(super) fn come_together(
     for &rank in &restarted {
         let left = old.filter(|_| heir == Some(own)).map(|mapped| mapped.segment(rank));
         let is_sealed = left.is_some_and(|segment| segment.attach_as() == AttachAs::Sealed);
-        let gifts = joining.all_gather(&[is_sealed.into()], left.map(|segment| segment.as_fd()))?;
-        let gift = heir.and_then(|heir| gifts.into_iter().nth(heir.index())).filter(|_| rank == own);
-        if let Some((kind, descriptor)) = gift.and_then(|gift| Some((gift.bytes[0], gift.descriptor?))) {
+        let contributions = joining.all_gather(&[is_sealed.into()], left.map(|segment| segment.as_fd()))?;
+        let contribution =
+            heir.and_then(|heir| contributions.into_iter().nth(heir.index())).filter(|_| rank == own);
+        if let Some((kind, descriptor)) =
+            contribution.and_then(|contribution| Some((contribution.bytes[0], contribution.descriptor?)))
+        {
             let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
             // To be back without it is better than not to be back.
             inherited = map_heap(descriptor, kind == 1, shape)
@@ -245,9 +250,9 @@ fn map_heap(descriptor: OwnedFd, is_sealed: bool, shape: HeapShape) -> Result<Ma
 /// - [`Error::Timeout`] when nobody takes it back.
 /// - [`Error::Unavailable`] when nobody can, because no restart is left for another lost rank.
 /// - [`Error::Revoked`] when the launcher is gone; those of [`super::join_job`].
-pub(super) fn come_back(joining: Joining) -> Result<Communicator> {
+pub(super) fn rejoin(joining: Joining) -> Result<Communicator> {
     let rank = joining.rank().expect("a service process is not started again");
-    let mine = Past { completed: None, restarts: joining.restarts() };
+    let mine = RankProgress { completed: None, restarts: joining.restarts() };
     let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
     let timeout = joining.options().timeout;
     let options = Options { heap_len: shape.len(), timeout, ..Options::default() };
@@ -255,7 +260,7 @@ pub(super) fn come_back(joining: Joining) -> Result<Communicator> {
     let (mut comm, incarnations) = loop {
         let point = UniqueId::from_words(joining.await_invite()?).meeting_point();
         let met = meet(&point, part, &options, Some(joining.launcher_guard()?))
-            .and_then(|joining| come_together(joining, mine, None));
+            .and_then(|joining| assemble(joining, mine, None));
         match met.map_err(name_hang_up) {
             Ok(met) => break met,
             Err(error) if is_worth_another_try(&error) => {}
@@ -264,9 +269,9 @@ pub(super) fn come_back(joining: Joining) -> Result<Communicator> {
     };
     step("taken back");
     let (restarting, mapped) = (joining.is_restarting(), comm.context().mapped().clone());
-    let pulse = first_pulse(&joining)?;
+    let heartbeat = first_heartbeat(&joining)?;
     comm.record_in(rings_of(&joining)?.as_ref(), rank);
-    let line = LauncherLink::begin(joining.come_back()?, pulse, restarting, &mapped, incarnations.clone())?;
+    let line = LauncherLink::begin(joining.rejoin()?, heartbeat, restarting, &mapped, incarnations.clone())?;
     let membership = comm.alone();
     membership.incarnations = incarnations;
     membership.launcher = Some(line.into());
@@ -275,7 +280,7 @@ pub(super) fn come_back(joining: Joining) -> Result<Communicator> {
 
 /// Returns the heartbeat of this member for the launcher. It lies in the first epoch, in which this
 /// process never was.
-fn first_pulse(joining: &Joining) -> Result<Option<MemberHeartbeat>> {
+fn first_heartbeat(joining: &Joining) -> Result<Option<MemberHeartbeat>> {
     let Some(every) = joining.beat() else { return Ok(None) };
     let epoch_id = EpochId { job: joining.job_id(), epoch: joining.epoch() };
     let control = joining.control().try_clone_to_owned();
@@ -309,10 +314,10 @@ mod tests {
     fn what_a_rank_tells_of_its_past_is_what_the_others_read() {
         for completed in [None, Some(0), Some(u64::MAX), Some(1 << 40 | 7)] {
             for restarts in [0, 1, u32::MAX] {
-                let past = Past { completed, restarts };
+                let past = RankProgress { completed, restarts };
                 let mut bytes = [0; CONTRIBUTION_LEN];
                 bytes[..16].copy_from_slice(&past.bytes());
-                assert_eq!(Past::read(&bytes), past);
+                assert_eq!(RankProgress::read(&bytes), past);
             }
         }
     }

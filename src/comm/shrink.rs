@@ -20,7 +20,7 @@ use super::launcher_link::Incarnation;
 use super::membership::JobMembership;
 use super::oversubscription::CoreSet;
 use super::survivor::{OpenRound, Survivor};
-use crate::bootstrap::{CONTRIBUTION_LEN, ProxyMode, SegmentBacking, resource_error};
+use crate::bootstrap::{CONTRIBUTION_LEN, SegmentBacking, resource_error};
 use crate::channel::{Control, EpochMapping, RankContext};
 use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
@@ -236,15 +236,9 @@ impl NewSegments {
         let segments = offered.iter().map(|words| open(words, words[SEGMENT])).collect::<Result<_>>()?;
         let mapped = EpochMapping::attach(*epoch_id, *shape, theirs, segments, &SegmentBacking::Anonymous)?;
         let all: Vec<_> = offered.iter().map(cores_of).collect();
-        let terms = JoinParams {
-            mode: ProxyMode::Thread,
-            spinners: cores.spinners(&all),
-            cores: old.told_cores(),
-            beside_service: false,
-            timeout: old.timeout(),
-        };
+        let params = JoinParams::with_proxy_threads(cores.spinners(&all), old.told_cores(), old.timeout());
         let mapped = Arc::new(mapped);
-        LiveRank::announce(&mapped, *rank)?.join(&mapped, &terms, None, None)
+        LiveRank::announce(&mapped, *rank)?.join(&mapped, &params, None, None)
     }
 }
 

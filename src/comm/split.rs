@@ -31,9 +31,9 @@ const READY: u64 = 1;
 const FAILED_ELSEWHERE: u64 = 2;
 
 impl Communicator {
-    /// Divides the communicator: members that name the same `color` come together in a new one, in
-    /// the order of their keys, and of their ranks here where keys are equal. A member without a
-    /// colour takes part, and gets `None`. Collective.
+    /// Divides the communicator. Members that name the same `color` come together in a new one.
+    /// They are ordered by their keys, and by their ranks here where keys are equal. A member
+    /// without a colour takes part, and gets `None`. Collective.
     ///
     /// The new communicator keeps the algorithms and channels of this one, and does not depend on
     /// it: either may be dropped first. Both can be used at once, also from different threads. It
@@ -221,7 +221,7 @@ impl Communicator {
         let mine = self.membership.workspace.take_from(part, n_members)?;
         self.clear(mine, n_members)?;
         self.reclaim_engine();
-        self.come_together()?;
+        self.barrier_within()?;
         self.membership.workspace.open(part);
         let bases = vec![mine.offset; self.members.len()];
         let (host, built_in) = (self.membership.clone(), Tuning::default());

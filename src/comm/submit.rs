@@ -1,5 +1,6 @@
 //! Takes collective calls, and checks those of their arguments that a rank can check alone.
 
+use super::Communicator;
 use super::buffers::{RecvBuffer, SendBuffer};
 use crate::collective::{BlockLayout, Input, Operation, Output, Request};
 use crate::error::{Error, Result};
@@ -26,6 +27,25 @@ pub trait Submit<'a> {
     /// [`Error::InvalidArgument`] for an operator of another type, and for buffers that overlap in
     /// part; those of the call, where it is executed at once.
     fn submit(&mut self, request: Request<'a, '_>) -> Result<()>;
+}
+
+/// Executes calls at once.
+impl<'a> Submit<'a> for Communicator {
+    #[inline]
+    fn caller(&self) -> Caller {
+        Caller { rank: self.rank, n_ranks: self.n_ranks() }
+    }
+
+    #[inline]
+    fn submit(&mut self, request: Request<'a, '_>) -> Result<()> {
+        let choice = self.choice;
+        if let Some(word) = self.engine.as_mut().and_then(|engine| engine.known(&request, choice)) {
+            return word.run();
+        }
+        let mut call = request.check(self.rank, self.n_ranks())?;
+        self.context().enter(call.operation.name())?;
+        self.engine_for(|| call.signature().with_choice(choice))?.run(&mut call, choice)
+    }
 }
 
 impl Caller {
@@ -90,7 +110,7 @@ impl Caller {
     }
 }
 
-/// Has `taker` do a call.
+/// Passes a call to `taker`.
 ///
 /// # Errors
 /// Those of [`Submit::submit`].
@@ -108,7 +128,7 @@ pub(super) fn submit<'a, T: Element, S: Submit<'a> + ?Sized>(
     taker.submit(Request { operation, data_type, count, root, op, layout, input, output })
 }
 
-/// Has `taker` exchange the blocks of `layout`.
+/// Passes an exchange of the blocks of `layout` to `taker`.
 ///
 /// # Errors
 /// Those of [`Submit::submit`].
@@ -122,7 +142,7 @@ pub(super) fn submit_blocks<'a, T: Element, S: Submit<'a> + ?Sized>(
     taker.submit(Request { operation, data_type, count: 0, root: 0, op: None, layout, input, output })
 }
 
-/// `count`, if it is what is `expected`.
+/// Returns `count`, if it is the `expected` one.
 ///
 /// # Errors
 /// [`Error::WrongCount`].

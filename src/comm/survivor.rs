@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::channel::{MAX_ROUNDS, RankContext};
+use crate::channel::{EpochMapping, MAX_ROUNDS, RankContext};
 use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::logs::step;
@@ -29,8 +29,8 @@ pub(super) struct Survivor<'a> {
     pub(super) offers: CellSlice<OfferCell>,
     rounds: CellSlice<RoundCell>,
     operation: &'static str,
-    /// What is known of the launcher, if there is one. A rank without its launcher does not go on:
-    /// the next epoch would end as it begins.
+    /// The state of the launcher, if there is one. A rank without its launcher does not go on: the
+    /// next epoch would end as it begins.
     launcher_state: Option<&'a LauncherState>,
 }
 
@@ -70,9 +70,9 @@ impl<'a> Survivor<'a> {
         let mut candidates = RankSet::all(self.context.mapped().n_ranks());
         for (number, cell) in (0..MAX_ROUNDS).zip(&*self.rounds) {
             let (comm, chosen) = match (cell.outcome(), cell.chosen(candidates)) {
-                (Some(outcome), Some(chosen)) => (self.look_back(outcome, chosen)?, chosen),
+                (Some(outcome), Some(chosen)) => (self.read_finished(outcome, chosen)?, chosen),
                 _ => {
-                    let gone = |rank| self.has_gone(rank);
+                    let gone = |rank| is_gone(self.context.mapped(), rank);
                     let (rank, kernel, park) = (self.context.rank(), self.context.kernel(), &*self.park);
                     let round = Round { cell, rank, kernel, park, gone: &gone as &dyn Fn(Rank) -> bool };
                     let chosen = self.choose(&round, candidates)?;
@@ -84,17 +84,13 @@ impl<'a> Survivor<'a> {
                 None => candidates = chosen,
             }
         }
-        Err(Error::Exhausted { what: "rounds of going on after a loss", limit: MAX_ROUNDS })
+        Err(Error::Exhausted { what: "rounds of agreement after a loss", limit: MAX_ROUNDS })
     }
 
     /// Returns the epoch that follows round `number`.
     pub(super) fn epoch_id_after(&self, number: u64) -> EpochId {
         let epoch_id = self.context.mapped().epoch_id();
         EpochId { epoch: epoch_id.epoch.wrapping_add(1 + number), ..epoch_id }
-    }
-
-    fn has_gone(&self, rank: Rank) -> bool {
-        matches!(self.context.mapped().life(rank).status(), LifeStatus::Lost | LifeStatus::Left)
     }
 
     fn choose(&self, round: &OpenRound<'_>, candidates: RankSet) -> Result<RankSet> {
@@ -108,11 +104,11 @@ impl<'a> Survivor<'a> {
 
     /// Reads a round that was over before this rank looked. It was of an earlier call, or this rank
     /// was slow and has been given up.
-    fn look_back(&self, outcome: RoundOutcome, chosen: RankSet) -> Result<Option<Communicator>> {
+    fn read_finished(&self, outcome: RoundOutcome, chosen: RankSet) -> Result<Option<Communicator>> {
         match outcome {
             _ if !chosen.contains(self.context.rank()) => Err(Error::Excluded),
             RoundOutcome::Together => {
-                let needs = "an epoch that nobody went on from";
+                let needs = "an epoch from which nobody has gone on";
                 Err(Error::Unavailable { operation: self.operation, needs })
             }
             RoundOutcome::Repeated | RoundOutcome::Failed(_) | RoundOutcome::Lost(_) | RoundOutcome::Vain => {
@@ -153,4 +149,9 @@ impl<'a> Survivor<'a> {
         let waiting = self.context.waiting(&watch);
         wait_until(&waiting, &self.park, poll).map_err(|stop| waiting.error(stop, self.operation, awaited()))
     }
+}
+
+/// Returns whether `rank` was lost or has left.
+pub(super) fn is_gone(mapped: &EpochMapping, rank: Rank) -> bool {
+    matches!(mapped.life(rank).status(), LifeStatus::Lost | LifeStatus::Left)
 }

@@ -254,7 +254,7 @@ impl<T: Element> SwitchChannel<T> {
         fill(places, self.members.iter().zip(&self.bases).map(place))
     }
 
-    /// `region` of this rank's heap as what a result goes to.
+    /// Returns `region` of this rank's heap as the target of a result.
     #[inline]
     fn target(&self, region: Region) -> Result<Target<'_>> {
         Ok(Target::Shared(self.context.heap().reach(self.context.rank(), region)?, region.offset.get()))

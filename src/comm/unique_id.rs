@@ -11,21 +11,21 @@ use crate::channel::Control;
 use crate::epoch_id::{EpochId, FIRST_EPOCH};
 use crate::error::{Error, Result};
 
-/// What starts the text of an id.
+/// The beginning of the text of an id.
 const PREFIX: &str = "shmccl-";
 
 /// Bytes of the random token.
 const TOKEN_LEN: usize = 16;
 
-/// The id of one meeting: one process makes it and hands it to the others, by whatever way it has.
+/// The id of one meeting. One process makes it and hands it to the others in any way.
 ///
-/// It prints as [`UniqueId::TEXT_LEN`] characters of ASCII without blanks, which fit into a file, an environment
-/// variable or an argument, and parses from them.
+/// It prints as [`UniqueId::TEXT_LEN`] ASCII characters without blanks, and parses from them. They
+/// fit into a file, an environment variable or an argument.
 ///
-/// The process that makes an id hosts the meeting, in a thread of its own that sleeps until somebody comes. It need not
-/// be a rank itself, but must not end before all have met; from then on it is not needed. An id serves
-/// one meeting, whether that succeeds or fails. It is good on this machine, within one network namespace, for
-/// processes of the same effective user. To know it lets nobody else in.
+/// The process that makes an id hosts the meeting, in a thread of its own that sleeps until a
+/// process comes. It need not be a rank, but must not end before all have met. An id serves one
+/// meeting, whether that succeeds or fails. It is valid on this machine, within one network
+/// namespace, for processes of the same effective user. Knowing it lets no other user in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct UniqueId {
     token: [u8; TOKEN_LEN],
@@ -38,16 +38,17 @@ impl UniqueId {
     /// Length of an id as bytes: that of an `ncclUniqueId`.
     pub const BYTES_LEN: usize = 128;
 
-    /// Makes an id that no other process has, and begins to host its meeting.
+    /// Makes a new id, and begins to host its meeting.
     ///
     /// # Errors
-    /// [`Error::ResourceLimit`] or [`Error::Os`] when there is no socket, thread or random number to be had.
+    /// [`Error::ResourceLimit`] or [`Error::Os`] when there is no socket, thread or random number
+    /// to be had.
     pub fn new() -> Result<Self> {
         Self::hosted_by(FIRST_EPOCH, |host| host)
     }
 
-    /// Makes an id as [`UniqueId::new`] does, of those who will be in `epoch`, and whose host goes when its meeting has not begun within
-    /// `patience`.
+    /// Makes an id like [`UniqueId::new`], but for ranks of `epoch`. The host ends if its meeting
+    /// has not begun within `patience`.
     ///
     /// # Errors
     /// Those of [`UniqueId::new`].
@@ -67,7 +68,7 @@ impl UniqueId {
         Ok(id)
     }
 
-    /// The id as bytes: its text, and zeros.
+    /// Returns the id as bytes: its text, and zeros.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES_LEN] {
         let mut bytes = [0; Self::BYTES_LEN];
@@ -88,13 +89,13 @@ impl UniqueId {
         }
     }
 
-    /// The id as numbers, for what takes nothing else.
+    /// Returns the id as numbers.
     pub(super) fn words(&self) -> [u64; 2] {
         let (words, _) = self.token.as_chunks::<8>();
         [u64::from_be_bytes(words[0]), u64::from_be_bytes(words[1])]
     }
 
-    /// The id with these [`UniqueId::words`].
+    /// Returns the id with these [`UniqueId::words`].
     pub(super) fn from_words([high, low]: [u64; 2]) -> Self {
         Self { token: (u128::from(high) << 64 | u128::from(low)).to_be_bytes() }
     }
@@ -144,7 +145,7 @@ fn parse(text: &[u8]) -> Result<UniqueId> {
     Ok(UniqueId { token: token.to_be_bytes() })
 }
 
-/// The error for an id that is wrong from the byte with this index on.
+/// Returns the error for an id that is wrong from the byte with this index on.
 fn malformed(index: usize) -> Error {
     Error::InvalidArgument {
         name: "length of the readable part of the unique id",

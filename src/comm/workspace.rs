@@ -1,15 +1,16 @@
 //! The part of the symmetric heap in which communicators keep their regions.
 //!
-//! It is allocated by all ranks of the job together, some at first and more when it is needed. How it is divided is each
-//! rank's own business: the members of a communicator tell each other where their regions are. So a communicator of some
-//! ranks can be made without the others.
+//! All ranks of the job allocate it together, some at first and more when it is needed. Each rank
+//! divides it by itself: the members of a communicator tell each other the places of their regions.
+//! So a communicator of some ranks needs no other ranks.
 //!
-//! A part that was added is *closed* at first: only the call that has added it takes from it. A rank that has confirmed the
-//! allocation knows nothing of the others, and the members of a communicator that another thread derives might be told of a region
-//! in memory that is not there for them yet. The call opens the part once all ranks have come to a meeting after they confirmed.
+//! An added part is *closed* at first: only the call that has added it takes from it. A rank that
+//! has confirmed the allocation knows nothing of the others. Members of a communicator that another
+//! thread derives might get a region that is not there for them yet. The call opens the part once
+//! all ranks have met after they confirmed.
 //!
-//! The region of a communicator that this rank has left is *retired* until the other members have left it, too. Nobody
-//! waits for that: whoever needs room looks.
+//! The region of a communicator that this rank has left is *retired* until the other members have
+//! left it, too. Nobody waits for that: the next one that needs room looks.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -41,7 +42,7 @@ struct Book {
     retired: Vec<Retired>,
 }
 
-/// What was allocated at one time.
+/// Memory that was allocated at one time.
 #[derive(Debug)]
 struct WorkspacePart {
     region: Region,
@@ -59,14 +60,15 @@ struct Retired {
 }
 
 impl Workspace {
-    /// The length of a part of the workspace of a job with heaps of this `shape`, in bytes: room for one communicator at least.
+    /// Returns the length of a part in a job with heaps of this `shape`, in bytes: room for one
+    /// communicator at least.
     pub(super) fn part_len(shape: HeapShape) -> u64 {
         let one = (1..=shape.n_ranks().into()).map(room).max().expect("a job has ranks");
         (shape.len() / SHARE / one).clamp(1, COMMUNICATORS) * one
     }
 
-    /// Adds `region`, which this rank has confirmed, as all others do. Nobody takes from it unless by [`Workspace::take_from`], until it is
-    /// [opened](Workspace::open).
+    /// Adds `region`, which all ranks confirm. Only [`Workspace::take_from`] takes from it, until
+    /// it is [opened](Workspace::open).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a length that is not a multiple of 64 bytes.
@@ -81,7 +83,7 @@ impl Workspace {
         self.book().part(region).is_open = true;
     }
 
-    /// What it is made of.
+    /// Returns the regions that it is made of.
     pub(super) fn regions(&self) -> Vec<Region> {
         self.book().parts.iter().map(|part| part.region).collect()
     }
@@ -99,7 +101,7 @@ impl Workspace {
         taken.ok_or_else(|| exhausted(book.parts.iter().map(|part| part.region.len).sum()))
     }
 
-    /// The same from the part that was added as `region`, open or not: the lowest room in it.
+    /// Takes the lowest room in the part that was added as `region`, open or not.
     ///
     /// # Errors
     /// Those of [`Workspace::take`].
@@ -136,7 +138,7 @@ impl Book {
         self.part(region).free(region);
     }
 
-    /// The part that `region` is, or lies in.
+    /// Returns the part that `region` is, or lies in.
     fn part(&mut self, region: Region) -> &mut WorkspacePart {
         let part = self.parts.iter_mut().find(|part| part.contains(region));
         part.expect("it was added, or taken from a part")
@@ -167,7 +169,7 @@ fn exhausted(limit: u64) -> Error {
     }
 }
 
-/// What the region of a communicator of `n_members` takes.
+/// Returns the bytes of a region for `n_members`.
 fn room(n_members: u64) -> u64 {
     CommLayout::new(n_members).len().next_multiple_of(ALIGN)
 }

@@ -8,7 +8,7 @@
 use crate::bootstrap::MemberId;
 use crate::error::ExitCause;
 
-/// What the launcher has observed of the failures of one job.
+/// The observed failures of one job.
 #[derive(Debug)]
 pub(super) struct FirstCause {
     members: Vec<Observations>,
@@ -25,11 +25,11 @@ struct Observations {
     cause: Option<ExitCause>,
     /// The failure of its last process, from the restart until the new process is back.
     before: Option<ExitCause>,
-    /// Because of whom this member fails, by its own words.
+    /// The member that this one blames, by its own report.
     blamed: Option<BlamedMember>,
 }
 
-/// Somebody whom a member blames.
+/// A member that another one blames.
 #[derive(Clone, Copy, Debug)]
 struct BlamedMember {
     id: MemberId,
@@ -50,14 +50,14 @@ impl FirstCause {
     /// Records how a member failed. A later cause replaces an earlier one, unless the launcher cut
     /// the member off: its end follows from that.
     pub(super) fn record_failure(&mut self, id: MemberId, cause: ExitCause) {
-        let findings = &mut self.members[id.0];
+        let observations = &mut self.members[id.0];
         let cut_off =
             |cause| matches!(cause, ExitCause::Protocol | ExitCause::Version { .. } | ExitCause::Hung(_));
-        if !findings.cause.is_some_and(cut_off) {
-            findings.cause = Some(cause);
+        if !observations.cause.is_some_and(cut_off) {
+            observations.cause = Some(cause);
         }
-        if findings.noticed.is_none() {
-            findings.noticed = Some(self.round);
+        if observations.noticed.is_none() {
+            observations.noticed = Some(self.round);
             self.order.push(id);
         }
     }
@@ -83,8 +83,8 @@ impl FirstCause {
     /// Forgets how a member has failed that is back, and who has blamed it.
     pub(super) fn clear(&mut self, id: MemberId) {
         self.members[id.0].before = None;
-        for findings in &mut self.members {
-            findings.blamed = findings.blamed.filter(|blamed| blamed.id != id);
+        for observations in &mut self.members {
+            observations.blamed = observations.blamed.filter(|blamed| blamed.id != id);
         }
     }
 

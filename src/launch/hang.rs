@@ -174,10 +174,10 @@ impl HangWatch {
         self.next = Instant::now() + self.rule.period;
         let now = HostKernel::clock();
         let mut hung = Vec::new();
-        for (index, (cell, felt)) in self.beats.iter().zip(&mut self.heartbeats).enumerate() {
+        for (index, (cell, seen)) in self.beats.iter().zip(&mut self.heartbeats).enumerate() {
             let beat = cell.last();
-            let Some(before) = felt.filter(|_| beats(MemberId(index))) else {
-                *felt = beats(MemberId(index)).then(|| LastBeat {
+            let Some(before) = seen.filter(|_| beats(MemberId(index))) else {
+                *seen = beats(MemberId(index)).then(|| LastBeat {
                     beat,
                     since: now,
                     record: BeatHistory::default(),
@@ -185,11 +185,11 @@ impl HangWatch {
                 continue;
             };
             let record = before.record.after(beat == before.beat);
-            *felt = Some(LastBeat { beat, record, ..before });
+            *seen = Some(LastBeat { beat, record, ..before });
             if self.rule.is_broken_by(record) {
                 let last = beat.unwrap_or(before.since).max(before.since);
                 hung.push((MemberId(index), now.saturating_sub(last)));
-                *felt = None;
+                *seen = None;
             }
         }
         hung
@@ -224,7 +224,7 @@ mod tests {
         HangRule::new(Duration::from_millis(10), misses, looks).unwrap()
     }
 
-    /// After which looks a member would be taken for hung.
+    /// Returns the looks after which a member would count as hanging.
     fn found(rule: HangRule, looks: impl IntoIterator<Item = bool>) -> impl Iterator<Item = usize> {
         let mut record = BeatHistory::default();
         let hangs = move |(index, missed)| {
@@ -234,7 +234,7 @@ mod tests {
         looks.into_iter().enumerate().filter_map(hangs)
     }
 
-    /// After which look a member is taken for hung, if it is.
+    /// Returns the look after which a member counts as hanging, if it does.
     fn found_after(rule: HangRule, looks: impl IntoIterator<Item = bool>) -> Option<usize> {
         found(rule, looks).next()
     }
@@ -302,7 +302,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the plainest way to say it: count the misses in the last looks.
+        /// Compares with the plainest rule: count the misses in the last looks.
         #[test]
         fn the_detector_does_what_a_count_over_the_last_looks_does(
             looks in prop::collection::vec(any::<bool>(), 0..200),
@@ -317,7 +317,7 @@ mod tests {
             prop_assert_eq!(found_after(rule(misses, of), looks.iter().copied()), (0..looks.len()).find(hangs));
         }
 
-        /// A look that has found a beat never declares a hang.
+        /// Checks that a look that has found a beat never declares a hang.
         #[test]
         fn who_has_just_beaten_is_not_found_to_hang(looks in prop::collection::vec(any::<bool>(), 1..200)) {
             prop_assert!(found(rule(3, 7), looks.iter().copied()).all(|at| looks[at]));

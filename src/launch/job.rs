@@ -92,7 +92,7 @@ impl Launch {
                 Ok(LaunchedAs::Device)
             }
             Some(JoinedAs::Proxy) => Ok(LaunchedAs::Proxy),
-            None => Ok(LaunchedAs::Launcher(self.supervise(&mut Silent)?)),
+            None => Ok(LaunchedAs::Launcher(self.supervise(&mut NoObserver)?)),
         }
     }
 
@@ -117,12 +117,12 @@ impl Launch {
         )?;
         let naming = FaultNaming { control: control.clone(), named: Vec::new() };
         let (kernel, restarted) = (HostKernel::detect(), Vec::new());
-        let mut revoking = Revoking { control, kernel, naming, restarted, observer };
+        let mut revoking = RevokingObserver { control, kernel, naming, restarted, observer };
         let run = |rings: Option<BorrowedFd<'_>>| {
             supervise::run(self, segment.as_fd(), names.hold(), rings, &mut revoking)
         };
         let outcome = self.run_traced(epoch_id, run);
-        let Revoking { mut naming, restarted, .. } = revoking;
+        let RevokingObserver { mut naming, restarted, .. } = revoking;
         match outcome {
             Err(Error::DeviceFailed { device, cause }) => {
                 Err(Error::DeviceFailed { device, cause: naming.name(device, cause) })
@@ -160,14 +160,14 @@ impl Launch {
 }
 
 /// Tells nobody.
-struct Silent;
+struct NoObserver;
 
-impl Observer for Silent {
+impl Observer for NoObserver {
     fn on_loss(&mut self, _device: DeviceName) {}
 }
 
 /// Ends the epoch when a member is lost, and passes everything on.
-struct Revoking<'a> {
+struct RevokingObserver<'a> {
     control: Control,
     kernel: HostKernel,
     naming: FaultNaming,
@@ -209,7 +209,7 @@ impl FaultNaming {
     }
 }
 
-impl Observer for Revoking<'_> {
+impl Observer for RevokingObserver<'_> {
     fn on_loss(&mut self, device: DeviceName) {
         let reason = match device {
             DeviceName::Rank(rank) => Revocation::PeerLost(rank),

@@ -232,14 +232,14 @@ mod tests {
         }
     }
 
-    /// A process that is dead and gone.
+    /// Returns a process id that is dead and gone.
     fn dead() -> u64 {
         let mut child = Command::new("true").spawn().unwrap();
         child.wait().unwrap();
         child.id().into()
     }
 
-    /// A segment as its dead creator has left it.
+    /// Leaves a segment as its dead creator would.
     fn leave_segment(name: &str, creator: Creator) {
         let segment =
             Segment::create(&Backing::Named(name.to_owned()), 4096, Identity { job: 7, epoch: 1, owner: 1 })

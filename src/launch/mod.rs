@@ -34,7 +34,6 @@
 //! - A child inherits its own socket and no other descriptor.
 
 mod first_cause;
-mod grace;
 mod hang;
 mod job;
 mod leftovers;
@@ -101,7 +100,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// A program found in `PATH` or by its path, with arguments.
+    /// Names a program in `PATH` or by its path, with arguments.
     pub fn new<A: AsRef<OsStr>>(path: impl AsRef<OsStr>, args: impl IntoIterator<Item = A>) -> Self {
         let args = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
         Self { path: path.as_ref().to_owned(), args }
@@ -131,7 +130,7 @@ fn this_executable() -> OsString {
     }
 }
 
-/// How a job went that ended well.
+/// The course of a job that ended well.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JobOutcome {
@@ -147,7 +146,7 @@ pub struct JobOutcome {
 }
 
 impl Launch {
-    /// A job of `n_ranks` device processes of the running executable.
+    /// Describes a job of `n_ranks` device processes of the running executable.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a number of ranks out of range.

@@ -128,7 +128,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// |---|---|
 /// | locked, empty | a process checks whether the names are free, or removes leftovers |
 /// | locked, `shmccl` and the id of a living process | the names are that launcher's |
-/// | locked, `shmccl` and the id of a dead process | its janitor, or another one, removes leftovers |
+/// | locked, `shmccl` and the id of a dead process | a janitor or a launcher removes leftovers |
 /// | not locked | launcher and janitor were killed; the next process removes it |
 ///
 /// The file is made without a name, locked, given to the janitor, and linked under its name last.
@@ -200,7 +200,7 @@ pub(super) fn link(file: &Flock<File>, name: &str) -> Result<bool> {
     }
 }
 
-/// Removes the file that somebody has left who is gone; does nothing when it has gone meanwhile.
+/// Removes the file of a process that is gone; does nothing when the file has gone meanwhile.
 fn remove_leftover(name: &str) -> Result<()> {
     let refused = |errno| Error::os(CLAIMING, errno);
     let flags = OFlag::O_RDWR | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
     use crate::shm::{Backing, Identity};
 
-    /// A prefix that no other test and no other run has.
+    /// Returns a prefix that no other test and no other run has.
     fn prefix(test: &str) -> String {
         format!("shmccl-names-{test}-{}", std::process::id())
     }

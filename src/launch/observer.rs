@@ -45,7 +45,7 @@ pub trait Observer {
         let _ = (name, creator);
     }
 
-    /// A process has printed a line; only with [`Launch::capture_output`].
+    /// Hands over a line that a process has printed; only with [`Launch::capture_output`].
     fn on_output(&mut self, line: OutputLine<'_>) {
         let _ = line;
     }
@@ -79,11 +79,11 @@ pub enum OutputStream {
 /// A line that a process has printed.
 #[derive(Clone, Copy, Debug)]
 pub struct OutputLine<'a> {
-    /// Who.
+    /// The process.
     pub device: DeviceName,
     /// The output.
     pub stream: OutputStream,
-    /// What, without the line feed.
+    /// The text, without the line feed.
     pub text: &'a [u8],
 }
 

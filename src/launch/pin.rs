@@ -48,7 +48,7 @@ impl PinPlan {
         Placement { cpu, devices: count(devices), proxies: count(proxies) }
     }
 
-    /// One line for people: who runs where, and how many of them share a core.
+    /// Describes the plan in one line: the core of each process, and how many share a core.
     #[must_use]
     pub fn describe(&self) -> String {
         let (n_ranks, n_cores) = (self.n_ranks, self.cores.len());

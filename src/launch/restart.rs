@@ -10,11 +10,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::grace::Grace;
+use super::Launch;
 use super::pin::PinPlan;
-use super::process::{Started, devices, start};
+use super::process::{Process, Started, devices, start};
 use super::supervise::SupervisedJob;
-use super::{Launch, process::Process};
 use crate::bootstrap::MemberId;
 use crate::error::{DeviceName, ExitCause, Result};
 use crate::logs::LAUNCH;
@@ -27,7 +26,7 @@ pub(super) struct RestartState<'l> {
     left: u32,
     /// The restarted members in order, each with the cause of its end.
     done: Vec<(DeviceName, ExitCause)>,
-    /// After which a member is killed that is lost and has not ended.
+    /// The times after which lost members that have not ended are killed.
     restart_deadlines: Vec<Option<Grace>>,
     /// Whether each member has left in peace. The others do not take such a member back.
     departed: Vec<bool>,
@@ -74,7 +73,7 @@ impl<'l> RestartState<'l> {
         self.restart_deadlines[id.0].is_some()
     }
 
-    /// Notes that a member has left in peace.
+    /// Records that a member has left in peace.
     pub(super) fn note_departure(&mut self, id: MemberId) {
         self.departed[id.0] = true;
     }
@@ -137,7 +136,7 @@ impl SupervisedJob<'_> {
     fn announce_unrestarted(&mut self) {
         let is_over = self.restarts.left == 0 && self.restarts.launch.restarts > 0;
         for id in (0..self.processes.len()).map(MemberId) {
-            if is_over && self.told[id.0] && self.is_rank(id) {
+            if is_over && self.reported[id.0] && self.is_rank(id) {
                 self.root.announce_not_restarted(id);
             }
         }
@@ -154,11 +153,102 @@ impl SupervisedJob<'_> {
             watch.forget(id);
         }
         self.first_cause.suspend(id);
-        self.told[id.0] = false;
+        self.reported[id.0] = false;
         self.restarts.restart_deadlines[id.0] = None;
         self.restarts.left -= 1;
         self.restarts.done.push((device, cause));
         self.observer.on_restart(device, cause, self.restarts.left);
         Ok(())
+    }
+}
+
+/// The least number of looks while a time of grace passes.
+const LOOKS: u32 = 10;
+
+/// The shortest slice. The launcher's polls have about that resolution.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// A time of grace, in which others may end by themselves.
+///
+/// It is counted in slices: however late the launcher looks, at most one slice has passed. A pause
+/// of the launcher may have paused the others too (a suspended machine, a stopped process group),
+/// and that time does not count against them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grace {
+    left: Duration,
+    slice: Duration,
+    looked: Instant,
+}
+
+impl Grace {
+    /// Begins a time of grace of length `all` at `now`.
+    pub(super) fn begin(all: Duration, now: Instant) -> Self {
+        Self { left: all, slice: (all / LOOKS).max(SHORTEST), looked: now }
+    }
+
+    /// Counts the time since the last look, but at most one slice, and returns whether none is
+    /// left.
+    pub(super) fn is_over(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.looked).min(self.slice);
+        self.left = self.left.saturating_sub(passed);
+        self.looked = now;
+        self.left.is_zero()
+    }
+
+    /// Returns the time until the next look is due.
+    pub(super) fn patience(&self, now: Instant) -> Duration {
+        self.left.min(self.slice).saturating_sub(now.saturating_duration_since(self.looked))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Duration = Duration::from_secs(2);
+
+    #[test]
+    fn grace_passes_by_the_clock_where_looks_are_on_time() {
+        let mut now = Instant::now();
+        let (began, mut grace) = (now, Grace::begin(ALL, now));
+        while !grace.is_over(now) {
+            now += grace.patience(now);
+        }
+        assert_eq!(now - began, ALL);
+        assert!(grace.patience(now).is_zero() && grace.is_over(now));
+    }
+
+    #[test]
+    fn of_a_pause_however_long_a_tenth_counts_at_most() {
+        let mut now = Instant::now();
+        let mut grace = Grace::begin(ALL, now);
+        for _ in 0..9 {
+            now += ALL * 1000;
+            assert!(!grace.is_over(now));
+        }
+        assert!(!grace.is_over(now), "no time has passed");
+        now += ALL / LOOKS;
+        assert!(grace.is_over(now));
+    }
+
+    #[test]
+    fn looks_that_come_early_count_for_what_they_are() {
+        let mut now = Instant::now();
+        let mut grace = Grace::begin(ALL, now);
+        for step in 1..=2000 {
+            now += Duration::from_millis(1);
+            assert_eq!(grace.is_over(now), step == 2000);
+        }
+    }
+
+    #[test]
+    fn no_grace_is_over_at_once_a_short_one_soon_and_an_endless_one_never() {
+        let mut now = Instant::now();
+        assert!(Grace::begin(Duration::ZERO, now).is_over(now));
+        let (mut short, mut endless) =
+            (Grace::begin(Duration::from_nanos(5), now), Grace::begin(Duration::MAX, now));
+        now += short.patience(now);
+        assert!(short.is_over(now) && !endless.is_over(now));
+        assert!(endless.patience(now) > ALL * 1000);
     }
 }

@@ -9,12 +9,11 @@ use nix::sys::signal::Signal;
 use tracing::{debug, info, warn};
 
 use super::first_cause::FirstCause;
-use super::grace::Grace;
 use super::hang::HangWatch;
 use super::observer::Observer;
 use super::observer::{OutputLine, OutputPipe};
 use super::process::{Process, devices};
-use super::restart::RestartState;
+use super::restart::{Grace, RestartState};
 use super::{JobOutcome, Launch};
 use crate::bootstrap::{BootstrapRoot, MemberId, RootEvent, poll_timeout};
 use crate::error::{DeviceName, Error, ExitCause, Result};
@@ -45,7 +44,7 @@ pub(super) fn run(
         pipes: Vec::new(),
         interrupts,
         first_cause: FirstCause::new(devices(launch).count()),
-        told: vec![false; devices(launch).count()],
+        reported: vec![false; devices(launch).count()],
         interrupted: None,
         grace: launch.grace,
         keep_going: launch.keep_going,
@@ -74,7 +73,7 @@ pub(super) struct SupervisedJob<'o> {
     interrupts: Option<InterruptWatch>,
     pub(super) first_cause: FirstCause,
     /// The losses that the observer knows of, by member.
-    pub(super) told: Vec<bool>,
+    pub(super) reported: Vec<bool>,
     /// The first interrupt, and whether it came before any failure.
     interrupted: Option<(Signal, bool)>,
     pub(super) grace: Duration,
@@ -84,14 +83,14 @@ pub(super) struct SupervisedJob<'o> {
     pub(super) restarts: RestartState<'o>,
     /// The detector of hanging members, if one is asked for.
     pub(super) hangs: Option<HangWatch>,
-    /// After which whoever is left is killed; set at the first sign of trouble.
+    /// The time after which all remaining processes are killed; set at the first sign of trouble.
     pub(super) ending: Option<Grace>,
     began: Instant,
     pub(super) ready_after: Option<Duration>,
     pub(super) observer: &'o mut dyn Observer,
 }
 
-/// What a poll has found ready.
+/// The findings of a poll.
 #[derive(Default)]
 struct Ready {
     interrupts: bool,
@@ -116,7 +115,7 @@ impl SupervisedJob<'_> {
         self.processes.iter().all(Process::has_ended)
     }
 
-    /// One turn of the loop: waits for something to happen and acts on it.
+    /// Does one turn of the loop: waits for an event and acts on it.
     fn watch(&mut self) -> Result<()> {
         let ready = self.poll()?;
         self.first_cause.next_round();
@@ -133,7 +132,7 @@ impl SupervisedJob<'_> {
             let joined_ended = process.joined_has_ended();
             let reaped = process.reap();
             if joined_ended || reaped {
-                self.judge(id)?;
+                self.check_end(id)?;
             }
         }
         // After all losses of this turn, because an observer may want the end because of one of
@@ -257,7 +256,7 @@ impl SupervisedJob<'_> {
                 }
                 // A rank that was given up does not leave any more: the others have lost it and
                 // wait for its successor.
-                RootEvent::Left(id) if self.told[id.0] => {}
+                RootEvent::Left(id) if self.reported[id.0] => {}
                 RootEvent::Left(id) => self.restarts.note_departure(id),
                 RootEvent::Returned(id) => self.first_cause.clear(id),
                 RootEvent::Blamed(id, lost) => self.first_cause.record_blame(id, lost),
@@ -273,7 +272,7 @@ impl SupervisedJob<'_> {
                     let (by, device) = (self.root.device(id), self.root.device(lost));
                     warn!(target: LAUNCH, %device, %by, "reported lost");
                     self.first_cause.record_blame(id, lost);
-                    self.tell(lost);
+                    self.report_loss(lost);
                     self.mark_for_restart(lost);
                     self.begin_grace_unless_going_on(lost);
                 }
@@ -283,7 +282,7 @@ impl SupervisedJob<'_> {
 
     /// Decides whether a member has failed of which a process has ended. Its last messages were
     /// read before.
-    fn judge(&mut self, id: MemberId) -> Result<()> {
+    fn check_end(&mut self, id: MemberId) -> Result<()> {
         // More may have come between reading and reaping; after this nothing can.
         self.root.serve(id)?;
         self.take_events();
@@ -345,14 +344,14 @@ impl SupervisedJob<'_> {
             ExitCause::Hung(_) => self.root.declare_hung(id),
             _ => self.root.declare_lost(id),
         }
-        self.tell(id);
+        self.report_loss(id);
         self.mark_for_restart(id);
         self.begin_grace_unless_going_on(id);
     }
 
     /// Tells the observer of a loss, once.
-    fn tell(&mut self, id: MemberId) {
-        if !std::mem::replace(&mut self.told[id.0], true) {
+    fn report_loss(&mut self, id: MemberId) {
+        if !std::mem::replace(&mut self.reported[id.0], true) {
             self.observer.on_loss(self.root.device(id));
         }
     }
@@ -362,7 +361,7 @@ impl SupervisedJob<'_> {
     fn only_lost_ones_are_left(&self) -> bool {
         let ids = (0..self.processes.len()).map(MemberId);
         let left = ids.filter(|id| !self.processes[id.0].has_ended());
-        let are_lost = |id: MemberId| self.told[id.0] && !self.root.has_left(id);
+        let are_lost = |id: MemberId| self.reported[id.0] && !self.root.has_left(id);
         (self.keep_going && left.clone().all(are_lost)) || self.only_returning_are_left()
     }
 
@@ -419,12 +418,15 @@ impl SupervisedJob<'_> {
         }
     }
 
-    /// Of those who had to be killed, one that others had lost before.
+    /// Returns one of the killed members that others had lost before.
     fn first_given_up(&self, lost: &[(DeviceName, ExitCause)]) -> Option<(DeviceName, ExitCause)> {
-        let was_told = |(device, _): &&(DeviceName, ExitCause)| {
-            self.processes.iter().zip(&self.told).any(|(process, told)| process.device() == *device && *told)
+        let was_reported = |(device, _): &&(DeviceName, ExitCause)| {
+            self.processes
+                .iter()
+                .zip(&self.reported)
+                .any(|(process, told)| process.device() == *device && *told)
         };
-        lost.iter().find(was_told).or_else(|| lost.first()).copied()
+        lost.iter().find(was_reported).or_else(|| lost.first()).copied()
     }
 
     /// Returns whether some rank has ended well and is not among the `lost`.

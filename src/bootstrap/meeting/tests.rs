@@ -9,7 +9,7 @@ use crate::bootstrap::{
     Joining, MeetingHost, MeetingPoint, Options, RankClaim, WaitGuard, meet, meet_as_joiner,
 };
 
-/// What makes a JoinRequest odd.
+/// A change that makes a JoinRequest odd.
 type Change = fn(JoinRequest) -> JoinRequest;
 
 const WATCHDOG: Duration = Duration::from_secs(20);
@@ -18,7 +18,7 @@ fn memory() -> Result<OwnedFd> {
     memfd_create(c"test", MFdFlags::MFD_CLOEXEC).map_err(|errno| Error::os("making test memory", errno))
 }
 
-/// A meeting that is being hosted, under a name of its own.
+/// Hosts a meeting under a name of its own.
 fn hosted(name: &str, make_control: fn() -> Result<OwnedFd>) -> MeetingPoint {
     let point = point(name);
     MeetingHost::open(point.clone()).unwrap().start(move |_| make_control()).unwrap();
@@ -60,15 +60,15 @@ fn request(point: &MeetingPoint, change: impl FnOnce(JoinRequest) -> JoinRequest
     let request = change(request);
     // Where the change does not say otherwise, there are no joiners.
     let n_members = if request.n_members == 0 { request.n_ranks } else { request.n_members };
-    tell(&socket, &JoinRequest { n_members, ..request });
+    send_to(&socket, &JoinRequest { n_members, ..request });
     socket
 }
 
-/// Goes on as a rank that has knocked: before somebody else did whose patience is short, so that it
-/// is heard before that ends.
+/// Goes on as a rank that has sent its request. It does so before a rank with a short timeout, to
+/// be heard before that ends.
 fn stay(point: &MeetingPoint, socket: ControlSocket, n_ranks: u32, rank: u32) -> Result<Joining> {
     let channel = ControlChannel { socket, job_id: point.job_id, n_ranks, guard: None };
-    channel.hear::<Met>(Deadline::after(WATCHDOG), "meeting")?;
+    channel.receive::<Met>(Deadline::after(WATCHDOG), "meeting")?;
     let joining = Joining::begin_over(channel, DeviceName::Rank(Rank::known(rank)), WATCHDOG)?;
     Ok(joining.with_options(patient(WATCHDOG)))
 }
@@ -166,16 +166,16 @@ fn a_newcomer_that_hangs_up_is_lost_to_all_once_it_has_a_rank_and_forgotten_befo
 #[test]
 fn a_newcomer_that_has_just_hung_up_takes_no_place_from_one_that_is_heard_in_the_same_round() {
     let point = point("ghost");
-    let door = MeetingHost::open(point.clone()).unwrap().try_clone_door().unwrap();
-    let mut meeting = Meeting::new(door, point.job_id, None);
+    let listener = MeetingHost::open(point.clone()).unwrap().try_clone_listener().unwrap();
+    let mut meeting = Meeting::new(listener, point.job_id, None);
     let gone = joiner(&point);
-    meeting.admit().unwrap();
-    meeting.hear(0).unwrap();
+    meeting.accept_waiting().unwrap();
+    meeting.receive(0).unwrap();
     drop(gone);
     let _first = request(&point, |request| JoinRequest { rank: 0, n_ranks: 3, n_members: 2, ..request });
     let placed = joiner(&point);
-    meeting.admit().unwrap();
-    (0..3).for_each(|index| meeting.hear(index).unwrap());
+    meeting.accept_waiting().unwrap();
+    (0..3).for_each(|index| meeting.receive(index).unwrap());
     assert_eq!(
         meeting.connections.iter().map(|connection| connection.socket.is_some()).collect::<Vec<_>>(),
         [false, true, true]
@@ -188,7 +188,7 @@ fn a_newcomer_that_has_just_hung_up_takes_no_place_from_one_that_is_heard_in_the
 fn a_descriptor_that_a_forked_process_has_kept_neither_keeps_a_line_nor_the_door_of_a_meeting() {
     let point = point("forked");
     let host = MeetingHost::open(point.clone()).unwrap();
-    let _kept_door = host.try_clone_door().unwrap();
+    let _kept_listener = host.try_clone_listener().unwrap();
     host.start(|_| memory()).unwrap();
     let second = request(&point, |request| request);
     let _kept_line = second.try_clone().unwrap();
@@ -280,7 +280,7 @@ fn a_rank_that_speaks_out_of_turn_is_lost_to_everybody() {
     let point = hosted("twice", memory);
     let first = request(&point, |request| JoinRequest { rank: 0, n_ranks: 3, ..request });
     let second = request(&point, |request| JoinRequest { n_ranks: 3, ..request });
-    tell(&second, &Met { header: Met::header(point.job_id), rank: 0, n_ranks: 3 });
+    send_to(&second, &Met { header: Met::header(point.job_id), rank: 0, n_ranks: 3 });
     assert_eq!(hear::<Lost>(&first).unwrap().member, 1);
 }
 
@@ -309,21 +309,21 @@ fn a_rank_that_never_comes_is_named_at_the_deadline_of_the_most_impatient() {
 fn whoever_has_come_by_the_deadline_is_received_however_late_the_host_is() {
     let point = point("late-host");
     let host = MeetingHost::open(point.clone()).unwrap();
-    let mut meeting = Meeting::new(host.try_clone_door().unwrap(), point.job_id, Some(Instant::now()));
+    let mut meeting = Meeting::new(host.try_clone_listener().unwrap(), point.job_id, Some(Instant::now()));
     let come = |rank| request(&point, |request| JoinRequest { rank, n_ranks: 3, ..request });
     let _in_their_sockets = [come(0), come(2)];
-    meeting.admit().unwrap();
+    meeting.accept_waiting().unwrap();
     let _at_the_door = come(1);
-    assert_eq!(meeting.gather().expect("all have come").sockets.len(), 3);
+    assert_eq!(meeting.assemble().expect("all have come").sockets.len(), 3);
 }
 
 #[test]
 fn of_those_who_have_come_by_the_deadline_none_is_said_to_be_missing_however_late_the_host_is() {
     let point = point("late-host-of-some");
-    let door = MeetingHost::open(point.clone()).unwrap().try_clone_door().unwrap();
+    let listener = MeetingHost::open(point.clone()).unwrap().try_clone_listener().unwrap();
     let connections =
         [0, 2].map(|rank| request(&point, |request| JoinRequest { rank, n_ranks: 3, ..request }));
-    assert!(Meeting::new(door, point.job_id, Some(Instant::now())).gather().is_none());
+    assert!(Meeting::new(listener, point.job_id, Some(Instant::now())).assemble().is_none());
     for connection in &connections {
         let told = hear::<Rejected>(connection).and_then(Rejection::from_message);
         assert_eq!(told, Some(Rejection::Missing(Rank::known(1))));
@@ -347,7 +347,7 @@ fn a_rank_that_was_started_anew_before_its_death_was_seen_is_told_that_it_was_lo
     let first = request(&point, |request| JoinRequest { rank: 0, n_ranks: 3, ..request });
     drop(request(&point, |request| JoinRequest { n_ranks: 3, ..request }));
     let anew = reach(&point, WATCHDOG).unwrap();
-    tell(
+    send_to(
         &anew,
         &JoinRequest { n_ranks: 3, n_members: 3, rank: 1, heap_len: 1 << 20, timeout_ms: 20_000, ..forged() },
     );

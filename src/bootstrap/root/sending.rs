@@ -27,7 +27,7 @@ pub(super) struct Outgoing {
 
 impl BootstrapRoot {
     /// Sends a message to all members.
-    pub(crate) fn tell_all<M: ControlMessage>(&mut self, message: &M) {
+    pub(crate) fn send_to_all<M: ControlMessage>(&mut self, message: &M) {
         self.broadcast(message, Rc::new([]));
     }
 
@@ -113,7 +113,7 @@ impl BootstrapRoot {
         self.members[id.0].has_joined = true;
         self.post(id, &welcome, Rc::clone(&self.descriptors));
         self.invite.into_iter().for_each(|invite| self.pass_on(id, &invite));
-        self.tell_not_restarted(id);
+        self.send_not_restarted(id);
         self.events.push_back(RootEvent::Joined(id, pid));
         Some(())
     }
@@ -192,8 +192,9 @@ impl BootstrapRoot {
         }
     }
 
-    /// Tells a member that comes back in vain of those for whom nobody is started.
-    pub(super) fn tell_not_restarted(&mut self, id: MemberId) {
+    /// Tells a restarted member which others are not restarted, so that it does not come back in
+    /// vain.
+    pub(super) fn send_not_restarted(&mut self, id: MemberId) {
         for not_restarted in self.not_restarted.clone() {
             self.post(id, &not_restarted, Rc::new([]));
         }

@@ -15,17 +15,17 @@ use crate::process;
 use crate::rank::MAX_RANKS;
 use crate::regular;
 
-/// What names the generation that counts, and what it is written as before.
+/// The file that names the valid generation, and its name while it is written.
 const CURRENT: &str = "CURRENT";
 const ASIDE: &str = "CURRENT.new";
 
-/// What directories of generations begin with.
+/// The beginning of the names of generations' directories.
 const GENERATION: &str = "generation-";
 
-/// What files of ranks begin with.
+/// The beginning of the names of ranks' files.
 const RANK: &str = "rank";
 
-/// How long whoever has the directory may take to be gone.
+/// How long the holder of the directory may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 const FIRST_LINE: &str = "shmccl checkpoint 1";
@@ -39,7 +39,7 @@ pub(super) struct Directory {
     pub(super) path: PathBuf,
 }
 
-/// What `CURRENT` says.
+/// The contents of `CURRENT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Current {
     pub(super) generation: u64,
@@ -47,7 +47,7 @@ pub(super) struct Current {
     pub(super) parts: Vec<PartDigest>,
 }
 
-/// What a rank has written.
+/// The file that a rank has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PartDigest {
     /// The checksum of all its checksums.
@@ -61,7 +61,8 @@ impl Directory {
         Self { path: path.to_owned() }
     }
 
-    /// Makes it, if it is not there, and has it to itself for as long as what is returned lives: also a process that is stopped has.
+    /// Makes the directory, if it is missing, and locks it until the returned value is dropped. A
+    /// stopped process keeps its lock.
     pub(super) fn make(&self) -> Result<Flock<File>> {
         let make = |error| io(&self.path, "making the directory", error);
         let path = std::path::absolute(&self.path).map_err(make)?;
@@ -76,23 +77,23 @@ impl Directory {
         locks::hold(directory, PATIENCE, || true).map_err(refused)
     }
 
-    /// Who has it, where the system tells that.
+    /// Returns the holder of the lock, where the system says it.
     fn holder(&self) -> Option<Holder> {
         let process = locks::holder(&fs::metadata(&self.path).ok()?)?;
         Some(Holder { process, is_stopped: process::is_stopped(process) })
     }
 
-    /// The one name that it has whoever looks.
+    /// Returns its canonical path, the same for every process.
     pub(super) fn canonical(&self) -> Result<PathBuf> {
         self.path.canonicalize().map_err(|error| io(&self.path, "finding the directory", error))
     }
 
-    /// The file of `rank` in `generation`.
+    /// Returns the file of `rank` in `generation`.
     pub(super) fn part(&self, generation: u64, rank: u64) -> PathBuf {
         self.generation(generation).join(format!("{RANK}{rank}"))
     }
 
-    /// The same until all of `generation` is there, which is written in the epoch `epoch_id`.
+    /// Returns the file of `rank` while `generation` is being written in the epoch `epoch_id`.
     pub(super) fn part_aside(&self, generation: u64, epoch_id: EpochId, rank: u64) -> PathBuf {
         self.generation_aside(generation, epoch_id).join(format!("{RANK}{rank}"))
     }
@@ -101,7 +102,8 @@ impl Directory {
         self.path.join(format!("{GENERATION}{generation}"))
     }
 
-    /// A name that no other epoch writes to: not even one whose last rank was stopped, given up, and wakes in the midst of the next.
+    /// Returns a name to which no other epoch writes. Even a rank of an earlier epoch that wakes
+    /// late does not.
     fn generation_aside(&self, generation: u64, epoch_id: EpochId) -> PathBuf {
         let EpochId { job, epoch } = epoch_id;
         self.path.join(format!("{GENERATION}{generation}.{job:016x}-{epoch}"))
@@ -113,14 +115,15 @@ impl Directory {
         fs::create_dir(&path).map_err(|error| io(&path, "making the directory of a generation", error))
     }
 
-    /// Gives the directory in which all of `generation` was written its own name, when the disk knows the names in it.
+    /// Gives the directory of a complete `generation` its own name, once the names in it are on the
+    /// disk.
     pub(super) fn name_generation(&self, generation: u64, epoch_id: EpochId) -> Result<()> {
         let (aside, path) = (self.generation_aside(generation, epoch_id), self.generation(generation));
         sync_directory(&aside)?;
         fs::rename(&aside, &path).map_err(|error| io(&path, "naming the directory of a generation", error))
     }
 
-    /// The generation that counts, if there is one.
+    /// Returns the valid generation, if there is one.
     pub(super) fn current(&self) -> Result<Option<Current>> {
         let path = self.path.join(CURRENT);
         const ACTION: &str = "reading which generation counts";
@@ -132,13 +135,14 @@ impl Directory {
         let current = std::str::from_utf8(&text).ok().and_then(Current::read);
         current
             .map(Some)
-            .ok_or_else(|| at(&path, CheckpointFault::Damaged { what: "what names the generation" }))
+            .ok_or_else(|| at(&path, CheckpointFault::Damaged { what: "the file that names the generation" }))
     }
 
-    /// Removes all generations but `keep`, which the disk knows to be the one that counts before, and what was written aside.
+    /// Removes all generations but `keep`, and unfinished ones. The disk has `keep` as the valid
+    /// one before.
     pub(super) fn sweep(&self, keep: u64) -> Result<()> {
         let sweep = |error| io(&self.path, "removing what is left of earlier checkpoints", error);
-        // Whoever named it may have died before that was on the disk.
+        // The process that named it may have died before that was on the disk.
         sync_directory(&self.path)?;
         for entry in fs::read_dir(&self.path).map_err(sweep)? {
             let entry = entry.map_err(sweep)?;
@@ -177,13 +181,14 @@ pub(super) fn open(path: &Path, action: &'static str) -> Result<File> {
     file.ok_or_else(|| at(path, CheckpointFault::NoFile))
 }
 
-/// The number that follows `prefix` in `name`, as it would be written.
+/// Returns the number that follows `prefix` in `name`, in its canonical form.
 fn number_behind(prefix: &str, name: &str) -> Option<u64> {
     let digits = name.strip_prefix(prefix)?;
     digits.parse().ok().filter(|number: &u64| number.to_string() == digits)
 }
 
-/// Whether `name` is that of a generation that does not count, where `keep` does. What is written aside never does.
+/// Returns whether `name` is of a generation that is not valid, where `keep` is. An unfinished one
+/// never is.
 fn is_left_over(name: &str, keep: u64) -> bool {
     match name.split_once('.') {
         Some((name, writer)) => is_writer(writer) && number_behind(GENERATION, name).is_some(),
@@ -191,7 +196,7 @@ fn is_left_over(name: &str, keep: u64) -> bool {
     }
 }
 
-/// Whether this tells an epoch, as [`Directory::generation_aside`] writes it.
+/// Returns whether this names an epoch as [`Directory::generation_aside`] writes it.
 fn is_writer(text: &str) -> bool {
     let is_job = |job: &str| job.len() == 16 && job.bytes().all(|byte| byte.is_ascii_hexdigit());
     text.split_once('-').is_some_and(|(job, epoch)| is_job(job) && epoch.parse::<u64>().is_ok())
@@ -214,7 +219,7 @@ fn sync_directory(path: &Path) -> Result<()> {
 }
 
 impl Current {
-    /// A checksum that checkpoints of different content hardly share.
+    /// Returns a checksum that differs for different contents, almost surely.
     pub(super) fn checksum(&self) -> u64 {
         crc32c::crc32c(self.text().as_bytes()).into()
     }

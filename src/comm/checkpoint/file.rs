@@ -1,6 +1,6 @@
-//! The file of one rank: what its heap holds, or the memory that it has beside that.
+//! The file of one rank: its heap, or the device memory that it has beside the heap.
 //!
-//! | bytes | what |
+//! | bytes | contents |
 //! |---|---|
 //! | 0..8 | magic, of a heap or a device's memory, and version |
 //! | 8..40 | generation, rank, number of ranks, number of regions, 8 bytes each |
@@ -8,8 +8,9 @@
 //! | 4 | CRC32C of all before |
 //! | for each chunk of each region | at most [`CHUNK`] bytes, and their CRC32C |
 //!
-//! Numbers are little-endian. Whoever reads knows what it is to find, and compares: no number of a file is believed. Of a device's memory
-//! it knows how much there is, which the last region tells, of no bytes at its end; the regions before that are what had been used.
+//! Numbers are little-endian. A reader knows what it has to find, and compares: it believes no
+//! number of a file. The last region of a device's memory has no bytes and tells where the memory
+//! ends; the regions before it were in use.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -21,7 +22,7 @@ use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 use crate::shm::Span;
 
-/// The most bytes that have a checksum together.
+/// The most bytes under one checksum.
 const CHUNK: u64 = 1 << 20;
 
 /// Whose memory a file has.
@@ -48,7 +49,7 @@ impl CheckpointKind {
         }
     }
 
-    /// In words.
+    /// Returns its name for errors.
     const fn name(self) -> &'static str {
         match self {
             Self::Heap => "what a job has allocated",
@@ -57,26 +58,26 @@ impl CheckpointKind {
     }
 }
 
-/// The length of what comes before the regions.
+/// The length of the header before the regions.
 const FIXED: usize = 40;
 
 /// The most regions of a device's memory: every other chunk of 1 TiB, and its end.
 const MOST_REGIONS: usize = 1 << 19;
 
-/// What is damaged where the regions are, or what comes before them.
-const BEGINNING: &str = "what the file begins with";
+/// The damaged part, where it is the header or the regions.
+const BEGINNING: &str = "the header of the file";
 
 /// The length of a checksum.
 const SUM: usize = 4;
 
-/// What a file begins with.
+/// The header of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FileHeader {
     pub(super) kind: CheckpointKind,
     pub(super) generation: u64,
     pub(super) rank: u64,
     pub(super) n_ranks: u64,
-    /// What is allocated, or was used, in the order of offsets.
+    /// The regions that are allocated, or were in use, in the order of offsets.
     pub(super) regions: Vec<Region>,
 }
 
@@ -94,7 +95,7 @@ impl FileHeader {
     }
 }
 
-/// Where the chunks of a region of `len` bytes are in it.
+/// Returns the chunks of a region of `len` bytes.
 pub(super) fn chunks(len: u64) -> impl Iterator<Item = Region> {
     (0..len.div_ceil(CHUNK)).map(move |index| {
         let start = index * CHUNK;
@@ -138,7 +139,8 @@ impl PartWriter {
         Ok(writer)
     }
 
-    /// Appends the bytes of `chunk` in `span`. `spoil` may change what is written, and is not to be noticed.
+    /// Appends the bytes of `chunk` in `span`. `spoil` may change the written bytes, and the
+    /// checksum does not notice.
     pub(super) fn write(&mut self, span: &Span, chunk: Region, spoil: impl FnOnce(&mut [u8])) -> Result<()> {
         self.buffer.resize(len_of(chunk), 0);
         span.copy_out(chunk.offset.get(), &mut self.buffer)?;
@@ -198,13 +200,13 @@ impl PartReader {
         Ok(reader)
     }
 
-    /// The regions that it has.
+    /// Returns its regions.
     pub(super) fn regions(&self) -> &[Region] {
         &self.regions
     }
 
-    /// Hands each region of the file to `visit`; the `fixed` bytes tell how many there are, which is returned. They are what was
-    /// written.
+    /// Calls `visit` with each region of the file. The `fixed` bytes, which are as written, have
+    /// their number. Returns that number.
     fn each_region(&mut self, fixed: &[u8], mut visit: impl FnMut(u64, Region)) -> Result<u64> {
         let count = u64::from_le_bytes(fixed[FIXED - 8..].try_into().expect("8 bytes"));
         let mut checksum = crc32c::crc32c(fixed);
@@ -239,7 +241,7 @@ impl PartReader {
         Ok(expected.regions.clone())
     }
 
-    /// Takes the regions of a device's memory, of which the last one that is `expected` tells where it ends.
+    /// Takes the regions of a device's memory. The last one `expected` tells where the memory ends.
     fn take_regions(&mut self, fixed: &[u8], expected: &FileHeader) -> Result<Vec<Region>> {
         let end = expected.regions.last().map_or(0, |end| end.offset.get());
         let (mut regions, mut last, mut at_most) = (Vec::new(), Region::new(HeapOffset::new(0), 0), end);

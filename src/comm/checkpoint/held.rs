@@ -1,4 +1,5 @@
-//! What a checkpoint is of: the heap of each rank, or memory that each has beside it.
+//! The memory that a checkpoint holds: the heap of each rank, or device memory that each has beside
+//! it.
 
 use super::Communicator;
 use super::file::{CheckpointKind, FileHeader, PartReader};
@@ -6,12 +7,12 @@ use crate::error::Result;
 use crate::heap::{DeviceAddress, DeviceMemory, HeapOffset, Region};
 use crate::shm::Span;
 
-/// What this rank writes, or reads back.
+/// The memory that this rank writes, or reads back.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CheckpointSource<'m> {
-    /// What is allocated in its heap.
+    /// The allocations of its heap.
     Heap,
-    /// What was used of a memory with addresses.
+    /// The used parts of a memory with addresses.
     Device(&'m DeviceMemory),
 }
 
@@ -23,7 +24,8 @@ impl CheckpointSource<'_> {
         }
     }
 
-    /// What the file of this rank in `generation` begins with; where it is about to be read, that is as far as it is known before.
+    /// Returns the header of this rank's file in `generation`, for reading as far as it is known
+    /// before.
     pub(super) fn header(self, comm: &Communicator, generation: u64) -> FileHeader {
         let regions = match self {
             Self::Heap => {
@@ -38,7 +40,7 @@ impl CheckpointSource<'_> {
         FileHeader { kind: self.kind(), generation, rank, n_ranks, regions }
     }
 
-    /// Where the bytes of `region` are.
+    /// Returns the bytes of `region`.
     pub(super) fn span(self, comm: &Communicator, region: Region) -> Result<Span> {
         match self {
             Self::Heap => comm.heap().view().span(comm.context().rank(), region),
@@ -55,7 +57,8 @@ impl CheckpointSource<'_> {
             .try_for_each(|region| memory.touch(DeviceAddress::new(region.offset.get()), region.len))
     }
 
-    /// Reads all that `reader` has. What of a device's memory has been used since is as new.
+    /// Reads everything that `reader` has. Parts of a device's memory that were used since become
+    /// as new.
     pub(super) fn load(self, comm: &Communicator, reader: &mut PartReader) -> Result<()> {
         if let Self::Device(memory) = self {
             for gap in gaps(&memory.used(), reader.regions()) {
@@ -67,12 +70,12 @@ impl CheckpointSource<'_> {
     }
 }
 
-/// No bytes, where a memory ends.
+/// Returns an empty region at the end of a memory.
 pub(super) fn end_of(memory: &DeviceMemory) -> Region {
     Region::new(HeapOffset::new(memory.max_address().get()), 0)
 }
 
-/// What of `used` is not in `kept`; both are in order, and none of them overlap.
+/// Returns the parts of `used` outside `kept`. Both are in order, and none of them overlap.
 fn gaps(used: &[Region], kept: &[Region]) -> Vec<Region> {
     let (mut gaps, mut kept) = (Vec::new(), kept.iter().peekable());
     let bounds = |region: &Region| (region.offset.get(), region.offset.get() + region.len);

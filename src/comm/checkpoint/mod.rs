@@ -1,31 +1,35 @@
-//! Checkpoints: the device memory of a job in a directory, and back.
+//! Writes the device memory of a job to a directory, and reads it back.
 //!
 //! ```text
-//! DIRECTORY/CURRENT              names the generation that counts: written aside, renamed when all files of it are there
-//! DIRECTORY/generation-7/rank0   what rank 0 had in its heap (`file.rs`)
+//! DIRECTORY/CURRENT              names the valid generation; renamed when its files are there
+//! DIRECTORY/generation-7/rank0   the heap of rank 0 (`file.rs`)
 //! DIRECTORY/generation-7/rank1
 //! ```
 //!
-//! A generation is written in a directory that is named for the epoch, too, and gets its own name when all files are there. So a rank that
-//! was stopped, was given up, and wakes when the others are at the next attempt, meets none of them there; and it looks first whether its
-//! epoch has ended.
+//! A generation is written in a directory whose name has the epoch in it, and gets its own name
+//! when all files are there. A rank that was stopped, given up, and wakes during the next attempt
+//! has another directory. It also checks first whether its epoch has ended.
 //!
-//! All ranks take part, and tell each other after every step whether it went well, so that all succeed or none does:
+//! All ranks take part, and tell each other after every step whether it went well. So all succeed
+//! or none does:
 //!
-//! | step | by | what |
+//! | step | by | action |
 //! |---|---|---|
-//! | 1 | the first rank | removes what is left of attempts that failed, and makes the directory of the next generation |
+//! | 1 | the first rank | removes leftovers, makes the directory of the next generation |
 //! | 2 | each | writes its file, and waits until it is on the disk |
-//! | 3 | the first rank | names the generation, writes the new `CURRENT` aside, waits until that and the names of all files are on the disk, renames it |
-//! | 4 | the first rank | removes the generation before |
+//! | 3 | the first rank | names the generation; writes the new `CURRENT` under another name |
+//! | 4 | the first rank | waits until it and all names are on the disk; renames it |
+//! | 5 | the first rank | removes the previous generation |
 //!
-//! The rename is the one moment at which the new checkpoint takes the place of the old one. Whoever dies, whenever: what `CURRENT`
-//! names is whole. A failure after the rename is one all the same, though the new checkpoint counts.
+//! The rename is the one moment at which the new checkpoint replaces the old one. Whichever rank
+//! dies at any time, `CURRENT` names a whole checkpoint. A failure after the rename is still an
+//! error, though the new checkpoint is valid.
 //!
-//! Restoring looks at everything first, on all ranks: the ranks, what is allocated, lengths, checksums. Only then a byte of memory
-//! changes.
+//! Restoring checks everything first, on all ranks: the number of ranks, allocations, lengths,
+//! checksums. Only then a byte of memory changes.
 //!
-//! It is the heap of each rank that is written, or a [`DeviceMemory`] that each has beside it (`held.rs`).
+//! A checkpoint holds the heap of each rank, or a [`DeviceMemory`] that each has beside it
+//! (`held.rs`).
 
 mod directory;
 mod file;
@@ -53,11 +57,11 @@ use held::CheckpointSource;
 pub struct Holder {
     /// Its number.
     pub process: u32,
-    /// It was stopped, and has the directory until it goes on or is killed.
+    /// Whether it is stopped. It keeps the directory until it continues or is killed.
     pub is_stopped: bool,
 }
 
-/// What helps against whoever writes one.
+/// The remedy against the process that writes a checkpoint.
 struct Remedy(Option<Holder>);
 
 impl fmt::Display for Remedy {
@@ -75,30 +79,30 @@ impl fmt::Display for Remedy {
     }
 }
 
-/// What is wrong with a checkpoint.
+/// The reason why a checkpoint failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointFault {
     /// There is none.
     #[error("there is no checkpoint; write one first, or name another directory")]
     Missing,
-    /// Somebody else is writing one there, or was stopped while it did.
+    /// Another process is writing one there, or was stopped while it did.
     #[error("another job writes a checkpoint there{}, or name another directory", Remedy(*.holder))]
     InUse {
-        /// Who that is, where the system tells it.
+        /// The process, where the system names it.
         holder: Option<Holder>,
     },
-    /// The system refused something.
+    /// The system refused an action.
     #[error("{action} failed: {source}; {remedy}")]
     Io {
-        /// What was attempted.
+        /// The action.
         action: &'static str,
-        /// What helps.
+        /// The remedy.
         remedy: &'static str,
         /// The system's own error.
         source: std::io::Error,
     },
-    /// What has the name of a file is something else, which might keep a reader waiting for ever.
+    /// The name of a file belongs to something else, which might keep a reader waiting for ever.
     #[error("it is no regular file; remove it, or name another directory")]
     NoFile,
     /// A file is not what was written.
@@ -106,23 +110,23 @@ pub enum CheckpointFault {
         "{what} is not what was written; the file is damaged: restore it from a copy, or use an older checkpoint"
     )]
     Damaged {
-        /// What part of it.
+        /// The damaged part.
         what: &'static str,
     },
     /// It is one of a job of another size.
     #[error("it is of {found} ranks, and this job has {expected}; start as many")]
     Ranks {
-        /// How many it is of.
+        /// The number of its ranks.
         found: u64,
-        /// How many there are.
+        /// The number of ranks now.
         expected: u64,
     },
     /// It is one of another kind of memory.
     #[error("it is of {found}, and {expected} is to be restored; name another directory")]
     Kind {
-        /// What it is of.
+        /// The kind that it holds.
         found: &'static str,
-        /// What is to be restored.
+        /// The kind to be restored.
         expected: &'static str,
     },
     /// It is one of a device with more or less memory.
@@ -135,22 +139,22 @@ pub enum CheckpointFault {
         /// One past the highest address of this rank's device.
         expected: u64,
     },
-    /// What is allocated now is not what was allocated then.
+    /// The allocations of now are not those of then.
     #[error(
         "it holds {found} allocations, the first that differs {place}, and this job has {expected}; allocate the same, in the same \
          order, before it is restored"
     )]
     Layout {
-        /// How many allocations it holds.
+        /// The number of its allocations.
         found: u64,
-        /// How many there are.
+        /// The number of allocations now.
         expected: u64,
-        /// Where the first one that differs starts in the heap, as far as there is one.
+        /// The start of the first allocation that differs, if there is one.
         place: FirstDifference,
     },
 }
 
-/// Where an allocation starts, for a message.
+/// The start of an allocation, for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstDifference(Option<u64>);
 
@@ -158,17 +162,17 @@ impl std::fmt::Display for FirstDifference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Some(offset) => write!(f, "at {offset}"),
-            None => f.write_str("being one that is not there"),
+            None => f.write_str("being missing now"),
         }
     }
 }
 
-/// The error of the checkpoint, or its file, at `path`.
+/// Returns the error of the checkpoint, or its file, at `path`.
 fn at(path: &Path, fault: CheckpointFault) -> Error {
     Error::Checkpoint { path: path.to_owned(), fault: Box::new(fault) }
 }
 
-/// What the system says about `action` on `path`.
+/// Returns the error of the system for `action` on `path`.
 fn io(path: &Path, action: &'static str, source: std::io::Error) -> Error {
     let remedy = match source.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
@@ -183,13 +187,13 @@ fn io(path: &Path, action: &'static str, source: std::io::Error) -> Error {
 }
 
 impl Communicator {
-    /// Writes all that is allocated in the heaps of all ranks to `directory`, which it makes if need be, and returns the number of the
-    /// checkpoint there, from 1 on. Collective, through a communicator that all ranks of the job belong to; each names the same
-    /// directory, and writes its own part.
+    /// Writes all allocations in the heaps of all ranks to `directory`, which it makes if need be.
+    /// Returns the number of the checkpoint there, from 1 on. Collective, through a communicator of
+    /// all ranks of the job. Each rank names the same directory and writes its own part.
     ///
-    /// What was enqueued is done first; puts of others count that this rank has waited for, and nothing may be under way. The directory
-    /// is for one job at a time, which is seen to. A checkpoint that was there before stays valid until the new one is whole and on the disk, whatever
-    /// happens, and is removed then.
+    /// Enqueued calls are done first. Puts of others are included if this rank has waited for them,
+    /// and no put may be in flight. One job at a time can use the directory. An earlier checkpoint
+    /// stays valid until the new one is whole and on the disk, and is removed then.
     ///
     /// ```
     /// # fn main() -> shmccl::Result<()> {
@@ -211,15 +215,17 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] where it failed, [`Error::FailedElsewhere`] on the other ranks, [`Error::Mismatch`] for different
-    /// directories: all can go on and try again. [`Error::InvalidArgument`] for a communicator of some ranks. Otherwise those of
-    /// [`Communicator::barrier`], which end the epoch.
+    /// - [`Error::Checkpoint`] on the rank that failed, [`Error::FailedElsewhere`] on the others,
+    ///   [`Error::Mismatch`] for different directories. All can go on and try again.
+    /// - [`Error::InvalidArgument`] for a communicator of some ranks.
+    /// - Otherwise those of [`Communicator::barrier`], which end the epoch.
     pub fn checkpoint(&mut self, directory: impl AsRef<Path>) -> Result<u64> {
         self.write_checkpoint(CheckpointSource::Heap, directory.as_ref())
     }
 
-    /// As [`Communicator::checkpoint`], but of a memory that each rank has beside the heap: of what was used of it, that is, copied to
-    /// or from. What is copied there meanwhile may or may not be in it.
+    /// Writes the used parts of a memory that each rank has beside the heap, like
+    /// [`Communicator::checkpoint`]. Bytes that are copied there meanwhile may or may not be
+    /// included.
     ///
     /// # Errors
     /// Those of [`Communicator::checkpoint`].
@@ -240,24 +246,29 @@ impl Communicator {
         })
     }
 
-    /// Reads back into the heaps of all ranks what [`Communicator::checkpoint`] has written to `directory`, and returns its number.
-    /// Collective. The job has as many ranks as then, and has allocated the same: the same lengths in the same order.
+    /// Reads the checkpoint in `directory` back into the heaps of all ranks, and returns its
+    /// number. Collective. The job has as many ranks as then, and has made the same allocations in
+    /// the same order.
     ///
-    /// Everything is checked first, on all ranks, lengths and checksums among it. Where anything is wrong no byte has changed on
-    /// any rank, and all can go on.
+    /// All ranks check everything first, lengths and checksums included. If anything is wrong, no
+    /// byte has changed on any rank, and all can go on.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] with what is wrong, [`Error::FailedElsewhere`] on the other ranks; nothing has changed. An error of the same
-    /// kind ends the epoch when a file changes between the check and the reading. Otherwise those of [`Communicator::checkpoint`].
+    /// - [`Error::Checkpoint`] with the reason, [`Error::FailedElsewhere`] on the other ranks.
+    ///   Nothing has changed.
+    /// - An error of the same kind ends the epoch when a file changes between check and reading.
+    /// - Otherwise those of [`Communicator::checkpoint`].
     pub fn restore(&mut self, directory: impl AsRef<Path>) -> Result<u64> {
         self.read_checkpoint(CheckpointSource::Heap, directory.as_ref())
     }
 
-    /// Reads back into a memory of each rank what [`Communicator::checkpoint_memory`] has written to `directory`; what has been used since
-    /// is zero again. Each rank has as much memory as then.
+    /// Reads the checkpoint of [`Communicator::checkpoint_memory`] in `directory` back into a
+    /// memory of each rank. Bytes used since then become zero. Each rank has as much memory as
+    /// then.
     ///
     /// # Errors
-    /// Those of [`Communicator::restore`]. What memory holds has not changed then; more of it may have been asked for.
+    /// Those of [`Communicator::restore`]. The memory's contents have not changed then, but more of
+    /// it may have been taken.
     pub fn restore_memory(&mut self, memory: &DeviceMemory, directory: impl AsRef<Path>) -> Result<u64> {
         self.read_checkpoint(CheckpointSource::Device(memory), directory.as_ref())
     }
@@ -283,7 +294,7 @@ impl Communicator {
         Ok(generation)
     }
 
-    /// Opens this rank's part of the checkpoint that counts, and looks whether it is whole and fits.
+    /// Opens this rank's part of the valid checkpoint, and checks that it is whole and fits.
     fn open_part(
         &self,
         source: CheckpointSource<'_>,
@@ -307,18 +318,18 @@ impl Communicator {
         Ok((reader, current))
     }
 
-    /// This rank as the job numbers it.
+    /// Returns this rank as the job numbers it.
     fn own_number(&self) -> u64 {
         self.context().rank().get().into()
     }
 
-    /// A step at which a fault may strike.
+    /// Passes a step at which an injected fault may hit.
     fn step(&self) -> Result<()> {
         if self.context().is_faulty() { self.context().inject(FaultPoint::Step) } else { Ok(()) }
     }
 
-    /// Tells all ranks `words` and whether `outcome` is one; goes on when it is on all of them. Returns what each has told, by the
-    /// numbers of the job.
+    /// Tells all ranks `words` and whether `outcome` is a success; goes on when it is one on all of
+    /// them. Returns the words of each, in the order of the job's ranks.
     fn in_step_with<R>(
         &mut self,
         operation: Operation,
@@ -354,12 +365,12 @@ struct Writing<'c> {
     comm: &'c mut Communicator,
     source: CheckpointSource<'c>,
     directory: Directory,
-    /// The first rank's, from its first step to its last.
+    /// The first rank's lock, from its first step to its last.
     lock: Option<Flock<File>>,
 }
 
 impl Writing<'_> {
-    /// Whether this rank does what one does for all.
+    /// Returns whether this rank does the common work.
     fn is_first(&self) -> bool {
         self.comm.context().rank().get() == 0
     }
@@ -416,7 +427,7 @@ impl Writing<'_> {
         comm.step()?;
         let path = self.directory.part_aside(generation, self.epoch_id(), comm.own_number());
         let header = self.source.header(comm, generation);
-        // Who was stopped and given up meanwhile writes nothing any more.
+        // A rank that was stopped and given up meanwhile writes nothing any more.
         comm.context().check(Operation::Checkpoint.name())?;
         let mut writer = file::PartWriter::create(&path, &header)?;
         for region in header.regions {
@@ -441,7 +452,7 @@ impl Writing<'_> {
     }
 
     fn replace(&self, current: &Current) -> Result<()> {
-        // Who was given up meanwhile names nothing any more.
+        // A rank that was given up meanwhile names nothing any more.
         self.comm.context().check(Operation::Checkpoint.name())?;
         self.directory.name_generation(current.generation, self.epoch_id())?;
         let aside = self.directory.write_aside(current)?;
@@ -449,12 +460,13 @@ impl Writing<'_> {
         self.comm.context().check(Operation::Checkpoint.name())?;
         self.directory.replace(&aside)?;
         self.comm.step()?;
-        // What cannot be removed now is by the next checkpoint.
+        // The next checkpoint removes what cannot be removed now.
         let _later = self.directory.sweep(current.generation);
         Ok(())
     }
 
-    /// Removes what was written by an attempt that has failed, if it does not count. What cannot be removed now is by the next one.
+    /// Removes the files of a failed attempt, unless they are valid. The next checkpoint removes
+    /// what cannot be removed now.
     fn sweep(&self) {
         if self.lock.is_some()
             && let Ok(current) = self.directory.current()
@@ -464,7 +476,7 @@ impl Writing<'_> {
     }
 }
 
-/// What is to be told to the others, unless this rank was killed: then it tells nobody.
+/// Returns what the others are told. A rank that a fault kills tells nobody.
 fn settle<R>(outcome: Result<R>) -> Result<Result<R>> {
     match outcome {
         Err(error @ Error::FaultInjected { .. }) => Err(error),

@@ -19,18 +19,23 @@ pub struct OnStream<'a> {
 }
 
 impl Stream {
-    /// Takes the calls of `comm`: they are enqueued, and checked as far as they can be alone.
+    /// Takes the calls of `comm`: they are enqueued, and checked as far as one rank can.
     ///
-    /// Calls of one communicator are executed in the order in which they were enqueued, whatever streams they are on, and a call
-    /// that it executes at once waits for all of them. They are done in the manner that the communicator has now. The first call of
-    /// a communicator that was not derived from another waits for the other ranks to come to theirs: a thread that enqueues calls of
-    /// several ranks has each of them [prepare](Communicator::prepare) before, in threads.
+    /// Calls of one communicator run in the order in which they were enqueued, on whatever streams.
+    /// A call that it executes at once waits for all of them. They use the communicator's settings
+    /// of now.
     ///
-    /// Buffers are [`DeviceBuffer`](crate::heap::DeviceBuffer)s, or slices that are `'static`: the call outlives what the caller could
-    /// lend. Other ordinary memory goes through a device buffer, by [`Stream::copy_host_to_device`] and [`Stream::copy_device_to_host`].
+    /// The first call of a communicator that was not derived waits until the other ranks come to
+    /// theirs. A thread that enqueues calls of several ranks lets each of them
+    /// [prepare](Communicator::prepare) before, in threads.
     ///
-    /// A barrier is no operation of a stream. An [all-reduce](crate::Collectives::all_reduce) of one element is one, and orders what the
-    /// ranks did as a barrier does. [`Communicator::barrier`] itself is executed at once, behind all calls of `comm` that are enqueued.
+    /// Buffers are [`DeviceBuffer`](crate::heap::DeviceBuffer)s, or slices that are `'static`,
+    /// because the call outlives a borrow. Other ordinary memory goes through a device buffer, by
+    /// [`Stream::copy_host_to_device`] and [`Stream::copy_device_to_host`].
+    ///
+    /// A barrier is no operation of a stream. An [all-reduce](crate::Collectives::all_reduce) of
+    /// one element is one, and orders as a barrier does. [`Communicator::barrier`] itself is
+    /// executed at once, behind all enqueued calls of `comm`.
     pub fn on<'a>(&'a self, comm: &'a mut Communicator) -> OnStream<'a> {
         OnStream { stream: self, comm }
     }
@@ -66,7 +71,7 @@ struct Due {
 }
 
 impl Due {
-    /// What executes the calls, when its turn has come.
+    /// Waits for its turn, and returns the calls with their engine.
     fn share(&mut self) -> GroupShare<'_, 'static> {
         GroupShare {
             engine: self.ticket.redeem(),
@@ -82,7 +87,7 @@ fn enter(context: &RankContext, operation: &'static str) -> Result<()> {
 }
 
 impl Stream {
-    /// Whether one more operation can wait.
+    /// Checks that one more operation can wait.
     ///
     /// # Errors
     /// [`crate::Error::Exhausted`].
@@ -111,7 +116,8 @@ impl Stream {
         })
     }
 
-    /// Enqueues what `run` does. Where it is skipped, the epoch ends: peers would take this rank's next call for it.
+    /// Enqueues `run`. If it is skipped, the epoch ends: peers would take this rank's next call for
+    /// it.
     fn enqueue_call(
         &self,
         operation: &'static str,
@@ -130,7 +136,7 @@ impl Stream {
 }
 
 impl Communicator {
-    /// The ticket of `call`, which is enqueued now; lends the engine with the first.
+    /// Returns the ticket of `call`, which is enqueued now. The first one lends the engine.
     fn ticket(&mut self, call: impl FnOnce() -> CallSignature) -> Result<Ticket> {
         if let Some(ticket) = self.loan.ticket() {
             return Ok(ticket);
@@ -153,18 +159,26 @@ struct CallQueue {
 struct CallQueueState {
     /// Not there while a call is executed, and after the loan.
     engine: Option<Box<Engine>>,
-    /// How many tickets there are.
+    /// How many tickets were issued.
     issued: u64,
     /// How many of them are done.
     done: u64,
 }
 
-/// The engine of a communicator, as far as it is lent.
+/// The engine of a communicator, while streams may have it.
+///
+/// Enqueued calls of one communicator run in order, whatever streams they are on. Each call has a
+/// ticket, numbered in the order of enqueuing, and the worker of its stream takes the engine when
+/// that number comes up. The next blocking call waits until the last ticket is done and takes the
+/// engine back, so blocking calls see no queue otherwise.
+///
+/// A ticket waits only for tickets of earlier calls, and so does everything else that a stream
+/// waits for. So there is no circle.
 #[derive(Debug, Default)]
 pub(in crate::comm) struct EngineLoan(Option<Arc<CallQueue>>);
 
-/// The right of one call to the engine, when its turn has come. It passes on when it is dropped, used or not: one that was never
-/// enqueued is as if it had not been asked for.
+/// The right of one call to the engine, at its turn. It passes on when it is dropped, used or not:
+/// a call that was never enqueued does not count.
 #[derive(Debug)]
 pub(super) struct Ticket {
     line: Arc<CallQueue>,
@@ -179,7 +193,7 @@ impl EngineLoan {
         Self(Some(Arc::new(CallQueue { context: Arc::clone(context), state })))
     }
 
-    /// The ticket of the next call; `None` when nothing is lent.
+    /// Returns the ticket of the next call, or `None` when the engine is not lent.
     pub(super) fn ticket(&self) -> Option<Ticket> {
         let line = Arc::clone(self.0.as_ref()?);
         let number = line.state.change(|state| {
@@ -196,7 +210,8 @@ impl EngineLoan {
     }
 }
 
-/// Waits as [`EngineLoan::end`] does. While it unwinds it ends the epoch first, as peers may never come to those calls.
+/// Waits like [`EngineLoan::end`]. While it unwinds it ends the epoch first, because peers may
+/// never come to those calls.
 impl Drop for EngineLoan {
     fn drop(&mut self) {
         let Some(line) = self.0.take() else { return };
@@ -239,7 +254,8 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if self.engine.is_some() && std::thread::panicking() {
-            // A function of the user's has panicked within the call: peers are not to wait for the rest of it.
+            // A function of the user has panicked within the call: peers must not wait for the rest
+            // of it.
             self.line.context.mark_own_loss();
         }
         let engine = self.engine.take().unwrap_or_else(|| self.await_turn());

@@ -9,14 +9,16 @@ use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapPlace, Region};
 use crate::shm::CacheHint;
 
-/// Sizes and places are checked at once. Copies order nothing between ranks: the operations around them do. What writes to a heap is
-/// refused with [`Error::Unavailable`] once the last communicator of this rank was finalized or dropped, as it is by channels.
+/// Copies check sizes and places at once. They order nothing between ranks: the operations around
+/// them do. A write to a heap is refused with [`Error::Unavailable`] once this rank has left the
+/// job, as channels refuse it.
 impl Stream {
     /// Enqueues a copy of all of `source` to `target`, which has as many elements.
     ///
     /// # Errors
-    /// [`Error::WrongCount`] for different counts; [`Error::StreamFailed`]; [`Error::Exhausted`] when too many operations are enqueued;
-    /// [`Error::Unavailable`] when this rank has left the job.
+    /// - [`Error::WrongCount`] for different counts.
+    /// - [`Error::StreamFailed`]; [`Error::Exhausted`] when too many operations are enqueued.
+    /// - [`Error::Unavailable`] when this rank has left the job.
     pub fn copy_host_to_device<T: Pod + Send + Sync>(
         &self,
         source: impl Into<HostSource<T>>,
@@ -32,7 +34,8 @@ impl Stream {
     /// Enqueues a copy of all of `source` to `target`, which has as many elements.
     ///
     /// # Errors
-    /// Those of [`Stream::copy_host_to_device`], but that what was there when this rank left can still be read.
+    /// Those of [`Stream::copy_host_to_device`], but the heap can still be read when this rank has
+    /// left the job.
     pub fn copy_device_to_host<T: Pod + Send + Sync>(
         &self,
         source: &DeviceBuffer<T>,
@@ -43,12 +46,12 @@ impl Stream {
         self.enqueue("copy_device_to_host", move || target.with(|elements| source.copy_to_slice(0, elements)))
     }
 
-    /// Enqueues a copy of `len` bytes from one place to another, in the heaps of any ranks: of the communicator that the stream
-    /// was made of, by their ranks in it. The two may overlap.
+    /// Enqueues a copy of `len` bytes between two places in the heaps of any ranks, by their
+    /// numbers in the communicator of the stream. The two may overlap.
     ///
     /// # Errors
-    /// [`Error::InvalidRank`]; [`Error::OutOfRange`] for bytes that are not allocated; [`Error::StreamFailed`];
-    /// [`Error::Exhausted`]; [`Error::Unavailable`].
+    /// [`Error::InvalidRank`]; [`Error::OutOfRange`] for bytes that are not allocated;
+    /// [`Error::StreamFailed`]; [`Error::Exhausted`]; [`Error::Unavailable`].
     pub fn copy_device_to_device(&self, source: HeapPlace, target: HeapPlace, len: u64) -> Result<()> {
         let (source, target) = (self.locate(source, len)?, self.locate(target, len)?);
         let view = self.context.heap().view().clone();
@@ -99,10 +102,11 @@ fn same(host: usize, device: usize) -> Result<()> {
     })
 }
 
-/// `T` elements of ordinary memory, of a number that stays, shared between the program and streams.
+/// A fixed number of `T` elements of ordinary memory, shared between the program and streams.
 ///
-/// Clones are handles of the same memory. An operation of a stream locks it while it copies, and so does each method. What
-/// an operation leaves there is to be read when that was seen to be done: before, it is the old or the new.
+/// Clones are handles of the same memory. An operation of a stream locks it while it copies, and so
+/// does each method. Read it after the operation was seen to be done: before, it has the old or the
+/// new elements.
 #[derive(Debug)]
 pub struct HostBuffer<T> {
     elements: Arc<Mutex<Box<[T]>>>,
@@ -123,7 +127,7 @@ impl<T> HostBuffer<T> {
         Self { elements: Arc::new(Mutex::new(elements)), len }
     }
 
-    /// How many elements it has.
+    /// Returns the number of its elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -135,8 +139,8 @@ impl<T> HostBuffer<T> {
         self.len == 0
     }
 
-    /// Lets `visit` read and write the elements, and nobody else meanwhile: a stream waits for its end, without a deadline. So `visit` must
-    /// not wait for a stream that has a copy of this buffer before it.
+    /// Lets `visit` read and write the elements alone. A stream waits for its end without a
+    /// deadline, so `visit` must not wait for a stream that still has to copy this buffer.
     pub fn with<R>(&self, visit: impl FnOnce(&mut [T]) -> R) -> R {
         visit(&mut self.lock())
     }
@@ -163,8 +167,8 @@ impl<T: Pod> HostBuffer<T> {
     }
 }
 
-/// What a stream copies to a device. Made from a `Vec`, which it takes, an `Arc<[T]>` or `&'static [T]`, which stay as they
-/// are, or a `&HostBuffer`, which is read when the copy is executed.
+/// The source of a copy to a device. It is made from a `Vec`, an `Arc<[T]>`, a `&'static [T]` or a
+/// `&HostBuffer`. A `HostBuffer` is read when the copy is executed.
 #[derive(Debug)]
 pub struct HostSource<T: 'static>(HostMemory<T>);
 

@@ -8,10 +8,12 @@ use super::worker::Monitor;
 use super::{Stream, StreamStatus};
 use crate::error::{Error, Result};
 
-/// A mark in a stream: reached when everything is done that had been enqueued there before it was recorded.
+/// A mark in a stream. It is reached when everything is done that was enqueued there before it was
+/// recorded.
 ///
-/// It may be recorded again, on any stream; whoever asks is told of the latest record, and a stream that waits already waits for
-/// the one that it found. An event that was never recorded keeps nobody waiting. Clones are handles of the same event.
+/// It may be recorded again, on any stream, and then stands for the latest record. A stream that
+/// waits already waits for the record that it found. An event that was never recorded keeps nobody
+/// waiting. Clones are handles of the same event.
 #[derive(Clone, Debug, Default)]
 pub struct Event {
     latest: Arc<Mutex<Option<Arc<EventRecord>>>>,
@@ -22,7 +24,7 @@ pub struct Event {
 struct EventRecord(Monitor<Option<Result<Instant, Failure>>>);
 
 impl Event {
-    /// An event that was not recorded yet.
+    /// Makes an event that was not recorded yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -42,7 +44,7 @@ impl Event {
         }
     }
 
-    /// Waits until the event is reached. What was done before it is visible then.
+    /// Waits until the event is reached. Everything that was done before it is visible then.
     ///
     /// # Errors
     /// Those of [`Event::query`].
@@ -50,10 +52,11 @@ impl Event {
         self.latest().map_or(Ok(()), |record| record.wait())
     }
 
-    /// The time from when `start` was reached to when this event was; zero when that came first.
+    /// Returns the time from reaching `start` to reaching this event, or zero when that came first.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when one of the two was not recorded, or not reached yet; [`Error::StreamFailed`].
+    /// [`Error::Unavailable`] when one of the two was not recorded, or not reached yet;
+    /// [`Error::StreamFailed`].
     pub fn elapsed_since(&self, start: &Self) -> Result<Duration> {
         let when = |event: &Self| {
             let needs = "two events that were recorded and reached";
@@ -87,10 +90,11 @@ fn known(reached: &Result<Instant, Failure>) -> Result<Instant> {
 }
 
 impl Stream {
-    /// Records `event` behind all that was enqueued until now.
+    /// Records `event` behind everything that was enqueued until now.
     ///
     /// # Errors
-    /// [`Error::StreamFailed`]; [`Error::Exhausted`], and the event stays where it was recorded before.
+    /// [`Error::StreamFailed`]; [`Error::Exhausted`], and the event stays where it was recorded
+    /// before.
     pub fn record(&self, event: &Event) -> Result<()> {
         let record = Arc::new(EventRecord(Monitor::new(&self.context, None)));
         let there = Arc::clone(&record);
@@ -105,11 +109,13 @@ impl Stream {
         pushed
     }
 
-    /// Has what is enqueued from now on wait until `event`, of this stream or another, is reached as it was recorded last. If it
-    /// cannot be reached any more, because its stream failed, this one fails too.
+    /// Lets all later operations wait until `event`, of this stream or another, is reached as it
+    /// was recorded last. If that event can no longer be reached because its stream failed, this
+    /// one fails too.
     ///
     /// # Errors
-    /// [`Error::StreamFailed`]; [`Error::Exhausted`] when too many operations are enqueued: then nothing waits.
+    /// [`Error::StreamFailed`]; [`Error::Exhausted`] when too many operations are enqueued: then
+    /// nothing waits.
     pub fn wait(&self, event: &Event) -> Result<()> {
         match event.latest() {
             Some(record) => self.enqueue("wait", move || record.wait()),

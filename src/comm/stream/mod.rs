@@ -1,29 +1,33 @@
-//! Streams: operations that are executed in order, one after the other, while the program does something else.
+//! Streams: operations that run in order, one after the other, while the program does something
+//! else.
 //!
-//! Each [`Stream`] has a thread of its own, which takes the operations off a queue (`worker`): collective calls (`calls`), copies
-//! (`copies`), functions of the program's own, and marks in it, [`Event`]s, for which other streams and the program can wait.
-//! Streams are not ordered among each other unless by events, or by the order of the calls of one communicator (`line`). The
-//! words are those of CUDA and NCCL; what is enqueued depends on what was enqueued before it and on nothing else, so
-//! streams of one process cannot block each other for good.
+//! Each [`Stream`] has a thread of its own, which takes operations off a queue (`worker`):
+//! collective calls (`calls`), copies (`copies`), functions of the program, and [`Event`]s, for
+//! which other streams and the program can wait. Only events, and the order of calls of one
+//! communicator (`calls`), order streams among each other. The words are those of CUDA and NCCL. An
+//! operation depends only on operations that were enqueued before it, so streams of one process
+//! cannot block each other for good.
 //!
 //! # Memory
-//! The program goes on while a call waits in a stream, so the call may borrow nothing of it. Its buffers are
-//! [`DeviceBuffer`](crate::heap::DeviceBuffer)s of the symmetric heap; of ordinary memory it takes slices only that live for ever
-//! (`&'static`). What lies elsewhere goes through a device buffer, by copies of the stream: [`Stream::copy_host_to_device`]
-//! before the call, [`Stream::copy_device_to_host`] to a [`HostBuffer`] behind it.
+//! The program goes on while a call waits in a stream, so the call may borrow nothing of it. Its
+//! buffers are [`DeviceBuffer`](crate::heap::DeviceBuffer)s of the symmetric heap, or `&'static`
+//! slices of ordinary memory. Other memory goes through a device buffer, by copies of the stream:
+//! [`Stream::copy_host_to_device`] before the call, [`Stream::copy_device_to_host`] to a
+//! [`HostBuffer`] behind it.
 //!
 //! # Visibility
-//! An operation sees what its caller had written before it was enqueued. Whoever has seen it done ([`Stream::synchronise`],
-//! [`Stream::query`], [`Event`]) sees what it has written.
+//! An operation sees what its caller had written before it was enqueued. A thread that has seen it
+//! done ([`Stream::synchronise`], [`Stream::query`], [`Event`]) sees what it has written.
 //!
 //! # Bounds
-//! A stream has room for [`MAX_ENQUEUED`] operations that are not begun. One more is refused with [`Error::Exhausted`], by whatever
-//! was to enqueue it, and it is as if it had not been asked for: synchronise, and go on.
+//! A stream has room for [`MAX_ENQUEUED`] operations that are not begun. One more is refused with
+//! [`Error::Exhausted`] and changes nothing: synchronise, and go on.
 //!
 //! # Failure
-//! The first operation of a stream that fails is the last one executed. What follows is skipped, and from then on every
-//! call of the stream returns [`Error::StreamFailed`], which says what failed and why. A collective call that is skipped ends the
-//! epoch with [`Error::Revoked`]: the others would take the next call of this rank for the one that it does not make.
+//! The first operation of a stream that fails is the last one executed. The rest is skipped, and
+//! from then on every call of the stream returns [`Error::StreamFailed`], which says what failed
+//! and why. A skipped collective call ends the epoch with [`Error::Revoked`]: the others would take
+//! the next call of this rank for it.
 //!
 //! ```
 //! use shmccl::reduce::ReduceOp;
@@ -64,32 +68,34 @@ use worker::{Failure, StreamQueue, StreamTask};
 
 /// Operations in order, executed by a thread of its own: see the [module](self).
 ///
-/// The calls that it takes ([`Stream::on`]) are those of [`Collectives`](super::Collectives), on buffers of the symmetric heap: ordinary
-/// memory has to live for ever, or goes through a device buffer by the stream's copies.
+/// [`Stream::on`] takes the calls of [`Collectives`](super::Collectives), on buffers of the
+/// symmetric heap. Ordinary memory has to be `'static`, or goes through a device buffer by the
+/// stream's copies.
 ///
-/// It may be shared between threads. Dropping it waits until all that was enqueued is done; what is left when the epoch has
-/// ended, or when a thread drops it that panics, is not executed.
+/// Threads may share a stream. Dropping it waits until everything enqueued is done. Operations that
+/// are left when the epoch has ended, or when a panicking thread drops it, are not executed.
 #[derive(Debug)]
 pub struct Stream {
     context: Arc<RankContext>,
-    /// The ranks of the communicator that it was made of, by their ranks in the job.
+    /// The ranks of the communicator that it was made of, as the job numbers them.
     members: Arc<[Rank]>,
     queue: Arc<StreamQueue>,
     worker: Option<JoinHandle<()>>,
 }
 
-/// How far a stream is, or whether an event was reached. That it has failed is an error of whoever asks: [`Error::StreamFailed`], which
+/// The state of a stream or an event. A failure is the error [`Error::StreamFailed`] instead, which
 /// names the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamStatus {
     /// Something is left to be done.
     InProgress,
-    /// All is done.
+    /// Everything is done.
     Success,
 }
 
 impl Communicator {
-    /// Makes a stream. Its thread runs where the calling one may, and sleeps when there is nothing to do.
+    /// Makes a stream. Its thread runs where the calling one may, and sleeps when there is nothing
+    /// to do.
     ///
     /// # Errors
     /// [`Error::Os`] when the thread cannot be started.
@@ -99,7 +105,8 @@ impl Communicator {
 }
 
 impl Stream {
-    /// Makes a stream of `comm`, as [`Communicator::stream`] does. It takes calls of other communicators too.
+    /// Makes a stream of `comm` like [`Communicator::stream`]. It takes calls of other
+    /// communicators too.
     ///
     /// # Errors
     /// [`Error::Os`] when the thread cannot be started.
@@ -110,8 +117,9 @@ impl Stream {
         Ok(Self { context, members: Arc::clone(&comm.members), queue, worker })
     }
 
-    /// Enqueues a call of `function`, on the thread of the stream. It must not wait for anything that is enqueued later, nor for
-    /// what the program does after it has dropped the stream: there is no deadline.
+    /// Enqueues a call of `function` on the thread of the stream. The function must not wait for
+    /// anything enqueued later, nor for what the program does after dropping the stream: there is
+    /// no deadline.
     ///
     /// A function that panics fails the stream with [`Error::Panicked`].
     ///
@@ -132,10 +140,11 @@ impl Stream {
         self.queue.query()
     }
 
-    /// Waits until all is done that has been enqueued by now.
+    /// Waits until everything is done that was enqueued by now.
     ///
     /// # Errors
-    /// [`Error::StreamFailed`]; [`Error::Unavailable`] for a function that the stream itself has called.
+    /// [`Error::StreamFailed`]; [`Error::Unavailable`] for a function that the stream itself has
+    /// called.
     pub fn synchronise(&self) -> Result<()> {
         if self.is_on_its_thread() {
             let needs = "a thread other than the stream's, which would wait for itself";
@@ -174,9 +183,11 @@ impl Drop for Stream {
         self.queue.close();
         let is_own = self.is_on_its_thread();
         match self.worker.take() {
-            // A panic of the worker would be a bug of this module's, and has been reported on that thread.
+            // A panic of the worker would be a bug of this module, and has been reported on that
+            // thread.
             Some(worker) if !is_own => drop(worker.join()),
-            // Dropped by a function that the stream has called: its thread ends by itself when that returns.
+            // Dropped by a function that the stream has called: its thread ends by itself when that
+            // returns.
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! What a stream has to do, and the thread that does it.
+//! The queue of a stream, and the thread that executes it.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,18 +14,19 @@ use crate::sync::{ParkCell, SleepWord, Stop, WaitPolicy, Waiting, Watch, wait_un
 /// The most operations that wait in a stream.
 pub const MAX_ENQUEUED: usize = 1 << 16;
 
-/// What is said where no more can wait.
+/// The error for a full stream.
 const FULL: Error = Error::Exhausted {
-    what: "places in a stream (synchronise it, then enqueue more)",
+    what: "operations in a stream (synchronise it, then enqueue more)",
     limit: MAX_ENQUEUED as u64,
 };
 
-/// Executes an operation. After a failure it is told of that instead, and has to do no more than tell whoever waits for it.
+/// Executes an operation. After a failure it gets that failure instead, and only informs its
+/// waiters.
 type StreamWork = dyn FnOnce(Option<&Failure>) -> Result<()> + Send;
 
 /// One operation of a stream.
 pub(super) struct StreamTask {
-    /// What it is called.
+    /// The name of the operation.
     pub(super) operation: &'static str,
     /// Whose epoch it belongs to.
     pub(super) context: Arc<RankContext>,
@@ -53,7 +54,7 @@ impl Failure {
     }
 }
 
-/// The tasks of a stream, between those who enqueue them and its worker.
+/// The tasks of a stream, between the threads that enqueue them and its worker.
 #[derive(Debug)]
 pub(super) struct StreamQueue {
     context: Arc<RankContext>,
@@ -84,7 +85,7 @@ impl StreamQueue {
         })
     }
 
-    /// Starts the thread that executes what is enqueued, in order, until the queue is closed and empty.
+    /// Starts the thread that executes the tasks in order, until the queue is closed and empty.
     ///
     /// # Errors
     /// [`Error::Os`].
@@ -96,7 +97,7 @@ impl StreamQueue {
             .map_err(|source| Error::os("starting the thread of a stream", source))
     }
 
-    /// Whether one more task can wait.
+    /// Checks that one more task can wait.
     ///
     /// # Errors
     /// [`Error::Exhausted`].
@@ -104,10 +105,12 @@ impl StreamQueue {
         self.state.look(|state| if state.tasks.len() < MAX_ENQUEUED { Ok(()) } else { Err(FULL) })
     }
 
-    /// Appends `task`. What has failed before is told at once; the task is in the queue all the same, as others may wait for it.
+    /// Appends `task`. It returns an earlier failure at once, but the task is in the queue, since
+    /// others may wait for it.
     ///
     /// # Errors
-    /// [`Error::StreamFailed`]; [`Error::Exhausted`] where there is no room, and the task is dropped.
+    /// [`Error::StreamFailed`]; [`Error::Exhausted`] where there is no room, and the task is
+    /// dropped.
     pub(super) fn push(&self, task: StreamTask) -> Result<()> {
         let (refused, pushed) = self.state.change(|state| {
             if state.tasks.len() >= MAX_ENQUEUED {
@@ -122,7 +125,7 @@ impl StreamQueue {
         pushed
     }
 
-    /// Whether all is done that was enqueued.
+    /// Returns whether everything enqueued is done.
     ///
     /// # Errors
     /// [`Error::StreamFailed`].
@@ -143,8 +146,8 @@ impl StreamQueue {
         self.state.wait(|state| (state.done >= goal).then(|| state.failed()))
     }
 
-    /// Lets the worker end when all is done. A thread that unwinds ends the epoch, unless all is done already: peers may never come
-    /// to those operations.
+    /// Lets the worker end when everything is done. A thread that unwinds ends the epoch before
+    /// that: peers may never come to those operations.
     pub(super) fn close(&self) {
         if std::thread::panicking() && !matches!(self.query(), Ok(StreamStatus::Success)) {
             self.context.mark_own_loss();
@@ -175,8 +178,8 @@ impl StreamQueue {
         self.context.remove_spinner();
     }
 
-    /// The next task, and whether it is one of the last; `None` when there will be none. Does not count as a spinner while it
-    /// sleeps.
+    /// Returns the next task, and whether it is one of the last; `None` when there will be none.
+    /// The worker does not count as a spinner while it sleeps.
     fn next(&self) -> Option<(StreamTask, bool)> {
         let take = |state: &mut StreamQueueState| match state.tasks.pop_front() {
             Some(task) => Some(Some((task, state.is_closed))),
@@ -192,7 +195,7 @@ impl StreamQueue {
     }
 }
 
-/// Why an operation of this epoch is not worth doing any more, if so.
+/// Returns why an operation of this epoch is not worth doing any more, if so.
 fn end_of_epoch(context: &RankContext) -> Option<Error> {
     let watch = context.watch(None);
     let stop = watch.check()?;
@@ -211,7 +214,8 @@ pub(super) struct Monitor<T> {
     park: ParkCell,
 }
 
-/// Sleepers that nothing stops are still woken once by the end of the epoch; afterwards its bell would not let them sleep.
+/// Watches nothing. Only the end of the epoch wakes its sleepers once; afterwards that bell would
+/// not let them sleep.
 #[derive(Debug)]
 struct Unstoppable<'a>(&'a RankContext);
 
@@ -236,7 +240,7 @@ impl<T> Monitor<T> {
         look(&self.lock())
     }
 
-    /// Changes the value, and wakes whoever waits for that.
+    /// Changes the value, and wakes the threads that wait for that.
     pub(super) fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let result = change(&mut self.lock());
         self.park.wake(self.context.kernel());
@@ -272,7 +276,7 @@ impl<T> Monitor<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, T> {
-        // What is done under the lock does not panic half way.
+        // Nothing under the lock panics half way.
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
