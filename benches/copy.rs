@@ -138,7 +138,7 @@ fn round(way: Way, target: &Span, source: &Span, sent: &mut u64) -> Duration {
     start.elapsed()
 }
 
-/// Is the peer: reads as many bytes as each word says, and answers with the word.
+/// Reads as many bytes as each word says, and answers with the word, like a peer.
 fn read_what_arrives(span: &Span) {
     let go = span.atomic_u64(0).expect("control word");
     let answer = span.atomic_u64(CONTROL).expect("control word");

@@ -12,7 +12,7 @@
 //! | Y1 flag | `BareFlag::set` | `BareFlag::spin` | everything before |
 //! | Y2 commit | `BareProducer::push` | `BareConsumer::peek` | the slot's first word |
 //! | Y3 reuse | `BareConsumer::pop` | `BareProducer::has_room` | the slot may be overwritten |
-//! | Y4 meet | `BareBarrier::meet`: the add | `BareBarrier::meet`: the last load | everything before |
+//! | Y4 meet | `BareBarrier::meet`: the add | its last load | everything before |
 
 use std::ops::Deref;
 #[cfg(not(loom))]

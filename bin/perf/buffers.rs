@@ -10,7 +10,7 @@ use shmccl::{Communicator, Rank, Result};
 
 use super::clock::now_ns;
 use super::links::{
-    CopyFlagLink, FlagEnd, MessageEnd, MessageLink, MessageRead, PacketLink, PutLink, RawPacketLink,
+    CopyFlagLink, FlagEnd, MessageLink, MessageRead, PacketLink, PayloadEnd, PutLink, RawPacketLink,
 };
 use super::plan::PerfPlan;
 use super::sync::RankPair;
@@ -177,13 +177,13 @@ impl PairBuffers {
         comm: &Communicator,
         pair: u64,
         kernel: CopyKernel,
-    ) -> Result<MessageEnd<CopyFlagLink>> {
+    ) -> Result<PayloadEnd<CopyFlagLink>> {
         let (flags, source) = (self.flags(comm, pair)?, self.outgoing(comm)?);
         self.over(comm, CopyFlagLink { flags, source, remote: self.remote(comm)?, kernel })
     }
 
     /// Returns puts with signal over `channel`.
-    pub(crate) fn put<C: Channel>(&self, comm: &Communicator, channel: C) -> Result<MessageEnd<PutLink<C>>> {
+    pub(crate) fn put<C: Channel>(&self, comm: &Communicator, channel: C) -> Result<PayloadEnd<PutLink<C>>> {
         let (source, target) = (self.source(), self.target());
         self.over(comm, PutLink { channel, source, target, len: self.len() })
     }
@@ -194,7 +194,7 @@ impl PairBuffers {
         comm: &Communicator,
         channel: MemoryChannel,
         kind: PacketKind,
-    ) -> Result<MessageEnd<PacketLink>> {
+    ) -> Result<PayloadEnd<PacketLink>> {
         let (source, unpacked, packets) = (self.source(), self.target(), self.packets());
         self.over(comm, PacketLink { channel, kind, source, packets, unpacked, len: self.len() })
     }
@@ -204,7 +204,7 @@ impl PairBuffers {
         &self,
         comm: &Communicator,
         kind: PacketKind,
-    ) -> Result<MessageEnd<RawPacketLink>> {
+    ) -> Result<PayloadEnd<RawPacketLink>> {
         let half = |rank, start| comm.span(rank, Region::new(start, self.packets.len / 2));
         let [first, second] = self.packets();
         let halves = |rank| -> Result<[Span; 2]> { Ok([half(rank, first)?, half(rank, second)?]) };
@@ -239,9 +239,9 @@ impl PairBuffers {
         Ok([self.payload(comm, self.first(self.out))?, self.payload(comm, self.first(self.into))?])
     }
 
-    fn over<L: MessageLink>(&self, comm: &Communicator, link: L) -> Result<MessageEnd<L>> {
+    fn over<L: MessageLink>(&self, comm: &Communicator, link: L) -> Result<PayloadEnd<L>> {
         let [outgoing, incoming] = self.messages(comm)?;
-        Ok(MessageEnd { link, outgoing, incoming, stamped: self.stamped() })
+        Ok(PayloadEnd { link, outgoing, incoming, stamped: self.stamped() })
     }
 }
 

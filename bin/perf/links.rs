@@ -1,7 +1,7 @@
 //! How messages travel between two ranks: by bare flags, over channels, in packets.
 //!
 //! A [`MessageLink`] is one way to travel. [`SignalEnd`] sends a link's signal and nothing else;
-//! [`MessageEnd`] sends data that are rewritten before each message and read after it.
+//! [`PayloadEnd`] sends data that are rewritten before each message and read after it.
 
 use shmccl::Result;
 use shmccl::channel::{Channel, MemoryChannel};
@@ -71,7 +71,7 @@ impl<L: MessageLink> PingPongEnd for SignalEnd<L> {
 
 /// Messages with data.
 #[derive(Debug)]
-pub(crate) struct MessageEnd<L> {
+pub(crate) struct PayloadEnd<L> {
     /// How messages travel.
     pub(crate) link: L,
     /// The message to send.
@@ -82,7 +82,7 @@ pub(crate) struct MessageEnd<L> {
     pub(crate) stamped: bool,
 }
 
-impl<L: MessageLink> PingPongEnd for MessageEnd<L> {
+impl<L: MessageLink> PingPongEnd for PayloadEnd<L> {
     #[inline]
     fn prepare(&mut self, seq: u64) {
         self.outgoing.rewrite(seq);

@@ -74,7 +74,7 @@ pub(crate) struct CaseSpec {
 
 /// The memory of the elements.
 #[derive(Debug)]
-enum Buffers<T> {
+enum CaseBuffers<T> {
     Heap {
         send: DeviceBuffer<T>,
         recv: DeviceBuffer<T>,
@@ -120,7 +120,7 @@ pub(crate) struct CaseData<T> {
     rank: u32,
     /// The rank before this one, in a ring.
     before: u32,
-    buffers: Buffers<T>,
+    buffers: CaseBuffers<T>,
     parts: Parts,
     pattern: Pattern<T>,
     /// The data of the shortest operations.
@@ -155,15 +155,15 @@ impl<T: TestElement> CaseData<T> {
             (Memory::Heap, in_place) => {
                 let size = size_of::<T>() as u64;
                 let (send, recv) = buffers.regions(layout, rank.into(), size, in_place)?;
-                Buffers::Heap { send: comm.buffer(send)?, recv: comm.buffer(recv)? }
+                CaseBuffers::Heap { send: comm.buffer(send)?, recv: comm.buffer(recv)? }
             }
             // A send and a receive cannot borrow ordinary memory at once.
             (Memory::Ordinary, in_place) if !in_place || spec.operation == Operation::Send => {
-                Buffers::Ordinary { send: zeros(layout.send()), recv: zeros(layout.recv()) }
+                CaseBuffers::Ordinary { send: zeros(layout.send()), recv: zeros(layout.recv()) }
             }
             (Memory::Ordinary, _) => {
                 let (send, recv) = (layout.send_in_place(rank.into()), layout.recv_in_place(rank.into()));
-                Buffers::OneOrdinary { both: zeros(layout.largest()), send: own(send), recv: own(recv) }
+                CaseBuffers::OneOrdinary { both: zeros(layout.largest()), send: own(send), recv: own(recv) }
             }
         };
         let pattern = Pattern::new(comm.n_ranks(), spec.op.as_ref());
@@ -178,7 +178,7 @@ impl<T: TestElement> CaseData<T> {
     #[inline]
     pub(crate) fn rewrite(&mut self) -> Result<()> {
         self.turn += 1;
-        if let (Some(words), Buffers::Heap { send, .. }) = (&self.words, &self.buffers) {
+        if let (Some(words), CaseBuffers::Heap { send, .. }) = (&self.words, &self.buffers) {
             return words.write(self.turn, send.span());
         }
         if self.sends() {
@@ -223,9 +223,9 @@ impl<T: TestElement> CaseData<T> {
             }};
         }
         match &mut self.buffers {
-            Buffers::Heap { send, recv } => call!(&*send, &*recv),
-            Buffers::Ordinary { send, recv } => call!(&*send, recv),
-            Buffers::OneOrdinary { both, send, recv } => {
+            CaseBuffers::Heap { send, recv } => call!(&*send, &*recv),
+            CaseBuffers::Ordinary { send, recv } => call!(&*send, recv),
+            CaseBuffers::OneOrdinary { both, send, recv } => {
                 let part = match self.spec.operation {
                     Operation::Gather if self.spec.root != comm.rank() => {
                         *send..*send + own(self.spec.layout.send())
@@ -249,7 +249,7 @@ impl<T: TestElement> CaseData<T> {
         if !self.spec.check || !self.receives() {
             return Ok(());
         }
-        if let (Some(words), Buffers::Heap { recv, .. }) = (&self.words, &self.buffers)
+        if let (Some(words), CaseBuffers::Heap { recv, .. }) = (&self.words, &self.buffers)
             && words.are_in(self.turn, recv.span())?
         {
             return Ok(());
@@ -292,9 +292,9 @@ impl<T: TestElement> CaseData<T> {
         let data = self.pattern.input(self.turn, self.rank);
         for (at, part) in periods(0, count) {
             match &mut self.buffers {
-                Buffers::Heap { send, .. } => send.copy_from_slice(at, &data[part])?,
-                Buffers::Ordinary { send, .. } => send[at..][..part.len()].copy_from_slice(&data[part]),
-                Buffers::OneOrdinary { both, send, .. } => {
+                CaseBuffers::Heap { send, .. } => send.copy_from_slice(at, &data[part])?,
+                CaseBuffers::Ordinary { send, .. } => send[at..][..part.len()].copy_from_slice(&data[part]),
+                CaseBuffers::OneOrdinary { both, send, .. } => {
                     both[*send + at..][..part.len()].copy_from_slice(&data[part]);
                 }
             }
@@ -307,11 +307,11 @@ impl CaseData<f32> {
     /// Returns the data, where a loop may stage them.
     pub(crate) fn own(&mut self) -> Option<Own<'_>> {
         match &mut self.buffers {
-            Buffers::Heap { send, recv } => {
+            CaseBuffers::Heap { send, recv } => {
                 (!self.spec.in_place).then(|| Own::Heap(send.span(), recv.span()))
             }
-            Buffers::Ordinary { send, recv } => Some(Own::Apart(send, recv)),
-            Buffers::OneOrdinary { both, .. } => Some(Own::InPlace(both)),
+            CaseBuffers::Ordinary { send, recv } => Some(Own::Apart(send, recv)),
+            CaseBuffers::OneOrdinary { both, .. } => Some(Own::InPlace(both)),
         }
     }
 }
@@ -353,7 +353,7 @@ struct ExpectedBlock {
 
 /// The outputs of a case, and room to compare them.
 struct Outputs<'w, T> {
-    buffers: &'w Buffers<T>,
+    buffers: &'w CaseBuffers<T>,
     copy: &'w mut [T],
 }
 
@@ -366,14 +366,16 @@ impl<T: TestElement> Outputs<'_, T> {
         for (at, part) in periods(block.first, block.count) {
             let found = match self.buffers {
                 // A copy of correct data would be one pass more than the results of MPI take.
-                Buffers::Heap { recv, .. } if is_in(recv, start + at, &expected[part.clone()])? => continue,
-                Buffers::Heap { recv, .. } => {
+                CaseBuffers::Heap { recv, .. } if is_in(recv, start + at, &expected[part.clone()])? => {
+                    continue;
+                }
+                CaseBuffers::Heap { recv, .. } => {
                     let copy = &mut self.copy[..part.len()];
                     recv.copy_to_slice(start + at, copy)?;
                     &*copy
                 }
-                Buffers::Ordinary { recv, .. } => &recv[start + at..][..part.len()],
-                Buffers::OneOrdinary { both, recv, .. } => &both[*recv + start + at..][..part.len()],
+                CaseBuffers::Ordinary { recv, .. } => &recv[start + at..][..part.len()],
+                CaseBuffers::OneOrdinary { both, recv, .. } => &both[*recv + start + at..][..part.len()],
             };
             wrong += differing(found, &expected[part]);
         }

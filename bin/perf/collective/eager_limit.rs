@@ -377,7 +377,7 @@ mod tests {
                     for bytes in [0, 4, 120, 124, 1000, BATCH_BYTES, 8 * BATCH_BYTES] {
                         let layout = CaseLayout::new(operation, bytes, SIZE, n_ranks.into());
                         let is_short = layout.send() * SIZE <= BATCH_BYTES;
-                        // Blocks that are exchanged in place have no yardstick of their own.
+                        // Blocks that are exchanged in place have no limit of their own.
                         let is_exchange = matches!(operation, Operation::AllToAll | Operation::AllToAllV);
                         for in_place in [false, !is_exchange] {
                             let wrong = wrong(comm, operation, bytes, in_place)?;

@@ -103,8 +103,7 @@ impl RankBuffers<'_> {
         (start, each.min(len - start))
     }
 
-    /// What this rank takes where the root takes the first, which has the lines of its output, and
-    /// the others the second.
+    /// Returns `root` on the root, which has the lines of its output, and `elsewhere` on other ranks.
     fn at_root<K>(&self, root: K, elsewhere: K) -> K {
         if self.comm.rank() == self.spec.root { root } else { elsewhere }
     }

@@ -83,7 +83,7 @@ pub(crate) struct StagedLimit {
 
 /// Some of the elements, in step `number` and the two after it.
 #[derive(Clone, Copy)]
-struct StagedPiece {
+struct LimitPiece {
     number: usize,
     start: usize,
     count: usize,
@@ -115,14 +115,14 @@ impl StagedLimit {
     }
 
     /// Returns piece `number` of `total` elements, if there is such a piece.
-    fn piece(&self, number: Option<usize>, total: usize) -> Option<StagedPiece> {
+    fn piece(&self, number: Option<usize>, total: usize) -> Option<LimitPiece> {
         let number = number?;
         let start = number * self.piece;
-        (start < total).then(|| StagedPiece { number, start, count: self.piece.min(total - start) })
+        (start < total).then(|| LimitPiece { number, start, count: self.piece.min(total - start) })
     }
 
     /// Returns the part of a piece that this rank adds, and the parts before and behind it.
-    fn shares(&self, piece: StagedPiece) -> (Range<usize>, [Range<usize>; 2]) {
+    fn shares(&self, piece: LimitPiece) -> (Range<usize>, [Range<usize>; 2]) {
         let each = piece.count.div_ceil(self.slots.len()).next_multiple_of(ALIGN);
         let start = (each * self.me).min(piece.count);
         let end = (start + each).min(piece.count);
@@ -130,18 +130,13 @@ impl StagedLimit {
     }
 
     /// Returns where `rank` stages elements of a piece.
-    fn slot(&self, rank: usize, piece: StagedPiece, range: &Range<usize>) -> Result<Span> {
+    fn slot(&self, rank: usize, piece: LimitPiece, range: &Range<usize>) -> Result<Span> {
         let at = piece.number % 2 * self.piece + range.start;
         self.slots[rank].part((at * SIZE) as u64, (range.len() * SIZE) as u64)
     }
 
     /// Takes the sums of `done`, and stages `next` in their place.
-    fn turn_over(
-        &self,
-        own: &mut Own<'_>,
-        done: Option<StagedPiece>,
-        next: Option<StagedPiece>,
-    ) -> Result<()> {
+    fn turn_over(&self, own: &mut Own<'_>, done: Option<LimitPiece>, next: Option<LimitPiece>) -> Result<()> {
         if let (Some(done), Some(next)) = (done, next)
             && done.count == next.count
         {
@@ -158,7 +153,7 @@ impl StagedLimit {
     fn turn_parts(
         &self,
         own: &mut Own<'_>,
-        piece: StagedPiece,
+        piece: LimitPiece,
         taken: Option<usize>,
         given: Option<usize>,
     ) -> Result<()> {
@@ -170,7 +165,7 @@ impl StagedLimit {
     }
 
     /// Adds this rank's share of a piece.
-    fn add(&self, own: &mut Own<'_>, piece: StagedPiece) -> Result<()> {
+    fn add(&self, own: &mut Own<'_>, piece: LimitPiece) -> Result<()> {
         let share = self.shares(piece).0;
         let others = (0..self.slots.len()).filter(|&rank| rank != self.me);
         let staged = others.map(|rank| self.slot(rank, piece, &share)).collect::<Result<Vec<_>>>()?;
