@@ -5,7 +5,7 @@
 //! | [`flags`], [`test`] | what can be asked for |
 //! | [`plan`] | what device processes are told, and what they print |
 //! | [`jobs`] | starting device processes, collecting their rows and errors |
-//! | [`device`] | what device processes do: one test after the other |
+//! | [`device`], [`bench`] | what device processes do: one test after the other |
 //! | [`interleave`] | a test and its limits, in turns of about a millisecond |
 //! | [`sync`], [`clock`], [`cores`] | how ranks keep in step, their clocks and cores |
 //! | [`buffers`], [`links`] | the memory of two ranks, and how messages travel |
@@ -16,6 +16,7 @@
 //! | [`slices`], [`stats`], [`report`], [`view`] | from samples to rows and the table |
 
 pub(crate) mod barrier;
+mod bench;
 mod buffers;
 pub(crate) mod clock;
 pub(crate) mod collective;
@@ -55,11 +56,8 @@ use crate::output::Look;
 use crate::perf::flags::PerfArgs;
 use crate::perf::report::{PerfReport, PerfRow};
 use crate::perf::test::{Test, TestChannel};
-use plan::PerfPlan;
+use plan::{PATIENCE_MS, PerfPlan};
 pub(crate) use view::note_spread;
-
-/// Milliseconds to go on for at most, while there are too few samples for a 99th percentile.
-pub(crate) const PATIENCE_MS: u64 = 10_000;
 
 /// Milliseconds for a figure where per cents matter.
 const FINE_FIGURE_MS: u64 = 3000;

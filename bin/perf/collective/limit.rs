@@ -9,7 +9,7 @@ use shmccl_limits::sum::{self, SumKernel};
 
 use super::case::{CaseData, CaseSpec, CollectiveBuffers};
 use super::timed_case::RunCase;
-use crate::perf::device::copy_kernels;
+use crate::perf::bench::copy_kernels;
 use crate::perf::sync::Gathering;
 
 /// Shares end at multiples of so many bytes: no two ranks write to one pair of cache lines.
@@ -103,7 +103,8 @@ impl RankBuffers<'_> {
         (start, each.min(len - start))
     }
 
-    /// Returns `root` on the root, which has the lines of its output, and `elsewhere` on other ranks.
+    /// Returns `root` on the root, which has the lines of its output, and `elsewhere` on other
+    /// ranks.
     fn at_root<K>(&self, root: K, elsewhere: K) -> K {
         if self.comm.rank() == self.spec.root { root } else { elsewhere }
     }

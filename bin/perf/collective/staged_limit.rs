@@ -198,8 +198,8 @@ mod tests {
     use crate::perf::collective::layout::CaseLayout;
     use crate::perf::collective::timed_case::TimedCase;
     use crate::perf::interleave::Contender;
-    use crate::perf::plan::RankAverage;
     use crate::perf::report::Memory;
+    use crate::perf::sync::RankAverage;
     use shmccl::bootstrap::Options;
     use shmccl::collective::Operation;
     use shmccl::launch::launch_threads;
