@@ -50,7 +50,7 @@ use shmccl::collective::tuning::Table;
 use crate::failure;
 use crate::file;
 use crate::host::HostFiles;
-use crate::machine::MachineInfo;
+use crate::host::MachineInfo;
 use crate::output;
 use crate::output::Look;
 use crate::perf::flags::PerfArgs;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::slices::{SliceComparison, SliceKind, UNPROBED};
 use super::stats::TimeSummary;
 use super::test::{Test, TestChannel};
-use crate::machine::MachineInfo;
+use crate::host::MachineInfo;
 
 /// One figure. What does not apply to a test is `None`, and null in JSON; times are per operation.
 ///

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::machine::MachineInfo;
+use crate::host::MachineInfo;
 use crate::output;
 use crate::output::Look;
 use crate::perf::collective::format;
