@@ -7,8 +7,8 @@ use std::process::Stdio;
 use serde_json::Value;
 use shmccl::coordinator::{Client, CommId, CoordinatorError, DeviceId, RequestError, RuntimeDirectory};
 
-use crate::pool::{Pool, Told};
-use crate::walk::ranks;
+use crate::coordinator::pool::{Pool, Told};
+use crate::coordinator::walk::ranks;
 
 /// Takes the JSON out of a file, and removes that.
 fn take(pool: &Pool, name: &str) -> Value {

@@ -7,8 +7,8 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::{Duration, Instant};
 use support::{Random, long, seed};
 
-use crate::pool::{Pool, lists};
-use crate::strangers::{device_socket, frame};
+use crate::coordinator::pool::{Pool, lists};
+use crate::coordinator::strangers::{device_socket, frame};
 
 /// Random positions in messages.
 struct RandomIndex(Random);

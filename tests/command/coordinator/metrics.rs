@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use regex::Regex;
 
-use crate::pool::Pool;
+use crate::coordinator::pool::Pool;
 
 /// Returns all samples, by name and labels, after checking every line.
 fn parse(text: &str) -> BTreeMap<String, f64> {
