@@ -1,4 +1,4 @@
-//! What a rank can wait in besides collective operations.
+//! The waits of a rank besides those in collective operations.
 
 /// A wait on a channel or a proxy, or the one of a call that prepares memory. Its number is what
 /// observers read; all collective operations have lower ones.

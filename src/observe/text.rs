@@ -30,7 +30,7 @@ impl Report {
         self.ended.map(|reason| Reason(reason).to_string())
     }
 
-    /// Who holds all up, if anybody does: `held up by rank 0, which waits for nobody`.
+    /// Writes which rank holds all up, if one does: `held up by rank 0, which waits for nobody`.
     #[must_use]
     pub fn verdict(&self) -> String {
         Conclusion(self).to_string()
@@ -94,7 +94,8 @@ impl fmt::Display for RankReport {
 }
 
 impl RankReport {
-    /// For how long one that does not wait has done nothing that others could see, as far as its heartbeats tell.
+    /// For how long one that does not wait has done nothing that others could see, as far as its
+    /// heartbeats tell.
     fn write_rest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (None, Some(moved)) = (&self.wait, self.moved) else { return Ok(()) };
         // A beat finds what was done since the one before.
@@ -123,7 +124,7 @@ impl RankReport {
     }
 }
 
-/// What the wait of a rank adds to the name of the call that it is in.
+/// The addition of a rank's wait to the name of the call that it is in.
 struct Within<'a>(&'a RankReport);
 
 impl fmt::Display for Within<'_> {

@@ -1,4 +1,4 @@
-//! What a wait keeps an eye on: the epoch, and the life of the peer that is awaited.
+//! Watches of waits: over the epoch, and over the life of the peer that is awaited.
 
 use std::time::Duration;
 
