@@ -6,8 +6,8 @@ use clap::Args;
 use shmccl::coordinator::{DeviceId, RuntimeDirectory, Swept};
 use shmccl::launch::{Leftover, clean};
 
-use crate::failure::UsageError;
-use crate::{failure, output};
+use crate::failure::{self, UsageError};
+use crate::output;
 
 /// Ends the help.
 pub(crate) const HELP: &str = "\

@@ -19,8 +19,8 @@ use shmccl::launch::Program;
 
 use self::flags::{CoordinatorArgs, DeviceArgs};
 use self::registrations::Registrations;
-use crate::failure::UsageError;
-use crate::{failure, jobs, output};
+use crate::failure::{self, UsageError};
+use crate::{jobs, output};
 
 /// Ends the help of `shmccl coordinator`.
 pub(crate) const HELP: &str = "\

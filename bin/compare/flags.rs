@@ -4,9 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::flags::JobArgs;
-use crate::flags::SweepArgs;
-use crate::flags::parse_ranks;
+use crate::flags::{JobArgs, SweepArgs, parse_ranks};
 use crate::perf::test::Test;
 
 /// Flags of `shmccl compare`.

@@ -5,11 +5,14 @@ use serde::{Deserialize, Serialize};
 use shmccl::collective::{Algorithm, Operation};
 
 /// The tests of `shmccl perf`, in the order in which they run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize, Deserialize,
+)]
 #[value(rename_all = "snake_case")]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Test {
     /// What the machine can do at best: the limits of all other tests
+    #[default]
     Limits,
     /// signal to wait, one way
     SignalLatency,
