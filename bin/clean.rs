@@ -11,11 +11,14 @@ use crate::output;
 
 /// Ends the help.
 pub(crate) const HELP: &str = "\
-Normal operation never needs it: names are left only when the ranks, the launcher and its janitor were all killed. A name goes when \
-nobody has its prefix locked, no process has it open, and the process that has made it is dead, told from a later one of the same \
-number by its start time. Segments in files (--segment file:DIRECTORY) are kept on purpose and not touched. Without PREFIX, the \
-socket of a coordinator that was killed with its janitor goes as well, which the next one would replace, and so do those of pools within \
-programs. It stays while a device lives that waits there for the next coordinator; without it the device would end, and its memory with it.";
+Normal operation never needs it: names stay only if the ranks, the launcher and its janitor were all \
+killed. A name is removed if nobody has locked its prefix, no process has it open, and its creator \
+is dead; the start time tells the creator from a later process of the same number. Segments in files \
+(--segment file:DIRECTORY) are kept on purpose.
+
+Without PREFIX, sockets of coordinators that were killed with their janitor are removed as well, \
+those of pools within programs too. A socket stays while a living device waits there for the next \
+coordinator: without it the device would end, and its memory would be lost.";
 
 /// Flags of `shmccl clean`.
 #[derive(Clone, Debug, Args)]

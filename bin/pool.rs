@@ -32,14 +32,18 @@ A file of devices is TOML. Every key may be left out:
   timeout = \"30s\"    # the longest that it waits for other devices
   core = 1             # the core that it is to run on
 
-Devices that a coordinator starts end with it at Ctrl-C or SIGTERM. One that cannot begin ends the pool, unless that has taken over \
-others, and says why. One that dies later is gone, unless --restart says how many are started again, each as a new device of the \
-same kind that belongs to nothing; those that were taken over are as well. It never comes back in the place of the one that has died: \
-a communicator that has lost one fails, goes on without it at `shmccl ctl go-on COMM`, and has a free device join it at `shmccl ctl grow \
-COMM`, whose memory has what the program copies there. A device that hangs is killed, unless --spare-hung leaves it to a debugger, or it was \
-started by hand. When the coordinator is killed they go on with what they do, and wait for the \
-next one as long as --outlive says; one that is started with the same -n or --devices takes them over, and starts only what is missing \
-of them. At SIGQUIT (Ctrl-\\) it prints what every device of a communicator is doing, and all goes on. Devices of `shmccl device` live on in any case.";
+Devices that a coordinator starts end with it, at Ctrl-C or SIGTERM. Devices of `shmccl device` live \
+on. A device that cannot begin says why, and ends the pool, unless the pool has taken over others.
+
+A device that dies later is gone, unless --restart replaces it by a new, free device of the same \
+kind. The replacement never takes the place of the dead one: its communicator fails, goes on without \
+it at `shmccl ctl go-on COMM`, and takes in a free device at `shmccl ctl grow COMM`, with the memory \
+that the program copies there. A device that hangs is killed, unless --spare-hung leaves it to a \
+debugger, or it was started by hand.
+
+When the coordinator is killed, its devices go on, and wait for the next one for the time of \
+--outlive. A coordinator with the same -n or --devices takes them over, and starts only those that \
+are missing. SIGQUIT (Ctrl-\\) prints what every device of a communicator is doing; all goes on.";
 
 /// The time that devices wait for the next coordinator after theirs was killed, by default.
 const OUTLIVE: Duration = Duration::from_secs(30);

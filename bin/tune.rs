@@ -33,11 +33,11 @@ use plan::{TuneFigure, TunePlan, VARIABLE};
 
 /// Ends the help.
 pub(crate) const HELP: &str = "\
-Each algorithm is measured beside the built-in choice, in turns. It takes the place of the built-in
-choice where it is quicker by 5 %, and by more than the built-in choice differs from itself.
-The table is written anew as a whole. Programs look for it as they start: where SHMCCL_TUNING says,
-which is empty for the built-in table, or else in the usual file. With a table, floating-point numbers may be added
-up in another order; all ranks get the same bits in any case.";
+Each algorithm is measured in turns with the built-in choice. It takes the place of the built-in
+choice if it is quicker by 5 %, and by more than the built-in choice differs from itself.
+The table is written anew as a whole. Programs read it as they start: the file of SHMCCL_TUNING
+(empty for the built-in table), or else the usual file. With a table, floating-point numbers may be
+added up in another order; all ranks get the same bits in any case.";
 
 /// The hidden command that device processes run.
 const DEVICE_COMMAND: &str = "tune-device";
