@@ -194,38 +194,40 @@ fn quickest_table(look: Look, series: &Series) -> String {
         let of = |channel| series.quickest(bytes, channel);
         let (direct, proxied) = (of(TestChannel::Memory), of(TestChannel::Port));
         let told = |row: Option<&PerfRow>| or_dash(row.and_then(|row| row.times.p50_ns), format_ns);
-        let named = |row: Option<&PerfRow>| has_choice.then(|| or_dash(row, |row| algorithm(row).to_owned()));
+        let named = |row: Option<&PerfRow>| or_dash(row, |row| algorithm(row).to_owned());
         let wrong = series.wrong_at(bytes);
         let texts = [
-            Some(format_size(bytes)),
-            Some(told(direct)),
+            format_size(bytes),
+            told(direct),
             named(direct),
-            Some(told(proxied)),
+            told(proxied),
             named(proxied),
-            Some(or_dash(series.factor(bytes), times)),
-            Some(or_dash(direct.and_then(|row| row.times.gb_per_s), three_digits)),
-            Some(or_dash(direct.and_then(|row| row.limit.p50_ns), format_ns)),
-            Some(or_dash(direct.and_then(|row| row.limit.ratio), times)),
-            Some(or_dash(wrong, |wrong| wrong.to_string())),
+            or_dash(series.factor(bytes), times),
+            or_dash(direct.and_then(|row| row.times.gb_per_s), three_digits),
+            or_dash(direct.and_then(|row| row.limit.p50_ns), format_ns),
+            or_dash(direct.and_then(|row| row.limit.ratio), times),
+            or_dash(wrong, |wrong| wrong.to_string()),
         ];
-        (texts.into_iter().flatten().collect(), wrong.is_some_and(|wrong| wrong > 0))
+        (texts.to_vec(), wrong.is_some_and(|wrong| wrong > 0))
     };
-    let by = has_choice.then_some("by");
     let head = [
-        Some("size"),
-        Some("direct p50"),
-        by,
-        Some("proxied p50"),
-        by,
-        Some("proxied/direct"),
-        Some("GB/s"),
-        Some("limit"),
-        Some("direct/limit"),
-        Some("wrong"),
+        "size",
+        "direct p50",
+        "by",
+        "proxied p50",
+        "by",
+        "proxied/direct",
+        "GB/s",
+        "limit",
+        "direct/limit",
+        "wrong",
     ];
-    let head = head.into_iter().flatten().collect();
     let rows = series.sizes().into_iter().map(row).collect();
-    let table = TextTable { head, words: 0, rows }.text(look, &EXPENDABLE);
+    let mut table = TextTable { head: head.to_vec(), words: 0, rows };
+    if !has_choice {
+        table.drop_column("by");
+    }
+    let table = table.text(look, &EXPENDABLE);
     let title = if has_choice { "The quickest algorithm of each kind" } else { "Direct and proxied" };
     format!("{title}; bandwidth and limit are those of direct\n{table}")
 }
