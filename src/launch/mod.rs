@@ -47,7 +47,6 @@ mod supervise;
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
-#[cfg(feature = "trace")]
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -66,7 +65,6 @@ use crate::error::Error;
 use crate::error::{DeviceName, ExitCause, Result};
 use crate::faults::Faults;
 use crate::rank::check_n_ranks;
-#[cfg(feature = "trace")]
 use crate::trace::DEFAULT_RECORDS;
 
 /// The settings of a job to be started.
@@ -86,9 +84,7 @@ pub struct Launch {
     restarts: u32,
     heed_quit: bool,
     hang_rule: Option<HangRule>,
-    #[cfg(feature = "trace")]
     trace: Option<PathBuf>,
-    #[cfg(feature = "trace")]
     trace_records: u64,
 }
 
@@ -167,9 +163,7 @@ impl Launch {
             restarts: 0,
             heed_quit: false,
             hang_rule: None,
-            #[cfg(feature = "trace")]
             trace: None,
-            #[cfg(feature = "trace")]
             trace_records: DEFAULT_RECORDS,
         })
     }
@@ -276,7 +270,7 @@ impl Launch {
     /// - A death after the last of `restarts` ends the job like any other. The others learn that no
     ///   restart is left, and `recover` fails at once.
     /// - A rank that has dropped its communicator and exits with an error is not restarted: it has
-    ///   left in peace, and the others do not take it back. So does a body given to [`Launch::run`]
+    ///   left, and the others do not take it back. So does a body given to [`Launch::run`]
     ///   that returns an error. A panic is a death.
     /// - Ranks that [`shrink`](crate::Communicator::shrink) need [`Launch::keep_going`] as well.
     ///   The launcher does not know that they go on without the dead, restarts these, and ends the
@@ -293,7 +287,6 @@ impl Launch {
     /// A file that cannot be made is an error before anything is started. Without this call,
     /// `SHMCCL_TRACE` in the launcher's environment names a file. Only [`Launch::supervise`] and
     /// [`Launch::run`] trace.
-    #[cfg(feature = "trace")]
     #[must_use]
     pub fn trace(mut self, file: impl Into<PathBuf>) -> Self {
         self.trace = Some(file.into());
@@ -302,7 +295,6 @@ impl Launch {
 
     /// Sets how many records of 32 bytes are kept of a rank's threads, and of its proxy. It is a
     /// power of two from 1024 to 16777216.
-    #[cfg(feature = "trace")]
     #[must_use]
     pub fn trace_records(mut self, records: u64) -> Self {
         self.trace_records = records;
