@@ -5,14 +5,12 @@
 //! |---|---|
 //! | [`plan`] | what device processes are told to measure, and what they report |
 //! | [`device`], [`rounds`] | what they do: algorithms take turns |
-//! | [`choices`] | which algorithms are chosen: cases of a table |
-//! | [`view`] | what changes, as a table for people |
+//! | [`choices`] | which algorithms are chosen: cases of a table, and what changes by it |
 
 mod choices;
 pub(crate) mod device;
 mod plan;
 mod rounds;
-mod view;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -129,8 +127,8 @@ pub(crate) fn run(args: &TuneArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::write_json(path, &TuneJson { machine, figures: &figures })?;
     }
-    output::print(&view::text(Look::of_tables(), &choices))?;
-    for line in view::notes(&figures, &choices) {
+    output::print(&choices::table(Look::of_tables(), &choices))?;
+    for line in choices::notes(&figures, &choices) {
         output::note(&line);
     }
     output::note(&told(&target, std::env::var_os(tuning::VARIABLE), tuning::usual_file()));
