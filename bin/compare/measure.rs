@@ -9,7 +9,8 @@ use crate::host::MachineInfo;
 use crate::output;
 use crate::perf::collective::algorithms::distinct;
 use crate::perf::collective::layout::{CaseLayout, blocks};
-use crate::perf::plan::{CollectiveSettings, DeviceLine, PerfPlan, RankAverage};
+use crate::perf::plan::{CollectiveSettings, DeviceLine, PerfPlan};
+use crate::perf::sync::RankAverage;
 
 use crate::perf::report::{Memory, PerfReport, PerfRow, RowLimit, RowTimes};
 use crate::perf::test::{Test, TestChannel};

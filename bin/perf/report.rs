@@ -231,6 +231,13 @@ pub(crate) struct FifoCounts {
     pub(crate) stalls: u64,
 }
 
+impl FifoCounts {
+    /// Returns what was counted since `earlier`.
+    pub(crate) fn since(self, earlier: Self) -> Self {
+        Self { pushed: self.pushed - earlier.pushed, stalls: self.stalls - earlier.stalls }
+    }
+}
+
 /// How full a flood has kept the fifo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FifoLevel {

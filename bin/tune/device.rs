@@ -16,8 +16,8 @@ use crate::output;
 use crate::perf::collective::case::{CaseData, CaseSpec, CollectiveBuffers};
 use crate::perf::collective::timed_case::{ByLibrary, TimedCase};
 use crate::perf::interleave::Contender;
-use crate::perf::plan::RankAverage;
 use crate::perf::report::Memory;
+use crate::perf::sync::RankAverage;
 use crate::perf::sync::{AllSync, Gathering};
 
 /// Runs as a member of a tuning job.

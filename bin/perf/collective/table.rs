@@ -7,10 +7,10 @@ use crate::output::{self, Look};
 use crate::perf::collective::format::{self, Extras, TableHead};
 use crate::perf::flags::PerfArgs;
 use crate::perf::interleave::FEWEST_SLICES;
-use crate::perf::plan::{DeviceLine, PerfPlan, RankPlacement};
+use crate::perf::jobs;
+use crate::perf::plan::{DeviceLine, PATIENCE_MS, PerfPlan, RankPlacement};
 use crate::perf::report::{Memory, PerfRow};
 use crate::perf::test::Test;
-use crate::perf::{PATIENCE_MS, jobs};
 use crate::table::TextTable;
 use crate::units::{format_ns, format_size, or_dash, three_digits};
 
