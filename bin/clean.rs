@@ -48,8 +48,8 @@ pub(crate) fn run(args: &CleanArgs) -> Result<u8> {
         Ok(Swept::default())
     };
     for left in swept.iter().flat_map(|swept| &swept.removed) {
-        let verb = verb(args.dry_run);
-        lines.push(format!("{verb} {}, left by a coordinator that is dead\n", left.display()));
+        let (verb, left) = (verb(args.dry_run), left.display());
+        lines.push(format!("{verb} {left}, left by a coordinator that is dead\n"));
     }
     let waiting = swept.as_ref().map_or(&[][..], |swept| &swept.waiting);
     if !waiting.is_empty() {
@@ -64,10 +64,9 @@ pub(crate) fn run(args: &CleanArgs) -> Result<u8> {
 }
 
 fn line(leftover: &Leftover, dry_run: bool) -> String {
-    let verb = verb(dry_run);
     let creator = leftover.creator.map(|pid| format!(", left by process {pid}")).unwrap_or_default();
     let job = leftover.job.map(|job| format!(" of job {job:016x}")).unwrap_or_default();
-    format!("{verb} /dev/shm/{}{creator}{job}\n", leftover.name)
+    format!("{} /dev/shm/{}{creator}{job}\n", verb(dry_run), leftover.name)
 }
 
 /// Says why the socket of a dead coordinator stays.

@@ -93,13 +93,11 @@ fn ask(args: &CtlArgs) -> Result<u8> {
         Ask::GoOn { comm } => tell(&client.go_on(CommId::new(*comm))?)?,
         Ask::Grow { comm, devices } => tell(&client.grow(CommId::new(*comm), *devices)?)?,
         Ask::Checkpoint { comm, directory } => {
-            let number = client.checkpoint(CommId::new(*comm), directory)?;
-            let place = directory.display();
+            let (number, place) = (client.checkpoint(CommId::new(*comm), directory)?, directory.display());
             output::print(&format!("communicator {comm}: checkpoint {number} is written to {place}\n"))?;
         }
         Ask::Restore { comm, directory } => {
-            let number = client.restore(CommId::new(*comm), directory)?;
-            let place = directory.display();
+            let (number, place) = (client.restore(CommId::new(*comm), directory)?, directory.display());
             output::print(&format!("communicator {comm}: checkpoint {number} is read back from {place}\n"))?;
         }
         Ask::PutH2d { device, address, file } => {

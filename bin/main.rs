@@ -183,8 +183,7 @@ fn named_command(words: impl IntoIterator<Item = OsString>) -> String {
     let (mut command, mut name) = (Cli::command(), "shmccl".to_owned());
     for word in words {
         // Flags and their values are skipped.
-        let within = command.get_subcommands().find(|command| command.get_name() == word).cloned();
-        if let Some(within) = within {
+        if let Some(within) = command.find_subcommand(word).cloned() {
             name = format!("{name} {}", within.get_name());
             command = within;
         }

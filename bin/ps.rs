@@ -103,11 +103,8 @@ impl JobRow {
 /// Lays out a row for each job, with a column for communicators if there are any.
 fn present(look: Look, rows: &[JobRow]) -> String {
     let has_pools = rows.iter().any(|row| row.communicator.is_some());
-    let (first, pool, last) = (
-        ["job", "epoch", "ranks", "creator", "age", "state"],
-        has_pools.then_some("communicator"),
-        ["processes", "command"],
-    );
+    let (first, last) = (["job", "epoch", "ranks", "creator", "age", "state"], ["processes", "command"]);
+    let pool = has_pools.then_some("communicator");
     let head: Vec<_> = first.into_iter().chain(pool).chain(last).collect();
     let cells = |row: &JobRow| {
         let age = age(Duration::from_secs(row.age_s));

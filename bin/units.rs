@@ -44,8 +44,7 @@ pub(crate) fn format_about(bytes: f64) -> String {
         value if value >= 10.0 => 1,
         _ => 2,
     };
-    let digits = format!("{value:.decimals$}");
-    without_zeros(&format!("{digits} {unit}"))
+    without_zeros(&format!("{value:.decimals$} {unit}"))
 }
 
 /// Returns the sizes from `min` by a factor to `max`, and `max` itself if the factor steps over it.

@@ -142,7 +142,6 @@ impl Test {
     /// Returns the channels that the test can use; none for a test that uses no channel.
     pub(crate) fn channels(self) -> &'static [TestChannel] {
         match self {
-            Self::Limits | Self::FifoRate | Self::Barrier | Self::Launch | Self::TraceCost => &[],
             Self::PacketLatency | Self::GetLatency => &[TestChannel::Memory],
             Self::ProxyRoundTrip => &[TestChannel::Port],
             Self::SignalLatency

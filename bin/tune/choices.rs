@@ -139,22 +139,13 @@ pub(super) fn table(look: Look, choices: &[SizeChoice]) -> String {
         one.is_of_case(next) && (one.built_in, one.chosen) == (next.built_in, next.chosen)
     };
     let runs = choices.chunk_by(together).filter(|run| run[0].is_change());
-    let head = vec![
-        "operation",
-        "ranks",
-        "buffers",
-        "size",
-        "built-in",
-        "best",
-        "p50",
-        "time/built-in",
-        "(best size)",
-    ];
+    let head = "operation, ranks, buffers, size, built-in, best, p50, time/built-in, (best size)";
     let rows: Vec<_> = runs.map(|run| (row(run), false)).collect();
     if rows.is_empty() {
         return "the built-in choice is as good as any other here, at all sizes\n".to_owned();
     }
-    TextTable { head, words: 6, rows }.text(look, &["(best size)", "p50", "built-in"])
+    TextTable { head: head.split(", ").collect(), words: 6, rows }
+        .text(look, &["(best size)", "p50", "built-in"])
 }
 
 fn row(run: &[SizeChoice]) -> Vec<String> {
