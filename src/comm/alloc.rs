@@ -132,9 +132,7 @@ impl Communicator {
         if let Some(job_barrier) = &mut self.job_barrier {
             return job_barrier.agree(operation, arguments, self.engine.as_deref());
         }
-        let told = self.engine()?.exchange(operation, &arguments)?;
-        // Members that all come at once after the end of the epoch do not notice it by themselves.
-        self.context().check(operation.name())?;
+        let told = self.exchange(operation, &arguments)?;
         let theirs = |words: &Vec<u64>| std::array::from_fn(|word| words[word]);
         agreed(operation, arguments, self.members.iter().copied().zip(told.iter().map(theirs)))
     }

@@ -297,7 +297,7 @@ mod tests {
         };
         let blocks = [block(0, 4), block(4, 6)];
         assert!(check(128, blocks, blocks).is_ok());
-        // The same places by other displacements.
+        // Equal places by other displacements.
         assert!(check(124, blocks, [block(1, 4), block(5, 5)]).is_err());
         assert!(check(124, [block(0, 4), block(4, 5)], [block(1, 4), block(5, 5)]).is_ok());
         // That of the other rank; some of it; one of two.

@@ -31,8 +31,7 @@ impl Communicator {
     /// - [`crate::Error::CallMismatch`] when the ranks choose differently.
     /// - Otherwise those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
     pub fn set_channel_kind(&mut self, kind: ChannelKind) -> Result<()> {
-        self.context().enter(Operation::SetChannelKind.name())?;
-        self.engine_for(|| CallSignature::new(Operation::SetChannelKind))?.choose_channels(kind)?;
+        self.enter(Operation::SetChannelKind)?.choose_channels(kind)?;
         self.choice.channel = kind;
         Ok(())
     }
@@ -52,9 +51,7 @@ impl Communicator {
         operation: Operation,
         algorithm: Arc<dyn CustomAlgorithm>,
     ) -> Result<()> {
-        self.context().enter(Operation::RegisterAlgorithm.name())?;
-        self.engine_for(|| CallSignature::new(Operation::RegisterAlgorithm))?
-            .register(operation, Some(algorithm))
+        self.enter(Operation::RegisterAlgorithm)?.register(operation, Some(algorithm))
     }
 
     /// Has `operation` done as if nothing had been registered for it. Collective.
@@ -62,8 +59,7 @@ impl Communicator {
     /// # Errors
     /// Those of [`Communicator::register_algorithm`].
     pub fn unregister_algorithm(&mut self, operation: Operation) -> Result<()> {
-        self.context().enter(Operation::RegisterAlgorithm.name())?;
-        self.engine_for(|| CallSignature::new(Operation::RegisterAlgorithm))?.register(operation, None)
+        self.enter(Operation::RegisterAlgorithm)?.register(operation, None)
     }
 
     /// Chooses algorithms by `table` from now on, where [`Communicator::set_algorithm`] has chosen
@@ -151,6 +147,20 @@ impl Communicator {
         self.engine().map(drop)
     }
 
+    /// Begins the call `operation` of all members, and returns the engine for it.
+    pub(super) fn enter(&mut self, operation: Operation) -> Result<&mut Engine> {
+        self.context().enter(operation.name())?;
+        self.engine_for(|| CallSignature::new(operation))
+    }
+
+    /// Tells all members `words` within `operation`, and returns the words of each.
+    pub(super) fn exchange(&mut self, operation: Operation, words: &[u64]) -> Result<Vec<Vec<u64>>> {
+        let told = self.engine()?.exchange(operation, words)?;
+        // Members that all come at once after the end of the epoch do not notice it by themselves.
+        self.context().check(operation.name())?;
+        Ok(told)
+    }
+
     /// Returns the engine that executes the collective calls of this communicator.
     #[inline]
     pub(super) fn engine(&mut self) -> Result<&mut Engine> {
@@ -182,8 +192,7 @@ impl Communicator {
         operation: Operation,
         run: impl FnOnce(&mut Self) -> Result<R>,
     ) -> Result<R> {
-        let call = CallSignature::new(operation);
-        self.engine_for(|| call)?.begin_several(call);
+        self.enter(operation)?.begin_several(CallSignature::new(operation));
         let done = run(self);
         if let Some(engine) = &mut self.engine {
             engine.end_several(done.is_ok());

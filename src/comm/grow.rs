@@ -17,7 +17,7 @@ use super::survivor::is_gone;
 use super::unique_id::UniqueId;
 use crate::bootstrap::{CancelToken, Options, RankClaim, WaitGuard, meet, meet_as_joiner};
 use crate::channel::EpochMapping;
-use crate::collective::{CallSignature, Operation};
+use crate::collective::Operation;
 use crate::error::{Error, Result};
 use crate::logs::step;
 use crate::rank::{MAX_RANKS, Rank};
@@ -134,12 +134,10 @@ impl Communicator {
     /// Agrees with all members on their number and on the id. At least one member has to pass an
     /// id.
     fn agree_on_growth(&mut self, n_ranks: u32, invitation: Option<&UniqueId>) -> Result<UniqueId> {
-        self.context().enter(Operation::Grow.name())?;
         let [high, low] = invitation.map_or([0; 2], UniqueId::words);
         let words = [u64::from(n_ranks), invitation.is_some().into(), high, low];
-        let engine = self.engine_for(|| CallSignature::new(Operation::Grow))?;
-        let told = engine.exchange(Operation::Grow, &words)?;
-        self.context().check(Operation::Grow.name())?;
+        self.enter(Operation::Grow)?;
+        let told = self.exchange(Operation::Grow, &words)?;
         let members = || Rank::of_each(&told);
         if let Some((rank, words)) = members().find(|(_, words)| words[0] != u64::from(n_ranks)) {
             let (what, mine, theirs) = ("the number of ranks to grow to", n_ranks.into(), words[0]);

@@ -38,7 +38,7 @@ impl Communicator {
     /// # Errors
     /// - [`Error::Unavailable`]: no launcher restarts ranks
     ///   ([`Launch::restart`](crate::launch::Launch::restart)), or no restart is left, or a rank
-    ///   has left in peace and is not restarted. Or this is not the job's first communicator, or
+    ///   has left and is not restarted. Or this is not the job's first communicator, or
     ///   has shrunk, grown or gone on already.
     /// - [`Error::Timeout`] names a rank that has neither called it nor died, or was restarted and
     ///   does not come. It can be called again, and so can [`Communicator::shrink`].
@@ -190,11 +190,11 @@ impl RecoveryRound<'_> {
         RankSet::all(self.survivor.context.mapped().n_ranks()).without(self.chosen)
     }
 
-    /// Checks that no rank has left in peace: such a rank is not restarted.
+    /// Checks that no rank has left: such a rank is not restarted.
     fn check_departures(&self) -> Result<()> {
         let mapped = self.survivor.context.mapped();
         let has_left = |rank| mapped.life(rank).status() == LifeStatus::Left;
-        let needs = "all ranks, but one has left the job in peace; call shrink to go on without it";
+        let needs = "all ranks, but one has left the job; call shrink to go on without it";
         if self.missing().iter().any(has_left) {
             return Err(Error::Unavailable { operation: RECOVER, needs });
         }

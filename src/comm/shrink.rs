@@ -84,7 +84,7 @@ impl Communicator {
         let mapped = self.context().mapped();
         let lost: Vec<_> = RankSet::all(mapped.n_ranks()).without(chosen).iter().collect();
         tracing::info!(target: EPOCH, rank = %comm.rank(), n_ranks = comm.n_ranks(), ?lost, "gone on without the lost");
-        // The launcher has not lost ranks that left in peace.
+        // The launcher has not lost ranks that left.
         let is_lost = |rank: &&Rank| mapped.life(**rank).status() == LifeStatus::Lost;
         lost.iter().filter(is_lost).for_each(|lost| self.membership.report_loss(*lost));
         Ok(Shrunk { comm, lost })

@@ -64,15 +64,12 @@ impl Communicator {
     }
 
     fn derive(&mut self, operation: Operation, color: Option<u32>, key: i64) -> Result<Option<Self>> {
-        self.context().enter(operation.name())?;
         self.as_one(operation, |comm| comm.derive_one(operation, color, key))
     }
 
     fn derive_one(&mut self, operation: Operation, color: Option<u32>, key: i64) -> Result<Option<Self>> {
         let chosen = color.map_or(0, |color| u64::from(color) + 1);
-        let told = self.engine()?.exchange(operation, &[chosen, key.cast_unsigned()])?;
-        // Members that all come at once after the end of the epoch do not notice it by themselves.
-        self.context().check(operation.name())?;
+        let told = self.exchange(operation, &[chosen, key.cast_unsigned()])?;
         let mut group: Vec<usize> = Vec::new();
         if chosen != 0 {
             group.extend((0..told.len()).filter(|&member| told[member][0] == chosen));

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use super::Communicator;
 use super::buffers::{Recv, RecvBuffer, Send, SendBuffer};
 use crate::channel::{Channel, MemoryChannel, RankContext};
-use crate::collective::{CallSignature, Operation, PerMember, fill, share_of};
+use crate::collective::{Operation, PerMember, fill, share_of};
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, Region};
 use crate::rank::Rank;
@@ -58,13 +58,10 @@ impl Communicator {
     /// - Otherwise those of [`Communicator::barrier`] in a derived communicator.
     pub fn switch_channel<T: Element>(&mut self, buffer: &DeviceBuffer<T>) -> Result<SwitchChannel<T>> {
         let operation = Operation::SwitchChannel;
-        self.context().enter(operation.name())?;
-        self.engine_for(|| CallSignature::new(operation))?;
+        self.enter(operation)?;
         let (region, code) = (buffer.region(), u64::from(T::DATA_TYPE.code()));
         let mine = [buffer.len() as u64, code, region.offset.get()];
-        let told = self.engine()?.exchange(operation, &mine)?;
-        // Members that all come at once after the end of the epoch do not notice it by themselves.
-        self.context().check(operation.name())?;
+        let told = self.exchange(operation, &mine)?;
         for (&rank, theirs) in self.members.iter().zip(&told) {
             for (word, what) in [(0, "the elements of a switch channel"), (1, "their type, by its code")] {
                 if theirs[word] != mine[word] {

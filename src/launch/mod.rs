@@ -276,7 +276,7 @@ impl Launch {
     /// - A death after the last of `restarts` ends the job like any other. The others learn that no
     ///   restart is left, and `recover` fails at once.
     /// - A rank that has dropped its communicator and exits with an error is not restarted: it has
-    ///   left in peace, and the others do not take it back. So does a body given to [`Launch::run`]
+    ///   left, and the others do not take it back. So does a body given to [`Launch::run`]
     ///   that returns an error. A panic is a death.
     /// - Ranks that [`shrink`](crate::Communicator::shrink) need [`Launch::keep_going`] as well.
     ///   The launcher does not know that they go on without the dead, restarts these, and ends the

@@ -2,7 +2,7 @@
 //!
 //! A dead rank is restarted as soon as nothing of its process is left and another rank is in the
 //! job to come together with. A rank that others have given up, or that has hung up, is killed
-//! first if it has not ended within the time of grace. A rank that has left in peace is not
+//! first if it has not ended within the time of grace. A rank that has left is not
 //! restarted, even if it ends with an error: the others do not take it back. Once a rank is back,
 //! its failure is forgotten, and cannot be the cause of a later end of the job.
 //!
@@ -28,7 +28,7 @@ pub(super) struct RestartState<'l> {
     done: Vec<(DeviceName, ExitCause)>,
     /// The times after which lost members that have not ended are killed.
     restart_deadlines: Vec<Option<Grace>>,
-    /// Whether each member has left in peace. The others do not take such a member back.
+    /// Whether each member has left. The others do not take such a member back.
     departed: Vec<bool>,
 }
 
@@ -73,7 +73,7 @@ impl<'l> RestartState<'l> {
         self.restart_deadlines[id.0].is_some()
     }
 
-    /// Records that a member has left in peace.
+    /// Records that a member has left.
     pub(super) fn note_departure(&mut self, id: MemberId) {
         self.departed[id.0] = true;
     }

@@ -264,7 +264,7 @@ impl SupervisedJob<'_> {
                 // The launcher's own doing.
                 RootEvent::Lost(id, _) if self.processes[id.0].was_killed() => {}
                 RootEvent::Lost(id, cause) => self.note_failure(id, cause),
-                // A rank that has left in peace is not lost to the job, though it may have failed.
+                // A rank that has left is not lost to the job, though it may have failed.
                 RootEvent::Reported(id, lost) if self.root.has_left(lost) => {
                     self.first_cause.record_blame(id, lost)
                 }

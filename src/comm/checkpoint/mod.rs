@@ -235,7 +235,6 @@ impl Communicator {
 
     fn write_checkpoint(&mut self, source: CheckpointSource<'_>, directory: &Path) -> Result<u64> {
         self.check_all_ranks()?;
-        self.context().enter(Operation::Checkpoint.name())?;
         self.as_one(Operation::Checkpoint, |comm| {
             let directory = Directory::new(directory);
             let mut writing = Writing { comm, source, directory, lock: None };
@@ -275,7 +274,6 @@ impl Communicator {
 
     fn read_checkpoint(&mut self, source: CheckpointSource<'_>, directory: &Path) -> Result<u64> {
         self.check_all_ranks()?;
-        self.context().enter(Operation::Restore.name())?;
         self.as_one(Operation::Restore, |comm| comm.read_all_parts(source, directory))
     }
 
@@ -337,8 +335,7 @@ impl Communicator {
         outcome: Result<R>,
     ) -> Result<(Vec<[u64; 2]>, R)> {
         let failed = u64::from(outcome.is_err());
-        let told = self.engine()?.exchange(operation, &[failed, words[0], words[1]])?;
-        self.context().check(operation.name())?;
+        let told = self.exchange(operation, &[failed, words[0], words[1]])?;
         let outcome = outcome?;
         if let Some(member) = told.iter().position(|words| words[0] != 0) {
             return Err(self.context().failed_elsewhere(operation.name(), self.members[member]));
