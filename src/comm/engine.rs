@@ -54,7 +54,7 @@ impl Communicator {
         self.enter(Operation::RegisterAlgorithm)?.register(operation, Some(algorithm))
     }
 
-    /// Has `operation` done as if nothing had been registered for it. Collective.
+    /// Removes the algorithm registered for `operation`. Collective.
     ///
     /// # Errors
     /// Those of [`Communicator::register_algorithm`].

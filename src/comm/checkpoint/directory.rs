@@ -167,7 +167,7 @@ impl Directory {
         Ok(path)
     }
 
-    /// Has what is `aside` take the place of the one that counts.
+    /// Replaces the valid file by the one at `aside`.
     pub(super) fn replace(&self, aside: &Path) -> Result<()> {
         let path = self.path.join(CURRENT);
         fs::rename(aside, &path).map_err(|error| io(&path, "naming the new generation", error))?;
