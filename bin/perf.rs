@@ -56,13 +56,13 @@ use crate::perf::test::{Test, TestChannel};
 use plan::PerfPlan;
 pub(crate) use view::note_spread;
 
-/// Milliseconds to go on for at most, where that is too few samples for a 99th percentile.
+/// Milliseconds to go on for at most, while there are too few samples for a 99th percentile.
 pub(crate) const PATIENCE_MS: u64 = 10_000;
 
 /// Milliseconds for a figure where per cents matter.
 const FINE_FIGURE_MS: u64 = 3000;
 
-/// The size whose operations a trace is to cost next to nothing.
+/// The size at which the cost of a trace is measured by default.
 const TRACED_LEN: u64 = 4096;
 
 /// Ranks of the tests that are about how many there are.
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &PerfArgs) -> Result<u8> {
     }
     let mut report = PerfReport { machine: MachineInfo::detect(), rows: measure(args, wanted)? };
     note_siblings(&mut report);
-    // Files first: whoever reads the table may stop reading.
+    // Files first: a reader of the table may stop reading.
     write_files(args, &report)?;
     let printed = print(&report);
     note_spread(&report.rows);
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &PerfArgs) -> Result<u8> {
     }
 }
 
-/// Finds out before measuring whether the files can be written.
+/// Checks before measuring that the files can be written.
 ///
 /// # Errors
 /// Says which cannot and why.
@@ -115,7 +115,8 @@ fn write_files(args: &PerfArgs, report: &PerfReport) -> Result<()> {
     Ok(())
 }
 
-/// Prints the rows that were not printed as they came: matrices by themselves, all others in one table.
+/// Prints the rows that were not printed as they came: matrices by themselves, all others in one
+/// table.
 fn print(report: &PerfReport) -> Result<()> {
     let look = Look::of_tables();
     let rows = |wanted: fn(Test) -> bool| {
@@ -133,9 +134,9 @@ fn print(report: &PerfReport) -> Result<()> {
     if texts.is_empty() { Ok(()) } else { output::print(&texts.join("\n")) }
 }
 
-/// Tells the machine's description what the slices have seen of its cores.
+/// Notes in the description of the machine what the slices have seen of its cores.
 pub(crate) fn note_siblings(report: &mut PerfReport) {
-    let shares: Vec<f64> = report.rows.iter().filter_map(|row| row.sibling_slices).collect();
+    let shares: Vec<f64> = report.rows.iter().filter_map(|row| row.cores.sibling_slices).collect();
     if !shares.is_empty() {
         report.machine.saw_siblings(shares.iter().sum::<f64>() / shares.len() as f64);
     }
@@ -183,8 +184,8 @@ fn measure(args: &PerfArgs, wanted: Vec<(Test, Vec<TestChannel>)>) -> Result<Vec
     Ok(rows)
 }
 
-/// What to run. The producers of `fifo_rate` and its limit spin, each on a core of its own: without a second core it is left
-/// out where all tests are asked for.
+/// Returns what to run. The producers of `fifo_rate` and its limit spin, each on a core of its own.
+/// Without a second core that test is left out where all tests are asked for.
 ///
 /// # Errors
 /// Wrong usage, and `fifo_rate` by name on a single core.
@@ -213,7 +214,7 @@ fn job(args: &PerfArgs, test: Test, channel: Option<TestChannel>, ranks: u32) ->
     Ok(jobs::run(&plan, ranks, &args.job, &mut |_| {})?.rows)
 }
 
-/// At one size, where the user does not say which.
+/// Measures the cost of a trace, at one size where the user does not say which.
 fn trace_cost(args: &PerfArgs) -> Result<Vec<PerfRow>> {
     let mut plan = plan(args, vec![(Test::TraceCost, None)])?;
     plan.figure_ms = FINE_FIGURE_MS;

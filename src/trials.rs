@@ -15,7 +15,7 @@
 //! |---|---|---|
 //! | [`current`](Trials::current) | before each call | the call goes that way |
 //! | [`note`](Trials::note) | after it | `true`: a trial is over, and one of the next two follows |
-//! | [`settle`](Trials::settle) | after a trial of one way | it is in use if it was, or is cheaper |
+//! | [`settle`](Trials::settle) | after a trial of one way | it is in use if it was, or if cheaper |
 //! | [`settle_all`](Trials::settle_all) | after trials of all ways | the cheapest way is in use |
 //! | [`begin`](Trials::begin) | at any time | the next calls are a trial |
 //!
@@ -194,7 +194,7 @@ mod tests {
         ways
     }
 
-    /// Returns what an owner does that tries all ways, two calls each.
+    /// Does what an owner does that tries all ways, two calls each.
     fn try_all(roads: &mut Roads, cost_of: impl Fn(Road) -> f32) -> bool {
         for way in ALL {
             roads.begin(*way, 2);

@@ -7,11 +7,11 @@ use super::flags::CompareArgs;
 use super::series::{Series, Subject};
 use crate::machine::MachineInfo;
 use crate::output;
-use crate::perf::collective::algorithms::ways;
+use crate::perf::collective::algorithms::distinct;
 use crate::perf::collective::layout::{CaseLayout, blocks};
 use crate::perf::plan::{CollectiveSettings, DeviceLine, PerfPlan, RankAverage};
 
-use crate::perf::report::{Memory, PerfReport, PerfRow};
+use crate::perf::report::{Memory, PerfReport, PerfRow, RowLimit, RowTimes};
 use crate::perf::test::{Test, TestChannel};
 use crate::perf::{jobs, note_siblings, note_spread};
 
@@ -90,31 +90,23 @@ fn merged(rows: &[PerfRow], channel: TestChannel, bytes: u64) -> Result<PerfRow>
     };
     let (latency, bandwidth, overlap) =
         (find(Test::PutLatency)?, find(Test::PutBandwidth)?, find(Test::Overlap)?);
-    let times = [latency.min_ns, latency.p50_ns, latency.max_ns, bandwidth.gb_per_s];
+    let times = [latency.times.min_ns, latency.times.p50_ns, latency.times.max_ns, bandwidth.times.gb_per_s];
     ensure!(times.iter().all(Option::is_some), "a row without times");
     let wrong = [latency, bandwidth, overlap].map(|row| row.wrong);
     Ok(PerfRow {
         channel: Some(channel),
         bytes: Some(bytes),
         iterations: latency.iterations,
-        samples: latency.samples,
-        operations_per_sample: latency.operations_per_sample,
-        min_ns: latency.min_ns,
-        p50_ns: latency.p50_ns,
-        p99_ns: latency.p99_ns,
-        max_ns: latency.max_ns,
-        gb_per_s: bandwidth.gb_per_s,
-        limit: latency.limit.clone(),
-        limit_p50_ns: latency.limit_p50_ns,
-        ratio: latency.ratio,
-        device_cpu_ns: bandwidth.device_cpu_ns,
-        device_cpu_p10_ns: bandwidth.device_cpu_p10_ns,
-        device_cpu_p90_ns: bandwidth.device_cpu_p90_ns,
+        times: RowTimes {
+            gb_per_s: bandwidth.times.gb_per_s,
+            p50_all_ns: None,
+            per_s: None,
+            ..latency.times.clone()
+        },
+        limit: RowLimit { ratio_p10: None, ratio_p90: None, ..latency.limit.clone() },
+        cpu: bandwidth.cpu.clone(),
         overlap: overlap.overlap,
-        fifo_depth: bandwidth.fifo_depth,
-        fifo_depth_p50: bandwidth.fifo_depth_p50,
-        pushes: bandwidth.pushes,
-        stalls: bandwidth.stalls,
+        fifo: bandwidth.fifo.clone(),
         wrong: wrong.into_iter().flatten().reduce(|sum, wrong| sum + wrong),
         ..PerfRow::new(Test::PutLatency, RANKS)
     })
@@ -185,7 +177,7 @@ fn settings(
 fn algorithms(operation: Operation, channel: TestChannel, n_ranks: u32, bytes: u64) -> Vec<Option<String>> {
     let size = size_of::<f32>() as u64;
     let len = CaseLayout::new(operation, bytes, size, n_ranks.into()).send() * size;
-    let named = ways(operation, channel, n_ranks, len).into_iter().map(|way| Some(way.name().to_owned()));
+    let named = distinct(operation, channel, n_ranks, len).into_iter().map(|way| Some(way.name().to_owned()));
     [None].into_iter().chain(named).collect()
 }
 

@@ -122,7 +122,7 @@ impl Series {
     /// Whether the cores were of one kind in the jobs of both channels at a size, as far as they were probed. Cores may turn
     /// from hyper-thread siblings into separate cores and back between two jobs.
     pub(super) fn is_even(&self, bytes: u64) -> bool {
-        let probed = |channel| self.over(bytes, channel).find_map(|row| row.probe_ns);
+        let probed = |channel| self.over(bytes, channel).find_map(|row| row.cores.probe_ns);
         match (probed(TestChannel::Memory), probed(TestChannel::Port)) {
             (Some(direct), Some(proxied)) => direct.max(proxied) < direct.min(proxied) * APART,
             _ => true,
@@ -167,10 +167,10 @@ pub(super) fn algorithm(row: &PerfRow) -> &str {
 
 /// Returns the median time of a row, in nanoseconds.
 pub(super) fn time(row: &PerfRow) -> f64 {
-    row.p50_ns.unwrap_or(f64::INFINITY)
+    row.times.p50_ns.unwrap_or(f64::INFINITY)
 }
 
 /// Whether a row has too few samples for its median to show anything.
 pub(super) fn is_thin(row: &PerfRow) -> bool {
-    row.samples.is_some_and(|samples| samples < FEWEST_SAMPLES)
+    row.times.samples.is_some_and(|samples| samples < FEWEST_SAMPLES)
 }

@@ -81,8 +81,8 @@ fn footer_of_algorithms(conclusions: &Conclusions, has_choice: bool) -> String {
 }
 
 fn panels_of_puts(series: &Series, conclusions: &Conclusions) -> [Panel<'static>; 4] {
-    let p99 = |channel| move |bytes| series.quickest(bytes, channel)?.p99_ns;
-    let mut latency = both(series, |row| row.p50_ns);
+    let p99 = |channel| move |bytes| series.quickest(bytes, channel)?.times.p99_ns;
+    let mut latency = both(series, |row| row.times.p50_ns);
     latency.extend([
         line("direct p99", DIRECT, true, series, p99(TestChannel::Memory)),
         line("proxied p99", PROXIED, true, series, p99(TestChannel::Port)),
@@ -99,7 +99,7 @@ fn panels_of_puts(series: &Series, conclusions: &Conclusions) -> [Panel<'static>
         time("Latency, one way", latency, conclusions.mark_of_puts(|found| Some(found.latency))),
         time(
             "CPU time of the device thread",
-            both(series, |row| row.device_cpu_ns),
+            both(series, |row| row.cpu.p50_ns),
             conclusions.mark_of_puts(|found| found.device_time),
         ),
         Panel {
@@ -107,7 +107,7 @@ fn panels_of_puts(series: &Series, conclusions: &Conclusions) -> [Panel<'static>
             y_label: "GB/s",
             write: three_digits,
             logarithmic: true,
-            lines: both(series, |row| row.gb_per_s),
+            lines: both(series, |row| row.times.gb_per_s),
             mark: conclusions.mark_of_puts(|found| Some(found.bandwidth)),
         },
         Panel {
@@ -123,8 +123,8 @@ fn panels_of_puts(series: &Series, conclusions: &Conclusions) -> [Panel<'static>
 
 fn panels_of_algorithms<'s>(series: &'s Series, conclusions: &Conclusions) -> [Panel<'s>; 4] {
     let mark = conclusions.overtaking().and_then(Crossover::mark);
-    let mut quickest = both(series, |row| row.p50_ns);
-    let limit = |bytes| series.quickest(bytes, TestChannel::Memory)?.limit_p50_ns;
+    let mut quickest = both(series, |row| row.times.p50_ns);
+    let limit = |bytes| series.quickest(bytes, TestChannel::Memory)?.limit.p50_ns;
     quickest.push(line("limit", GREY, true, series, limit));
     let [times, bandwidths] = match series.has_choice() {
         true => ["The quickest of each", "Bandwidth of the quickest"],
@@ -136,14 +136,14 @@ fn panels_of_algorithms<'s>(series: &'s Series, conclusions: &Conclusions) -> [P
         panel("Direct", "time", format_ns, algorithms(series, TestChannel::Memory), None),
         panel("Proxied", "time", format_ns, algorithms(series, TestChannel::Port), None),
         panel(times, "time", format_ns, quickest, mark),
-        panel(bandwidths, "GB/s", three_digits, both(series, |row| row.gb_per_s), None),
+        panel(bandwidths, "GB/s", three_digits, both(series, |row| row.times.gb_per_s), None),
     ]
 }
 
 /// Returns a line for each algorithm, in the same colour over both channels. That of the default is dashed beside others.
 fn algorithms(series: &Series, channel: TestChannel) -> Vec<PlotLine<'_>> {
     let of = |name, colour| {
-        let value = |bytes| series.row(bytes, channel, name)?.p50_ns;
+        let value = |bytes| series.row(bytes, channel, name)?.times.p50_ns;
         line(name, colour, name == BY_DEFAULT && series.has_choice(), series, value)
     };
     let named = series.algorithms().into_iter().filter(|name| *name != BY_DEFAULT);

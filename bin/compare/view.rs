@@ -9,7 +9,7 @@ use super::crossover::Crossover;
 use super::series::{Point, Series, Subject, algorithm, is_thin};
 use crate::flags::ProxyPlace;
 use crate::output::Look;
-use crate::perf::report::{PerfRow, share_of_stalls};
+use crate::perf::report::PerfRow;
 use crate::perf::test::TestChannel;
 use crate::table::TextTable;
 use crate::units::{fine_percent, format_ns, format_size, or_dash, percent, three_digits};
@@ -81,13 +81,13 @@ fn latency_table(look: Look, points: &[Point<'_>]) -> String {
         let wrong = direct.wrong.zip(proxied.wrong).map(|(direct, proxied)| direct.saturating_add(proxied));
         [
             format_size(*bytes),
-            or_dash(direct.p50_ns, format_ns),
-            or_dash(direct.p99_ns, format_ns),
-            or_dash(proxied.p50_ns, format_ns),
-            or_dash(proxied.p99_ns, format_ns),
+            or_dash(direct.times.p50_ns, format_ns),
+            or_dash(direct.times.p99_ns, format_ns),
+            or_dash(proxied.times.p50_ns, format_ns),
+            or_dash(proxied.times.p99_ns, format_ns),
             times(point.factor()),
-            or_dash(direct.gb_per_s, three_digits),
-            or_dash(proxied.gb_per_s, three_digits),
+            or_dash(direct.times.gb_per_s, three_digits),
+            or_dash(proxied.times.gb_per_s, three_digits),
             or_dash(wrong, |wrong| wrong.to_string()),
         ]
     };
@@ -121,8 +121,8 @@ fn of_means(points: &[Point<'_>]) -> String {
             format_size(bytes)
         ))
     };
-    let direct = told("direct", |point| point.direct.operations_per_sample);
-    let proxied = told("proxied", |point| point.proxied.operations_per_sample);
+    let direct = told("direct", |point| point.direct.times.operations_per_sample);
+    let proxied = told("proxied", |point| point.proxied.times.operations_per_sample);
     direct.into_iter().chain(proxied).collect()
 }
 
@@ -140,12 +140,12 @@ fn device_table(look: Look, points: &[Point<'_>]) -> String {
         let Point { bytes, direct, proxied } = point;
         [
             format_size(*bytes),
-            or_dash(direct.device_cpu_ns, format_ns),
-            or_dash(proxied.device_cpu_ns, format_ns),
+            or_dash(direct.cpu.p50_ns, format_ns),
+            or_dash(proxied.cpu.p50_ns, format_ns),
             or_dash(direct.overlap, percent),
             or_dash(proxied.overlap, percent),
-            or_dash(direct.ratio, times),
-            or_dash(proxied.ratio, times),
+            or_dash(direct.limit.ratio, times),
+            or_dash(proxied.limit.ratio, times),
         ]
     };
     let table = table_of(&head, points, row).text(look, &["proxied/limit", "direct/limit"]);
@@ -156,19 +156,19 @@ fn device_table(look: Look, points: &[Point<'_>]) -> String {
 
 /// Lays out how full the fifo is while puts are pushed without a pause. `None` where no size was small enough to fill it.
 fn fifo_table(look: Look, points: &[Point<'_>]) -> Option<String> {
-    let missing = points.iter().filter(|point| point.proxied.fifo_depth.is_none()).count();
+    let missing = points.iter().filter(|point| point.proxied.fifo.depth.is_none()).count();
     if missing == points.len() {
         return None;
     }
     let row = |point: &Point<'_>| {
-        let PerfRow { pushes, fifo_depth, fifo_depth_p50, stalls, .. } = *point.proxied;
+        let fifo = &point.proxied.fifo;
         let count = |count: Option<u64>| or_dash(count, |count| count.to_string());
         [
             format_size(point.bytes),
-            count(pushes),
-            count(fifo_depth_p50),
-            count(fifo_depth),
-            or_dash(share_of_stalls(stalls, pushes), fine_percent),
+            count(fifo.pushes),
+            count(fifo.depth_p50),
+            count(fifo.depth),
+            or_dash(fifo.share_of_stalls(), fine_percent),
         ]
     };
     let table =
@@ -192,7 +192,7 @@ fn quickest_table(look: Look, series: &Series) -> String {
     let row = |bytes: u64| {
         let of = |channel| series.quickest(bytes, channel);
         let (direct, proxied) = (of(TestChannel::Memory), of(TestChannel::Port));
-        let told = |row: Option<&PerfRow>| or_dash(row.and_then(|row| row.p50_ns), format_ns);
+        let told = |row: Option<&PerfRow>| or_dash(row.and_then(|row| row.times.p50_ns), format_ns);
         let named = |row: Option<&PerfRow>| has_choice.then(|| or_dash(row, |row| algorithm(row).to_owned()));
         let wrong = series.wrong_at(bytes);
         let texts = [
@@ -202,9 +202,9 @@ fn quickest_table(look: Look, series: &Series) -> String {
             Some(told(proxied)),
             named(proxied),
             Some(or_dash(series.factor(bytes), times)),
-            Some(or_dash(direct.and_then(|row| row.gb_per_s), three_digits)),
-            Some(or_dash(direct.and_then(|row| row.limit_p50_ns), format_ns)),
-            Some(or_dash(direct.and_then(|row| row.ratio), times)),
+            Some(or_dash(direct.and_then(|row| row.times.gb_per_s), three_digits)),
+            Some(or_dash(direct.and_then(|row| row.limit.p50_ns), format_ns)),
+            Some(or_dash(direct.and_then(|row| row.limit.ratio), times)),
             Some(or_dash(wrong, |wrong| wrong.to_string())),
         ];
         (texts.into_iter().flatten().collect(), wrong.is_some_and(|wrong| wrong > 0))
@@ -236,7 +236,7 @@ fn algorithm_table(look: Look, series: &Series, word: &str, channel: TestChannel
         let best = series.quickest(bytes, channel).filter(|row| !is_thin(row)).map(algorithm);
         let cell = |name: &&str| {
             let mark = if best == Some(*name) { "*" } else { "" };
-            let ns = series.row(bytes, channel, name).and_then(|row| row.p50_ns);
+            let ns = series.row(bytes, channel, name).and_then(|row| row.times.p50_ns);
             or_dash(ns, |ns| format_ns(ns) + mark)
         };
         let texts = [format_size(bytes)].into_iter().chain(algorithms.iter().map(cell));
@@ -252,7 +252,7 @@ fn algorithm_table(look: Look, series: &Series, word: &str, channel: TestChannel
 
 fn charts(look: Look, series: &Series, conclusions: &Conclusions) -> Vec<String> {
     type Figure = fn(&PerfRow) -> Option<f64>;
-    let (time, device_time): (Figure, Figure) = (|row| row.p50_ns, |row| row.device_cpu_ns);
+    let (time, device_time): (Figure, Figure) = (|row| row.times.p50_ns, |row| row.cpu.p50_ns);
     let charts = match &series.subject {
         Subject::Puts { .. } => vec![
             ("Latency of one put (p50) by size", time, conclusions.mark_of_puts(|found| Some(found.latency))),

@@ -11,10 +11,10 @@ use super::sync::{AllSync, zeroed};
 
 /// Barriers that one sample is the mean of.
 ///
-/// Where ranks share cores, the time from one return to the next is not the time of a barrier: a rank
-/// that gets its core back late finds the next barrier complete and returns at once. Over several in a
-/// row, early and late returns even out; and a slice of the core taken by another process is still in
-/// few of the samples.
+/// Where ranks share cores, the time from one return to the next is not the time of a barrier: a
+/// rank that gets its core back late finds the next barrier complete and returns at once. Over
+/// several in a row, early and late returns even out; and a slice of the core taken by another
+/// process is still in few of the samples.
 pub(crate) const BARRIERS: u64 = 8;
 
 /// The barrier under test.
@@ -70,7 +70,8 @@ impl Contender for YieldBarrier {
     }
 }
 
-/// Meets `ops` times at least. Each sample is the mean of `per_sample` in a row, from return to return.
+/// Meets `ops` times at least. Each sample is the mean of `per_sample` in a row, from return to
+/// return.
 fn means(
     ops: u64,
     per_sample: u64,

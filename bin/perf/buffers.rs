@@ -10,7 +10,7 @@ use shmccl::{Communicator, Rank, Result};
 
 use super::clock::now_ns;
 use super::links::{
-    Arrival, CopyFlagLink, FlagEnd, MessageEnd, MessageLink, PacketLink, PutLink, RawPacketLink,
+    CopyFlagLink, FlagEnd, MessageEnd, MessageLink, MessageRead, PacketLink, PutLink, RawPacketLink,
 };
 use super::plan::PerfPlan;
 use super::sync::RankPair;
@@ -52,22 +52,22 @@ pub(crate) struct PairBuffers {
     check: bool,
 }
 
-/// What a rank needs to exchange messages with the other one of its pair.
+/// The messages and flags of one rank of a pair.
 #[derive(Debug)]
 pub(crate) struct PairEnds {
     /// Whether this rank keeps the time.
     pub(crate) leads: bool,
-    /// What this rank sends.
+    /// The message that this rank sends.
     pub(crate) outgoing: Payload,
-    /// What this rank receives.
+    /// The message that this rank receives.
     pub(crate) incoming: Payload,
     /// Flags that no other contender uses.
     pub(crate) flags: FlagEnd,
 }
 
 impl PairBuffers {
-    /// Allocates for messages of `len` bytes of `test` between `pair`. Collective; ranks outside of the
-    /// pair get buffers too, and do not use them.
+    /// Allocates for messages of `len` bytes of `test` between `pair`. Collective; ranks outside of
+    /// the pair get buffers too, and do not use them.
     pub(crate) fn alloc(
         comm: &mut Communicator,
         pair: RankPair,
@@ -158,8 +158,8 @@ impl PairBuffers {
         comm.span(self.peer(), self.first(self.into))
     }
 
-    /// Returns one bare flag each way, showing zero. Contenders that take turns use different `pair`s,
-    /// from 0 to 7.
+    /// Returns one bare flag each way, showing zero. Contenders that take turns use different
+    /// `pair`s, from 0 to 7.
     pub(crate) fn flags(&self, comm: &Communicator, pair: u64) -> Result<FlagEnd> {
         let offset = HeapOffset::new(self.flags.offset.get() + 128 * pair);
         let flags = FlagEnd {
@@ -258,7 +258,8 @@ pub(crate) struct Payload {
 }
 
 impl Payload {
-    /// Makes a message of all of `span`. With `check` every word is compared on arrival, not only read.
+    /// Makes a message of all of `span`. With `check` every word is compared on arrival, not only
+    /// read.
     pub(crate) fn new(span: Span, check: bool) -> Self {
         let words = usize::try_from(span.len().div_ceil(8)).map_or(CHUNK, |words| words.min(CHUNK));
         Self { span, check, parts: RefCell::new([vec![0; words], vec![0; words]]) }
@@ -301,21 +302,21 @@ impl Payload {
 
     /// Reads all of the message, and counts the words that are not those of message `seq`.
     ///
-    /// A stamp is not counted. Of a stamped message it also returns when the last byte had been read,
-    /// before any was compared.
+    /// A stamp is not counted. Of a stamped message it also returns when the last byte had been
+    /// read, before any was compared.
     #[inline]
-    pub(crate) fn read(&self, seq: u64, stamped: bool) -> Arrival {
+    pub(crate) fn read(&self, seq: u64, stamped: bool) -> MessageRead {
         if self.span.len() == 8 {
             let word: u64 = self.span.read(0).expect("in range");
             let wrong = u64::from(self.check && word != pattern(seq, 0));
-            return Arrival { first: word, read_at: 0, wrong };
+            return MessageRead { first: word, read_at: 0, wrong };
         }
         self.read_long(seq, stamped).expect("in range")
     }
 
-    fn read_long(&self, seq: u64, stamped: bool) -> Result<Arrival> {
+    fn read_long(&self, seq: u64, stamped: bool) -> Result<MessageRead> {
         let [found, expected] = &mut *self.parts.borrow_mut();
-        let mut received = Arrival::default();
+        let mut received = MessageRead::default();
         if stamped {
             for (start, len) in chunks(self.span.len()) {
                 self.span.copy_out(start, &mut bytemuck::cast_slice_mut(found)[..len])?;

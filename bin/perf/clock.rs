@@ -4,17 +4,17 @@ use std::hint::black_box;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds on the clock that all processes of the host share.
+/// Reads the clock that all processes of the host share, in nanoseconds.
 pub(crate) fn now_ns() -> u64 {
     read(ClockId::CLOCK_MONOTONIC)
 }
 
-/// Nanoseconds of CPU time that the calling thread has used.
+/// Returns the nanoseconds of CPU time that the calling thread has used.
 pub(crate) fn thread_cpu_ns() -> u64 {
     read(ClockId::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// Nanoseconds that reading the clock of [`now_ns`] takes.
+/// Measures the nanoseconds that a reading of [`now_ns`] takes.
 pub(crate) fn reading_ns() -> f64 {
     const READS: u32 = 64;
     let pass = || {
@@ -24,7 +24,7 @@ pub(crate) fn reading_ns() -> f64 {
         });
         now_ns() - start
     };
-    // The quickest of some: nobody came in between.
+    // The quickest of some was not interrupted.
     (0..8).map(|_| pass()).min().unwrap_or(0) as f64 / f64::from(READS)
 }
 
@@ -33,26 +33,32 @@ fn read(clock: ClockId) -> u64 {
     u64::try_from(std::time::Duration::from(time).as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A sequence of delays between none and about 50 ns, some periods of a waiting loop.
+/// A sequence of random delays up to about 50 ns, some periods of a polling loop.
+///
+/// Two loops that wait for each other would otherwise fall in step: each polls its flag every dozen
+/// nanoseconds. A short message would arrive at one point of that period, for whole runs. With a
+/// delay before each, it arrives at any point, as a message does that was worked on before.
 #[derive(Clone, Debug)]
 pub(crate) struct Dither {
     state: u64,
 }
 
 impl Dither {
-    /// The multiplier and the increment of Knuth's MMIX generator, of which the upper bits have the longest period.
+    /// The multiplier and the increment of Knuth's MMIX generator. Its upper bits have the longest
+    /// period.
     const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
     const INCREMENT: u64 = 1_442_695_040_888_963_407;
 
-    /// Delays take fewer steps than two to the power of so many; a step is a multiplication and a way through the stack.
+    /// The binary logarithm of the most steps of a delay. A step is a multiplication and a store.
     const STEPS_LOG2: u32 = 5;
 
-    /// The sequence from its beginning.
+    /// Starts the sequence from its beginning.
     pub(crate) fn new() -> Self {
         Self { state: 1 }
     }
 
-    /// Lets the next delay pass, from when `arrived` is there: a processor would begin it before the word that it waits for has come.
+    /// Lets the next delay pass, once `arrived` is there. Without that dependency a processor would
+    /// begin the delay before the awaited word has come.
     #[inline]
     pub(crate) fn pass(&mut self, arrived: u64) {
         self.state = self.state.wrapping_mul(Self::MULTIPLIER).wrapping_add(Self::INCREMENT);
@@ -60,7 +66,8 @@ impl Dither {
         black_box((0..steps).fold(arrived, |product, _| black_box(product.wrapping_mul(3))));
     }
 
-    /// Nanoseconds that the next `count` delays take, and a reading of the clock with them; they are still to come afterwards.
+    /// Measures the nanoseconds of the next `count` delays and a reading of the clock, without
+    /// using the delays up.
     pub(crate) fn cost(&self, count: u64) -> u64 {
         let pass = |_| {
             let mut ahead = self.clone();
@@ -68,7 +75,7 @@ impl Dither {
             (0..count).for_each(|_| ahead.pass(count));
             now_ns() - start
         };
-        // The quicker of two: nobody came in between.
+        // The quicker of two was not interrupted.
         (0..2).map(pass).min().unwrap_or(0)
     }
 }

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// The calling thread, away from the cores it belongs to. Threads that it starts meanwhile stay away.
+/// The calling thread, away from its cores. Threads that it starts meanwhile stay away.
 #[derive(Debug)]
 #[must_use = "the thread has to go back"]
 pub(crate) struct MovedThread {
@@ -24,12 +24,12 @@ pub(crate) fn step_aside() -> Result<MovedThread> {
             others.set(core)?;
         }
     }
-    // The system takes what exists of them. Where nothing does, there is no aside, and the thread stays.
+    // The system takes those that exist. Where none does, the thread stays.
     let has_moved = sched_setaffinity(Pid::from_raw(0), &others).is_ok();
     Ok(MovedThread { home, has_moved })
 }
 
-/// Whether the calling thread stays on one core, and with it whatever it starts.
+/// Returns whether the calling thread stays on one core, with all that it starts.
 ///
 /// # Errors
 /// When the affinity mask cannot be read.
@@ -39,7 +39,7 @@ pub(crate) fn is_pinned() -> Result<bool> {
 }
 
 impl MovedThread {
-    /// Whether there is another core than that of the thread, where it was.
+    /// Returns whether the thread has left its core: there may be no other.
     pub(crate) fn has_moved(&self) -> bool {
         self.has_moved
     }
@@ -53,7 +53,7 @@ impl MovedThread {
     }
 }
 
-/// The cores that the calling thread may run on.
+/// Returns the cores that the calling thread may run on.
 ///
 /// # Errors
 /// When the system does not tell.

@@ -1,5 +1,5 @@
-//! The device side of a measuring job: does what the plan says. The rank that keeps the time prints a
-//! row as JSON for each figure.
+//! The device side of a measuring job: does what the plan says. The rank that keeps the time prints
+//! a row as JSON for each figure.
 
 /// Opens a channel of either kind, so that a test is written once.
 macro_rules! with_channel {
@@ -100,7 +100,7 @@ pub(crate) struct TestBench<'a> {
     pub(crate) pair: RankPair,
     /// The figure of a matrix that is measured.
     pub(crate) figure: Option<MatrixFigure>,
-    /// What this rank's fifos had counted at the last row.
+    /// The counts of this rank's fifos at the last row.
     counted: Cell<FifoCounts>,
 }
 
@@ -249,7 +249,7 @@ impl TestBench<'_> {
         let measured = self.interleave(sync, &mut [limit], &[])?;
         self.report(buffers.leads(), &measured, bytes, "", |row| {
             row.variant = Some(name.to_owned());
-            row.limit = None;
+            row.limit.name = None;
             if let Some(len) = bytes {
                 row.set_bandwidth(len);
             } else {

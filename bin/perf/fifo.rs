@@ -1,4 +1,5 @@
-//! The fifo between threads of this process: triggers pushed on one core and served on another, per second.
+//! The fifo between threads of this process: triggers pushed on one core and served on another, per
+//! second.
 
 use std::num::NonZeroU32;
 use std::sync::Barrier;
@@ -26,10 +27,10 @@ const SLOTS: usize = 512;
 /// Triggers in a slice.
 const SLICE: u32 = 32_768;
 
-/// Pauses of a consumer after a look that found nothing more.
+/// Pauses of a consumer after a look that found no more.
 const PAUSE: u32 = 20;
 
-/// Looks in a row that found nothing, after which the clock is read.
+/// Looks in vain after which the clock is read.
 const LOOKS: u32 = 4096;
 
 /// Slices are never fewer.
@@ -43,14 +44,15 @@ struct FifoCores {
 }
 
 impl FifoCores {
-    /// Whether who waits has to make way for whom it waits for.
+    /// Returns whether both ends share a core, so that a waiting one has to yield.
     fn is_one(self) -> bool {
         self.producers == self.consumer
     }
 
-    /// Leaves the ring alone for a moment: who looks without a pause takes the line away from who writes it.
+    /// Leaves the ring alone for a moment: polling without a pause takes the line away from its
+    /// writer.
     ///
-    /// Whatever is measured pauses as often: after each look that found the next slot empty.
+    /// The fifo and its limit pause as often: after each look that found the next slot empty.
     fn pause(self) {
         if self.is_one() {
             std::thread::yield_now();
@@ -60,7 +62,7 @@ impl FifoCores {
     }
 }
 
-/// Who pushes into what.
+/// The producers and the fifos of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Setup {
     producers: u32,
@@ -120,7 +122,7 @@ fn measure_one(setup: Setup, cores: FifoCores, effort: Effort, patience: Duratio
     let mut row = row_of(Test::FifoRate, None, 1, &comparison, "raw two-word ring");
     row.iterations = pushed;
     row.variant = Some(setup.to_string());
-    row.per_s = row.p50_ns.map(|ns| 1e9 / ns);
+    row.set_rate();
     row.wrong = Some(wrong);
     Ok(row)
 }
@@ -133,7 +135,8 @@ impl std::fmt::Display for Setup {
     }
 }
 
-/// Pushes a slice through fifos; nanoseconds per trigger, and how many came out of order or twice.
+/// Pushes a slice through fifos. Returns nanoseconds per trigger, and how many came out of order or
+/// twice.
 fn fifo(setup: Setup, cores: FifoCores, patience: Duration) -> Result<(f64, u64)> {
     let rings: Vec<(FifoHeader, Vec<Slot>)> = (0..setup.fifos)
         .map(|_| (FifoHeader::default(), (0..SLOTS).map(|_| Slot::default()).collect()))
@@ -151,7 +154,7 @@ fn fifo(setup: Setup, cores: FifoCores, patience: Duration) -> Result<(f64, u64)
     };
     let start_line = Barrier::new(setup.producers as usize + 1);
     let oversubscribed = setup.producers > 1 || cores.is_one();
-    // Shown when nobody serves any more, however full the fifos are.
+    // Set when nobody serves any more, however full the fifos are.
     let given_up = BareFlag::new(0);
     let took = std::thread::scope(|scope| {
         let mut handles = Vec::new();
@@ -190,8 +193,11 @@ fn fifo(setup: Setup, cores: FifoCores, patience: Duration) -> Result<(f64, u64)
     Ok((took as f64 / f64::from(SLICE), ledger.wrong(share)))
 }
 
-/// Serves `all` triggers by `poll`, which serves some and says how many, with a `pause` after it has found nothing more. The error is
-/// how many had come when none did for so long.
+/// Serves `all` triggers by `poll`, which serves some and returns how many, and pauses when it has
+/// found no more.
+///
+/// # Errors
+/// The number of triggers that had come when none came for `patience`.
 #[inline]
 fn serve(
     all: u64,
@@ -218,7 +224,7 @@ fn serve(
     Ok(())
 }
 
-/// What one producer is to do.
+/// The part of one producer.
 struct ProducerRun<'r> {
     producer: u32,
     share: u32,
@@ -227,7 +233,8 @@ struct ProducerRun<'r> {
     given_up: &'r BareFlag,
 }
 
-/// Pushes a share of triggers that tell who pushed them and in which order, unless nobody takes them any more.
+/// Pushes a share of triggers that carry their producer and their number, until nobody takes them
+/// any more.
 fn produce(end: impl Push, run: ProducerRun<'_>) {
     run.start_line.wait();
     if run.oversubscribed {
@@ -237,7 +244,7 @@ fn produce(end: impl Push, run: ProducerRun<'_>) {
     }
 }
 
-/// The loop of it. Apart, so that it is the fifo's and nothing else, as the ring's is below, and so is the producer: a local.
+/// Pushes in a loop of its own, so that only the fifo is in it. The producer is a local there.
 #[inline(never)]
 fn push_all(end: impl Push, run: ProducerRun<'_>, give_way: impl Fn()) {
     let mut end = end;
@@ -252,7 +259,7 @@ fn push_all(end: impl Push, run: ProducerRun<'_>, give_way: impl Fn()) {
     }
 }
 
-/// Tries until it works. Threads that share a core give way in between; one that has it spins.
+/// Tries until it works. Threads that share a core yield in between; others spin.
 #[inline]
 fn insist(oversubscribed: bool, mut attempt: impl FnMut() -> bool) {
     while !attempt() {
@@ -260,7 +267,7 @@ fn insist(oversubscribed: bool, mut attempt: impl FnMut() -> bool) {
     }
 }
 
-/// What has come from each producer: in order, all of it, and nothing twice.
+/// A check that the triggers of each producer come in order, completely, and once.
 struct ArrivalCheck {
     next: Vec<u64>,
     wrong: u64,
@@ -283,18 +290,18 @@ impl ArrivalCheck {
         }
     }
 
-    /// How many were out of order, and how far each producer is from the `share` that it pushed.
+    /// Returns how many were out of order, plus how far each producer is from its `share`.
     fn wrong(&self, share: u32) -> u64 {
         self.wrong + self.next.iter().map(|count| u64::from(share).abs_diff(*count)).sum::<u64>()
     }
 }
 
-/// A trigger that tells who pushed it, and as which of his.
+/// Makes trigger number `seq` of `producer`.
 fn trigger(producer: u32, seq: u32) -> Trigger {
     Trigger::put(Transfer { len: seq, source_offset: producer, ..Transfer::default() })
 }
 
-/// Pushes a slice of the same triggers through a bare ring; nanoseconds per trigger.
+/// Pushes a slice of such triggers through a bare ring. Returns nanoseconds per trigger.
 fn bare_ring(cores: FifoCores) -> Result<f64> {
     let slots: Vec<BareSlot> = (0..SLOTS).map(|_| BareSlot::new()).collect();
     let tail = BareFlag::new(0);
@@ -337,7 +344,7 @@ fn bare_ring(cores: FifoCores) -> Result<f64> {
 /// A bare ring's producer, whose slots another thread holds.
 type BareEnd<'r> = BareProducer<&'r [BareSlot], &'r BareFlag>;
 
-/// Pushes a slice of the same triggers, each after `make_room`. Apart, so that the loop is the ring's and nothing else.
+/// Pushes a slice of such triggers, each after `make_room`, in a loop of its own.
 #[inline(never)]
 fn produce_bare(mut end: BareEnd<'_>, mut make_room: impl FnMut(&mut BareEnd<'_>)) {
     for seq in 0..SLICE {
@@ -347,7 +354,7 @@ fn produce_bare(mut end: BareEnd<'_>, mut make_room: impl FnMut(&mut BareEnd<'_>
     }
 }
 
-/// What the two cores are to each other: a bare flag, one way, in nanoseconds.
+/// Measures the nanoseconds of a bare flag one way between the two cores.
 fn probe(cores: FifoCores) -> Result<f64> {
     const ROUNDS: u64 = 256;
     let (there, back) = (BareFlag::new(0), BareFlag::new(0));
@@ -374,7 +381,7 @@ fn probe(cores: FifoCores) -> Result<f64> {
     })
 }
 
-/// The first and the last core that this process may use: producers run on the one, the consumer on the other.
+/// Returns the first and the last core that this process may use, for producers and the consumer.
 fn ends_of(allowed: &CpuSet) -> Result<FifoCores> {
     let mut cores = (0..CpuSet::count()).filter(|&core| allowed.is_set(core).unwrap_or(false));
     let first = cores.next().context("no core to run on")?;

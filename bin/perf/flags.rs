@@ -22,13 +22,16 @@ pub(crate) struct PerfArgs {
     /// Tests to run [default: all but trace_cost, p2p and the collective operations]
     #[arg(value_enum, value_name = "TEST")]
     pub(crate) tests: Vec<Test>,
-    /// Device processes [default: 2; several numbers for barrier and launch; one for each core for p2p, from 2 to 8]
+    /// Device processes [default: 2; several numbers for barrier and launch; one for each core for
+    /// p2p, from 2 to 8]
     #[arg(short = 'g', long, value_name = "N", value_parser = parse_ranks)]
     pub(crate) ranks: Option<u32>,
-    /// The channel to measure [default: both, where a test can use both; memory for collective operations]
+    /// The channel to measure [default: both, where a test can use both; memory for collective
+    /// operations]
     #[arg(long, value_enum)]
     pub(crate) channel: Option<TestChannel>,
-    /// Write the report to a file as well; with - to standard output, and the table to standard error
+    /// Write the report to a file as well; with - to standard output, and the table to standard
+    /// error
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     #[command(flatten)]
@@ -39,16 +42,17 @@ pub(crate) struct PerfArgs {
     pub(crate) collective: CollectiveArgs,
     #[command(flatten)]
     pub(crate) matrix: MatrixArgs,
-    /// Flags on the command line that not every test heeds.
+    /// Flags on the command line that do not apply to every test.
     #[arg(skip)]
     pub(crate) given: Vec<&'static str>,
 }
 
-/// Flags that only `p2p` heeds: one size for each kind of figure, as a matrix has no room for more.
+/// Flags for `p2p` only. A matrix has room for one size of each kind of figure.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Options for p2p")]
 pub(crate) struct MatrixArgs {
-    /// Size of the puts whose bandwidth is measured, and of all that a rank sends when all send at once
+    /// Size of the puts whose bandwidth is measured, and of all that a rank sends when all send at
+    /// once
     #[arg(long, value_name = "SIZE", value_parser = parse_some, default_value = "1MiB")]
     pub(crate) bandwidth_bytes: u64,
     /// Size of the puts whose latency is measured
@@ -60,7 +64,7 @@ pub(crate) struct MatrixArgs {
 }
 
 impl PerfArgs {
-    /// The tests that are named, or else all that need not be.
+    /// Returns the tests that are named, or else all that need no naming.
     fn wanted(&self) -> Vec<Test> {
         if !self.tests.is_empty() {
             return self.tests.clone();
@@ -68,7 +72,7 @@ impl PerfArgs {
         Test::value_variants().iter().copied().filter(|test| !test.is_on_request()).collect()
     }
 
-    /// The tests to run, each once, and the channels to run each over.
+    /// Returns the tests to run, each once, and the channels to run each over.
     pub(crate) fn plan(&self) -> Result<Vec<(Test, Vec<TestChannel>)>, UsageError> {
         scope::check(self)?;
         let named = !self.tests.is_empty();

@@ -1,9 +1,9 @@
-//! Gets, one after the other. Each fetches what the peer has just written, and the address of the next
-//! one depends on it.
+//! Gets, one after the other. Each fetches what the peer has just written, and the address of the
+//! next one depends on it.
 //!
-//! A short get takes less than reading its clock, so many are timed together, each from a slot of its
-//! own that the peer has rewritten. The dependency keeps the processor from fetching several at a time,
-//! which would make a rate of a latency.
+//! A short get takes less than reading its clock, so many are timed together, each from a slot of
+//! its own that the peer has rewritten. The dependency keeps the processor from fetching several at
+//! a time, which would make a rate of a latency.
 
 use std::hint::black_box;
 
@@ -54,8 +54,8 @@ impl FetchSlot for PlainGets {
     }
 }
 
-/// Gets of one rank. The other rank rewrites all messages; the leader fetches and reads them. A sample
-/// is the mean of all slots, one after the other.
+/// Gets of one rank. The other rank rewrites all messages; the leader fetches and reads them. A
+/// sample is the mean of all slots, one after the other.
 #[derive(Debug)]
 struct Gets<F> {
     fetch: F,

@@ -14,8 +14,8 @@ use super::sync::{AllSync, PairSync};
 /// How long a slice of one contender is to take, in nanoseconds.
 const SLICE_NS: u64 = 800_000;
 
-/// Operations after which a test has settled. The library tries two routes out, and up to three ways
-/// to store results on one of them: 21 calls at most. Then it goes on with the best.
+/// Operations after which a test has settled. The library tries two routes out, and up to three
+/// ways to store results on one of them: 21 calls at most. Then it goes on with the best.
 const SETTLED_AFTER: u64 = 24;
 
 /// Nanoseconds after which a test has settled, too: long operations take one route from the start.
@@ -36,7 +36,8 @@ pub(crate) trait Contender {
         1
     }
 
-    /// Takes the approximate time of an operation in nanoseconds, before the first slice that counts.
+    /// Takes the approximate time of an operation in nanoseconds, before the first slice that
+    /// counts.
     fn settle(&mut self, _op_ns: f64) {}
 
     /// Returns the number of operations that one sample is the mean of.
@@ -128,7 +129,7 @@ impl Effort {
     }
 }
 
-/// What a test came to, on the rank that leads.
+/// The figures of a test, on the rank that leads.
 #[derive(Debug)]
 pub(crate) struct Measured {
     /// The test against each limit.
@@ -207,11 +208,11 @@ pub(crate) struct Rules {
     pub(crate) fewest_slices: u64,
 }
 
-/// What contenders that took turns have measured.
+/// The measurements of contenders that took turns.
 #[derive(Debug)]
 pub(crate) struct Interleaved {
     /// Rounds, on the rank that leads.
-    rounds: Vec<Round>,
+    rounds: Vec<SliceRound>,
     /// Operations that a sample of each contender is the mean of.
     per_sample: Vec<u64>,
     /// Operations that were timed, of the test that did fewest.
@@ -220,7 +221,7 @@ pub(crate) struct Interleaved {
 
 /// One slice of every contender.
 #[derive(Debug)]
-struct Round {
+struct SliceRound {
     probe_ns: f64,
     samples: Vec<Vec<f64>>,
     cpu_ns: Vec<Option<f64>>,
@@ -234,7 +235,7 @@ impl Interleaved {
         limit: impl Fn(&[Vec<f64>]) -> Vec<f64>,
     ) -> Option<SliceComparison> {
         let mut slices = Slices::of_means(self.per_sample[test]);
-        for Round { probe_ns, samples, cpu_ns } in &self.rounds {
+        for SliceRound { probe_ns, samples, cpu_ns } in &self.rounds {
             slices.push_charged(*probe_ns, &samples[test], &limit(samples), cpu_ns[test]);
         }
         slices.compare()
@@ -308,14 +309,14 @@ pub(crate) fn take_turns(
         done += 1;
         if participants.leads() {
             let cpu_ns = contenders.iter().map(|contender| contender.cpu_ns()).collect();
-            run.rounds.push(Round { probe_ns, samples, cpu_ns });
+            run.rounds.push(SliceRound { probe_ns, samples, cpu_ns });
         }
     }
 }
 
 /// Returns the order in which `n` contenders take their turns in a round: forward and backward by
-/// turns, each time from another one on. What a contender leaves in the caches then meets all others
-/// alike.
+/// turns, each time from another one on. What a contender leaves in the caches then meets all
+/// others alike.
 fn order(round: u64, n: usize) -> impl Iterator<Item = usize> {
     let (first, forward) = (usize::try_from(round / 2).unwrap_or(0) % n, round.is_multiple_of(2));
     (0..n).map(move |step| (first + if forward { step } else { n - step }) % n)

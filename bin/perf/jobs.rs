@@ -1,5 +1,5 @@
-//! The launcher side of measuring: starts device processes for a plan, collects the rows of rank 0, and
-//! makes one error of what failing processes say.
+//! The launcher side of measuring: starts device processes for a plan, collects the rows of rank 0,
+//! and makes one error of what failing processes say.
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ use crate::output;
 /// The hidden command that device processes run.
 pub(crate) const DEVICE_COMMAND: &str = "perf-device";
 
-/// How long ranks may take to say what is wrong with them once one has, or was killed. Who waits over bare flags never hears of it, and is
-/// killed then.
+/// How long ranks may take to print their errors once one has failed or was killed. A rank that
+/// waits for bare flags never learns of it, and is killed then.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// The core of each of `n_ranks` ranks; `None` where the scheduler decides.
+/// Returns the core of each of `n_ranks` ranks; `None` where the scheduler decides.
 ///
 /// # Errors
 /// More ranks than there can be.
@@ -35,7 +35,7 @@ pub(crate) fn cores(n_ranks: u32, args: &JobArgs) -> Result<Vec<Option<u32>>> {
     (0..n_ranks).map(core).collect()
 }
 
-/// Whether ranks 0 and 1, which measure, have to share a core.
+/// Returns whether ranks 0 and 1, which measure, have to share a core.
 ///
 /// # Errors
 /// None: two ranks are always possible.
@@ -46,7 +46,7 @@ pub(crate) fn share_a_core(args: &JobArgs) -> Result<bool> {
     })
 }
 
-/// Says what it means for the figures that both ranks have to share a core, where they do.
+/// Notes on the screen what a shared core of both ranks means for the figures.
 pub(crate) fn note_shared_core(one_core: bool) {
     if one_core {
         output::note(
@@ -55,10 +55,10 @@ pub(crate) fn note_shared_core(one_core: bool) {
     }
 }
 
-/// What became of a job.
+/// The outcome of a job.
 #[derive(Debug)]
 pub(crate) struct Finished {
-    /// What rank 0 reported.
+    /// The rows that rank 0 reported.
     pub(crate) rows: Vec<PerfRow>,
     /// Time from the start until all ranks were ready.
     pub(crate) ready_after: Option<Duration>,
@@ -84,8 +84,8 @@ pub(crate) fn run(
     Ok(Finished { rows, ready_after })
 }
 
-/// Runs `plan` in `ranks` device processes, calls `on_line` for each line that one prints, and returns how long it took until
-/// all were ready.
+/// Runs `plan` in `ranks` device processes, and calls `on_line` for each line that one prints.
+/// Returns how long it took until all were ready.
 ///
 /// # Errors
 /// The first cause when a process fails; the first error of `on_line`.
@@ -101,19 +101,19 @@ pub(crate) fn supervise(
     carry_out(order, ranks, args, on_line)
 }
 
-/// What device processes are started with.
+/// The command, environment and heap of device processes.
 pub(crate) struct DeviceCommand {
-    /// The hidden command of this program that they run.
+    /// The hidden command of this program that the processes run.
     pub(crate) command: &'static str,
-    /// Variables of their environment.
+    /// Variables of the environment.
     pub(crate) environment: Vec<(&'static str, String)>,
-    /// The heap of each, where the user does not say.
+    /// The heap of each process, where the user does not say.
     pub(crate) heap_len: u64,
     /// Whether a trace is written, to nowhere.
     pub(crate) is_traced: bool,
 }
 
-/// The same for any order.
+/// Starts device processes like [`supervise`], but for any order.
 ///
 /// # Errors
 /// Those of [`supervise`].
@@ -184,7 +184,7 @@ impl Observer for Collector<'_> {
     }
 }
 
-/// Error lines of device processes, each told once, with who said so.
+/// Error lines of device processes, each with the devices that have printed it.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceErrors(Vec<(String, Vec<DeviceName>)>);
 
@@ -197,8 +197,8 @@ impl DeviceErrors {
         }
     }
 
-    /// The error that the job failed with; in the words of the device that is the first cause, where it found some. What the
-    /// others say of its loss is a consequence and left out.
+    /// Makes the error that the job failed with, in the words of the device that is the first
+    /// cause, if it printed any. The errors of the others are consequences and left out.
     pub(crate) fn explain(mut self, error: Error) -> anyhow::Error {
         let Error::DeviceFailed { device: cause, .. } = &error else { return error.into() };
         let Some((text, devices)) = self.0.iter_mut().find(|(_, devices)| devices.contains(cause)) else {
@@ -212,7 +212,7 @@ impl DeviceErrors {
     }
 }
 
-/// `rank 3`; `ranks 0, 1 and 2`; `rank 0 and the proxy service`.
+/// Writes `rank 3`, `ranks 0, 1 and 2`, or `rank 0 and the proxy service`.
 fn names(devices: &[DeviceName]) -> String {
     let ranks = devices.iter().filter(|device| matches!(device, DeviceName::Rank(_))).count();
     let name = |(index, device): (usize, &DeviceName)| match device {

@@ -15,14 +15,15 @@ use crate::perf::slices::{Slices, UNPROBED};
 use crate::perf::stats::ENOUGH_FOR_P99;
 use crate::perf::test::Test;
 
-/// Jobs that are started for one figure, unless the user says how many: enough for a 99th percentile, where that does not take long.
+/// The fewest and the most jobs for one figure, unless the user says how many. The most are enough
+/// for a 99th percentile.
 const JOBS: [u64; 2] = [20, ENOUGH_FOR_P99];
 
-/// How long.
+/// How long to go on for more than the fewest.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Starts `ranks` processes that do nothing, again and again; and between them as many that have nothing to do with each
-/// other, which is the least that starting them takes.
+/// Starts jobs of `ranks` processes that do nothing, again and again. Between them it starts as
+/// many processes that have nothing to do with each other: the limit.
 ///
 /// # Errors
 /// Whatever keeps a job from starting.
@@ -43,8 +44,8 @@ pub(crate) fn measure(ranks: u32, iters: Option<u64>, args: &JobArgs) -> Result<
     Ok(row)
 }
 
-/// Nanoseconds from the start of `count` processes of this executable until each of them has said something, as it does at once and
-/// before it ends: that all run, as all ranks do when they are ready, and no more.
+/// Measures the nanoseconds from the start of `count` processes of this executable until each of
+/// them has printed something: until all run, as all ranks do when they are ready.
 fn bare_processes(count: u32) -> Result<f64> {
     let this = std::env::current_exe().context("finding this executable")?;
     let start = now_ns();

@@ -24,12 +24,12 @@ pub(crate) trait PingPongEnd {
     fn send(&mut self, seq: u64) -> Result<()>;
 
     /// Waits for message number `seq` and reads all of it.
-    fn receive(&mut self, seq: u64) -> Result<Arrival>;
+    fn receive(&mut self, seq: u64) -> Result<MessageRead>;
 }
 
-/// What a receiver found.
+/// The result of reading a message.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Arrival {
+pub(crate) struct MessageRead {
     /// The first word, where there is one: the sender's stamp, if the message is stamped.
     pub(crate) first: u64,
     /// When the last byte of a stamped message had been read.
@@ -63,9 +63,9 @@ impl<L: MessageLink> PingPongEnd for SignalEnd<L> {
     }
 
     #[inline]
-    fn receive(&mut self, seq: u64) -> Result<Arrival> {
+    fn receive(&mut self, seq: u64) -> Result<MessageRead> {
         self.0.receive(seq)?;
-        Ok(Arrival::default())
+        Ok(MessageRead::default())
     }
 }
 
@@ -74,9 +74,9 @@ impl<L: MessageLink> PingPongEnd for SignalEnd<L> {
 pub(crate) struct MessageEnd<L> {
     /// How messages travel.
     pub(crate) link: L,
-    /// What is sent.
+    /// The message to send.
     pub(crate) outgoing: Payload,
-    /// What arrives.
+    /// The message that arrives.
     pub(crate) incoming: Payload,
     /// Whether messages carry stamps.
     pub(crate) stamped: bool,
@@ -98,7 +98,7 @@ impl<L: MessageLink> PingPongEnd for MessageEnd<L> {
     }
 
     #[inline]
-    fn receive(&mut self, seq: u64) -> Result<Arrival> {
+    fn receive(&mut self, seq: u64) -> Result<MessageRead> {
         self.link.receive(seq)?;
         Ok(self.incoming.read(seq, self.stamped))
     }
@@ -220,8 +220,8 @@ pub(crate) struct PacketLink {
     pub(crate) kind: PacketKind,
     /// From where in this rank's heap.
     pub(crate) source: HeapOffset,
-    /// Where packets go, in either heap. Two halves alternate, since a packet may be overwritten only
-    /// after it was read.
+    /// Where packets go, in either heap. Two halves alternate, since a packet may be overwritten
+    /// only after it was read.
     pub(crate) packets: [HeapOffset; 2],
     /// Where the unpacked message goes in this rank's heap.
     pub(crate) unpacked: HeapOffset,
@@ -234,7 +234,7 @@ pub(crate) struct PacketLink {
 pub(crate) struct RawPacketLink {
     /// The kind of packet.
     pub(crate) kind: PacketKind,
-    /// What is sent.
+    /// The message to send.
     pub(crate) source: Span,
     /// Where packets go, in two halves.
     pub(crate) remote: [Span; 2],
@@ -268,8 +268,8 @@ impl MessageLink for RawPacketLink {
 }
 
 impl PacketLink {
-    /// Returns the half for message `seq`, and a flag that is never zero and differs from the last two
-    /// in that half.
+    /// Returns the half for message `seq`, and a flag that is never zero and differs from the last
+    /// two in that half.
     fn flag(seq: u64) -> (usize, PacketFlag) {
         let flag = u32::try_from(seq % u64::from(u32::MAX)).unwrap_or(0) + 1;
         (usize::from(seq % 2 == 1), PacketFlag::new(flag).expect("one is added"))

@@ -23,10 +23,10 @@ mod device;
 mod heat;
 mod view;
 
-/// Ranks where the user does not say how many: one for each core, but no more than a narrow table has room for.
+/// The most ranks where the user does not say how many: a narrow table has room for no more.
 const MOST_RANKS: usize = 8;
 
-/// Measures all pairs over `channel`, and tells `progress` which.
+/// Measures all pairs over `channel`, and shows in `progress` which.
 ///
 /// # Errors
 /// Bad sizes, a job that fails.
@@ -67,10 +67,10 @@ mod tests {
     use crate::machine::MachineInfo;
     use crate::output::Look;
     use crate::perf::plan::MatrixFigure;
-    use crate::perf::report::{PairPlacement, PerfReport};
+    use crate::perf::report::{PairPlacement, PerfReport, RowLimit, RowTimes};
     use crate::units::three_digits;
 
-    /// What a pair of a modelled matrix came to: no two alike.
+    /// Returns the figure of a pair of a modelled matrix: no two alike.
     fn value(figure: MatrixFigure, from: u32, to: u32) -> f64 {
         let pair = f64::from(from * 10 + to);
         match figure {
@@ -80,18 +80,21 @@ mod tests {
         }
     }
 
-    /// A matrix of `n_ranks` ranks on `n_cores` cores.
+    /// Makes a matrix of `n_ranks` ranks on `n_cores` cores.
     fn modelled(n_ranks: u32, n_cores: Option<u32>) -> PerfReport {
         let core = |rank: u32| n_cores.map(|n_cores| rank % n_cores);
         let row = |figure: MatrixFigure| PerfRow {
             channel: Some(TestChannel::Memory),
             variant: Some(figure.name().to_owned()),
             bytes: Some(8),
-            p50_ns: Some(123_456.0),
-            limit: Some("plain copies (avx2 streaming)".to_owned()),
-            ratio: Some(1.23),
-            ratio_p10: Some(0.999),
-            ratio_p90: Some(12.3),
+            times: RowTimes { p50_ns: Some(123_456.0), ..RowTimes::default() },
+            limit: RowLimit {
+                name: Some("plain copies (avx2 streaming)".to_owned()),
+                ratio: Some(1.23),
+                ratio_p10: Some(0.999),
+                ratio_p90: Some(12.3),
+                ..RowLimit::default()
+            },
             wrong: Some(0),
             ..PerfRow::new(Test::P2p, n_ranks)
         };
@@ -99,14 +102,19 @@ mod tests {
         for from in 0..n_ranks {
             for to in (0..n_ranks).filter(|to| *to != from) {
                 rows.extend(MatrixFigure::OF_PAIRS.map(|figure| PerfRow {
-                    p50_ns: Some(value(figure, from, to)),
-                    gb_per_s: Some(value(figure, from, to)),
+                    times: RowTimes {
+                        p50_ns: Some(value(figure, from, to)),
+                        gb_per_s: Some(value(figure, from, to)),
+                        ..RowTimes::default()
+                    },
                     place: Some(PairPlacement { from, to, from_core: core(from), to_core: core(to) }),
                     ..row(figure)
                 }));
             }
         }
-        rows.push(PerfRow { gb_per_s: Some(40.0), ..row(MatrixFigure::AllToAll) });
+        let mut all = row(MatrixFigure::AllToAll);
+        all.times.gb_per_s = Some(40.0);
+        rows.push(all);
         let machine = MachineInfo { cpu: "Example CPU".to_owned(), commit: None, ..MachineInfo::detect() };
         PerfReport { machine, rows }
     }
@@ -167,7 +175,7 @@ mod tests {
     #[test]
     fn latencies_of_many_microseconds_are_told_in_microseconds() {
         let mut report = modelled(2, Some(2));
-        report.rows[2].p50_ns = Some(43_210.0);
+        report.rows[2].times.p50_ns = Some(43_210.0);
         let told = text(Look::plain(), &report);
         assert!(told.contains("latency of put_with_signal, 8 B, us\n") && told.contains("43.2"), "{told}");
     }

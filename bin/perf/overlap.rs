@@ -15,7 +15,8 @@ use super::sync::PairSync;
 use super::test::TestChannel;
 use crate::flags::ProxyPlace;
 
-/// Repetitions of each of the three timings, unless the user says how many, or there is time for more.
+/// Repetitions of each of the three timings, unless the user says how many, or there is time for
+/// more.
 const ROUNDS: u64 = 15;
 
 /// Transfers before the clock counts, unless the user says how many.
@@ -24,14 +25,16 @@ const WARMUP: u64 = 5;
 /// Below this the clock and the call of the computation take as long as what could be hidden.
 const SHORTEST_NS: f64 = 5_000.0;
 
-/// What one size came to, on the leader.
+/// The figures of one size, on the leader.
 #[derive(Clone, Debug)]
 struct Overlap {
-    /// Transfer and computation together against the longer of the two alone, a slice for each round.
+    /// Transfer and computation together against the longer of the two alone, a slice for each
+    /// round.
     slices: Slices,
     rounds: u64,
-    /// The share of the transfer that hides behind as much computation. It is 1 when all of it hides,
-    /// below 0 when both together take longer than one after the other, `None` when too short to tell.
+    /// The share of the transfer that hides behind as much computation. It is 1 when all of it
+    /// hides, below 0 when both together take longer than one after the other, `None` when too
+    /// short to tell.
     hidden: Option<f64>,
     /// Words that did not arrive as sent.
     wrong: u64,
@@ -83,8 +86,8 @@ impl<C: Channel> OverlapTest<'_, C> {
         Ok(Overlap { slices, rounds, hidden, wrong })
     }
 
-    /// Does one transfer, with `work` between handing it over and its completion. Returns the leader's
-    /// time and the wrong words.
+    /// Does one transfer, with `work` between handing it over and its completion. Returns the
+    /// leader's time and the wrong words.
     fn round(&mut self, seq: u64, work: Option<u64>) -> Result<(f64, u64)> {
         if self.sync.leads() {
             self.ends.outgoing.rewrite(seq);

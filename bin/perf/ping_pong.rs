@@ -8,21 +8,21 @@ use super::buffers::{PairBuffers, is_stamped};
 use super::clock::{Dither, now_ns, reading_ns};
 use super::device::{TestBench, lineup, with_channel};
 use super::interleave::{Contender, each_of, each_with_handoffs};
-use super::links::{Arrival, PingPongEnd, SignalEnd, SignalLink};
+use super::links::{MessageRead, PingPongEnd, SignalEnd, SignalLink};
 use super::proxy::YieldHandoff;
 use super::sync::PairSync;
 
-/// The first transfers of a slice are no samples. Past or through the cache, each way to copy leaves
-/// the target in a state that the next contender pays for. After a stream past the cache, the third
-/// transfer through it costs the usual.
+/// The first transfers of a slice are no samples. Past or through the cache, each way to copy
+/// leaves the target in a state that the next contender pays for. After a stream past the cache,
+/// the third transfer through it costs the usual.
 const SETTLING: u64 = 3;
 
-/// Fewer transfers settle the caches where each of them turns the caches over. A source and a target
-/// of 16 MiB do not quite.
+/// Fewer transfers settle the caches where each of them turns the caches over. A source and a
+/// target of 16 MiB do not quite.
 const SETTLING_BYTES: u64 = 64 << 20;
 
-/// Returns how many transfers of `len` bytes settle the caches at the beginning of a slice, which then
-/// has as many samples at least.
+/// Returns how many transfers of `len` bytes settle the caches at the beginning of a slice, which
+/// then has as many samples at least.
 pub(crate) fn settling(len: u64) -> u64 {
     (SETTLING_BYTES / len.max(1)).clamp(1, SETTLING)
 }
@@ -30,10 +30,10 @@ pub(crate) fn settling(len: u64) -> u64 {
 /// Messages back and forth between two ranks, over a [`PingPongEnd`] each.
 ///
 /// A sample of short messages is half the time of a round trip, or of as many in a row as leave the
-/// clock out of it. Before each the leader lets a random delay pass, which is measured by itself and
-/// deducted.
-/// Long messages carry the sender's clock, so that preparing them is not in the sample. It lasts from
-/// just before the send to just after the last byte was read. Both processes read one monotonic clock.
+/// clock out of it. Before each the leader lets a random delay pass, which is measured by itself
+/// and deducted. Long messages carry the sender's clock, so that preparing them is not in the
+/// sample. It lasts from just before the send to just after the last byte was read. Both processes
+/// read one monotonic clock.
 #[derive(Debug)]
 pub(crate) struct PingPong<E> {
     end: E,
@@ -52,11 +52,12 @@ pub(crate) struct PingPong<E> {
 /// The most operations that are timed together because each is too short for the clock.
 pub(crate) const BATCH: u64 = 16;
 
-/// The clock takes less than one part in so many of what is timed, unless that takes more than a batch.
+/// The clock takes less than one part in so many of what is timed, unless that takes more than a
+/// batch.
 const CLOCK_SHARE: f64 = 50.0;
 
-/// Returns how many operations of `op_ns` each are timed together: one, wherever reading the clock is
-/// short beside it. Batches are a multiple of it.
+/// Returns how many operations of `op_ns` each are timed together: one, wherever reading the clock
+/// is short beside it. Batches are a multiple of it.
 pub(crate) fn timed_together(op_ns: f64) -> u64 {
     enough_for(reading_ns(), op_ns)
 }
@@ -82,8 +83,8 @@ impl<E: PingPongEnd> PingPong<E> {
         }
     }
 
-    /// Makes a ping-pong of messages of `len` bytes, stamped where they are long enough. The first ones
-    /// of a slice then only settle the caches.
+    /// Makes a ping-pong of messages of `len` bytes, stamped where they are long enough. The first
+    /// ones of a slice then only settle the caches.
     pub(crate) fn of_messages(end: E, leads: bool, len: u64) -> Self {
         let new = Self::new(end, leads);
         if !is_stamped(len) {
@@ -100,13 +101,13 @@ impl<E: PingPongEnd> PingPong<E> {
         self.end.send(self.seq)
     }
 
-    fn receive(&mut self) -> shmccl::Result<Arrival> {
+    fn receive(&mut self) -> shmccl::Result<MessageRead> {
         let received = self.end.receive(self.seq)?;
         self.wrong += received.wrong;
         Ok(received)
     }
 
-    fn round_trip(&mut self) -> shmccl::Result<Arrival> {
+    fn round_trip(&mut self) -> shmccl::Result<MessageRead> {
         self.seq += 1;
         if self.leads {
             self.send()?;
@@ -189,8 +190,8 @@ impl TestBench<'_> {
         })
     }
 
-    /// Measures a put with signal against a plain copy and a flag, and for long messages against other
-    /// copies as well. The best of them is the limit.
+    /// Measures a put with signal against a plain copy and a flag, and for long messages against
+    /// other copies as well. The best of them is the limit.
     pub(crate) fn put_latency(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> Result<()> {
         let streaming = [CopyKernel::Avx2Streaming, CopyKernel::Avx512Streaming];
         let quickest = streaming.into_iter().find(|kernel| kernel.is_supported());
@@ -216,8 +217,9 @@ impl TestBench<'_> {
         })
     }
 
-    /// Lets `test` take turns with `limits`. Where a proxy on the device's own core does the work, each
-    /// limit includes two hand-offs. Returns the lowest limit, the figures, and whether it does.
+    /// Lets `test` take turns with `limits`. Where a proxy on the device's own core does the work,
+    /// each limit includes two hand-offs. Returns the lowest limit, the figures, and whether it
+    /// does.
     fn against_each<L: Contender>(
         &self,
         sync: &mut PairSync,

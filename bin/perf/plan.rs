@@ -20,10 +20,10 @@ const FIGURE_MS: u64 = 120;
 /// How long idle proxies get to fall asleep. They poll for a millisecond before.
 const PROXIES_ASLEEP_AFTER: Duration = Duration::from_millis(3);
 
-/// What one job does. Every rank does these tests, in this order.
+/// The tests of one job. Every rank does them, in this order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PerfPlan {
-    /// What to measure, and over which channel.
+    /// The tests, and the channel of each.
     pub(crate) tests: Vec<(Test, Option<TestChannel>)>,
     /// Sizes, for the tests that have them.
     pub(crate) sizes: Vec<u64>,
@@ -43,9 +43,9 @@ pub(crate) struct PerfPlan {
     pub(crate) patient: Option<Test>,
     /// Where proxies run.
     pub(crate) proxy: ProxyPlace,
-    /// What collective tests are to measure.
+    /// The settings of collective tests.
     pub(crate) collective: Option<CollectiveSettings>,
-    /// What a matrix is to show.
+    /// The settings of a matrix.
     pub(crate) matrix: Option<MatrixSettings>,
 }
 
@@ -124,7 +124,7 @@ fn pages(len: u64) -> u64 {
     len.checked_next_multiple_of(4096).unwrap_or(u64::MAX)
 }
 
-/// What a matrix shows.
+/// A figure of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MatrixFigure {
     /// Bandwidth of puts in one direction.
@@ -152,10 +152,11 @@ impl MatrixFigure {
     }
 }
 
-/// What a matrix test is to measure.
+/// The settings of a matrix test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MatrixSettings {
-    /// Bytes of a put whose bandwidth is measured, and of all that a rank sends when all send at once.
+    /// Bytes of a put whose bandwidth is measured, and of all that a rank sends when all send at
+    /// once.
     pub(crate) bandwidth_bytes: u64,
     /// Bytes of a put whose latency is measured.
     pub(crate) latency_bytes: u64,
@@ -188,15 +189,15 @@ impl MatrixSettings {
         self.cores.get(rank as usize).copied().flatten()
     }
 
-    /// Returns the bytes from each rank to each other when all send at once: whole cache lines, where
-    /// there are so many.
+    /// Returns the bytes from each rank to each other when all send at once: whole cache lines,
+    /// where there are so many.
     pub(crate) fn block(&self) -> u64 {
         let share = self.bandwidth_bytes / self.cores.len().max(1) as u64;
         (share / 64 * 64).max(8)
     }
 }
 
-/// What a collective test is to measure, besides the sizes.
+/// The settings of a collective test, besides the sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CollectiveSettings {
     /// The name of the algorithm; `None` for what suits the size.

@@ -1,7 +1,7 @@
 //! The round trip over a proxy: how long a put takes to the peer, and to its completion.
 //!
-//! The limit of a proxy on the device's own core includes hand-offs: two threads pass a flag to each
-//! other by yielding.
+//! The limit of a proxy on the device's own core includes hand-offs: two threads pass a flag to
+//! each other by yielding.
 
 use shmccl::Result;
 use shmccl::channel::Channel;
@@ -70,8 +70,8 @@ impl<C: Channel> Contender for Completion<C> {
     }
 }
 
-/// Hand-offs between two threads on one core. The leader starts a thread, which inherits its core; the
-/// other rank has nothing to do.
+/// Hand-offs between two threads on one core. The leader starts a thread, which inherits its core;
+/// the other rank has nothing to do.
 #[derive(Debug)]
 pub(crate) struct YieldHandoff {
     leads: bool,

@@ -152,7 +152,7 @@ impl TestBench<'_> {
             let measured = self.interleave(sync, &mut [&mut test, &mut limit], &[second])?;
             let limit = "raw word + flag, streamed";
             self.report(buffers.leads(), &measured, Some(MESSAGE), limit, |row| {
-                row.per_s = row.p50_ns.map(|ns| 1e9 / ns);
+                row.set_rate();
             })
         })
     }

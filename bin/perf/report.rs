@@ -9,13 +9,15 @@ use super::test::{Test, TestChannel};
 use crate::machine::MachineInfo;
 
 /// One figure. What does not apply to a test is `None`, and null in JSON; times are per operation.
+///
+/// In JSON all parts are flat: one object with the keys of all of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PerfRow {
     /// The test.
     pub(crate) test: Test,
     /// The channel under test, where the test uses one.
     pub(crate) channel: Option<TestChannel>,
-    /// What tells this row from others of its test: `4 producers`, `thread proxy`.
+    /// The difference to other rows of its test: `4 producers`, `thread proxy`.
     pub(crate) variant: Option<String>,
     /// Device processes that took part.
     pub(crate) ranks: u32,
@@ -23,13 +25,45 @@ pub(crate) struct PerfRow {
     pub(crate) bytes: Option<u64>,
     /// Operations that were timed.
     pub(crate) iterations: u64,
+    /// How long operations took.
+    #[serde(flatten)]
+    pub(crate) times: RowTimes,
+    /// The limit that the times are compared with.
+    #[serde(flatten)]
+    pub(crate) limit: RowLimit,
+    /// CPU time of the device thread.
+    #[serde(flatten)]
+    pub(crate) cpu: RowCpu,
+    /// How much of the transfer was hidden behind computation: 1 is all of it. Below 0, both
+    /// together took longer than one after the other.
+    pub(crate) overlap: Option<f64>,
+    /// The fifo of a proxied test.
+    #[serde(flatten)]
+    pub(crate) fifo: RowFifo,
+    /// How near the two cores were to each other.
+    #[serde(flatten)]
+    pub(crate) cores: RowCores,
+    /// Bytes (or words, or triggers) that did not arrive as sent; `None` when nothing was checked.
+    pub(crate) wrong: Option<u64>,
+    /// The figures of a collective operation, among the other keys.
+    #[serde(flatten)]
+    pub(crate) collective: Option<CollectiveFigures>,
+    /// The two ranks of a matrix, among the other keys.
+    #[serde(flatten)]
+    pub(crate) place: Option<PairPlacement>,
+}
+
+/// How long operations took, and the rates that follow from it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RowTimes {
     /// Timings that the percentiles are taken from.
     pub(crate) samples: Option<u64>,
-    /// Operations that one of them is the mean of: 1 where each was timed by itself, 2 where a round trip was.
+    /// Operations that a sample is the mean of: 1 where each was timed by itself, 2 where a round
+    /// trip was.
     pub(crate) operations_per_sample: Option<u64>,
     /// The quickest.
     pub(crate) min_ns: Option<f64>,
-    /// The median, in the kind of slices that were most.
+    /// The median, in the most frequent kind of slices.
     pub(crate) p50_ns: Option<f64>,
     /// The median of all samples, in slices of whatever kind.
     pub(crate) p50_all_ns: Option<f64>,
@@ -41,50 +75,66 @@ pub(crate) struct PerfRow {
     pub(crate) gb_per_s: Option<f64>,
     /// Operations per second.
     pub(crate) per_s: Option<f64>,
-    /// The machine's own limit that this figure is held against, by name.
-    pub(crate) limit: Option<String>,
+}
+
+/// The machine's own limit that a figure is compared with.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RowLimit {
+    /// The name.
+    #[serde(rename = "limit")]
+    pub(crate) name: Option<String>,
     /// The limit's median, on the same cores in the same slices.
-    pub(crate) limit_p50_ns: Option<f64>,
-    /// Time of the test over time of the limit in the same slice: the median over slices. As each slice has its own two medians, this
-    /// is not quite `p50_ns` over `limit_p50_ns`, which are those of all samples of all slices.
+    #[serde(rename = "limit_p50_ns")]
+    pub(crate) p50_ns: Option<f64>,
+    /// Time of the test over time of the limit in the same slice: the median over slices. As each
+    /// slice has its own two medians, this is not quite the ratio of the medians of all slices.
     pub(crate) ratio: Option<f64>,
     /// The tenth percentile of that ratio over slices.
     pub(crate) ratio_p10: Option<f64>,
     /// The ninetieth percentile of that ratio over slices.
     pub(crate) ratio_p90: Option<f64>,
-    /// CPU time of the device thread for one operation: the median over slices, without what reading that clock takes.
-    pub(crate) device_cpu_ns: Option<f64>,
-    /// Its tenth percentile over slices.
-    pub(crate) device_cpu_p10_ns: Option<f64>,
-    /// Its ninetieth percentile over slices.
-    pub(crate) device_cpu_p90_ns: Option<f64>,
-    /// How much of the transfer was hidden behind computation: 1 is all of it; below 0, both together took longer than one after the
-    /// other.
-    pub(crate) overlap: Option<f64>,
-    /// The most triggers that waited in the fifo at once, while puts were pushed as fast as they can be, without a flush.
-    pub(crate) fifo_depth: Option<u64>,
-    /// The median of how many waited meanwhile.
-    pub(crate) fifo_depth_p50: Option<u64>,
-    /// Triggers pushed: meanwhile, or where depths are not measured for the whole row.
+}
+
+/// CPU time of the device thread for one operation, without reading that clock.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RowCpu {
+    /// The median over slices.
+    #[serde(rename = "device_cpu_ns")]
+    pub(crate) p50_ns: Option<f64>,
+    /// The tenth percentile over slices.
+    #[serde(rename = "device_cpu_p10_ns")]
+    pub(crate) p10_ns: Option<f64>,
+    /// The ninetieth percentile over slices.
+    #[serde(rename = "device_cpu_p90_ns")]
+    pub(crate) p90_ns: Option<f64>,
+}
+
+/// How full a fifo was, while puts were pushed as fast as they can be, without a flush.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RowFifo {
+    /// The most triggers that waited at once.
+    #[serde(rename = "fifo_depth")]
+    pub(crate) depth: Option<u64>,
+    /// The median of how many waited.
+    #[serde(rename = "fifo_depth_p50")]
+    pub(crate) depth_p50: Option<u64>,
+    /// Triggers pushed: meanwhile, or for the whole row where depths are not measured.
     pub(crate) pushes: Option<u64>,
     /// How many of those pushes found the fifo full, and waited.
     pub(crate) stalls: Option<u64>,
-    /// The share of slices in which the two cores were hyper-thread siblings, where slices differed.
+}
+
+/// How near the two cores were to each other.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RowCores {
+    /// The share of slices in which they were hyper-thread siblings, where slices differed.
     pub(crate) sibling_slices: Option<f64>,
-    /// What a bare flag took from one core to the other meanwhile, in nanoseconds: the median over slices, where it was probed.
+    /// Nanoseconds of a bare flag from one core to the other: the median over slices, where probed.
     pub(crate) probe_ns: Option<f64>,
-    /// Bytes (or words, or triggers) that did not arrive as sent; `None` when nothing was checked.
-    pub(crate) wrong: Option<u64>,
-    /// What there is to say of a collective operation, among the other keys.
-    #[serde(flatten)]
-    pub(crate) collective: Option<CollectiveFigures>,
-    /// Between which ranks, in a matrix, among the other keys.
-    #[serde(flatten)]
-    pub(crate) place: Option<PairPlacement>,
 }
 
 impl PerfRow {
-    /// A row that holds nothing yet but what was measured, with how many ranks.
+    /// Makes a row that holds nothing yet but the test and the number of ranks.
     pub(crate) fn new(test: Test, ranks: u32) -> Self {
         Self {
             test,
@@ -93,34 +143,24 @@ impl PerfRow {
             ranks,
             bytes: None,
             iterations: 0,
-            samples: None,
-            operations_per_sample: None,
-            min_ns: None,
-            p50_ns: None,
-            p50_all_ns: None,
-            p99_ns: None,
-            max_ns: None,
-            gb_per_s: None,
-            per_s: None,
-            limit: None,
-            limit_p50_ns: None,
-            ratio: None,
-            ratio_p10: None,
-            ratio_p90: None,
-            device_cpu_ns: None,
-            device_cpu_p10_ns: None,
-            device_cpu_p90_ns: None,
+            times: RowTimes::default(),
+            limit: RowLimit::default(),
+            cpu: RowCpu::default(),
             overlap: None,
-            fifo_depth: None,
-            fifo_depth_p50: None,
-            pushes: None,
-            stalls: None,
-            sibling_slices: None,
-            probe_ns: None,
+            fifo: RowFifo::default(),
+            cores: RowCores::default(),
             wrong: None,
             collective: None,
             place: None,
         }
+    }
+}
+
+impl RowFifo {
+    /// Returns the share of pushes that found the fifo full, where there were any pushes.
+    pub(crate) fn share_of_stalls(&self) -> Option<f64> {
+        let (stalls, pushes) = self.stalls.zip(self.pushes)?;
+        (pushes > 0).then(|| stalls as f64 / pushes as f64)
     }
 }
 
@@ -129,29 +169,23 @@ impl PerfRow {
 pub(crate) struct PerfReport {
     /// Where it ran.
     pub(crate) machine: MachineInfo,
-    /// What was measured, in the order in which it was.
+    /// The rows, in the order in which they were measured.
     pub(crate) rows: Vec<PerfRow>,
 }
 
 impl PerfReport {
-    /// How many rows carry wrong data: the run fails when there is one.
+    /// Returns how many rows carry wrong data. The run fails when there is one.
     pub(crate) fn wrong_rows(&self) -> usize {
         self.rows.iter().filter(|row| row.wrong.is_some_and(|wrong| wrong > 0)).count()
     }
 }
 
-/// The share of `pushes` that were `stalls`, where there were any pushes.
-pub(crate) fn share_of_stalls(stalls: Option<u64>, pushes: Option<u64>) -> Option<f64> {
-    let (stalls, pushes) = stalls.zip(pushes)?;
-    (pushes > 0).then(|| stalls as f64 / pushes as f64)
-}
-
-/// The figures that nccl-tests prints, and the circumstances.
+/// The figures that nccl-tests prints, and their circumstances.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CollectiveFigures {
     /// 10^9 bytes per second of the operation's size.
     pub(crate) algbw: f64,
-    /// The same of the links that the operation keeps busy.
+    /// 10^9 bytes per second of the links that the operation keeps busy.
     pub(crate) busbw: f64,
     /// Where the buffers were.
     pub(crate) memory: Memory,
@@ -166,10 +200,10 @@ pub(crate) struct CollectiveFigures {
     pub(crate) root: i64,
     /// Elements of a block.
     pub(crate) count: u64,
-    /// The same operation on buffers in the heap, in the same run, where these are not: the median of its times, in nanoseconds.
+    /// The median time of the operation on buffers in the heap, in one run with this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) heap_p50_ns: Option<f64>,
-    /// How many times as long this one took in the same slice: the median over slices.
+    /// How many times as long this one took in such a slice: the median over slices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) heap_ratio: Option<f64>,
 }
@@ -204,7 +238,7 @@ pub(crate) enum Memory {
     Ordinary,
 }
 
-/// What a rank's fifos have counted, taken together.
+/// The counts of a rank's fifos, taken together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FifoCounts {
     /// Triggers pushed.
@@ -232,60 +266,68 @@ pub(crate) fn row_of(
     comparison: &SliceComparison,
     limit: &str,
 ) -> PerfRow {
+    let (ratio, cpu) = (comparison.ratio, comparison.cpu_ns);
     let mut row = PerfRow::new(test, ranks);
     row.channel = channel;
-    row.set_times(Some(comparison.test));
-    row.p50_all_ns = Some(comparison.p50_all_ns);
-    row.samples = Some(comparison.test.count);
-    row.operations_per_sample = Some(comparison.per_sample);
-    if let Some(times) = comparison.limit {
-        row.limit = Some(limit.to_owned());
-        row.limit_p50_ns = Some(times.p50_ns);
-    }
-    if let Some(ratio) = comparison.ratio {
-        row.ratio = Some(ratio.median);
-        row.ratio_p10 = Some(ratio.p10);
-        row.ratio_p90 = Some(ratio.p90);
-    }
-    if let Some(cpu) = comparison.cpu_ns {
-        row.device_cpu_ns = Some(cpu.median);
-        row.device_cpu_p10_ns = Some(cpu.p10);
-        row.device_cpu_p90_ns = Some(cpu.p90);
-    }
-    row.probe_ns = (comparison.probe_ns > UNPROBED).then_some(comparison.probe_ns);
-    row.sibling_slices = (comparison.kind != SliceKind::Alike).then_some(comparison.sibling_share);
+    row.set_times(comparison.test);
+    row.times.p50_all_ns = Some(comparison.p50_all_ns);
+    row.times.samples = Some(comparison.test.count);
+    row.times.operations_per_sample = Some(comparison.per_sample);
+    row.limit = RowLimit {
+        name: comparison.limit.map(|_| limit.to_owned()),
+        p50_ns: comparison.limit.map(|times| times.p50_ns),
+        ratio: ratio.map(|ratio| ratio.median),
+        ratio_p10: ratio.map(|ratio| ratio.p10),
+        ratio_p90: ratio.map(|ratio| ratio.p90),
+    };
+    row.cpu = RowCpu {
+        p50_ns: cpu.map(|cpu| cpu.median),
+        p10_ns: cpu.map(|cpu| cpu.p10),
+        p90_ns: cpu.map(|cpu| cpu.p90),
+    };
+    row.cores = RowCores {
+        sibling_slices: (comparison.kind != SliceKind::Alike).then_some(comparison.sibling_share),
+        probe_ns: (comparison.probe_ns > UNPROBED).then_some(comparison.probe_ns),
+    };
     row
 }
 
 impl PerfRow {
     /// Sets the times of an operation.
-    pub(crate) fn set_times(&mut self, times: Option<TimeSummary>) {
-        if let Some(times) = times {
-            self.iterations = times.count;
-            self.min_ns = Some(times.min_ns);
-            self.p50_ns = Some(times.p50_ns);
-            self.p99_ns = times.p99_ns;
-            self.max_ns = Some(times.max_ns);
-        }
+    fn set_times(&mut self, found: TimeSummary) {
+        self.iterations = found.count;
+        self.times.min_ns = Some(found.min_ns);
+        self.times.p50_ns = Some(found.p50_ns);
+        self.times.p99_ns = found.p99_ns;
+        self.times.max_ns = Some(found.max_ns);
     }
 
     /// Sets the bandwidth of operations that move `bytes` each.
     pub(crate) fn set_bandwidth(&mut self, bytes: u64) {
-        self.gb_per_s = self.p50_ns.filter(|ns| *ns > 0.0).map(|ns| bytes as f64 / ns);
+        let p50_ns = self.times.p50_ns.filter(|ns| *ns > 0.0);
+        self.times.gb_per_s = p50_ns.map(|ns| bytes as f64 / ns);
+    }
+
+    /// Sets the rate of operations.
+    pub(crate) fn set_rate(&mut self) {
+        self.times.per_s = self.times.p50_ns.map(|ns| 1e9 / ns);
     }
 
     /// Sets how much was pushed, and how often into a full fifo.
     pub(crate) fn set_pushes(&mut self, counted: FifoCounts) {
-        self.pushes = Some(counted.pushed);
-        self.stalls = Some(counted.stalls);
+        self.fifo.pushes = Some(counted.pushed);
+        self.fifo.stalls = Some(counted.stalls);
     }
 
-    /// Sets how full a flood has kept the fifo, and its pushes. Without a flood nothing is known of them.
+    /// Sets how full a flood has kept the fifo, and its pushes. Without a flood nothing is known of
+    /// them.
     pub(crate) fn set_level(&mut self, level: Option<FifoLevel>) {
-        self.fifo_depth = level.and_then(|level| level.greatest);
-        self.fifo_depth_p50 = level.and_then(|level| level.p50);
-        self.pushes = level.map(|level| level.counted.pushed);
-        self.stalls = level.map(|level| level.counted.stalls);
+        self.fifo = RowFifo {
+            depth: level.and_then(|level| level.greatest),
+            depth_p50: level.and_then(|level| level.p50),
+            pushes: level.map(|level| level.counted.pushed),
+            stalls: level.map(|level| level.counted.stalls),
+        };
     }
 }
 
@@ -319,6 +361,49 @@ mod tests {
         assert_eq!(object["test"], "barrier");
         assert!(object["bytes"].is_null() && object["wrong"].is_null());
         assert_eq!(serde_json::from_value::<PerfRow>(json).unwrap(), PerfRow::new(Test::Barrier, 8));
+    }
+
+    #[test]
+    fn a_row_is_one_flat_object_whose_keys_keep_their_order() {
+        let mut row = PerfRow::new(Test::PutBandwidth, 2);
+        row.channel = Some(TestChannel::Port);
+        row.variant = Some("latency".to_owned());
+        (row.bytes, row.iterations, row.overlap, row.wrong) = (Some(8), 5, Some(0.5), Some(0));
+        row.times = RowTimes {
+            samples: Some(5),
+            operations_per_sample: Some(2),
+            min_ns: Some(1.0),
+            p50_ns: Some(2.5),
+            p50_all_ns: Some(3.0),
+            p99_ns: None,
+            max_ns: Some(4.0),
+            gb_per_s: Some(3.2),
+            per_s: Some(4e8),
+        };
+        row.limit = RowLimit {
+            name: Some("plain copy (memcpy)".to_owned()),
+            p50_ns: Some(2.0),
+            ratio: Some(1.25),
+            ratio_p10: Some(1.0),
+            ratio_p90: Some(1.5),
+        };
+        row.cpu = RowCpu { p50_ns: Some(10.0), p10_ns: Some(9.0), p90_ns: Some(11.0) };
+        row.fifo = RowFifo { depth: Some(512), depth_p50: Some(256), pushes: Some(1000), stalls: Some(3) };
+        row.cores = RowCores { sibling_slices: Some(0.25), probe_ns: Some(130.0) };
+        row.place = Some(PairPlacement { from: 0, to: 1, from_core: Some(0), to_core: None });
+        let text = serde_json::to_string(&row).unwrap();
+        assert_eq!(
+            text,
+            "{\"test\":\"put_bandwidth\",\"channel\":\"port\",\"variant\":\"latency\",\"ranks\":2,\
+             \"bytes\":8,\"iterations\":5,\"samples\":5,\"operations_per_sample\":2,\"min_ns\":1.0,\
+             \"p50_ns\":2.5,\"p50_all_ns\":3.0,\"p99_ns\":null,\"max_ns\":4.0,\"gb_per_s\":3.2,\
+             \"per_s\":400000000.0,\"limit\":\"plain copy (memcpy)\",\"limit_p50_ns\":2.0,\"ratio\":1.25,\
+             \"ratio_p10\":1.0,\"ratio_p90\":1.5,\"device_cpu_ns\":10.0,\"device_cpu_p10_ns\":9.0,\
+             \"device_cpu_p90_ns\":11.0,\"overlap\":0.5,\"fifo_depth\":512,\"fifo_depth_p50\":256,\
+             \"pushes\":1000,\"stalls\":3,\"sibling_slices\":0.25,\"probe_ns\":130.0,\"wrong\":0,\
+             \"from\":0,\"to\":1,\"from_core\":0,\"to_core\":null}"
+        );
+        assert_eq!(serde_json::from_str::<PerfRow>(&text).unwrap(), row);
     }
 
     #[test]

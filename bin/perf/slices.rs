@@ -1,28 +1,30 @@
 //! Slices: how a figure and its limit are compared on a machine that changes under the measurement.
 //!
-//! A test alternates with its limit in slices of about a millisecond. Before each slice a short raw flag ping-pong probes what
-//! the two cores are at that moment: on virtual machines they can turn from separate cores into hyper-threads of one and back.
-//! Slices are then sorted into kinds by their probe, and only what was measured in the same slice, in the kind that most slices
-//! belong to, is compared. The ratio is the median over slices of (median of the test / median of the limit).
+//! A test alternates with its limit in slices of about a millisecond. Before each slice a short
+//! flag ping-pong probes how near the two cores are to each other. On virtual machines they can
+//! turn from separate cores into hyper-threads of one and back. Slices are sorted into kinds by
+//! their probe. Only what was measured in one slice, of the most frequent kind, is compared. The
+//! ratio is the median over slices of (median of the test / median of the limit).
 
 use crate::perf::stats::{TimeHistogram, TimeSummary, median, quantile};
 
-/// Two groups of probes are of different kinds when the median of one is this many times that of the other.
+/// Two groups of probes are of different kinds when the median of one is this many times that of
+/// the other.
 pub(crate) const APART: f64 = 2.2;
 
 /// Probes this many times slower than most were interrupted; they say nothing about the cores.
 const INTERRUPTED: f64 = 20.0;
 
-/// The probe of slices that nobody probes: they are all alike.
+/// The probe of slices that are not probed: all alike.
 pub(crate) const UNPROBED: f64 = 1.0;
 
-/// Slower probes are a kind of their own only from this share of the slices on.
+/// Slower probes are a kind of their own from this share of the slices on.
 const SUBSTANTIAL: f64 = 0.05;
 
-/// What the two cores were while a slice was taken.
+/// How near the two cores were to each other in a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SliceKind {
-    /// All slices were alike, so that nothing tells which of the two it was.
+    /// All slices were alike, so that nothing tells siblings from separate cores.
     Alike,
     /// Separate cores.
     Separate,
@@ -58,14 +60,14 @@ pub(crate) struct Spread {
     pub(crate) p90: f64,
 }
 
-/// What the slices say together.
+/// A test compared with its limit over all slices.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SliceComparison {
-    /// What the cores were in most slices; everything below is taken from those.
+    /// The most frequent kind of slices; everything below is taken from those.
     pub(crate) kind: SliceKind,
-    /// How many slices those are.
+    /// The number of those slices.
     pub(crate) slices: usize,
-    /// How many slices there were in all.
+    /// The number of all slices.
     pub(crate) of: usize,
     /// The share of all slices in which the cores were siblings.
     pub(crate) sibling_share: f64,
@@ -73,36 +75,38 @@ pub(crate) struct SliceComparison {
     pub(crate) probe_ns: f64,
     /// The test.
     pub(crate) test: TimeSummary,
-    /// The median of all its samples, whatever the cores were: what others tell who do not look at that.
+    /// The median of all samples of the test, in slices of whatever kind.
     pub(crate) p50_all_ns: f64,
     /// The limit; `None` when none was measured.
     pub(crate) limit: Option<TimeSummary>,
     /// Time of the test over time of the limit in the same slice.
     pub(crate) ratio: Option<Spread>,
-    /// CPU time of the thread under test for one operation, over slices; `None` when it was not measured.
+    /// CPU time of the thread under test for one operation, over slices; `None` when it was not
+    /// measured.
     pub(crate) cpu_ns: Option<Spread>,
     /// Operations that one sample is the mean of.
     pub(crate) per_sample: u64,
 }
 
 impl Slices {
-    /// No slices yet; each operation is a sample.
+    /// Makes an empty set. Each operation is a sample.
     pub(crate) fn new() -> Self {
         Self::of_means(1)
     }
 
-    /// No slices yet; a sample is the mean of so many operations.
+    /// Makes an empty set. A sample is the mean of `per_sample` operations.
     pub(crate) fn of_means(per_sample: u64) -> Self {
         Self { slices: Vec::new(), per_sample }
     }
 
-    /// Adds a slice: what its probe took one way, and the times of single operations of the test and of its limit, in
-    /// nanoseconds. A slice without samples of the test is left out; the limit may have none.
+    /// Adds a slice: what its probe took one way, and the times of single operations of the test
+    /// and of its limit, in nanoseconds. A slice without samples of the test is left out; the limit
+    /// may have none.
     pub(crate) fn push(&mut self, probe_ns: f64, samples: &[f64], limit: &[f64]) {
         self.push_charged(probe_ns, samples, limit, None);
     }
 
-    /// The same, with the CPU time of one operation.
+    /// Adds a slice like [`Slices::push`], but with the CPU time of one operation.
     pub(crate) fn push_charged(
         &mut self,
         probe_ns: f64,
@@ -152,7 +156,7 @@ impl Slice {
 }
 
 impl Spread {
-    /// The spread of `values`, which it sorts; `None` of none.
+    /// Returns the spread of `values`, which it sorts; `None` of none.
     pub(crate) fn of(values: &mut [f64]) -> Option<Self> {
         Some(Self { median: median(values)?, p10: quantile(values, 0.1)?, p90: quantile(values, 0.9)? })
     }
@@ -166,7 +170,7 @@ fn pool<'a>(parts: impl Iterator<Item = &'a [f64]>) -> Option<TimeSummary> {
     times.summary()
 }
 
-/// The kind with the most slices; of two with equally many, the one that came first.
+/// Returns the kind with the most slices; of two with equally many, the first of the list below.
 fn dominant(kinds: &[SliceKind]) -> Option<SliceKind> {
     let count = |kind: SliceKind| kinds.iter().filter(|found| **found == kind).count();
     [SliceKind::Disturbed, SliceKind::Siblings, SliceKind::Separate, SliceKind::Alike]
@@ -177,8 +181,9 @@ fn dominant(kinds: &[SliceKind]) -> Option<SliceKind> {
 
 /// Sorts probes into kinds.
 ///
-/// Whatever is clearly quicker than most was taken between siblings: nothing else makes a ping-pong quick. What is clearly slower
-/// than most was interrupted, unless there is enough of it and it is not absurdly slow: then most were siblings.
+/// Probes that are clearly quicker than most were between siblings: nothing else makes a ping-pong
+/// quick. Clearly slower ones were interrupted, unless they are many and not absurdly slow. Then
+/// most were between siblings.
 fn classify(probes: &[f64]) -> Vec<SliceKind> {
     let mut groups = groups(probes);
     groups.sort_by(|a, b| a.middle.total_cmp(&b.middle));
@@ -215,8 +220,8 @@ struct ProbeGroup {
     middle: f64,
 }
 
-/// Splits the probes in two where the logarithms of both halves lie closest together, and each half again, as long as the halves'
-/// medians are far enough apart.
+/// Splits the probes in two where the logarithms of both halves lie closest together, and each half
+/// again, as long as the medians are far enough apart.
 fn groups(probes: &[f64]) -> Vec<ProbeGroup> {
     let mut order: Vec<usize> = (0..probes.len()).collect();
     order.sort_by(|a, b| probes[*a].total_cmp(&probes[*b]));
@@ -237,7 +242,8 @@ fn groups(probes: &[f64]) -> Vec<ProbeGroup> {
     found
 }
 
-/// Where to cut sorted values so that the variance between the two parts is largest (Otsu 1979); 0 when there is no cut.
+/// Returns where to cut sorted values so that the variance between the two parts is largest (Otsu
+/// 1979); 0 when there is no cut.
 fn best_cut(sorted: &[f64]) -> usize {
     let total: f64 = sorted.iter().sum();
     let mut below = 0.0;

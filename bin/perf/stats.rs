@@ -1,14 +1,15 @@
 //! Distributions of times: a histogram that keeps picoseconds, and percentiles of small samples.
 //!
-//! Times are in nanoseconds as `f64` outside and in whole picoseconds inside, because the mean of operations that were timed
-//! together (a push into a fifo, a poll) is a few nanoseconds and would lose half its digits as an integer of them.
+//! Times are in nanoseconds as `f64` outside and in whole picoseconds inside. The mean of
+//! operations that were timed together (a push into a fifo, a poll) may be a few nanoseconds, and
+//! would lose half its digits as an integer.
 
 use hdrhistogram::Histogram;
 
-/// What a histogram holds at most: an hour, in picoseconds.
+/// The longest time that a histogram holds: an hour, in picoseconds.
 const LONGEST_PS: u64 = 3_600_000_000_000_000;
 
-/// Samples of which one in a hundred can be told: the 99th percentile of fewer is nothing but the slowest.
+/// Samples for a 99th percentile: that of fewer is the slowest.
 pub(crate) const ENOUGH_FOR_P99: u64 = 100;
 
 /// Times of many operations, in fixed space, to three digits.
@@ -35,7 +36,8 @@ pub(crate) struct TimeSummary {
 }
 
 impl TimeHistogram {
-    /// No times yet. Allocates all that it will ever need, so that recording does not.
+    /// Makes an empty histogram. It allocates all that it will ever need, so that recording does
+    /// not.
     ///
     /// # Panics
     /// Never: the bounds are constants that the histogram takes.
@@ -52,7 +54,7 @@ impl TimeHistogram {
         self.max_ps = self.max_ps.max(ps);
     }
 
-    /// The five numbers; `None` when nothing was recorded.
+    /// Returns the five numbers; `None` when nothing was recorded.
     pub(crate) fn summary(&self) -> Option<TimeSummary> {
         if self.histogram.is_empty() {
             return None;
@@ -70,9 +72,8 @@ impl TimeHistogram {
     }
 }
 
-/// The value below which a share of the samples lies, interpolated between neighbours; `None` of no samples.
-///
-/// Sorts the samples.
+/// Returns the value below which a share of the samples lies, interpolated between neighbours;
+/// `None` of no samples. Sorts the samples.
 pub(crate) fn quantile(samples: &mut [f64], share: f64) -> Option<f64> {
     samples.sort_unstable_by(f64::total_cmp);
     let last = samples.len().checked_sub(1)?;
@@ -82,7 +83,7 @@ pub(crate) fn quantile(samples: &mut [f64], share: f64) -> Option<f64> {
     Some(samples[below] + (samples[above] - samples[below]) * (place - to_f64(below as u64)))
 }
 
-/// The middle of the samples; `None` of no samples. Sorts them.
+/// Returns the middle of the samples; `None` of no samples. Sorts the samples.
 pub(crate) fn median(samples: &mut [f64]) -> Option<f64> {
     quantile(samples, 0.5)
 }
@@ -97,7 +98,7 @@ fn whole(value: f64) -> u64 {
     value as u64
 }
 
-/// The nearest `f64`: exact up to 2^53, which is 104 days in nanoseconds.
+/// Returns the nearest `f64`: exact up to 2^53, which is 104 days in nanoseconds.
 fn to_f64(value: u64) -> f64 {
     value as f64
 }

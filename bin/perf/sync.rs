@@ -1,5 +1,5 @@
-//! How ranks keep in step between operations, over bare flags: a pair of them ([`PairSync`]), all of
-//! them ([`AllSync`]), and all of them with their times ([`Gathering`]).
+//! How ranks keep in step between operations, over bare flags: a pair of them ([`PairSync`]), all
+//! of them ([`AllSync`]), and all of them with their times ([`Gathering`]).
 
 use shmccl::heap::{HeapOffset, Region};
 use shmccl::shm::{CellRef, Span};
@@ -126,8 +126,8 @@ impl PairSync {
         theirs
     }
 
-    /// Measures the nanoseconds that a bare flag takes one way, on the leader. Ranks that share a core
-    /// have no other core to probe.
+    /// Measures the nanoseconds that a bare flag takes one way, on the leader. Ranks that share a
+    /// core have no other core to probe.
     pub(crate) fn probe(&mut self) -> f64 {
         self.meet();
         if self.one_core {

@@ -9,7 +9,7 @@ use shmccl::collective::{Algorithm, Operation};
 #[value(rename_all = "snake_case")]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Test {
-    /// What the machine can do at best: the yardsticks of all others
+    /// What the machine can do at best: the limits of all other tests
     Limits,
     /// signal to wait, one way
     SignalLatency,
@@ -27,15 +27,17 @@ pub(crate) enum Test {
     MessageRate,
     /// Triggers pushed and served per second, by producers and fifos
     FifoRate,
-    /// Push of a trigger until the peer has its data, one way, and until the device that pushed knows it is done
+    /// Push of a trigger until the peer has its data, one way, and until the device that pushed
+    /// knows it is done
     ProxyRoundTrip,
     /// barrier, by ranks: the mean of 8 in a row, from return to return on rank 0
     Barrier,
     /// From starting processes to all ranks ready
     Launch,
-    /// How much of a transfer hides behind computation, with the proxy on another core; below 0, both together take longer
+    /// How much of a transfer hides behind computation, with the proxy on another core; below 0,
+    /// both together take longer
     Overlap,
-    /// What a trace costs: operations that are noted against those that are not
+    /// What a trace costs: traced operations against untraced ones
     TraceCost,
     /// Every rank to every other: a matrix of bandwidths and latencies
     P2p,
@@ -52,7 +54,8 @@ pub(crate) enum Test {
     /// A block of each input for each rank
     #[value(alias = "alltoall")]
     AllToAll,
-    /// The same with blocks of several lengths: of n ranks, r sends s as many as 1 + (r + s) mod n of n (n + 1) / 2 parts
+    /// An all_to_all with blocks of several lengths: of n ranks, r sends s as many as 1 + (r + s)
+    /// mod n of n (n + 1) / 2 parts
     #[value(alias = "alltoallv")]
     AllToAllV,
     /// All inputs, at the root
@@ -126,8 +129,8 @@ impl Test {
         self != Self::P2p && !self.is_collective()
     }
 
-    /// Returns whether there is a choice of algorithms. Messages have none: only two ranks know their
-    /// lengths, so that all could not choose alike.
+    /// Returns whether there is a choice of algorithms. Messages have none: only two ranks know
+    /// their lengths, so that all could not choose alike.
     pub(crate) fn has_algorithms(self) -> bool {
         let supported = |operation| Algorithm::ALL.into_iter().any(|algorithm| algorithm.supports(operation));
         self.operation().is_some_and(supported)
@@ -150,8 +153,8 @@ impl Test {
         }
     }
 
-    /// Returns the operation that the test measures, if it is a collective one. `sendrecv` is a send of
-    /// every rank to the next.
+    /// Returns the operation that the test measures, if it is a collective one. `sendrecv` is a
+    /// send of every rank to the next.
     pub(crate) fn operation(self) -> Option<Operation> {
         Some(match self {
             Self::AllReduce => Operation::AllReduce,

@@ -1,8 +1,8 @@
 //! What a trace costs: a traced operation against an untraced one, in one process, on one memory.
 //!
 //! The launcher has a trace written, to nowhere. Three contenders take turns: traced, untraced, and
-//! untraced once more. The difference of the last two is what this machine cannot tell. A slice is one
-//! sample: the mean of the middle half of what it has timed.
+//! untraced once more. The difference of the last two is what this machine cannot tell. A slice is
+//! one sample: the mean of the middle half of what it has timed.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -123,8 +123,8 @@ impl TestBench<'_> {
     }
 }
 
-/// Returns the mean of the middle half of `samples`. Medians would be a tick of the clock apart, which
-/// may be a hundredth of an operation.
+/// Returns the mean of the middle half of `samples`. Medians would be a tick of the clock apart,
+/// which may be a hundredth of an operation.
 fn midmean(mut samples: Vec<f64>) -> Option<f64> {
     samples.sort_unstable_by(f64::total_cmp);
     let quarter = samples.len() / 4;

@@ -188,8 +188,8 @@ impl<M: Mover> BulkTransfer<M> {
         self.direction == TransferDirection::Both || !self.ends.leads
     }
 
-    /// Moves fresh data once, and has them read. Returns the sample where this rank moves. With `charged`,
-    /// the CPU time of handing transfers to a proxy is measured after it.
+    /// Moves fresh data once, and has them read. Returns the sample where this rank moves. With
+    /// `charged`, the CPU time of handing transfers to a proxy is measured after it.
     fn exchange(&mut self, charged: bool) -> Result<Option<f64>> {
         self.seq += 1;
         if self.moves() {
@@ -247,9 +247,9 @@ impl<M: Mover> BulkTransfer<M> {
         Ok((now_ns() - start) as f64 / self.burst as f64)
     }
 
-    /// Measures the CPU time of handing transfers over that take about `took_ns` each. Reading that clock
-    /// takes as long as a hundred short transfers. So enough are handed over to make it small, and its own
-    /// cost is measured beside them.
+    /// Measures the CPU time of handing transfers over that take about `took_ns` each. Reading that
+    /// clock takes as long as a hundred short transfers. So enough are handed over to make it
+    /// small, and its own cost is measured beside them.
     fn charge(&mut self, took_ns: f64) -> Result<()> {
         let count = charged(took_ns, self.ends.outgoing.span().len());
         // The first look after a wait takes longer than others do, and is no measure of them.
@@ -276,8 +276,8 @@ const CHARGED_PUSHES: u64 = 8;
 /// The bytes of those transfers at most.
 const CHARGED_BYTES: u64 = 4 << 20;
 
-/// Returns how many transfers of `len` bytes and `took_ns` each are charged together: no more than a
-/// fifo has room for.
+/// Returns how many transfers of `len` bytes and `took_ns` each are charged together: no more than
+/// a fifo has room for.
 fn charged(took_ns: f64, len: u64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -365,8 +365,8 @@ impl TestBench<'_> {
         })
     }
 
-    /// Floods the fifo of a proxied transfer, unless that takes too long. Returns how full the fifo was,
-    /// and the words that came wrong.
+    /// Floods the fifo of a proxied transfer, unless that takes too long. Returns how full the fifo
+    /// was, and the words that came wrong.
     fn flood<M: Mover>(
         &self,
         sync: &mut PairSync,

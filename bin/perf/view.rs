@@ -1,7 +1,7 @@
-//! The report of `shmccl perf` as a table: a line per row, a column per figure that any row has. And a
-//! warning where what was measured differs too much from itself.
+//! The report of `shmccl perf` as a table: a line per row, a column per figure that any row has.
+//! And a warning where what was measured differs too much from itself.
 
-use super::report::{PerfReport, PerfRow, share_of_stalls};
+use super::report::{PerfReport, PerfRow};
 use super::test::Test;
 use crate::output::{self, Look};
 use crate::table::TextTable;
@@ -18,22 +18,22 @@ const COLUMNS: [PerfColumn; 23] = [
     ("variant", |row| row.variant.clone()),
     ("ranks", |row| Some(row.ranks.to_string())),
     ("size", |row| row.bytes.map(format_size)),
-    (TOGETHER, |row| row.operations_per_sample.map(|count| count.to_string())),
-    ("min", |row| row.min_ns.map(format_ns)),
-    ("p50", |row| row.p50_ns.map(format_ns)),
-    ("p99", |row| row.p99_ns.map(format_ns)),
-    ("max", |row| row.max_ns.map(format_ns)),
-    ("GB/s", |row| row.gb_per_s.map(three_digits)),
-    ("M/s", |row| row.per_s.map(|per_s| three_digits(per_s / 1e6))),
+    (TOGETHER, |row| row.times.operations_per_sample.map(|count| count.to_string())),
+    ("min", |row| row.times.min_ns.map(format_ns)),
+    ("p50", |row| row.times.p50_ns.map(format_ns)),
+    ("p99", |row| row.times.p99_ns.map(format_ns)),
+    ("max", |row| row.times.max_ns.map(format_ns)),
+    ("GB/s", |row| row.times.gb_per_s.map(three_digits)),
+    ("M/s", |row| row.times.per_s.map(|per_s| three_digits(per_s / 1e6))),
     ("overlap", |row| row.overlap.map(percent)),
-    ("device CPU", |row| row.device_cpu_ns.map(format_ns)),
-    ("depth p50", |row| row.fifo_depth_p50.map(|depth| depth.to_string())),
-    ("depth max", |row| row.fifo_depth.map(|depth| depth.to_string())),
-    ("stalls", |row| share_of_stalls(row.stalls, row.pushes).map(fine_percent)),
-    ("limit", |row| row.limit.clone()),
-    ("limit p50", |row| row.limit_p50_ns.map(format_ns)),
+    ("device CPU", |row| row.cpu.p50_ns.map(format_ns)),
+    ("depth p50", |row| row.fifo.depth_p50.map(|depth| depth.to_string())),
+    ("depth max", |row| row.fifo.depth.map(|depth| depth.to_string())),
+    ("stalls", |row| row.fifo.share_of_stalls().map(fine_percent)),
+    ("limit", |row| row.limit.name.clone()),
+    ("limit p50", |row| row.limit.p50_ns.map(format_ns)),
     ("cost", cost),
-    ("time/limit", |row| row.ratio.map(three_digits)),
+    ("time/limit", |row| row.limit.ratio.map(three_digits)),
     ("(p10..p90)", spread),
     ("wrong", |row| row.wrong.map(|wrong| wrong.to_string())),
 ];
@@ -42,7 +42,8 @@ const TEST: &str = "test";
 
 const TOGETHER: &str = "ops/sample";
 
-/// What a narrow terminal goes without, the first to go first. What is left fits in 80 characters for every test.
+/// Columns that a narrow terminal goes without, the first to go first. The others fit in 80
+/// characters for every test.
 const EXPENDABLE: [&str; 13] = [
     TOGETHER,
     "max",
@@ -59,8 +60,8 @@ const EXPENDABLE: [&str; 13] = [
     "channel",
 ];
 
-/// The head line and the table; rows with wrong data are red where there is colour. Where the terminal is too narrow for one
-/// table, each test gets its own.
+/// Writes the head line and the table. Rows with wrong data are red where there is colour. Where
+/// the terminal is too narrow for one table, each test gets its own.
 pub(crate) fn text(look: Look, report: &PerfReport) -> String {
     let whole = grid(&report.rows.iter().collect::<Vec<_>>());
     let head = report.machine.line();
@@ -77,9 +78,9 @@ pub(crate) fn text(look: Look, report: &PerfReport) -> String {
     format!("{head}\n\n{}{}", tests.iter().map(table).collect::<Vec<_>>().join("\n"), note(report))
 }
 
-/// What percentiles are of, where an operation is no sample: the clock is too slow for one, or one has no time of its own.
+/// Returns a note on samples that are means of several operations, if there are any.
 fn note(report: &PerfReport) -> &'static str {
-    let is_mean = |row: &PerfRow| row.operations_per_sample.is_some_and(|count| count > 1);
+    let is_mean = |row: &PerfRow| row.times.operations_per_sample.is_some_and(|count| count > 1);
     if report.rows.iter().any(is_mean) {
         "ops/sample: operations that were timed together; min, p50, p99 and max are\n\
          then those of their means (2: there and back, halved).\n"
@@ -88,7 +89,7 @@ fn note(report: &PerfReport) -> &'static str {
     }
 }
 
-/// The columns that any of the rows needs.
+/// Makes a table of the columns that any of the rows needs.
 fn grid(rows: &[&PerfRow]) -> TextTable<'static> {
     let used = |column: &&PerfColumn| rows.iter().any(|row| (column.1)(row).is_some());
     let columns: Vec<&PerfColumn> = COLUMNS.iter().filter(used).collect();
@@ -103,26 +104,26 @@ fn grid(rows: &[&PerfRow]) -> TextTable<'static> {
     }
 }
 
-/// By how much what is noted takes longer than what is not.
+/// Writes by how much a traced operation takes longer.
 fn cost(row: &PerfRow) -> Option<String> {
-    let ratio = row.ratio.filter(|_| row.test == Test::TraceCost)?;
+    let ratio = row.limit.ratio.filter(|_| row.test == Test::TraceCost)?;
     Some(format!("{:+.1} %", 100.0 * (ratio - 1.0)))
 }
 
-/// Where a tenth of the slices lie below and above.
+/// Writes the tenth and the ninetieth percentile of the ratio.
 fn spread(row: &PerfRow) -> Option<String> {
-    let (low, high) = row.ratio_p10.zip(row.ratio_p90)?;
+    let (low, high) = row.limit.ratio_p10.zip(row.limit.ratio_p90)?;
     Some(format!("({}..{})", three_digits(low), three_digits(high)))
 }
 
-/// Where a tenth of the slices take this many times as long as another tenth, held against the limit in the same slices, something
-/// else than the test has changed meanwhile.
+/// A ninetieth percentile of a ratio that is more than so many times the tenth: something else than
+/// the test has changed meanwhile.
 const TOO_WIDE: f64 = 3.0;
 
-/// Of fewer samples nothing else is to be expected.
+/// Ratios of fewer samples spread in any case.
 const LEAST_SAMPLES: u64 = 100;
 
-/// Tells in one line, if there is reason to.
+/// Warns in one line, if there is reason to.
 pub(crate) fn note_spread(rows: &[PerfRow]) {
     if let Some(line) = warning(rows) {
         output::note(&line);
@@ -130,8 +131,9 @@ pub(crate) fn note_spread(rows: &[PerfRow]) {
 }
 
 fn warning(rows: &[PerfRow]) -> Option<String> {
-    let settled = rows.iter().filter(|row| row.samples.is_some_and(|samples| samples >= LEAST_SAMPLES));
-    let spreads: Vec<_> = settled.filter_map(|row| Some((row, row.ratio_p10?, row.ratio_p90?))).collect();
+    let settled = rows.iter().filter(|row| row.times.samples.is_some_and(|samples| samples >= LEAST_SAMPLES));
+    let spreads: Vec<_> =
+        settled.filter_map(|row| Some((row, row.limit.ratio_p10?, row.limit.ratio_p90?))).collect();
     let width = |low: f64, high: f64| high / low.max(f64::MIN_POSITIVE);
     let wide = spreads.iter().filter(|(_, low, high)| width(*low, *high) > TOO_WIDE);
     let (row, low, high) = wide.clone().max_by(|a, b| width(a.1, a.2).total_cmp(&width(b.1, b.2)))?;
@@ -154,21 +156,26 @@ fn warning(rows: &[PerfRow]) -> Option<String> {
 mod tests {
     use super::*;
     use crate::machine::MachineInfo;
+    use crate::perf::report::{RowCpu, RowFifo, RowLimit, RowTimes};
     use crate::perf::test::{Test, TestChannel};
+
+    fn ratio(median: f64, p10: f64, p90: f64) -> RowLimit {
+        let [ratio, ratio_p10, ratio_p90] = [median, p10, p90].map(Some);
+        RowLimit { ratio, ratio_p10, ratio_p90, ..RowLimit::default() }
+    }
 
     #[test]
     fn only_columns_that_some_row_needs_are_shown() {
         let put = PerfRow {
             channel: Some(TestChannel::Memory),
             bytes: Some(8),
-            p50_ns: Some(134.0),
-            ratio: Some(1.05),
-            ratio_p10: Some(1.02),
-            ratio_p90: Some(1.11),
+            times: RowTimes { p50_ns: Some(134.0), ..RowTimes::default() },
+            limit: ratio(1.05, 1.02, 1.11),
             wrong: Some(0),
             ..PerfRow::new(Test::PutLatency, 2)
         };
-        let barrier = PerfRow { p50_ns: Some(1500.0), ..PerfRow::new(Test::Barrier, 8) };
+        let mut barrier = PerfRow::new(Test::Barrier, 8);
+        barrier.times.p50_ns = Some(1500.0);
         let report = PerfReport { machine: MachineInfo::detect(), rows: vec![put, barrier] };
         let text = text(Look::plain(), &report);
         let lines: Vec<Vec<&str>> =
@@ -184,29 +191,34 @@ mod tests {
         assert_eq!(lines[2], ["barrier", "-", "8", "-", "1.50", "us", "-", "-", "-"]);
     }
 
-    /// Every column that any test fills, in figures of full length.
+    /// Fills every column that any test fills, in figures of full length.
     fn full(test: Test, variant: &str) -> PerfRow {
-        let (ns, ratio) = (Some(123_000.0), Some(0.123));
+        let ns = Some(123_000.0);
         PerfRow {
             channel: Some(TestChannel::Memory),
             variant: Some(variant.to_owned()),
             bytes: Some(512 << 10),
-            min_ns: ns,
-            p50_ns: ns,
-            p99_ns: ns,
-            max_ns: ns,
-            gb_per_s: Some(0.123),
-            per_s: Some(1.23e5),
-            device_cpu_ns: ns,
-            fifo_depth: Some(512),
-            fifo_depth_p50: Some(256),
-            pushes: Some(100_000),
-            stalls: Some(12_345),
-            limit: Some("raw copy + flag + 2 yield hand-offs".to_owned()),
-            limit_p50_ns: ns,
-            ratio,
-            ratio_p10: ratio,
-            ratio_p90: ratio,
+            times: RowTimes {
+                min_ns: ns,
+                p50_ns: ns,
+                p99_ns: ns,
+                max_ns: ns,
+                gb_per_s: Some(0.123),
+                per_s: Some(1.23e5),
+                ..RowTimes::default()
+            },
+            cpu: RowCpu { p50_ns: ns, ..RowCpu::default() },
+            fifo: RowFifo {
+                depth: Some(512),
+                depth_p50: Some(256),
+                pushes: Some(100_000),
+                stalls: Some(12_345),
+            },
+            limit: RowLimit {
+                name: Some("raw copy + flag + 2 yield hand-offs".to_owned()),
+                p50_ns: ns,
+                ..ratio(0.123, 0.123, 0.123)
+            },
             wrong: Some(0),
             ..PerfRow::new(test, 64)
         }
@@ -214,8 +226,8 @@ mod tests {
 
     #[test]
     fn a_terminal_of_eighty_columns_gets_a_table_per_test_and_no_line_is_longer() {
-        let longest = full(Test::FifoRate, "4 producers, 4 fifos, exclusive");
-        let longest = PerfRow { bytes: None, gb_per_s: None, ..longest };
+        let mut longest = full(Test::FifoRate, "4 producers, 4 fifos, exclusive");
+        (longest.bytes, longest.times.gb_per_s) = (None, None);
         let rows = vec![full(Test::PutLatency, "LL8"), full(Test::PutLatency, "LL16"), longest];
         let report = PerfReport { machine: MachineInfo::detect(), rows };
         let text = text(Look { width: Some(80), ..Look::plain() }, &report);
@@ -229,7 +241,11 @@ mod tests {
 
     #[test]
     fn a_table_of_means_says_so() {
-        let row = |count| PerfRow { operations_per_sample: Some(count), ..PerfRow::new(Test::PutLatency, 2) };
+        let row = |count| {
+            let mut row = PerfRow::new(Test::PutLatency, 2);
+            row.times.operations_per_sample = Some(count);
+            row
+        };
         let text = |count| {
             text(Look::plain(), &PerfReport { machine: MachineInfo::detect(), rows: vec![row(count)] })
         };
@@ -247,10 +263,9 @@ mod tests {
         let (ratio_p10, ratio_p90) = spread.unzip();
         PerfRow {
             bytes: Some(bytes),
-            samples: Some(100),
             channel: Some(TestChannel::Memory),
-            ratio_p10,
-            ratio_p90,
+            times: RowTimes { samples: Some(100), ..RowTimes::default() },
+            limit: RowLimit { ratio_p10, ratio_p90, ..RowLimit::default() },
             ..PerfRow::new(Test::PutLatency, 2)
         }
     }
@@ -269,6 +284,8 @@ mod tests {
         );
         assert!(!line.contains('\n'));
         assert!(warning(&[row(8, Some((0.0, 1.0)))]).is_some());
-        assert_eq!(warning(&[PerfRow { samples: Some(99), ..row(8, Some((0.0, 1.0))) }]), None);
+        let mut few = row(8, Some((0.0, 1.0)));
+        few.times.samples = Some(99);
+        assert_eq!(warning(&[few]), None);
     }
 }

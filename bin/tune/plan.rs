@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use shmccl::collective::tuning::BufferKind;
 use shmccl::collective::{Algorithm, Operation};
 
-use crate::perf::collective::algorithms::ways;
+use crate::perf::collective::algorithms::distinct;
 use crate::perf::collective::layout::CaseLayout;
 use crate::perf::test::TestChannel;
 
@@ -71,7 +71,7 @@ impl Plan {
 impl Course {
     /// The algorithms that race among `n_ranks`; each way of doing it once.
     pub(crate) fn algorithms(&self, n_ranks: u32) -> Vec<Algorithm> {
-        ways(self.operation, TestChannel::Memory, n_ranks, self.len)
+        distinct(self.operation, TestChannel::Memory, n_ranks, self.len)
     }
 }
 

@@ -5,9 +5,9 @@
 //! |---|---|---|---|---|
 //! | `0` | 4 KiB | [header](crate::sync::header) | the rank, once | whoever attaches |
 //! | [`SEMAPHORES`] | 1024 x 128 | inbound semaphores, by id | one sender each | the rank |
-//! | [`MEMORY_TABLE`] | 512 x 32 | [`registered`](super::registered) memory | the rank | its proxy |
+//! | [`MEMORY_TABLE`] | 512 x 32 | [`registered`](super::registered) | the rank | its proxy |
 //! | [`FIFOS`] | 8 x 16 KiB | fifos: header, at 8 KiB the 512 slots | the rank, its proxy | both |
-//! | [`DOORBELLS`] | 8 x 128 | per fifo: a proxy without triggers asleep | the rank, its proxy | both |
+//! | [`DOORBELLS`] | 8 x 128 | a proxy asleep, without work | the rank, its proxy | both |
 //! | [`COMPLETIONS`] | 8 x 128 | a producer asleep (flush, full) | the rank, its proxy | both |
 //! | [`WATERMARK`] | 128 | how much of the heap all ranks have memory for | the rank | proxies |
 //! | [`MESSAGE_PARK`] | 128 | the rank asleep (no message, no room) | the rank, its peers | both |

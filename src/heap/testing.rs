@@ -8,7 +8,7 @@ use crate::heap::symmetric::SymmetricHeap;
 use crate::rank::Rank;
 use crate::shm::{Backing, Identity, Window};
 
-/// Returns the heaps of `n_ranks` ranks that share one window, as in thread mode.
+/// Makes the heaps of `n_ranks` ranks that share one window, as in thread mode.
 pub(crate) fn heaps(n_ranks: u32, heap_len: u64) -> Vec<SymmetricHeap> {
     let shape = HeapShape::new(n_ranks, heap_len).unwrap();
     let segment = |_| Arc::new(create_segment(&Backing::Anonymous, shape, Identity::default()).unwrap());
@@ -23,7 +23,7 @@ pub(crate) fn heaps(n_ranks: u32, heap_len: u64) -> Vec<SymmetricHeap> {
     (0..n_ranks).zip(segments).map(heap).collect()
 }
 
-/// Returns what the communicator does for `len` bytes at `align`: all steps, on all ranks.
+/// Does what the communicator does for `len` bytes at `align`: all steps, on all ranks.
 pub(crate) fn allocate(heaps: &[SymmetricHeap], len: u64, align: u64) -> Region {
     let regions: Vec<_> = heaps.iter().map(|heap| heap.plan(len, align).unwrap()).collect();
     assert!(regions.iter().all(|region| *region == regions[0]), "{regions:?}");

@@ -195,9 +195,9 @@ fn fork(post: &mut JanitorDuty<'_>) -> io::Result<OwnedFd> {
     })
 }
 
-/// Returns the life of a janitor: system calls on what was made ready before the fork, and nothing
-/// else. `nix` passes paths that are `CStr` and buffers that are slices on as they are. A panic
-/// aborts, since this cannot unwind.
+/// Runs the janitor: system calls on what was made ready before the fork, and nothing else. `nix`
+/// passes paths that are `CStr` and buffers that are slices on as they are. A panic aborts, since
+/// this cannot unwind.
 extern "C" fn serve(post: &mut JanitorDuty<'_>) -> ! {
     let _ = setsid();
     let _ = set_name(c"shmccl janitor");

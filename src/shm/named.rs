@@ -80,7 +80,7 @@ impl AsFd for NamedSegment {
     }
 }
 
-/// Returns whether a segment can be called `name`.
+/// Checks that a segment can be called `name`.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`].

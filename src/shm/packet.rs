@@ -99,80 +99,20 @@ impl PacketKind {
         len.div_ceil(self.data_bytes())
     }
 
-    /// Returns words that carry `len` bytes of data; `None` past the end of the integers.
+    /// Returns the number of words that carry `len` bytes of data; `None` past the end of the
+    /// integers.
     const fn words(self, len: u64) -> Option<u64> {
         self.count(len).checked_mul(self.bytes() / 8)
     }
 }
 
 impl Span {
-    /// Writes `data` as packets with `flag`, starting at `offset`. The last packet is filled up
-    /// with zeros.
+    /// Writes the `len` bytes at `start` of `source` as packets with `flag`, starting at `offset`. The
+    /// last packet is filled up with zeros.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], or [`Error::Misaligned`] if `offset` is not a multiple of the packet;
-    /// nothing was changed.
-    pub fn put_packets(&self, kind: PacketKind, offset: u64, data: &[u8], flag: PacketFlag) -> Result<()> {
-        let words = self.packet_words(kind, offset, data.len() as u64)?;
-        let high = u64::from(flag.get()) << 32;
-        let (whole, rest) = data.as_chunks::<DATA>();
-        let (first, last) = words.split_at(whole.len());
-        for (chunk, word) in whole.iter().zip(first) {
-            plain::store(word, high | u64::from(u32::from_le_bytes(*chunk)));
-        }
-        let mut filled = [0; DATA];
-        filled[..rest.len()].copy_from_slice(rest);
-        for word in last {
-            plain::store(word, high | u64::from(u32::from_le_bytes(std::mem::take(&mut filled))));
-        }
-        Ok(())
-    }
-
-    /// Reads packets with `flag` from `offset` into `data`, as far as they have arrived.
-    ///
-    /// `done` counts the bytes read so far; it starts at zero, and the call is repeated with the
-    /// same arguments until it answers `true`: all of `data` is there. Never waits.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Misaligned`]; nothing was changed.
-    #[inline]
-    pub fn poll_packets(
-        &self,
-        kind: PacketKind,
-        offset: u64,
-        data: &mut [u8],
-        flag: PacketFlag,
-        done: &mut usize,
-    ) -> Result<bool> {
-        let words = self.packet_words(kind, offset, data.len() as u64)?;
-        let (whole, rest) = data.as_chunks_mut::<DATA>();
-        let (first, last) = words.split_at(whole.len());
-        // Counted in a local: `done` is memory that the loop would have to keep up to date.
-        let start = (*done / DATA).min(whole.len());
-        let mut arrived = start;
-        for (chunk, word) in whole[start..].iter_mut().zip(&first[start..]) {
-            let Some(data) = arrival(word, flag) else { break };
-            *chunk = data;
-            arrived += 1;
-        }
-        *done = arrived * DATA;
-        if arrived < whole.len() {
-            return Ok(false);
-        }
-        // What is left of the data, and of the packet that it is in.
-        if let (false, Some(word)) = (rest.is_empty(), last.first()) {
-            let Some(data) = arrival(word, flag) else { return Ok(false) };
-            rest.copy_from_slice(&data[..rest.len()]);
-            *done += rest.len();
-        }
-        Ok(true)
-    }
-
-    /// Writes the `len` bytes at `start` of `source` as packets with `flag`, as
-    /// [`put_packets`](Self::put_packets) does, with nothing in between.
-    ///
-    /// # Errors
-    /// Those of [`put_packets`](Self::put_packets), for either range; nothing was changed.
+    /// [`Error::OutOfRange`] for either range, or [`Error::Misaligned`] if `offset` is not a multiple
+    /// of the packet; nothing was changed.
     #[inline]
     pub fn pack_from(
         &self,
@@ -204,11 +144,14 @@ impl Span {
         Ok(())
     }
 
-    /// Reads packets with `flag` from `offset` into the `len` bytes at `start` of `target`, as
-    /// [`poll_packets`](Self::poll_packets) does, with nothing in between.
+    /// Reads packets with `flag` from `offset` into the `len` bytes at `start` of `target`, as far as
+    /// they have arrived.
+    ///
+    /// `done` counts the bytes read so far. It starts at zero, and the call is repeated with the same
+    /// arguments until it answers `true`: all bytes are there. Never waits.
     ///
     /// # Errors
-    /// Those of [`poll_packets`](Self::poll_packets), for either range; nothing was changed.
+    /// [`Error::OutOfRange`] for either range, [`Error::Misaligned`]; nothing was changed.
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "two places, what is there, and how far it has come")]
     pub fn unpack_to(
@@ -279,89 +222,83 @@ mod tests {
         PacketFlag::new(value).unwrap()
     }
 
+    /// Packs `data`, as they lie at an odd place of a heap.
+    fn put(packets: &Span, kind: PacketKind, offset: u64, data: &[u8], flag: PacketFlag) -> Result<()> {
+        let heap = span(64);
+        heap.copy_in(3, data)?;
+        packets.pack_from(kind, offset, &heap, 3, data.len() as u64, flag)
+    }
+
+    /// Unpacks to an odd place of a heap, and from there to `data`.
+    fn poll(
+        packets: &Span,
+        kind: PacketKind,
+        offset: u64,
+        data: &mut [u8],
+        flag: PacketFlag,
+        done: &mut usize,
+    ) -> Result<bool> {
+        let heap = span(64);
+        heap.copy_in(5, data)?;
+        let is_there = packets.unpack_to(kind, offset, &heap, 5, data.len() as u64, flag, done)?;
+        heap.copy_out(5, data)?;
+        let mut found = [0; 64];
+        heap.copy_out(0, &mut found)?;
+        assert!(found[..5].iter().chain(&found[5 + data.len()..]).all(|byte| *byte == 0));
+        Ok(is_there)
+    }
+
+    /// What packets are, by their definition.
+    fn packed(kind: PacketKind, data: &[u8], flag: PacketFlag) -> Vec<u8> {
+        let mut data = data.to_vec();
+        data.resize(data.len().next_multiple_of(usize::try_from(kind.data_bytes()).unwrap()), 0);
+        let (words, _) = data.as_chunks::<DATA>();
+        words.iter().flat_map(|word| [*word, flag.get().to_le_bytes()].concat()).collect()
+    }
+
     #[test]
-    fn packets_arrive_as_they_were_put_for_every_length() {
+    fn packets_are_as_defined_and_arrive_as_they_were_put_for_every_length() {
         let data: Vec<u8> = (1..=40).collect();
         for kind in KINDS {
-            let span = span(256);
             for len in 0..=data.len() {
-                let flag = flag(u32::try_from(len).unwrap() + 1);
-                span.put_packets(kind, 16, &data[..len], flag).unwrap();
+                let (packets, flag) = (span(256), flag(u32::try_from(len).unwrap() + 1));
+                put(&packets, kind, 16, &data[..len], flag).unwrap();
+                let expected = packed(kind, &data[..len], flag);
+                let mut found = [0; 256];
+                packets.copy_out(0, &mut found).unwrap();
+                assert_eq!(found[16..16 + expected.len()], expected);
+                assert!(found[..16].iter().chain(&found[16 + expected.len()..]).all(|byte| *byte == 0));
                 let (mut out, mut done) = (vec![0; len], 0);
-                assert!(span.poll_packets(kind, 16, &mut out, flag, &mut done).unwrap());
-                assert_eq!(out, data[..len]);
-                assert_eq!(done, len);
+                assert!(poll(&packets, kind, 16, &mut out, flag, &mut done).unwrap());
+                assert_eq!((&out[..], done), (&data[..len], len));
             }
-        }
-    }
-
-    #[test]
-    fn packets_in_place_are_those_of_a_copy_for_every_length() {
-        let data: Vec<u8> = (1..=40).collect();
-        for kind in KINDS {
-            for len in 0..=data.len() {
-                let (heap, packets, copied) = (span(64), span(256), span(256));
-                let (flag, bytes) = (flag(u32::try_from(len).unwrap() + 1), len as u64);
-                heap.copy_in(3, &data).unwrap();
-                packets.pack_from(kind, 16, &heap, 3, bytes, flag).unwrap();
-                copied.put_packets(kind, 16, &data[..len], flag).unwrap();
-                assert_eq!(packets.read::<[u8; 256]>(0).unwrap(), copied.read::<[u8; 256]>(0).unwrap());
-                let (target, mut done) = (span(64), 0);
-                assert!(packets.unpack_to(kind, 16, &target, 5, bytes, flag, &mut done).unwrap());
-                let mut found = [0; 64];
-                target.copy_out(0, &mut found).unwrap();
-                assert_eq!((&found[5..5 + len], done), (&data[..len], len));
-                assert!(found[..5].iter().chain(&found[5 + len..]).all(|byte| *byte == 0));
-            }
-        }
-    }
-
-    #[test]
-    fn packets_in_place_resume_where_they_stopped_and_stay_in_range() {
-        for kind in KINDS {
-            let (heap, packets, target) = (span(32), span(256), span(32));
-            let part = kind.data_bytes();
-            heap.copy_in(0, &[7; 32]).unwrap();
-            let mut done = 0;
-            packets.pack_from(kind, 0, &heap, 0, part, flag(5)).unwrap();
-            assert!(!packets.unpack_to(kind, 0, &target, 0, 32, flag(5), &mut done).unwrap());
-            assert_eq!(done as u64, part);
-            packets.pack_from(kind, 0, &heap, 0, 32, flag(5)).unwrap();
-            assert!(packets.unpack_to(kind, 0, &target, 0, 32, flag(5), &mut done).unwrap());
-            assert_eq!(target.read::<[u8; 32]>(0).unwrap(), [7; 32]);
-            for (offset, start, len) in [(0, 1, 32), (0, 0, 33), (256, 0, 4), (4, 0, 4), (0, u64::MAX, 1)] {
-                assert!(packets.pack_from(kind, offset, &heap, start, len, flag(6)).is_err());
-                assert!(packets.unpack_to(kind, offset, &target, start, len, flag(5), &mut 0).is_err());
-            }
-            done = usize::MAX;
-            assert!(packets.unpack_to(kind, 0, &target, 0, 8, flag(9), &mut done).unwrap());
         }
     }
 
     #[test]
     fn a_packet_that_has_not_arrived_stops_the_reader_and_it_resumes_there() {
         for kind in KINDS {
-            let (span, part) = (span(256), usize::try_from(kind.data_bytes()).unwrap());
+            let (packets, part) = (span(256), usize::try_from(kind.data_bytes()).unwrap());
             let data: Vec<u8> = (1..=32).collect();
             let (mut out, mut done) = ([0; 32], 0);
-            assert!(!span.poll_packets(kind, 0, &mut out, flag(5), &mut done).unwrap());
+            assert!(!poll(&packets, kind, 0, &mut out, flag(5), &mut done).unwrap());
             assert_eq!(done, 0);
-            span.put_packets(kind, 0, &data[..part], flag(5)).unwrap();
-            assert!(!span.poll_packets(kind, 0, &mut out, flag(5), &mut done).unwrap());
+            put(&packets, kind, 0, &data[..part], flag(5)).unwrap();
+            assert!(!poll(&packets, kind, 0, &mut out, flag(5), &mut done).unwrap());
             assert_eq!(done, part);
-            span.put_packets(kind, 0, &data, flag(5)).unwrap();
-            assert!(span.poll_packets(kind, 0, &mut out, flag(5), &mut done).unwrap());
+            put(&packets, kind, 0, &data, flag(5)).unwrap();
+            assert!(poll(&packets, kind, 0, &mut out, flag(5), &mut done).unwrap());
             assert_eq!(out, data[..]);
-            assert!(span.poll_packets(kind, 0, &mut out, flag(5), &mut done).unwrap());
+            assert!(poll(&packets, kind, 0, &mut out, flag(5), &mut done).unwrap());
         }
     }
 
     #[test]
     fn packets_of_the_previous_use_are_not_taken_for_new_ones() {
-        let span = span(64);
-        span.put_packets(PacketKind::Ll8, 0, &[1; 8], flag(1)).unwrap();
+        let packets = span(64);
+        put(&packets, PacketKind::Ll8, 0, &[1; 8], flag(1)).unwrap();
         let (mut out, mut done) = ([0; 8], 0);
-        assert!(!span.poll_packets(PacketKind::Ll8, 0, &mut out, flag(2), &mut done).unwrap());
+        assert!(!poll(&packets, PacketKind::Ll8, 0, &mut out, flag(2), &mut done).unwrap());
         assert_eq!((out, done), ([0; 8], 0));
     }
 
@@ -375,30 +312,38 @@ mod tests {
 
     #[test]
     fn a_progress_past_the_end_reads_nothing() {
-        let span = span(64);
         let (mut out, mut done) = ([0; 8], usize::MAX);
-        assert!(span.poll_packets(PacketKind::Ll8, 0, &mut out, flag(2), &mut done).unwrap());
+        assert!(poll(&span(64), PacketKind::Ll8, 0, &mut out, flag(2), &mut done).unwrap());
         assert_eq!(out, [0; 8]);
     }
 
     #[test]
     fn packets_out_of_range_or_misaligned_change_nothing() {
         for kind in KINDS {
-            let span = span(64);
-            let fits = usize::try_from(64 / kind.bytes() * kind.data_bytes()).unwrap();
-            let (f, mut done) = (flag(1), 0);
-            assert!(matches!(
-                span.put_packets(kind, 0, &vec![1; fits + 1], f),
-                Err(Error::OutOfRange { .. })
-            ));
-            assert!(matches!(span.put_packets(kind, 4, &[1], f), Err(Error::Misaligned { .. })));
-            assert!(matches!(span.put_packets(kind, 64, &[1], f), Err(Error::OutOfRange { .. })));
-            assert!(matches!(span.put_packets(kind, u64::MAX - 15, &[1], f), Err(Error::OutOfRange { .. })));
-            let mut long = vec![0; fits + 1];
-            assert!(span.poll_packets(kind, 0, &mut long, f, &mut done).is_err());
-            assert_eq!(span.read::<[u64; 8]>(0).unwrap(), [0; 8]);
-            span.put_packets(kind, 0, &vec![1; fits], f).unwrap();
-            span.put_packets(kind, 64, &[], f).unwrap();
+            let (heap, packets) = (span(256), span(64));
+            heap.fill(0, 256, 1).unwrap();
+            let fits = 64 / kind.bytes() * kind.data_bytes();
+            let put = |offset, start, len| packets.pack_from(kind, offset, &heap, start, len, flag(1));
+            let poll = |offset, start, len| {
+                packets.unpack_to(kind, offset, &heap, start, len, flag(1), &mut 0).map(drop)
+            };
+            for (offset, start, len) in [
+                (0, 0, fits + 1),
+                (64, 0, 1),
+                (u64::MAX - 15, 0, 1),
+                (0, 256, 1),
+                (0, u64::MAX, 1),
+                (0, 250, 7),
+            ] {
+                assert!(matches!(put(offset, start, len), Err(Error::OutOfRange { .. })));
+                assert!(matches!(poll(offset, start, len), Err(Error::OutOfRange { .. })));
+            }
+            assert!(matches!(put(4, 0, 1), Err(Error::Misaligned { .. })));
+            assert!(matches!(poll(4, 0, 1), Err(Error::Misaligned { .. })));
+            assert_eq!(packets.read::<[u64; 8]>(0).unwrap(), [0; 8]);
+            assert!(heap.equals(0, &[1; 256]).unwrap());
+            put(0, 0, fits).unwrap();
+            put(64, 0, 0).unwrap();
         }
     }
 }

@@ -199,8 +199,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Returns whether `n_segments` like this one could commit that range, each of them; takes
-    /// nothing.
+    /// Checks that `n_segments` like this one could commit that range, each of them; takes nothing.
     ///
     /// # Errors
     /// Those of [`commit`](Self::commit).

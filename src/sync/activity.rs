@@ -44,7 +44,7 @@ pub const MAX_BOARDS: usize = 1;
 ///
 /// All are written by the rank, and read by onlookers.
 #[repr(C, align(128))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ActivityCell {
     signature: AtomicU64,
     count: AtomicU64,
@@ -121,23 +121,7 @@ impl ActivityCell {
     /// Returns the cell of a rank that has told nothing; the same as all zero bytes.
     #[must_use]
     pub fn new() -> Self {
-        let zero = || AtomicU64::new(0);
-        Self {
-            signature: zero(),
-            count: zero(),
-            sequence: zero(),
-            step: zero(),
-            kind: zero(),
-            awaited: zero(),
-            since: zero(),
-            given_up: zero(),
-            waits: zero(),
-            waited: zero(),
-            operations: zero(),
-            bytes: zero(),
-            gone: zero(),
-            boards: std::array::from_fn(|_| zero()),
-        }
+        Self::default()
     }
 
     /// Tells that the rank is in the call of these words, with this number.
@@ -242,12 +226,6 @@ impl Activity {
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.since.is_some() || self.given_up.is_some()
-    }
-}
-
-impl Default for ActivityCell {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -29,8 +29,8 @@ pub type AtomicU64 = core::sync::atomic::AtomicU64;
 #[derive(Debug)]
 pub(crate) struct Reserved<const N: usize>(#[cfg(not(loom))] [AtomicU32; N]);
 
-impl<const N: usize> Reserved<N> {
-    pub(crate) fn new() -> Self {
+impl<const N: usize> Default for Reserved<N> {
+    fn default() -> Self {
         Self(
             #[cfg(not(loom))]
             [const { AtomicU32::new(0) }; N],

@@ -43,7 +43,7 @@ use super::{
 /// | arrived: generation x 2 + purpose | 0..8 | its rank | all ranks |
 /// | reserved | 8..128 | nobody | nobody |
 #[repr(C, align(128))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct BarrierCell {
     arrived: AtomicU64,
     reserved: Reserved<30>,
@@ -77,7 +77,7 @@ impl BarrierCell {
     /// bytes.
     #[must_use]
     pub fn new(generation: u64) -> Self {
-        Self { arrived: AtomicU64::new(BarrierPurpose::Meet.word(generation)), reserved: Reserved::new() }
+        Self { arrived: AtomicU64::new(BarrierPurpose::Meet.word(generation)), ..Self::default() }
     }
 }
 
@@ -116,12 +116,6 @@ impl BarrierCell {
         // Relaxed: only compared. A caller that asks after a member that has left acquired its
         // arrival with the life word (L1).
         reached(self.arrived.load(Ordering::Relaxed), BarrierPurpose::Meet.word(generation))
-    }
-}
-
-impl Default for BarrierCell {
-    fn default() -> Self {
-        Self::new(0)
     }
 }
 

@@ -41,6 +41,7 @@ const READY: u64 = 1;
 
 /// The header. See the field table of the [module](self).
 #[derive(Debug)]
+#[cfg_attr(test, derive(Default))]
 #[repr(C)]
 pub struct SegmentHeader {
     magic: AtomicU64,
@@ -182,7 +183,7 @@ impl SegmentHeader {
         Ok(())
     }
 
-    /// Returns length of the segment as its creator wrote it. Meaningful after
+    /// Returns the length of the segment as its creator wrote it. Meaningful after
     /// [`check`](Self::check); still to be checked against what is mapped.
     #[must_use]
     pub fn len(&self) -> u64 {
@@ -275,29 +276,12 @@ mod tests {
 mod models {
     use super::*;
 
-    fn blank() -> SegmentHeader {
-        let zero = || AtomicU64::new(0);
-        SegmentHeader {
-            magic: zero(),
-            layout_version: zero(),
-            job: zero(),
-            epoch: zero(),
-            owner: zero(),
-            len: zero(),
-            creator_pid: zero(),
-            creator_start: zero(),
-            padding: std::array::from_fn(|_| zero()),
-            state: zero(),
-            padding_after: std::array::from_fn(|_| zero()),
-        }
-    }
-
     /// Edge H1: a process that finds the header ready finds it complete, and finds what was written
     /// before.
     #[test]
     fn a_ready_header_is_complete() {
         loom::model(|| {
-            let shared = loom::sync::Arc::new((blank(), AtomicU64::new(0)));
+            let shared = loom::sync::Arc::new((SegmentHeader::default(), AtomicU64::new(0)));
             let creator = shared.clone();
             let identity = Identity { job: 7, epoch: 3, owner: 1 };
             let thread = loom::thread::spawn(move || {

@@ -63,7 +63,7 @@ pub enum LifeStatus {
 /// | word | 0..4 | its rank, the operating system, whoever gives the rank up | all ranks |
 /// | reserved | 4..128 | nobody | nobody |
 #[repr(C, align(128))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct LifeCell {
     word: AtomicU32,
     reserved: Reserved<31>,
@@ -79,7 +79,7 @@ impl LifeCell {
     /// Returns the cell of a rank that has not arrived; the same as all zero bytes.
     #[must_use]
     pub fn new() -> Self {
-        Self { word: AtomicU32::new(0), reserved: Reserved::new() }
+        Self::default()
     }
 
     /// Returns what the cell says.
@@ -134,12 +134,6 @@ impl LifeCell {
     }
 }
 
-impl Default for LifeCell {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 fn status_of(word: u32) -> LifeStatus {
     if word & OWNER_DIED != 0 {
         LifeStatus::Lost
@@ -162,7 +156,7 @@ fn status_of(word: u32) -> LifeStatus {
 /// Both are in nanoseconds of the system's monotonic clock; 0 stands for none. The life thread
 /// beats twice a second, the other one where the launcher looks for beats.
 #[repr(C, align(128))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct HeartbeatCell {
     beat: AtomicU64,
     moved: AtomicU64,
@@ -180,7 +174,7 @@ impl HeartbeatCell {
     /// Returns the cell of a member that has not beaten; the same as all zero bytes.
     #[must_use]
     pub fn new() -> Self {
-        Self { beat: AtomicU64::new(0), moved: AtomicU64::new(0) }
+        Self::default()
     }
 
     /// Beats, at the time `now`, unless another thread has beaten at a later one.
@@ -203,12 +197,6 @@ impl HeartbeatCell {
     #[must_use]
     pub fn last_moved(&self) -> Option<Duration> {
         load_time(&self.moved)
-    }
-}
-
-impl Default for HeartbeatCell {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

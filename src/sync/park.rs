@@ -57,7 +57,7 @@ const SLEEPING: u32 = 1;
 /// | word | 0..4 | sleepers, wakers | sleepers, wakers |
 /// | reserved | 4..8 | nobody | nobody |
 #[repr(C, align(8))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ParkCell {
     word: AtomicU32,
     reserved: Reserved<1>,
@@ -70,7 +70,7 @@ impl ParkCell {
     /// Returns a cell without sleepers; all its bytes are zero.
     #[must_use]
     pub fn new() -> Self {
-        Self { word: AtomicU32::new(0), reserved: Reserved::new() }
+        Self::default()
     }
 
     /// Wakes all sleepers on this cell. To be called after publishing what they may be waiting for.
@@ -125,12 +125,6 @@ impl ParkCell {
     }
 }
 
-impl Default for ParkCell {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 const SHUT: u32 = 0;
 const OPEN: u32 = 1;
 
@@ -139,7 +133,7 @@ const OPEN: u32 = 1;
 /// No thread can fall asleep on it once it is open, as the futex call compares the word itself. So
 /// opening needs no announcement by the sleeper, only an unconditional wake.
 #[repr(C)]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Latch {
     word: AtomicU32,
 }
@@ -148,7 +142,7 @@ impl Latch {
     /// Returns a shut latch; the same as all zero bytes.
     #[must_use]
     pub fn new() -> Self {
-        Self { word: AtomicU32::new(SHUT) }
+        Self::default()
     }
 
     /// Opens it and wakes all its sleepers. Publishes everything before (T1).
@@ -167,12 +161,6 @@ impl Latch {
     #[must_use]
     pub fn until_open(&self) -> SleepWord<'_> {
         SleepWord { word: &self.word, expected: SHUT }
-    }
-}
-
-impl Default for Latch {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

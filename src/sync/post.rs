@@ -38,7 +38,7 @@ pub const POST_WORDS: usize = 2;
 /// | stamp | 0..8 | its rank, last | all ranks |
 /// | words | 8..128 | its rank | all ranks, after the stamp |
 #[repr(C, align(128))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct PostCell {
     stamp: AtomicU64,
     words: [AtomicU64; POST_WORDS],
@@ -54,7 +54,7 @@ impl PostCell {
     /// Returns a cell that shows nothing; the same as all zero bytes.
     #[must_use]
     pub fn new() -> Self {
-        Self { stamp: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) }
+        Self::default()
     }
 
     /// Puts up `head` and then `data` as the notice of `sequence`; the words past them keep what
@@ -121,12 +121,6 @@ impl PostCell {
     }
 }
 
-impl Default for PostCell {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// How far one rank has come, alone in its two cache lines.
 ///
 /// | field | bytes | written by | read by |
@@ -136,7 +130,7 @@ impl Default for PostCell {
 /// | delivered | 16..24 | its rank | its life thread: how many groups of messages were delivered |
 /// | reserved | 24..128 | nobody | nobody |
 #[repr(C, align(128))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ProgressCell {
     done: AtomicU64,
     inner_steps: AtomicU64,
@@ -155,8 +149,7 @@ impl ProgressCell {
     /// Returns the cell of a rank that has come to `done`; at 0 the same as all zero bytes.
     #[must_use]
     pub fn new(done: u64) -> Self {
-        let (inner_steps, delivered) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { done: AtomicU64::new(done), inner_steps, delivered, reserved: Reserved::new() }
+        Self { done: AtomicU64::new(done), ..Self::default() }
     }
 
     /// Tells that this rank has come to `done`. It is the only writer.
@@ -180,7 +173,7 @@ impl ProgressCell {
         self.inner_steps.store(inner_steps, Ordering::Relaxed); // Relaxed: nothing is read because of it
     }
 
-    /// Returns what was told so last, now or a moment ago.
+    /// Returns how many numbers so far were those of inner steps, now or a moment ago.
     #[must_use]
     pub fn inner_steps(&self) -> u64 {
         self.inner_steps.load(Ordering::Relaxed) // Relaxed: nothing is read because of it
@@ -209,12 +202,6 @@ impl ProgressCell {
     #[must_use]
     pub fn has_reached(&self, done: u64) -> bool {
         reached(self.done.load(Ordering::Acquire), done) // C2 done
-    }
-}
-
-impl Default for ProgressCell {
-    fn default() -> Self {
-        Self::new(0)
     }
 }
 

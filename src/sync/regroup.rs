@@ -87,6 +87,7 @@ impl RoundOutcome {
 /// One bit for each rank, which it sets itself.
 #[repr(transparent)]
 #[derive(Debug)]
+#[cfg_attr(test, derive(Default))]
 struct RollWord(AtomicU64);
 
 impl RollWord {
@@ -102,6 +103,7 @@ impl RollWord {
 /// A word that is decided once; 0 until then.
 #[repr(transparent)]
 #[derive(Debug)]
+#[cfg_attr(test, derive(Default))]
 struct VerdictWord(AtomicU64);
 
 impl VerdictWord {
@@ -133,6 +135,7 @@ impl VerdictWord {
 /// | reserved | 40..128 | nobody | nobody |
 #[repr(C, align(128))]
 #[derive(Debug)]
+#[cfg_attr(test, derive(Default))]
 pub(crate) struct RoundCell {
     came: RollWord,
     chosen: VerdictWord,
@@ -335,22 +338,6 @@ impl OfferCell {
     }
 }
 
-#[cfg(test)]
-impl RoundCell {
-    /// Returns a round without comers; all its bytes are zero.
-    pub(super) fn new() -> Self {
-        let (roll, verdict) = (|| RollWord(AtomicU64::new(0)), || VerdictWord(AtomicU64::new(0)));
-        Self {
-            came: roll(),
-            chosen: verdict(),
-            offered: roll(),
-            ready: roll(),
-            outcome: verdict(),
-            reserved: Reserved::new(),
-        }
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::kernel::mock::MockKernel;
@@ -372,7 +359,7 @@ mod tests {
 
     #[test]
     fn those_who_came_and_live_are_chosen_once_nobody_is_missing() {
-        let (cell, park, kernel) = (RoundCell::new(), ParkCell::new(), MockKernel::new());
+        let (cell, park, kernel) = (RoundCell::default(), ParkCell::new(), MockKernel::new());
         let (nobody, one) = (RankSet::default(), ranks(&[1]));
         let before = round(&cell, &park, &kernel, 0, &nobody);
         before.come();
@@ -392,7 +379,7 @@ mod tests {
 
     #[test]
     fn a_round_ends_when_one_who_was_chosen_is_gone_before_its_part_is_done() {
-        let (cell, park, kernel) = (RoundCell::new(), ParkCell::new(), MockKernel::new());
+        let (cell, park, kernel) = (RoundCell::default(), ParkCell::new(), MockKernel::new());
         let (nobody, one, both) = (RankSet::default(), ranks(&[1]), ranks(&[0, 1]));
         let here = round(&cell, &park, &kernel, 0, &nobody);
         here.offer();
@@ -411,7 +398,7 @@ mod tests {
 
     #[test]
     fn the_first_outcome_stands() {
-        let (cell, park, kernel) = (RoundCell::new(), ParkCell::new(), MockKernel::new());
+        let (cell, park, kernel) = (RoundCell::default(), ParkCell::new(), MockKernel::new());
         let nobody = RankSet::default();
         let here = round(&cell, &park, &kernel, 0, &nobody);
         let failed = RoundOutcome::Failed(Rank::known(63));

@@ -94,7 +94,7 @@ impl From<Revocation> for Stop {
 /// | bell | 8..12 | every revoker | the operating system, for sleepers |
 /// | reserved | 12..128 | nobody | nobody |
 #[repr(C, align(128))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RevokeCell {
     word: AtomicU64,
     bell: Latch,
@@ -111,7 +111,7 @@ impl RevokeCell {
     /// Returns the cell of a live epoch; the same as all zero bytes.
     #[must_use]
     pub fn new() -> Self {
-        Self { word: AtomicU64::new(0), bell: Latch::new(), reserved: Reserved::new() }
+        Self::default()
     }
 
     /// Ends the epoch and wakes all its sleepers. Returns the reason that stands: the first one
@@ -141,12 +141,6 @@ impl RevokeCell {
     #[must_use]
     pub fn bell(&self) -> SleepWord<'_> {
         self.bell.until_open()
-    }
-}
-
-impl Default for RevokeCell {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -39,7 +39,7 @@ use super::{
 /// "Semaphore"). In a line of its own, which changes only when a waiter sleeps, the sender finds
 /// `park` in its own cache.
 #[repr(C, align(128))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct SemaphoreCell {
     value: AtomicU64,
     reserved: Reserved<14>,
@@ -59,12 +59,7 @@ impl SemaphoreCell {
     /// Returns a cell that starts at `count`; at 0 the same as all zero bytes.
     #[must_use]
     pub fn new(count: u64) -> Self {
-        Self {
-            value: AtomicU64::new(count),
-            reserved: Reserved::new(),
-            park: ParkCell::new(),
-            reserved_too: Reserved::new(),
-        }
+        Self { value: AtomicU64::new(count), ..Self::default() }
     }
 
     /// Returns how many signals were sent, now or a moment ago; for reports.
@@ -83,12 +78,6 @@ impl SemaphoreCell {
         let sent = self.value.load(Ordering::Relaxed); // Relaxed: its only writer is the caller
         self.value.store(sent.wrapping_add(1), Ordering::Release); // S1 signal
         self.park.wake(kernel);
-    }
-}
-
-impl Default for SemaphoreCell {
-    fn default() -> Self {
-        Self::new(0)
     }
 }
 

@@ -185,7 +185,7 @@ fn uneven_sentence(series: &Series, sizes: &[u64]) -> Option<String> {
 }
 
 fn limit_sentence(series: &Series, sizes: &[u64]) -> Option<String> {
-    let ratio = |&bytes: &u64| Some((bytes, series.quickest(bytes, TestChannel::Memory)?.ratio?));
+    let ratio = |&bytes: &u64| Some((bytes, series.quickest(bytes, TestChannel::Memory)?.limit.ratio?));
     let ratios: Vec<(u64, f64)> = sizes.iter().filter_map(ratio).collect();
     let least = ratios.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1))?;
     let most = ratios.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;

@@ -34,9 +34,9 @@ impl PutCrossovers {
         let costs = |cost: fn(&PerfRow) -> Option<f64>| -> Option<Vec<Cost>> {
             points.iter().map(|point| point.cost(cost, cost)).collect()
         };
-        let latency = costs(|row| row.p50_ns).unwrap_or_default();
-        let per_byte = costs(|row| Some(1.0 / row.gb_per_s?.max(1e-9))).unwrap_or_default();
-        let device_time = costs(|row| row.device_cpu_ns).map(|costs| Crossover::below(&costs, 1.0 - LEVEL));
+        let latency = costs(|row| row.times.p50_ns).unwrap_or_default();
+        let per_byte = costs(|row| Some(1.0 / row.times.gb_per_s?.max(1e-9))).unwrap_or_default();
+        let device_time = costs(|row| row.cpu.p50_ns).map(|costs| Crossover::below(&costs, 1.0 - LEVEL));
         let mark = device_time.and_then(Crossover::mark);
         Self {
             device_time,
@@ -146,7 +146,7 @@ impl PutCrossovers {
 /// slices hardly differ, or were not told apart.
 fn range(points: &[Point<'_>], mark: f64) -> Option<(f64, f64)> {
     type Figure = fn(&PerfRow) -> Option<f64>;
-    let (low, high): (Figure, Figure) = (|row| row.device_cpu_p10_ns, |row| row.device_cpu_p90_ns);
+    let (low, high): (Figure, Figure) = (|row| row.cpu.p10_ns, |row| row.cpu.p90_ns);
     let crossover = |direct, proxied| -> Option<Crossover> {
         let costs: Option<Vec<Cost>> = points.iter().map(|point| point.cost(direct, proxied)).collect();
         Some(Crossover::below(&costs?, 1.0 - LEVEL))
@@ -162,8 +162,8 @@ fn device_sentence(first: &Point<'_>, last: &Point<'_>) -> Option<String> {
     let told = |point: &Point<'_>| {
         Some(format!(
             "{} against {} at {}",
-            format_ns(point.proxied.device_cpu_ns?),
-            format_ns(point.direct.device_cpu_ns?),
+            format_ns(point.proxied.cpu.p50_ns?),
+            format_ns(point.direct.cpu.p50_ns?),
             format_size(point.bytes)
         ))
     };

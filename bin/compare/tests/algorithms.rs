@@ -1,7 +1,7 @@
 use super::super::conclusions::algorithms::AlgorithmCrossovers;
 use super::super::crossover::Crossover;
 use super::*;
-use crate::perf::report::PerfReport;
+use crate::perf::report::{PerfReport, RowLimit, RowTimes};
 use crate::perf::test::Test;
 use crate::units::ladder;
 
@@ -21,12 +21,18 @@ fn modelled(proxy_ns: f64, proxy_per_byte: f64) -> Series {
             channel: Some(channel),
             variant: name.map(str::to_owned),
             bytes: Some(bytes),
-            samples: Some(100),
-            p50_ns: Some(ns),
-            gb_per_s: Some(bytes as f64 / ns),
-            limit: Some("bare sum".to_owned()),
-            limit_p50_ns: Some(ns / 2.0),
-            ratio: Some(2.0),
+            times: RowTimes {
+                samples: Some(100),
+                p50_ns: Some(ns),
+                gb_per_s: Some(bytes as f64 / ns),
+                ..RowTimes::default()
+            },
+            limit: RowLimit {
+                name: Some("bare sum".to_owned()),
+                p50_ns: Some(ns / 2.0),
+                ratio: Some(2.0),
+                ..RowLimit::default()
+            },
             wrong: Some(0),
             ..PerfRow::new(Test::AllReduce, 4)
         }
@@ -91,12 +97,12 @@ fn whether_proxied_overtakes_direct_is_told_with_where_or_that_it_never_does() {
 fn direct_and_proxied_are_compared_only_where_the_cores_were_alike() {
     let mut series = modelled(3000.0, 0.5);
     for row in &mut series.report.rows {
-        row.probe_ns = Some(130.0);
+        row.cores.probe_ns = Some(130.0);
     }
     let (even, told) = (found(&series), sentences(&series));
     assert!(!told.contains("hyper-thread"), "{told}");
     let turned = |row: &&mut PerfRow| row.channel == Some(TestChannel::Port) && row.bytes == Some(8);
-    series.report.rows.iter_mut().filter(turned).for_each(|row| row.probe_ns = Some(30.0));
+    series.report.rows.iter_mut().filter(turned).for_each(|row| row.cores.probe_ns = Some(30.0));
     assert_eq!((series.factor(8), series.factor(32).is_some()), (None, true));
     assert_eq!(found(&series).proxied, even.proxied);
     let told = sentences(&series);
@@ -106,7 +112,7 @@ fn direct_and_proxied_are_compared_only_where_the_cores_were_alike() {
         assert!(told.contains(part), "{part}\n{told}");
     }
     for row in &mut series.report.rows {
-        row.probe_ns = Some(if row.channel == Some(TestChannel::Port) { 30.0 } else { 130.0 });
+        row.cores.probe_ns = Some(if row.channel == Some(TestChannel::Port) { 30.0 } else { 130.0 });
     }
     let told = sentences(&series);
     assert!(!told.contains("overtakes") && told.contains("64 MiB: between the two"), "{told}");
@@ -121,7 +127,12 @@ fn no_algorithm_is_marked_as_the_quickest_by_too_few_samples() {
     // One for each kind of channel, and what it stands for above each of the two tables.
     let all = 2 * series.sizes().len() + 2;
     assert_eq!(marks(&series), all);
-    series.report.rows.iter_mut().filter(|row| row.bytes == Some(8)).for_each(|row| row.samples = Some(1));
+    series
+        .report
+        .rows
+        .iter_mut()
+        .filter(|row| row.bytes == Some(8))
+        .for_each(|row| row.times.samples = Some(1));
     assert_eq!(marks(&series), all - 2);
 }
 
@@ -131,7 +142,7 @@ fn a_lead_within_the_noise_does_not_change_hands() {
     series.report.rows.retain(|row| row.variant.as_deref() != Some("ring"));
     for row in &mut series.report.rows {
         if row.variant.as_deref() == Some("two_shot") {
-            row.p50_ns = Some(nearly_one_shot(row.bytes));
+            row.times.p50_ns = Some(nearly_one_shot(row.bytes));
         }
     }
     let verdict = found(&series);
@@ -180,7 +191,7 @@ fn where_there_is_no_choice_the_default_is_held_against_itself_by_proxy() {
     let mut series = modelled(3000.0, 1.0);
     series.report.rows.retain(|row| row.variant.is_none());
     series.subject = Subject::Operation { test: Test::SendRecv, n_ranks: 4 };
-    assert_eq!(series.quickest(8, TestChannel::Port).and_then(|row| row.p50_ns), Some(4050.84));
+    assert_eq!(series.quickest(8, TestChannel::Port).and_then(|row| row.times.p50_ns), Some(4050.84));
     let told = sentences(&series);
     assert!(told.starts_with("Proxied never overtakes direct: it takes 3.85 x as long at 8 B"), "{told}");
     assert!(told.contains("Against the machine's limit direct takes from 2.00 x"), "{told}");
@@ -249,8 +260,8 @@ fn all_forms_of_a_comparison_of_algorithms_are_as_they_were_byte_for_byte() {
     series.report.rows.retain(|row| row.bytes.is_some_and(|bytes| sizes.contains(&bytes)));
     for (index, row) in series.report.rows.iter_mut().enumerate() {
         let is_turned = row.channel == Some(TestChannel::Port) && row.bytes == Some(8);
-        row.probe_ns = Some(if is_turned { 30.0 } else { 130.0 });
-        (row.min_ns, row.p99_ns, row.max_ns) = (Some(10.0), Some(1e4), Some(2e4));
+        row.cores.probe_ns = Some(if is_turned { 30.0 } else { 130.0 });
+        (row.times.min_ns, row.times.p99_ns, row.times.max_ns) = (Some(10.0), Some(1e4), Some(2e4));
         row.wrong = Some(u64::from(index % 9 == 0));
     }
     assert_unchanged("algorithms", &series, [0xef40_bb39_2cb9_88ee, 0xd5da_ffa6_5167_60ce]);

@@ -1,5 +1,5 @@
 use super::*;
-use crate::perf::report::PerfReport;
+use crate::perf::report::{PerfReport, RowCpu, RowFifo, RowLimit, RowTimes};
 use crate::perf::test::Test;
 use crate::units::ladder;
 
@@ -8,16 +8,22 @@ use crate::units::ladder;
 fn modelled(trigger_ns: f64, cores: usize, overlap: f64) -> Series {
     let row = |bytes: f64, extra: f64, cpu: f64, overlap: f64| PerfRow {
         iterations: 10_000,
-        min_ns: Some(120.0 + extra + bytes * 0.1),
-        p50_ns: Some(130.0 + extra + bytes * 0.1),
-        p99_ns: Some(190.0 + 2.0 * extra + bytes * 0.12),
-        max_ns: Some(30_000.0 + bytes),
-        gb_per_s: Some(bytes / (30.0 + extra / 4.0 + bytes * 0.1)),
-        device_cpu_ns: Some(cpu),
+        times: RowTimes {
+            min_ns: Some(120.0 + extra + bytes * 0.1),
+            p50_ns: Some(130.0 + extra + bytes * 0.1),
+            p99_ns: Some(190.0 + 2.0 * extra + bytes * 0.12),
+            max_ns: Some(30_000.0 + bytes),
+            gb_per_s: Some(bytes / (30.0 + extra / 4.0 + bytes * 0.1)),
+            ..RowTimes::default()
+        },
+        cpu: RowCpu { p50_ns: Some(cpu), ..RowCpu::default() },
         overlap: Some(overlap * bytes / (bytes + 4096.0)),
-        limit: Some("raw copy + flag".to_owned()),
-        limit_p50_ns: Some(125.0 + bytes * 0.1),
-        ratio: Some((130.0 + extra + bytes * 0.1) / (125.0 + bytes * 0.1)),
+        limit: RowLimit {
+            name: Some("raw copy + flag".to_owned()),
+            p50_ns: Some(125.0 + bytes * 0.1),
+            ratio: Some((130.0 + extra + bytes * 0.1) / (125.0 + bytes * 0.1)),
+            ..RowLimit::default()
+        },
         wrong: Some(0),
         ..PerfRow::new(Test::PutLatency, 2)
     };
@@ -25,10 +31,7 @@ fn modelled(trigger_ns: f64, cores: usize, overlap: f64) -> Series {
         let of = |channel, row| PerfRow { channel: Some(channel), bytes: Some(bytes), ..row };
         let fifo = |figure| (bytes <= 2 << 20).then_some(figure);
         let proxied = PerfRow {
-            fifo_depth: fifo(512),
-            fifo_depth_p50: fifo(300),
-            pushes: fifo(8192),
-            stalls: fifo(16),
+            fifo: RowFifo { depth: fifo(512), depth_p50: fifo(300), pushes: fifo(8192), stalls: fifo(16) },
             ..row(bytes as f64, trigger_ns, 60.0, overlap)
         };
         let direct = row(bytes as f64, 0.0, 25.0 + bytes as f64 * 0.1, 0.01);
@@ -75,8 +78,8 @@ fn a_crossover_that_slices_disagree_on_is_given_with_its_range() {
     let mut series = modelled(900.0, 4, 0.95);
     let spread = |series: &mut Series, by: f64| {
         for row in &mut series.report.rows {
-            row.device_cpu_p10_ns = row.device_cpu_ns.map(|ns| ns / by);
-            row.device_cpu_p90_ns = row.device_cpu_ns.map(|ns| ns * by);
+            row.cpu.p10_ns = row.cpu.p50_ns.map(|ns| ns / by);
+            row.cpu.p90_ns = row.cpu.p50_ns.map(|ns| ns * by);
         }
     };
     spread(&mut series, 1.01);
@@ -105,9 +108,9 @@ fn a_proxy_without_a_core_of_its_own_is_named_as_the_reason_for_little_overlap()
 #[test]
 fn without_a_crossover_the_verdict_says_so() {
     let mut series = modelled(900.0, 4, 0.9);
-    over(&mut series, TestChannel::Port).for_each(|row| row.device_cpu_ns = Some(1e9));
+    over(&mut series, TestChannel::Port).for_each(|row| row.cpu.p50_ns = Some(1e9));
     assert!(sentences(&series).starts_with("No crossover: at no size"));
-    over(&mut series, TestChannel::Port).for_each(|row| row.device_cpu_ns = None);
+    over(&mut series, TestChannel::Port).for_each(|row| row.cpu.p50_ns = None);
     let text = sentences(&series);
     assert!(text.starts_with("No crossover: at no size") && text.contains("is quicker"), "{text}");
     assert!(!text.contains("Device time"), "{text}");
@@ -146,7 +149,7 @@ fn percentiles_of_means_are_told_with_the_sizes_they_are_of() {
     assert!(!super::text(Look::plain(), &series).contains("of means of"));
     for (channel, puts) in [(TestChannel::Memory, 32), (TestChannel::Port, 2)] {
         for row in over(&mut series, channel) {
-            row.operations_per_sample = Some(if row.bytes < Some(1024) { puts } else { 1 });
+            row.times.operations_per_sample = Some(if row.bytes < Some(1024) { puts } else { 1 });
         }
     }
     let text = super::text(Look::plain(), &series);
@@ -180,7 +183,7 @@ fn the_fifo_has_a_table_of_its_own_that_says_what_its_columns_mean() {
 fn from_too_few_samples_nothing_is_concluded() {
     let begins = "Too few samples to conclude anything: ";
     let mut series = modelled(900.0, 4, 0.95);
-    series.report.rows.iter_mut().for_each(|row| row.samples = Some(1));
+    series.report.rows.iter_mut().for_each(|row| row.times.samples = Some(1));
     assert_eq!(
         sentences(&series),
         format!("{begins}let it do more operations (-n), or as many as it finds time for (without -n).")
@@ -197,7 +200,7 @@ fn from_too_few_samples_nothing_is_concluded() {
     assert_eq!(sentences(&one_size), format!("{begins}measure 3 sizes at least (-b, -e, -f)."));
     // The longest transfers are few in any run.
     let mut usual = modelled(900.0, 4, 0.95);
-    over(&mut usual, TestChannel::Memory).last().unwrap().samples = Some(4);
+    over(&mut usual, TestChannel::Memory).last().unwrap().times.samples = Some(4);
     assert!(sentences(&usual).starts_with("Crossover at about"));
 }
 
@@ -307,11 +310,11 @@ fn all_forms_of_a_comparison_of_puts_are_as_they_were_byte_for_byte() {
     let sizes: Vec<u64> = series.sizes().into_iter().step_by(3).collect();
     series.report.rows.retain(|row| row.bytes.is_some_and(|bytes| sizes.contains(&bytes)));
     for (index, row) in series.report.rows.iter_mut().enumerate() {
-        row.device_cpu_p10_ns = row.device_cpu_ns.map(|ns| ns / 1.5);
-        row.device_cpu_p90_ns = row.device_cpu_ns.map(|ns| ns * 1.5);
-        row.samples = Some(100 / (index as u64 + 1));
-        row.operations_per_sample = Some(if index < 4 { 32 } else { 2 });
-        row.p99_ns = row.p99_ns.filter(|_| index < 6);
+        row.cpu.p10_ns = row.cpu.p50_ns.map(|ns| ns / 1.5);
+        row.cpu.p90_ns = row.cpu.p50_ns.map(|ns| ns * 1.5);
+        row.times.samples = Some(100 / (index as u64 + 1));
+        row.times.operations_per_sample = Some(if index < 4 { 32 } else { 2 });
+        row.times.p99_ns = row.times.p99_ns.filter(|_| index < 6);
     }
     assert_unchanged("puts", &series, [0x91fa_d69d_7fb9_9e68, 0xe702_b7cb_3beb_c09e]);
 }

@@ -1,4 +1,5 @@
-//! One operation at one size on one rank: its buffers, its data, and whether what came out is right.
+//! One operation at one size on one rank: its buffers, its data, and whether what came out is
+//! right.
 
 use std::ops::Range;
 
@@ -35,7 +36,8 @@ impl CollectiveBuffers {
         Ok(Self { send: region(len)?, recv: region(len)?, eager: region(eager)?, staging: region(staging)? })
     }
 
-    /// The input of `rank`, and its output, of an operation with this `layout` on elements of `size` bytes.
+    /// The input of `rank`, and its output, of an operation with this `layout` on elements of
+    /// `size` bytes.
     ///
     /// # Errors
     /// Too little ground.
@@ -132,8 +134,8 @@ pub(crate) struct CaseData<T> {
     pub(crate) wrong: u64,
 }
 
-/// Whether it is defined what comes of `operation`, `in_place` or not: of what is sent from where something else is received, it
-/// is not. nccl-tests measures that, and does not verify it.
+/// Whether it is defined what comes of `operation`, `in_place` or not: of what is sent from where
+/// something else is received, it is not. nccl-tests measures that, and does not verify it.
 pub(crate) fn is_defined(operation: Operation, in_place: bool) -> bool {
     operation != Operation::Send || !in_place
 }
@@ -380,7 +382,8 @@ impl<T: TestElement> Outputs<'_, T> {
         Ok(wrong)
     }
 
-    /// The same of the output of rank `me` with a block from each rank, from where in its input `first` says.
+    /// The same of the output of rank `me` with a block from each rank, from where in its input
+    /// `first` says.
     fn mismatched_blocks<'p>(
         self,
         layout: CaseLayout,
@@ -422,8 +425,8 @@ fn count_differing<T: TestElement>(found: &[T], expected: &[T]) -> u64 {
     found.iter().zip(expected).filter(differs).count() as u64
 }
 
-/// Cuts `count` elements where the pattern begins anew, of which the first is element `first`: where each part starts, and what
-/// of a period it is.
+/// Cuts `count` elements where the pattern begins anew, of which the first is element `first`:
+/// where each part starts, and what of a period it is.
 #[inline]
 fn periods(first: u64, count: u64) -> impl Iterator<Item = (usize, Range<usize>)> {
     let skipped =

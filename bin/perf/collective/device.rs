@@ -152,8 +152,8 @@ impl CollectiveBench<'_> {
         self.figure(Wanted { in_place: true, ..wanted })
     }
 
-    /// Measures one figure. Operations that fit into the caches, however many contenders there are, are
-    /// compared with their limits alone.
+    /// Measures one figure. Operations that fit into the caches, however many contenders there are,
+    /// are compared with their limits alone.
     fn figure(&mut self, wanted: Wanted<'_>) -> Result<()> {
         if self.settings.memory == Memory::Ordinary && wanted.bytes > BATCH_BYTES {
             with_type(wanted.data_type, InBothMemories(self, wanted))
@@ -219,8 +219,8 @@ impl CollectiveBench<'_> {
         Ok(limits)
     }
 
-    /// Returns hand-written loops over the buffers of all ranks; for the shortest data only those that
-    /// hand every byte over once. Collective.
+    /// Returns hand-written loops over the buffers of all ranks; for the shortest data only those
+    /// that hand every byte over once. Collective.
     fn loops(&mut self, wanted: Wanted<'_>) -> Result<Vec<NamedLimit<'static>>> {
         // Blocks exchanged in place would be overwritten before they are read, so the limit is an
         // exchange out of place.
@@ -252,8 +252,8 @@ impl CollectiveBench<'_> {
         Ok(limits)
     }
 
-    /// Returns how a loop over buffers of the heap stages them: not at all in place, where staging is
-    /// one copy too many.
+    /// Returns how a loop over buffers of the heap stages them: not at all in place, where staging
+    /// is one copy too many.
     fn staged_variants(&self, bytes: u64, in_place: bool) -> Vec<StagedVariant> {
         let is_staged =
             self.operation == Operation::AllReduce && self.settings.memory == Memory::Heap && !in_place;
@@ -314,7 +314,7 @@ impl CollectiveBench<'_> {
         row.bytes = Some(bytes);
         row.wrong = self.is_checked(wanted).then_some(wrong);
         row.set_bandwidth(bytes);
-        let algbw = row.gb_per_s.unwrap_or(0.0);
+        let algbw = row.times.gb_per_s.unwrap_or(0.0);
         row.collective = Some(CollectiveFigures {
             algbw,
             busbw: algbw * bus_factor(self.operation, n_ranks),

@@ -1,12 +1,14 @@
-//! The limit of an operation on few bytes: a hand-written loop in which every byte is handed over once.
+//! The limit of an operation on few bytes: a hand-written loop in which every byte is handed over
+//! once.
 //!
-//! Who has something for others puts it into a letter, behind a flag, and goes on; who needs it waits for the flag, and for nothing
-//! else. So an operation has one hand-over, where ranks that read each other's buffers have to meet twice; and where data go one
-//! way only, nobody waits for those behind.
+//! Who has something for others puts it into a letter, behind a flag, and goes on; who needs it
+//! waits for the flag, and for nothing else. So an operation has one hand-over, where ranks that
+//! read each other's buffers have to meet twice; and where data go one way only, nobody waits for
+//! those behind.
 //!
-//! A letter is written again some operations later. By then whoever writes to its writer has read it, since it writes one
-//! letter after the other. Readers that do not write back tell now and then how far they have come, and the writer looks there as
-//! often.
+//! A letter is written again some operations later. By then whoever writes to its writer has read
+//! it, since it writes one letter after the other. Readers that do not write back tell now and then
+//! how far they have come, and the writer looks there as often.
 
 use crate::perf::collective::case::CaseData;
 use crate::perf::collective::limit::{RankBuffers, SIZE, moving};
@@ -22,10 +24,12 @@ use shmccl_limits::sum::{self, SumKernel};
 /// Letters in a ring, at least: so many there are of the longest.
 const TURNS: u64 = 8;
 
-/// Letters in a ring at most: of short ones there are more, so that a writer seldom has to learn how far its readers have come.
+/// Letters in a ring at most: of short ones there are more, so that a writer seldom has to learn
+/// how far its readers have come.
 const MOST_TURNS: u64 = 32;
 
-/// The same where all who read from each other also write to each other: none is ahead by more than one.
+/// The same where all who read from each other also write to each other: none is ahead by more than
+/// one.
 const TURNS_OF_MUTUAL: u64 = 2;
 
 /// What one writer writes begins at a multiple of so many bytes: pairs of cache lines.
@@ -72,7 +76,7 @@ struct EagerSlot {
 
 /// The letters of one turn of the ring.
 #[derive(Clone, Debug)]
-struct Turn {
+struct SlotTurn {
     /// What goes into which letter.
     sent: Vec<(Span, EagerSlot)>,
     /// What comes in which letter, and where it goes.
@@ -84,7 +88,7 @@ struct Turn {
 /// The part of one rank.
 #[derive(Debug)]
 pub(crate) struct EagerLimit {
-    turns: Vec<Turn>,
+    turns: Vec<SlotTurn>,
     /// What does not leave the rank.
     own: Vec<(Span, Span)>,
     /// Where sums go.
@@ -102,14 +106,16 @@ pub(crate) struct EagerLimit {
     yields: bool,
 }
 
-/// What the letters of a rank take up in its heap, for inputs of up to [`BATCH_BYTES`], in both ways.
+/// What the letters of a rank take up in its heap, for inputs of up to [`BATCH_BYTES`], in both
+/// ways.
 pub(crate) fn eager_len(n_ranks: u32) -> u64 {
     2 * (CELL + TURNS * (BATCH_BYTES + u64::from(n_ranks) * (LONG + CELL))).next_multiple_of(CELL)
 }
 
 impl EagerLimit {
-    /// The part of this rank in the task of `places`, if its data are few. Lines of letters are fetched `ahead` or not: it gains where
-    /// cores are far apart, and costs where they are near. Collective: letters are emptied.
+    /// The part of this rank in the task of `places`, if its data are few. Lines of letters are
+    /// fetched `ahead` or not: it gains where cores are far apart, and costs where they are near.
+    /// Collective: letters are emptied.
     ///
     /// # Errors
     /// Too little ground.
@@ -217,7 +223,8 @@ impl SlotMap<'_> {
         takings(spec.operation, self.comm.n_ranks(), spec.root.get(), reader)
     }
 
-    /// How many letters the rings have: the same of all writers, and no more than there is mail for.
+    /// How many letters the rings have: the same of all writers, and no more than there is mail
+    /// for.
     fn turns(&self) -> u64 {
         let heads = u64::from(self.comm.n_ranks()) * (LONG + CELL);
         let len = self.all.spec.layout.send() * SIZE;
@@ -285,7 +292,7 @@ impl SlotMap<'_> {
     }
 
     /// The letters of one turn that this rank writes and reads.
-    fn turn(&self, turn: u64) -> Result<Turn> {
+    fn turn(&self, turn: u64) -> Result<SlotTurn> {
         let me = self.comm.rank().get();
         let mut blocks: Vec<BlockRead> = Vec::new();
         for taking in self.others().flat_map(|reader| self.takings(reader)) {
@@ -308,7 +315,7 @@ impl SlotMap<'_> {
         } else {
             Vec::new()
         };
-        Ok(Turn { sent: sent.collect::<Result<_>>()?, taken, summands })
+        Ok(SlotTurn { sent: sent.collect::<Result<_>>()?, taken, summands })
     }
 }
 

@@ -1,12 +1,13 @@
-//! The lines of nccl-tests' table, character for character, so that whatever reads its output reads this.
+//! The lines of nccl-tests' table, character for character, so that its readers can read this one.
 //!
-//! Each function is one `printf` of nccl-tests. Columns of our own come behind theirs, and only where they are asked for.
+//! Each function is one `printf` of nccl-tests. Columns of our own come behind theirs, and only
+//! where they are asked for.
 
 use crate::perf::plan::RankPlacement;
 use crate::perf::report::{CollectiveFigures, PerfRow};
 use crate::units::three_digits;
 
-/// What the first lines tell.
+/// The contents of the first lines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TableHead<'a> {
     /// The test, as nccl-tests calls it.
@@ -38,12 +39,12 @@ pub(crate) struct Extras {
     pub(crate) percentiles: bool,
     /// The limit's median, and how many times longer the operation takes.
     pub(crate) bound: bool,
-    /// The same operation in the heap, and how many times longer this one takes.
+    /// The time of the operation in the heap, and how many times longer this one takes.
     pub(crate) heap: bool,
 }
 
 impl TableHead<'_> {
-    /// Everything above the rows.
+    /// Writes everything above the rows.
     pub(crate) fn text(&self, placements: &[RankPlacement], extras: Extras) -> String {
         let mut text = format!("# Collective test starting: {}_perf\n", self.test);
         text += &format!(
@@ -84,7 +85,7 @@ fn column_heads(extras: Extras) -> String {
 }
 
 impl Extras {
-    /// Names and units of our columns, for both places.
+    /// Returns names and units of our columns, for both places.
     fn heads(self) -> (String, String) {
         let mut columns = Vec::new();
         if self.percentiles {
@@ -100,18 +101,22 @@ impl Extras {
         (line(|column| format!("  {:>8}", column.0)), line(|column| format!("  {:>8}", column.1)))
     }
 
-    /// Our columns of one place.
+    /// Writes our columns of one place.
     fn cells(self, row: &PerfRow) -> String {
         let us = |ns: Option<f64>| ns.map_or_else(|| "N/A".to_owned(), |ns| time(ns).trim_start().to_owned());
         let mut cells = Vec::new();
         if self.percentiles {
-            let columns: [fn(&PerfRow) -> Option<f64>; 4] =
-                [|row| row.min_ns, |row| row.p50_ns, |row| row.p99_ns, |row| row.max_ns];
+            let columns: [fn(&PerfRow) -> Option<f64>; 4] = [
+                |row| row.times.min_ns,
+                |row| row.times.p50_ns,
+                |row| row.times.p99_ns,
+                |row| row.times.max_ns,
+            ];
             cells.extend(columns.map(|of| us(of(row))));
         }
         if self.bound {
-            cells.push(us(row.limit_p50_ns));
-            cells.push(row.ratio.map_or_else(|| "N/A".to_owned(), three_digits));
+            cells.push(us(row.limit.p50_ns));
+            cells.push(row.limit.ratio.map_or_else(|| "N/A".to_owned(), three_digits));
         }
         if self.heap {
             let figures = row.collective.as_ref();
@@ -124,7 +129,7 @@ impl Extras {
     }
 }
 
-/// One size: out of place and in place.
+/// Writes one size, out of place and in place.
 pub(crate) fn row(apart: &PerfRow, in_place: &PerfRow, extras: Extras) -> String {
     let head = apart.collective.as_ref().map(|figures| {
         let CollectiveFigures { count, data_type, redop, root, .. } = figures;
@@ -143,10 +148,10 @@ pub(crate) fn row(apart: &PerfRow, in_place: &PerfRow, extras: Extras) -> String
 fn place(row: &PerfRow) -> String {
     let (algbw, busbw) = row.collective.as_ref().map_or((0.0, 0.0), |figures| (figures.algbw, figures.busbw));
     let wrong = row.wrong.map_or_else(|| "N/A".to_owned(), |wrong| general(wrong as f64));
-    format!("  {:>7}  {algbw:>6.2}  {busbw:>6.2}  {wrong:>5}", time(row.p50_ns.unwrap_or(0.0)))
+    format!("  {:>7}  {algbw:>6.2}  {busbw:>6.2}  {wrong:>5}", time(row.times.p50_ns.unwrap_or(0.0)))
 }
 
-/// What stands below the rows: how many have wrong data, and the mean bus bandwidth.
+/// Writes what stands below the rows: how many have wrong data, and the mean bus bandwidth.
 pub(crate) fn foot(test: &str, rows: &[PerfRow]) -> String {
     let wrong = rows.iter().filter(|row| row.wrong.is_some_and(|wrong| wrong > 0)).count();
     let busbw: Vec<f64> = rows.iter().filter_map(|row| Some(row.collective.as_ref()?.busbw)).collect();
@@ -158,7 +163,7 @@ pub(crate) fn foot(test: &str, rows: &[PerfRow]) -> String {
     )
 }
 
-/// Nanoseconds as microseconds: `%7.2f`, with fewer digits the longer it is.
+/// Writes nanoseconds as microseconds: `%7.2f`, with fewer decimals for longer times.
 fn time(ns: f64) -> String {
     match ns / 1e3 {
         us if us >= 10_000.0 => format!("{us:7.0}"),
@@ -167,7 +172,8 @@ fn time(ns: f64) -> String {
     }
 }
 
-/// C's `%g`: six digits that count, without zeros behind the point, and with an exponent where it is large or small.
+/// Writes C's `%g`: six significant digits without zeros behind the point, and an exponent where
+/// the value is large or small.
 fn general(value: f64) -> String {
     let scientific = format!("{value:.5e}");
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
@@ -187,7 +193,7 @@ fn general(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::report::Memory;
+    use crate::perf::report::{Memory, RowLimit, RowTimes};
     use crate::perf::test::Test;
 
     const PLAIN: Extras = Extras { percentiles: false, bound: false, heap: false };
@@ -195,9 +201,8 @@ mod tests {
     fn measured(us: f64, wrong: Option<u64>) -> PerfRow {
         PerfRow {
             bytes: Some(1024),
-            p50_ns: Some(us * 1e3),
-            limit_p50_ns: Some(1e3),
-            ratio: Some(1.25),
+            times: RowTimes { p50_ns: Some(us * 1e3), ..RowTimes::default() },
+            limit: RowLimit { p50_ns: Some(1e3), ratio: Some(1.25), ..RowLimit::default() },
             wrong,
             collective: Some(CollectiveFigures {
                 algbw: 1.0,

@@ -1,44 +1,50 @@
-//! How many elements an operation moves at a size, where they lie, and how its bandwidth is counted: as nccl-tests does.
+//! How many elements an operation moves at a size, where they lie, and how its bandwidth is
+//! counted, as in nccl-tests.
 //!
-//! What an `all_to_all_v` exchanges among n ranks is cut into n (n + 1) / 2 parts of what a rank sends, and 1 + (r + s) mod n of them go
-//! from rank r to rank s; what does not divide goes to those that get most. So the blocks of a rank have all lengths from one part
-//! to n, all ranks send and receive the same, and two send each other as much, as an exchange in place needs. Sums of ranks say who sends
-//! how much in the `alltoallv` of rccl-tests as well; and bandwidths are counted as there: as if the blocks were of one length.
+//! An `all_to_all_v` among n ranks is cut into n (n + 1) / 2 parts of what a rank sends. Of these,
+//! 1 + (r + s) mod n go from rank r to rank s; a remainder goes to the longest blocks. So the
+//! blocks of a rank have all lengths from one part to n, and all ranks send and receive equally
+//! much. Two ranks send each other as much, which an exchange in place needs. In the `alltoallv` of
+//! rccl-tests, too, lengths depend on sums of ranks. Bandwidths are counted as there: as if the
+//! blocks were of one length.
 
 use shmccl::collective::Operation;
 
-/// The buffers of one operation at one size, in elements.
+/// The sizes of the buffers of one operation at one size, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CaseLayout {
     operation: Operation,
     n_ranks: u64,
-    /// Elements of a block, or the mean of blocks of several lengths; what nccl-tests prints as the count.
+    /// Elements of a block, or the mean of blocks of several lengths; what nccl-tests prints as the
+    /// count.
     pub(crate) block: u64,
 }
 
 impl CaseLayout {
-    /// The layout that `bytes` of elements of `size` bytes have room for; sizes that the ranks do not divide are rounded down.
+    /// Makes the layout that `bytes` of elements of `size` bytes have room for. Sizes that the
+    /// ranks do not divide are rounded down.
     pub(crate) fn new(operation: Operation, bytes: u64, size: u64, n_ranks: u64) -> Self {
         let (send, recv) = blocks(operation, n_ranks);
         Self { operation, n_ranks, block: bytes / size / send.max(recv).max(1) }
     }
 
-    /// Elements of the input of a rank, or of the root where only it has one.
+    /// Returns the elements of the input of a rank, or of the root where only the root has one.
     pub(crate) fn send(self) -> u64 {
         blocks(self.operation, self.n_ranks).0 * self.block
     }
 
-    /// Elements of the output of a rank, or of the root where only it has one.
+    /// Returns the elements of the output of a rank, or of the root where only the root has one.
     pub(crate) fn recv(self) -> u64 {
         blocks(self.operation, self.n_ranks).1 * self.block
     }
 
-    /// Elements of the larger of both.
+    /// Returns the elements of the larger of both.
     pub(crate) fn largest(self) -> u64 {
         self.send().max(self.recv())
     }
 
-    /// Block number `index` of the input of `rank`, or of its output: at which element it starts, and how many it has.
+    /// Returns where block number `index` starts in the input of `rank`, or in its output, and its
+    /// elements.
     pub(crate) fn part(self, rank: u64, index: u64) -> (u64, u64) {
         if self.operation != Operation::AllToAllV {
             return (index * self.block, self.block);
@@ -47,25 +53,26 @@ impl CaseLayout {
         (start, self.exchanged(rank, index))
     }
 
-    /// Elements that two ranks send each other in an `all_to_all_v`.
+    /// Returns the elements that two ranks send each other in an `all_to_all_v`.
     fn exchanged(self, one: u64, other: u64) -> u64 {
         let (n, total) = (self.n_ranks, self.send());
         let (parts, mine) = (n * (n + 1) / 2, 1 + (one + other) % n);
         total / parts * mine + if mine == n { total % parts } else { 0 }
     }
 
-    /// Where `rank` has its input in a buffer that is its output as well: in its own block, if it sends one block.
+    /// Returns where `rank` has its input in a buffer that is its output as well: in its own block,
+    /// if it sends one block.
     pub(crate) fn send_in_place(self, rank: u64) -> u64 {
         if self.send() < self.recv() { rank * self.block } else { 0 }
     }
 
-    /// Where `rank` has its output in a buffer that is its input as well.
+    /// Returns where `rank` has its output in a buffer that is its input as well.
     pub(crate) fn recv_in_place(self, rank: u64) -> u64 {
         if self.recv() < self.send() { rank * self.block } else { 0 }
     }
 }
 
-/// Blocks of the input and of the output of a rank, which receives as much as it sends where it does both.
+/// Returns the blocks of the input and of the output of a rank.
 pub(crate) fn blocks(operation: Operation, n_ranks: u64) -> (u64, u64) {
     match operation {
         Operation::Send => (1, 1),
@@ -74,7 +81,7 @@ pub(crate) fn blocks(operation: Operation, n_ranks: u64) -> (u64, u64) {
     }
 }
 
-/// By how much the bandwidth of an operation is multiplied to tell that of the links that it keeps busy.
+/// Returns the factor from the bandwidth of an operation to that of the links that it keeps busy.
 pub(crate) fn bus_factor(operation: Operation, n_ranks: u32) -> f64 {
     let others = f64::from(n_ranks - 1) / f64::from(n_ranks);
     match operation {

@@ -1,5 +1,5 @@
-//! The limit of an operation on buffers of the heap: all ranks meet, each does its share by the plainest
-//! loop over the buffers of all ranks, and all meet again.
+//! The limit of an operation on buffers of the heap: all ranks meet, each does its share by the
+//! plainest loop over the buffers of all ranks, and all meet again.
 
 use shmccl::collective::Operation;
 use shmccl::heap::Region;
@@ -103,12 +103,14 @@ impl RankBuffers<'_> {
         (start, each.min(len - start))
     }
 
-    /// What this rank takes where the root takes the first, which has the lines of its output, and the others the second.
+    /// What this rank takes where the root takes the first, which has the lines of its output, and
+    /// the others the second.
     fn at_root<K>(&self, root: K, elsewhere: K) -> K {
         if self.comm.rank() == self.spec.root { root } else { elsewhere }
     }
 
-    /// Where all sums go to one rank: that one stores through the cache and the others past it, or the other way round.
+    /// Where all sums go to one rank: that one stores through the cache and the others past it, or
+    /// the other way round.
     fn unlike_sums(&self) -> Vec<(String, SumKernel)> {
         let [through, past] = SumKernel::by_widest();
         if self.spec.operation != Operation::Reduce || !past.is_supported() {
@@ -148,7 +150,8 @@ impl RankBuffers<'_> {
         Ok((sources, targets))
     }
 
-    /// What this rank copies where. Where one rank has everything, all ranks help it, or all but one core would be idle.
+    /// What this rank copies where. Where one rank has everything, all ranks help it, or all but
+    /// one core would be idle.
     fn copies(&self) -> Result<Vec<(Span, Span)>> {
         let (n_ranks, me) = (self.comm.n_ranks(), self.comm.rank().get());
         let whole = self.spec.layout.block * SIZE;
@@ -160,13 +163,15 @@ impl RankBuffers<'_> {
         Ok(moving(pairs.collect::<Result<_>>()?))
     }
 
-    /// The same where each rank copies just what it gets from the root or gives to it: for few bytes that is quicker.
+    /// The same where each rank copies just what it gets from the root or gives to it: for few
+    /// bytes that is quicker.
     fn own_copy(&self) -> Result<Vec<(Span, Span)>> {
         let whole = (0, self.spec.layout.block * SIZE);
         Ok(moving(vec![self.pair(self.comm.rank().get(), whole)?]))
     }
 
-    /// A copy that has to do with `rank`; between it and the root the bytes `at..at + len` of a block.
+    /// A copy that has to do with `rank`; between it and the root the bytes `at..at + len` of a
+    /// block.
     fn pair(&self, rank: u32, (at, len): (u64, u64)) -> Result<(Span, Span)> {
         let (me, root) = (self.comm.rank().get(), self.spec.root.get());
         let block = self.spec.layout.block * SIZE;

@@ -1,12 +1,14 @@
-//! Data whose reduction is known exactly: small whole numbers that tell the rank, the turn and the place.
+//! Data whose reduction is known exactly: small whole numbers that tell the rank, the turn and the
+//! place.
 //!
-//! They repeat along a buffer after a prime number of elements, so that rewriting a buffer and comparing a result run at the
-//! speed of memory, and data in a wrong place are still seen. Values are chosen so that no sum of any ranks, in whatever
-//! order, leaves the whole numbers that the type holds exactly.
+//! They repeat along a buffer after a prime number of elements, so that rewriting a buffer and
+//! comparing a result run at the speed of memory, and data in a wrong place are still seen. Values
+//! are chosen so that no sum of any ranks, in whatever order, leaves the whole numbers that the
+//! type holds exactly.
 //!
-//! [`TestElement`] says which whole numbers each type holds exactly. [`OneWordData`] holds the data of the
-//! shortest operations, ready to be written and compared in one go: beside an operation that takes as
-//! long as a cache line from core to core, anything else would be most of the time.
+//! [`TestElement`] says which whole numbers each type holds exactly. [`OneWordData`] holds the data
+//! of the shortest operations, ready to be written and compared in one go: beside an operation that
+//! takes as long as a cache line from core to core, anything else would be most of the time.
 
 use crate::perf::collective::case::CaseSpec;
 use half::{bf16, f16};

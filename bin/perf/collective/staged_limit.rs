@@ -1,14 +1,16 @@
-//! A limit of an all-reduce on ordinary memory, or out of place in the heap: a hand-written loop over it, staged in slots that all ranks
-//! can reach.
+//! A limit of an all-reduce on ordinary memory, or out of place in the heap: a hand-written loop
+//! over it, staged in slots that all ranks can reach.
 //!
-//! Each rank has two slots. In step s it takes the sums of piece s - 2 out of one of them and puts its elements of piece s there,
-//! in one pass; then it adds its share of piece s - 1 to what all others have in their other slots, over which the sums return.
-//! Between two steps all ranks meet. So every byte that a rank does not add itself is staged once and taken once, in whatever
-//! way it is done: peers cannot reach ordinary memory where it lies. Buffers of the heap they can, but then each rank reads and writes those
-//! of all others, while here most of that is in the cache.
+//! Each rank has two slots. In step s it takes the sums of piece s - 2 out of one of them and puts
+//! its elements of piece s there, in one pass; then it adds its share of piece s - 1 to what all
+//! others have in their other slots, over which the sums return. Between two steps all ranks meet.
+//! So every byte that a rank does not add itself is staged once and taken once, in whatever way it
+//! is done: peers cannot reach ordinary memory where it lies. Buffers of the heap they can, but
+//! then each rank reads and writes those of all others, while here most of that is in the cache.
 //!
-//! Nothing of it is the library's but the flags over which ranks meet: the loops are those of `shmccl-limits`. In which
-//! pieces it goes, and whether sums go past the cache, is tried out in all ways; the quickest is the limit.
+//! Nothing of it is the library's but the flags over which ranks meet: the loops are those of
+//! `shmccl-limits`. In which pieces it goes, and whether sums go past the cache, is tried out in
+//! all ways; the quickest is the limit.
 
 use crate::perf::collective::case::{CaseData, CollectiveBuffers};
 use crate::perf::collective::timed_case::RunCase;
@@ -19,13 +21,15 @@ use shmccl::{Collectives, Communicator, Rank, Result};
 use shmccl_limits::staged::{Own, add_returning, turn_over};
 use std::ops::Range;
 
-/// The lengths of pieces that are tried, in bytes: which is best depends on the caches and on how many wait for each other.
+/// The lengths of pieces that are tried, in bytes: which is best depends on the caches and on how
+/// many wait for each other.
 pub(crate) const PIECES: [u64; 3] = [128 << 10, 256 << 10, 1 << 20];
 
 /// Bytes of a cache line.
 const LINE: u64 = 64;
 
-/// What a rank needs to stage up to `largest` bytes in the longest pieces, wherever in a line they begin.
+/// What a rank needs to stage up to `largest` bytes in the longest pieces, wherever in a line they
+/// begin.
 pub(crate) fn staging_len(largest: u64) -> u64 {
     2 * PIECES[PIECES.len() - 1].min(largest.next_multiple_of(LINE)) + LINE
 }
@@ -46,7 +50,8 @@ pub(crate) struct StagedVariant {
 }
 
 impl StagedVariant {
-    /// All ways for sums that go elsewhere than the elements, or are `in_place`: there the lines are in the cache already.
+    /// All ways for sums that go elsewhere than the elements, or are `in_place`: there the lines
+    /// are in the cache already.
     pub(crate) fn all(in_place: bool) -> Vec<Self> {
         let past = if in_place { &[false][..] } else { &[false, true] };
         past.iter().flat_map(|&past| PIECES.map(|piece| Self { piece, past })).collect()
@@ -148,8 +153,8 @@ impl StagedLimit {
         next.map_or(Ok(()), |next| self.turn_parts(own, next, None, Some(next.start)))
     }
 
-    /// Takes what others add of a piece to the sums from `taken` on, and puts the elements from `given` on there, which lie behind
-    /// that.
+    /// Takes what others add of a piece to the sums from `taken` on, and puts the elements from
+    /// `given` on there, which lie behind that.
     fn turn_parts(
         &self,
         own: &mut Own<'_>,

@@ -22,10 +22,11 @@ use crate::units::three_digits;
 /// Ranks where the user does not say how many.
 const RANKS: u32 = 2;
 
-/// Operations before the clock starts, where the user does not say how many, at least: those that tell how long one takes.
+/// Operations before the clock starts at least, where the user does not say how many: those that
+/// find the time of one.
 const FEWEST_WARMUP: u64 = 1;
 
-/// What the collective test is to measure.
+/// Makes the plan of a collective test.
 ///
 /// # Errors
 /// Bad combinations of flags.
@@ -86,7 +87,7 @@ struct NcclTable<'a> {
 }
 
 impl NcclTable<'_> {
-    /// Takes what a device process has told, and prints what can be printed.
+    /// Takes a line of a device process, and prints what can be printed.
     fn take(&mut self, message: DeviceLine) -> Result<()> {
         match message {
             DeviceLine::Placement(placement) => self.placements.push(placement),
@@ -115,7 +116,8 @@ impl NcclTable<'_> {
     }
 }
 
-/// The rows beside the machine's limits, and beside the same in the heap where it was measured.
+/// Writes the rows beside the machine's limits, and beside the operation in the heap where
+/// measured.
 fn limits(rows: &[PerfRow]) -> String {
     let heap = |row: &PerfRow| {
         row.collective.as_ref().and_then(|figures| figures.heap_p50_ns.zip(figures.heap_ratio))
@@ -130,12 +132,16 @@ fn limits(rows: &[PerfRow]) -> String {
             row.test.name().to_owned(),
             kind,
             place.to_owned(),
-            row.limit.clone().unwrap_or_default(),
+            row.limit.name.clone().unwrap_or_default(),
             or_dash(row.bytes, format_size),
-            or_dash(row.p50_ns, format_ns),
-            or_dash(row.limit_p50_ns, format_ns),
-            or_dash(row.ratio, three_digits),
-            format!("{}..{}", or_dash(row.ratio_p10, three_digits), or_dash(row.ratio_p90, three_digits)),
+            or_dash(row.times.p50_ns, format_ns),
+            or_dash(row.limit.p50_ns, format_ns),
+            or_dash(row.limit.ratio, three_digits),
+            format!(
+                "{}..{}",
+                or_dash(row.limit.ratio_p10, three_digits),
+                or_dash(row.limit.ratio_p90, three_digits)
+            ),
         ];
         if with_heap {
             let (p50, ratio) = heap(row).unzip();

@@ -1,11 +1,11 @@
 //! An operation as a contender: how it is timed, for the library and for its limits alike.
 //!
-//! The time of an operation is that of the call alone, on data that its own rank has just written and
-//! that are read next. Reading the clock takes as long as a small operation, so small ones are timed
-//! many at a time. Rewriting and reading in between then count, and take next to nothing.
-//! If percentiles are asked for, the processor's counter is read between any two of a batch; the few
-//! nanoseconds of that are subtracted. Where ranks share cores, an operation takes microseconds and is
-//! timed alone.
+//! The time of an operation is that of the call alone, on data that its own rank has just written
+//! and that are read next. Reading the clock takes as long as a small operation, so small ones are
+//! timed many at a time. Rewriting and reading in between then count, and take next to nothing. If
+//! percentiles are asked for, the processor's counter is read between any two of a batch; the few
+//! nanoseconds of that are subtracted. Where ranks share cores, an operation takes microseconds and
+//! is timed alone.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -26,8 +26,8 @@ pub(crate) const BATCH_BYTES: u64 = 8 << 10;
 /// Operations of a batch.
 const BATCH: u64 = 64;
 
-/// Operations that bring a contender's buffers into the caches. An operation touches all of them, and
-/// the first one still drives out others.
+/// Operations that bring a contender's buffers into the caches. An operation touches all of them,
+/// and the first one still drives out others.
 const SETTLING: u64 = 2;
 
 /// Up to so many bytes the library may find its own memory in the caches.
@@ -72,8 +72,8 @@ impl<T: TestElement, R: RunCase<T>> TimedCase<T, R> {
         Self { runner, data, gathering: Rc::clone(gathering), batch, stopwatch, settling: 0 }
     }
 
-    /// Adds untimed operations at the start of a slice where contenders have buffers of their own. They
-    /// drive out of the caches what another contender has left there.
+    /// Adds untimed operations at the start of a slice where contenders have buffers of their own.
+    /// They drive out of the caches what another contender has left there.
     pub(crate) fn settled(mut self, memory: Memory) -> Self {
         if memory == Memory::Ordinary && self.batch == 1 {
             self.settling = SETTLING;
@@ -81,8 +81,8 @@ impl<T: TestElement, R: RunCase<T>> TimedCase<T, R> {
         self
     }
 
-    /// Adds untimed operations where contenders share buffers but not algorithms. They bring the memory of
-    /// the algorithm back into the caches, which hold it up to [`WARMED_BYTES`] only.
+    /// Adds untimed operations where contenders share buffers but not algorithms. They bring the
+    /// memory of the algorithm back into the caches, which hold it up to [`WARMED_BYTES`] only.
     pub(crate) fn warmed(mut self, bytes: u64) -> Self {
         if bytes <= WARMED_BYTES {
             self.settling = SETTLING;
@@ -121,8 +121,8 @@ impl<T: TestElement, R: RunCase<T>> TimedCase<T, R> {
         Ok((now_ns() - start) as f64 / self.batch as f64)
     }
 
-    /// Does a batch, and appends to `times` that of each operation but the first, by the `stopwatch`. The
-    /// first begins after a meeting, unlike the others.
+    /// Does a batch, and appends to `times` that of each operation but the first, by the
+    /// `stopwatch`. The first begins after a meeting, unlike the others.
     fn laps_of(
         &mut self,
         stopwatch: Stopwatch,

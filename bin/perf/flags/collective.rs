@@ -11,10 +11,10 @@ use crate::perf::report::Memory;
 use crate::perf::test::{Test, TestChannel};
 use crate::units::parse_size;
 
-/// The operator that multiplies by a scalar first, which is not part of its name.
+/// The operator that multiplies by a scalar first. The scalar is not part of the name.
 const SCALED: &str = "mulsum";
 
-/// What stands for everything there is, or for every rank.
+/// The word for all types, operators or ranks.
 const ALL: &str = "all";
 
 /// All operators, in the order in which nccl-tests goes through them.
@@ -36,28 +36,31 @@ const TYPES: [DataType; 12] = [
     DataType::F8E5M2,
 ];
 
-/// From one size to the next by steps in bytes, where nobody says how many: as nccl-tests has it.
+/// Bytes from one size to the next where the user does not say, as in nccl-tests.
 const STEP: u64 = 1 << 20;
 
-/// Steps in one table are fewer.
+/// More than the steps of any table.
 const MOST_STEPS: u64 = 100_000;
 
-/// Flags that only collective tests heed.
+/// Flags for collective tests only.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Options for collective operations")]
 pub(crate) struct CollectiveArgs {
     /// Operator: sum, prod, max, min, avg, mulsum or all
     #[arg(short = 'o', long, value_name = "OP", value_parser = parse_op, default_value = "sum")]
     op: String,
-    /// Type of the elements: int8, uint8, int32, uint32, int64, uint64, half, bfloat16, float, double, f8e4m3 or f8e5m2; or all
+    /// Type of the elements: int8, uint8, int32, uint32, int64, uint64, half, bfloat16, float,
+    /// double, f8e4m3 or f8e5m2; or all
     #[arg(short = 'd', long, value_name = "TYPE", value_parser = parse_type, default_value = "float")]
     datatype: String,
     /// Root rank; all or -1 for each in turn
     #[arg(short = 'r', long, value_name = "RANK", value_parser = parse_root, allow_hyphen_values = true, default_value = "0")]
     root: Root,
-    /// Which rank's time counts: 0 that of rank 0, 1 the mean over the ranks, 2 the shortest, 3 the longest. What the table shows as time,
-    /// and bandwidths are of, is the median over the operations (nccl-tests: the mean). Up to 8 KiB 64 operations are timed as one, with the
-    /// rewriting of inputs and the reading of results between them (without the reading by -c 0), in limits as well
+    /// Which rank's time counts: 0 that of rank 0, 1 the mean over the ranks, 2 the shortest, 3 the
+    /// longest. What the table shows as time, and bandwidths are of, is the median over the
+    /// operations (nccl-tests: the mean). Up to 8 KiB 64 operations are timed as one, with the
+    /// rewriting of inputs and the reading of results between them (without the reading by -c 0),
+    /// in limits as well
     #[arg(short = 'a', long, value_name = "0-3", value_parser = clap::value_parser!(u8).range(0..=3), default_value_t = 1)]
     average: u8,
     /// Bytes from one size to the next, instead of a factor [default with --stepfactor 1: 1MiB]
@@ -66,20 +69,22 @@ pub(crate) struct CollectiveArgs {
     /// Where the buffers are
     #[arg(long, value_enum, value_name = "KIND", default_value_t = Memory::Heap)]
     memory: Memory,
-    /// Algorithm: one_shot, two_shot, ring, recursive_doubling, halving_doubling, tree, double_tree or naive [default: what suits
-    /// the size]
+    /// Algorithm: one_shot, two_shot, ring, recursive_doubling, halving_doubling, tree, double_tree
+    /// or naive [default: what suits the size]
     #[arg(long, value_name = "NAME")]
     algo: Option<Algorithm>,
-    /// Show the machine's limit in columns of the table, and not in a table of its own on stderr, where it has a name. What is reduced
-    /// is held against float sums, whatever the type and the operator, and what is exchanged in place against an exchange out of place.
-    /// Loops over ordinary memory there are for an all-reduce past 8 KiB alone: all else is held against loops in the heap. An all-reduce
-    /// in the heap out of place is held against loops that stage, too
+    /// Show the machine's limit in columns of the table, and not in a table of its own on stderr,
+    /// where it has a name. What is reduced is held against float sums, whatever the type and the
+    /// operator, and what is exchanged in place against an exchange out of place. Loops over
+    /// ordinary memory there are for an all-reduce past 8 KiB alone: all else is held against loops
+    /// in the heap. An all-reduce in the heap out of place is held against loops that stage, too
     #[arg(long)]
     pub(crate) bound: bool,
-    /// Show the least, the median, the 99th percentile and the greatest time as well, of operations that are timed one by one. Up to
-    /// 8 KiB, where ranks have cores of their own, that is by the processor's counter, from the end of one operation to that of the next,
-    /// less the 10 ns or so that a look at it takes: an all-reduce of 8 B takes up to a tenth longer for being looked at. Where there
-    /// is no such counter, these are percentiles of means of 64 operations
+    /// Show the least, the median, the 99th percentile and the greatest time as well, of operations
+    /// that are timed one by one. Up to 8 KiB, where ranks have cores of their own, that is by the
+    /// processor's counter, from the end of one operation to that of the next, less the 10 ns or so
+    /// that a look at it takes: an all-reduce of 8 B takes up to a tenth longer for being looked
+    /// at. Where there is no such counter, these are percentiles of means of 64 operations
     #[arg(short = 'I', long)]
     pub(crate) percentiles: bool,
 }
@@ -92,7 +97,10 @@ enum Root {
 }
 
 impl PerfArgs {
-    /// What the collective test `test` is to measure with `n_ranks`.
+    /// Returns what the collective test `test` is to measure with `n_ranks`.
+    ///
+    /// # Errors
+    /// A root that is no rank; an algorithm that cannot do the operation.
     pub(crate) fn settings(&self, test: Test, n_ranks: u32) -> Result<CollectiveSettings, UsageError> {
         let args = &self.collective;
         let (reduces, has_root) =
@@ -133,12 +141,15 @@ impl PerfArgs {
         })
     }
 
-    /// From one size of a collective test to the next: in bytes, where it is not by the factor.
+    /// Returns the bytes from one size of a collective test to the next, where there is no factor.
     pub(crate) fn step_in_bytes(&self) -> Option<u64> {
         self.collective.stepbytes.or((self.sweep.stepfactor == 1).then_some(STEP))
     }
 
-    /// The sizes that collective tests measure.
+    /// Returns the sizes that collective tests measure.
+    ///
+    /// # Errors
+    /// Flags that contradict each other, or name no size or too many.
     pub(crate) fn collective_sizes(&self) -> Result<Vec<u64>, UsageError> {
         let Some(step) = self.step_in_bytes() else { return self.sweep.climbed() };
         let factor = self.sweep.stepfactor;

@@ -1,5 +1,5 @@
-//! Which flags of `shmccl perf` have an effect on which test. One that has none on any named test is refused: whoever gives it
-//! expects it to count.
+//! Which flags of `shmccl perf` have an effect on which tests. A flag that has none on any named
+//! test is refused, since it was given to have one.
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
@@ -9,71 +9,73 @@ use crate::failure::UsageError;
 use crate::perf::flags::PerfArgs;
 use crate::perf::test::{Test, TestChannel};
 
-/// A flag that not every test heeds.
+/// A flag that does not apply to every test.
 struct Flag {
-    /// What clap knows it by.
+    /// The id in clap.
     id: &'static str,
-    /// What the user knows it by.
+    /// The name on the command line.
     name: &'static str,
-    heeds: fn(Test) -> bool,
+    applies: fn(Test) -> bool,
 }
 
 const FLAGS: [Flag; 22] = [
-    Flag { id: "ranks", name: "--ranks", heeds: Test::starts_processes },
+    Flag { id: "ranks", name: "--ranks", applies: Test::starts_processes },
     Flag {
         id: "channel",
         name: "--channel",
-        heeds: |test| !test.channels().is_empty() || test.is_collective(),
+        applies: |test| !test.channels().is_empty() || test.is_collective(),
     },
-    Flag { id: "minbytes", name: "--minbytes", heeds: has_sizes },
-    Flag { id: "maxbytes", name: "--maxbytes", heeds: has_sizes },
-    Flag { id: "stepfactor", name: "--stepfactor", heeds: has_sizes },
+    Flag { id: "minbytes", name: "--minbytes", applies: has_sizes },
+    Flag { id: "maxbytes", name: "--maxbytes", applies: has_sizes },
+    Flag { id: "stepfactor", name: "--stepfactor", applies: has_sizes },
     Flag {
         id: "warmup_iters",
         name: "--warmup_iters",
-        heeds: |test| !matches!(test, Test::FifoRate | Test::Launch),
+        applies: |test| !matches!(test, Test::FifoRate | Test::Launch),
     },
-    Flag { id: "check", name: "--check", heeds: checks_on_request },
+    Flag { id: "check", name: "--check", applies: checks_on_request },
     Flag {
         id: "proxy",
         name: "--proxy",
-        heeds: |test| {
+        applies: |test| {
             test == Test::Launch || test.channels().contains(&TestChannel::Port) || test.is_collective()
         },
     },
-    Flag { id: "heap", name: "--heap", heeds: Test::starts_processes },
-    Flag { id: "no_pin", name: "--no-pin", heeds: Test::starts_processes },
-    Flag { id: "op", name: "--op", heeds: |test| test.operation().is_some_and(Operation::reduces) },
-    Flag { id: "root", name: "--root", heeds: |test| test.operation().is_some_and(Operation::has_root) },
-    Flag { id: "datatype", name: "--datatype", heeds: Test::is_collective },
-    Flag { id: "average", name: "--average", heeds: Test::is_collective },
-    Flag { id: "stepbytes", name: "--stepbytes", heeds: Test::is_collective },
-    Flag { id: "algo", name: "--algo", heeds: Test::has_algorithms },
-    Flag { id: "memory", name: "--memory", heeds: Test::is_collective },
-    Flag { id: "bound", name: "--bound", heeds: Test::is_collective },
-    Flag { id: "percentiles", name: "--percentiles", heeds: Test::is_collective },
-    Flag { id: "bandwidth_bytes", name: "--bandwidth-bytes", heeds: is_matrix },
-    Flag { id: "latency_bytes", name: "--latency-bytes", heeds: is_matrix },
-    Flag { id: "svg", name: "--svg", heeds: is_matrix },
+    Flag { id: "heap", name: "--heap", applies: Test::starts_processes },
+    Flag { id: "no_pin", name: "--no-pin", applies: Test::starts_processes },
+    Flag { id: "op", name: "--op", applies: |test| test.operation().is_some_and(Operation::reduces) },
+    Flag { id: "root", name: "--root", applies: |test| test.operation().is_some_and(Operation::has_root) },
+    Flag { id: "datatype", name: "--datatype", applies: Test::is_collective },
+    Flag { id: "average", name: "--average", applies: Test::is_collective },
+    Flag { id: "stepbytes", name: "--stepbytes", applies: Test::is_collective },
+    Flag { id: "algo", name: "--algo", applies: Test::has_algorithms },
+    Flag { id: "memory", name: "--memory", applies: Test::is_collective },
+    Flag { id: "bound", name: "--bound", applies: Test::is_collective },
+    Flag { id: "percentiles", name: "--percentiles", applies: Test::is_collective },
+    Flag { id: "bandwidth_bytes", name: "--bandwidth-bytes", applies: is_matrix },
+    Flag { id: "latency_bytes", name: "--latency-bytes", applies: is_matrix },
+    Flag { id: "svg", name: "--svg", applies: is_matrix },
 ];
 
-/// The flags of [`FLAGS`] that stand on the command line, by their ids.
+/// Returns the flags of [`FLAGS`] that stand on the command line, by their ids.
 pub(crate) fn given(matches: &ArgMatches) -> Vec<&'static str> {
     let is_given = |id: &&str| matches.value_source(id) == Some(ValueSource::CommandLine);
     FLAGS.iter().map(|flag| flag.id).filter(is_given).collect()
 }
 
+/// Checks that each flag applies to a named test.
+///
 /// # Errors
-/// Names the first flag that none of the named tests heeds.
+/// Names the first flag that applies to none.
 pub(crate) fn check(args: &PerfArgs) -> Result<(), UsageError> {
     let tests = args.wanted();
     for flag in FLAGS.iter().filter(|flag| args.given.contains(&flag.id)) {
-        if tests.iter().any(|test| (flag.heeds)(*test)) {
+        if tests.iter().any(|test| (flag.applies)(*test)) {
             continue;
         }
         if args.tests.is_empty() {
             let test =
-                if (flag.heeds)(Test::P2p) { "p2p" } else { "a collective operation such as all_reduce" };
+                if (flag.applies)(Test::P2p) { "p2p" } else { "a collective operation such as all_reduce" };
             return Err(UsageError::new(format!(
                 "{} has no effect with all tests; leave it out, or name {test}",
                 flag.name
@@ -119,7 +121,8 @@ fn has_sizes(test: Test) -> bool {
     }
 }
 
-/// A signal, a barrier and a start carry no data; those of the fifo are always checked.
+/// Returns whether data are checked on request only. A signal, a barrier and a start carry none;
+/// those of the fifo are always checked.
 fn checks_on_request(test: Test) -> bool {
     !matches!(test, Test::SignalLatency | Test::FifoRate | Test::Barrier | Test::Launch)
 }

@@ -5,15 +5,15 @@ use crate::perf::report::PerfRow;
 use crate::perf::test::TestChannel;
 use crate::units::{format_size, three_digits};
 
-/// From here on latencies are told in microseconds.
+/// From here on latencies are shown in microseconds.
 const LONG_NS: f64 = 10_000.0;
 
 /// One figure of every pair, over one channel.
 #[derive(Clone, Debug)]
 pub(crate) struct Matrix {
-    /// What was measured.
+    /// The figure.
     pub(crate) figure: MatrixFigure,
-    /// Over which channel.
+    /// The channel.
     pub(crate) channel: TestChannel,
     /// Bytes of a put.
     pub(crate) bytes: u64,
@@ -37,14 +37,14 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// The value; an asterisk behind it says that both share a core.
+    /// Writes the value, with an asterisk where both ranks share a core.
     pub(crate) fn text(&self) -> String {
         format!("{}{}", three_digits(self.value), if self.one_core { "*" } else { "" })
     }
 }
 
 impl Matrix {
-    /// The matrices of these rows, in the order in which they were measured.
+    /// Makes the matrices of these rows, in the order in which they were measured.
     pub(crate) fn all(rows: &[PerfRow]) -> Vec<Self> {
         let mut channels: Vec<_> = rows.iter().filter_map(|row| row.channel).collect();
         channels.dedup();
@@ -61,7 +61,9 @@ impl Matrix {
         let rows: Vec<&PerfRow> = rows.iter().filter(is_of).collect();
         let first = rows.first()?;
         let n_ranks = first.ranks as usize;
-        let value = |row: &PerfRow| if figure == MatrixFigure::Latency { row.p50_ns } else { row.gb_per_s };
+        let value = |row: &PerfRow| {
+            if figure == MatrixFigure::Latency { row.times.p50_ns } else { row.times.gb_per_s }
+        };
         let longest = rows.iter().filter_map(|row| value(row)).fold(0.0, f64::max);
         let (unit, scale) = match figure {
             MatrixFigure::Latency if longest >= LONG_NS => ("us", 1e-3),
@@ -75,27 +77,27 @@ impl Matrix {
             let (from, to) = (place.from as usize, place.to as usize);
             cores[from] = place.from_core;
             cells[from][to] =
-                Some(Cell { value: value * scale, ratio: row.ratio, one_core: place.one_core() });
+                Some(Cell { value: value * scale, ratio: row.limit.ratio, one_core: place.one_core() });
         }
         Some(Self { figure, channel, bytes: first.bytes.unwrap_or(0), cores, unit, cells })
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub(crate) fn n_ranks(&self) -> usize {
         self.cells.len()
     }
 
-    /// What `from` came to with `to`; nothing on the diagonal.
+    /// Returns the cell of `from` and `to`; nothing on the diagonal.
     pub(crate) fn cell(&self, from: usize, to: usize) -> Option<&Cell> {
         self.cells[from][to].as_ref()
     }
 
-    /// The greatest value.
+    /// Returns the greatest value.
     pub(crate) fn most(&self) -> f64 {
         self.cells.iter().flatten().flatten().map(|cell| cell.value).fold(0.0, f64::max)
     }
 
-    /// What it shows, in words.
+    /// Writes what the matrix shows.
     pub(crate) fn title(&self) -> String {
         let what = match self.figure {
             MatrixFigure::Unidirectional => "bandwidth one way",
@@ -105,7 +107,8 @@ impl Matrix {
         format!("{what}, {}, {}", format_size(self.bytes), self.unit)
     }
 
-    /// The ranks of each core that several share, in words: `0, 2; 1, 3`; `None` where no core is shared.
+    /// Writes the ranks of each core that several share: `0, 2; 1, 3`. Returns `None` where no core
+    /// is shared.
     pub(crate) fn shared(&self) -> Option<String> {
         let mut cores: Vec<u32> = self.cores.iter().copied().flatten().collect();
         cores.sort_unstable();

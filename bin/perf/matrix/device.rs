@@ -1,5 +1,5 @@
-//! The device side of a matrix: every pair of ranks in turn, and then all at once, when each rank puts
-//! a block to every other.
+//! The device side of a matrix: every pair of ranks in turn, and then all at once, when each rank
+//! puts a block to every other.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -97,7 +97,8 @@ impl<M: Mover> AllPairsExchange<M> {
         (self.turn * RANKS + u64::from(from.get())) * RANKS + u64::from(to.get())
     }
 
-    /// Exchanges fresh data once. Returns the nanoseconds from when all were ready until all were done.
+    /// Exchanges fresh data once. Returns the nanoseconds from when all were ready until all were
+    /// done.
     fn exchange(&mut self) -> shmccl::Result<f64> {
         self.turn += 1;
         for (to, payload) in &self.outgoing {

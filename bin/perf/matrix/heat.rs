@@ -35,7 +35,7 @@ struct HeatGrid {
     n_ranks: i32,
 }
 
-/// The whole file.
+/// Draws the file.
 ///
 /// # Errors
 /// When the drawing library refuses.
@@ -62,7 +62,7 @@ pub(crate) fn text(report: &PerfReport) -> Result<String> {
     })
 }
 
-/// What the marks mean, and what all ranks at once came to.
+/// Writes what the marks mean, and the figure of all ranks at once.
 fn footer(matrices: &[Matrix], rows: &[PerfRow]) -> Vec<String> {
     let shared = matrices.first().and_then(Matrix::shared);
     let shared = shared.map_or_else(String::new, |ranks| format!("; * both ranks share a core: {ranks}"));
@@ -79,19 +79,22 @@ fn at_once(row: &PerfRow) -> Option<String> {
         return None;
     }
     let (channel, block) = (row.channel?.name(), format_size(row.bytes?));
-    let ratio = or_dash(row.ratio, three_digits);
-    Some(format!("{channel} {} GB/s in blocks of {block} ({ratio} x limit)", three_digits(row.gb_per_s?)))
+    let ratio = or_dash(row.limit.ratio, three_digits);
+    Some(format!(
+        "{channel} {} GB/s in blocks of {block} ({ratio} x limit)",
+        three_digits(row.times.gb_per_s?)
+    ))
 }
 
 impl HeatGrid {
-    /// Width and height of a map with all around it.
+    /// Returns width and height of a map with its margins.
     fn extent(self) -> (i32, i32) {
         let [left, right, above, below] = MARGINS;
         let squares = self.side * self.n_ranks;
         (left + squares + right, above + squares + below)
     }
 
-    /// The upper left corner of a square of a map that begins at `origin`.
+    /// Returns the upper left corner of a square of a map that begins at `origin`.
     fn corner(self, origin: (i32, i32), from: i32, to: i32) -> (i32, i32) {
         (origin.0 + MARGINS[0] + to * self.side, origin.1 + MARGINS[2] + from * self.side)
     }
@@ -136,7 +139,7 @@ impl HeatGrid {
         Ok(())
     }
 
-    /// Which colour means what, from nothing at the bottom to the greatest value.
+    /// Draws the scale of colours, from nothing at the bottom to the greatest value.
     fn scale(self, root: &Area<'_>, matrix: &Matrix, (x, y): (i32, i32)) -> Drawn {
         let height = self.side * self.n_ranks;
         for step in 0..STEPS {
@@ -154,7 +157,7 @@ impl HeatGrid {
     }
 }
 
-/// The colour of a share of the greatest value.
+/// Returns the colour of a share of the greatest value.
 fn colour(share: f64) -> RGBColor {
     let share = share.clamp(0.0, 1.0);
     #[expect(

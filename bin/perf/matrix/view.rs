@@ -8,10 +8,10 @@ use crate::perf::test::TestChannel;
 use crate::table::TextTable;
 use crate::units::{format_ns, format_size, or_dash, three_digits};
 
-/// What a narrow terminal goes without in the table of all ranks at once.
+/// Columns that a narrow terminal goes without, in the table of all ranks at once.
 const EXPENDABLE: [&str; 3] = ["limit", "(p10..p90)", "time"];
 
-/// Everything that goes to stdout.
+/// Writes everything that goes to stdout.
 pub(crate) fn text(look: Look, report: &PerfReport) -> String {
     let matrices = Matrix::all(&report.rows);
     let mut parts = vec![format!("{}\n", report.machine.line())];
@@ -41,7 +41,7 @@ fn head(matrix: &Matrix) -> String {
     format!("{kind}: the rank of a row puts to the rank of a column.\n{shared}\n")
 }
 
-/// Values and, beside them where there is room, how many times its limit each takes.
+/// Writes the values and, beside them where there is room, how many times its limit each takes.
 fn tables(look: Look, matrix: &Matrix) -> String {
     let names: Vec<String> = (0..matrix.n_ranks()).map(|rank| rank.to_string()).collect();
     let core = |from: usize| or_dash(matrix.cores[from], |core| core.to_string());
@@ -57,7 +57,7 @@ fn tables(look: Look, matrix: &Matrix) -> String {
     }
 }
 
-/// A row for each rank, with `first` of it under `head`, and a column for each rank.
+/// Makes a table with a row for each rank, `first` of it under `head`, and a column for each rank.
 fn grid<'a>(
     matrix: &Matrix,
     head: &[&'a str],
@@ -76,21 +76,21 @@ fn grid<'a>(
     }
 }
 
-/// All ranks at once, a row for each channel.
+/// Writes the table of all ranks at once, a row for each channel.
 fn at_once(look: Look, rows: &[PerfRow]) -> String {
     let all: Vec<&PerfRow> =
         rows.iter().filter(|row| row.variant.as_deref() == Some(MatrixFigure::AllToAll.name())).collect();
     let line = |row: &&PerfRow| {
-        let per_rank = row.gb_per_s.map(|whole| whole / f64::from(row.ranks));
-        let spread = row.ratio_p10.zip(row.ratio_p90);
+        let per_rank = row.times.gb_per_s.map(|whole| whole / f64::from(row.ranks));
+        let spread = row.limit.ratio_p10.zip(row.limit.ratio_p90);
         let texts = vec![
             or_dash(row.channel, |channel| channel.name().to_owned()),
             or_dash(row.bytes, format_size),
-            or_dash(row.p50_ns, format_ns),
-            or_dash(row.gb_per_s, three_digits),
+            or_dash(row.times.p50_ns, format_ns),
+            or_dash(row.times.gb_per_s, three_digits),
             or_dash(per_rank, three_digits),
-            or_dash(row.limit.clone(), |limit| limit),
-            or_dash(row.ratio, three_digits),
+            or_dash(row.limit.name.clone(), |limit| limit),
+            or_dash(row.limit.ratio, three_digits),
             or_dash(spread, |(low, high)| format!("({}..{})", three_digits(low), three_digits(high))),
         ];
         (texts, row.wrong.is_some_and(|wrong| wrong > 0))
@@ -101,7 +101,7 @@ fn at_once(look: Look, rows: &[PerfRow]) -> String {
     format!("all to all: every rank puts a block to every other at once\n{}", grid.text(look, &EXPENDABLE))
 }
 
-/// Whether the data were right, and where they were not.
+/// Writes whether the data were right, and where they were not.
 fn faults(rows: &[PerfRow]) -> String {
     let Some(wrong) = rows.iter().map(|row| row.wrong).sum::<Option<u64>>() else {
         return "The data were not checked.\n".to_owned();

@@ -1,8 +1,9 @@
-//! A flood of puts: as fast as they can be pushed and without a flush, so that the fifo fills as far as
-//! its proxy lets it.
+//! A flood of puts: as fast as they can be pushed and without a flush, so that the fifo fills as
+//! far as its proxy lets it.
 //!
-//! The bursts that are timed are shorter than the ring, so the triggers that wait then tell only the
-//! length of a burst. A flood pushes a lap first, which no ring can refuse, and counts from there on.
+//! The bursts that are timed are shorter than the ring, so the triggers that wait then tell only
+//! the length of a burst. A flood pushes a lap first, which no ring can refuse, and counts from
+//! there on.
 
 use shmccl::heap::layout::FIFO_SLOTS;
 use shmccl::{Communicator, Result};
@@ -68,8 +69,8 @@ pub(crate) fn puts(put_ns: f64) -> u64 {
 }
 
 impl<M: Mover> BulkTransfer<M> {
-    /// Floods with a lap and `puts` more, and has the data of the last one read. Returns how full the fifo
-    /// was, where this rank moves.
+    /// Floods with a lap and `puts` more, and has the data of the last one read. Returns how full
+    /// the fifo was, where this rank moves.
     pub(crate) fn flood(
         &mut self,
         puts: u64,

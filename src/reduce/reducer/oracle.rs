@@ -122,7 +122,7 @@ fn reduced<T: Plain>(ops: &[ReduceOp], n_ranks: u32, sources: &[(Vec<u8>, bool)]
     result
 }
 
-/// The same for elements whose type is a value, and one operator.
+/// Computes like `reduced`, for elements with a type that is a value, and one operator.
 pub(super) fn reduce(
     dtype: DataType,
     op: &ReduceOp,
@@ -133,7 +133,7 @@ pub(super) fn reduce(
     reduce_each(dtype, std::slice::from_ref(op), n_ranks, sources, finish)
 }
 
-/// The same for an operator of each source.
+/// Computes like `reduced`, with an operator of each source.
 pub(super) fn reduce_each(
     dtype: DataType,
     ops: &[ReduceOp],

@@ -181,7 +181,7 @@ impl CacheSizes {
     }
 }
 
-/// Returns size in bytes of the first processor's data or unified cache of `level`.
+/// Returns the size in bytes of the first processor's data or unified cache of `level`.
 fn cache_size(level: u32) -> Option<u64> {
     (0..8).find_map(|index| {
         let read = |field: &str| {

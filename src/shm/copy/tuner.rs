@@ -121,7 +121,7 @@ struct Class {
 
 /// Part of a copy in the timing of its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum CopyTiming {
     /// Timed, and a whole trial can follow.
     First,
     /// Timed, right behind a timed one.
@@ -179,7 +179,7 @@ pub(in crate::shm) fn with_measured_policy(
     TUNER.with(|tuner| {
         let class = tuner.class(most, purpose);
         let (turn, copies) = (class.turn(most, purpose), class.copies.get());
-        if turn == Turn::Untimed {
+        if turn == CopyTiming::Untimed {
             return work(class.best().unwrap_or(first));
         }
         let new = || PolicyTrials::new(purpose, first, past_pause(plan, most));
@@ -223,20 +223,20 @@ impl Class {
 
     /// Returns the part of the copy at hand in the timing of its class.
     #[inline]
-    fn turn(&self, len: usize, purpose: StorePurpose) -> Turn {
+    fn turn(&self, len: usize, purpose: StorePurpose) -> CopyTiming {
         let copies = self.copies.get();
         self.copies.set(copies.wrapping_add(1));
         if purpose.is_joint()
             && let Ok(number) = u8::try_from(copies % PERIOD)
             && usize::from(number) < joint_trial(purpose)
         {
-            return Turn::Joint(number);
+            return CopyTiming::Joint(number);
         }
         match copies % sample(len) {
-            _ if copies < EAGER || self.is_prompted.get() => Turn::First,
-            0 => Turn::First,
-            turn if turn < u64::from(TRIAL) => Turn::Following,
-            _ => Turn::Untimed,
+            _ if copies < EAGER || self.is_prompted.get() => CopyTiming::First,
+            0 => CopyTiming::First,
+            turn if turn < u64::from(TRIAL) => CopyTiming::Following,
+            _ => CopyTiming::Untimed,
         }
     }
 }
@@ -256,11 +256,11 @@ impl PolicyTrials {
     }
 
     /// Picks the policy for this copy: the one in use, or one in trial.
-    fn pick(&mut self, turn: Turn, copies: u64, now: Instant) -> StorePolicy {
-        if let Turn::Joint(number) = turn {
+    fn pick(&mut self, turn: CopyTiming, copies: u64, now: Instant) -> StorePolicy {
+        if let CopyTiming::Joint(number) = turn {
             return self.pick_jointly(number);
         }
-        if !self.trials.is_trial() && turn == Turn::First && self.is_due(copies, now) {
+        if !self.trials.is_trial() && turn == CopyTiming::First && self.is_due(copies, now) {
             self.trials.begin(self.trials.rival(), TRIAL);
             self.spent = Duration::ZERO;
         }
@@ -292,15 +292,15 @@ impl PolicyTrials {
     }
 
     /// Takes in what the copy at hand cost, and settles which policy is in use.
-    fn note(&mut self, turn: Turn, cost: f32, took: Duration, copies: u64, now: Instant) {
+    fn note(&mut self, turn: CopyTiming, cost: f32, took: Duration, copies: u64, now: Instant) {
         let is_over = self.trials.note(cost, least);
         match turn {
             // A joint trial has no early end: a rank that went on alone would find out what the
             // policy costs alone.
-            Turn::Joint(number) if usize::from(number) + 1 == joint_trial(self.purpose) => {
+            CopyTiming::Joint(number) if usize::from(number) + 1 == joint_trial(self.purpose) => {
                 self.trials.settle_all();
             }
-            Turn::Joint(_) => {}
+            CopyTiming::Joint(_) => {}
             _ => self.note_alone(is_over, cost, took, copies, now),
         }
     }

@@ -85,7 +85,7 @@ enum JanitorMessage {
 impl SocketFileId {
     const LEN: usize = 32;
 
-    /// Returns the mark of the file at `path`.
+    /// Returns the id of the file at `path`.
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
         Ok(Self::from(stat(path)?))
     }
@@ -183,7 +183,7 @@ impl SocketPlace<'_> {
         self.sweep(mark, awaited);
     }
 
-    /// Returns whether the file of this name is that of the mark.
+    /// Returns whether the file of this name is the one of the id.
     fn is_there(&self, name: &CStr, mark: Option<SocketFileId>) -> bool {
         let found = fstatat(self.directory, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(SocketFileId::from).ok();
         found.is_some() && found == mark

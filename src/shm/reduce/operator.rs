@@ -131,7 +131,7 @@ pub(crate) trait ElementOperator<R: Numeric>: 'static {
 
     fn combine(one: R, other: R) -> R;
 
-    /// Returns the last step, before the result is stored.
+    /// Takes the last step, before the result is stored.
     #[inline(always)]
     fn finish(result: R, _divisor: R) -> R {
         result

@@ -24,7 +24,7 @@ impl Table {
     fn new() -> Arc<Self> {
         let ghosts = || [Ghost::new(), Ghost::new(), Ghost::new()];
         Arc::new(Self {
-            round: RoundCell::new(),
+            round: RoundCell::default(),
             offers: [OfferCell::default(), OfferCell::default(), OfferCell::default()],
             park: ParkCell::new(),
             cores: Core::all(),

@@ -6,7 +6,7 @@ fn slots(len: usize) -> Vec<RecordCell> {
 }
 
 fn cursors(len: usize) -> Vec<CursorCell> {
-    (0..len).map(|_| CursorCell { next: AtomicU64::new(0), reserved: Reserved::new() }).collect()
+    (0..len).map(|_| CursorCell { next: AtomicU64::new(0), reserved: Reserved::default() }).collect()
 }
 
 /// Memory for a ring.

@@ -1,4 +1,5 @@
-//! Figures whose contenders share one case: a memory beside another, and algorithms beside each other.
+//! Figures whose contenders share one case: a memory beside another, and algorithms beside each
+//! other.
 
 use std::cell::RefCell;
 
@@ -21,9 +22,9 @@ const FEWEST_SLICES_OF_ALGORITHMS: u64 = 9;
 
 /// A figure of ordinary memory, beside the operation in the heap and a hand-written loop.
 ///
-/// Each contender has buffers of its own, and those of all do not fit into the caches. So each slice
-/// begins with operations that are not timed ([`TimedCase::settled`]): what is compared is what a
-/// program gets that has only these buffers.
+/// Each contender has buffers of its own, and those of all do not fit into the caches. So each
+/// slice begins with operations that are not timed ([`TimedCase::settled`]): what is compared is
+/// what a program gets that has only these buffers.
 pub(crate) struct InBothMemories<'b, 'a, 'w>(pub(crate) &'b mut CollectiveBench<'a>, pub(crate) Wanted<'w>);
 
 impl ForType for InBothMemories<'_, '_, '_> {
@@ -48,8 +49,8 @@ impl ForType for BetweenAlgorithms<'_, '_, '_> {
     }
 }
 
-/// One of several contenders that share a case. Each arranges the case for itself before a slice, and
-/// again after it.
+/// One of several contenders that share a case. Each arranges the case for itself before a slice,
+/// and again after it.
 struct SharedCase<'t, T, R, A> {
     case: &'t RefCell<TimedCase<T, R>>,
     arrange: A,

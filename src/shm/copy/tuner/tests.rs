@@ -22,11 +22,11 @@ impl World {
     /// One copy that costs what `cost_of` says of the way that is picked.
     fn copy(&mut self, cost_of: impl Fn(StorePolicy) -> f32) -> StorePolicy {
         self.copies += 1;
-        let way = self.record.pick(Turn::First, self.copies, self.now);
+        let way = self.record.pick(CopyTiming::First, self.copies, self.now);
         let cost = cost_of(way);
         let took = Duration::from_nanos(1000).mul_f32(cost);
         self.now += took;
-        self.record.note(Turn::First, cost, took, self.copies, self.now);
+        self.record.note(CopyTiming::First, cost, took, self.copies, self.now);
         way
     }
 
@@ -176,7 +176,7 @@ fn a_trial_is_never_torn_apart_by_copies_that_are_not_timed() {
     for _ in 0..100_000 {
         now += Duration::from_nanos(1000);
         match class.turn(SHORT, StorePurpose::Put) {
-            Turn::Untimed => chosen.push(Cached),
+            CopyTiming::Untimed => chosen.push(Cached),
             turn => {
                 let picked = record.pick(turn, class.copies.get(), now);
                 let cost = [1.0, 1.5][picked as usize];
@@ -225,14 +225,14 @@ impl Pair {
     fn combine(&mut self, cost_of: impl Fn(StorePolicy, StorePolicy) -> f32) -> [StorePolicy; 2] {
         let now = self.now;
         let picked = self.ranks.each_mut().map(|(class, record)| match class.turn(SHORT, record.purpose) {
-            Turn::Untimed => (Turn::Untimed, record.trials.in_use()),
+            CopyTiming::Untimed => (CopyTiming::Untimed, record.trials.in_use()),
             turn => (turn, record.pick(turn, class.copies.get(), now)),
         });
         self.now += Duration::from_micros(4);
         let ways = picked.map(|(_, way)| way);
         for (index, (class, record)) in self.ranks.iter_mut().enumerate() {
             let cost = cost_of(ways[index], ways[1 - index]);
-            if picked[index].0 != Turn::Untimed {
+            if picked[index].0 != CopyTiming::Untimed {
                 let took = Duration::from_nanos(1000).mul_f32(cost);
                 record.note(picked[index].0, cost, took, class.copies.get(), self.now);
                 class.keep(*record, took);
@@ -323,7 +323,7 @@ fn joint_trials_are_the_same_on_every_rank_whatever_it_has_found_out() {
             record.trials.begin(best, 2);
             let numbers = 0..u8::try_from(joint_trial(purpose)).unwrap();
             let ways: Vec<_> =
-                numbers.map(|number| record.pick(Turn::Joint(number), 7, Instant::now())).collect();
+                numbers.map(|number| record.pick(CopyTiming::Joint(number), 7, Instant::now())).collect();
             let expected: Vec<_> = in_turn.iter().flat_map(|&way| [way; TRIAL as usize]).collect();
             assert_eq!(ways, expected);
         }
@@ -336,11 +336,11 @@ fn joint_trials_begin_where_copies_are_timed_anyway() {
         assert!(PERIOD.is_multiple_of(sample(len)));
         let class = Class::NEW;
         let turns: Vec<_> = (0..2 * PERIOD).map(|_| class.turn(len, StorePurpose::CombineForAll)).collect();
-        let joint = (0..3 * TRIAL).map(Turn::Joint).collect::<Vec<_>>();
+        let joint = (0..3 * TRIAL).map(CopyTiming::Joint).collect::<Vec<_>>();
         for period in turns.chunks(usize::try_from(PERIOD).unwrap()) {
             let (trial, rest) = period.split_at(joint.len());
             assert_eq!(trial, joint);
-            assert!(!rest.iter().any(|turn| matches!(turn, Turn::Joint(_))));
+            assert!(!rest.iter().any(|turn| matches!(turn, CopyTiming::Joint(_))));
         }
     }
 }
