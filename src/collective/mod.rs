@@ -36,11 +36,12 @@ pub mod semantics;
 mod transport;
 
 pub use call::{
-    Algorithm, Call, CallSignature, ChannelKind, Operation, Request, UnknownAlgorithm, UnknownChannelKind,
+    Algorithm, Call, CallMismatch, CallSignature, ChannelKind, Operation, Request, UnknownAlgorithm,
+    UnknownChannelKind,
 };
 pub(crate) use call::{BlockLayout, CallBlock, Choice, Input, Output};
-pub(crate) use engine::{Engine, group};
-pub use execute::custom::{CustomAlgorithm, Place, Registration, Steps};
+pub(crate) use engine::{CALL_NAMES, Engine, group};
+pub use execute::custom::{AlgorithmMismatch, CustomAlgorithm, Place, Registration, Steps};
 pub(crate) use execute::zero_copy::share as share_of;
 pub use plan::tuning;
 pub(crate) use region::lease::{GONE, LEFT, RegionOwner};

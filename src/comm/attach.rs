@@ -30,6 +30,7 @@ use crate::heap::MemoryRegistrar;
 use crate::heap::layout::HeapShape;
 use crate::heap::registered::heap_windows;
 use crate::logs::{EPOCH, step};
+use crate::observe::report_of;
 use crate::rank::Rank;
 use crate::shm::{LifeLock, Segment};
 use crate::trace::{Recorder, Rings};
@@ -240,7 +241,7 @@ impl LiveRank {
         own: Option<OwnSegment>,
     ) -> Result<Communicator> {
         let Self { rank, life, registrar } = self;
-        let context = RankContext::new(Arc::clone(mapped), rank, params.spinners, params.timeout)?;
+        let context = RankContext::new(Arc::clone(mapped), rank, params.spinners, params.timeout, report_of)?;
         let context = match params.cores {
             Some(cores) => context.counting_on(cores),
             None => context,

@@ -17,7 +17,7 @@ pub use algorithm::{Algorithm, ChannelKind, UnknownAlgorithm, UnknownChannelKind
 pub(crate) use buffers::{Input, Output, part, part_mut, shifted};
 pub use operation::Operation;
 pub use request::Request;
-pub use signature::CallSignature;
+pub use signature::{CallMismatch, CallSignature};
 
 /// Some elements of a buffer: where the first is, and how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,8 @@
 use std::fmt;
 
 use super::{Algorithm, ChannelKind, Choice, Operation};
+use crate::error::{Error, Result};
+use crate::rank::Rank;
 use crate::reduce::{DataType, F8E4M3, F8E5M2, ReduceOp, Reducer, Scalar};
 
 /// What all ranks have to agree on in a collective call, as one rank posts it; or the two ends of a message.
@@ -264,6 +266,32 @@ impl fmt::Display for CallSignature {
             write!(f, " (the first collective call or message of a job, to which all its ranks come)")?;
         }
         Ok(())
+    }
+}
+
+/// Two ranks that are in different calls: what [`Error::CallMismatch`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("ranks disagree: this rank is in {mine}, rank {rank} in {theirs}")]
+pub struct CallMismatch {
+    /// The call of this rank.
+    pub mine: CallSignature,
+    /// The other rank.
+    pub rank: Rank,
+    /// The call of the other rank.
+    pub theirs: CallSignature,
+}
+
+impl CallMismatch {
+    /// Returns the mismatch by which `outcome` failed, if it did.
+    #[must_use]
+    pub fn of<T>(outcome: &Result<T>) -> Option<Self> {
+        outcome.as_ref().err()?.detail().copied()
+    }
+}
+
+impl From<CallMismatch> for Error {
+    fn from(mismatch: CallMismatch) -> Self {
+        Self::CallMismatch { mismatch: Box::new(mismatch) }
     }
 }
 

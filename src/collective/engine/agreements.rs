@@ -6,7 +6,7 @@ use super::Engine;
 use super::trace::CallSpan;
 use crate::channel::{MemoryChannel, ReservedSlot};
 use crate::collective::call::{CallSignature, ChannelKind, Choice, Operation};
-use crate::collective::execute::custom::{CustomAlgorithm, Registration};
+use crate::collective::execute::custom::{AlgorithmMismatch, CustomAlgorithm, Registration};
 use crate::collective::plan::tuning::{Table, Tuning};
 use crate::collective::transport::{NONE_LEFT, NONE_TO_BEGIN_WITH, agree_slots, check_balance};
 use crate::error::{Error, Result};
@@ -173,7 +173,7 @@ impl Engine {
         for (words, &rank) in told.iter().zip(self.members.ranks().iter()) {
             let theirs = Registration::told(words);
             if theirs != mine {
-                return Err(Error::AlgorithmMismatch { mine, rank, theirs });
+                return Err(AlgorithmMismatch { mine, rank, theirs }.into());
             }
         }
         self.planner.register(operation, algorithm);

@@ -27,6 +27,7 @@ use crate::rank::Rank;
 use crate::shm::CellSlice;
 use crate::sync::ProgressCell;
 use group::GroupShare;
+pub(crate) use trace::CALL_NAMES;
 use trace::{CallSpan, Together};
 use word::WordRun;
 

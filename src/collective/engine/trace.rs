@@ -2,11 +2,19 @@
 //!
 //! Nothing below the engine knows of traces.
 
-use crate::collective::call::{Call, ChannelKind, Choice, Operation};
+use crate::collective::call::{Algorithm, Call, ChannelKind, Choice, Operation};
 use crate::collective::message::MessageEnd;
 use crate::collective::rendezvous::members::Members;
 use crate::error::Result;
-use crate::trace::{PORT, Recorder, TraceSpan, Verb};
+use crate::trace::{CallNames, PORT, Recorder, TraceSpan, Verb};
+
+/// How traces name operations and algorithms.
+pub(crate) const CALL_NAMES: CallNames = CallNames {
+    operation: |code| Operation::from_code(code.into()).map(Operation::name),
+    algorithm: |code| {
+        Algorithm::ALL.into_iter().find(|algorithm| *algorithm as u8 == code).map(Algorithm::name)
+    },
+};
 
 /// One call, or one operation that moves no data, while it is executed; nothing where this rank
 /// traces none.

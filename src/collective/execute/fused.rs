@@ -9,7 +9,9 @@
 use arrayvec::ArrayVec;
 
 use super::eager::{INLINE_LEN, contributors, distribute, skipped};
-use crate::collective::call::{Call, CallSignature, Choice, Input, Operation, Output, part, part_mut};
+use crate::collective::call::{
+    Call, CallMismatch, CallSignature, Choice, Input, Operation, Output, part, part_mut,
+};
 use crate::collective::plan::WORD_LEN;
 use crate::collective::region::EAGER_LEN;
 use crate::collective::rendezvous::members::{Members, PerMember, fill};
@@ -211,13 +213,13 @@ fn hand_out(members: &Members, call: &mut Call<'_>, places: &[SourcePlace<'_>], 
 /// themselves are told apart by how many calls they have.
 #[cold]
 fn name_call(members: &Members, mine: &[CallSignature], error: Error) -> Error {
-    let Error::CallMismatch { mine: group, rank, theirs } = error else { return error };
+    let Some(&CallMismatch { mine: group, rank, theirs }) = error.detail() else { return error };
     let first = match [group, theirs].map(CallSignature::calls) {
         [Some(_), Some(n_theirs)] => differing(members, mine, rank, n_theirs).ok().flatten(),
         _ => None,
     };
     let (mine, theirs) = first.unwrap_or((group, theirs));
-    Error::CallMismatch { mine, rank, theirs }
+    CallMismatch { mine, rank, theirs }.into()
 }
 
 /// The first of the calls of this member that is not like that of `rank`, which has `n_theirs`, and the latter.

@@ -34,11 +34,11 @@ pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod state;
 
-use crate::collective::call::{Call, CallSignature, ChannelKind, Input, Operation, Output};
+use crate::collective::call::{Call, CallMismatch, CallSignature, ChannelKind, Input, Operation, Output};
 use crate::collective::rendezvous::members::Members;
 use crate::collective::transport::link::Link;
 use crate::collective::transport::pipe::Pipes;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::heap::Region;
 pub(crate) use in_place::InPlaceBlock;
 use state::{MessageStage, MessageState};
@@ -107,7 +107,7 @@ impl<'a> MessageEnd<'a> {
         if !mine.answers(theirs) {
             // Nobody else is wrong, but all wait for this member.
             members.board.report_to_all(mine);
-            return Err(Error::CallMismatch { mine, rank: members.ranks()[members.me()], theirs });
+            return Err(CallMismatch { mine, rank: members.ranks()[members.me()], theirs }.into());
         }
         let len = self.len();
         match (&self.contents, &mut received.contents) {

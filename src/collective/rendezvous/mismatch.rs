@@ -3,10 +3,9 @@
 use super::board::{CallBoard, index};
 use super::history::CallWithHistory;
 use super::post::Post;
-use crate::collective::call::{CallSignature, Operation};
+use crate::collective::call::{CallMismatch, CallSignature, Operation};
 use crate::collective::region::LAP;
 use crate::error::{Error, Result};
-use crate::observe::Report;
 use crate::rank::Rank;
 use crate::sync::PostCell;
 
@@ -37,12 +36,12 @@ impl CallBoard {
         if context.is_faulty() {
             return None;
         }
-        let circle = |report: &Report| report.circle(context.rank());
         let (rank, theirs) = match error {
-            Error::Timeout { report, .. } => circle(report.as_deref()?)?,
-            _ => circle(&Report::of(context.mapped()).ok().filter(Report::has_timed_out)?)?,
+            Error::Timeout { report, .. } => report.as_ref()?.next_in_circle(context.rank())?,
+            _ => context.observe().filter(|report| report.has_timed_out())?.next_in_circle(context.rank())?,
         };
-        (theirs != mine).then_some(Error::CallMismatch { mine, rank, theirs })
+        let theirs = CallSignature::from_words(theirs);
+        (theirs != mine).then_some(CallMismatch { mine, rank, theirs }.into())
     }
 
     /// Ends the epoch, since this member is in the call `mine`, and `sender` has sent what does not answer it.
@@ -50,7 +49,7 @@ impl CallBoard {
     pub(crate) fn report_mismatch(&self, sender: usize, mine: CallSignature, theirs: CallSignature) -> Error {
         self.mismatch_reports.report(sender, mine, theirs);
         self.revoke();
-        Error::CallMismatch { mine, rank: self.ranks[sender], theirs }
+        CallMismatch { mine, rank: self.ranks[sender], theirs }.into()
     }
 
     /// Ends the epoch, since this member is in the call `mine`, and others wait for it in another one. All are told.
@@ -97,13 +96,13 @@ impl CallBoard {
             others.for_each(|other| self.mismatch_reports.forward(other, odd, theirs));
         }
         self.revoke();
-        Error::CallMismatch { mine, rank, theirs }
+        CallMismatch { mine, rank, theirs }.into()
     }
 
     /// The error of the first operation in which some member did something else than this one, as far back as the ring goes.
     #[cold]
     pub(crate) fn first_mismatch(&self) -> Option<Error> {
-        self.first_difference().map(|(mine, rank, theirs)| Error::CallMismatch { mine, rank, theirs })
+        self.first_difference().map(|(mine, rank, theirs)| CallMismatch { mine, rank, theirs }.into())
     }
 
     /// What this member did there, and which rank did what else.
@@ -124,7 +123,7 @@ impl CallBoard {
     /// The error that a member is elsewhere, if one is.
     fn barrier_mismatch(&self) -> Option<Error> {
         let mine = self.last_posted();
-        self.member_at_barrier().map(|(rank, theirs)| Error::CallMismatch { mine, rank, theirs })
+        self.member_at_barrier().map(|(rank, theirs)| CallMismatch { mine, rank, theirs }.into())
     }
 
     pub(super) fn last_posted(&self) -> CallSignature {
@@ -151,13 +150,13 @@ impl CallBoard {
         }
         let end = CallSignature::new(Operation::Finalize);
         if let Some((rank, theirs)) = self.gone_on().next() {
-            return Err(Error::CallMismatch { mine: end, rank, theirs });
+            return Err(CallMismatch { mine: end, rank, theirs }.into());
         }
         let turn = index(self.posted);
         let mut others = self.ranks.iter().zip(&self.posts);
         match others.find(|(_, posts)| self.posted != 0 && !posts[turn].shows(self.posted)) {
             Some((&rank, _)) => {
-                Err(Error::CallMismatch { mine: self.mine[turn].signature(), rank, theirs: end })
+                Err(CallMismatch { mine: self.mine[turn].signature(), rank, theirs: end }.into())
             }
             None => Ok(()),
         }

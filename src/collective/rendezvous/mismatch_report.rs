@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use crate::collective::call::CallSignature;
+use crate::collective::call::{CallMismatch, CallSignature};
 use crate::collective::region::{CommLayout, cells_between};
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, HeapView};
@@ -66,7 +66,7 @@ impl MismatchReports {
         let of_mine = own.map(|(member, report)| (report.call, member, report.called));
         let mut differing = about_me.chain(of_mine).filter(|(mine, _, theirs)| mine != theirs);
         differing.find_map(|(mine, member, theirs)| {
-            Some(Error::CallMismatch { mine, rank: *self.ranks.get(member)?, theirs })
+            Some(CallMismatch { mine, rank: *self.ranks.get(member)?, theirs }.into())
         })
     }
 

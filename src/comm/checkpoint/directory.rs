@@ -286,8 +286,7 @@ mod tests {
         fs::write(path.join("generation-2/thesis"), "").unwrap();
         assert!(directory.sweep(0).is_err() && left("generation-2/thesis"));
         let refused = directory.make().unwrap_err();
-        let crate::Error::Checkpoint { fault, .. } = &refused else { panic!("{refused}") };
-        let CheckpointFault::InUse { holder } = **fault else { panic!("{refused}") };
+        let Some(&CheckpointFault::InUse { holder }) = refused.detail() else { panic!("{refused}") };
         let me = Holder { process: std::process::id(), is_stopped: false };
         assert!(
             holder.is_none_or(|holder| holder == me),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use crate::collective::call::Operation;
 use crate::collective::rendezvous::post::INLINE_WORDS;
 use crate::error::{Error, Result};
+use crate::rank::Rank;
 
 pub use place::Place;
 pub use steps::Steps;
@@ -96,6 +97,32 @@ impl Registration {
         let name = &bytemuck::cast_slice::<u64, u8>(&words[2..])[..len];
         let name = String::from_utf8_lossy(name).into_owned();
         Self { operation: Operation::from_code(words[0]), name }
+    }
+}
+
+/// Two ranks that register different algorithms: what [`Error::AlgorithmMismatch`] says.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("ranks register different algorithms: this rank {mine}, rank {rank} {theirs}")]
+pub struct AlgorithmMismatch {
+    /// What this rank registers.
+    pub mine: Registration,
+    /// The other rank.
+    pub rank: Rank,
+    /// What the other rank registers.
+    pub theirs: Registration,
+}
+
+impl AlgorithmMismatch {
+    /// Returns the mismatch by which `outcome` failed, if it did.
+    #[must_use]
+    pub fn of<T>(outcome: &Result<T>) -> Option<Self> {
+        outcome.as_ref().err()?.detail().cloned()
+    }
+}
+
+impl From<AlgorithmMismatch> for Error {
+    fn from(mismatch: AlgorithmMismatch) -> Self {
+        Self::AlgorithmMismatch { mismatch: Box::new(mismatch) }
     }
 }
 

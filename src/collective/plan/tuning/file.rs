@@ -42,9 +42,7 @@ impl Table {
             (Some(named), _) if named.is_empty() => Ok(Self::default()),
             (Some(named), _) => Self::read(named),
             (None, Some(usual)) => match Self::read(usual) {
-                Err(Error::Tuning { fault: TuningFault::Unreadable(error), .. }) if is_missing(&error) => {
-                    Ok(Self::default())
-                }
+                Err(error) if is_missing(error.detail()) => Ok(Self::default()),
                 read => read,
             },
             (None, None) => Ok(Self::default()),
@@ -61,7 +59,7 @@ impl Table {
         content.and_then(|content| format::parse(&content)).map_err(|(line, fault)| Error::Tuning {
             file,
             line,
-            fault,
+            fault: Box::new(fault),
         })
     }
 }
@@ -75,6 +73,7 @@ fn content_of(file: &Path) -> std::result::Result<String, TuningFault> {
     if content.len() as u64 > MAX_LEN { Err(TuningFault::TooLong { most: MAX_LEN }) } else { Ok(content) }
 }
 
-fn is_missing(error: &io::Error) -> bool {
+fn is_missing(fault: Option<&TuningFault>) -> bool {
+    let Some(TuningFault::Unreadable(error)) = fault else { return false };
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }

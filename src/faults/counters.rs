@@ -1,41 +1,8 @@
 //! What a fault has done, and how others are told of it.
 
-use std::fmt;
-
-use super::{FaultKind, OTHERS, VERBS, counted, known};
-use crate::rank::Rank;
+use super::{FaultHit, FaultKind, OTHERS, VERBS, counted, known};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
-
-/// A fault that has struck.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct FaultHit {
-    /// What went wrong.
-    pub kind: FaultKind,
-    /// On which rank, as the job numbered it at first.
-    pub rank: Rank,
-    /// What was counted: the name of an operation, or a word such as `operation` or `trigger`.
-    pub counted: &'static str,
-    /// Its number, from 1 on.
-    pub number: u64,
-    /// What it struck: the name of an operation, or a word such as `trigger`.
-    pub at: &'static str,
-    /// The seed of the plan.
-    pub seed: u64,
-}
-
-/// `kill at operation 12, all_reduce (seed 7)`.
-impl fmt::Display for FaultHit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, counted, number, at, seed, .. } = self;
-        write!(f, "{} at {counted} {number}", kind.name())?;
-        if at != counted {
-            write!(f, ", {at}")?;
-        }
-        write!(f, " (seed {seed})")
-    }
-}
 
 /// The words in which a rank tells of its strikes.
 pub(crate) const FAULT_WORDS: usize = 4;
@@ -108,6 +75,7 @@ fn name_of(code: u64) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rank::Rank;
 
     #[test]
     fn what_is_told_of_a_strike_is_what_others_read() {

@@ -1,13 +1,11 @@
 //! Whom the others wait for: told from who waits for whom.
 
-use super::epoch::EpochMapping;
-use crate::process;
 use crate::rank::{Rank, RankSet};
 use crate::sync::LifeStatus;
 
 /// What a rank is doing, as far as others are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WaitState {
+pub(super) enum WaitState {
     /// It waits, or has given up waiting, or waited as it died, for these; for itself when it is for its own proxy.
     Waiting(RankSet),
     /// It lives, and waits for nobody.
@@ -21,7 +19,7 @@ pub(crate) enum WaitState {
 impl WaitState {
     /// That of a rank that waits for those who are `awaited`, if it does. What one waited for that is gone still counts; one whose
     /// process was stopped waits for nothing any more.
-    pub(crate) fn new(life: LifeStatus, awaited: Option<RankSet>, is_stopped: impl FnOnce() -> bool) -> Self {
+    pub(super) fn new(life: LifeStatus, awaited: Option<RankSet>, is_stopped: impl FnOnce() -> bool) -> Self {
         match (life, awaited) {
             // One that was given up while it is stopped is lost, and as much in the way as before.
             _ if matches!(life, LifeStatus::Alive | LifeStatus::Lost) && is_stopped() => Self::Stopped,
@@ -33,7 +31,7 @@ impl WaitState {
 }
 
 /// Who is awaited, directly or by way of others, and waits for nobody.
-pub(crate) fn stragglers(ranks: &[WaitState]) -> RankSet {
+pub(super) fn stragglers(ranks: &[WaitState]) -> RankSet {
     let awaited = ranks.iter().fold(0, |all, wait_state| match wait_state {
         WaitState::Waiting(awaited) => all | awaited.bits(),
         WaitState::Busy | WaitState::Stopped | WaitState::Gone => all,
@@ -45,14 +43,14 @@ pub(crate) fn stragglers(ranks: &[WaitState]) -> RankSet {
 }
 
 /// The straggler to name where there is room for one: a stopped one before one that is busy, which may go on in a moment.
-fn worst_straggler(ranks: &[WaitState]) -> Option<Rank> {
+pub(super) fn worst_straggler(ranks: &[WaitState]) -> Option<Rank> {
     let is_stopped = |rank: &Rank| ranks.get(rank.index()) == Some(&WaitState::Stopped);
     let all = stragglers(ranks);
     all.iter().find(is_stopped).or_else(|| all.iter().next())
 }
 
 /// Who waits in a circle, or for somebody who does: nobody is to blame then but the order of their calls.
-pub(crate) fn wait_cycle(ranks: &[WaitState]) -> RankSet {
+pub(super) fn wait_cycle(ranks: &[WaitState]) -> RankSet {
     let awaited = |rank: Rank| match ranks.get(rank.index()) {
         Some(WaitState::Waiting(awaited)) => awaited.without(RankSet::from_iter([rank])),
         _ => RankSet::default(),
@@ -64,23 +62,6 @@ pub(crate) fn wait_cycle(ranks: &[WaitState]) -> RankSet {
             return left;
         }
         left = still;
-    }
-}
-
-impl EpochMapping {
-    /// What `rank` is doing, as it tells itself, unless its process was stopped.
-    fn wait_state(&self, rank: Rank) -> WaitState {
-        let (life, activity) = (self.life(rank), self.activity(rank).read());
-        let is_stopped = || life.thread().and_then(process::of_thread).is_some_and(process::is_stopped);
-        let awaited = activity.is_waiting().then(|| RankSet::from_bits(activity.awaited));
-        WaitState::new(life.status(), awaited, is_stopped)
-    }
-
-    /// The straggler to name, if there is one: the first that was stopped, or else the first.
-    #[cold]
-    pub(crate) fn straggler(&self) -> Option<Rank> {
-        let ranks: Vec<_> = (0..self.n_ranks()).map(Rank::known).map(|rank| self.wait_state(rank)).collect();
-        worst_straggler(&ranks)
     }
 }
 
