@@ -8,7 +8,7 @@
 //! are left, and the launcher restarts one more rank.
 
 use super::Communicator;
-use super::init::name_hang_up;
+use super::attach::name_hang_up;
 use super::launcher_link::{Incarnation, LauncherLink};
 use super::recovery::{RankProgress, assemble, is_worth_another_try};
 use super::survivor::{OpenRound, Survivor, is_gone};
