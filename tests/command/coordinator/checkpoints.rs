@@ -7,8 +7,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::long;
 
-use crate::pool::Pool;
-use crate::walk::ranks;
+use crate::coordinator::pool::Pool;
+use crate::coordinator::walk::ranks;
 
 /// An address in the third chunk of 2 MiB.
 const FAR: u64 = 0x50_0000;
@@ -44,7 +44,7 @@ fn write(pool: &Pool) -> String {
     pool.ctl(&format!("checkpoint 1 {}", saved(pool).display())).line()
 }
 
-fn read_by(pool: &Pool, comm: u32) -> crate::pool::Told {
+fn read_by(pool: &Pool, comm: u32) -> crate::coordinator::pool::Told {
     pool.ctl(&format!("restore {comm} {}", saved(pool).display()))
 }
 
@@ -83,7 +83,7 @@ fn what_keeps_a_checkpoint_from_being_read_is_told_in_one_line_and_nothing_chang
     let pool = Pool::start("checkpoints-wrong", 5);
     let members = ranks(&pool.ctl("init 2").line());
     set(&pool, &members, 1);
-    let refused = |told: &crate::pool::Told, expected: &str| {
+    let refused = |told: &crate::coordinator::pool::Told, expected: &str| {
         assert!(told.error().contains(expected), "{}", told.stderr);
         assert!(pool.ctl("status 1").line().starts_with("communicator 1: ready, epoch 1, "));
         assert_state(&pool, &members, 1);

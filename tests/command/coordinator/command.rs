@@ -7,8 +7,8 @@ use std::process::Stdio;
 use serde_json::Value;
 use shmccl::coordinator::{Client, CommId, CoordinatorError, DeviceId, RequestError, RuntimeDirectory};
 
-use crate::pool::{Pool, Told};
-use crate::walk::ranks;
+use crate::coordinator::pool::{Pool, Told};
+use crate::coordinator::walk::ranks;
 
 /// The JSON in a file, which is gone then.
 fn take(pool: &Pool, name: &str) -> Value {

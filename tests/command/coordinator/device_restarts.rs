@@ -8,8 +8,8 @@ use nix::sys::signal::Signal;
 use shmccl::coordinator::{DeviceEnd, DeviceKind, Fleet, FleetOptions, RuntimeDirectory};
 use shmccl::launch::Program;
 
-use crate::pool::{Pool, lists, signal};
-use crate::walk::{group_of_all_reduces, ranks};
+use crate::coordinator::pool::{Pool, lists, signal};
+use crate::coordinator::walk::{group_of_all_reduces, ranks};
 
 /// The number, the last address, and what each device belongs to.
 fn devices(pool: &Pool) -> Vec<(u32, String, bool)> {

@@ -9,9 +9,9 @@ use nix::unistd::Pid;
 use shmccl::coordinator::VERSION;
 use support::long;
 
-use crate::pool::{Pool, Told, entries, signal, talking};
-use crate::strangers::frame;
-use crate::walk::{group_of_all_reduces, ranks};
+use crate::coordinator::pool::{Pool, Told, entries, signal, talking};
+use crate::coordinator::strangers::frame;
+use crate::coordinator::walk::{group_of_all_reduces, ranks};
 
 fn pid(number: u32) -> Pid {
     Pid::from_raw(i32::try_from(number).unwrap())

@@ -6,8 +6,8 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::{Duration, Instant};
 use support::{Random, long, seed};
 
-use crate::pool::{Pool, lists};
-use crate::strangers::{device_socket, frame};
+use crate::coordinator::pool::{Pool, lists};
+use crate::coordinator::strangers::{device_socket, frame};
 
 /// Numbers for places in what is sent.
 struct Dice(Random);

@@ -2,8 +2,8 @@
 
 use nix::sys::signal::Signal;
 
-use crate::pool::{Pool, signal};
-use crate::walk::{group_of_all_reduces, ranks};
+use crate::coordinator::pool::{Pool, signal};
+use crate::coordinator::walk::{group_of_all_reduces, ranks};
 
 #[test]
 fn several_devices_join_at_once_and_each_has_the_rank_that_the_status_tells() {

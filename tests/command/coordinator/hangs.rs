@@ -6,9 +6,9 @@ use std::os::unix::net::UnixStream;
 use nix::sys::signal::Signal;
 use shmccl::coordinator::VERSION;
 
-use crate::pool::{Pool, lists, signal};
-use crate::strangers::frame;
-use crate::walk::{group_of_all_reduces, ranks};
+use crate::coordinator::pool::{Pool, lists, signal};
+use crate::coordinator::strangers::frame;
+use crate::coordinator::walk::{group_of_all_reduces, ranks};
 
 #[test]
 fn a_device_that_hangs_in_a_group_is_named_long_before_the_others_lose_patience() {

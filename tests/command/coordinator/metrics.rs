@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use regex::Regex;
 
-use crate::pool::Pool;
+use crate::coordinator::pool::Pool;
 
 /// All samples, by name and labels; every line has been looked at.
 fn parse(text: &str) -> BTreeMap<String, f64> {

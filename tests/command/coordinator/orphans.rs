@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use nix::sys::signal::Signal;
 
-use crate::pool::{Pool, Told, entries, signal};
-use crate::walk::ranks;
+use crate::coordinator::pool::{Pool, Told, entries, signal};
+use crate::coordinator::walk::ranks;
 
 /// What `shmccl clean` tells.
 fn clean(pool: &Pool, flags: &[&str]) -> Told {

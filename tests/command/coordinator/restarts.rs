@@ -15,7 +15,7 @@ use shmccl::observe::Job;
 use shmccl::reduce::DataType;
 use support::{Random, long, seed};
 
-use crate::pool::{Pool, entries, signal};
+use crate::coordinator::pool::{Pool, entries, signal};
 
 /// So many calls are in a group of the traffic, each on elements of its own.
 const CALLS: u64 = 8;

@@ -11,7 +11,7 @@ use shmccl::coordinator::VERSION;
 use shmccl::launch::launch_threads;
 use support::can_be_played;
 
-use crate::pool::Pool;
+use crate::coordinator::pool::Pool;
 
 /// What the other user's process is to try: the coordinator's socket, a device, and the name of its socket.
 const PART: &str = "SHMCCL_TEST_STRANGER";
@@ -66,7 +66,7 @@ fn another_user_can_neither_connect_nor_attach_nor_read() {
     let part = format!("{} {device} {}", pool.socket().display(), device_socket(device));
     // By its link, since the other user may not be allowed to go where the binary was built.
     let mut command = Command::new("/proc/self/exe");
-    command.args(["--exact", "strangers::stranger", "--test-threads=1"]).env(PART, part);
+    command.args(["--exact", "coordinator::strangers::stranger", "--test-threads=1"]).env(PART, part);
     let output = command.uid(65534).gid(65534).current_dir("/").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     assert!(pool.ctl("devices").line().contains("free"));
@@ -104,7 +104,7 @@ fn another_user_can_open_no_segment_that_has_a_name_or_is_a_file() {
                 assert!(there, "to this user: {paths:?}");
                 let mut command = Command::new("/proc/self/exe");
                 command
-                    .args(["--exact", "strangers::reader", "--test-threads=1"])
+                    .args(["--exact", "coordinator::strangers::reader", "--test-threads=1"])
                     .env(PATHS, paths.join(" "));
                 let output = command.uid(65534).gid(65534).current_dir("/").output().unwrap();
                 assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));

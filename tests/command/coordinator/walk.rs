@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 
-use crate::pool::{Pool, entries, signal};
+use crate::coordinator::pool::{Pool, entries, signal};
 
 /// What an operator does to two elements.
 type Combine = fn(f64, f64) -> f64;
