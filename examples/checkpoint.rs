@@ -30,7 +30,7 @@ fn go(comm: &mut Communicator, directory: &PathBuf, count: usize) -> Result<()> 
     let state = comm.alloc::<u64>(count)?;
     let begun = match comm.restore(directory) {
         Ok(number) => number,
-        Err(Error::Checkpoint { fault, .. }) if matches!(*fault, CheckpointFault::Missing) => 0,
+        Err(error) if matches!(error.detail(), Some(CheckpointFault::Missing)) => 0,
         Err(error) => return Err(error),
     };
     if begun > 0 {

@@ -1,14 +1,16 @@
 //! The one error type of the engine: a variant for each thing that a caller can do about it.
 
+mod detail;
 mod ending;
+mod fault_hit;
 mod words;
 
 use std::time::Duration;
 
+pub use detail::{Detail, EpochReport};
 pub use ending::{DeviceName, ExitCause};
-#[cfg(not(loom))]
-use words::InLine;
-use words::{Awaited, By, Held, HeldUp, SignalName};
+pub use fault_hit::{FaultHit, FaultKind};
+use words::{AwaitedRank, HeldUp, InLine, NameHolder, RevokedBy, SignalName};
 
 use crate::rank::{EXPECTED_RANKS, Rank, RankError};
 
@@ -103,7 +105,7 @@ pub enum Error {
         needs: &'static str,
     },
     /// A name in `/dev/shm` that the job needs is somebody else's.
-    #[error("/dev/shm/{name} {}", Held(*.holder))]
+    #[error("/dev/shm/{name} {}", NameHolder(*.holder))]
     NameInUse {
         /// The name.
         name: String,
@@ -161,26 +163,16 @@ pub enum Error {
     /// messages in a circle, all are told by the deadline. And ranks that are in operations of two *different* communicators, as they may
     /// be in different threads, are told [`Error::Timeout`]; [`Communicator::report`](crate::Communicator::report) tells then who
     /// waits for whom.
-    #[cfg(not(loom))]
-    #[error("ranks disagree: this rank is in {mine}, rank {rank} in {theirs}")]
+    #[error("{mismatch}")]
     CallMismatch {
-        /// The call of this rank.
-        mine: crate::collective::CallSignature,
-        /// The other rank.
-        rank: Rank,
-        /// The call of the other rank.
-        theirs: crate::collective::CallSignature,
+        /// A [`collective::CallMismatch`](crate::collective::CallMismatch).
+        mismatch: Detail,
     },
     /// Ranks have registered different algorithms of their own. Nothing has changed.
-    #[cfg(not(loom))]
-    #[error("ranks register different algorithms: this rank {mine}, rank {rank} {theirs}")]
+    #[error("{mismatch}")]
     AlgorithmMismatch {
-        /// What this rank registers.
-        mine: crate::collective::Registration,
-        /// The other rank.
-        rank: Rank,
-        /// What the other rank registers.
-        theirs: crate::collective::Registration,
+        /// A [`collective::AlgorithmMismatch`](crate::collective::AlgorithmMismatch).
+        mismatch: Detail,
     },
     /// Another rank failed in a collective operation that can only succeed on all.
     #[error("{operation} failed on rank {rank}")]
@@ -191,7 +183,7 @@ pub enum Error {
         rank: Rank,
     },
     /// A wait passed its deadline although nobody died.
-    #[error("{operation} timed out after {waited:?}{}{}", Awaited(*.awaited), HeldUp(*.straggler))]
+    #[error("{operation} timed out after {waited:?}{}{}", AwaitedRank(*.awaited), HeldUp(*.straggler))]
     Timeout {
         /// What was being waited in.
         operation: &'static str,
@@ -202,8 +194,7 @@ pub enum Error {
         /// Whom it was really waiting for, where that could be told: who is awaited, be it by way of others, and does not wait itself.
         straggler: Option<Rank>,
         /// What all ranks of the job were in at that moment, for a wait within one: `{:#?}` of the error prints it.
-        #[cfg(not(loom))]
-        report: Option<Box<crate::observe::Report>>,
+        report: Option<Box<dyn EpochReport>>,
     },
     /// An operation of a stream failed, and those behind it were not executed.
     #[error("operation {number} of the stream, {operation}, failed")]
@@ -234,7 +225,7 @@ pub enum Error {
     #[error("the proxy was lost")]
     ProxyLost,
     /// The epoch was aborted.
-    #[error("the communicator was revoked by {}", By(*.by))]
+    #[error("the communicator was revoked by {}", RevokedBy(*.by))]
     Revoked {
         /// The rank that aborted it; `None` when it was the launcher.
         by: Option<Rank>,
@@ -256,7 +247,6 @@ pub enum Error {
         expected: &'static str,
     },
     /// A table of algorithms cannot be used: see [`crate::collective::tuning`].
-    #[cfg(not(loom))]
     #[error(
         "tuning table {}{}: {fault}; mend it, measure one with `shmccl tune`, or set SHMCCL_TUNING to another file, or to \
          nothing for the built-in table", file.display(), InLine(*.line)
@@ -266,8 +256,8 @@ pub enum Error {
         file: std::path::PathBuf,
         /// The line that is at fault, where it is one.
         line: Option<usize>,
-        /// What is wrong with it.
-        fault: crate::collective::tuning::TuningFault,
+        /// A [`TuningFault`](crate::collective::tuning::TuningFault): what is wrong with it.
+        fault: Detail,
     },
     /// Ranks of a job have different tables of algorithms. The epoch has ended.
     #[error(
@@ -315,28 +305,27 @@ pub enum Error {
         places: u32,
     },
     /// A plan of faults cannot be used: see [`crate::faults`].
-    #[cfg(not(loom))]
-    #[error("{}", crate::faults::describe(.fault))]
+    #[error("plan of faults (--faults, SHMCCL_FAULTS): {fault}; expected {expected}")]
     FaultPlan {
-        /// What is wrong with it.
-        fault: crate::faults::FaultsFault,
+        /// A [`FaultPlanError`](crate::faults::FaultPlanError): what is wrong with it.
+        fault: Detail,
+        /// How a plan is written.
+        expected: &'static str,
     },
     /// This rank, a thread, was killed by a fault that was injected. A rank that is a process is killed outright.
-    #[cfg(not(loom))]
     #[error("rank {} was killed by an injected fault: {hit}", hit.rank)]
     FaultInjected {
         /// The fault.
-        hit: crate::faults::FaultHit,
+        hit: FaultHit,
     },
     /// A checkpoint cannot be written or read. See [`Communicator::checkpoint`](crate::Communicator::checkpoint) and
     /// [`restore`](crate::Communicator::restore) for what counts then.
-    #[cfg(not(loom))]
     #[error("checkpoint {}: {fault}", path.display())]
     Checkpoint {
         /// The directory, or the file that is concerned.
         path: std::path::PathBuf,
-        /// What is wrong.
-        fault: Box<crate::comm::CheckpointFault>,
+        /// A [`CheckpointFault`](crate::comm::CheckpointFault): what is wrong.
+        fault: Detail,
     },
     /// Data that came from another rank differ from what it has sent, by their checksums
     /// ([`Options::checksums`](crate::bootstrap::Options::checksums)). They were not used, or are not to be. The epoch has ended.
@@ -390,7 +379,6 @@ impl std::fmt::Debug for Error {
             write!(f, ": {error}")?;
             cause = error.source();
         }
-        #[cfg(not(loom))]
         if let Self::Timeout { report: Some(report), .. } = self.origin()
             && f.alternate()
         {
@@ -428,16 +416,23 @@ impl Error {
         }
     }
 
+    /// Returns what the part of the crate that this error is about says of it, where that is a `T`: a
+    /// [`CallMismatch`](crate::collective::CallMismatch), for example.
+    #[must_use]
+    pub fn detail<T: std::error::Error + 'static>(&self) -> Option<&T> {
+        match self.origin() {
+            Self::CallMismatch { mismatch: detail }
+            | Self::AlgorithmMismatch { mismatch: detail }
+            | Self::Tuning { fault: detail, .. }
+            | Self::FaultPlan { fault: detail, .. }
+            | Self::Checkpoint { fault: detail, .. } => detail.downcast_ref(),
+            _ => None,
+        }
+    }
+
     /// A wait in `operation`, for `awaited` if for a rank, that has lasted for as long as it may.
     pub(crate) fn timed_out(operation: &'static str, awaited: Option<Rank>, waited: Duration) -> Self {
-        Self::Timeout {
-            operation,
-            awaited,
-            waited,
-            straggler: None,
-            #[cfg(not(loom))]
-            report: None,
-        }
+        Self::Timeout { operation, awaited, waited, straggler: None, report: None }
     }
 
     /// The same of a wait that was part of `operation`.

@@ -10,7 +10,7 @@ mod watches;
 
 use super::epoch::EpochMapping;
 use super::slot::ChannelSlots;
-use crate::error::{Error, Result};
+use crate::error::{EpochReport, Error, Result};
 use crate::faults::Injector;
 use crate::heap::SymmetricHeap;
 use crate::rank::Rank;
@@ -24,6 +24,9 @@ use watches::PeerWatch;
 
 /// The receiving side of a channel's semaphore.
 pub(crate) type Inbound = SemaphoreReceiver<CellRef<SemaphoreCell>>;
+
+/// Looks at what all ranks of an epoch are in, for the error of a wait that has come to nothing.
+pub(crate) type Observe = fn(&EpochMapping) -> Option<Box<dyn EpochReport>>;
 
 /// One rank's view of a [`EpochMapping`].
 #[derive(Debug)]
@@ -43,6 +46,7 @@ pub(crate) struct RankContext {
     /// Where this rank's proxy thread sleeps, once there is one.
     proxy: OnceLock<CellRef<ParkCell>>,
     timeout: Duration,
+    observe: Observe,
     /// What [`condition`] knows; 0 as long as nothing is out of the ordinary.
     state: AtomicU64,
     /// What goes wrong on purpose.
@@ -64,7 +68,8 @@ pub(crate) struct Blamed {
 }
 
 impl RankContext {
-    /// Looks at `mapped` as `rank`, which shares its core with `spinners` spinning threads in all, itself included.
+    /// Looks at `mapped` as `rank`, which shares its core with `spinners` spinning threads in all, itself included. The errors of
+    /// its waits carry what `observe` sees.
     ///
     /// # Errors
     /// Those of [`SymmetricHeap::new`].
@@ -73,6 +78,7 @@ impl RankContext {
         rank: Rank,
         spinners: u32,
         timeout: Duration,
+        observe: Observe,
     ) -> Result<Self> {
         let segment = Arc::clone(mapped.segment(rank));
         let heap = SymmetricHeap::new(Arc::clone(mapped.view(rank).window()), segment, rank, mapped.shape())?;
@@ -91,6 +97,7 @@ impl RankContext {
             service: None,
             proxy: OnceLock::new(),
             timeout,
+            observe,
             state,
             injector,
             recorder,
@@ -194,6 +201,12 @@ impl RankContext {
     /// Watches the epoch and, where one is awaited, a rank.
     pub(crate) fn watch(&self, awaited: Option<Rank>) -> PeerWatch<'_> {
         PeerWatch { mapped: &self.mapped, awaited }
+    }
+
+    /// Looks at what all ranks are in.
+    #[cold]
+    pub(crate) fn observe(&self) -> Option<Box<dyn EpochReport>> {
+        (self.observe)(&self.mapped)
     }
 
     /// The context of a wait that `watch` looks after.

@@ -24,7 +24,6 @@ mod occupation;
 mod port;
 mod service;
 mod slot;
-mod straggler;
 #[cfg(test)]
 mod testing;
 mod traced;
@@ -45,7 +44,6 @@ pub(crate) use port::{Port, Pusher};
 pub(crate) use service::{ProxyThread, ProxyWaitPoint, ServedFifos, serve_all};
 pub use slot::MAX_CHANNELS_PER_PEER;
 pub(crate) use slot::ReservedSlot;
-pub(crate) use straggler::{WaitState, stragglers, wait_cycle};
 pub(crate) use traced::Traced;
 
 /// What every channel can do. Offsets count bytes from the start of the symmetric heap, lengths are bytes.

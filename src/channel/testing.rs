@@ -45,7 +45,7 @@ pub(super) fn mapped(n_ranks: u32, cut: impl FnOnce(EpochMapping) -> EpochMappin
 
 /// Looks at `mapped` as `rank`, which has allocated the first [`ALLOCATED`] bytes.
 pub(super) fn context(mapped: &Arc<EpochMapping>, rank: Rank, timeout: Duration) -> Arc<RankContext> {
-    let context = RankContext::new(Arc::clone(mapped), rank, 2, timeout).unwrap();
+    let context = RankContext::new(Arc::clone(mapped), rank, 2, timeout, |_| None).unwrap();
     let region = context.heap().plan(ALLOCATED, 64).unwrap();
     context.heap().commit(region).unwrap();
     context.heap().confirm(region).unwrap();

@@ -1,12 +1,11 @@
 //! Communicators without a launcher: by a unique id among processes, or all at once in one process.
 
-use nix::errno::Errno;
-
 use super::Communicator;
 use super::attach::Overrides;
-use super::attach::{JoinParams, attach_threads, join_assembled};
+use super::attach::{JoinParams, attach_threads, join_assembled, name_hang_up};
 use super::unique_id::UniqueId;
 use crate::bootstrap::{CancelToken, Options, ProxyMode, RankClaim, WaitGuard, meet};
+use crate::collective::CALL_NAMES;
 use crate::epoch_id::{EpochId, FIRST_EPOCH, fresh_job_id};
 use crate::error::{Error, Result};
 use crate::heap::layout::HeapShape;
@@ -117,15 +116,9 @@ pub(crate) fn init_threads(job: u64, n_ranks: u32, options: &Options) -> Result<
 
 /// Returns the trace recorders of `n_ranks` ranks from `first` on, if the environment asks for a
 /// trace. Other ranks may be elsewhere, unless these `are_all`.
-#[cfg(feature = "trace")]
 fn recorders(first: u32, n_ranks: u32, are_all: bool) -> Result<Vec<Recorder>> {
     let epoch_id = EpochId { job: fresh_job_id(), epoch: FIRST_EPOCH };
-    crate::trace::recorders(epoch_id, first, n_ranks, are_all)
-}
-
-#[cfg(not(feature = "trace"))]
-fn recorders(_first: u32, _n_ranks: u32, _are_all: bool) -> Result<Vec<Recorder>> {
-    Ok(Vec::new())
+    crate::trace::recorders(epoch_id, first, n_ranks, are_all, CALL_NAMES)
 }
 
 fn record(comms: &[Communicator], recorders: Vec<Recorder>) {
@@ -140,15 +133,6 @@ fn check(operation: &'static str, options: &Options) -> Result<()> {
         ProxyMode::Process => {
             Err(Error::Unavailable { operation, needs: "a launcher, for proxies that are processes" })
         }
-    }
-}
-
-/// Names a hang-up of the host's socket for what it is. Nobody revokes a job that does not exist
-/// yet.
-pub(super) fn name_hang_up(error: Error) -> Error {
-    match error {
-        Error::Revoked { by: None } => Error::NoMeeting { source: Errno::ECONNRESET.into() },
-        other => other,
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::survivor::is_gone;
 use crate::channel::{EpochMapping, PREPARING, RankContext, occupation_code};
 use crate::collective::{
-    CallSignature, Engine, LEFT, Operation, call_met, call_proposed, can_agree, proposed,
+    CallMismatch, CallSignature, Engine, LEFT, Operation, call_met, call_proposed, can_agree, proposed,
 };
 use crate::error::{Error, Result};
 use crate::rank::{Rank, RankSet};
@@ -62,8 +62,8 @@ impl JobBarrier {
         }
     }
 
-    /// Counts no meeting until [`JobBarrier::end_within`]. This rank has told that it is in `call`,
-    /// which errors name on all ranks.
+    /// Counts no meeting until [`JobBarrier::end_within`]. Observers see this rank in `call`, which
+    /// errors name on all ranks.
     pub(super) fn begin_within(&mut self, call: CallSignature) {
         self.within.get_or_insert(EnclosingCall { call, since: self.barrier.generation() });
     }
@@ -136,11 +136,8 @@ impl JobBarrier {
             None => Ok(all),
             Some(&(rank, theirs)) => {
                 self.revoke();
-                Err(Error::CallMismatch {
-                    mine: self.call(operation),
-                    rank,
-                    theirs: call_proposed(theirs[0]),
-                })
+                Err(CallMismatch { mine: self.call(operation), rank, theirs: call_proposed(theirs[0]) }
+                    .into())
             }
         }
     }
@@ -241,7 +238,7 @@ impl JobBarrier {
 /// names these: an earlier disagreement first, then the calls of now.
 fn explained(mine: CallSignature, error: Error, watch: &BarrierWatch<'_>) -> Error {
     let before = || watch.engine.and_then(Engine::first_mismatch);
-    let differs = |(rank, theirs)| Error::CallMismatch { mine, rank, theirs };
+    let differs = |(rank, theirs)| CallMismatch { mine, rank, theirs }.into();
     let now = || watch.with_other_purpose().or_else(|| watch.in_other_call()).map(differs);
     let found = if matches!(error, Error::Revoked { .. }) { before().or_else(now) } else { None };
     found.unwrap_or_else(|| match watch.engine {
@@ -289,7 +286,7 @@ pub(super) struct BarrierWatch<'a> {
     pub(super) context: &'a RankContext,
     /// The operation that this rank is in.
     pub(super) operation: Operation,
-    /// The number of the caller's operation; `None` within one that this rank has told of.
+    /// The number of the caller's operation; `None` within one that observers see already.
     pub(super) number: Option<u64>,
     pub(super) cells: &'a CellSlice<BarrierCell>,
     pub(super) target: u64,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::fault_hit::FaultHit;
 use super::words::SignalName;
 use crate::rank::Rank;
 
@@ -48,8 +49,7 @@ pub enum ExitCause {
     /// By a panic, where the device is a thread.
     Panicked,
     /// By a fault that was injected, which killed it.
-    #[cfg(not(loom))]
-    Injected(crate::faults::FaultHit),
+    Injected(FaultHit),
 }
 
 impl std::fmt::Display for ExitCause {
@@ -67,7 +67,6 @@ impl std::fmt::Display for ExitCause {
             }
             Self::Hung(silent) => write!(f, "hung: no heartbeat for {} ms", silent.as_millis()),
             Self::Panicked => f.write_str("panicked"),
-            #[cfg(not(loom))]
             Self::Injected(hit) => write!(f, "was killed by an injected fault: {hit}"),
         }
     }

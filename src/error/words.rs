@@ -3,9 +3,9 @@
 use crate::rank::Rank;
 
 /// Whose a name is, and what to do about it.
-pub(super) struct Held(pub(super) Option<u64>);
+pub(super) struct NameHolder(pub(super) Option<u64>);
 
-impl std::fmt::Display for Held {
+impl std::fmt::Display for NameHolder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Some(pid) => write!(f, "belongs to process {pid}, which is running; choose another name"),
@@ -29,9 +29,9 @@ impl std::fmt::Display for SignalName {
 }
 
 /// Who was awaited, if that is known.
-pub(super) struct Awaited(pub(super) Option<Rank>);
+pub(super) struct AwaitedRank(pub(super) Option<Rank>);
 
-impl std::fmt::Display for Awaited {
+impl std::fmt::Display for AwaitedRank {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Some(rank) => write!(f, ", awaiting rank {rank}"),
@@ -56,10 +56,8 @@ impl std::fmt::Display for HeldUp {
 }
 
 /// In which line, if that is known.
-#[cfg(not(loom))]
 pub(super) struct InLine(pub(super) Option<usize>);
 
-#[cfg(not(loom))]
 impl std::fmt::Display for InLine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
@@ -70,9 +68,9 @@ impl std::fmt::Display for InLine {
 }
 
 /// Who has revoked.
-pub(super) struct By(pub(super) Option<Rank>);
+pub(super) struct RevokedBy(pub(super) Option<Rank>);
 
-impl std::fmt::Display for By {
+impl std::fmt::Display for RevokedBy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Some(rank) => write!(f, "rank {rank}"),

@@ -43,7 +43,7 @@
 //! Examples: `kill:rank=1,at=12`, `seed=7;drop:one_in=100`, `delay:rank=0,at=3,of=all_reduce,time=50ms`.
 //!
 //! A rank that the launcher has started again suffers none. A strike is told where failures are: the error of a rank that is lost
-//! by one ([`Error::FaultInjected`], [`ExitCause::Injected`](crate::error::ExitCause::Injected)) names it, refused triggers have
+//! by one ([`crate::Error::FaultInjected`], [`ExitCause::Injected`](crate::error::ExitCause::Injected)) names it, refused triggers have
 //! [`RefusalReason::Injected`](crate::channel::RefusalReason::Injected), and reports of the job
 //! ([`Communicator::report`](crate::Communicator::report), `shmccl report`) name the last of each rank, or the one that has ended it, with the seed.
 //! [`Communicator::fault_hits`](crate::Communicator::fault_hits) lists all of this process. The launcher names the fault
@@ -51,20 +51,18 @@
 //!
 //! Where nothing is planned nothing is looked up: a verb takes a branch or two, by a word that the rank has at hand.
 
-mod hit;
+mod counters;
 mod injector;
 mod text;
-mod wrong;
 
 use std::time::Duration;
 
-pub use hit::FaultHit;
-pub(crate) use hit::{FAULT_WORDS, FaultCounters};
+pub(crate) use counters::{FAULT_WORDS, FaultCounters};
 pub(crate) use injector::{DrawnFault, FaultPoint, Injector};
-pub(crate) use text::describe;
-pub use wrong::FaultsFault;
+pub use text::FaultPlanError;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+pub use crate::error::{FaultHit, FaultKind};
 use crate::rank::Rank;
 
 /// The variable that a plan is taken from.
@@ -73,54 +71,7 @@ pub const VARIABLE: &str = "SHMCCL_FAULTS";
 /// The most faults in a plan.
 const MAX_FAULTS: usize = 32;
 
-/// What goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-#[non_exhaustive]
-pub enum FaultKind {
-    /// A rank dies.
-    Kill = 1,
-    /// Something takes longer.
-    Delay,
-    /// A trigger is taken and not executed.
-    Drop,
-    /// A trigger is refused.
-    Fail,
-    /// A bit of what was written flips.
-    Corrupt,
-    /// A proxy is lost.
-    Stop,
-}
-
 impl FaultKind {
-    const ALL: [Self; 6] = [Self::Kill, Self::Delay, Self::Drop, Self::Fail, Self::Corrupt, Self::Stop];
-
-    /// Its name in a plan.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Kill => "kill",
-            Self::Delay => "delay",
-            Self::Drop => "drop",
-            Self::Fail => "fail",
-            Self::Corrupt => "corrupt",
-            Self::Stop => "stop",
-        }
-    }
-
-    /// How much comes to an end by it: a process of the rank is more than a proxy, and that is more than nothing.
-    const fn ends(self) -> u8 {
-        match self {
-            Self::Kill => 2,
-            Self::Stop => 1,
-            Self::Delay | Self::Drop | Self::Fail | Self::Corrupt => 0,
-        }
-    }
-
-    fn from_code(code: u64) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| *kind as u64 == code)
-    }
-
     /// What it counts where nobody says.
     const fn usual(self) -> &'static str {
         match self {
@@ -277,22 +228,22 @@ impl Fault {
     }
 
     /// What is wrong with it, if something is.
-    fn check(&self) -> std::result::Result<(), FaultsFault> {
+    fn check(&self) -> std::result::Result<(), FaultPlanError> {
         if let When::At(0) | When::OneIn(0) = self.when {
-            return Err(FaultsFault::Number("0".to_owned()));
+            return Err(FaultPlanError::Number("0".to_owned()));
         }
         if self.rank.is_some_and(|rank| rank >= crate::rank::MAX_RANKS) {
-            return Err(FaultsFault::Rank);
+            return Err(FaultPlanError::Rank);
         }
         if let Some(of) =
             self.of.as_deref().filter(|of| counted(of).is_none_or(|of| !self.kind.can_count(of)))
         {
-            return Err(FaultsFault::Of { kind: self.kind, of: of.to_owned() });
+            return Err(FaultPlanError::Of { kind: self.kind, of: of.to_owned() });
         }
         match (self.kind, self.time) {
-            (FaultKind::Delay, None) => Err(FaultsFault::NoTime),
+            (FaultKind::Delay, None) => Err(FaultPlanError::NoTime),
             (FaultKind::Delay, Some(_)) | (_, None) => Ok(()),
-            (kind, Some(_)) => Err(FaultsFault::Time(kind)),
+            (kind, Some(_)) => Err(FaultPlanError::Time(kind)),
         }
     }
 }
@@ -314,13 +265,12 @@ impl Faults {
     /// The same, and `fault`.
     ///
     /// # Errors
-    /// [`Error::FaultPlan`] when it makes no sense, or is one too many.
+    /// [`crate::Error::FaultPlan`] when it makes no sense, or is one too many.
     pub fn with(mut self, fault: Fault) -> Result<Self> {
-        let plan_error = |fault| Error::FaultPlan { fault };
         if self.faults.len() == MAX_FAULTS {
-            return Err(plan_error(FaultsFault::TooMany));
+            return Err(FaultPlanError::TooMany.into());
         }
-        fault.check().map_err(plan_error)?;
+        fault.check()?;
         self.faults.push(fault);
         Ok(self)
     }
@@ -328,7 +278,7 @@ impl Faults {
     /// The plan in [`VARIABLE`]; nothing where that is not set, or empty.
     ///
     /// # Errors
-    /// [`Error::FaultPlan`].
+    /// [`crate::Error::FaultPlan`].
     pub fn from_env() -> Result<Self> {
         match std::env::var_os(VARIABLE) {
             None => Ok(Self::default()),
@@ -348,17 +298,15 @@ impl Faults {
     /// environment's in its place.
     ///
     /// # Errors
-    /// Those of [`Faults::from_env`]; [`Error::FaultPlan`].
+    /// Those of [`Faults::from_env`]; [`crate::Error::FaultPlan`].
     pub(crate) fn check_for(&self, n_ranks: u32, has_service: bool) -> Result<()> {
         let plan = self.or_from_env()?;
         let stranger = plan.faults.iter().filter_map(|fault| fault.rank).find(|rank| *rank >= n_ranks);
         let kills_at_triggers =
             || plan.faults.iter().any(|fault| fault.kind == FaultKind::Kill && fault.counts() == TRIGGER);
         match stranger {
-            Some(rank) => Err(Error::FaultPlan { fault: FaultsFault::NoSuchRank { rank, n_ranks } }),
-            None if has_service && kills_at_triggers() => {
-                Err(Error::FaultPlan { fault: FaultsFault::OfService })
-            }
+            Some(rank) => Err(FaultPlanError::NoSuchRank { rank, n_ranks }.into()),
+            None if has_service && kills_at_triggers() => Err(FaultPlanError::OfService.into()),
             None => Ok(()),
         }
     }

@@ -4,11 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Fault, FaultKind, Faults, FaultsFault, VARIABLE, When};
+use super::{Fault, FaultKind, Faults, When};
 use crate::error::{Error, Result};
 
 /// What a plan is made of, for whoever got it wrong.
-pub(crate) const GRAMMAR: &str = "expected CLAUSE[;CLAUSE]..., a clause being seed=N or FAULT:KEY=VALUE[,KEY=VALUE]..., with a fault of kill, \
+const GRAMMAR: &str = "CLAUSE[;CLAUSE]..., a clause being seed=N or FAULT:KEY=VALUE[,KEY=VALUE]..., with a fault of kill, \
      delay, drop, fail, corrupt, stop and keys of rank=R, at=N or one_in=N, of=WHAT (an operation such as put or all_reduce, trigger, \
      message, stage, post, file, step), time=5ms (of a delay); such as `seed=7;kill:rank=1,at=12;drop:one_in=100`";
 
@@ -19,36 +19,35 @@ impl FromStr for Faults {
     fn from_str(text: &str) -> Result<Self> {
         let mut plan = Self::default();
         for clause in text.split(';').map(str::trim).filter(|clause| !clause.is_empty()) {
-            let plan_error = |fault| Error::FaultPlan { fault };
             match clause.split_once('=').map(|(key, value)| (key.trim(), value.trim())) {
                 Some(("seed", seed)) => {
-                    let wrong = || FaultsFault::Seed(seed.to_owned());
-                    plan.seed = seed.parse().map_err(|_| plan_error(wrong()))?;
+                    let wrong = || FaultPlanError::Seed(seed.to_owned());
+                    plan.seed = seed.parse().map_err(|_| wrong())?;
                 }
-                _ => plan = plan.with(fault(clause).map_err(plan_error)?)?,
+                _ => plan = plan.with(fault(clause)?)?,
             }
         }
         Ok(plan)
     }
 }
 
-fn fault(clause: &str) -> Result<Fault, FaultsFault> {
+fn fault(clause: &str) -> Result<Fault, FaultPlanError> {
     let (name, keys) = clause.split_once(':').unwrap_or((clause, ""));
     let kind = FaultKind::ALL.into_iter().find(|kind| kind.name() == name.trim());
-    let kind = kind.ok_or_else(|| FaultsFault::Kind(name.trim().to_owned()))?;
+    let kind = kind.ok_or_else(|| FaultPlanError::Kind(name.trim().to_owned()))?;
     let mut when = None;
     let mut fault = Fault::at(kind, 1);
     let mut seen = Vec::new();
     for key in keys.split(',').map(str::trim).filter(|key| !key.is_empty()) {
-        let wrong = || FaultsFault::Key(key.to_owned());
+        let wrong = || FaultPlanError::Key(key.to_owned());
         let (name, value) =
             key.split_once('=').map(|(name, value)| (name.trim(), value.trim())).ok_or_else(wrong)?;
         if seen.contains(&name) {
-            return Err(FaultsFault::Twice(name.to_owned()));
+            return Err(FaultPlanError::Twice(name.to_owned()));
         }
         seen.push(name);
         match name {
-            "rank" => fault.rank = Some(value.parse().map_err(|_| FaultsFault::Rank)?),
+            "rank" => fault.rank = Some(value.parse().map_err(|_| FaultPlanError::Rank)?),
             "at" if when.is_none() => when = Some(When::At(number(value)?)),
             "one_in" if when.is_none() => when = Some(When::OneIn(number(value)?)),
             "of" => fault.of = Some(value.to_owned()),
@@ -56,12 +55,12 @@ fn fault(clause: &str) -> Result<Fault, FaultsFault> {
             _ => return Err(wrong()),
         }
     }
-    fault.when = when.ok_or(FaultsFault::NoWhen(kind))?;
+    fault.when = when.ok_or(FaultPlanError::NoWhen(kind))?;
     Ok(fault)
 }
 
-fn number(text: &str) -> Result<u64, FaultsFault> {
-    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| FaultsFault::Number(text.to_owned()))
+fn number(text: &str) -> Result<u64, FaultPlanError> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| FaultPlanError::Number(text.to_owned()))
 }
 
 /// Units of time, the shorter names behind those that end with them.
@@ -103,9 +102,65 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The error of a plan: what is wrong, and how it is written.
-pub(crate) fn describe(fault: &FaultsFault) -> String {
-    format!("plan of faults (--faults, {VARIABLE}): {fault}; {GRAMMAR}")
+/// What is wrong with a plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FaultPlanError {
+    /// No such fault.
+    #[error("`{0}` is no fault")]
+    Kind(String),
+    /// No such key.
+    #[error("`{0}` is no key with a value")]
+    Key(String),
+    /// Not a number from 1 on.
+    #[error("`{0}` is no number from 1 on")]
+    Number(String),
+    /// A seed that is none.
+    #[error("the seed `{0}` is no number")]
+    Seed(String),
+    /// No such rank.
+    #[error("the rank is not from 0 to 63")]
+    Rank,
+    /// A rank that the job does not have.
+    #[error("there is no rank {rank} in a job of {n_ranks}")]
+    NoSuchRank {
+        /// Whom it was to strike.
+        rank: u32,
+        /// How many there are.
+        n_ranks: u32,
+    },
+    /// A key that is there twice.
+    #[error("`{0}` is given twice")]
+    Twice(String),
+    /// It does not say when.
+    #[error("`{}` needs either at or one_in", .0.name())]
+    NoWhen(FaultKind),
+    /// A delay without its time.
+    #[error("`delay` needs a time, such as 5ms")]
+    NoTime,
+    /// A time for what takes none.
+    #[error("`{}` takes no time", .0.name())]
+    Time(FaultKind),
+    /// It cannot count this.
+    #[error("`{}` does not count `{of}`", kind.name())]
+    Of {
+        /// The fault.
+        kind: FaultKind,
+        /// What it was to count.
+        of: String,
+    },
+    /// A rank cannot be killed at its triggers, which another process executes.
+    #[error("`kill` does not count `trigger` where the proxy is a process, which `stop` kills")]
+    OfService,
+    /// More than there can be.
+    #[error("there are more than 32 faults")]
+    TooMany,
+}
+
+impl From<FaultPlanError> for Error {
+    fn from(fault: FaultPlanError) -> Self {
+        Self::FaultPlan { fault: Box::new(fault), expected: GRAMMAR }
+    }
 }
 
 #[cfg(test)]
@@ -162,7 +217,7 @@ mod tests {
             let error = text.parse::<Faults>().unwrap_err().to_string();
             assert_eq!(
                 error,
-                format!("plan of faults (--faults, SHMCCL_FAULTS): {told}; {GRAMMAR}"),
+                format!("plan of faults (--faults, SHMCCL_FAULTS): {told}; expected {GRAMMAR}"),
                 "{text}"
             );
             assert!(!error.contains('\n'));

@@ -12,16 +12,15 @@ use super::observer::OutputLine;
 use super::{JobOutcome, Launch, Observer, supervise};
 use crate::bootstrap::{Options, ProxyMode, checksums_from_env, cores_from_env};
 use crate::channel::Control;
+use crate::collective::CALL_NAMES;
 use crate::comm::{Communicator, JoinedAs, init_threads, join_job};
 use crate::epoch_id::{EpochId, fresh_job_id};
 use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::faults::{FaultCounters, FaultKind};
-#[cfg(feature = "trace")]
 use crate::logs::LAUNCH;
 use crate::rank::{Rank, check_n_ranks};
 use crate::shm::HostKernel;
 use crate::sync::Revocation;
-#[cfg(feature = "trace")]
 use crate::trace::{TraceFile, from_environment};
 
 /// The part that the process returning from [`launch`] had in the job.
@@ -145,21 +144,20 @@ impl Launch {
         epoch_id: EpochId,
         run: impl FnOnce(Option<BorrowedFd<'_>>) -> Result<JobOutcome>,
     ) -> Result<JobOutcome> {
-        #[cfg(feature = "trace")]
         if let Some(path) = self.trace.clone().or_else(from_environment) {
             let trace = TraceFile::create(&path, epoch_id, 0, self.n_ranks(), self.trace_records)?;
             let outcome = run(Some(trace.descriptor()));
             // A failed job is the one whose trace matters most.
-            let written =
-                trace.write().inspect_err(|error| tracing::warn!(target: LAUNCH, %error, "a trace is lost"));
+            let written = trace
+                .write(CALL_NAMES)
+                .inspect_err(|error| tracing::warn!(target: LAUNCH, %error, "a trace is lost"));
             return outcome.and_then(|outcome| written.map(|()| outcome));
         }
-        let _untraced = epoch_id;
         run(None)
     }
 }
 
-/// Tells nobody.
+/// An observer that does nothing.
 struct NoObserver;
 
 impl Observer for NoObserver {

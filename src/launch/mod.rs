@@ -47,7 +47,6 @@ mod supervise;
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
-#[cfg(feature = "trace")]
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -66,7 +65,6 @@ use crate::error::Error;
 use crate::error::{DeviceName, ExitCause, Result};
 use crate::faults::Faults;
 use crate::rank::check_n_ranks;
-#[cfg(feature = "trace")]
 use crate::trace::DEFAULT_RECORDS;
 
 /// The settings of a job to be started.
@@ -86,9 +84,7 @@ pub struct Launch {
     restarts: u32,
     heed_quit: bool,
     hang_rule: Option<HangRule>,
-    #[cfg(feature = "trace")]
     trace: Option<PathBuf>,
-    #[cfg(feature = "trace")]
     trace_records: u64,
 }
 
@@ -167,9 +163,7 @@ impl Launch {
             restarts: 0,
             heed_quit: false,
             hang_rule: None,
-            #[cfg(feature = "trace")]
             trace: None,
-            #[cfg(feature = "trace")]
             trace_records: DEFAULT_RECORDS,
         })
     }
@@ -293,7 +287,6 @@ impl Launch {
     /// A file that cannot be made is an error before anything is started. Without this call,
     /// `SHMCCL_TRACE` in the launcher's environment names a file. Only [`Launch::supervise`] and
     /// [`Launch::run`] trace.
-    #[cfg(feature = "trace")]
     #[must_use]
     pub fn trace(mut self, file: impl Into<PathBuf>) -> Self {
         self.trace = Some(file.into());
@@ -302,7 +295,6 @@ impl Launch {
 
     /// Sets how many records of 32 bytes are kept of a rank's threads, and of its proxy. It is a
     /// power of two from 1024 to 16777216.
-    #[cfg(feature = "trace")]
     #[must_use]
     pub fn trace_records(mut self, records: u64) -> Self {
         self.trace_records = records;
@@ -369,7 +361,7 @@ impl Launch {
         self.n_ranks
     }
 
-    /// Tells this job from all others of the machine.
+    /// Returns the number of this job, unique on the machine.
     #[must_use]
     pub fn job_id(&self) -> u64 {
         self.job_id

@@ -13,11 +13,13 @@ mod copy;
 mod jobs;
 mod rank;
 mod report;
+mod straggler;
 mod text;
 
 pub use jobs::Job;
 pub use rank::{FifoView, ObservedCall, RankReport, RankWork};
 pub use report::Report;
+pub(crate) use report::report_of;
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::copy::copy_of;
-use crate::channel::{PREPARING, WaitState, occupation_name};
+use super::straggler::WaitState;
+use crate::channel::{PREPARING, occupation_name};
 use crate::collective::{CallSignature, CommLayout, TURNS, posted_signature};
 use crate::error::Result;
 use crate::faults::FaultHit;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::copy::copy_of;
 use super::rank::{RankReport, Wait};
-use crate::channel::{CONTROL_LEN, Control, EpochMapping, WaitState, stragglers, wait_cycle};
-use crate::collective::CallSignature;
-use crate::error::{DeviceName, Error, Result};
+use super::straggler::{WaitState, stragglers, wait_cycle, worst_straggler};
+use crate::channel::{CONTROL_LEN, Control, EpochMapping};
+use crate::error::{DeviceName, EpochReport, Error, Result};
 use crate::faults::FaultCounters;
 use crate::rank::Rank;
 use crate::shm::{Expected, HostKernel, SegmentHeader};
@@ -102,19 +102,6 @@ impl Report {
         if wait_cycle.iter().all(is_settled) { wait_cycle.iter().collect() } else { Vec::new() }
     }
 
-    /// A rank for which `rank` waits, and in which call that is, where they and others wait in a circle in calls of one communicator: each
-    /// shows no more than that one, so that each has one thread that waits in calls.
-    pub(crate) fn circle(&self, rank: Rank) -> Option<(Rank, CallSignature)> {
-        let wait_cycle = self.wait_cycle();
-        if !wait_cycle.contains(&rank)
-            || !wait_cycle.iter().all(|rank| self.ranks[rank.index()].waits_in_only_call())
-        {
-            return None;
-        }
-        let next = self.ranks[rank.index()].awaits().into_iter().find(|next| wait_cycle.contains(next))?;
-        Some((next, self.ranks[next.index()].call?.signature))
-    }
-
     /// Whether the deadline of some rank's last long wait has passed.
     #[must_use]
     pub fn has_timed_out(&self) -> bool {
@@ -131,4 +118,31 @@ impl Report {
     fn wait_states(&self) -> Vec<WaitState> {
         self.ranks.iter().map(RankReport::wait_state).collect()
     }
+}
+
+impl EpochReport for Report {
+    fn straggler(&self) -> Option<Rank> {
+        worst_straggler(&self.wait_states())
+    }
+
+    fn has_timed_out(&self) -> bool {
+        self.has_timed_out()
+    }
+
+    /// Each rank of the circle shows no other communicator than the one of its call, so that it has one thread that waits in calls.
+    fn next_in_circle(&self, rank: Rank) -> Option<(Rank, [u64; 2])> {
+        let circle = self.wait_cycle();
+        let waits_in_call = |rank: &Rank| self.ranks[rank.index()].waits_in_only_call();
+        if !circle.contains(&rank) || !circle.iter().all(waits_in_call) {
+            return None;
+        }
+        let next = self.ranks[rank.index()].awaits().into_iter().find(|next| circle.contains(next))?;
+        Some((next, self.ranks[next.index()].call?.signature.words()))
+    }
+}
+
+/// Looks at the epoch of `mapped`, for an error: what a [`RankContext`](crate::channel::RankContext) is given.
+#[cold]
+pub(crate) fn report_of(mapped: &EpochMapping) -> Option<Box<dyn EpochReport>> {
+    Some(Box::new(Report::of(mapped).ok()?))
 }

@@ -336,6 +336,4 @@ fn kernels_of<T: Arithmetic>(op: &ReduceOp, kernel: Supported) -> &'static Combi
 }
 
 #[cfg(test)]
-mod oracle;
-#[cfg(test)]
 mod tests;

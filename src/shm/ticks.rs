@@ -25,7 +25,6 @@ impl TickSource {
         if has_even_counter() { Self::Counter } else { Self::System }
     }
 
-    #[cfg(feature = "trace")]
     pub(crate) fn code(self) -> u64 {
         self as u64
     }
@@ -100,7 +99,7 @@ fn is_trusted() -> bool {
     source.is_ok_and(|name| ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"].contains(&name.trim()))
 }
 
-#[cfg(all(test, feature = "trace"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

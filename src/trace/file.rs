@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::claim::{claim, has_claimed};
-use super::{DEFAULT_RECORDS, Recorder, Rings, json};
+use super::{CallNames, DEFAULT_RECORDS, Recorder, Rings, json};
 use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::logs::LAUNCH;
@@ -60,14 +60,14 @@ impl TraceFile {
         self.segment.as_fd()
     }
 
-    /// Writes what was noted.
+    /// Writes what was noted, with collective calls named by `calls`.
     ///
     /// # Errors
     /// [`Error::Trace`].
-    pub(crate) fn write(&self) -> Result<()> {
+    pub(crate) fn write(&self, calls: CallNames) -> Result<()> {
         let written = || {
             let mut to = BufWriter::with_capacity(1 << 16, &self.file);
-            json::write(&self.rings, &mut to)?;
+            json::write(&self.rings, calls, &mut to)?;
             to.flush()
         };
         written().map_err(|source| Error::Trace { file: self.path.clone(), source })
@@ -81,13 +81,13 @@ pub(crate) fn from_environment() -> Option<PathBuf> {
 
 /// A file that is written when nobody notes any more. That it could not be is logged: nobody is left to be told.
 #[derive(Debug)]
-struct AtEnd(TraceFile);
+struct AtEnd(TraceFile, CallNames);
 
 impl Keep for AtEnd {}
 
 impl Drop for AtEnd {
     fn drop(&mut self) {
-        if let Err(error) = self.0.write() {
+        if let Err(error) = self.0.write(self.1) {
             tracing::warn!(target: LAUNCH, %error, "a trace is lost");
         }
     }
@@ -101,7 +101,13 @@ impl Drop for AtEnd {
 ///
 /// # Errors
 /// Those of [`TraceFile::create`], of the first file of that name.
-pub(crate) fn recorders(epoch_id: EpochId, first: u32, n_ranks: u32, alone: bool) -> Result<Vec<Recorder>> {
+pub(crate) fn recorders(
+    epoch_id: EpochId,
+    first: u32,
+    n_ranks: u32,
+    alone: bool,
+    calls: CallNames,
+) -> Result<Vec<Recorder>> {
     let Some(mut path) = from_environment() else { return Ok(Vec::new()) };
     if !alone {
         let extension =
@@ -110,7 +116,7 @@ pub(crate) fn recorders(epoch_id: EpochId, first: u32, n_ranks: u32, alone: bool
     }
     let was_right = has_claimed(&path);
     match claimed(&path, epoch_id, first, n_ranks) {
-        Ok(file) => Ok(kept(file, epoch_id, first, n_ranks)),
+        Ok(file) => Ok(kept(AtEnd(file, calls), epoch_id, first, n_ranks)),
         Err(error) if was_right => {
             tracing::warn!(target: LAUNCH, %error, "not traced");
             Ok(Vec::new())
@@ -126,9 +132,9 @@ fn claimed(path: &Path, epoch_id: EpochId, first: u32, n_ranks: u32) -> Result<T
 }
 
 /// Where ranks note that keep `file` until the last of them is gone.
-fn kept(file: TraceFile, epoch_id: EpochId, first: u32, n_ranks: u32) -> Vec<Recorder> {
-    let rings = file.rings.clone();
-    let keep: Arc<dyn Keep> = Arc::new(AtEnd(file));
+fn kept(file: AtEnd, epoch_id: EpochId, first: u32, n_ranks: u32) -> Vec<Recorder> {
+    let rings = file.0.rings.clone();
+    let keep: Arc<dyn Keep> = Arc::new(file);
     let recorder =
         |rank| Some(Recorder::new(&rings, Rank::known(rank), epoch_id.epoch)?.keeping(Arc::clone(&keep)));
     (first..first + n_ranks).filter_map(recorder).collect()

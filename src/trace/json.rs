@@ -9,8 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::Rings;
 use super::recorder::{FAILED, PORT};
 use super::rings::{Author, NAME_WORDS, RingCells};
-use super::verb::Verb;
-use crate::collective::Algorithm;
+use super::verb::{CallNames, Verb};
 use crate::rank::Rank;
 use crate::sync::header::Creator;
 use crate::sync::{KeptRecords, RECORD_WORDS, plain};
@@ -18,16 +17,16 @@ use crate::sync::{KeptRecords, RECORD_WORDS, plain};
 /// The proxy's thread is number one above this.
 const PROXY: u64 = 64;
 
-/// Writes all that is in `rings`.
+/// Writes all that is in `rings`, with collective calls named by `calls`.
 ///
 /// # Errors
 /// Those of `to`.
-pub(super) fn write(rings: &Rings, to: impl Write) -> std::io::Result<()> {
+pub(super) fn write(rings: &Rings, calls: CallNames, to: impl Write) -> std::io::Result<()> {
     let mut serializer = serde_json::Serializer::new(to);
     let mut file = serializer.serialize_map(None)?;
     file.serialize_entry("displayTimeUnit", "ns")?;
     file.serialize_entry("otherData", &Other::of(rings))?;
-    file.serialize_entry("traceEvents", &Events { rings, scale: TickScale::of(rings) })?;
+    file.serialize_entry("traceEvents", &Events { rings, calls, scale: TickScale::of(rings) })?;
     SerializeMap::end(file)?;
     Ok(())
 }
@@ -140,6 +139,7 @@ impl RingView {
 /// All events, one lane after the other.
 struct Events<'r> {
     rings: &'r Rings,
+    calls: CallNames,
     scale: TickScale,
 }
 
@@ -180,8 +180,8 @@ impl Serialize for Events<'_> {
                     Named::labels(text),
                 ))?;
             }
-            let mut spans: Vec<_> =
-                records.into_iter().filter_map(|record| DecodedSpan::of(&lane, record, self.scale)).collect();
+            let span = |record| DecodedSpan::of(&lane, record, self.scale, self.calls);
+            let mut spans: Vec<_> = records.into_iter().filter_map(span).collect();
             // What encloses others comes first.
             spans.sort_by_key(|span| (span.begun, std::cmp::Reverse(span.ended)));
             spans.iter().try_for_each(|span| events.serialize_element(&span.event()))?;
@@ -282,20 +282,20 @@ impl DecodedSpan {
         lane: &RingView,
         [begun, ended, what, rest]: [u64; RECORD_WORDS],
         scale: TickScale,
+        calls: CallNames,
     ) -> Option<Self> {
         let [verb, peer, ..] = what.to_le_bytes();
         let [_lap, epoch, thread, manner, ..] = rest.to_le_bytes();
         let verb = Verb::from_code(verb);
-        let (name, kind) = verb.name()?;
+        let (name, kind) = verb.name(calls)?;
         let ended = scale.nanos(ended);
         let begun =
             if verb == Verb::LONG_WAIT { ended.saturating_sub(begun) } else { scale.nanos(begun).min(ended) };
         let has_manner = kind == "operation" && manner & !FAILED != 0;
-        let algorithm = Algorithm::ALL.into_iter().find(|algorithm| *algorithm as u8 == manner & (PORT - 1));
         let args = Args {
             bytes: Some(what >> 16).filter(|bytes| *bytes > 0),
             peer: u64::from(peer).checked_sub(1),
-            algorithm: algorithm.map(Algorithm::name),
+            algorithm: (calls.algorithm)(manner & (PORT - 1)),
             channel: has_manner.then_some(if manner & PORT == 0 { "memory" } else { "port" }),
             sequence: Some(rest >> 32).filter(|sequence| *sequence > 0),
             epoch: epoch.into(),

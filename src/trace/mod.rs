@@ -29,19 +29,16 @@
 //! 10 ns each on a virtual machine, and half a cache line that was fetched ahead: `shmccl perf trace_cost` measures it. A program can
 //! leave parts of itself out ([`Communicator::set_tracing`](crate::Communicator::set_tracing)).
 
-#[cfg(feature = "trace")]
 mod file;
-#[cfg(feature = "trace")]
 mod json;
 mod recorder;
 mod rings;
 mod verb;
 
-#[cfg(feature = "trace")]
 pub(crate) use file::{TraceFile, from_environment, recorders};
 pub(crate) use recorder::{PORT, Recorder, TraceRing, TraceSpan};
 pub(crate) use rings::Rings;
-pub(crate) use verb::Verb;
+pub(crate) use verb::{CallNames, Verb};
 
 /// How many records the ring of a rank's threads keeps, and that of its proxy, where nobody says otherwise: 32 bytes each.
 pub const DEFAULT_RECORDS: u64 = 1 << 15;

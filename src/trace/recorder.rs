@@ -124,7 +124,6 @@ impl Recorder {
     }
 
     /// The same, and keeps `file`.
-    #[cfg(feature = "trace")]
     pub(crate) fn keeping(self, file: Arc<dyn Keep>) -> Self {
         Self { _file: Some(file), ..self }
     }
@@ -310,7 +309,7 @@ fn low_bits(epoch: u64) -> u8 {
     epoch.to_le_bytes()[0]
 }
 
-#[cfg(all(test, feature = "trace"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::epoch_id::EpochId;

@@ -10,13 +10,11 @@
 //! byte 4096 on how far each of those threads has come, 128 bytes each. Behind them lie the records.
 
 use std::os::fd::OwnedFd;
-#[cfg(feature = "trace")]
 use std::sync::Arc;
 
 use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
-#[cfg(feature = "trace")]
 use crate::shm::Backing;
 use crate::shm::segment::AttachAs;
 use crate::shm::ticks::TickSource;
@@ -47,9 +45,7 @@ const SOURCE: usize = 0;
 const RECORDS: usize = 1;
 const FIRST_RANK: usize = 2;
 const N_RANKS: usize = 3;
-#[cfg(feature = "trace")]
 const TICKS: usize = 4;
-#[cfg(feature = "trace")]
 const TIME: usize = 5;
 
 /// The rings of all ranks, mapped.
@@ -89,7 +85,6 @@ impl Rings {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a length that is no power of two from 1024 to 2^24; those of [`Segment::create`].
-    #[cfg(feature = "trace")]
     pub(crate) fn create(
         epoch_id: EpochId,
         first: u32,
@@ -149,13 +144,11 @@ impl Rings {
     }
 
     /// Ticks and time as the rings were made.
-    #[cfg(feature = "trace")]
     pub(super) fn start(&self) -> (u64, u64) {
         (plain::load(&self.meta()[TICKS]), plain::load(&self.meta()[TIME]))
     }
 
     /// The ranks that have rings.
-    #[cfg(feature = "trace")]
     pub(super) fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
         (self.first..self.first.saturating_add(self.n_ranks)).map(Rank::known)
     }

@@ -1,12 +1,19 @@
 //! What can be noted, as numbers.
 
-#[cfg(feature = "trace")]
-use crate::collective::Operation;
 use crate::proxy::TriggerKind;
 
 /// What a span is. The numbers of collective operations are their own; a trigger has that of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Verb(u8);
+
+/// What the numbers of collective calls stand for: this part of the crate does not know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallNames {
+    /// Names an operation by its number.
+    pub(crate) operation: fn(u8) -> Option<&'static str>,
+    /// Names an algorithm by its number.
+    pub(crate) algorithm: fn(u8) -> Option<&'static str>,
+}
 
 /// Higher than the numbers of operations.
 const FIRST: u8 = 128;
@@ -17,7 +24,6 @@ const TRIGGER: u8 = 192;
 macro_rules! verbs {
     ($($constant:ident = $name:literal,)*) => {
         /// The names of what is no collective operation, in the order of their numbers.
-        #[cfg(feature = "trace")]
         const NAMES: &[&str] = &[$($name),*];
 
         #[repr(u8)]
@@ -67,14 +73,13 @@ impl Verb {
     }
 }
 
-#[cfg(feature = "trace")]
 impl Verb {
     pub(super) fn from_code(code: u8) -> Self {
         Self(code)
     }
 
     /// What it is called, and of what kind it is; none for a number that nothing has.
-    pub(super) fn name(self) -> Option<(&'static str, &'static str)> {
+    pub(super) fn name(self, calls: CallNames) -> Option<(&'static str, &'static str)> {
         /// By the bits of their kind: data, signal, flush.
         const TRIGGERS: [&str; 8] = [
             "nothing",
@@ -90,32 +95,33 @@ impl Verb {
             TRIGGER.. => TRIGGERS.get(usize::from(self.0 - TRIGGER)).map(|name| (*name, "trigger")),
             _ if self == Self::LONG_WAIT => Some(("long wait", "wait")),
             FIRST.. => NAMES.get(usize::from(self.0 - FIRST)).map(|name| (*name, "verb")),
-            code => {
-                let operation = Operation::ALL.iter().find(|operation| **operation as u8 == code);
-                operation.map(|operation| (operation.name(), "operation"))
-            }
+            code => (calls.operation)(code).map(|name| (name, "operation")),
         }
     }
 }
 
-#[cfg(all(test, feature = "trace"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
+    const CALLS: CallNames =
+        CallNames { operation: |code| (code == 2).then_some("all_reduce"), algorithm: |_| None };
+
     #[test]
     fn names_are_found_by_numbers() {
-        assert_eq!(Verb::PUT.name(), Some(("put", "verb")));
-        assert_eq!(Verb::PUT_REGISTERED.name(), Some(("put_registered", "verb")));
-        assert_eq!(Verb::LONG_WAIT.name(), Some(("long wait", "wait")));
-        assert_eq!(Verb::operation(Operation::AllReduce as u8).name(), Some(("all_reduce", "operation")));
+        let name = |verb: Verb| verb.name(CALLS);
+        assert_eq!(name(Verb::PUT), Some(("put", "verb")));
+        assert_eq!(name(Verb::PUT_REGISTERED), Some(("put_registered", "verb")));
+        assert_eq!(name(Verb::LONG_WAIT), Some(("long wait", "wait")));
+        assert_eq!(name(Verb::operation(2)), Some(("all_reduce", "operation")));
         assert_eq!(
-            Verb::trigger(TriggerKind::DATA | TriggerKind::SIGNAL).name(),
+            name(Verb::trigger(TriggerKind::DATA | TriggerKind::SIGNAL)),
             Some(("data, signal", "trigger"))
         );
         assert_eq!(
-            Verb::trigger(TriggerKind::SIGNAL | TriggerKind::FLUSH).name(),
+            name(Verb::trigger(TriggerKind::SIGNAL | TriggerKind::FLUSH)),
             Some(("signal, flush", "trigger"))
         );
-        assert_eq!([0, 127, 191, 255].map(|code| Verb::from_code(code).name()), [None; 4]);
+        assert_eq!([0, 127, 191, 255].map(|code| name(Verb::from_code(code))), [None; 4]);
     }
 }

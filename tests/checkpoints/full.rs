@@ -128,7 +128,7 @@ fn is_told(comm: &Communicator, error: &Error, is_short: bool, way: &str) {
     match error {
         Error::Checkpoint { fault, .. } => {
             assert!(is_short, "{text}");
-            let CheckpointFault::Io { source, .. } = &**fault else { panic!("{text}") };
+            let Some(CheckpointFault::Io { source, .. }) = fault.downcast_ref() else { panic!("{text}") };
             let (errno, remedy) = if way == "disk" {
                 (Errno::ENOSPC, "free space there")
             } else {

@@ -36,7 +36,7 @@ fn keep(comm: &mut Communicator) -> Result<()> {
     let count: u64 = std::env::var(COUNT).unwrap().parse().unwrap();
     let state = State::allocate(comm)?;
     let found = match comm.restore(&directory) {
-        Err(Error::Checkpoint { fault, .. }) if matches!(*fault, CheckpointFault::Missing) => 0,
+        Err(error) if matches!(error.detail(), Some(CheckpointFault::Missing)) => 0,
         found => found?,
     };
     assert!(found == 0 || state.holds(comm, found), "torn or mixed: number {found} on rank {}", comm.rank());

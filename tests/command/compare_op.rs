@@ -1,14 +1,9 @@
 //! `shmccl compare --op` as a user meets it: one operation in every way, as tables, sentences and files.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// A directory for one test, of which nothing is left over from an earlier run.
-fn scratch(name: &str) -> PathBuf {
-    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    directory
-}
+use crate::{remarks, scratch, text};
 
 fn compare(directory: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
@@ -21,10 +16,6 @@ fn compare(directory: &Path, words: &[&str]) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
 }
 
-fn text(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes).unwrap()
-}
-
 #[test]
 fn every_algorithm_is_held_against_every_other_over_both_channels() {
     let directory = scratch("compare-op");
@@ -35,7 +26,7 @@ fn every_algorithm_is_held_against_every_other_over_both_channels() {
         let ranks_text = ranks.to_string();
         let words = ["--op", op, "-g", &ranks_text, "-b", "8", "-e", "8K", "-f", "32", "-n", "64"];
         let output = compare(&directory, &words);
-        let (table, error) = (text(output.stdout), text(output.stderr));
+        let (table, error) = (text(&output.stdout), remarks(&output.stderr));
         assert_eq!(output.status.code(), Some(0), "{error}");
         assert_eq!(error, "wrote compare.json, compare.csv and compare.svg\n");
         assert!(table.contains(&format!("{op} over {ranks} ranks: floats in the heap")), "{table}");
@@ -70,7 +61,7 @@ fn what_goes_by_messages_is_compared_directly_and_by_proxy_though_it_has_no_algo
     // The second by the name that nccl-tests has for it.
     for (word, op) in [("sendrecv", "sendrecv"), ("alltoallv", "all_to_all_v")] {
         let output = compare(&directory, &["--op", word, "-b", "1", "-e", "8K", "-f", "64", "-n", "64"]);
-        let (table, error) = (text(output.stdout), text(output.stderr));
+        let (table, error) = (text(&output.stdout), remarks(&output.stderr));
         assert_eq!(output.status.code(), Some(0), "{error}");
         assert!(table.contains(&format!("{op} over 2 ranks")) && !table.contains("by algorithm"), "{table}");
         assert!(table.contains("Direct and proxied; "), "{table}");
@@ -91,8 +82,8 @@ fn what_goes_by_messages_is_compared_directly_and_by_proxy_though_it_has_no_algo
 fn one_size_allows_no_conclusion_and_unchecked_data_are_told_as_such() {
     let directory = scratch("compare-op-one");
     let output = compare(&directory, &["--op", "scatter", "-b", "64", "-e", "64", "-n", "64", "-c", "0"]);
-    let table = text(output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{}", text(output.stderr));
+    let table = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(table.contains("Too few samples to conclude anything: "), "{table}");
     let row = table.lines().find(|line| line.trim_start().starts_with("64 B")).unwrap();
     assert!(row.ends_with('-'), "{row}");

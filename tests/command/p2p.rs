@@ -1,9 +1,10 @@
 //! `shmccl perf p2p` as a user meets it: the matrix as table, heat map and JSON.
 
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use regex::Regex;
+
+use crate::{remarks, scratch, text};
 
 fn p2p(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
@@ -18,17 +19,6 @@ fn p2p(words: &[&str]) -> Command {
 
 fn run(words: &[&str]) -> Output {
     p2p(words).output().unwrap()
-}
-
-fn text(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes).unwrap()
-}
-
-/// A path for one test, of which nothing is left over from an earlier run.
-fn scratch(name: &str) -> PathBuf {
-    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    directory
 }
 
 const FEW: [&str; 6] = ["--bandwidth-bytes", "4K", "-n", "2", "-w", "1"];
@@ -60,7 +50,7 @@ fn every_pair_is_in_the_table_in_the_heat_map_and_in_the_report() {
     let [json, svg] = ["p2p.json", "p2p.svg"].map(|name| directory.join(name));
     let files = ["-g", "3", "--json", json.to_str().unwrap(), "--svg", svg.to_str().unwrap()];
     let output = run(&[&FEW[..], &files].concat());
-    let (table, error) = (text(output.stdout), text(output.stderr));
+    let (table, error) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{error}");
     let line = line();
     for found in table.lines() {
@@ -100,8 +90,8 @@ fn every_pair_is_in_the_table_in_the_heat_map_and_in_the_report() {
 #[test]
 fn one_channel_is_measured_alone_and_data_need_not_be_checked() {
     let output = run(&[&FEW[..], &["-g", "2", "--channel", "memory", "-c", "0"]].concat());
-    let table = text(output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{}", text(output.stderr));
+    let table = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(table.contains("Memory channel") && !table.contains("Port channel"), "{table}");
     assert!(table.ends_with("The data were not checked.\n"), "{table}");
 }
@@ -119,7 +109,7 @@ fn what_cannot_be_meant_is_exit_code_two_and_one_line() {
         (&["--json", "x", "--svg", "x"], "--json and --svg name the same file; give each its own"),
     ] {
         let output = run(words);
-        let error = text(output.stderr);
+        let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{words:?}: {error}");
         assert!(error.contains(told) && error.lines().count() == 1, "{words:?}: {error}");
         assert!(output.stdout.is_empty(), "{words:?}");
@@ -129,11 +119,11 @@ fn what_cannot_be_meant_is_exit_code_two_and_one_line() {
         (&["perf", "--svg", "x"], "--svg has no effect with all tests; leave it out, or name p2p"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_shmccl")).args(words).output().unwrap();
-        assert_eq!((output.status.code(), text(output.stderr)), (Some(2), format!("error: {told}\n")));
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(2), format!("error: {told}\n")));
     }
     let output = run(&["--svg", "/nonexistent/p2p.svg"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(output.stderr).starts_with("error: cannot write /nonexistent/p2p.svg: "));
+    assert!(text(&output.stderr).starts_with("error: cannot write /nonexistent/p2p.svg: "));
 }
 
 #[test]
@@ -145,7 +135,7 @@ fn a_reader_that_leaves_after_a_line_is_no_error_and_the_files_are_there() {
         p2p(&[&FEW[..], &words].concat()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), text(output.stderr).as_str()), (Some(0), ""));
+    assert_eq!((output.status.code(), remarks(&output.stderr).as_str()), (Some(0), ""));
     assert!(svg.exists());
     std::fs::remove_dir_all(directory).unwrap();
 }

@@ -72,7 +72,7 @@ impl Stuck {
 
     fn start_by(mut command: Command, scenario: &str, flags: &[&str]) -> Self {
         let this = std::env::current_exe().unwrap();
-        let program = ["--", this.to_str().unwrap(), "--exact", "device_process", "--nocapture"];
+        let program = ["--", this.to_str().unwrap(), "--exact", "seeing::device_process", "--nocapture"];
         command.args([&["run", "--quiet"], flags, &program].concat());
         command.env(SCENARIO, scenario).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut launcher = command.spawn().unwrap();
@@ -312,7 +312,7 @@ fn a_job_is_listed_and_reported_and_asked_by_sigquit_and_goes_on() {
     let listed = stdout(&["ps"]);
     let line = listed.lines().find(|line| line.starts_with(id)).unwrap_or_else(|| panic!("{id}: {listed}"));
     assert!(
-        line.contains("running") && line.contains(&stuck.pid()) && line.contains("device_process"),
+        line.contains("running") && line.contains(&stuck.pid()) && line.contains("seeing::device_process"),
         "{line}"
     );
     assert!(stdout(&["report", &id[..8]]).contains(id));

@@ -134,7 +134,7 @@ impl Drop for Scratch {
 fn run(part: &str, file: &Path, flags: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
     command.args(["run", "-q", "-n", "3", "--heap", "4M", "--trace"]).arg(file).args(flags).arg("--");
-    command.arg(std::env::current_exe().unwrap()).args(["--exact", "device_process", "--nocapture"]);
+    command.arg(std::env::current_exe().unwrap()).args(["--exact", "trace::device_process", "--nocapture"]);
     command.env(PART, part).env("SHMCCL_TUNING", "").stdin(Stdio::null());
     command.output().unwrap()
 }
@@ -334,7 +334,7 @@ fn ranks_that_are_threads_write_the_file_that_the_environment_names() {
     let scratch = Scratch::new("trace-threads");
     let file = scratch.file("trace.json");
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "device_process"]).env(PART, "threads").env("SHMCCL_TRACE", &file);
+    command.args(["--exact", "trace::device_process"]).env(PART, "threads").env("SHMCCL_TRACE", &file);
     done(&command.output().unwrap());
     let trace = Trace::read(&file);
     trace.check_nesting();

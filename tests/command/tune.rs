@@ -1,9 +1,11 @@
 //! `shmccl tune` as a user meets it, and the table that it writes as programs find it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use shmccl::collective::tuning::Table;
+
+use crate::{scratch, text};
 
 /// `shmccl` with a home directory of its own, in which no table is.
 fn shmccl(words: &[&str], home: &Path) -> Command {
@@ -15,17 +17,6 @@ fn shmccl(words: &[&str], home: &Path) -> Command {
         command.env_remove(variable);
     }
     command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-/// A directory for one test, of which nothing is left over from an earlier run.
-fn scratch(name: &str) -> PathBuf {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    directory
 }
 
 fn names(directory: &Path) -> Vec<String> {

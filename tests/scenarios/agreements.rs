@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use shmccl::channel::Channel;
+use shmccl::collective::CallMismatch;
 use shmccl::{Communicator, Error, Rank, Result};
 
 use crate::harness::{Job, Random, pattern, seed_of};
@@ -136,7 +137,7 @@ fn meet_in_different_calls(comm: &mut Communicator, odd: u32, calls: [usize; 2])
     let is_odd = comm.rank().get() == odd;
     let [mine, theirs] = if is_odd { [calls[1], calls[0]] } else { calls }.map(|call| MET[call]);
     let told = (mine.1)(comm);
-    let Err(Error::CallMismatch { mine: called, rank, theirs: other }) = told else {
+    let Some(CallMismatch { mine: called, rank, theirs: other }) = CallMismatch::of(&told) else {
         panic!("{} beside {}: {told:?}", mine.0, theirs.0);
     };
     assert_eq!((called.to_string(), other.to_string()), (mine.0.into(), theirs.0.into()));

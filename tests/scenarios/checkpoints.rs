@@ -162,7 +162,9 @@ fn whoever_dies_at_whatever_step_leaves_a_checkpoint_that_is_whole() {
 /// What is wrong with a checkpoint, by the rank that says so.
 fn fault(outcome: Result<Vec<Option<u64>>>) -> (String, CheckpointFault) {
     match outcome {
-        Err(Error::Checkpoint { path, fault }) => (path.display().to_string(), *fault),
+        Err(Error::Checkpoint { path, fault }) => {
+            (path.display().to_string(), *fault.downcast().expect("a fault of a checkpoint"))
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -261,7 +263,9 @@ fn a_checkpoint_that_does_not_fit_is_refused_with_what_to_do() {
     launch_threads(2, &with(""), |comm| {
         let error = comm.checkpoint(&file).unwrap_err();
         told.lock().unwrap().push(match error {
-            Error::Checkpoint { fault, .. } => matches!(*fault, CheckpointFault::Io { .. }),
+            Error::Checkpoint { fault, .. } => {
+                matches!(fault.downcast_ref(), Some(CheckpointFault::Io { .. }))
+            }
             Error::FailedElsewhere { operation: "checkpoint", rank } => rank.get() == 0,
             _ => false,
         });

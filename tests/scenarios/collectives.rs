@@ -1,5 +1,6 @@
 //! Every collective operation against what it is to do, element by element, on buffers of both kinds.
 
+use shmccl::collective::CallMismatch;
 use shmccl::heap::DeviceBuffer;
 use shmccl::rank::Rank;
 use shmccl::reduce::{CustomOp, ReduceOp};
@@ -205,7 +206,7 @@ scenario!(ranks_in_different_calls_all_learn_of_it, Job::of(3).broken(), |comm| 
     } else {
         comm.all_reduce_in_place(&mut data, &ReduceOp::Sum)
     };
-    let Err(Error::CallMismatch { mine, theirs, .. }) = called else { panic!("{called:?}") };
+    let Some(CallMismatch { mine, theirs, .. }) = CallMismatch::of(&called) else { panic!("{called:?}") };
     let mut counts = [mine.count(), theirs.count()];
     counts.sort_unstable();
     assert_eq!(counts, [3, 4]);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use shmccl::channel::Channel;
+use shmccl::collective::CallMismatch;
 use shmccl::collective::{ChannelKind, Operation};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Rank, Result};
@@ -335,7 +336,7 @@ scenario!(memory_is_allocated_through_any_communicator_of_all_ranks, Job::of(3).
 
 /// The two operations of a mismatch, in either order.
 fn mismatch(error: &Error) -> Option<[Operation; 2]> {
-    let Error::CallMismatch { mine, theirs, .. } = error else { return None };
+    let CallMismatch { mine, theirs, .. } = error.detail()?;
     let mut both = [mine.operation()?, theirs.operation()?];
     both.sort_by_key(|operation| *operation as u8);
     Some(both)

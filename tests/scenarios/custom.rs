@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use half::bf16;
+use shmccl::collective::AlgorithmMismatch;
 use shmccl::collective::{Algorithm, ChannelKind, CustomAlgorithm, Operation, Steps};
 use shmccl::reduce::{ReduceOp, Scalar};
 use shmccl::{Collectives, Communicator, Error, Result};
@@ -240,10 +241,12 @@ scenario!(ranks_that_register_different_ones_are_told_both_and_go_on, Job::of(3)
     let me = comm.rank();
     let name = if me.get() == 2 { "ring of mine" } else { "chain" };
     let refused = register(comm, Operation::AllReduce, name, telltale);
-    let Err(Error::AlgorithmMismatch { mine, rank, theirs }) = refused else { panic!("{refused:?}") };
+    let Some(AlgorithmMismatch { mine, rank, theirs }) = AlgorithmMismatch::of(&refused) else {
+        panic!("{refused:?}")
+    };
     assert_eq!((mine.name.as_str(), rank.get()), (name, if me.get() == 2 { 0 } else { 2 }));
     assert_ne!(theirs.name, name);
-    let message = Error::AlgorithmMismatch { mine, rank, theirs }.to_string();
+    let message = AlgorithmMismatch { mine, rank, theirs }.to_string();
     assert!(
         message.contains("ring of mine for all_reduce") && message.contains("chain for all_reduce"),
         "{message}"

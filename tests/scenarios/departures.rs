@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use shmccl::channel::Channel;
+use shmccl::collective::CallMismatch;
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Result};
 
@@ -275,7 +276,9 @@ fn ranks_that_were_in_different_calls_and_waited_for_nobody_are_told_at_the_end(
     ];
     for (calls, names) in cases {
         for (me, told) in finalized_after(calls).into_iter().enumerate() {
-            let Err(Error::CallMismatch { mine, rank, theirs }) = told else { panic!("{names:?}: {told:?}") };
+            let Some(CallMismatch { mine, rank, theirs }) = CallMismatch::of(&told) else {
+                panic!("{names:?}: {told:?}")
+            };
             assert_eq!((mine.to_string().as_str(), rank.index()), (names[me], 1 - me));
             assert_eq!(theirs.to_string(), names[1 - me]);
         }

@@ -2,8 +2,6 @@
 
 #[macro_use]
 mod harness;
-#[path = "../sorts/mod.rs"]
-mod sorts;
 
 mod again;
 mod agreements;
@@ -24,10 +22,12 @@ mod groups;
 mod growth;
 mod hostile;
 mod idle;
+mod kill;
 mod large;
 mod late;
 mod mismatches;
 mod model;
+mod oracle;
 mod packets;
 mod point_to_point;
 mod proxies;
@@ -35,6 +35,7 @@ mod refused;
 mod replaced_blocks;
 mod reports;
 mod seats;
+mod sorts;
 mod standoffs;
 mod stream_failures;
 mod streams;

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use shmccl::collective::CallMismatch;
 use shmccl::collective::tuning::Table;
 use shmccl::collective::{Algorithm, ChannelKind};
 use shmccl::reduce::{CustomOp, ReduceOp, Scalar};
@@ -117,7 +118,7 @@ fn give_way(time: Duration) {
 
 /// Looks whether `told` names the call `mine` and the other one, and a rank that is in that.
 fn expect(comm: &Communicator, told: &Result<()>, mine: &str, other: &str) {
-    let Err(Error::CallMismatch { mine: own, rank, theirs }) = told else {
+    let Some(CallMismatch { mine: own, rank, theirs }) = CallMismatch::of(told) else {
         panic!("{mine} beside {other}: {told:?}");
     };
     let (own, theirs) = (own.to_string(), theirs.to_string());
@@ -192,7 +193,8 @@ fn meet_beside(
     let own = meets(comm.rank().get());
     let (mine, other) = if own { (met, SUM) } else { (SUM, met) };
     match (mine.1)(comm) {
-        Err(Error::CallMismatch { mine: called, rank, theirs }) => {
+        Err(error @ Error::CallMismatch { .. }) => {
+            let &CallMismatch { mine: called, rank, theirs } = error.detail().expect("it says which");
             let (called, theirs) = (called.to_string(), theirs.to_string());
             assert!(called.starts_with(mine.0) && theirs.starts_with(other.0), "{called} beside {theirs}");
             assert_ne!(meets(rank.get()), own);
@@ -238,7 +240,9 @@ fn a_rank_that_finalizes_a_call_early_is_a_mismatch() {
     for (told, (mine, other)) in
         told.iter().zip([(SUM.0, "finalize"), (SUM.0, "finalize"), ("finalize", SUM.0)])
     {
-        let Err(Error::CallMismatch { mine: called, theirs, .. }) = told else { panic!("{told:?}") };
+        let Some(CallMismatch { mine: called, theirs, .. }) = CallMismatch::of(told) else {
+            panic!("{told:?}")
+        };
         assert!(called.to_string().starts_with(mine) && theirs.to_string().starts_with(other), "{told:?}");
     }
 }
@@ -289,7 +293,7 @@ fn message_beside(comm: &mut Communicator, kind: ChannelKind, message: Called, o
     // Who waits for nobody in a call does in the next.
     let waits = told.is_err();
     let told = told.and_then(|()| all_reduce(comm, &ReduceOp::Sum));
-    let Err(Error::CallMismatch { mine, rank, theirs }) = &told else {
+    let Some(CallMismatch { mine, rank, theirs }) = CallMismatch::of(&told) else {
         panic!("{} beside {}: {told:?}", message.0, other.0);
     };
     let (own, theirs) = (mine.to_string(), theirs.to_string());
@@ -350,7 +354,10 @@ scenario!(a_group_is_told_of_a_mismatch_in_any_of_its_communicators, Job::of(3).
     };
     match (me, told) {
         (0, Err(Error::Revoked { by: Some(by) })) => assert_eq!(by.get(), 1),
-        (1 | 2, Err(Error::CallMismatch { rank, .. })) => assert_eq!(rank.get(), 3 - me),
+        (1 | 2, Err(error @ Error::CallMismatch { .. })) => {
+            let mismatch: &CallMismatch = error.detail().expect("it says which");
+            assert_eq!(mismatch.rank.get(), 3 - me);
+        }
         (_, told) => panic!("{told:?}"),
     }
 });
@@ -420,7 +427,7 @@ fn disagree_by_the_deadline(
     comm.barrier()?;
     let mine = if is_message(comm.rank().get()) { message } else { other };
     let told = (mine.1)(comm).and_then(|()| all_reduce(comm, &ReduceOp::Max)).and_then(|()| comm.barrier());
-    let Err(Error::CallMismatch { mine: own, theirs, .. }) = &told else {
+    let Some(CallMismatch { mine: own, theirs, .. }) = CallMismatch::of(&told) else {
         panic!("{} beside {} on rank {}: {told:?}", message.0, other.0, comm.rank());
     };
     assert_ne!(own, theirs, "{} beside {} on rank {}", message.0, other.0, comm.rank());
@@ -463,7 +470,7 @@ scenario!(
     |comm| {
         let (left, right) = (comm.left(), comm.right());
         let told = comm.recv(&mut FOUR.clone(), left);
-        let Err(Error::CallMismatch { mine, rank, theirs }) = told else { panic!("{told:?}") };
+        let Some(CallMismatch { mine, rank, theirs }) = CallMismatch::of(&told) else { panic!("{told:?}") };
         assert_eq!(mine.to_string(), format!("recv of 4 float from rank {left}"));
         assert_eq!((rank, theirs.to_string()), (left, format!("recv of 4 float from rank {right}")));
     }
@@ -493,7 +500,7 @@ fn first_message_beside(comm: &mut Communicator, beside: fn(&mut Communicator) -
         1 => comm.recv(&mut [0_u8], rank(comm, 0)),
         _ => beside(comm),
     };
-    let Err(Error::CallMismatch { mine, theirs, .. }) = told else { panic!("{told:?}") };
+    let Some(CallMismatch { mine, theirs, .. }) = CallMismatch::of(&told) else { panic!("{told:?}") };
     let (mine, theirs) = (mine.to_string(), theirs.to_string());
     let is_first = |call: &str| call.contains("(the first collective call or message of a job");
     let named = match comm.rank().get() {

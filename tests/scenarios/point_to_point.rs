@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use shmccl::collective::CallMismatch;
 use shmccl::collective::{Algorithm, ChannelKind};
 use shmccl::heap::DeviceBuffer;
 use shmccl::rank::Rank;
@@ -244,7 +245,7 @@ scenario!(a_message_that_is_left_when_all_use_its_pipe_is_an_error_on_all, Job::
 
 /// Whether `called` tells of `count` elements sent and of `wanted` ones received, from the point of view of `me`.
 fn tells_of(called: &Result<()>, me: Rank, sent: &str, wanted: &str) -> bool {
-    let Err(Error::CallMismatch { mine, rank, theirs }) = called else { return false };
+    let Some(CallMismatch { mine, rank, theirs }) = CallMismatch::of(called) else { return false };
     let (mine, theirs) = (mine.to_string(), theirs.to_string());
     let (first, second) = if me.get() == 0 { (mine, theirs) } else { (theirs, mine) };
     rank.get() == 1 - me.get() && first == sent && second == wanted

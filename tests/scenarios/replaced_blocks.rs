@@ -1,5 +1,6 @@
 //! Blocks of any length between every two ranks, each of which takes the place of the one that went the other way.
 
+use shmccl::collective::CallMismatch;
 use shmccl::collective::{ChannelKind, Operation};
 use shmccl::comm::stream::Stream;
 use shmccl::heap::DeviceBuffer;
@@ -247,7 +248,9 @@ fn disagree(comm: &mut Communicator, counts: [usize; 2], in_heap: bool) -> Resul
     };
     // Who had sent all of its own was not to wait for anything, where it has called for nothing.
     let called = called.and_then(|()| comm.all_reduce_in_place(&mut [1_u8], &ReduceOp::Sum));
-    let Err(error @ Error::CallMismatch { mine: ours, rank, theirs: others }) = &called else {
+    let (Err(error), Some(CallMismatch { mine: ours, rank, theirs: others })) =
+        (&called, CallMismatch::of(&called))
+    else {
         panic!("{called:?}")
     };
     let operation = Some(Operation::AllToAllV);
@@ -286,7 +289,7 @@ scenario!(who_exchanges_in_place_is_told_when_its_peer_lends_another_length, Job
         0 => comm.all_to_all_v_in_place(&buffer, blocks),
         _ => comm.all_to_all_v(&buffer, blocks, &other, blocks),
     };
-    let Err(Error::CallMismatch { mine, rank, theirs }) = called else { panic!("{called:?}") };
+    let Some(CallMismatch { mine, rank, theirs }) = CallMismatch::of(&called) else { panic!("{called:?}") };
     assert_eq!(rank.index(), 1 - me);
     assert_eq!((mine.count(), theirs.count()), if me == 0 { (400_000, 400_001) } else { (400_001, 400_000) });
 });

@@ -178,7 +178,7 @@ scenario!(
             let straggler = match &error {
                 Error::Timeout { operation: "wait", awaited, straggler, report, .. } => {
                     assert_eq!(*awaited, Some(next), "{error}");
-                    let report = report.as_ref().unwrap();
+                    let report: &Report = report.as_ref().unwrap().downcast_ref().unwrap();
                     assert_eq!(report.ranks[comm.rank().index()].awaits(), [next], "{report}");
                     assert!(format!("{error:#?}").ends_with(&format!("\n{report}")), "{error:#?}");
                     *straggler

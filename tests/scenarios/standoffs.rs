@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use shmccl::collective::CallMismatch;
 use shmccl::collective::ChannelKind;
-use shmccl::{Collectives, Communicator, Error, Group, Result};
+use shmccl::{Collectives, Communicator, Group, Result};
 
 use crate::harness::{Job, rank};
 
@@ -34,7 +35,9 @@ fn face(comm: &mut Communicator, kind: ChannelKind, call: Called) -> Result<()> 
     comm.set_channel_kind(kind)?;
     comm.barrier()?;
     let told = (call.1)(comm);
-    let Err(Error::CallMismatch { mine, rank, theirs }) = told else { panic!("{}: {told:?}", call.0) };
+    let Some(CallMismatch { mine, rank, theirs }) = CallMismatch::of(&told) else {
+        panic!("{}: {told:?}", call.0)
+    };
     assert_eq!(rank, comm.right());
     let named = [mine.to_string(), theirs.to_string()];
     assert!(named.iter().all(|name| name.starts_with(call.0)), "{named:?}");

@@ -6,7 +6,6 @@ use super::condition::ENDED;
 use super::watches::ChannelWatch;
 use super::{Blamed, Inbound, RankContext};
 use crate::error::{Error, Result};
-use crate::observe::Report;
 use crate::rank::{Rank, RankSet};
 use crate::shm::HostKernel;
 use crate::sync::{
@@ -84,11 +83,12 @@ impl RankContext {
     ) -> Error {
         let mut error = waiting.error(self.settle(stop), operation, awaited);
         if let Error::Timeout { straggler, report, .. } = &mut error {
-            *straggler = self.mapped.straggler().filter(|rank| *rank != self.rank);
+            *report = self.observe();
+            *straggler =
+                report.as_ref().and_then(|report| report.straggler()).filter(|rank| *rank != self.rank);
             if let Some(rank) = *straggler {
                 self.blame(Blamed { rank, is_late: true });
             }
-            *report = Report::of(&self.mapped).ok().map(Box::new);
         }
         error
     }

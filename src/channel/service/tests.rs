@@ -15,7 +15,7 @@ use crate::sync::plain;
 #[test]
 fn a_service_process_counts_as_a_spinner_while_it_is_awake() {
     let mapped = mapped(2, |mapped| mapped);
-    let alone = || RankContext::new(Arc::clone(&mapped), OWN, 1, Duration::from_secs(20)).unwrap();
+    let alone = || RankContext::new(Arc::clone(&mapped), OWN, 1, Duration::from_secs(20), |_| None).unwrap();
     let (beside, elsewhere) = (alone().beside_service(), alone());
     let doorbell = mapped.control().proxy_doorbell();
     let policies = || (beside.policy(), elsewhere.policy());

@@ -2,11 +2,19 @@
 //!
 //! Nothing below the engine knows of traces.
 
-use crate::collective::call::{Call, ChannelKind, Choice, Operation};
+use crate::collective::call::{Algorithm, Call, ChannelKind, Choice, Operation};
 use crate::collective::message::MessageEnd;
 use crate::collective::rendezvous::members::Members;
 use crate::error::Result;
-use crate::trace::{PORT, Recorder, TraceSpan, Verb};
+use crate::trace::{CallNames, PORT, Recorder, TraceSpan, Verb};
+
+/// How traces name operations and algorithms.
+pub(crate) const CALL_NAMES: CallNames = CallNames {
+    operation: |code| Operation::from_code(code.into()).map(Operation::name),
+    algorithm: |code| {
+        Algorithm::ALL.into_iter().find(|algorithm| *algorithm as u8 == code).map(Algorithm::name)
+    },
+};
 
 /// One call, or one operation that moves no data, while it is executed; nothing where this rank
 /// traces none.
@@ -104,7 +112,8 @@ fn span_of(members: &Members, call: &Call<'_>, number: u64) -> TraceSpan {
     members.ranks().get(call.root).map_or(span, |peer| span.with(*peer))
 }
 
-/// How many bytes this member contributes to `call`; as good as none where they cannot be counted, and the call fails.
+/// Returns how many bytes this member contributes to `call`; as good as none where they cannot be
+/// counted, and the call fails.
 #[inline]
 fn bytes_of(members: &Members, call: &Call<'_>) -> u64 {
     let (blocks, _) = call.operation.blocks(members.n_members() as u64);
@@ -112,7 +121,7 @@ fn bytes_of(members: &Members, call: &Call<'_>) -> u64 {
     block.unwrap_or(0).saturating_mul(blocks)
 }
 
-/// The number that the next operation gets.
+/// Returns the number that the next operation gets.
 fn next_number(members: &Members) -> u64 {
     members.board.sequence().wrapping_add(1)
 }

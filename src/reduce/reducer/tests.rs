@@ -1,4 +1,5 @@
 mod copying;
+mod oracle;
 mod scaling;
 mod streaming;
 

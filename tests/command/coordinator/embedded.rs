@@ -14,13 +14,14 @@ use shmccl::coordinator::{
 use shmccl::launch::Program;
 use shmccl::reduce::DataType;
 
-use crate::pool::{self, entries};
+use crate::coordinator::pool::{self, entries};
 
-/// What a process that has a pool is to do.
+/// The variable that tells a process with a pool what to do.
 const PART: &str = "SHMCCL_TEST_EMBEDDED";
 
 fn options(devices: usize) -> PoolOptions {
-    let program = Program::new("/proc/self/exe", ["--exact", "embedded::device", "--test-threads=1"]);
+    let program =
+        Program::new("/proc/self/exe", ["--exact", "coordinator::embedded::device", "--test-threads=1"]);
     PoolOptions { devices: vec![DeviceKind::new(devices)], program, ..PoolOptions::default() }
 }
 
@@ -33,7 +34,7 @@ fn device() {
     }
 }
 
-/// A program with a pool: it says where that is and which devices it has, and works until its input ends.
+/// A program with a pool: it prints the directory and the devices, and works until its input ends.
 #[test]
 fn program() {
     let Ok(part) = std::env::var(PART) else { return };
@@ -59,7 +60,7 @@ fn program() {
 /// Starts [`program`]. Returns where its pool is, and its devices.
 fn start(parent: &Path, part: &str) -> (Child, BufReader<ChildStdout>, PathBuf, Vec<u32>) {
     let mut command = Command::new("/proc/self/exe");
-    command.args(["--exact", "embedded::program", "--nocapture", "--test-threads=1"]);
+    command.args(["--exact", "coordinator::embedded::program", "--nocapture", "--test-threads=1"]);
     command.env(PART, part).env("XDG_RUNTIME_DIR", parent).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
@@ -70,7 +71,7 @@ fn start(parent: &Path, part: &str) -> (Child, BufReader<ChildStdout>, PathBuf, 
     (child, stdout, directory, words.map(|word| word.parse().unwrap()).collect())
 }
 
-/// Waits until all are gone that had this stream.
+/// Waits until all processes have ended that had this stream.
 fn await_end(mut stdout: impl Read) {
     stdout.read_to_end(&mut Vec::new()).unwrap();
 }

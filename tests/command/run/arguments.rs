@@ -1,6 +1,6 @@
 //! What `shmccl run` is asked to do, and what it refuses.
 
-use crate::{job, run, scratch, text, told};
+use crate::run::{job, run, scratch, text, told};
 
 #[test]
 fn arguments_arrive_as_they_were_given() {

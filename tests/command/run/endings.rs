@@ -4,7 +4,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{MsgFlags, recv, send};
 use shmccl::sync::header::LAYOUT_VERSION;
 
-use crate::{Started, job, run, shmccl, told};
+use crate::run::{Started, job, run, shmccl, told};
 
 #[test]
 fn the_exit_code_is_that_of_the_first_cause_and_one_line_names_it() {

@@ -1,6 +1,6 @@
 //! Faults on purpose, under `shmccl run`.
 
-use crate::{job, run, told};
+use crate::run::{job, run, told};
 
 #[test]
 fn a_device_that_an_injected_fault_has_killed_is_named_with_the_fault() {

@@ -9,7 +9,7 @@ use regex::Regex;
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error};
 
-use crate::{Started, job, run, told};
+use crate::run::{Started, job, run, told};
 
 /// Stops rank 1 so many times, each time as soon as it is in the job; the others bring it back.
 pub(crate) fn stop(mut comm: Box<Communicator>, times: u64) -> shmccl::Result<Box<Communicator>> {

@@ -1,6 +1,6 @@
 //! What `shmccl run` logs, by subsystem and level.
 
-use crate::{job, told};
+use crate::run::{job, told};
 
 /// The lines of subsystem `name` that a ring of two ranks logs with this filter, with these flags.
 fn logged(filter: &str, flags: &[&str], name: &str) -> Vec<String> {

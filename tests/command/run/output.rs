@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use shmccl::launch::Launch;
 
-use crate::{run, scratch, shmccl, text, told};
+use crate::run::{run, scratch, shmccl, text, told};
 
 #[test]
 fn it_says_how_it_pinned_in_one_line_unless_told_to_be_quiet() {

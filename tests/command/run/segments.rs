@@ -7,7 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getsid};
 use support::{is_running, wait_until};
 
-use crate::{Started, job, scratch, text, told};
+use crate::run::{Started, job, scratch, text, told};
 
 fn names_in_dev_shm(prefix: &str) -> Vec<String> {
     let names = std::fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().file_name());

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use crate::{SCENARIO, scratch, shmccl, text};
+use crate::run::{SCENARIO, scratch, shmccl, text};
 
 /// What a job of two says that begins with an all-reduce, with these tables on its ranks.
 fn reduce_by(tables: [&Path; 2]) -> String {
     let script = r#"[ "$SHMCCL_RANK" = 0 ] && SHMCCL_TUNING=$1 || SHMCCL_TUNING=$2; export SHMCCL_TUNING
-                    exec "$0" --exact device_process --nocapture"#;
+                    exec "$0" --exact run::device_process --nocapture"#;
     let this = std::env::current_exe().unwrap();
     let [first, second] = tables.map(|table| table.to_str().unwrap());
     let mut command =

@@ -4,9 +4,11 @@
 
 mod another_user;
 mod chance;
+mod float8;
 mod long;
 mod orphans;
 mod process;
+pub mod reduction;
 mod watchdog;
 
 pub use another_user::can_be_played;

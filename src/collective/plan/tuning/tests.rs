@@ -1,4 +1,5 @@
-//! Tables: looked up at every boundary, written and read, and refused with the line that is at fault.
+//! Tables: looked up at every boundary, written and read, and refused with the line that is at
+//! fault.
 
 use std::path::PathBuf;
 
@@ -121,7 +122,7 @@ fn tables_that_differ_in_anything_have_different_checksums() {
     assert_eq!(sums.len(), count);
 }
 
-/// A table of one case, with one of its lines replaced.
+/// Returns a table of one case, with one of its lines replaced.
 fn table_with(line: &str) -> String {
     let key = line.split(' ').next().unwrap();
     let lines = [
@@ -172,7 +173,7 @@ fn whatever_is_wrong_with_a_table_is_told_with_its_line() {
 #[test]
 fn an_error_names_the_file_the_line_and_the_remedy() {
     let file = PathBuf::from("/nonexistent/tuning.toml");
-    let error = Error::Tuning { file: file.clone(), line: Some(7), fault: TuningFault::Order };
+    let error = Error::Tuning { file: file.clone(), line: Some(7), fault: Box::new(TuningFault::Order) };
     let told = error.to_string();
     assert!(told.starts_with("tuning table /nonexistent/tuning.toml, line 7: the sizes in up_to"), "{told}");
     assert!(told.contains("`shmccl tune`") && told.contains("SHMCCL_TUNING"), "{told}");

@@ -1,0 +1,209 @@
+//! From figures to a table: which algorithm takes the place of the built-in choice, and from which
+//! size on.
+
+use anyhow::Result;
+use shmccl::collective::tuning::{BufferKind, Case, ONE_SHOT_LEN, Step};
+use shmccl::collective::{Algorithm, Operation};
+
+use super::plan::{AlgorithmTimes, TuneFigure};
+
+/// The least gain for which the built-in choice is given up, as a share of its time.
+const LEAST_GAIN: f64 = 0.05;
+
+/// The algorithm that is chosen at one size.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct SizeChoice {
+    pub(super) operation: Operation,
+    pub(super) ranks: u32,
+    pub(super) oversubscribed: bool,
+    pub(super) buffers: BufferKind,
+    pub(super) bytes: u64,
+    /// The built-in choice.
+    pub(super) built_in: Algorithm,
+    /// The algorithm that is chosen.
+    pub(super) chosen: Algorithm,
+    /// Its time, in nanoseconds.
+    pub(super) p50_ns: f64,
+    /// Its time over that of the built-in choice.
+    pub(super) ratio: f64,
+}
+
+impl SizeChoice {
+    /// Whether both belong to the same case of a table.
+    pub(super) fn is_of_case(&self, other: &Self) -> bool {
+        let key = |choice: &Self| (choice.operation, choice.ranks, choice.oversubscribed, choice.buffers);
+        key(self) == key(other)
+    }
+
+    /// Whether the built-in choice gives way.
+    pub(super) fn is_change(&self) -> bool {
+        self.chosen != self.built_in
+    }
+}
+
+/// Chooses an algorithm for each figure.
+///
+/// Up to [`ONE_SHOT_LEN`] both kinds of buffers have the same choice, as ranks choose before they
+/// know the kind.
+///
+/// # Errors
+/// A figure of an operation or algorithm that this program does not know.
+pub(super) fn choose(figures: &[TuneFigure]) -> Result<Vec<SizeChoice>> {
+    figures.iter().map(|figure| choice(figure, figures)).collect()
+}
+
+fn choice(figure: &TuneFigure, all: &[TuneFigure]) -> Result<SizeChoice> {
+    let key = |figure: &TuneFigure| (figure.operation.clone(), figure.ranks, figure.bytes);
+    let twin = all.iter().find(|other| {
+        figure.bytes <= ONE_SHOT_LEN && other.buffers != figure.buffers && key(other) == key(figure)
+    });
+    let together: Vec<&TuneFigure> = [Some(figure), twin].into_iter().flatten().collect();
+    let chosen = best(&together).and_then(|name| result(figure, name)).unwrap_or(&figure.built_in);
+    let operation = Operation::ALL.into_iter().find(|operation| operation.name() == figure.operation);
+    Ok(SizeChoice {
+        operation: operation.ok_or_else(|| anyhow::anyhow!("no such operation: {}", figure.operation))?,
+        ranks: figure.ranks,
+        oversubscribed: figure.oversubscribed,
+        buffers: figure.buffers,
+        bytes: figure.bytes,
+        built_in: figure.built_in.algorithm.parse()?,
+        chosen: chosen.algorithm.parse()?,
+        p50_ns: chosen.p50_ns,
+        ratio: chosen.ratio,
+    })
+}
+
+fn result<'f>(figure: &'f TuneFigure, name: &str) -> Option<&'f AlgorithmTimes> {
+    figure.others.iter().find(|result| result.algorithm == name)
+}
+
+/// Returns the algorithm that beats the built-in choice in all `figures` by most, and by more than
+/// noise.
+fn best<'f>(figures: &[&'f TuneFigure]) -> Option<&'f str> {
+    let names = figures.first()?.others.iter().map(|result| result.algorithm.as_str());
+    let ratio = |name: &str| {
+        let results = figures.iter().map(|figure| result(figure, name)).collect::<Option<Vec<_>>>()?;
+        let sure = results.iter().all(|result| result.ratio_p75 < 1.0);
+        let product: f64 = results.iter().map(|result| result.ratio).product();
+        let ratio = if results.len() == 2 { product.sqrt() } else { product };
+        (sure && ratio <= 1.0 - figures.iter().map(|figure| noise(figure)).fold(LEAST_GAIN, f64::max))
+            .then_some(ratio)
+    };
+    let able = names.filter_map(|name| Some((name, ratio(name)?)));
+    able.min_by(|one, other| one.1.total_cmp(&other.1)).map(|(name, _)| name)
+}
+
+/// Returns how much the built-in choice differs from itself, as a share of its time.
+pub(super) fn noise(figure: &TuneFigure) -> f64 {
+    (figure.control.ratio - 1.0).abs()
+}
+
+/// Makes the cases of a table from choices, which come case by case and by size.
+pub(super) fn cases(choices: &[SizeChoice]) -> Vec<Case> {
+    choices.chunk_by(SizeChoice::is_of_case).map(case).collect()
+}
+
+fn case(choices: &[SizeChoice]) -> Case {
+    let first = &choices[0];
+    let runs: Vec<&[SizeChoice]> = choices.chunk_by(|one, next| one.chosen == next.chosen).collect();
+    let ends = runs.windows(2).map(|pair| Some(between(pair[0][pair[0].len() - 1].bytes, pair[1][0].bytes)));
+    let step = |(run, up_to): (&&[SizeChoice], _)| Step { up_to, algorithm: run[0].chosen };
+    Case {
+        operation: first.operation,
+        n_ranks: first.ranks,
+        oversubscribed: first.oversubscribed,
+        buffers: first.buffers,
+        steps: runs.iter().zip(ends.chain([None])).map(step).collect(),
+    }
+}
+
+/// Returns the last size for the algorithm that is best at `below` bytes, where another one is best
+/// at `above`.
+///
+/// That is the middle by factor, or the size at which the library changes its own way.
+fn between(below: u64, above: u64) -> u64 {
+    if (below..above).contains(&ONE_SHOT_LEN) { ONE_SHOT_LEN } else { below.saturating_mul(above).isqrt() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(algorithm: Algorithm, ratio: f64, spread: f64) -> AlgorithmTimes {
+        AlgorithmTimes {
+            algorithm: algorithm.name().to_owned(),
+            p50_ns: 100.0 * ratio,
+            ratio,
+            ratio_p25: ratio - spread,
+            ratio_p75: ratio + spread,
+            rounds: 9,
+        }
+    }
+
+    fn figure(bytes: u64, buffers: BufferKind, others: &[(Algorithm, f64)]) -> TuneFigure {
+        let built_in = if bytes <= ONE_SHOT_LEN { Algorithm::OneShot } else { Algorithm::TwoShot };
+        TuneFigure {
+            operation: "all_reduce".to_owned(),
+            ranks: 4,
+            oversubscribed: true,
+            buffers,
+            bytes,
+            built_in: result(built_in, 1.0, 0.0),
+            control: result(built_in, 1.01, 0.02),
+            others: others.iter().map(|&(algorithm, ratio)| result(algorithm, ratio, 0.02)).collect(),
+            wrong: 0,
+        }
+    }
+
+    fn chosen(figures: &[TuneFigure]) -> Vec<Algorithm> {
+        choose(figures).unwrap().iter().map(|choice| choice.chosen).collect()
+    }
+
+    #[test]
+    fn the_quickest_is_taken_where_it_is_quicker_by_more_than_noise() {
+        use Algorithm::{Ring, Tree, TwoShot};
+        let large = |others: &[_]| figure(1 << 20, BufferKind::Heap, others);
+        assert_eq!(chosen(&[large(&[(Ring, 0.9), (Tree, 0.8)])]), [Tree]);
+        assert_eq!(chosen(&[large(&[(Ring, 0.96)])]), [TwoShot], "less than 5 %");
+        let mut unsure = large(&[(Ring, 0.9)]);
+        unsure.others[0].ratio_p75 = 1.01;
+        assert_eq!(chosen(&[unsure]), [TwoShot], "not in three of four rounds");
+        let mut noisy = large(&[(Ring, 0.9)]);
+        noisy.control.ratio = 0.85;
+        assert_eq!(chosen(&[noisy]), [TwoShot], "no better than the built-in choice against itself");
+    }
+
+    #[test]
+    fn small_sizes_have_one_choice_for_both_kinds_of_buffers() {
+        use Algorithm::{OneShot, Ring};
+        let pair = |bytes, ordinary| {
+            [
+                figure(bytes, BufferKind::Heap, &[(Ring, 0.8)]),
+                figure(bytes, BufferKind::Ordinary, &[(Ring, ordinary)]),
+            ]
+        };
+        assert_eq!(chosen(&pair(512, 0.9)), [Ring, Ring]);
+        assert_eq!(chosen(&pair(512, 1.1)), [OneShot, OneShot]);
+        assert_eq!(chosen(&pair(1 << 20, 1.1)), [Ring, Algorithm::TwoShot]);
+    }
+
+    #[test]
+    fn a_case_has_a_step_for_each_run_of_sizes() {
+        let none: &[(Algorithm, f64)] = &[];
+        let ring: &[_] = &[(Algorithm::Ring, 0.5)];
+        let sizes = [(2048, none), (8192, none), (32_768, none), (1 << 17, ring), (1 << 19, ring)];
+        let figures = sizes.map(|(bytes, others)| figure(bytes, BufferKind::Heap, others));
+        let cases = cases(&choose(&figures).unwrap());
+        let step = |up_to, algorithm| Step { up_to, algorithm };
+        assert_eq!(cases.len(), 1);
+        assert_eq!(
+            cases[0].steps,
+            [
+                step(Some(ONE_SHOT_LEN), Algorithm::OneShot),
+                step(Some(1 << 16), Algorithm::TwoShot),
+                step(None, Algorithm::Ring)
+            ]
+        );
+        assert!(shmccl::collective::tuning::Table::new(&cases).is_ok());
+    }
+}

@@ -1,0 +1,339 @@
+//! Computes what a reduction has to give, one element at a time, as slowly and plainly as possible.
+//!
+//! The oracle of the collective operations and the unit tests of the reducer compare with it. It
+//! shares no code with the library: it has conversions of its own even for floats of 8 bits.
+
+use half::{bf16, f16};
+
+use crate::float8::{E4M3, E5M2, Float8};
+
+/// A type of elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Number {
+    /// `i8`.
+    I8,
+    /// `u8`.
+    U8,
+    /// `i32`.
+    I32,
+    /// `u32`.
+    U32,
+    /// `i64`.
+    I64,
+    /// `u64`.
+    U64,
+    /// IEEE 754 binary16.
+    F16,
+    /// The upper half of an `f32`.
+    Bf16,
+    /// `f32`.
+    F32,
+    /// `f64`.
+    F64,
+    /// The OCP's 8-bit float with 4 bits of exponent.
+    F8E4M3,
+    /// The OCP's 8-bit float with 5 bits of exponent.
+    F8E5M2,
+}
+
+impl Number {
+    /// All types, in the order of the library's codes for them.
+    const ALL: [Self; 12] = [
+        Self::I8,
+        Self::U8,
+        Self::I32,
+        Self::U32,
+        Self::I64,
+        Self::U64,
+        Self::F16,
+        Self::Bf16,
+        Self::F32,
+        Self::F64,
+        Self::F8E4M3,
+        Self::F8E5M2,
+    ];
+
+    /// Returns the type that the library gives this `code`.
+    ///
+    /// # Panics
+    /// When there is no such code.
+    #[must_use]
+    pub fn of_code(code: u8) -> Self {
+        Self::ALL[usize::from(code)]
+    }
+}
+
+/// How elements are combined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operator {
+    /// Adds.
+    Sum,
+    /// Multiplies.
+    Prod,
+    /// Takes the least.
+    Min,
+    /// Takes the greatest.
+    Max,
+    /// Adds, and divides by the number of ranks at the end.
+    Avg,
+    /// Multiplies each fresh source by a scalar, whose bytes come first, and adds.
+    PreMulSum([u8; 8]),
+}
+
+impl Operator {
+    /// Returns the operator that multiplies by the scalar that `bytes` are.
+    ///
+    /// # Panics
+    /// When they are more than 8.
+    #[must_use]
+    pub fn pre_mul_sum(bytes: &[u8]) -> Self {
+        let mut scalar = [0; 8];
+        scalar[..bytes.len()].copy_from_slice(bytes);
+        Self::PreMulSum(scalar)
+    }
+
+    /// Returns the operator that nccl-tests calls `name`, with the bytes of its scalar if it takes one.
+    ///
+    /// # Panics
+    /// When there is no operator of that name.
+    #[must_use]
+    pub fn of_name(name: &str, scalar: [u8; 8]) -> Self {
+        match name {
+            "sum" => Self::Sum,
+            "prod" => Self::Prod,
+            "min" => Self::Min,
+            "max" => Self::Max,
+            "avg" => Self::Avg,
+            "mulsum" => Self::PreMulSum(scalar),
+            _ => panic!("no operator is called {name}"),
+        }
+    }
+}
+
+/// An element as the oracle computes with it: integers in two's complement, floats as documented.
+trait Element: Copy {
+    type Wide: Copy;
+
+    /// Reads the element that `bytes` are.
+    fn read(bytes: &[u8]) -> Self;
+    fn write(self, bytes: &mut [u8]);
+    fn wide(self) -> Self::Wide;
+    fn stored(wide: Self::Wide) -> Self;
+    fn apply(operator: Operator, one: Self::Wide, other: Self::Wide) -> Self::Wide;
+    fn divided(wide: Self::Wide, n_ranks: u32) -> Self::Wide;
+    fn times(wide: Self::Wide, scalar: Self::Wide) -> Self::Wide;
+}
+
+macro_rules! bytes_of {
+    () => {
+        fn read(bytes: &[u8]) -> Self {
+            Self::from_ne_bytes(bytes.try_into().expect("bytes of one element"))
+        }
+
+        fn write(self, bytes: &mut [u8]) {
+            bytes.copy_from_slice(&self.to_ne_bytes());
+        }
+    };
+}
+
+macro_rules! integers {
+    ($($number:ty),*) => {$(
+        impl Element for $number {
+            type Wide = i128;
+
+            bytes_of!();
+
+            fn wide(self) -> i128 {
+                self.into()
+            }
+
+            /// Keeps the low bits, as a wrapped sum does.
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "that is what wrapping means")]
+            fn stored(wide: i128) -> Self {
+                wide as Self
+            }
+
+            fn apply(operator: Operator, one: i128, other: i128) -> i128 {
+                let result = match operator {
+                    Operator::Prod => one.wrapping_mul(other),
+                    Operator::Min => one.min(other),
+                    Operator::Max => one.max(other),
+                    _ => one + other,
+                };
+                Self::stored(result).into()
+            }
+
+            fn divided(wide: i128, n_ranks: u32) -> i128 {
+                wide / i128::from(n_ranks)
+            }
+
+            fn times(wide: i128, scalar: i128) -> i128 {
+                Self::stored(wide.wrapping_mul(scalar)).into()
+            }
+        }
+    )*};
+}
+
+integers!(i8, u8, i32, u32, i64, u64);
+
+macro_rules! floats {
+    ($($number:ty as $wide:ty, $widen:expr, $narrow:expr;)*) => {$(
+        impl Element for $number {
+            type Wide = $wide;
+
+            bytes_of!();
+
+            fn wide(self) -> $wide {
+                $widen(self)
+            }
+
+            fn stored(wide: $wide) -> Self {
+                $narrow(if wide.is_nan() { <$wide>::NAN } else { wide })
+            }
+
+            fn apply(operator: Operator, one: $wide, other: $wide) -> $wide {
+                match operator {
+                    Operator::Prod => one * other,
+                    Operator::Min | Operator::Max if one.is_nan() || other.is_nan() => <$wide>::NAN,
+                    Operator::Min if one.total_cmp(&other).is_lt() => one,
+                    Operator::Max if one.total_cmp(&other).is_gt() => one,
+                    Operator::Min | Operator::Max => other,
+                    _ => one + other,
+                }
+            }
+
+            fn divided(wide: $wide, n_ranks: u32) -> $wide {
+                wide / n_ranks as $wide
+            }
+
+            fn times(wide: $wide, scalar: $wide) -> $wide {
+                wide * scalar
+            }
+        }
+    )*};
+}
+
+floats! {
+    f32 as f32, |x| x, |x| x;
+    f64 as f64, |x| x, |x| x;
+    f16 as f32, f16::to_f32, f16::from_f32;
+    bf16 as f32, bf16::to_f32, bf16::from_f32;
+    Float8<E4M3> as f32, Float8::to_f32, Float8::from_f32;
+    Float8<E5M2> as f32, Float8::to_f32, Float8::from_f32;
+}
+
+/// Calls `$function` for the type of elements that `$number` is, with the rest as its arguments.
+macro_rules! for_type {
+    ($number:expr, $function:ident($($argument:expr),*)) => {
+        match $number {
+            Number::I8 => $function::<i8>($($argument),*),
+            Number::U8 => $function::<u8>($($argument),*),
+            Number::I32 => $function::<i32>($($argument),*),
+            Number::U32 => $function::<u32>($($argument),*),
+            Number::I64 => $function::<i64>($($argument),*),
+            Number::U64 => $function::<u64>($($argument),*),
+            Number::F16 => $function::<f16>($($argument),*),
+            Number::Bf16 => $function::<bf16>($($argument),*),
+            Number::F32 => $function::<f32>($($argument),*),
+            Number::F64 => $function::<f64>($($argument),*),
+            Number::F8E4M3 => $function::<Float8<E4M3>>($($argument),*),
+            Number::F8E5M2 => $function::<Float8<E5M2>>($($argument),*),
+        }
+    };
+}
+
+/// Reduces `sources`, each marked whether it is fresh: not combined before.
+///
+/// The operators differ in their scalars at most: there is one for each source, or one for all. An
+/// average is divided by `n_ranks` where this step `finish`es the reduction.
+///
+/// # Panics
+/// When there is no source, or one is shorter than the first.
+#[must_use]
+pub fn reduce(
+    number: Number,
+    operators: &[Operator],
+    n_ranks: u32,
+    sources: &[(Vec<u8>, bool)],
+    finish: bool,
+) -> Vec<u8> {
+    for_type!(number, reduced(operators, n_ranks, sources, finish))
+}
+
+fn reduced<T: Element>(
+    operators: &[Operator],
+    n_ranks: u32,
+    sources: &[(Vec<u8>, bool)],
+    finish: bool,
+) -> Vec<u8> {
+    let (operator, width) = (operators[0], size_of::<T>());
+    let mut result = vec![0; sources[0].0.len()];
+    for (index, place) in result.chunks_exact_mut(width).enumerate() {
+        let mut operands = sources.iter().zip(operators.iter().cycle()).map(|((bytes, fresh), operator)| {
+            let wide = T::read(&bytes[index * width..][..width]).wide();
+            match operator {
+                Operator::PreMulSum(scalar) if *fresh => T::times(wide, T::read(&scalar[..width]).wide()),
+                _ => wide,
+            }
+        });
+        let first = operands.next().expect("there is a source");
+        let combined = operands.fold(first, |one, other| T::apply(operator, one, other));
+        let is_divided = finish && operator == Operator::Avg;
+        let last = if is_divided { T::divided(combined, n_ranks) } else { combined };
+        T::stored(last).write(place);
+    }
+    result
+}
+
+/// Converts the elements of a short float in `bytes` to `f32`.
+///
+/// # Panics
+/// When `number` is no float of 16 or 8 bits.
+#[must_use]
+pub fn widened(number: Number, bytes: &[u8]) -> Vec<u8> {
+    fn of<T: Element<Wide = f32>>(bytes: &[u8]) -> Vec<u8> {
+        let mut result = Vec::with_capacity(bytes.len() * 4);
+        for code in bytes.chunks_exact(size_of::<T>()) {
+            result.extend_from_slice(&T::read(code).wide().to_ne_bytes());
+        }
+        result
+    }
+    match number {
+        Number::F16 => of::<f16>(bytes),
+        Number::Bf16 => of::<bf16>(bytes),
+        Number::F8E4M3 => of::<Float8<E4M3>>(bytes),
+        Number::F8E5M2 => of::<Float8<E5M2>>(bytes),
+        _ => panic!("{number:?} is no short float"),
+    }
+}
+
+/// Rounds the `f32` in `bytes` to elements of a short float.
+///
+/// # Panics
+/// When `number` is no float of 16 or 8 bits.
+#[must_use]
+pub fn narrowed(number: Number, bytes: &[u8]) -> Vec<u8> {
+    fn of<T: Element<Wide = f32>>(bytes: &[u8]) -> Vec<u8> {
+        let mut result = vec![0; bytes.len() / 4 * size_of::<T>()];
+        for (wide, place) in bytes.chunks_exact(4).zip(result.chunks_exact_mut(size_of::<T>())) {
+            T::stored(f32::read(wide)).write(place);
+        }
+        result
+    }
+    match number {
+        Number::F16 => of::<f16>(bytes),
+        Number::Bf16 => of::<bf16>(bytes),
+        Number::F8E4M3 => of::<Float8<E4M3>>(bytes),
+        Number::F8E5M2 => of::<Float8<E5M2>>(bytes),
+        _ => panic!("{number:?} is no short float"),
+    }
+}
+
+/// Puts into `first` each element of `other` for which it has none but zero bytes; `size` is that of an element.
+pub fn take_first(first: &mut [u8], other: &[u8], size: usize) {
+    for (first, other) in first.chunks_exact_mut(size).zip(other.chunks_exact(size)) {
+        if first.iter().all(|&byte| byte == 0) {
+            first.copy_from_slice(other);
+        }
+    }
+}
