@@ -1,4 +1,5 @@
-//! The command as a user meets it: help, exit codes, one line per error, and what changes when the output is piped.
+//! The command as a user meets it: help, exit codes, one line per error, and what changes when the
+//! output is piped.
 
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -337,7 +338,8 @@ fn a_rank_that_is_killed_while_others_wait_over_bare_flags_ends_the_measurement_
         listed.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
     };
     support::wait_until("there are three ranks", || ranks().len() == 3);
-    // They are measuring by then, and most of their time in slices, which begin and end over such flags.
+    // They are measuring by then, and most of their time in slices, which begin and end over such
+    // flags.
     support::wait_until("a rank has computed for a second", || ticks_of(ranks()[1]) > 100);
     let began = Instant::now();
     kill(Pid::from_raw(ranks()[1]), Signal::SIGKILL).unwrap();
