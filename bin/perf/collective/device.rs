@@ -19,7 +19,7 @@ use super::pattern::{ForType, TestElement, operator, with_type};
 use super::staged_limit::{StagedLimit, StagedVariant, staging_len};
 use super::timed_case::{BATCH_BYTES, ByLibrary, RunCase, TimedCase};
 use crate::output;
-use crate::perf::barrier::{BARRIERS, YieldBarrier};
+use crate::perf::barrier::YieldBarrier;
 use crate::perf::cores;
 use crate::perf::interleave::{
     Contender, FEWEST_SLICES, Measured, NamedLimit, Participants, Rules, interleave_with_limits,
@@ -214,7 +214,7 @@ impl CollectiveBench<'_> {
             let leads = self.comm.rank().get() == 0;
             ("raw flag ping-pong".to_owned(), Box::new(PingPong::new(SignalEnd(flags), leads)))
         } else {
-            ("bare yield barrier".to_owned(), Box::new(YieldBarrier::new(self.comm, BARRIERS)?))
+            ("bare yield barrier".to_owned(), Box::new(YieldBarrier::new(self.comm)?))
         });
         Ok(limits)
     }
