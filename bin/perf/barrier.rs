@@ -4,9 +4,9 @@ use shmccl::shm::CellRef;
 use shmccl::{Communicator, Rank, Result};
 use shmccl_limits::flags::{BareBarrier, BareFlag};
 
-use super::bench::TestBench;
+use super::bench::{TestBench, TestResult};
 use super::clock::now_ns;
-use super::interleave::{Contender, Participants, interleave, second};
+use super::interleave::{Contender, LimitRule, Participants, interleave};
 use super::sync::{AllSync, zeroed};
 
 /// Barriers that one sample is the mean of.
@@ -89,14 +89,19 @@ fn means(
 
 impl TestBench<'_> {
     /// Measures the barrier of all ranks.
-    pub(crate) fn barrier(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn barrier(&mut self) -> TestResult {
         let mut all = AllSync::new(self.comm)?;
         let mut limit = YieldBarrier::new(self.comm)?;
         let effort = self.plan.effort(self.test, None);
         let leads = all.leads();
         let measured = {
             let mut test = CommBarrier { comm: &mut *self.comm };
-            interleave(Participants::All(&mut all), &mut [&mut test, &mut limit], &[second], effort)?
+            interleave(
+                Participants::All(&mut all),
+                &mut [&mut test, &mut limit],
+                &[LimitRule::Of(1)],
+                effort,
+            )?
         };
         self.report(leads, &measured, None, "bare yield barrier", |row| row.wrong = None)
     }

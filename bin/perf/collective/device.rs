@@ -20,7 +20,7 @@ use super::staged_limit::{StagedLimit, StagedVariant, staging_len};
 use super::timed_case::{BATCH_BYTES, ByLibrary, RunCase, TimedCase};
 use crate::output;
 use crate::perf::barrier::YieldBarrier;
-use crate::perf::cores;
+use crate::perf::clock;
 use crate::perf::interleave::{
     Contender, FEWEST_SLICES, Measured, NamedLimit, Participants, Rules, interleave_with_limits,
 };
@@ -78,7 +78,7 @@ pub(crate) fn run(
 }
 
 fn placement(comm: &Communicator) -> Result<RankPlacement> {
-    let allowed = cores::affinity()?;
+    let allowed = clock::affinity()?;
     let may_run = |core: &usize| allowed.is_set(*core).unwrap_or(false);
     let core = (0..nix::sched::CpuSet::count()).find(may_run).unwrap_or(0);
     Ok(RankPlacement { rank: comm.rank().get(), pid: std::process::id(), core })
