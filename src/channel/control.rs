@@ -14,7 +14,7 @@
 //! | 29184 | rounds of going on | 64 | survivors |
 //! | 37376 | what is offered to those who go on | each rank | that rank |
 //! | 45568 | whether those who have met begin together | the epoch | they |
-//! | 45696 | card: ranks, beginning, job that it goes on from | the epoch | its creator, survivors |
+//! | 45696 | card: ranks, beginning, job gone on from | the epoch | its creator, survivors |
 //! | 45824 | what ranks tell of themselves | each rank | that rank |
 //! | 54016 | heartbeats, for a launcher at first | each rank, then the service | that member |
 //! | 62336 | faults that were injected, 32 bytes each | each rank | that rank, its proxy |

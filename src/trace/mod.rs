@@ -33,10 +33,10 @@
 //! proxy; what was overwritten there is counted, and the file says so. The rings belong to the
 //! launcher: a rank that is killed leaves all that it had noted. When the launcher is killed the
 //! file stays empty. Without a launcher they are a process's own, devices of a pool included: one
-//! that is killed leaves nothing of the communicator that it was in. Without a trace a call pays a look
-//! at a word that is looked at anyhow. Recording takes two readings of the clock, 10 ns each on a
-//! virtual machine, and half a cache line that was fetched ahead: `shmccl perf trace_cost` measures
-//! it. A program can leave parts of itself out
+//! that is killed leaves nothing of the communicator that it was in. Without a trace a call pays a
+//! look at a word that is looked at anyhow. Recording takes two readings of the clock, 10 ns each
+//! on a virtual machine, and half a cache line that was fetched ahead: `shmccl perf trace_cost`
+//! measures it. A program can leave parts of itself out
 //! ([`Communicator::set_tracing`](crate::Communicator::set_tracing)).
 
 mod file;
