@@ -47,15 +47,12 @@ mod view;
 use anyhow::Result;
 use shmccl::collective::tuning::Table;
 
-use crate::failure;
-use crate::file;
-use crate::host::HostFiles;
-use crate::host::MachineInfo;
-use crate::output;
-use crate::output::Look;
+use crate::host::{HostFiles, MachineInfo};
+use crate::output::{self, Look};
 use crate::perf::flags::PerfArgs;
 use crate::perf::report::{PerfReport, PerfRow};
 use crate::perf::test::{Test, TestChannel};
+use crate::{failure, file};
 use plan::{PATIENCE_MS, PerfPlan};
 pub(crate) use view::note_spread;
 
