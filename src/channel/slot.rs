@@ -2,7 +2,7 @@
 //!
 //! Every pair of ranks has [`MAX_CHANNELS_PER_PEER`] slots. A channel that the program opens alone takes the lowest free one on
 //! either side, so that channels opened in the same order sit opposite each other without a message. Channels that ranks open
-//! together take the highest that is free on both sides, which these tell each other (`src/collective/seating.rs`); the program's
+//! together take the highest that is free on both sides, which these tell each other (`src/collective/transport/agree_slots.rs`); the program's
 //! stay below them, whatever the order in which those come and go. Semaphores are never reset: a channel that closes leaves its
 //! counts behind for the next one in its slot.
 

@@ -1,29 +1,36 @@
 //! Collective operations: what all ranks of a communicator do together.
 //!
-//! A `Call` says what one rank has been called to do and where its data are. The `Engine` of a communicator picks the way it
-//! is done: as the caller has said, or as a table says ([`tuning`]), by what is the same everywhere:
+//! The folders stand in the order of a call's journey:
+//!
+//! | folder | holds |
+//! |---|---|
+//! | `call` | what is asked: [`Call`], [`Operation`], [`CallSignature`], [`Algorithm`], buffers |
+//! | `engine` | one call after the other: plan, announce, execute, or end the epoch |
+//! | `plan` | how a call is done: the one place that decides, by [tables](tuning) and measurement |
+//! | `rendezvous` | who is in what call: posts, waits, and what members disagree on |
+//! | `execute` | doing it: each of the ways below |
+//! | `transport` | bytes from one member to another: pipes over either kind of channel |
+//! | `message` | sends, receives and `all_to_all_v`, over the same pipes |
+//! | `region` | where members keep all that, in the symmetric heap |
+//!
+//! A call is done in one of these ways:
 //!
 //! | way | for | hand-overs |
 //! |---|---|---|
-//! | `small` | `one_shot` of up to 8 KiB | one: data travel with the post |
-//! | `direct` | `two_shot` in the symmetric heap | two: where the buffers are, and that they were used |
-//! | `pipeline` | ordinary memory, through each member's scratch; an all-reduce out of place where that is quicker (`detour`) | the post, with the first pieces as a rule; then one per piece |
-//! | `algorithms` | all others, and everything over proxied channels | depends |
-//! | `staged` | the same on ordinary memory, of scaled sums, and as `f32`, through the heap | as many as the algorithm, per piece |
+//! | `eager`, `fused` | `one_shot` of up to 8 KiB | one: data travel with the post |
+//! | `zero_copy` | `two_shot` in the heap | two: where buffers lie, and that they were used |
+//! | `staged` | `two_shot` of ordinary memory, or where that is quicker | the post, one a piece |
+//! | `algorithms`, `custom` | all others, and all over proxied channels | depends |
+//! | `chunked` | the last on ordinary memory, scaled, or as `f32` | as many, for each chunk |
 //!
-//! What is in `algorithms` is written once, over *pipes* of either kind of channel (`pipe`, `pipework`). The first three ways are for
-//! direct channels only: there, `one_shot` and `two_shot` are not the loops that a proxy's triggers do.
-//!
-//! What goes from one rank to one other are *messages* (`message`, `delivery`), which use the same pipes. Calls that were put
-//! together in a group are run by `group`; small ones among them are done as one (`fused`).
-//!
-//! Ranks meet on the board, where each posts what it is about to do; those that disagree find out there.
+//! The first three are for direct channels only. There, `one_shot` and `two_shot` are not the loops
+//! that a proxy's triggers do.
 //!
 //! # Order of reduction
-//! The result is the same bit for bit on every rank, whatever comes first. Unless the caller, or a tuning table from a file, asks for an
-//! algorithm, elements are combined in the order of the ranks, ((r0 op r1) op r2) and so on, by one rank for all or by all alike, and so
-//! the bits are the same in every run. [`Algorithm`] says in which order each of them does it, what that depends on, and what no
-//! tuning table does otherwise.
+//! A result is the same bit for bit on every rank, whatever comes first. Elements are combined in
+//! the order of the ranks, ((r0 op r1) op r2) and so on, by one rank for all or by all alike. So
+//! the bits are the same in every run, unless the caller, or a tuning table from a file, asks for
+//! an algorithm. [`Algorithm`] says in which order each of them combines.
 
 mod call;
 mod engine;

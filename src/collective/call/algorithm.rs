@@ -1,4 +1,4 @@
-//! What a collective operation can be done by, as users name it, and over which channels.
+//! The algorithms of collective operations, as users name them, and the kinds of channels.
 
 use super::Operation;
 use crate::error::{Error, Result};
@@ -6,52 +6,64 @@ use crate::error::{Error, Result};
 /// An algorithm for collective operations.
 ///
 /// # By what it moves data
-/// All but two are written once, over the [`Channel`](crate::channel::Channel) trait, for channels of either [kind](ChannelKind). Those two have a
-/// way of their own where channels are direct:
+/// All but two are written once, over the [`Channel`](crate::channel::Channel) trait, for channels
+/// of either [kind](ChannelKind). Those two have a way of their own where channels are direct:
 ///
 /// | algorithm | over direct channels | over proxied channels |
 /// |---|---|---|
-/// | one_shot | what is up to 8 KiB goes with each rank's announcement of the call, without a channel; more in messages | messages |
-/// | two_shot | ranks read and write each other's buffers in the heap, and ordinary memory through each rank's staging area; without a channel | messages |
+/// | one_shot | up to 8 KiB goes with each rank's post of the call; more in messages | messages |
+/// | two_shot | ranks read and write each other's heaps, or what each has staged | messages |
 /// | all others | messages | messages |
 ///
-/// So a comparison of the two kinds of channel by these two compares two bodies of code; by the others, one.
+/// So a comparison of the two kinds of channel by these two compares two bodies of code; by the
+/// others, one.
 ///
 /// # Order of reduction
-/// The order in which inputs are combined follows from the call and the algorithm, never from who comes first: a result is the same bit
-/// for bit on every rank, and in every run that does the same call by the same algorithm. With n ranks:
+/// The order in which inputs are combined follows from the call and the algorithm, never from which
+/// rank comes first. A result is the same bit for bit on every rank, and in every run that does the
+/// same call by the same algorithm. With n ranks:
 ///
 /// | algorithm | combines elements in the order | [stays in it](Self::keeps_rank_order) |
 /// |---|---|---|
 /// | one_shot, two_shot, naive | of the ranks, all at one place | yes |
 /// | ring | of the ring: block b as b + 1, b + 2, ..., b (modulo n), many blocks in turns | no |
-/// | recursive_doubling | pairs, pairs of pairs, ...; the lower rank's side first; before, ranks past a power of two with those below | no |
+/// | recursive_doubling | pairs, pairs of pairs, ...; the lower rank's side first (*) | no |
 /// | halving_doubling | the same with partners at decreasing distances | no |
-/// | tree, double_tree | at each node: of the ranks that it and its children have; double tree: by a tree for each half of the elements | no |
+/// | tree | at each node: of the ranks that it and its children have | no |
+/// | double_tree | as tree, by one tree for each half of the elements | no |
 ///
-/// (A reduce-scatter by halving among a number of ranks that is no power of two goes by the ring.) Those that do not stay in the order
-/// of the ranks pass partial results on. So a custom operator that is associative but not **commutative** is wrong with all of them, and
-/// **16-bit and 8-bit floats** go as `f32`, through the scratch: they are accumulated in `f32` all the way and rounded once, at the price of
-/// two to four times the bytes. Elements of a custom operator stay what they are.
+/// (*) Before that, each rank past the largest power of two is combined with one below.
 ///
-/// Which elements are in which block of the ring, or in which half of the double tree, depends on the number of ranks, the count and the
-/// length of an element; and on whether *all* ranks have their buffers in the heap: otherwise, and where elements are widened, the call is
-/// done in pieces of as much as the staging area holds, each of which is cut for itself. So these two may give other bits in the heap than
-/// in ordinary memory. The other algorithms do with each element what they do with the first.
+/// (A reduce-scatter by halving among a number of ranks that is no power of two goes by the ring.)
+/// Those that do not stay in the order of the ranks pass partial results on. So a custom operator
+/// that is associative but not **commutative** is wrong with all of them. **16-bit and 8-bit
+/// floats** go as `f32`, through the staging area. They are accumulated in `f32` all the way and
+/// rounded once, at the price of two to four times the bytes. Elements of a custom operator stay
+/// what they are.
 ///
-/// Which algorithm it is where the caller has not chosen one follows from the [tuning table](crate::collective::plan::tuning) that the ranks have agreed
-/// upon, and may then differ between lengths, numbers of ranks, kinds of memory, and ranks that share their cores or do not. By the
-/// built-in table it is always one that stays in the order of the ranks.
+/// The blocks of the ring, and the halves of the double tree, depend on the number of ranks, the
+/// count and the length of an element. They also depend on whether *all* ranks have their buffers
+/// in the heap. Otherwise, and where elements are widened, the call is done in chunks of as much as
+/// the staging area holds, each of which is cut for itself. So these two may give other bits in the
+/// heap than in ordinary memory. The other algorithms do with each element what they do with the
+/// first.
 ///
-/// Where the caller has not chosen by [`set_algorithm`](crate::Communicator::set_algorithm), no tuning table has a reduction by a custom
-/// operator, or of 16-bit or 8-bit floats, leave the order of the ranks: it is done by two_shot instead.
+/// Where the caller has not chosen an algorithm, the [tuning
+/// table](crate::collective::plan::tuning) decides that the ranks have agreed upon. Its choice may
+/// differ between lengths, numbers of ranks, kinds of memory, and ranks that share their cores or
+/// do not. By the built-in table it is always one that stays in the order of the ranks.
+///
+/// A tuning table alone never has a reduction by a custom operator, or of 16-bit or 8-bit floats,
+/// leave the order of the ranks. Two_shot does it instead, unless the caller has chosen by
+/// [`set_algorithm`](crate::Communicator::set_algorithm).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Algorithm {
     /// Every rank gives what it has to whoever needs it, who combines it: one hop.
     OneShot = 1,
-    /// Every rank combines its share of the elements for all: two hops for an all-reduce. Where buffers lie, if they lie in the heap; an
-    /// all-reduce out of place by way of the staging area, where that turns out to be quicker.
+    /// Every rank combines its share of the elements for all: two hops for an all-reduce. Where
+    /// buffers lie, if they lie in the heap; an all-reduce out of place by way of the staging area,
+    /// where that turns out to be quicker.
     TwoShot,
     /// Data go round from each rank to the next.
     Ring,
@@ -61,7 +73,8 @@ pub enum Algorithm {
     HalvingDoubling,
     /// Up a binary tree and down again.
     Tree,
-    /// The same on two trees at once, half of the elements each; who is an inner node in one is a leaf in the other.
+    /// As `Tree`, but on two trees at once, half of the elements each. An inner node in one is a
+    /// leaf in the other.
     DoubleTree,
     /// Everything goes through one rank.
     Naive,
@@ -92,7 +105,7 @@ impl Algorithm {
         Operation::Scatter,
     ];
 
-    /// Its name, as users type it and tables print it.
+    /// Returns its name, as users type it and tables print it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -107,8 +120,9 @@ impl Algorithm {
         }
     }
 
-    /// Whether it can do `operation`. Two of them need as many ranks as a power of two for one operation, and leave it to the
-    /// ring otherwise: recursive doubling for an all-gather, halving and doubling for a reduce-scatter.
+    /// Returns whether it can do `operation`. Two algorithms need as many ranks as a power of two
+    /// for one operation, and leave it to the ring otherwise. These are recursive doubling for an
+    /// all-gather, and halving and doubling for a reduce-scatter.
     #[must_use]
     pub const fn supports(self, operation: Operation) -> bool {
         use Operation::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter};
@@ -127,8 +141,8 @@ impl Algorithm {
         }
     }
 
-    /// Whether it combines the inputs of all ranks at one place, in the order of the ranks: nothing is rounded between, and an operator
-    /// need not be commutative.
+    /// Returns whether it combines the inputs of all ranks at one place, in the order of the ranks:
+    /// nothing is rounded between, and an operator need not be commutative.
     #[must_use]
     pub const fn keeps_rank_order(self) -> bool {
         matches!(self, Self::OneShot | Self::TwoShot | Self::Naive)
@@ -156,7 +170,8 @@ impl Algorithm {
     }
 }
 
-/// Those that can do `operation`, in words. A test holds it against [`Algorithm::supports`].
+/// Returns those that can do `operation`, in words. A test holds it against
+/// [`Algorithm::supports`].
 const fn supported(operation: Operation) -> &'static str {
     match operation {
         Operation::AllReduce => "any algorithm for all_reduce",
@@ -207,7 +222,7 @@ pub enum ChannelKind {
 }
 
 impl ChannelKind {
-    /// Its name, as users type it and tables print it.
+    /// Returns its name, as users type it and tables print it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -248,7 +263,7 @@ impl Choice {
     /// The bit of a code that says port.
     const PORT: u8 = 0x80;
 
-    /// One byte that tells it from other manners; 0 where nothing was said.
+    /// Returns one byte that tells it from other choices; 0 where nothing was said.
     #[inline]
     pub(crate) const fn code(self) -> u8 {
         let algorithm = match self.algorithm {
@@ -261,7 +276,7 @@ impl Choice {
         }
     }
 
-    /// The manner with this code; what a peer has posted may be none.
+    /// Returns the choice with this code; what a peer has posted may be none.
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         let channel = if code & Self::PORT == 0 { ChannelKind::Memory } else { ChannelKind::Port };
         let algorithm = match code & !Self::PORT {

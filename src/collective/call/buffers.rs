@@ -19,7 +19,8 @@ pub(crate) enum Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// Where the `len` bytes at `at` are. What is in an output is said to be where the first target is: the call is in place.
+    /// Returns where the `len` bytes at `at` are. What is in an output is said to be where the
+    /// first target is: the call is in place.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -39,8 +40,8 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Copies the bytes from `at` on into `target`, which is ordinary memory of the engine's own. What is in an output has to be asked of
-    /// its call.
+    /// Copies the bytes from `at` on into `target`, which is ordinary memory of the engine's own.
+    /// What is in an output has to be asked of its call.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -60,8 +61,8 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Copies the bytes from `at` on over all of `target`, a region of the heap `span`. What is in an output has to be asked of its
-    /// call.
+    /// Copies the bytes from `at` on over all of `target`, a region of the heap `span`. What is in
+    /// an output has to be asked of its call.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -146,13 +147,13 @@ impl Output<'_> {
     }
 }
 
-/// The bytes at `offset` of this rank's heap, to be put into a place that is shared.
+/// Returns the bytes at `offset` of this rank's heap, to be put into a place that is shared.
 pub(super) fn given_in_heap(view: &HeapView, offset: HeapOffset, len: u64) -> Result<GivenBytes<'_>> {
     let region = Region::new(offset, len);
     Ok(GivenBytes::Shared { span: view.reach(view.rank(), region)?, offset: offset.get(), len })
 }
 
-/// The same bytes, as the place that a result is taken to.
+/// Returns the bytes at `offset` of this rank's heap, as the place that a result is taken to.
 pub(super) fn taken_in_heap(view: &HeapView, offset: HeapOffset, len: u64) -> Result<TakenBytes<'_>> {
     let region = Region::new(offset, len);
     Ok(TakenBytes::Shared { span: view.reach(view.rank(), region)?, offset: offset.get(), len })

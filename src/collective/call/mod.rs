@@ -26,7 +26,8 @@ pub(crate) struct CallBlock {
     pub(crate) count: u64,
 }
 
-/// The blocks of both buffers of a call, by the members that they go to and come from. Those that come lie apart.
+/// The blocks of both buffers of a call, by the members that they go to and come from. Those that
+/// come lie apart.
 #[derive(Debug)]
 pub(crate) struct BlockLayout {
     pub(crate) sent: Vec<CallBlock>,
@@ -52,7 +53,7 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// The call itself, leaving one without buffers.
+    /// Takes the call, and leaves one without buffers.
     pub(crate) fn take(&mut self) -> Self {
         Self {
             layout: self.layout.take(),
@@ -65,7 +66,7 @@ impl<'a> Call<'a> {
 }
 
 impl Call<'_> {
-    /// The same call without buffers, layout and operator.
+    /// Returns the call without buffers, layout and operator.
     pub(crate) fn bare(&self) -> Call<'static> {
         Call { layout: None, reducer: None, input: Input::None, output: Output::None, ..*self }
     }
@@ -97,18 +98,19 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Whether elements are combined by an operator that is told by its name alone, or not combined.
+    /// Returns whether elements are combined by an operator that is told by its name alone, or not
+    /// combined.
     #[inline]
     pub(crate) fn has_plain_operator(&self) -> bool {
         self.reducer.as_ref().is_none_or(Reducer::is_plain)
     }
 
-    /// Whether each rank scales its input.
+    /// Returns whether each rank scales its input.
     pub(crate) fn is_scaled(&self) -> bool {
         self.reducer.as_ref().is_some_and(Reducer::is_scaled)
     }
 
-    /// The length of a block in bytes.
+    /// Returns the length of a block in bytes.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] when it cannot be counted.
@@ -133,7 +135,7 @@ impl Call<'_> {
         Ok(self.block_len()?.saturating_mul(blocks))
     }
 
-    /// What all ranks have to agree on.
+    /// Returns what all ranks have to agree on.
     #[inline]
     pub(crate) fn signature(&self) -> CallSignature {
         let root = u8::try_from(self.root).expect("there are at most 64 members");
@@ -144,7 +146,7 @@ impl Call<'_> {
         }
     }
 
-    /// The first `len` bytes of the input, at most 8, in a word.
+    /// Returns the first `len` bytes of the input, at most 8, in a word.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -174,7 +176,8 @@ impl Call<'_> {
         }
     }
 
-    /// Copies the bytes at `at` of the input into `target`, which is ordinary memory of the engine's own.
+    /// Copies the bytes at `at` of the input into `target`, which is ordinary memory of the
+    /// engine's own.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -213,7 +216,8 @@ impl Call<'_> {
         }
     }
 
-    /// Copies `len` bytes of the input, from `input_at` on, to `output_at` of the output, if there is one and they are not there already.
+    /// Copies `len` bytes of the input, from `input_at` on, to `output_at` of the output, if there
+    /// is one and they are not there already.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -238,9 +242,11 @@ impl Call<'_> {
         }
     }
 
-    /// Copies `region` of the heap `span` to `output_at` of the output ([`take_result`](Self::take_result)), and then the bytes of
-    /// the input from `input_at` on, which lies behind that, over the same region ([`give_input`](Self::give_input)): in one pass
-    /// if it can, and past the cache if the output is another buffer that is not `cache_hint`.
+    /// Copies `region` of the heap `span` to `output_at` of the output
+    /// ([`take_result`](Self::take_result)), and then the bytes of the input from `input_at` on
+    /// over that region ([`give_input`](Self::give_input)). The input lies behind the output. Both
+    /// are one pass where they can be. Results go as `cache_hint` says if the output is another
+    /// buffer.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -276,9 +282,10 @@ impl Call<'_> {
         }
     }
 
-    /// Copies the input from `at` on over all of `target`, a region of the heap `span`: half of an [`exchange`](Self::exchange), by a
-    /// loop where a result comes back to `target`. Where none does, as to all but the root of a reduce, a copy like any other is up to
-    /// four times as quick between separate cores (AMD Zen 4, 4 MiB).
+    /// Copies the input from `at` on over all of `target`, a region of the heap `span`: half of an
+    /// [`exchange`](Self::exchange), by a loop where a result comes back to `target`. Where none
+    /// does, as to all but the root of a reduce, a copy like any other is up to four times as quick
+    /// between separate cores (AMD Zen 4, 4 MiB).
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -298,7 +305,8 @@ impl Call<'_> {
         span.give(target.offset.get(), given)
     }
 
-    /// Copies `source`, a region of the heap `span`, to `at` of the output, if there is one: the other half.
+    /// Copies `source`, a region of the heap `span`, to `at` of the output, if there is one: the
+    /// other half.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -319,7 +327,8 @@ impl Call<'_> {
         span.take(source.offset.get(), taken, cache_hint)
     }
 
-    /// How soon results are read that go to the output: in place its lines are in the cache, and they go there.
+    /// Returns where results go that go to the output: in place its lines are in the cache, and
+    /// results go there.
     fn cache_hint(&self, apart: CacheHint) -> CacheHint {
         match (&self.input, &self.output) {
             (Input::InOutput(_), _) => CacheHint::Keep,

@@ -1,4 +1,4 @@
-//! What a program asks for, before anything of it is checked.
+//! A request of the program, before anything of it is checked.
 
 use super::{BlockLayout, Call, Input, Operation, Output};
 use crate::error::{Error, Result};
@@ -27,11 +27,13 @@ impl<'a> Request<'a, '_> {
     /// Checks what `rank`, one of `n_ranks`, can check alone.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an operator of another type, and for buffers that overlap in part.
+    /// [`Error::InvalidArgument`] for an operator of another type, and for buffers that overlap in
+    /// part.
     #[inline]
     pub(crate) fn check(self, rank: Rank, n_ranks: u32) -> Result<Call<'a>> {
         let Self { operation, data_type, count, root, op, layout, input, output } = self;
-        // Written out: a reducer that goes through `Option::transpose` is copied twice, which costs as much as the rest.
+        // Written out: a reducer that goes through `Option::transpose` is copied twice, which costs
+        // as much as the rest.
         let reducer = match op {
             Some(op) => Some(Reducer::new(data_type, op, n_ranks)?),
             None => None,
@@ -46,7 +48,8 @@ impl<'a> Request<'a, '_> {
     }
 }
 
-/// Refuses buffers of the heap that overlap, unless the call is in place: what is read of one would be written meanwhile.
+/// Refuses buffers of the heap that overlap, unless the call is in place: what is read of one would
+/// be written meanwhile.
 #[inline]
 fn check_overlap(rank: Rank, block: u64, sent: Region, received: Region) -> Result<()> {
     if sent == received || !sent.overlaps(received) || is_own_block(rank, block, sent, received) {

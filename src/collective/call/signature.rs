@@ -1,4 +1,4 @@
-//! How a rank tells the others which call it is in.
+//! The signature of a call, by which a rank tells the others which call it is in.
 
 use std::fmt;
 
@@ -7,10 +7,19 @@ use crate::error::{Error, Result};
 use crate::rank::Rank;
 use crate::reduce::{DataType, F8E4M3, F8E5M2, ReduceOp, Reducer, Scalar};
 
-/// What all ranks have to agree on in a collective call, as one rank posts it; or the two ends of a message.
+/// What all ranks have to agree on in a collective call, or the two ends of a message: the call as
+/// one rank posts it.
 ///
-/// In shared memory it is two words: the operation in bits 0..8, the type's code + 1 in 8..16, the root or the peer in 16..24,
-/// the algorithm and the kind of channel in 24..32, the operator's code in 32..64; then the count.
+/// In shared memory it is two words:
+///
+/// | word | bits | what |
+/// |---|---|---|
+/// | 0 | 0..8 | the operation |
+/// | 0 | 8..16 | the code of the type + 1; 0 for none |
+/// | 0 | 16..24 | the root, the peer, or the number of calls |
+/// | 0 | 24..32 | the algorithm and the kind of channel that the caller has chosen |
+/// | 0 | 32..64 | the code of the operator |
+/// | 1 | 0..48 | the count |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallSignature {
     head: u64,
@@ -18,7 +27,8 @@ pub struct CallSignature {
 }
 
 impl CallSignature {
-    /// No count has more bits: there is not as much memory. What stands for a count keeps to them, too.
+    /// No count has more bits: there is not as much memory. What stands for a count keeps to them,
+    /// too.
     pub(crate) const COUNT_BITS: u32 = 48;
     const COUNT_MASK: u64 = (1 << Self::COUNT_BITS) - 1;
 
@@ -33,7 +43,8 @@ impl CallSignature {
         Self { head: operation as u64, count: 0 }
     }
 
-    /// All of `calls` at once. Two of these are alike if all their calls are, and in the same order.
+    /// Returns the signature of all of `calls` at once. Two of these are alike if all their calls
+    /// are, and in the same order.
     pub(crate) fn of_group(calls: impl Iterator<Item = Self>) -> Self {
         let mut group = Self::new(Operation::Group);
         let mut n_calls = 0;
@@ -50,7 +61,7 @@ impl CallSignature {
         group
     }
 
-    /// The same of `count` elements of `data_type`.
+    /// Says that the call is of `count` elements of `data_type`.
     #[inline]
     #[must_use]
     pub(crate) fn of(mut self, count: u64, data_type: DataType) -> Self {
@@ -59,14 +70,14 @@ impl CallSignature {
         self
     }
 
-    /// The same, in which each member tells the others so many words.
+    /// Says that each member tells the others `n_words` words.
     #[must_use]
     pub(crate) const fn of_words(mut self, n_words: usize) -> Self {
         self.count = n_words as u64;
         self
     }
 
-    /// The same with the member `root` at its root.
+    /// Says that the member `root` is at the root.
     #[inline]
     #[must_use]
     pub(crate) const fn rooted(mut self, root: u8) -> Self {
@@ -74,7 +85,7 @@ impl CallSignature {
         self
     }
 
-    /// The same by the operator with the code `operator`.
+    /// Says that the operator has the code `operator`.
     #[inline]
     #[must_use]
     pub(crate) const fn by(mut self, operator: u32) -> Self {
@@ -82,7 +93,7 @@ impl CallSignature {
         self
     }
 
-    /// The same, done in `choice`.
+    /// Says that the caller has made this `choice`.
     #[must_use]
     #[inline]
     pub(crate) const fn with_choice(mut self, choice: Choice) -> Self {
@@ -90,19 +101,20 @@ impl CallSignature {
         self
     }
 
-    /// The same as the first collective call or message of a job, to which all ranks come, each to its own.
+    /// Says that this is the first collective call or message of a job: all ranks come to one, each
+    /// to its own.
     #[must_use]
     pub(crate) const fn as_first(mut self) -> Self {
         self.count |= Self::FIRST;
         self
     }
 
-    /// Whether it is.
+    /// Returns whether this is the first call of a job.
     pub(crate) const fn is_first(self) -> bool {
         self.count & Self::FIRST != 0
     }
 
-    /// Whether a message that was sent like `sent` is what this call receives.
+    /// Returns whether a message that was sent like `sent` is what this call receives.
     #[inline]
     pub(crate) fn answers(self, sent: Self) -> bool {
         let counterpart = match self.operation() {
@@ -113,7 +125,7 @@ impl CallSignature {
         sent.operation() == counterpart && sent.count == self.count && type_code(sent) == type_code(self)
     }
 
-    /// The words that are posted.
+    /// Returns the words that are posted.
     #[inline]
     pub(crate) const fn words(self) -> [u64; 2] {
         [self.head, self.count]
@@ -124,57 +136,58 @@ impl CallSignature {
         Self { head: words[0], count: words[1] & Self::COUNT_MASK }
     }
 
-    /// The operation; `None` when a peer has posted what is none.
+    /// Returns the operation; `None` when a peer has posted what is none.
     #[must_use]
     pub fn operation(self) -> Option<Operation> {
         Operation::from_code(self.head & 0xff)
     }
 
-    /// How many elements.
+    /// Returns how many elements.
     #[must_use]
     pub const fn count(self) -> u64 {
         self.count & Self::COUNT_MASK
     }
 
-    /// The type of the elements, where there are any.
+    /// Returns the type of the elements, where there are any.
     #[must_use]
     pub fn data_type(self) -> Option<DataType> {
         let code = (self.head >> 8 & 0xff).checked_sub(1)?;
         DataType::ALL.into_iter().find(|data_type| u64::from(data_type.code()) == code)
     }
 
-    /// The root, where the operation has one.
+    /// Returns the root, where the operation has one.
     #[must_use]
     pub fn root(self) -> Option<u64> {
         self.operation().filter(|operation| operation.has_root()).map(|_| self.head >> 16 & 0xff)
     }
 
-    /// The other end of a message.
+    /// Returns the other end of a message.
     #[must_use]
     pub fn peer(self) -> Option<u64> {
         self.operation().filter(|operation| operation.has_peer()).map(|_| self.head >> 16 & 0xff)
     }
 
-    /// How many calls it has, where it is a group.
+    /// Returns how many calls it has, where it is a group.
     #[must_use]
     pub fn calls(self) -> Option<u64> {
         self.operation().filter(|operation| *operation == Operation::Group).map(|_| self.head >> 16 & 0xff)
     }
 
-    /// What it reduces by, where it does: a built-in operator by its name, another one as
-    /// `an operator of the program's own (0x8000002a)`, with the number that stands for its name and type between ranks.
+    /// Returns what it reduces by, where it does: a built-in operator by its name, another one as
+    /// `an operator of the program's own (0x8000002a)`, with the number that stands for its name
+    /// and type between ranks.
     #[must_use]
     pub fn operator_name(self) -> Option<String> {
         self.operator_named().map(|name| name.to_string())
     }
 
-    /// The algorithm that the caller wants; `None` where any will do.
+    /// Returns the algorithm that the caller wants; `None` where any will do.
     #[must_use]
     pub fn algorithm(self) -> Option<Algorithm> {
         self.choice()?.algorithm
     }
 
-    /// The kind of channels that it goes over; `None` when a peer has posted what is none.
+    /// Returns the kind of channels that it goes over; `None` when a peer has posted what is none.
     #[must_use]
     pub fn channel_kind(self) -> Option<ChannelKind> {
         self.choice().map(|choice| choice.channel)
@@ -189,14 +202,15 @@ impl CallSignature {
         self.operator().map(|code| OperatorName { code, data_type: self.data_type() })
     }
 
-    /// How it is done; `None` when a peer has posted what is no manner.
+    /// Returns how it is done; `None` when a peer has posted what is no choice.
     fn choice(self) -> Option<Choice> {
         let [_, _, _, code, ..] = self.head.to_le_bytes();
         Choice::from_code(code)
     }
 }
 
-/// An operator by its code, for elements of a type: `sum`, `mulsum`, `an operator of the program's own (0x8000002a)`.
+/// An operator by its code, for elements of a type: `sum`, `mulsum`,
+/// `an operator of the program's own (0x8000002a)`.
 struct OperatorName {
     code: u32,
     data_type: Option<DataType>,
@@ -217,7 +231,7 @@ impl fmt::Display for OperatorName {
     }
 }
 
-/// Some element of `data_type`.
+/// Returns some element of `data_type`.
 fn one_of(data_type: DataType) -> Scalar {
     match data_type {
         DataType::I8 => Scalar::new(0_i8),

@@ -1,4 +1,4 @@
-//! What the members of a communicator tell each other, and agree on, besides operations that move data.
+//! Agreements of the members of a communicator: calls that move no data of the program's.
 
 use std::sync::Arc;
 
@@ -32,7 +32,8 @@ impl Engine {
         self.members.board.report_end_of_several(is_done);
     }
 
-    /// Counts nothing of what was so far: it was part of an operation that is counted elsewhere, or was not done yet.
+    /// Counts nothing of what was so far: it was part of an operation that is counted elsewhere, or
+    /// was not done yet.
     pub(crate) fn count_as_none(&mut self) {
         self.members.board.report_none();
     }
@@ -42,7 +43,8 @@ impl Engine {
         self.members.board.count_inner_steps(1);
     }
 
-    /// Returns when all members have called it for `operation`: a barrier, or one that begins or ends with it.
+    /// Returns when all members have called it for `operation`: a barrier, or one that begins or
+    /// ends with it.
     ///
     /// # Errors
     /// Those of [`Engine::run`].
@@ -50,8 +52,9 @@ impl Engine {
         self.noted(operation, |engine| engine.announce(CallSignature::new(operation), operation))
     }
 
-    /// Looks, when all members have come to the end, whether they have done the same until then, and whether each message was
-    /// received: `balances` are those of all members ([`Engine::balance`]).
+    /// Looks, when all members have come to the end, whether they have done the same until then,
+    /// and whether each message was received: `balances` are those of all members
+    /// ([`Engine::balance`]).
     ///
     /// # Errors
     /// [`Error::CallMismatch`]; [`Error::InvalidArgument`]. All members have the same.
@@ -60,7 +63,8 @@ impl Engine {
         check_balance(balances, NONE_LEFT)
     }
 
-    /// How many messages this member has sent, less those that it has received: see [`Pipework::balance`].
+    /// Returns how many messages this member has sent, less those that it has received: see
+    /// [`Pipework::balance`].
     ///
     /// [`Pipework::balance`]: crate::collective::transport::Pipework::balance
     pub(crate) fn balance(&self) -> u64 {
@@ -70,13 +74,16 @@ impl Engine {
     /// Returns when all members have come to the end: their last call.
     ///
     /// # Errors
-    /// Those of [`Engine::run`]; [`Error::InvalidArgument`] on all of them when messages were sent that nobody has received.
+    /// Those of [`Engine::run`]; [`Error::InvalidArgument`] on all of them when messages were sent
+    /// that nobody has received.
     pub(crate) fn finalize(&mut self) -> Result<()> {
         let told = self.exchange(Operation::Finalize, &[self.balance()])?;
         check_balance(told.iter().map(|words| words[0]), NONE_LEFT)
     }
 
-    /// Tells all members `words`, at most [`INLINE_WORDS`](crate::collective::rendezvous::post::INLINE_WORDS) of them, and returns what each has told: as many.
+    /// Tells all members `words`, at most
+    /// [`INLINE_WORDS`](crate::collective::rendezvous::post::INLINE_WORDS) of them, and returns
+    /// what each has told: as many.
     ///
     /// # Errors
     /// Those of [`Engine::run`].
@@ -93,13 +100,15 @@ impl Engine {
         begun.end(&self.members, Choice::default(), done)
     }
 
-    /// Has all members agree that data move over channels of `kind` from now on, and opens those that need an agreement. To be
-    /// called by all of them before they execute a call in such a manner.
+    /// Has all members agree that data move over channels of `kind` from now on, and opens those
+    /// that need an agreement. To be called by all of them before they execute a call in such a
+    /// manner.
     ///
     /// # Errors
-    /// [`crate::Error::Exhausted`], [`crate::Error::Os`] and [`crate::Error::FailedElsewhere`] when some member cannot open the
-    /// channels, and [`crate::Error::InvalidArgument`] when messages are left in pipes: all members learn of it, and may try again.
-    /// Otherwise those of [`Engine::run`].
+    /// [`crate::Error::Exhausted`], [`crate::Error::Os`] and [`crate::Error::FailedElsewhere`] when
+    /// some member cannot open the channels, and [`crate::Error::InvalidArgument`] when messages
+    /// are left in pipes: all members learn of it, and may try again. Otherwise those of
+    /// [`Engine::run`].
     pub(crate) fn choose_channels(&mut self, kind: ChannelKind) -> Result<()> {
         self.noted(Operation::SetChannelKind, |engine| engine.agree_on_channels(kind))
     }
@@ -113,12 +122,13 @@ impl Engine {
         pipework.open(members, signature, kind)
     }
 
-    /// Has all members open a direct channel to each other one, within `operation` that they have come to before. A member that is not
-    /// `ready` has none opened.
+    /// Has all members open a direct channel to each other one, within `operation` that they have
+    /// come to before. A member that is not `ready` has none opened.
     ///
     /// # Errors
-    /// What kept this member from being ready; [`Error::Exhausted`] when it has no channel left to some member;
-    /// [`Error::FailedElsewhere`] when another one had such an error: nobody has opened any then. Otherwise those of [`Engine::run`].
+    /// What kept this member from being ready; [`Error::Exhausted`] when it has no channel left to
+    /// some member; [`Error::FailedElsewhere`] when another one had such an error: nobody has
+    /// opened any then. Otherwise those of [`Engine::run`].
     pub(crate) fn open_memory_channels(
         &mut self,
         operation: Operation,
@@ -131,11 +141,12 @@ impl Engine {
         opened.inspect_err(|_| members.board.revoke())
     }
 
-    /// Compares this member's table with those of the others, if it has one, and goes by it from now on. Called by all members.
+    /// Compares this member's table with those of the others, if it has one, and goes by it from
+    /// now on. Called by all members.
     ///
     /// # Errors
-    /// What kept this member from reading its table; [`Error::FailedElsewhere`]; [`Error::TuningMismatch`]; those of
-    /// [`Engine::run`]. All end the epoch.
+    /// What kept this member from reading its table; [`Error::FailedElsewhere`];
+    /// [`Error::TuningMismatch`]; those of [`Engine::run`]. All end the epoch.
     pub(crate) fn tune(&mut self, table: Result<Table>, oversubscribed: bool) -> Result<()> {
         let agreed = self.agree(table, oversubscribed);
         self.planner.set_tuning(agreed.inspect_err(|_| self.members.board.revoke())?);
@@ -157,12 +168,12 @@ impl Engine {
         Ok(Tuning { table, oversubscribed: told.iter().any(|words| words[2] == 1) })
     }
 
-    /// Has `operation` done by `algorithm` from now on, where the caller has not said by what; by `None`, as before. Called by all
-    /// members.
+    /// Has `operation` done by `algorithm` from now on, where the caller has not said by what; by
+    /// `None`, as before. Called by all members.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for what cannot be registered; [`Error::AlgorithmMismatch`], which all members get, and nothing
-    /// has changed; those of [`Engine::run`].
+    /// [`Error::InvalidArgument`] for what cannot be registered; [`Error::AlgorithmMismatch`],
+    /// which all members get, and nothing has changed; those of [`Engine::run`].
     pub(crate) fn register(
         &mut self,
         operation: Operation,

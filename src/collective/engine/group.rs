@@ -1,12 +1,13 @@
 //! Runs calls of one communicator or several that were put together.
 //!
-//! First come the operations that are among all, in the order of the calls of each communicator, and the communicators in one order
-//! that is the same on all ranks. So ranks that have put theirs together in different orders meet in the same one: of all
-//! operations that are not done, look at the least in this order; all its members are in it, or on their way. Small ones that follow
-//! each other are [fused](crate::collective::execute::fused).
+//! First come the operations that are among all, in the order of the calls of each communicator,
+//! and the communicators in one order that is the same on all ranks. So ranks that have put theirs
+//! together in different orders meet in the same one. Of all operations that are not done, look at
+//! the least in this order: all its members are in it, or on their way. Small ones that follow each
+//! other are [fused](crate::collective::execute::fused).
 //!
-//! An operation of all that is done by messages is announced in its turn. Then all messages of all communicators are
-//! [delivered](crate::collective::message::progress) at once.
+//! An operation of all that is done by messages is announced in its turn. Then all messages of all
+//! communicators are [delivered](crate::collective::message::progress) at once.
 //!
 //! What can be found wrong before anything has moved is an error then.
 
@@ -48,13 +49,14 @@ struct GroupMessages<'a> {
     ends: Vec<MessageEnd<'a>>,
     /// The blocks that two of them share.
     in_place: Vec<InPlaceBlock<'a>>,
-    /// The operations of all ranks that they belong to. What differs between blocks is left to the messages.
+    /// The operations of all ranks that they belong to. What differs between blocks is left to the
+    /// messages.
     announced: Vec<Operation>,
     /// What this member sends to itself, and where it goes.
     own: Vec<(MessageEnd<'a>, MessageEnd<'a>)>,
 }
 
-/// What onlookers are told of `calls`, done in `choice`, before they are executed.
+/// Returns what onlookers are told of `calls`, done in `choice`, before they are executed.
 pub(crate) fn signature(calls: &[Call<'_>], choice: Choice) -> CallSignature {
     let of = |call: &Call<'_>| call.signature().with_choice(choice);
     match calls {
@@ -66,8 +68,8 @@ pub(crate) fn signature(calls: &[Call<'_>], choice: Choice) -> CallSignature {
 /// Executes all calls of `shares`, which are of different communicators.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] when what goes from this rank to itself is not both sent and received, before anything has
-/// moved; those of [`Engine::run`] and of [`progress::run`].
+/// [`Error::InvalidArgument`] when what goes from this rank to itself is not both sent and
+/// received, before anything has moved; those of [`Engine::run`] and of [`progress::run`].
 pub(crate) fn run(shares: &mut [GroupShare<'_, '_>]) -> Result<()> {
     let has_messages =
         shares.iter().any(|share| share.calls.iter().any(|call| call.operation.is_by_messages()));
@@ -89,7 +91,8 @@ pub(crate) fn run(shares: &mut [GroupShare<'_, '_>]) -> Result<()> {
 }
 
 impl GroupShare<'_, '_> {
-    /// Executes the operations that are among all members, and announces those that are done by `messages`.
+    /// Executes the operations that are among all members, and announces those that are done by
+    /// `messages`.
     fn run_all(&mut self, messages: &GroupMessages<'_>) -> Result<()> {
         let Self { engine, choice, calls } = self;
         // Whatever fails here, members of other communicators wait for what does not come any more.
@@ -122,7 +125,8 @@ impl<'a> GroupMessages<'a> {
     fn of(share: &mut GroupShare<'_, 'a>) -> Result<Self> {
         let me = share.engine.members().me();
         let mut messages = Self { ends: Vec::with_capacity(share.calls.len()), ..Self::default() };
-        // All ranks put these in one order, but each puts sends and receives between them as it likes.
+        // All ranks put these in one order, but each puts sends and receives between them as it
+        // likes.
         for call in share.calls.iter_mut().filter(|call| call.operation == Operation::AllToAllV) {
             messages.announced.push(call.operation);
             let ends = all_to_all_v::messages(call, me, &mut messages.in_place)?;
@@ -138,7 +142,8 @@ impl<'a> GroupMessages<'a> {
         Ok(messages)
     }
 
-    /// What delivers those that go between members, if there are any, over what `share` has.
+    /// Returns what delivers those that go between members, if there are any, over what `share`
+    /// has.
     fn batch<'s>(
         &'s mut self,
         share: &'s mut GroupShare<'_, '_>,
@@ -159,7 +164,7 @@ impl<'a> GroupMessages<'a> {
     }
 }
 
-/// Each message that is sent among `own` with the one that receives it.
+/// Returns each message that is sent among `own` with the one that receives it.
 fn pair<'a>(own: impl Iterator<Item = MessageEnd<'a>>) -> Result<Vec<(MessageEnd<'a>, MessageEnd<'a>)>> {
     let (sent, received): (Vec<_>, Vec<_>) = own.partition(MessageEnd::is_sent);
     if sent.len() != received.len() {

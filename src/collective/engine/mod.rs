@@ -1,7 +1,6 @@
-//! Runs the collective calls of one communicator: picks the way, tells the others, goes.
+//! Runs the collective calls of one communicator: proposes, announces, settles, executes.
 
 mod agreements;
-mod announce;
 pub(crate) mod group;
 mod trace;
 mod word;
@@ -12,14 +11,17 @@ use std::sync::Arc;
 use crate::channel::RankContext;
 use crate::collective::call::{Call, CallSignature, ChannelKind, Choice, Operation, Request};
 use crate::collective::execute::custom::Customs;
-use crate::collective::execute::{self, eager, fused};
+use crate::collective::execute::staged::prestage;
+use crate::collective::execute::{self, combine, eager, fused};
 use crate::collective::message::progress::{self, MessageBatch};
 use crate::collective::message::{InPlaceBlock, MessageEnd};
 use crate::collective::plan::tuning::Tuning;
 use crate::collective::plan::{Planner, Proposal, WORD_LEN, Way};
 use crate::collective::region::lease::{Lease, RegionOwner};
 use crate::collective::rendezvous::at_barrier::AtBarrier;
+use crate::collective::rendezvous::buffers::Buffers;
 use crate::collective::rendezvous::members::Members;
+use crate::collective::rendezvous::post::LargePost;
 use crate::collective::transport::{OpenPorts, Pipework};
 use crate::error::{Error, Result};
 use crate::heap::HeapOffset;
@@ -31,7 +33,7 @@ pub(crate) use trace::CALL_NAMES;
 use trace::{CallSpan, Together};
 use word::WordRun;
 
-/// What runs the collective calls of one member, one after the other.
+/// Runs the collective calls of one member, one after the other.
 #[derive(Debug)]
 pub(crate) struct Engine {
     members: Members,
@@ -44,9 +46,9 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// The engine of `ranks` of the job, whose zeroed regions start at `bases`. This rank's was taken from `host` and
-    /// goes back there; operations over proxied channels get these from it, too. Algorithms are chosen by `tuning`, which is the
-    /// same on all members.
+    /// Makes the engine of `ranks` of the job, whose zeroed regions start at `bases`. This rank's
+    /// was taken from `host` and goes back there; operations over proxied channels get these from
+    /// it, too. Algorithms are chosen by `tuning`, which is the same on all members.
     ///
     /// # Errors
     /// Those of [`Members::new`].
@@ -62,51 +64,55 @@ impl Engine {
         Ok(Self { members, pipework: Pipework::new(host), planner, taken: Choice::default(), lease })
     }
 
-    /// Looks in every wait whether members are where all ranks of the job meet. For a communicator that meets there, too.
+    /// Makes every wait look whether members are in a barrier of the job: for the communicator
+    /// whose barriers are those.
     pub(crate) fn watch_barrier(&mut self) {
         let board = &mut self.members.board;
         let at_barrier = AtBarrier::new(board.context());
         board.watch_barrier(at_barrier);
     }
 
-    /// The members that are in an operation which this one has not come to.
+    /// Returns the members in an operation that this one has not come to.
     pub(crate) fn gone_on(&self) -> impl Iterator<Item = (Rank, CallSignature)> {
         self.members.board.gone_on()
     }
 
-    /// The error of a wait in the call `mine`, or, where the epoch was ended because members disagree, what it is that they disagree
-    /// on.
+    /// Returns the error of a wait in the call `mine`, or, where the epoch was ended because
+    /// members disagree, what it is that they disagree on.
     pub(crate) fn explain(&self, mine: CallSignature, error: Error) -> Error {
         self.members.board.explain(mine, error)
     }
 
-    /// What members are known to disagree on when the epoch has ended, for this one in the call `mine`.
+    /// Returns what members are known to disagree on when the epoch has ended, for this one in the
+    /// call `mine`.
     pub(crate) fn known_mismatch(&self, mine: CallSignature) -> Option<Error> {
         self.members.board.known_mismatch(mine)
     }
 
-    /// What members have disagreed on first, in calls for which they did not wait for each other.
+    /// Returns what members have disagreed on first, in calls for which they did not wait for each
+    /// other.
     pub(crate) fn first_mismatch(&self) -> Option<Error> {
         self.members.board.first_mismatch()
     }
 
-    /// Ends the epoch, since this member, in the call `mine`, has found `rank` in the call `theirs`, or since members have disagreed
-    /// before. All members are told.
+    /// Ends the epoch, since this member, in the call `mine`, has found `rank` in the call
+    /// `theirs`, or members have disagreed before. Reports it to all members.
     pub(crate) fn end_by_mismatch(&self, rank: Rank, mine: CallSignature, theirs: CallSignature) {
         self.members.board.end_by_mismatch(rank, mine, theirs);
     }
 
-    /// The words that say which members have left.
+    /// Returns the words that say which members have left.
     pub(crate) fn departures(&self) -> &CellSlice<ProgressCell> {
         self.lease.departures()
     }
 
-    /// What decides how calls are done.
+    /// Returns the planner.
     pub(crate) fn planner(&self) -> &Planner {
         &self.planner
     }
 
-    /// The same engine with the algorithms that are registered with another one; all members take the same.
+    /// Takes over the algorithms that are registered with another engine; all members take the
+    /// same.
     pub(crate) fn with_customs(mut self, customs: Customs) -> Self {
         self.planner.set_customs(customs);
         self
@@ -122,10 +128,12 @@ impl Engine {
     /// Executes `call` in `choice`.
     ///
     /// # Errors
-    /// [`crate::Error::InvalidArgument`] when the algorithm cannot do the operation; [`crate::Error::CallMismatch`] when the
-    /// members are in different calls; [`crate::Error::OutOfRange`] for buffers that are not allocated;
-    /// [`crate::Error::Timeout`], [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`], [`crate::Error::Revoked`];
-    /// [`crate::Error::Panicked`] when an operator of the program's own did. All but those of the arguments end the epoch.
+    /// [`crate::Error::InvalidArgument`] when the algorithm cannot do the operation;
+    /// [`crate::Error::CallMismatch`] when the members are in different calls;
+    /// [`crate::Error::OutOfRange`] for buffers that are not allocated; [`crate::Error::Timeout`],
+    /// [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`], [`crate::Error::Revoked`];
+    /// [`crate::Error::Panicked`] when an operator of the program's own did. All but those of the
+    /// arguments end the epoch.
     #[inline]
     pub(crate) fn run(&mut self, call: &mut Call<'_>, choice: Choice) -> Result<()> {
         let span = CallSpan::of_call(&self.members, call);
@@ -139,7 +147,7 @@ impl Engine {
         if call.has_plain_operator() || call.is_scaled() {
             return self.execute(call, choice);
         }
-        // What the operator leaves behind as it panics is what a peer that died would.
+        // A panic of the operator leaves the same behind as the death of a peer.
         match catch_unwind(AssertUnwindSafe(|| self.execute(call, choice))) {
             Ok(done) => done,
             Err(_) => self.members.board.or_revoke(Err(crate::Error::Panicked)),
@@ -197,7 +205,8 @@ impl Engine {
         let Self { members, planner, .. } = self;
         let mine = planner.eager_trial().last_duration(members.is_watched());
         let done = eager::run_on_trial(members, call, signature, len, mine);
-        // As by the other way: whether who comes late is told of the end is not to hang on the way.
+        // As by the other way: a late member learns that the epoch has ended, whichever way the
+        // call goes.
         let done = done.and_then(|()| members.board.check_epoch(call.operation));
         members.board.or_revoke(done)?;
         let theirs = members.board.post_of(1 - members.me()).eager().last_short_duration();
@@ -237,6 +246,56 @@ impl Engine {
         members.board.or_revoke(done)
     }
 
+    /// Stages what will be needed in this member's staging area, where it can tell. Posts the call,
+    /// waits until all members have posted the same one, and looks whether it still counts.
+    ///
+    /// Returns how the call is done, as far as this member knew before.
+    fn announce_large(
+        &mut self,
+        call: &Call<'_>,
+        signature: CallSignature,
+        proposal: &Proposal,
+    ) -> Result<Choice> {
+        let mut expected = None;
+        if proposal.prestages || !self.members.board.has_room() {
+            // It works or waits before it posts, and tells in what.
+            let choice = *expected.insert(self.planner.expected(proposal, call));
+            self.members.board.report_call(signature.with_choice(choice));
+        }
+        let begun = self.members.board.begin(call.operation);
+        self.members.board.or_revoke(begun)?;
+        if proposal.prestages {
+            let staged = self.stage_own(call, proposal);
+            self.members.board.or_revoke(staged)?;
+        }
+        let Self { members, pipework, planner, .. } = self;
+        let is_watched = members.is_watched();
+        let post = LargePost {
+            buffers: Buffers::of(call),
+            balance: pipework.balance(),
+            scalar: combine::own_scalar(call),
+            last_duration: planner.last_duration(is_watched),
+            last_short_duration: planner.eager_trial().last_duration(is_watched),
+        };
+        members.board.post_large(signature, post);
+        // The others do not wait for the rest.
+        let expected = expected.unwrap_or_else(|| planner.expected(proposal, call));
+        let board = &mut members.board;
+        board.report_posted(signature.with_choice(expected), proposal.len);
+        // The last member to come has waited for nobody, and is about to write where others may
+        // have given up.
+        let met = board.await_posts(call.operation).and_then(|()| board.check_epoch(call.operation));
+        board.or_revoke(met)?;
+        Ok(expected)
+    }
+
+    fn stage_own(&mut self, call: &Call<'_>, proposal: &Proposal) -> Result<()> {
+        let Self { members, planner, .. } = self;
+        let sharing = members.board.context().sharing().min(members.n_members() as u64);
+        let oversubscribed = planner.tuning().oversubscribed;
+        planner.time_prestage(proposal, sharing, || prestage(call, members, oversubscribed))
+    }
+
     /// Executes a send or a receive over channels of `kind`.
     fn deliver(&mut self, call: &mut Call<'_>, kind: ChannelKind) -> Result<()> {
         call.check_peer(self.members.me())?;
@@ -245,7 +304,8 @@ impl Engine {
         self.members.board.or_revoke(done)
     }
 
-    /// What delivers `messages`, which share the blocks `replaced`, over channels of `kind`.
+    /// Returns a batch that delivers `messages`, which share the blocks `in_place`, over channels
+    /// of `kind`.
     ///
     /// # Errors
     /// [`crate::Error::Unavailable`] when nobody has chosen proxied channels before.
@@ -260,7 +320,8 @@ impl Engine {
         Ok(MessageBatch { members, pipework, kind, messages, in_place })
     }
 
-    /// Executes `calls`, operations of all members, one after the other, or together where they are small.
+    /// Executes `calls`, operations of all members, one after the other, or together where they are
+    /// small.
     ///
     /// # Errors
     /// Those of [`Engine::run`].
@@ -300,12 +361,13 @@ impl Engine {
         self.planner.is_eager(call, choice)
     }
 
-    /// What tells this engine's communicator from all others, the same on all its members, and has an order.
+    /// Returns what tells the communicator from all others: the same on all its members, and
+    /// ordered.
     pub(crate) fn identity(&self) -> (Rank, HeapOffset) {
         (self.members.ranks()[0], self.members.base(0))
     }
 
-    /// The members.
+    /// Returns the members.
     pub(crate) fn members(&self) -> &Members {
         &self.members
     }

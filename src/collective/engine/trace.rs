@@ -112,7 +112,8 @@ fn span_of(members: &Members, call: &Call<'_>, number: u64) -> TraceSpan {
     members.ranks().get(call.root).map_or(span, |peer| span.with(*peer))
 }
 
-/// How many bytes this member contributes to `call`; as good as none where they cannot be counted, and the call fails.
+/// Returns how many bytes this member contributes to `call`; as good as none where they cannot be
+/// counted, and the call fails.
 #[inline]
 fn bytes_of(members: &Members, call: &Call<'_>) -> u64 {
     let (blocks, _) = call.operation.blocks(members.n_members() as u64);
@@ -120,7 +121,7 @@ fn bytes_of(members: &Members, call: &Call<'_>) -> u64 {
     block.unwrap_or(0).saturating_mul(blocks)
 }
 
-/// The number that the next operation gets.
+/// Returns the number that the next operation gets.
 fn next_number(members: &Members) -> u64 {
     members.board.sequence().wrapping_add(1)
 }

@@ -17,8 +17,10 @@ impl WordRun<'_> {
     /// Executes the call.
     ///
     /// # Errors
-    /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`], which end the epoch.
-    // Not in line: the result goes straight to where the caller's goes. To copy it costs as much as all the rest.
+    /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`], which end the
+    /// epoch.
+    // Not in line: the result goes straight to where the caller's goes. To copy it costs as much as
+    // all the rest.
     #[inline(never)]
     pub(crate) fn run(self) -> Result<()> {
         if !self.members.board.context().is_plain() {

@@ -1,11 +1,13 @@
-//! Algorithms over pipes on ordinary memory, or on short floats that are to be accumulated as `f32`, or of scaled sums: chunk by chunk
-//! through the heap.
+//! Algorithms over pipes on ordinary memory, or on short floats that are to be accumulated as
+//! `f32`, or of scaled sums: chunk by chunk through the heap.
 //!
-//! A chunk of each input block is copied into this member's staging area, the operation runs there as on any other buffers in the
-//! heap, and the results are copied out. chunks are small enough to stay in the cache, so that the copies cost less than a
-//! pass over memory each. All members cut alike, since the cut depends on the call only.
+//! A chunk of each input block is copied into this member's staging area. The operation runs there
+//! as on any other buffers in the heap, and the results are copied out. Chunks are small enough to
+//! stay in the cache, so that each copy costs less than a pass over memory. All members cut alike,
+//! since the cut depends on the call only.
 //!
-//! What is multiplied by a scalar of this member is multiplied in the staging area, once it is widened, and is then added as it is.
+//! What is multiplied by a scalar of this member is multiplied in the staging area, once it is
+//! widened, and is then added as it is.
 
 use super::widened::{self, widened};
 use crate::collective::call::{Call, Input, Output, shifted};
@@ -77,18 +79,18 @@ impl ChunkCall {
         Self { call: inner, scaler, is_widened }
     }
 
-    /// The length of a block of `chunk` in the scratch.
+    /// Returns the length of a block of `chunk` in the staging area.
     fn len(&self, chunk: Chunk) -> u64 {
         chunk.count * self.call.data_type.size() as u64
     }
 
-    /// Where the results of `chunk` are.
+    /// Returns where the results of `chunk` are.
     fn output(&self, members: &Members, chunk: Chunk) -> HeapOffset {
         let (inputs, _) = self.call.operation.blocks(members.n_members() as u64);
         shifted(chunk.staging.offset, (inputs * self.len(chunk)).next_multiple_of(ALIGN))
     }
 
-    /// Brings the inputs of `chunk` of `call` into the scratch; what is to be executed there.
+    /// Brings the inputs of `chunk` of `call` into the staging area; what is to be executed there.
     fn stage(&self, members: &Members, call: &Call<'_>, chunk: Chunk) -> Result<Call<'static>> {
         let (block, len) = (call.block_len()?, self.len(chunk));
         let (inputs, outputs) = blocks_here(call, members.n_members() as u64);
@@ -133,7 +135,7 @@ impl ChunkCall {
     }
 }
 
-/// How many blocks of input and output this member has.
+/// Returns how many blocks of input and output this member has.
 fn blocks_here(call: &Call<'_>, n_members: u64) -> (u64, u64) {
     let (inputs, outputs) = call.operation.blocks(n_members);
     let inputs = if matches!(call.input, Input::None) { 0 } else { inputs };

@@ -1,8 +1,10 @@
-//! The scalars of a scaled sum: each member tells its own, and whoever combines inputs multiplies each by that of its member.
+//! The scalars of a scaled sum: each member tells its own, and whoever combines inputs multiplies
+//! each by that of its member.
 //!
-//! Inputs stay as they are, also where the call is in place: they are multiplied in the registers of whoever has loaded them. So
-//! a scaled sum goes as a sum does wherever one member combines the inputs of all, and takes no more hand-overs. Algorithms that pass
-//! partial results on know no scalars but their own; what they add is multiplied before ([`staged`](super::chunked)).
+//! Inputs stay as they are, also where the call is in place: they are multiplied in the registers
+//! of whoever has loaded them. So a scaled sum goes as a sum does wherever one member combines the
+//! inputs of all, and takes no more hand-overs. Algorithms that pass partial results on know no
+//! scalars but their own; what they add is multiplied before ([`staged`](super::chunked)).
 
 use crate::collective::call::{Call, Output, part_mut};
 use crate::collective::rendezvous::members::{Members, PerMember};
@@ -11,15 +13,16 @@ use crate::error::Result;
 use crate::heap::Region;
 use crate::reduce::{Reducer, Source, Target};
 
-/// This member's own, as it tells it in its post; 0 where it multiplies nothing. The post of a small call has it for the second of
-/// its places, that of another one for the second word of its data.
+/// Returns this member's own, as it tells it in its post; 0 where it multiplies nothing. The post
+/// of a small call has it for the second of its places, that of another one for the second word of
+/// its data.
 #[inline]
 pub(crate) fn own_scalar(call: &Call<'_>) -> u64 {
     call.reducer.as_ref().map_or(0, Reducer::scalar)
 }
 
-/// Puts those of all members, which have posted `call`, into `scalars`, in the order of the members; none where inputs are not
-/// multiplied. Each is found in its post by `told`.
+/// Puts those of all members, which have posted `call`, into `scalars`, in the order of the
+/// members; none where inputs are not multiplied. Each is found in its post by `told`.
 #[inline]
 pub(crate) fn gather_scalars(
     members: &Members,
@@ -36,8 +39,8 @@ pub(crate) fn gather_scalars(
 }
 
 impl Call<'_> {
-    /// Combines `sources`, all of them fresh inputs of one block, each multiplied by its own one of `scalars`, if there are any, into
-    /// the start of the output.
+    /// Combines `sources`, all of them fresh inputs of one block, each multiplied by its own one of
+    /// `scalars`, if there are any, into the start of the output.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.

@@ -1,14 +1,21 @@
-//! One shot: every member posts its whole input, and whoever needs it reads it there.
+//! One shot: every member posts its whole input, and the others read there what they need.
 //!
-//! One hand-over per operation, which is the least there can be; every member reads what it needs from all others, so it is for
-//! small inputs. Up to [`INLINE_LEN`] bytes travel in the post itself, next to its stamp, in the manner of LL packets: the
-//! reader that finds the stamp has the data in its cache. Up to [`EAGER_LEN`] bytes lie in the mail slot of the post, from where the
-//! others take them; a member takes its own, if it is one block, from where the caller has it: to read back what it had just stored
-//! cost between hyper-threads of an AMD EPYC (Zen 5) 0.4 of the 0.9 us of an all-reduce of 8 KiB, its input rewritten and its result
-//! read. A reduction of up to [`WORD_LEN`] bytes does without all that larger ones need: it costs little more than the hand-over.
+//! This is one hand-over per operation, the least there can be. Every member reads from all others,
+//! so it is for small inputs:
 //!
-//! A member that gets nothing (the root of a broadcast, all but the root of a reduce) posts and goes on. Ranks agree on
-//! results bit by bit, since each of them combines the same inputs in the same order: that of the members' numbers.
+//! | input | lies |
+//! |---|---|
+//! | up to [`INLINE_LEN`] bytes | in the post, next to its stamp, like an LL packet of NCCL |
+//! | up to [`EAGER_LEN`] bytes | in the eager slot of the post |
+//!
+//! A reader that finds the stamp of a post has the inline data in its cache. A member takes its own
+//! input, if it is one block, from where the caller has it: to read back what it has just stored
+//! costs between hyper-threads almost half of the call. A reduction of up to [`WORD_LEN`] bytes
+//! does without all that larger ones need, and costs little more than the hand-over.
+//!
+//! A member that gets nothing (the root of a broadcast, all but the root of a reduce) posts and
+//! goes on. Ranks agree on results bit by bit, since each of them combines the same inputs in the
+//! same order: that of the members' numbers.
 
 use std::ops::Range;
 
@@ -30,7 +37,8 @@ pub(crate) const INLINE_LEN: u64 = INLINE_WORDS as u64 * 8;
 /// Executes `call`, to which no member contributes more than `len` bytes, at most [`EAGER_LEN`].
 ///
 /// # Errors
-/// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated.
+/// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`];
+/// [`crate::Error::OutOfRange`] for buffers that are not allocated.
 #[inline]
 pub(crate) fn run(
     members: &mut Members,
@@ -46,7 +54,7 @@ pub(crate) fn run(
     exchange(members, call, signature, len, &[])
 }
 
-/// The same for a `call` that goes by mail, with which this member posts what it has `told` the others.
+/// Executes a `call` whose data lie in the eager slot, and posts how long the last such call took.
 pub(crate) fn run_on_trial(
     members: &mut Members,
     call: &mut Call<'_>,
@@ -58,7 +66,8 @@ pub(crate) fn run_on_trial(
     exchange(members, call, signature, len, &[told])
 }
 
-/// Executes any call of at most [`EAGER_LEN`] bytes; with what goes by mail this member posts what it has `told`.
+/// Executes any call of at most [`EAGER_LEN`] bytes; with what goes in the eager slot this member
+/// posts what it has `told`.
 #[inline(never)]
 fn exchange(
     members: &mut Members,
@@ -84,7 +93,8 @@ fn exchange(
     deliver(members, call, len, &mine)
 }
 
-/// Executes a reduction of one block of at most [`WORD_LEN`] bytes: each member's input is a word, from post to register.
+/// Executes a reduction of one block of at most [`WORD_LEN`] bytes: each member's input is a word,
+/// from post to register.
 #[inline]
 fn reduce_word(members: &mut Members, call: &mut Call<'_>, signature: CallSignature, len: u64) -> Result<()> {
     let word = call.input_word(members.view(), len)?;
@@ -154,7 +164,8 @@ fn await_inputs(members: &mut Members, call: &Call<'_>) -> Result<()> {
 /// Makes this member's output from what was posted, `mine` by itself where it is inline.
 #[inline]
 fn deliver(members: &Members, call: &mut Call<'_>, len: u64, mine: &[u64; INLINE_WORDS]) -> Result<()> {
-    // Arrays for as many members as there are, or somewhat more: they are filled and searched at every call.
+    // Arrays for as many members as there are, or somewhat more: they are filled and searched at
+    // every call.
     match members.n_members() {
         0..=2 => deliver_among::<2>(members, call, len, mine),
         3..=8 => deliver_among::<8>(members, call, len, mine),
@@ -172,7 +183,8 @@ fn deliver_among<const N: usize>(
     let contributors = contributors(members, call);
     let (block, at) = (call.block_len()?, skipped(members, call)?);
     let mut words = [[0; INLINE_WORDS]; N];
-    // Each place is made where it is read: to copy one right after it was stored in parts would wait for all stores before it.
+    // Each place is made where it is read: to copy one right after it was stored in parts would
+    // wait for all stores before it.
     let mut sources = [Source::fresh(SourcePlace::Slice(&[])); N];
     if len <= INLINE_LEN {
         read_posts(members, contributors.clone(), len, mine, &mut words);
@@ -180,8 +192,8 @@ fn deliver_among<const N: usize>(
             source.place = SourcePlace::Slice(part(bytemuck::cast_slice(words), at, block)?);
         }
     } else {
-        // Of several blocks the own one stays with the others: a reduce-scatter of 8 KiB took 4 % longer otherwise, between separate
-        // cores.
+        // Of several blocks the own one stays with the others: a reduce-scatter of 8 KiB took 4 %
+        // longer otherwise, between separate cores.
         let is_whole = block == len;
         for (source, member) in sources.iter_mut().zip(contributors.clone()) {
             if is_whole && member == members.me() {
@@ -202,7 +214,8 @@ fn deliver_among<const N: usize>(
     }
 }
 
-/// Copies the inputs of `contributors`, `len` bytes each, out of their posts; `mine` is this member's.
+/// Copies the inputs of `contributors`, `len` bytes each, out of their posts; `mine` is this
+/// member's.
 #[inline]
 fn read_posts(
     members: &Members,
@@ -218,7 +231,7 @@ fn read_posts(
     }
 }
 
-/// The members whose input the output of `call` is made of.
+/// Returns the members whose input the output of `call` is made of.
 #[inline]
 pub(crate) fn contributors(members: &Members, call: &Call<'_>) -> Range<usize> {
     match call.operation {
@@ -227,7 +240,7 @@ pub(crate) fn contributors(members: &Members, call: &Call<'_>) -> Range<usize> {
     }
 }
 
-/// How many bytes of each input precede the block that is for this member.
+/// Returns how many bytes of each input precede the block that is for this member.
 #[inline]
 pub(crate) fn skipped(members: &Members, call: &Call<'_>) -> Result<u64> {
     match call.operation {
@@ -253,7 +266,7 @@ pub(crate) fn distribute<'p>(
     })
 }
 
-/// How many words hold `len` bytes, which fit into a post.
+/// Returns how many words hold `len` bytes, which fit into a post.
 #[inline]
 pub(super) fn words_of(len: u64) -> usize {
     usize::try_from(len.div_ceil(8)).unwrap_or(INLINE_WORDS)

@@ -1,10 +1,13 @@
-//! Checksums of what small operations post, where all have asked for them (see [`checks`](crate::collective::transport::checksum)), and faults that
-//! strike it.
+//! Checksums of what eager calls post, where all members
+//! [take](crate::collective::transport::checksum) them, and faults in what they post.
 //!
-//! A post of a small operation has two words for places that it does not need. With checksums the first of them tells the CRC32C of the
-//! data, of the words of the post or of the caller's buffer whose copy is in the mail (bit 63 always); whoever is to make something of
-//! the data holds them against it first. What says that a post is there (C1) carries the word as it does the data. Words are not combined
-//! in passing then, calls of a group are not fused, and none is repeated without being looked at.
+//! With checksums, a post has the CRC32C of its data: of the words of the post, or of the caller's
+//! buffer whose copy is in the eager slot (bit 63 always). A member holds the data against it
+//! before it makes anything of them. What says that a post is there (C1) carries the checksum as it
+//! does the data.
+//!
+//! Words are not combined in passing then, calls of a group are not fused, and no call is repeated
+//! without being looked at.
 
 use super::combine;
 use super::eager::{INLINE_LEN, contributors, words_of};
@@ -57,7 +60,8 @@ pub(super) fn post_in_slot(
     Ok(())
 }
 
-/// Holds what the members have posted whose input this one needs, `len` bytes each, against the checksums beside it.
+/// Holds what the members have posted whose input this one needs, `len` bytes each, against the
+/// checksums beside it.
 ///
 /// # Errors
 /// Those of [`checksum::compare`].
@@ -68,7 +72,7 @@ pub(super) fn check_inputs(members: &Members, call: &Call<'_>, len: u64) -> Resu
         return Ok(());
     }
     let is_inline = len <= INLINE_LEN;
-    // What is inline this member knows of itself; its mail it reads as the others do.
+    // What is inline this member knows of itself; its eager slot it reads as the others do.
     for member in contributors(members, call).filter(|member| !is_inline || *member != members.me()) {
         let post = members.board.post_of(member).eager();
         let found = if is_inline {

@@ -1,10 +1,12 @@
-//! Small calls of one group, fused: their inputs share one post, so that one hand-over serves all of them.
+//! Eager calls of one group, fused: their inputs share one post, so that one hand-over serves all.
 //!
-//! The inputs lie one after the other, each at a multiple of 8 bytes, in the post itself if they fit, or else in its mail. Every
-//! member leaves room for every input, also for those that only a root has, so all find them at the same places.
+//! The inputs lie one after the other, each at a multiple of 8 bytes: in the post itself if they
+//! fit, or else in its eager slot. Every member leaves room for every input, also for those that
+//! only a root has. So all members find an input at the same place.
 //!
-//! The post shows the signature of all calls, by which members that are in different ones find out. Which call it is they learn
-//! from the mail, at the start of which each member has put the summaries of its own; nobody looks there otherwise.
+//! The post has the signature of all calls together, by which members in different groups find out.
+//! They learn which call differs from the eager slot, at the start of which each member has put the
+//! signatures of its calls. Nobody looks there otherwise.
 
 use arrayvec::ArrayVec;
 
@@ -32,10 +34,12 @@ const ALIGN: u64 = 8;
 
 const _: () = assert!(MOST as u64 * SUMMARY_LEN < EAGER_LEN && MOST <= u8::MAX as usize);
 
-/// How many of `calls`, from the first on, are fused among `n_members`, if each of them is small: the same on all members.
+/// Returns how many of `calls`, from the first on, are fused among `n_members`, if each of them is
+/// small: the same on all members.
 ///
-/// Two members with cores of their own hand over so quickly that what does not fit into a post is better sent one by one; where
-/// more wait for each other, or members are `oversubscribed` on their cores, whatever saves a hand-over is worth it.
+/// Two members with cores of their own hand over quickly. Calls that do not fit into a post are
+/// better done one by one then. Where more members wait for each other, or they are
+/// `oversubscribed`, to save a hand-over is worth it.
 ///
 /// # Errors
 /// [`Error::OutOfRange`] for a call whose input cannot be counted.
@@ -80,17 +84,18 @@ pub(crate) fn run(members: &mut Members, calls: &mut [Call<'_>], choice: Choice)
     deliver(members, calls, &posted, data_at)
 }
 
-/// The length of all inputs together.
+/// Returns the length of all inputs together.
 fn fused_len(calls: &[Call<'_>], n_members: usize) -> Result<u64> {
     calls.iter().try_fold(0, |end, call| Ok(end + call.input_len(n_members)?.next_multiple_of(ALIGN)))
 }
 
-/// Where the mail of `member` starts.
+/// Returns where the eager slot of `member` starts.
 fn eager_slot(members: &Members, member: usize) -> Result<HeapOffset> {
     Ok(members.eager_slot(member, EAGER_LEN)?.offset)
 }
 
-/// Puts the summaries of this member's calls at the start of its mail, and returns where in the mail data can start.
+/// Puts the signatures of this member's calls at the start of its eager slot, and returns where in
+/// the eager slot data can start.
 fn write_summaries(members: &Members, mine: &[CallSignature]) -> Result<u64> {
     let slot = members.eager_slot(members.me(), EAGER_LEN)?;
     let heap = members.heap_of(members.me(), slot)?;
@@ -138,7 +143,8 @@ fn post_in_slot(members: &mut Members, calls: &[Call<'_>], group: CallSignature,
     Ok(())
 }
 
-/// Makes this member's outputs from what was `posted`, or, where it was too long for that, lies in the mail from `data_at` on.
+/// Makes this member's outputs from what was `posted`, or, where it was too long for that, lies in
+/// the eager slot from `data_at` on.
 fn deliver(
     members: &Members,
     calls: &mut [Call<'_>],
@@ -164,12 +170,12 @@ fn deliver(
     Ok(())
 }
 
-/// The word that starts at byte `at` of a post's data.
+/// Returns the word that starts at byte `at` of a post's data.
 fn word_at(at: u64) -> usize {
     usize::try_from(at / ALIGN).unwrap_or(INLINE_WORDS)
 }
 
-/// Where the input of a call is, of every member: in what it posted, or in its mail.
+/// Where the input of a call is, of every member: in what it posted, or in its eager slot.
 #[derive(Clone, Copy)]
 struct FusedPlaces {
     start: u64,
@@ -200,7 +206,8 @@ fn deliver_blocks(
     hand_out(members, call, &sources, block)
 }
 
-/// Combines `places`, one block of `len` bytes each, in the output of `call`, or puts them there one after the other.
+/// Combines `places`, one block of `len` bytes each, in the output of `call`, or puts them there
+/// one after the other.
 fn hand_out(members: &Members, call: &mut Call<'_>, places: &[SourcePlace<'_>], len: u64) -> Result<()> {
     if call.operation.reduces() {
         let sources: PerMember<_> = places.iter().map(|&place| Source { place, fresh: true }).collect();
@@ -209,8 +216,8 @@ fn hand_out(members: &Members, call: &mut Call<'_>, places: &[SourcePlace<'_>], 
     distribute(members, call, places.iter().copied(), len)
 }
 
-/// What `error` says of groups that differ, said of the first of their calls that do. Where one group ends before that, the groups
-/// themselves are told apart by how many calls they have.
+/// Returns what `error` says of groups that differ, said of the first of their calls that do. Where
+/// one group ends before that, the groups themselves are told apart by how many calls they have.
 #[cold]
 fn name_call(members: &Members, mine: &[CallSignature], error: Error) -> Error {
     let Some(&CallMismatch { mine: group, rank, theirs }) = error.detail() else { return error };
@@ -222,7 +229,8 @@ fn name_call(members: &Members, mine: &[CallSignature], error: Error) -> Error {
     CallMismatch { mine, rank, theirs }.into()
 }
 
-/// The first of the calls of this member that is not like that of `rank`, which has `n_theirs`, and the latter.
+/// Returns the first of the calls of this member that is not like that of `rank`, which has
+/// `n_theirs`, and the latter.
 fn differing(
     members: &Members,
     mine: &[CallSignature],
@@ -232,7 +240,7 @@ fn differing(
     let Some(member) = members.ranks().iter().position(|&member| member == rank) else { return Ok(None) };
     let slot = members.eager_slot(member, EAGER_LEN)?;
     let heap = members.heap_of(member, slot)?;
-    // Behind the summaries of its own calls `rank` has written nothing of this group.
+    // Behind the signatures of its own calls `rank` has written nothing of this group.
     for (index, &mine) in (0..n_theirs).zip(mine) {
         let theirs = CallSignature::from_words(heap.read(slot.offset.get() + index * SUMMARY_LEN)?);
         if theirs != mine {

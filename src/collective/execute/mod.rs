@@ -7,24 +7,28 @@ pub(crate) mod custom;
 pub(crate) mod eager;
 pub(crate) mod eager_checked;
 pub(crate) mod fused;
-pub(crate) mod over_pipes;
 pub(crate) mod staged;
 pub(crate) mod widened;
 pub(crate) mod word;
 pub(crate) mod zero_copy;
 
 use super::call::{Call, CallSignature, ChannelKind};
-use super::plan::Execution;
+use super::plan::{Execution, PipeAlgorithm};
 use super::rendezvous::members::Members;
 use super::transport::Pipework;
+use super::transport::checked::Checked;
+use super::transport::link::{Bare, Link};
+use super::transport::pipe::Pipes;
+use crate::channel::{MemoryChannel, PortChannel};
 use crate::error::Result;
+use algorithms::PipeWorker;
 use staged::StagedCall;
 
 /// Executes `call`, which all members have posted, as they have settled.
 ///
 /// # Errors
-/// Those of [`CallBoard::await_post`](super::rendezvous::board::CallBoard::await_post); [`crate::Error::OutOfRange`] for buffers that are
-/// not allocated.
+/// Those of [`CallBoard::await_post`](super::rendezvous::board::CallBoard::await_post);
+/// [`crate::Error::OutOfRange`] for buffers that are not allocated.
 pub(crate) fn run(
     execution: Execution<'_>,
     members: &mut Members,
@@ -52,6 +56,51 @@ pub(crate) fn run(
             match chunked {
                 None => run(members, call),
                 Some(form) => chunked::run(members, call, form, run),
+            }
+        }
+    }
+}
+
+impl PipeAlgorithm<'_> {
+    fn run<L: Link>(self, worker: &mut PipeWorker<'_, L>) -> Result<()> {
+        match self {
+            Self::BuiltIn(algorithm) => algorithms::run(worker, algorithm),
+            Self::Custom(algorithm) => custom::run(worker, algorithm),
+        }
+    }
+}
+
+impl Pipework {
+    /// Executes `call`, whose buffers are in the heap, as `algorithm` does it over pipes of `kind`,
+    /// which are open.
+    ///
+    /// # Errors
+    /// Those of [`algorithms::run`] and [`custom::run`].
+    pub(crate) fn run(
+        &mut self,
+        members: &Members,
+        call: &Call<'_>,
+        algorithm: PipeAlgorithm<'_>,
+        kind: ChannelKind,
+    ) -> Result<()> {
+        let Self { ends, memory, ports, .. } = self;
+        let operation = call.operation;
+        match (kind, members.is_watched()) {
+            (ChannelKind::Memory, false) => {
+                let pipes = Pipes::<Bare<MemoryChannel>> { members, operation, ends, channels: memory };
+                algorithm.run(&mut PipeWorker { pipes, call })
+            }
+            (ChannelKind::Port, false) => {
+                let pipes = Pipes::<Bare<PortChannel>> { members, operation, ends, channels: ports };
+                algorithm.run(&mut PipeWorker { pipes, call })
+            }
+            (ChannelKind::Memory, true) => {
+                let pipes = Pipes::<Checked<MemoryChannel>> { members, operation, ends, channels: memory };
+                algorithm.run(&mut PipeWorker { pipes, call })
+            }
+            (ChannelKind::Port, true) => {
+                let pipes = Pipes::<Checked<PortChannel>> { members, operation, ends, channels: ports };
+                algorithm.run(&mut PipeWorker { pipes, call })
             }
         }
     }

@@ -1,8 +1,8 @@
-//! Floats of 16 and 8 bits in the scratch as `f32`: what algorithms that pass partial results on work with, so that elements are
-//! rounded once, when all are combined.
+//! Floats of 16 and 8 bits in the staging area as `f32`: what algorithms that pass partial results
+//! on work with, so that elements are rounded once, when all are combined.
 //!
-//! Elements come into the end of the place that they take up when they are widened, and go from its beginning: so each is read
-//! before its place is written.
+//! Elements come into the end of the place that they take up when they are widened, and go from its
+//! beginning: so each is read before its place is written.
 
 use crate::collective::call::Call;
 use crate::error::Result;
@@ -24,7 +24,8 @@ pub(crate) fn widened(call: &Call<'_>) -> Option<Call<'static>> {
     Some(Call { data_type: DataType::F32, reducer: Some(reducer), ..call.bare() })
 }
 
-/// The part of `place`, which has room for some elements as `f32`, into which elements `dtype` come to be widened.
+/// Returns the part of `place`, which has room for some elements as `f32`, into which elements
+/// `dtype` come to be widened.
 pub(crate) fn entrance(place: Region, dtype: DataType) -> Region {
     let len = place.len / WIDE * dtype.size() as u64;
     Region::new(crate::collective::call::shifted(place.offset, place.len - len), len)
@@ -59,7 +60,7 @@ pub(crate) fn narrow(span: &Span, place: Region, dtype: DataType) -> Result<()> 
     })
 }
 
-/// The elements in `place`, so many at a time: the first one's number, and how many.
+/// Returns the elements in `place`, so many at a time: the first one's number, and how many.
 fn steps(place: Region) -> impl Iterator<Item = (u64, usize)> {
     let total = place.len / WIDE;
     (0..total.div_ceil(STEP)).map(move |step| {

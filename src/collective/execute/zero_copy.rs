@@ -1,11 +1,13 @@
 //! Two shots, directly: members read and write each other's buffers where they lie.
 //!
-//! After all have posted where their buffers are, each member does its share of the operation in one pass, reading from all
-//! inputs and writing into all outputs that its share belongs to; then all wait until all are done. Every input is read once, every output
-//! written once, and nothing is staged. For an all-reduce this is the reduce-scatter by reads of the peers' buffers and the
-//! all-gather by writes into them that MSCCL++ calls two-shot all-pairs, fused. Out of place, a member may write its share of the
-//! results into its own output first, and copy it from its cache to the outputs of others: where these have read what they got the
-//! last time, that can take half as long (`shm/reduce/store.rs`).
+//! After all have posted where their buffers are, each member does its share of the operation in
+//! one pass. It reads from all inputs and writes into all outputs that its share belongs to. Then
+//! all wait until all are done. Every input is read once, every output written once, and nothing is
+//! staged. For an all-reduce this is the reduce-scatter by reads of the peers' buffers and the
+//! all-gather by writes into them that MSCCL++ calls two-shot all-pairs, fused. Out of place, a
+//! member may write its share of the results into its own output first, and copy it from its cache
+//! to the outputs of others. Where these have read what they got the last time, that can take half
+//! as long (`shm/reduce/store.rs`).
 //!
 //! Elements are combined in the order of the members' numbers, by one member for all.
 
@@ -18,13 +20,15 @@ use crate::heap::Region;
 use crate::reduce::{Source, SourcePlace, Target};
 use crate::shm::CacheHint;
 
-/// Shares of an operation, and those of a switch channel, end at multiples of this many bytes, so that no two members write the same cache line pair.
+/// Shares of an operation, and those of a switch channel, end at multiples of this many bytes, so
+/// that no two members write the same cache line pair.
 const SHARE_ALIGN: u64 = 128;
 
 /// Executes `call` after all members have posted and [`applies`] says yes.
 ///
 /// # Errors
-/// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated.
+/// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`];
+/// [`crate::Error::OutOfRange`] for buffers that are not allocated.
 pub(crate) fn run(members: &Members, call: &Call<'_>) -> Result<()> {
     work(members, call)?;
     members.board.done();
@@ -53,7 +57,7 @@ fn work(members: &Members, call: &Call<'_>) -> Result<()> {
     }
 }
 
-/// The members, this one first: so they do not all begin at the same one.
+/// Returns the members, this one first: so they do not all begin at the same one.
 fn each_from(me: usize, n: usize) -> impl Iterator<Item = usize> {
     (me..n).chain(0..me)
 }
@@ -74,15 +78,15 @@ fn reduce_share(members: &Members, call: &Call<'_>, receivers: std::ops::Range<u
     reduce(members, call, bytes.start / size..bytes.end / size, most, 0, receivers, bytes.start)
 }
 
-/// The bytes of `count` elements of `size` that are the share of `member`.
+/// Returns the bytes of `count` elements of `size` that are the share of `member`.
 pub(crate) fn share(count: u64, size: u64, member: usize, n_members: usize) -> std::ops::Range<u64> {
     let each = count.div_ceil(n_members as u64).next_multiple_of(SHARE_ALIGN / size);
     let start = each.saturating_mul(member as u64).min(count);
     start * size..start.saturating_add(each).min(count) * size
 }
 
-/// Combines `elements` of all inputs, `input_at` bytes into them, into the outputs of `receivers`, `output_at` bytes into those. Some
-/// member combines `most`.
+/// Combines `elements` of all inputs, `input_at` bytes into them, into the outputs of `receivers`,
+/// `output_at` bytes into those. Some member combines `most`.
 fn reduce(
     members: &Members,
     call: &Call<'_>,
@@ -119,12 +123,14 @@ fn reduce(
     reducer.combine_for_all(&scalars, &sources, &mut targets, count, most)
 }
 
-/// Copies `len` bytes at `input_at` of the input of `member` to `output_at` of this member's output.
+/// Copies `len` bytes at `input_at` of the input of `member` to `output_at` of this member's
+/// output.
 fn pull(members: &Members, member: usize, input_at: u64, output_at: u64, len: u64) -> Result<()> {
     transfer(members, (member, input_at), (members.me(), output_at), len)
 }
 
-/// Copies `len` bytes at `input_at` of this member's input to `output_at` of the output of `member`.
+/// Copies `len` bytes at `input_at` of this member's input to `output_at` of the output of
+/// `member`.
 fn push(members: &Members, member: usize, input_at: u64, output_at: u64, len: u64) -> Result<()> {
     transfer(members, (members.me(), input_at), (member, output_at), len)
 }

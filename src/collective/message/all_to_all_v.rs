@@ -5,9 +5,10 @@ use crate::collective::call::{BlockLayout, Call, CallBlock, CallSignature, Input
 use crate::error::{Error, Result};
 use crate::heap::HeapOffset;
 
-/// The messages of `call`, whose buffers they take, of member `me`: two for each member, also where blocks are empty, as both ends
-/// have to learn when they disagree about that; none for what it keeps in its place. Blocks that are replaced join those of other calls
-/// in `replaced`.
+/// Returns the messages of `call`, whose buffers they take, of member `me`. There are two for each
+/// member, also where blocks are empty, as both ends have to learn when they disagree about that.
+/// There are none for a block that stays in its place. Blocks that are replaced join those of other
+/// calls in `replaced`.
 ///
 /// # Errors
 /// [`Error::OutOfRange`] for blocks that are not in the buffers.
@@ -51,7 +52,8 @@ pub(crate) fn messages<'a>(
     Ok(messages)
 }
 
-/// Whether the block that is `received` from a member takes the place of the one that is `sent` to it.
+/// Returns whether the block that is `received` from a member takes the place of the one that is
+/// `sent` to it.
 fn is_in_place(call: &Call<'_>, sent: CallBlock, received: CallBlock, size: u64) -> bool {
     match (&call.input, &call.output) {
         (Input::InOutput(_), _) => true,

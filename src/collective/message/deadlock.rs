@@ -1,4 +1,5 @@
-//! Whether a member that waits for messages waits for one that waits for it: see [`standoff`](crate::collective::rendezvous::deadlock).
+//! Whether a member that waits for messages waits for one that waits for it: see
+//! [the notices](crate::collective::rendezvous::deadlock).
 
 use std::cell::{Cell, RefCell};
 
@@ -9,10 +10,11 @@ use crate::collective::rendezvous::deadlock::MessageDirection;
 /// What one wait knows of those that it is for.
 #[derive(Debug, Default)]
 pub(super) struct PairDeadlock {
-    /// How often the wait has turned out long: first at a look at the clock, then before each sleep.
+    /// How often the wait has turned out long: first at a look at the clock, then before each
+    /// sleep.
     begun: Cell<u32>,
-    /// Notices of others that were there at an earlier look: the number of a batch, of a peer, of its notice. Messages were
-    /// looked for since.
+    /// Notices of others that were there at an earlier look: the number of a batch, of a peer, of
+    /// its notice. Messages were looked for since.
     known: RefCell<Vec<(usize, usize, u64)>>,
 }
 
@@ -52,7 +54,8 @@ impl PairDeadlock {
         }
     }
 
-    /// Complains when a peer certainly waits for this member, which waits for it; nothing can have moved since [`Self::begin`].
+    /// Complains when a peer certainly waits for this member, which waits for it; nothing can have
+    /// moved since [`Self::begin`].
     pub(super) fn look(&self, batches: &[MessageQueues<'_, '_>]) -> Option<()> {
         if self.begun.get() < 2 {
             return None;
@@ -89,7 +92,7 @@ fn wake(batch: &MessageQueues<'_, '_>, member: usize) {
     batch.members.message_park(member).wake(batch.members.board.context().kernel());
 }
 
-/// The peers with which messages of one direction only are left in `batch`.
+/// Returns the peers with which messages of one direction only are left in `batch`.
 fn one_way_peers(batch: &MessageQueues<'_, '_>) -> impl Iterator<Item = WaitingPeer> {
     let bits = |is_sent| {
         let open = batch.open().filter(move |message| message.is_sent() == is_sent);

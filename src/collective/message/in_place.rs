@@ -1,21 +1,27 @@
-//! A block whose contents go to a member and are replaced by what comes from there: one place that two messages share.
+//! A block whose contents go to a member and are replaced by what comes from there: one place that
+//! two messages share.
 //!
 //! Nothing is overwritten that is still to be sent:
 //!
-//! 1. What is sent is copied out of the block before it counts as *given*: into the inbox of the peer, or onto the bounce buffer, where a proxy
-//!    finds it. Such a block is never lent, and no proxy reads it. So nobody looks at given bytes any more.
-//! 2. A fragment that has come is *kept* until as much of the block is given as it is to be copied over: the piece of the same number,
-//!    or all of it where the peer, whose buffers lie apart, lends its block.
-//! 3. Before that, its header has shown that both have called for as many elements: a block that the two disagree about stays as it is.
+//! 1. What is sent is copied out of the block before it counts as *given*: into the inbox of the
+//!    peer, or onto the bounce buffer, where a proxy finds it. Such a block is never lent, and no
+//!    proxy reads it. So nobody looks at given bytes any more.
+//! 2. A fragment that has come is *kept* until as much of the block is given as it is to be copied
+//!    over: the piece of the same number, or all of it where the peer, whose buffers lie apart,
+//!    lends its block.
+//! 3. Before that, its header has shown that both have called for as many elements: a block that
+//!    the two disagree about stays as it is.
 //!
 //! No memory is needed for it but the slots of the pipe, through which both ways go piece by piece.
 //!
 //! # No deadlock
-//! At time k a member sends piece k, and then it receives the piece of that number. To be sent, piece k waits until the peer has
-//! received what was sent [`PIPE_SLOTS`](crate::collective::region::PIPE_SLOTS) fragments before; to be received, until the peer has
-//! sent it, and this member its own. All of that is earlier: of all steps that are not done, one with the least time can be taken.
-//! Calls that follow each other on a pipe have times in their order, which is the same at both ends. A peer whose buffers lie apart
-//! does not even wait for what it sends itself.
+//! At time k a member sends piece k, and then it receives the piece of that number. To be sent,
+//! piece k waits until the peer has received what was sent
+//! [`PIPE_SLOTS`](crate::collective::region::PIPE_SLOTS) fragments before; to be received, until
+//! the peer has sent it, and this member its own. All of that is earlier: of all steps that are not
+//! done, one with the least time can be taken. Calls that follow each other on a pipe have times in
+//! their order, which is the same at both ends. A peer whose buffers lie apart does not even wait
+//! for what it sends itself.
 
 use std::cell::{Cell, RefCell};
 
@@ -41,7 +47,7 @@ pub(super) struct WaitingFragment {
 }
 
 impl<'a> InPlaceBlock<'a> {
-    /// All of `block`.
+    /// Makes all of `block`.
     pub(crate) fn new(block: Output<'a>) -> Self {
         Self { block: RefCell::new(block), copied_out: Cell::new(0), kept: Cell::new(None) }
     }
@@ -55,7 +61,7 @@ impl<'a> InPlaceBlock<'a> {
         }
     }
 
-    /// The block, to be written.
+    /// Returns the block, to be written.
     pub(super) fn block(&self) -> &RefCell<Output<'a>> {
         &self.block
     }
@@ -65,12 +71,12 @@ impl<'a> InPlaceBlock<'a> {
         self.copied_out.set(bytes);
     }
 
-    /// Whether the first `bytes` were copied out.
+    /// Returns whether the first `bytes` were copied out.
     pub(super) fn was_copied_out(&self, bytes: u64) -> bool {
         self.copied_out.get() >= bytes
     }
 
-    /// The fragment that is kept.
+    /// Returns the fragment that is kept.
     pub(super) fn kept(&self) -> Option<WaitingFragment> {
         self.kept.take()
     }

@@ -1,16 +1,21 @@
 //! Inline messages: short messages that take no slot.
 //!
-//! Elements in a slot lie in one cache line and the semaphore that tells of them in another, and both have to come from core to core: of a
-//! message of a few bytes that is most of its time. So such a message is posted like a small operation ([`crate::sync::PostCell`]): a stamp,
-//! and behind it the sender's signature and the elements. Up to 40 bytes all of it is one line, up to [`MOST`] the pair of a line.
+//! Elements in a slot lie in one cache line and the semaphore that tells of them in another. Both
+//! have to come from core to core, which is most of the time of a message of a few bytes. So such a
+//! message is posted like a small operation ([`crate::sync::PostCell`]): a stamp, and behind it the
+//! sender's signature and the elements. Up to 40 bytes all of it is one line, up to [`MOST`] the
+//! pair of a line.
 //!
-//! The stamp is the number of the message and one. An inline message takes its turn among the messages of the pipe, is given back as a slot is, and
-//! its sender is as far ahead as with slots. Its semaphore is not raised: whoever receives looks for both, at words that stay in its
-//! cache until something comes. So it finds out, too, when the other end has called for more or less than fits on an inline message. It looks at the
-//! semaphore first: of a signal that it finds then the message may be behind an inline message, which it sees by that signal (S1; model in
+//! The stamp is the number of the message and one. An inline message takes its turn among the
+//! messages of the pipe, is given back as a slot is, and its sender is as far ahead as with slots.
+//! Its semaphore is not raised: whoever receives looks for both, at words that stay in its cache
+//! until something comes. So it finds out, too, when the other end has called for more or less than
+//! fits on an inline message. It looks at the semaphore first: of a signal that it finds then the
+//! message may be behind an inline message, which it sees by that signal (S1; model in
 //! `src/sync/models/cards.rs`).
 //!
-//! Over proxied channels, with checksums, and where faults are planned, which strike slots, there are no inline messages.
+//! Over proxied channels, with checksums, and where faults are planned, which strike slots, there
+//! are no inline messages.
 
 use super::in_place::InPlaceBlock;
 use super::state::{MessageStage, MessageState};
@@ -33,13 +38,13 @@ const HEAD: usize = 2;
 
 const _: () = assert!(HEAD + WORDS <= POST_WORDS && MOST == 8 * WORDS as u64);
 
-/// How many words `len` bytes of elements take.
+/// Returns how many words `len` bytes of elements take.
 #[inline]
 fn words_of(len: u64) -> usize {
     usize::try_from(len.div_ceil(8)).map_or(WORDS, |words| words.min(WORDS))
 }
 
-/// The first `len` bytes of `input`, at most [`MOST`].
+/// Returns the first `len` bytes of `input`, at most [`MOST`].
 #[inline]
 fn words(input: &Input<'_>, view: &HeapView, len: u64) -> Result<[u64; WORDS]> {
     let mut words = [0; WORDS];
@@ -54,7 +59,8 @@ fn words(input: &Input<'_>, view: &HeapView, len: u64) -> Result<[u64; WORDS]> {
 }
 
 impl MessageState {
-    /// Sends all of `input` as an inline message, for which there is room, if it may go as one; whether it did.
+    /// Sends all of `input` as an inline message, for which there is room, if it may go as one;
+    /// whether it did.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`] for elements that are not allocated.
@@ -78,7 +84,8 @@ impl MessageState {
         Ok(true)
     }
 
-    /// Takes the next message into `output` if it is an inline message that has come; whether it was.
+    /// Takes the next message into `output` if it is an inline message that has come; whether it
+    /// was.
     ///
     /// # Errors
     /// Those of [`super::MessageEnd::advance`].
@@ -94,7 +101,8 @@ impl MessageState {
         Ok(true)
     }
 
-    /// The same over a block, once that was given; whether the next message is an inline message.
+    /// Takes the next message over a block, once that was copied out; returns whether the message
+    /// is an inline one.
     ///
     /// # Errors
     /// Those of [`super::MessageEnd::advance`].
@@ -111,7 +119,7 @@ impl MessageState {
         Ok(true)
     }
 
-    /// The inline message that has come, which is what was called for.
+    /// Returns the inline message that has come, which is what was called for.
     #[inline]
     fn inline<'p, L: Link>(&self, pipes: &'p Pipes<'_, L>) -> Result<Option<&'p PostCell>> {
         let come = if self.stage == MessageStage::Fresh { pipes.inline_from(self.peer) } else { None };

@@ -1,28 +1,40 @@
-//! Parcels: what one member sends another by a call of its own, and how they go through a pipe.
+//! Messages: what one member sends another by a call of its own, and how they go through a pipe.
 //!
-//! A message is one fragment of the [pipe](crate::collective::transport::pipe) between the two, or several. In its slot, the first one starts with a header:
+//! A message is one fragment of the [pipe](crate::collective::transport::pipe) between the two, or
+//! several. In its slot, the first one starts with a header:
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 0..16 | the sender's [`CallSignature`]: its operation, the type and the count of the elements |
-//! | 16..24 | where the elements are in the sender's heap, or [`HERE`](slot::HERE) |
+//! | 0..16 | the sender's [`CallSignature`]: operation, type and count of the elements |
+//! | 16..24 | where the elements lie in the sender's heap, or [`HERE`](state::HERE) |
 //! | 24..32 | the number of the fragment in its pipe |
 //!
-//! Elements follow the header: in a message that fits into the rest of its cache line there, otherwise from the next line on (a
-//! long copy to a crooked place is slow), also in fragments without a header. What comes at the two ends of a pipe goes
-//! together in order, the k-th message that is sent with the k-th that is received; if they differ in type or count, the
-//! receiver [complains](crate::collective::rendezvous::mismatch_report).
+//! Elements follow the header. In a message that fits into the rest of its cache line they follow
+//! there, otherwise from the next line on, since a long copy to a crooked place is slow. That holds
+//! for fragments without a header, too.
 //!
-//! A long message in the sender's heap, over direct channels, is *lent*: its only fragment says where it is, the receiver copies it
-//! from there, and the sender waits until the receiver has given the slot back. Every other one is copied into slots, and the
-//! sender is done when its last fragment is in the receiver's inbox. The sender alone chooses, by the length ([`send`]), and the
-//! header tells the receiver.
+//! What comes at the two ends of a pipe goes together in order: the k-th message that is sent with
+//! the k-th that is received. If they differ in type or count, the receiver [reports a
+//! mismatch](crate::collective::rendezvous::mismatch_report).
 //!
-//! Over proxied channels what is not in the heap is copied to a *bounce buffer* first, a place in this member's staging area for each
-//! slot of each pipe. It is free again when the slot is; the staging area is not used by anything else in the meantime, as
-//! nothing is left for the proxy when a call returns.
+//! A message is done by one of these protocols. The sender alone chooses ([`send`]), and the header
+//! tells the receiver:
 //!
-//! A message of a few bytes takes no slot, but goes [`inline`]. Two messages, one each way, may share a block, which is then in [place](in_place).
+//! | protocol | for | the sender is done when |
+//! |---|---|---|
+//! | [`inline`] | a few bytes over direct channels | its post is there |
+//! | rendezvous get | long ones in the heap, over direct channels | the receiver has copied all |
+//! | fragments | all others | the last fragment is in the receiver's inbox |
+//!
+//! In a rendezvous get, the only fragment says where the elements lie. The receiver copies them
+//! from there, and the sender waits until it has given the slot back.
+//!
+//! Over proxied channels, elements that are not in the heap are copied to a *bounce buffer* first:
+//! a place in this member's staging area for each slot of each pipe. It is free again when the slot
+//! is. Nothing else uses the staging area meanwhile, as nothing is left for the proxy when a call
+//! returns.
+//!
+//! Two messages, one each way, may share a block: see [`in_place`].
 
 pub(crate) mod all_to_all_v;
 pub(crate) mod deadlock;
@@ -43,7 +55,8 @@ use crate::heap::Region;
 pub(crate) use in_place::InPlaceBlock;
 use state::{MessageStage, MessageState};
 
-/// One end of a message. There is nothing to be dropped: many of them are made, moved and forgotten.
+/// One end of a message. There is nothing to be dropped: many of them are made, moved and
+/// forgotten.
 #[derive(Debug)]
 pub(crate) struct MessageEnd<'a> {
     state: MessageState,
@@ -57,14 +70,15 @@ const _: () = assert!(!std::mem::needs_drop::<MessageEnd<'_>>());
 pub(crate) enum MessageContents<'a> {
     Sent(Input<'a>),
     Received(Output<'a>),
-    /// Sent, from where another message is [taken](Self::ReceivedInPlace): the block of this number of those that are replaced.
+    /// Sent, from where another message is [taken](Self::ReceivedInPlace): the block of this number
+    /// of those that are replaced.
     SentInPlace(usize),
     /// Received, over what was [given](Self::SentInPlace).
     ReceivedInPlace(usize),
 }
 
 impl<'a> MessageEnd<'a> {
-    /// The message that a send or a receive is, whose buffer it takes.
+    /// Makes the message that a send or a receive is, whose buffer it takes.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`] when the length cannot be counted.
@@ -77,7 +91,8 @@ impl<'a> MessageEnd<'a> {
         Ok(Self::new(call.operation, call.signature(), call.root, call.block_len()?, contents))
     }
 
-    /// The end of a message between this member and `peer`, of `len` bytes, by which it takes its part in a call like `signature`.
+    /// Makes the end of a message between this member and `peer`, of `len` bytes, by which it takes
+    /// its part in a call like `signature`.
     #[inline]
     pub(crate) fn new(
         operation: Operation,
@@ -92,7 +107,7 @@ impl<'a> MessageEnd<'a> {
         }
     }
 
-    /// Whether it is sent.
+    /// Returns whether it is sent.
     #[inline]
     pub(crate) fn is_sent(&self) -> bool {
         matches!(self.contents, MessageContents::Sent(_) | MessageContents::SentInPlace(_))
@@ -101,7 +116,8 @@ impl<'a> MessageEnd<'a> {
     /// Copies this message, which is sent, to the other end `received`, which is this member too.
     ///
     /// # Errors
-    /// [`crate::Error::CallMismatch`] when the two differ; [`crate::Error::OutOfRange`] for buffers that are not allocated.
+    /// [`crate::Error::CallMismatch`] when the two differ; [`crate::Error::OutOfRange`] for buffers
+    /// that are not allocated.
     pub(crate) fn copy_to(&self, members: &Members, received: &mut Self) -> Result<()> {
         let (mine, theirs) = (received.signature(), self.signature());
         if !mine.answers(theirs) {
@@ -122,41 +138,41 @@ impl<'a> MessageEnd<'a> {
         }
     }
 
-    /// The call that it belongs to.
+    /// Returns the call that it belongs to.
     pub(crate) fn operation(&self) -> Operation {
         self.state.operation
     }
 
-    /// How many bytes this member has for it, or room.
+    /// Returns how many bytes this member has for it, or room.
     pub(crate) fn len(&self) -> u64 {
         self.state.len
     }
 
-    /// What this member has called.
+    /// Returns what this member has called.
     pub(crate) fn signature(&self) -> CallSignature {
         self.state.signature
     }
 
-    /// The member at the other end.
+    /// Returns the member at the other end.
     #[inline]
     pub(crate) fn peer(&self) -> usize {
         self.state.peer
     }
 
-    /// Whether there is nothing left to do at this end.
+    /// Returns whether there is nothing left to do at this end.
     #[inline]
     pub(crate) fn is_done(&self) -> bool {
         self.state.stage == MessageStage::Done
     }
 
-    /// Whether nothing more of it will be sent: a later one may follow.
+    /// Returns whether nothing more of it will be sent: a later one may follow.
     #[inline]
     pub(crate) fn is_in_pipe(&self) -> bool {
         self.state.is_in_pipe()
     }
 
-    /// Does what can be done at this end now, without waiting, where the blocks are `replaced` that it may be about; whether that was
-    /// anything.
+    /// Does what can be done at this end now, without waiting, where the blocks are `replaced` that
+    /// it may be about; whether that was anything.
     ///
     /// # Errors
     /// Those of [`progress::run`].

@@ -1,11 +1,13 @@
 //! Delivers messages: any number, between any members, of one communicator or several, all at once.
 //!
-//! Nothing here waits for one message while another could move: each pass looks at the first ones of all [queues], and only when none
-//! can move does the member wait, for whatever comes first. So sends and receives that were put together never block each other, whatever
-//! their order here and at the peers.
+//! Nothing here waits for one message while another could move. Each pass looks at the first ones
+//! of all [queues](super::queues). Only when none can move does the member wait, for whatever comes
+//! first. So sends and receives that were put together never block each other, whatever their order
+//! here and at the peers.
 //!
-//! A member waits for several peers on one park cell of its own, which whoever sends to it or makes room for it wakes. A proxy
-//! does not know of that cell; so its member flushes when it has nothing else to do, and wakes then.
+//! A member waits for several peers on one park cell of its own, which whoever sends to it or makes
+//! room for it wakes. A proxy does not know of that cell; so its member flushes when it has nothing
+//! else to do, and wakes then.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -35,12 +37,14 @@ pub(crate) struct MessageBatch<'e, 'p, 'a> {
     pub(crate) in_place: &'p [InPlaceBlock<'a>],
 }
 
-/// Returns when all messages are done: what is sent is in the receiver's inbox or buffer, what is received in the buffer here.
+/// Returns when all messages are done: what is sent is in the receiver's inbox or buffer, what is
+/// received in the buffer here.
 ///
 /// # Errors
 /// [`crate::Error::CallMismatch`] when something else comes than was called for; those of
-/// [`CallBoard::await_post`](crate::collective::rendezvous::board::CallBoard::await_post), naming the operation and the peer of the first message that is not done;
-/// [`crate::Error::OutOfRange`] for buffers that are not allocated. The pipes are of no further use then.
+/// [`CallBoard::await_post`](crate::collective::rendezvous::board::CallBoard::await_post), naming
+/// the operation and the peer of the first message that is not done; [`crate::Error::OutOfRange`]
+/// for buffers that are not allocated. The pipes are of no further use then.
 pub(crate) fn run(batches: &mut [MessageBatch<'_, '_, '_>]) -> Result<()> {
     match batches {
         [batch] => {
@@ -51,7 +55,8 @@ pub(crate) fn run(batches: &mut [MessageBatch<'_, '_, '_>]) -> Result<()> {
     }
 }
 
-/// Delivers all of `batches`, which are not in queues yet. Whatever finds that the epoch has ended, members that disagree are told of that.
+/// Delivers all of `batches`, which are not in queues yet. Whatever finds that the epoch has ended,
+/// members that disagree are told of that.
 #[inline]
 fn deliver(batches: &mut [MessageQueues<'_, '_>]) -> Result<()> {
     batches.iter_mut().for_each(MessageQueues::fill);
@@ -70,7 +75,8 @@ fn deliver_all(batches: &mut [MessageQueues<'_, '_>]) -> Result<()> {
     batches.iter_mut().try_for_each(MessageQueues::flush)
 }
 
-/// Waits until something has moved. A short wait is spent right here: the way into a long one and back takes as long as a message.
+/// Waits until something has moved. A short wait is spent right here: the way into a long one and
+/// back takes as long as a message.
 #[inline]
 fn await_move(batches: &mut [MessageQueues<'_, '_>]) -> Result<()> {
     let Some(policy) = batches.first().map(|batch| batch.members.board.context().policy()) else {
@@ -115,15 +121,15 @@ fn wait(batches: &mut [MessageQueues<'_, '_>]) -> Result<()> {
     waited.unwrap_or_else(|stop| Err(context.error(&waiting, stop, operation.name(), Some(peer))))
 }
 
-/// What `error` is about, if it is about a disagreement in any communicator.
+/// Returns what `error` is about, if it is about a disagreement in any communicator.
 #[cold]
 fn explain(batches: &[MessageQueues<'_, '_>], error: Error) -> Error {
     let concerned = batches.iter().filter_map(|batch| Some((batch, batch.first_or_last()?)));
     concerned.fold(error, |error, (batch, message)| batch.members.board.explain(message.signature(), error))
 }
 
-/// Watches the epoch, and whether the peers of all messages that are not done live, have not left, and are not in another call
-/// in which they wait for this member in turn.
+/// Watches the epoch, and whether the peers of all messages that are not done live, have not left,
+/// and are not in another call in which they wait for this member in turn.
 struct PeersWatch<'w, 'b, 'r, 'a> {
     context: &'w RankContext,
     /// Borrowed by turns: the wait looks at its watch when it does not poll.
@@ -136,8 +142,9 @@ struct PeersWatch<'w, 'b, 'r, 'a> {
 impl PeersWatch<'_, '_, '_, '_> {
     /// Ends the epoch when a peer waits for this member elsewhere.
     ///
-    /// The first look convicts nobody: what a peer has done for a message before it went on has come with the news of that, and is
-    /// found by the poll before the next look, which comes soon.
+    /// The first look proves nothing. All that a peer has done for a message before it went on has
+    /// come with the news of that. The poll before the next look finds it, and that look comes
+    /// soon.
     fn in_other_call(&self) -> Option<Stop> {
         let batches = self.batches.borrow();
         let all = batches.iter().enumerate();
@@ -157,7 +164,8 @@ impl PeersWatch<'_, '_, '_, '_> {
 }
 
 impl PeersWatch<'_, '_, '_, '_> {
-    /// Ends the epoch when a peer waits for a message of this member that waits for one of that peer.
+    /// Ends the epoch when a peer waits for a message of this member that waits for one of that
+    /// peer.
     fn deadlocked(&self) -> Option<Stop> {
         self.deadlock.look(&self.batches.borrow())?;
         self.context.watch(None).check()
@@ -168,7 +176,7 @@ impl Watch for PeersWatch<'_, '_, '_, '_> {
     fn check(&self) -> Option<Stop> {
         let of_batch = |batch: &MessageQueues<'_, '_>| {
             let board = &batch.members.board;
-            // Whoever is elsewhere is so for all messages.
+            // A member at the barrier is there for all messages.
             let at_barrier = || batch.first().and_then(|_| board.check_barrier());
             let mut open = batch.open_by_peer();
             open.find_map(|message| board.check_member(message.peer())).or_else(at_barrier)
@@ -197,7 +205,8 @@ impl Watch for PeersWatch<'_, '_, '_, '_> {
 }
 
 impl PeersWatch<'_, '_, '_, '_> {
-    /// The wait, as this member tells of it: in the first message that is not done, for the peers of all.
+    /// Returns the wait, as this member tells of it: in the first message that is not done, for the
+    /// peers of all.
     fn wait(&self) -> WaitingIn {
         let batches = self.batches.borrow();
         let open = || batches.iter().flat_map(|batch| batch.open().map(move |message| (batch, message)));

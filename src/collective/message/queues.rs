@@ -1,7 +1,8 @@
-//! The messages of a batch in queues, one for each end of a pipe that they go through, each in the order of the calls.
+//! The messages of a batch in queues, one for each end of a pipe that they go through, each in the
+//! order of the calls.
 //!
-//! Whoever looks for messages that are not done looks at the first one of each queue. So what a pass takes depends on how many queues
-//! there are, and not on how many messages a group has.
+//! A pass looks at the first message of each queue that is not done. So its duration depends on how
+//! many queues there are, and not on how many messages a group has.
 
 use arrayvec::ArrayVec;
 
@@ -35,12 +36,13 @@ pub(super) struct MessageQueues<'r, 'a> {
     in_place: &'r [InPlaceBlock<'a>],
     /// The index of the first message of each queue that is not done; past the end where all are.
     heads: ArrayVec<usize, MOST>,
-    /// The index of the message behind each in its queue; past the end for the last. Empty where each queue is of one.
+    /// The index of the message behind each in its queue; past the end for the last. Empty where
+    /// each queue is of one.
     behind: Vec<usize>,
 }
 
 impl<'r, 'a> MessageQueues<'r, 'a> {
-    /// No queues yet for those of `batch`: see [`MessageQueues::fill`].
+    /// Makes no queues yet for those of `batch`: see [`MessageQueues::fill`].
     #[inline]
     pub(super) fn new(batch: &'r mut MessageBatch<'_, '_, 'a>) -> Self {
         let MessageBatch { members, pipework, kind, messages, in_place } = batch;
@@ -66,31 +68,32 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
         }
     }
 
-    /// Whether no message is left.
+    /// Returns whether no message is left.
     #[inline]
     pub(super) fn are_done(&self) -> bool {
         self.heads.iter().all(|&head| head >= self.messages.len())
     }
 
-    /// The first message that is not done, in the order of the calls.
+    /// Returns the first message that is not done, in the order of the calls.
     #[inline]
     pub(super) fn first(&self) -> Option<&MessageEnd<'a>> {
         self.messages.get(*self.heads.iter().min()?)
     }
 
-    /// The same, or the last of all, where all are done.
+    /// Returns the first message that is not done, or the last of all where all are done.
     pub(super) fn first_or_last(&self) -> Option<&MessageEnd<'a>> {
         self.first().or_else(|| self.messages.last())
     }
 
-    /// The first message of each queue that is not done, in the order of the calls.
+    /// Returns the first message of each queue that is not done, in the order of the calls.
     pub(super) fn open(&self) -> impl Iterator<Item = &MessageEnd<'a>> {
         let mut heads = self.heads.clone();
         heads.sort_unstable();
         heads.into_iter().filter_map(|head| self.messages.get(head))
     }
 
-    /// The first of those for each peer, with which there may be one to send and one to receive.
+    /// Returns the first of those for each peer, with which there may be one to send and one to
+    /// receive.
     pub(super) fn open_by_peer(&self) -> impl Iterator<Item = &MessageEnd<'a>> {
         let mut found = 0_u64;
         self.open().filter(move |message| {
@@ -133,8 +136,8 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
 }
 
 impl Pipework {
-    /// Does what can be done now for `message`, one of those that share the blocks `replaced`, over pipes of `kind`, which are open;
-    /// whether that was anything.
+    /// Does what can be done now for `message`, one of those that share the blocks `replaced`, over
+    /// pipes of `kind`, which are open; whether that was anything.
     ///
     /// # Errors
     /// Those of [`crate::collective::message::progress::run`].

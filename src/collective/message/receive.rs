@@ -1,4 +1,5 @@
-//! The receiving end of a message: its elements come out of fragments, or are copied from where they are lent.
+//! The receiving end of a message: its elements come out of fragments, or are copied from where
+//! they are lent.
 
 use super::in_place::{InPlaceBlock, WaitingFragment};
 use super::state::{HEADER_LEN, HERE, MessageStage, MessageState, body_at, capacity};
@@ -56,7 +57,7 @@ impl MessageState {
         Ok(())
     }
 
-    /// The next message, if its signal was found and what it is copied over was given.
+    /// Returns the next message, if its signal was found and what it is copied over was given.
     fn take_signal_over<L: Link>(
         &self,
         in_place: &InPlaceBlock<'_>,
@@ -72,7 +73,8 @@ impl MessageState {
         Ok(in_place.admits(message).then_some((message.number, message.at)))
     }
 
-    /// What has to be given before the message numbered `number` may be opened, which is what was sent and called for.
+    /// Returns what has to be given before the message numbered `number` may be opened, which is
+    /// what was sent and called for.
     fn look_at<L: Link>(&self, pipes: &Pipes<'_, L>, number: u64, at: HeapOffset) -> Result<WaitingFragment> {
         let members = pipes.members;
         L::arrived(pipes, self.arrival(number), at)?;
@@ -112,7 +114,7 @@ impl MessageState {
         Ok(())
     }
 
-    /// Where the elements are that come by fragment `number` at `at`, or [`HERE`].
+    /// Returns where the elements are that come by fragment `number` at `at`, or [`HERE`].
     #[inline]
     fn place(&self, members: &Members, number: u64, at: HeapOffset) -> Result<u64> {
         if self.stage != MessageStage::Fresh {

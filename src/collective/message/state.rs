@@ -1,4 +1,5 @@
-//! How far a message is at one of its ends, and what that end was called for: all of it but the elements.
+//! How far a message is at one of its ends, and what that end was called for: all of it but the
+//! elements.
 
 use crate::collective::call::{CallSignature, Operation};
 use crate::collective::rendezvous::members::Members;
@@ -14,13 +15,13 @@ const LINE: u64 = 64;
 /// The place of a message whose elements are in the slots themselves.
 pub(super) const HERE: u64 = u64::MAX;
 
-/// The most bytes of elements in one fragment.
+/// Returns the most bytes of elements in one fragment.
 #[inline]
 pub(super) fn capacity(members: &Members) -> u64 {
     members.layout().fragment_len() - LINE
 }
 
-/// Where the elements start in the fragments of a message of `len` bytes.
+/// Returns where the elements start in the fragments of a message of `len` bytes.
 #[inline]
 pub(super) fn body_at(len: u64) -> u64 {
     if len <= LINE - HEADER_LEN { HEADER_LEN } else { LINE }
@@ -54,13 +55,14 @@ pub(super) enum MessageStage {
 }
 
 impl MessageState {
-    /// Whether nothing more of it will be sent.
+    /// Returns whether nothing more of it will be sent.
     #[inline]
     pub(super) fn is_in_pipe(&self) -> bool {
         matches!(self.stage, MessageStage::AwaitsGet(_) | MessageStage::Done)
     }
 
-    /// The header of the fragment numbered `number`, if it has one, where the elements are `lent` from.
+    /// Returns the header of the fragment numbered `number`, if it has one, where the elements are
+    /// `lent` from.
     #[inline]
     pub(super) fn header(&self, exposed: Option<HeapOffset>, number: u64) -> Option<[u64; 4]> {
         let [signature, count] = self.signature.words();
@@ -68,7 +70,8 @@ impl MessageState {
         (self.stage == MessageStage::Fresh).then_some([signature, count, place, number])
     }
 
-    /// Holds the header of fragment `number` against what was called for, and returns where the elements are.
+    /// Holds the header of fragment `number` against what was called for, and returns where the
+    /// elements are.
     ///
     /// # Errors
     /// [`crate::Error::CallMismatch`].

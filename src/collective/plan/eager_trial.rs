@@ -1,34 +1,36 @@
-//! Which of two ways an all-reduce of 4 to 8 KiB between two ranks with a core each goes: with its announcement ([`small`]), or as longer ones
-//! do, where buffers of the heap lie if some are in place, and by the staging area otherwise.
+//! Which of two ways an all-reduce of 4 to 8 KiB between two ranks with a core each goes:
+//! [eager](crate::collective::execute::eager), or by two shots as longer ones do.
 //!
-//! With its announcement twice as many lines move, and are stored where the peer has read, but there is one hand-over and not three. Of 8 KiB
-//! that takes 1.5 us for 1.1 (0.7 in place in the heap) where cores share a cache, and 1.7 for 2.6 where they do not (AMD Zen 4).
+//! An eager call moves twice as many lines, and stores them where the peer has read, but has one
+//! hand-over and not three. Which is quicker depends on whether the cores share a cache.
 //!
-//! A member has to know before it posts, when nobody has told it anything of this call. So the way follows from the calls before, which go in
-//! *runs* of three on one way. With the third of a run each member posts how long the second one took it, and when both posts are read,
-//! both members pick the way of the next run. The shorter time counts: whoever came later has waited for nobody to begin.
+//! A member has to know before it posts, when nobody has told it anything of this call. So the way
+//! follows from the calls before, which go in *runs* of three on one way. With the third of a run
+//! each member posts how long the second one took it. When both posts are read, both members pick
+//! the way of the next run. The shorter time counts, since the member that came later has waited
+//! for nobody.
 //!
-//! All such calls of a communicator are judged together, whatever their types and wherever their buffers lie. A program that makes very
-//! different ones in turn may stay on the slower way until the next trial.
-//!
-//! [`small`]: crate::collective::execute::eager
+//! All such calls of a communicator are judged together, whatever their types and wherever their
+//! buffers lie. A program that makes very different ones in turn may stay on the slower way until
+//! the next trial.
 
 use std::time::Instant;
 
 use super::measured::{UNTRIED, cost, since};
-use super::trials::{Lengths, Route, Trials};
+use super::trials::{Lengths, Route, RouteTrials};
 
 /// Calls of a run.
 const RUN: u8 = 3;
 
-/// The call of a run that is timed: the first one finds in the cache what the other way has left there.
+/// The call of a run that is timed: the first one finds in the cache what the other way has left
+/// there.
 const TIMED: u8 = 1;
 
 /// What both members know.
 #[derive(Debug)]
 pub(crate) struct EagerTrial {
     /// Of runs.
-    trials: Trials,
+    trials: RouteTrials,
     /// Which call of its run is the next one.
     turn: u8,
     /// How many nanoseconds the timed call took this member, and how many bytes it contributed.
@@ -38,18 +40,19 @@ pub(crate) struct EagerTrial {
 
 impl Default for EagerTrial {
     fn default() -> Self {
-        let trials = Trials::new(Lengths { first: 4, other: 3, counting: 2 });
+        let trials = RouteTrials::new(Lengths { first: 4, other: 3, counting: 2 });
         Self { trials, turn: 0, last_duration: 0, len: 1 }
     }
 }
 
 impl EagerTrial {
-    /// Whether the next call goes with its announcement.
+    /// Returns whether the next call goes with its announcement.
     pub(crate) fn is_eager(&self) -> bool {
         self.trials.route() == Route::First
     }
 
-    /// What this member posts with it; `is_watched` where it counts or checks what it posts: then nothing is tried out.
+    /// Returns what this member posts with it; `is_watched` where it counts or checks what it
+    /// posts: then nothing is tried out.
     pub(crate) fn last_duration(&self, is_watched: bool) -> u64 {
         if is_watched { UNTRIED } else { self.last_duration }
     }
@@ -87,7 +90,8 @@ impl EagerTrial {
 mod tests {
     use super::*;
 
-    /// Makes `n` calls on both members, which take what `cost_of` says and a delay that only one of them has; tells how many were mailed.
+    /// Makes `n` calls on both members, which take what `cost_of` says and a delay that only one of
+    /// them has; tells how many were mailed.
     fn live(members: &mut [EagerTrial; 2], n: usize, cost_of: impl Fn(bool) -> u64) -> usize {
         let mut mailed = 0;
         for call in 0..n {

@@ -1,32 +1,37 @@
 //! Which of two routes an all-reduce takes, where only measurement can tell.
 //!
-//! From buffers of the heap to others it goes where they lie, or by way of the staging area. Directly every byte is stored once, but into lines
-//! that others have read: where that is slow, and above all where many ranks share few cores, it can take twice as long as to stage
-//! everything ([`pipeline`](crate::collective::execute::staged)), which stores only to lines that it has just loaded. Of 8 ranks on two separate cores (AMD
-//! Zen 4) 512 KiB took 650 us directly and 300 by the staging area, 128 KiB 169 and 98; of two such ranks 128 KiB took 10 us and 15.
+//! From buffers of the heap to others it goes where they lie (zero-copy), or by way of the staging
+//! areas. Zero-copy stores every byte once, but into lines that others have read. Where that is
+//! slow, and above all where many ranks share few cores, it can take twice as long as to
+//! [stage](crate::collective::execute::staged) everything, which stores only to lines that it has
+//! just loaded.
 //!
-//! Where some buffer is in ordinary memory results go past the cache, or through it, where what they all read and write is about
-//! as long as the cache that they share. Of two ranks 8 MiB took 0.73 of the time past it on one machine (AMD Zen 4), and 1.6 times as
-//! long on another (Zen 5), both with 32 MiB of cache.
+//! Where some buffer is in ordinary memory, results bypass the cache or go through it. Which is
+//! quicker differs between machines where all that members read and write is about as long as the
+//! cache that they share.
 //!
-//! So both are tried out. All members have to go the same way: by the staging area, because it takes all of them; past the cache, because that
-//! costs the others as much. What one of them has measured is no measure for the others, and of ranks that share a core
-//! the last one counts. So each member posts with every call how long the last one that was tried out took it, from when all had
-//! posted to its return. Whoever goes on has read the posts of all: all members know the same figures, of the same calls, and follow the
-//! same rule. Nothing else is sent, and nobody waits for it.
+//! So both are tried out. All members have to go the same way: staging takes all of them, and a
+//! bypass of the cache costs the others as much. What one of them has measured is no measure for
+//! the others, and of ranks that share a core the last one counts. So each member posts with every
+//! call how long the last measured one took it, from when all had posted to its return. A member
+//! that goes on has read the posts of all. So all members know the same figures, of the same calls,
+//! and follow the same rule. Nothing else is sent, and nobody waits for it.
 //!
-//! Who takes the scratch stages before it posts ([`prestaged`](crate::collective::execute::staged)), and has to know by then: the route follows from the
-//! calls before the last one. What a member stages ahead counts as often as members may share its core, since they all do it there.
+//! A member that stages does so before it posts, and has to know its route by then. So the route
+//! follows from the calls before the last one. What a member stages before it posts counts as often
+//! as members may share its core, since they all do it there.
 //!
 //! # Invariants
-//! - What is picked follows from the calls of the communicator and from what members have posted, and from nothing else. How long a call has to
-//!   be to go past the cache is asked of each member's own machine, and they are on one.
+//! - The pick follows from the calls of the communicator and from what members have posted, and
+//!   from nothing else. Each member asks its own machine how long a call has to be to fill the
+//!   cache, and all are on one.
 //! - Both routes give the same bits.
-//! - Where a member counts or checks what is staged (faults, checksums), nothing is tried out: what it finds does not depend on time.
+//! - Where a member counts or checks what is staged (faults, checksums), nothing is tried out: what
+//!   it finds does not depend on time.
 
 use std::time::Instant;
 
-use super::trials::{Lengths, Route, Trials};
+use super::trials::{Lengths, Route, RouteTrials};
 use arrayvec::ArrayVec;
 
 use crate::collective::call::{Call, CallSignature, Operation};
@@ -39,16 +44,18 @@ const FROM: u64 = 16 << 10;
 /// and so do those of so many bytes: what no cache keeps is stored past it.
 const UP_TO: u64 = 8 << 20;
 
-/// What all members contribute to a call on ordinary memory that may be tried out, in bytes: about as much as shared caches hold.
+/// What all members contribute to a call on ordinary memory that may be tried out, in bytes: about
+/// as much as shared caches hold.
 const TRIED: std::ops::Range<u64> = 4 << 20..512 << 20;
 
 /// So many times what fills the cache goes past it in any case.
 const SURELY: u64 = 4;
 
-/// So many kinds of calls are told apart: one more takes the place of the one that was called longest ago.
+/// So many kinds of calls are told apart: one more takes the place of the one that was called
+/// longest ago.
 const MOST_CLASSES: usize = 32;
 
-/// What a member posts who wants nothing to be tried out.
+/// The word that a member posts where nothing is to be tried out.
 pub(super) const UNTRIED: u64 = u64::MAX;
 
 /// Between what routes a call can go.
@@ -63,8 +70,9 @@ enum RoutePair {
 impl RoutePair {
     const fn lengths(self) -> Lengths {
         match self {
-            // Stores are tried out themselves (`shm/copy/tuner.rs`), and have to be through with it. One call more goes the same way, as
-            // it is foreseen before the last one's time is known.
+            // Stores are tried out themselves (`shm/copy/tuner.rs`), and have to be through with
+            // it. One call more goes the same way, as it is foreseen before the last one's time is
+            // known.
             Self::Heap => Lengths { first: 11, other: 7, counting: 6 },
             // The very first call is the one that the system hands memory to.
             Self::Ordinary => Lengths { first: 3, other: 3, counting: 2 },
@@ -101,7 +109,7 @@ struct KnownClass {
     class: CallClass,
     /// The last call of all that was of this kind.
     latest: u64,
-    trials: Trials,
+    trials: RouteTrials,
 }
 
 /// Calls by one operator of elements of one type, of one length up to a factor of two.
@@ -113,13 +121,14 @@ struct CallClass {
 }
 
 impl MeasuredRoutes {
-    /// What this member posts; `is_watched` where it counts or checks what it stages.
+    /// Returns what this member posts; `is_watched` where it counts or checks what it stages.
     pub(crate) fn last_duration(&self, is_watched: bool) -> u64 {
         if is_watched { UNTRIED } else { self.last_duration }
     }
 
-    /// The route of `call`, to which all members contribute `len` bytes, if they turn out to have their buffers apart in the heap; `None`
-    /// where it is too short or too long to have the choice.
+    /// Returns the route of `call`, to which all members contribute `len` bytes, if they turn out
+    /// to have their buffers apart in the heap; `None` where it is too short or too long to have
+    /// the choice.
     pub(crate) fn foresee(&mut self, call: &Call<'_>, signature: CallSignature, len: u64) -> Option<Route> {
         self.prestaged = 0;
         if call.operation != Operation::AllReduce || !(FROM..UP_TO).contains(&len) {
@@ -128,14 +137,14 @@ impl MeasuredRoutes {
         Some(self.route(CallClass::new(RoutePair::Heap, signature, len)))
     }
 
-    /// The route of the next call like this, before it is known how long the last one took.
+    /// Returns the route of the next call like this, before it is known how long the last one took.
     fn route(&self, class: CallClass) -> Route {
         let known = self.classes.iter().find(|kind| kind.class == class);
         known.map_or(Route::First, |kind| kind.trials.route())
     }
 
-    /// Picks the route of a call with buffers in the heap, of which `route` was foreseen and the members' durations are at most `longest`;
-    /// `None` where nothing is tried out.
+    /// Picks the route of a call with buffers in the heap, of which `route` was foreseen and the
+    /// members' durations are at most `longest`; `None` where nothing is tried out.
     pub(super) fn pick(
         &mut self,
         foreseen: Option<Route>,
@@ -148,8 +157,9 @@ impl MeasuredRoutes {
         self.next(class, len, longest()?, Some(foreseen))
     }
 
-    /// Picks how results of `call` are stored, of which all members know that not all of its buffers are in the heap, and to which all `n`
-    /// contribute `len` bytes; `None` where nothing is tried out.
+    /// Picks how results of `call` are stored, of which all members know that not all of its
+    /// buffers are in the heap, and to which all `n` contribute `len` bytes; `None` where nothing
+    /// is tried out.
     pub(super) fn pick_hint(
         &mut self,
         call: &Call<'_>,
@@ -170,7 +180,8 @@ impl MeasuredRoutes {
         Some(results(all, route, fills_cache))
     }
 
-    /// Does `work`, what this member stages ahead on the route that it has foreseen, while up to `sharing` members on its core do the same.
+    /// Does `work`, what this member stages ahead on the route that it has foreseen, while up to
+    /// `sharing` members on its core do the same.
     pub(crate) fn time_prestage<T>(&mut self, sharing: u64, work: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let done = work();
@@ -183,7 +194,8 @@ impl MeasuredRoutes {
         self.last_duration = since(then).saturating_add(self.prestaged).min(UNTRIED - 1);
     }
 
-    /// The route of a call of `len` bytes, when the last one took `longest`: what was foreseen before that was known, if it was.
+    /// Returns the route of a call of `len` bytes, when the last one took `longest`: what was
+    /// foreseen before that was known, if it was.
     fn next(&mut self, class: CallClass, len: u64, longest: u64, foreseen: Option<Route>) -> Option<Route> {
         if longest == UNTRIED {
             // Nothing is staged in vain while that lasts, and what was learnt before is forgotten.
@@ -227,7 +239,7 @@ impl CallClass {
 
 impl KnownClass {
     fn new(class: CallClass) -> Self {
-        Self { class, latest: 0, trials: Trials::new(class.pair.lengths()) }
+        Self { class, latest: 0, trials: RouteTrials::new(class.pair.lengths()) }
     }
 }
 
@@ -242,7 +254,8 @@ pub(super) fn cost(ns: u64, len: u64) -> f32 {
     ns as f32 / len as f32
 }
 
-/// Whether results will be read before they are driven out of the cache, where members contribute `all` those bytes together.
+/// Returns whether results will be read before they are driven out of the cache, where members
+/// contribute `all` those bytes together.
 fn results(all: u64, route: Route, fills_cache: impl Fn(u64) -> bool) -> CacheHint {
     let is_past = fills_cache(all) && (fills_cache(all / SURELY) || route == Route::First);
     if is_past { CacheHint::Bypass } else { CacheHint::Keep }
@@ -260,7 +273,8 @@ mod tests {
         CallClass { pair: RoutePair::Heap, signature, magnitude: len.ilog2() }
     }
 
-    /// Makes `n` calls of `len` bytes that take what `cost_of` says; tells how often they went by the scratch.
+    /// Makes `n` calls of `len` bytes that take what `cost_of` says; tells how often they went by
+    /// the staging area.
     fn live(
         routes: &mut MeasuredRoutes,
         n: usize,
@@ -320,8 +334,9 @@ mod tests {
 
     #[test]
     fn a_loop_over_long_and_short_calls_of_one_kind_goes_the_better_route_as_a_rule() {
-        // A byte costs more in the long ones, by either route: trials that met the loop at the same place each time might compare the
-        // direct route in these with the staging area in short ones.
+        // A byte costs more in the long ones, by either route: trials that met the loop at the same
+        // place each time might compare the direct route in these with the staging area in short
+        // ones.
         for (scratch, bounds) in [(13, 0..2000), (8, 6000..8000)] {
             let (mut routes, mut last, mut taken) = (MeasuredRoutes::default(), 0, 0);
             for _ in 0..1000 {

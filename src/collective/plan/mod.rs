@@ -2,15 +2,19 @@
 //!
 //! | step | by what | gives |
 //! |---|---|---|
-//! | [`Planner::propose`], before anything is posted | the caller's choice, registered algorithms, the table, what earlier calls took, this member's buffers | a [`Proposal`] |
-//! | [`Planner::settle`], once all members have posted | where the buffers of all members lie, and what they have posted of earlier calls | a [`Plan`] |
+//! | [`Planner::propose`] | the caller's choice, the table, earlier calls | a [`Proposal`] |
+//! | [`Planner::settle`] | where all buffers lie, how long earlier calls took | a [`Plan`] |
 //!
-//! An eager call is done as it is proposed, since its post carries the data. What executes a plan (`execute`) decides nothing.
+//! The first comes before anything is posted, the second once all members have posted. An eager
+//! call is done as it is proposed, since its post carries the data. What executes a plan
+//! (`execute`) decides nothing.
 //!
 //! # Invariants
-//! - All members come to the same plan. It follows from the calls of the communicator, from the table that all have agreed on, and from
-//!   what members have posted. Only whether a member stages before it posts depends on its own buffers, which it posts.
-//! - All ways to do a call without an algorithm that the caller, or a table from a file, has asked for combine elements in the same order.
+//! - All members come to the same plan. It follows from the calls of the communicator, from the
+//!   table that all have agreed on, and from what members have posted. Only whether a member stages
+//!   before it posts depends on its own buffers, which it posts.
+//! - All ways to do a call without an algorithm that the caller, or a table from a file, has asked
+//!   for combine elements in the same order.
 
 mod eager_trial;
 mod measured;
@@ -38,7 +42,7 @@ pub(crate) use recent::{KnownWord, WORD_LEN, WordArguments};
 use trials::Route;
 use tuning::{BufferKind, CommTable, Tuning};
 
-/// What decides how the calls of one communicator are done.
+/// Decides how the calls of one communicator are done.
 #[derive(Debug)]
 pub(crate) struct Planner {
     n_members: usize,
@@ -59,7 +63,8 @@ pub(crate) struct Proposal {
     pub(crate) len: u64,
     /// The route, where it may turn out that routes are measured.
     foreseen: Option<Route>,
-    /// Whether this member stages its first pieces before it posts. Only this may differ between members.
+    /// Whether this member stages its first pieces before it posts. Only this may differ between
+    /// members.
     pub(crate) prestages: bool,
 }
 
@@ -70,7 +75,8 @@ pub(crate) enum Way {
     Eager,
     /// Data travel with the post, so that this can be compared with the next way.
     EagerOnTrial,
-    /// A call that could be eager goes by two shots, so that this can be compared with the way before.
+    /// A call that could be eager goes by two shots, so that this can be compared with the way
+    /// before.
     TwoShotOnTrial,
     /// As the table says, once it is known where all buffers lie.
     ByTable,
@@ -87,7 +93,7 @@ pub(crate) struct Plan<'p> {
     is_measured: bool,
 }
 
-/// What all members execute.
+/// The ways to execute a call.
 #[derive(Clone, Copy)]
 pub(crate) enum Execution<'p> {
     /// Each member posts its whole input.
@@ -96,7 +102,8 @@ pub(crate) enum Execution<'p> {
     ZeroCopy,
     /// Members stage what others need.
     Staged { prestaged: Prestaged, hint: CacheHint, oversubscribed: bool },
-    /// An algorithm sends fragments from member to member: over the buffers themselves, or, in this form, over chunks of these in the heap.
+    /// An algorithm sends fragments from member to member: over the buffers themselves, or, in this
+    /// form, over chunks of these in the heap.
     OverPipes { algorithm: PipeAlgorithm<'p>, kind: ChannelKind, chunked: Option<ElementForm> },
 }
 
@@ -110,7 +117,7 @@ pub(crate) enum Prestaged {
     All,
 }
 
-/// What does a call over pipes.
+/// An algorithm that does a call over pipes.
 #[derive(Clone, Copy)]
 pub(crate) enum PipeAlgorithm<'p> {
     BuiltIn(Algorithm),
@@ -139,7 +146,8 @@ impl PipeAlgorithm<'_> {
     fn form(self, call: &Call<'_>) -> ElementForm {
         let is_short = || call.reducer.as_ref().is_some_and(|reducer| reducer.data_type().is_short_float());
         match self {
-            // Inputs are multiplied in the staging area: short ones as `f32`, or they would be rounded there.
+            // Inputs are multiplied in the staging area: short ones as `f32`, or they would be
+            // rounded there.
             _ if call.is_scaled() => ElementForm::Widened,
             // Each source is added once, all at once.
             Self::BuiltIn(algorithm) if algorithm.keeps_rank_order() => ElementForm::Own,
@@ -176,8 +184,8 @@ impl Proposal {
     pub(crate) const EAGER: Choice =
         Choice { algorithm: Some(Algorithm::OneShot), channel: ChannelKind::Memory };
 
-    /// Says whether a member with these `buffers` stages before it posts, where the table has this algorithm for such an `operation` on
-    /// buffers that all members reach, or on others.
+    /// Says whether a member with these `buffers` stages before it posts, where the table has this
+    /// algorithm for such an `operation` on buffers that all members reach, or on others.
     fn is_prestaged(
         &self,
         operation: Operation,
@@ -261,7 +269,8 @@ impl Planner {
         self.customs.set(operation, algorithm);
     }
 
-    /// Returns the algorithm of an operation to which no member contributes more than `len` bytes, where the caller has not chosen one.
+    /// Returns the algorithm of an operation to which no member contributes more than `len` bytes,
+    /// where the caller has not chosen one.
     pub(crate) fn algorithm_for(&self, operation: Operation, buffers: BufferKind, len: u64) -> Algorithm {
         if self.table.is_eager(operation, len) {
             return Algorithm::OneShot;
@@ -272,8 +281,8 @@ impl Planner {
     /// Proposes how `call` is done, for which the caller has made this `choice`.
     ///
     /// # Errors
-    /// [`crate::Error::InvalidArgument`] when the algorithm cannot do the operation; [`crate::Error::OutOfRange`] when the length cannot
-    /// be counted.
+    /// [`crate::Error::InvalidArgument`] when the algorithm cannot do the operation;
+    /// [`crate::Error::OutOfRange`] when the length cannot be counted.
     #[inline]
     pub(crate) fn propose(
         &mut self,
@@ -337,7 +346,8 @@ impl Planner {
         })
     }
 
-    /// Completes the proposal of a call of which only measurement can tell whether it is to be eager.
+    /// Completes the proposal of a call of which only measurement can tell whether it is to be
+    /// eager.
     #[inline(never)]
     fn try_out(&mut self, proposal: Proposal, call: &Call<'_>, signature: CallSignature) -> Proposal {
         if self.eager_trial.is_eager() {
@@ -354,14 +364,15 @@ impl Planner {
         Proposal { prestages: self.is_prestaged(&proposal, call, Buffers::of(call)), ..proposal }
     }
 
-    /// Says whether a member with these `buffers` stages before it posts: all members know it of each other.
+    /// Says whether a member with these `buffers` stages before it posts: all members know it of
+    /// each other.
     fn is_prestaged(&self, proposal: &Proposal, call: &Call<'_>, buffers: Buffers) -> bool {
         let by_table = |in_heap| self.by_table(call, proposal.len, in_heap);
         proposal.is_prestaged(call.operation, buffers, by_table)
     }
 
-    /// Returns how a proposed call is done as far as this member knows by itself, for onlookers while it waits for the others: some of
-    /// them may have their buffers elsewhere.
+    /// Returns how a proposed call is done as far as this member knows by itself, for onlookers
+    /// while it waits for the others: some of them may have their buffers elsewhere.
     pub(crate) fn expected(&self, proposal: &Proposal, call: &Call<'_>) -> Choice {
         if proposal.way != Way::ByTable {
             return proposal.way.choice();
@@ -371,7 +382,8 @@ impl Planner {
         Choice { algorithm, channel: ChannelKind::Memory }
     }
 
-    /// Settles how a proposed call is done, now that its `posts`, by the numbers of the members, are there.
+    /// Settles how a proposed call is done, now that its `posts`, by the numbers of the members,
+    /// are there.
     ///
     /// # Errors
     /// [`crate::Error::InvalidArgument`] when messages are left in pipes, for all members alike.
@@ -399,7 +411,8 @@ impl Planner {
         }
     }
 
-    /// Settles how members do a call by two shots: over each other's buffers, or over what each stages.
+    /// Settles how members do a call by two shots: over each other's buffers, or over what each
+    /// stages.
     fn two_shots<'p>(
         &mut self,
         proposal: &Proposal,
@@ -465,10 +478,12 @@ impl Planner {
         }
     }
 
-    /// Returns the algorithm that the table has for `call`, to which no member contributes more than `len` bytes, in the heap or not.
+    /// Returns the algorithm that the table has for `call`, to which no member contributes more
+    /// than `len` bytes, in the heap or not.
     ///
-    /// It is two_shot instead where it matters that an algorithm passes partial results on: to operators that need an order, and to
-    /// elements that would have to be widened, of whose cost a table knows nothing.
+    /// It is two_shot instead where it matters that an algorithm passes partial results on. It
+    /// matters to operators that need an order, and to elements that would have to be widened, of
+    /// whose cost a table knows nothing.
     fn by_table(&self, call: &Call<'_>, len: u64, in_heap: bool) -> Algorithm {
         let buffers = if in_heap { BufferKind::Heap } else { BufferKind::Ordinary };
         let algorithm = self.table.algorithm(call.operation, buffers, len);
@@ -479,8 +494,8 @@ impl Planner {
         algorithm
     }
 
-    /// Does `stage`, by which this member stages its first pieces; it counts to the duration of a measured call as often as members
-    /// `sharing` a core do the same.
+    /// Does `stage`, by which this member stages its first pieces; it counts to the duration of a
+    /// measured call as often as members `sharing` a core do the same.
     pub(crate) fn time_prestage<T>(
         &mut self,
         proposal: &Proposal,
@@ -500,7 +515,8 @@ impl Planner {
         }
     }
 
-    /// Returns how long the last measured call took, as this member posts it; `is_watched` where it counts or checks what it moves.
+    /// Returns how long the last measured call took, as this member posts it; `is_watched` where it
+    /// counts or checks what it moves.
     pub(crate) fn last_duration(&self, is_watched: bool) -> u64 {
         self.routes.last_duration(is_watched)
     }
@@ -511,8 +527,9 @@ impl Planner {
     }
 }
 
-/// Returns the algorithm for `operation` over proxied channels, where a member contributes `len` bytes: one that combines in the order
-/// of the ranks, so that the results are those of direct channels.
+/// Returns the algorithm for `operation` over proxied channels, where a member contributes `len`
+/// bytes: one that combines in the order of the ranks, so that the results are those of direct
+/// channels.
 fn over_proxies(operation: Operation, len: u64) -> Algorithm {
     match operation {
         Operation::AllReduce if len > EAGER_LEN => Algorithm::TwoShot,
@@ -521,8 +538,9 @@ fn over_proxies(operation: Operation, len: u64) -> Algorithm {
     }
 }
 
-/// Says whether results of `call` are read before what all members read and write has driven them out of the cache: as where a copy goes
-/// past it, a store through it would first read what it overwrites.
+/// Returns where results of `call` go by their length. They bypass the cache where all that members
+/// read and write would drive them out before they are read. A store through the cache would first
+/// read what it overwrites.
 fn by_length(call: &Call<'_>, n_members: u64) -> CacheHint {
     let len = call.count.saturating_mul(call.data_type.size() as u64);
     let n_outputs = if call.operation == Operation::Reduce { 1 } else { n_members };

@@ -1,12 +1,14 @@
 //! The words that were reduced last, with what followed from the arguments of each call.
 //!
-//! Programs that agree on a word do so in every step of a loop. What leads up to the hand-over (the operator's loop, the way that suits
-//! the call, what the members compare) follows from the arguments. It takes as long as the hand-over itself where two members are threads
-//! of one core. So it is kept for the last few calls, and looked up by their arguments.
+//! Programs that agree on a word do so in every step of a loop. All that leads up to the hand-over
+//! follows from the arguments: the operator's loop, the way that suits the call, the words that
+//! members compare. It takes as long as the hand-over itself where two members are threads of one
+//! core. So it is kept for the last few calls, and looked up by their arguments.
 //!
-//! It also depends on the tuning and on the algorithms that are registered: the planner forgets the calls when these change. That the
-//! buffers are memory was found when the call was executed first, and stays so: a watermark only rises, whoever owns what is below it.
-//! The members compare what they post as ever.
+//! It also depends on the tuning and on the algorithms that are registered: the planner forgets the
+//! calls when these change. That the buffers are memory was found when the call was executed first,
+//! and stays so: a watermark only rises, whoever owns what is below it. The members compare what
+//! they post as ever.
 
 use arrayvec::ArrayVec;
 
@@ -66,8 +68,8 @@ impl WordArguments {
 }
 
 impl KnownWord {
-    /// Makes one of `call`, to which each member contributed `len` bytes in its post, if it can be repeated; the members compared
-    /// `signature`.
+    /// Makes one of `call`, to which each member contributed `len` bytes in its post, if it can be
+    /// repeated; the members compared `signature`.
     #[inline]
     fn of(call: &Call<'_>, signature: CallSignature, len: u64) -> Option<Self> {
         let (Operation::AllReduce, WORD_LEN | HALF_LEN) = (call.operation, len) else { return None };
@@ -78,7 +80,8 @@ impl KnownWord {
 }
 
 impl RecentWords {
-    /// Keeps `call`, if it can be repeated and is not kept: those of a stream are executed without a look here.
+    /// Keeps `call`, if it can be repeated and is not kept: those of a stream are executed without
+    /// a look here.
     pub(super) fn keep(&mut self, call: &Call<'_>, signature: CallSignature, len: u64) {
         let Some(call) = KnownWord::of(call, signature, len) else { return };
         if self.calls.iter().any(|kept| kept.arguments == call.arguments) {

@@ -6,22 +6,19 @@
 //!                     '-- it costs more than the other did, or a period has passed
 //! ```
 //!
-//! Whoever makes the same calls and notes the same costs picks the same. A cost may be noted when the route of the next call is known
-//! already: where that ends a trial, one call more goes the same way, and counts only if those after it do, too.
+//! Members that make the same calls and note the same costs pick the same. A cost may be noted when
+//! the route of the next call is known already. Where that ends a trial, one call more goes the
+//! same way, and counts only if those after it do, too.
 
-use arrayvec::ArrayVec;
+use crate::trials::{Alternative, Trials};
 
-/// Calls from one trial of both routes to the next. It is prime: a loop of several calls meets each trial at another place.
+/// Calls from one trial of both routes to the next. It is prime: a loop of several calls meets each
+/// trial at another place.
 pub(super) const PERIOD: u64 = 257;
 
-/// What must be left of the cost for the other route to be taken: a smaller difference is noise.
-const NOISE: f32 = 0.96;
-
-/// What the route in use costs is told by so many calls in a row: more than stores are tried out in.
+/// What the route in use costs is told by so many calls in a row: more than stores are tried out
+/// in.
 pub(super) const MEMORY: usize = 10;
-
-/// The longest trial.
-const LONGEST: usize = 12;
 
 /// One of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +28,8 @@ pub(crate) enum Route {
 }
 
 impl Route {
+    const BOTH: &[Self] = &[Self::First, Self::Second];
+
     const fn other(self) -> Self {
         match self {
             Self::First => Self::Second,
@@ -39,128 +38,108 @@ impl Route {
     }
 }
 
+impl Alternative for Route {
+    fn index(self) -> usize {
+        self as usize
+    }
+}
+
 /// How long trials are, in calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lengths {
-    /// The very first one, of the first route; at most [`LONGEST`].
+    /// The very first one, of the first route.
     pub(super) first: u8,
     /// Each other one.
     pub(super) other: u8,
-    /// How many of the last calls of each count: the first ones find in the cache what the other route has left there.
+    /// How many of the last calls of each count, at most [`MEMORY`]: the first ones find in the
+    /// cache what the other route has left there.
     pub(super) counting: usize,
 }
 
 /// What is known of two routes.
 #[derive(Clone, Debug)]
-pub(super) struct Trials {
+pub(super) struct RouteTrials {
     lengths: Lengths,
+    trials: Trials<Route, 2, MEMORY>,
     calls: u64,
-    best: Route,
-    trial: Route,
-    /// Calls of the trial that are left.
-    left: u8,
-    /// What those took that are over.
-    tried: ArrayVec<f32, LONGEST>,
     /// Whether a trial of the other route follows.
     is_first: bool,
-    /// What a call costs by each route; infinite where not known.
-    costs: [f32; 2],
-    /// What the last calls took by the route in use.
-    recent: [f32; MEMORY],
-    /// Calls since the last trial,
+    /// Calls since the last trial.
     rested: u64,
-    /// and how many there are to be before the next one out of turn: twice as many after each that has changed nothing.
+    /// How many calls there are to be before the next trial out of turn: twice as many after each
+    /// one that has changed nothing.
     rest: u64,
 }
 
-impl Trials {
-    pub(super) fn new(lengths: Lengths) -> Self {
-        let mut trials = Self {
+impl RouteTrials {
+    pub(super) const fn new(lengths: Lengths) -> Self {
+        Self {
             lengths,
+            trials: Trials::new(Route::BOTH, Route::First, lengths.first),
             calls: 0,
-            best: Route::First,
-            trial: Route::First,
-            left: 0,
-            tried: ArrayVec::new(),
             is_first: true,
-            costs: [f32::INFINITY; 2],
-            recent: [f32::INFINITY; MEMORY],
             rested: 0,
             rest: MEMORY as u64,
-        };
-        trials.begin(Route::First, lengths.first);
-        trials
+        }
     }
 
-    /// The route of the next call.
+    /// Returns the route of the next call.
     pub(super) fn route(&self) -> Route {
-        if self.left > 0 { self.trial } else { self.best }
+        self.trials.current()
     }
 
     /// Counts a call: each [`PERIOD`]th begins a trial of both routes.
     pub(super) fn count(&mut self) {
         self.calls = self.calls.wrapping_add(1);
         if self.calls.is_multiple_of(PERIOD) {
-            self.is_first = true;
-            self.begin(Route::First, self.lengths.other);
+            self.try_both(Route::First);
         }
     }
 
-    /// Begins a trial of so many calls.
-    fn begin(&mut self, trial: Route, n_calls: u8) {
-        (self.trial, self.left) = (trial, n_calls);
-        self.tried.clear();
-        self.costs[trial as usize] = f32::INFINITY;
+    fn try_both(&mut self, first: Route) {
+        self.is_first = true;
+        self.trials.begin(first, self.lengths.other);
     }
 
-    /// Takes in what a call cost that went by this `route`: nothing, unless the next one goes there, too.
+    /// Takes in what a call cost that went by this `route`: nothing, unless the next one goes
+    /// there, too.
     pub(super) fn note(&mut self, route: Route, cost: f32) {
         if route != self.route() {
             return;
         }
-        if self.left > 0 {
-            return self.note_trial(cost);
-        }
-        self.recent.rotate_right(1);
-        self.recent[0] = cost;
-        self.costs[self.best as usize] = typical(&mut self.recent.clone());
-        self.rested += 1;
-        if self.rested >= self.rest && self.is_beaten() {
-            self.rest = (2 * self.rest).min(PERIOD);
-            // The route in use, too: some of the calls that count for it were before it slowed down.
-            self.is_first = true;
-            self.begin(self.best, self.lengths.other);
-        }
-    }
-
-    fn note_trial(&mut self, cost: f32) {
-        self.tried.push(cost);
-        self.left -= 1;
-        if self.left > 0 {
+        if self.trials.is_trial() {
+            let counting = self.lengths.counting;
+            if self.trials.note(cost, |costs| typical(&mut costs[..counting])) {
+                self.end_trial();
+            }
             return;
         }
-        let skipped = self.tried.len().saturating_sub(self.lengths.counting);
-        self.costs[self.trial as usize] = typical(&mut self.tried[skipped..]);
-        if self.is_first {
-            self.is_first = false;
-            return self.begin(self.trial.other(), self.lengths.other);
+        self.trials.note(cost, |costs| typical(costs));
+        self.rested += 1;
+        if self.rested >= self.rest && self.trials.is_beaten() {
+            self.rest = (2 * self.rest).min(PERIOD);
+            // The route in use, too: some of the calls that count for it were before it slowed
+            // down.
+            self.try_both(self.trials.in_use());
         }
-        if self.is_beaten() {
-            (self.best, self.rest) = (self.best.other(), MEMORY as u64);
-        }
-        self.rested = 0;
-        self.recent = [self.costs[self.best as usize]; MEMORY];
     }
 
-    /// Whether the other route is known to cost less than the one in use.
-    fn is_beaten(&self) -> bool {
-        let [best, other] = [self.best, self.best.other()].map(|route| self.costs[route as usize]);
-        other < best * NOISE
+    fn end_trial(&mut self) {
+        if self.is_first {
+            self.is_first = false;
+            return self.trials.begin(self.trials.tried().other(), self.lengths.other);
+        }
+        if self.trials.settle_all() {
+            self.rest = MEMORY as u64;
+        }
+        self.rested = 0;
     }
 }
 
-/// What is typical of the costs of several calls: the mean of the lower two thirds. The best one would not do: what a call costs depends on
-/// what the program did with the buffers since the last one, and a loop may go well with a route in one of its calls and badly in the others.
+/// Returns what is typical of the costs of several calls: the mean of the lower two thirds.
+///
+/// The best one would not do. The cost of a call depends on what the program did with the buffers
+/// since the last one. A loop may go well with a route in one of its calls and badly in the others.
 /// The worst ones are those in which a rank was interrupted.
 #[expect(clippy::cast_precision_loss, reason = "a few")]
 fn typical(costs: &mut [f32]) -> f32 {

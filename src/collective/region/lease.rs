@@ -1,17 +1,20 @@
 //! A member's hold on the regions of its communicator, and how it lets go of them.
 //!
-//! A region can serve another communicator once no member touches it any more, which nobody can tell from his own side alone.
-//! So a member has a *departure* word in the region of each member, its own included, and raises them all twice as it leaves:
+//! A region can serve another communicator once no member touches it any more, which no member can
+//! tell alone. So a member has a *departure* word in the region of each member, its own included,
+//! and raises them all twice as it leaves:
 //!
 //! | value | says | read by |
 //! |---|---|---|
-//! | [`LEFT`] | it takes part in no further operation | who waits for it, on the slow path: it waits in vain |
-//! | [`GONE`] | this was its last access to this region | who wants to use the region again |
+//! | [`LEFT`] | the member takes part in no further operation | those that wait for it, in vain |
+//! | [`GONE`] | this was its last access to this region | those that want to use the region again |
 //!
-//! In between it wakes the others, whose park word lies in the first member's region. [`GONE`] carries with it, by edge C2 of
-//! `src/sync/post.rs`, all that the member has ever written to the region.
+//! In between it wakes the others, whose park word lies in the first member's region. [`GONE`]
+//! carries with it, by edge C2 of `src/sync/post.rs`, all that the member has ever written to the
+//! region.
 //!
-//! A member that leaves because it panics counts as lost, and its epoch is over; so it raises nothing.
+//! A member that leaves because it panics counts as lost, and its epoch is over. So it raises
+//! nothing.
 
 use std::sync::Arc;
 
@@ -51,10 +54,11 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// The hold of member `me` of `members` on their zeroed regions, which start at `bases`.
+    /// Makes the hold of member `me` of `members` on their zeroed regions, which start at `bases`.
     ///
     /// # Errors
-    /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a region can be.
+    /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a
+    /// region can be.
     pub(crate) fn new(
         context: &Arc<RankContext>,
         ranks: &[Rank],
@@ -80,7 +84,7 @@ impl Lease {
         })
     }
 
-    /// The departure words of all members that this one looks at.
+    /// Returns the departure words of all members that this one looks at.
     pub(crate) fn departures(&self) -> &CellSlice<ProgressCell> {
         &self.theirs
     }

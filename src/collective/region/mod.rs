@@ -1,7 +1,8 @@
 //! What a communicator keeps in each member's memory, and where.
 //!
-//! A member's region lies in its own part of the symmetric heap, at an offset that the member has chosen and told the
-//! others; so the regions of one communicator need not start alike. In bytes from the start:
+//! A member's region lies in its own part of the symmetric heap, at an offset that the member has
+//! chosen and told the others. So the regions of one communicator need not start alike. In bytes
+//! from the start, for n members:
 //!
 //! | what | bytes | written by |
 //! |---|---|---|
@@ -11,15 +12,16 @@
 //! | semaphores of pipes, one per member | n x 128 | that member |
 //! | credits of pipes, one per member | n x 128 | the member |
 //! | departures: which members have left (`lease`) | n x 128 | that member |
-//! | complaints, one per member: the call that it is in, or the message that it sent, is not the one it was to be | n x 128 | the member |
-//! | awaits, one per member: the last operation in which the member waited for it | n x 128 | the member |
-//! | notices, one per member: it waits for messages of that one alone (`standoff`) | n x 128 | the member |
-//! | checks, one per member: checksums of what lies in its inbox (`checks`), and of one part of what is staged (`pipeline`) | n x (64 + 64) | that member; it and the member |
-//! | inline messages of pipes: short messages, [`PIPE_SLOTS`] per member (`message/inline message.rs`) | n x slots x 128 | that member |
-//! | mail: data of small operations, one slot per post | [`LAP`] x [`EAGER_LEN`] | the member |
+//! | mismatch reports, one per member: the call that it was found in | n x 128 | the member |
+//! | waits, one per member: the last operation in which it was awaited | n x 128 | the member |
+//! | deadlock notices, one per member (`rendezvous/deadlock.rs`) | n x 128 | the member |
+//! | checksums of fragments (`transport/checksum.rs`), per member | n x 64 | that member |
+//! | checksums of what is staged, beside each of those | n x 64 | that member, the member |
+//! | inline messages, [`PIPE_SLOTS`] per member | n x slots x 128 | that member |
+//! | eager slots: data of eager calls, one per post | [`LAP`] x [`EAGER_LEN`] | the member |
 //! | inboxes of pipes: [`PIPE_SLOTS`] slots per member | n x slots x slot length | that member |
-//! | send staging: what is made to be sent, [`PIPE_SLOTS`] slots | slots x slot length | the member |
-//! | scratch: what is staged | [`STAGING_LEN`] | the member; results of an all-reduce or a reduce (`pipeline`) all members |
+//! | send staging: what is made to be sent | slots x slot length | the member |
+//! | staging area: what is staged, and results in its place | [`STAGING_LEN`] | all members |
 
 pub(crate) mod lease;
 
@@ -31,16 +33,17 @@ use crate::shm::{CellRef, SharedLayout};
 /// Posts in a ring: so many operations may a rank be ahead of its slowest peer.
 pub(crate) const LAP: u64 = TURNS as u64;
 
-/// The same as a length.
+/// [`LAP`] as a length.
 pub(crate) const TURNS: usize = 8;
 
-/// The most bytes that one operation may leave in the mail.
+/// The most bytes that one operation may leave in the eager slot.
 pub(crate) const EAGER_LEN: u64 = 8 << 10;
 
 /// Slots of a pipe's inbox.
 pub(crate) const PIPE_SLOTS: u64 = 4;
 
-/// The staging area of a member, in bytes: some more than the pieces of staged data, which do not begin where a line does.
+/// The staging area of a member, in bytes: some more than the pieces of staged data, which do not
+/// begin where a line does.
 pub(crate) const STAGING_LEN: u64 = (1 << 20) + (4 << 10);
 
 /// A pair of cache lines: what one writer writes shares its pair with nobody.
@@ -67,47 +70,48 @@ impl CommLayout {
     pub(crate) const EAGER: u64 = EAGER_LEN;
     const SEMAPHORES: u64 = Self::POSTS + LAP * CELL;
 
-    /// Where the semaphore is that `sender` raises when it has filled a slot of its inbox.
+    /// Returns where the semaphore is that `sender` raises when it has filled a slot of its inbox.
     pub(crate) const fn semaphore(self, sender: u64) -> u64 {
         Self::SEMAPHORES + sender * CELL
     }
 
-    /// Where the member tells `sender` how many slots of its inbox it has emptied.
+    /// Returns where the member tells `sender` how many slots of its inbox it has emptied.
     pub(crate) const fn credit(self, sender: u64) -> u64 {
         self.semaphore(self.n_members) + sender * CELL
     }
 
-    /// Where `leaver` tells the member that it has left.
+    /// Returns where `leaver` tells the member that it has left.
     pub(crate) const fn departure(self, leaver: u64) -> u64 {
         self.credit(self.n_members) + leaver * CELL
     }
 
-    /// Where the member complains about a message of `sender`.
+    /// Returns where the member complains about a message of `sender`.
     pub(crate) const fn mismatch_report(self, sender: u64) -> u64 {
         self.departure(self.n_members) + sender * CELL
     }
 
-    /// Where the member tells that it waits for `awaited`.
+    /// Returns where the member tells that it waits for `awaited`.
     pub(crate) const fn waits_for(self, awaited: u64) -> u64 {
         self.mismatch_report(self.n_members) + awaited * CELL
     }
 
-    /// Where the member puts up its notice for `reader`.
+    /// Returns where the member puts up its notice for `reader`.
     pub(crate) const fn notice(self, reader: u64) -> u64 {
         self.waits_for(self.n_members) + reader * CELL
     }
 
-    /// Where `sender` tells the checksums of what it has put into its inbox.
+    /// Returns where `sender` tells the checksums of what it has put into its inbox.
     pub(crate) const fn checks(self, sender: u64) -> u64 {
         self.notice(self.n_members) + sender * CELL
     }
 
-    /// Where the checksums are of part number `index` of what the member stages: the other line of that pair.
+    /// Returns where the checksums are of part number `index` of what the member stages: the other
+    /// line of that pair.
     pub(crate) const fn staged_checks(self, index: u64) -> u64 {
         self.checks(index) + CELL / 2
     }
 
-    /// Where the inline messages of `sender` are.
+    /// Returns where the inline messages of `sender` are.
     pub(crate) const fn inline_messages(self, sender: u64) -> u64 {
         self.checks(self.n_members) + sender * PIPE_SLOTS * CELL
     }
@@ -116,12 +120,12 @@ impl CommLayout {
         self.inline_messages(self.n_members).next_multiple_of(4096)
     }
 
-    /// Where the mail of post number `turn` of the ring is.
+    /// Returns where the eager slot of post number `turn` of the ring is.
     pub(crate) const fn eager_slot(self, turn: u64) -> u64 {
         self.eager_start() + turn * EAGER_LEN
     }
 
-    /// The length of a slot of a pipe in bytes: smaller where there are many members.
+    /// Returns the length of a slot of a pipe in bytes: smaller where there are many members.
     pub(crate) const fn slot_len(self) -> u64 {
         let fair = ((512 << 10) / PIPE_SLOTS / self.n_members).next_power_of_two();
         if fair > 64 << 10 {
@@ -133,39 +137,40 @@ impl CommLayout {
         }
     }
 
-    /// The most bytes of a message in one message, its header included. So many of them can be made in the staging area that each
-    /// slot of each pipe has a place of its own there.
+    /// Returns the most bytes of a message in one message, its header included. So many of them can
+    /// be made in the staging area that each slot of each pipe has a place of its own there.
     pub(crate) const fn fragment_len(self) -> u64 {
         let fair = STAGING_LEN / (self.n_members * PIPE_SLOTS) / CELL * CELL;
         if fair < self.slot_len() { fair } else { self.slot_len() }
     }
 
-    /// Where the fragment for slot number `slot` of the inbox of `receiver` is made, where it has to be made in this member's heap.
+    /// Returns where the fragment for slot number `slot` of the inbox of `receiver` is made, where
+    /// it has to be made in this member's heap.
     pub(crate) const fn bounce(self, receiver: u64, slot: u64) -> u64 {
         self.staging() + (receiver * PIPE_SLOTS + slot) * self.fragment_len()
     }
 
-    /// Where slot number `slot` of the inbox for `sender` is.
+    /// Returns where slot number `slot` of the inbox for `sender` is.
     pub(crate) const fn slot(self, sender: u64, slot: u64) -> u64 {
         self.eager_slot(LAP) + (sender * PIPE_SLOTS + slot) * self.slot_len()
     }
 
-    /// Where the send staging starts.
+    /// Returns where the send staging starts.
     pub(crate) const fn send_staging(self) -> u64 {
         self.slot(self.n_members, 0)
     }
 
-    /// The length of the send staging in bytes.
+    /// Returns the length of the send staging in bytes.
     pub(crate) const fn send_staging_len(self) -> u64 {
         PIPE_SLOTS * self.slot_len()
     }
 
-    /// Where the staging area starts.
+    /// Returns where the staging area starts.
     pub(crate) const fn staging(self) -> u64 {
         self.send_staging() + self.send_staging_len()
     }
 
-    /// The length of the region in bytes.
+    /// Returns the length of the region in bytes.
     pub(crate) const fn len(self) -> u64 {
         self.staging() + STAGING_LEN
     }
@@ -176,11 +181,12 @@ impl CommLayout {
     }
 }
 
-/// The cells that members keep for one another, at the place that `at` says in the region of who keeps them: those of the member `me`
-/// for each member, and those of each member for `me`.
+/// Returns the cells that members keep for one another, `at` that place in the keeper's region:
+/// those of the member `me` for each member, and those of each member for `me`.
 ///
 /// # Errors
-/// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a region can be.
+/// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a
+/// region can be.
 pub(crate) fn cells_between<T: SharedLayout>(
     view: &HeapView,
     ranks: &[Rank],

@@ -1,16 +1,17 @@
-//! Ranks that wait where all ranks of the job meet, while this one is in an operation on the board.
+//! Ranks that wait in a barrier of the job, while this one is in an operation on the board.
 //!
-//! The barriers, allocations and the like of the job's first communicator go by the meeting of all ranks
-//! (`src/comm/meeting.rs`), its operations by the board. A rank in the one and a rank in the other would wait for each other
-//! until their deadline. So each looks, on the slow path of its wait, at what the other has put up:
+//! The barriers, allocations and the like of the job's first communicator go by a barrier of all
+//! ranks (`src/comm/job_barrier.rs`), its operations by the board. A rank in the one and a rank in
+//! the other would wait for each other until their deadline. So each looks, on the slow path of its
+//! wait, at what the other has announced:
 //!
-//! - Who is in operation s looks for a rank that has arrived at a meeting to which it has not come itself, and has not posted s.
-//!   What a rank posted before it arrived is acquired with its arrival (B1).
-//! - Who is at a meeting looks for a rank that has posted an operation after its own last one, and has not arrived. What a rank arrived
-//!   at before it posted is acquired with the post (C1).
+//! - A rank in operation s looks for a rank that has arrived at a barrier to which it has not come
+//!   itself, and has not posted s. What that rank posted before is acquired with its arrival (B1).
+//! - A rank at a barrier looks for a rank that has posted an operation after its own last one, and
+//!   has not arrived. What that rank arrived at before is acquired with the post (C1).
 //!
-//! Ranks call the same in the same order, so either is a mistake for certain. It takes that a rank arrives only when all operations
-//! that it has begun are done, wherever they are executed.
+//! Ranks make the same calls in the same order, so either is a mistake for certain. This needs that
+//! a rank arrives only when all operations that it has begun are done, wherever they are executed.
 
 use crate::channel::RankContext;
 use crate::collective::call::{CallSignature, Operation};
@@ -32,7 +33,7 @@ impl AtBarrier {
         Self { arrivals: control.barrier().0, proposals: control.agreement(), me: context.rank() }
     }
 
-    /// The call in which `rank` has arrived at the meeting that this rank comes to next.
+    /// Returns the call in which `rank` has arrived at the meeting that this rank comes to next.
     pub(crate) fn call_of(&self, rank: Rank) -> Option<CallSignature> {
         let generation = self.arrivals[self.me.index()].arrivals();
         if !self.arrivals[rank.index()].shows(generation.wrapping_add(1)) {
@@ -42,26 +43,29 @@ impl AtBarrier {
     }
 }
 
-/// The call in which the rank that has put up `proposal` has arrived at the meeting after number `generation`.
+/// Returns the call in which the rank that has put up `proposal` has arrived at the meeting after
+/// number `generation`.
 pub(crate) fn call_met(proposal: &AgreementCell, generation: u64) -> CallSignature {
     call_proposed(proposal.proposal(generation).map_or(Operation::Barrier as u64, |words| words[0]))
 }
 
-/// The word by which a rank proposes `operation`, which it is in on its own account or within the call `around`.
+/// Returns the word by which a rank proposes `operation`, which it is in on its own account or
+/// within the call `around`.
 pub(crate) fn proposed(operation: Operation, around: Option<CallSignature>) -> u64 {
     let word = |call: CallSignature| call.words()[0] & 0xff | u64::from(call.is_first()) << 8;
     operation as u64 | around.map_or(0, word) << 8
 }
 
-/// The call of the program's that `word` was proposed in.
+/// Returns the call of the program's that `word` was proposed in.
 pub(crate) fn call_proposed(word: u64) -> CallSignature {
     let [own, around, is_first, ..] = word.to_le_bytes();
     let signature = CallSignature::from_words([if around == 0 { own } else { around }.into(), 0]);
     if is_first == 0 { signature } else { signature.as_first() }
 }
 
-/// Whether ranks that have proposed these words can agree: all in the same operation, within calls or not. What calls those are is not
-/// compared here; each rank may come to the first one of a job by another.
+/// Returns whether ranks that have proposed these words can agree: all in the same operation,
+/// within calls or not. What calls those are is not compared here; each rank may come to the first
+/// one of a job by another.
 pub(crate) fn can_agree(one: u64, other: u64) -> bool {
     let kind = |word: u64| (word & 0xff, word >> 8 == 0);
     kind(one) == kind(other)

@@ -1,19 +1,22 @@
 //! Where the ranks of a communicator tell each other which operation they are in.
 //!
-//! Every collective operation begins with a *post* of each member: what it is about to do ([`CallSignature`]), where its
-//! buffers are, and, if the operation is small, the data themselves. Before its post a member touches nothing but what is
-//! its own. Who needs a member's part waits for its post and compares the summaries, so that ranks which disagree find out
-//! before they touch each other's memory. An operation in which members read or write each other's buffers ends with a
-//! *done* of each of them.
+//! Every collective operation begins with a *post* of each member: what it is about to do
+//! ([`CallSignature`]), and either where its buffers lie or, if the call is eager, the data. Before
+//! its post a member touches nothing but what is its own. A member that needs another one's part
+//! waits for that one's post and compares the signatures. So ranks that disagree find out before
+//! they touch each other's memory. An operation in which members read or write each other's buffers
+//! ends with a *done* of each of them.
 //!
-//! Operations are numbered from 1; post s goes into slot s mod [`LAP`] of its member's ring. Before a rank posts s it
-//! makes sure that every member has posted s - [`LAP`] + 1, and is thus done with the slot (see `src/sync/post.rs`). Most
-//! operations wait for all members anyway, and then this costs a comparison.
+//! Operations are numbered from 1. Post s goes into slot s mod [`LAP`] of its member's ring. Before
+//! a rank posts s it makes sure that every member has posted s - [`LAP`] + 1, and is thus done with
+//! the slot (see `src/sync/post.rs`). Most operations wait for all members anyway, and then this
+//! costs a comparison.
 //!
-//! A post also tells, in 16 bits, of all the calls before, for members whose posts nobody had to wait for.
+//! A post also tells, in 16 bits, of all the calls before ([`history`](super::history)), since some
+//! operations wait for nobody.
 //!
-//! Whoever finds that ranks disagree revokes the epoch. All waits end then, and each member that was stopped looks
-//! through the ring for the disagreement, so that every rank reports it and not only the one that noticed.
+//! A member that finds a disagreement revokes the epoch. All waits end then. Each member that was
+//! stopped looks through the ring for the disagreement, so that every rank reports it.
 
 use std::sync::Arc;
 
@@ -45,7 +48,8 @@ pub(crate) struct CallBoard {
     pub(super) mismatch_reports: MismatchReports,
     pub(super) waits_for: WaitsFor,
     pub(super) notices: DeadlockNotices,
-    /// Where the members may be instead, in the communicator of which some calls do not go by the board.
+    /// Where the members may be instead, in the communicator of which some calls do not go by the
+    /// board.
     pub(super) at_barrier: Option<AtBarrier>,
     /// What waiting members sleep on.
     pub(super) park: CellRef<ParkCell>,
@@ -61,18 +65,21 @@ pub(crate) struct CallBoard {
     pub(super) history: u16,
     /// Where this member's region starts.
     pub(super) base: HeapOffset,
-    /// Which of the caller's operations this member has told of, while it is in one of which it tells.
+    /// Which of the caller's operations this member has told of, while it is in one of which it
+    /// tells.
     pub(super) reported_call: Option<u64>,
-    /// How many of the numbers so far were those of steps within an operation: the same as this member's progress tells.
+    /// How many of the numbers so far were those of steps within an operation: the same as this
+    /// member's progress tells.
     pub(super) inner_steps: u64,
 }
 
 impl CallBoard {
-    /// The board of `members`, whose regions start at `bases`, for the member `me`, who learns from `departures` which of them
-    /// have left.
+    /// Makes the board of `members`, whose regions start at `bases`, for the member `me`, who
+    /// learns from `departures` which of them have left.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base that is not where a region can be.
+    /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base that is not where a region can
+    /// be.
     pub(crate) fn new(
         context: &Arc<RankContext>,
         ranks: &Arc<[Rank]>,
@@ -126,12 +133,12 @@ impl CallBoard {
         self.at_barrier = Some(at_barrier);
     }
 
-    /// The number of the current operation, or of the last one.
+    /// Returns the number of the current operation, or of the last one.
     pub(crate) fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// The turn of the ring that the current operation has.
+    /// Returns the turn of the ring that the current operation has.
     #[inline]
     pub(crate) fn turn(&self) -> u64 {
         self.sequence % LAP
@@ -148,7 +155,7 @@ impl CallBoard {
         if has_room { Ok(()) } else { self.make_room(operation) }
     }
 
-    /// Whether the slot of the next operation can be used at once.
+    /// Returns whether the slot of the next operation can be used at once.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.sequence.wrapping_add(1).wrapping_sub(self.posted_by_all) < LAP
@@ -157,7 +164,8 @@ impl CallBoard {
     /// Waits until every member has posted all but the newest operations that a ring holds.
     #[cold]
     fn make_room(&mut self, operation: Operation) -> Result<()> {
-        // The nearest that will do would have this called at every operation; half a lap on, at every fourth.
+        // The nearest that will do would have this called at every operation; half a lap on, at
+        // every fourth.
         let goal = self.sequence.wrapping_sub(LAP / 2);
         for member in 0..self.ranks.len() {
             self.await_sequence(member, goal, operation)?;
@@ -166,7 +174,8 @@ impl CallBoard {
         Ok(())
     }
 
-    /// Begins the next operation, posts `words`, and waits until all members have posted the same call.
+    /// Begins the next operation, posts `words`, and waits until all members have posted the same
+    /// call.
     ///
     /// # Errors
     /// Those of [`CallBoard::await_post`].
@@ -191,8 +200,8 @@ impl CallBoard {
         self.put_up(call, head, data);
     }
 
-    /// Posts as [`CallBoard::post`] does, and keeps its own books only when the others can read it: quicker where they all wait for
-    /// it, slower where one of them goes on at once.
+    /// Posts as [`CallBoard::post`] does, and keeps its own books only when the others can read it:
+    /// quicker where they all wait for it, slower where one of them goes on at once.
     #[inline(always)]
     pub(crate) fn post_first(&mut self, signature: CallSignature, post: EagerPost<'_>) {
         let call = CallWithHistory::new(signature, self.history);
@@ -225,8 +234,9 @@ impl CallBoard {
         self.park.wake(self.context.kernel());
     }
 
-    /// Has the cache line of the next post brought here while the answer to this one is under way: worth it where the next operation
-    /// is soon, and waits for all. A member that polls that line already loses time by it.
+    /// Has the cache line of the next post brought here while the answer to this one is under way:
+    /// worth it where the next operation is soon, and waits for all. A member that polls that line
+    /// already loses time by it.
     #[inline]
     pub(crate) fn fetch_next(&self) {
         let next = index(self.sequence.wrapping_add(1));
@@ -236,8 +246,8 @@ impl CallBoard {
     /// Waits for the post of `member` and compares it with this member's.
     ///
     /// # Errors
-    /// [`Error::CallMismatch`] when they are in different calls; [`Error::Timeout`], [`Error::PeerLost`],
-    /// [`Error::ProxyLost`], [`Error::Revoked`].
+    /// [`Error::CallMismatch`] when they are in different calls; [`Error::Timeout`],
+    /// [`Error::PeerLost`], [`Error::ProxyLost`], [`Error::Revoked`].
     ///
     /// # Ordering
     /// Acquires everything the member did before it posted (C1).
@@ -246,7 +256,8 @@ impl CallBoard {
     pub(crate) fn await_post(&self, member: usize, operation: Operation) -> Result<Post<'_>> {
         let turn = self.turn_index();
         let cell = &self.posts[member][turn];
-        // A short wait is spent right here: the way back out of a long one takes as long as a post takes to arrive.
+        // A short wait is spent right here: the way back out of a long one takes as long as a post
+        // takes to arrive.
         let shows = || cell.shows(self.sequence);
         if !shows() && !spin_until(self.context.policy(), shows) {
             self.await_sequence(member, self.sequence, operation)?;
@@ -264,9 +275,11 @@ impl CallBoard {
         self.await_each(operation, |_| ())
     }
 
-    /// The same, and hands each post to `visit`, in the order of the members; `None` stands for this member's own.
+    /// Waits for the posts of all members, compares them, and hands each to `visit`, in the order
+    /// of the members; `None` stands for this member's own.
     ///
-    /// It knows what it has posted. Looking it up would fetch the cache line back from the core that is reading it.
+    /// It knows what it has posted. Looking it up would fetch the cache line back from the core
+    /// that is reading it.
     ///
     /// # Errors
     /// Those of [`CallBoard::await_post`].
@@ -283,7 +296,7 @@ impl CallBoard {
         Ok(())
     }
 
-    /// The post of `member`, which was awaited.
+    /// Returns the post of `member`, which was awaited.
     #[inline]
     pub(crate) fn post_of(&self, member: usize) -> Post<'_> {
         Post(&self.posts[member][self.turn_index()])
@@ -296,8 +309,8 @@ impl CallBoard {
         self.park.wake(self.context.kernel());
     }
 
-    /// Tells that this member has taken a step of the current operation, and returns the step's number: operations in
-    /// several steps count on where they began, all members alike.
+    /// Tells that this member has taken a step of the current operation, and returns the step's
+    /// number: operations in several steps count on where they began, all members alike.
     pub(crate) fn step(&mut self) -> u64 {
         self.sequence = self.sequence.wrapping_add(1);
         self.count_inner_steps(1);
@@ -305,11 +318,13 @@ impl CallBoard {
         self.sequence
     }
 
-    /// Counts `n` steps of the current operation that this member's post has told of, and returns the number of the first one.
+    /// Counts `n` steps of the current operation that this member's post has told of, and returns
+    /// the number of the first one.
     pub(crate) fn skip_steps(&mut self, n: u64) -> u64 {
         let first = self.sequence.wrapping_add(1);
         self.sequence = self.sequence.wrapping_add(n);
-        // Told with the first step that is taken: until then this member's progress says nothing of these.
+        // Told with the first step that is taken: until then this member's progress says nothing of
+        // these.
         self.inner_steps = self.inner_steps.wrapping_add(n);
         first
     }
@@ -328,7 +343,7 @@ impl CallBoard {
                 self.wait(member, operation, || cell.has_reached(step))?;
             }
         }
-        // Who has come so far has posted the operation, and reads no older post.
+        // A member that has come so far has posted the operation, and reads no older post.
         self.posted_by_all = step;
         Ok(())
     }
@@ -365,18 +380,18 @@ impl CallBoard {
         self.park.wake(self.context.kernel());
     }
 
-    /// What this member and others tell each other of waits for messages between them.
+    /// Returns what this member and others tell each other of waits for messages between them.
     pub(crate) fn notices(&self) -> &DeadlockNotices {
         &self.notices
     }
 
-    /// What the channels of this member stand on.
+    /// Returns what the channels of this member stand on.
     pub(crate) fn context(&self) -> &Arc<RankContext> {
         &self.context
     }
 
-    /// Ends the epoch when `done` is an error: peers that come later would take what this member has posted for valid, and what
-    /// is left in a pipe for theirs.
+    /// Ends the epoch when `done` is an error: peers that come later would take what this member
+    /// has posted for valid, and what is left in a pipe for theirs.
     #[inline]
     pub(crate) fn or_revoke(&self, done: Result<()>) -> Result<()> {
         // Written out, so that a success is not copied.
@@ -401,12 +416,12 @@ impl CallBoard {
     }
 }
 
-/// The call that a notice is about, whatever it says.
+/// Returns the call that a notice is about, whatever it says.
 pub(crate) fn posted_signature(cell: &PostCell) -> CallSignature {
     Post(cell).call().signature()
 }
 
-/// The slot of `sequence` in a ring.
+/// Returns the slot of `sequence` in a ring.
 #[inline]
 pub(super) fn index(sequence: u64) -> usize {
     // Below LAP, so nothing is lost.

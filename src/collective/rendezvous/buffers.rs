@@ -6,7 +6,8 @@ use crate::heap::HeapOffset;
 /// Bytes of a cache line.
 const LINE: u64 = 64;
 
-/// Where a buffer lies: in the heap, or in ordinary memory, of which others know only how it lies in its cache line.
+/// Where a buffer lies: in the heap, or in ordinary memory, of which others know only how it lies
+/// in its cache line.
 ///
 /// | word | buffer |
 /// |---|---|
@@ -23,19 +24,19 @@ impl BufferPlace {
     /// No buffer.
     const NONE: Self = Self(0);
 
-    /// The buffer at `offset` of the heap.
+    /// Makes the buffer at `offset` of the heap.
     #[inline]
     pub(crate) const fn heap(offset: HeapOffset) -> Self {
         Self(offset.get())
     }
 
-    /// The buffer at `address` in ordinary memory.
+    /// Makes the buffer at `address` in ordinary memory.
     #[inline]
     pub(crate) const fn elsewhere(address: u64) -> Self {
         Self(ELSEWHERE - address % LINE)
     }
 
-    /// The input at `address` in ordinary memory, which is a part of the output.
+    /// Makes the input at `address` in ordinary memory, which is a part of the output.
     #[inline]
     const fn within_output(address: u64) -> Self {
         Self(ELSEWHERE - address % LINE - LINE)

@@ -1,20 +1,25 @@
-//! Two members that wait for messages of each other, of which none will come: both receive, or both send more than has room.
+//! Two members that wait for messages of each other, of which none will come: both receive, or both
+//! send more than has room.
 //!
-//! The messages between two members of one communicator are moved by nobody but the two, each in the one call that has the
-//! communicator's engine. So if each of them has only receives from the other left, or only sends to it, and neither has anything
-//! of the other's to take, both wait for ever. That has to be certain: a member that tells of its wait may be about to go on, since
-//! what it waits for has just come. So each looks twice, in a wait that has come to its first sleep:
+//! Only the two members move the messages between them, each in the one call that has the
+//! communicator's engine. So if each of them has only receives from the other left, or only sends
+//! to it, and nothing of the other's to take, both wait for ever. That has to be certain: a member
+//! that tells of its wait may be about to go on, since what it waits for has just come. So each
+//! looks twice, in a wait that has come to its first sleep:
 //!
-//! 1. A member puts up a *notice* for the other: that it waits, in what call, in which direction. The notices to one member are
-//!    numbered, and a wait in which anything moves ends, so while notice n is up its member does nothing for the other.
-//! 2. Who reads notice m of the other looks for messages once more. If there are none, it tells in its own notice n that it has
-//!    *seen* m: it has taken all that the other did before m, and still waits (C1).
-//! 3. Who finds its own number n seen in the notice m of the other, and has seen m itself, has proof: each of them waits with
-//!    nothing left to take of what the other did before its notice, and neither has done anything since.
+//! 1. A member posts a *notice* for the other: that it waits, in what call, in which direction. The
+//!    notices to one member are numbered, and a wait in which anything moves ends. So while notice
+//!    n is up, its member does nothing for the other.
+//! 2. A member that reads notice m of the other looks for messages once more. If there are none, it
+//!    tells in its own notice n that it has *seen* m: it has taken all that the other did before m,
+//!    and still waits (C1).
+//! 3. A member that finds its own number n seen in notice m of the other, and has seen m itself,
+//!    has proof. Each of them waits with nothing left to take of what the other did before its
+//!    notice, and neither has done anything since.
 //!
-//! What a proxy moves for a member is moved when that member waits: it has flushed before.
+//! What a proxy moves for a member has moved when that member waits: it has flushed before.
 //!
-//! Of circles of more members than two nobody takes notice, and so they end with the deadline.
+//! Circles of more than two members are not detected here, and end with the deadline.
 
 use crate::collective::call::CallSignature;
 use crate::collective::region::{CommLayout, cells_between};
@@ -37,7 +42,8 @@ pub(crate) struct DeadlockNotice {
     pub(crate) number: u64,
     /// The call that it waits in.
     pub(crate) call: CallSignature,
-    /// The [mark](stamp_of) of the other one's notice that it has seen, and still waits; 0 for none.
+    /// The [mark](stamp_of) of the other one's notice that it has seen, and still waits; 0 for
+    /// none.
     pub(crate) seen: u64,
     direction: u64,
 }
@@ -50,10 +56,11 @@ pub(crate) struct DeadlockNotices {
 }
 
 impl DeadlockNotices {
-    /// Those of the member `me` of `members`, whose regions start at `bases`.
+    /// Makes those of the member `me` of `members`, whose regions start at `bases`.
     ///
     /// # Errors
-    /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a region can be.
+    /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a
+    /// region can be.
     pub(crate) fn new(view: &HeapView, ranks: &[Rank], bases: &[HeapOffset], me: usize) -> Result<Self> {
         let [mine, for_me] = cells_between(view, ranks, bases, me, CommLayout::notice)?;
         Ok(Self { mine, for_me })
@@ -65,7 +72,8 @@ impl DeadlockNotices {
         write(&self.mine[member], DeadlockNotice { number, call, seen: 0, direction: direction as u64 });
     }
 
-    /// Tells `member`, for which a notice is up, that its notice `number` was seen; whether that is news.
+    /// Tells `member`, for which a notice is up, that its notice `number` was seen; whether that is
+    /// news.
     pub(crate) fn tell_seen(&self, member: usize, number: u64) -> bool {
         let (mine, seen) = (read(&self.mine[member]), stamp_of(number));
         let is_news = mine.seen != seen;
@@ -80,12 +88,13 @@ impl DeadlockNotices {
         write(&self.mine[member], DeadlockNotice { direction: 0, seen: 0, ..read(&self.mine[member]) });
     }
 
-    /// Whether `theirs`, a notice of `member`, tells that the one for it was seen.
+    /// Returns whether `theirs`, a notice of `member`, tells that the one for it was seen.
     pub(crate) fn is_seen(&self, member: usize, theirs: DeadlockNotice) -> bool {
         theirs.seen == stamp_of(self.mine[member].sequence())
     }
 
-    /// The notice of `member`, if it waits in the same `direction` as this one: for something that it does not get here.
+    /// Returns the notice of `member`, if it waits in the same `direction` as this one: for
+    /// something that it does not get here.
     ///
     /// # Ordering
     /// When there is one, acquires everything that member did before it put that up (C1).
@@ -109,8 +118,9 @@ fn write(cell: &PostCell, DeadlockNotice { number, call, seen, direction }: Dead
     cell.post(number, [seen << STAMP_BITS | stamp_of(number), direction, signature, count], &[]);
 }
 
-/// What is in `cell`. A notice that is just written over may be read as neither this nor that one. But what it has seen is in one word with
-/// its own mark, and counts with that alone: a member goes on no more whose notice has seen one that is seen, so that this one is whole.
+/// Returns what is in `cell`. A notice that is just written over may be read as neither this nor
+/// that one. But what it has seen is in one word with its own stamp, and counts with that alone. A
+/// member whose notice has seen one that is seen goes on no more, so that its notice is whole.
 fn read(cell: &PostCell) -> DeadlockNotice {
     let number = cell.sequence();
     // It shows that, or a later one: this is for the edge.

@@ -1,7 +1,8 @@
-//! What posts are compared by.
+//! The words by which posts are compared.
 //!
-//! Some operations do not wait for all members, and then nobody may look at the post of the one that differs. So a post also
-//! tells of all the calls before it, and the next one that anybody looks at gives the difference away.
+//! Some operations do not wait for all members, and then nobody may look at the post of the one
+//! that differs. So a post also tells of all the calls before it, and the next one that anybody
+//! looks at gives the difference away.
 
 use crate::collective::call::CallSignature;
 
@@ -10,19 +11,19 @@ use crate::collective::call::CallSignature;
 pub(super) struct CallWithHistory(pub(super) [u64; 2]);
 
 impl CallWithHistory {
-    /// That of a post of `signature` after the calls that `history` is mixed of; 0 for none.
+    /// Makes that of a post of `signature` after the calls that `history` is mixed of; 0 for none.
     #[inline]
     pub(super) fn new(signature: CallSignature, history: u16) -> Self {
         let [signature, count] = signature.words();
         Self([signature, count | u64::from(history) << CallSignature::COUNT_BITS])
     }
 
-    /// The call.
+    /// Returns the call.
     pub(super) fn signature(self) -> CallSignature {
         CallSignature::from_words(self.0)
     }
 
-    /// The history after it.
+    /// Returns the history after it.
     #[inline]
     pub(super) fn mixed(self) -> u16 {
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -31,8 +32,8 @@ impl CallWithHistory {
         u16::from_le_bytes([low, high])
     }
 
-    /// Whether a member that posts `next` can have posted this one before it, and nothing between them: by one chance in 65,536 when it
-    /// has not.
+    /// Returns whether a member that posts `next` can have posted this one before it, and nothing
+    /// between them: by one chance in 65,536 when it has not.
     pub(super) fn precedes(self, next: Self) -> bool {
         next.0[1] >> CallSignature::COUNT_BITS == u64::from(self.mixed())
     }

@@ -1,4 +1,5 @@
-//! The ranks of a communicator, as one of them sees them: who they are, and where each keeps its region.
+//! The ranks of a communicator, as one of them sees them: who they are, and where each keeps its
+//! region.
 
 use std::sync::Arc;
 
@@ -33,13 +34,14 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// The communicator of `ranks` of the job in the order of their numbers in the communicator, whose zeroed regions start at `bases`.
-    /// This rank has to be one of them. With it comes the hold on those regions, to be dropped after the communicator; it ends with
+    /// Makes the communicator of `ranks` of the job in the order of their numbers in the
+    /// communicator, whose zeroed regions start at `bases`. This rank has to be one of them. With
+    /// it comes the hold on those regions, to be dropped after the communicator; it ends with
     /// `owner`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base where there can be no region; [`Error::InvalidArgument`]
-    /// when this rank is not a member.
+    /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base where there can be no region;
+    /// [`Error::InvalidArgument`] when this rank is not a member.
     pub(crate) fn new(
         context: &Arc<RankContext>,
         ranks: Arc<[Rank]>,
@@ -59,20 +61,22 @@ impl Members {
         Ok((Self { ranks, me, bases, layout, view, parks, checksums, board }, lease))
     }
 
-    /// How many members there are.
+    /// Returns how many members there are.
     #[inline]
     pub(crate) fn n_members(&self) -> usize {
         self.ranks.len()
     }
 
-    /// Whether somebody looks at what this member does, or strikes it: checksums are taken, or faults planned.
+    /// Returns whether somebody looks at what this member does, or strikes it: checksums are taken,
+    /// or faults planned.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         self.checksums || self.board.context().is_faulty()
     }
 
-    /// Tells all members `words`, at most [`super::post::INLINE_WORDS`] of them, and returns what each has told: as many.
-    /// `signature` says what they agree on by this; how many words there are is compared, too, as nobody has written more.
+    /// Tells all members `words`, at most [`super::post::INLINE_WORDS`] of them, and returns what
+    /// each has told: as many. `signature` says what they agree on by this; how many words there
+    /// are is compared, too, as nobody has written more.
     ///
     /// # Errors
     /// Those of [`CallBoard::await_post`].
@@ -88,30 +92,31 @@ impl Members {
         Ok((0..self.n_members()).map(told).collect())
     }
 
-    /// The number of this member.
+    /// Returns the number of this member.
     #[inline]
     pub(crate) fn me(&self) -> usize {
         self.me
     }
 
-    /// The members, by their ranks in the job.
+    /// Returns the members, by their ranks in the job.
     pub(crate) fn ranks(&self) -> &Arc<[Rank]> {
         &self.ranks
     }
 
-    /// The heaps.
+    /// Returns the heaps.
     #[inline]
     pub(crate) fn view(&self) -> &HeapView {
         &self.view
     }
 
-    /// This member's own heap, of which only what was found to be memory is to be touched, and the board.
+    /// Returns this member's own heap, of which only what was found to be memory is to be touched,
+    /// and the board.
     #[inline]
     pub(crate) fn heap_and_board(&mut self) -> (&Span, &mut CallBoard) {
         (self.view.mine(), &mut self.board)
     }
 
-    /// The heap of `member`, in which `region` was found to be memory.
+    /// Returns the heap of `member`, in which `region` was found to be memory.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
@@ -120,7 +125,7 @@ impl Members {
         self.view.reach(self.ranks[member], region)
     }
 
-    /// The mail of `member` for the current operation.
+    /// Returns the eager slot of `member` for the current operation.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for more than [`EAGER_LEN`].
@@ -130,30 +135,30 @@ impl Members {
         Region::new(HeapOffset::new(self.bases[member].get() + at), EAGER_LEN).part(0, len)
     }
 
-    /// The scratch of `member`.
+    /// Returns the staging area of `member`.
     #[inline]
     pub(crate) fn staging(&self, member: usize) -> Region {
         Region::new(HeapOffset::new(self.bases[member].get() + self.layout.staging()), STAGING_LEN)
     }
 
-    /// Where things are in each member's region.
+    /// Returns where things are in each member's region.
     #[inline]
     pub(crate) fn layout(&self) -> CommLayout {
         self.layout
     }
 
-    /// Where the region of `member` starts.
+    /// Returns where the region of `member` starts.
     pub(crate) fn base(&self, member: usize) -> HeapOffset {
         self.bases[member]
     }
 
-    /// The place `at` bytes into the region of `member`.
+    /// Returns the place `at` bytes into the region of `member`.
     #[inline]
     pub(crate) fn place(&self, member: usize, at: u64) -> HeapOffset {
         HeapOffset::new(self.bases[member].get() + at)
     }
 
-    /// Where `receiver` tells `sender` how many slots of its inbox it has emptied.
+    /// Returns where `receiver` tells `sender` how many slots of its inbox it has emptied.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a region that is not allocated.
@@ -162,7 +167,7 @@ impl Members {
         self.view.cell(self.ranks[receiver], at)
     }
 
-    /// Where `sender` tells `receiver` the checksums of what it has put into its inbox.
+    /// Returns where `sender` tells `receiver` the checksums of what it has put into its inbox.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a region that is not allocated.
@@ -171,7 +176,7 @@ impl Members {
         self.view.cells(self.ranks[receiver], at, PIPE_SLOTS * checksum::WORDS as u64)
     }
 
-    /// What `sender` leaves for `receiver` without a slot.
+    /// Returns what `sender` leaves for `receiver` without a slot.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a region that is not allocated.
@@ -180,7 +185,8 @@ impl Members {
         self.view.cells(self.ranks[receiver], at, PIPE_SLOTS)
     }
 
-    /// Where the checksums are of part `index` of what `member` stages, by slots (`execute/staged/checked.rs`).
+    /// Returns where the checksums are of part `index` of what `member` stages, by slots
+    /// (`execute/staged/checked.rs`).
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a region that is not allocated.
@@ -189,13 +195,14 @@ impl Members {
         self.view.cells(self.ranks[member], at, checksum::PARTS as u64)
     }
 
-    /// What `member` sleeps on when it waits for messages, or for room for them: the same in all its communicators.
+    /// Returns what `member` sleeps on when it waits for messages, or for room for them: the same
+    /// in all its communicators.
     #[inline]
     pub(crate) fn message_park(&self, member: usize) -> &ParkCell {
         &self.parks[member]
     }
 
-    /// A direct channel to `member` over the semaphores in the two regions.
+    /// Returns a direct channel to `member` over the semaphores in the two regions.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a region that is not allocated.
@@ -212,10 +219,11 @@ impl Members {
 /// One of something for each member at most.
 pub(crate) type PerMember<T> = ArrayVec<T, { MAX_RANKS as usize }>;
 
-/// Puts `items`, of which there are few enough, behind what is in `all`, up to the first that is an error.
+/// Puts `items`, of which there are few enough, behind what is in `all`, up to the first that is an
+/// error.
 ///
-/// It fills a table where that stays. One that is collected into a `Result` is moved several times, all of its 64 places, which takes
-/// as long as the rest of a short call.
+/// It fills a table where that stays. One that is collected into a `Result` is moved several times,
+/// all of its 64 places, which takes as long as the rest of a short call.
 ///
 /// # Errors
 /// That of the first item that is one.

@@ -1,4 +1,4 @@
-//! What a member finds out, and says, when members are in different calls.
+//! Members in different calls: how a member finds out, and what it reports.
 
 use super::board::{CallBoard, index};
 use super::history::CallWithHistory;
@@ -10,8 +10,8 @@ use crate::rank::Rank;
 use crate::sync::PostCell;
 
 impl CallBoard {
-    /// The error of a wait in the call `mine`, or, where the epoch was ended because members disagree, or the deadline has passed while
-    /// they do, what it is that they disagree on.
+    /// Returns the error of a wait in the call `mine`. Where members disagree, and the epoch was
+    /// ended or the deadline has passed, that is what they disagree on.
     #[cold]
     pub(crate) fn explain(&self, mine: CallSignature, error: Error) -> Error {
         let found = match &error {
@@ -22,15 +22,16 @@ impl CallBoard {
         found.or_else(|| self.barrier_mismatch()).or_else(|| self.circle(mine, &error)).unwrap_or(error)
     }
 
-    /// What members are known to disagree on when the epoch has ended: what all have posted tells of it, or else what another member has
-    /// complained of about this one, which is in the call `mine`.
+    /// Returns what members are known to disagree on when the epoch has ended. The posts tell of
+    /// it, or else what another member has reported about this one, which is in the call `mine`.
     #[cold]
     pub(crate) fn known_mismatch(&self, mine: CallSignature) -> Option<Error> {
         self.first_mismatch().or_else(|| self.mismatch_reports.find(mine))
     }
 
-    /// The circle in which this member, in the call `mine`, and others have waited for each other, as it seems, until the deadline of one of
-    /// them. A message that was lost looks the same: none is, unless that is asked for.
+    /// Returns the circle in which this member, in the call `mine`, and others have waited for each
+    /// other, as it seems, until the deadline of one of them. A message that was lost looks the
+    /// same: none is, unless that is asked for.
     fn circle(&self, mine: CallSignature, error: &Error) -> Option<Error> {
         let context = &self.context;
         if context.is_faulty() {
@@ -44,7 +45,8 @@ impl CallBoard {
         (theirs != mine).then_some(CallMismatch { mine, rank, theirs }.into())
     }
 
-    /// Ends the epoch, since this member is in the call `mine`, and `sender` has sent what does not answer it.
+    /// Ends the epoch, since this member is in the call `mine`, and `sender` has sent what does not
+    /// answer it.
     #[cold]
     pub(crate) fn report_mismatch(&self, sender: usize, mine: CallSignature, theirs: CallSignature) -> Error {
         self.mismatch_reports.report(sender, mine, theirs);
@@ -52,7 +54,8 @@ impl CallBoard {
         CallMismatch { mine, rank: self.ranks[sender], theirs }.into()
     }
 
-    /// Ends the epoch, since this member is in the call `mine`, and others wait for it in another one. All are told.
+    /// Ends the epoch, since this member is in the call `mine`, and others wait for it in another
+    /// one. All are told.
     #[cold]
     pub(crate) fn report_to_all(&self, mine: CallSignature) {
         for member in (0..self.ranks.len()).filter(|&member| member != self.me) {
@@ -62,7 +65,8 @@ impl CallBoard {
         self.revoke();
     }
 
-    /// The call in which `member` waits for this one, which has not come to it: an operation, or a meeting of all ranks.
+    /// Returns the call in which `member` waits for this one, which has not come to it: an
+    /// operation, or a meeting of all ranks.
     ///
     /// # Ordering
     /// When there is one, acquires everything that member did before (C1, C2, B1).
@@ -85,8 +89,9 @@ impl CallBoard {
         self.end_by_mismatch(rank, self.mine[turn].signature(), theirs)
     }
 
-    /// Ends the epoch, since this member, in the call `mine`, has found `rank` in the call `theirs`; or since some member differs from
-    /// this one before that. All members are told, who may be in messages still; a rank need not be one.
+    /// Ends the epoch, since this member, in the call `mine`, has found `rank` in the call
+    /// `theirs`; or since some member differs from this one before that. All members are told, who
+    /// may be in messages still; a rank need not be one.
     #[cold]
     pub(crate) fn end_by_mismatch(&self, rank: Rank, mine: CallSignature, theirs: CallSignature) -> Error {
         let (mine, rank, theirs) = self.first_difference().unwrap_or((mine, rank, theirs));
@@ -99,20 +104,22 @@ impl CallBoard {
         CallMismatch { mine, rank, theirs }.into()
     }
 
-    /// The error of the first operation in which some member did something else than this one, as far back as the ring goes.
+    /// Returns the error of the first operation in which some member did something else than this
+    /// one, as far back as the ring goes.
     #[cold]
     pub(crate) fn first_mismatch(&self) -> Option<Error> {
         self.first_difference().map(|(mine, rank, theirs)| CallMismatch { mine, rank, theirs }.into())
     }
 
-    /// What this member did there, and which rank did what else.
+    /// Returns what this member did there, and which rank did what else.
     fn first_difference(&self) -> Option<(CallSignature, Rank, CallSignature)> {
         let last = (0..LAP).map(|ago| self.sequence.wrapping_sub(ago)).take_while(|&sequence| sequence != 0);
         let both = last.flat_map(|sequence| (0..self.ranks.len()).map(move |member| (sequence, member)));
         both.filter_map(|(sequence, member)| self.difference(sequence, member)).last()
     }
 
-    /// What the posts of this member and of `member` for `sequence` say, if they are up and differ.
+    /// Returns what the posts of this member and of `member` for `sequence` say, if they are up and
+    /// differ.
     fn difference(&self, sequence: u64, member: usize) -> Option<(CallSignature, Rank, CallSignature)> {
         shown(&self.posts[self.me], sequence)?;
         let mine = self.mine[index(sequence)].signature();
@@ -120,7 +127,7 @@ impl CallBoard {
         (theirs != mine).then_some((mine, self.ranks[member], theirs))
     }
 
-    /// The error that a member is elsewhere, if one is.
+    /// Returns the error that a member is elsewhere, if one is.
     fn barrier_mismatch(&self) -> Option<Error> {
         let mine = self.last_posted();
         self.member_at_barrier().map(|(rank, theirs)| CallMismatch { mine, rank, theirs }.into())
@@ -130,7 +137,8 @@ impl CallBoard {
         self.mine[index(self.posted)].signature()
     }
 
-    /// A member that is elsewhere, and in which call, before it has come to what this one has posted last.
+    /// Returns a member that is elsewhere, and in which call, before it has come to what this one
+    /// has posted last.
     pub(super) fn member_at_barrier(&self) -> Option<(Rank, CallSignature)> {
         let (at_barrier, posted) = (self.at_barrier.as_ref()?, self.posted);
         self.ranks.iter().zip(&self.posts).find_map(|(&rank, posts)| {
@@ -139,8 +147,9 @@ impl CallBoard {
         })
     }
 
-    /// Looks, when all members have come to the end, whether they have done the same until then. Who waited for nobody in its last
-    /// operations, as the root of a broadcast, has not been told yet.
+    /// Looks, when all members have come to the end, whether they have done the same until then. A
+    /// member that waited for nobody in its last operations, as the root of a broadcast, has not
+    /// been told yet.
     ///
     /// # Errors
     /// [`Error::CallMismatch`]; each member has it, as each sees what all have posted.
@@ -162,7 +171,8 @@ impl CallBoard {
         }
     }
 
-    /// The members that have gone on to an operation that this one has not come to, and what each does there.
+    /// Returns the members that have gone on to an operation that this one has not come to, and
+    /// what each does there.
     pub(crate) fn gone_on(&self) -> impl Iterator<Item = (Rank, CallSignature)> {
         let next = self.sequence.wrapping_add(1);
         let posts = self.ranks.iter().zip(&self.posts);
@@ -173,19 +183,21 @@ impl CallBoard {
     }
 }
 
-/// The mark of the post for `sequence` in the ring of a member, if it is up there.
+/// Returns the mark of the post for `sequence` in the ring of a member, if it is up there.
 fn shown(posts: &[PostCell], sequence: u64) -> Option<CallWithHistory> {
     let cell = &posts[index(sequence)];
     (cell.shows(sequence) && !cell.shows(sequence.wrapping_add(1))).then(|| Post(cell).call())
 }
 
-/// The same of a post that is no longer the current one, and that its owner may be writing over: it may be a lap ahead if it has waited
-/// for nobody since. What it has posted next tells of the calls before, and not of what is half written. On processors on which stores overtake
-/// each other that may not be up yet: then an error may name half of another call.
+/// Returns the call of a post that is no longer the current one, and that its owner may be writing
+/// over: the owner may be a lap ahead if it has waited for nobody since. Its next post tells of the
+/// calls before, and not of one that is half written. On processors on which stores overtake each
+/// other, that post may not be there yet: then an error may name half of another call.
 fn kept(posts: &[PostCell], sequence: u64) -> Option<CallWithHistory> {
     let call = shown(posts, sequence)?;
     let next = || (1..LAP).find_map(|ahead| shown(posts, sequence.wrapping_add(ahead)));
-    // Its owner may have posted twice while the first look passed from one slot to the next. Whoever sees one post sees those before.
+    // Its owner may have posted twice while the first look passed from one slot to the next.
+    // A member that sees one post sees those before.
     let is_kept = next().is_none() || next().is_some_and(|next| call.precedes(next));
     is_kept.then_some(call)
 }

@@ -1,12 +1,13 @@
-//! Where a receiver leaves word that a message was not what it called for.
+//! Where a receiver reports that a message was not the one that it called for.
 //!
-//! The sender may be long gone on when its message is looked at. So the receiver puts up what either of them has called, ends the
-//! epoch, and the sender, whose next wait ends with that, finds it. There is one complaint of a member about another at most, as
-//! it is the end.
+//! The sender may be long gone on when its message is looked at. So the receiver writes down what
+//! both have called, and ends the epoch. The sender finds the report, as its next wait ends with
+//! the epoch. One member reports at most once about another, since that is the end.
 //!
-//! Who waits for a message, in vain as its peer is in an operation of all and waits there for the receiver, complains likewise, about
-//! all: those who have not come to that operation will not get through it. And who finds on the board that another one has made a
-//! different call tells the rest, which may be in messages still.
+//! A member reports likewise, about all, when it waits for a message of a peer that waits for it in
+//! an operation of all: members that have not come to that operation will not get through it. A
+//! member that finds on the board that another one has made a different call tells the rest, which
+//! may still be in messages.
 
 use std::sync::Arc;
 
@@ -28,21 +29,24 @@ pub(crate) struct MismatchReports {
 }
 
 impl MismatchReports {
-    /// Those of the member `me` of `members`, whose regions start at `bases`.
+    /// Makes those of the member `me` of `members`, whose regions start at `bases`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base that is not where a region can be.
+    /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base that is not where a region can
+    /// be.
     pub(crate) fn new(view: &HeapView, ranks: &Arc<[Rank]>, bases: &[HeapOffset], me: usize) -> Result<Self> {
         let [mine, about_me] = cells_between(view, ranks, bases, me, CommLayout::mismatch_report)?;
         Ok(Self { ranks: Arc::clone(ranks), me, about_me, mine })
     }
 
-    /// Tells `member` that this one is in the call `mine`, which `theirs` does not answer. The first complaint stays.
+    /// Tells `member` that this one is in the call `mine`, which `theirs` does not answer. The
+    /// first complaint stays.
     pub(crate) fn report(&self, member: usize, mine: CallSignature, theirs: CallSignature) {
         self.post(member, MismatchReport { who: self.me, call: mine, called: theirs });
     }
 
-    /// Tells `member`, whatever it is in, that `odd` is in the call `theirs`, which is not what others are in.
+    /// Tells `member`, whatever it is in, that `odd` is in the call `theirs`, which is not what
+    /// others are in.
     pub(crate) fn forward(&self, member: usize, odd: usize, theirs: CallSignature) {
         self.post(member, MismatchReport { who: odd, call: theirs, called: CallSignature::NONE });
     }
@@ -55,7 +59,8 @@ impl MismatchReports {
         }
     }
 
-    /// The complaint of some member about this one, which is in the call `mine`, or of this one.
+    /// Returns the complaint of some member about this one, which is in the call `mine`, or of this
+    /// one.
     pub(crate) fn find(&self, mine: CallSignature) -> Option<Error> {
         let about_me = Self::mismatch_reports(&self.about_me).map(|(_, report)| {
             let mine = if report.called == CallSignature::NONE { mine } else { report.called };
@@ -70,7 +75,7 @@ impl MismatchReports {
         })
     }
 
-    /// The complaints in `cells`, by the number of the other member.
+    /// Returns the complaints in `cells`, by the number of the other member.
     fn mismatch_reports(cells: &[CellRef<PostCell>]) -> impl Iterator<Item = (usize, MismatchReport)> {
         let lodged = cells.iter().enumerate().filter(|(_, cell)| cell.shows(1));
         lodged.map(|(member, cell)| (member, MismatchReport::read(cell)))

@@ -1,4 +1,5 @@
-//! Who is in what call: how members announce what they are about to do, compare it and wait for each other.
+//! Who is in what call: how members announce what they are about to do, compare it and wait for
+//! each other.
 
 pub(crate) mod at_barrier;
 pub(crate) mod board;

@@ -1,21 +1,22 @@
-//! What a member posts of a call: the words as they lie in shared memory.
+//! The posts of members: the words of a call as they lie in shared memory.
 //!
 //! All posts of a call are of one kind, since all members know what the call is before they post.
 //!
-//! | word | eager call, or several fused | other call that moves data | agreement of the members |
+//! | word | eager call, or several fused | other call with data | agreement |
 //! |---|---|---|---|
-//! | 0 | [`CallSignature`](crate::collective::call::CallSignature): operation, type, root, choice, operator | as there | as there |
-//! | 1 | bits 0..48 the count of elements, 48..64 the [history](super::history) | as there | as there |
-//! | 2 | bit 63 there is a checksum, bits 0..32 the CRC32C of the data; 0 for none | [`BufferPlace`] of the input | 0 |
+//! | 0 | the signature: operation, type, root, choice, operator | as there | as there |
+//! | 1 | bits 0..48 the count, 48..64 the [history](super::history) | as there | as there |
+//! | 2 | bit 63, and bits 0..32 the CRC32C of the data; or 0 | [`BufferPlace`] of the input | 0 |
 //! | 3 | the scalar that multiplies the input, or 0 | [`BufferPlace`] of the output | 0 |
-//! | 4 | data, or, where these lie in the eager slot, the last measured duration | fragments in pipes: sent less received | words |
-//! | 5 | data | the scalar that multiplies the input, or 0 | words |
+//! | 4 | data; of a slot, the last duration | fragments sent less received | words |
+//! | 5 | data | the scalar, or 0 | words |
 //! | 6 | data | how long the last measured call took, in nanoseconds | words |
 //! | 7 | data | how long the last measured short call took, in nanoseconds | words |
 //! | 8..15 | data | unused | words |
 //!
-//! Each word is written by the member before the stamp of its [`PostCell`], and read by the others after it (C1). What is read is
-//! checked where it is used: a place by the heap, a scalar and durations are any number.
+//! Each word is written by the member before the stamp of its [`PostCell`], and read by the others
+//! after it (C1). What is read is checked where it is used: a place by the heap, a scalar and
+//! durations are any number.
 
 use super::buffers::{BufferPlace, Buffers};
 use super::history::CallWithHistory;
@@ -56,7 +57,7 @@ pub(crate) struct EagerPost<'d> {
 }
 
 impl<'d> EagerPost<'d> {
-    /// A post of `data` alone.
+    /// Makes a post of `data` alone.
     #[inline(always)]
     pub(crate) const fn of(data: &'d [u64]) -> Self {
         Self { checksum: 0, scalar: 0, data }

@@ -1,7 +1,8 @@
-//! What a member tells of its operations to whoever looks on from outside.
+//! Reports of a member on its operations, for onlookers outside the job.
 //!
-//! Of a small operation it tells when a wait in it has turned out long, and otherwise nothing: its post is there to be read. Larger ones
-//! take microseconds, so that a few words of the member's own cost nothing: it tells when they begin and when they are over.
+//! Of a small operation it tells when a wait in it has turned out long, and otherwise nothing: its
+//! post is there to be read. Larger ones take microseconds, so that a few words of the member's own
+//! cost nothing: it tells when they begin and when they are over.
 
 use super::board::CallBoard;
 use crate::collective::call::{CallSignature, Operation};
@@ -14,8 +15,8 @@ impl CallBoard {
         self.report_as(self.number().wrapping_add(1), signature);
     }
 
-    /// Tells that this member is in the call `signature`, which it has just posted and puts `len` bytes into, and how that is done as far
-    /// as it knows.
+    /// Tells that this member is in the call `signature`, which it has just posted and puts `len`
+    /// bytes into, and how that is done as far as it knows.
     pub(crate) fn report_posted(&mut self, signature: CallSignature, len: u64) {
         self.report_choice(signature);
         self.context.activity().count_operation(len);
@@ -37,12 +38,13 @@ impl CallBoard {
         self.context.activity().begin_operation(signature.words(), number);
     }
 
-    /// How many operations the caller has begun here.
+    /// Returns how many operations the caller has begun here.
     pub(crate) fn number(&self) -> u64 {
         self.sequence.wrapping_sub(self.inner_steps)
     }
 
-    /// Takes `n` numbers, of the past or the next ones, for steps within an operation that is counted as one.
+    /// Takes `n` numbers, of the past or the next ones, for steps within an operation that is
+    /// counted as one.
     pub(crate) fn count_inner_steps(&mut self, n: u64) {
         self.inner_steps = self.inner_steps.wrapping_add(n);
         self.progress[self.me].set_inner_steps(self.inner_steps);
@@ -55,7 +57,8 @@ impl CallBoard {
         }
     }
 
-    /// Tells that the operation, which has taken several numbers and no [`CallBoard::step`], is over: it counts as one.
+    /// Tells that the operation, which has taken several numbers and no [`CallBoard::step`], is
+    /// over: it counts as one.
     pub(crate) fn report_end_of_several(&mut self, is_done: bool) {
         let Some(number) = self.reported_call else { return };
         self.count_inner_steps(self.number().saturating_sub(number));
@@ -83,7 +86,7 @@ impl CallBoard {
         }
     }
 
-    /// What this member tells of a wait for `awaited` in `operation`.
+    /// Returns what this member tells of a wait for `awaited` in `operation`.
     pub(super) fn waiting_in(&self, operation: Operation, awaited: RankSet) -> WaitingIn {
         let small = || (self.call(operation).words(), self.number());
         WaitingIn {

@@ -1,9 +1,10 @@
 //! How a member waits for another one at the board.
 //!
-//! # Where a member tells whom it waits for on the board, once it has waited for a while.
+//! Once it has waited for a while, it announces for whom, and in which operation ([`WaitsFor`]).
 //!
-//! Who waits for a message looks there: a peer that waits for it in an operation to which it has not come will send nothing. The
-//! peer stays there until it comes, so what it has told holds. Who sleeps for want of a message is woken to look.
+//! A peer that waits for a message of this member looks there, since a member that waits in an
+//! operation to which the peer has not come will send nothing. It stays there until the peer comes,
+//! so what it has announced holds. A peer that sleeps for want of a message is woken to look.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -27,7 +28,8 @@ impl CallBoard {
         self.wait_in(sequence, member, operation, || cell.shows(sequence))
     }
 
-    /// Waits until `poll` says yes, which `member` makes it do, in the current operation, before it calls [`CallBoard::wake`].
+    /// Waits until `poll` says yes, which `member` makes it do, in the current operation, before it
+    /// calls [`CallBoard::wake`].
     ///
     /// # Errors
     /// Those of [`CallBoard::await_post`].
@@ -35,7 +37,7 @@ impl CallBoard {
         self.wait_in(self.sequence, member, operation, poll)
     }
 
-    /// The same, for what `member` does in the operation numbered `sequence`.
+    /// Waits for what `member` does in the operation numbered `sequence`.
     fn wait_in(
         &self,
         sequence: u64,
@@ -53,7 +55,8 @@ impl CallBoard {
         })
     }
 
-    /// Refuses to go on in `operation`, which all members have posted, when the epoch has ended: some of them may have given it up since.
+    /// Refuses to go on in `operation`, which all members have posted, when the epoch has ended:
+    /// some of them may have given it up since.
     ///
     /// # Errors
     /// Those of [`CallBoard::await_post`], as a wait that began now would have them.
@@ -62,14 +65,15 @@ impl CallBoard {
         checked.map_err(|error| self.explain(self.call(operation), error))
     }
 
-    /// Why a wait for `member` is in vain, if it is: the epoch has ended, or that member lives no more or has left.
+    /// Returns why a wait for `member` is in vain, if it is: the epoch has ended, or that member
+    /// lives no more or has left.
     pub(crate) fn check_member(&self, member: usize) -> Option<Stop> {
         let rank = self.ranks[member];
         let left = || self.departures[member].has_reached(LEFT).then_some(Stop::PeerLost(rank));
         self.context.watch(Some(rank)).check().or_else(left)
     }
 
-    /// Why a wait for any member is in vain, if one is elsewhere: the epoch ends then.
+    /// Returns why a wait for any member is in vain, if one is elsewhere: the epoch ends then.
     pub(crate) fn check_barrier(&self) -> Option<Stop> {
         let (rank, theirs) = self.member_at_barrier()?;
         self.end_by_mismatch(rank, self.last_posted(), theirs);
@@ -80,14 +84,16 @@ impl CallBoard {
         MemberWatch { board: self, member, operation, unannounced: Cell::new(None) }
     }
 
-    /// The call of this member that `operation` is, as far as it can be told: it may not be posted yet.
+    /// Returns the call of this member that `operation` is, as far as it can be told: it may not be
+    /// posted yet.
     pub(super) fn call(&self, operation: Operation) -> CallSignature {
         let posted = self.last_posted();
         if posted.operation() == Some(operation) { posted } else { CallSignature::new(operation) }
     }
 }
 
-/// Watches the epoch, whether the member that is awaited lives and has not left, and whether any is elsewhere.
+/// Watches the epoch, whether the member that is awaited lives and has not left, and whether any is
+/// elsewhere.
 #[derive(Debug)]
 struct MemberWatch<'a> {
     board: &'a CallBoard,
@@ -136,10 +142,11 @@ pub(crate) struct WaitsFor {
 }
 
 impl WaitsFor {
-    /// Those of the member `me` of `members`, whose regions start at `bases`.
+    /// Makes those of the member `me` of `members`, whose regions start at `bases`.
     ///
     /// # Errors
-    /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a region can be.
+    /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a
+    /// region can be.
     pub(crate) fn new(
         context: &Arc<RankContext>,
         ranks: &[Rank],
@@ -158,7 +165,8 @@ impl WaitsFor {
         self.parks[member].wake(self.context.kernel());
     }
 
-    /// Whether `member` waits, or has waited, for what this one does in the operation numbered `sequence` or a later one.
+    /// Returns whether `member` waits, or has waited, for what this one does in the operation
+    /// numbered `sequence` or a later one.
     ///
     /// # Ordering
     /// When true, acquires everything that member did before (C2).

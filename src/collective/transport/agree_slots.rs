@@ -1,20 +1,24 @@
-//! How members of a communicator take slots together, one towards each other member, for channels that all of them open at once.
+//! How members of a communicator agree on channel slots, one towards each other member, for
+//! channels that all of them open at once.
 //!
-//! Both ends of a channel have to sit in the slot of one number, and what is free differs from rank to rank: other communicators open
-//! channels at the same time in other threads, and channels come and go by the program's own word. So of two members the one of the
-//! lower rank in the job, whatever their order here, *decides*, and the other one *follows*. They meet twice in a round:
+//! Both ends of a channel have to be in the slot of one number, and what is free differs from rank
+//! to rank: other communicators open channels at the same time in other threads, and programs open
+//! and drop some. So of two members the one of the lower rank in the job, whatever their order
+//! here, *decides*, and the other one *follows*. In each round they tell each other twice:
 //!
-//! | at a meeting | who decides tells | who follows tells |
+//! | exchange | the one that decides tells | the one that follows tells |
 //! |---|---|---|
-//! | offer | its highest free slot, which it has set aside | nothing |
-//! | answer | the same | the same number, set aside as well; or, where that one is taken here, the highest below that is free |
+//! | offer | its highest free slot, which it has reserved | nothing |
+//! | answer | that slot again | that number, reserved; if taken here, the highest free below |
 //!
-//! A slot that was refused is free again, and the next round offers one no higher than the answer. What was agreed on stays. As the
-//! slots on one side alone decide between communicators that open channels at once, these never wait for each other, nor take the same;
-//! and as each number is lower than the one before, it takes as many rounds as there are slots at most, one as a rule.
+//! A slot that was refused is free again, and the next round offers one no higher than the answer.
+//! What was agreed on stays. The slots on one side alone decide between communicators that open
+//! channels at once. So these never wait for each other, nor take the same slot. As each number is
+//! lower than the one before, there are as many rounds as slots at most, and one as a rule.
 //!
-//! All members read all answers, so all know whether all are seated, or who could not be: then nobody is. A last meeting lies between
-//! the look at the semaphores and the first signal: what a channel that was dropped has left there is not heard by the next.
+//! All members read all answers. So all know whether everybody has its slots, or which member could
+//! not have one; then nobody takes any. A last exchange lies between the look at the semaphores and
+//! the first signal: what a dropped channel has left there is not heard by the next one.
 
 use std::sync::Arc;
 
@@ -32,17 +36,19 @@ const PER_WORD: usize = 64 / SEAT_BITS;
 /// Words that name a slot for each of 64 members.
 const SEAT_WORDS: usize = 64 / PER_WORD;
 
-/// What a member tells at a meeting: 1 if nothing has failed here, and the numbers towards all members.
+/// What a member tells at a meeting: 1 if nothing has failed here, and the numbers towards all
+/// members.
 type SlotNotice = [u64; 1 + SEAT_WORDS];
 
 const _: () = assert!(SEAT_WORDS < INLINE_WORDS);
 
-/// Takes a slot towards each other member, within `operation`, in which all members call this as `signature` says. A member that is not
-/// `ready` to go on takes part all the same, to say so.
+/// Takes a slot towards each other member, within `operation`, in which all members call this as
+/// `signature` says. A member that is not `ready` to go on takes part all the same, to say so.
 ///
 /// # Errors
-/// What kept this member from being ready; [`crate::Error::Exhausted`] when a slot is not to be had, and
-/// [`crate::Error::FailedElsewhere`] on the other members: nobody has taken anything then. Otherwise those of [`Members::exchange`].
+/// What kept this member from being ready; [`crate::Error::Exhausted`] when a slot is not to be
+/// had, and [`crate::Error::FailedElsewhere`] on the other members: nobody has taken anything then.
+/// Otherwise those of [`Members::exchange`].
 pub(crate) fn take(
     members: &mut Members,
     operation: Operation,
@@ -66,13 +72,13 @@ pub(crate) fn take(
     Ok(agreement.slots)
 }
 
-/// Whether any two members name the same slot.
+/// Returns whether any two members name the same slot.
 fn are_alike(answers: &[Vec<u64>]) -> bool {
     let pairs = (0..answers.len()).flat_map(|one| (0..one).map(move |other| (one, other)));
     pairs.into_iter().all(|(one, other)| number(&answers[one], other) == number(&answers[other], one))
 }
 
-/// The slot towards `member` that a member has told of in its notice.
+/// Returns the slot towards `member` that a member has told of in its notice.
 fn number(notice: &[u64], member: usize) -> u32 {
     let word = notice[1 + member / PER_WORD] >> (member % PER_WORD * SEAT_BITS);
     u32::try_from(word & ((1 << SEAT_BITS) - 1)).expect("it has four bits")
@@ -101,7 +107,8 @@ impl SlotAgreement {
         }
     }
 
-    /// Members towards which this one has no slot yet: those for which it decides, or those whom it follows.
+    /// Members towards which this one has no slot yet: those for which it decides, or those whom it
+    /// follows.
     fn unseated(&self, deciding: bool) -> Vec<usize> {
         let own = self.ranks[self.me];
         let is_meant = |member: &usize| match self.ranks[*member] {
@@ -148,7 +155,8 @@ impl SlotAgreement {
         }
     }
 
-    /// Tells all members the numbers of this one, or that it has failed, and returns what they have told if none has.
+    /// Tells all members the numbers of this one, or that it has failed, and returns what they have
+    /// told if none has.
     fn tell(
         &self,
         members: &mut Members,

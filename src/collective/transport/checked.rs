@@ -1,5 +1,5 @@
-//! A link whose messages are checked, where all members take checksums, and struck, where faults are
-//! planned.
+//! A link whose messages are checked, where all members take checksums, and struck, where faults
+//! are planned.
 
 use std::marker::PhantomData;
 

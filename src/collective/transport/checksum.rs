@@ -1,17 +1,22 @@
-//! Checksums of messages in pipes, where all members have asked for them (`Options::checksums`).
-//! Staged pieces have words of their own (`execute/staged/checked.rs`), and so have posts of small
-//! operations (`execute/eager_checked.rs`).
+//! Checksums of fragments in pipes, where all members have asked for them (`Options::checksums`).
+//! Staged pieces have words of their own (`execute/staged/checked.rs`), and so have posts of eager
+//! calls (`execute/eager_checked.rs`).
 //!
-//! Beside each slot of an inbox lie two words, which only the sender of the slot writes, before it signals: what carries the fragment
-//! (S1, or F1 and S1 by way of a proxy) carries them too.
+//! Beside each slot of an inbox lie two words, which only the sender of the slot writes, before it
+//! signals. What carries the fragment (S1, or F1 and S1 by way of a proxy) carries them, too.
 //!
-//! | word | what |
-//! |---|---|
-//! | 0 | bits 0..32 the CRC32C of the fragment, 32..56 its length, 56 there is a header of 32 bytes, 57..59 where in the slot the rest begins in units of 32 bytes, 63 always |
-//! | 1 | of a message that is lent: bits 0..32 the CRC32C of all of it, 63 always |
+//! | word | bits | what |
+//! |---|---|---|
+//! | 0 | 0..32 | the CRC32C of the fragment |
+//! | 0 | 32..56 | its length in bytes |
+//! | 0 | 56 | whether there is a header of 32 bytes |
+//! | 0 | 57..59 | where in the slot the rest begins, in units of 32 bytes |
+//! | 0 | 63 | always set |
+//! | 1 | 0..32, 63 | of a rendezvous get: the CRC32C of the whole message, and always set |
 //!
-//! The sender takes the checksum of the source, the receiver that of the slot before anything is made of it; of what was lent, that of the
-//! copy. What a checksum does not see: the copy out of a slot, and what happens to data before they are sent and after they are received.
+//! The sender takes the checksum of the source, the receiver that of the slot before it makes
+//! anything of it; of a rendezvous get, that of the copy. A checksum does not see the copy out of a
+//! slot, nor what happens to data before they are sent and after they are received.
 
 use super::pipe::FragmentArrival;
 use crate::collective::call::{Call, Input, Output, part, shifted};
@@ -54,7 +59,7 @@ impl FragmentCheck {
         plain::store(&words[1], exposed.map_or(0, |crc| PRESENT | u64::from(crc)));
     }
 
-    /// What `words` say, if anything; to be checked before use.
+    /// Returns what `words` say, if anything; to be checked before use.
     fn read(words: &[AtomicU64]) -> Option<Self> {
         let word = words.first().map(plain::load).filter(|word| word & PRESENT != 0)?;
         Some(Self {
@@ -71,7 +76,8 @@ const fn low(word: u64) -> u32 {
     word as u32
 }
 
-/// The checksum of the `len` bytes of `input` from `at` on, behind bytes whose checksum is `before`.
+/// Returns the checksum of the `len` bytes of `input` from `at` on, behind bytes whose checksum is
+/// `before`.
 pub(crate) fn of_input(members: &Members, input: &Input<'_>, before: u32, at: u64, len: u64) -> Result<u32> {
     match input {
         Input::Heap(offset) => {
@@ -83,7 +89,8 @@ pub(crate) fn of_input(members: &Members, input: &Input<'_>, before: u32, at: u6
     }
 }
 
-/// The checksum of the `len` bytes of the input of `call` from `at` on, also where that is in its output.
+/// Returns the checksum of the `len` bytes of the input of `call` from `at` on, also where that is
+/// in its output.
 pub(crate) fn of_call(members: &Members, call: &Call<'_>, at: u64, len: u64) -> Result<u32> {
     match (&call.input, &call.output) {
         (Input::InOutput(start), Output::Memory(bytes) | Output::Within(bytes, _)) => {
@@ -93,12 +100,13 @@ pub(crate) fn of_call(members: &Members, call: &Call<'_>, at: u64, len: u64) -> 
     }
 }
 
-/// The word that tells of a checksum.
+/// Returns the word that tells of a checksum.
 pub(crate) fn told(crc: u32) -> u64 {
     PRESENT | u64::from(crc)
 }
 
-/// Holds the checksum that was `found` of what has come `from` a member against the word that tells what it was.
+/// Holds the checksum that was `found` of what has come `from` a member against the word that tells
+/// what it was.
 ///
 /// # Errors
 /// [`Error::Corrupted`]; [`Error::Mismatch`] when the member takes no checksums.
@@ -109,13 +117,13 @@ pub(crate) fn compare(members: &Members, from: FragmentArrival, told: u64, found
     from.compare(members, low(told), found)
 }
 
-/// The error of who finds no checksum of what has come `from` a member.
+/// Returns the error of who finds no checksum of what has come `from` a member.
 fn takes_none(members: &Members, from: FragmentArrival) -> Error {
     let (what, rank) = ("checksums (SHMCCL_CHECKSUMS, the same for all)", members.ranks()[from.member]);
     Error::Mismatch { what, mine: 1, rank, theirs: 0 }
 }
 
-/// The checksum of the first `len` bytes of `output`.
+/// Returns the checksum of the first `len` bytes of `output`.
 fn of_output(members: &Members, output: &Output<'_>, len: u64) -> Result<u32> {
     match output {
         Output::Heap(offset) => of_input(members, &Input::Heap(*offset), 0, 0, len),
@@ -125,7 +133,8 @@ fn of_output(members: &Members, output: &Output<'_>, len: u64) -> Result<u32> {
     }
 }
 
-/// Holds the fragment that has arrived at `at` of this member's heap against what `words` say of it.
+/// Holds the fragment that has arrived at `at` of this member's heap against what `words` say of
+/// it.
 ///
 /// # Errors
 /// [`Error::Corrupted`]; [`Error::Mismatch`] when its sender takes no checksums.

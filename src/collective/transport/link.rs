@@ -1,4 +1,4 @@
-//! What the bytes of a pipe go over: a channel of either kind, bare or [checked](super::checked).
+//! Links: the channels of either kind that a pipe goes over, bare or [checked](super::checked).
 //!
 //! A pipe tells its link of each message. A bare link does nothing with that, at no cost.
 

@@ -1,8 +1,8 @@
 //! Opens the pipes of a communicator, all of one kind at a time.
 //!
-//! Direct pipes have semaphores in the members' regions, and need no agreement: the first call that moves data over them opens
-//! them. Proxied ones need slots, as triggers name semaphores by slot: members take these together (`seating.rs`) when they choose
-//! proxied channels together.
+//! Direct pipes have semaphores in the members' regions, and need no agreement: the first call that
+//! moves data over them opens them. Proxied ones need slots, as triggers name semaphores by slot:
+//! members take these together (`agree_slots.rs`) when they choose proxied channels together.
 
 pub(crate) mod agree_slots;
 pub(crate) mod checked;
@@ -18,12 +18,13 @@ use crate::collective::rendezvous::members::Members;
 use crate::error::{Error, Result};
 use pipe::PipeEnd;
 
-/// What opens proxied channels for pipes.
+/// Opens proxied channels for pipes.
 pub(crate) trait OpenPorts: std::fmt::Debug + Send + Sync {
-    /// A place to push triggers for one channel.
+    /// Returns a place to push triggers for one channel.
     ///
     /// # Errors
-    /// [`Error::Exhausted`] when there are no more producers of a fifo; [`Error::Os`] when the proxy cannot be started.
+    /// [`Error::Exhausted`] when there are no more producers of a fifo; [`Error::Os`] when the
+    /// proxy cannot be started.
     fn open_port(&self) -> Result<Port>;
 }
 
@@ -37,7 +38,7 @@ pub(crate) struct Pipework {
 }
 
 impl Pipework {
-    /// No pipes yet; `opener` is asked for those that need a proxy.
+    /// Makes no pipes yet; `opener` is asked for those that need a proxy.
     pub(crate) fn new(opener: Arc<dyn OpenPorts>) -> Self {
         Self { opener, ends: Vec::new(), memory: Vec::new(), ports: Vec::new() }
     }
@@ -45,7 +46,8 @@ impl Pipework {
     /// Sees to it that the pipes of `kind` are open, as far as this member can do it alone.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for regions that are not allocated; [`Error::Unavailable`] for proxied ones that nobody has opened.
+    /// [`Error::OutOfRange`] for regions that are not allocated; [`Error::Unavailable`] for proxied
+    /// ones that nobody has opened.
     #[inline]
     pub(crate) fn require(&mut self, members: &Members, kind: ChannelKind) -> Result<()> {
         match kind {
@@ -72,12 +74,12 @@ impl Pipework {
         Ok(())
     }
 
-    /// Opens the channels of `kind` that need an agreement with the peers, unless they are open, within the call `signature` of
-    /// [`Operation::SetChannelKind`]. All members call it.
+    /// Opens the channels of `kind` that need an agreement with the peers, unless they are open,
+    /// within the call `signature` of [`Operation::SetChannelKind`]. All members call it.
     ///
     /// # Errors
-    /// What kept this member from opening its own; [`Error::FailedElsewhere`]: nobody has opened any then. Otherwise those of
-    /// [`Members::exchange`]; what fails afterwards ends the epoch.
+    /// What kept this member from opening its own; [`Error::FailedElsewhere`]: nobody has opened
+    /// any then. Otherwise those of [`Members::exchange`]; what fails afterwards ends the epoch.
     pub(crate) fn open(
         &mut self,
         members: &mut Members,
@@ -103,14 +105,15 @@ impl Pipework {
         Ok(())
     }
 
-    /// How many fragments of messages this member has sent, less those that it has received, modulo 2^64. Over all members, each at
-    /// the same point in the order of its calls, these add up to the number of those that are left in pipes.
+    /// Returns how many fragments of messages this member has sent, less those that it has
+    /// received, modulo 2^64. Over all members, each at the same point in the order of its calls,
+    /// these add up to the number of those that are left in pipes.
     pub(crate) fn balance(&self) -> u64 {
         self.ends.iter().flatten().map(PipeEnd::balance).fold(0, u64::wrapping_add)
     }
 }
 
-/// What `make` makes for each member but this one.
+/// Returns what `make` makes for each member but this one.
 fn each_other<T>(members: &Members, make: impl Fn(usize) -> Result<T>) -> Result<Vec<Option<T>>> {
     let one = |member| if member == members.me() { Ok(None) } else { make(member).map(Some) };
     (0..members.n_members()).map(one).collect()
@@ -122,8 +125,8 @@ pub(crate) const NONE_LEFT: &str = "none when all ranks leave";
 /// What is to hold where all members begin a call over pipes.
 pub(crate) const NONE_TO_BEGIN_WITH: &str = "none when all ranks make a call over the same channels";
 
-/// Refuses what must not find messages left in pipes, after all members have told their `balances` ([`Pipework::balance`]): all of
-/// them do.
+/// Refuses what must not find messages left in pipes, after all members have told their `balances`
+/// ([`Pipework::balance`]): all of them do.
 pub(crate) fn check_balance(balances: impl Iterator<Item = u64>, expected: &'static str) -> Result<()> {
     let name = "the number of messages that were sent and not received";
     match balances.fold(0, u64::wrapping_add) {

@@ -1,39 +1,47 @@
-//! Pipes: chunks from one member to another, over a channel of either kind.
+//! Pipes: fragments from one member to another, over a channel of either kind.
 //!
-//! A pipe is a ring of [`PIPE_SLOTS`] slots, the receiver's inbox for this sender in its own region. A fragment of at most a
-//! slot goes from the sender's heap into the next slot by one put with a signal; the receiver waits for the signal, works on
-//! the fragment where it lies, and then gives *credit* by counting it in a word of its region. The sender looks at
-//! that word only when, as far as it knows, no slot is free.
+//! A pipe is a ring of [`PIPE_SLOTS`] slots, the receiver's inbox for this sender in its own
+//! region. A fragment of at most a slot goes from the sender's heap into the next slot by one put
+//! with a signal. The receiver waits for the signal, works on the fragment where it lies, and then
+//! gives *credit* by counting it in a word of its region. The sender looks at that word only when,
+//! as far as it knows, no slot is free.
 //!
 //! | step | by | edge |
 //! |---|---|---|
 //! | fill slot p mod slots, signal | sender's channel | S1: the receiver sees the fragment |
 //! | count fragment p as taken | receiver | C2: the sender may fill the slot again |
-//! | or: leave an inline message for fragment p | sender's core | C1: the receiver sees the fragment |
+//! | or: post an inline message for fragment p | sender's core | C1: the receiver sees it |
 //!
-//! Both ends count fragments alike, whatever channel they went over, so that operations may change from one kind to the other.
+//! Both ends count fragments alike, whatever channel they went over, so that operations may change
+//! from one kind to the other.
 //!
-//! An *inline message* ([`message::inline`](crate::collective::message::inline)) stands for a slot and its signal: what a short fragment says is in one place with the stamp
-//! that tells of it. It has the number that the fragment would have, and its semaphore is not raised for it.
+//! An *inline message* ([`message::inline`](crate::collective::message::inline)) stands for a slot
+//! and its signal: what a short fragment says is in one place with the stamp that tells of it. It
+//! has the number that the fragment would have, and its semaphore is not raised for it.
 //!
 //! # Two uses
-//! Algorithms and [messages](crate::collective::message) share the pipes of a pair. That is sound, as the calls of a communicator are made in
-//! one order on all its members: what one end sends by some call the other takes by the same. An algorithm waits where it can go
-//! on no further; messages are many at a time and are only polled. Before an algorithm starts, the members make sure that no
-//! message is left in any pipe (`Pipework::balance`), which is the one thing that a wrong order could do unnoticed.
+//! Algorithms and [messages](crate::collective::message) share the pipes of a pair. That is sound,
+//! as the calls of a communicator are made in one order on all its members: what one end sends by
+//! some call the other takes by the same. An algorithm waits where it can go on no further;
+//! messages are many at a time and are only polled. Before an algorithm starts, the members make
+//! sure that no message is left in any pipe (`Pipework::balance`), which is the one thing that a
+//! wrong order could do unnoticed.
 //!
 //! # The send staging
-//! A fragment that is made first, and sent then, is made on the *send staging*: as many slots in the sender's own region. Fragment p is
-//! made in send staging slot p mod slots, after [`Pipes::reserve`] has found its slot in the inbox free: then fragment p - slots was
-//! taken, and its copy out of the same send staging slot is long done, even by a proxy. This holds as long as all fragments on the
-//! send staging go to one peer; between operations everything is flushed.
+//! A fragment that is made first, and sent then, is made on the *send staging*: as many slots in
+//! the sender's own region. Fragment p is made in send staging slot p mod slots, after
+//! [`Pipes::reserve`] has found its slot in the inbox free. Then fragment p - slots was taken, and
+//! its copy out of that send staging slot is long done, even by a proxy. This holds as long as all
+//! fragments on the send staging go to one peer; between operations everything is flushed.
 //!
 //! # No deadlock
-//! [`Pipes::send`] waits when all slots are full, [`Pipes::receive`] when all are empty. Each algorithm says why that ends, by
-//! the same argument: its steps have *times*, every member takes its steps in the order of their times, a fragment is received at
-//! a later time than it was sent, and at an earlier one than the fragment [`PIPE_SLOTS`] later on its pipe is sent. Of all
-//! steps that are not done, look at one with the least time: what it waits for belongs to an earlier step of the peer, so it is
-//! done, and the step can be taken. Both ends take the fragments of a pipe in the same order, that of the times.
+//! [`Pipes::send`] waits when all slots are full, [`Pipes::receive`] when all are empty. Each
+//! algorithm says why that ends, by the same argument. Its steps have *times*, and every member
+//! takes its steps in the order of their times. A fragment is received at a later time than it was
+//! sent, and at an earlier one than the fragment [`PIPE_SLOTS`] later on its pipe is sent. Of all
+//! steps that are not done, look at one with the least time. It waits for an earlier step of the
+//! peer, which is done. So the step can be taken. Both ends take the fragments of a pipe in the
+//! same order, that of the times.
 
 use super::checksum;
 use super::link::{Link, Outgoing};
@@ -77,7 +85,7 @@ pub(crate) struct PipeEnd {
 }
 
 impl PipeEnd {
-    /// The end at this member of the pipes to and from `peer`.
+    /// Makes the end at this member of the pipes to and from `peer`.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`] for a region that is not allocated.
@@ -101,7 +109,8 @@ impl PipeEnd {
         })
     }
 
-    /// Fragments of messages that were sent at this end, less those that were received, modulo 2^64.
+    /// Fragments of messages that were sent at this end, less those that were received, modulo
+    /// 2^64.
     pub(crate) fn balance(&self) -> u64 {
         self.balance
     }
@@ -132,13 +141,13 @@ pub(crate) struct FragmentArrival {
     pub(crate) number: u64,
 }
 
-/// Which slot fragment number `number` has.
+/// Returns which slot fragment number `number` has.
 #[inline]
 fn turn(number: u64) -> usize {
     usize::try_from(number % PIPE_SLOTS).unwrap_or(0)
 }
 
-/// The words of the slot of fragment number `number`.
+/// Returns the words of the slot of fragment number `number`.
 fn words_of(checks: &[AtomicU64], number: u64) -> &[AtomicU64] {
     let at = turn(number) * checksum::WORDS;
     &checks[at..at + checksum::WORDS]
@@ -157,13 +166,14 @@ pub(crate) struct Pipes<'a, L: Link> {
 const OTHERS: &str = "a pipe leads to another member, and all were opened";
 
 impl<L: Link> Pipes<'_, L> {
-    /// The longest fragment.
+    /// Returns the longest fragment.
     #[inline]
     pub(crate) fn slot_len(&self) -> u64 {
         self.members.layout().slot_len()
     }
 
-    /// Waits until the next fragment to `to` has a slot, and returns the send staging slot to make it in.
+    /// Waits until the next fragment to `to` has a slot, and returns the send staging slot to make
+    /// it in.
     ///
     /// # Errors
     /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`].
@@ -178,11 +188,13 @@ impl<L: Link> Pipes<'_, L> {
             .place(self.members.me(), layout.send_staging() + end.sent % PIPE_SLOTS * layout.slot_len()))
     }
 
-    /// Sends `len` bytes at `source` of this member's heap, at most a slot, when there is a free one. The source may be written
-    /// again after [`Pipes::flush`], or when something came back that the peer made of it.
+    /// Sends `len` bytes at `source` of this member's heap, at most a slot, when there is a free
+    /// one. The source may be written again after [`Pipes::flush`], or when something came back
+    /// that the peer made of it.
     ///
     /// # Errors
-    /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`]; [`crate::Error::OutOfRange`] for a source that is not allocated.
+    /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`];
+    /// [`crate::Error::OutOfRange`] for a source that is not allocated.
     pub(crate) fn send(&mut self, to: usize, source: HeapOffset, len: u64) -> Result<()> {
         debug_assert!(len <= self.slot_len(), "{len} bytes in a message");
         self.reserve(to)?;
@@ -201,7 +213,8 @@ impl<L: Link> Pipes<'_, L> {
         Ok(())
     }
 
-    /// Waits for the next fragment of `from`, and returns where it lies in this member's heap until [`Pipes::release`].
+    /// Waits for the next fragment of `from`, and returns where it lies in this member's heap until
+    /// [`Pipes::release`].
     ///
     /// # Errors
     /// Those of [`Channel::wait`].
@@ -217,19 +230,19 @@ impl<L: Link> Pipes<'_, L> {
         Ok(at)
     }
 
-    /// The words beside the slot of the next fragment to `to`.
+    /// Returns the words beside the slot of the next fragment to `to`.
     pub(super) fn words_of_next(&self, to: usize) -> &[AtomicU64] {
         let end = self.ends[to].as_ref().expect(OTHERS);
         words_of(&end.checks_there, end.sent)
     }
 
-    /// The words beside the slot of a fragment that has arrived.
+    /// Returns the words beside the slot of a fragment that has arrived.
     pub(super) fn words_of_arrival(&self, arrival: FragmentArrival) -> &[AtomicU64] {
         words_of(&self.ends[arrival.member].as_ref().expect(OTHERS).checks_here, arrival.number)
     }
 
-    /// Gives the slot of the fragment that was received last from `from` back. Who has sent it may wait for room in a later call already,
-    /// which sends messages.
+    /// Gives the slot of the fragment that was received last from `from` back. Its sender may
+    /// already wait for room in a later call, which sends messages.
     pub(crate) fn release(&mut self, from: usize) {
         let end = self.ends[from].as_mut().expect(OTHERS);
         end.received = end.received.wrapping_add(1);
@@ -252,28 +265,30 @@ impl<L: Link> Pipes<'_, L> {
         Ok(())
     }
 
-    /// Whether the next fragment to `to` has a slot now.
+    /// Returns whether the next fragment to `to` has a slot now.
     #[inline]
     pub(crate) fn has_room(&mut self, to: usize) -> bool {
         let end = self.ends[to].as_mut().expect(OTHERS);
         end.has_free_slot() || end.look_for_credit()
     }
 
-    /// The number of the next fragment to `to`, and where it goes in that member's heap.
+    /// Returns the number of the next fragment to `to`, and where it goes in that member's heap.
     #[inline]
     pub(crate) fn next_to(&self, to: usize) -> (u64, HeapOffset) {
         let end = self.ends[to].as_ref().expect(OTHERS);
         (end.sent, HeapOffset::new(end.outbox.get() + end.sent % PIPE_SLOTS * self.slot_len()))
     }
 
-    /// The inline message that stands for the next fragment to `to`, and what it has to show as that.
+    /// Returns the inline message that stands for the next fragment to `to`, and what it has to
+    /// show as that.
     #[inline]
     pub(crate) fn inline_to(&self, to: usize) -> (&PostCell, u64) {
         let end = self.ends[to].as_ref().expect(OTHERS);
         (&end.inline_there[turn(end.sent)], end.sent.wrapping_add(1))
     }
 
-    /// The inline message that `from` has left as its next fragment, if that is one, until [`Pipes::give_back`].
+    /// Returns the inline message that `from` has left as its next fragment, if that is one, until
+    /// [`Pipes::give_back`].
     ///
     /// # Ordering
     /// Acquires everything `from` did before (C1).
@@ -284,7 +299,8 @@ impl<L: Link> Pipes<'_, L> {
         inline.shows(end.received.wrapping_add(1)).then_some(inline)
     }
 
-    /// The channel to `to`, for whoever fills a slot by other means than [`Pipes::send`] and says so by [`Pipes::count_sent`].
+    /// Returns the channel to `to`, for whoever fills a slot by other means than [`Pipes::send`]
+    /// and says so by [`Pipes::count_sent`].
     #[inline]
     pub(crate) fn channel(&mut self, to: usize) -> &mut L::Channel {
         self.channels[to].as_mut().expect(OTHERS)
@@ -299,14 +315,14 @@ impl<L: Link> Pipes<'_, L> {
         end.pending = true;
     }
 
-    /// Whether `to` has taken the fragment numbered `number`.
+    /// Returns whether `to` has taken the fragment numbered `number`.
     #[inline]
     pub(crate) fn was_taken(&self, to: usize, number: u64) -> bool {
         self.ends[to].as_ref().expect(OTHERS).taken_by_peer.has_reached(number.wrapping_add(1))
     }
 
-    /// Looks whether a slot is filled that `from` has not yet been given back. It may be behind inline messages: these come first, and are seen by
-    /// whoever looks at them after this.
+    /// Looks whether a slot is filled that `from` has not yet been given back. It may be behind
+    /// inline messages: these come first, and are seen by whoever looks at them after this.
     ///
     /// # Ordering
     /// What is found acquires everything `from` did before (S1).
@@ -316,10 +332,12 @@ impl<L: Link> Pipes<'_, L> {
         end.signalled = end.signalled || self.channels[from].as_mut().expect(OTHERS).poll();
     }
 
-    /// Takes the signal of the next fragment of `from`, which is no inline message, if [`look_for_signal`](Self::look_for_signal) has found it, and
-    /// returns the fragment's number and where it lies in this member's heap until [`Pipes::give_back`].
+    /// Takes the signal of the next fragment of `from`, which is no inline message, if
+    /// [`look_for_signal`](Self::look_for_signal) has found it, and returns the fragment's number
+    /// and where it lies in this member's heap until [`Pipes::give_back`].
     ///
-    /// It does not look once more: an inline message may have come since the inline messages were looked at, and the signal of a fragment behind it.
+    /// It does not look once more: an inline message may have come since the inline messages were
+    /// looked at, and the signal of a fragment behind it.
     #[inline]
     pub(crate) fn take_signal(&mut self, from: usize) -> Option<(u64, HeapOffset)> {
         let end = self.ends[from].as_mut().expect(OTHERS);
@@ -346,8 +364,8 @@ impl<L: Link> Pipes<'_, L> {
         self.members.message_park(member).wake(self.members.board.context().kernel());
     }
 
-    /// Returns when all fragments of messages have left this member's heap, and wakes those that they are for: a proxy, which
-    /// raised their semaphores, does not know what they sleep on.
+    /// Returns when all fragments of messages have left this member's heap, and wakes those that
+    /// they are for: a proxy, which raised their semaphores, does not know what they sleep on.
     ///
     /// # Errors
     /// Those of [`Channel::flush`].

@@ -88,7 +88,7 @@ fn repeat(
 const SHORT: usize = 6000;
 
 /// So many calls are made of one length: by then every way to store results has been tried out, the way by the scratch, and both ways
-/// of what is short (`Lengths` in `src/collective/detour.rs`, `detour/short.rs`).
+/// of what is short (`Lengths` in `src/collective/plan`).
 const STORED: usize = 24;
 
 /// Where a rank has its buffers.

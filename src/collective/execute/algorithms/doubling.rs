@@ -1,11 +1,14 @@
-//! Recursive doubling: in round r each member exchanges all that it has with the one at distance 2^r (Thakur, Rabenseifner and Gropp,
-//! Optimization of collective communication operations in MPICH, 2005).
+//! Recursive doubling: in round r each member exchanges all that it has with the one at distance
+//! 2^r (Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in
+//! MPICH, 2005).
 //!
-//! For an all-reduce, log2 n rounds of the whole vector: for short ones. Members past the largest power of two are folded in
-//! and out ([`Core`]). Both partners combine the same two operands in the same order, the lower member's first, so
-//! after each round the members of a group have the same bits.
+//! For an all-reduce, log2 n rounds of the whole vector: for short ones. Members past the largest
+//! power of two are folded in and out ([`Core`]). Both partners combine the same two operands in
+//! the same order, the lower member's first, so after each round the members of a group have the
+//! same bits.
 //!
-//! For an all-gather, what a member has doubles in every round; only where the number of members is a power of two.
+//! For an all-gather, what a member has doubles in every round; only where the number of members is
+//! a power of two.
 
 use super::exchange::{ArrivedPiece, Core, PieceRun, exchange, in_order};
 use super::{Operand, PipeWorker};
@@ -39,7 +42,8 @@ fn swap<L: Link>(
     let pieces = PieceRun::in_a_row(worker, mine.at, worker.call.block_len()?);
     exchange(worker, peer, pieces, pieces.cut, |worker, ArrivedPiece { slot, at, len, .. }| {
         if mine.at == worker.output(0) {
-            // What is about to be written was sent just now, perhaps by a proxy that has not come to it yet.
+            // What is about to be written was sent just now, perhaps by a proxy that has not come
+            // to it yet.
             worker.pipes.flush(peer)?;
         }
         let theirs = Operand { at: slot, fresh: theirs_fresh };

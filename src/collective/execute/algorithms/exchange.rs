@@ -1,11 +1,12 @@
-//! What recursive algorithms are made of: two members that swap runs of pieces, and what is done with members past the
-//! largest power of two.
+//! What recursive algorithms are made of: two members that swap runs of pieces, and what is done
+//! with members past the largest power of two.
 //!
 //! # No deadlock
-//! In an exchange, piece k is sent at time k and received at time k + 1; exchanges follow each other in the same order at both
-//! members, and each pair meets in the same ones. So the rule of the [`pipes`](crate::collective::transport::pipe) holds, with times (exchange, k).
+//! In an exchange, piece k is sent at time k and received at time k + 1; exchanges follow each
+//! other in the same order at both members, and each pair meets in the same ones. So the rule of
+//! the [`pipes`](crate::collective::transport::pipe) holds, with times (exchange, k).
 
-use super::cut::PieceCut;
+use super::PieceCut;
 use super::{Operand, PipeWorker};
 use crate::collective::call::shifted;
 use crate::collective::transport::link::Link;
@@ -21,7 +22,7 @@ pub(super) struct PieceRun {
 }
 
 impl PieceRun {
-    /// The `len` bytes at `start`, cut for a pipeline; the peer cuts alike.
+    /// Makes the `len` bytes at `start`, cut for a pipeline; the peer cuts alike.
     pub(super) fn in_a_row<L: Link>(worker: &PipeWorker<'_, L>, start: HeapOffset, len: u64) -> Self {
         let cut = PieceCut::for_pipeline(len, worker.pipes.slot_len());
         Self { start, stride: cut.piece(0).1, cut }
@@ -32,7 +33,8 @@ impl PieceRun {
     }
 }
 
-/// A fragment that has come: where it lies, which piece it is, and where the bytes of it start among those of all pieces.
+/// A fragment that has come: where it lies, which piece it is, and where the bytes of it start
+/// among those of all pieces.
 pub(super) struct ArrivedPiece {
     pub(super) slot: HeapOffset,
     pub(super) index: u64,
@@ -40,7 +42,8 @@ pub(super) struct ArrivedPiece {
     pub(super) len: u64,
 }
 
-/// Sends `sent` to `peer` and receives pieces cut as `received` says, each of which is handed to `take`.
+/// Sends `sent` to `peer` and receives pieces cut as `received` says, each of which is handed to
+/// `take`.
 pub(super) fn exchange<L: Link>(
     worker: &mut PipeWorker<'_, L>,
     peer: usize,
@@ -64,9 +67,11 @@ pub(super) fn exchange<L: Link>(
     Ok(())
 }
 
-/// The members that take part in the recursion: as many as the largest power of two, from the first on.
+/// The members that take part in the recursion: as many as the largest power of two, from the first
+/// on.
 ///
-/// Each member past them, an *extra*, gives its input to its *stand-in*, so many below it, before, and gets the result from it after.
+/// Each member past them, an *extra*, gives its input to its *stand-in*, so many below it, before,
+/// and gets the result from it after.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Core {
     size: usize,
@@ -82,13 +87,13 @@ impl Core {
         self.size
     }
 
-    /// Whether `member` of the core stands in for another one.
+    /// Returns whether `member` of the core stands in for another one.
     pub(super) fn stands_in(self, member: usize) -> bool {
         member + self.size < self.n
     }
 
-    /// Moves the inputs of the extras, `len` bytes each, into the core: combined, own first, in the output of their
-    /// stand-ins. Returns what this member starts from, or nothing for an extra.
+    /// Moves the inputs of the extras, `len` bytes each, into the core: combined, own first, in the
+    /// output of their stand-ins. Returns what this member starts from, or nothing for an extra.
     pub(super) fn fold<L: Link>(self, worker: &mut PipeWorker<'_, L>, len: u64) -> Result<Option<Operand>> {
         let (me, mine) = (worker.me(), Operand { at: worker.input(0), fresh: true });
         let pieces = PieceRun::in_a_row(worker, mine.at, len);

@@ -1,27 +1,30 @@
-//! Recursive halving, and doubling back: Rabenseifner's all-reduce (Optimization of collective reduction operations, 2004), and the first
-//! half of it as a reduce-scatter.
+//! Recursive halving, and doubling back: Rabenseifner's all-reduce (Optimization of collective
+//! reduction operations, 2004), and the first half of it as a reduce-scatter.
 //!
-//! In each round a member exchanges with the one at half the distance of the round before, from half the group down to 1. Each
-//! gives the half of its elements that is nearer to the other, and combines the half that it keeps with what comes, the lower
-//! member's first. After log2 n rounds a member has one block of the result; the same exchanges backwards collect all.
-//! 2 (n - 1) / n of the vector goes over each member's pipes, as in a ring, in fewer hops. Members past the largest power of two
-//! are folded in and out ([`Core`]).
+//! In each round a member exchanges with the one at half the distance of the round before, from
+//! half the group down to 1. Each gives the half of its elements that is nearer to the other, and
+//! combines the half that it keeps with what comes, the lower member's first. After log2 n rounds a
+//! member has one block of the result; the same exchanges backwards collect all. 2 (n - 1) / n of
+//! the vector goes over each member's pipes, as in a ring, in fewer hops. Members past the largest
+//! power of two are folded in and out ([`Core`]).
 //!
-//! What was given away is not written before the result for it comes back, from the partner that had it; so nothing has to be
-//! flushed in an all-reduce. A reduce-scatter keeps its partial results on the send staging, and goes over the blocks
-//! in passes of as much as has room there; it flushes before the send staging is used again. It needs a power of two.
+//! What was given away is not written before the result for it comes back, from the partner that
+//! had it; so nothing has to be flushed in an all-reduce. A reduce-scatter keeps its partial
+//! results on the send staging, and goes over the blocks in passes of as much as has room there; it
+//! flushes before the send staging is used again. It needs a power of two.
 
 use std::ops::Range;
 
-use super::cut::{ALIGN, PieceCut};
 use super::exchange::{ArrivedPiece, Core, PieceRun, exchange, in_order};
+use super::{ALIGN, PieceCut};
 use super::{Operand, PipeWorker};
 use crate::collective::call::shifted;
 use crate::collective::transport::link::Link;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 
-/// Splits `range` for the exchange with the partner at `distance`: what `me` keeps, and what it gives away.
+/// Splits `range` for the exchange with the partner at `distance`: what `me` keeps, and what it
+/// gives away.
 fn halves(range: &Range<usize>, me: usize, distance: usize) -> (Range<usize>, Range<usize>) {
     let (low, high) = (range.start..range.start + distance, range.start + distance..range.end);
     if me & distance == 0 { (low, high) } else { (high, low) }
@@ -37,7 +40,7 @@ pub(super) fn all_reduce<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> 
     core.unfold(worker, len)
 }
 
-/// The bytes of a vector of `len` that belong to `blocks` of the core's members.
+/// Returns the bytes of a vector of `len` that belong to `blocks` of the core's members.
 fn bytes_of(blocks: &Range<usize>, core: Core, len: u64) -> (u64, u64) {
     let block = len.div_ceil(core.size() as u64).next_multiple_of(ALIGN);
     let bound = |block_index: usize| (block_index as u64).saturating_mul(block).min(len);

@@ -1,16 +1,18 @@
 //! All pairs: every member sends to whoever needs what it has.
 //!
-//! In one shot, what a member needs comes straight from all that have it, and is combined in the order of the members' numbers
-//! when all of a piece is there: each member's part waits in an inbox of its own. In two shots, for an all-reduce, each member
-//! combines its share of a pass for all, and sends the result to all.
+//! In one shot, a member gets what it needs straight from all that have it. It combines a piece in
+//! the order of the members' numbers when all of it is there. Each member's part waits in an inbox
+//! of its own. In two shots, for an all-reduce, each member combines its share of a pass for all,
+//! and sends the result to all.
 //!
 //! # No deadlock
-//! Times are pieces: at time k a member sends its k-th pieces to all others, one after the other from the next one on, and
-//! receives those numbered k - 1 from all others. In two shots it sends shares k, receives shares k - 1 and sends their
-//! result, and receives results k - 2: two fragments to each peer at a time, received at the next time in the same order, of
-//! which the slots of a pipe hold more than those of one time.
+//! Times are pieces: at time k a member sends its k-th pieces to all others, one after the other
+//! from the next one on, and receives those numbered k - 1 from all others. In two shots it sends
+//! shares k, receives shares k - 1 and sends their result, and receives results k - 2. These are
+//! two fragments to each peer at a time, received at the next time in the same order. The slots of
+//! a pipe hold more than those of one time.
 
-use super::cut::{ALIGN, PieceCut};
+use super::{ALIGN, PieceCut};
 use super::{Operand, PerMember, PipeWorker};
 use crate::collective::call::Operation;
 use crate::collective::region::PIPE_SLOTS;
@@ -23,7 +25,7 @@ const AT_A_TIME: u64 = 2;
 
 const _: () = assert!(AT_A_TIME < PIPE_SLOTS);
 
-/// The other members, the next one first: so they do not all begin with the same one.
+/// Returns the other members, the next one first: so they do not all begin with the same one.
 fn others<L: Link>(worker: &PipeWorker<'_, L>) -> impl Iterator<Item = usize> + use<L> {
     let (me, n) = (worker.pipes.members.me(), worker.pipes.members.n_members());
     (1..n).map(move |distance| (me + distance) % n)
@@ -63,7 +65,8 @@ struct PairwisePlan {
 }
 
 impl PairwisePlan {
-    /// Where the block of the input is that goes from `from` to `to`; nothing if there is none.
+    /// Returns where the block of the input is that goes from `from` to `to`; nothing if there is
+    /// none.
     fn input_at(self, from: usize, to: usize) -> Option<u64> {
         match self.operation {
             Operation::AllReduce | Operation::AllGather => Some(0),
@@ -74,7 +77,8 @@ impl PairwisePlan {
         }
     }
 
-    /// Where the block that came from `from` belongs in the output, where blocks are not combined.
+    /// Returns where the block that came from `from` belongs in the output, where blocks are not
+    /// combined.
     fn output_at(self, from: usize) -> u64 {
         if self.operation == Operation::Scatter { 0 } else { from as u64 * self.block }
     }
@@ -124,7 +128,8 @@ impl PairwisePlan {
     }
 }
 
-/// Combines the next fragment of every other member with `own`, in the order of the members, at `target`.
+/// Combines the next fragment of every other member with `own`, in the order of the members, at
+/// `target`.
 fn combine_all<L: Link>(
     worker: &mut PipeWorker<'_, L>,
     own: HeapOffset,
@@ -175,7 +180,8 @@ impl Shares {
         Ok(Self { n, passes: cut.n().div_ceil(n), cut })
     }
 
-    /// Where the share of `member` in `pass` starts, and how long it is: nothing past the last pass.
+    /// Returns where the share of `member` in `pass` starts, and how long it is: nothing past the
+    /// last pass.
     fn of(self, member: usize, pass: u64) -> (u64, u64) {
         self.cut.piece(pass * self.n + member as u64)
     }

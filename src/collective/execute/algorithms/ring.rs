@@ -1,23 +1,28 @@
 //! The ring: every member sends to the next one and receives from the one before.
 //!
-//! The data are cut into blocks, one per member, that travel at the same time. In a reduce-scatter block b starts at member b + 1,
-//! which sends its input; each member on the way combines what comes with its own and sends it on; member b is the last one. In
-//! an all-gather block b starts at member b and is copied at each stop. An all-reduce is the one after the other: step s of
-//! 2 (n - 1) sends block me - 1 - s. Each member sends 2 (n - 1) / n of the vector, the least there can be (Patarasuk and Yuan, Bandwidth
-//! optimal all-reduce algorithms for clusters of workstations, 2009).
+//! The data are cut into blocks, one per member, that travel at the same time. In a reduce-scatter
+//! block b starts at member b + 1, which sends its input. Each member on the way combines what
+//! comes with its own and sends it on; member b is the last one. In an all-gather block b starts at
+//! member b and is copied at each stop. An all-reduce is the one after the other. Its step s, of
+//! `2 (n - 1)` steps, sends block `me - 1 - s`. Each member sends `2 (n - 1) / n` of the vector,
+//! the least there can be (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters
+//! of workstations, 2009).
 //!
 //! # Order
-//! CallBlock b is combined as ((b + 1) op (b + 2)) op ... op b, modulo n: on each member what has come first, its own second.
+//! Block b is combined as ((b + 1) op (b + 2)) op ... op b, modulo n: on each member what has
+//! come first, its own second.
 //!
 //! # No deadlock
-//! A block goes in passes of [`LANES`] pieces. Times are (pass, step, lane); in one step of a lane a member receives, combines
-//! and sends on. The fragment of a step is received [`LANES`] times after it was sent, which is less than the slots of a pipe.
+//! A block goes in passes of [`LANES`] pieces. Times are (pass, step, lane); in one step of a lane
+//! a member receives, combines and sends on. The fragment of a step is received [`LANES`] times
+//! after it was sent, which is less than the slots of a pipe.
 //!
 //! # Overwriting
-//! Partial results are made on the send staging, as they all go to one peer. What is sent from the input is overwritten, in a call in
-//! place, only by the result for it, which has gone round the ring after it.
+//! Partial results are made on the send staging, as they all go to one peer. What is sent from the
+//! input is overwritten, in a call in place, only by the result for it, which has gone round the
+//! ring after it.
 
-use super::cut::{ALIGN, WORTH_SENDING};
+use super::{ALIGN, WORTH_SENDING};
 use super::{Operand, PipeWorker};
 use crate::collective::call::Operation;
 use crate::collective::region::PIPE_SLOTS;
@@ -25,7 +30,8 @@ use crate::collective::transport::link::Link;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 
-/// Pieces of a block that are under way at the same time: while one is received, the peer can work on the other.
+/// Pieces of a block that are under way at the same time: while one is received, the peer can work
+/// on the other.
 const LANES: u64 = 2;
 
 const _: () = assert!(LANES < PIPE_SLOTS);
@@ -48,7 +54,8 @@ pub(super) fn run<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> {
 struct RingWalk {
     operation: Operation,
     n: u64,
-    /// The length of what is cut into pieces: the vector of an all-reduce, the block of another operation.
+    /// The length of what is cut into pieces: the vector of an all-reduce, the block of another
+    /// operation.
     len: u64,
     /// The length of a piece.
     piece: u64,
@@ -83,7 +90,7 @@ impl RingWalk {
         Ok(Self { operation, n, len, piece, lanes, passes, first, last })
     }
 
-    /// The piece of `block` that travels in `lane` of `pass`; nothing past the end.
+    /// Returns the piece of `block` that travels in `lane` of `pass`; nothing past the end.
     fn piece(&self, pass: u64, block: u64, lane: u64) -> RingPiece {
         let row = pass * self.lanes + lane;
         let at = match self.operation {
@@ -116,7 +123,7 @@ impl RingWalk {
         }
     }
 
-    /// What this member sends of its own.
+    /// Returns what this member sends of its own.
     fn start<L: Link>(&self, worker: &PipeWorker<'_, L>, piece: &RingPiece) -> Result<Option<HeapOffset>> {
         let source = worker.input(piece.input_at);
         if self.operation == Operation::AllGather {

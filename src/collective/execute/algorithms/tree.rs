@@ -4,28 +4,32 @@
 //! |---|---|---|
 //! | star | the root | short data and few members |
 //! | chain | v - 1 | long broadcasts: each member sends everything once |
-//! | binary | v without its lowest bit b, and with 2 b set if there is such a member | both: log2 n deep, two below each |
+//! | binary | v without its lowest bit b, and with 2 b set if that is one | both: log2 n deep |
 //!
-//! The binary tree and the double one are those of NCCL 2.4 (`src/graph/trees.h` there; Sanders, Speck and Träff 2009 tell of two
-//! trees). Below the root every odd member is a leaf and every even one an inner node; the second tree numbers the members
-//! backwards, or from the second one on where their number is odd, so that the inner nodes of one are leaves of the other.
-//! Each carries half of the elements.
+//! The binary tree and the double one are those of NCCL 2.4 (`src/graph/trees.h` there; Sanders,
+//! Speck and Träff 2009 tell of two trees). Below the root every odd member is a leaf and every
+//! even one an inner node. The second tree numbers the members backwards, or from the second one on
+//! where their number is odd. So the inner nodes of one are leaves of the other. Each carries half
+//! of the elements.
 //!
 //! # Order
-//! A node combines what its children have and its own in the order of the members' numbers. On a star that is the order of all ranks.
+//! A node combines what its children have and its own in the order of the members' numbers. On a
+//! star that is the order of all ranks.
 //!
 //! # No deadlock
-//! Pieces go in a pipeline. With D the depth of the tree, a node at depth d sends piece k up at time k + D - d, after it has
-//! received it from its children, and takes it down at time k + D + d. So what is sent at one time is received at the next. On
-//! the two trees there are at most two fragments to one peer at a time, which both ends take in the order of the trees.
+//! Pieces go in a pipeline. With D the depth of the tree, a node at depth d sends piece k up at
+//! time k + D - d, after it has received it from its children, and takes it down at time k + D + d.
+//! So what is sent at one time is received at the next. On the two trees there are at most two
+//! fragments to one peer at a time, which both ends take in the order of the trees.
 //!
 //! # Overwriting
-//! Partial results are made on the send staging: all of them go to one peer, as nobody is an inner node twice (a test says so). What a
-//! leaf sends from its input is overwritten only by the result for it, and what goes down, not at all.
+//! Partial results are made on the send staging: all of them go to one peer, as nobody is an inner
+//! node twice (a test says so). What a leaf sends from its input is overwritten only by the result
+//! for it, and what goes down, not at all.
 
 use arrayvec::ArrayVec;
 
-use super::cut::PieceCut;
+use super::PieceCut;
 use super::{Operand, PerMember, PipeWorker};
 use crate::collective::call::Operation;
 use crate::collective::transport::link::Link;
@@ -50,7 +54,7 @@ pub(super) enum Numbering {
 }
 
 impl Numbering {
-    /// The number of `member` in the tree.
+    /// Returns the number of `member` in the tree.
     fn number(self, member: usize, n: usize) -> usize {
         match self {
             Self::From(root) => (member + n - root) % n,
@@ -58,7 +62,7 @@ impl Numbering {
         }
     }
 
-    /// The member with this number in the tree.
+    /// Returns the member with this number in the tree.
     fn member(self, number: usize, n: usize) -> usize {
         match self {
             Self::From(root) => (number + root) % n,
@@ -67,7 +71,7 @@ impl Numbering {
     }
 }
 
-/// The number of who is above `number`, which is not 0, in a tree of `n`.
+/// Returns the number of who is above `number`, which is not 0, in a tree of `n`.
 fn above(shape: Shape, number: usize, n: usize) -> usize {
     match shape {
         Shape::Star => 0,
@@ -134,7 +138,7 @@ pub(super) fn run_double<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> 
     run_parts(worker, &parts)
 }
 
-/// How the `n` members are numbered in either of two trees.
+/// Returns how the `n` members are numbered in either of two trees.
 fn numbering_of(which: usize, n: usize) -> Numbering {
     match which {
         0 => Numbering::From(0),
@@ -188,13 +192,14 @@ impl TreePart {
         Ok(())
     }
 
-    /// The piece whose turn is at `time`, where the first one's is at `begin`.
+    /// Returns the piece whose turn is at `time`, where the first one's is at `begin`.
     fn piece(&self, time: u64, begin: u64) -> Option<(u64, u64)> {
         let (at, len) = self.cut.piece(time.checked_sub(begin)?);
         (len > 0).then_some((self.start + at, len))
     }
 
-    /// Combines `len` bytes at `at` of what the children have with this member's own, and sends them to the parent.
+    /// Combines `len` bytes at `at` of what the children have with this member's own, and sends
+    /// them to the parent.
     fn up<L: Link>(&self, worker: &mut PipeWorker<'_, L>, at: u64, len: u64) -> Result<()> {
         let source = match self.tree.parent {
             Some(_) if self.tree.children.is_empty() => worker.input(at),

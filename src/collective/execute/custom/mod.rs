@@ -1,10 +1,9 @@
 //! Algorithms of the user's own.
 //!
-//! One is a [`CustomAlgorithm`]: told to do its rank's part of a call, it sends, receives, combines and copies by [`Steps`], over
-//! whatever channels are chosen. It sees places, not memory: a mistake makes wrong data, a [`crate::Error::Timeout`] or another
-//! error, and no more.
+//! One is a [`CustomAlgorithm`]: told to do its rank's part of a call, it sends, receives, combines
+//! and copies by [`Steps`], over whatever channels are chosen. It sees places, not memory: a
+//! mistake makes wrong data, a [`crate::Error::Timeout`] or another error, and no more.
 
-pub(crate) mod place;
 pub(crate) mod steps;
 
 use std::fmt;
@@ -13,23 +12,25 @@ use std::sync::Arc;
 use crate::collective::call::Operation;
 use crate::collective::rendezvous::post::INLINE_WORDS;
 use crate::error::{Error, Result};
+use crate::heap::Region;
 use crate::rank::Rank;
 
-pub use place::Place;
 pub use steps::Steps;
 pub(super) use steps::run;
 
 /// A way to do a collective operation, for
 /// [`Communicator::register_algorithm`](crate::Communicator::register_algorithm).
 pub trait CustomAlgorithm: Send + Sync {
-    /// What messages call it: 1 to 48 bytes, the same on all ranks. Ranks that register different names are told of it.
+    /// Returns what messages call it: 1 to 48 bytes, the same on all ranks. Ranks that register
+    /// different names are told of it.
     fn name(&self) -> &str;
 
     /// Does the part of this rank in a call, among two ranks or more.
     ///
-    /// It is called on all ranks at once, for each piece of a scaled sum, of a call that reduces floats of 16 or 8 bits, or of
-    /// one whose buffers are not all in the symmetric heap, and never for no elements. What a rank sends has to be received by the
-    /// other one, in the same order; the call ends when it was.
+    /// It is called on all ranks at once, and never for no elements. It is called for each chunk of
+    /// a scaled sum, of a reduction of floats of 16 or 8 bits, and of a call whose buffers are not
+    /// all in the symmetric heap. What a rank sends has to be received by the other one, in the
+    /// same order; the call ends when it was.
     ///
     /// # Errors
     /// Whatever it returns, the call returns. The epoch ends with it, since data were moving.
@@ -82,7 +83,7 @@ impl Registration {
         Ok(Self { operation: Some(operation), name: name.to_owned() })
     }
 
-    /// The words in which it is told.
+    /// Returns the words in which it is told.
     pub(crate) fn words(&self) -> [u64; 2 + NAME_WORDS] {
         let mut words = [0; 2 + NAME_WORDS];
         words[0] = self.operation.map_or(0, |operation| operation as u64);
@@ -91,7 +92,7 @@ impl Registration {
         words
     }
 
-    /// What a peer has told.
+    /// Makes what a peer has told.
     pub(crate) fn told(words: &[u64]) -> Self {
         let len = usize::try_from(words[1]).map_or(NAME_LEN, |len| len.min(NAME_LEN));
         let name = &bytemuck::cast_slice::<u64, u8>(&words[2..])[..len];
@@ -135,13 +136,13 @@ pub(crate) struct Customs {
 }
 
 impl Customs {
-    /// Whether there is one for `operation`.
+    /// Returns whether there is one for `operation`.
     #[inline]
     pub(crate) fn has(&self, operation: Operation) -> bool {
         self.mask >> (operation as u8) & 1 == 1
     }
 
-    /// The one for `operation`.
+    /// Returns the one for `operation`.
     pub(crate) fn get(&self, operation: Operation) -> Option<&Arc<dyn CustomAlgorithm>> {
         self.registered.iter().find(|(other, _)| *other == operation).map(|(_, algorithm)| algorithm)
     }
@@ -161,9 +162,69 @@ impl fmt::Debug for Customs {
     }
 }
 
+/// A range of bytes that belongs to a call: of its input or output, a message that has come, or one
+/// that is being made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub(super) region: Region,
+    /// Whether these are elements of some rank's input, as they were.
+    pub(super) fresh: bool,
+}
+
+impl Place {
+    pub(super) fn made(region: Region) -> Self {
+        Self { region, fresh: false }
+    }
+
+    /// Returns its length in bytes.
+    #[must_use]
+    pub fn len(self) -> u64 {
+        self.region.len
+    }
+
+    /// Returns whether it is of no bytes.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// `len` bytes of it, from byte `at` on.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub fn part(self, at: u64, len: u64) -> Result<Self> {
+        Ok(Self { region: self.region.part(at, len)?, ..self })
+    }
+
+    /// Returns its parts of `len` bytes, of which the last may be shorter.
+    pub fn parts(self, len: u64) -> impl Iterator<Item = Self> {
+        let step = usize::try_from(len.max(1)).unwrap_or(usize::MAX);
+        let starts = (0..self.len()).step_by(step);
+        starts.filter_map(move |at| self.part(at, len.min(self.len() - at)).ok())
+    }
+
+    /// Marks the elements as ones that no rank has combined yet: for a message that was sent
+    /// straight from an input. Operators that do something to each input, such as multiply it, do
+    /// it then.
+    #[must_use]
+    pub fn uncombined(self) -> Self {
+        Self { fresh: true, ..self }
+    }
+
+    /// Refuses to go on with two places of different lengths.
+    pub(super) fn check_len(self, other: Self) -> Result<()> {
+        if self.len() == other.len() {
+            return Ok(());
+        }
+        let (name, expected) = ("bytes of a place", "as many as the other place has");
+        Err(Error::InvalidArgument { name, value: other.len(), expected })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::heap::HeapOffset;
 
     struct Named(&'static str);
 
@@ -207,5 +268,15 @@ mod tests {
         assert!(customs.has(Operation::Reduce) && !customs.has(Operation::Broadcast));
         customs.set(Operation::Reduce, None);
         assert!(!customs.has(Operation::Reduce) && customs.get(Operation::Reduce).is_none());
+    }
+
+    #[test]
+    fn parts_cover_a_place_once_and_reach_no_further() {
+        let place = Place::made(Region::new(HeapOffset::new(100), 10));
+        let lens: Vec<_> = place.parts(4).map(|part| (part.region.offset.get(), part.len())).collect();
+        assert_eq!(lens, [(100, 4), (104, 4), (108, 2)]);
+        assert_eq!(place.parts(100).count(), 1);
+        assert_eq!(place.part(10, 0).unwrap().parts(4).count(), 0);
+        assert!(place.part(9, 2).is_err() && place.part(u64::MAX, 1).is_err());
     }
 }

@@ -1,11 +1,11 @@
-//! What a custom algorithm can do in a call.
+//! The steps that a custom algorithm can take in a call.
 //!
-//! Everything is checked here, since whoever calls it may be wrong: peers exist and are others, messages fit into a slot and
-//! are given back once, places lie in memory. When the algorithm has returned, all that it has sent is awaited, so that nothing
-//! is left in a pipe for the next call to find.
+//! Everything is checked here, since whoever calls it may be wrong: peers exist and are others,
+//! messages fit into a slot and are given back once, places lie in memory. When the algorithm has
+//! returned, all that it has sent is awaited, so that nothing is left in a pipe for the next call
+//! to find.
 
-use super::CustomAlgorithm;
-use super::place::Place;
+use super::{CustomAlgorithm, Place};
 use crate::collective::call::{Call, Input, Operation, Output};
 use crate::collective::execute::algorithms::{self, Operand, PipeWorker};
 use crate::collective::rendezvous::members::Members;
@@ -84,9 +84,10 @@ impl Drop for EndsEpoch<'_> {
 
 /// What a [`CustomAlgorithm`] does its part of a call with.
 ///
-/// Between two ranks there is a pipe each way. A message has at most [`Steps::longest_message`] bytes. A pipe holds four of them:
-/// the next one waits until the receiver has given one back. So an algorithm that sends without receiving needs an argument
-/// why nobody waits in a circle; ranks that all send one message before they receive one do not.
+/// Between two ranks there is a pipe each way. A message has at most [`Steps::longest_message`]
+/// bytes. A pipe holds four of them: the next one waits until the receiver has given one back. So
+/// an algorithm that sends without receiving needs an argument why nobody waits in a circle; ranks
+/// that all send one message before they receive one do not.
 pub struct Steps<'a> {
     pipes: &'a mut dyn Transport,
     members: &'a Members,
@@ -98,62 +99,65 @@ pub struct Steps<'a> {
 }
 
 impl Steps<'_> {
-    /// This rank.
+    /// Returns this rank.
     #[must_use]
     pub fn rank(&self) -> Rank {
         Rank::known(u32::try_from(self.members.me()).expect("at most 64 members"))
     }
 
-    /// How many ranks there are: at least two.
+    /// Returns how many ranks there are: at least two.
     #[must_use]
     pub fn n_ranks(&self) -> u32 {
         u32::try_from(self.members.n_members()).expect("at most 64 members")
     }
 
-    /// The rank after this one, in a ring.
+    /// Returns the rank after this one, in a ring.
     #[must_use]
     pub fn right(&self) -> Rank {
         self.rank().right(self.n_ranks())
     }
 
-    /// The rank before this one, in a ring.
+    /// Returns the rank before this one, in a ring.
     #[must_use]
     pub fn left(&self) -> Rank {
         self.rank().left(self.n_ranks())
     }
 
-    /// What is to be done.
+    /// Returns what is to be done.
     #[must_use]
     pub fn operation(&self) -> Operation {
         self.call.operation
     }
 
-    /// The rank at the root, where the operation has one.
+    /// Returns the rank at the root, where the operation has one.
     #[must_use]
     pub fn root(&self) -> Option<Rank> {
         let root = Rank::known(u32::try_from(self.call.root).expect("at most 64 members"));
         self.operation().has_root().then_some(root)
     }
 
-    /// The type of the elements: `f32` where shorter floats are reduced by a built-in operator, since every [`Steps::combine`] rounds.
+    /// Returns the type of the elements: `f32` where shorter floats are reduced by a built-in
+    /// operator, since every [`Steps::combine`] rounds.
     #[must_use]
     pub fn data_type(&self) -> DataType {
         self.call.data_type
     }
 
-    /// Elements of a block: what a rank contributes to an all-gather, or gets of a reduce-scatter ([`Operation::blocks`]).
+    /// Elements of a block: what a rank contributes to an all-gather, or gets of a reduce-scatter
+    /// ([`Operation::blocks`]).
     #[must_use]
     pub fn count(&self) -> u64 {
         self.call.count
     }
 
-    /// The longest message in bytes: at least 8 KiB, and a multiple of every element's size.
+    /// Returns the longest message in bytes: at least 8 KiB, and a multiple of every element's
+    /// size.
     #[must_use]
     pub fn longest_message(&self) -> u64 {
         self.members.layout().slot_len()
     }
 
-    /// The input of this rank; empty where it has none.
+    /// Returns the input of this rank; empty where it has none.
     #[must_use]
     pub fn input(&self) -> Place {
         let (blocks, _) = self.operation().blocks(self.n_ranks().into());
@@ -163,7 +167,8 @@ impl Steps<'_> {
         }
     }
 
-    /// The output of this rank; empty where it has none. It may be the input as well, or a part of it, or have it for a part.
+    /// Returns the output of this rank; empty where it has none. It may be the input as well, or a
+    /// part of it, or have it for a part.
     #[must_use]
     pub fn output(&self) -> Place {
         let (_, blocks) = self.operation().blocks(self.n_ranks().into());
@@ -178,12 +183,14 @@ impl Steps<'_> {
         Region::new(offset, elements.saturating_mul(self.data_type().size() as u64))
     }
 
-    /// Sends `message` to rank `to`, once there is room in the pipe. It may be overwritten after [`Steps::flush`], or when
-    /// something has come back that `to` has made of it. Nothing is sent of no bytes.
+    /// Sends `message` to rank `to`, once there is room in the pipe. It may be overwritten after
+    /// [`Steps::flush`], or when something has come back that `to` has made of it. Nothing is sent
+    /// of no bytes.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for a message that is too long; [`Error::InvalidRank`] and [`Error::InvalidArgument`] for a rank that
-    /// is none, or this one; [`Error::Timeout`], [`Error::PeerLost`], [`Error::ProxyLost`], [`Error::Revoked`].
+    /// [`Error::OutOfRange`] for a message that is too long; [`Error::InvalidRank`] and
+    /// [`Error::InvalidArgument`] for a rank that is none, or this one; [`Error::Timeout`],
+    /// [`Error::PeerLost`], [`Error::ProxyLost`], [`Error::Revoked`].
     pub fn send(&mut self, to: Rank, message: Place) -> Result<()> {
         let peer = self.peer(to)?;
         self.check_message(message.len())?;
@@ -194,8 +201,9 @@ impl Steps<'_> {
         self.pipes.send(peer, message.region.offset, message.len())
     }
 
-    /// Waits for the next message of rank `from`, which is `len` bytes long. It lies where it is until the next one of that
-    /// rank is received, or [`Steps::release`]. One of no bytes is not waited for.
+    /// Waits for the next message of rank `from`, which is `len` bytes long. It lies where it is
+    /// until the next one of that rank is received, or [`Steps::release`]. One of no bytes is not
+    /// waited for.
     ///
     /// # Errors
     /// Those of [`Steps::send`].
@@ -211,8 +219,8 @@ impl Steps<'_> {
         Ok(Place::made(Region::new(start, len)))
     }
 
-    /// Gives the last message of rank `from` back, so that its room is there for another. Without it that happens when the next
-    /// one is received, and at the end.
+    /// Gives the last message of rank `from` back, so that its room is there for another. Without
+    /// it that happens when the next one is received, and at the end.
     ///
     /// # Errors
     /// [`Error::InvalidRank`] and [`Error::InvalidArgument`] for a rank that is none, or this one.
@@ -250,12 +258,14 @@ impl Steps<'_> {
         self.pipes.flush(peer)
     }
 
-    /// Combines the elements of `operands`, 1 to 64 of them, in this order, and leaves the result in `target`, which may be one of
-    /// them. Whoever makes the result that is nobody's operand any more says `finish`: an average is divided then.
+    /// Combines the elements of `operands`, 1 to 64 of them, in this order, and leaves the result
+    /// in `target`, which may be one of them. Whoever makes the result that is nobody's operand any
+    /// more says `finish`: an average is divided then.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for operands that are not as long as the target, overlap it in part or are too many, for a length that
-    /// is not one of whole elements, and in an operation that does not reduce; [`Error::OutOfRange`] for places that are not memory.
+    /// [`Error::InvalidArgument`] for operands that are not as long as the target, overlap it in
+    /// part or are too many, for a length that is not one of whole elements, and in an operation
+    /// that does not reduce; [`Error::OutOfRange`] for places that are not memory.
     pub fn combine(&self, operands: &[Place], target: Place, finish: bool) -> Result<()> {
         let invalid = |name, value, expected| Err(Error::InvalidArgument { name, value, expected });
         let size = self.data_type().size() as u64;
@@ -284,7 +294,8 @@ impl Steps<'_> {
     /// Copies `source` to `target`, which is as long, unless it is there already.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for different lengths; [`Error::OutOfRange`] for places that are not memory.
+    /// [`Error::InvalidArgument`] for different lengths; [`Error::OutOfRange`] for places that are
+    /// not memory.
     pub fn copy(&self, source: Place, target: Place) -> Result<()> {
         target.check_len(source)?;
         if source.is_empty() {
@@ -294,7 +305,7 @@ impl Steps<'_> {
         }
     }
 
-    /// The number of another rank.
+    /// Returns the number of another rank.
     fn peer(&self, rank: Rank) -> Result<usize> {
         if rank == self.rank() {
             let (name, value) = ("the peer of a message", u64::from(rank.get()));

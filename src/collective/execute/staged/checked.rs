@@ -1,11 +1,11 @@
 //! Checksums of what is staged, and faults that strike it: a wrapper of what moves the bytes.
 //!
-//! A staged piece is read part by part: a block as a whole or, where results are returned, the share
-//! of each member. For each part and slot there is a word beside the member's scratch. The member
-//! writes that word before the step by which it has staged the part. Another word is for the result;
-//! the member that has combined the part writes it before the step by which it has. So the edge that
-//! says that a part may be read (C2) carries its checksum, too, and a word is written again when its
-//! slot is.
+//! A staged piece is read part by part: a block as a whole or, where results are returned, the
+//! share of each member. For each part and slot there is a word beside the member's staging area.
+//! The member writes that word before the step by which it has staged the part. Another word is for
+//! the result; the member that has combined the part writes it before the step by which it has. So
+//! the edge that says that a part may be read (C2) carries its checksum, too, and a word is written
+//! again when its slot is.
 //!
 //! | words of part k beside the staging area of a member | what | written by |
 //! |---|---|---|
@@ -35,8 +35,8 @@ enum SlotWord {
     Result,
 }
 
-/// A [`StagedCall`] whose bytes are checked, where all members take checksums, and struck, where faults
-/// are planned.
+/// A [`StagedCall`] whose bytes are checked, where all members take checksums, and struck, where
+/// faults are planned.
 #[derive(Debug)]
 pub(super) struct Checked<'p> {
     plain: &'p StagedCall,
@@ -158,7 +158,8 @@ impl Staging {
         })
     }
 
-    /// Tells the checksum of `part` of this member's input, number `index` of what it has staged in that slot.
+    /// Tells the checksum of `part` of this member's input, number `index` of what it has staged in
+    /// that slot.
     fn tell_staged(&self, members: &Members, call: &Call<'_>, part: &StagedPart, index: usize) -> Result<()> {
         let at = part.block * call.block_len()? + part.start();
         let crc = checksum::of_call(members, call, at, part.len())?;
@@ -178,7 +179,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Which of the words of a part is for the slot of `piece`.
+    /// Returns which of the words of a part is for the slot of `piece`.
     fn word(&self, piece: StagedPiece, kind: SlotWord) -> usize {
         let slot =
             usize::try_from(piece.number % (2 * self.slots.lag)).expect("there are four slots at most");
@@ -217,7 +218,8 @@ impl StagedCall {
         Ok(())
     }
 
-    /// Holds the results of `piece` in this member's scratch against what others have made, if it gets them.
+    /// Holds the results of `piece` in this member's staging area against what others have made, if
+    /// it gets them.
     ///
     /// # Errors
     /// Those of [`checksum::compare`].
@@ -231,7 +233,8 @@ impl StagedCall {
         })
     }
 
-    /// Holds `part` in the scratch of `owner` against its word, that of number `index`, which `writer` has written.
+    /// Holds `part` in the staging area of `owner` against its word, that of number `index`, which
+    /// `writer` has written.
     fn check(
         &self,
         members: &Members,
@@ -256,7 +259,7 @@ impl StagedCall {
     }
 }
 
-/// The checksum of the result of `part` in this member's own output, if it has one.
+/// Returns the checksum of the result of `part` in this member's own output, if it has one.
 fn own_result(members: &Members, output: &Output<'_>, result: &StagedPart) -> Result<Option<u32>> {
     match output {
         Output::Heap(offset) => {

@@ -1,35 +1,39 @@
-//! Operations on ordinary memory, piece by piece through the staging area of those who have the data; and those on buffers of the heap that are
-//! quicker so ([`detour`](crate::collective::plan::measured)).
+//! Operations on ordinary memory, piece by piece through the staging areas of those who have the
+//! data; and operations on buffers of the heap that are [quicker so](crate::collective::plan).
 //!
-//! No rank can reach another's ordinary memory. So each *stages* what others need of its input in its staging area, where they read
-//! it; what it needs itself it reads where it lies. Elements are combined straight from the staging areas into the output and, for
-//! those who need the result, over the very bytes that they have staged, from where they take it.
+//! No rank can reach another's ordinary memory. So each *stages* what others need of its input in
+//! its staging area, where they read it. What it needs itself it reads where it lies. Elements are
+//! combined straight from the staging areas into the output. For members that need the result, they
+//! are combined over the very bytes that these have staged, too, and taken from there.
 //!
-//! The staging area is a ring of slots, twice as many as the *lag*. Each member takes the same steps, and tells the others of each by
-//! its progress, or of the first ones by its post ([`prestaged`]):
+//! The staging area is a ring of slots, twice as many as the *lag*. All members take the same
+//! steps. Each tells the others of a step by its progress, or of the first ones by its post:
 //!
-//! | step | what it has done by then |
+//! | step | what a member has done by then |
 //! |---|---|
 //! | s < lag | staged piece s |
-//! | s >= lag | worked on piece s - lag; taken the results of s - 2 lag, in whose slot it has staged s |
+//! | s >= lag | worked on piece s - lag; taken the results of s - 2 lag, staged s in their slot |
 //!
-//! Before it works on piece s it waits until all have taken step s: then all have staged piece s, and all have worked on piece
-//! s - lag, whose results it takes now. Nobody needs that slot any more, so the next piece can be staged there. So a member may
-//! be late by lag - 1 pieces and holds nobody up. Everybody waits for everybody's last step, and then the staging area is free.
+//! Before it works on piece s, a member waits until all have taken step s. Then all have staged
+//! piece s, and all have worked on piece s - lag, whose results it takes now. Nobody needs that
+//! slot any more, so the next piece can be staged there. A member may be late by lag - 1 pieces and
+//! holds nobody up. All wait for everybody's last step, and then the staging area is free.
 //!
 //! # Why results go where the input was
-//! What a core has written and another one reads moves into the other's cache, and to write there again takes as long as to read
-//! it, but nothing hides that: stores wait for each other, loads do not. Here each core loads a line before it stores to it:
-//! whoever combines has just read what it overwrites, and who stages has just taken a result from there.
+//! A line that one core has written and another one reads moves into the other's cache. To write
+//! there again takes as long as to read it, and nothing hides that: stores wait for each other,
+//! loads do not. Here each core loads a line before it stores to it. It has just read what it
+//! overwrites with a result, or has just taken a result from where it stages.
 //!
-//! A slot begins as far behind a cache line as the input that is staged there, which all know from its post. As a rule the output
-//! begins equally far behind one: then no vector that is stored, here or there, reaches into a second line. Where nothing returns,
-//! slots begin with a line: plain copies are quicker so.
+//! A slot begins as far behind a cache line as the input that is staged there, which all members
+//! know from its post. As a rule the output begins equally far behind one. Then no vector that is
+//! stored, here or there, reaches into a second line. Where nothing returns, slots begin with a
+//! line, since plain copies are quicker so.
 //!
-//! Where what all members read and write is too long for the cache, results go past it, those that are taken and those that a member
-//! makes for its own output: few of them would be found there later, and a store through it would first read the line. Where it is just
-//! too long, both ways of an all-reduce on ordinary memory are tried out ([`detour`](crate::collective::plan::measured)). In place lines are in the cache, and
-//! results go there.
+//! # Results and the cache
+//! Where all that members read and write is too long for the cache, results bypass it. Few of them
+//! would be found there later, and a store through the cache would first read the line. In place,
+//! lines are in the cache, and results go there. The planner decides, and hands down a `CacheHint`.
 
 pub(crate) mod checked;
 pub(crate) mod slots;
@@ -75,7 +79,7 @@ impl StagedPart {
         Self { piece, block, bytes }
     }
 
-    /// Where it begins in the block.
+    /// Returns where it begins in the block.
     fn start(&self) -> u64 {
         self.piece.start + self.bytes.start
     }
@@ -85,10 +89,10 @@ impl StagedPart {
     }
 }
 
-/// Moves bytes between buffers and the scratches of members, from one step to the next.
+/// Moves bytes between buffers and the staging areas of members, from one step to the next.
 trait MovePieces {
     /// Copies what others need of piece `number` of this member's input, if there is that piece,
-    /// into its scratch.
+    /// into its staging area.
     fn stage(&self, members: &Members, call: &Call<'_>, number: u64) -> Result<()>;
 
     /// Copies block `block` of what `member` has staged to block `to` of this member's output, if
@@ -104,11 +108,11 @@ trait MovePieces {
     ) -> Result<()>;
 
     /// Combines `part` of all inputs, this member's own where it lies, into its output and the
-    /// scratches of the members that get the result.
+    /// staging areas of the members that get the result.
     fn reduce(&self, members: &Members, call: &mut Call<'_>, part: &StagedPart) -> Result<()>;
 
-    /// Copies the results that others have left in this member's scratch into its output, if it
-    /// has one.
+    /// Copies the results that others have left in this member's staging area into its output, if
+    /// it has one.
     fn take_results(&self, members: &Members, call: &mut Call<'_>, piece: StagedPiece) -> Result<()>;
 
     /// Takes the results of `done` out of the slot in which it stages `next`, of which it is as
@@ -123,8 +127,9 @@ trait MovePieces {
 }
 
 impl StagedCall {
-    /// The way to execute `call`, which all members of `members` have posted; `oversubscribed` ones share cores. Whether results are `cache_hint`
-    /// goes by their length if it is not said.
+    /// Makes the way to execute `call`, which all members of `members` have posted;
+    /// `oversubscribed` ones share cores. Whether results are `cache_hint` goes by their length if
+    /// it is not said.
     pub(crate) fn new(
         call: &Call<'_>,
         members: &Members,
@@ -200,7 +205,8 @@ impl StagedCall {
         Ok(last.wrapping_sub(lag - 1))
     }
 
-    /// Takes the results of the piece before `number` whose slot is free then, and stages the next one there.
+    /// Takes the results of the piece before `number` whose slot is free then, and stages the next
+    /// one there.
     fn turn_over(
         &self,
         moves: &impl MovePieces,
@@ -248,7 +254,7 @@ impl StagedCall {
         }
     }
 
-    /// Where `part` is in the scratch of `member`.
+    /// Returns where `part` is in the staging area of `member`.
     fn slot(&self, members: &Members, member: usize, part: &StagedPart) -> Region {
         self.staging.slot(members, member, self.behind[member], part)
     }
@@ -292,8 +298,8 @@ impl StagedCall {
         fill(sources, (0..members.n_members()).map(source))
     }
 
-    /// Finds where the results of `part` go: into `output`, which comes first if there is one, and over what the other `receivers`
-    /// have staged.
+    /// Finds where the results of `part` go: into `output`, which comes first if there is one, and
+    /// over what the other `receivers` have staged.
     #[inline]
     fn targets<'a>(
         &self,
@@ -312,7 +318,7 @@ impl StagedCall {
         fill(targets, others.map(staged))
     }
 
-    /// The heap in which `part` of the input of `member` is staged, and where.
+    /// Returns the heap in which `part` of the input of `member` is staged, and where.
     fn staged<'a>(&self, members: &'a Members, member: usize, part: &StagedPart) -> Result<(&'a Span, u64)> {
         let region = self.slot(members, member, part);
         Ok((members.heap_of(member, region)?, region.offset.get()))
@@ -377,7 +383,7 @@ impl MovePieces for StagedCall {
     }
 }
 
-/// The members in whose scratch the results of `operation` are left.
+/// Returns the members in whose staging area the results of `operation` are left.
 fn receivers(operation: Operation, root: usize, n_members: usize) -> Range<usize> {
     match operation {
         Operation::AllReduce => 0..n_members,
@@ -386,7 +392,7 @@ fn receivers(operation: Operation, root: usize, n_members: usize) -> Range<usize
     }
 }
 
-/// Where the `len` bytes at `at` of this member's output go, if it has one.
+/// Returns where the `len` bytes at `at` of this member's output go, if it has one.
 fn own_output<'a>(
     members: &'a Members,
     output: &'a mut Output<'_>,

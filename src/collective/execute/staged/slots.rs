@@ -1,13 +1,14 @@
 //! How a call is cut into pieces, and where in a staging area each of them is staged.
 //!
-//! Members with cores of their own may be two pieces apart, so that none holds another up. Members that share cores take turns
-//! anyway, and each turn costs them time: where results are returned, which takes most turns, they are one piece apart, pieces are
-//! as long as the staging area allows, and what fits into the whole staging area is one.
+//! Members with cores of their own may be two pieces apart, so that none holds another up. Members
+//! that share cores take turns anyway, and each turn costs them time. Results that are returned
+//! take most turns. So then members are one piece apart, pieces are as long as the staging area
+//! allows, and what fits into the whole staging area is one piece.
 //!
-//! So it is with two members on whatever cores: who combines needs nobody but the one that it is close to, and few long pieces are
-//! worth more than a piece in hand. Against pieces of 128 KiB two apart, an all-reduce of 512 KiB to 64 MiB took 8 % to 21 % less
-//! time on separate cores, and 0 % to 13 % less on cores that share all caches (AMD Zen 5, 1 MiB of its own and 32 MiB of shared
-//! cache); pieces of 16 KiB and 32 KiB took longer still. More members on cores of their own were not measured.
+//! So it is with two members on whatever cores. Each needs only the other one, and few long pieces
+//! are worth more than a piece in hand. Against pieces of 128 KiB two apart, an all-reduce of 512
+//! KiB to 64 MiB took up to a fifth less time. Pieces of 16 KiB and 32 KiB took longer still. More
+//! members on cores of their own were not measured.
 
 use crate::collective::call::Operation;
 use crate::collective::region::STAGING_LEN;
@@ -16,10 +17,12 @@ use crate::reduce::DataType;
 /// By how many pieces members may be apart that are not close.
 const LAG: u64 = 2;
 
-/// What the slots of a staging area hold together, in bytes: the rest of it is for slots that begin behind a line.
+/// What the slots of a staging area hold together, in bytes: the rest of it is for slots that begin
+/// behind a line.
 const SLOTS_LEN: u64 = 1 << 20;
 
-/// Blocks of a piece begin at multiples of so many bytes in a slot, which itself begins less than that behind its place.
+/// Blocks of a piece begin at multiples of so many bytes in a slot, which itself begins less than
+/// that behind its place.
 const ALIGN: u64 = 128;
 
 const _: () = assert!(SLOTS_LEN + 2 * LAG * ALIGN <= STAGING_LEN, "slots may begin anywhere in a line");
@@ -41,7 +44,7 @@ pub(super) struct Slots {
     stride: u64,
 }
 
-/// Whether results of `operation` go through the scratch, too.
+/// Returns whether results of `operation` go through the staging area, too.
 pub(super) fn returns(operation: Operation) -> bool {
     matches!(operation, Operation::AllReduce | Operation::Reduce)
 }
@@ -58,7 +61,8 @@ pub(super) struct StagedPiece {
 }
 
 impl Slots {
-    /// The cut of `operation` on blocks of `count` elements among `n_members`, which share cores where they are `oversubscribed`.
+    /// Makes the cut of `operation` on blocks of `count` elements among `n_members`, which share
+    /// cores where they are `oversubscribed`.
     pub(super) fn new(
         operation: Operation,
         data_type: DataType,
@@ -91,7 +95,8 @@ impl Slots {
         Some(StagedPiece { number, start: first * self.size, count, len: count * self.size })
     }
 
-    /// Where in a scratch block number `block` of `piece` is staged, where slots begin at their places.
+    /// Returns where in a staging area block number `block` of `piece` is staged, where slots begin
+    /// at their places.
     pub(super) fn place(&self, piece: StagedPiece, block: u64) -> u64 {
         piece.number % (2 * self.lag) * self.stride + block * self.elements * self.size
     }
@@ -112,7 +117,8 @@ mod tests {
         lengths.into_iter().flat_map(near)
     }
 
-    /// The bytes of a scratch that `piece` may take up there: its slot may begin anywhere in a line.
+    /// Returns the bytes of a staging area that `piece` may take up there: its slot may begin
+    /// anywhere in a line.
     fn taken(slots: &Slots, piece: StagedPiece, blocks: u64) -> std::ops::Range<u64> {
         slots.place(piece, 0)..slots.place(piece, blocks - 1) + piece.len + 63
     }

@@ -1,16 +1,18 @@
-//! What a member stages of its own input, and where: it depends on the call and on the member's own buffers, and on nothing that others
-//! tell.
+//! Staging: what a member copies of its own input to its staging area, and where.
+//! Both depend on the call and on the member's own buffers, and on nothing that others tell.
 //!
 //! # Staging before a call is posted
 //!
-//! Who knows that its input will be needed in its staging area stages the first pieces *ahead*, before it posts. Nobody touches its staging area
-//! then: each operation ends when all that is read or written in it has been. Where all members have, the post tells of the first steps,
-//! and nobody waits for these apart: one hand-over of three is saved where all is one piece, which is most of what a short call takes,
-//! above all where members take turns on their cores.
+//! A member that knows that its input will be needed in its staging area stages the first pieces
+//! before it posts. Nobody touches its staging area then: each operation ends when all that is read
+//! or written in it has been. Where all members have, the post tells of the first steps, and nobody
+//! waits for these apart. Where all is one piece, this saves one hand-over of three. That is much
+//! of a short call, above all where members take turns on their cores.
 //!
-//! Who stages ahead follows from what is posted, and from what all members know before: so all know of each other whether they have. It
-//! is in vain where others turn out to have their buffers elsewhere: in place in the heap, or where a table has another algorithm for
-//! all. Calls in which some members are in place and others are not pay for that each time.
+//! Whether a member does follows from its post, and from what all members know before. So all know
+//! it of each other. It is in vain where others turn out to have their buffers elsewhere: in place
+//! in the heap, or where a table has another algorithm for all. Calls in which some members are in
+//! place and others are not pay for that each time.
 
 use std::ops::Range;
 
@@ -34,7 +36,7 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// How members of `members` stage `call`; `oversubscribed` ones share cores.
+    /// Makes how members of `members` stage `call`; `oversubscribed` ones share cores.
     pub(super) fn new(call: &Call<'_>, members: &Members, oversubscribed: bool) -> Self {
         let slots = Slots::new(
             call.operation,
@@ -51,24 +53,26 @@ impl Staging {
         if self.returns { buffers.input.behind_line() } else { 0 }
     }
 
-    /// Where `part` is in the scratch of `member`, whose slots begin so far `behind` a line.
+    /// Returns where `part` is in the staging area of `member`, whose slots begin so far `behind` a
+    /// line.
     pub(super) fn slot(&self, members: &Members, member: usize, behind: u64, part: &StagedPart) -> Region {
         let at = self.slots.place(part.piece, part.block) + behind + part.bytes.start;
         Region::new(shifted(members.staging(member).offset, at), part.len())
     }
 
-    /// The bytes of a piece that `member` combines, of those whose results are returned.
+    /// Returns the bytes of a piece that `member` combines, of those whose results are returned.
     pub(super) fn share(&self, members: &Members, member: usize, piece: StagedPiece) -> Range<u64> {
         share(piece.count, self.size, member, members.n_members())
     }
 
-    /// The bytes of a piece that this member leaves to others to combine.
+    /// Returns the bytes of a piece that this member leaves to others to combine.
     pub(super) fn others_shares(&self, members: &Members, piece: StagedPiece) -> [Range<u64>; 2] {
         let mine = self.share(members, members.me(), piece);
         [0..mine.start, mine.end..piece.len]
     }
 
-    /// Copies what others need of piece `number` of this member's input, if there is that piece, into its scratch.
+    /// Copies what others need of piece `number` of this member's input, if there is that piece,
+    /// into its staging area.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`] for a buffer that is not allocated.
@@ -102,7 +106,7 @@ impl Staging {
             .try_for_each(|(index, block)| visit(index, &StagedPart::new(piece, block, 0..piece.len)))
     }
 
-    /// Where `part` of this member's input is staged.
+    /// Returns where `part` of this member's input is staged.
     pub(super) fn own_slot(&self, members: &Members, call: &Call<'_>, part: &StagedPart) -> Region {
         self.slot(members, members.me(), self.behind(Buffers::of(call)), part)
     }
@@ -111,8 +115,8 @@ impl Staging {
         let target = self.own_slot(members, call, part);
         let at = part.block * call.block_len()? + part.start();
         let span = members.heap_of(members.me(), target)?;
-        // Lines into which results return stay with this member, if it is to have some; others are read by its peers and written to
-        // by nobody else.
+        // Lines into which results return stay with this member, if it is to have some; others are
+        // read by its peers and written to by nobody else.
         if self.returns {
             call.give_input(members.view(), at, span, target)
         } else {
@@ -121,7 +125,7 @@ impl Staging {
     }
 }
 
-/// The block of this member's input that nobody else needs.
+/// Returns the block of this member's input that nobody else needs.
 fn unshared_block(members: &Members, call: &Call<'_>) -> Option<u64> {
     match call.operation {
         Operation::ReduceScatter | Operation::Scatter | Operation::AllToAll => Some(members.me() as u64),
@@ -130,7 +134,8 @@ fn unshared_block(members: &Members, call: &Call<'_>) -> Option<u64> {
     }
 }
 
-/// Stages the first pieces of `call`, which this member has not posted yet; `oversubscribed` ones share cores.
+/// Stages the first pieces of `call`, which this member has not posted yet; `oversubscribed` ones
+/// share cores.
 ///
 /// # Errors
 /// [`crate::Error::OutOfRange`] for a buffer that is not allocated.

@@ -12,15 +12,18 @@ use crate::files;
 /// The environment variable that names a table's file. Empty, it asks for the built-in table.
 pub const VARIABLE: &str = "SHMCCL_TUNING";
 
-/// The most bytes that a table's file has: cases for all numbers of ranks, of many steps each, have fewer.
+/// The most bytes that a table's file has: cases for all numbers of ranks, of many steps each, have
+/// fewer.
 const MAX_LEN: u64 = 1 << 20;
 
-/// Where a table is looked for when [`VARIABLE`] is not set; `None` when there is no home directory.
+/// Returns where a table is looked for when [`VARIABLE`] is not set; `None` when there is no home
+/// directory.
 #[must_use]
 pub fn usual_file() -> Option<PathBuf> {
     let directory = |name: &str| {
         let path = PathBuf::from(std::env::var_os(name)?);
-        // The rule of the XDG specification: what is not absolute is ignored, and so is what is empty.
+        // The rule of the XDG specification: what is not absolute is ignored, and so is what is
+        // empty.
         path.is_absolute().then_some(path)
     };
     let config = directory("XDG_CONFIG_HOME").or_else(|| Some(directory("HOME")?.join(".config")))?;
@@ -28,15 +31,16 @@ pub fn usual_file() -> Option<PathBuf> {
 }
 
 impl Table {
-    /// The table of this process: see [the module](super).
+    /// Makes the table of this process: see [the module](super).
     ///
     /// # Errors
-    /// [`Error::Tuning`] for a file that cannot be used, and for one that was named and is not there.
+    /// [`Error::Tuning`] for a file that cannot be used, and for one that was named and is not
+    /// there.
     pub fn load() -> Result<Self> {
         Self::find(std::env::var_os(VARIABLE), usual_file())
     }
 
-    /// The table in the file that is `named`, or in the `usual` one if that is there.
+    /// Makes the table in the file that is `named`, or in the `usual` one if that is there.
     pub(super) fn find(named: Option<OsString>, usual: Option<PathBuf>) -> Result<Self> {
         match (named, usual) {
             (Some(named), _) if named.is_empty() => Ok(Self::default()),
@@ -49,7 +53,7 @@ impl Table {
         }
     }
 
-    /// The table in `file`.
+    /// Makes the table in `file`.
     ///
     /// # Errors
     /// [`Error::Tuning`].
@@ -64,7 +68,7 @@ impl Table {
     }
 }
 
-/// What is in `file`, if that is a regular file of a length that a table can have.
+/// Returns what is in `file`, if that is a regular file of a length that a table can have.
 fn content_of(file: &Path) -> std::result::Result<String, TuningFault> {
     let opened = files::open_regular(file).map_err(TuningFault::Unreadable)?.ok_or(TuningFault::NotAFile)?;
     let mut content = String::new();

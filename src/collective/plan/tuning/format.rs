@@ -12,7 +12,8 @@
 //! algorithms = ["one_shot", "two_shot", "ring"]
 //! ```
 //!
-//! Sizes are the bytes that a rank contributes at most. The last algorithm is for all that is longer.
+//! Sizes are the bytes that a rank contributes at most. The last algorithm is for all that is
+//! longer.
 
 use std::fmt;
 
@@ -91,7 +92,7 @@ impl TableEntry {
         }
     }
 
-    /// The case that it says, or what is wrong with it, and where.
+    /// Returns the case that it says, or what is wrong with it, and where.
     fn check(&self) -> Result<Case, (usize, TuningFault)> {
         let operation = self.operation().map_err(|fault| (self.operation.span().start, fault))?;
         let n_ranks = *self.ranks.get_ref();
@@ -156,7 +157,7 @@ fn write(cases: &[Case]) -> String {
     toml::to_string(&whole).expect("numbers, names and lists of them are TOML")
 }
 
-/// The line of the byte at `place`.
+/// Returns the line of the byte at `place`.
 fn line_of(content: &str, place: usize) -> usize {
     content.bytes().take(place).filter(|byte| *byte == b'\n').count() + 1
 }

@@ -2,12 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Tuning;
 use crate::collective::call::{Algorithm, Operation};
 use crate::collective::region::EAGER_LEN;
 use crate::rank::MAX_RANKS;
 
-/// Up to this many bytes `one_shot` sends data along with the announcement of the call, before anybody knows where the
-/// buffers of the other ranks are. That happens where it is the choice for both kinds of buffers.
+/// Up to this many bytes `one_shot` sends data along with the announcement of the call, before
+/// anybody knows where the buffers of the other ranks are. That happens where it is the choice for
+/// both kinds of buffers.
 pub const ONE_SHOT_LEN: u64 = EAGER_LEN;
 
 /// Where the buffers of a call are.
@@ -24,7 +26,7 @@ impl BufferKind {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Heap, Self::Ordinary];
 
-    /// Its name, as tables have it.
+    /// Returns its name, as tables have it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -72,20 +74,21 @@ pub struct Table {
 }
 
 impl Table {
-    /// The table of `cases`, which have been checked.
+    /// Makes the table of `cases`, which have been checked.
     pub(super) fn of(mut cases: Vec<Case>) -> Self {
         cases.sort_by_key(key);
         Self { cases }
     }
 
-    /// Its cases.
+    /// Returns its cases.
     #[must_use]
     pub fn cases(&self) -> &[Case] {
         &self.cases
     }
 
-    /// The steps for `operation` among `n_ranks`: those of the case whose number of ranks is nearest by factor, the smaller one
-    /// of two that are equally near. Where there is none that is as `oversubscribed`, the built-in ones.
+    /// Returns the steps for `operation` among `n_ranks`: those of the case whose number of ranks
+    /// is nearest by factor, the smaller one of two that are equally near. Where there is none that
+    /// is as `oversubscribed`, the built-in ones.
     #[must_use]
     pub fn steps(
         &self,
@@ -104,12 +107,13 @@ impl Table {
         nearest.map_or(&BUILT_IN, |case| &case.steps)
     }
 
-    /// Whether there is a case for `operation` where ranks are as `oversubscribed`.
+    /// Returns whether there is a case for `operation` where ranks are as `oversubscribed`.
     pub(super) fn has_case(&self, operation: Operation, oversubscribed: bool) -> bool {
         self.cases.iter().any(|case| case.operation == operation && case.oversubscribed == oversubscribed)
     }
 
-    /// The algorithm for an `operation` among `n_ranks` to which none contributes more than `len` bytes.
+    /// Returns the algorithm for an `operation` among `n_ranks` to which none contributes more than
+    /// `len` bytes.
     #[must_use]
     pub fn algorithm(
         &self,
@@ -122,7 +126,7 @@ impl Table {
         at(self.steps(operation, n_ranks, oversubscribed, buffers), len)
     }
 
-    /// A number that tables of different content hardly share (FNV-1a over their values).
+    /// Returns a number that tables of different content hardly share (FNV-1a over their values).
     #[must_use]
     pub fn checksum(&self) -> u64 {
         let built_in = BUILT_IN.iter().flat_map(words_of_step);
@@ -136,7 +140,7 @@ impl Table {
     }
 }
 
-/// What `steps` take for `len` bytes.
+/// Returns what `steps` take for `len` bytes.
 pub(super) fn at(steps: &[Step], len: u64) -> Algorithm {
     let reaches = |step: &&Step| step.up_to.is_none_or(|most| len <= most);
     steps.iter().find(reaches).map_or(Algorithm::TwoShot, |step| step.algorithm)
@@ -151,7 +155,7 @@ fn factor(one: u32, other: u32) -> f64 {
     f64::from(one.max(other)) / f64::from(one.min(other).max(1))
 }
 
-/// What tells a case from others, in the order of cases.
+/// Returns what tells a case from others, in the order of cases.
 pub(super) fn key(case: &Case) -> (u8, bool, BufferKind, u32) {
     (case.operation as u8, case.oversubscribed, case.buffers, case.n_ranks)
 }
@@ -223,4 +227,76 @@ pub enum TuningFault {
     /// There are two cases for the same circumstances.
     #[error("this case is there twice")]
     Twice,
+}
+
+/// Operations have codes from 1 on.
+const CODES: usize = Operation::ALL.len() + 1;
+
+/// The part of a table that matters to one communicator.
+///
+/// The first question, whether data travel with the post, is asked at every call, and of calls that
+/// take less than a microsecond: it is one comparison. The other is asked when all members have
+/// posted, and searches a short list.
+#[derive(Debug)]
+pub(crate) struct CommTable {
+    /// By operation: shorter contributions travel with the announcement.
+    eager_below: [u64; CODES],
+    /// By operation and kind of buffers.
+    steps: [[Box<[Step]>; 2]; CODES],
+    /// Whether it is left to measurement how short all-reduces go.
+    is_on_trial: bool,
+}
+
+/// All-reduces of more bytes, of those that travel with the announcement, may be left to
+/// measurement.
+const TRIED_ABOVE: u64 = 4 << 10;
+
+impl CommTable {
+    /// Makes those among `n_members`.
+    pub(crate) fn new(tuning: &Tuning, n_members: usize) -> Self {
+        // Alone there is nothing to choose.
+        let tuning = if n_members > 1 { tuning } else { &Tuning::default() };
+        let n_ranks = u32::try_from(n_members).unwrap_or(u32::MAX);
+        let steps_of =
+            |operation, buffers| tuning.table.steps(operation, n_ranks, tuning.oversubscribed, buffers);
+        let mut table = Self {
+            eager_below: [0; CODES],
+            steps: std::array::from_fn(|_| Default::default()),
+            is_on_trial: n_members == 2
+                && !tuning.oversubscribed
+                && !tuning.table.has_case(Operation::AllReduce, tuning.oversubscribed),
+        };
+        for operation in Operation::ALL {
+            let both = BufferKind::ALL.map(|buffers| steps_of(operation, buffers));
+            let code = operation as usize;
+            table.eager_below[code] = both.into_iter().map(eager_below).min().unwrap_or(0);
+            table.steps[code] = both.map(Box::from);
+        }
+        table
+    }
+
+    /// Returns whether data of an `operation` to which no rank contributes more than `len` bytes
+    /// travel with its announcement.
+    #[inline]
+    pub(crate) fn is_eager(&self, operation: Operation, len: u64) -> bool {
+        len < self.eager_below[operation as usize]
+    }
+
+    /// Returns whether an `operation` to which no rank contributes more than `len` bytes travels
+    /// with its announcement only where that is quicker, by measurement: where no table says it.
+    #[inline]
+    pub(crate) fn is_on_trial(&self, operation: Operation, len: u64) -> bool {
+        len > TRIED_ABOVE && operation == Operation::AllReduce && self.is_on_trial
+    }
+
+    /// Returns what does an `operation` to which no rank contributes more than `len` bytes.
+    pub(crate) fn algorithm(&self, operation: Operation, buffers: BufferKind, len: u64) -> Algorithm {
+        at(&self.steps[operation as usize][buffers as usize], len)
+    }
+}
+
+/// Returns where `steps` leave the one shot that travels with the announcement.
+fn eager_below(steps: &[Step]) -> u64 {
+    let leading = steps.iter().take_while(|step| step.algorithm == Algorithm::OneShot);
+    leading.last().map_or(0, |step| step.up_to.unwrap_or(u64::MAX).min(ONE_SHOT_LEN) + 1)
 }

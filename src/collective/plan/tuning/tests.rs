@@ -1,4 +1,5 @@
-//! Tables: looked up at every boundary, written and read, and refused with the line that is at fault.
+//! Tables: looked up at every boundary, written and read, and refused with the line that is at
+//! fault.
 
 use std::path::PathBuf;
 
@@ -121,7 +122,7 @@ fn tables_that_differ_in_anything_have_different_checksums() {
     assert_eq!(sums.len(), count);
 }
 
-/// A table of one case, with one of its lines replaced.
+/// Returns a table of one case, with one of its lines replaced.
 fn table_with(line: &str) -> String {
     let key = line.split(' ').next().unwrap();
     let lines = [
