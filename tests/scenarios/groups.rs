@@ -302,7 +302,7 @@ scenario!(a_wrong_argument_is_an_error_of_the_call_and_the_others_are_executed, 
     let mut group = Group::start();
     let joined = group.join(comm);
     let refused = group.on(joined).all_to_all(&[1_u32; 4], &mut data);
-    assert!(matches!(refused, Err(Error::InvalidArgument { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(Error::UnsupportedAlgorithm { .. })), "{refused:?}");
     group.end()?;
 });
 
