@@ -1,4 +1,5 @@
-//! The symmetric heap's allocator: an allocation and its return, in an empty heap and behind many small holes.
+//! The symmetric heap's allocator: an allocation and its return, in an empty heap and behind many
+//! small holes.
 #![allow(missing_docs, reason = "criterion's macros make public items")]
 
 use std::hint::black_box;
@@ -8,7 +9,7 @@ use shmccl::heap::{Allocator, Region};
 
 const HEAP: u64 = 1 << 36;
 
-/// A heap whose first `holes` free runs are too small for anything but one granule.
+/// Makes a heap whose first `holes` free runs are too small for anything but one granule.
 fn fragmented(holes: usize) -> Allocator {
     let mut heap = Allocator::new(HEAP).unwrap();
     let regions: Vec<Region> = (0..2 * holes).map(|_| heap.allocate(64, 64).unwrap()).collect();

@@ -1,8 +1,8 @@
 //! Copies into a mapped segment: every kernel, and what the engine chooses.
 //!
-//! `into_segment`: the same copy again and again, nobody reads (what bandwidth is left to a put that is not awaited).
-//! `until_read`: the source is new each time, and a thread on another core reads the result (what a peer sees). The second
-//! mapping of the segment stands for the peer's.
+//! `into_segment`: one copy again and again without a reader, like a put that is not awaited.
+//! `until_read`: the source is new each time, and a thread on another core reads the result, as a
+//! peer does. The second mapping of the segment stands for the peer's.
 #![allow(missing_docs, reason = "criterion's macros generate undocumented functions")]
 
 use std::hint::{black_box, spin_loop};
@@ -121,7 +121,7 @@ fn until_read(criterion: &mut Criterion) {
     });
 }
 
-/// One fresh copy, from its start until the peer has read it.
+/// Times one fresh copy, from its start until the peer has read it.
 fn round(way: Way, target: &Span, source: &Span, sent: &mut u64) -> Duration {
     // The number of the round above the length, so that equal lengths differ.
     *sent += 1 << 32;
@@ -138,7 +138,7 @@ fn round(way: Way, target: &Span, source: &Span, sent: &mut u64) -> Duration {
     start.elapsed()
 }
 
-/// The peer: reads as many bytes as each word says, and answers with the word.
+/// Reads as many bytes as each word says, and answers with the word, like a peer.
 fn read_what_arrives(span: &Span) {
     let go = span.atomic_u64(0).expect("control word");
     let answer = span.atomic_u64(CONTROL).expect("control word");

@@ -1,10 +1,11 @@
 //! The fifo against crossbeam's bounded queue, on one thread and across two cores.
 //!
-//! crossbeam's `ArrayQueue` takes many producers *and* many consumers, checks a full stamp per slot, and cannot live in
-//! shared memory; the fifo takes one consumer. So the comparison is fair for what both are asked here (bounded,
-//! several producers, one consumer, 16-byte elements) and says nothing about what else the queue can do.
+//! crossbeam's `ArrayQueue` takes many producers *and* many consumers, checks a full stamp per
+//! slot, and cannot live in shared memory; the fifo takes one consumer. So the comparison is fair
+//! for what is asked of both here: bounded, several producers, one consumer, 16-byte elements.
 //!
-//! Across cores the consumer is pinned to one core and every producer to another, where there are two.
+//! Across cores the consumer is pinned to one core and every producer to another, where there are
+//! two.
 
 use std::hint;
 use std::sync::Barrier;
@@ -55,7 +56,8 @@ fn pin(second: bool) {
     }
 }
 
-/// Pushes until there is room: spins when the consumer runs beside it, yields when producers share a core.
+/// Pushes until there is room: spins when the consumer runs beside it, yields when producers share
+/// a core.
 fn insist(alone: bool, mut push: impl FnMut() -> bool) {
     while !push() {
         if alone { hint::spin_loop() } else { thread::yield_now() }

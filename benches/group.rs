@@ -1,6 +1,8 @@
-//! What putting small operations into one group saves: the same all-reduces of 8 bytes in a group, and one by one.
+//! What putting small operations into one group saves: the same all-reduces of 8 bytes in a group,
+//! and one by one.
 //!
-//! Throughput counts operations. Ranks are threads, on cores of their own as long as there are any; the time is that of the last one.
+//! Throughput counts operations. Ranks are threads, on cores of their own as long as there are any;
+//! the time is that of the last one.
 #![allow(missing_docs, reason = "criterion's macros generate undocumented functions")]
 
 mod pin;
@@ -17,7 +19,7 @@ use self::pin::pin;
 /// All-reduces in a group: their inputs and what tells of them fit into one post.
 const CALLS: usize = 8;
 
-/// What is reduced by each call.
+/// The elements that each call reduces.
 type Data = [[f32; 2]; CALLS];
 
 /// Makes the calls of one round.

@@ -1,7 +1,9 @@
-//! Combining elements: two sources against a loop written by hand, half precision, many sources, small counts.
+//! Combining elements: two sources against a loop written by hand, half precision, many sources,
+//! small counts.
 //!
-//! Throughput counts the bytes of one place, whatever the number of places. `by hand` is the plain loop over slices,
-//! compiled for AVX2 where the processor has it, as a user would write it without this library.
+//! Throughput counts the bytes of one place, whatever the number of places. `by hand` is the plain
+//! loop over slices, compiled for AVX2 where the processor has it, as a user would write it without
+//! this library.
 #![allow(missing_docs, reason = "criterion's macros generate undocumented functions")]
 
 use std::hint::black_box;
@@ -21,7 +23,7 @@ fn name(len: usize) -> String {
     if len < 1 << 20 { format!("{} KiB", len >> 10) } else { format!("{} MiB", len >> 20) }
 }
 
-/// `one[i] = other[i] = one[i] + other[i]`.
+/// Computes `one[i] = other[i] = one[i] + other[i]`.
 #[inline(always)]
 fn add_both(one: &mut [f32], other: &mut [f32]) {
     for (one, other) in one.iter_mut().zip(other) {
@@ -30,7 +32,7 @@ fn add_both(one: &mut [f32], other: &mut [f32]) {
     }
 }
 
-/// `sum[i] = one[i] + other[i]`.
+/// Computes `sum[i] = one[i] + other[i]`.
 #[inline(always)]
 fn add_into(one: &[f32], other: &[f32], sum: &mut [f32]) {
     for ((one, other), sum) in one.iter().zip(other).zip(sum) {
@@ -71,7 +73,7 @@ mod by_hand {
 #[cfg(not(target_arch = "x86_64"))]
 use crate as by_hand;
 
-/// A target beside its old content as a source.
+/// Returns a target, with its old content as a source.
 fn in_place<'a, T: Element>(places: &'a mut [Vec<T>]) -> Vec<Target<'a>> {
     places.iter_mut().map(|place| Target::Slice(bytemuck::cast_slice_mut(place))).collect()
 }
@@ -80,7 +82,7 @@ fn slice<T: Element>(place: &[T]) -> Source<'_> {
     Source::fresh(SourcePlace::Slice(bytemuck::cast_slice(place)))
 }
 
-/// Two sources of `f32`, both of them targets too, as in a ring.
+/// Measures two sources of `f32`, both of them targets too, as in a ring.
 fn sum_in_place(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("sum of f32, both in place");
     let sources = [0, 1].map(|index| Source::fresh(SourcePlace::Target(index)));
@@ -104,7 +106,7 @@ fn sum_in_place(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Two sources of `f32` into memory of its own.
+/// Measures two sources of `f32` into memory of its own.
 fn sum_out_of_place(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("sum of f32, out of place");
     let reducer = Reducer::new(DataType::F32, &ReduceOp::Sum, 2).expect("valid");
@@ -124,7 +126,8 @@ fn sum_out_of_place(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Every type and operator over two sources that fit the first-level cache, the first of them in place.
+/// Measures every type and operator over two sources that fit the first-level cache, the first of
+/// them in place.
 fn types(criterion: &mut Criterion) {
     const LEN: usize = 4 << 10;
     let mut group = criterion.benchmark_group("types and operators");
@@ -145,7 +148,7 @@ fn types(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Eight sources into one target of their own, as one rank reduces what all the others hold.
+/// Measures eight sources into one target of their own, as one rank reduces the data of all others.
 fn eight_sources(criterion: &mut Criterion) {
     fn bench<T: Element>(criterion: &mut Criterion) {
         let mut group = criterion.benchmark_group(format!("sum of eight, {}", T::DATA_TYPE));
@@ -168,7 +171,7 @@ fn eight_sources(criterion: &mut Criterion) {
     bench::<f16>(criterion);
 }
 
-/// What a call costs when there is next to nothing to do.
+/// Measures a call with next to nothing to do.
 fn small_counts(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("small counts of f32");
     let reducer = Reducer::new(DataType::F32, &ReduceOp::Sum, 8).expect("valid");

@@ -1,5 +1,5 @@
-//! The semaphore within one process: what each call costs alone, and a ping-pong between two cores beside the bare
-//! flag's, which is the least it can take.
+//! The semaphore within one process: what each call costs alone, and a ping-pong between two cores
+//! beside the bare flag's, which is the least it can take.
 #![allow(missing_docs, reason = "criterion's macros")]
 
 mod pin;

@@ -1,4 +1,5 @@
-//! The waiting loop within one process: each policy where it belongs, and the barrier beside the bare one.
+//! The waiting loop within one process: each policy where it belongs, and the barrier beside the
+//! bare one.
 #![allow(missing_docs, reason = "criterion's macros")]
 
 mod pin;

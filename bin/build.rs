@@ -1,10 +1,10 @@
-//! Tells the command which commit it was built from, so that reports can name it.
+//! Tells the command the commit that it was built from, so that reports can name it.
 
 use std::process::Command;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    // The reflog is touched by every commit and checkout, in worktrees too.
+    // Every commit and checkout touches the reflog, in worktrees too.
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"])
         && std::path::Path::new(&log).exists()
     {

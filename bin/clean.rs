@@ -1,4 +1,5 @@
-//! `shmccl clean`: removes what dead jobs have left in `/dev/shm`, and the socket of a dead coordinator.
+//! `shmccl clean`: removes what dead jobs have left in `/dev/shm`, and the sockets of dead
+//! coordinators.
 
 use anyhow::Result;
 use clap::Args;
@@ -8,7 +9,7 @@ use shmccl::launch::{Leftover, clean};
 use crate::failure::UsageError;
 use crate::{failure, output};
 
-/// What `shmccl clean --help` ends with.
+/// Ends the help.
 pub(crate) const HELP: &str = "\
 Normal operation never needs it: names are left only when the ranks, the launcher and its janitor were all killed. A name goes when \
 nobody has its prefix locked, no process has it open, and the process that has made it is dead, told from a later one of the same \
@@ -19,7 +20,7 @@ programs. It stays while a device lives that waits there for the next coordinato
 /// Flags of `shmccl clean`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CleanArgs {
-    /// Only names that were claimed by this prefix (of --segment named:PREFIX)
+    /// Only names with this prefix, as --segment named:PREFIX gives them
     #[arg(value_name = "PREFIX")]
     pub(crate) prefix: Option<String>,
     /// Only say what would be removed
@@ -30,7 +31,7 @@ pub(crate) struct CleanArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// When no name can have that prefix, `/dev/shm` cannot be read, or a name in it not be removed.
+/// Those of reading `/dev/shm` and of removing names, and a prefix that no name can have.
 pub(crate) fn run(args: &CleanArgs) -> Result<u8> {
     let mut lines = Vec::new();
     let cleaned =
@@ -66,7 +67,7 @@ fn line(leftover: &Leftover, dry_run: bool) -> String {
     format!("{verb} /dev/shm/{}{creator}{job}\n", leftover.name)
 }
 
-/// Why the socket of a coordinator that is dead stays.
+/// Says why the socket of a dead coordinator stays.
 fn kept(waiting: &[DeviceId]) -> String {
     let numbers = waiting.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
     let (who, wait, them) = match waiting.len() {

@@ -1,4 +1,5 @@
-//! `shmccl compare`: direct against proxied, of puts or of a collective operation by every algorithm.
+//! `shmccl compare`: direct against proxied, of puts or of a collective operation by every
+//! algorithm.
 //!
 //! | module | what |
 //! |---|---|
@@ -24,7 +25,7 @@ use serde::Serialize;
 use shmccl::collective::tuning::Table;
 
 use crate::flags::ProxyPlace;
-use crate::machine::MachineInfo;
+use crate::host::MachineInfo;
 use crate::output::{self, Look};
 use crate::perf::report::PerfRow;
 use crate::{failure, file};
@@ -32,7 +33,7 @@ use conclusions::{Conclusions, Crossovers};
 use flags::{CompareArgs, CompareFiles};
 use series::{Series, Subject};
 
-/// Stands below the help.
+/// Ends the help.
 pub(crate) const HELP: &str = "\
 With none of --json, --csv and --svg it writes compare.json, compare.csv and compare.svg in the
 current directory; with any of them, just what is named.";
@@ -50,10 +51,10 @@ struct CompareJson<'s> {
     rows: &'s [PerfRow],
 }
 
-/// Measures and presents.
+/// Measures, and presents the results.
 ///
 /// # Errors
-/// Bad flags, a job that fails, wrong data, files that cannot be written.
+/// Bad flags, a failed job, wrong data, and those of writing.
 pub(crate) fn run(args: &CompareArgs) -> Result<u8> {
     let files = args.files();
     check_files(&files)?;
@@ -64,7 +65,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<u8> {
         None => measure::puts(args)?,
     };
     let conclusions = Conclusions::of(&series);
-    // Files first: whoever reads the table may stop reading.
+    // Files first: the reader of the table may stop reading.
     write_files(&files, &series, &conclusions)?;
     let printed = output::print(&view::text(Look::of_tables(), &series, &conclusions));
     match series.report.wrong_rows() {
@@ -73,10 +74,10 @@ pub(crate) fn run(args: &CompareArgs) -> Result<u8> {
     }
 }
 
-/// Finds out before measuring whether the files can be written.
+/// Checks before measuring whether the files can be written.
 ///
 /// # Errors
-/// Says which cannot and why.
+/// The file, and the error.
 fn check_files(CompareFiles { json, csv, svg }: &CompareFiles) -> Result<()> {
     let same = |one: &Option<PathBuf>, other| one.is_some() && one == other;
     if same(json, csv) || same(csv, svg) || same(svg, json) {
@@ -86,10 +87,10 @@ fn check_files(CompareFiles { json, csv, svg }: &CompareFiles) -> Result<()> {
     [json, csv, svg].into_iter().flatten().try_for_each(|path| file::check_writable(path))
 }
 
-/// Writes the files, and tells which.
+/// Writes the files, and prints their names.
 ///
 /// # Errors
-/// When one cannot be written.
+/// Those of writing.
 fn write_files(files: &CompareFiles, series: &Series, conclusions: &Conclusions) -> Result<()> {
     let CompareFiles { json, csv, svg } = files;
     // All are made before one is written.

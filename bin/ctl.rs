@@ -1,4 +1,5 @@
-//! `shmccl ctl`: asks the coordinator for communicators and what they do, and copies to and from devices.
+//! `shmccl ctl`: asks the coordinator for communicators and operations, and copies to and from
+//! devices.
 
 pub(crate) mod flags;
 mod input;
@@ -18,7 +19,7 @@ use crate::output::{self, Look};
 use crate::{failure, file, table};
 use flags::{Ask, CallArgs, CtlArgs, GroupEdge};
 
-/// What `shmccl ctl --help` ends with.
+/// Ends the help.
 pub(crate) const HELP: &str = "\
 A session: start `shmccl coordinator` and some of `shmccl device`, each in a terminal of its own, then
   shmccl ctl init 3
@@ -35,7 +36,7 @@ They find each other in $XDG_RUNTIME_DIR/shmccl, or else /tmp/shmccl-UID.";
 /// Asks, and prints the answer.
 ///
 /// # Errors
-/// What is refused, or cannot be asked.
+/// Requests that the coordinator refuses, or that do not reach it.
 pub(crate) fn run(args: &CtlArgs) -> Result<u8> {
     ask(args).map_err(|error| match error.downcast_ref() {
         Some(CoordinatorError::Engine(shmccl::Error::Timeout { .. })) => anyhow!(
@@ -59,7 +60,7 @@ fn ask(args: &CtlArgs) -> Result<u8> {
             let has_failed = matches!(status.state, CommState::Failed | CommState::Destroyed)
                 || status.last.is_some_and(|last| last.failure.is_some());
             let code = if *wait && has_failed { failure::FAILED } else { failure::DONE };
-            // Whoever looks at the code only may have closed the rest.
+            // A caller that reads only the exit code may have closed the pipe.
             return told.map(|()| code).or_else(|error| match failure::is_closed_pipe(&error) {
                 true => Ok(code),
                 false => Err(error),
@@ -111,7 +112,7 @@ fn ask(args: &CtlArgs) -> Result<u8> {
     Ok(failure::DONE)
 }
 
-/// Writes a list where it is asked for.
+/// Writes a list to a file, if one is named.
 fn write<T: Serialize>(json: Option<&Path>, list: &[T]) -> Result<()> {
     json.map_or(Ok(()), |path| file::write_json(path, &list))
 }
@@ -148,7 +149,7 @@ fn tell(status: &CommStatus) -> Result<()> {
     output::print(&format!("{}\n{lines}", describe(status)))
 }
 
-/// How a communicator is doing, in one line.
+/// Describes the state of a communicator in one line.
 fn describe(status: &CommStatus) -> String {
     let list = |devices: &[DeviceId]| devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
     let mut line = format!(

@@ -1,7 +1,7 @@
-//! `shmccl doctor`: looks at the machine and says what stands in the way of a job, with one line of advice for each.
+//! `shmccl doctor`: checks whether the machine can carry a job, with one line of advice for each
+//! finding.
 
 mod cores;
-mod kernel;
 mod limits;
 mod memory;
 
@@ -12,11 +12,9 @@ use anyhow::Result;
 use clap::Args;
 use comfy_table::{Attribute, Cell, Color};
 use serde::Serialize;
-use shmccl::shm::HostKernel;
 
 use crate::flags::{ProxyPlace, n_ranks};
-use crate::host::HostFiles;
-use crate::machine::MachineInfo;
+use crate::host::{HostFiles, MachineInfo};
 use crate::output::{self, Look};
 use crate::units::parse_size;
 use crate::{failure, file, table};
@@ -24,53 +22,54 @@ use crate::{failure, file, table};
 /// Flags of `shmccl doctor`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Device processes that the machine is to carry
+    /// Device processes that the machine has to carry
     #[arg(short = 'g', long, value_name = "N", value_parser = n_ranks(1), default_value_t = 2)]
     pub(crate) ranks: u32,
-    /// Where their proxies would run
+    /// Where the proxies would run
     #[arg(long, value_enum, value_name = "WHERE", default_value_t = ProxyPlace::Thread)]
     pub(crate) proxy: ProxyPlace,
-    /// Symmetric heap that each of them would have
+    /// Symmetric heap of every device process
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MiB")]
     pub(crate) heap: u64,
-    /// Write the findings to a file as well; with - to standard output, and the table to standard error
+    /// Write the findings to a file as well; - is standard output, and sends the table to standard
+    /// error
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
 
-/// How good a finding is.
+/// How serious a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Verdict {
+pub(crate) enum Severity {
     /// Nothing to do.
     Ok,
-    /// It works, slower or within narrower limits than it could.
+    /// A job works, but slower or within narrower limits than it could.
     Warn,
-    /// A job of this size will not work.
+    /// A job of this size does not work.
     Bad,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Finding {
-    /// What was looked at.
+pub(crate) struct HostFinding {
+    /// What was checked.
     pub(crate) topic: &'static str,
     /// What was found.
     pub(crate) found: String,
-    /// How good that is.
-    pub(crate) verdict: Verdict,
-    /// What to do about it, where there is something to do.
+    /// How serious it is.
+    pub(crate) verdict: Severity,
+    /// The remedy, if there is something to do.
     pub(crate) advice: Option<String>,
 }
 
-/// The job that the machine is to carry.
+/// The job that the machine has to carry.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Job {
+pub(crate) struct PlannedJob {
     /// Device processes.
     pub(crate) ranks: u32,
-    /// Where their proxies run.
+    /// Where the proxies run.
     pub(crate) proxy: ProxyPlace,
-    /// Symmetric heap of each.
+    /// Symmetric heap of each device process, in bytes.
     pub(crate) heap: u64,
 }
 
@@ -78,28 +77,28 @@ pub(crate) struct Job {
 struct Diagnosis {
     machine: MachineInfo,
     ranks: u32,
-    verdict: Verdict,
-    findings: Vec<Finding>,
+    verdict: Severity,
+    findings: Vec<HostFinding>,
 }
 
-impl Finding {
-    /// A finding with nothing to do.
+impl HostFinding {
+    /// Makes a finding with nothing to do.
     pub(crate) fn ok(topic: &'static str, found: impl Into<String>) -> Self {
-        Self { topic, found: found.into(), verdict: Verdict::Ok, advice: None }
+        Self { topic, found: found.into(), verdict: Severity::Ok, advice: None }
     }
 
-    /// A finding that costs speed or room.
+    /// Makes a finding that costs speed or room.
     pub(crate) fn warn(topic: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { topic, found: found.into(), verdict: Verdict::Warn, advice: Some(advice.into()) }
+        Self { topic, found: found.into(), verdict: Severity::Warn, advice: Some(advice.into()) }
     }
 
-    /// A finding that stops a job.
+    /// Makes a finding that stops a job.
     pub(crate) fn bad(topic: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { topic, found: found.into(), verdict: Verdict::Bad, advice: Some(advice.into()) }
+        Self { topic, found: found.into(), verdict: Severity::Bad, advice: Some(advice.into()) }
     }
 }
 
-impl Verdict {
+impl Severity {
     fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -125,36 +124,36 @@ impl Verdict {
     }
 }
 
-/// Runs the command; the exit code is 1 when something is bad.
+/// Runs the command. The exit code is 1 if a finding is bad.
 ///
 /// # Errors
-/// When a report cannot be written.
+/// Those of writing the report.
 pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::check_writable(path)?;
     }
-    let job = Job { ranks: args.ranks, proxy: args.proxy, heap: args.heap };
+    let job = PlannedJob { ranks: args.ranks, proxy: args.proxy, heap: args.heap };
     let findings = examine(&HostFiles::new(), job);
-    let verdict = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Ok);
+    let verdict = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Severity::Ok);
     let diagnosis = Diagnosis { machine: MachineInfo::detect(), ranks: args.ranks, verdict, findings };
     if let Some(path) = &args.json {
         file::write_json(path, &diagnosis)?;
     }
     output::print(&present(Look::of_tables(), &diagnosis))?;
-    Ok(if verdict == Verdict::Bad { failure::FAILED } else { failure::DONE })
+    Ok(if verdict == Severity::Bad { failure::FAILED } else { failure::DONE })
 }
 
-fn examine(host: &HostFiles, job: Job) -> Vec<Finding> {
+fn examine(host: &HostFiles, job: PlannedJob) -> Vec<HostFinding> {
     let mut findings = cores::examine(host, job);
     findings.extend(memory::examine(host, job));
     findings.extend(limits::examine(job));
-    findings.extend(kernel::examine(&HostKernel::detect()));
     findings
 }
 
 fn present(look: Look, diagnosis: &Diagnosis) -> String {
-    let row =
-        |finding: &Finding| vec![finding.verdict.cell(), Cell::new(finding.topic), Cell::new(&finding.found)];
+    let row = |finding: &HostFinding| {
+        vec![finding.verdict.cell(), Cell::new(finding.topic), Cell::new(&finding.found)]
+    };
     let mut text = format!("{}\n\n", diagnosis.machine.line());
     text.push_str(&table::lay_out(look, &["", "looked at", "found"], 3, diagnosis.findings.iter().map(row)));
     text.push('\n');
@@ -173,9 +172,9 @@ fn conclusion(diagnosis: &Diagnosis) -> String {
     let devices =
         if ranks == 1 { "1 device process".to_owned() } else { format!("{ranks} device processes") };
     match diagnosis.verdict {
-        Verdict::Ok => format!("This machine carries {devices} well.\n"),
-        Verdict::Warn => format!("This machine carries {devices}; the advice above makes it better.\n"),
-        Verdict::Bad => {
+        Severity::Ok => format!("This machine carries {devices} well.\n"),
+        Severity::Warn => format!("This machine carries {devices}; the advice above makes it better.\n"),
+        Severity::Bad => {
             format!("This machine does not carry {devices} before the bad findings are mended.\n")
         }
     }
@@ -185,15 +184,15 @@ fn conclusion(diagnosis: &Diagnosis) -> String {
 mod tests {
     use super::*;
 
-    fn diagnosis(findings: Vec<Finding>, verdict: Verdict) -> Diagnosis {
+    fn diagnosis(findings: Vec<HostFinding>, verdict: Severity) -> Diagnosis {
         Diagnosis { machine: MachineInfo::detect(), ranks: 2, verdict, findings }
     }
 
     #[test]
     fn every_finding_that_is_not_ok_comes_with_advice() {
-        let job = Job { ranks: 64, proxy: ProxyPlace::Thread, heap: 1 << 50 };
+        let job = PlannedJob { ranks: 64, proxy: ProxyPlace::Thread, heap: 1 << 50 };
         for finding in examine(&HostFiles::new(), job) {
-            assert_eq!(finding.verdict != Verdict::Ok, finding.advice.is_some(), "{finding:?}");
+            assert_eq!(finding.verdict != Severity::Ok, finding.advice.is_some(), "{finding:?}");
             let lines =
                 finding.found.lines().count() + finding.advice.as_deref().unwrap_or("").lines().count();
             assert!(lines <= 2 && !finding.found.is_empty(), "{finding:?}");
@@ -202,14 +201,14 @@ mod tests {
 
     #[test]
     fn a_machine_that_tells_nothing_is_still_examined() {
-        let job = Job { ranks: 2, proxy: ProxyPlace::Process, heap: 1 << 20 };
+        let job = PlannedJob { ranks: 2, proxy: ProxyPlace::Process, heap: 1 << 20 };
         assert!(!examine(&HostFiles::at("/nonexistent"), job).is_empty());
     }
 
     #[test]
     fn advice_follows_the_table_and_the_conclusion_follows_the_worst() {
-        let findings = vec![Finding::ok("cores", "2"), Finding::warn("clock", "hpet", "use tsc")];
-        let text = present(Look::plain(), &diagnosis(findings, Verdict::Warn));
+        let findings = vec![HostFinding::ok("cores", "2"), HostFinding::warn("clock", "hpet", "use tsc")];
+        let text = present(Look::plain(), &diagnosis(findings, Severity::Warn));
         assert!(text.contains("warn  clock      hpet\n\nwarn clock: use tsc\n"), "{text}");
         assert!(text.ends_with("the advice above makes it better.\n"));
         assert!(!text.contains('\u{1b}'));

@@ -1,4 +1,4 @@
-//! How the command fails: one line to stderr, and an exit code that tells whose fault it was.
+//! Failures of the command: one line on stderr, and an exit code that says whose fault it was.
 
 use std::io;
 
@@ -6,14 +6,14 @@ use shmccl::coordinator::CoordinatorError;
 
 use crate::output::CANNOT_WRITE;
 
-/// Done.
+/// The exit code of success.
 pub(crate) const DONE: u8 = 0;
-/// The work failed, or data were wrong.
+/// The exit code of a failure, or of wrong data.
 pub(crate) const FAILED: u8 = 1;
-/// The command line asks for something that does not exist or contradicts itself.
+/// The exit code of wrong usage: a flag or a value that does not exist, or contradicts another.
 pub(crate) const USAGE: u8 = 2;
 
-/// A command line that clap accepts and that still cannot be meant, with the remedy in the same line.
+/// A command line that clap accepts and that has no meaning. The message has the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct UsageError {
@@ -21,20 +21,20 @@ pub(crate) struct UsageError {
 }
 
 impl UsageError {
-    /// A usage error that reads `message`.
+    /// Makes a usage error with this message.
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self { message: message.into() }
     }
 
-    /// A usage error about a flag that changes nothing for whatever is done.
+    /// Makes a usage error about a flag that changes nothing.
     pub(crate) fn no_effect(flag: &str, with: &str) -> Self {
         Self::new(format!("{flag} has no effect with {with}; leave it out"))
     }
 }
 
-/// The exit code that belongs to an error.
+/// Returns the exit code of an error.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
-    // What is wrong with a plan of faults, or a variable, may be seen only by the job that it is for.
+    // Only the job may notice a wrong plan of faults, or a wrong variable.
     let of_coordinator = match error.downcast_ref() {
         Some(CoordinatorError::Engine(error)) => Some(error),
         _ => None,
@@ -45,15 +45,15 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     if is_setting || error.downcast_ref::<UsageError>().is_some() { USAGE } else { FAILED }
 }
 
-/// Whether an error only says that nobody reads stdout any more, as in `shmccl doctor | head -1`. Another pipe that breaks
-/// is a failure.
+/// Whether an error only says that stdout was closed, as in `shmccl doctor | head -1`. Any other
+/// broken pipe is a failure.
 pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let broken = |cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe;
     error.chain().any(|cause| cause.to_string() == CANNOT_WRITE)
         && error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(broken))
 }
 
-/// An error and its causes in one line. A cause that its effect has told already is not told twice.
+/// Writes an error and its causes in one line. A cause that the error already names is left out.
 pub(crate) fn chain(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -70,7 +70,8 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
     line
 }
 
-/// What clap has to say of `command`, in one line: the error, the tips, and where to read more.
+/// Writes an error of clap about `command` in one line: the error, the tips, and where to read
+/// more.
 pub(crate) fn one_line(error: &clap::Error, command: &str) -> String {
     let text = error.render().to_string();
     let mut line = String::new();
@@ -86,7 +87,8 @@ pub(crate) fn one_line(error: &clap::Error, command: &str) -> String {
     format!("{line}; try '{command} --help'")
 }
 
-/// Whether `words` of clap's about `command` help nobody. Only what `run` starts has arguments that may begin like a flag.
+/// Whether `words` of clap about `command` help nobody. Only the program of `run` may have
+/// arguments that look like flags.
 fn is_left_out(words: &str, command: &str) -> bool {
     let is_about_values = words.starts_with("tip: to pass '") && !command.ends_with(" run");
     is_about_values || words.starts_with("For more information")

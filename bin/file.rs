@@ -1,4 +1,4 @@
-//! Files that are there whole or not at all.
+//! Files that are written whole or not at all.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -9,15 +9,17 @@ use serde::Serialize;
 
 use crate::output;
 
-/// What stands for standard output where a file is to be named.
+/// The file name that stands for standard output.
 const STDOUT: &str = "-";
 
-/// Writes a file in one step: readers see the old content or the new one, and a failure leaves the old.
+/// Writes a file in one step: readers see the old content or the new one, and a failure leaves the
+/// old.
 ///
-/// A path that exists and is no regular file (`/dev/stdout`, a pipe) is written to in place; `-` is standard output.
+/// A path that is no regular file (`/dev/stdout`, a pipe) is written in place; `-` is standard
+/// output.
 ///
 /// # Errors
-/// Says what could not be written and why, and what to do when the directory is missing.
+/// Those of writing, with the remedy if the directory is missing.
 pub(crate) fn write(path: &Path, content: &[u8]) -> Result<()> {
     if path == Path::new(STDOUT) {
         return output::print_report(content);
@@ -25,7 +27,7 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> Result<()> {
     replace(path, content).with_context(|| cannot_write(path))
 }
 
-/// What to call it.
+/// Returns the name of a file for messages.
 pub(crate) fn name(path: &Path) -> String {
     if path == Path::new(STDOUT) { "standard output".to_owned() } else { path.display().to_string() }
 }
@@ -40,8 +42,8 @@ pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     write(path, &text)
 }
 
-/// Finds out before the work starts that its result could not be written afterwards. Changes nothing, but that tables go to stderr
-/// from then on where the path is that of standard output.
+/// Checks before the work starts that its result can be written afterwards. If the path is standard
+/// output, tables go to stderr from now on.
 ///
 /// # Errors
 /// Those of [`write()`].
@@ -70,7 +72,8 @@ fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     temporary.rename()
 }
 
-/// Whether the path names something that must not be replaced by a file. A directory is an error.
+/// Whether the path exists and is no regular file, so that a file must not replace it. A directory
+/// is an error.
 fn is_special(path: &Path) -> io::Result<bool> {
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
@@ -97,7 +100,7 @@ fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A new file in the directory of its target, removed unless it was renamed.
+/// A new file beside its target. Dropping it removes the file, unless it was renamed.
 struct Temporary {
     file: File,
     path: Option<PathBuf>,
@@ -106,7 +109,7 @@ struct Temporary {
 
 impl Temporary {
     fn beside(target: &Path) -> io::Result<Self> {
-        // A symbolic link keeps pointing where it does: what it points to is replaced.
+        // A symbolic link stays: its target is replaced.
         let target = fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
         let name = target.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
         let mut hidden = std::ffi::OsString::from(".");

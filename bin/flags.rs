@@ -1,4 +1,5 @@
-//! Flags that several commands share: how processes are started, which sizes are measured, how many ranks there are.
+//! Flags that several commands share: how processes start, which sizes are measured, how many ranks
+//! there are.
 
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use shmccl::rank::MAX_RANKS;
 use crate::failure::UsageError;
 use crate::units::{climb, format_size, ladder, parse_size, parse_timeout};
 
-/// The shortest time between two looks.
+/// The shortest time between two checks of a heartbeat.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(1);
 
-/// How device processes are started, for every command that starts them.
+/// Flags of how device processes start.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct JobArgs {
     /// Where the proxies run: in a thread of each device process, or in one service process for all
@@ -21,24 +22,26 @@ pub(crate) struct JobArgs {
     /// Symmetric heap of every rank [default: 256MiB, or what a test needs]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, env = "SHMCCL_HEAP", hide_env_values = true)]
     pub(crate) heap: Option<u64>,
-    /// The longest that any wait may take, such as 500ms, 30s or 2m
+    /// The longest time that any wait may take, such as 500ms, 30s or 2m
     #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "30s")]
     pub(crate) timeout: Duration,
-    /// Leave it to the scheduler on which cores ranks and proxies run
+    /// Let the scheduler choose the cores of ranks and proxies
     #[arg(long)]
     pub(crate) no_pin: bool,
 }
 
-/// How long and over which sizes the measuring commands measure, in the manner of nccl-tests.
+/// Flags of measuring, in the manner of nccl-tests: sizes, and how often each is measured.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SweepArgs {
     /// Smallest size
     #[arg(short = 'b', long, value_name = "SIZE", value_parser = parse_size, default_value = "8")]
     pub(crate) minbytes: u64,
-    /// Largest size; collective operations end below it where the factor steps over it, as in nccl-tests
+    /// Largest size; collective operations stop below it if the factor steps over it, as in
+    /// nccl-tests
     #[arg(short = 'e', long, value_name = "SIZE", value_parser = parse_size, default_value = "64MiB")]
     pub(crate) maxbytes: u64,
-    /// Factor from one size to the next; 1 steps by bytes, as collective operations can (--stepbytes)
+    /// Factor from one size to the next; 1 steps by bytes (--stepbytes), for collective operations
+    /// only
     #[arg(short = 'f', long, value_name = "FACTOR", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 4)]
     pub(crate) stepfactor: u64,
     /// Operations to time at each size, at least [default: as many as a fixed time allows]
@@ -47,7 +50,7 @@ pub(crate) struct SweepArgs {
     /// Operations before the clock starts, at least [default: as many as it takes to settle]
     #[arg(short = 'w', long = "warmup_iters", visible_alias = "warmup-iters", value_name = "N", value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
     pub(crate) warmup_iters: Option<u64>,
-    /// 0 verifies nothing, any other number the data of every operation (nccl-tests: of so many)
+    /// 0 verifies nothing; any other number verifies every operation (nccl-tests: that many)
     #[arg(short = 'c', long, value_name = "N", value_parser = parse_check, default_value = "1")]
     pub(crate) check: u32,
 }
@@ -72,24 +75,25 @@ impl From<ProxyPlace> for shmccl::bootstrap::ProxyMode {
 }
 
 impl SweepArgs {
-    /// Whether data are to be verified.
+    /// Whether data are verified.
     pub(crate) fn check(&self) -> bool {
         self.check > 0
     }
 
-    /// The sizes to measure, from the smallest to the largest.
+    /// Returns the sizes to measure, from the smallest to the largest.
     ///
     /// # Errors
-    /// Flags that name none.
+    /// Flags that name no size.
     pub(crate) fn sizes(&self) -> Result<Vec<u64>, UsageError> {
         self.check_sizes()?;
         Ok(ladder(self.minbytes, self.maxbytes, self.stepfactor))
     }
 
-    /// Those of nccl-tests: from the smallest on, as far as the factor leads to the largest.
+    /// Returns the sizes of nccl-tests: from the smallest, as far as the factor leads to the
+    /// largest.
     ///
     /// # Errors
-    /// Flags that name none.
+    /// Flags that name no size.
     pub(crate) fn climbed(&self) -> Result<Vec<u64>, UsageError> {
         self.check_sizes()?;
         Ok(climb(self.minbytes, self.maxbytes, self.stepfactor))
@@ -122,7 +126,7 @@ fn parse_check(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| "expected 0 for no verifying, or another whole number".to_owned())
 }
 
-/// Reads how many ranks do something together that is measured.
+/// Reads the number of ranks of a measurement.
 pub(crate) fn parse_ranks(text: &str) -> Result<u32, String> {
     match text {
         "1" => Err(format!(
@@ -132,7 +136,7 @@ pub(crate) fn parse_ranks(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Reads a number of ranks, `least` of them or more.
+/// Reads a number of ranks that is `least` or more.
 pub(crate) fn n_ranks(least: u32) -> impl Fn(&str) -> Result<u32, String> + Clone {
     move |text| match text.parse::<i64>().map(|number| (number, u32::try_from(number))) {
         Ok((_, Ok(number))) if (least..=MAX_RANKS).contains(&number) => Ok(number),
@@ -141,7 +145,7 @@ pub(crate) fn n_ranks(least: u32) -> impl Fn(&str) -> Result<u32, String> + Clon
     }
 }
 
-/// Reads `5/10`.
+/// Reads how many checks of how many may miss a heartbeat: `5/10`.
 pub(crate) fn parse_misses(text: &str) -> Result<(u32, u32), String> {
     let numbers =
         text.split_once('/').and_then(|(misses, looks)| Some((misses.parse().ok()?, looks.parse().ok()?)));
@@ -151,7 +155,7 @@ pub(crate) fn parse_misses(text: &str) -> Result<(u32, u32), String> {
     }
 }
 
-/// Reads a time that is not too short to look in.
+/// Reads a time between two checks of a heartbeat.
 pub(crate) fn parse_period(text: &str) -> Result<Duration, String> {
     let period = parse_timeout(text)?;
     if period < SHORTEST {

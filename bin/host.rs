@@ -1,48 +1,78 @@
-//! What the kernel tells about the machine under `/proc` and `/sys`, read below a root that tests can lay out themselves.
-//! A file that is missing or garbled reads as "unknown", never as an error: half of them are absent in containers.
+//! The machine, as the kernel describes it under `/proc` and `/sys`. Tests lay out a root of their
+//! own. A file that is missing or garbled reads as "unknown", never as an error: half of the files
+//! are absent in containers.
 
 use std::path::{Path, PathBuf};
 
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
 use shmccl::shm::limits::{GroupMemory, tightest_group};
 
-/// A view of `/proc` and `/sys`.
+/// The files of `/proc` and `/sys`, below a root.
 #[derive(Clone, Debug)]
 pub(crate) struct HostFiles {
     root: PathBuf,
 }
 
-/// What a control group allows; `None` where there is no limit.
+/// The limits of a control group; `None` where there is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct CgroupLimits {
-    /// Memory, of the group that has the least of it left.
+    /// Memory of the group that has the least left.
     pub(crate) memory: Option<GroupMemory>,
-    /// Cores' worth of time.
+    /// CPU time, in cores.
     pub(crate) cpus: Option<f64>,
     /// Processes and threads.
     pub(crate) pids: Option<u64>,
 }
 
+/// The machine of a run: enough to tell whether two reports may be compared.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MachineInfo {
+    /// Cores that this process may run on.
+    pub(crate) cores: usize,
+    /// Cores that are online.
+    pub(crate) cores_online: usize,
+    /// Whether the kernel, or a probe that differed from others in this run, said that two cores
+    /// are hyper-threads of one. If all probes were alike, only the `probe_ns` of the rows can
+    /// tell.
+    pub(crate) siblings_seen: bool,
+    /// The share of slices in which a probe found the two cores to be siblings; `None` without
+    /// probes.
+    pub(crate) sibling_slices: Option<f64>,
+    /// Whether the processor says that it is virtual.
+    pub(crate) virtual_machine: bool,
+    /// The kernel's release.
+    pub(crate) kernel: String,
+    /// The processor's name.
+    pub(crate) cpu: String,
+    /// The version of this program.
+    pub(crate) version: String,
+    /// The commit that this program was built from, if it was built in a clone.
+    pub(crate) commit: Option<String>,
+    /// Whether this program was built with optimisation.
+    pub(crate) optimised: bool,
+}
+
 impl HostFiles {
-    /// The machine that this process runs on.
+    /// Returns the files of the machine that this process runs on.
     pub(crate) fn new() -> Self {
         Self::at("/")
     }
 
-    /// A machine laid out below `root`.
+    /// Returns the files of a machine that is laid out below `root`.
     pub(crate) fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// The trimmed text of a file, unless it cannot be read or is empty.
+    /// Returns the trimmed text of a file; `None` if the file cannot be read or is empty.
     pub(crate) fn read(&self, path: &str) -> Option<String> {
         let text = std::fs::read_to_string(self.root.join(path.trim_start_matches('/'))).ok()?;
         let text = text.trim();
         (!text.is_empty()).then(|| text.to_owned())
     }
 
-    /// The cores that the affinity mask of this process allows.
+    /// Returns the cores that the affinity mask of this process allows.
     pub(crate) fn allowed_cpus(&self) -> Vec<usize> {
         match sched_getaffinity(Pid::from_raw(0)) {
             Ok(set) => (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect(),
@@ -50,12 +80,13 @@ impl HostFiles {
         }
     }
 
-    /// The cores that are online.
+    /// Returns the cores that are online.
     pub(crate) fn online_cpus(&self) -> Vec<usize> {
         self.read("/sys/devices/system/cpu/online").map(|text| parse_list(&text)).unwrap_or_default()
     }
 
-    /// Groups of two or more of `cpus` that the kernel says share a core, each sorted.
+    /// Returns groups of two or more of `cpus` that share a core according to the kernel, each
+    /// sorted.
     pub(crate) fn siblings_among(&self, cpus: &[usize]) -> Vec<Vec<usize>> {
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for cpu in cpus {
@@ -69,7 +100,7 @@ impl HostFiles {
         groups
     }
 
-    /// NUMA nodes that hold any of `cpus`: node and its cores among them.
+    /// Returns the NUMA nodes that hold any of `cpus`, with those cores.
     pub(crate) fn numa_nodes(&self, cpus: &[usize]) -> Vec<(usize, Vec<usize>)> {
         let online =
             self.read("/sys/devices/system/node/online").map(|text| parse_list(&text)).unwrap_or_default();
@@ -93,12 +124,12 @@ impl HostFiles {
         name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
     }
 
-    /// The kernel's release, as `uname -r` prints it.
+    /// Returns the kernel's release, as `uname -r` prints it.
     pub(crate) fn kernel_release(&self) -> String {
         self.read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned())
     }
 
-    /// A line of `/proc/meminfo`, in bytes.
+    /// Returns a line of `/proc/meminfo`, in bytes.
     pub(crate) fn meminfo(&self, key: &str) -> Option<u64> {
         let text = self.read("/proc/meminfo")?;
         let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
@@ -106,7 +137,7 @@ impl HostFiles {
         kib.checked_mul(1024)
     }
 
-    /// The tightest limits of the control groups that this process is in, for both versions of control groups.
+    /// Returns the tightest limits of all control groups of this process, of both versions.
     pub(crate) fn cgroup_limits(&self) -> CgroupLimits {
         let memory = tightest_group(|path| self.read(path));
         let mut limits = CgroupLimits { memory, ..CgroupLimits::default() };
@@ -159,7 +190,51 @@ impl HostFiles {
     }
 }
 
-/// The word in brackets of a sysfs choice: `never` of `always within_size [never]`.
+impl MachineInfo {
+    /// Describes the machine that this process runs on.
+    pub(crate) fn detect() -> Self {
+        let host = HostFiles::new();
+        let allowed = host.allowed_cpus();
+        Self {
+            cores: allowed.len(),
+            cores_online: host.online_cpus().len(),
+            siblings_seen: !host.siblings_among(&allowed).is_empty(),
+            sibling_slices: None,
+            virtual_machine: host.is_virtual(),
+            kernel: host.kernel_release(),
+            cpu: host.cpu_name(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            commit: option_env!("SHMCCL_COMMIT").map(str::to_owned),
+            optimised: !cfg!(debug_assertions),
+        }
+    }
+
+    /// Notes in which share of the slices the probes found siblings.
+    pub(crate) fn saw_siblings(&mut self, share: f64) {
+        self.siblings_seen |= share > 0.0;
+        self.sibling_slices = Some(share);
+    }
+
+    /// Describes the machine in one line, for the head of a table.
+    pub(crate) fn line(&self) -> String {
+        let siblings = match (self.sibling_slices, self.siblings_seen) {
+            (Some(share), _) if share > 0.0 => {
+                format!(", hyper-thread siblings in {:.0} % of the slices", share * 100.0)
+            }
+            (_, true) => ", some of them hyper-thread siblings".to_owned(),
+            _ => String::new(),
+        };
+        let kind = if self.virtual_machine { "virtual cores" } else { "cores" };
+        let build = if self.optimised { "" } else { ", NOT OPTIMISED (build with --release)" };
+        let commit = self.commit.as_deref().unwrap_or("no commit");
+        format!(
+            "{}, {} {kind}{siblings}, Linux {}, shmccl {} ({commit}){build}",
+            self.cpu, self.cores, self.kernel, self.version
+        )
+    }
+}
+
+/// Returns the word in brackets of a sysfs choice: `never` of `always within_size [never]`.
 pub(crate) fn chosen(text: &str) -> Option<&str> {
     text.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))
 }
@@ -169,13 +244,14 @@ fn parse_list(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        // A machine has fewer cores than this; a garbled file shall not cost memory.
+        // No machine has more cores; a garbled file must not cost memory.
         (last < 1 << 20).then_some(first..=last)
     };
     text.split(',').filter_map(range).flatten().collect()
 }
 
-/// A control group's path and all above it, from the innermost to the root, each ready to be appended to the mount point.
+/// Returns the path of a control group and all paths above it, each ready to be appended to the
+/// mount point.
 fn ancestors(path: &str) -> Vec<String> {
     let absolute = Path::new("/").join(path.trim_start_matches('/'));
     let above = absolute.ancestors().map(|ancestor| ancestor.display().to_string());
@@ -190,4 +266,129 @@ fn tighter<T: PartialOrd>(current: Option<T>, found: Option<T>) -> Option<T> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+pub(crate) mod tests {
+    use super::*;
+
+    /// A directory that lays out a machine and goes away with the test.
+    pub(crate) struct Layout(PathBuf);
+
+    impl Layout {
+        pub(crate) fn new(name: &str, files: &[(&str, &str)]) -> Self {
+            let root = std::env::temp_dir().join(format!("shmccl-host-{name}-{}", std::process::id()));
+            for (path, text) in files {
+                let path = root.join(path.trim_start_matches('/'));
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, text).unwrap();
+            }
+            Self(root)
+        }
+
+        pub(crate) fn host(&self) -> HostFiles {
+            HostFiles::at(&self.0)
+        }
+    }
+
+    impl Drop for Layout {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn lists_of_cores_are_read_with_ranges_and_garbage_is_skipped() {
+        assert_eq!(parse_list("0-3,8"), [0, 1, 2, 3, 8]);
+        assert_eq!(parse_list("5"), [5]);
+        assert_eq!(parse_list("x,2,4-y,0-99999999999"), [2]);
+        assert!(parse_list("").is_empty());
+    }
+
+    #[test]
+    fn siblings_are_grouped_once_and_only_among_the_allowed_cores() {
+        let sibling = |cpu: usize| format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+        let layout = Layout::new(
+            "siblings",
+            &[
+                (&sibling(0), "0,4\n"),
+                (&sibling(4), "0,4\n"),
+                (&sibling(1), "1,5\n"),
+                (&sibling(5), "1,5\n"),
+                ("/sys/devices/system/cpu/online", "0-7\n"),
+            ],
+        );
+        assert_eq!(layout.host().siblings_among(&[0, 1, 4]), [[0, 4]]);
+        assert!(layout.host().siblings_among(&[0, 1]).is_empty());
+        assert_eq!(layout.host().online_cpus().len(), 8);
+    }
+
+    #[test]
+    fn the_tightest_of_nested_control_groups_counts_in_version_two() {
+        let layout = Layout::new(
+            "v2",
+            &[
+                ("/proc/self/cgroup", "0::/a/b\n"),
+                ("/sys/fs/cgroup/a/b/memory.max", "max\n"),
+                ("/sys/fs/cgroup/a/memory.max", "1073741824\n"),
+                ("/sys/fs/cgroup/a/memory.current", "4096\n"),
+                ("/sys/fs/cgroup/memory.max", "2147483648\n"),
+                ("/sys/fs/cgroup/a/b/cpu.max", "150000 100000\n"),
+                ("/sys/fs/cgroup/a/cpu.max", "max 100000\n"),
+                ("/sys/fs/cgroup/a/pids.max", "64\n"),
+            ],
+        );
+        let memory = GroupMemory { limit: 1 << 30, used: 4096 };
+        let expected = CgroupLimits { memory: Some(memory), cpus: Some(1.5), pids: Some(64) };
+        assert_eq!(layout.host().cgroup_limits(), expected);
+    }
+
+    #[test]
+    fn version_one_says_no_limit_by_huge_and_negative_numbers() {
+        let files = [
+            ("/proc/self/cgroup", "4:memory:/job\n2:cpu,cpuacct:/\n8:pids:/\n"),
+            ("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "9223372036854771712\n"),
+            ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n"),
+            ("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
+            ("/sys/fs/cgroup/pids/pids.max", "max\n"),
+        ];
+        assert_eq!(Layout::new("v1-none", &files).host().cgroup_limits(), CgroupLimits::default());
+        let limited = [
+            ("/proc/self/cgroup", "4:memory:/job\n2:cpu,cpuacct:/\n"),
+            ("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "65536\n"),
+            ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "50000\n"),
+            ("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
+        ];
+        let limits = Layout::new("v1-some", &limited).host().cgroup_limits();
+        assert_eq!((limits.memory, limits.cpus), (Some(GroupMemory { limit: 65536, used: 0 }), Some(0.5)));
+    }
+
+    #[test]
+    fn an_empty_machine_is_unknown_and_not_an_error() {
+        let host = Layout::new("empty", &[]).host();
+        assert_eq!(host.cgroup_limits(), CgroupLimits::default());
+        assert_eq!(host.kernel_release(), "unknown");
+        assert!(host.meminfo("MemTotal").is_none() && !host.is_virtual() && host.online_cpus().is_empty());
+    }
+
+    #[test]
+    fn the_chosen_word_is_the_one_in_brackets() {
+        assert_eq!(chosen("always within_size advise [never] deny force"), Some("never"));
+        assert_eq!(chosen("always never"), None);
+    }
+
+    #[test]
+    fn the_machine_has_a_core_and_a_name() {
+        let machine = MachineInfo::detect();
+        assert!(machine.cores >= 1);
+        assert!(!machine.kernel.is_empty() && !machine.cpu.is_empty());
+    }
+
+    #[test]
+    fn siblings_seen_by_a_probe_are_named_in_the_head_line() {
+        let mut machine = MachineInfo { siblings_seen: false, sibling_slices: None, ..MachineInfo::detect() };
+        machine.saw_siblings(0.0);
+        assert!(!machine.siblings_seen && !machine.line().contains("hyper-thread"));
+        machine.saw_siblings(0.25);
+        assert!(
+            machine.siblings_seen && machine.line().contains("hyper-thread siblings in 25 % of the slices")
+        );
+    }
+}

@@ -1,28 +1,28 @@
-//! The jobs of this user on this host, as the commands name them.
+//! The jobs of this user on this host, and how users name them.
 
 use shmccl::observe::{Job, Report};
 use shmccl::sync::{LifeStatus, Revocation};
 
 /// A job, and what its ranks were doing a moment ago.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ObservedJob {
     pub(crate) job: Job,
     pub(crate) report: Report,
 }
 
-/// A word of fewer digits is no number of a job: by chance it would be the beginning of a stranger's.
+/// Digits that a word needs to name a job. A shorter one would often match a job by chance.
 const MIN_DIGITS: usize = 4;
 
-/// No more jobs are named in an error.
+/// The most jobs that an error names.
 const NAMED: usize = 8;
 
 /// A word that does not name one job.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Misnomer {
-    /// It names more than one.
+pub(crate) enum JobNameError {
+    /// It names several jobs.
     #[error("{0} is more than one job; see `shmccl ps`")]
     Several(String),
-    /// It may begin the number of a job, and is too short to be meant as that.
+    /// It may begin the number of a job, but is too short.
     #[error(
         "{word} is no process of a job, and too short for a job's number: give {} digits at least of {jobs}; see `shmccl ps`",
         MIN_DIGITS
@@ -30,13 +30,13 @@ pub(crate) enum Misnomer {
     Short {
         /// The word.
         word: String,
-        /// The numbers that there are, as far as they fit in a line.
+        /// The numbers of all jobs, as far as they fit in a line.
         jobs: String,
     },
     /// It is empty.
     #[error("an empty word names no job; see `shmccl ps`")]
     Empty,
-    /// It names none.
+    /// It names no job.
     #[error("no job {0}, and no process of one; see `shmccl ps`")]
     Nobody(String),
     /// It names a coordinator.
@@ -44,34 +44,34 @@ pub(crate) enum Misnomer {
     Coordinator(String),
 }
 
-/// All jobs, from the youngest to the oldest. One that ends as it is looked at is left out.
-pub(crate) fn all() -> Vec<Seen> {
-    let look = |job: Job| job.report().ok().map(|report| Seen { job, report });
+/// Returns all jobs, from the youngest to the oldest. A job that ends meanwhile is left out.
+pub(crate) fn all() -> Vec<ObservedJob> {
+    let look = |job: Job| job.report().ok().map(|report| ObservedJob { job, report });
     let mut seen: Vec<_> = Job::newest().into_iter().filter_map(look).collect();
     seen.sort_by_key(|seen| seen.report.age);
     seen
 }
 
-/// The job that `word` names: by one of its processes, or else by the beginning of its number, of which four digits are needed.
+/// Returns the job that `word` names, by one of its processes or by the beginning of its number.
 ///
 /// # Errors
-/// When there is none, or more than one.
-pub(crate) fn named(word: &str) -> Result<Seen, Misnomer> {
+/// No such job, or several.
+pub(crate) fn named(word: &str) -> Result<ObservedJob, JobNameError> {
     let (of_process, others): (Vec<_>, Vec<_>) = all().into_iter().partition(|seen| has_process(seen, word));
     let numbers = numbers(&others);
     let by_number = || others.into_iter().filter(|seen| has_number(seen, word)).collect();
     let mut found = if of_process.is_empty() { by_number() } else { of_process };
     match (found.pop(), found.pop()) {
         (Some(seen), None) => Ok(seen),
-        (Some(_), Some(_)) => Err(Misnomer::Several(word.to_owned())),
-        _ if word.is_empty() => Err(Misnomer::Empty),
-        _ if is_coordinator(word) => Err(Misnomer::Coordinator(word.to_owned())),
-        _ if is_short(word) => Err(Misnomer::Short { word: word.to_owned(), jobs: numbers }),
-        _ => Err(Misnomer::Nobody(word.to_owned())),
+        (Some(_), Some(_)) => Err(JobNameError::Several(word.to_owned())),
+        _ if word.is_empty() => Err(JobNameError::Empty),
+        _ if is_coordinator(word) => Err(JobNameError::Coordinator(word.to_owned())),
+        _ if is_short(word) => Err(JobNameError::Short { word: word.to_owned(), jobs: numbers }),
+        _ => Err(JobNameError::Nobody(word.to_owned())),
     }
 }
 
-/// `running`, `ended: rank 1 was lost`, ...
+/// Describes the state of a job: `running`, `ended: rank 1 lost`, ...
 pub(crate) fn state(report: &Report) -> String {
     let lives = |status| report.ranks.iter().any(|rank| rank.life == status);
     match report.ended {
@@ -96,12 +96,12 @@ fn is_coordinator(word: &str) -> bool {
     words.next().is_some_and(|program| program.ends_with(b"shmccl")) && words.next() == Some(b"coordinator")
 }
 
-fn has_process(seen: &Seen, word: &str) -> bool {
+fn has_process(seen: &ObservedJob, word: &str) -> bool {
     word.parse().is_ok_and(|process| seen.job.processes().contains(&process))
 }
 
-/// `0123456789abcdef, 1123456789abcdef and 3 more`, or that there is none.
-fn numbers(jobs: &[Seen]) -> String {
+/// Lists the numbers of jobs: `0123456789abcdef, 1123456789abcdef and 3 more`.
+fn numbers(jobs: &[ObservedJob]) -> String {
     let first: Vec<_> = jobs.iter().take(NAMED).map(|seen| format!("{:016x}", seen.report.job)).collect();
     match jobs.len().saturating_sub(NAMED) {
         _ if jobs.is_empty() => "one (none is running)".to_owned(),
@@ -110,12 +110,12 @@ fn numbers(jobs: &[Seen]) -> String {
     }
 }
 
-/// Whether these are digits of a job's number, and too few of them.
+/// Whether a word consists of hexadecimal digits, but too few of them.
 fn is_short(word: &str) -> bool {
     (1..MIN_DIGITS).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-fn has_number(seen: &Seen, word: &str) -> bool {
+fn has_number(seen: &ObservedJob, word: &str) -> bool {
     let word = word.to_lowercase();
     word.len() >= MIN_DIGITS && seen.job.numbers().any(|number| format!("{number:016x}").starts_with(&word))
 }

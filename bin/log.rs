@@ -13,16 +13,16 @@ use crate::failure::UsageError;
 /// The variable that says what is printed.
 const VARIABLE: &str = "SHMCCL_LOG";
 
-/// What only the ranks of a job tell of that `shmccl run` starts, and they to a subscriber of their own.
+/// The targets of which only the ranks of `shmccl run` tell, and they to their own subscriber.
 const OF_RANKS: [&str; 2] = ["meeting", "epoch"];
 
-/// What the names of targets begin with.
+/// The beginning of all target names.
 const PREFIX: &str = "shmccl::";
 
-/// Prints from now on what the environment asks for, if it asks for anything.
+/// Prints logs from now on, if the environment asks for them.
 ///
 /// # Errors
-/// When it does not say it as it should.
+/// A variable that cannot be read.
 pub(crate) fn start() -> Result<(), UsageError> {
     let Some(text) = std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) else { return Ok(()) };
     let targets = read(&text.to_string_lossy())?;
@@ -31,7 +31,7 @@ pub(crate) fn start() -> Result<(), UsageError> {
     Ok(())
 }
 
-/// Reads `launch=debug,info`.
+/// Reads a filter such as `launch=debug,info`.
 fn read(text: &str) -> Result<Targets, UsageError> {
     let mut targets = Targets::new();
     for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -46,7 +46,7 @@ fn read(text: &str) -> Result<Targets, UsageError> {
     Ok(targets)
 }
 
-/// What to say of targets that the environment names and that `shmccl run` itself says nothing of, if it names any.
+/// Returns a hint about targets in the environment of which `shmccl run` itself says nothing.
 pub(crate) fn hint_of_ranks() -> Option<String> {
     hint(&std::env::var(VARIABLE).ok()?)
 }
@@ -66,7 +66,7 @@ fn hint(text: &str) -> Option<String> {
 }
 
 fn level_of(word: &str, level: &str) -> Result<LevelFilter, UsageError> {
-    // Numbers would be levels, too, which nobody remembers.
+    // A number would be read as a level, too.
     let is_word = level.bytes().all(|byte| byte.is_ascii_alphabetic());
     LevelFilter::from_str(level).ok().filter(|_| is_word && !level.is_empty()).ok_or_else(|| refusal(word))
 }

@@ -1,4 +1,4 @@
-//! The command `shmccl`. The only place in the project that prints.
+//! The command `shmccl`, the only part of the project that prints.
 #![forbid(unsafe_code)]
 
 mod clean;
@@ -11,12 +11,10 @@ mod flags;
 mod host;
 mod jobs;
 mod log;
-mod machine;
 mod output;
 mod perf;
 mod plot;
 mod pool;
-mod pools;
 mod ps;
 mod report;
 mod run;
@@ -57,7 +55,7 @@ const SIZES: &str = "SHMCCL_LOG=launch=debug,info has turns in the life of jobs 
 #[derive(Debug, Parser)]
 #[command(name = "shmccl", version, styles = STYLES, after_help = SIZES, max_term_width = 100)]
 struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     command: Command,
 }
@@ -67,7 +65,7 @@ struct Cli {
 enum Command {
     /// Measure latencies, bandwidths and rates, each beside the machine's own limit
     Perf(PerfArgs),
-    /// Start a program as device processes, watch over them, and end them together
+    /// Start a program as device processes, supervise them, and end them together
     #[command(after_help = run::HELP)]
     Run(RunArgs),
     /// Compare direct with proxied channels, or algorithms, and name the crossover
@@ -88,7 +86,7 @@ enum Command {
     Ctl(CtlArgs),
     /// List the jobs of this user on this host
     Ps(ps::PsArgs),
-    /// Tell what every rank of a job is doing, and who holds the others up
+    /// Print what every rank of a job is doing, and which ranks the others wait for
     #[command(after_help = report::HELP)]
     Report(report::ReportArgs),
     /// Watch what the ranks of all jobs do
@@ -115,7 +113,7 @@ impl Cli {
     /// Reads the command line of this process.
     ///
     /// # Errors
-    /// What clap has to say: help among it.
+    /// Those of clap, among them help and version.
     fn read() -> Result<Self, clap::Error> {
         let matches = with_negative_numbers(Self::command()).try_get_matches()?;
         let mut cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut Self::command()))?;
@@ -126,8 +124,8 @@ impl Cli {
     }
 }
 
-/// The same command, which takes `-1` for a number, and not for a flag that it has not: so it is told that this number is not one of
-/// those that it can be, and of what.
+/// Lets values be negative numbers, so that the error for `-1` names the value and not an unknown
+/// flag.
 fn with_negative_numbers(command: clap::Command) -> clap::Command {
     let takes_values = |arg: clap::Arg| match arg.get_action().takes_values() {
         true => arg.allow_negative_numbers(true),
@@ -166,7 +164,7 @@ fn execute(cli: &Cli) -> anyhow::Result<u8> {
     }
 }
 
-/// The exit code, after the one line about what went wrong.
+/// Prints an error in one line, and returns the exit code.
 fn conclude(outcome: anyhow::Result<u8>) -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
@@ -178,11 +176,11 @@ fn conclude(outcome: anyhow::Result<u8>) -> ExitCode {
     }
 }
 
-/// The command that the words on the command line name, with those within it: `shmccl ctl status`.
+/// Returns the innermost command that the words name, such as `shmccl ctl status`.
 fn named_command(words: impl IntoIterator<Item = OsString>) -> String {
     let (mut command, mut name) = (Cli::command(), "shmccl".to_owned());
     for word in words {
-        // A flag between them, and what it takes, is passed over.
+        // Flags and their values are skipped.
         let within = command.get_subcommands().find(|command| command.get_name() == word).cloned();
         if let Some(within) = within {
             name = format!("{name} {}", within.get_name());
@@ -200,7 +198,7 @@ fn explain(error: &clap::Error) -> anyhow::Result<u8> {
             Ok(failure::DONE)
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            // Goes to stderr, where nobody can be told that it could not be written.
+            // An error of stderr cannot be reported.
             let _ = error.print();
             Ok(failure::USAGE)
         }

@@ -1,5 +1,5 @@
-//! Where output goes and how it looks: tables to stdout, everything else to stderr, colour and progress on a terminal only. Where a
-//! report is asked for on stdout, tables go to stderr, too.
+//! Where output goes and how it looks: tables to stdout, everything else to stderr, colour and
+//! progress on a terminal only. If stdout is for a report, tables go to stderr, too.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
@@ -15,7 +15,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// Set once stdout belongs to a report.
 static STDOUT_IS_TAKEN: OnceLock<()> = OnceLock::new();
 
-/// From now on tables go to stderr: stdout is for a report that programs read.
+/// Sends tables to stderr from now on: stdout is for a report that programs read.
 pub(crate) fn take_stdout() {
     STDOUT_IS_TAKEN.get_or_init(|| ());
 }
@@ -24,21 +24,21 @@ fn is_stdout_taken() -> bool {
     STDOUT_IS_TAKEN.get().is_some()
 }
 
-/// How the stream that tables go to wants its text.
+/// The look of the stream that tables go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Look {
     /// Whether colour may be used. `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE` are heeded.
     pub(crate) colour: bool,
-    /// Whether a person looks at it: rules under the head, and wrapping to the width of the terminal.
+    /// Whether the stream is a terminal: tables have rules, and are wrapped to its width.
     pub(crate) terminal: bool,
-    /// How many characters fit in a line, where there is an end to it and the terminal says where.
+    /// Characters in a line, if the terminal says so.
     pub(crate) width: Option<usize>,
-    /// How many lines fit on it, where it says so.
+    /// Lines on the terminal, if it says so.
     pub(crate) height: Option<usize>,
 }
 
 impl Look {
-    /// What the stream that tables go to is now.
+    /// Returns the look of the stream that tables go to now.
     pub(crate) fn of_tables() -> Self {
         let (stdout, stderr) = (io::stdout(), io::stderr());
         let (terminal, colour) = if is_stdout_taken() {
@@ -47,18 +47,18 @@ impl Look {
             (stdout.is_terminal(), has_colour(&stdout))
         };
         let term = if is_stdout_taken() { Term::stderr() } else { Term::stdout() };
-        // One that says it has no lines or no columns says nothing.
+        // A terminal without lines or columns says nothing.
         let (height, width) = term.size_checked().filter(|_| terminal).unzip();
         let (height, width) = (height.map(usize::from), width.map(usize::from));
         Self { colour, terminal, width, height }
     }
 
-    /// Neither colour nor rules.
+    /// Returns a look without colour and rules.
     pub(crate) fn plain() -> Self {
         Self { colour: false, terminal: false, width: None, height: None }
     }
 
-    /// `text` in a colour, where colour may be used.
+    /// Paints `text`, where colour may be used.
     pub(crate) fn paint(self, text: &str, colour: AnsiColor) -> String {
         if self.colour {
             let style = Style::new().fg_color(Some(colour.into()));
@@ -74,10 +74,10 @@ pub(crate) fn has_colour(stream: &impl RawStream) -> bool {
     AutoStream::choice(stream) != ColorChoice::Never
 }
 
-/// Writes text to stdout, or to stderr where a report has taken that.
+/// Writes text to stdout, or to stderr if stdout is for a report.
 ///
 /// # Errors
-/// That stdout cannot be written, and what the stream says; a closed pipe among it.
+/// Those of stdout, a closed pipe among them.
 pub(crate) fn print(text: &str) -> Result<()> {
     if is_stdout_taken() {
         let _ = io::stderr().lock().write_all(text.as_bytes());
@@ -86,7 +86,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
     print_report(text.as_bytes())
 }
 
-/// Writes a report to stdout, whoever has taken it.
+/// Writes a report to stdout.
 ///
 /// # Errors
 /// Those of [`print`].
@@ -95,22 +95,23 @@ pub(crate) fn print_report(content: &[u8]) -> Result<()> {
     stdout.write_all(content).and_then(|()| stdout.flush()).context(CANNOT_WRITE)
 }
 
-/// What fails when stdout takes no more.
+/// The context of all errors of stdout.
 pub(crate) const CANNOT_WRITE: &str = "cannot write to standard output";
 
-/// Writes one line to stderr. A closed stderr is not worth failing for.
+/// Writes one line to stderr. An error of stderr is ignored.
 pub(crate) fn note(line: &str) {
-    // In one piece: processes that share a stderr write between pieces.
+    // In one piece, as processes that share a stderr write between pieces.
     let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Writes the one line with which a command fails.
+/// Writes the error line of a command.
 pub(crate) fn error(line: &str) {
     let style = if has_colour(&io::stderr()) { AnsiColor::Red.on_default().bold() } else { Style::new() };
     note(&format!("{style}error:{style:#} {line}"));
 }
 
-/// A progress bar on stderr over `steps`, or nothing when stderr is no terminal. It goes away when dropped or finished.
+/// Returns a progress bar on stderr over `steps`, hidden if stderr is no terminal. It goes away
+/// when dropped.
 pub(crate) fn progress(steps: u64) -> ProgressBar {
     let target =
         if io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };

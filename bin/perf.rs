@@ -3,17 +3,20 @@
 //! | module | what |
 //! |---|---|
 //! | [`flags`], [`test`] | what can be asked for |
-//! | [`plan`], [`jobs`] | what device processes are told and tell; starting them, collecting rows and errors |
-//! | [`device`] | what they do: one test after the other |
+//! | [`plan`] | what device processes are told, and what they print |
+//! | [`jobs`] | starting device processes, collecting their rows and errors |
+//! | [`device`], [`bench`] | what device processes do: one test after the other |
 //! | [`interleave`] | a test and its limits, in turns of about a millisecond |
-//! | [`sync`], [`buffers`], [`links`], [`clock`], [`cores`] | how ranks keep in step, their memory, how data travel, clocks, cores |
-//! | [`ping_pong`], [`gets`], [`transfer`], [`rate`], [`proxy`], [`overlap`], [`barrier`], [`trace_cost`] | the tests and their limits |
-//! | [`collective`] | collective operations, in nccl-tests' table |
-//! | [`matrix`] | every pair of ranks |
+//! | [`sync`], [`clock`], [`cores`] | how ranks keep in step, their clocks and cores |
+//! | [`buffers`], [`links`] | the memory of two ranks, and how messages travel |
+//! | [`ping_pong`], [`gets`], [`transfer`], [`rate`] | tests of a pair of ranks, and their limits |
+//! | [`proxy`], [`overlap`], [`trace_cost`] | tests of proxies and traces |
+//! | [`barrier`], [`collective`], [`matrix`] | tests of all ranks |
 //! | [`fifo`], [`launching`] | tests of the launcher's own process |
 //! | [`slices`], [`stats`], [`report`], [`view`] | from samples to rows and the table |
 
 pub(crate) mod barrier;
+mod bench;
 mod buffers;
 pub(crate) mod clock;
 pub(crate) mod collective;
@@ -47,17 +50,14 @@ use shmccl::collective::tuning::Table;
 use crate::failure;
 use crate::file;
 use crate::host::HostFiles;
-use crate::machine::MachineInfo;
+use crate::host::MachineInfo;
 use crate::output;
 use crate::output::Look;
 use crate::perf::flags::PerfArgs;
 use crate::perf::report::{PerfReport, PerfRow};
 use crate::perf::test::{Test, TestChannel};
-use plan::PerfPlan;
+use plan::{PATIENCE_MS, PerfPlan};
 pub(crate) use view::note_spread;
-
-/// Milliseconds to go on for at most, while there are too few samples for a 99th percentile.
-pub(crate) const PATIENCE_MS: u64 = 10_000;
 
 /// Milliseconds for a figure where per cents matter.
 const FINE_FIGURE_MS: u64 = 3000;

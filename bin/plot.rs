@@ -1,4 +1,4 @@
-//! Plots as SVG: what every one is drawn on and with, and pages of four panels over size.
+//! Plots as SVG: common pieces, and pages of four panels over size.
 
 use std::ops::Range;
 
@@ -9,22 +9,22 @@ use plotters::prelude::*;
 use plotters::series::{DashedLineSeries, LineSeries};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::machine::MachineInfo;
+use crate::host::MachineInfo;
 use crate::units::{format_about, round_figures, three_digits, without_zeros};
 
-/// What is said in passing.
+/// The colour of side remarks.
 pub(crate) const GREY: RGBColor = RGBColor(90, 90, 90);
 
 /// A part of a picture.
 pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// What drawing comes to.
+/// The result of drawing.
 pub(crate) type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-/// A picture of this width and height on white, as a whole file.
+/// Draws a picture of this width and height on white, and returns the whole file.
 ///
 /// # Errors
-/// When the drawing library refuses.
+/// Those of the drawing library.
 pub(crate) fn svg(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Drawn) -> Result<String> {
     let mut svg = String::new();
     {
@@ -36,12 +36,12 @@ pub(crate) fn svg(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Drawn) -> Re
     Ok(svg)
 }
 
-/// Text of a height in pixels with its middle at a point.
+/// Returns a text style of a height in pixels, centred at a point.
 pub(crate) fn centred(height: u32, colour: &RGBColor) -> TextStyle<'static> {
     anchored(height, colour, HPos::Center)
 }
 
-/// Text of a height in pixels beside a point.
+/// Returns a text style of a height in pixels, beside a point.
 pub(crate) fn anchored(height: u32, colour: &RGBColor, side: HPos) -> TextStyle<'static> {
     ("sans-serif", height).into_font().color(colour).pos(Pos::new(side, VPos::Center))
 }
@@ -49,45 +49,45 @@ pub(crate) fn anchored(height: u32, colour: &RGBColor, side: HPos) -> TextStyle<
 /// The width and height of a page.
 const SIZE: (u32, u32) = (1280, 980);
 
-/// A whole page: four panels under one title.
+/// A page: four panels under one title.
 pub(crate) struct PlotPage<'a> {
-    /// What is plotted.
+    /// The title.
     pub(crate) title: &'a str,
-    /// Where it was measured.
+    /// The machine, below the title.
     pub(crate) machine: &'a MachineInfo,
-    /// Below all panels.
+    /// The line below all panels.
     pub(crate) footer: String,
-    /// What the horizontal axes measure.
+    /// The label of all horizontal axes.
     pub(crate) x_label: &'a str,
-    /// Its values, in rising order.
+    /// The sizes on them, in rising order.
     pub(crate) sizes: &'a [u64],
     /// The panels.
     pub(crate) panels: [Panel<'a>; 4],
 }
 
-/// What one panel shows.
+/// One panel of a page.
 pub(crate) struct Panel<'a> {
-    /// Above it.
+    /// The title.
     pub(crate) title: &'a str,
-    /// What the vertical axis measures.
+    /// The label of the vertical axis.
     pub(crate) y_label: &'a str,
-    /// How its values are written.
+    /// Writes a value of the vertical axis.
     pub(crate) write: fn(f64) -> String,
     /// Whether the vertical axis is logarithmic; otherwise it is a share from 0 to 1.
     pub(crate) logarithmic: bool,
-    /// What is drawn.
+    /// The lines.
     pub(crate) lines: Vec<PlotLine<'a>>,
-    /// The size of a crossover.
+    /// The size of a crossover, if there is one.
     pub(crate) mark: Option<f64>,
 }
 
 /// One line of a panel.
 pub(crate) struct PlotLine<'a> {
-    /// For the key.
+    /// The name in the key.
     pub(crate) name: &'a str,
-    /// Its colour.
+    /// The colour.
     pub(crate) colour: RGBColor,
-    /// A dashed line is thin, and not in the key.
+    /// Whether it is dashed and thin, and not in the key.
     pub(crate) dashed: bool,
     /// Sizes and values.
     pub(crate) points: Vec<(f64, f64)>,
@@ -103,10 +103,10 @@ struct Axis {
 }
 
 impl PlotPage<'_> {
-    /// The whole file.
+    /// Draws the page, and returns the whole file.
     ///
     /// # Errors
-    /// When the drawing library refuses.
+    /// Those of the drawing library.
     pub(crate) fn svg(&self) -> Result<String> {
         svg(SIZE, |root| {
             let (head, rest) = root.split_vertically(84);
@@ -199,7 +199,7 @@ impl Panel<'_> {
 }
 
 impl Axis {
-    /// The sizes of a page, labelled at every eighth power of two.
+    /// Returns an axis of the sizes of a page, labelled at every third power of two.
     fn sizes(sizes: &[u64]) -> Self {
         let size = |size: Option<&u64>| size.copied().unwrap_or(1).max(1) as f64;
         let (low, high) = (size(sizes.first()), size(sizes.last()));
@@ -208,13 +208,13 @@ impl Axis {
         Self { low, high: high.max(low * 2.0), logarithmic: true, labels }
     }
 
-    /// Values labelled at powers of ten, and at twos and fives where there are few of them.
+    /// Returns a logarithmic axis with round labels.
     fn decades(low: f64, high: f64) -> Self {
         let labels = round_figures(low, high);
         Self { low, high, logarithmic: true, labels }
     }
 
-    /// Shares of one, with a little air above and below.
+    /// Returns an axis of shares of one, with a little room above and below.
     fn shares() -> Self {
         Self { low: -0.05, high: 1.3, logarithmic: false, labels: vec![0.0, 0.25, 0.5, 0.75, 1.0] }
     }

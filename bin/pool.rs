@@ -1,29 +1,28 @@
-//! `shmccl coordinator` and `shmccl device`: the two sides of a pool, each in the foreground until it is interrupted. A coordinator may
-//! start devices itself, which end with it.
+//! `shmccl coordinator` and `shmccl device`: the two sides of a pool, each in the foreground until
+//! it is interrupted. A coordinator may start devices itself, which end with it.
 
 pub(crate) mod flags;
 mod kinds;
-mod roll;
+mod registrations;
 mod scrape;
-mod whereabouts;
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use shmccl::collective::tuning::Table;
 use shmccl::coordinator::{
-    Coordinator, CoordinatorError, CoordinatorSettings, Device, DeviceEnd, DeviceKind, DeviceOptions, Fleet,
-    FleetOptions, RuntimeDirectory,
+    Client, Coordinator, CoordinatorError, CoordinatorSettings, Device, DeviceEnd, DeviceKind, DeviceOptions,
+    Fleet, FleetOptions, RuntimeDirectory,
 };
 use shmccl::heap::MIN_ADDRESS;
 use shmccl::launch::Program;
 
 use self::flags::{CoordinatorArgs, DeviceArgs};
-use self::roll::Roll;
+use self::registrations::Registrations;
 use crate::failure::UsageError;
-use crate::{failure, output};
+use crate::{failure, jobs, output};
 
-/// What `shmccl coordinator --help` ends with.
+/// Ends the help of `shmccl coordinator`.
 pub(crate) const HELP: &str = "\
 A file of devices is TOML. Every key may be left out:
   [[device]]
@@ -42,17 +41,21 @@ started by hand. When the coordinator is killed they go on with what they do, an
 next one as long as --outlive says; one that is started with the same -n or --devices takes them over, and starts only what is missing \
 of them. At SIGQUIT (Ctrl-\\) it prints what every device of a communicator is doing, and all goes on. Devices of `shmccl device` live on in any case.";
 
-/// How long devices wait for the next coordinator when theirs was killed, if nothing else is said.
+/// The time that devices wait for the next coordinator after theirs was killed, by default.
 const OUTLIVE: Duration = Duration::from_secs(30);
 
-/// How long a coordinator gives devices of the one before it to come back, before it takes requests.
+/// The time that a coordinator gives devices of the previous one to come back, before it takes
+/// requests.
 const ADOPTION: Duration = Duration::from_millis(500);
+
+/// The longest time in which the coordinator answers the request for a report.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Serves a pool of devices.
 ///
 /// # Errors
-/// When there is a coordinator already, the devices that it is to start are not described well, one of them ends before it has
-/// registered, or the system refuses.
+/// A second coordinator; a bad description of devices; a device that ends before it has registered;
+/// those of the system.
 pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
     let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let kinds = match (&args.devices, args.number) {
@@ -85,16 +88,16 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
         output::note(&format!("metrics are at http://{address}/metrics"));
     }
     let asked = directory.clone();
-    coordinator.on_quit(move || whereabouts::tell(asked.clone()));
+    coordinator.on_quit(move || print_reports(asked.clone()));
     let program = Program::new(std::env::current_exe().context("finding this executable")?, ["device"]);
-    let roll = Roll::default();
-    let come = roll.clone();
+    let registrations = Registrations::default();
+    let come = registrations.clone();
     coordinator.on_registered(move |device| come.note_come(device));
     coordinator.on_hung(|hung| output::note(&hung.to_string()));
     let Some(present) = coordinator.await_adoption()? else { return Ok(failure::DONE) };
     let missing = DeviceKind::missing(&kinds, &directory, &present);
-    roll.goes_on_with(present.len() + missing.coming.len());
-    let ended = roll.clone();
+    registrations.goes_on_with(present.len() + missing.coming.len());
+    let ended = registrations.clone();
     let tally = coordinator.restarts();
     let is_followed = move |end: &DeviceEnd| {
         let is_followed = ended.note_end(end);
@@ -105,17 +108,17 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
     };
     let options = FleetOptions { outlives: Some(args.outlive.unwrap_or(OUTLIVE)), restarts: args.restart };
     let mut fleet = Fleet::start_with(&directory, &program, &missing.kinds, options, is_followed)?;
-    // Devices that end by themselves, as they see the coordinator end, are none to tell of.
+    // Devices that end because the coordinator ends are not reported.
     coordinator.serve_until(|| fleet.end())?;
     drop(fleet);
-    roll.verdict()?;
+    registrations.verdict()?;
     Ok(failure::DONE)
 }
 
-/// Is a device of the pool.
+/// Serves as a device of the pool.
 ///
 /// # Errors
-/// When there is no coordinator, or the system refuses.
+/// No coordinator; those of the system.
 pub(crate) fn be_device(args: &DeviceArgs) -> Result<u8> {
     let device = match Device::from_env()? {
         Some(device) => device,
@@ -135,4 +138,23 @@ pub(crate) fn be_device(args: &DeviceArgs) -> Result<u8> {
     output::note(&format!("device {id} has addresses {:#x} to {:#x}; Ctrl-C ends it", range.min, range.max));
     device.serve()?;
     Ok(failure::DONE)
+}
+
+/// Prints what all devices in communicators are doing. A thread of its own asks the coordinator,
+/// which goes on serving.
+fn print_reports(directory: RuntimeDirectory) {
+    let print = move || match reports(&directory) {
+        Ok(reports) if reports.is_empty() => output::note("no device of the pool is in a communicator"),
+        Ok(reports) => reports.iter().for_each(|report| output::note(report)),
+        Err(error) => output::note(&format!("nothing can be told of the devices: {error}")),
+    };
+    // The next request may succeed.
+    let _ = std::thread::Builder::new().name("shmccl report".to_owned()).spawn(print);
+}
+
+fn reports(directory: &RuntimeDirectory) -> Result<Vec<String>, CoordinatorError> {
+    let devices = Client::connect(directory, CLIENT_PATIENCE)?.devices()?;
+    let is_its = |process: &u32| devices.iter().any(|device| device.device.get() == *process);
+    let seen = jobs::all().into_iter().filter(|seen| seen.job.processes().iter().any(is_its));
+    Ok(seen.map(|seen| seen.report.to_string()).collect())
 }

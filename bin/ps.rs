@@ -1,41 +1,46 @@
 //! `shmccl ps`: the jobs of this user on this host.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
 use comfy_table::Cell;
 use serde::Serialize;
+use shmccl::coordinator::{Client, DeviceId, DeviceStatus, RuntimeDirectory};
 
-use crate::jobs::{self, Seen};
+use crate::jobs::{self, ObservedJob};
 use crate::output::{self, Look};
-use crate::pools::{Owner, Pools};
 use crate::{failure, file, table};
 
-/// What is told of one job.
+/// The description of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Row {
-    /// Its number, in hexadecimal.
+struct JobRow {
+    /// The number, in hexadecimal.
     job: String,
     epoch: u64,
     ranks: usize,
-    /// The processes of its ranks, in their order, where they can be told.
+    /// The processes of its ranks, in order; `None` where unknown.
     processes: Vec<Option<u32>>,
-    /// Who has made it: a launcher, the host of a meeting, or a rank.
+    /// The process that has made it: a launcher, the host of a rendezvous, or a rank.
     creator: u64,
     age_s: u64,
     state: String,
-    /// Which communicator of a pool it is, and the directory of the coordinator of that.
+    /// The communicator of a pool, and the directory of its coordinator.
     communicator: Option<u64>,
     pool: Option<PathBuf>,
     command: String,
 }
 
+/// The longest time in which a coordinator lists its devices.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// Flags of `shmccl ps`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PsArgs {
-    /// Write the list to a file as well; with - to standard output, and the table to standard error
+    /// Write the list to a file as well; - is standard output, and sends the table to standard
+    /// error
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -43,13 +48,13 @@ pub(crate) struct PsArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// When a report cannot be written.
+/// Those of writing the report.
 pub(crate) fn run(args: &PsArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::check_writable(path)?;
     }
     let mut pools = Pools::default();
-    let rows: Vec<_> = jobs::all().iter().map(|seen| Row::of(seen, &mut pools)).collect();
+    let rows: Vec<_> = jobs::all().iter().map(|seen| JobRow::of(seen, &mut pools)).collect();
     if let Some(path) = &args.json {
         file::write_json(path, &rows)?;
     }
@@ -61,15 +66,16 @@ pub(crate) fn run(args: &PsArgs) -> Result<u8> {
     Ok(failure::DONE)
 }
 
-impl Row {
-    fn of(seen: &Seen, pools: &mut Pools) -> Self {
+impl JobRow {
+    fn of(seen: &ObservedJob, pools: &mut Pools) -> Self {
         let report = &seen.report;
         let processes: Vec<_> = report.ranks.iter().map(|rank| rank.pid).collect();
         let creator = report.creator.pid;
         let rank = processes.iter().flatten().next();
         let command = rank.copied().or_else(|| u32::try_from(creator).ok()).map(command).unwrap_or_default();
         let owner = pools.owner(processes.iter().flatten().copied());
-        let (communicator, pool) = owner.map(|Owner { communicator, pool }| (communicator, pool)).unzip();
+        let (communicator, pool) =
+            owner.map(|PoolCommunicator { communicator, pool }| (communicator, pool)).unzip();
         Self {
             job: format!("{:016x}", report.job),
             epoch: report.epoch,
@@ -84,7 +90,7 @@ impl Row {
         }
     }
 
-    /// `1 of /run/user/1000/shmccl`.
+    /// Writes the communicator of a pool: `1 of /run/user/1000/shmccl`.
     fn owner(&self) -> String {
         match (self.communicator, &self.pool) {
             (Some(communicator), Some(pool)) => format!("{communicator} of {}", pool.display()),
@@ -93,8 +99,8 @@ impl Row {
     }
 }
 
-/// Of communicators of pools it is told which, where there is one.
-fn present(look: Look, rows: &[Row]) -> String {
+/// Lays out a row for each job, with a column for communicators if there are any.
+fn present(look: Look, rows: &[JobRow]) -> String {
     let has_pools = rows.iter().any(|row| row.communicator.is_some());
     let (first, pool, last) = (
         ["job", "epoch", "ranks", "creator", "age", "state"],
@@ -102,7 +108,7 @@ fn present(look: Look, rows: &[Row]) -> String {
         ["processes", "command"],
     );
     let head: Vec<_> = first.into_iter().chain(pool).chain(last).collect();
-    let cells = |row: &Row| {
+    let cells = |row: &JobRow| {
         let age = age(Duration::from_secs(row.age_s));
         let (epoch, ranks) = (row.epoch.to_string(), row.ranks.to_string());
         let words = [&row.job, &epoch, &ranks, &row.creator.to_string(), &age, &row.state];
@@ -113,7 +119,7 @@ fn present(look: Look, rows: &[Row]) -> String {
     table::lay_out(look, &head, head.len(), rows.iter().map(cells))
 }
 
-/// `12 s`, `3 min`, `5 h`, `2 d`.
+/// Writes an age: `12 s`, `3 min`, `5 h`, `2 d`.
 fn age(age: Duration) -> String {
     match age.as_secs() {
         seconds @ 0..120 => format!("{seconds} s"),
@@ -123,7 +129,7 @@ fn age(age: Duration) -> String {
     }
 }
 
-/// `17-20,31,-`: runs of neighbours in short, a dash for one that cannot be told.
+/// Lists processes: `17-20,31,-`, with a dash for an unknown one.
 fn pids(processes: &[Option<u32>]) -> String {
     let mut parts: Vec<(Option<u32>, Option<u32>)> = Vec::new();
     for &pid in processes {
@@ -141,12 +147,48 @@ fn pids(processes: &[Option<u32>]) -> String {
     parts.iter().map(word).collect::<Vec<_>>().join(",")
 }
 
-/// How a process was called, in one line.
+/// Returns the command line of a process, in one line.
 fn command(pid: u32) -> String {
     let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words: Vec<_> = bytes.split(|byte| *byte == 0).filter(|word| !word.is_empty()).collect();
     let line = words.iter().map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" ");
     line.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).take(120).collect()
+}
+
+/// A communicator of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PoolCommunicator {
+    pub(crate) communicator: u64,
+    /// The coordinator's directory.
+    pub(crate) pool: PathBuf,
+}
+
+/// The pools that were asked for their devices, by their directories. A pool whose coordinator does
+/// not answer has none.
+#[derive(Debug, Default)]
+pub(crate) struct Pools {
+    asked: BTreeMap<PathBuf, Vec<DeviceStatus>>,
+}
+
+impl Pools {
+    /// Returns the communicator to which one of these processes belongs, as a device. Each
+    /// coordinator is asked once.
+    pub(crate) fn owner(&mut self, processes: impl IntoIterator<Item = u32>) -> Option<PoolCommunicator> {
+        processes.into_iter().find_map(|process| self.owner_of(process))
+    }
+
+    fn owner_of(&mut self, process: u32) -> Option<PoolCommunicator> {
+        let pool = RuntimeDirectory::of(DeviceId::new(process))?;
+        let devices = self.asked.entry(pool.clone()).or_insert_with(|| devices_of(&pool).unwrap_or_default());
+        let device = devices.iter().find(|device| device.device.get() == process)?;
+        Some(PoolCommunicator { communicator: device.comm?.get(), pool })
+    }
+}
+
+fn devices_of(pool: &Path) -> Option<Vec<DeviceStatus>> {
+    // Opening the directory would create it.
+    let directory = pool.is_dir().then(|| RuntimeDirectory::at(pool).ok())??;
+    Client::connect(&directory, PATIENCE).ok()?.devices().ok()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `shmccl report`: what every rank of a job is doing, and who holds the others up.
+//! `shmccl report`: what every rank of a job is doing, and which ranks the others wait for.
 
 use std::path::PathBuf;
 
@@ -12,12 +12,12 @@ use shmccl::reduce::DataType;
 
 use crate::{failure, file, jobs, output};
 
-/// What `shmccl report --help` ends with: all names in the JSON.
+/// Ends the help, with all names in the JSON.
 pub(crate) const HELP: &str = "\
 The JSON has all that the text has. Times are in milliseconds, and null stands for what is not there or cannot be told.
   job, epoch, creator, age_ms, state  as in `shmccl ps`
   ended                  why the epoch has ended
-  held_up_by, wait_cycle       the ranks that are awaited and wait for nobody; those that wait for each other in a circle
+  held_up_by, wait_cycle the ranks that are awaited and wait for nobody; those that wait for each other in a circle
   verdict, text          the last line, and all of the text
   ranks                  of each:
     rank, process, life    absent, alive, left or lost; is_stopped
@@ -33,18 +33,19 @@ The JSON has all that the text has. Times are in milliseconds, and null stands f
     triggers, fifos        triggers in its fifos; of each one that was used: depth, pushed, refused, last
     fault, faults          the last fault that was injected, and how many were";
 
-/// A report as programs read it. Ranks are numbers, times milliseconds. [`HELP`] names all there is.
+/// A report as programs read it. Ranks are numbers, times are milliseconds. [`HELP`] documents all
+/// names.
 #[derive(Debug, Serialize)]
-struct Told {
-    /// Its number, in hexadecimal.
+struct JobJson {
+    /// The number, in hexadecimal.
     job: String,
     epoch: u64,
     creator: u64,
     age_ms: u128,
-    /// As `shmccl ps` has it.
+    /// The state, as `shmccl ps` writes it.
     state: String,
     ended: Option<String>,
-    ranks: Vec<ToldRank>,
+    ranks: Vec<RankJson>,
     held_up_by: Vec<u32>,
     wait_cycle: Vec<u32>,
     verdict: String,
@@ -52,13 +53,13 @@ struct Told {
 }
 
 #[derive(Debug, Serialize)]
-struct ToldRank {
+struct RankJson {
     rank: u32,
     process: Option<u32>,
     life: String,
     is_stopped: bool,
-    call: Option<ToldCall>,
-    last: Option<ToldCall>,
+    call: Option<CallJson>,
+    last: Option<CallJson>,
     step: Option<u64>,
     waits_on: Option<&'static str>,
     awaits: Vec<u32>,
@@ -70,14 +71,14 @@ struct ToldRank {
     signals: u64,
     waited_ms: u128,
     triggers: u64,
-    fifos: Vec<ToldFifo>,
+    fifos: Vec<FifoJson>,
     heartbeat_ms: Option<u128>,
     fault: Option<String>,
     faults: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct ToldCall {
+struct CallJson {
     call: String,
     number: u64,
     operation: Option<&'static str>,
@@ -92,7 +93,7 @@ struct ToldCall {
 }
 
 #[derive(Debug, Serialize)]
-struct ToldFifo {
+struct FifoJson {
     depth: u64,
     pushed: u64,
     refused: u64,
@@ -105,7 +106,8 @@ pub(crate) struct ReportArgs {
     /// The job: the beginning of its number, four digits at least, or one of its processes
     #[arg(value_name = "JOB|PID")]
     pub(crate) job: String,
-    /// Write the report to a file as well; with - to standard output, and the text to standard error
+    /// Write the report to a file as well; - is standard output, and sends the text to standard
+    /// error
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -113,20 +115,20 @@ pub(crate) struct ReportArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// When there is no such job, or its report cannot be written.
+/// No such job; those of writing the report.
 pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::check_writable(path)?;
     }
     let report = jobs::named(&args.job)?.report;
     if let Some(path) = &args.json {
-        file::write_json(path, &Told::of(&report))?;
+        file::write_json(path, &JobJson::of(&report))?;
     }
     output::print(&format!("{report}\n"))?;
     Ok(failure::DONE)
 }
 
-impl Told {
+impl JobJson {
     fn of(report: &Report) -> Self {
         Self {
             job: format!("{:016x}", report.job),
@@ -135,7 +137,7 @@ impl Told {
             age_ms: report.age.as_millis(),
             state: jobs::state(report),
             ended: report.why_ended(),
-            ranks: report.ranks.iter().map(ToldRank::of).collect(),
+            ranks: report.ranks.iter().map(RankJson::of).collect(),
             held_up_by: numbers(&report.stragglers()),
             wait_cycle: numbers(&report.wait_cycle()),
             verdict: report.verdict(),
@@ -144,15 +146,15 @@ impl Told {
     }
 }
 
-impl ToldRank {
+impl RankJson {
     fn of(rank: &RankReport) -> Self {
         Self {
             rank: rank.rank.get(),
             process: rank.pid,
             life: format!("{:?}", rank.life).to_lowercase(),
             is_stopped: rank.is_stopped,
-            call: rank.call.map(ToldCall::of),
-            last: rank.last.map(ToldCall::of),
+            call: rank.call.map(CallJson::of),
+            last: rank.last.map(CallJson::of),
             step: rank.step(),
             waits_on: rank.waits_on(),
             awaits: numbers(&rank.awaits()),
@@ -164,7 +166,7 @@ impl ToldRank {
             signals: rank.work.signals,
             waited_ms: rank.work.waited.as_millis(),
             triggers: rank.fifos.iter().fold(0, |sum, fifo| sum.saturating_add(fifo.depth)),
-            fifos: rank.fifos.iter().map(ToldFifo::of).collect(),
+            fifos: rank.fifos.iter().map(FifoJson::of).collect(),
             heartbeat_ms: rank.heartbeat.map(|time| time.as_millis()),
             fault: rank.last_fault.map(|(last, _)| last.to_string()),
             faults: rank.last_fault.map_or(0, |(_, count)| count),
@@ -172,7 +174,7 @@ impl ToldRank {
     }
 }
 
-impl ToldCall {
+impl CallJson {
     fn of(call: ObservedCall) -> Self {
         let ObservedCall { signature, sequence: number } = call;
         let data_type = signature.data_type().map(DataType::name);
@@ -181,7 +183,7 @@ impl ToldCall {
             number,
             operation: signature.operation().map(Operation::name),
             data_type,
-            // Of what has no elements it is something else.
+            // Calls without elements use the word for something else.
             count: data_type.map(|_| signature.count()),
             operator: signature.operator_name(),
             root: signature.root(),
@@ -193,7 +195,7 @@ impl ToldCall {
     }
 }
 
-impl ToldFifo {
+impl FifoJson {
     fn of(fifo: &FifoView) -> Self {
         let FifoView { depth, pushed, refused, .. } = *fifo;
         Self { depth, pushed, refused, last: fifo.last_in_words() }

@@ -1,16 +1,21 @@
-//! `shmccl run`: starts a program as the device processes of a job, and ends as its first cause says.
+//! `shmccl run`: starts a program as the device processes of a job, and ends with the exit code of
+//! the first cause.
 //!
-//! The service process and the trampoline are this same executable, under two hidden commands. The trampoline binds
-//! every rank to the life of the launcher before the program takes its place, so that programs which know nothing of
-//! this library go down with it as well.
+//! The service process and the trampoline are this same executable, under two hidden commands. The
+//! trampoline binds every rank to the life of the launcher before the program takes its place. So
+//! programs that do not know this library end with the launcher, too.
 
 pub(crate) mod flags;
 mod lines;
-mod orphans;
 mod program;
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result, bail};
-use nix::sys::signal::Signal;
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
 use shmccl::Error;
 use shmccl::bootstrap::{ProxyMode, SegmentBacking};
 use shmccl::collective::tuning::Table;
@@ -22,9 +27,8 @@ use shmccl::launch::{JobOutcome, Launch, Program};
 use crate::{failure, log, output};
 use flags::{BecomeArgs, RunArgs};
 use lines::Lines;
-use orphans::Orphans;
 
-/// What `shmccl run --help` ends with.
+/// Ends the help.
 pub(crate) const HELP: &str = "\
 Exit code: 0 when every rank has ended well (with --keep-going, when one has); otherwise that of the first rank that failed, 128 plus the number of \
 the signal that killed it, or that stopped the launcher; 1 when it left no code, and when the job could not be \
@@ -37,13 +41,23 @@ one kills them. SIGQUIT (Ctrl-\\) prints what every rank is doing, and who holds
 const SERVICE: &str = "proxy-service";
 const TRAMPOLINE: &str = "become";
 
-/// The exit code of a shell for a program that ends by a signal is this much above its number.
+/// The exit code for a program that was killed, less the number of the signal.
 const BY_SIGNAL: i32 = 128;
 
-/// Runs the command; the exit code is the first cause's.
+/// The longest time for killed processes to end.
+const ORPHANS_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Makes this process the parent of all orphans of its descendants, and kills them when it is
+/// dropped. Children that existed before (an `exec` keeps them) are spared.
+#[derive(Debug)]
+struct Orphans {
+    spared: Vec<Pid>,
+}
+
+/// Runs the command. The exit code is that of the first cause.
 ///
 /// # Errors
-/// When the job cannot be started.
+/// Those of starting the job.
 pub(crate) fn run(args: &RunArgs) -> Result<u8> {
     args.check()?;
     if let Err(refusal) = program::check(&args.program[0]) {
@@ -64,10 +78,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
     finish(outcome, lines)
 }
 
-/// The exit code of a job with this `outcome`. That what it printed found no reader decides only where nothing else went wrong.
+/// Returns the exit code of a job with this `outcome`. A closed output decides only if nothing else
+/// went wrong.
 ///
 /// # Errors
-/// Why its output could not be printed, or what the library has to say that is not a rank's failure.
+/// Those of printing the output, and those of the library but for failures of ranks.
 fn finish(outcome: shmccl::Result<JobOutcome>, lines: Lines) -> Result<u8> {
     let has_ended_it = lines.have_ended_the_job();
     let closed = lines.closed().context(output::CANNOT_WRITE);
@@ -88,10 +103,10 @@ fn finish(outcome: shmccl::Result<JobOutcome>, lines: Lines) -> Result<u8> {
     }
 }
 
-/// Sees to it that segments in files can be made.
+/// Checks that segments in files can be made.
 ///
 /// # Errors
-/// When their directory is not there.
+/// A directory that does not exist.
 fn check_directory(backing: &SegmentBacking) -> Result<()> {
     let SegmentBacking::Files(directory) = backing else { return Ok(()) };
     let metadata = std::fs::metadata(directory);
@@ -133,7 +148,7 @@ fn job(args: &RunArgs) -> Result<Launch> {
     Ok(launch)
 }
 
-/// Names the first cause in one line, and gives its exit code.
+/// Prints the first cause in one line, and returns its exit code.
 fn conclude(error: Error) -> Result<u8> {
     let (line, code) = match &error {
         Error::DeviceFailed { device, cause: ExitCause::Code(0) } => {
@@ -160,10 +175,10 @@ fn code_of(cause: ExitCause) -> i32 {
     }
 }
 
-/// The hidden command that serves the fifos of all ranks until they have left.
+/// Serves the fifos of all ranks until they have left: a hidden command.
 ///
 /// # Errors
-/// Those of joining the job, or that no launcher started it.
+/// Those of joining the job, and a start without a launcher.
 pub(crate) fn serve() -> Result<u8> {
     match join_job()? {
         Some(JoinedAs::Proxy) => Ok(failure::DONE),
@@ -171,14 +186,53 @@ pub(crate) fn serve() -> Result<u8> {
     }
 }
 
-/// The hidden command that becomes a rank's program.
+/// Becomes the program of a rank: a hidden command.
 pub(crate) fn become_program(args: &BecomeArgs) -> Result<u8> {
     let (program, program_args) = args.program.split_first().expect("clap asks for a program");
     let error = shmccl::bootstrap::become_program(program, program_args);
-    let refusal = program::Refusal::of(program, &error).ok_or(error)?;
-    // What one rank cannot execute none can: one line is enough.
+    let refusal = program::ProgramError::of(program, &error).ok_or(error)?;
+    // All ranks fail alike: one line is enough.
     if std::env::var_os("SHMCCL_RANK").is_none_or(|rank| rank == "0") {
         output::error(&refusal.to_string());
     }
     Ok(refusal.exit_code())
+}
+
+impl Orphans {
+    fn adopt() -> Self {
+        // If this fails, init adopts orphans as usual.
+        let _ = set_child_subreaper(true);
+        Self { spared: children() }
+    }
+
+    fn left(&self) -> Vec<Pid> {
+        children().into_iter().filter(|child| !self.spared.contains(child)).collect()
+    }
+}
+
+impl Drop for Orphans {
+    /// Kills one generation after the other: children of killed processes become children of this
+    /// one.
+    fn drop(&mut self) {
+        let began = Instant::now();
+        while began.elapsed() < ORPHANS_PATIENCE {
+            let left = self.left();
+            if left.is_empty() {
+                return;
+            }
+            for child in left {
+                let _ = kill(child, Signal::SIGKILL);
+                // The next list shows whether it has gone.
+                let _ = waitpid(child, Some(WaitPidFlag::WNOHANG));
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Returns the children of this process, whose only thread is the parent of them all.
+fn children() -> Vec<Pid> {
+    let me = Pid::this();
+    let list = std::fs::read_to_string(format!("/proc/{me}/task/{me}/children")).unwrap_or_default();
+    list.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect()
 }

@@ -1,4 +1,5 @@
-//! Tables as text. Those that do not fit a narrow terminal leave out the columns that matter least, and name them below.
+//! Tables as text. Those that do not fit a narrow terminal leave out the columns that matter least,
+//! and name them below.
 
 use std::ops::Range;
 
@@ -15,14 +16,14 @@ const GAP: u16 = 2;
 pub(crate) struct TextTable<'a> {
     /// The names of the columns.
     pub(crate) head: Vec<&'a str>,
-    /// How many columns, from the first, hold words and not figures.
+    /// Columns, from the first, that hold words and not figures.
     pub(crate) words: usize,
-    /// A text for every column, and whether the row is to stand out.
+    /// A text for every column, and whether the row stands out.
     pub(crate) rows: Vec<(Vec<String>, bool)>,
 }
 
 impl TextTable<'_> {
-    /// Whether its lines are as long as `look` has room for, or shorter.
+    /// Whether its lines have room in `look`.
     pub(crate) fn fits(&self, look: Look) -> bool {
         // A rule under the head parts columns by one more.
         let gap = usize::from(GAP) + usize::from(look.terminal);
@@ -35,8 +36,8 @@ impl TextTable<'_> {
         texts.chain([self.head[column]]).map(|text| text.chars().count()).max().unwrap_or(0)
     }
 
-    /// Lays the table out; where the terminal is too narrow for it, without columns of `expendable`, from the first on, and
-    /// with a line that names them.
+    /// Lays the table out. If it does not fit, columns of `expendable` are left out, the first one
+    /// first, and a line names them.
     pub(crate) fn text(mut self, look: Look, expendable: &[&str]) -> String {
         let mut dropped = Vec::new();
         for name in expendable {
@@ -65,14 +66,15 @@ impl TextTable<'_> {
         format!("{table}{}\n", look.paint(&note, AnsiColor::BrightBlack))
     }
 
-    /// With the columns of `right`, which has as many rows, behind those of this one.
+    /// Appends the columns of `right`, which has as many rows.
     pub(crate) fn beside(mut self, right: Self) -> Self {
         self.head.extend(right.head);
         self.rows.iter_mut().zip(right.rows).for_each(|((texts, _), (more, _))| texts.extend(more));
         self
     }
 
-    /// Lays the table out in as many parts as it takes to fit: each with the first `kept` columns, and the others divided.
+    /// Lays the table out in as many parts as it takes to fit. Each has the first `kept` columns,
+    /// and a share of the others.
     pub(crate) fn in_parts(self, look: Look, kept: usize) -> String {
         let mut parts = String::new();
         let mut rest = kept..self.head.len();
@@ -86,7 +88,7 @@ impl TextTable<'_> {
         parts
     }
 
-    /// The first `kept` columns and those in `range`.
+    /// Returns the first `kept` columns and those in `range`.
     fn part(&self, kept: usize, range: Range<usize>) -> Self {
         let row = |(texts, stands_out): &(Vec<String>, bool)| {
             ([&texts[..kept], &texts[range.clone()]].concat(), *stands_out)
@@ -110,12 +112,14 @@ impl TextTable<'_> {
     }
 }
 
-/// How many characters a table on a terminal takes beside the words in its columns, which end in a rule's junction each but for the last.
+/// Returns the characters between and behind the columns of a table on a terminal. All columns but
+/// the last end in the junction of a rule.
 pub(crate) fn room_between(columns: usize) -> usize {
     columns * (usize::from(GAP) + 1) - columns.min(1)
 }
 
-/// A table with `head`, the first `left` columns left-aligned and the others right-aligned.
+/// Lays out a table with `head`. The first `left` columns are left-aligned, the others
+/// right-aligned.
 pub(crate) fn lay_out(
     look: Look,
     head: &[&str],
@@ -126,7 +130,7 @@ pub(crate) fn lay_out(
     let rule = LineStyle::none().fill('─').junction('─');
     let style = if look.terminal { TableStyle::new().header_separator(rule) } else { TableStyle::new() };
     table.load_style(style).set_header(head.iter().map(Cell::new)).add_rows(rows);
-    // One whose width nobody knows is not to be asked for it again.
+    // A terminal without a known width must not be asked again.
     let is_wrapped = look.terminal && look.width.is_some();
     table.set_content_arrangement(if is_wrapped {
         ContentArrangement::Dynamic

@@ -1,16 +1,17 @@
-//! `shmccl tune`: which algorithm does which collective operation best on this machine, as a table for the library.
+//! `shmccl tune`: which algorithm does which collective operation best on this machine, as a table
+//! for the library.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`plan`] | what device processes are told to measure, and what they tell |
-//! | [`device`], [`race`] | what they do: algorithms take turns |
-//! | [`verdict`] | which of them are to be taken: cases of a table |
+//! | [`plan`] | what device processes are told to measure, and what they report |
+//! | [`device`], [`rounds`] | what they do: algorithms take turns |
+//! | [`choices`] | which algorithms are chosen: cases of a table |
 //! | [`view`] | what changes, as a table for people |
 
+mod choices;
 pub(crate) mod device;
 mod plan;
-mod race;
-mod verdict;
+mod rounds;
 mod view;
 
 use std::ffi::OsString;
@@ -22,19 +23,15 @@ use clap::Args;
 use serde::Serialize;
 use shmccl::collective::tuning::{self, Table};
 
-use crate::failure;
-use crate::file;
-use crate::flags::JobArgs;
-use crate::flags::ProxyPlace;
-use crate::flags::n_ranks;
-use crate::machine::MachineInfo;
-use crate::output;
-use crate::output::Look;
+use crate::flags::{JobArgs, ProxyPlace, n_ranks};
+use crate::host::MachineInfo;
+use crate::output::{self, Look};
 use crate::perf::jobs;
 use crate::units::parse_timeout;
-use plan::{Figure, Plan, VARIABLE};
+use crate::{failure, file};
+use plan::{TuneFigure, TunePlan, VARIABLE};
 
-/// Stands below the help.
+/// Ends the help.
 pub(crate) const HELP: &str = "\
 Each algorithm is measured beside the built-in choice, in turns. It takes the place of the built-in
 choice where it is quicker by 5 %, and by more than the built-in choice differs from itself.
@@ -45,10 +42,10 @@ up in another order; all ranks get the same bits in any case.";
 /// The hidden command that device processes run.
 const DEVICE_COMMAND: &str = "tune-device";
 
-/// Numbers of ranks where the user does not say which.
+/// Numbers of ranks by default.
 const RANKS: [u32; 3] = [2, 4, 8];
 
-/// What is measured, and where it goes.
+/// Flags of `shmccl tune`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TuneArgs {
     /// Numbers of device processes to measure with, such as 2,4,8 [default: 2,4,8; 2 with --quick]
@@ -57,26 +54,28 @@ pub(crate) struct TuneArgs {
     /// Measure few sizes, and each for a shorter time
     #[arg(long)]
     pub(crate) quick: bool,
-    /// How long to measure in all, such as 30s or 5m; the largest sizes may take a little longer [default: 2m; 20s with --quick]
+    /// How long to measure in all, such as 30s or 5m; the largest sizes may take longer [default:
+    /// 2m; 20s with --quick]
     #[arg(long, value_name = "TIME", value_parser = parse_timeout)]
     time: Option<Duration>,
-    /// Where the tuning table goes [default: the file that SHMCCL_TUNING names, or else shmccl/tuning.toml in $XDG_CONFIG_HOME or
-    /// ~/.config]
+    /// File for the tuning table [default: that of SHMCCL_TUNING, or else shmccl/tuning.toml in
+    /// $XDG_CONFIG_HOME or ~/.config]
     #[arg(short = 'o', long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Write every figure to a file as well; with - to standard output, and the table to standard error
+    /// Write every figure to a file as well; - is standard output, and sends the table to standard
+    /// error
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// The longest that any wait may take, such as 500ms, 30s or 2m
+    /// The longest time that any wait may take, such as 500ms, 30s or 2m
     #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "30s")]
     timeout: Duration,
-    /// Leave it to the scheduler on which cores ranks run
+    /// Let the scheduler choose the cores of ranks
     #[arg(long)]
     no_pin: bool,
 }
 
 impl TuneArgs {
-    /// The numbers of ranks, each once, by size.
+    /// Returns the numbers of ranks, each once, in rising order.
     pub(crate) fn ranks(&self) -> Vec<u32> {
         let mut ranks = match (self.ranks.as_slice(), self.quick) {
             ([], true) => RANKS[..1].to_vec(),
@@ -88,25 +87,25 @@ impl TuneArgs {
         ranks
     }
 
-    /// How long to measure in all.
+    /// Returns how long to measure in all.
     pub(crate) fn time(&self) -> Duration {
         self.time.unwrap_or(Duration::from_secs(if self.quick { 20 } else { 120 }))
     }
 
-    /// How device processes are started.
+    /// Returns how device processes are started.
     pub(crate) fn job(&self) -> JobArgs {
         JobArgs { proxy: ProxyPlace::Thread, heap: None, timeout: self.timeout, no_pin: self.no_pin }
     }
 }
 
-/// What `--json` writes.
+/// The file of `--json`.
 #[derive(Serialize)]
-struct Report<'a> {
+struct TuneJson<'a> {
     machine: MachineInfo,
-    figures: &'a [Figure],
+    figures: &'a [TuneFigure],
 }
 
-/// Measures, decides, writes the table, and prints what it changes.
+/// Measures, chooses, writes the table, and prints what it changes.
 ///
 /// # Errors
 /// A job that fails, wrong data, files that cannot be written.
@@ -122,24 +121,25 @@ pub(crate) fn run(args: &TuneArgs) -> Result<u8> {
     let figures = measure(args)?;
     let wrong = figures.iter().filter(|figure| figure.wrong > 0).count();
     anyhow::ensure!(wrong == 0, "wrong data in {wrong} of {} figures; no table was written", figures.len());
-    let rulings = verdict::rule(&figures)?;
-    let table = Table::new(&verdict::cases(&rulings)).context("making a table of what was measured")?;
+    let choices = choices::choose(&figures)?;
+    let table = Table::new(&choices::cases(&choices)).context("making a table of what was measured")?;
     let machine = MachineInfo::detect();
     // Files first: whoever reads the output may stop reading.
     file::write(&target, text(&table, &machine).as_bytes())?;
     if let Some(path) = &args.json {
-        file::write_json(path, &Report { machine, figures: &figures })?;
+        file::write_json(path, &TuneJson { machine, figures: &figures })?;
     }
-    output::print(&view::text(Look::of_tables(), &rulings))?;
-    for line in view::notes(&figures, &rulings) {
+    output::print(&view::text(Look::of_tables(), &choices))?;
+    for line in view::notes(&figures, &choices) {
         output::note(&line);
     }
     output::note(&told(&target, std::env::var_os(tuning::VARIABLE), tuning::usual_file()));
     Ok(failure::DONE)
 }
 
-/// That the table was written to `target`, and what to do for programs to find it there: they look where the variable has it `named`,
-/// or else at the `usual` place.
+/// Says that the table was written to `target`, and what to do for programs to find it there.
+///
+/// Programs look where the variable has it `named`, or else at the `usual` place.
 fn told(target: &Path, named: Option<OsString>, usual: Option<PathBuf>) -> String {
     let wrote = format!("wrote {}", file::name(target));
     match named.map(PathBuf::from).or(usual) {
@@ -148,7 +148,7 @@ fn told(target: &Path, named: Option<OsString>, usual: Option<PathBuf>) -> Strin
     }
 }
 
-/// The file for the table: as the user says, or else where programs look for it.
+/// Returns the file for the table: as the user says, or else where programs look for it.
 fn target(args: &TuneArgs) -> Result<PathBuf> {
     if let Some(path) = &args.output {
         return Ok(path.clone());
@@ -166,21 +166,21 @@ fn target(args: &TuneArgs) -> Result<PathBuf> {
     Ok(usual)
 }
 
-/// Runs a job for each number of ranks, with as much time for each as is left for all.
-fn measure(args: &TuneArgs) -> Result<Vec<Figure>> {
+/// Runs a job for each number of ranks, and gives each an equal share of the time that is left.
+fn measure(args: &TuneArgs) -> Result<Vec<TuneFigure>> {
     let deadline = Instant::now() + args.time();
     let ranks = args.ranks();
-    let races = |ranks: &u32| Plan { quick: args.quick, budget_ms: 0 }.courses(*ranks).len() as u64;
-    let progress = output::progress(ranks.iter().map(races).sum());
-    let mut figures: Vec<Figure> = Vec::new();
+    let points = |ranks: &u32| TunePlan { quick: args.quick, budget_ms: 0 }.points(*ranks).len() as u64;
+    let progress = output::progress(ranks.iter().map(points).sum());
+    let mut figures: Vec<TuneFigure> = Vec::new();
     for (index, &n_ranks) in ranks.iter().enumerate() {
         progress.set_message(format!("{n_ranks} ranks"));
         let left = deadline.saturating_duration_since(Instant::now()).as_millis();
         let budget_ms = u64::try_from(left).unwrap_or(u64::MAX) / (ranks.len() - index) as u64;
-        let plan = Plan { quick: args.quick, budget_ms };
+        let plan = TunePlan { quick: args.quick, budget_ms };
         let order = jobs::DeviceCommand {
             command: DEVICE_COMMAND,
-            // What is measured is not to depend on an older table.
+            // Figures must not depend on an older table.
             environment: vec![(VARIABLE, serde_json::to_string(&plan)?), (tuning::VARIABLE, String::new())],
             heap_len: plan.heap_len(),
             is_traced: false,
@@ -196,7 +196,7 @@ fn measure(args: &TuneArgs) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// The table with a head that says where it comes from.
+/// Returns the table with a head that says where it comes from.
 fn text(table: &Table, machine: &MachineInfo) -> String {
     let MachineInfo { cpu, cores, version, .. } = machine;
     format!("# Measured by shmccl tune {version} on {cpu}, {cores} cores.\n{table}")
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_writes_a_table_where_no_program_looks_is_told_so() {
+    fn a_table_that_no_program_finds_is_written_with_a_hint() {
         let usual = || Some(PathBuf::from("/home/x/tuning.toml"));
         let told =
             |target: &str, named: Option<&str>| told(Path::new(target), named.map(OsString::from), usual());

@@ -1,8 +1,10 @@
-//! Sizes, times and rates as people read and write them, and the ladder of sizes that a test climbs.
+//! Sizes, times and rates as people read and write them, and the ladder of sizes that a test
+//! climbs.
 
 use std::time::Duration;
 
-/// Reads `8`, `4K`, `1M`, `64MiB`, `2GB`: a whole number and a unit. Every unit is a power of two, and case does not matter.
+/// Reads a size such as `8`, `4K`, `1M`, `64MiB` or `2GB`: a whole number and a unit. Every unit is
+/// a power of two, and case does not matter.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let expected = || "expected a whole number with K, M, G or T behind it, such as 4K or 64MiB".to_owned();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -32,7 +34,7 @@ pub(crate) fn format_size(bytes: u64) -> String {
     }
 }
 
-/// Writes a size that need not be round to three digits: `1.42 KiB`.
+/// Writes any size with three digits: `1.42 KiB`.
 pub(crate) fn format_about(bytes: f64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     let scaled = units.into_iter().map(|(shift, unit)| (bytes / f64::from(shift).exp2(), unit));
@@ -46,7 +48,7 @@ pub(crate) fn format_about(bytes: f64) -> String {
     without_zeros(&format!("{digits} {unit}"))
 }
 
-/// From `min` by a factor to `max`, and `max` itself, which the factor may step over.
+/// Returns the sizes from `min` by a factor to `max`, and `max` itself if the factor steps over it.
 pub(crate) fn ladder(min: u64, max: u64, factor: u64) -> Vec<u64> {
     let mut sizes = climb(min, max, factor);
     if sizes.last() != Some(&max) {
@@ -55,13 +57,13 @@ pub(crate) fn ladder(min: u64, max: u64, factor: u64) -> Vec<u64> {
     sizes
 }
 
-/// From `min` by a factor as far as that leads without stepping over `max`.
+/// Returns the sizes from `min` by a factor, as far as they do not exceed `max`.
 pub(crate) fn climb(min: u64, max: u64, factor: u64) -> Vec<u64> {
     let steps = std::iter::successors(Some(min), |size| size.checked_mul(factor).filter(|next| next > size));
     steps.take_while(|size| *size <= max).collect()
 }
 
-/// Reads what [`parse_time`] does. Zero is refused: nothing could ever be waited for.
+/// Reads a time like [`parse_time`], but refuses zero: no wait could succeed.
 pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
     match parse_time(text)? {
         Duration::ZERO => Err("expected a time above zero, such as 500ms or 30s".to_owned()),
@@ -69,7 +71,7 @@ pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Reads `500us`, `20ms`, `30s`, `2m`; a bare number is in seconds.
+/// Reads a time such as `500us`, `20ms`, `30s` or `2m`; a bare number is in seconds.
 pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     let expected = "expected a whole number with us, ms, s or m behind it, such as 500ms or 30s";
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -88,7 +90,7 @@ pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// Writes a time to three digits in the unit that suits it: `134 ns`, `1.02 us`, `35.5 ms`.
+/// Writes a time with three digits in the unit that suits it: `134 ns`, `1.02 us`, `35.5 ms`.
 pub(crate) fn format_ns(ns: f64) -> String {
     let scales = [(1e9, "s"), (1e6, "ms"), (1e3, "us")];
     let (value, unit) = match scales.into_iter().find(|(scale, _)| ns >= *scale * 0.9995) {
@@ -98,12 +100,12 @@ pub(crate) fn format_ns(ns: f64) -> String {
     format!("{} {unit}", three_digits(value))
 }
 
-/// Writes a figure that may not exist; a dash stands for one that does not.
+/// Writes a figure, or a dash if there is none.
 pub(crate) fn or_dash<T>(figure: Option<T>, write: impl FnOnce(T) -> String) -> String {
     figure.map_or_else(|| "-".to_owned(), write)
 }
 
-/// Writes a number to three digits without an exponent: `0.123`, `1.23`, `12.3`, `1234`.
+/// Writes a number with three digits and no exponent: `0.123`, `1.23`, `12.3`, `1234`.
 pub(crate) fn three_digits(value: f64) -> String {
     let decimals = match value.abs() {
         value if value >= 99.95 => 0,
@@ -114,7 +116,7 @@ pub(crate) fn three_digits(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// A round figure without the zeros behind its point, for the label of an axis: `100 ns`, `2 us`.
+/// Removes the zeros behind the point, for the label of an axis: `100 ns`, `2 us`.
 pub(crate) fn without_zeros(text: &str) -> String {
     let (digits, unit) =
         text.split_once(' ').map_or((text, String::new()), |(digits, unit)| (digits, format!(" {unit}")));
@@ -123,7 +125,8 @@ pub(crate) fn without_zeros(text: &str) -> String {
     format!("{digits}{unit}")
 }
 
-/// Returns the powers of ten from `low` to `high`, with twos and fives between them where that gives too few.
+/// Returns the powers of ten from `low` to `high`, with twos and fives between them where that
+/// gives too few.
 pub(crate) fn round_figures(low: f64, high: f64) -> Vec<f64> {
     let steps = |mantissas: &[f64]| -> Vec<f64> {
         let decades = (-5..16).map(|decade| 10_f64.powi(decade));
@@ -139,7 +142,7 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
-/// The same to three digits, for a share that may be far below one per cent.
+/// Writes a share of one as a percentage with three digits, for small shares.
 pub(crate) fn fine_percent(share: f64) -> String {
     if share == 0.0 { "0 %".to_owned() } else { format!("{} %", three_digits(share * 100.0)) }
 }

@@ -11,16 +11,14 @@
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shmccl::coordinator::{
-    Client, Collective, CommStatus, CoordinatorError, Device, DeviceCall, DeviceReduceOp, Pool,
-};
+use shmccl::coordinator::{Client, Collective, CommStatus, Device, DeviceCall, DeviceReduceOp, Pool, Result};
 use shmccl::reduce::DataType;
 
 const COUNT: usize = 1000;
 const INPUT: u64 = 0x1000;
 const OUTPUT: u64 = 0x8000;
 
-fn main() -> Result<(), CoordinatorError> {
+fn main() -> Result<()> {
     // The pool starts this program again for each device.
     if let Some(device) = Device::from_env()? {
         return device.serve();
@@ -47,7 +45,7 @@ fn main() -> Result<(), CoordinatorError> {
 
 /// Fills `COUNT` elements on each device with its rank plus one, adds them on all devices, and
 /// reads the last.
-fn sum(client: &mut Client, comm: &CommStatus) -> Result<f64, CoordinatorError> {
+fn sum(client: &mut Client, comm: &CommStatus) -> Result<f64> {
     for (rank, device) in (1..).zip(&comm.devices) {
         let vector = f64::from(rank).to_ne_bytes().repeat(COUNT);
         client.copy_host_to_device(*device, INPUT, &vector)?;

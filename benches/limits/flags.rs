@@ -1,17 +1,18 @@
-//! The machine's yardsticks: a signal, a ring and a barrier with nothing to them but what the machine has to do.
+//! Limits of signals, fifos and barriers: a flag, a ring and a barrier with only what the machine
+//! has to do.
 //!
-//! A flag costs what a line takes from core to core, and how late it is looked at. The ring and the barrier are the plainest there are
-//! and not the quickest: a ring that gives back several slots at a time can be ahead of this one, and so can a barrier that polls less often.
+//! A flag costs the way of a cache line from core to core, and the delay until the next poll. The
+//! ring and the barrier are the plainest, not the quickest: a ring that frees several slots at a
+//! time can beat this one, and so can a barrier that polls less often.
 //!
-//! No deadline, no watch, no sleep: a peer that dies leaves its partner spinning. They exist so that a
-//! measurement of the real thing has its limit beside it, taken in the same run; nothing in the engine uses them.
+//! There is no deadline, no watch and no sleep: a peer that dies leaves its partner spinning.
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
 //! | Y1 flag | `BareFlag::set` | `BareFlag::spin` | everything before |
 //! | Y2 commit | `BareProducer::push` | `BareConsumer::peek` | the slot's first word |
 //! | Y3 reuse | `BareConsumer::pop` | `BareProducer::has_room` | the slot may be overwritten |
-//! | Y4 meet | `BareBarrier::meet`: the add | the same: the last load | everything before |
+//! | Y4 meet | `BareBarrier::meet`: the add | its last load | everything before |
 
 use std::ops::Deref;
 #[cfg(not(loom))]
@@ -21,9 +22,10 @@ use std::thread::yield_now;
 use loom::thread::yield_now;
 use shmccl::sync::atomic::{AtomicU64, Ordering, spin_loop};
 
-/// Looks at a flag before a processor that shares its core is given way to: a pause takes as long as a line from core to core, so
-/// that a flag which is set at once is seen a tenth earlier. One under loom, which would try each of them.
-const LOOKS: u32 = if cfg!(loom) { 1 } else { 20 };
+/// Polls of a flag without a pause in between. A pause takes as long as a line from core to core,
+/// so a flag that is set at once is seen a tenth earlier. One under loom, which would try each of
+/// them.
+const POLLS: u32 = if cfg!(loom) { 1 } else { 20 };
 
 /// One word alone in its two cache lines.
 #[repr(C, align(128))]
@@ -36,29 +38,30 @@ pub struct BareFlag {
 const _: () = assert!(size_of::<BareFlag>() == 128 && align_of::<BareFlag>() == 128);
 
 impl BareFlag {
-    /// A flag that shows `value`.
+    /// Makes a flag that shows `value`.
     #[must_use]
     pub fn new(value: u64) -> Self {
         Self { value: AtomicU64::new(value) }
     }
 
-    /// Shows `value`, and with it everything before (Y1).
+    /// Sets `value`, and publishes everything before (Y1).
     #[inline]
     pub fn set(&self, value: u64) {
         self.value.store(value, Ordering::Release); // Y1 flag
     }
 
-    /// Whether the flag shows `value` or more, acquiring what came before it (Y1).
+    /// Returns whether the flag shows `value` or more, acquiring everything before it (Y1).
     #[inline]
     #[must_use]
     pub fn shows(&self, value: u64) -> bool {
         self.value.load(Ordering::Acquire) >= value // Y1 flag
     }
 
-    /// Spins until the flag shows `value` or more: a few looks as quick as can be, then with a pause between two.
+    /// Spins until the flag shows `value` or more: a few polls at once, then with pauses in
+    /// between.
     #[inline]
     pub fn spin(&self, value: u64) {
-        if (0..LOOKS).any(|_| self.shows(value)) {
+        if (0..POLLS).any(|_| self.shows(value)) {
             return;
         }
         while !self.shows(value) {
@@ -66,7 +69,7 @@ impl BareFlag {
         }
     }
 
-    /// The same, giving way to other threads of this core between two looks.
+    /// Waits like [`spin`](Self::spin), but yields to other threads of this core between two polls.
     #[inline]
     pub fn spin_yielding(&self, value: u64) {
         while !self.shows(value) {
@@ -93,7 +96,7 @@ pub struct BareSlot {
 const _: () = assert!(size_of::<BareSlot>() == 16);
 
 impl BareSlot {
-    /// An empty slot.
+    /// Makes an empty slot.
     #[must_use]
     pub fn new() -> Self {
         Self { first: AtomicU64::new(0), second: AtomicU64::new(0) }
@@ -108,7 +111,8 @@ impl Default for BareSlot {
 
 const COMMIT_BIT: u32 = 63;
 
-/// Where position `position` lives in a ring of `len` slots (a power of two), and its commit bit in that lap.
+/// Returns the slot of `position` in a ring of `len` slots (a power of two), and the commit bit of
+/// its lap.
 #[inline]
 fn place(position: u64, len: usize) -> (usize, u64) {
     debug_assert!(len.is_power_of_two());
@@ -136,7 +140,7 @@ impl<S: Deref<Target = [BareSlot]>, T: Deref<Target = BareFlag>> BareProducer<S,
         Self { slots, tail, head: 0, tail_seen: 0 }
     }
 
-    /// Whether a push would find a free slot.
+    /// Returns whether a push would find a free slot.
     #[inline]
     pub fn has_room(&mut self) -> bool {
         let len = self.slots.len() as u64;
@@ -180,7 +184,7 @@ impl<S: Deref<Target = [BareSlot]>, T: Deref<Target = BareFlag>> BareConsumer<S,
         Self { slots, tail_flag, tail: 0 }
     }
 
-    /// The two words at the tail, if they have been pushed.
+    /// Returns the two words at the tail, if they have been pushed.
     #[inline]
     pub fn peek(&self) -> Option<(u64, u64)> {
         let (index, commit) = place(self.tail, self.slots.len());
@@ -190,7 +194,7 @@ impl<S: Deref<Target = [BareSlot]>, T: Deref<Target = BareFlag>> BareConsumer<S,
         (second & 1 << COMMIT_BIT == commit).then(|| (slot.first.load(Ordering::Relaxed), second))
     }
 
-    /// Gives the slot at the tail back. Only after a `peek` that found something there.
+    /// Frees the slot at the tail. Only after a `peek` that found words there.
     #[inline]
     pub fn pop(&mut self) {
         self.tail += 1;
@@ -207,12 +211,12 @@ pub struct BareBarrier<F> {
 }
 
 impl<F: Deref<Target = BareFlag>> BareBarrier<F> {
-    /// One of `n_ranks` sides of a barrier over a counter that starts at zero.
+    /// Makes one of `n_ranks` sides of a barrier over a counter that starts at zero.
     pub fn new(counter: F, n_ranks: u32) -> Self {
         Self { counter, n_ranks: u64::from(n_ranks), target: 0 }
     }
 
-    /// Arrives, and gives way to the other threads of this core until all have.
+    /// Arrives, and yields to other threads of this core until all have arrived.
     #[inline]
     pub fn meet(&mut self) {
         self.target += self.n_ranks;

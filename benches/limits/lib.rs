@@ -1,16 +1,18 @@
 //! What the machine can do at best: the limits beside which measurements of shmccl stand.
 //!
-//! A measurement takes its limit in the same run, between the same cores. So each limit is the plainest code that does the
-//! work: it checks nothing, chooses nothing and knows no failure. The engine uses none of it.
+//! A measurement takes its limit in the same run, between the same cores. So each limit is the
+//! plainest code that does the work: it checks nothing, chooses nothing and knows no failure. The
+//! engine uses none of it.
 //!
 //! | module | limit of |
 //! |---|---|
 //! | [`flags`] | signals, fifos and barriers |
 //! | [`sum`] | reductions |
 //! | [`staged`] | reductions of memory that no other rank reaches |
-//! | [`stopwatch`] | nothing: a clock for operations that take little longer than the system's clock |
+//! | [`stopwatch`] | nothing: a clock for very short operations |
 //!
-//! Unsafe code is confined to `sum`, `staged` and the layouts of `flags`, under the trust model of [`shmccl::shm`].
+//! Unsafe code is confined to `sum`, `staged` and the layouts of `flags`, under the trust model of
+//! [`shmccl::shm`].
 #![deny(unsafe_code)]
 
 pub mod flags;

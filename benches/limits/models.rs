@@ -5,7 +5,8 @@ use shmccl::sync::atomic::{AtomicU64, Ordering};
 
 use super::flags::{BareBarrier, BareConsumer, BareFlag, BareProducer, BareSlot};
 
-/// Enough forced switches for each protocol's worst case, which needs two; one more for good measure.
+/// Runs `body` with enough forced switches for the worst case of each protocol, which needs two,
+/// and one more.
 fn model(body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);

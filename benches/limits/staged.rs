@@ -1,7 +1,7 @@
-//! The part of the yardstick for memory of a rank's own: plain loops between it and buffers in which ranks stage what others need.
+//! Limits of reductions that stage: plain loops between memory of a rank's own and shared buffers.
 //!
-//! Lines are those of the place to which a rank's sums go: no vector is stored across two of them there, nor in the shared buffers
-//! if these begin equally far behind a line.
+//! Cache lines are those of the memory to which a rank's sums go. No vector is stored across two of
+//! them there, nor in the shared buffers if these begin equally far behind a line.
 
 #![allow(unsafe_code, reason = "vectors are loaded from and stored to memory that other processes map")]
 
@@ -18,19 +18,20 @@ const LINE: usize = 64;
 /// Elements of a line.
 const PER_LINE: usize = LINE / size_of::<f32>();
 
-/// A rank's own elements, and where its sums go. Nobody else touches them meanwhile.
+/// A rank's own elements, and where its sums go. No other thread touches them meanwhile.
 #[derive(Debug)]
 pub enum Own<'a> {
-    /// In ordinary memory, which no other rank can reach. The sums go to the second; both are equally long.
+    /// Ordinary memory, which no other rank can reach. Sums go to the second; both are equally
+    /// long.
     Apart(&'a [f32], &'a mut [f32]),
-    /// There, too; the sums take the place of the elements.
+    /// Ordinary memory. The sums take the place of the elements.
     InPlace(&'a mut [f32]),
-    /// In the heap. The sums go to the second; both are equally long.
+    /// The heap. Sums go to the second; both are equally long.
     Heap(&'a Span, &'a Span),
 }
 
 impl Own<'_> {
-    /// How many elements there are.
+    /// Returns the number of elements.
     #[must_use]
     pub fn count(&self) -> usize {
         match self {
@@ -40,7 +41,7 @@ impl Own<'_> {
         }
     }
 
-    /// By how many bytes the elements begin behind a cache line.
+    /// Returns by how many bytes the elements begin behind a cache line.
     #[must_use]
     pub fn behind_line(&self) -> usize {
         let start = match self {
@@ -51,7 +52,7 @@ impl Own<'_> {
         start.addr() % LINE
     }
 
-    /// Whether there are elements in this range, and a place for their sums.
+    /// Returns whether there are elements in this range, and room for their sums.
     fn has(&self, range: &Range<usize>) -> bool {
         let is_even = match self {
             Self::Apart(elements, sums) => elements.len() == sums.len(),
@@ -61,7 +62,7 @@ impl Own<'_> {
         is_even && range.start <= range.end && range.end <= self.count()
     }
 
-    /// From where to where.
+    /// Returns the addresses of the elements and of the sums.
     fn places(&mut self) -> (*const f32, *mut f32) {
         match self {
             Self::Apart(elements, sums) => (elements.as_ptr(), sums.as_mut_ptr()),
@@ -76,12 +77,12 @@ impl Own<'_> {
     }
 }
 
-/// Adds this rank's `own` elements in `range` and those that others have `staged`, and writes the sums to where they go here, past the
-/// cache if asked, and over what was staged: [`SumKernel::Direct`](crate::sum::SumKernel::Direct) for ordinary memory.
+/// Adds this rank's `own` elements in `range` and those that others have `staged`. Writes the sums
+/// to this rank's memory, `past` the cache or through it, and over what was staged.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`](shmccl::Error::InvalidArgument) when lengths differ or no element starts where one should; nothing was
-/// changed.
+/// [`Error::InvalidArgument`](shmccl::Error::InvalidArgument) when lengths differ or no element
+/// starts where one should; nothing was changed.
 pub fn add_returning(own: &mut Own<'_>, range: Range<usize>, staged: &[Span], past: bool) -> Result<()> {
     let count = range.len();
     if !own.has(&range) || !staged.iter().all(|span| fits(span, count)) {
@@ -94,8 +95,8 @@ pub fn add_returning(own: &mut Own<'_>, range: Range<usize>, staged: &[Span], pa
         |first| staged.iter().map(move |span| span.start().as_ptr().cast::<f32>().wrapping_add(first));
     let places = |own: *mut f32, first| [own.wrapping_add(first)].into_iter().chain(shared(first)).collect();
     let (sources, targets): (Vec<_>, Vec<_>) = (places(from, 0), places(into, 0));
-    // SAFETY: each pointer is the aligned start of `count` elements of a slice or a span that is borrowed here, checked just above;
-    // what is only read is a source only.
+    // SAFETY: each pointer is the aligned start of `count` elements of a slice or a span that is
+    // borrowed here, checked just above; what is only read is a source only.
     unsafe { one_by_one(&sources, &targets, 0..head) };
     let (sources, targets): (Vec<_>, Vec<_>) = (places(from, head), places(into, head));
     let done = if vector::is_supported() {
@@ -109,12 +110,14 @@ pub fn add_returning(own: &mut Own<'_>, range: Range<usize>, staged: &[Span], pa
     Ok(())
 }
 
-/// Takes the elements of `slot` to where the sums of this rank's `own` go from `taken` on, past the cache if asked, and puts its elements
-/// from `given` on in their place: either or both, in one pass. Where it does both in one buffer, they lie apart.
+/// Takes the elements of `slot` to this rank's sums from `taken` on, `past` the cache or through
+/// it. Puts this rank's elements from `given` on in their place. Does either or both, in one pass;
+/// where it does both in one buffer, they lie apart.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`](shmccl::Error::InvalidArgument) when there are not so many elements, or none starts where one should, or
-/// what is taken would go where what is given is; nothing was changed.
+/// [`Error::InvalidArgument`](shmccl::Error::InvalidArgument) when there are not so many elements,
+/// or none starts where one should, or what is taken would go where what is given is; nothing was
+/// changed.
 pub fn turn_over(
     slot: &Span,
     own: &mut Own<'_>,
@@ -142,7 +145,8 @@ pub fn turn_over(
     // SAFETY: the places are as long as `count` elements, just checked, and borrowed here.
     (0..head).chain(behind..count).for_each(|index| unsafe { turn.one(index) });
     if lines_are_supported() {
-        // SAFETY: the same; the lines of what is taken begin `head` elements in; the processor has AVX2.
+        // SAFETY: the same; the lines of what is taken begin `head` elements in; the processor has
+        // AVX2.
         unsafe { turn.lines(head, behind, past) };
     } else {
         // SAFETY: the same.
@@ -151,12 +155,12 @@ pub fn turn_over(
     Ok(())
 }
 
-/// Whether `span` has `count` elements.
+/// Returns whether `span` has `count` aligned elements.
 fn fits(span: &Span, count: usize) -> bool {
     span.len() == (count * size_of::<f32>()) as u64 && span.start().as_ptr().cast::<f32>().is_aligned()
 }
 
-/// How many of `count` elements at `start` lie before the first line that begins there.
+/// Returns how many of `count` elements at `start` lie before the first line that begins there.
 fn before_line(start: *mut f32, count: usize) -> usize {
     (start.addr().wrapping_neg() % LINE / size_of::<f32>()).min(count)
 }
@@ -164,7 +168,7 @@ fn before_line(start: *mut f32, count: usize) -> usize {
 #[cfg(target_arch = "x86_64")]
 use lines::lines_are_supported;
 
-/// The places of a [`turn_over`].
+/// The addresses of a [`turn_over`].
 #[derive(Clone, Copy)]
 struct Turn {
     slot: *mut f32,
@@ -173,8 +177,10 @@ struct Turn {
 }
 
 impl Turn {
+    /// Turns over element `index`.
+    ///
     /// # Safety
-    /// There is an element `index` in all places.
+    /// There is an element `index` at all addresses.
     unsafe fn one(self, index: usize) {
         let place = self.slot.wrapping_add(index);
         // SAFETY: readable by the caller's contract.
@@ -209,7 +215,8 @@ mod lines {
         /// Turns over the elements from `start` to `end`, whole lines.
         ///
         /// # Safety
-        /// They are in all places, and begin with a line where they are taken; the processor has AVX2.
+        /// They are in all places, and begin with a line where they are taken; the processor has
+        /// AVX2.
         #[target_feature(enable = "avx2")]
         pub(super) unsafe fn lines(self, start: usize, end: usize, past: bool) {
             match (self.taken, self.given, past) {
@@ -235,6 +242,8 @@ mod lines {
         }
     }
 
+    /// Takes and gives.
+    ///
     /// # Safety
     /// As for [`Turn::lines`].
     #[target_feature(enable = "avx2")]
@@ -260,6 +269,8 @@ mod lines {
         }
     }
 
+    /// Takes or gives.
+    ///
     /// # Safety
     /// As for [`Turn::lines`]; `target` has the lines.
     #[target_feature(enable = "avx2")]
@@ -272,6 +283,8 @@ mod lines {
         }
     }
 
+    /// Stores a vector, past the cache or through it.
+    ///
     /// # Safety
     /// A vector is writable at `place`, and aligned with `PAST`; the processor has AVX2.
     #[inline]
@@ -294,7 +307,7 @@ fn lines_are_supported() -> bool {
 
 #[cfg(not(target_arch = "x86_64"))]
 impl Turn {
-    /// Never called.
+    /// Does nothing: there are no such instructions.
     ///
     /// # Safety
     /// None is needed.
@@ -306,7 +319,7 @@ mod tests {
     use super::*;
     use shmccl::shm::Mapping;
 
-    /// A buffer of `count` elements that begins `behind` bytes behind a line.
+    /// Makes a buffer of `count` elements that begins `behind` bytes behind a line.
     fn memory(behind: u64, count: usize) -> Span {
         let len = (count * size_of::<f32>()) as u64;
         Mapping::boxed(64 + behind + len).unwrap().span(64 + behind, len).unwrap()

@@ -1,19 +1,19 @@
-//! A clock for operations that take little longer than the system's clock does.
+//! A clock for operations that take little longer than reading the system's clock.
 
 use std::hint::black_box;
 
 use shmccl::shm::ticks::TickSource;
 
-/// Nanoseconds over which ticks are held against the system's clock.
+/// Nanoseconds over which ticks are compared with the system's clock.
 const CALIBRATION_NS: u64 = 10_000_000;
 
 /// Reads of which one is the mean.
 const READS: u32 = 64;
 
-/// Passes over these, of which the quickest counts: nobody came in between.
+/// Passes over these, of which the quickest counts: it was not interrupted.
 const PASSES: u32 = 32;
 
-/// The processor's counter of ticks, what a tick is, and what a look at it costs.
+/// The processor's counter of ticks, the length of a tick, and the cost of a reading.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stopwatch {
     source: TickSource,
@@ -22,8 +22,8 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// A stopwatch; `None` where the processor has no counter that runs evenly and alike on all cores. It takes some ten
-    /// milliseconds to find out.
+    /// Makes a stopwatch, in some ten milliseconds. Returns `None` where the processor has no
+    /// counter that runs evenly and alike on all cores.
     #[must_use]
     pub fn new() -> Option<Self> {
         let source = TickSource::best();
@@ -48,21 +48,21 @@ impl Stopwatch {
         Some(Self { source, ns_per_tick, reading_ns: ticks as f64 * ns_per_tick / f64::from(READS) })
     }
 
-    /// The ticks so far; [`Stopwatch::lap_ns`] knows how long one is.
+    /// Returns the ticks so far. [`Stopwatch::lap_ns`] turns them into nanoseconds.
     #[inline]
     #[must_use]
     pub fn ticks(&self) -> u64 {
         self.source.now()
     }
 
-    /// Nanoseconds from one look at the stopwatch to the next, without what the look itself takes.
+    /// Returns the nanoseconds from one reading to the next, without those of the reading itself.
     #[inline]
     #[must_use]
     pub fn lap_ns(&self, from: u64, to: u64) -> f64 {
         (to.saturating_sub(from) as f64 * self.ns_per_tick - self.reading_ns).max(0.0)
     }
 
-    /// Nanoseconds that a look takes when one follows the other.
+    /// Returns the nanoseconds of a reading when one follows the other.
     #[must_use]
     pub fn reading_ns(&self) -> f64 {
         self.reading_ns

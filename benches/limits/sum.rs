@@ -1,8 +1,7 @@
-//! A yardstick for reductions: the plainest loop that adds `f32` elements of shared buffers, as fast as it can be written, and
-//! the same for memory of a rank's own ([`add_returning`], [`turn_over`]).
+//! Limits of reductions: the plainest loops that add `f32` elements of shared buffers, as fast as
+//! they can be written.
 //!
-//! It knows one type and one operator, chooses nothing and promises nothing about the order of additions, so that a
-//! measurement of the real thing has its limit beside it, taken in the same run. Nothing in the engine uses it.
+//! They know one type and one operator, and promise nothing about the order of additions.
 
 #![allow(unsafe_code, reason = "vectors are loaded from and stored to memory that other processes map")]
 
@@ -13,32 +12,33 @@ use shmccl::rank::MAX_RANKS;
 use shmccl::shm::{CopyKernel, Span};
 use shmccl::{Error, Result};
 
-/// Buffers that are added or written at a time: one of each rank.
+/// The most buffers that are added or written at a time: one of each rank.
 const MOST: usize = MAX_RANKS as usize;
 
-/// A way to add.
+/// A loop that adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SumKernel {
     /// All sources at once, two cache lines at a time.
     Direct,
-    /// The same with stores past the cache.
+    /// Like [`Self::Direct`], but with stores past the cache.
     Streaming,
-    /// As the first, by vectors of a whole line.
+    /// Like [`Self::Direct`], but by vectors of a whole line.
     Wide,
-    /// The same with stores past the cache.
+    /// Like [`Self::Wide`], but with stores past the cache.
     WideStreaming,
     /// One source after the other, a page at a time, by way of the cache.
     Paged,
-    /// By the widest vectors into the first target, 128 KiB at a time, from where the string instruction copies it to the others.
+    /// By the widest vectors into the first target, 128 KiB at a time. The string instruction
+    /// copies the sums from there to the others.
     Copied,
 }
 
 impl SumKernel {
-    /// All of them.
+    /// All kernels.
     pub const ALL: [Self; 6] =
         [Self::Direct, Self::Streaming, Self::Wide, Self::WideStreaming, Self::Paged, Self::Copied];
 
-    /// Its name in tables.
+    /// Returns the name in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -51,7 +51,7 @@ impl SumKernel {
         }
     }
 
-    /// Whether this processor can run it.
+    /// Returns whether this processor can run the kernel.
     #[must_use]
     pub fn is_supported(self) -> bool {
         match self {
@@ -62,35 +62,37 @@ impl SumKernel {
         }
     }
 
-    /// By the widest vectors of this processor, through the cache and past it.
+    /// Returns the kernels with the widest vectors of this processor, through the cache and past
+    /// it.
     #[must_use]
     pub fn by_widest() -> [Self; 2] {
         if vector::is_wide() { [Self::Wide, Self::WideStreaming] } else { [Self::Direct, Self::Streaming] }
     }
 }
 
-/// How wide vectors are.
+/// A width of vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// Half a cache line.
     Half,
-    /// A whole one.
+    /// A whole cache line.
     Wide,
 }
 
 impl Reach {
-    /// The widest that the processor has, where it has vectors at all.
+    /// Returns the widest that the processor has, where it has vectors at all.
     pub(crate) fn widest() -> Self {
         if vector::is_wide() { Self::Wide } else { Self::Half }
     }
 }
 
-/// Adds the elements of all `sources`, and writes the sums into each of the `targets`. All have one length, of whole
-/// elements. A target may be the very bytes of a source.
+/// Adds the elements of all `sources`, and writes the sums into each of the `targets`. All have one
+/// length, of whole elements. A target may be the very bytes of a source.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] when lengths differ, no element starts where one should, there is no source, the processor lacks the
-/// kernel's instructions, or targets of [`SumKernel::Copied`] overlap; nothing was changed.
+/// [`Error::InvalidArgument`] when lengths differ, elements are not aligned, there is no source,
+/// the processor lacks the kernel's instructions, or targets of [`SumKernel::Copied`] overlap.
+/// Nothing was changed then.
 pub fn add(kernel: SumKernel, sources: &[Span], targets: &[Span]) -> Result<()> {
     let Some(len) = sources.first().map(Span::len) else {
         return refused(0, "at least one source");
@@ -120,20 +122,21 @@ pub fn add(kernel: SumKernel, sources: &[Span], targets: &[Span]) -> Result<()> 
     };
     let (from, into) = (starts(sources), starts(targets));
     let count = to_usize(len) / size_of::<f32>();
-    // SAFETY: each pointer is the aligned start of `count` mapped elements of a span that is borrowed here, checked just
-    // above; the kernel is supported. Racing writers are the trust model's business.
+    // SAFETY: each pointer is the aligned start of `count` mapped elements of a span that is
+    // borrowed here, checked just above; the kernel is supported. Racing writers are the trust
+    // model's business.
     unsafe { run(kernel, &from, &into, count) };
     Ok(())
 }
 
-/// Whether two of `spans`, all of one length, overlap.
+/// Returns whether two of `spans`, all of one length, overlap.
 fn have_common_bytes(spans: &[Span]) -> bool {
     let start = |span: &Span| span.start().as_ptr().addr() as u64;
     let overlap = |one: &Span, other: &Span| start(one).abs_diff(start(other)) < one.len();
     spans.iter().enumerate().any(|(index, span)| spans[..index].iter().any(|other| overlap(span, other)))
 }
 
-/// `value` as a length in memory.
+/// Converts `value` into a length in memory.
 pub(crate) fn to_usize(value: u64) -> usize {
     usize::try_from(value).expect("lengths of mapped memory fit a pointer")
 }
@@ -142,9 +145,11 @@ pub(crate) fn refused(value: u64, expected: &'static str) -> Result<()> {
     Err(Error::InvalidArgument { name: "buffers to add", value, expected })
 }
 
+/// Runs the kernel.
+///
 /// # Safety
-/// `count` elements are readable at each of `sources` and writable at each of `targets`, all of them aligned; the kernel is
-/// supported.
+/// `count` elements are readable at each of `sources` and writable at each of `targets`, all of
+/// them aligned; the kernel is supported.
 unsafe fn run(kernel: SumKernel, sources: &[*mut f32], targets: &[*mut f32], count: usize) {
     let by_vectors = |reach, n_past| {
         // SAFETY: the caller's contract; instructions as `is_supported` found them.
@@ -164,6 +169,8 @@ unsafe fn run(kernel: SumKernel, sources: &[*mut f32], targets: &[*mut f32], cou
     unsafe { one_by_one(sources, targets, done..count) };
 }
 
+/// Adds the elements in `range` one by one.
+///
 /// # Safety
 /// As for [`run`], with the end of `range` for `count`.
 pub(crate) unsafe fn one_by_one(sources: &[*mut f32], targets: &[*mut f32], range: Range<usize>) {
@@ -180,7 +187,7 @@ pub(crate) unsafe fn one_by_one(sources: &[*mut f32], targets: &[*mut f32], rang
 /// Elements that are summed up in a local page at a time.
 const PAGE: usize = 1024;
 
-/// Adds as many whole pages as there are, and returns how many elements that was.
+/// Adds as many whole pages as there are, and returns the number of their elements.
 ///
 /// # Safety
 /// As for [`run`].
@@ -206,7 +213,8 @@ unsafe fn paged(sources: &[*mut f32], targets: &[*mut f32], count: usize) -> usi
 /// Bytes that are summed up before they are copied on.
 const PIECE: u64 = 128 << 10;
 
-/// Adds a piece of the sources into the first target, and copies it from there to the others, piece by piece.
+/// Adds a piece of the sources into the first target, and copies it from there to the others, piece
+/// by piece.
 fn copied(sources: &[Span], targets: &[Span], len: u64) -> Result<()> {
     let Some((first, others)) = targets.split_first() else { return Ok(()) };
     let [through_cache, _] = SumKernel::by_widest();
@@ -245,11 +253,12 @@ pub(crate) mod vector {
                 /// Elements of a vector.
                 pub(super) const WIDTH: usize = $width;
 
-                /// Adds as many steps of so many vectors as there are from `done` on, and returns up to where.
+                /// Adds as many steps of so many vectors as there are from `done` on, and returns
+                /// up to where.
                 ///
                 /// # Safety
-                /// As for [`super::super::run`]; the processor has the instructions, and the targets that are written `past` the
-                /// cache have their alignment.
+                /// As for [`super::super::run`]; the processor has the instructions, and the
+                /// targets that are written `past` the cache have their alignment.
                 #[inline]
                 #[target_feature(enable = $feature)]
                 pub(super) unsafe fn add<const VECTORS: usize>(
@@ -310,9 +319,9 @@ pub(crate) mod vector {
         is_supported() && is_x86_feature_detected!("avx512f")
     }
 
-    /// Adds as many whole vectors as there are, two cache lines at a time and then what is left, and returns how many elements
-    /// that was. The first `n_past` targets go past the cache, and are fenced; nothing is added where they lack the alignment for
-    /// that.
+    /// Adds as many whole vectors as there are, two cache lines at a time and then what is left,
+    /// and returns how many elements that was. The first `n_past` targets go past the cache, and
+    /// are fenced; nothing is added where they lack the alignment for that.
     ///
     /// # Safety
     /// As for [`super::run`]; the processor has AVX2, and AVX-512 where `reach` is wide.
@@ -355,7 +364,7 @@ pub(crate) mod vector {
         }
     }
 
-    /// What is added, and where sums go: past the cache, and through it.
+    /// The sources, and the targets past the cache and through it.
     #[derive(Clone, Copy)]
     struct Buffers<S, P, T> {
         sources: S,
@@ -369,8 +378,10 @@ pub(crate) mod vector {
         }
     }
 
+    /// Adds by vectors of one width.
+    ///
     /// # Safety
-    /// As for [`add`]; what goes past the cache is aligned to a vector.
+    /// As for [`add`]; targets past the cache are aligned to a vector.
     unsafe fn go<S, P, T>(reach: Reach, buffers: Buffers<S, P, T>, count: usize) -> usize
     where
         S: AsRef<[*mut f32]> + Copy,
@@ -385,6 +396,8 @@ pub(crate) mod vector {
         }
     }
 
+    /// Adds by vectors of a whole line.
+    ///
     /// # Safety
     /// As for [`go`]; the processor has AVX-512.
     #[target_feature(enable = "avx512f")]
@@ -402,6 +415,8 @@ pub(crate) mod vector {
         unsafe { rest(buffers, done, count) }
     }
 
+    /// Adds by vectors of half a line.
+    ///
     /// # Safety
     /// As for [`go`].
     #[target_feature(enable = "avx2")]
@@ -417,7 +432,7 @@ pub(crate) mod vector {
         unsafe { rest(buffers, done, count) }
     }
 
-    /// What is left from `done` on, and the fence.
+    /// Adds what is left from `done` on, and fences.
     ///
     /// # Safety
     /// As for [`go`].

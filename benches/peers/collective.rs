@@ -1,5 +1,6 @@
-//! Times one collective of shmccl, turn by turn, in step with what `collective.c` does for MPI libraries: under the rule of README.md,
-//! which says how operations are timed, and by the same protocol, which is described there. A program like any other that uses shmccl.
+//! Times one collective of shmccl, turn by turn, in step with what `collective.c` does for MPI
+//! libraries: under the rule of README.md, which says how operations are timed, and by the same
+//! protocol, which is described there. A program like any other that uses shmccl.
 //!
 //! `shmccl run -n 2 -- peer OP MAX DIR`; `benches/peers/run` does it.
 
@@ -100,7 +101,7 @@ fn row(comm: &Communicator, operation: Operation, turn: &Turn, mut times: Vec<f6
     format!("row,{operation},{ranks},{bytes},{batch},{count},{low:.1},{middle:.1},{high:.1},{wrong}\n")
 }
 
-/// What is asked of all ranks at once.
+/// One turn of all ranks.
 struct Turn {
     bytes: u64,
     warm_ns: u64,
@@ -110,7 +111,7 @@ struct Turn {
 }
 
 impl Turn {
-    /// The next one; `None` where there is none any more.
+    /// Reads the next turn; `None` at the end.
     fn read(pipe: &mut File) -> Option<Self> {
         let mut bytes = [0; 32];
         pipe.read_exact(&mut bytes).ok()?;
@@ -134,7 +135,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// Of an operation the larger side of which has so many `elements`.
+    /// Makes the buffers of an operation whose larger side has so many `elements`.
     fn new(comm: &Communicator, operation: Operation, elements: u64) -> Self {
         let whole = usize::try_from(elements).expect("it fits the address space");
         let share = whole / comm.n_ranks() as usize;
@@ -170,13 +171,13 @@ impl Data {
         }
     }
 
-    /// A period of the input of `rank`.
+    /// Returns a period of the input of `rank`.
     #[inline]
     fn input(&self, number: usize, rank: usize) -> &[f32] {
         &self.inputs[number % TURNS * self.n_ranks + rank]
     }
 
-    /// A period of the sum of all inputs.
+    /// Returns a period of the sum of all inputs.
     #[inline]
     fn sum(&self, number: usize) -> &[f32] {
         &self.sums[number % TURNS]
@@ -213,7 +214,7 @@ impl Ground {
     }
 }
 
-/// So many elements of `memory`, from the start of a page on.
+/// Returns `count` elements of `memory`, from the start of a page on.
 fn on_pages(memory: &mut [f32], count: usize) -> &mut [f32] {
     let behind = memory.as_ptr().addr() % PAGE;
     let skipped = if behind == 0 { 0 } else { (PAGE - behind) / 4 };
@@ -300,7 +301,7 @@ struct Trial<'t, B> {
 }
 
 impl<B: Buffers> Trial<'_, B> {
-    /// The times of this rank in nanoseconds, and how many parts of results were wrong.
+    /// Returns the times of this rank in nanoseconds, and how many parts of results were wrong.
     fn take(mut self, turn: &Turn, gate: &mut Gate) -> Result<(Vec<f64>, u64)> {
         let count = self.warm_up(turn, gate)?;
         let times = (0..count).map(|_| self.sample(turn, gate)).collect::<Result<_>>()?;
@@ -328,7 +329,7 @@ impl<B: Buffers> Trial<'_, B> {
         if turn.batch() == 1 { self.single(gate) } else { self.batch(gate) }
     }
 
-    /// A batch, rewriting and reading inside the clock.
+    /// Times a batch, rewriting and reading included.
     fn batch(&mut self, gate: &mut Gate) -> Result<f64> {
         gate.meet();
         let start = Instant::now();
@@ -340,7 +341,7 @@ impl<B: Buffers> Trial<'_, B> {
         Ok(start.elapsed().as_nanos() as f64 / BATCH as f64)
     }
 
-    /// One operation, with nothing else inside the clock.
+    /// Times one operation and nothing else.
     fn single(&mut self, gate: &mut Gate) -> Result<f64> {
         self.rewrite()?;
         gate.meet();
@@ -388,7 +389,8 @@ impl<B: Buffers> Trial<'_, B> {
         Ok(())
     }
 
-    /// How many parts of `count` results from `start` on are not as `period` says, which they followed from place `first` on.
+    /// Counts the parts of `count` results from `start` on are not as `period` says, which they
+    /// followed from place `first` on.
     #[inline]
     fn mismatches(&self, start: usize, count: usize, first: usize, period: &[f32]) -> Result<u64> {
         let (mut wrong, mut at, mut place) = (0, 0, first % PERIOD);
@@ -401,7 +403,8 @@ impl<B: Buffers> Trial<'_, B> {
     }
 }
 
-/// Where ranks meet: two at each other's flags, by turns the one and the other, more at a counter that is polled between yields.
+/// Where ranks meet: two at each other's flags, by turns the one and the other, more at a counter
+/// that is polled between yields.
 struct Gate {
     /// Own and the other's, for odd and even meetings.
     flags: Option<[[CellRef<BareFlag>; 2]; 2]>,
@@ -459,7 +462,7 @@ impl Gate {
         Ok(shared)
     }
 
-    /// The sum of all ranks' `counts`.
+    /// Returns the sum of all ranks' counts.
     fn sum(&mut self, count: u64) -> Result<u64> {
         self.ledgers[self.rank].write(0, count)?;
         self.meet();
@@ -468,7 +471,7 @@ impl Gate {
         total
     }
 
-    /// Each sample as it was for the rank that took longest, on rank 0.
+    /// Returns each sample of the slowest rank, on rank 0.
     fn slowest(&mut self, times: &[f64]) -> Result<Option<Vec<f64>>> {
         self.ledgers[self.rank].copy_in(0, bytemuck::cast_slice(times))?;
         self.meet();

@@ -1,4 +1,4 @@
-//! Times over sizes, drawn with characters on two logarithmic scales.
+//! Charts of times over sizes, drawn with characters on two logarithmic scales.
 
 use anstyle::AnsiColor;
 
@@ -13,9 +13,9 @@ const MARGIN: usize = 9;
 /// A chart to draw.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chart<'a> {
-    /// What it shows.
+    /// The title.
     pub(super) title: &'a str,
-    /// Where the values lie, in rising order.
+    /// The sizes, in rising order.
     pub(super) sizes: &'a [u64],
     /// The lines.
     pub(super) lines: &'a [ChartLine],
@@ -23,14 +23,14 @@ pub(super) struct Chart<'a> {
     pub(super) mark: Option<f64>,
 }
 
-/// One line: a time per size, in nanoseconds, with gaps.
+/// A line: a time per size, in nanoseconds, with gaps.
 #[derive(Clone, Debug)]
 pub(super) struct ChartLine {
-    /// What the key calls it.
+    /// The name in the key.
     pub(super) name: &'static str,
-    /// What stands at every value.
+    /// The character at every value.
     pub(super) glyph: char,
-    /// On terminals that have colour.
+    /// The colour, on terminals that have colour.
     pub(super) colour: AnsiColor,
     /// The times.
     pub(super) values: Vec<Option<f64>>,
@@ -47,7 +47,7 @@ struct LogScale {
 type CanvasCell = (char, Option<AnsiColor>);
 type Canvas = Vec<Vec<CanvasCell>>;
 
-/// Draws the chart; `None` when there are not two values to draw a line between.
+/// Draws the chart; `None` if there are no two values to draw a line between.
 pub(super) fn draw(look: Look, chart: &Chart<'_>) -> Option<String> {
     let values = || chart.lines.iter().flat_map(|line| line.values.iter().flatten().copied());
     let (low, high) = (values().reduce(f64::min)?, values().reduce(f64::max)?);
@@ -56,7 +56,7 @@ pub(super) fn draw(look: Look, chart: &Chart<'_>) -> Option<String> {
         return None;
     }
     let across = LogScale { low: first as f64, high: last as f64, cells: WIDTH };
-    // Half a decade of air below and above at most, so that lines do not lie on the frame.
+    // A little room below and above, so that lines do not lie on the frame.
     let up = LogScale { low: low.max(0.1) * 0.8, high: high.max(0.2) * 1.25, cells: HEIGHT };
     let mut canvas: Canvas = vec![vec![(' ', None); WIDTH]; HEIGHT];
     if let Some(mark) = chart.mark {
@@ -72,7 +72,7 @@ pub(super) fn draw(look: Look, chart: &Chart<'_>) -> Option<String> {
     Some(frame(look, chart, &canvas, across, up))
 }
 
-/// The line between the values.
+/// Draws the line between the values.
 fn trace(canvas: &mut Canvas, sizes: &[u64], line: &ChartLine, across: LogScale, up: LogScale) {
     let points: Vec<(f64, f64)> =
         sizes.iter().zip(&line.values).filter_map(|(size, value)| Some((*size as f64, (*value)?))).collect();
@@ -86,7 +86,7 @@ fn trace(canvas: &mut Canvas, sizes: &[u64], line: &ChartLine, across: LogScale,
     }
 }
 
-/// The values themselves. Where values of two lines fall together, the cell says so.
+/// Draws the values. A cell with values of two lines says so.
 fn dot(canvas: &mut Canvas, chart: &Chart<'_>, line: &ChartLine, across: LogScale, up: LogScale) {
     for (size, value) in chart.sizes.iter().zip(&line.values) {
         let Some(value) = value else { continue };
@@ -96,7 +96,7 @@ fn dot(canvas: &mut Canvas, chart: &Chart<'_>, line: &ChartLine, across: LogScal
     }
 }
 
-/// The mark in a column, counted from the left, and a row, counted from the bottom.
+/// Returns the cell in a column, counted from the left, and a row, counted from the bottom.
 fn at(canvas: &mut Canvas, column: usize, row: usize) -> &mut CanvasCell {
     &mut canvas[HEIGHT - 1 - row][column]
 }
@@ -129,7 +129,7 @@ fn frame(look: Look, chart: &Chart<'_>, canvas: &Canvas, across: LogScale, up: L
     text
 }
 
-/// The horizontal axis with as many sizes below it as there is room for.
+/// Draws the horizontal axis, with as many sizes below it as there is room for.
 fn axis(chart: &Chart<'_>, across: LogScale) -> String {
     let mut rule = vec!['─'; WIDTH];
     let mut labels = String::new();
@@ -155,7 +155,7 @@ fn axis(chart: &Chart<'_>, across: LogScale) -> String {
 }
 
 impl LogScale {
-    /// The cell of a value, at the ends when it is outside.
+    /// Returns the cell of a value; values outside lie at the ends.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -166,13 +166,13 @@ impl LogScale {
         ((way * (self.cells - 1) as f64).round() as usize).min(self.cells - 1)
     }
 
-    /// The value in the middle of a cell.
+    /// Returns the value in the middle of a cell.
     fn at(self, cell: usize) -> f64 {
         let way = cell as f64 / (self.cells - 1) as f64;
         (self.low.ln() + (self.high.ln() - self.low.ln()) * way).exp()
     }
 
-    /// Powers of ten inside the scale; with twos and fives between them where that gives too few.
+    /// Returns round values inside the scale.
     fn labels(self) -> Vec<f64> {
         round_figures(self.low, self.high)
     }

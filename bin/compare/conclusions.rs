@@ -1,4 +1,5 @@
-//! What the numbers mean, in plain English: whether a proxy pays, from which size on, and which algorithm is best.
+//! What the numbers mean, in plain English: whether a proxy pays, from which size on, and which
+//! algorithm is best.
 
 pub(super) mod algorithms;
 mod puts;
@@ -65,7 +66,8 @@ impl Conclusions {
         }
     }
 
-    /// Returns where the quickest proxied algorithm overtakes the quickest direct one, where any size can show that.
+    /// Returns where the quickest proxied algorithm overtakes the quickest direct one, where any
+    /// size can show that.
     pub(super) fn overtaking(&self) -> Option<Crossover> {
         match &self.crossovers {
             Some(Crossovers::Algorithms(found)) => found.proxied,

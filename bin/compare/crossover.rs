@@ -5,7 +5,7 @@ use serde::Serialize;
 /// Differences below this share are noise and count as level.
 pub(crate) const LEVEL: f64 = 0.05;
 
-/// From which size on the challenger is ahead of the holder, and stays ahead up to the largest size measured.
+/// The size from which on the challenger is ahead of the holder, up to the largest size measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "where", rename_all = "snake_case")]
 pub(crate) enum Crossover {
@@ -31,19 +31,20 @@ pub(crate) enum Crossover {
     },
 }
 
-/// What both sides cost at one size; less is better.
+/// The cost of both sides at one size; less is better.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
     /// The size.
     pub(crate) bytes: u64,
-    /// What the holder costs.
+    /// The cost of the holder.
     pub(crate) holder: f64,
-    /// What the challenger costs.
+    /// The cost of the challenger.
     pub(crate) challenger: f64,
 }
 
 impl Crossover {
-    /// Where the challenger's cost falls below `share` of the holder's for good. Costs come in rising order of size.
+    /// Returns where the cost of the challenger falls below `share` of that of the holder for good.
+    /// Costs come in rising order of size.
     pub(crate) fn below(costs: &[Cost], share: f64) -> Self {
         let ahead = |cost: &Cost| cost.challenger < cost.holder * share;
         match costs.iter().rposition(|cost| !ahead(cost)) {
@@ -60,7 +61,7 @@ impl Crossover {
         }
     }
 
-    /// The lead at sizes in rising order, which do not go up to the largest.
+    /// Returns the lead at sizes in rising order, which do not include the largest.
     fn passing<'c>(mut ahead: impl DoubleEndedIterator<Item = &'c Cost>) -> Self {
         match (ahead.next(), ahead.next_back()) {
             (None, _) => Self::Never,
@@ -71,7 +72,8 @@ impl Crossover {
         }
     }
 
-    /// Where the challenger meets the holder between two sizes; inside the interval whatever the noise says.
+    /// Returns where the challenger meets the holder between two sizes. Noise never moves it out of
+    /// the interval.
     pub(crate) fn meeting(left: &Cost, right: &Cost) -> f64 {
         let lead = |cost: &Cost| (cost.challenger.max(1e-3) / cost.holder.max(1e-3)).ln();
         let (from, to) = (lead(left), lead(right));
@@ -80,7 +82,7 @@ impl Crossover {
         (start.ln() + (end.ln() - start.ln()) * way).exp().clamp(start, end)
     }
 
-    /// Where to draw the mark, when there is one to draw.
+    /// Returns where to draw the mark, if there is one.
     pub(crate) fn mark(self) -> Option<f64> {
         match self {
             Self::Between { estimate, .. } => Some(estimate),

@@ -14,19 +14,19 @@ use crate::perf::test::Test;
 #[command(mut_arg("maxbytes", |arg| arg.help("Largest size")))]
 #[command(mut_arg("stepfactor", |arg| arg.help("Factor from one size to the next, 2 at least")))]
 pub(crate) struct CompareArgs {
-    /// Compare the ways of a collective operation instead of puts: all_reduce, all_gather, ..., each algorithm that is a loop of its own, direct and
-    /// proxied: between two ranks a chain and naive are the tree.
-    /// What goes by messages between pairs, as sendrecv and all_to_all_v do, has no choice of algorithms
+    /// Compare all algorithms of a collective operation instead of puts, direct and proxied:
+    /// all_reduce, all_gather, ... Between two ranks a chain and naive are the tree. Operations by
+    /// messages between pairs, such as sendrecv and all_to_all_v, have no choice of algorithms
     #[arg(long, value_name = "OP", value_parser = parse_operation)]
     pub(crate) op: Option<Test>,
-    /// Device processes that do the operation [default: 2]
+    /// Device processes of the operation [default: 2]
     #[arg(short = 'g', long, value_name = "N", value_parser = parse_ranks, requires = "op")]
     pub(crate) ranks: Option<u32>,
     #[command(flatten)]
     pub(crate) sweep: SweepArgs,
     #[command(flatten)]
     pub(crate) job: JobArgs,
-    /// Write the report to a file; with - to standard output, and the tables to standard error
+    /// Write the report to a file; - is standard output, and sends the tables to standard error
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write the table to a file, as comma-separated values
@@ -37,19 +37,19 @@ pub(crate) struct CompareArgs {
     svg: Option<PathBuf>,
 }
 
-/// Where a comparison goes, besides to the screen.
+/// The files of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CompareFiles {
-    /// All of it.
+    /// The report.
     pub(crate) json: Option<PathBuf>,
-    /// Its table.
+    /// The table.
     pub(crate) csv: Option<PathBuf>,
-    /// Its plot.
+    /// The plot.
     pub(crate) svg: Option<PathBuf>,
 }
 
 impl CompareArgs {
-    /// The files that are named; where none is, three in the current directory.
+    /// Returns the named files, or three in the current directory if none is named.
     pub(crate) fn files(&self) -> CompareFiles {
         if self.json.is_none() && self.csv.is_none() && self.svg.is_none() {
             let usual = |kind: &str| Some(PathBuf::from(format!("compare.{kind}")));

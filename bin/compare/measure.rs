@@ -5,11 +5,12 @@ use shmccl::collective::Operation;
 
 use super::flags::CompareArgs;
 use super::series::{Series, Subject};
-use crate::machine::MachineInfo;
+use crate::host::MachineInfo;
 use crate::output;
 use crate::perf::collective::algorithms::distinct;
 use crate::perf::collective::layout::{CaseLayout, blocks};
-use crate::perf::plan::{CollectiveSettings, DeviceLine, PerfPlan, RankAverage};
+use crate::perf::plan::{CollectiveSettings, DeviceLine, PerfPlan};
+use crate::perf::sync::RankAverage;
 
 use crate::perf::report::{Memory, PerfReport, PerfRow, RowLimit, RowTimes};
 use crate::perf::test::{Test, TestChannel};
@@ -36,8 +37,8 @@ type JobTests = &'static [(Test, Option<TestChannel>)];
 
 /// The jobs that measure puts.
 ///
-/// Each channel has its own, so that no proxy is about when the direct one is measured. Overlap has its own as well, since
-/// its proxies run elsewhere.
+/// Each channel has its own, so that no proxy is about when the direct one is measured. Overlap has
+/// its own as well, since its proxies run elsewhere.
 const JOBS: [(&str, JobTests); 3] = [
     (
         "direct",
@@ -114,9 +115,10 @@ fn merged(rows: &[PerfRow], channel: TestChannel, bytes: u64) -> Result<PerfRow>
 
 /// Measures the collective operation of `test` by all algorithms at every size.
 ///
-/// Algorithms over one channel take turns in one job. Those over the other channel follow in a job of their own, so that no
-/// proxy is about when the direct ones are measured: even one that sleeps makes devices give way while they wait. So the two
-/// channels are compared only where the cores were alike in both jobs.
+/// Algorithms over one channel take turns in one job. Those over the other channel follow in a job
+/// of their own, so that no proxy is about when the direct ones are measured: even one that sleeps
+/// makes devices give way while they wait. So the two channels are compared only where the cores
+/// were alike in both jobs.
 ///
 /// # Errors
 /// Bad sizes, a job that fails.
@@ -173,7 +175,8 @@ fn settings(
     }
 }
 
-/// Returns the choice of the library, which has no name, and every algorithm that does the operation in its own way.
+/// Returns the choice of the library, which has no name, and every algorithm that does the
+/// operation in its own way.
 fn algorithms(operation: Operation, channel: TestChannel, n_ranks: u32, bytes: u64) -> Vec<Option<String>> {
     let size = size_of::<f32>() as u64;
     let len = CaseLayout::new(operation, bytes, size, n_ranks.into()).send() * size;

@@ -1,4 +1,5 @@
-//! The numbers of a comparison: direct against proxied over sizes, of puts or of one collective operation.
+//! The numbers of a comparison: direct against proxied over sizes, of puts or of one collective
+//! operation.
 
 use serde::Serialize;
 
@@ -94,7 +95,8 @@ impl Series {
         self.over(bytes, channel).find(|row| algorithm(row) == name)
     }
 
-    /// Returns the quickest row at a size over `channel`. The default counts only where no row has a name.
+    /// Returns the quickest row at a size over `channel`. The default counts only where no row has
+    /// a name.
     pub(super) fn quickest(&self, bytes: u64, channel: TestChannel) -> Option<&PerfRow> {
         let is_nameless = |row: &PerfRow| row.variant.is_none();
         self.over(bytes, channel)
@@ -119,8 +121,9 @@ impl Series {
         self.point(bytes).filter(|_| self.is_even(bytes)).map(|point| point.factor())
     }
 
-    /// Whether the cores were of one kind in the jobs of both channels at a size, as far as they were probed. Cores may turn
-    /// from hyper-thread siblings into separate cores and back between two jobs.
+    /// Whether the cores were of one kind in the jobs of both channels at a size, as far as they
+    /// were probed. Cores may turn from hyper-thread siblings into separate cores and back between
+    /// two jobs.
     pub(super) fn is_even(&self, bytes: u64) -> bool {
         let probed = |channel| self.over(bytes, channel).find_map(|row| row.cores.probe_ns);
         match (probed(TestChannel::Memory), probed(TestChannel::Port)) {
@@ -129,7 +132,8 @@ impl Series {
         }
     }
 
-    /// Returns the wrong elements or bytes of all rows at a size; `None` when a row was not checked.
+    /// Returns the wrong elements or bytes of all rows at a size; `None` when a row was not
+    /// checked.
     pub(super) fn wrong_at(&self, bytes: u64) -> Option<u64> {
         self.at(bytes).try_fold(0, |sum: u64, row| Some(sum.saturating_add(row.wrong?)))
     }

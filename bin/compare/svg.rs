@@ -140,7 +140,8 @@ fn panels_of_algorithms<'s>(series: &'s Series, conclusions: &Conclusions) -> [P
     ]
 }
 
-/// Returns a line for each algorithm, in the same colour over both channels. That of the default is dashed beside others.
+/// Returns a line for each algorithm, in the same colour over both channels. That of the default is
+/// dashed beside others.
 fn algorithms(series: &Series, channel: TestChannel) -> Vec<PlotLine<'_>> {
     let of = |name, colour| {
         let value = |bytes| series.row(bytes, channel, name)?.times.p50_ns;

@@ -36,8 +36,9 @@ fn json(series: &Series) -> serde_json::Value {
     serde_json::to_value(CompareJson::of(series, &Conclusions::of(series))).unwrap()
 }
 
-/// Holds all that a comparison comes to against what it was: the text and the values stand in files, of the longer JSON and
-/// the plot there are digests. To look at what has changed: SHMCCL_KEEP_COMPARISON=DIRECTORY cargo test as_they_were
+/// Holds all that a comparison comes to against what it was: the text and the values stand in
+/// files, of the longer JSON and the plot there are digests. To look at what has changed:
+/// SHMCCL_KEEP_COMPARISON=DIRECTORY cargo test as_they_were
 fn assert_unchanged(name: &str, series: &Series, digests: [u64; 2]) {
     let look = Look { width: Some(80), terminal: true, ..Look::plain() };
     let screen = text(Look::plain(), series) + &text(look, series);

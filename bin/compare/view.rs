@@ -154,7 +154,8 @@ fn device_table(look: Look, points: &[Point<'_>]) -> String {
     )
 }
 
-/// Lays out how full the fifo is while puts are pushed without a pause. `None` where no size was small enough to fill it.
+/// Lays out how full the fifo is while puts are pushed without a pause. `None` where no size was
+/// small enough to fill it.
 fn fifo_table(look: Look, points: &[Point<'_>]) -> Option<String> {
     let missing = points.iter().filter(|point| point.proxied.fifo.depth.is_none()).count();
     if missing == points.len() {
@@ -229,7 +230,8 @@ fn quickest_table(look: Look, series: &Series) -> String {
     format!("{title}; bandwidth and limit are those of direct\n{table}")
 }
 
-/// Lays out median times, a column for each algorithm. An asterisk marks the quickest, unless it has too few samples.
+/// Lays out median times, a column for each algorithm. An asterisk marks the quickest, unless it
+/// has too few samples.
 fn algorithm_table(look: Look, series: &Series, word: &str, channel: TestChannel) -> String {
     let algorithms = series.algorithms_over(channel);
     let row = |bytes: u64| {

@@ -1,4 +1,4 @@
-//! Flags of `shmccl ctl`: what a coordinator can be asked.
+//! Flags of `shmccl ctl`: the requests to a coordinator.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,172 +14,180 @@ use crate::units::{parse_size, parse_timeout};
 /// Flags of `shmccl ctl`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CtlArgs {
-    /// The longest that an answer may take
+    /// The longest time to wait for an answer
     #[arg(long, global = true, value_name = "TIME", value_parser = parse_timeout, default_value = "60s")]
     pub(crate) timeout: Duration,
-    /// What to ask.
+    /// The request.
     #[command(subcommand)]
     pub(crate) ask: Ask,
 }
 
-/// What a coordinator, or a device of it, is asked.
+/// A request to a coordinator, or to a device of it.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Ask {
     /// Make a communicator of N free devices
     Init {
-        /// How many devices
+        /// Number of devices
         #[arg(value_name = "N", value_parser = n_ranks(1))]
         devices: u32,
-        /// After a loss, go on with the rest without being told
+        /// After a loss, go on with the remaining devices, without a request
         #[arg(short, long)]
         keep_going: bool,
     },
-    /// Tell how a communicator is doing, or all of them
+    /// Print the state of one communicator, or of all
     ///
-    /// It is one line. Where the last group of the one that is named has failed by a wait that has lasted too long, lines follow that tell
-    /// what every rank was in then, and who held them up.
+    /// Each communicator takes one line. If the last group of the named one failed by a timeout,
+    /// more lines follow. They say what every rank was doing, and which ranks the others waited
+    /// for.
     Status {
-        /// Which
+        /// The communicator
         comm: Option<u64>,
-        /// Wait until nothing is in progress; exit with 1 when it has failed or was destroyed, or its last group has failed
+        /// Wait until nothing is in progress; exit with 1 if the communicator has failed or was
+        /// destroyed, or its last group has failed
         #[arg(short, long, requires = "comm")]
         wait: bool,
-        /// Write the list to a file as well; with - to standard output, and the lines to standard error
+        /// Write the list to a file as well; - is standard output, and sends the lines to standard
+        /// error
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
-    /// List the devices, their addresses, and what they belong to
+    /// List the devices, their addresses and their communicators
     Devices {
-        /// Write the list to a file as well; with - to standard output, and the table to standard error
+        /// Write the list to a file as well; - is standard output, and sends the table to standard
+        /// error
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
-    /// Print what the coordinator counts, in the text format of Prometheus
+    /// Print the metrics of the coordinator, in the text format of Prometheus
     Metrics,
     /// Start, end or cancel a group of calls, which are executed together
     ///
-    /// It has 64 calls at most, and together they read and write no more than twice the bytes that a device has, each operand counted.
+    /// A group has 64 calls at most. Their operands together may have twice the bytes of a device.
     #[command(subcommand)]
     Group(GroupEdge),
-    /// Call a collective operation on device memory: at once, as a group of its own; or in the group that is open, if one is
+    /// Call a collective operation on device memory
     ///
-    /// With a group open on the communicator, whoever has started it, the call is put into that, and nothing is executed before `group
-    /// end`; otherwise it is in progress when the command returns. The line that is printed says which. A script that means a group names
-    /// it with --group, so that the call is never executed alone should the group be gone.
+    /// If a group is open on the communicator, the call joins it, and is executed at `group end`.
+    /// Otherwise the call is in progress when the command returns. The printed line says which.
+    /// With --group, a script never executes the call outside its group.
     Call(CallArgs),
-    /// Go on with the devices that are left, after a failure
+    /// Go on with the remaining devices, after a failure
     GoOn {
-        /// Which communicator
+        /// The communicator
         comm: u64,
     },
-    /// Have N free devices join a communicator that is ready, all of them or none
+    /// Add N free devices to a communicator that is ready: all of them or none
     Grow {
-        /// Which communicator
+        /// The communicator
         comm: u64,
-        /// How many devices
+        /// Number of devices
         #[arg(value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
         devices: u32,
     },
     /// Write the memory of all devices of a communicator to a directory, in parallel
     ///
-    /// What has been used of it is written, with checksums. The checkpoint that was there before stays valid until this one is whole and
-    /// on the disk. Where it fails the communicator stays ready; a device that dies meanwhile is a failure of the communicator.
+    /// Only used memory is written, with checksums. The previous checkpoint stays valid until the
+    /// new one is complete and on the disk. If writing fails the communicator stays ready; if a
+    /// device dies meanwhile the communicator fails.
     Checkpoint {
-        /// Which communicator
+        /// The communicator
         comm: u64,
-        /// Where to; made if it is not there
+        /// The directory; made if it does not exist
         directory: PathBuf,
     },
     /// Read the memory of all devices of a communicator back from a directory, in parallel
     ///
-    /// Everything is looked at before a byte changes: as many devices, as much memory each, and all checksums.
+    /// Everything is checked before a byte changes: the number of devices, their memory, and all
+    /// checksums.
     Restore {
-        /// Which communicator
+        /// The communicator
         comm: u64,
-        /// Where from
+        /// The directory
         directory: PathBuf,
     },
     /// Copy a file, or the standard input, to a device
     ///
-    /// More than the device has addresses for is an error, which changes nothing. A file of more than 1 MiB is copied piece by piece, and
-    /// one that cannot be read to its end has come as far as that is told; everything else, such as a pipe, is read first, which takes as
-    /// much memory as it has bytes. All of it is there for calls that follow. With a group that is in progress it is in no order: wait for that first, with
+    /// Input that is too long for the device is an error, and changes nothing. A file of more than
+    /// 1 MiB is copied piece by piece; if reading fails midway, the error says how far the copy
+    /// came. Any other input, such as a pipe, is read into memory first. The data are in place for
+    /// all later calls. They are not ordered with a group in progress: wait for that first, with
     /// `shmccl ctl status COMM --wait`.
     PutH2d {
-        /// Which device
+        /// The device
         device: u32,
-        /// Where to, such as 0x1000
+        /// The address to copy to, such as 0x1000
         #[arg(value_parser = parse_address)]
         address: u64,
-        /// What [default: the standard input]
+        /// The file [default: the standard input]
         file: Option<PathBuf>,
     },
     /// Copy from a device to the standard output
     ///
-    /// With a group that is in progress it is in no order: to read a result wait for that first, with `shmccl ctl status COMM --wait`.
+    /// The copy is not ordered with a group in progress. To read a result, first wait with `shmccl
+    /// ctl status COMM --wait`.
     GetD2h {
-        /// Which device
+        /// The device
         device: u32,
-        /// Where from, such as 0x1000
+        /// The address to copy from, such as 0x1000
         #[arg(value_parser = parse_address)]
         address: u64,
-        /// How many bytes, such as 4096, 4K or 0x1000
+        /// Number of bytes, such as 4096, 4K or 0x1000
         #[arg(value_parser = parse_length)]
         len: u64,
     },
-    /// End a communicator when what is in progress is done, and give its devices back
+    /// End a communicator after what is in progress, and give its devices back
     Finalize {
-        /// Which communicator
+        /// The communicator
         comm: u64,
     },
-    /// End a communicator at once, and give back those of its devices that live
+    /// End a communicator at once, and give its living devices back
     Destroy {
-        /// Which communicator
+        /// The communicator
         comm: u64,
     },
 }
 
-/// Where a group starts, and where it ends.
+/// The two ends of a group.
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub(crate) enum GroupEdge {
-    /// Keep the calls that follow, and print the name of the group
+    /// Queue the calls that follow, and print the name of the group
     Start {
-        /// Which communicator
+        /// The communicator
         comm: u64,
     },
-    /// Execute them
+    /// Execute the queued calls
     End(OpenGroupArgs),
-    /// Forget them
+    /// Drop the queued calls
     Cancel(OpenGroupArgs),
 }
 
-/// Which group.
+/// A group of a communicator.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct OpenGroupArgs {
-    /// Which communicator
+    /// The communicator
     pub(crate) comm: u64,
-    /// Only this group, as its start has printed it [default: the one that is open]
+    /// Only this group, by the name that `start` has printed [default: the open one]
     #[arg(long, value_name = "GROUP")]
     pub(crate) group: Option<GroupId>,
 }
 
-/// A collective operation.
+/// A call of a collective operation.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CallArgs {
-    /// Which communicator
+    /// The communicator
     pub(crate) comm: u64,
     /// all_reduce, reduce, broadcast, all_gather, reduce_scatter or all_to_all
     pub(crate) operation: Collective,
-    /// Elements that a rank sends to one other, or gets from it
+    /// Elements that a rank sends to each other rank, or receives from it
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) count: u64,
     /// Type of the elements: float64, int32, bfloat16, ...
     #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "float32")]
     pub(crate) data_type: DataType,
-    /// Operator, where it reduces: sum, prod, min, max or avg [default: sum]
+    /// Operator of a reduction: sum, prod, min, max or avg [default: sum]
     #[arg(short, long)]
     pub(crate) op: Option<DeviceReduceOp>,
-    /// Root, where it has one [default: 0]
+    /// Root, if the operation has one [default: 0]
     #[arg(short, long, value_name = "RANK")]
     pub(crate) root: Option<u32>,
     /// Addresses of the input, one for each rank, or one for all
@@ -188,16 +196,16 @@ pub(crate) struct CallArgs {
     /// Addresses of the output [default: those of the input]
     #[arg(long, value_name = "ADDRESS,...", value_delimiter = ',', value_parser = parse_address)]
     pub(crate) recv: Option<Vec<u64>>,
-    /// Put it into this group, as its start has printed it, or do nothing [default: the group that is open, if one is]
+    /// Put the call into this group, or do nothing [default: the open group, if there is one]
     #[arg(long, value_name = "GROUP")]
     pub(crate) group: Option<GroupId>,
 }
 
 impl CallArgs {
-    /// Refuses what means nothing to the operation.
+    /// Refuses flags that have no effect on the operation.
     ///
     /// # Errors
-    /// The flag.
+    /// The flag without effect.
     pub(crate) fn check(&self) -> Result<(), UsageError> {
         let operation = self.operation.operation();
         let idle = [

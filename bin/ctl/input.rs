@@ -1,4 +1,4 @@
-//! What `shmccl ctl put-h2d` copies to a device: a file piece by piece, and what only its end tells the length of as a whole.
+//! The input of `shmccl ctl put-h2d`: files are copied piece by piece, pipes as a whole.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -8,14 +8,15 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use shmccl::coordinator::{AddressRange, Client, DeviceId};
 
-/// A file of no more bytes is read as a whole, whatever it is said to hold: of some that the kernel makes up nobody knows before.
+/// Shorter files are read as a whole. Some files of the kernel do not know their length.
 const SMALL: u64 = 1 << 20;
 
-/// Copies a file, or the standard input, to a device. A pipe is read as far as the device has room for it, before anything is copied.
+/// Copies a file, or the standard input, to a device. A pipe is read before anything is copied, as
+/// far as the device has room.
 ///
 /// # Errors
-/// Before anything is read or copied, when there is no such device, or it belongs to nothing; before anything is copied, when there is
-/// more than the device has addresses for.
+/// A device that does not exist or belongs to no communicator: nothing was read. Input that is too
+/// long: nothing was copied.
 pub(super) fn put(client: &mut Client, device: DeviceId, address: u64, file: Option<&Path>) -> Result<()> {
     let range = client.address_range(device)?;
     let name = file.map_or_else(|| "the standard input".to_owned(), |file| file.display().to_string());
@@ -46,19 +47,19 @@ fn open(file: Option<&Path>) -> std::io::Result<File> {
     }
 }
 
-/// How many bytes are left of a regular file; `None` where that cannot be told.
+/// Returns the bytes that are left of a regular file; `None` for any other file.
 fn length(source: &mut File) -> Option<u64> {
     let found = source.metadata().ok().filter(std::fs::Metadata::is_file)?;
     Some(found.len().saturating_sub(source.stream_position().ok()?))
 }
 
-/// How many bytes a device has from `address` on.
+/// Returns the bytes that a device has from `address` on.
 fn room(range: AddressRange, address: u64) -> u64 {
     if address < range.min { 0 } else { range.max.saturating_sub(address) }
 }
 
-/// All that comes, or `None` where it is more than there is room for. A little more is read all the same: how long it is the device
-/// then tells itself.
+/// Reads all input, or returns `None` if it is longer than the room. A little more is read in any
+/// case, so that the device can say how long it is.
 fn read(source: impl Read, room: u64) -> std::io::Result<Option<Vec<u8>>> {
     let most = room.max(SMALL);
     let mut bytes = Vec::new();

@@ -1,45 +1,47 @@
-//! Memory: whether the heaps fit, what the control group allows, `/dev/shm`, and huge pages for shared memory.
+//! Checks memory: whether the heaps fit, the control group, `/dev/shm`, and huge pages for shared
+//! memory.
 
 use nix::sys::statvfs::statvfs;
 
-use super::{Finding, Job};
+use super::{HostFinding, PlannedJob};
 use crate::host::{HostFiles, chosen};
 use crate::units::{format_about, format_size};
 
-/// Looks at memory, the control group, `/dev/shm` and huge pages.
-pub(super) fn examine(host: &HostFiles, job: Job) -> Vec<Finding> {
+/// Checks memory, the control group, `/dev/shm` and huge pages.
+pub(super) fn examine(host: &HostFiles, job: PlannedJob) -> Vec<HostFinding> {
     vec![memory(host, job), control_group(host, job), dev_shm(shm_space()), huge_pages(host)]
 }
 
-/// All heaps together. A heap is committed as it is allocated, so this is the most that the job can come to need.
-fn needed(job: Job) -> u64 {
+/// Returns the size of all heaps. A heap is committed as it is allocated, so this is the most that
+/// the job can need.
+fn needed(job: PlannedJob) -> u64 {
     job.heap.saturating_mul(u64::from(job.ranks))
 }
 
-fn heaps(job: Job) -> String {
+fn heaps(job: PlannedJob) -> String {
     format!("{} heaps of {}", job.ranks, format_size(job.heap))
 }
 
-fn memory(host: &HostFiles, job: Job) -> Finding {
+fn memory(host: &HostFiles, job: PlannedJob) -> HostFinding {
     let topic = "memory";
     let (Some(total), Some(available)) = (host.meminfo("MemTotal"), host.meminfo("MemAvailable")) else {
-        return Finding::ok(topic, "unknown");
+        return HostFinding::ok(topic, "unknown");
     };
     let found = format!("{} available of {}", about(available), about(total));
     if needed(job) > available {
-        return Finding::bad(
+        return HostFinding::bad(
             topic,
             found,
             format!("{} do not fit; use a smaller --heap or fewer ranks", heaps(job)),
         );
     }
-    Finding::ok(topic, found)
+    HostFinding::ok(topic, found)
 }
 
-fn control_group(host: &HostFiles, job: Job) -> Finding {
+fn control_group(host: &HostFiles, job: PlannedJob) -> HostFinding {
     let topic = "control group";
     let Some(memory) = host.cgroup_limits().memory else {
-        return Finding::ok(topic, "no memory limit");
+        return HostFinding::ok(topic, "no memory limit");
     };
     let free = memory.room();
     let found = format!("{} free of {}", about(free), about(memory.limit));
@@ -48,36 +50,41 @@ fn control_group(host: &HostFiles, job: Job) -> Finding {
             "{} do not fit and the job would be killed; raise the limit (docker run --memory) or use a smaller --heap",
             heaps(job)
         );
-        return Finding::bad(topic, found, advice);
+        return HostFinding::bad(topic, found, advice);
     }
-    Finding::ok(topic, found)
+    HostFinding::ok(topic, found)
 }
 
-/// Total and free bytes of `/dev/shm`.
+/// Returns the total and the free bytes of `/dev/shm`.
 fn shm_space() -> Option<(u64, u64)> {
     let space = statvfs("/dev/shm").ok()?;
     let bytes = |blocks: u64| blocks.saturating_mul(space.fragment_size());
     Some((bytes(space.blocks()), bytes(space.blocks_available())))
 }
 
-/// Only named segments live there; the others are anonymous and counted as plain memory.
-fn dev_shm(space: Option<(u64, u64)>) -> Finding {
+/// Checks `/dev/shm`, where only named segments live. The others are anonymous, and count as plain
+/// memory.
+fn dev_shm(space: Option<(u64, u64)>) -> HostFinding {
     let topic = "/dev/shm";
     let Some((total, free)) = space else {
-        return Finding::warn(topic, "not mounted", "named segments need it: mount -t tmpfs tmpfs /dev/shm");
+        return HostFinding::warn(
+            topic,
+            "not mounted",
+            "named segments need it: mount -t tmpfs tmpfs /dev/shm",
+        );
     };
     let found = format!("{} free of {}", about(free), about(total));
     if free < 64 << 20 {
-        return Finding::warn(
+        return HostFinding::warn(
             topic,
             found,
             "named segments need room there: remove stale files, or enlarge it (docker run --shm-size=1g; mount -o remount,size=1g /dev/shm)",
         );
     }
-    Finding::ok(topic, found)
+    HostFinding::ok(topic, found)
 }
 
-fn huge_pages(host: &HostFiles) -> Finding {
+fn huge_pages(host: &HostFiles) -> HostFinding {
     let topic = "huge pages";
     let base = "/sys/kernel/mm/transparent_hugepage";
     let choice = |path: &str| host.read(path).and_then(|text| chosen(&text).map(str::to_owned));
@@ -85,11 +92,11 @@ fn huge_pages(host: &HostFiles) -> Finding {
     // Kernels from 6.10 on decide by page size; "inherit" hands back to the general choice.
     let two_mib = choice(&format!("{base}/hugepages-2048kB/shmem_enabled")).filter(|word| word != "inherit");
     match two_mib.or(general).as_deref() {
-        None => Finding::ok(topic, "unknown to this kernel"),
+        None => HostFinding::ok(topic, "unknown to this kernel"),
         Some(word @ ("always" | "advise" | "within_size" | "force")) => {
-            Finding::ok(topic, format!("2 MiB pages for shared memory: {word}"))
+            HostFinding::ok(topic, format!("2 MiB pages for shared memory: {word}"))
         }
-        Some(word) => Finding::warn(
+        Some(word) => HostFinding::warn(
             topic,
             format!("2 MiB pages for shared memory: {word}"),
             format!(
@@ -100,7 +107,7 @@ fn huge_pages(host: &HostFiles) -> Finding {
 }
 
 fn about(bytes: u64) -> String {
-    // Precise to far more digits than are shown.
+    // A float is precise to far more digits than are shown.
     let mebibytes = u32::try_from(bytes >> 20).map_or(f64::INFINITY, f64::from);
     if bytes < 1 << 20 { format_size(bytes) } else { format_about(mebibytes * 1024.0 * 1024.0) }
 }
@@ -108,12 +115,12 @@ fn about(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Verdict;
+    use crate::doctor::Severity;
     use crate::flags::ProxyPlace;
     use crate::host::tests::Layout;
 
-    fn job(ranks: u32, heap: u64) -> Job {
-        Job { ranks, proxy: ProxyPlace::Thread, heap }
+    fn job(ranks: u32, heap: u64) -> PlannedJob {
+        PlannedJob { ranks, proxy: ProxyPlace::Thread, heap }
     }
 
     #[test]
@@ -122,10 +129,10 @@ mod tests {
             "memory",
             &[("/proc/meminfo", "MemTotal:        4194304 kB\nMemAvailable:    1048576 kB\n")],
         );
-        assert_eq!(memory(&layout.host(), job(2, 512 << 20)).verdict, Verdict::Ok);
+        assert_eq!(memory(&layout.host(), job(2, 512 << 20)).verdict, Severity::Ok);
         let bad = memory(&layout.host(), job(3, 512 << 20));
-        assert_eq!((bad.verdict, bad.found.as_str()), (Verdict::Bad, "1 GiB available of 4 GiB"));
-        assert_eq!(memory(&layout.host(), job(64, u64::MAX)).verdict, Verdict::Bad);
+        assert_eq!((bad.verdict, bad.found.as_str()), (Severity::Bad, "1 GiB available of 4 GiB"));
+        assert_eq!(memory(&layout.host(), job(64, u64::MAX)).verdict, Severity::Bad);
     }
 
     #[test]
@@ -135,19 +142,19 @@ mod tests {
             &[
                 ("/proc/self/cgroup", "0::/\n"),
                 ("/sys/fs/cgroup/memory.max", "1073741824"),
-                // A quarter of it pages of files, which give way.
+                // A quarter of it are pages of files, which the kernel can drop.
                 ("/sys/fs/cgroup/memory.current", "1073741824"),
                 ("/sys/fs/cgroup/memory.stat", "anon 805306368\ninactive_file 268435456\n"),
             ],
         );
-        assert_eq!(control_group(&layout.host(), job(1, 256 << 20)).verdict, Verdict::Ok);
-        assert_eq!(control_group(&layout.host(), job(2, 256 << 20)).verdict, Verdict::Bad);
+        assert_eq!(control_group(&layout.host(), job(1, 256 << 20)).verdict, Severity::Ok);
+        assert_eq!(control_group(&layout.host(), job(2, 256 << 20)).verdict, Severity::Bad);
     }
 
     #[test]
     fn a_small_dev_shm_matters_to_named_segments_only() {
-        assert_eq!(dev_shm(Some((1 << 30, 1 << 29))).verdict, Verdict::Ok);
-        assert_eq!(dev_shm(Some((64 << 20, 1 << 20))).verdict, Verdict::Warn);
+        assert_eq!(dev_shm(Some((1 << 30, 1 << 29))).verdict, Severity::Ok);
+        assert_eq!(dev_shm(Some((64 << 20, 1 << 20))).verdict, Severity::Warn);
         assert!(dev_shm(None).advice.unwrap().contains("mount"));
     }
 
@@ -158,9 +165,9 @@ mod tests {
         let verdict =
             |name: &str, files: &[(&str, &str)]| huge_pages(&Layout::new(name, files).host()).verdict;
         let never = "always advise [never]";
-        assert_eq!(verdict("huge-never", &[(general, never)]), Verdict::Warn);
-        assert_eq!(verdict("huge-inherit", &[(general, never), (sized, "[inherit] never")]), Verdict::Warn);
-        assert_eq!(verdict("huge-sized", &[(general, never), (sized, "[advise] never")]), Verdict::Ok);
-        assert_eq!(verdict("huge-none", &[]), Verdict::Ok);
+        assert_eq!(verdict("huge-never", &[(general, never)]), Severity::Warn);
+        assert_eq!(verdict("huge-inherit", &[(general, never), (sized, "[inherit] never")]), Severity::Warn);
+        assert_eq!(verdict("huge-sized", &[(general, never), (sized, "[advise] never")]), Severity::Ok);
+        assert_eq!(verdict("huge-none", &[]), Severity::Ok);
     }
 }

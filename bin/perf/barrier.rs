@@ -4,8 +4,8 @@ use shmccl::shm::CellRef;
 use shmccl::{Communicator, Rank, Result};
 use shmccl_limits::flags::{BareBarrier, BareFlag};
 
+use super::bench::TestBench;
 use super::clock::now_ns;
-use super::device::TestBench;
 use super::interleave::{Contender, Participants, interleave, second};
 use super::sync::{AllSync, zeroed};
 

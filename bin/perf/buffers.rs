@@ -1,6 +1,4 @@
-//! The memory that two ranks measure on, and the data in it, which the receiver can check.
-
-use std::cell::RefCell;
+//! The memory that two ranks measure on, and the ends of links over it.
 
 use shmccl::channel::{Channel, MemoryChannel};
 use shmccl::heap::{HeapOffset, Region};
@@ -8,14 +6,10 @@ use shmccl::shm::packet::PacketKind;
 use shmccl::shm::{CopyKernel, Span};
 use shmccl::{Communicator, Rank, Result};
 
-use super::clock::now_ns;
-use super::links::{
-    CopyFlagLink, FlagEnd, MessageEnd, MessageLink, MessageRead, PacketLink, PutLink, RawPacketLink,
-};
+use super::links::{CopyFlagLink, MessageLink, PacketLink, Payload, PayloadEnd, PutLink, RawPacketLink};
 use super::plan::PerfPlan;
-use super::sync::RankPair;
+use super::sync::{FlagEnd, RankPair};
 use super::test::Test;
-use super::transfer::{BURST_BYTES, MOST_IN_BURST};
 
 /// From this size on messages carry stamps: reading the clock then takes a few per cent at most.
 const STAMPED_FROM: u64 = 1024;
@@ -24,6 +18,12 @@ const STAMPED_FROM: u64 = 1024;
 pub(crate) const fn is_stamped(len: u64) -> bool {
     len >= STAMPED_FROM
 }
+
+/// Small messages are moved several times in a row, up to about so many bytes,
+pub(crate) const BURST_BYTES: u64 = 64 << 10;
+
+/// or so many times.
+pub(crate) const MOST_IN_BURST: u64 = 64;
 
 /// Pairs of bare flags.
 const FLAGS: u64 = 8;
@@ -177,13 +177,13 @@ impl PairBuffers {
         comm: &Communicator,
         pair: u64,
         kernel: CopyKernel,
-    ) -> Result<MessageEnd<CopyFlagLink>> {
+    ) -> Result<PayloadEnd<CopyFlagLink>> {
         let (flags, source) = (self.flags(comm, pair)?, self.outgoing(comm)?);
         self.over(comm, CopyFlagLink { flags, source, remote: self.remote(comm)?, kernel })
     }
 
     /// Returns puts with signal over `channel`.
-    pub(crate) fn put<C: Channel>(&self, comm: &Communicator, channel: C) -> Result<MessageEnd<PutLink<C>>> {
+    pub(crate) fn put<C: Channel>(&self, comm: &Communicator, channel: C) -> Result<PayloadEnd<PutLink<C>>> {
         let (source, target) = (self.source(), self.target());
         self.over(comm, PutLink { channel, source, target, len: self.len() })
     }
@@ -194,7 +194,7 @@ impl PairBuffers {
         comm: &Communicator,
         channel: MemoryChannel,
         kind: PacketKind,
-    ) -> Result<MessageEnd<PacketLink>> {
+    ) -> Result<PayloadEnd<PacketLink>> {
         let (source, unpacked, packets) = (self.source(), self.target(), self.packets());
         self.over(comm, PacketLink { channel, kind, source, packets, unpacked, len: self.len() })
     }
@@ -204,7 +204,7 @@ impl PairBuffers {
         &self,
         comm: &Communicator,
         kind: PacketKind,
-    ) -> Result<MessageEnd<RawPacketLink>> {
+    ) -> Result<PayloadEnd<RawPacketLink>> {
         let half = |rank, start| comm.span(rank, Region::new(start, self.packets.len / 2));
         let [first, second] = self.packets();
         let halves = |rank| -> Result<[Span; 2]> { Ok([half(rank, first)?, half(rank, second)?]) };
@@ -239,136 +239,8 @@ impl PairBuffers {
         Ok([self.payload(comm, self.first(self.out))?, self.payload(comm, self.first(self.into))?])
     }
 
-    fn over<L: MessageLink>(&self, comm: &Communicator, link: L) -> Result<MessageEnd<L>> {
+    fn over<L: MessageLink>(&self, comm: &Communicator, link: L) -> Result<PayloadEnd<L>> {
         let [outgoing, incoming] = self.messages(comm)?;
-        Ok(MessageEnd { link, outgoing, incoming, stamped: self.stamped() })
+        Ok(PayloadEnd { link, outgoing, incoming, stamped: self.stamped() })
     }
-}
-
-/// Words that are generated or checked at a time, in cache.
-const CHUNK: usize = 512;
-
-/// A message of fixed length that is rewritten for every sending and read after every arrival.
-#[derive(Debug)]
-pub(crate) struct Payload {
-    span: Span,
-    check: bool,
-    /// Room for a part of the message as it is, and as it should be.
-    parts: RefCell<[Vec<u64>; 2]>,
-}
-
-impl Payload {
-    /// Makes a message of all of `span`. With `check` every word is compared on arrival, not only
-    /// read.
-    pub(crate) fn new(span: Span, check: bool) -> Self {
-        let words = usize::try_from(span.len().div_ceil(8)).map_or(CHUNK, |words| words.min(CHUNK));
-        Self { span, check, parts: RefCell::new([vec![0; words], vec![0; words]]) }
-    }
-
-    /// Returns the memory that holds the message.
-    pub(crate) fn span(&self) -> &Span {
-        &self.span
-    }
-
-    /// Returns the beginning of the message, as soon as that is there.
-    #[inline]
-    pub(crate) fn first(&self) -> Result<usize> {
-        Ok(if self.span.len() >= 8 { self.span.read(0)? } else { usize::from(self.span.read::<u8>(0)?) })
-    }
-
-    /// Rewrites the memory as message `seq`.
-    #[inline]
-    pub(crate) fn rewrite(&self, seq: u64) {
-        if self.span.len() == 8 {
-            self.span.write(0, pattern(seq, 0)).expect("in range");
-        } else {
-            self.rewrite_long(seq).expect("in range");
-        }
-    }
-
-    fn rewrite_long(&self, seq: u64) -> Result<()> {
-        let [part, _] = &mut *self.parts.borrow_mut();
-        for (start, len) in chunks(self.span.len()) {
-            generate(part, seq, start / 8);
-            self.span.copy_in(start, &bytemuck::cast_slice(part)[..len])?;
-        }
-        Ok(())
-    }
-
-    /// Replaces the first word by a stamp.
-    pub(crate) fn stamp(&self, stamp: u64) {
-        self.span.write(0, stamp).expect("a stamped message has a first word");
-    }
-
-    /// Reads all of the message, and counts the words that are not those of message `seq`.
-    ///
-    /// A stamp is not counted. Of a stamped message it also returns when the last byte had been
-    /// read, before any was compared.
-    #[inline]
-    pub(crate) fn read(&self, seq: u64, stamped: bool) -> MessageRead {
-        if self.span.len() == 8 {
-            let word: u64 = self.span.read(0).expect("in range");
-            let wrong = u64::from(self.check && word != pattern(seq, 0));
-            return MessageRead { first: word, read_at: 0, wrong };
-        }
-        self.read_long(seq, stamped).expect("in range")
-    }
-
-    fn read_long(&self, seq: u64, stamped: bool) -> Result<MessageRead> {
-        let [found, expected] = &mut *self.parts.borrow_mut();
-        let mut received = MessageRead::default();
-        if stamped {
-            for (start, len) in chunks(self.span.len()) {
-                self.span.copy_out(start, &mut bytemuck::cast_slice_mut(found)[..len])?;
-                std::hint::black_box(&mut *found);
-            }
-            received.read_at = now_ns();
-        }
-        for (start, len) in chunks(self.span.len()) {
-            self.span.copy_out(start, &mut bytemuck::cast_slice_mut(found)[..len])?;
-            std::hint::black_box(&mut *found);
-            let first = if start == 0 { found.first().copied() } else { None };
-            received.first = first.unwrap_or(received.first);
-            if self.check {
-                generate(expected, seq, start / 8);
-                if stamped {
-                    expected[0] = first.unwrap_or(expected[0]);
-                }
-                received.wrong +=
-                    differing(&bytemuck::cast_slice(found)[..len], bytemuck::cast_slice(expected));
-            }
-        }
-        Ok(received)
-    }
-}
-
-/// Counts the words of `found` that differ from `expected`. The last one may be cut off.
-fn differing(found: &[u8], expected: &[u8]) -> u64 {
-    let expected = &expected[..found.len()];
-    if found == expected {
-        return 0;
-    }
-    let differs = |(one, other): (&[u8], &[u8])| u64::from(one != other);
-    found.chunks(8).zip(expected.chunks(8)).map(differs).sum()
-}
-
-/// Returns word `index` of message `seq`.
-#[inline]
-fn pattern(seq: u64, index: u64) -> u64 {
-    seq.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index)
-}
-
-fn generate(part: &mut [u64], seq: u64, first: u64) {
-    let base = pattern(seq, first);
-    for (index, word) in (0..).zip(part) {
-        *word = base.wrapping_add(index);
-    }
-}
-
-/// Returns where parts of a message of `len` bytes begin, and their lengths.
-fn chunks(len: u64) -> impl Iterator<Item = (u64, usize)> {
-    const BYTES: usize = 8 * CHUNK;
-    (0..len)
-        .step_by(BYTES)
-        .map(move |start| (start, usize::try_from(len - start).map_or(BYTES, |rest| rest.min(BYTES))))
 }

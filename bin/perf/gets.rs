@@ -11,13 +11,13 @@ use shmccl::Result;
 use shmccl::channel::MemoryChannel;
 use shmccl::heap::HeapOffset;
 
-use super::buffers::{PairBuffers, Payload};
+use super::bench::{TestBench, copy_kernels, lineup};
+use super::buffers::PairBuffers;
 use super::clock::now_ns;
-use super::device::{TestBench, copy_kernels, lineup};
 use super::interleave::{Contender, each_of};
-use super::links::FlagEnd;
+use super::links::Payload;
 use super::ping_pong::settling;
-use super::sync::PairSync;
+use super::sync::{FlagEnd, PairSync};
 use super::transfer::{Mover, PlainCopy};
 
 /// Fetches messages by their slots.

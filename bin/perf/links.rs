@@ -1,16 +1,19 @@
-//! How messages travel between two ranks: by bare flags, over channels, in packets.
+//! How messages travel between two ranks (by bare flags, over channels, in packets), and their
+//! data, which the receiver can check.
 //!
 //! A [`MessageLink`] is one way to travel. [`SignalEnd`] sends a link's signal and nothing else;
-//! [`MessageEnd`] sends data that are rewritten before each message and read after it.
+//! [`PayloadEnd`] sends data that are rewritten before each message and read after it.
+
+use std::cell::RefCell;
 
 use shmccl::Result;
 use shmccl::channel::{Channel, MemoryChannel};
 use shmccl::heap::HeapOffset;
 use shmccl::shm::packet::{PacketFlag, PacketKind};
-use shmccl::shm::{CellRef, CopyKernel, Span};
-use shmccl_limits::flags::BareFlag;
+use shmccl::shm::{CopyKernel, Span};
 
-use super::buffers::Payload;
+use super::clock::now_ns;
+use super::sync::FlagEnd;
 
 /// One end of what two ranks send back and forth.
 pub(crate) trait PingPongEnd {
@@ -71,7 +74,7 @@ impl<L: MessageLink> PingPongEnd for SignalEnd<L> {
 
 /// Messages with data.
 #[derive(Debug)]
-pub(crate) struct MessageEnd<L> {
+pub(crate) struct PayloadEnd<L> {
     /// How messages travel.
     pub(crate) link: L,
     /// The message to send.
@@ -82,7 +85,7 @@ pub(crate) struct MessageEnd<L> {
     pub(crate) stamped: bool,
 }
 
-impl<L: MessageLink> PingPongEnd for MessageEnd<L> {
+impl<L: MessageLink> PingPongEnd for PayloadEnd<L> {
     #[inline]
     fn prepare(&mut self, seq: u64) {
         self.outgoing.rewrite(seq);
@@ -104,39 +107,16 @@ impl<L: MessageLink> PingPongEnd for MessageEnd<L> {
     }
 }
 
-/// The limit of a signal: one bare flag each way.
-#[derive(Debug)]
-pub(crate) struct FlagEnd {
-    /// The flag that the peer sets.
-    pub(crate) mine: CellRef<BareFlag>,
-    /// The flag that the peer waits for.
-    pub(crate) theirs: CellRef<BareFlag>,
-    /// Whether a wait gives way between two looks, since both ranks share a core.
-    pub(crate) yields: bool,
-}
-
-impl FlagEnd {
-    /// Waits until the other rank has come to turn number `turn`, too.
-    pub(crate) fn meet(&self, turn: u64) {
-        self.theirs.set(turn);
-        self.mine.spin_yielding(turn);
-    }
-}
-
 impl MessageLink for FlagEnd {
     #[inline]
     fn send(&mut self, seq: u64) -> Result<()> {
-        self.theirs.set(seq);
+        self.set(seq);
         Ok(())
     }
 
     #[inline]
     fn receive(&mut self, seq: u64) -> Result<()> {
-        if self.yields {
-            self.mine.spin_yielding(seq);
-        } else {
-            self.mine.spin(seq);
-        }
+        self.wait(seq);
         Ok(())
     }
 }
@@ -288,4 +268,132 @@ impl MessageLink for PacketLink {
         let (half, flag) = Self::flag(seq);
         self.channel.unpack_packets(self.kind, self.unpacked, self.packets[half], self.len, flag)
     }
+}
+
+/// Words that are generated or checked at a time, in cache.
+const CHUNK: usize = 512;
+
+/// A message of fixed length that is rewritten for every sending and read after every arrival.
+#[derive(Debug)]
+pub(crate) struct Payload {
+    span: Span,
+    check: bool,
+    /// Room for a part of the message as it is, and as it should be.
+    parts: RefCell<[Vec<u64>; 2]>,
+}
+
+impl Payload {
+    /// Makes a message of all of `span`. With `check` every word is compared on arrival, not only
+    /// read.
+    pub(crate) fn new(span: Span, check: bool) -> Self {
+        let words = usize::try_from(span.len().div_ceil(8)).map_or(CHUNK, |words| words.min(CHUNK));
+        Self { span, check, parts: RefCell::new([vec![0; words], vec![0; words]]) }
+    }
+
+    /// Returns the memory that holds the message.
+    pub(crate) fn span(&self) -> &Span {
+        &self.span
+    }
+
+    /// Returns the beginning of the message, as soon as that is there.
+    #[inline]
+    pub(crate) fn first(&self) -> Result<usize> {
+        Ok(if self.span.len() >= 8 { self.span.read(0)? } else { usize::from(self.span.read::<u8>(0)?) })
+    }
+
+    /// Rewrites the memory as message `seq`.
+    #[inline]
+    pub(crate) fn rewrite(&self, seq: u64) {
+        if self.span.len() == 8 {
+            self.span.write(0, pattern(seq, 0)).expect("in range");
+        } else {
+            self.rewrite_long(seq).expect("in range");
+        }
+    }
+
+    fn rewrite_long(&self, seq: u64) -> Result<()> {
+        let [part, _] = &mut *self.parts.borrow_mut();
+        for (start, len) in chunks(self.span.len()) {
+            generate(part, seq, start / 8);
+            self.span.copy_in(start, &bytemuck::cast_slice(part)[..len])?;
+        }
+        Ok(())
+    }
+
+    /// Replaces the first word by a stamp.
+    pub(crate) fn stamp(&self, stamp: u64) {
+        self.span.write(0, stamp).expect("a stamped message has a first word");
+    }
+
+    /// Reads all of the message, and counts the words that are not those of message `seq`.
+    ///
+    /// A stamp is not counted. Of a stamped message it also returns when the last byte had been
+    /// read, before any was compared.
+    #[inline]
+    pub(crate) fn read(&self, seq: u64, stamped: bool) -> MessageRead {
+        if self.span.len() == 8 {
+            let word: u64 = self.span.read(0).expect("in range");
+            let wrong = u64::from(self.check && word != pattern(seq, 0));
+            return MessageRead { first: word, read_at: 0, wrong };
+        }
+        self.read_long(seq, stamped).expect("in range")
+    }
+
+    fn read_long(&self, seq: u64, stamped: bool) -> Result<MessageRead> {
+        let [found, expected] = &mut *self.parts.borrow_mut();
+        let mut received = MessageRead::default();
+        if stamped {
+            for (start, len) in chunks(self.span.len()) {
+                self.span.copy_out(start, &mut bytemuck::cast_slice_mut(found)[..len])?;
+                std::hint::black_box(&mut *found);
+            }
+            received.read_at = now_ns();
+        }
+        for (start, len) in chunks(self.span.len()) {
+            self.span.copy_out(start, &mut bytemuck::cast_slice_mut(found)[..len])?;
+            std::hint::black_box(&mut *found);
+            let first = if start == 0 { found.first().copied() } else { None };
+            received.first = first.unwrap_or(received.first);
+            if self.check {
+                generate(expected, seq, start / 8);
+                if stamped {
+                    expected[0] = first.unwrap_or(expected[0]);
+                }
+                received.wrong +=
+                    differing(&bytemuck::cast_slice(found)[..len], bytemuck::cast_slice(expected));
+            }
+        }
+        Ok(received)
+    }
+}
+
+/// Counts the words of `found` that differ from `expected`. The last one may be cut off.
+fn differing(found: &[u8], expected: &[u8]) -> u64 {
+    let expected = &expected[..found.len()];
+    if found == expected {
+        return 0;
+    }
+    let differs = |(one, other): (&[u8], &[u8])| u64::from(one != other);
+    found.chunks(8).zip(expected.chunks(8)).map(differs).sum()
+}
+
+/// Returns word `index` of message `seq`.
+#[inline]
+fn pattern(seq: u64, index: u64) -> u64 {
+    seq.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index)
+}
+
+fn generate(part: &mut [u64], seq: u64, first: u64) {
+    let base = pattern(seq, first);
+    for (index, word) in (0..).zip(part) {
+        *word = base.wrapping_add(index);
+    }
+}
+
+/// Returns where parts of a message of `len` bytes begin, and their lengths.
+fn chunks(len: u64) -> impl Iterator<Item = (u64, usize)> {
+    const BYTES: usize = 8 * CHUNK;
+    (0..len)
+        .step_by(BYTES)
+        .map(move |start| (start, usize::try_from(len - start).map_or(BYTES, |rest| rest.min(BYTES))))
 }

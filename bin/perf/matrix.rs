@@ -64,7 +64,7 @@ pub(crate) fn run(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::MachineInfo;
+    use crate::host::MachineInfo;
     use crate::output::Look;
     use crate::perf::plan::MatrixFigure;
     use crate::perf::report::{PairPlacement, PerfReport, RowLimit, RowTimes};

@@ -4,10 +4,10 @@ use shmccl::Result;
 use shmccl::channel::Channel;
 use shmccl::heap::HeapOffset;
 
+use super::bench::{TestBench, with_channel};
 use super::buffers::{PairBuffers, PairEnds};
 use super::clock::now_ns;
 use super::cores;
-use super::device::{TestBench, with_channel};
 use super::interleave::{Effort, Measured};
 use super::slices::Slices;
 use super::stats::{ENOUGH_FOR_P99, median};

@@ -3,13 +3,13 @@
 use anyhow::Result;
 use shmccl::shm::CopyKernel;
 use shmccl::shm::packet::PacketKind;
+use shmccl_limits::flags::BareFlag;
 
+use super::bench::{TestBench, lineup, with_channel};
 use super::buffers::{PairBuffers, is_stamped};
 use super::clock::{Dither, now_ns, reading_ns};
-use super::device::{TestBench, lineup, with_channel};
 use super::interleave::{Contender, each_of, each_with_handoffs};
 use super::links::{MessageRead, PingPongEnd, SignalEnd, SignalLink};
-use super::proxy::YieldHandoff;
 use super::sync::PairSync;
 
 /// The first transfers of a slice are no samples. Past or through the cache, each way to copy
@@ -173,6 +173,67 @@ impl<E: PingPongEnd> Contender for PingPong<E> {
 
     fn wrong(&self) -> u64 {
         self.wrong
+    }
+}
+
+/// Hand-offs between two threads on one core. The leader starts a thread, which inherits its core;
+/// the other rank has nothing to do.
+#[derive(Debug)]
+pub(crate) struct YieldHandoff {
+    leads: bool,
+    /// Hand-offs there and back in one sample.
+    together: u64,
+}
+
+impl YieldHandoff {
+    /// Makes hand-offs on the core of the calling thread, if the process is pinned.
+    pub(crate) fn new(leads: bool) -> Self {
+        Self { leads, together: BATCH }
+    }
+}
+
+impl Contender for YieldHandoff {
+    fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> shmccl::Result<()> {
+        if !self.leads {
+            return Ok(());
+        }
+        let (here, there) = (BareFlag::new(0), BareFlag::new(0));
+        let together = self.together;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for turn in 0..=ops / together * together {
+                    there.spin_yielding(turn + 1);
+                    here.set(turn + 1);
+                }
+            });
+            let mut turn = 0;
+            let mut pass = || {
+                turn += 1;
+                there.set(turn);
+                here.spin_yielding(turn);
+            };
+            pass(); // the thread has started
+            for _ in 0..ops / together {
+                let start = now_ns();
+                for _ in 0..together {
+                    pass();
+                }
+                samples.push((now_ns() - start) as f64 / (2 * together) as f64);
+            }
+        });
+        Ok(())
+    }
+
+    fn batch(&self) -> u64 {
+        BATCH
+    }
+
+    fn settle(&mut self, op_ns: f64) {
+        self.together = timed_together(op_ns);
+    }
+
+    fn per_sample(&self) -> u64 {
+        2 * self.together
     }
 }
 

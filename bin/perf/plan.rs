@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::interleave::Effort;
 use super::report::{Memory, PairPlacement, PerfRow};
-use super::sync::RankPair;
+use super::sync::{RankAverage, RankPair};
 use super::test::{Test, TestChannel};
 use crate::flags::{JobArgs, ProxyPlace, SweepArgs};
 
@@ -16,6 +16,9 @@ pub(crate) const VARIABLE: &str = "SHMCCL_PERF_PLAN";
 
 /// Milliseconds for a figure where the user does not say how many operations.
 const FIGURE_MS: u64 = 120;
+
+/// Milliseconds to go on for at most, while there are too few samples for a 99th percentile.
+pub(crate) const PATIENCE_MS: u64 = 10_000;
 
 /// How long idle proxies get to fall asleep. They poll for a millisecond before.
 const PROXIES_ASLEEP_AFTER: Duration = Duration::from_millis(3);
@@ -218,41 +221,6 @@ pub(crate) struct CollectiveSettings {
     pub(crate) percentiles: bool,
     /// Algorithms to compare with each other, out of place, instead of the one above.
     pub(crate) algorithms: Vec<Option<String>>,
-}
-
-/// How one time is made of those of all ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum RankAverage {
-    /// The time of rank 0.
-    First,
-    /// The mean.
-    Mean,
-    /// The shortest time.
-    Least,
-    /// The longest time.
-    Most,
-}
-
-impl RankAverage {
-    /// Returns the kind with nccl-tests' number, from 0 to 3.
-    pub(crate) fn numbered(number: u8) -> Self {
-        match number {
-            0 => Self::First,
-            1 => Self::Mean,
-            2 => Self::Least,
-            _ => Self::Most,
-        }
-    }
-
-    /// Returns one time of those of all ranks.
-    pub(crate) fn of(self, times: &[f64]) -> f64 {
-        match self {
-            Self::First => times[0],
-            Self::Mean => times.iter().sum::<f64>() / times.len() as f64,
-            Self::Least => times.iter().copied().fold(f64::INFINITY, f64::min),
-            Self::Most => times.iter().copied().fold(0.0, f64::max),
-        }
-    }
 }
 
 /// A line that a device process prints.

@@ -1,20 +1,16 @@
 //! The round trip over a proxy: how long a put takes to the peer, and to its completion.
-//!
-//! The limit of a proxy on the device's own core includes hand-offs: two threads pass a flag to
-//! each other by yielding.
 
 use shmccl::Result;
 use shmccl::channel::Channel;
 use shmccl::heap::HeapOffset;
 use shmccl::shm::CopyKernel;
-use shmccl_limits::flags::BareFlag;
 
+use super::bench::TestBench;
 use super::buffers::{PairBuffers, PairEnds};
 use super::clock::now_ns;
 use super::cores;
-use super::device::TestBench;
 use super::interleave::{Contender, each_with_handoffs, second, two_handoffs};
-use super::ping_pong::{BATCH, PingPong, timed_together};
+use super::ping_pong::{PingPong, YieldHandoff};
 use super::sync::PairSync;
 use super::test::TestChannel;
 use crate::flags::ProxyPlace;
@@ -67,67 +63,6 @@ impl<C: Channel> Contender for Completion<C> {
 
     fn wrong(&self) -> u64 {
         self.wrong
-    }
-}
-
-/// Hand-offs between two threads on one core. The leader starts a thread, which inherits its core;
-/// the other rank has nothing to do.
-#[derive(Debug)]
-pub(crate) struct YieldHandoff {
-    leads: bool,
-    /// Hand-offs there and back in one sample.
-    together: u64,
-}
-
-impl YieldHandoff {
-    /// Makes hand-offs on the core of the calling thread, if the process is pinned.
-    pub(crate) fn new(leads: bool) -> Self {
-        Self { leads, together: BATCH }
-    }
-}
-
-impl Contender for YieldHandoff {
-    fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
-        if !self.leads {
-            return Ok(());
-        }
-        let (here, there) = (BareFlag::new(0), BareFlag::new(0));
-        let together = self.together;
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                for turn in 0..=ops / together * together {
-                    there.spin_yielding(turn + 1);
-                    here.set(turn + 1);
-                }
-            });
-            let mut turn = 0;
-            let mut pass = || {
-                turn += 1;
-                there.set(turn);
-                here.spin_yielding(turn);
-            };
-            pass(); // the thread has started
-            for _ in 0..ops / together {
-                let start = now_ns();
-                for _ in 0..together {
-                    pass();
-                }
-                samples.push((now_ns() - start) as f64 / (2 * together) as f64);
-            }
-        });
-        Ok(())
-    }
-
-    fn batch(&self) -> u64 {
-        BATCH
-    }
-
-    fn settle(&mut self, op_ns: f64) {
-        self.together = timed_together(op_ns);
-    }
-
-    fn per_sample(&self) -> u64 {
-        2 * self.together
     }
 }
 

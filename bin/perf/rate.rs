@@ -5,12 +5,11 @@ use shmccl::channel::Channel;
 use shmccl::heap::HeapOffset;
 use shmccl::shm::Span;
 
+use super::bench::{TestBench, with_channel};
 use super::buffers::{PairBuffers, PairEnds};
 use super::clock::now_ns;
-use super::device::{TestBench, with_channel};
 use super::interleave::{Contender, second};
-use super::links::FlagEnd;
-use super::sync::PairSync;
+use super::sync::{FlagEnd, PairSync};
 
 /// Messages in a window. Each has a slot of its own, and the receiver answers when all have come.
 pub(crate) const WINDOW: u64 = 1024;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::slices::{SliceComparison, SliceKind, UNPROBED};
 use super::stats::TimeSummary;
 use super::test::{Test, TestChannel};
-use crate::machine::MachineInfo;
+use crate::host::MachineInfo;
 
 /// One figure. What does not apply to a test is `None`, and null in JSON; times are per operation.
 ///
@@ -245,6 +245,13 @@ pub(crate) struct FifoCounts {
     pub(crate) pushed: u64,
     /// Pushes that found the ring full.
     pub(crate) stalls: u64,
+}
+
+impl FifoCounts {
+    /// Returns what was counted since `earlier`.
+    pub(crate) fn since(self, earlier: Self) -> Self {
+        Self { pushed: self.pushed - earlier.pushed, stalls: self.stalls - earlier.stalls }
+    }
 }
 
 /// How full a flood has kept the fifo.

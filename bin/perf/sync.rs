@@ -1,6 +1,7 @@
 //! How ranks keep in step between operations, over bare flags: a pair of them ([`PairSync`]), all
 //! of them ([`AllSync`]), and all of them with their times ([`Gathering`]).
 
+use serde::{Deserialize, Serialize};
 use shmccl::heap::{HeapOffset, Region};
 use shmccl::shm::{CellRef, Span};
 use shmccl::{Communicator, Rank, Result};
@@ -8,8 +9,6 @@ use shmccl_limits::flags::{BareBarrier, BareFlag};
 use shmccl_limits::stopwatch::Stopwatch;
 
 use super::clock::now_ns;
-use super::links::{FlagEnd, MessageLink};
-use super::plan::RankAverage;
 use super::slices::UNPROBED;
 
 /// Round trips of a probe.
@@ -148,6 +147,41 @@ impl PairSync {
     }
 }
 
+/// The limit of a signal: one bare flag each way.
+#[derive(Debug)]
+pub(crate) struct FlagEnd {
+    /// The flag that the peer sets.
+    pub(crate) mine: CellRef<BareFlag>,
+    /// The flag that the peer waits for.
+    pub(crate) theirs: CellRef<BareFlag>,
+    /// Whether a wait gives way between two looks, since both ranks share a core.
+    pub(crate) yields: bool,
+}
+
+impl FlagEnd {
+    /// Sets the peer's flag to `number`.
+    #[inline]
+    pub(crate) fn set(&self, number: u64) {
+        self.theirs.set(number);
+    }
+
+    /// Waits until this rank's flag shows `number`.
+    #[inline]
+    pub(crate) fn wait(&self, number: u64) {
+        if self.yields {
+            self.mine.spin_yielding(number);
+        } else {
+            self.mine.spin(number);
+        }
+    }
+
+    /// Waits until the other rank has come to turn number `turn`, too.
+    pub(crate) fn meet(&self, turn: u64) {
+        self.theirs.set(turn);
+        self.mine.spin_yielding(turn);
+    }
+}
+
 /// One of all ranks: meets the others, and agrees with them on numbers.
 #[derive(Debug)]
 pub(crate) struct AllSync {
@@ -209,6 +243,41 @@ pub(crate) fn flags(comm: &mut Communicator, one_core: bool) -> Result<FlagEnd> 
     let Region { offset, .. } = zeroed(comm, FLAG)?;
     let (mine, theirs) = (comm.cell(comm.rank(), offset)?, comm.cell(comm.right(), offset)?);
     Ok(FlagEnd { mine, theirs, yields: one_core })
+}
+
+/// How one time is made of those of all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum RankAverage {
+    /// The time of rank 0.
+    First,
+    /// The mean.
+    Mean,
+    /// The shortest time.
+    Least,
+    /// The longest time.
+    Most,
+}
+
+impl RankAverage {
+    /// Returns the kind with nccl-tests' number, from 0 to 3.
+    pub(crate) fn numbered(number: u8) -> Self {
+        match number {
+            0 => Self::First,
+            1 => Self::Mean,
+            2 => Self::Least,
+            _ => Self::Most,
+        }
+    }
+
+    /// Returns one time of those of all ranks.
+    pub(crate) fn of(self, times: &[f64]) -> f64 {
+        match self {
+            Self::First => times[0],
+            Self::Mean => times.iter().sum::<f64>() / times.len() as f64,
+            Self::Least => times.iter().copied().fold(f64::INFINITY, f64::min),
+            Self::Most => times.iter().copied().fold(0.0, f64::max),
+        }
+    }
 }
 
 /// How many times of a slice a rank can hand in; later ones are not counted.
@@ -283,15 +352,13 @@ impl Gathering {
         match &mut self.meeting {
             MeetingFlags::Pair { flags, turn } => {
                 *turn += 1;
-                let flags = &mut flags[usize::from(*turn % 2 == 1)];
-                flags.send(*turn)?;
-                flags.receive(*turn)
+                let flags = &flags[usize::from(*turn % 2 == 1)];
+                flags.set(*turn);
+                flags.wait(*turn);
             }
-            MeetingFlags::All(barrier) => {
-                barrier.meet();
-                Ok(())
-            }
+            MeetingFlags::All(barrier) => barrier.meet(),
         }
+        Ok(())
     }
 
     /// Combines the `times` of all ranks into `samples` of rank 0. All ranks have equally many.

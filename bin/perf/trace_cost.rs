@@ -11,17 +11,17 @@ use anyhow::Result;
 use shmccl::collective::Operation;
 use shmccl::reduce::ReduceOp;
 
+use super::bench::TestBench;
 use super::buffers::PairBuffers;
 use super::collective::case::{CaseData, CaseSpec, CollectiveBuffers};
 use super::collective::layout::CaseLayout;
 use super::collective::timed_case::{ByLibrary, TimedCase};
-use super::device::TestBench;
 use super::interleave::{
     Contender, Effort, FEWEST_SLICES, Interleaved, Measured, Participants, Rules, take_turns,
 };
 use super::ping_pong::PingPong;
-use super::plan::RankAverage;
 use super::report::Memory;
+use super::sync::RankAverage;
 use super::sync::{AllSync, Gathering, PairSync};
 
 /// Whether each contender is traced. The first and the third are compared with the second.

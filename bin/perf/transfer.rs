@@ -8,9 +8,9 @@ use shmccl::heap::layout::FIFO_SLOTS;
 use shmccl::shm::{CopyKernel, Span};
 use shmccl::{Communicator, Result};
 
+use super::bench::{TestBench, copy_kernels, counts_of, lineup, with_channel};
 use super::buffers::{PairBuffers, PairEnds};
 use super::clock::{now_ns, thread_cpu_ns};
-use super::device::{TestBench, copy_kernels, lineup, with_channel};
 use super::interleave::{Contender, Measured, each_of};
 use super::ping_pong::settling;
 use super::report::FifoLevel;
@@ -380,7 +380,7 @@ impl TestBench<'_> {
         let put_ns = measured.comparisons.first().map_or(0.0, |comparison| comparison.test.p50_ns);
         let puts = sync.share(flood::puts(put_ns));
         let before = test.wrong();
-        let level = test.flood(puts, || flood::counts_of(self.comm))?;
+        let level = test.flood(puts, || counts_of(self.comm))?;
         let wrong = test.wrong() - before;
         Ok((level, wrong + sync.share_back(wrong)))
     }

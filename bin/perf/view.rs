@@ -155,7 +155,7 @@ fn warning(rows: &[PerfRow]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::MachineInfo;
+    use crate::host::MachineInfo;
     use crate::perf::report::{RowCpu, RowFifo, RowLimit, RowTimes};
     use crate::perf::test::{Test, TestChannel};
 

@@ -13,90 +13,95 @@ use crate::failure::UsageError;
 use crate::flags::{SHORTEST, parse_misses, parse_period};
 use crate::units::{parse_size, parse_timeout};
 
-/// The memory of a device, if nothing else is said.
+/// The memory of a device by default.
 const DEFAULT_MEMORY: &str = "64MiB";
 
-/// The most that a device can have.
+/// The most memory of a device.
 const MAX_MEMORY: u64 = (1 << 40) - MIN_ADDRESS;
 
-/// How long a device waits for others, if nothing else is said.
+/// The time that a device waits for others by default.
 const DEFAULT_TIMEOUT: &str = "30s";
 
 /// Flags of `shmccl coordinator`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CoordinatorArgs {
-    /// Start N devices as well, and end them together
+    /// Start N devices as well, which end with the coordinator
     #[arg(short, long, value_name = "N", conflicts_with = "devices", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) number: Option<u32>,
     /// Memory of each of them [default: 64MiB]
     #[arg(long, value_name = "SIZE", requires = "number", value_parser = parse_memory)]
     pub(crate) memory: Option<u64>,
-    /// Start the devices that a file lists, and end them together
+    /// Start the devices that a file lists, which end with the coordinator
     #[arg(long, value_name = "FILE")]
     pub(crate) devices: Option<PathBuf>,
-    /// How long devices that it has started wait for the next coordinator when this one is killed; then they end [default: 30s]
+    /// How long its devices wait for the next coordinator after this one is killed; then they end
+    /// [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = parse_timeout)]
     pub(crate) outlive: Option<Duration>,
-    /// Start devices again that it has started or taken over and that die, or that it kills as they hang, so often in all; not one that was
-    /// told to end, or could not begin. What comes is a new, free device of the same kind, in nobody's place: a communicator that has
-    /// lost one goes on without it (`ctl go-on`), and takes the new one in, with empty memory, by `ctl grow`
+    /// Replace this many devices in all that die, or that were killed as they hang; not one that
+    /// was told to end, or could not begin. The replacement is a new, free device of the same kind.
+    /// A communicator goes on without the lost device (`ctl go-on`), and takes in the new one by
+    /// `ctl grow`, with empty memory
     #[arg(long, value_name = "TIMES", default_value_t = 0)]
     pub(crate) restart: u32,
-    /// Serve metrics for Prometheus over HTTP as well, at a loopback address such as 127.0.0.1:9400, to any user of this machine;
-    /// `shmccl ctl metrics` prints the same to you alone
+    /// Serve metrics for Prometheus over HTTP, at a loopback address such as 127.0.0.1:9400, to any
+    /// user of this machine; `shmccl ctl metrics` prints them to you alone
     #[arg(long, value_name = "ADDRESS", value_parser = parse_loopback)]
     pub(crate) metrics: Option<SocketAddr>,
-    /// How long a device may leave an order unheard, or take to end what it is in, before it counts as lost
+    /// How long a device may take to react to an order, or to end its operation, before it counts
+    /// as lost
     #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "5s")]
     pub(crate) patience: Duration,
-    /// When a device hangs.
+    /// When a device counts as hung.
     #[command(flatten)]
     pub(crate) hangs: PoolHangArgs,
 }
 
-/// How `shmccl coordinator` finds devices that hang without dying.
+/// Flags that say when a device of `shmccl coordinator` counts as hung.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PoolHangArgs {
-    /// Take a device for lost when so many of the last so many looks for its heartbeat were in vain, such as 5/10; or never
+    /// Count a device as lost if this many of the last checks found no heartbeat, such as 5/10; or
+    /// never
     #[arg(long, value_name = "MISSES/LOOKS", value_parser = parse_misses_or_never, default_value = "10/10")]
     hung_after: Misses,
-    /// The time between two looks, such as 100ms or 1s; at least 1ms [default: a tenth of --patience]
+    /// The time between two checks, such as 100ms or 1s; at least 1ms [default: a tenth of
+    /// --patience]
     #[arg(long, value_name = "TIME", value_parser = parse_period)]
     heartbeat: Option<Duration>,
-    /// Leave a device that hangs and that a coordinator has started as it is, for a debugger: otherwise it is killed. However that was
-    /// found, by its heartbeat or by --patience
+    /// Leave a hung device as it is, for a debugger, instead of killing it; for devices that a
+    /// coordinator has started, whether heartbeats or --patience told
     #[arg(long)]
     spare_hung: bool,
 }
 
-/// How many misses of how many looks, if that matters.
+/// How many of how many checks may miss a heartbeat, unless nothing is checked.
 #[derive(Clone, Copy, Debug)]
 struct Misses(Option<(u32, u32)>);
 
 /// Flags of `shmccl device`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DeviceArgs {
-    /// Its memory, from address 0x1000 up
+    /// Memory of the device, from address 0x1000 up
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, default_value = DEFAULT_MEMORY)]
     pub(crate) memory: u64,
-    /// The longest that it waits for other devices
+    /// The longest time to wait for other devices
     #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = DEFAULT_TIMEOUT)]
     pub(crate) timeout: Duration,
-    /// The core that it is to run on [default: any]
+    /// The core to run on [default: any]
     #[arg(long, value_name = "CORE")]
     pub(crate) core: Option<usize>,
 }
 
 impl PoolHangArgs {
-    /// Whether devices that hang are left as they are.
+    /// Whether hung devices are left as they are.
     pub(crate) fn spares_hung(&self) -> bool {
         self.spare_hung
     }
 
-    /// The rule that the flags say, if there is to be one, for a coordinator of this patience.
+    /// Returns the rule for hung devices, if there is one, for a coordinator of this patience.
     ///
     /// # Errors
-    /// When it could never be broken, or always would.
+    /// A rule that never applies, or always.
     pub(crate) fn rule(&self, patience: Duration) -> Result<Option<HangRule>> {
         let Some((misses, looks)) = self.hung_after.0 else {
             let told = "--heartbeat is of no use with --hung-after never; leave one of them out";
@@ -107,7 +112,7 @@ impl PoolHangArgs {
     }
 }
 
-/// Reads how much memory a device is to have.
+/// Reads the memory of a device.
 pub(crate) fn parse_memory(text: &str) -> Result<u64, String> {
     match parse_size(text)? {
         size if size == 0 || size % 4096 != 0 => Err("expected a multiple of 4K above zero".to_owned()),
@@ -116,7 +121,7 @@ pub(crate) fn parse_memory(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Reads where to listen: nobody on other hosts is to.
+/// Reads an address to listen at, which no other host can reach.
 fn parse_loopback(text: &str) -> Result<SocketAddr, String> {
     let address: Option<SocketAddr> = text.parse().ok();
     let expected = "expected a loopback address and a port, such as 127.0.0.1:9400 or [::1]:9400";

@@ -1,4 +1,4 @@
-//! The devices of a pool, as a TOML file lists them: kind by kind, each with what `shmccl device` takes.
+//! The devices of a pool, as a TOML file lists them: each kind has what `shmccl device` takes.
 
 use std::ops::Range;
 use std::path::Path;
@@ -15,14 +15,14 @@ use crate::units::parse_timeout;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct List {
+struct DeviceList {
     #[serde(default)]
-    device: Vec<Entry>,
+    device: Vec<DeviceEntry>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct DeviceEntry {
     name: Option<String>,
     count: Option<Spanned<usize>>,
     memory: Option<Spanned<String>>,
@@ -30,13 +30,13 @@ struct Entry {
     core: Option<Spanned<usize>>,
 }
 
-/// What is wrong, and where in the text.
-type Finding = (Option<Range<usize>>, String);
+/// An error, and where it is in the text.
+type ListError = (Option<Range<usize>>, String);
 
-/// Reads a file.
+/// Reads the devices that a file lists.
 ///
 /// # Errors
-/// In one line: the file, the line of it, the key, and what is wrong.
+/// The file, the line, the key and the error, in one line.
 pub(super) fn read(file: &Path) -> Result<Vec<DeviceKind>> {
     let content = std::fs::read_to_string(file)
         .with_context(|| format!("cannot read devices from {}", file.display()))?;
@@ -54,8 +54,9 @@ pub(super) fn read(file: &Path) -> Result<Vec<DeviceKind>> {
     }
 }
 
-fn parse(content: &str) -> Result<Vec<DeviceKind>, Finding> {
-    let list: List = toml::from_str(content).map_err(|error| (error.span(), in_words(error.message())))?;
+fn parse(content: &str) -> Result<Vec<DeviceKind>, ListError> {
+    let list: DeviceList =
+        toml::from_str(content).map_err(|error| (error.span(), in_words(error.message())))?;
     if list.device.is_empty() {
         return Err((None, "it lists no device; each begins with [[device]]".to_owned()));
     }
@@ -74,9 +75,10 @@ fn parse(content: &str) -> Result<Vec<DeviceKind>, Finding> {
         .collect()
 }
 
-/// What the reader of TOML has to say, without words that only programmers know, and with the remedy where a table stands for a list.
+/// Writes an error of the TOML reader without programming terms. If a table stands for a list, it
+/// names the remedy.
 fn in_words(message: &str) -> String {
-    // What is between lines of a longer message is for a terminal.
+    // Line breaks of a longer message are for a terminal.
     let line = message.lines().collect::<Vec<_>>().join(", ");
     let line = line.replace("expected usize", "expected a whole number").replace(" as i128", "");
     match line.split_once("expected a sequence") {
@@ -85,8 +87,8 @@ fn in_words(message: &str) -> String {
     }
 }
 
-impl Entry {
-    fn check(self) -> Result<DeviceKind, Finding> {
+impl DeviceEntry {
+    fn check(self) -> Result<DeviceKind, ListError> {
         let plain = DeviceKind::new(1);
         let count = value(self.count, plain.count, |count| match count {
             0 => Err("expected one device at least".to_owned()),
@@ -104,8 +106,8 @@ impl Entry {
     }
 }
 
-/// Whether a device may run on this core. That may be none of those that this process was given, so it is tried out, in a thread that is
-/// gone then.
+/// Whether a device may run on this core. The core may be outside of those of this process, so a
+/// thread tries it out.
 fn is_to_be_had(core: usize) -> bool {
     let try_out = move || {
         let mut cores = CpuSet::new();
@@ -114,12 +116,12 @@ fn is_to_be_had(core: usize) -> bool {
     std::thread::spawn(try_out).join().unwrap_or(false)
 }
 
-/// What was given for a key, checked, or what it is otherwise.
+/// Returns the checked value of a key, or the default.
 fn value<T, V>(
     given: Option<Spanned<T>>,
     otherwise: V,
     check: impl Fn(&T) -> Result<V, String>,
-) -> Result<V, Finding> {
+) -> Result<V, ListError> {
     let Some(given) = given else { return Ok(otherwise) };
     check(given.get_ref()).map_err(|what| (Some(given.span()), what))
 }

@@ -1,8 +1,9 @@
-//! The metrics of a coordinator over HTTP, for a Prometheus on this host. It asks the coordinator as any client does.
+//! The metrics of a coordinator over HTTP, for a Prometheus on this host. They come from the
+//! coordinator, as for any client.
 //!
-//! Any user of this host can connect, so nobody is waited for alone: one thread listens to all who are about to ask. Each has a short
-//! time for it, there are few of them, and for one more the one that has taken longest is hung up on. Answers are given one after the
-//! other, each within a short time as well.
+//! Any user of this host can connect, so no connection may block the others. One thread reads all
+//! requests. Each has a short time; there are few at once, and one more closes the one that has
+//! waited longest. Answers are sent one after the other, each within a short time as well.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -14,39 +15,40 @@ use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use shmccl::coordinator::{Client, RuntimeDirectory};
 
-/// How long the coordinator may take to answer.
+/// The longest time in which the coordinator answers.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a scraper may take to ask.
+/// The longest time for a request to arrive.
 const ASKING: Duration = Duration::from_secs(2);
 
-/// How long it may take to take its answer, from the first byte to the last, before the rest is cut off. The answer grows with the number
-/// of communicators and may be longer than what a socket has room for; others wait for theirs as long as one who takes none.
+/// The longest time to send an answer, before the rest is cut off. The answer grows with the number
+/// of communicators and may exceed the buffer of a socket. Other connections wait meanwhile.
 const TAKING: Duration = Duration::from_secs(2);
 
-/// How many may be about to ask.
-const MAX_ASKERS: usize = 16;
+/// The most connections whose request is incomplete.
+const MAX_CONNECTIONS: usize = 16;
 
-/// The longest question that is read.
+/// The longest request.
 const MAX_QUESTION: usize = 8 << 10;
 
-/// For how long nobody is let in when that has failed: whoever knocks stays at the door, and it would fail again at once.
+/// The pause after a failed `accept`: the connection stays in the queue, and the call would fail
+/// again at once.
 const SHUT: Duration = Duration::from_millis(50);
 
-/// Answers at `address`, in a thread that ends with the process. Returns where that is.
+/// Serves metrics at `address`, in a thread that ends with the process. Returns the actual address.
 ///
 /// # Errors
-/// When nothing can listen there.
+/// Those of listening.
 pub(super) fn serve(address: SocketAddr, directory: RuntimeDirectory) -> Result<SocketAddr> {
     let listener =
         TcpListener::bind(address).with_context(|| format!("cannot serve metrics at {address}"))?;
     let address = listener.local_addr().context("finding the address of the metrics")?;
     listener.set_nonblocking(true).context("serving metrics")?;
     let answer_all = move || {
-        let mut askers = Askers::default();
+        let mut connections = ScrapeConnections::default();
         loop {
-            for (question, stream) in askers.next(&listener) {
-                // A scraper that asks wrongly, or hangs up, concerns nobody else.
+            for (question, stream) in connections.next(&listener) {
+                // A bad or broken request concerns no other connection.
                 let _ = answer(&question, stream, &directory);
             }
         }
@@ -75,10 +77,10 @@ fn answer(question: &str, stream: TcpStream, directory: &RuntimeDirectory) -> Re
     Ok(())
 }
 
-/// Sends all of the answer, in as many pieces as it takes.
+/// Sends the whole answer, in as many pieces as needed.
 ///
 /// # Errors
-/// The system's, and [`ErrorKind::TimedOut`] when it is `until` before the last byte has found room.
+/// Those of the system, and [`ErrorKind::TimedOut`] if the last byte finds no room before `until`.
 fn give(mut stream: TcpStream, mut answer: &[u8], until: Instant) -> io::Result<()> {
     while !answer.is_empty() {
         let left = until.saturating_duration_since(Instant::now());
@@ -95,24 +97,24 @@ fn give(mut stream: TcpStream, mut answer: &[u8], until: Instant) -> io::Result<
     Ok(())
 }
 
-/// Those who are about to ask, in the order in which they have come.
+/// Connections whose request is incomplete, in the order of their arrival.
 #[derive(Debug, Default)]
-struct Askers {
-    all: VecDeque<Asker>,
-    /// Until when nobody is let in.
+struct ScrapeConnections {
+    all: VecDeque<ScrapeConnection>,
+    /// Until when no connection is accepted.
     shut: Option<Instant>,
 }
 
-/// One of them, and as much of its question as has come.
+/// A connection, and the part of its request that has arrived.
 #[derive(Debug)]
-struct Asker {
+struct ScrapeConnection {
     stream: TcpStream,
     head: Vec<u8>,
     until: Instant,
 }
 
-impl Askers {
-    /// Waits until something happens, and returns who has asked.
+impl ScrapeConnections {
+    /// Waits for events, and returns all complete requests.
     fn next(&mut self, listener: &TcpListener) -> Vec<(String, TcpStream)> {
         self.wait(listener);
         let now = Instant::now();
@@ -120,43 +122,44 @@ impl Askers {
             self.shut = None;
         }
         let (mut asked, mut asking) = (Vec::new(), VecDeque::new());
-        for mut asker in self.all.drain(..) {
-            match asker.listen() {
-                Some(question) => asked.push((question, asker.stream)),
-                None if asker.until > now => asking.push_back(asker),
+        for mut connection in self.all.drain(..) {
+            match connection.listen() {
+                Some(question) => asked.push((question, connection.stream)),
+                None if connection.until > now => asking.push_back(connection),
                 None => {}
             }
         }
         self.all = asking;
         if self.shut.is_none() {
-            self.let_in(listener, now);
+            self.accept(listener, now);
         }
         asked
     }
 
-    /// Until somebody knocks or says something, or has taken too long.
+    /// Waits for a connection, a piece of a request, or the end of a time limit.
     fn wait(&self, listener: &TcpListener) {
         let now = Instant::now();
         let door = if self.shut.is_none() { PollFlags::POLLIN } else { PollFlags::empty() };
-        let wakes_at = self.all.iter().map(|asker| asker.until).chain(self.shut).min();
-        let streams = self.all.iter().map(|asker| PollFd::new(asker.stream.as_fd(), PollFlags::POLLIN));
+        let wakes_at = self.all.iter().map(|connection| connection.until).chain(self.shut).min();
+        let streams =
+            self.all.iter().map(|connection| PollFd::new(connection.stream.as_fd(), PollFlags::POLLIN));
         let mut watched: Vec<_> = [PollFd::new(listener.as_fd(), door)].into_iter().chain(streams).collect();
         let timeout = wakes_at.map_or(PollTimeout::NONE, |at| {
-            // Not a moment before.
+            // Never too early.
             let wait = at.saturating_duration_since(now) + Duration::from_millis(1);
             PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)
         });
-        // One that fails is a look at all of them.
+        // A failed poll means a look at all of them.
         let _ = poll(&mut watched, timeout);
     }
 
-    fn let_in(&mut self, listener: &TcpListener, now: Instant) {
+    fn accept(&mut self, listener: &TcpListener, now: Instant) {
         match listener.accept() {
             Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
-                if self.all.len() == MAX_ASKERS {
+                if self.all.len() == MAX_CONNECTIONS {
                     self.all.pop_front();
                 }
-                self.all.push_back(Asker { stream, head: Vec::new(), until: now + ASKING });
+                self.all.push_back(ScrapeConnection { stream, head: Vec::new(), until: now + ASKING });
             }
             Ok(_) => {}
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
@@ -165,8 +168,9 @@ impl Askers {
     }
 }
 
-impl Asker {
-    /// The head of its question, once it is whole, or too long, or nothing more comes.
+impl ScrapeConnection {
+    /// Returns the head of the request, once it is complete or too long, or the connection has
+    /// ended.
     fn listen(&mut self) -> Option<String> {
         let mut piece = [0; MAX_QUESTION];
         let is_over = match self.stream.read(&mut piece) {
@@ -190,35 +194,36 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
-        let mut askers = Askers::default();
-        let mut silent: Vec<_> = (0..MAX_ASKERS + 3).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let mut connections = ScrapeConnections::default();
+        let mut silent: Vec<_> =
+            (0..MAX_CONNECTIONS + 3).map(|_| TcpStream::connect(address).unwrap()).collect();
         let last = silent.last().unwrap().local_addr().unwrap();
-        while askers.all.back().is_none_or(|asker| asker.stream.peer_addr().unwrap() != last) {
-            assert!(askers.next(&listener).is_empty());
-            // Nobody goes for having taken too long, however slow this machine is.
-            askers.all.iter_mut().for_each(|asker| asker.until += Duration::from_secs(3600));
+        while connections.all.back().is_none_or(|connection| connection.stream.peer_addr().unwrap() != last) {
+            assert!(connections.next(&listener).is_empty());
+            // No connection times out, however slow this machine is.
+            connections.all.iter_mut().for_each(|connection| connection.until += Duration::from_secs(3600));
         }
-        assert_eq!(askers.all.len(), MAX_ASKERS);
+        assert_eq!(connections.all.len(), MAX_CONNECTIONS);
         assert_eq!(silent[0].read(&mut [0]).unwrap(), 0, "it was hung up on");
         let mut scraper = TcpStream::connect(address).unwrap();
         scraper.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
         let asked =
-            std::iter::repeat_with(|| askers.next(&listener)).find(|asked| !asked.is_empty()).unwrap();
+            std::iter::repeat_with(|| connections.next(&listener)).find(|asked| !asked.is_empty()).unwrap();
         assert_eq!((asked.len(), asked[0].0.as_str()), (1, "GET /metrics HTTP/1.1\r\n\r\n"));
-        assert_eq!(askers.all.len(), MAX_ASKERS - 1);
+        assert_eq!(connections.all.len(), MAX_CONNECTIONS - 1);
     }
 
     #[test]
     fn who_takes_too_long_is_forgotten() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
-        let mut askers = Askers::default();
+        let mut connections = ScrapeConnections::default();
         let mut silent = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        while askers.all.is_empty() {
-            askers.next(&listener);
+        while connections.all.is_empty() {
+            connections.next(&listener);
         }
-        askers.all[0].until = Instant::now();
-        assert!(askers.next(&listener).is_empty() && askers.all.is_empty());
+        connections.all[0].until = Instant::now();
+        assert!(connections.next(&listener).is_empty() && connections.all.is_empty());
         assert_eq!(silent.read(&mut [0]).unwrap(), 0);
     }
 

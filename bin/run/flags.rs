@@ -24,42 +24,43 @@ pub(crate) struct RunArgs {
     pub(crate) ranks: u32,
     #[command(flatten)]
     pub(crate) job: JobArgs,
-    /// Where the memory of the heaps comes from: memfd, named:PREFIX (in /dev/shm) or file:DIRECTORY (kept)
+    /// Memory of the heaps: memfd, named:PREFIX (in /dev/shm) or file:DIRECTORY (kept)
     #[arg(long, value_name = "KIND", value_parser = parse_backing, default_value = "memfd")]
     pub(crate) segment: SegmentBacking,
-    /// Put the rank in front of every line that a device process prints
+    /// Print the rank before every line of a device process
     #[arg(long)]
     pub(crate) prefix: bool,
-    /// Do not end the job when a rank is lost: the others are told, and can go on without it, with anonymous memory and proxies that are
-    /// threads
+    /// Do not end the job when a rank is lost. The others are told, and can go on without it, with
+    /// anonymous memory and proxy threads
     #[arg(short, long)]
     pub(crate) keep_going: bool,
-    /// How long ranks may take to end by themselves once one has failed, or the job was interrupted, such as 500ms, 30s or 2m; whoever is
-    /// left then is killed, at once with 0
+    /// How long ranks may take to end after a failure or an interrupt, such as 500ms, 30s or 2m;
+    /// then they are killed (0: at once)
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "2s")]
     pub(crate) grace: Duration,
-    /// Start ranks again that die, each in its place, so often in all: the others are told, and can bring them back. What they come back
-    /// to has anonymous memory and proxies that are threads, whatever --segment and --proxy say
+    /// Restart this many ranks in all that die, each in its place. The others are told, and can
+    /// bring them back, with anonymous memory and proxy threads, whatever --segment and --proxy say
     #[arg(long, value_name = "TIMES", default_value_t = 0)]
     pub(crate) restart: u32,
     #[command(flatten)]
     pub(crate) hangs: HangArgs,
-    /// Check data by checksums on their way through pipes, posts, stages of ordinary memory and proxies (SHMCCL_CHECKSUMS=1); not direct
-    /// puts, and operations that work on peers' heap buffers in place
+    /// Check data by checksums on their way through pipes, posts, staging memory and proxies
+    /// (SHMCCL_CHECKSUMS=1); not direct puts, and not operations on heap buffers of peers in place
     #[arg(long)]
     pub(crate) checksums: bool,
-    /// What goes wrong on purpose, such as kill:rank=1,at=12 or `seed=7;drop:one_in=100`: see SHMCCL_FAULTS in the documentation
+    /// Faults to inject, such as kill:rank=1,at=12 or `seed=7;drop:one_in=100`: see SHMCCL_FAULTS
+    /// in the documentation
     #[arg(long, value_name = "SPEC", env = "SHMCCL_FAULTS", hide_env_values = true)]
     pub(crate) faults: Option<Faults>,
-    /// Write what all ranks and proxies did to a file for ui.perfetto.dev, also when the job fails; not to -, as standard output is the
-    /// ranks' [default: SHMCCL_TRACE]
+    /// Write a trace of all ranks and proxies to a file for ui.perfetto.dev, also when the job
+    /// fails; not to -, which the ranks print to [default: SHMCCL_TRACE]
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
-    /// The newest records to keep of the threads of each rank, and of its proxy, where there is a trace: a power of two, 32 bytes each
-    /// [default: 32768]
+    /// Records of a trace to keep, for the threads of each rank and for its proxy: a power of two,
+    /// 32 bytes each [default: 32768]
     #[arg(long, value_name = "N", value_parser = parse_records)]
     trace_records: Option<u64>,
-    /// Do not say which rank runs on which core
+    /// Do not print which rank runs on which core
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// The program and its arguments
@@ -67,22 +68,23 @@ pub(crate) struct RunArgs {
     pub(crate) program: Vec<OsString>,
 }
 
-/// How `shmccl run` finds ranks that hang without dying.
+/// Flags that say when a rank of `shmccl run` counts as hung.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct HangArgs {
-    /// Take a rank for lost, and kill it, when so many of the last so many looks for its heartbeat were in vain, such as 5/10;
-    /// not newcomers that join a communicator of the job, nor ranks that meet without a launcher [default: never]
+    /// Count a rank as lost, and kill it, if this many of the last checks found no heartbeat, such
+    /// as 5/10. Ranks that join a communicator of the job, or meet without a launcher, are not
+    /// checked [default: never]
     #[arg(long, value_name = "MISSES/LOOKS", value_parser = parse_misses)]
     hung_after: Option<(u32, u32)>,
-    /// The time between two looks, such as 100ms or 1s; at least 1ms
+    /// The time between two checks, such as 100ms or 1s; at least 1ms
     #[arg(long, value_name = "TIME", value_parser = parse_period, default_value = "100ms", requires = "hung_after")]
     heartbeat: Duration,
-    /// Leave a rank that hangs as it is, for a debugger, until the others are through
+    /// Leave a hung rank as it is, for a debugger, until the others have ended
     #[arg(long, requires = "hung_after")]
     spare_hung: bool,
 }
 
-/// What the trampoline of `shmccl run` takes.
+/// Arguments of the trampoline of `shmccl run`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct BecomeArgs {
     /// The program and its arguments
@@ -93,10 +95,10 @@ pub(crate) struct BecomeArgs {
 const _: () = assert!(DEFAULT_RECORDS == 32768, "the help of --trace-records says so");
 
 impl RunArgs {
-    /// Refuses a trace where the ranks print, and records of none.
+    /// Refuses a trace on standard output, and records without a trace.
     ///
     /// # Errors
-    /// The flag or the variable, and what to do.
+    /// The flag or the variable, with the remedy.
     pub(crate) fn check(&self) -> Result<(), UsageError> {
         let (variable, stdout) = (std::env::var_os("SHMCCL_TRACE"), OsStr::new("-"));
         let (name, trace) = match &self.trace {
@@ -116,17 +118,17 @@ impl RunArgs {
         Ok(())
     }
 
-    /// How many records are kept, if there is a trace.
+    /// Returns how many records are kept, if there is a trace.
     pub(crate) fn trace_records(&self) -> u64 {
         self.trace_records.unwrap_or(DEFAULT_RECORDS)
     }
 }
 
 impl HangArgs {
-    /// The rule that the flags say, if there is to be one.
+    /// Returns the rule for hung ranks, if there is one.
     ///
     /// # Errors
-    /// When it could never be broken, or always would.
+    /// A rule that never applies, or always.
     pub(crate) fn rule(&self) -> Result<Option<HangRule>> {
         let Some((misses, looks)) = self.hung_after else { return Ok(None) };
         let rule = HangRule::new(self.heartbeat, misses, looks)?;
@@ -146,7 +148,7 @@ fn parse_backing(text: &str) -> Result<SegmentBacking, String> {
     }
 }
 
-/// Reads how many records of a trace are kept.
+/// Reads the number of records of a trace.
 fn parse_records(text: &str) -> Result<u64, String> {
     let legal = |records: &u64| records.is_power_of_two() && (1 << 10..=1 << 24).contains(records);
     let expected = "expected a power of two from 1024 to 16777216, such as 65536";

@@ -1,4 +1,4 @@
-//! What ranks print, line by line, each behind the name of who printed it.
+//! Prints the output of ranks line by line, each behind the name of its rank.
 
 use std::io::{self, ErrorKind, Write};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use shmccl::observe::{Job, Report};
 
 use crate::output;
 
-/// One after the other for neighbouring ranks; neither black nor white, which may be the background.
+/// The colours of neighbouring ranks; neither black nor white, which may be the background.
 const COLOURS: [AnsiColor; 6] = [
     AnsiColor::Cyan,
     AnsiColor::Yellow,
@@ -20,20 +20,22 @@ const COLOURS: [AnsiColor; 6] = [
     AnsiColor::BrightRed,
 ];
 
-/// Ranks that are lost at a time are not each a reason to look.
+/// The shortest time between two reports about losses.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
-/// Prints lines to the stream that they were printed to, with a colour per rank where the stream may have colour.
+/// Prints lines to the stream that they came from, with a colour per rank where the stream may have
+/// colour.
 #[derive(Debug)]
 pub(super) struct Lines {
     colour_stdout: bool,
     colour_stderr: bool,
-    /// Why nothing more can be printed.
+    /// The error that ended the output.
     closed: Option<io::Error>,
-    /// Whether somebody else had ended the job before that.
+    /// Whether the job was interrupted before that.
     interrupted: bool,
     job: u64,
-    /// Whether it was told already who holds the job up, and when that was looked for: a look takes all processes of the host.
+    /// Whether the stragglers were reported already, and when they were looked for. A look reads
+    /// all processes of the host.
     has_told: bool,
     looked: Option<Instant>,
 }
@@ -51,20 +53,21 @@ impl Lines {
         }
     }
 
-    /// Whether it was for want of a reader that the job was interrupted, if it was.
+    /// Whether the job was interrupted because its output was closed.
     pub(super) fn have_ended_the_job(&self) -> bool {
         self.closed.is_some() && !self.interrupted
     }
 
     /// # Errors
-    /// Why a line could not be printed, if one could not.
+    /// The error that ended the output.
     pub(super) fn closed(self) -> io::Result<()> {
         self.closed.map_or(Ok(()), Err)
     }
 }
 
 impl Observer for Lines {
-    /// Says what all ranks are in when the first one is lost after a wait has timed out: by then nobody else could tell.
+    /// Reports what all ranks are doing when the first one is lost after a timeout. Later the
+    /// others would have gone on.
     fn on_loss(&mut self, _device: DeviceName) {
         if self.has_told || self.looked.is_some_and(|looked| looked.elapsed() < BETWEEN_LOOKS) {
             return;
@@ -107,7 +110,7 @@ impl Observer for Lines {
             }
             OutputStream::Stderr => match io::stderr().lock().write_all(&prefixed(&line, self.colour_stderr))
             {
-                // Ranks may go on without anybody to complain to.
+                // Ranks may go on without stderr.
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
                 written => written,
             },
@@ -121,18 +124,18 @@ impl Observer for Lines {
         self.interrupted = self.closed.is_none();
     }
 
-    /// Once nobody reads any more: ranks that print for ever are to end, as they would without the prefix.
+    /// Ends the job once its output is closed, as ranks without a prefix would end.
     fn wants_end(&mut self) -> bool {
         self.closed.is_some()
     }
 }
 
-/// What the ranks of a job of this process are doing, those that are left or have come back.
+/// Returns a report on a job of this process, with ranks that are left or have come back.
 fn whereabouts(job: u64) -> Option<Report> {
     Job::newest().into_iter().find(|found| found.goes_by(job))?.report().ok()
 }
 
-/// The line as it is printed: `[rank 3] text`.
+/// Returns the line as it is printed: `[rank 3] text`.
 fn prefixed(line: &OutputLine<'_>, colour: bool) -> Vec<u8> {
     let (name, ansi) = match line.device {
         DeviceName::Rank(rank) => (format!("[rank {rank}]"), COLOURS[rank.index() % COLOURS.len()]),

@@ -1,4 +1,4 @@
-//! Finds out what keeps a program from being executed, before it is started n times over.
+//! Finds out whether a program can be executed, before it is started many times.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -10,73 +10,77 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
 
-/// Why a program cannot be executed. It reads as one line that says what to do.
+/// The reason why a program cannot be executed. It reads as one line with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct ProgramError {
     program: OsString,
-    reason: Reason,
+    reason: ProgramFault,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Reason {
-    /// Not in `PATH`; perhaps in the working directory.
+enum ProgramFault {
+    /// The program is not in `PATH`, but perhaps in the working directory.
     NotInPath {
         is_here: bool,
     },
     Missing,
     Directory,
     NotExecutable,
-    /// A script whose interpreter is missing.
+    /// The interpreter of a script is missing.
     NoInterpreter(String),
-    /// Whatever the system says.
+    /// Any other error of the system.
     Other(String),
 }
 
-impl Refusal {
-    /// What kept `error` from executing `program`; `None` for an error of another kind.
+impl ProgramError {
+    /// Returns why `error` kept `program` from being executed; `None` for an error of another kind.
     pub(super) fn of(program: &OsStr, error: &shmccl::Error) -> Option<Self> {
         let shmccl::Error::Os { source, .. } = error else { return None };
         let reason = match source.kind() {
-            ErrorKind::NotFound => Reason::Missing,
-            ErrorKind::PermissionDenied => Reason::NotExecutable,
-            _ => Reason::Other(source.to_string()),
+            ErrorKind::NotFound => ProgramFault::Missing,
+            ErrorKind::PermissionDenied => ProgramFault::NotExecutable,
+            _ => ProgramFault::Other(source.to_string()),
         };
         Some(Self { program: program.to_owned(), reason })
     }
 
-    /// The exit code that a shell would give.
+    /// Returns the exit code that a shell would give.
     pub(super) fn exit_code(&self) -> u8 {
         match self.reason {
-            Reason::NotInPath { .. } | Reason::Missing | Reason::NoInterpreter(_) => 127,
-            Reason::Directory | Reason::NotExecutable | Reason::Other(_) => 126,
+            ProgramFault::NotInPath { .. } | ProgramFault::Missing | ProgramFault::NoInterpreter(_) => 127,
+            ProgramFault::Directory | ProgramFault::NotExecutable | ProgramFault::Other(_) => 126,
         }
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ProgramError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let program = Path::new(&self.program).display();
         write!(f, "cannot run {program}: ")?;
         match &self.reason {
-            Reason::NotInPath { is_here: true } => {
+            ProgramFault::NotInPath { is_here: true } => {
                 write!(f, "it is not in PATH; for the one here say ./{program}")
             }
-            Reason::NotInPath { is_here: false } => f.write_str("it is not in PATH; give the path to it"),
-            Reason::Missing => f.write_str("no such file"),
-            Reason::Directory => f.write_str("it is a directory"),
-            Reason::NotExecutable => write!(f, "it may not be executed; try chmod +x {program}"),
-            Reason::NoInterpreter(interpreter) => write!(f, "its interpreter {interpreter} does not exist"),
-            Reason::Other(error) => f.write_str(error),
+            ProgramFault::NotInPath { is_here: false } => {
+                f.write_str("it is not in PATH; give the path to it")
+            }
+            ProgramFault::Missing => f.write_str("no such file"),
+            ProgramFault::Directory => f.write_str("it is a directory"),
+            ProgramFault::NotExecutable => write!(f, "it may not be executed; try chmod +x {program}"),
+            ProgramFault::NoInterpreter(interpreter) => {
+                write!(f, "its interpreter {interpreter} does not exist")
+            }
+            ProgramFault::Other(error) => f.write_str(error),
         }
     }
 }
 
-/// Looks whether `program` can be executed, found as the system would find it.
-pub(super) fn check(program: &OsStr) -> Result<(), Refusal> {
+/// Checks whether `program` can be executed, and finds it as the system does.
+pub(super) fn check(program: &OsStr) -> Result<(), ProgramError> {
     check_in(program, std::env::var_os("PATH").as_deref())
 }
 
-fn check_in(program: &OsStr, search: Option<&OsStr>) -> Result<(), Refusal> {
+fn check_in(program: &OsStr, search: Option<&OsStr>) -> Result<(), ProgramError> {
     let verdict = if program.as_bytes().contains(&b'/') {
         examine(Path::new(program))
     } else {
@@ -84,38 +88,40 @@ fn check_in(program: &OsStr, search: Option<&OsStr>) -> Result<(), Refusal> {
             search.map(|search| std::env::split_paths(search).collect::<Vec<_>>()).unwrap_or_default();
         let candidates: Vec<PathBuf> = directories.iter().map(|directory| directory.join(program)).collect();
         let verdicts: Vec<_> = candidates.iter().map(|path| examine(path)).collect();
-        // The first that works; or else the first that is at least there.
+        // The first that works, or else the first that exists.
         let found = verdicts.iter().find(|verdict| verdict.is_ok());
         let found =
-            found.or_else(|| verdicts.iter().find(|verdict| !matches!(verdict, Err(Reason::Missing))));
+            found.or_else(|| verdicts.iter().find(|verdict| !matches!(verdict, Err(ProgramFault::Missing))));
         let is_here = !program.is_empty() && Path::new(program).is_file();
-        found.cloned().unwrap_or(Err(Reason::NotInPath { is_here }))
+        found.cloned().unwrap_or(Err(ProgramFault::NotInPath { is_here }))
     };
-    verdict.map_err(|reason| Refusal { program: program.to_owned(), reason })
+    verdict.map_err(|reason| ProgramError { program: program.to_owned(), reason })
 }
 
-fn examine(path: &Path) -> Result<(), Reason> {
+fn examine(path: &Path) -> Result<(), ProgramFault> {
     let metadata = match std::fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            return Err(Reason::Missing);
+            return Err(ProgramFault::Missing);
         }
-        Err(error) => return Err(Reason::Other(error.to_string())),
+        Err(error) => return Err(ProgramFault::Other(error.to_string())),
     };
     if metadata.is_dir() {
-        return Err(Reason::Directory);
+        return Err(ProgramFault::Directory);
     }
-    // Root may access everything, and execute only what somebody may execute.
+    // Root may access everything, but executes only files that have an execute bit.
     if access(path, AccessFlags::X_OK).is_err() || metadata.permissions().mode() & 0o111 == 0 {
-        return Err(Reason::NotExecutable);
+        return Err(ProgramFault::NotExecutable);
     }
     match interpreter(path) {
-        Some(interpreter) if !Path::new(&interpreter).exists() => Err(Reason::NoInterpreter(interpreter)),
+        Some(interpreter) if !Path::new(&interpreter).exists() => {
+            Err(ProgramFault::NoInterpreter(interpreter))
+        }
         _ => Ok(()),
     }
 }
 
-/// The interpreter that a script names in its first line; `None` for what is no script or cannot be read.
+/// Returns the interpreter in the first line of a script; `None` for any other file.
 fn interpreter(path: &Path) -> Option<String> {
     let mut head = Vec::new();
     File::open(path).ok()?.take(256).read_to_end(&mut head).ok()?;
@@ -169,8 +175,8 @@ mod tests {
         let search = std::env::join_paths([&first, &second]).unwrap();
         let check = |name: &str| check_in(OsStr::new(name), Some(&search));
         assert_eq!(check("tool"), Ok(()), "the first one is no program, the second one is");
-        assert_eq!(check("only").unwrap_err().reason, Reason::NotExecutable);
-        assert_eq!(check("none").unwrap_err().reason, Reason::NotInPath { is_here: false });
+        assert_eq!(check("only").unwrap_err().reason, ProgramFault::NotExecutable);
+        assert_eq!(check("none").unwrap_err().reason, ProgramFault::NotInPath { is_here: false });
         assert_eq!(check("").unwrap_err().exit_code(), 126);
         assert_eq!(
             check("Cargo.toml").unwrap_err().to_string(),

@@ -1,10 +1,10 @@
-//! How a moment of all jobs looks.
+//! Draws all ranks of all jobs at one moment.
 
 use comfy_table::{Attribute, Cell, Color};
 use shmccl::observe::RankReport;
 use shmccl::sync::LifeStatus;
 
-use super::rates::{Done, Rate};
+use super::{RankRate, Throughput};
 use crate::output::Look;
 use crate::table;
 use crate::units::{format_about, format_ns, or_dash, percent, three_digits};
@@ -24,23 +24,23 @@ const HEAD: [&str; 12] = [
     "beat",
 ];
 
-/// How many of the columns are on the left.
+/// Columns that are left-aligned.
 const LEFT: usize = 5;
 
-/// Which columns go first where a terminal is too narrow for all. Those that are not here stay.
+/// Columns that a narrow terminal goes without, the first one first. All others stay.
 const EXPENDABLE: [&str; 9] =
     ["fifo", "signals/s", "number", "beat", "pid", "waiting", "bytes/s", "job", "ops/s"];
 
-/// A table with a line for each rank.
-pub(super) fn draw(look: Look, rates: &[Rate<'_>]) -> String {
+/// Draws a table with a line for each rank.
+pub(super) fn draw(look: Look, rates: &[RankRate<'_>]) -> String {
     if rates.is_empty() {
         return "no job of this user is running\n\n".to_owned();
     }
     format!("{}\n", lay_out(look, rates.iter().map(row).collect()))
 }
 
-/// The columns for which there is room. Where there is too little even for those that stay, lines are too long, and without colour, so
-/// that they can be cut off anywhere.
+/// Lays out the columns that have room. If even those that always stay have too little room, lines
+/// are too long, and without colour, so that they can be cut anywhere.
 fn lay_out(look: Look, rows: Vec<Vec<Cell>>) -> String {
     let kept = look.width.map_or_else(|| (0..HEAD.len()).collect(), |width| columns_within(width, &rows));
     let is_cut = look.width.is_some_and(|width| room_for(&kept, &rows) > width);
@@ -54,7 +54,7 @@ fn lay_out(look: Look, rows: Vec<Vec<Cell>>) -> String {
     table::lay_out(look, &head, left, rows)
 }
 
-/// The columns that fit into so many characters beside each other, as none is to be broken into lines.
+/// Returns the columns that fit into `width` without a line break.
 fn columns_within(width: usize, rows: &[Vec<Cell>]) -> Vec<usize> {
     let mut kept: Vec<usize> = (0..HEAD.len()).collect();
     for name in EXPENDABLE {
@@ -66,7 +66,7 @@ fn columns_within(width: usize, rows: &[Vec<Cell>]) -> Vec<usize> {
     kept
 }
 
-/// How many characters these columns take beside each other.
+/// Returns the characters that these columns take beside each other.
 fn room_for(columns: &[usize], rows: &[Vec<Cell>]) -> usize {
     let longest = |column: &usize| {
         let cells = rows.iter().filter_map(|row| row.get(*column)).map(|cell| cell.content().chars().count());
@@ -75,8 +75,8 @@ fn room_for(columns: &[usize], rows: &[Vec<Cell>]) -> usize {
     columns.iter().map(longest).sum::<usize>() + table::room_between(columns.len())
 }
 
-/// The first `height` lines of a picture, the last of which says how many there were beyond, and of each as much as fits into `width`. There
-/// is one line at least.
+/// Cuts a picture to `height` lines and `width` characters. The last line says how many lines are
+/// missing. At least one line stays.
 pub(super) fn cut(picture: &str, height: usize, width: usize) -> String {
     let (lines, height) = (picture.lines().count(), height.max(1));
     let first = if lines <= height { lines } else { height - 1 };
@@ -89,23 +89,23 @@ pub(super) fn cut(picture: &str, height: usize, width: usize) -> String {
     shown.flat_map(|line| [line, "\n"]).collect()
 }
 
-/// As much of a line as fits. One with colour has been laid out to fit.
+/// Returns as much of a line as fits. A line with colour was laid out to fit.
 fn clip(line: &str, width: usize) -> &str {
     let end = line.char_indices().nth(width).map_or(line.len(), |(end, _)| end);
     if line.contains('\u{1b}') { line } else { &line[..end] }
 }
 
-/// What draws a picture over one of so many lines, at the end of which the cursor is.
+/// Returns what draws a picture over one of `lines` lines, with the cursor at its end.
 pub(super) fn over(picture: &str, lines: usize) -> String {
     let up = if lines > 0 { format!("\u{1b}[{lines}A\r") } else { String::new() };
-    // Before a line, as behind one that fills the terminal it would take the last character away.
+    // Before a line: behind one that fills the terminal it would erase the last character.
     let cleared: String = picture.lines().map(|line| format!("\u{1b}[K{line}\n")).collect();
     format!("{up}{cleared}\u{1b}[J")
 }
 
-fn row(rate: &Rate<'_>) -> Vec<Cell> {
-    let Rate { rank, done, .. } = rate;
-    let per_second = |figure: fn(&Done) -> f64| or_dash(done.as_ref(), |done| count(figure(done)));
+fn row(rate: &RankRate<'_>) -> Vec<Cell> {
+    let RankRate { rank, done, .. } = rate;
+    let per_second = |figure: fn(&Throughput) -> f64| or_dash(done.as_ref(), |done| count(figure(done)));
     let depth: u64 = rank.fifos.iter().fold(0, |sum, fifo| sum.saturating_add(fifo.depth));
     vec![
         Cell::new(format!("{:08x}", rate.job >> 32)),
@@ -123,7 +123,7 @@ fn row(rate: &Rate<'_>) -> Vec<Cell> {
     ]
 }
 
-/// `12.3`, `45.6k`, `7.89M`.
+/// Writes a count: `12.3`, `45.6k`, `7.89M`.
 fn count(figure: f64) -> String {
     match figure {
         figure if figure >= 999_500.0 => format!("{}M", three_digits(figure / 1e6)),
@@ -133,7 +133,7 @@ fn count(figure: f64) -> String {
     }
 }
 
-fn state(rate: &Rate<'_>) -> Cell {
+fn state(rate: &RankRate<'_>) -> Cell {
     let rank = rate.rank;
     match rank.life {
         LifeStatus::Lost => Cell::new("lost").fg(Color::Red).add_attribute(Attribute::Bold),
@@ -146,7 +146,7 @@ fn state(rate: &Rate<'_>) -> Cell {
     }
 }
 
-/// What a rank is in, in few words; otherwise what it was in last, in brackets.
+/// Returns the current call of a rank in few words, or its last call in brackets.
 fn place(rank: &RankReport) -> String {
     let name = |call: shmccl::observe::ObservedCall| match call.signature.operation() {
         Some(operation) => operation.name().to_owned(),

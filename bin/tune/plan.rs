@@ -1,4 +1,4 @@
-//! What device processes are told to measure, and what they tell.
+//! What device processes are told to measure, and what they report.
 
 use serde::{Deserialize, Serialize};
 use shmccl::collective::tuning::BufferKind;
@@ -11,106 +11,108 @@ use crate::perf::test::TestChannel;
 /// The environment variable that carries the plan, as JSON.
 pub(crate) const VARIABLE: &str = "SHMCCL_TUNE_PLAN";
 
-/// The least that a rank contributes, in bytes.
+/// The smallest contribution of a rank, in bytes.
 const LEAST: u64 = 8;
 
-/// No buffer is longer, in bytes.
+/// The longest buffer, in bytes.
 const LONGEST: u64 = 8 << 20;
 
 /// Bytes of an element: all are `f32`.
 const ELEMENT: u64 = size_of::<f32>() as u64;
 
-/// One job.
+/// What one job measures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Plan {
-    /// Whether few sizes will do.
+pub(crate) struct TunePlan {
+    /// Whether few sizes are enough.
     pub(crate) quick: bool,
     /// How long the job is to take, in milliseconds.
     pub(crate) budget_ms: u64,
 }
 
-/// What is measured in one race.
+/// One operation at one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Course {
+pub(crate) struct TunePoint {
     /// What the ranks do.
     pub(crate) operation: Operation,
     /// Where the buffers are.
     pub(crate) buffers: BufferKind,
-    /// How much.
+    /// Elements of the buffers.
     pub(crate) layout: CaseLayout,
     /// The bytes that a rank contributes at most.
     pub(crate) len: u64,
 }
 
-impl Plan {
-    /// All races among `n_ranks`, in their order.
-    pub(crate) fn courses(&self, n_ranks: u32) -> Vec<Course> {
+impl TunePlan {
+    /// Returns all points for `n_ranks`, in their order.
+    pub(crate) fn points(&self, n_ranks: u32) -> Vec<TunePoint> {
         let each = Algorithm::OPERATIONS
             .into_iter()
             .flat_map(|operation| BufferKind::ALL.into_iter().map(move |buffers| (operation, buffers)));
         each.flat_map(|(operation, buffers)| self.of(operation, buffers, n_ranks)).collect()
     }
 
-    fn of(&self, operation: Operation, buffers: BufferKind, n_ranks: u32) -> Vec<Course> {
+    fn of(&self, operation: Operation, buffers: BufferKind, n_ranks: u32) -> Vec<TunePoint> {
         let n_ranks = u64::from(n_ranks);
         let (send, recv) = operation.blocks(n_ranks);
         let factor = if self.quick { 64 } else { 4 };
         let lens = std::iter::successors(Some(LEAST), |len| Some(len * factor));
         let layout = |len| CaseLayout::new(operation, len / send * send.max(recv), ELEMENT, n_ranks);
         let layouts = lens.map(layout).take_while(|layout| layout.largest() * ELEMENT <= LONGEST);
-        let course = |layout: CaseLayout| Course { operation, buffers, layout, len: layout.send() * ELEMENT };
-        layouts.filter(|layout| layout.block > 0).map(course).collect()
+        let point =
+            |layout: CaseLayout| TunePoint { operation, buffers, layout, len: layout.send() * ELEMENT };
+        layouts.filter(|layout| layout.block > 0).map(point).collect()
     }
 
-    /// Bytes of heap that the job needs on every rank: inputs, outputs, and what the library keeps for itself.
+    /// Returns the bytes of heap that each rank needs: inputs, outputs, and the share of the
+    /// library.
     pub(crate) fn heap_len(&self) -> u64 {
         (2 * LONGEST + (48 << 20)) / 7 * 8
     }
 }
 
-impl Course {
-    /// The algorithms that race among `n_ranks`; each way of doing it once.
+impl TunePoint {
+    /// Returns the algorithms to measure among `n_ranks`, each way of doing the operation once.
     pub(crate) fn algorithms(&self, n_ranks: u32) -> Vec<Algorithm> {
         distinct(self.operation, TestChannel::Memory, n_ranks, self.len)
     }
 }
 
-/// How an algorithm did.
+/// The times of one algorithm.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Entrant {
+pub(crate) struct AlgorithmTimes {
     /// Its name.
     pub(crate) algorithm: String,
     /// The median time of an operation on its slowest rank, in nanoseconds.
     pub(crate) p50_ns: f64,
-    /// Its time over that of the built-in choice in the same round: the median.
+    /// Its time over that of the built-in choice in the same round: the median over rounds.
     pub(crate) ratio: f64,
     /// A quarter of the rounds had a smaller ratio.
     pub(crate) ratio_p25: f64,
     /// A quarter of the rounds had a greater ratio.
     pub(crate) ratio_p75: f64,
-    /// Rounds that it took part in; who is hopeless is left out of later ones.
+    /// Rounds that it took part in. A hopeless algorithm is left out of later ones.
     pub(crate) rounds: usize,
 }
 
-/// The outcome of a race: a line that rank 0 prints.
+/// What was measured at one point: a line that rank 0 prints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Figure {
+pub(crate) struct TuneFigure {
     /// The operation.
     pub(crate) operation: String,
     /// How many ranks.
     pub(crate) ranks: u32,
-    /// Whether they share cores.
+    /// Whether ranks share cores.
     pub(crate) oversubscribed: bool,
     /// Where the buffers were.
     pub(crate) buffers: BufferKind,
     /// The bytes that a rank contributes at most.
     pub(crate) bytes: u64,
-    /// The built-in choice, and how it did.
-    pub(crate) built_in: Entrant,
-    /// The built-in choice once more, against itself: what is left is noise.
-    pub(crate) control: Entrant,
-    /// All others.
-    pub(crate) others: Vec<Entrant>,
-    /// Elements that were not as expected.
+    /// The built-in choice.
+    pub(crate) built_in: AlgorithmTimes,
+    /// The built-in choice once more: its ratio to itself is noise.
+    pub(crate) control: AlgorithmTimes,
+    /// All other algorithms.
+    pub(crate) others: Vec<AlgorithmTimes>,
+    /// Elements that differed from the expected ones.
     pub(crate) wrong: u64,
 }

@@ -1,25 +1,22 @@
 //! What a measured table changes, as a table for people.
 
-use super::plan::Figure;
-use super::verdict::Ruling;
-use super::verdict::noise;
+use super::choices::{SizeChoice, noise};
+use super::plan::TuneFigure;
 use crate::output::Look;
 use crate::perf::stats::quantile;
 use crate::table::TextTable;
-use crate::units::format_ns;
-use crate::units::format_size;
-use crate::units::percent;
-use crate::units::three_digits;
+use crate::units::{format_ns, format_size, percent, three_digits};
 
-/// From this much noise on the user is told what to do about it.
+/// The noise from which on the user is told what to do about it.
 const NOISY: f64 = 0.05;
 
-/// A row for each run of sizes at which the built-in choice gives way to one algorithm.
-pub(super) fn text(look: Look, rulings: &[Ruling]) -> String {
-    let together = |one: &Ruling, next: &Ruling| {
+/// Lays out a row for each run of sizes at which one algorithm takes the place of the built-in
+/// choice.
+pub(super) fn text(look: Look, choices: &[SizeChoice]) -> String {
+    let together = |one: &SizeChoice, next: &SizeChoice| {
         one.is_of_case(next) && (one.built_in, one.chosen) == (next.built_in, next.chosen)
     };
-    let runs = rulings.chunk_by(together).filter(|run| run[0].is_change());
+    let runs = choices.chunk_by(together).filter(|run| run[0].is_change());
     let head = vec![
         "operation",
         "ranks",
@@ -38,7 +35,7 @@ pub(super) fn text(look: Look, rulings: &[Ruling]) -> String {
     TextTable { head, words: 6, rows }.text(look, &["(best size)", "p50", "built-in"])
 }
 
-fn row(run: &[Ruling]) -> Vec<String> {
+fn row(run: &[SizeChoice]) -> Vec<String> {
     let (first, last) = (&run[0], &run[run.len() - 1]);
     let size = match (format_size(first.bytes), format_size(last.bytes)) {
         (only, end) if only == end => only,
@@ -64,14 +61,14 @@ fn row(run: &[Ruling]) -> Vec<String> {
     ]
 }
 
-/// How much changes, and how far the figures can be trusted.
-pub(super) fn notes(figures: &[Figure], rulings: &[Ruling]) -> Vec<String> {
-    let kept = rulings.iter().filter(|ruling| !ruling.is_change()).count();
+/// Says how much changes, and how far the figures can be trusted.
+pub(super) fn notes(figures: &[TuneFigure], choices: &[SizeChoice]) -> Vec<String> {
+    let kept = choices.iter().filter(|choice| !choice.is_change()).count();
     let mut shares: Vec<f64> = figures.iter().map(noise).collect();
     let (middle, high) =
         (quantile(&mut shares, 0.5).unwrap_or(0.0), quantile(&mut shares, 0.9).unwrap_or(0.0));
     let mut notes = vec![
-        format!("the built-in choice stays at {kept} of {} sizes", rulings.len()),
+        format!("the built-in choice stays at {kept} of {} sizes", choices.len()),
         format!(
             "noise, the built-in choice against itself: {} at half of the sizes or less, {} at nine of ten",
             percent(middle),

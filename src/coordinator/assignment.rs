@@ -1,8 +1,9 @@
 //! What a process is told that is started as a device, and which processes were.
 //!
-//! The assignment stands in the environment of the process, so that any program can be a device. Every
-//! process of the same user can read it there, as [`StartedDevice`] does: a coordinator, which may kill
-//! the devices that it or a coordinator before it has started, and the next coordinator.
+//! The assignment stands in the environment of the process, so that any program can be a device.
+//! Every process of the same user can read it there, as [`StartedDevice`] does: a coordinator,
+//! which may kill the devices that it or a coordinator before it has started, and the next
+//! coordinator.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -32,8 +33,8 @@ pub(super) struct Assignment {
     pub(super) memory: u64,
     pub(super) timeout: Duration,
     pub(super) core: Option<usize>,
-    /// How long the device waits for another coordinator when its own was killed; `None` where it ends
-    /// with the process that has started it.
+    /// How long the device waits for another coordinator when its own was killed; `None` where it
+    /// ends with the process that has started it.
     pub(super) outlives: Option<Duration>,
 }
 
@@ -59,15 +60,16 @@ impl Assignment {
 pub(super) struct StartedDevice {
     pub(super) device: DeviceId,
     pub(super) assignment: Assignment,
-    /// Whether the process that has started it is dead. Until then that process may be about to end it.
+    /// Whether the process that has started it is dead. Until then that process may be about to end
+    /// it.
     pub(super) is_orphan: bool,
 }
 
 impl StartedDevice {
     /// Finds all devices of the coordinator of `directory`, whether they are registered or not.
     ///
-    /// A process that has ended is not found, even before its parent has waited for it. Children of a
-    /// device have its environment, and are not counted as long as the device lives.
+    /// A process that has ended is not found, even before its parent has waited for it. Children of
+    /// a device have its environment, and are not counted as long as the device lives.
     ///
     /// # Errors
     /// The system's, when it lists no processes.
@@ -110,11 +112,11 @@ impl StartedDevice {
     }
 }
 
-/// The registered devices that this coordinator may kill: its process, or one before it, has started
-/// them.
+/// The registered devices that this coordinator may kill: its process, or one before it, has
+/// started them.
 ///
-/// They are held from the moment that they register. Of a process that hangs for good, the system may
-/// not show the memory any more, and so not the environment.
+/// They are held from the moment that they register. Of a process that hangs for good, the system
+/// may not show the memory any more, and so not the environment.
 #[derive(Debug)]
 pub(super) struct KillableDevices {
     directory: RuntimeDirectory,
@@ -147,8 +149,8 @@ impl KillableDevices {
     }
 }
 
-/// Whether the process of a device has ended, be it waited for or not. A process that the system does
-/// not show counts as living.
+/// Whether the process of a device has ended, be it waited for or not. A process that the system
+/// does not show counts as living.
 pub(super) fn is_dead(device: DeviceId) -> bool {
     match std::fs::read_to_string(format!("/proc/{device}/stat")) {
         Ok(stat) => matches!(state_of_process(&stat), Some("Z" | "X")),

@@ -267,7 +267,8 @@ impl GroupWork {
     }
 
     /// # Errors
-    /// [`RequestError::BadDirectory`] for a directory that is not the same for all devices, wherever they were started.
+    /// [`RequestError::BadDirectory`] for a directory that is not the same for all devices,
+    /// wherever they were started.
     pub(super) fn check(&self) -> Result<(), RequestError> {
         let Some(directory) = self.directory() else { return Ok(()) };
         let is = match () {

@@ -12,17 +12,17 @@ use std::time::Duration;
 use super::call::DeviceCall;
 use super::deadline_stream::DeadlineStream;
 use super::directory::RuntimeDirectory;
-use super::error::{CoordinatorError, RequestError};
+use super::error::{CoordinatorError, RequestError, Result};
 use super::handshake::{COORDINATOR, NumberedReply, NumberedRequest, PeerRole, connect};
 use super::id::{CommId, GroupId};
 use super::metrics::Metrics;
-use super::request::{CommStatus, DeviceStatus, Reply, Request};
+use super::request::{ClientRequest, CommStatus, DeviceStatus, Reply};
 use super::wire::{Frames, IoContext, write};
 
 /// A connection with a coordinator.
 ///
-/// Every method fails with [`CoordinatorError::Disconnected`] when the coordinator has ended. What it has
-/// ordered goes on then, and the next coordinator knows of it. Every method fails with
+/// Every method fails with [`CoordinatorError::Disconnected`] when the coordinator has ended. What
+/// it has ordered goes on then, and the next coordinator knows of it. Every method fails with
 /// [`Error::Timeout`](crate::Error::Timeout) when the coordinator does not answer.
 #[derive(Debug)]
 pub struct Client {
@@ -51,45 +51,46 @@ pub enum CallProgress {
 impl Client {
     /// Connects with the coordinator of `directory`.
     ///
-    /// A request that is not answered within `timeout` is an error, and so is a copy in which nothing
-    /// moves for as long.
+    /// A request that is not answered within `timeout` is an error, and so is a copy in which
+    /// nothing moves for as long.
     ///
     /// # Errors
     /// [`CoordinatorError::NotRunning`], [`CoordinatorError::Dead`],
     /// [`CoordinatorError::VersionMismatch`], [`CoordinatorError::OtherUser`];
     /// [`Error::Timeout`](crate::Error::Timeout), [`Error::Os`](crate::Error::Os).
-    pub fn connect(directory: &RuntimeDirectory, timeout: Duration) -> Result<Self, CoordinatorError> {
+    pub fn connect(directory: &RuntimeDirectory, timeout: Duration) -> Result<Self> {
         let (stream, _) = connect(directory, PeerRole::Client, timeout)?;
         Ok(Self { stream, timeout, number: 0, incoming: Frames::default() })
     }
 
-    /// Makes a communicator of so many free devices. After a loss it goes on by itself if `keep_going`.
+    /// Makes a communicator of so many free devices. After a loss it goes on by itself if
+    /// `keep_going`.
     ///
     /// # Errors
     /// [`RequestError::NotEnoughDevices`], [`RequestError::BadSize`], [`RequestError::NotFormed`].
-    pub fn init(&mut self, devices: u32, keep_going: bool) -> Result<CommStatus, CoordinatorError> {
-        self.status_of(Request::Init { devices, keep_going })
+    pub fn init(&mut self, devices: u32, keep_going: bool) -> Result<CommStatus> {
+        self.status_of(ClientRequest::Init { devices, keep_going })
     }
 
-    /// Returns how a communicator is doing, or how it has ended. Waits until nothing is in progress if
-    /// `settled`.
+    /// Returns how a communicator is doing, or how it has ended. Waits until nothing is in progress
+    /// if `settled`.
     ///
     /// # Errors
-    /// [`RequestError::NoSuchComm`]; [`RequestError::Ended`] where 4,096 others have ended since, or
-    /// another coordinator has taken over.
-    pub fn status(&mut self, comm: CommId, settled: bool) -> Result<CommStatus, CoordinatorError> {
-        self.status_of(Request::Status { comm, settled })
+    /// [`RequestError::NoSuchComm`]; [`RequestError::Ended`] where 4,096 others have ended since,
+    /// or another coordinator has taken over.
+    pub fn status(&mut self, comm: CommId, settled: bool) -> Result<CommStatus> {
+        self.status_of(ClientRequest::Status { comm, settled })
     }
 
     /// Returns how all communicators are doing.
     ///
     /// # Errors
     /// Those of the connection.
-    pub fn list(&mut self) -> Result<Vec<CommStatus>, CoordinatorError> {
+    pub fn list(&mut self) -> Result<Vec<CommStatus>> {
         let mut all = Vec::<CommStatus>::new();
         loop {
             let from = all.last().map_or(CommId::default(), |last| last.comm.next());
-            let Reply::List { comms, more } = self.ask(Request::List { from })? else {
+            let Reply::List { comms, more } = self.ask(ClientRequest::List { from })? else {
                 return Err(unexpected());
             };
             let is_more = more && !comms.is_empty();
@@ -104,8 +105,8 @@ impl Client {
     ///
     /// # Errors
     /// Those of the connection.
-    pub fn devices(&mut self) -> Result<Vec<DeviceStatus>, CoordinatorError> {
-        match self.ask(Request::Devices)? {
+    pub fn devices(&mut self) -> Result<Vec<DeviceStatus>> {
+        match self.ask(ClientRequest::Devices)? {
             Reply::Devices(all) => Ok(all),
             _ => Err(unexpected()),
         }
@@ -115,8 +116,8 @@ impl Client {
     ///
     /// # Errors
     /// Those of the connection.
-    pub fn metrics(&mut self) -> Result<Metrics, CoordinatorError> {
-        match self.ask(Request::Metrics)? {
+    pub fn metrics(&mut self) -> Result<Metrics> {
+        match self.ask(ClientRequest::Metrics)? {
             Reply::Metrics(metrics) => Ok(metrics),
             _ => Err(unexpected()),
         }
@@ -124,13 +125,13 @@ impl Client {
 
     /// Starts a group: the calls of all clients are kept until it ends.
     ///
-    /// A call that names the returned group is never executed alone, even if the group is gone with its
-    /// coordinator.
+    /// A call that names the returned group is never executed alone, even if the group is gone with
+    /// its coordinator.
     ///
     /// # Errors
     /// [`RequestError::GroupOpen`], and those of [`Client::call`].
-    pub fn start_group(&mut self, comm: CommId) -> Result<GroupId, CoordinatorError> {
-        match self.ask(Request::GroupStart(comm))? {
+    pub fn start_group(&mut self, comm: CommId) -> Result<GroupId> {
+        match self.ask(ClientRequest::GroupStart(comm))? {
             Reply::GroupStarted(group) => Ok(group),
             _ => Err(unexpected()),
         }
@@ -138,40 +139,36 @@ impl Client {
 
     /// Puts a collective operation into `group`, or into the open group if none is named.
     ///
-    /// Where no group is open, the call is executed at once as a group of its own. [`Client::status`]
-    /// tells how it ends.
+    /// Where no group is open, the call is executed at once as a group of its own.
+    /// [`Client::status`] tells how it ends.
     ///
     /// # Ordering
-    /// Groups of a communicator are executed one after the other. Bytes that were copied to its devices
-    /// before the call are their input. A copy that is made while a group is in progress is in no order
-    /// with it, whichever client makes it: it may read a result before, during or after it is written,
-    /// and overwrite an input at any time. Wait for the settled [`Client::status`] first.
+    /// Groups of a communicator are executed one after the other. Bytes that were copied to its
+    /// devices before the call are their input. A copy that is made while a group is in progress is
+    /// in no order with it, whichever client makes it: it may read a result before, during or after
+    /// it is written, and overwrite an input at any time. Wait for the settled [`Client::status`]
+    /// first.
     ///
     /// # Errors
     /// [`RequestError::NoSuchGroup`], [`RequestError::GroupFull`], [`RequestError::GroupTooLarge`];
     /// [`RequestError::OutOfRange`], [`RequestError::WrongCount`] and the like for the call itself;
-    /// [`RequestError::Failed`] and [`RequestError::WrongState`] for a communicator that takes none.
-    /// Nothing has changed then.
-    pub fn call(
-        &mut self,
-        comm: CommId,
-        group: Option<GroupId>,
-        call: DeviceCall,
-    ) -> Result<CallProgress, CoordinatorError> {
-        match self.ask(Request::Call { comm, group, call })? {
+    /// [`RequestError::Failed`] and [`RequestError::WrongState`] for a communicator that takes
+    /// none. Nothing has changed then.
+    pub fn call(&mut self, comm: CommId, group: Option<GroupId>, call: DeviceCall) -> Result<CallProgress> {
+        match self.ask(ClientRequest::Call { comm, group, call })? {
             Reply::Queued { group, calls } => Ok(CallProgress::Queued { group, calls }),
             Reply::InProgress(group) => Ok(CallProgress::InProgress(group)),
             _ => Err(unexpected()),
         }
     }
 
-    /// Ends `group`, or the open group if none is named; its calls are executed together. Returns its
-    /// number.
+    /// Ends `group`, or the open group if none is named; its calls are executed together. Returns
+    /// its number.
     ///
     /// # Errors
     /// [`RequestError::GroupOpen`], [`RequestError::NoSuchGroup`], and those of [`Client::call`].
-    pub fn end_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<u64, CoordinatorError> {
-        match self.ask(Request::GroupEnd { comm, group })? {
+    pub fn end_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<u64> {
+        match self.ask(ClientRequest::GroupEnd { comm, group })? {
             Reply::InProgress(group) => Ok(group),
             _ => Err(unexpected()),
         }
@@ -181,8 +178,8 @@ impl Client {
     ///
     /// # Errors
     /// [`RequestError::GroupOpen`], [`RequestError::NoSuchGroup`].
-    pub fn cancel_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<(), CoordinatorError> {
-        match self.ask(Request::GroupCancel { comm, group })? {
+    pub fn cancel_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<()> {
+        match self.ask(ClientRequest::GroupCancel { comm, group })? {
             Reply::GroupCancelled => Ok(()),
             _ => Err(unexpected()),
         }
@@ -191,9 +188,10 @@ impl Client {
     /// Has a communicator that has failed go on with the devices that are left.
     ///
     /// # Errors
-    /// [`RequestError::Failed`] when they cannot; [`RequestError::WrongState`] when it has not failed.
-    pub fn go_on(&mut self, comm: CommId) -> Result<CommStatus, CoordinatorError> {
-        self.status_of(Request::GoOn(comm))
+    /// [`RequestError::Failed`] when they cannot; [`RequestError::WrongState`] when it has not
+    /// failed.
+    pub fn go_on(&mut self, comm: CommId) -> Result<CommStatus> {
+        self.status_of(ClientRequest::GoOn(comm))
     }
 
     /// Has so many free devices join a communicator that is ready: all of them or none.
@@ -203,83 +201,84 @@ impl Client {
     /// # Errors
     /// [`RequestError::NotEnoughDevices`], [`RequestError::BadSize`], [`RequestError::GroupOpen`];
     /// [`RequestError::WrongState`] while a group is in progress: nothing has changed.
-    /// [`RequestError::NotGrown`] when they did not come together; [`RequestError::Failed`] when the
-    /// communicator had failed before, or has grown and lost a device.
-    pub fn grow(&mut self, comm: CommId, devices: u32) -> Result<CommStatus, CoordinatorError> {
-        self.status_of(Request::Grow { comm, devices })
+    /// [`RequestError::NotGrown`] when they did not come together; [`RequestError::Failed`] when
+    /// the communicator had failed before, or has grown and lost a device.
+    pub fn grow(&mut self, comm: CommId, devices: u32) -> Result<CommStatus> {
+        self.status_of(ClientRequest::Grow { comm, devices })
     }
 
     /// Has all devices of a ready communicator write the used part of their memory to `directory`.
     /// Returns the number of the checkpoint there.
     ///
-    /// It counts as a group. Bytes that clients copy meanwhile may or may not be in it. The previous
-    /// checkpoint stays valid until this one is whole and on the disk, whatever happens.
+    /// It counts as a group. Bytes that clients copy meanwhile may or may not be in it. The
+    /// previous checkpoint stays valid until this one is whole and on the disk, whatever happens.
     ///
     /// # Errors
     /// [`RequestError::CheckpointFailed`], after which the communicator is ready and as before;
     /// [`RequestError::Failed`] when it failed itself, by the loss of a device;
     /// [`RequestError::WrongState`], [`RequestError::BadDirectory`];
-    /// [`Error::Timeout`](crate::Error::Timeout) when it takes longer than an answer may, and goes on.
-    pub fn checkpoint(&mut self, comm: CommId, directory: impl AsRef<Path>) -> Result<u64, CoordinatorError> {
+    /// [`Error::Timeout`](crate::Error::Timeout) when it takes longer than an answer may, and goes
+    /// on.
+    pub fn checkpoint(&mut self, comm: CommId, directory: impl AsRef<Path>) -> Result<u64> {
         let directory = whole_path(directory.as_ref())?;
-        self.checkpoint_by(Request::Checkpoint { comm, directory })
+        self.checkpoint_by(ClientRequest::Checkpoint { comm, directory })
     }
 
     /// Has all devices of a ready communicator read back what [`Client::checkpoint`] has written to
     /// `directory`. Returns the number of that checkpoint.
     ///
-    /// The communicator has as many devices as the checkpoint, with as much memory each. Each device
-    /// reads what its rank has written. All is checked before a byte changes.
+    /// The communicator has as many devices as the checkpoint, with as much memory each. Each
+    /// device reads what its rank has written. All is checked before a byte changes.
     ///
     /// # Errors
     /// Those of [`Client::checkpoint`].
-    pub fn restore(&mut self, comm: CommId, directory: impl AsRef<Path>) -> Result<u64, CoordinatorError> {
+    pub fn restore(&mut self, comm: CommId, directory: impl AsRef<Path>) -> Result<u64> {
         let directory = whole_path(directory.as_ref())?;
-        self.checkpoint_by(Request::Restore { comm, directory })
+        self.checkpoint_by(ClientRequest::Restore { comm, directory })
     }
 
     /// Ends a communicator when what is in progress is done, and gives its devices back.
     ///
     /// # Errors
     /// [`RequestError::Failed`], [`RequestError::Ended`], [`RequestError::GroupOpen`].
-    pub fn finalize(&mut self, comm: CommId) -> Result<(), CoordinatorError> {
-        self.end(Request::Finalize(comm))
+    pub fn finalize(&mut self, comm: CommId) -> Result<()> {
+        self.end(ClientRequest::Finalize(comm))
     }
 
     /// Ends a communicator at once, and gives back those of its devices that live.
     ///
     /// # Errors
     /// [`RequestError::Ended`].
-    pub fn destroy(&mut self, comm: CommId) -> Result<(), CoordinatorError> {
-        self.end(Request::Destroy(comm))
+    pub fn destroy(&mut self, comm: CommId) -> Result<()> {
+        self.end(ClientRequest::Destroy(comm))
     }
 
-    fn status_of(&mut self, request: Request) -> Result<CommStatus, CoordinatorError> {
+    fn status_of(&mut self, request: ClientRequest) -> Result<CommStatus> {
         match self.ask(request)? {
             Reply::Status(status) => Ok(status),
             _ => Err(unexpected()),
         }
     }
 
-    fn checkpoint_by(&mut self, request: Request) -> Result<u64, CoordinatorError> {
+    fn checkpoint_by(&mut self, request: ClientRequest) -> Result<u64> {
         match self.ask(request)? {
             Reply::Checkpoint(number) => Ok(number),
             _ => Err(unexpected()),
         }
     }
 
-    fn end(&mut self, request: Request) -> Result<(), CoordinatorError> {
+    fn end(&mut self, request: ClientRequest) -> Result<()> {
         match self.ask(request)? {
             Reply::Ended => Ok(()),
             _ => Err(unexpected()),
         }
     }
 
-    fn ask(&mut self, request: Request) -> Result<Reply, CoordinatorError> {
+    fn ask(&mut self, request: ClientRequest) -> Result<Reply> {
         self.ask_within(request, self.timeout)
     }
 
-    fn ask_within(&mut self, request: Request, patience: Duration) -> Result<Reply, CoordinatorError> {
+    fn ask_within(&mut self, request: ClientRequest, patience: Duration) -> Result<Reply> {
         self.number += 1;
         let context = IoContext { peer: COORDINATOR, operation: "asking the coordinator", patience };
         let mut stream = DeadlineStream::new(&self.stream, patience);

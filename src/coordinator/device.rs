@@ -3,12 +3,12 @@
 //!
 //! | thread | does |
 //! |---|---|
-//! | the caller's | carries orders and reports between the coordinator and the [`Agent`]; never waits for one peer |
+//! | the caller's | carries orders and reports between the coordinator and the [`Agent`] |
 //! | worker | has the communicator, and executes one task at a time |
 //! | 16 for copies | each copies between a client and the memory |
 //!
-//! When the coordinator dies, whatever is in progress goes on, and the device looks for the next one
-//! (`adoption/search.rs`).
+//! The caller's thread never waits for a single peer. When the coordinator dies, whatever is in
+//! progress goes on, and the device looks for the next one (`adoption/search.rs`).
 
 mod calls;
 mod copies;
@@ -31,7 +31,7 @@ use super::agent::{Agent, AgentStep};
 use super::assignment::{Assignment, DEVICE};
 use super::call::AddressRange;
 use super::directory::{DIRECTORY, RuntimeDirectory};
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use super::handshake::{COORDINATOR, DeviceMessage, HelloReply, PATIENCE, PeerRole, connect};
 use super::id::DeviceId;
 use super::order::DeviceOrder;
@@ -84,30 +84,32 @@ enum CoordinatorLink {
 }
 
 impl Device {
-    /// Makes the memory, and registers with the coordinator of `directory`. A process is one device.
+    /// Makes the memory, and registers with the coordinator of `directory`. A process is one
+    /// device.
     ///
     /// # Errors
     /// [`CoordinatorError::NotRunning`], [`CoordinatorError::Dead`],
     /// [`CoordinatorError::VersionMismatch`], [`CoordinatorError::Refused`];
     /// [`Error::InvalidArgument`] for the highest address or the core; [`Error::FaultPlan`],
     /// [`Error::Setting`] for the environment; [`Error::ResourceLimit`], [`Error::Os`].
-    pub fn start(directory: &RuntimeDirectory, options: &DeviceOptions) -> Result<Self, CoordinatorError> {
+    pub fn start(directory: &RuntimeDirectory, options: &DeviceOptions) -> Result<Self> {
         Self::open(directory, options, OnCoordinatorLoss::WaitForEver)
     }
 
     /// Returns the device that this process was started as, by a [`Pool`](super::Pool) or a
     /// [`Fleet`](super::Fleet); `None` when it was not started as one.
     ///
-    /// A program that has a pool calls this first of all, and then [serves](Device::serve). From here on
-    /// the process ends when the process of its pool does: the kernel kills it, provided that the calling
-    /// thread stays, and otherwise it ends by itself when its coordinator is gone. A device that was told
-    /// to [outlive](super::FleetOptions::outlives) its coordinator waits for the next one for that time
-    /// when its own was killed, and ends at once when its own has ended in order.
+    /// A program that has a pool calls this first of all, and then [serves](Device::serve). From
+    /// here on the process ends when the process of its pool does: the kernel kills it, provided
+    /// that the calling thread stays, and otherwise it ends by itself when its coordinator is gone.
+    /// A device that was told to [outlive](super::FleetOptions::outlives) its coordinator waits for
+    /// the next one for that time when its own was killed, and ends at once when its own has ended
+    /// in order.
     ///
     /// # Errors
-    /// [`Error::Environment`] when the variables are damaged; [`Error::Revoked`] when the process that
-    /// has started it is dead already; those of [`Device::start`].
-    pub fn from_env() -> Result<Option<Self>, CoordinatorError> {
+    /// [`Error::Environment`] when the variables are damaged; [`Error::Revoked`] when the process
+    /// that has started it is dead already; those of [`Device::start`].
+    pub fn from_env() -> Result<Option<Self>> {
         let Some(text) = std::env::var_os(DEVICE) else { return Ok(None) };
         let damaged = |variable| Error::Environment { variable, expected: "expected what a pool has set" };
         let assignment: Option<Assignment> = text.to_str().and_then(|text| serde_json::from_str(text).ok());
@@ -135,7 +137,7 @@ impl Device {
         directory: &RuntimeDirectory,
         options: &DeviceOptions,
         on_loss: OnCoordinatorLoss,
-    ) -> Result<Self, CoordinatorError> {
+    ) -> Result<Self> {
         if let Some(core) = options.core {
             run_on(core)?;
         }
@@ -185,14 +187,14 @@ impl Device {
         AddressRange { min: self.memory.min_address().get(), max: self.memory.max_address().get() }
     }
 
-    /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP), or has lost its coordinator and does not
-    /// wait for the next one, or not any longer. SIGQUIT is for the coordinator to answer, and ends
-    /// nothing.
+    /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP), or has lost its coordinator and
+    /// does not wait for the next one, or not any longer. SIGQUIT is for the coordinator to answer,
+    /// and ends nothing.
     ///
     /// # Errors
-    /// [`CoordinatorError::VersionMismatch`] when the coordinator is replaced by one of another version;
-    /// [`Error::Unavailable`] when its worker has panicked; [`Error::Os`].
-    pub fn serve(mut self) -> Result<(), CoordinatorError> {
+    /// [`CoordinatorError::VersionMismatch`] when the coordinator is replaced by one of another
+    /// version; [`Error::Unavailable`] when its worker has panicked; [`Error::Os`].
+    pub fn serve(mut self) -> Result<()> {
         while !self.wait()? {
             while let Some((outcome, aborter)) = self.worker.finished()? {
                 self.aborter = aborter;
@@ -218,7 +220,7 @@ impl Device {
     }
 
     /// Waits until something happens. Returns whether it was an interrupt.
-    fn wait(&mut self) -> Result<bool, CoordinatorError> {
+    fn wait(&mut self) -> Result<bool> {
         let (interest, due) = match &self.coordinator {
             CoordinatorLink::Connected(it) => {
                 (Some((it.descriptor(), it.interest())), self.heartbeat.map(|(_, at)| at))
@@ -260,7 +262,7 @@ impl Device {
     }
 
     /// Takes the orders that have come.
-    fn receive(&mut self) -> Result<(), CoordinatorError> {
+    fn receive(&mut self) -> Result<()> {
         let Some(connection) = self.connection() else { return Ok(()) };
         connection.flush();
         connection.read();

@@ -1,8 +1,8 @@
 //! Where a coordinator is found: `$XDG_RUNTIME_DIR/shmccl`, or `/tmp/shmccl-UID`.
 //!
-//! Only its user may enter the directory: mode and owner are checked whenever it is opened. A lock on
-//! the directory says that a coordinator lives, and ends with it; so a socket without a lock is that of
-//! a dead coordinator (`adoption/directory.rs`).
+//! Only its user may enter the directory: mode and owner are checked whenever it is opened. A lock
+//! on the directory says that a coordinator lives, and ends with it; so a socket without a lock is
+//! that of a dead coordinator (`adoption/directory.rs`).
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
 
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use super::id::DeviceId;
 use crate::sync::header::Creator;
 
@@ -23,7 +23,8 @@ pub(super) const DIRECTORY: &str = "SHMCCL_POOL";
 /// The name of a coordinator's socket.
 const SOCKET: &str = "coordinator";
 
-/// The first part of the name of a pool's directory. The number of a process and its start time follow.
+/// The first part of the name of a pool's directory. The number of a process and its start time
+/// follow.
 const POOL: &str = "pool-";
 
 /// The longest path that a socket can have: the system wants room for a zero behind it.
@@ -39,9 +40,9 @@ impl RuntimeDirectory {
     /// Opens the user's directory, and makes it if it is not there.
     ///
     /// # Errors
-    /// [`CoordinatorError::NotPrivate`], [`CoordinatorError::LongPath`]; [`CoordinatorError::Unusable`]
-    /// when the system refuses to make it.
-    pub fn open() -> Result<Self, CoordinatorError> {
+    /// [`CoordinatorError::NotPrivate`], [`CoordinatorError::LongPath`];
+    /// [`CoordinatorError::Unusable`] when the system refuses to make it.
+    pub fn open() -> Result<Self> {
         Self::at(Self::usual())
     }
 
@@ -50,8 +51,8 @@ impl RuntimeDirectory {
         Self::beneath(std::env::var_os("XDG_RUNTIME_DIR").as_deref())
     }
 
-    /// Returns where it is for a process whose runtime directory is `parent`. An empty one counts as
-    /// none.
+    /// Returns where it is for a process whose runtime directory is `parent`. An empty one counts
+    /// as none.
     fn beneath(parent: Option<&OsStr>) -> PathBuf {
         match parent.filter(|path| !path.is_empty()) {
             Some(parent) => Path::new(parent).join("shmccl"),
@@ -59,8 +60,8 @@ impl RuntimeDirectory {
         }
     }
 
-    /// Returns where another process of this user would look for its coordinator, if it were a device:
-    /// where it was told to, or at the usual place.
+    /// Returns where another process of this user would look for its coordinator, if it were a
+    /// device: where it was told to, or at the usual place.
     ///
     /// `None` when there is no such process, or it is another user's.
     pub fn of(process: DeviceId) -> Option<PathBuf> {
@@ -74,7 +75,7 @@ impl RuntimeDirectory {
     ///
     /// # Errors
     /// Those of [`RuntimeDirectory::open`].
-    pub fn at(path: impl Into<PathBuf>) -> Result<Self, CoordinatorError> {
+    pub fn at(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         check_length(&path.join(SOCKET))?;
         match DirBuilder::new().mode(0o700).create(&path) {
@@ -107,7 +108,7 @@ impl RuntimeDirectory {
     ///
     /// # Errors
     /// Those of [`RuntimeDirectory::open`].
-    pub(super) fn private() -> Result<Self, CoordinatorError> {
+    pub(super) fn private() -> Result<Self> {
         let parent = Self::open()?.path;
         Self::sweep_pools(&parent, false)?;
         // Only this process makes such a name, and no process sweeps it while this one lives.
@@ -128,13 +129,13 @@ impl RuntimeDirectory {
         self.path.join(SOCKET)
     }
 
-    /// Returns the path of the socket of a coordinator that begins, until it takes the place of the one
-    /// before. It is no longer than that one.
+    /// Returns the path of the socket of a coordinator that begins, until it takes the place of the
+    /// one before. It is no longer than that one.
     pub(super) fn coming_socket(&self) -> PathBuf {
         self.path.join("coming")
     }
 
-    pub(super) fn file(&self) -> Result<File, CoordinatorError> {
+    pub(super) fn file(&self) -> Result<File> {
         File::open(&self.path)
             .map_err(|error| CoordinatorError::at("opening the directory", &self.path, error))
     }
@@ -147,8 +148,8 @@ pub(super) struct ProcessEnvironment {
 }
 
 impl ProcessEnvironment {
-    /// Reads the environment of `process`. A process that has ended has none any more, even before its
-    /// parent has waited for it.
+    /// Reads the environment of `process`. A process that has ended has none any more, even before
+    /// its parent has waited for it.
     pub(super) fn of(process: DeviceId) -> Option<Self> {
         let entries = std::fs::read(format!("/proc/{process}/environ")).ok()?;
         Some(Self { process, entries })
@@ -175,7 +176,7 @@ pub(super) fn owner_of_pool(name: &str) -> Option<Creator> {
 
 /// # Errors
 /// [`CoordinatorError::LongPath`].
-fn check_length(socket: &Path) -> Result<(), CoordinatorError> {
+fn check_length(socket: &Path) -> Result<()> {
     match socket.as_os_str().len() {
         len if len > MAX_SOCKET => {
             Err(CoordinatorError::LongPath { path: socket.to_owned(), len, most: MAX_SOCKET })

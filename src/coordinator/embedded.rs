@@ -12,7 +12,7 @@ use nix::sys::signal::SigSet;
 use super::assignment::is_device;
 use super::client::Client;
 use super::directory::RuntimeDirectory;
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use super::fleet::{DeviceEnd, DeviceKind, Fleet, FleetOptions};
 use super::handshake::PATIENCE;
 use super::id::DeviceId;
@@ -28,18 +28,18 @@ use crate::logs::COORDINATOR;
 pub struct PoolOptions {
     /// Its devices, by kind.
     pub devices: Vec<DeviceKind>,
-    /// The program to start for each device: it calls [`Device::from_env`](super::Device::from_env) and
-    /// serves. By default it is the running executable, with its own arguments.
+    /// The program to start for each device: it calls [`Device::from_env`](super::Device::from_env)
+    /// and serves. By default it is the running executable, with its own arguments.
     pub program: Program,
     /// The settings of the coordinator.
     pub settings: CoordinatorSettings,
-    /// The directory of the coordinator; `None` for one of the pool's own, which is removed with it. In the
-    /// user's ([`RuntimeDirectory::open`]) `shmccl ctl` finds the coordinator as well.
+    /// The directory of the coordinator; `None` for one of the pool's own, which is removed with
+    /// it. In the user's ([`RuntimeDirectory::open`]) `shmccl ctl` finds the coordinator as well.
     pub directory: Option<RuntimeDirectory>,
     /// How long a [`Client`] of the pool waits for an answer.
     pub timeout: Duration,
-    /// How many devices may be started, all together, to replace others that have registered and die, as
-    /// for [`FleetOptions::restarts`]. Each begins as a free one.
+    /// How many devices may be started, all together, to replace others that have registered and
+    /// die, as for [`FleetOptions::restarts`]. Each begins as a free one.
     pub restarts: u32,
 }
 
@@ -56,22 +56,21 @@ impl Default for PoolOptions {
     }
 }
 
-/// A coordinator in a thread of this process, and devices as processes of its own. Dropping it ends all
-/// of them, and leaves nothing.
+/// A coordinator in a thread of this process, and devices as processes of its own. Dropping it ends
+/// all of them, and leaves nothing.
 ///
-/// The running executable is started again for each device, as by [`launch`](crate::launch::launch). So
-/// a program that has a pool asks first of all whether it is a device. When the program is killed, the
-/// kernel kills its devices, and a janitor, which is forked as the pool starts, removes its socket. If
-/// the janitor was killed as well, the next pool or `shmccl clean` removes it. Each connection takes a
-/// descriptor, so the pool raises the soft limit of the program as far as the system allows.
+/// The running executable is started again for each device, as by
+/// [`launch`](crate::launch::launch). So a program that has a pool asks first of all whether it is
+/// a device. When the program is killed, the kernel kills its devices, and a janitor, which is
+/// forked as the pool starts, removes its socket. If the janitor was killed as well, the next pool
+/// or `shmccl clean` removes it. Each connection takes a descriptor, so the pool raises the soft
+/// limit of the program as far as the system allows.
 ///
 /// ```no_run
-/// use shmccl::coordinator::{
-///     Collective, CoordinatorError, Device, DeviceCall, DeviceReduceOp, Pool,
-/// };
+/// use shmccl::coordinator::{Collective, Device, DeviceCall, DeviceReduceOp, Pool};
 /// use shmccl::reduce::DataType;
 ///
-/// fn main() -> Result<(), CoordinatorError> {
+/// fn main() -> shmccl::coordinator::Result<()> {
 ///     if let Some(device) = Device::from_env()? {
 ///         return device.serve();
 ///     }
@@ -81,9 +80,16 @@ impl Default for PoolOptions {
 ///     for device in &comm.devices {
 ///         client.copy_host_to_device(*device, 0x1000, &2.0_f64.to_ne_bytes())?;
 ///     }
-///     let (send, recv) = (vec![0x1000; 3], vec![0x2000; 3]);
-///     let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, DeviceReduceOp::Prod);
-///     client.call(comm.comm, None, DeviceCall { collective, data_type, op, root: 0, count: 1, send, recv })?;
+///     let product = DeviceCall {
+///         collective: Collective::AllReduce,
+///         data_type: DataType::F64,
+///         op: DeviceReduceOp::Prod,
+///         root: 0,
+///         count: 1,
+///         send: vec![0x1000; 3],
+///         recv: vec![0x2000; 3],
+///     };
+///     client.call(comm.comm, None, product)?;
 ///     assert!(client.status(comm.comm, true)?.last.is_some_and(|last| last.failure.is_none()));
 ///     assert_eq!(client.read_device(comm.devices[2], 0x2000, 8)?, 8.0_f64.to_ne_bytes());
 ///     client.finalize(comm.comm)
@@ -97,7 +103,7 @@ pub struct Pool {
     timeout: Duration,
     /// Dropped to have the coordinator end.
     stop: Option<UnixStream>,
-    coordinator: Option<JoinHandle<Result<(), CoordinatorError>>>,
+    coordinator: Option<JoinHandle<Result<()>>>,
     fleet: Option<Fleet>,
 }
 
@@ -123,17 +129,17 @@ impl Pool {
     ///
     /// # Errors
     /// Those of [`Pool::start_with`].
-    pub fn start(devices: usize) -> Result<Self, CoordinatorError> {
+    pub fn start(devices: usize) -> Result<Self> {
         Self::start_with(&PoolOptions { devices: vec![DeviceKind::new(devices)], ..PoolOptions::default() })
     }
 
     /// Starts a coordinator and these devices, which have all registered when this returns.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] in a process that is a device itself; [`CoordinatorError::NotStarted`] when
-    /// one of the devices does not register; those of [`Coordinator::start`] and [`Fleet::start`]. Nothing
-    /// is left then.
-    pub fn start_with(options: &PoolOptions) -> Result<Self, CoordinatorError> {
+    /// [`Error::Unavailable`] in a process that is a device itself;
+    /// [`CoordinatorError::NotStarted`] when one of the devices does not register; those of
+    /// [`Coordinator::start`] and [`Fleet::start`]. Nothing is left then.
+    pub fn start_with(options: &PoolOptions) -> Result<Self> {
         if is_device() {
             // Its devices would start devices, and those would as well.
             let needs = "a program that calls Device::from_env first, and serves if it is a device";
@@ -177,7 +183,7 @@ impl Pool {
         settings: CoordinatorSettings,
         sender: Sender<StartEvent>,
         registered: RegisteredDevices,
-    ) -> Result<RestartTally, CoordinatorError> {
+    ) -> Result<RestartTally> {
         const ACTION: &str = "starting the coordinator of a pool";
         let (stop, stop_pipe) = UnixStream::pair().map_err(|error| resource_error(ACTION, error))?;
         let coordinator = Coordinator::embedded(&self.directory, settings, stop_pipe, move |device| {
@@ -200,7 +206,7 @@ impl Pool {
     ///
     /// # Errors
     /// Those of [`Client::connect`].
-    pub fn client(&self) -> Result<Client, CoordinatorError> {
+    pub fn client(&self) -> Result<Client> {
         Client::connect(&self.directory, self.timeout)
     }
 
@@ -210,8 +216,8 @@ impl Pool {
         &self.directory
     }
 
-    /// Returns the devices that were started at first. [`Client::devices`] returns those that there are
-    /// now.
+    /// Returns the devices that were started at first. [`Client::devices`] returns those that there
+    /// are now.
     #[must_use]
     pub fn devices(&self) -> &[DeviceId] {
         self.fleet.as_ref().map(Fleet::devices).unwrap_or_default()
@@ -233,7 +239,7 @@ impl Drop for Pool {
 }
 
 /// Waits until all devices have registered.
-fn await_devices(devices: &[DeviceId], events: &Receiver<StartEvent>) -> Result<(), CoordinatorError> {
+fn await_devices(devices: &[DeviceId], events: &Receiver<StartEvent>) -> Result<()> {
     let mut awaited: BTreeSet<_> = devices.iter().copied().collect();
     let until = Instant::now() + PATIENCE;
     while let Some(next) = awaited.first() {

@@ -1,4 +1,5 @@
-//! The errors of the coordinator: what is wrong with it or with the way to it, and why it refuses a request.
+//! The errors of the coordinator: what is wrong with it or with the way to it, and why it refuses a
+//! request.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,9 @@ use super::request::CommState;
 use crate::bootstrap::resource_error;
 use crate::error::Error;
 use crate::rank::MAX_RANKS;
+
+/// The result of the operations of this module.
+pub type Result<T, E = CoordinatorError> = std::result::Result<T, E>;
 
 /// Why a coordinator, or a device of it, cannot be reached or does not do what is asked.
 #[derive(thiserror::Error)]
@@ -161,7 +165,8 @@ pub enum RequestError {
         /// Why.
         why: String,
     },
-    /// The devices did not join. The communicator is as before, unless it has lost a device meanwhile.
+    /// The devices did not join. The communicator is as before, unless it has lost a device
+    /// meanwhile.
     #[error("communicator {comm} did not grow: {why}; `shmccl ctl status {comm}` tells how it is doing")]
     NotGrown {
         /// The communicator.
@@ -232,8 +237,8 @@ pub enum RequestError {
     GroupFull,
     /// The calls of a group would take too much memory of a device. The group is as before.
     ///
-    /// All operands are copied out of that memory before the first call is executed, and the results
-    /// into it after the last.
+    /// All operands are copied out of that memory before the first call is executed, and the
+    /// results into it after the last.
     #[error(
         "the operands of the group would have {bytes} bytes on device {device}, and {most} is the most, \
          {MAX_OPERANDS} times its memory; end it and start another one"

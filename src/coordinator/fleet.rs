@@ -1,16 +1,17 @@
-//! Devices that a process has started for its coordinator. They end with it, and it is told when one
-//! ends earlier.
+//! Devices that a process has started for its coordinator. They end with it, and it is told when
+//! one ends earlier.
 //!
 //! When the process is killed they end as well, or wait for the next coordinator for a time
-//! ([`FleetOptions::outlives`]). One thread (`crew.rs`) starts them, waits for the next one that ends, and
-//! ends them. It is their parent, at whose death the kernel kills them
-//! ([`Device::from_env`](super::Device::from_env)), so it lives as long as they do. It waits for its own
-//! processes and for no others.
+//! ([`FleetOptions::outlives`]). One thread (`crew.rs`) starts them, waits for the next one that
+//! ends, and ends them. It is their parent, at whose death the kernel kills them
+//! ([`Device::from_env`](super::Device::from_env)), so it lives as long as they do. It waits for
+//! its own processes and for no others.
 //!
-//! A device that has died may be replaced by a new one ([`FleetOptions::restarts`]). To the coordinator
-//! the new one is a device like any other: no decision depends on which device it replaces, and the next
-//! coordinator need not know. The fleet of the next coordinator watches the devices that it finds of its
-//! kinds ([`DeviceKind::taken_over`], `adoption/fleet.rs`), and replaces them like its own.
+//! A device that has died may be replaced by a new one ([`FleetOptions::restarts`]). To the
+//! coordinator the new one is a device like any other: no decision depends on which device it
+//! replaces, and the next coordinator need not know. The fleet of the next coordinator watches the
+//! devices that it finds of its kinds ([`DeviceKind::taken_over`], `adoption/fleet.rs`), and
+//! replaces them like its own.
 
 pub(super) mod crew;
 
@@ -48,20 +49,21 @@ pub struct DeviceKind {
     pub name: Option<String>,
     /// How many of them to start.
     pub count: usize,
-    /// The bytes that each has, from [`MIN_ADDRESS`](crate::heap::MIN_ADDRESS) up: a multiple of 4096.
+    /// The bytes that each has, from [`MIN_ADDRESS`](crate::heap::MIN_ADDRESS) up: a multiple of
+    /// 4096.
     pub memory: u64,
     /// How long one waits for other devices.
     pub timeout: Duration,
     /// The core that they are to run on, if that matters.
     pub core: Option<usize>,
-    /// Devices of this kind, besides the `count`, whose fleet was killed. The new fleet does not end them
-    /// by itself. It reports when one ends, and replaces it like one of its own.
+    /// Devices of this kind, besides the `count`, whose fleet was killed. The new fleet does not
+    /// end them by itself. It reports when one ends, and replaces it like one of its own.
     pub taken_over: Vec<DeviceId>,
 }
 
 impl DeviceKind {
-    /// Returns a kind of so many devices of 64 MiB, each of which waits 30 seconds for others and runs on
-    /// any core.
+    /// Returns a kind of so many devices of 64 MiB, each of which waits 30 seconds for others and
+    /// runs on any core.
     #[must_use]
     pub const fn new(count: usize) -> Self {
         let (memory, timeout) = (64 << 20, Duration::from_secs(30));
@@ -76,14 +78,15 @@ impl DeviceKind {
 /// How the devices of a fleet are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FleetOptions {
-    /// How long they wait for the next coordinator of the directory when this process is killed, after
-    /// which they end. What they do meanwhile goes on. `None` has them end with this process.
+    /// How long they wait for the next coordinator of the directory when this process is killed,
+    /// after which they end. What they do meanwhile goes on. `None` has them end with this process.
     pub outlives: Option<Duration>,
-    /// How many devices may be started, all together, to replace others that have died: killed (by the
-    /// coordinator as well, where one hangs), crashed, or ended with an error, and not told to end.
+    /// How many devices may be started, all together, to replace others that have died: killed (by
+    /// the coordinator as well, where one hangs), crashed, or ended with an error, and not told to
+    /// end.
     ///
-    /// Each is a new device of the same kind, with fresh memory and another number. A device that dies
-    /// within seconds is replaced after a pause, which grows from one to the next.
+    /// Each is a new device of the same kind, with fresh memory and another number. A device that
+    /// dies within seconds is replaced after a pause, which grows from one to the next.
     pub restarts: u32,
 }
 
@@ -99,8 +102,9 @@ pub struct DeviceEnd {
     pub name: Option<String>,
     /// How it has ended.
     ///
-    /// `None` for a device that was [taken over](DeviceKind::taken_over) where the system tells only its
-    /// parent, which is dead: before Linux 6.15. Such a device counts as one that has died.
+    /// `None` for a device that was [taken over](DeviceKind::taken_over) where the system tells
+    /// only its parent, which is dead: before Linux 6.15. Such a device counts as one that has
+    /// died.
     pub status: Option<ExitStatus>,
     /// Whether it had replaced another one.
     pub was_restarted: bool,
@@ -111,8 +115,8 @@ pub struct DeviceEnd {
 }
 
 impl DeviceEnd {
-    /// Whether it has ended as one that was told to: in order, or by SIGINT, SIGTERM or SIGHUP, which end
-    /// a device that has only just begun at once.
+    /// Whether it has ended as one that was told to: in order, or by SIGINT, SIGTERM or SIGHUP,
+    /// which end a device that has only just begun at once.
     #[must_use]
     pub fn was_told(&self) -> bool {
         let ends = |signal| [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].contains(&signal);
@@ -130,10 +134,10 @@ impl DeviceEnd {
 
     /// Whether another one should be started in its place.
     ///
-    /// One may be, and a device in that place has worked before: this one, which `has_registered` with its
-    /// coordinator or with the one before, or the device that it has replaced. A device that has never
-    /// registered was described wrongly, or the system is not as it should be, and the next one would fail
-    /// as well.
+    /// One may be, and a device in that place has worked before: this one, which `has_registered`
+    /// with its coordinator or with the one before, or the device that it has replaced. A device
+    /// that has never registered was described wrongly, or the system is not as it should be, and
+    /// the next one would fail as well.
     #[must_use]
     pub fn is_to_be_followed(&self, has_registered: bool) -> bool {
         self.can_restart() && (has_registered || self.was_restarted || self.was_taken_over)
@@ -166,13 +170,13 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts `program` for each device of these kinds, and calls `on_end` with each that ends before the
-    /// fleet does. The program is to be a device ([`Device::from_env`](super::Device::from_env)) of the
-    /// coordinator of `directory`.
+    /// Starts `program` for each device of these kinds, and calls `on_end` with each that ends
+    /// before the fleet does. The program is to be a device
+    /// ([`Device::from_env`](super::Device::from_env)) of the coordinator of `directory`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for more than [`MAX_DEVICES`]; [`Error::ResourceLimit`], [`Error::Os`]
-    /// when one cannot be started: then none is left.
+    /// [`Error::InvalidArgument`] for more than [`MAX_DEVICES`]; [`Error::ResourceLimit`],
+    /// [`Error::Os`] when one cannot be started: then none is left.
     pub fn start(
         directory: &RuntimeDirectory,
         program: &Program,
@@ -186,8 +190,8 @@ impl Fleet {
         Self::start_with(directory, program, kinds, FleetOptions::default(), never_restart)
     }
 
-    /// Like [`Fleet::start`], but with options. `on_end` also returns whether to start another device in
-    /// the place of that one, where that [is possible](DeviceEnd::can_restart).
+    /// Like [`Fleet::start`], but with options. `on_end` also returns whether to start another
+    /// device in the place of that one, where that [is possible](DeviceEnd::can_restart).
     ///
     /// # Errors
     /// Those of [`Fleet::start`].
@@ -239,8 +243,8 @@ impl Drop for Fleet {
     }
 }
 
-/// Ends all processes, and waits until they have ended: tells them to end, and kills those that take too
-/// long. Children of this process are still to be waited for.
+/// Ends all processes, and waits until they have ended: tells them to end, and kills those that
+/// take too long. Children of this process are still to be waited for.
 pub(super) fn terminate(processes: &[impl AsFd]) {
     terminate_within(processes, GRACE);
 }

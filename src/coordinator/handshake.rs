@@ -1,5 +1,5 @@
-//! The first messages of a connection, by which both sides make sure that they are of one user and one
-//! version, and the messages that follow.
+//! The first messages of a connection, by which both sides make sure that they are of one user and
+//! one version, and the messages that follow.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use super::call::AddressRange;
 use super::deadline_stream::{Address, DeadlineStream};
 use super::directory::RuntimeDirectory;
-use super::error::{CoordinatorError, RequestError};
+use super::error::{CoordinatorError, RequestError, Result};
 use super::id::{CommId, DeviceId};
 use super::order::DeviceReport;
-use super::request::{Reply, Request};
+use super::request::{ClientRequest, Reply};
 use super::wire::{self, IoContext};
 use crate::error::Error;
 
@@ -63,7 +63,7 @@ impl HelloReply {
 
     /// # Errors
     /// [`CoordinatorError::VersionMismatch`], [`CoordinatorError::Refused`].
-    pub(super) fn check(self) -> Result<Self, CoordinatorError> {
+    pub(super) fn check(self) -> Result<Self> {
         check_version(&self.shmccl)?;
         match self.refusal {
             Some(refusal) => Err(refusal.into()),
@@ -100,7 +100,7 @@ pub(super) enum DeviceMessage {
 #[serde(deny_unknown_fields)]
 pub(super) struct NumberedRequest {
     pub(super) number: u64,
-    pub(super) request: Request,
+    pub(super) request: ClientRequest,
 }
 
 /// The answer to a [`NumberedRequest`].
@@ -136,7 +136,7 @@ pub(super) enum CopyDirection {
 ///
 /// # Errors
 /// [`CoordinatorError::OtherUser`], [`Error::Os`].
-pub(super) fn check_peer(stream: &impl AsFd) -> Result<u32, CoordinatorError> {
+pub(super) fn check_peer(stream: &impl AsFd) -> Result<u32> {
     let peer = getsockopt(stream, PeerCredentials)
         .map_err(|errno| Error::os("asking who is at the other side of a socket", errno))?;
     let mine = geteuid().as_raw();
@@ -148,7 +148,7 @@ pub(super) fn check_peer(stream: &impl AsFd) -> Result<u32, CoordinatorError> {
 
 /// # Errors
 /// [`CoordinatorError::VersionMismatch`] unless `theirs` is the version of this side.
-pub(super) fn check_version(theirs: &str) -> Result<(), CoordinatorError> {
+pub(super) fn check_version(theirs: &str) -> Result<()> {
     if theirs == VERSION {
         return Ok(());
     }
@@ -157,17 +157,13 @@ pub(super) fn check_version(theirs: &str) -> Result<(), CoordinatorError> {
     Err(CoordinatorError::VersionMismatch { mine: VERSION.to_owned(), theirs })
 }
 
-/// Greets the side that listens as `role`, within the patience of `context`, which names it. Returns its
-/// answer, which is of this version.
+/// Greets the side that listens as `role`, within the patience of `context`, which names it.
+/// Returns its answer, which is of this version.
 ///
 /// # Errors
-/// [`CoordinatorError::OtherUser`], [`CoordinatorError::VersionMismatch`], [`CoordinatorError::Refused`];
-/// those of [`wire::read`].
-pub(super) fn greet(
-    stream: &UnixStream,
-    role: PeerRole,
-    context: IoContext,
-) -> Result<HelloReply, CoordinatorError> {
+/// [`CoordinatorError::OtherUser`], [`CoordinatorError::VersionMismatch`],
+/// [`CoordinatorError::Refused`]; those of [`wire::read`].
+pub(super) fn greet(stream: &UnixStream, role: PeerRole, context: IoContext) -> Result<HelloReply> {
     check_peer(stream)?;
     greet_checked(&mut DeadlineStream::new(stream, context.patience), role, context)
 }
@@ -180,7 +176,7 @@ pub(super) fn greet_checked(
     stream: &mut (impl Read + Write),
     role: PeerRole,
     context: IoContext,
-) -> Result<HelloReply, CoordinatorError> {
+) -> Result<HelloReply> {
     wire::write(stream, &Hello { shmccl: VERSION.to_owned(), role }, context)?;
     let reply: HelloReply = wire::read(stream, context)?;
     reply.check()
@@ -195,7 +191,7 @@ pub(super) fn connect(
     directory: &RuntimeDirectory,
     role: PeerRole,
     patience: Duration,
-) -> Result<(UnixStream, HelloReply), CoordinatorError> {
+) -> Result<(UnixStream, HelloReply)> {
     let connecting = IoContext { peer: COORDINATOR, operation: "connecting with the coordinator", patience };
     let path = directory.socket();
     let connected = Address::of_path(&path).and_then(|address| address.connect_within(patience));

@@ -45,7 +45,7 @@ use super::error::RequestError;
 use super::id::{ClientId, CommId, DeviceId};
 use super::metrics::CoordinatorCounters;
 use super::order::{DeviceOrder, DeviceReport};
-use super::request::{CommState, CommStatus, Reply, Request};
+use super::request::{ClientRequest, CommState, CommStatus, Reply};
 use crate::launch::HangRule;
 use comm::Comm;
 use device_table::DeviceTable;
@@ -117,7 +117,7 @@ pub enum CoordinatorEvent {
         /// The number that the client has given the request.
         number: u64,
         /// The request.
-        request: Request,
+        request: ClientRequest,
     },
     /// The connection of a client has ended.
     ClientGone {
@@ -223,7 +223,7 @@ pub struct CoordinatorMachine {
     /// The state and epoch of each communicator when the log was considered last.
     logged: BTreeMap<CommId, (CommState, u64)>,
     /// Requests that came before requests are taken.
-    early: Vec<(RequestId, Request)>,
+    early: Vec<(RequestId, ClientRequest)>,
     /// The dead members of adopted communicators, which do not come back.
     pub(super) dead: BTreeSet<DeviceId>,
     counts: CoordinatorCounters,

@@ -1,9 +1,9 @@
-//! The coordinator: which devices there are, which communicator each belongs to, and what happens when
-//! one dies.
+//! The coordinator: which devices there are, which communicator each belongs to, and what happens
+//! when one dies.
 //!
 //! It owns the lifecycle of communicators and their membership, and nothing else. Data move between
-//! devices, and between a device and a client, without it. What runs goes on when the coordinator dies,
-//! and the next coordinator takes over from what the devices report.
+//! devices, and between a device and a client, without it. What runs goes on when the coordinator
+//! dies, and the next coordinator takes over from what the devices report.
 //!
 //! ```text
 //! client --Request--> coordinator --DeviceOrder---> device
@@ -15,12 +15,13 @@
 //!
 //! - `machine/` decides for the coordinator ([`CoordinatorMachine`]), and `agent.rs` for a device
 //!   ([`Agent`]). Neither has a clock, a thread or a socket; both are tried in simulated histories.
-//! - `request.rs`, `order.rs` and `call.rs` have the messages: [`Request`] and [`Reply`] for clients,
-//!   [`DeviceOrder`] and [`DeviceReport`] for devices, and [`DeviceCall`], a collective operation.
-//! - `handshake.rs`, `wire.rs` and `deadline_stream.rs` are the connections, from the greeting down to
-//!   bytes.
-//! - `service.rs`, `device.rs` and `client.rs` are the three processes: [`Coordinator`], [`Device`] and
-//!   [`Client`]. They find each other in a private [`RuntimeDirectory`] (`directory.rs`).
+//! - `request.rs`, `order.rs` and `call.rs` have the messages: [`Request`] and [`Reply`] for
+//!   clients, [`DeviceOrder`] and [`DeviceReport`] for devices, and [`DeviceCall`], a collective
+//!   operation.
+//! - `handshake.rs`, `wire.rs` and `deadline_stream.rs` are the connections, from the greeting down
+//!   to bytes.
+//! - `service.rs`, `device.rs` and `client.rs` are the three processes: [`Coordinator`], [`Device`]
+//!   and [`Client`]. They find each other in a private [`RuntimeDirectory`] (`directory.rs`).
 //! - `fleet.rs` and `assignment.rs` start devices: a [`Fleet`], and what each device is told.
 //!   `embedded.rs` is a coordinator with devices within a program: a [`Pool`].
 //! - `adoption/` is about devices that outlive a killed coordinator. The rest is read without it.
@@ -57,7 +58,7 @@ pub use client::{CallProgress, Client};
 pub use device::{Device, DeviceOptions};
 pub use directory::RuntimeDirectory;
 pub use embedded::{Pool, PoolOptions};
-pub use error::{CoordinatorError, RequestError};
+pub use error::{CoordinatorError, RequestError, Result};
 pub use fleet::{DeviceEnd, DeviceKind, Fleet, FleetOptions};
 pub use handshake::VERSION;
 pub use id::{ClientId, CommId, DeviceId, GroupId, InvalidGroupId};
@@ -68,5 +69,5 @@ pub use metrics::{CommMetrics, CoordinatorCounters, Metrics};
 pub use order::{
     CommFormation, DeviceMembership, DeviceOrder, DevicePhase, DeviceReport, FailedGrowth, FailureKind,
 };
-pub use request::{CommState, CommStatus, DeviceStatus, GroupOutcome, Location, Reply, Request};
+pub use request::{ClientRequest, CommState, CommStatus, DeviceStatus, GroupOutcome, Location, Reply};
 pub use service::{Coordinator, HungDevice, RestartTally};

@@ -11,7 +11,7 @@ use super::metrics::Metrics;
 /// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Request {
+pub enum ClientRequest {
     /// Make a communicator of so many devices. Answered when they have met.
     Init {
         /// How many.
@@ -192,8 +192,8 @@ pub struct GroupOutcome {
     /// failed by a timeout.
     ///
     /// It is as the first device saw them that has reported it, of 16 KiB at most.
-    /// [`Request::List`] is answered without it, and so is the status of a communicator that has
-    /// ended before 64 others.
+    /// [`ClientRequest::List`] is answered without it, and so is the status of a communicator that
+    /// has ended before 64 others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<String>,
 }

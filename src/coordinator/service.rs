@@ -1,9 +1,9 @@
-//! The coordinator as a process: one thread around `poll` that carries messages between sockets and the
-//! state machine.
+//! The coordinator as a process: one thread around `poll` that carries messages between sockets and
+//! the state machine.
 //!
-//! It never waits for a single peer. A peer that does not greet, sends what the protocol does not have,
-//! asks too much at a time or does not read its answers loses its connection, and nothing else happens.
-//! Messages of another user's process are not read at all.
+//! It never waits for a single peer. A peer that does not greet, sends what the protocol does not
+//! have, asks too much at a time or does not read its answers loses its connection, and nothing
+//! else happens. Messages of another user's process are not read at all.
 
 mod connections;
 mod peer;
@@ -40,9 +40,9 @@ use crate::sync::plain;
 use peer::{MAX_CLIENTS, Peer, PeerState};
 use shutdown::{Hook, Shutdown};
 
-/// The most connections at a time. Devices always have room, however many clients there are: a client
-/// too many takes the place of an idle one, and peers that have not said what they are wait in the
-/// backlog.
+/// The most connections at a time. Devices always have room, however many clients there are: a
+/// client too many takes the place of an idle one, and peers that have not said what they are wait
+/// in the backlog.
 const MAX_PEERS: usize = MAX_DEVICES + MAX_CLIENTS + 512;
 
 /// How long no connection is accepted after the system had no room for one.
@@ -50,8 +50,8 @@ const NOT_ACCEPTING: Duration = Duration::from_millis(50);
 
 /// A device that counts as lost although its process lives.
 ///
-/// It displays as a sentence: "device 7 is lost: it hangs, without a sign of life in 10 of 10 looks, one
-/// in 500ms; it is killed".
+/// It displays as a sentence: "device 7 is lost: it hangs, without a sign of life in 10 of 10
+/// looks, one in 500ms; it is killed".
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HungDevice {
@@ -59,8 +59,8 @@ pub struct HungDevice {
     pub device: DeviceId,
     /// How it was found that the device hangs.
     pub why: String,
-    /// Whether the device is killed, since a [`Fleet`](super::Fleet) of this coordinator or of one before
-    /// it has started it. Any other device is left as it is, and may come back.
+    /// Whether the device is killed, since a [`Fleet`](super::Fleet) of this coordinator or of one
+    /// before it has started it. Any other device is left as it is, and may come back.
     pub is_killed: bool,
 }
 
@@ -164,8 +164,8 @@ impl Coordinator {
         })
     }
 
-    /// Has `answer` called at SIGQUIT, which ends nothing. `answer` is to return soon: devices and clients
-    /// wait meanwhile.
+    /// Has `answer` called at SIGQUIT, which ends nothing. `answer` is to return soon: devices and
+    /// clients wait meanwhile.
     pub fn on_quit(&mut self, answer: impl FnMut() + Send + 'static) {
         self.shutdown.on_quit(Hook(Box::new(answer)));
     }
@@ -175,8 +175,8 @@ impl Coordinator {
         self.on_registered = Some(Hook(Box::new(callback)));
     }
 
-    /// Has `callback` called with each device that counts as lost although its process lives, before that
-    /// is killed, if it is. It is to return soon as well.
+    /// Has `callback` called with each device that counts as lost although its process lives,
+    /// before that is killed, if it is. It is to return soon as well.
     pub fn on_hung(&mut self, callback: impl FnMut(&HungDevice) + Send + 'static) {
         self.on_hung = Some(Hook(Box::new(callback)));
     }
@@ -189,8 +189,8 @@ impl Coordinator {
 
     /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP).
     ///
-    /// Devices that were started by hand live on, for the next coordinator. Devices that have outlived the
-    /// coordinator that has started them end with this one, which waits for that.
+    /// Devices that were started by hand live on, for the next coordinator. Devices that have
+    /// outlived the coordinator that has started them end with this one, which waits for that.
     ///
     /// # Errors
     /// [`Error::Os`] when the system cannot wait any more.
@@ -198,8 +198,8 @@ impl Coordinator {
         self.serve_until(|| {})
     }
 
-    /// Like [`Coordinator::serve`], but calls `end` when the end has come, before devices and clients can
-    /// see it. So the program can tell what follows from a failure.
+    /// Like [`Coordinator::serve`], but calls `end` when the end has come, before devices and
+    /// clients can see it. So the program can tell what follows from a failure.
     ///
     /// # Errors
     /// Those of [`Coordinator::serve`].
@@ -319,7 +319,8 @@ impl Coordinator {
         }
     }
 
-    /// Reports a device that hangs, and then kills it if it may: its fleet reports its end after that.
+    /// Reports a device that hangs, and then kills it if it may: its fleet reports its end after
+    /// that.
     fn give_up(&mut self, device: DeviceId, why: String, kills: bool) {
         self.hang_up_on(device);
         let process = if kills { self.killable.take(device) } else { None };
@@ -353,7 +354,8 @@ impl Coordinator {
 }
 
 impl Drop for Coordinator {
-    /// Ends the orphaned devices before the socket is removed: the next coordinator is not to know them.
+    /// Ends the orphaned devices before the socket is removed: the next coordinator is not to know
+    /// them.
     fn drop(&mut self) {
         end_orphans(self.claimed.directory());
     }
@@ -377,8 +379,8 @@ fn log(entry: &LogEntry) {
     }
 }
 
-/// Raises the limit of descriptors to as many as this process may need, as far as the system allows.
-/// Connections past the limit wait in the backlog.
+/// Raises the limit of descriptors to as many as this process may need, as far as the system
+/// allows. Connections past the limit wait in the backlog.
 fn raise_descriptors() {
     // Two more for each device that this process starts: its parent thread has one, and `killable`.
     let wanted = (MAX_PEERS + 2 * MAX_DEVICES) as u64 + 64;

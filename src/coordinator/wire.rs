@@ -1,7 +1,7 @@
 //! Messages on a stream: four bytes of length, least significant first, then JSON.
 //!
-//! [`read`] and [`write`] wait for the other side. A [`PeerConnection`] never waits: it keeps what has come
-//! until a message is whole, and what is to go until there is room.
+//! [`read`] and [`write`] wait for the other side. A [`PeerConnection`] never waits: it keeps what
+//! has come until a message is whole, and what is to go until there is room.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -14,7 +14,7 @@ use nix::poll::PollFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::error::CoordinatorError;
+use super::error::{CoordinatorError, Result};
 use crate::error::Error;
 use crate::logs::COORDINATOR;
 
@@ -59,7 +59,8 @@ impl Frames {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Returns how many bytes were not taken out, of whole messages and of the last, unfinished one.
+    /// Returns how many bytes were not taken out, of whole messages and of the last, unfinished
+    /// one.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() - self.taken
     }
@@ -69,7 +70,8 @@ impl Frames {
         !matches!(self.whole(), Ok(None))
     }
 
-    /// Takes out the next message, if all of it has come. If not, gives back the memory of earlier ones.
+    /// Takes out the next message, if all of it has come. If not, gives back the memory of earlier
+    /// ones.
     ///
     /// # Errors
     /// A text that says what is wrong with it. Nothing that comes after it makes sense then.
@@ -136,9 +138,9 @@ impl IoContext {
 /// Waits for a message of the peer.
 ///
 /// # Errors
-/// [`CoordinatorError::Disconnected`], [`CoordinatorError::Protocol`]; [`Error::Timeout`] of the operation
-/// where the stream has a deadline; [`Error::Os`].
-pub(super) fn read<T>(stream: &mut impl Read, context: IoContext) -> Result<T, CoordinatorError>
+/// [`CoordinatorError::Disconnected`], [`CoordinatorError::Protocol`]; [`Error::Timeout`] of the
+/// operation where the stream has a deadline; [`Error::Os`].
+pub(super) fn read<T>(stream: &mut impl Read, context: IoContext) -> Result<T>
 where
     T: DeserializeOwned,
 {
@@ -154,11 +156,7 @@ where
 ///
 /// # Errors
 /// Those of [`read`]; [`CoordinatorError::MessageTooLong`], and then nothing was sent.
-pub(super) fn write<T>(
-    stream: &mut impl Write,
-    message: &T,
-    context: IoContext,
-) -> Result<(), CoordinatorError>
+pub(super) fn write<T>(stream: &mut impl Write, message: &T, context: IoContext) -> Result<()>
 where
     T: Serialize,
 {
@@ -241,8 +239,8 @@ impl PeerConnection {
         match encode(message) {
             Ok(bytes) => self.outgoing.extend(bytes),
             Err(what) => {
-                // Every message sent here is bounded where it is made. A peer that misses one is better
-                // off without a connection.
+                // Every message sent here is bounded where it is made. A peer that misses one is
+                // better off without a connection.
                 tracing::error!(target: COORDINATOR, what, "cannot send");
                 self.is_over = true;
             }
@@ -273,7 +271,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::coordinator::request::Request;
+    use crate::coordinator::request::ClientRequest;
 
     #[test]
     fn messages_come_out_as_they_went_in_wherever_the_stream_was_cut() {
@@ -320,7 +318,7 @@ mod tests {
         fn garbage_is_an_error_or_waits_for_more(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let mut frames = Frames::default();
             frames.push(&bytes);
-            while let Ok(Some(_)) = frames.next::<Request>() {}
+            while let Ok(Some(_)) = frames.next::<ClientRequest>() {}
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What a comparison of algorithms shows: which one is best from which size on, and whether a proxy ever pays.
+//! What a comparison of algorithms shows: which one is best from which size on, and whether a proxy
+//! ever pays.
 
 use serde::Serialize;
 
@@ -8,7 +9,7 @@ use crate::compare::series::{BY_DEFAULT, Series, time};
 use crate::perf::test::TestChannel;
 use crate::units::{format_about, format_size, percent, three_digits};
 
-/// A change of the lead has to gain so much, over all sizes that it is for, multiplied up.
+/// The least gain of a change of the lead, multiplied up over its sizes.
 const CHANGE: f64 = 1.2;
 
 /// An algorithm that is the quickest from some size on.
@@ -18,19 +19,20 @@ pub(crate) struct Lead {
     pub(crate) algorithm: String,
     /// The smallest size measured at which it leads.
     pub(crate) from: u64,
-    /// Where it meets the one before on logarithmic scales; null for the first.
+    /// Where it meets the previous leader on logarithmic scales; null for the first.
     pub(crate) estimate: Option<f64>,
 }
 
-/// Who is ahead where.
+/// The algorithms that are ahead, by size and channel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(in crate::compare) struct AlgorithmCrossovers {
+pub(crate) struct AlgorithmCrossovers {
     /// The algorithms that lead over memory channels, by size.
-    pub(in crate::compare) memory: Vec<Lead>,
+    pub(crate) memory: Vec<Lead>,
     /// The algorithms that lead over port channels.
-    pub(in crate::compare) port: Vec<Lead>,
-    /// Where the quickest proxied algorithm overtakes the quickest direct one; null where no size can tell.
-    pub(in crate::compare) proxied: Option<Crossover>,
+    pub(crate) port: Vec<Lead>,
+    /// Where the quickest proxied algorithm overtakes the quickest direct one; null where no size
+    /// can tell.
+    pub(crate) proxied: Option<Crossover>,
     /// Where the quickest proxied algorithm is level with the quickest direct one, or ahead.
     #[serde(skip)]
     level: Crossover,
@@ -48,12 +50,13 @@ impl AlgorithmCrossovers {
         }
     }
 
-    /// Says who leads directly, who by proxy, whether the proxy overtakes, and how far the machine's limit is.
+    /// Says which algorithms lead on each channel, whether the proxy overtakes, and how far the
+    /// machine's limit is.
     pub(super) fn summary(&self, series: &Series) -> Vec<String> {
         let sizes = series.sizes();
         let mut sentences = Vec::new();
         for (leads, channel) in [(&self.memory, TestChannel::Memory), (&self.port, TestChannel::Port)] {
-            // Where nobody leads there is nothing to hold the default against.
+            // Without a leader the default has nothing to be compared with.
             let Some(led) = lead_sentence(series, &sizes, channel, leads) else { continue };
             let told = [Some(led), default_sentence(series, &sizes, channel)];
             sentences.push(told.into_iter().flatten().collect::<Vec<_>>().join(" "));
@@ -89,15 +92,17 @@ impl AlgorithmCrossovers {
     }
 }
 
-/// Returns what both channels cost, each at its quickest, at the sizes at which the two can be compared.
+/// Returns what both channels cost, each at its quickest, at the sizes at which the two can be
+/// compared.
 fn costs(series: &Series) -> Vec<Cost> {
     let even = series.points().into_iter().filter(|point| series.is_even(point.bytes));
     let cost = |row: &_| Some(time(row));
     even.filter_map(|point| point.cost(cost, cost)).collect()
 }
 
-/// Who leads over `channel`: of all ways to change the lead from size to size, the one that loses least to the quickest, where
-/// a change costs as much as [`CHANGE`] at one size. So noise changes no lead.
+/// Returns the algorithms that lead over `channel`. Of all ways to change the lead from size to
+/// size, it takes the one that loses least to the quickest. A change costs as much as [`CHANGE`] at
+/// one size, so that noise changes no lead.
 fn leads(series: &Series, sizes: &[u64], channel: TestChannel) -> Vec<Lead> {
     let names = series.algorithms_over(channel);
     let names: Vec<&str> = names.into_iter().filter(|name| *name != BY_DEFAULT).collect();
@@ -105,7 +110,7 @@ fn leads(series: &Series, sizes: &[u64], channel: TestChannel) -> Vec<Lead> {
         let own = series.row(bytes, channel, name).map_or(f64::INFINITY, time);
         (own / series.quickest(bytes, channel).map_or(own, time)).ln()
     };
-    // What each name has lost so far as the leader, and all leaders on the way.
+    // The loss of each name as the current leader, and all leaders before it.
     let mut ways: Vec<(f64, Vec<usize>)> = vec![(0.0, Vec::new()); names.len()];
     for &bytes in sizes {
         let best = ways.iter().min_by(|a, b| a.0.total_cmp(&b.0)).cloned().unwrap_or_default();
@@ -135,7 +140,7 @@ fn leads(series: &Series, sizes: &[u64], channel: TestChannel) -> Vec<Lead> {
     leads
 }
 
-/// Who leads, and how far it is behind the quickest at most.
+/// Says which algorithms lead, and how far behind the quickest they are at most.
 fn lead_sentence(series: &Series, sizes: &[u64], channel: TestChannel, leads: &[Lead]) -> Option<String> {
     let word = match channel {
         TestChannel::Memory => "Direct",
@@ -157,7 +162,7 @@ fn lead_sentence(series: &Series, sizes: &[u64], channel: TestChannel, leads: &[
     Some(format!("{word}: {} {start}{others}: within {most} of the quickest.", first.algorithm))
 }
 
-/// How far what the library does by itself is behind the quickest.
+/// Says how far the choice of the library is behind the quickest.
 fn default_sentence(series: &Series, sizes: &[u64], channel: TestChannel) -> Option<String> {
     let lost = |&bytes: &u64| {
         let ratio = time(series.row(bytes, channel, BY_DEFAULT)?) / time(series.quickest(bytes, channel)?);
@@ -172,7 +177,7 @@ fn default_sentence(series: &Series, sizes: &[u64], channel: TestChannel) -> Opt
     Some(format!("What the library chooses by itself {told}."))
 }
 
-/// At which sizes direct and proxied were not measured on alike cores, if there are any.
+/// Says at which sizes direct and proxied were not measured on alike cores, if there are any.
 fn uneven_sentence(series: &Series, sizes: &[u64]) -> Option<String> {
     let uneven: Vec<_> =
         sizes.iter().filter(|&&bytes| !series.is_even(bytes)).map(|&bytes| format_size(bytes)).collect();

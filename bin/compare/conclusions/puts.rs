@@ -1,4 +1,5 @@
-//! What a comparison of puts shows: what the proxy costs, what it buys, and from which size on it is worth it.
+//! What a comparison of puts shows: what the proxy costs, what it buys, and from which size on it
+//! is worth it.
 
 use serde::Serialize;
 
@@ -14,15 +15,15 @@ const TELLING: f64 = 1.25;
 
 /// Where proxied puts are ahead of direct ones.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(in crate::compare) struct PutCrossovers {
+pub(crate) struct PutCrossovers {
     /// In CPU time of the device thread; `None` when that was not measured.
-    pub(in crate::compare) device_time: Option<Crossover>,
+    pub(crate) device_time: Option<Crossover>,
     /// Between which sizes that crossover lies, where slices differ enough to tell.
-    pub(in crate::compare) device_time_range: Option<(f64, f64)>,
+    pub(crate) device_time_range: Option<(f64, f64)>,
     /// In latency.
-    pub(in crate::compare) latency: Crossover,
+    pub(crate) latency: Crossover,
     /// In bandwidth.
-    pub(in crate::compare) bandwidth: Crossover,
+    pub(crate) bandwidth: Crossover,
     /// Where proxied latency is level with direct latency, or better.
     #[serde(skip)]
     level: Crossover,
@@ -47,13 +48,14 @@ impl PutCrossovers {
         }
     }
 
-    /// Returns the crossover to mark: that of device time, which a proxy is for, or that of latency where device time is
-    /// unknown.
-    pub(in crate::compare) fn main(&self) -> Crossover {
+    /// Returns the crossover to mark: that of device time, which a proxy is for, or that of latency
+    /// where device time is unknown.
+    pub(crate) fn main(&self) -> Crossover {
         self.device_time.unwrap_or(self.latency)
     }
 
-    /// Says what that means, in one sentence or two for each of crossover, latency, device time and overlap.
+    /// Says what that means, in one sentence or two for each of crossover, latency, device time and
+    /// overlap.
     pub(super) fn summary(&self, series: &Series) -> Vec<String> {
         let points = series.points();
         let (Some(first), Some(last)) = (points.first(), points.last()) else { return Vec::new() };
@@ -142,8 +144,8 @@ impl PutCrossovers {
 
 /// Returns between which sizes the crossover of device time at `mark` lies.
 ///
-/// That is where lines cross that a tenth of the slices lie below for one channel, and above for the other. `None` where
-/// slices hardly differ, or were not told apart.
+/// That is where lines cross that a tenth of the slices lie below for one channel, and above for
+/// the other. `None` where slices hardly differ, or were not told apart.
 fn range(points: &[Point<'_>], mark: f64) -> Option<(f64, f64)> {
     type Figure = fn(&PerfRow) -> Option<f64>;
     let (low, high): (Figure, Figure) = (|row| row.cpu.p10_ns, |row| row.cpu.p90_ns);
@@ -181,7 +183,8 @@ fn overlap_sentence(points: &[Point<'_>]) -> Option<String> {
     ))
 }
 
-/// Whether the proxy hid clearly more than a direct put did, at most of the sizes that are long enough to tell.
+/// Whether the proxy hid clearly more than a direct put did, at most of the sizes that are long
+/// enough to tell.
 fn hides(points: &[Point<'_>]) -> bool {
     let gain = |point: &Point<'_>| Some(point.proxied.overlap? - point.direct.overlap?);
     let gains: Vec<f64> = points.iter().filter_map(gain).collect();

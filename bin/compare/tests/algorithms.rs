@@ -5,7 +5,8 @@ use crate::perf::report::{PerfReport, RowLimit, RowTimes};
 use crate::perf::test::Test;
 use crate::units::ladder;
 
-/// Numbers as a model has them: so many nanoseconds, and so many per byte, for each algorithm; a proxy adds some.
+/// Numbers as a model has them: so many nanoseconds, and so many per byte, for each algorithm; a
+/// proxy adds some.
 const MODEL: [(Option<&str>, f64, f64); 4] = [
     (None, 1050.0, 0.105),
     (Some("one_shot"), 100.0, 1.0),

@@ -3,8 +3,8 @@ use crate::perf::report::{PerfReport, RowCpu, RowFifo, RowLimit, RowTimes};
 use crate::perf::test::Test;
 use crate::units::ladder;
 
-/// Numbers as a model has them: a direct put costs 130 ns and 0.1 ns per byte, a proxied one `trigger_ns` more; the device pays
-/// for the whole direct put, and 60 ns for a trigger.
+/// Numbers as a model has them: a direct put costs 130 ns and 0.1 ns per byte, a proxied one
+/// `trigger_ns` more; the device pays for the whole direct put, and 60 ns for a trigger.
 fn modelled(trigger_ns: f64, cores: usize, overlap: f64) -> Series {
     let row = |bytes: f64, extra: f64, cpu: f64, overlap: f64| PerfRow {
         iterations: 10_000,

@@ -1,5 +1,4 @@
-//! One operation at one size on one rank: its buffers, its data, and whether what came out is
-//! right.
+//! One operation at one size on one rank: its buffers, its data, and the check of its result.
 
 use std::ops::Range;
 
@@ -13,7 +12,7 @@ use crate::perf::collective::layout::CaseLayout;
 use crate::perf::collective::pattern::{OneWordData, PERIOD, Pattern, TestElement};
 use crate::perf::report::Memory;
 
-/// Where all ranks have room for buffers in their heaps.
+/// The buffers of every rank in its heap.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CollectiveBuffers {
     /// For inputs.
@@ -36,11 +35,10 @@ impl CollectiveBuffers {
         Ok(Self { send: region(len)?, recv: region(len)?, eager: region(eager)?, staging: region(staging)? })
     }
 
-    /// The input of `rank`, and its output, of an operation with this `layout` on elements of
-    /// `size` bytes.
+    /// Returns the input and the output of `rank`, for elements of `size` bytes in this `layout`.
     ///
     /// # Errors
-    /// Too little ground.
+    /// Too little memory.
     pub(crate) fn regions(
         self,
         layout: CaseLayout,
@@ -57,16 +55,16 @@ impl CollectiveBuffers {
     }
 }
 
-/// What is asked of all ranks, again and again.
+/// An operation that all ranks do again and again.
 #[derive(Clone, Debug)]
 pub(crate) struct CaseSpec {
     /// The operation.
     pub(crate) operation: Operation,
-    /// By what it reduces, if it does.
+    /// The operator, if it reduces.
     pub(crate) op: Option<ReduceOp>,
-    /// Its root, where it has one.
+    /// The root, where the operation has one.
     pub(crate) root: Rank,
-    /// How large it is.
+    /// The sizes of the buffers.
     pub(crate) layout: CaseLayout,
     /// Whether the output takes the place of the input.
     pub(crate) in_place: bool,
@@ -74,9 +72,9 @@ pub(crate) struct CaseSpec {
     pub(crate) check: bool,
 }
 
-/// Where elements are.
+/// The memory of the elements.
 #[derive(Debug)]
-enum Buffers<T> {
+enum CaseBuffers<T> {
     Heap {
         send: DeviceBuffer<T>,
         recv: DeviceBuffer<T>,
@@ -85,7 +83,7 @@ enum Buffers<T> {
         send: Vec<T>,
         recv: Vec<T>,
     },
-    /// Input and output, and where in it they begin.
+    /// One buffer for input and output, and where they begin.
     OneOrdinary {
         both: Vec<T>,
         send: usize,
@@ -93,7 +91,7 @@ enum Buffers<T> {
     },
 }
 
-/// Which elements a rank exchanges with each, where these are not as many with all.
+/// The elements that a rank exchanges with each other, where the counts differ.
 #[derive(Debug, Default)]
 struct Parts {
     counts: Vec<usize>,
@@ -122,29 +120,29 @@ pub(crate) struct CaseData<T> {
     rank: u32,
     /// The rank before this one, in a ring.
     before: u32,
-    buffers: Buffers<T>,
+    buffers: CaseBuffers<T>,
     parts: Parts,
     pattern: Pattern<T>,
-    /// The whole data, where they are this short.
+    /// The data of the shortest operations.
     words: Option<OneWordData>,
-    /// Where results are copied to be compared: a period.
+    /// Room for a period of a result, to compare it.
     copy: Vec<T>,
     turn: u64,
-    /// Elements that were not as expected, so far.
+    /// Elements that were not as expected so far.
     pub(crate) wrong: u64,
 }
 
-/// Whether it is defined what comes of `operation`, `in_place` or not: of what is sent from where
-/// something else is received, it is not. nccl-tests measures that, and does not verify it.
+/// Returns whether the result of `operation` is defined. A send from memory that another message is
+/// received into has none; nccl-tests measures that, and does not verify it.
 pub(crate) fn is_defined(operation: Operation, in_place: bool) -> bool {
     operation != Operation::Send || !in_place
 }
 
 impl<T: TestElement> CaseData<T> {
-    /// Lays the buffers out on `ground`, or takes ordinary memory.
+    /// Lays the data out in `buffers`, or in ordinary memory.
     ///
     /// # Errors
-    /// Too little ground.
+    /// Too little memory.
     pub(crate) fn new(
         comm: &Communicator,
         spec: CaseSpec,
@@ -157,15 +155,15 @@ impl<T: TestElement> CaseData<T> {
             (Memory::Heap, in_place) => {
                 let size = size_of::<T>() as u64;
                 let (send, recv) = buffers.regions(layout, rank.into(), size, in_place)?;
-                Buffers::Heap { send: comm.buffer(send)?, recv: comm.buffer(recv)? }
+                CaseBuffers::Heap { send: comm.buffer(send)?, recv: comm.buffer(recv)? }
             }
-            // Ordinary memory cannot be lent to a send and a receive at once.
+            // A send and a receive cannot borrow ordinary memory at once.
             (Memory::Ordinary, in_place) if !in_place || spec.operation == Operation::Send => {
-                Buffers::Ordinary { send: zeros(layout.send()), recv: zeros(layout.recv()) }
+                CaseBuffers::Ordinary { send: zeros(layout.send()), recv: zeros(layout.recv()) }
             }
             (Memory::Ordinary, _) => {
                 let (send, recv) = (layout.send_in_place(rank.into()), layout.recv_in_place(rank.into()));
-                Buffers::OneOrdinary { both: zeros(layout.largest()), send: own(send), recv: own(recv) }
+                CaseBuffers::OneOrdinary { both: zeros(layout.largest()), send: own(send), recv: own(recv) }
             }
         };
         let pattern = Pattern::new(comm.n_ranks(), spec.op.as_ref());
@@ -180,7 +178,7 @@ impl<T: TestElement> CaseData<T> {
     #[inline]
     pub(crate) fn rewrite(&mut self) -> Result<()> {
         self.turn += 1;
-        if let (Some(words), Buffers::Heap { send, .. }) = (&self.words, &self.buffers) {
+        if let (Some(words), CaseBuffers::Heap { send, .. }) = (&self.words, &self.buffers) {
             return words.write(self.turn, send.span());
         }
         if self.sends() {
@@ -193,7 +191,7 @@ impl<T: TestElement> CaseData<T> {
     /// Does the operation.
     ///
     /// # Errors
-    /// What the library says.
+    /// The errors of the library.
     #[inline]
     pub(crate) fn run(&mut self, comm: &mut Communicator) -> Result<()> {
         macro_rules! call {
@@ -225,9 +223,9 @@ impl<T: TestElement> CaseData<T> {
             }};
         }
         match &mut self.buffers {
-            Buffers::Heap { send, recv } => call!(&*send, &*recv),
-            Buffers::Ordinary { send, recv } => call!(&*send, recv),
-            Buffers::OneOrdinary { both, send, recv } => {
+            CaseBuffers::Heap { send, recv } => call!(&*send, &*recv),
+            CaseBuffers::Ordinary { send, recv } => call!(&*send, recv),
+            CaseBuffers::OneOrdinary { both, send, recv } => {
                 let part = match self.spec.operation {
                     Operation::Gather if self.spec.root != comm.rank() => {
                         *send..*send + own(self.spec.layout.send())
@@ -251,7 +249,7 @@ impl<T: TestElement> CaseData<T> {
         if !self.spec.check || !self.receives() {
             return Ok(());
         }
-        if let (Some(words), Buffers::Heap { recv, .. }) = (&self.words, &self.buffers)
+        if let (Some(words), CaseBuffers::Heap { recv, .. }) = (&self.words, &self.buffers)
             && words.are_in(self.turn, recv.span())?
         {
             return Ok(());
@@ -294,9 +292,9 @@ impl<T: TestElement> CaseData<T> {
         let data = self.pattern.input(self.turn, self.rank);
         for (at, part) in periods(0, count) {
             match &mut self.buffers {
-                Buffers::Heap { send, .. } => send.copy_from_slice(at, &data[part])?,
-                Buffers::Ordinary { send, .. } => send[at..][..part.len()].copy_from_slice(&data[part]),
-                Buffers::OneOrdinary { both, send, .. } => {
+                CaseBuffers::Heap { send, .. } => send.copy_from_slice(at, &data[part])?,
+                CaseBuffers::Ordinary { send, .. } => send[at..][..part.len()].copy_from_slice(&data[part]),
+                CaseBuffers::OneOrdinary { both, send, .. } => {
                     both[*send + at..][..part.len()].copy_from_slice(&data[part]);
                 }
             }
@@ -306,19 +304,19 @@ impl<T: TestElement> CaseData<T> {
 }
 
 impl CaseData<f32> {
-    /// The buffers, where a loop may stage them.
+    /// Returns the data, where a loop may stage them.
     pub(crate) fn own(&mut self) -> Option<Own<'_>> {
         match &mut self.buffers {
-            Buffers::Heap { send, recv } => {
+            CaseBuffers::Heap { send, recv } => {
                 (!self.spec.in_place).then(|| Own::Heap(send.span(), recv.span()))
             }
-            Buffers::Ordinary { send, recv } => Some(Own::Apart(send, recv)),
-            Buffers::OneOrdinary { both, .. } => Some(Own::InPlace(both)),
+            CaseBuffers::Ordinary { send, recv } => Some(Own::Apart(send, recv)),
+            CaseBuffers::OneOrdinary { both, .. } => Some(Own::InPlace(both)),
         }
     }
 }
 
-/// Does `task` in ordinary memory that is input and output.
+/// Does the operation of `spec` in ordinary memory that is input and output.
 fn run_in_place<T: TestElement>(
     comm: &mut Communicator,
     spec: &CaseSpec,
@@ -340,12 +338,12 @@ fn run_in_place<T: TestElement>(
     }
 }
 
-/// Elements of a buffer of this process.
+/// Returns `count` as a number of elements of this process.
 fn own(count: u64) -> usize {
     usize::try_from(count).expect("it fits the address space")
 }
 
-/// Elements of an output, and where in the input that they came from they began.
+/// Elements of an output, and where they began in the input that they came from.
 #[derive(Clone, Copy)]
 struct ExpectedBlock {
     start: u64,
@@ -353,37 +351,39 @@ struct ExpectedBlock {
     first: u64,
 }
 
-/// The outputs of a workload, and where to copy them to be compared.
+/// The outputs of a case, and room to compare them.
 struct Outputs<'w, T> {
-    buffers: &'w Buffers<T>,
+    buffers: &'w CaseBuffers<T>,
     copy: &'w mut [T],
 }
 
 impl<T: TestElement> Outputs<'_, T> {
-    /// How many elements of `block` differ from `expected`, which repeats.
+    /// Counts the elements of `block` that differ from `expected`, which repeats.
     #[inline]
     fn mismatches(self, block: ExpectedBlock, expected: &[T]) -> Result<u64> {
         let start = usize::try_from(block.start).expect("within the output");
         let mut wrong = 0;
         for (at, part) in periods(block.first, block.count) {
             let found = match self.buffers {
-                // A copy of what is right would be one pass more than MPI's results take.
-                Buffers::Heap { recv, .. } if is_in(recv, start + at, &expected[part.clone()])? => continue,
-                Buffers::Heap { recv, .. } => {
+                // A copy of correct data would be one pass more than the results of MPI take.
+                CaseBuffers::Heap { recv, .. } if is_in(recv, start + at, &expected[part.clone()])? => {
+                    continue;
+                }
+                CaseBuffers::Heap { recv, .. } => {
                     let copy = &mut self.copy[..part.len()];
                     recv.copy_to_slice(start + at, copy)?;
                     &*copy
                 }
-                Buffers::Ordinary { recv, .. } => &recv[start + at..][..part.len()],
-                Buffers::OneOrdinary { both, recv, .. } => &both[*recv + start + at..][..part.len()],
+                CaseBuffers::Ordinary { recv, .. } => &recv[start + at..][..part.len()],
+                CaseBuffers::OneOrdinary { both, recv, .. } => &both[*recv + start + at..][..part.len()],
             };
             wrong += differing(found, &expected[part]);
         }
         Ok(wrong)
     }
 
-    /// The same of the output of rank `me` with a block from each rank, from where in its input
-    /// `first` says.
+    /// Counts the wrong elements of the output of rank `me`, which has a block from each rank. A
+    /// block began in the input of its rank at `first`.
     fn mismatched_blocks<'p>(
         self,
         layout: CaseLayout,
@@ -406,13 +406,13 @@ impl<T: TestElement> Outputs<'_, T> {
     }
 }
 
-/// Whether `expected` is in `buffer` from element `at` on.
+/// Returns whether `expected` is in `buffer` from element `at` on.
 #[inline]
 fn is_in<T: TestElement>(buffer: &DeviceBuffer<T>, at: usize, expected: &[T]) -> Result<bool> {
     buffer.span().equals((at * size_of::<T>()) as u64, bytemuck::cast_slice(expected))
 }
 
-/// Elements that differ in any bit.
+/// Counts the elements that differ in any bit.
 #[inline]
 fn differing<T: TestElement>(found: &[T], expected: &[T]) -> u64 {
     let bytes = bytemuck::cast_slice::<T, u8>;
@@ -425,8 +425,8 @@ fn count_differing<T: TestElement>(found: &[T], expected: &[T]) -> u64 {
     found.iter().zip(expected).filter(differs).count() as u64
 }
 
-/// Cuts `count` elements where the pattern begins anew, of which the first is element `first`:
-/// where each part starts, and what of a period it is.
+/// Cuts `count` elements from element `first` on where the pattern begins anew. Returns where each
+/// part starts, and its range in the period.
 #[inline]
 fn periods(first: u64, count: u64) -> impl Iterator<Item = (usize, Range<usize>)> {
     let skipped =

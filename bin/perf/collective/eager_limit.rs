@@ -1,14 +1,13 @@
 //! The limit of an operation on few bytes: a hand-written loop in which every byte is handed over
 //! once.
 //!
-//! Who has something for others puts it into a letter, behind a flag, and goes on; who needs it
-//! waits for the flag, and for nothing else. So an operation has one hand-over, where ranks that
-//! read each other's buffers have to meet twice; and where data go one way only, nobody waits for
-//! those behind.
+//! A sender puts its data into a slot behind a flag, and goes on. A receiver waits for that flag
+//! and for nothing else. So an operation has one hand-over, where ranks that read each other's
+//! buffers have to meet twice. Where data go one way only, senders do not wait for receivers.
 //!
-//! A letter is written again some operations later. By then whoever writes to its writer has read
-//! it, since it writes one letter after the other. Readers that do not write back tell now and then
-//! how far they have come, and the writer looks there as often.
+//! A slot is written again some operations later. By then a receiver that sends to the slot's
+//! writer has read it, since it reads one slot before it writes the next. Other receivers set a
+//! flag of their own every few operations, and the writer waits for that flag as often.
 
 use crate::perf::collective::case::CaseData;
 use crate::perf::collective::limit::{RankBuffers, SIZE, moving};
@@ -21,37 +20,37 @@ use shmccl::{Communicator, Rank, Result};
 use shmccl_limits::flags::BareFlag;
 use shmccl_limits::sum::{self, SumKernel};
 
-/// Letters in a ring, at least: so many there are of the longest.
+/// Slots in a ring at least: those of the longest data.
 const TURNS: u64 = 8;
 
-/// Letters in a ring at most: of short ones there are more, so that a writer seldom has to learn
-/// how far its readers have come.
+/// Slots in a ring at most. Of short data there are more slots, so that a writer seldom has to wait
+/// for the flag of a reader.
 const MOST_TURNS: u64 = 32;
 
-/// The same where all who read from each other also write to each other: none is ahead by more than
-/// one.
+/// Slots in a ring where all that read from each other also write to each other: none is ahead by
+/// more than one.
 const TURNS_OF_MUTUAL: u64 = 2;
 
-/// What one writer writes begins at a multiple of so many bytes: pairs of cache lines.
+/// Alignment of what one writer writes, in bytes: pairs of cache lines.
 const CELL: u64 = 128;
 
-/// Where a letter that so fits into fewer lines has its data: behind the flag.
+/// Where data begin in a slot that so fits into fewer lines: behind the flag.
 const SHORT: u64 = 8;
 
-/// Where others have them: where a line begins.
+/// Where data begin in any other slot: at a line.
 const LONG: u64 = 64;
 
-/// What a rank reads of what a rank has, itself included: some block of that one's input.
+/// A block of the input of a rank that a rank reads, its own included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BlockRead {
     writer: u32,
-    /// Which block of its input; letters are told apart by it.
+    /// The number of the block in the writer's input, which tells slots apart.
     block: u32,
-    /// To which block of the output. All go to the first one where they are added.
+    /// The block of the output. It is the first one where all are added.
     to: u32,
 }
 
-/// What a rank reads in an operation with this `root`.
+/// Returns what a rank reads in an operation with this `root`.
 fn takings(operation: Operation, n_ranks: u32, root: u32, reader: u32) -> Vec<BlockRead> {
     let (all, is_root) = (0..n_ranks, reader == root);
     let of = |writer, block, to| BlockRead { writer, block, to };
@@ -67,58 +66,58 @@ fn takings(operation: Operation, n_ranks: u32, root: u32, reader: u32) -> Vec<Bl
     }
 }
 
-/// A letter, as its writer and its readers see it.
+/// A slot, as its writer and its readers see it.
 #[derive(Clone, Debug)]
 struct EagerSlot {
     flag: CellRef<BareFlag>,
     data: Span,
 }
 
-/// The letters of one turn of the ring.
+/// The slots of one turn of the ring.
 #[derive(Clone, Debug)]
 struct SlotTurn {
-    /// What goes into which letter.
+    /// The data to send, and the slot of each.
     sent: Vec<(Span, EagerSlot)>,
-    /// What comes in which letter, and where it goes.
+    /// The slots to read, and where the data of each go.
     taken: Vec<(EagerSlot, Span)>,
-    /// What is added, if anything is.
+    /// The data to add, if any are added.
     summands: Vec<Span>,
 }
 
-/// The part of one rank.
+/// The loop of one rank.
 #[derive(Debug)]
 pub(crate) struct EagerLimit {
     turns: Vec<SlotTurn>,
-    /// What does not leave the rank.
+    /// The data that do not leave the rank.
     own: Vec<(Span, Span)>,
-    /// Where sums go.
+    /// The memory of sums.
     sum: Option<Span>,
-    /// How far the readers have come that do not write to this rank.
+    /// The flags of readers that do not write to this rank.
     readers: Vec<CellRef<BareFlag>>,
-    /// Where this rank tells how far it has come, if that matters to anybody.
-    told: Option<CellRef<BareFlag>>,
+    /// The flag of this rank, if it reads from a rank that it does not write to.
+    read_flag: Option<CellRef<BareFlag>>,
     number: u64,
-    /// After so many operations a reader tells how far it has come.
-    tells_after: u64,
-    /// Whether the lines of the next letters are brought here while these are under way.
+    /// Operations after which a reader sets its flag.
+    flag_every: u64,
+    /// Whether the lines of the next slots are fetched while these are under way.
     ahead: bool,
-    /// Whether a wait gives way, since ranks share cores.
+    /// Whether a wait yields, since ranks share cores.
     yields: bool,
 }
 
-/// What the letters of a rank take up in its heap, for inputs of up to [`BATCH_BYTES`], in both
-/// ways.
+/// Returns the bytes of all slots of a rank, for inputs of up to [`BATCH_BYTES`], with and without
+/// fetching ahead.
 pub(crate) fn eager_len(n_ranks: u32) -> u64 {
     2 * (CELL + TURNS * (BATCH_BYTES + u64::from(n_ranks) * (LONG + CELL))).next_multiple_of(CELL)
 }
 
 impl EagerLimit {
-    /// The part of this rank in the task of `places`, if its data are few. Lines of letters are
-    /// fetched `ahead` or not: it gains where cores are far apart, and costs where they are near.
-    /// Collective: letters are emptied.
+    /// Makes the loop of this rank, if its data are few. Fetching lines of slots `ahead` gains
+    /// where cores are far apart, and costs where they are near. Collective, since all slots are
+    /// emptied.
     ///
     /// # Errors
-    /// Too little ground.
+    /// Too little memory.
     pub(crate) fn new(
         all: &RankBuffers<'_>,
         gathering: &mut Gathering,
@@ -135,13 +134,13 @@ impl EagerLimit {
         gathering.meet()?;
         let map = SlotMap { comm, all, slots };
         let me = comm.rank().get();
-        let is_mutual = (0..comm.n_ranks()).all(|rank| map.strangers_to(rank).next().is_none());
-        // What is fetched ahead must have been read long ago.
+        let is_mutual = (0..comm.n_ranks()).all(|rank| map.one_way_readers_of(rank).next().is_none());
+        // A slot that is fetched ahead must have been read long ago.
         let n_turns = if is_mutual && !ahead { TURNS_OF_MUTUAL } else { map.turns() };
         let turns = (0..n_turns).map(|turn| map.turn(turn)).collect::<Result<_>>()?;
         let own = if all.spec.operation.reduces() { Vec::new() } else { map.own()? };
-        let readers = map.strangers_to(me).map(|rank| map.told(rank)).collect::<Result<_>>()?;
-        let tells = (0..comm.n_ranks()).any(|writer| map.strangers_to(writer).any(|rank| rank == me));
+        let readers = map.one_way_readers_of(me).map(|rank| map.reader_flag(rank)).collect::<Result<_>>()?;
+        let tells = (0..comm.n_ranks()).any(|writer| map.one_way_readers_of(writer).any(|rank| rank == me));
         let sums = all.spec.operation.reduces() && !map.takings(me).is_empty();
         let block = all.spec.layout.block * SIZE;
         Ok(Some(Self {
@@ -149,9 +148,9 @@ impl EagerLimit {
             own,
             sum: sums.then(|| all.output(me, 0, block)).transpose()?,
             readers,
-            told: tells.then(|| map.told(me)).transpose()?,
+            read_flag: tells.then(|| map.reader_flag(me)).transpose()?,
             number: 0,
-            tells_after: n_turns / 2,
+            flag_every: n_turns / 2,
             ahead,
             yields: oversubscribed,
         }))
@@ -174,43 +173,43 @@ impl RunCase<f32> for EagerLimit {
         self.number += 1;
         let number = self.number;
         let n_turns = self.turns.len() as u64;
-        if !self.readers.is_empty() && number % self.tells_after == 1 && number > n_turns {
-            self.readers.iter().for_each(|reader| self.wait(reader, number - 1 - self.tells_after));
+        if !self.readers.is_empty() && number % self.flag_every == 1 && number > n_turns {
+            self.readers.iter().for_each(|reader| self.wait(reader, number - 1 - self.flag_every));
         }
         let turn_of = |number: u64| &self.turns[usize::try_from(number).unwrap_or(0) % self.turns.len()];
         let turn = turn_of(number);
-        for (source, letter) in &turn.sent {
-            source.copy_with(CopyKernel::Memcpy, &letter.data)?;
-            letter.flag.set(number);
+        for (source, slot) in &turn.sent {
+            source.copy_with(CopyKernel::Memcpy, &slot.data)?;
+            slot.flag.set(number);
         }
         if self.ahead {
-            // They show that already.
+            // The flags show that already.
             let shown = (number + 1).saturating_sub(n_turns);
-            turn_of(number + 1).sent.iter().for_each(|(_, letter)| letter.flag.set(shown));
+            turn_of(number + 1).sent.iter().for_each(|(_, slot)| slot.flag.set(shown));
         }
         for (source, target) in &self.own {
             source.copy_with(CopyKernel::Memcpy, target)?;
         }
-        for (letter, target) in &turn.taken {
-            self.wait(&letter.flag, number);
+        for (slot, target) in &turn.taken {
+            self.wait(&slot.flag, number);
             if self.sum.is_none() {
-                letter.data.copy_with(CopyKernel::Memcpy, target)?;
+                slot.data.copy_with(CopyKernel::Memcpy, target)?;
             }
         }
         if let Some(sum) = &self.sum {
             let [kernel, _] = SumKernel::by_widest();
             sum::add(kernel, &turn.summands, std::slice::from_ref(sum))?;
         }
-        if let Some(told) = &self.told
-            && number.is_multiple_of(self.tells_after)
+        if let Some(flag) = &self.read_flag
+            && number.is_multiple_of(self.flag_every)
         {
-            told.set(number);
+            flag.set(number);
         }
         Ok(())
     }
 }
 
-/// Where letters lie.
+/// The addresses of slots.
 struct SlotMap<'a> {
     comm: &'a Communicator,
     all: &'a RankBuffers<'a>,
@@ -223,45 +222,45 @@ impl SlotMap<'_> {
         takings(spec.operation, self.comm.n_ranks(), spec.root.get(), reader)
     }
 
-    /// How many letters the rings have: the same of all writers, and no more than there is mail
-    /// for.
+    /// Returns how many turns the rings have: equally many for all writers, as far as there is
+    /// memory.
     fn turns(&self) -> u64 {
         let heads = u64::from(self.comm.n_ranks()) * (LONG + CELL);
         let len = self.all.spec.layout.send() * SIZE;
         (TURNS * (BATCH_BYTES + heads) / (len + heads)).clamp(TURNS, MOST_TURNS) / 2 * 2
     }
 
-    /// Whether one rank has something to read of another.
+    /// Returns whether one rank reads from another.
     fn reads(&self, reader: u32, writer: u32) -> bool {
         self.takings(reader).iter().any(|taking| taking.writer == writer)
     }
 
-    /// The ranks that read what `writer` writes, and write nothing that it reads.
-    fn strangers_to(&self, writer: u32) -> impl Iterator<Item = u32> {
+    /// Returns the ranks that read from `writer`, but do not write to it.
+    fn one_way_readers_of(&self, writer: u32) -> impl Iterator<Item = u32> {
         let others = (0..self.comm.n_ranks()).filter(move |&rank| rank != writer);
         others.filter(move |&rank| self.reads(rank, writer) && !self.reads(writer, rank))
     }
 
     fn others(&self) -> impl Iterator<Item = u32> {
         let me = self.comm.rank().get();
-        // The next one first, so that not all begin at the same.
+        // The next one first, so that not all begin at one.
         (me + 1..self.comm.n_ranks()).chain(0..me)
     }
 
-    fn told(&self, rank: u32) -> Result<CellRef<BareFlag>> {
+    fn reader_flag(&self, rank: u32) -> Result<CellRef<BareFlag>> {
         self.comm.cell(Rank::new(rank, self.comm.n_ranks())?, self.slots.offset)
     }
 
-    /// The letter of `turn` with this block of the input of its writer.
-    fn letter(&self, turn: u64, taking: BlockRead) -> Result<EagerSlot> {
+    /// Returns the slot of `turn` for this block of the input of its writer.
+    fn slot(&self, turn: u64, taking: BlockRead) -> Result<EagerSlot> {
         let layout = self.all.spec.layout;
         let len_of = |index| layout.part(taking.writer.into(), index).1 * SIZE;
         let data_at =
             |len| if SHORT + len <= LONG || LONG < len && SHORT + len <= CELL { SHORT } else { LONG };
         let stride = |index| (data_at(len_of(index)) + len_of(index)).next_multiple_of(CELL);
-        // Blocks of no length are one for each rank at most.
-        let n_letters = layout.send().checked_div(layout.block).unwrap_or(self.comm.n_ranks().into());
-        let [before, all] = [taking.block.into(), n_letters].map(|end| (0..end).map(stride).sum::<u64>());
+        // Blocks without elements are at most one for each rank.
+        let n_slots = layout.send().checked_div(layout.block).unwrap_or(self.comm.n_ranks().into());
+        let [before, all] = [taking.block.into(), n_slots].map(|end| (0..end).map(stride).sum::<u64>());
         let at = CELL + turn * all + before;
         let len = len_of(taking.block.into());
         let data_at = data_at(len);
@@ -283,7 +282,7 @@ impl SlotMap<'_> {
         self.all.output(me, start * SIZE, count * SIZE)
     }
 
-    /// What does not leave this rank, and is not where it belongs.
+    /// Returns the data that do not leave this rank, and are not in place already.
     fn own(&self) -> Result<Vec<(Span, Span)>> {
         let me = self.comm.rank().get();
         let own = self.takings(me).into_iter().filter(|taking| taking.writer == me);
@@ -291,7 +290,7 @@ impl SlotMap<'_> {
         Ok(moving(pairs.collect::<Result<_>>()?))
     }
 
-    /// The letters of one turn that this rank writes and reads.
+    /// Returns the slots of one turn that this rank writes and reads.
     fn turn(&self, turn: u64) -> Result<SlotTurn> {
         let me = self.comm.rank().get();
         let mut blocks: Vec<BlockRead> = Vec::new();
@@ -300,18 +299,18 @@ impl SlotMap<'_> {
                 blocks.push(taking);
             }
         }
-        let sent = blocks.into_iter().map(|taking| Ok((self.input(taking)?, self.letter(turn, taking)?)));
+        let sent = blocks.into_iter().map(|taking| Ok((self.input(taking)?, self.slot(turn, taking)?)));
         let mut mine = self.takings(me);
         mine.sort_by_key(|taking| (taking.writer + self.comm.n_ranks() - me) % self.comm.n_ranks());
         let (own, others): (Vec<_>, Vec<_>) = mine.into_iter().partition(|taking| taking.writer == me);
         let taken: Vec<_> = others
             .into_iter()
-            .map(|taking| Ok((self.letter(turn, taking)?, self.output(taking)?)))
+            .map(|taking| Ok((self.slot(turn, taking)?, self.output(taking)?)))
             .collect::<Result<_>>()?;
-        let letters = taken.iter().map(|(letter, _)| Ok(letter.data.clone()));
+        let slots = taken.iter().map(|(slot, _)| Ok(slot.data.clone()));
         let own = own.into_iter().map(|taking| self.input(taking));
         let summands = if self.all.spec.operation.reduces() {
-            own.chain(letters).collect::<Result<_>>()?
+            own.chain(slots).collect::<Result<_>>()?
         } else {
             Vec::new()
         };
@@ -326,8 +325,8 @@ mod tests {
     use crate::perf::collective::layout::CaseLayout;
     use crate::perf::collective::timed_case::TimedCase;
     use crate::perf::interleave::Contender;
-    use crate::perf::plan::RankAverage;
     use crate::perf::report::Memory;
+    use crate::perf::sync::RankAverage;
     use shmccl::bootstrap::Options;
     use shmccl::collective::Algorithm;
     use shmccl::launch::launch_threads;
@@ -335,7 +334,7 @@ mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    /// Operations by letters: elements that are wrong; `None` where there are too many for that.
+    /// Operations by slots: elements that are wrong; `None` where there are too many for that.
     fn wrong(
         comm: &mut Communicator,
         operation: Operation,
@@ -368,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_bring_what_the_operations_promise_in_place_and_apart_and_longer_data_take_none() {
+    fn slots_bring_what_the_operations_promise_in_place_and_apart_and_longer_data_take_none() {
         for n_ranks in [2, 3, 5] {
             launch_threads(n_ranks, &Options::default(), |comm| {
                 comm.prepare()?;
@@ -378,7 +377,7 @@ mod tests {
                     for bytes in [0, 4, 120, 124, 1000, BATCH_BYTES, 8 * BATCH_BYTES] {
                         let layout = CaseLayout::new(operation, bytes, SIZE, n_ranks.into());
                         let is_short = layout.send() * SIZE <= BATCH_BYTES;
-                        // Blocks that are exchanged in place have no yardstick of their own.
+                        // Blocks that are exchanged in place have no limit of their own.
                         let is_exchange = matches!(operation, Operation::AllToAll | Operation::AllToAllV);
                         for in_place in [false, !is_exchange] {
                             let wrong = wrong(comm, operation, bytes, in_place)?;

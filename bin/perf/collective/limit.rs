@@ -9,13 +9,13 @@ use shmccl_limits::sum::{self, SumKernel};
 
 use super::case::{CaseData, CaseSpec, CollectiveBuffers};
 use super::timed_case::RunCase;
-use crate::perf::device::copy_kernels;
+use crate::perf::bench::copy_kernels;
 use crate::perf::sync::Gathering;
 
 /// Shares end at multiples of so many bytes: no two ranks write to one pair of cache lines.
 const SHARE_ALIGN: u64 = 128;
 
-/// What one rank does for an operation on `f32` elements.
+/// The share of one rank in an operation on `f32` elements.
 #[derive(Clone, Debug)]
 pub(crate) enum HeapLimit {
     /// Adds.
@@ -25,10 +25,10 @@ pub(crate) enum HeapLimit {
 }
 
 impl HeapLimit {
-    /// The share of this rank in the task of `places`, in every way in which it can be done.
+    /// Returns the share of this rank, in every variant.
     ///
     /// # Errors
-    /// Too little ground.
+    /// Too little memory.
     pub(crate) fn all(all: &RankBuffers<'_>) -> Result<Vec<Self>> {
         if all.spec.operation.reduces() { Self::sums(all) } else { Self::all_copies(all) }
     }
@@ -61,7 +61,7 @@ impl HeapLimit {
         Ok(shares)
     }
 
-    /// Its name in tables.
+    /// Returns the name in tables.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Sum { name, .. } | Self::Copies { name, .. } => name,
@@ -79,7 +79,7 @@ impl RunCase<f32> for HeapLimit {
 }
 
 impl HeapLimit {
-    /// What is done between two meetings.
+    /// Does the work between two meetings.
     fn work(&self) -> Result<()> {
         match self {
             Self::Sum { kernel, sources, targets, .. } => sum::add(*kernel, sources, targets),
@@ -90,27 +90,27 @@ impl HeapLimit {
     }
 }
 
-/// The name of a way in which the root does it otherwise than the others.
+/// Writes the name of a variant in which the root and the others differ.
 fn unlike(root: &str, others: &str) -> String {
     format!("{root} at the root, {others} elsewhere")
 }
 
 impl RankBuffers<'_> {
-    /// Where this rank's share of `len` bytes starts, and how long it is.
+    /// Returns where this rank's share of `len` bytes starts, and its length.
     fn share(&self, len: u64) -> (u64, u64) {
         let each = len.div_ceil(u64::from(self.comm.n_ranks())).next_multiple_of(SHARE_ALIGN);
         let start = (each * u64::from(self.comm.rank().get())).min(len);
         (start, each.min(len - start))
     }
 
-    /// What this rank takes where the root takes the first, which has the lines of its output, and
-    /// the others the second.
+    /// Returns `root` on the root, which has the lines of its output, and `elsewhere` on other
+    /// ranks.
     fn at_root<K>(&self, root: K, elsewhere: K) -> K {
         if self.comm.rank() == self.spec.root { root } else { elsewhere }
     }
 
-    /// Where all sums go to one rank: that one stores through the cache and the others past it, or
-    /// the other way round.
+    /// Returns variants where all sums go to one rank: it stores through the cache and the others
+    /// past it, or the other way round.
     fn unlike_sums(&self) -> Vec<(String, SumKernel)> {
         let [through, past] = SumKernel::by_widest();
         if self.spec.operation != Operation::Reduce || !past.is_supported() {
@@ -122,7 +122,7 @@ impl RankBuffers<'_> {
         [(through, past), (past, through)].map(way).into()
     }
 
-    /// The same where all data go to one rank.
+    /// Returns such a variant where all data go to one rank.
     fn unlike_copies(&self) -> Option<(String, CopyKernel)> {
         let wide = [CopyKernel::Avx512Streaming, CopyKernel::Avx2Streaming];
         let past = wide.into_iter().find(|kernel| kernel.is_supported())?;
@@ -130,7 +130,7 @@ impl RankBuffers<'_> {
         (self.spec.operation == Operation::Gather).then(|| (name, self.at_root(CopyKernel::Memcpy, past)))
     }
 
-    /// Inputs that this rank adds, and where it writes the sums.
+    /// Returns the inputs that this rank adds, and where it writes the sums.
     fn sum(&self) -> Result<(Vec<Span>, Vec<Span>)> {
         let (n_ranks, me) = (self.comm.n_ranks(), self.comm.rank().get());
         let block = self.spec.layout.block * SIZE;
@@ -150,8 +150,8 @@ impl RankBuffers<'_> {
         Ok((sources, targets))
     }
 
-    /// What this rank copies where. Where one rank has everything, all ranks help it, or all but
-    /// one core would be idle.
+    /// Returns the copies of this rank. Where one rank has everything, all ranks help it, or all
+    /// but one core would be idle.
     fn copies(&self) -> Result<Vec<(Span, Span)>> {
         let (n_ranks, me) = (self.comm.n_ranks(), self.comm.rank().get());
         let whole = self.spec.layout.block * SIZE;
@@ -163,14 +163,13 @@ impl RankBuffers<'_> {
         Ok(moving(pairs.collect::<Result<_>>()?))
     }
 
-    /// The same where each rank copies just what it gets from the root or gives to it: for few
-    /// bytes that is quicker.
+    /// Returns the copy of this rank alone, from the root or to it: quicker for few bytes.
     fn own_copy(&self) -> Result<Vec<(Span, Span)>> {
         let whole = (0, self.spec.layout.block * SIZE);
         Ok(moving(vec![self.pair(self.comm.rank().get(), whole)?]))
     }
 
-    /// A copy that has to do with `rank`; between it and the root the bytes `at..at + len` of a
+    /// Returns a copy from or to `rank`; between it and the root, the bytes `at..at + len` of a
     /// block.
     fn pair(&self, rank: u32, (at, len): (u64, u64)) -> Result<(Span, Span)> {
         let (me, root) = (self.comm.rank().get(), self.spec.root.get());
@@ -195,7 +194,7 @@ impl RankBuffers<'_> {
 /// Bytes of an element: of `f32`, which the loops know alone.
 pub(crate) const SIZE: u64 = size_of::<f32>() as u64;
 
-/// The buffers of all ranks in a task.
+/// The buffers of all ranks in a case.
 pub(crate) struct RankBuffers<'a> {
     pub(crate) comm: &'a Communicator,
     pub(crate) spec: &'a CaseSpec,
@@ -203,19 +202,19 @@ pub(crate) struct RankBuffers<'a> {
 }
 
 impl RankBuffers<'_> {
-    /// The `len` bytes at `at` of the input of `rank`.
+    /// Returns the `len` bytes at `at` of the input of `rank`.
     ///
     /// # Errors
-    /// Too little ground.
+    /// Too little memory.
     pub(crate) fn input(&self, rank: u32, at: u64, len: u64) -> Result<Span> {
         let (send, _) = self.buffers.regions(self.spec.layout, rank.into(), SIZE, self.spec.in_place)?;
         self.span(rank, send, at, len)
     }
 
-    /// The same of its output.
+    /// Returns the `len` bytes at `at` of the output of `rank`.
     ///
     /// # Errors
-    /// Too little ground.
+    /// Too little memory.
     pub(crate) fn output(&self, rank: u32, at: u64, len: u64) -> Result<Span> {
         let (_, recv) = self.buffers.regions(self.spec.layout, rank.into(), SIZE, self.spec.in_place)?;
         self.span(rank, recv, at, len)
@@ -226,7 +225,7 @@ impl RankBuffers<'_> {
     }
 }
 
-/// Those of `pairs` whose data are not where they belong already.
+/// Returns those of `pairs` whose data are not in place already.
 pub(crate) fn moving(pairs: Vec<(Span, Span)>) -> Vec<(Span, Span)> {
     pairs.into_iter().filter(|(source, target)| source.start() != target.start()).collect()
 }

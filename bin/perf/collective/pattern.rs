@@ -1,4 +1,4 @@
-//! Data whose reduction is known exactly: small whole numbers that tell the rank, the turn and the
+//! Data whose reduction is known exactly: small whole numbers made of the rank, the turn and the
 //! place.
 //!
 //! They repeat along a buffer after a prime number of elements, so that rewriting a buffer and
@@ -34,7 +34,7 @@ const FACTORS: u32 = 6;
 /// The greatest scalar of `mulsum`.
 const SCALAR: u32 = 2;
 
-/// The inputs of all ranks and what becomes of them, for every turn.
+/// The inputs of all ranks and their reduction, for every turn.
 #[derive(Debug)]
 pub(crate) struct Pattern<T> {
     inputs: Vec<Vec<T>>,
@@ -43,7 +43,7 @@ pub(crate) struct Pattern<T> {
 }
 
 impl<T: TestElement> Pattern<T> {
-    /// Data of `n_ranks` ranks to be reduced by `op`, or only moved.
+    /// Makes data of `n_ranks` ranks that are reduced by `op`, or only moved.
     pub(crate) fn new(n_ranks: u32, op: Option<&ReduceOp>) -> Self {
         let values = Values::new::<T>(n_ranks, op);
         let mut pattern = Self { inputs: Vec::new(), reduced: Vec::new(), n_ranks };
@@ -60,13 +60,13 @@ impl<T: TestElement> Pattern<T> {
         pattern
     }
 
-    /// One period of the input of `rank`.
+    /// Returns one period of the input of `rank`.
     #[inline]
     pub(crate) fn input(&self, turn: u64, rank: u32) -> &[T] {
         &self.inputs[index(turn) * self.n_ranks as usize + rank as usize]
     }
 
-    /// One period of the reduction of all inputs.
+    /// Returns one period of the reduction of all inputs.
     #[inline]
     pub(crate) fn reduced(&self, turn: u64) -> &[T] {
         &self.reduced[index(turn) * PERIOD..][..PERIOD]
@@ -78,12 +78,12 @@ fn index(turn: u64) -> usize {
     usize::try_from(turn % TURNS as u64).expect("small")
 }
 
-/// The scalar of `rank` in `mulsum`, the same as in nccl-tests.
+/// Returns the scalar of `rank` in `mulsum`, as in nccl-tests.
 fn scalar(rank: u32) -> u32 {
     if rank.is_multiple_of(2) { 1 } else { SCALAR }
 }
 
-/// The operator of this name, with the scalar of `rank` where it needs one.
+/// Returns the operator of this name, with the scalar of `rank` where it needs one.
 ///
 /// # Errors
 /// A name that no operator has.
@@ -103,7 +103,7 @@ fn reduce<T: TestElement>(column: &[u32], op: Option<&ReduceOp>) -> T {
         Some(ReduceOp::Max) => T::of(extreme(u32::max)),
         Some(ReduceOp::Avg) => T::average(sum, column.len().try_into().expect("at most 64 ranks")),
         Some(ReduceOp::PreMulSum(_)) => T::of(scaled_sum(column)),
-        // Nothing asks for the reduction of what is only moved, which need not be an element.
+        // The reduction of moved data is never used, and need not be an element.
         None => T::of(0),
         Some(_) => T::of(sum),
     }
@@ -113,7 +113,7 @@ fn scaled_sum(column: &[u32]) -> u32 {
     (0..).zip(column).map(|(rank, value)| scalar(rank) * value).sum()
 }
 
-/// Which whole numbers ranks contribute.
+/// The whole numbers that ranks contribute.
 #[derive(Clone, Copy, Debug)]
 enum Values {
     /// From 0 to a mask.
@@ -138,7 +138,7 @@ impl Values {
         }
     }
 
-    /// One period of what `rank` contributes.
+    /// Returns one period of the numbers of `rank`.
     fn of(self, rank: u32, turn: u64) -> Vec<u32> {
         let turn = u32::try_from(turn).expect("small");
         let value = |place: u32| match self {
@@ -153,7 +153,7 @@ impl Values {
     }
 }
 
-/// A hash of 20 bits.
+/// Computes a hash of 20 bits.
 fn scramble(place: u32, rank: u32, turn: u32) -> u32 {
     let mut hash =
         place.wrapping_mul(0x9E37_79B1) ^ rank.wrapping_mul(0x85EB_CA77) ^ turn.wrapping_mul(0xC2B2_AE3D);
@@ -168,10 +168,11 @@ pub(crate) trait TestElement: Element {
     /// All whole numbers up to this one are elements.
     const EXACT: u32;
 
-    /// The element of that value.
+    /// Returns the element of that value.
     fn of(whole: u32) -> Self;
 
-    /// The average of `n` elements whose sum is `sum`, as the library defines it for the type.
+    /// Returns the average of `n` elements whose sum is `sum`, as the library defines it for the
+    /// type.
     fn average(sum: u32, n: u32) -> Self;
 }
 
@@ -193,7 +194,7 @@ macro_rules! integers {
 
 integers!(i8: 127, u8: 255, i32: 1 << 24, u32: 1 << 24, i64: 1 << 24, u64: 1 << 24);
 
-/// Types whose elements are computed with as `f32`.
+/// Types whose elements are computed as `f32`.
 macro_rules! floats {
     ($($float:ty: $exact:expr, $from:expr);*) => {$(
         impl TestElement for $float {
@@ -230,12 +231,12 @@ impl TestElement for f64 {
     }
 }
 
-/// Something that is done with elements of a type that is known only at run time.
+/// A function of a type of elements that is known only at run time.
 pub(crate) trait ForType {
-    /// What comes of it.
+    /// The result.
     type Outcome;
 
-    /// Does it with elements of type `T`.
+    /// Runs with elements of type `T`.
     fn run<T: TestElement>(self) -> Self::Outcome;
 }
 
@@ -257,7 +258,7 @@ pub(crate) fn with_type<F: ForType>(data_type: DataType, what: F) -> F::Outcome 
     }
 }
 
-/// What a buffer of one word holds in each turn.
+/// The contents of a buffer of one word in each turn.
 #[derive(Debug)]
 pub(crate) struct OneWordData {
     inputs: [u64; TURNS],
@@ -265,7 +266,7 @@ pub(crate) struct OneWordData {
 }
 
 impl OneWordData {
-    /// The words of `rank` in `task`, if every rank's input and output are just that.
+    /// Returns the words of `rank` in `spec`, if every rank's input and output is one word.
     pub(crate) fn new<T: TestElement>(spec: &CaseSpec, pattern: &Pattern<T>, rank: u32) -> Option<Self> {
         let count = size_of::<u64>() / size_of::<T>();
         let is_short = spec.layout.send() == count as u64 && spec.layout.recv() == count as u64;
@@ -288,7 +289,7 @@ impl OneWordData {
         buffer.write(0, self.inputs[index(turn)])
     }
 
-    /// Whether the result of `turn` is at the start of `buffer`.
+    /// Returns whether the result of `turn` is at the start of `buffer`.
     ///
     /// # Errors
     /// A buffer that is shorter.

@@ -1,16 +1,15 @@
 //! A limit of an all-reduce on ordinary memory, or out of place in the heap: a hand-written loop
-//! over it, staged in slots that all ranks can reach.
+//! that stages the data in slots that all ranks can reach.
 //!
 //! Each rank has two slots. In step s it takes the sums of piece s - 2 out of one of them and puts
-//! its elements of piece s there, in one pass; then it adds its share of piece s - 1 to what all
+//! its elements of piece s there, in one pass. Then it adds its share of piece s - 1 to what all
 //! others have in their other slots, over which the sums return. Between two steps all ranks meet.
-//! So every byte that a rank does not add itself is staged once and taken once, in whatever way it
-//! is done: peers cannot reach ordinary memory where it lies. Buffers of the heap they can, but
-//! then each rank reads and writes those of all others, while here most of that is in the cache.
+//! So every byte that a rank does not add itself is staged once and taken once. Peers cannot reach
+//! ordinary memory, so there is no shorter way. They can reach buffers of the heap; but then each
+//! rank reads and writes the buffers of all others, most of which here are in the cache.
 //!
-//! Nothing of it is the library's but the flags over which ranks meet: the loops are those of
-//! `shmccl-limits`. In which pieces it goes, and whether sums go past the cache, is tried out in
-//! all ways; the quickest is the limit.
+//! The loops are those of `shmccl-limits`. All lengths of pieces are tried, with sums past the
+//! cache and through it; the quickest is the limit.
 
 use crate::perf::collective::case::{CaseData, CollectiveBuffers};
 use crate::perf::collective::timed_case::RunCase;
@@ -21,15 +20,15 @@ use shmccl::{Collectives, Communicator, Rank, Result};
 use shmccl_limits::staged::{Own, add_returning, turn_over};
 use std::ops::Range;
 
-/// The lengths of pieces that are tried, in bytes: which is best depends on the caches and on how
-/// many wait for each other.
+/// The lengths of pieces that are tried, in bytes. Which is best depends on the caches and on the
+/// number of ranks.
 pub(crate) const PIECES: [u64; 3] = [128 << 10, 256 << 10, 1 << 20];
 
 /// Bytes of a cache line.
 const LINE: u64 = 64;
 
-/// What a rank needs to stage up to `largest` bytes in the longest pieces, wherever in a line they
-/// begin.
+/// Returns the bytes that a rank needs to stage up to `largest` bytes in the longest pieces,
+/// wherever in a line they begin.
 pub(crate) fn staging_len(largest: u64) -> u64 {
     2 * PIECES[PIECES.len() - 1].min(largest.next_multiple_of(LINE)) + LINE
 }
@@ -40,7 +39,7 @@ const ALIGN: usize = 32;
 /// Bytes of an element.
 const SIZE: usize = size_of::<f32>();
 
-/// A way to go about it.
+/// A length of pieces, and a kind of stores.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StagedVariant {
     /// Bytes of a piece, at most the longest of [`PIECES`].
@@ -50,20 +49,20 @@ pub(crate) struct StagedVariant {
 }
 
 impl StagedVariant {
-    /// All ways for sums that go elsewhere than the elements, or are `in_place`: there the lines
-    /// are in the cache already.
+    /// Returns all variants. Sums that are `in_place` go through the cache only, where their lines
+    /// are already.
     pub(crate) fn all(in_place: bool) -> Vec<Self> {
         let past = if in_place { &[false][..] } else { &[false, true] };
         past.iter().flat_map(|&past| PIECES.map(|piece| Self { piece, past })).collect()
     }
 
-    /// The same of `bytes`, each once: of pieces that are longer than that one is like the other.
+    /// Returns the variants that differ for `bytes`: pieces longer than that are all alike.
     pub(crate) fn all_of(bytes: u64, in_place: bool) -> Vec<Self> {
         let shorter = |cut: &Self| PIECES.iter().rev().find(|&&piece| piece < cut.piece).copied();
         Self::all(in_place).into_iter().filter(|cut| shorter(cut).is_none_or(|piece| piece < bytes)).collect()
     }
 
-    /// Its name in tables.
+    /// Returns the name in tables.
     pub(crate) fn name(self) -> String {
         let past = if self.past { ", streaming" } else { "" };
         format!("bare staged sum, {} KiB{past}", self.piece >> 10)
@@ -73,7 +72,7 @@ impl StagedVariant {
 /// The loop of one rank.
 #[derive(Debug)]
 pub(crate) struct StagedLimit {
-    /// The slots of all ranks. They begin as far behind a line as the rank's own elements.
+    /// The slots of all ranks. They begin as far behind a line as the elements of their rank.
     slots: Vec<Span>,
     me: usize,
     /// Elements of a piece.
@@ -84,17 +83,18 @@ pub(crate) struct StagedLimit {
 
 /// Some of the elements, in step `number` and the two after it.
 #[derive(Clone, Copy)]
-struct StagedPiece {
+struct LimitPiece {
     number: usize,
     start: usize,
     count: usize,
 }
 
 impl StagedLimit {
-    /// Stages elements that begin so many bytes `behind` a line, on `buffers`. Collective.
+    /// Stages elements that begin so many bytes `behind` a line, in the staging region of
+    /// `buffers`. Collective.
     ///
     /// # Errors
-    /// Too little buffers.
+    /// Too little memory.
     pub(crate) fn new(comm: &mut Communicator, buffers: CollectiveBuffers, behind: usize) -> Result<Self> {
         let mut all = vec![0_u64; comm.n_ranks() as usize];
         comm.all_gather(&[behind as u64][..], &mut all[..])?;
@@ -108,40 +108,35 @@ impl StagedLimit {
         Ok(staged)
     }
 
-    /// Goes on in this way.
+    /// Sets the variant of the next runs.
     pub(crate) fn set_variant(&mut self, variant: StagedVariant) {
         self.piece = usize::try_from(variant.piece).expect("a length in memory") / SIZE;
         self.past = variant.past;
     }
 
-    /// Piece `number` of `total` elements, if there is that one.
-    fn piece(&self, number: Option<usize>, total: usize) -> Option<StagedPiece> {
+    /// Returns piece `number` of `total` elements, if there is such a piece.
+    fn piece(&self, number: Option<usize>, total: usize) -> Option<LimitPiece> {
         let number = number?;
         let start = number * self.piece;
-        (start < total).then(|| StagedPiece { number, start, count: self.piece.min(total - start) })
+        (start < total).then(|| LimitPiece { number, start, count: self.piece.min(total - start) })
     }
 
-    /// What this rank adds of a piece, and what it leaves to others before and behind that.
-    fn shares(&self, piece: StagedPiece) -> (Range<usize>, [Range<usize>; 2]) {
+    /// Returns the part of a piece that this rank adds, and the parts before and behind it.
+    fn shares(&self, piece: LimitPiece) -> (Range<usize>, [Range<usize>; 2]) {
         let each = piece.count.div_ceil(self.slots.len()).next_multiple_of(ALIGN);
         let start = (each * self.me).min(piece.count);
         let end = (start + each).min(piece.count);
         (start..end, [0..start, end..piece.count])
     }
 
-    /// Where elements of a piece are staged by `rank`.
-    fn slot(&self, rank: usize, piece: StagedPiece, range: &Range<usize>) -> Result<Span> {
+    /// Returns where `rank` stages elements of a piece.
+    fn slot(&self, rank: usize, piece: LimitPiece, range: &Range<usize>) -> Result<Span> {
         let at = piece.number % 2 * self.piece + range.start;
         self.slots[rank].part((at * SIZE) as u64, (range.len() * SIZE) as u64)
     }
 
     /// Takes the sums of `done`, and stages `next` in their place.
-    fn turn_over(
-        &self,
-        own: &mut Own<'_>,
-        done: Option<StagedPiece>,
-        next: Option<StagedPiece>,
-    ) -> Result<()> {
+    fn turn_over(&self, own: &mut Own<'_>, done: Option<LimitPiece>, next: Option<LimitPiece>) -> Result<()> {
         if let (Some(done), Some(next)) = (done, next)
             && done.count == next.count
         {
@@ -158,7 +153,7 @@ impl StagedLimit {
     fn turn_parts(
         &self,
         own: &mut Own<'_>,
-        piece: StagedPiece,
+        piece: LimitPiece,
         taken: Option<usize>,
         given: Option<usize>,
     ) -> Result<()> {
@@ -170,7 +165,7 @@ impl StagedLimit {
     }
 
     /// Adds this rank's share of a piece.
-    fn add(&self, own: &mut Own<'_>, piece: StagedPiece) -> Result<()> {
+    fn add(&self, own: &mut Own<'_>, piece: LimitPiece) -> Result<()> {
         let share = self.shares(piece).0;
         let others = (0..self.slots.len()).filter(|&rank| rank != self.me);
         let staged = others.map(|rank| self.slot(rank, piece, &share)).collect::<Result<Vec<_>>>()?;
@@ -203,8 +198,8 @@ mod tests {
     use crate::perf::collective::layout::CaseLayout;
     use crate::perf::collective::timed_case::TimedCase;
     use crate::perf::interleave::Contender;
-    use crate::perf::plan::RankAverage;
     use crate::perf::report::Memory;
+    use crate::perf::sync::RankAverage;
     use shmccl::bootstrap::Options;
     use shmccl::collective::Operation;
     use shmccl::launch::launch_threads;

@@ -2,17 +2,17 @@
 
 use anyhow::Result;
 
-use crate::machine::MachineInfo;
+use crate::host::MachineInfo;
 use crate::output;
 use crate::output::Look;
 use crate::perf::collective::format;
 use crate::perf::collective::format::{Extras, TableHead};
 use crate::perf::flags::PerfArgs;
 use crate::perf::interleave::FEWEST_SLICES;
-use crate::perf::plan::{DeviceLine, PerfPlan, RankPlacement};
+use crate::perf::jobs;
+use crate::perf::plan::{DeviceLine, PATIENCE_MS, PerfPlan, RankPlacement};
 use crate::perf::report::{Memory, PerfRow};
 use crate::perf::test::Test;
-use crate::perf::{PATIENCE_MS, jobs};
 use crate::table::TextTable;
 use crate::units::format_ns;
 use crate::units::format_size;

@@ -6,8 +6,9 @@ use shmccl::reduce::{DataType, ReduceOp};
 
 use crate::failure::UsageError;
 use crate::perf::flags::PerfArgs;
-use crate::perf::plan::{CollectiveSettings, RankAverage};
+use crate::perf::plan::CollectiveSettings;
 use crate::perf::report::Memory;
+use crate::perf::sync::RankAverage;
 use crate::perf::test::{Test, TestChannel};
 use crate::units::parse_size;
 

@@ -9,12 +9,12 @@ use shmccl::heap::{HeapOffset, Region};
 use shmccl::shm::{CopyKernel, Span};
 use shmccl::{Communicator, Rank};
 
-use crate::perf::buffers::Payload;
+use crate::perf::bench::{TestBench, copy_kernels, lineup};
 use crate::perf::clock::now_ns;
-use crate::perf::device::{TestBench, copy_kernels, lineup};
 use crate::perf::interleave::{Contender, Measured, Participants, each_of, interleave};
-use crate::perf::plan::{MatrixFigure, MatrixSettings, RankAverage};
-use crate::perf::sync::{AllSync, Gathering, PairSync};
+use crate::perf::links::Payload;
+use crate::perf::plan::{MatrixFigure, MatrixSettings};
+use crate::perf::sync::{AllSync, Gathering, PairSync, RankAverage};
 use crate::perf::test::TestChannel;
 use crate::perf::transfer::{Mover, PlainCopy, Put};
 

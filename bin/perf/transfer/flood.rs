@@ -5,8 +5,8 @@
 //! the length of a burst. A flood pushes a lap first, which no ring can refuse, and counts from
 //! there on.
 
+use shmccl::Result;
 use shmccl::heap::layout::FIFO_SLOTS;
-use shmccl::{Communicator, Result};
 
 use super::{BulkTransfer, Mover};
 use crate::perf::report::{FifoCounts, FifoLevel};
@@ -22,25 +22,6 @@ const LAP_BYTES: u64 = 1 << 30;
 
 /// How often a flood looks at the fifo, about.
 const LOOKS: u64 = 1024;
-
-/// Reads what the fifos of this rank have counted.
-///
-/// # Errors
-/// None in a job that is intact.
-pub(crate) fn counts_of(comm: &Communicator) -> Result<FifoCounts> {
-    let add = |sum: FifoCounts, fifo: &shmccl_proxy::Snapshot| FifoCounts {
-        pushed: sum.pushed + fifo.pushed,
-        stalls: sum.stalls + fifo.stalls,
-    };
-    Ok(comm.fifo_snapshots()?.iter().fold(FifoCounts::default(), add))
-}
-
-impl FifoCounts {
-    /// Returns what was counted since `earlier`.
-    pub(crate) fn since(self, earlier: Self) -> Self {
-        Self { pushed: self.pushed - earlier.pushed, stalls: self.stalls - earlier.stalls }
-    }
-}
 
 impl FifoLevel {
     fn of(mut depths: Vec<u64>, counted: FifoCounts) -> Self {

@@ -1,10 +1,10 @@
 //! The directory of a coordinator that is dead: what it has left is taken over, or removed.
 //!
-//! A coordinator claims its directory by a lock, which ends with it. Its socket takes the place of that
-//! of a dead one at one stroke, so that waiting devices never find the place empty. A janitor removes
-//! the socket of a coordinator that was killed when no device waits at it any more
-//! (`src/shm/janitor/socket.rs`). Whatever is removed is removed under the lock, so that no coordinator
-//! begins there meanwhile.
+//! A coordinator claims its directory by a lock, which ends with it. Its socket takes the place of
+//! that of a dead one at one stroke, so that waiting devices never find the place empty. A janitor
+//! removes the socket of a coordinator that was killed when no device waits at it any more
+//! (`src/shm/janitor/socket.rs`). Whatever is removed is removed under the lock, so that no
+//! coordinator begins there meanwhile.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -19,7 +19,7 @@ use nix::fcntl::{Flock, FlockArg};
 use crate::coordinator::assignment::{StartedDevice, is_dead};
 use crate::coordinator::deadline_stream::Address;
 use crate::coordinator::directory::{RuntimeDirectory, owner_of_pool};
-use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::error::{CoordinatorError, Result};
 use crate::coordinator::handshake::check_peer;
 use crate::coordinator::id::DeviceId;
 use crate::error::Error;
@@ -28,8 +28,8 @@ use crate::logs::COORDINATOR;
 use crate::shm::{SocketFileId, SocketJanitor};
 use crate::sync::header::Creator;
 
-/// How long a directory may be locked in which no coordinator listens: a sweep, or a coordinator that
-/// begins, has it for a moment.
+/// How long a directory may be locked in which no coordinator listens: a sweep, or a coordinator
+/// that begins, has it for a moment.
 const SWEEPING: Duration = Duration::from_secs(1);
 
 /// The directory of a living coordinator. Dropping it removes the socket.
@@ -52,7 +52,7 @@ impl RuntimeDirectory {
     ///
     /// # Errors
     /// [`CoordinatorError::AlreadyRunning`], [`Error::Os`].
-    pub(in crate::coordinator) fn claim(&self) -> Result<ClaimedDirectory, CoordinatorError> {
+    pub(in crate::coordinator) fn claim(&self) -> Result<ClaimedDirectory> {
         let lock = self.lock(SWEEPING)?;
         let follows_dead = self.socket().symlink_metadata().is_ok();
         Ok(ClaimedDirectory {
@@ -65,7 +65,7 @@ impl RuntimeDirectory {
     }
 
     /// Locks the directory, within `patience` where it is locked and no coordinator listens.
-    fn lock(&self, patience: Duration) -> Result<Flock<File>, CoordinatorError> {
+    fn lock(&self, patience: Duration) -> Result<Flock<File>> {
         locks::hold(self.file()?, patience, || !self.is_answered()).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock => CoordinatorError::AlreadyRunning { path: self.path().to_owned() },
             _ => CoordinatorError::at("locking the directory", self.path(), error),
@@ -74,7 +74,8 @@ impl RuntimeDirectory {
 
     /// Whether a living process listens, be its backlog full.
     ///
-    /// A child of a killed coordinator may have the socket open for a moment, until it is killed as well.
+    /// A child of a killed coordinator may have the socket open for a moment, until it is killed as
+    /// well.
     fn is_answered(&self) -> bool {
         match Address::of_path(&self.socket()).and_then(|address| address.connect_at_once()) {
             Ok(stream) => check_peer(&stream)
@@ -99,12 +100,12 @@ impl ClaimedDirectory {
         &self.directory
     }
 
-    /// Listens in the place of a dead coordinator, if that has left its socket without a moment in which
-    /// there is none.
+    /// Listens in the place of a dead coordinator, if that has left its socket without a moment in
+    /// which there is none.
     ///
     /// # Errors
     /// [`CoordinatorError::Unusable`], [`Error::ResourceLimit`].
-    pub(in crate::coordinator) fn listen(&mut self) -> Result<UnixListener, CoordinatorError> {
+    pub(in crate::coordinator) fn listen(&mut self) -> Result<UnixListener> {
         self.janitor = self.directory.start_janitor().inspect_err(note_refusal).ok();
         StartedDevice::all(&self.directory).unwrap_or_default().into_iter().for_each(|it| self.watch(it));
         let listener = self
@@ -144,8 +145,8 @@ impl ClaimedDirectory {
 
 impl Drop for ClaimedDirectory {
     fn drop(&mut self) {
-        // The socket of a dead coordinator that could not be replaced stays: without it devices would
-        // take that coordinator for one that has ended in order.
+        // The socket of a dead coordinator that could not be replaced stays: without it devices
+        // would take that coordinator for one that has ended in order.
         let socket = if self.listens { self.directory.socket() } else { self.directory.coming_socket() };
         let _ = std::fs::remove_file(socket);
     }
@@ -161,21 +162,22 @@ fn note_refusal(error: &io::Error) {
 pub struct Swept {
     /// The sockets, and the directories of pools, that were removed or would be.
     pub removed: Vec<PathBuf>,
-    /// The living devices that wait for the next coordinator. Its socket is kept for them: without one
-    /// they would end.
+    /// The living devices that wait for the next coordinator. Its socket is kept for them: without
+    /// one they would end.
     pub waiting: Vec<DeviceId>,
 }
 
 impl RuntimeDirectory {
-    /// Finds what dead coordinators of this user have left, and removes it unless this is a `dry_run`.
+    /// Finds what dead coordinators of this user have left, and removes it unless this is a
+    /// `dry_run`.
     ///
-    /// That is the socket of a coordinator, and the directories of [pools](crate::coordinator::Pool). The
-    /// next coordinator would remove them as well. A socket stays while a device lives that was started
-    /// for it, so that its memory is not lost.
+    /// That is the socket of a coordinator, and the directories of
+    /// [pools](crate::coordinator::Pool). The next coordinator would remove them as well. A socket
+    /// stays while a device lives that was started for it, so that its memory is not lost.
     ///
     /// # Errors
     /// [`CoordinatorError::NotPrivate`], [`Error::Os`].
-    pub fn clean(dry_run: bool) -> Result<Swept, CoordinatorError> {
+    pub fn clean(dry_run: bool) -> Result<Swept> {
         let path = Self::usual();
         if path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
             return Ok(Swept::default());
@@ -193,14 +195,11 @@ impl RuntimeDirectory {
         Ok(Swept { removed, waiting: waiting.iter().map(|it| it.device).collect() })
     }
 
-    /// Removes the socket of a dead coordinator, if there is one and `may_go`, which is called under the
-    /// lock.
-    pub(super) fn sweep(
-        &self,
-        dry_run: bool,
-        may_go: impl FnOnce() -> bool,
-    ) -> Result<Option<PathBuf>, CoordinatorError> {
-        // Without the lock at first: where there is nothing to find, no coordinator is kept from it.
+    /// Removes the socket of a dead coordinator, if there is one and `may_go`, which is called
+    /// under the lock.
+    pub(super) fn sweep(&self, dry_run: bool, may_go: impl FnOnce() -> bool) -> Result<Option<PathBuf>> {
+        // Without the lock at first: where there is nothing to find, no coordinator is kept from
+        // it.
         if !self.socket().exists() && !self.coming_socket().exists() {
             return Ok(None);
         }
@@ -215,12 +214,9 @@ impl RuntimeDirectory {
         Ok(socket)
     }
 
-    /// Finds the directories of pools within `parent` whose processes are dead, and removes them unless
-    /// this is a `dry_run`.
-    pub(in crate::coordinator) fn sweep_pools(
-        parent: &Path,
-        dry_run: bool,
-    ) -> Result<Vec<PathBuf>, CoordinatorError> {
+    /// Finds the directories of pools within `parent` whose processes are dead, and removes them
+    /// unless this is a `dry_run`.
+    pub(in crate::coordinator) fn sweep_pools(parent: &Path, dry_run: bool) -> Result<Vec<PathBuf>> {
         let failed =
             |error| CoordinatorError::at("removing what pools that are dead have left in", parent, error);
         let mut swept = Vec::new();

@@ -20,16 +20,17 @@ use crate::shm::system::pidfd_exit;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MissingDevices {
-    /// The kinds, each with the number of devices to start, which may be 0, and those that are taken
-    /// over.
+    /// The kinds, each with the number of devices to start, which may be 0, and those that are
+    /// taken over.
     pub kinds: Vec<DeviceKind>,
-    /// The living devices of any kind that have outlived their fleet and have not registered yet. They
-    /// may be busy or stopped, and come back. A coordinator that ends in order ends them.
+    /// The living devices of any kind that have outlived their fleet and have not registered yet.
+    /// They may be busy or stopped, and come back. A coordinator that ends in order ends them.
     pub coming: Vec<DeviceId>,
 }
 
 impl DeviceKind {
-    /// Returns how many devices of each of `kinds` are still to be started, where `present` are there.
+    /// Returns how many devices of each of `kinds` are still to be started, where `present` are
+    /// there.
     ///
     /// Of `present`, those count that a fleet has started for `directory`. Those that are
     /// [coming](MissingDevices::coming) count as well.
@@ -55,8 +56,8 @@ impl DeviceKind {
 
 /// A device of a fleet that another process has started, which is dead.
 ///
-/// The process that reaps the device now reports nothing. A descriptor tells when the device has ended
-/// and, from Linux 6.15 on, how.
+/// The process that reaps the device now reports nothing. A descriptor tells when the device has
+/// ended and, from Linux 6.15 on, how.
 #[derive(Debug)]
 pub(in crate::coordinator) struct AdoptedDevice {
     device: DeviceId,

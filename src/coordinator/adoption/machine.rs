@@ -9,8 +9,8 @@ use crate::coordinator::order::{CAUSE, CommFormation, DeviceMembership, DevicePh
 use crate::coordinator::request::GroupOutcome;
 
 impl CoordinatorMachine {
-    /// Gives a device to the communicator of which it reports to be a member. Makes the communicator if
-    /// it is not known yet.
+    /// Gives a device to the communicator of which it reports to be a member. Makes the
+    /// communicator if it is not known yet.
     pub(in crate::coordinator) fn place(&mut self, device: DeviceId) {
         let Some(found) = self.table.get(device) else { return };
         let Some(membership) = found.report.membership.clone() else { return };
@@ -46,10 +46,11 @@ impl CoordinatorMachine {
         self.settings.patience_ms.max(self.settings.adopt_ms)
     }
 
-    /// Sets the epoch, members and newcomers of an adopted communicator by what all its devices report.
+    /// Sets the epoch, members and newcomers of an adopted communicator by what all its devices
+    /// report.
     ///
-    /// Some may be in the next epoch already, with fewer members or with newcomers. A device that is
-    /// further behind was lost to the others long ago.
+    /// Some may be in the next epoch already, with fewer members or with newcomers. A device that
+    /// is further behind was lost to the others long ago.
     fn rebuild(&mut self, comm: &mut Comm) {
         let is_its = |formation: &CommFormation| {
             (formation.comm, formation.incarnation) == (comm.id, comm.incarnation)
@@ -63,8 +64,8 @@ impl CoordinatorMachine {
             .collect();
         let inside = || all.iter().map(|(_, membership)| membership).filter(|it| !it.is_outside());
         let highest = inside().map(|it| it.formation.epoch).max().unwrap_or_default();
-        // An epoch in which something has been done has begun for all its members: a device that is not
-        // in it by now was left behind.
+        // An epoch in which something has been done has begun for all its members: a device that is
+        // not in it by now was left behind.
         let is_new = inside()
             .filter(|it| it.formation.epoch == highest)
             .all(|it| matches!(it.phase, DevicePhase::Ready { .. } | DevicePhase::Leaving));
@@ -99,7 +100,8 @@ impl CoordinatorMachine {
         }
     }
 
-    /// Returns the devices of an adopted communicator that have not come back and are not known dead.
+    /// Returns the devices of an adopted communicator that have not come back and are not known
+    /// dead.
     fn missed(&self, comm: &Comm) -> impl Iterator<Item = DeviceId> {
         let is_known = |device: &DeviceId| {
             self.table.get(*device).is_some() || comm.lost.contains(device) || self.dead.contains(device)
@@ -107,14 +109,14 @@ impl CoordinatorMachine {
         comm.members.iter().chain(&comm.newcomers).copied().filter(move |device| !is_known(device))
     }
 
-    /// Returns the devices of the coordinator before that are waited for, since others report to be in a
-    /// communicator with them.
+    /// Returns the devices of the coordinator before that are waited for, since others report to be
+    /// in a communicator with them.
     pub(in crate::coordinator) fn awaited(&self) -> BTreeSet<DeviceId> {
         self.comms.values().filter(|comm| comm.is_adopted()).flat_map(|comm| self.missed(comm)).collect()
     }
 
-    /// Waits until the members have come back; then their reports tell the stage of the communicator.
-    /// Returns whether that is so.
+    /// Waits until the members have come back; then their reports tell the stage of the
+    /// communicator. Returns whether that is so.
     pub(in crate::coordinator) fn adopt(&mut self, comm: &mut Comm, until_ms: u64) -> bool {
         self.rebuild(comm);
         if self.judged_ms < until_ms && self.missed(comm).next().is_some() {
@@ -161,8 +163,8 @@ struct AdoptedState {
 }
 
 impl AdoptedState {
-    /// Combines `reports`. `is_short` is whether a member does not report to be one, `is_left` whether
-    /// such a member lives; it is lost to those that have met.
+    /// Combines `reports`. `is_short` is whether a member does not report to be one, `is_left`
+    /// whether such a member lives; it is lost to those that have met.
     fn new(id: CommId, epoch: u64, reports: &[&DeviceMembership], is_left: bool, is_short: bool) -> Self {
         let groups = reports.iter().map(|report| report.phase.groups()).max().unwrap_or_default();
         let present = || reports.iter().filter(|report| report.formation.epoch == epoch);
@@ -184,8 +186,8 @@ impl AdoptedState {
         Self { stage, groups, last: Self::outcome(reports, groups, is_short) }
     }
 
-    /// Returns how the newest group has ended, where the members report that. Where a member is missing,
-    /// the group may have failed there.
+    /// Returns how the newest group has ended, where the members report that. Where a member is
+    /// missing, the group may have failed there.
     fn outcome(reports: &[&DeviceMembership], groups: u64, is_short: bool) -> Option<GroupOutcome> {
         let newest =
             |report: &&&DeviceMembership| report.last.as_ref().filter(|last| last.group == groups).cloned();
@@ -210,8 +212,8 @@ impl AdoptedState {
             matches!(phase, DevicePhase::Leaving | DevicePhase::Unmet { .. } | DevicePhase::Hosting { .. })
         }) || (is_left && !has_met)
         {
-            // A device that the dead coordinator has told to leave, or not told to join, cannot be told
-            // otherwise.
+            // A device that the dead coordinator has told to leave, or not told to join, cannot be
+            // told otherwise.
             return CommStage::Leaving { gracefully: false };
         }
         let meeting = reports.iter().find_map(|report| match &report.phase {

@@ -1,8 +1,9 @@
 //! What outlives a coordinator that was killed, and how the next one takes it over.
 //!
-//! Devices go on with what they do when their coordinator dies. Those that were told to outlive it wait
-//! for the next one, which learns from their reports which communicators there are. The rest of the
-//! coordinator can be read without this folder. It touches these modules in these places only:
+//! Devices go on with what they do when their coordinator dies. Those that were told to outlive it
+//! wait for the next one, which learns from their reports which communicators there are. The rest
+//! of the coordinator can be read without this folder. It touches these modules in these places
+//! only:
 //!
 //! - [`device`](super::device), when it has lost its connection: [`search`] looks for the next
 //!   coordinator, or ends the device.
@@ -12,8 +13,8 @@
 //!   devices to come back, and ends the orphans.
 //! - [`machine`](super::machine), in the stage `Adopting`: [`machine`] rebuilds communicators from
 //!   reports.
-//! - [`fleet`](super::fleet), for [`DeviceKind::taken_over`](super::DeviceKind::taken_over): [`fleet`]
-//!   counts and watches devices that the fleet has not started.
+//! - [`fleet`](super::fleet), for [`DeviceKind::taken_over`](super::DeviceKind::taken_over):
+//!   [`fleet`] counts and watches devices that the fleet has not started.
 //!
 //! A device, a process of its own, is found by its environment ([`assignment`](super::assignment)).
 //! Its communicators are known only to the devices in them: each reports its whole state to every
@@ -29,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use super::assignment::{StartedDevice, is_dead};
 use super::directory::RuntimeDirectory;
-use super::error::CoordinatorError;
+use super::error::Result;
 use super::fleet::terminate;
 use super::id::DeviceId;
 use super::machine::CoordinatorEvent;
@@ -41,13 +42,13 @@ const CHECK: Duration = Duration::from_millis(100);
 impl Coordinator {
     /// Serves until the devices of a killed predecessor have had the time to come back.
     ///
-    /// Returns the devices that have registered then, and the living ones that are in a communicator
-    /// with those; `None` when it was interrupted meanwhile. Returns at once where the predecessor has
-    /// ended in order.
+    /// Returns the devices that have registered then, and the living ones that are in a
+    /// communicator with those; `None` when it was interrupted meanwhile. Returns at once where the
+    /// predecessor has ended in order.
     ///
     /// # Errors
     /// Those of [`Coordinator::serve`].
-    pub fn await_adoption(&mut self) -> Result<Option<Vec<DeviceId>>, CoordinatorError> {
+    pub fn await_adoption(&mut self) -> Result<Option<Vec<DeviceId>>> {
         if self.claimed.follows_dead {
             let now_ms = self.now_ms();
             self.handle(CoordinatorEvent::Tick { now_ms });
@@ -79,11 +80,11 @@ impl Coordinator {
     }
 }
 
-/// Ends the devices of `directory` that have outlived the process which has started them, registered or
-/// not, and waits until they have ended.
+/// Ends the devices of `directory` that have outlived the process which has started them,
+/// registered or not, and waits until they have ended.
 ///
-/// The caller holds the lock of the directory. A coordinator that ends in order ends these devices as it
-/// ends its own.
+/// The caller holds the lock of the directory. A coordinator that ends in order ends these devices
+/// as it ends its own.
 pub(super) fn end_orphans(directory: &RuntimeDirectory) {
     let is_left = |it: &StartedDevice| it.is_orphan && it.assignment.outlives.is_some();
     let left = StartedDevice::all(directory).unwrap_or_default().into_iter().filter(is_left);

@@ -12,7 +12,7 @@ use nix::poll::PollFlags;
 use crate::coordinator::assignment::StartedDevice;
 use crate::coordinator::deadline_stream::Address;
 use crate::coordinator::directory::RuntimeDirectory;
-use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::error::{CoordinatorError, Result};
 use crate::coordinator::handshake::{
     COORDINATOR, Hello, HelloReply, PATIENCE, PeerRole, VERSION, check_peer,
 };
@@ -23,8 +23,8 @@ use crate::error::Error;
 /// How often a device without a coordinator looks for one.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long the socket of a coordinator may be missing until that counts as an end in order, and not as
-/// a restart.
+/// How long the socket of a coordinator may be missing until that counts as an end in order, and
+/// not as a restart.
 const MISSING: Duration = Duration::from_secs(1);
 
 /// What a device does when it has lost its coordinator.
@@ -34,8 +34,8 @@ pub(in crate::coordinator) enum OnCoordinatorLoss {
     WaitForEver,
     /// Ends.
     End,
-    /// Waits so long for the next coordinator, if its own was killed and so has left its socket. Ends if
-    /// its own has ended in order.
+    /// Waits so long for the next coordinator, if its own was killed and so has left its socket.
+    /// Ends if its own has ended in order.
     WaitFor(Duration),
 }
 
@@ -79,8 +79,8 @@ pub(in crate::coordinator) enum Searched {
 }
 
 impl CoordinatorSearch {
-    /// Begins a search. It looks at first after a moment, as a coordinator that drops a device at once
-    /// is not to be kept busy by it.
+    /// Begins a search. It looks at first after a moment, as a coordinator that drops a device at
+    /// once is not to be kept busy by it.
     pub(in crate::coordinator) fn new(
         device: DeviceId,
         directory: &RuntimeDirectory,
@@ -107,7 +107,7 @@ impl CoordinatorSearch {
     /// # Errors
     /// [`CoordinatorError::VersionMismatch`], [`CoordinatorError::OtherUser`],
     /// [`CoordinatorError::Refused`].
-    pub(in crate::coordinator) fn step(&mut self) -> Result<Searched, CoordinatorError> {
+    pub(in crate::coordinator) fn step(&mut self) -> Result<Searched> {
         let answered = match self.attempt.take() {
             Some(attempt) => attempt.answer(),
             None if self.looks_at > Instant::now() => return Ok(Searched::InVain),
@@ -163,7 +163,7 @@ impl Attempt {
     ///
     /// # Errors
     /// [`CoordinatorError::OtherUser`]; [`Error::Os`] when there is none, or its backlog is full.
-    fn begin(directory: &RuntimeDirectory) -> Result<Self, CoordinatorError> {
+    fn begin(directory: &RuntimeDirectory) -> Result<Self> {
         let stream = Address::of_path(&directory.socket()).and_then(|address| address.connect_at_once());
         let stream = stream.map_err(|error| Error::os("connecting with the next coordinator", error))?;
         check_peer(&stream)?;
@@ -175,8 +175,9 @@ impl Attempt {
     /// Takes the answer, if it has come.
     ///
     /// # Errors
-    /// [`CoordinatorError::VersionMismatch`], [`CoordinatorError::Refused`], [`CoordinatorError::Protocol`].
-    fn answer(mut self) -> Result<Answered, CoordinatorError> {
+    /// [`CoordinatorError::VersionMismatch`], [`CoordinatorError::Refused`],
+    /// [`CoordinatorError::Protocol`].
+    fn answer(mut self) -> Result<Answered> {
         self.connection.flush();
         self.connection.read();
         let reply = self.connection.next::<HelloReply>();

@@ -1,7 +1,7 @@
 //! Copies of a client to and from a device's memory, over connections of their own.
 //!
-//! Where nothing moves over such a connection, the client asks the coordinator whether the device still
-//! lives ([`WatchedStream`]).
+//! Where nothing moves over such a connection, the client asks the coordinator whether the device
+//! still lives ([`WatchedStream`]).
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use super::{Client, unexpected};
 use crate::coordinator::call::{AddressRange, Bytes};
 use crate::coordinator::deadline_stream::Address;
-use crate::coordinator::error::{CoordinatorError, RequestError};
+use crate::coordinator::error::{CoordinatorError, RequestError, Result};
 use crate::coordinator::handshake::{CopyDirection, CopyOrder, PeerRole, check_peer, greet_checked};
 use crate::coordinator::id::DeviceId;
-use crate::coordinator::request::{Location, Reply, Request};
+use crate::coordinator::request::{ClientRequest, Location, Reply};
 use crate::coordinator::wire::{IoContext, read, write};
 use crate::error::Error;
 
@@ -29,31 +29,26 @@ impl Client {
     /// Returns the addresses of a device that belongs to a communicator.
     ///
     /// # Errors
-    /// [`RequestError::NoSuchDevice`], [`RequestError::NotAllocated`]; [`RequestError::WrongState`] while
-    /// its communicator comes or goes.
-    pub fn address_range(&mut self, device: DeviceId) -> Result<AddressRange, CoordinatorError> {
+    /// [`RequestError::NoSuchDevice`], [`RequestError::NotAllocated`]; [`RequestError::WrongState`]
+    /// while its communicator comes or goes.
+    pub fn address_range(&mut self, device: DeviceId) -> Result<AddressRange> {
         self.locate(device).map(|location| location.range)
     }
 
-    /// Copies `source` to the bytes from `address` of a device on. The coordinator only says where the
-    /// device is.
+    /// Copies `source` to the bytes from `address` of a device on. The coordinator only says where
+    /// the device is.
     ///
     /// # Ordering
-    /// When it returns, all bytes are there for later groups and copies. It is in no order with a group
-    /// that is in progress, nor with another copy at the same time: bytes that both touch may have any
-    /// value. The settled [`Client::status`] waits until nothing is in progress.
+    /// When it returns, all bytes are there for later groups and copies. It is in no order with a
+    /// group that is in progress, nor with another copy at the same time: bytes that both touch may
+    /// have any value. The settled [`Client::status`] waits until nothing is in progress.
     ///
     /// # Errors
-    /// [`RequestError::OutOfRange`], [`RequestError::NotAllocated`], [`RequestError::NoSuchDevice`]:
-    /// nothing has changed, unless the device is taken from its communicator meanwhile.
-    /// [`CoordinatorError::Disconnected`] when the device has died, or counts as lost since it hangs;
-    /// [`Error::Timeout`].
-    pub fn copy_host_to_device(
-        &mut self,
-        device: DeviceId,
-        address: u64,
-        source: &[u8],
-    ) -> Result<(), CoordinatorError> {
+    /// [`RequestError::OutOfRange`], [`RequestError::NotAllocated`],
+    /// [`RequestError::NoSuchDevice`]: nothing has changed, unless the device is taken from its
+    /// communicator meanwhile. [`CoordinatorError::Disconnected`] when the device has died, or
+    /// counts as lost since it hangs; [`Error::Timeout`].
+    pub fn copy_host_to_device(&mut self, device: DeviceId, address: u64, source: &[u8]) -> Result<()> {
         let bytes = Bytes { address, len: source.len() as u64 };
         self.put(device, bytes, |stream, copying| {
             stream.write_all(source).map_err(|error| copying.error(error))
@@ -63,19 +58,20 @@ impl Client {
     /// Copies the next `len` bytes of `source` to the bytes from `address` of a device on, like
     /// [`Client::copy_host_to_device`], but a MiB at a time.
     ///
-    /// The source has half a minute for each MiB. It is read only when it is known that the device has
-    /// these addresses, and memory for them.
+    /// The source has half a minute for each MiB. It is read only when it is known that the device
+    /// has these addresses, and memory for them.
     ///
     /// # Errors
-    /// Those of [`Client::copy_host_to_device`]; [`Error::Os`] when the source fails, or ends before that
-    /// many bytes. Then the device has whole MiB of the bytes that had come, from `address` on.
+    /// Those of [`Client::copy_host_to_device`]; [`Error::Os`] when the source fails, or ends
+    /// before that many bytes. Then the device has whole MiB of the bytes that had come, from
+    /// `address` on.
     pub fn write_device(
         &mut self,
         device: DeviceId,
         address: u64,
         len: u64,
         mut source: impl Read,
-    ) -> Result<(), CoordinatorError> {
+    ) -> Result<()> {
         let room = usize::try_from(len).map_or(PIECE, |len| len.min(PIECE));
         self.put(device, Bytes { address, len }, |stream, copying| {
             let (mut piece, mut left) = (vec![0; room], len);
@@ -94,8 +90,8 @@ impl Client {
         &mut self,
         device: DeviceId,
         bytes: Bytes,
-        feed: impl FnOnce(&mut WatchedStream<'_>, IoContext) -> Result<(), CoordinatorError>,
-    ) -> Result<(), CoordinatorError> {
+        feed: impl FnOnce(&mut WatchedStream<'_>, IoContext) -> Result<()>,
+    ) -> Result<()> {
         let copying = self.copying();
         self.open(device, bytes, CopyDirection::Put)?.run(|stream| {
             let fed = feed(stream, copying);
@@ -115,17 +111,12 @@ impl Client {
 
     /// Copies the bytes from `address` of a device on to `target`.
     ///
-    /// The order with groups and other copies is that of [`Client::copy_host_to_device`]. The result of a
-    /// group is there when its status is settled, and not when the call returns.
+    /// The order with groups and other copies is that of [`Client::copy_host_to_device`]. The
+    /// result of a group is there when its status is settled, and not when the call returns.
     ///
     /// # Errors
     /// Those of [`Client::copy_host_to_device`].
-    pub fn copy_device_to_host(
-        &mut self,
-        device: DeviceId,
-        address: u64,
-        target: &mut [u8],
-    ) -> Result<(), CoordinatorError> {
+    pub fn copy_device_to_host(&mut self, device: DeviceId, address: u64, target: &mut [u8]) -> Result<()> {
         let bytes = Bytes { address, len: target.len() as u64 };
         let copying = self.copying();
         let mut stream = self.open(device, bytes, CopyDirection::Get)?;
@@ -137,12 +128,7 @@ impl Client {
     ///
     /// # Errors
     /// Those of [`Client::copy_host_to_device`]; [`Error::ResourceLimit`] when there is no memory.
-    pub fn read_device(
-        &mut self,
-        device: DeviceId,
-        address: u64,
-        len: u64,
-    ) -> Result<Vec<u8>, CoordinatorError> {
+    pub fn read_device(&mut self, device: DeviceId, address: u64, len: u64) -> Result<Vec<u8>> {
         let copying = self.copying();
         let mut stream = self.open(device, Bytes { address, len }, CopyDirection::Get)?;
         let mut target = Vec::new();
@@ -164,7 +150,7 @@ impl Client {
         device: DeviceId,
         bytes: Bytes,
         direction: CopyDirection,
-    ) -> Result<WatchedStream<'_>, CoordinatorError> {
+    ) -> Result<WatchedStream<'_>> {
         let location = self.locate(device)?;
         location.range.check(device, bytes)?;
         let (copying, comm) = (self.copying(), location.comm);
@@ -179,8 +165,8 @@ impl Client {
         Ok(stream)
     }
 
-    fn locate(&mut self, device: DeviceId) -> Result<Location, CoordinatorError> {
-        match self.ask(Request::Locate(device))? {
+    fn locate(&mut self, device: DeviceId) -> Result<Location> {
+        match self.ask(ClientRequest::Locate(device))? {
             Reply::Located(location) => Ok(location),
             _ => Err(unexpected()),
         }
@@ -222,13 +208,9 @@ impl<'c> WatchedStream<'c> {
     /// Connects with the device at `location`, as the coordinator of `client` has answered.
     ///
     /// # Errors
-    /// [`CoordinatorError::Disconnected`], [`CoordinatorError::OtherUser`]; a [`RequestError`] of the
-    /// coordinator; [`Error::Timeout`], [`Error::Os`].
-    fn connect(
-        client: &'c mut Client,
-        device: DeviceId,
-        location: Location,
-    ) -> Result<Self, CoordinatorError> {
+    /// [`CoordinatorError::Disconnected`], [`CoordinatorError::OtherUser`]; a [`RequestError`] of
+    /// the coordinator; [`Error::Timeout`], [`Error::Os`].
+    fn connect(client: &'c mut Client, device: DeviceId, location: Location) -> Result<Self> {
         let context =
             IoContext { peer: DEVICE, operation: "connecting with a device", patience: client.timeout };
         let address =
@@ -252,14 +234,13 @@ impl<'c> WatchedStream<'c> {
         Ok(Self { stream, located, ended_by: None })
     }
 
-    /// Runs `action` over the connection. An answer of the coordinator that ends it is the error then.
+    /// Runs `action` over the connection. An answer of the coordinator that ends it is the error
+    /// then.
     ///
     /// # Errors
-    /// Those of `action`, [`CoordinatorError::Disconnected`], a [`RequestError`] of the coordinator.
-    fn run<T>(
-        &mut self,
-        action: impl FnOnce(&mut Self) -> Result<T, CoordinatorError>,
-    ) -> Result<T, CoordinatorError> {
+    /// Those of `action`, [`CoordinatorError::Disconnected`], a [`RequestError`] of the
+    /// coordinator.
+    fn run<T>(&mut self, action: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         action(self).map_err(|error| self.ended_by.take().unwrap_or(error))
     }
 
@@ -305,15 +286,15 @@ impl LocatedDevice<'_> {
         since.elapsed() >= self.client.timeout
     }
 
-    /// Asks the coordinator whether the device is where it was. A coordinator that does not answer, or is
-    /// dead, says nothing of the device.
+    /// Asks the coordinator whether the device is where it was. A coordinator that does not answer,
+    /// or is dead, says nothing of the device.
     ///
     /// # Errors
-    /// [`CoordinatorError::Disconnected`] when the device is not there, a [`RequestError`] when it may not
-    /// be copied to any more.
-    fn check(&mut self) -> Result<(), CoordinatorError> {
+    /// [`CoordinatorError::Disconnected`] when the device is not there, a [`RequestError`] when it
+    /// may not be copied to any more.
+    fn check(&mut self) -> Result<()> {
         let Location { comm, socket, .. } = &self.location;
-        match self.client.ask_within(Request::Locate(self.device), QUIET) {
+        match self.client.ask_within(ClientRequest::Locate(self.device), QUIET) {
             Ok(Reply::Located(now)) if (now.comm, &now.socket) == (*comm, socket) => Ok(()),
             Ok(Reply::Located(_)) | Err(CoordinatorError::Refused(RequestError::NoSuchDevice { .. })) => {
                 Err(CoordinatorError::Disconnected { peer: DEVICE })

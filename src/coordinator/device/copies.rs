@@ -1,5 +1,5 @@
-//! Copies between clients and a device's memory, each over a connection of its own. The coordinator has
-//! no part in them.
+//! Copies between clients and a device's memory, each over a connection of its own. The coordinator
+//! has no part in them.
 
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -13,7 +13,7 @@ use nix::sys::signal::SigSet;
 use crate::bootstrap::{poll_timeout, resource_error};
 use crate::coordinator::call::{AddressRange, Bytes};
 use crate::coordinator::deadline_stream::DeadlineStream;
-use crate::coordinator::error::{CoordinatorError, RequestError};
+use crate::coordinator::error::{CoordinatorError, RequestError, Result};
 use crate::coordinator::handshake::{
     CopyDirection, CopyOrder, GREETING_TIME, Hello, HelloReply, PATIENCE, check_peer, check_version,
 };
@@ -28,7 +28,8 @@ const CLIENT: IoContext =
 /// The most copies that are in progress at a time. Others wait in the backlog.
 const MAX_COPIES: usize = 16;
 
-/// The most bytes that are copied at a time. A client has [`PATIENCE`] for them, however it divides them.
+/// The most bytes that are copied at a time. A client has [`PATIENCE`] for them, however it divides
+/// them.
 const PIECE: usize = 1 << 20;
 
 /// How long no connection is accepted after the system had no room for one.
@@ -104,7 +105,7 @@ impl CopyServer {
 }
 
 impl CopyService {
-    fn serve(&self, mut stream: UnixStream) -> Result<(), CoordinatorError> {
+    fn serve(&self, mut stream: UnixStream) -> Result<()> {
         check_peer(&stream)?;
         let order = Self::take_order(&stream)?;
         let deadline =
@@ -127,7 +128,7 @@ impl CopyService {
     }
 
     /// Takes a greeting and an order, within a short time, since other clients wait in the backlog.
-    fn take_order(stream: &UnixStream) -> Result<CopyOrder, CoordinatorError> {
+    fn take_order(stream: &UnixStream) -> Result<CopyOrder> {
         const GREETING: IoContext = IoContext { patience: GREETING_TIME, ..CLIENT };
         let mut stream = DeadlineStream::new(stream, GREETING_TIME);
         let greeting: Hello = read(&mut stream, GREETING)?;
@@ -147,8 +148,8 @@ impl CopyService {
         range.check(device, Bytes { address: order.address, len: order.len })
     }
 
-    /// Asks the system for all the memory before the first byte comes, so that nothing changes where
-    /// there is too little. Reading takes none.
+    /// Asks the system for all the memory before the first byte comes, so that nothing changes
+    /// where there is too little. Reading takes none.
     fn reserve(&self, order: &CopyOrder) -> Result<(), RequestError> {
         if order.direction == CopyDirection::Get {
             return Ok(());
@@ -167,7 +168,7 @@ impl CopyService {
         }
     }
 
-    fn put(&self, order: &CopyOrder, stream: &UnixStream) -> Result<(), CoordinatorError> {
+    fn put(&self, order: &CopyOrder, stream: &UnixStream) -> Result<()> {
         self.in_pieces(order, |address, piece| {
             DeadlineStream::new(stream, self.patience)
                 .read_exact(piece)
@@ -177,7 +178,7 @@ impl CopyService {
         })
     }
 
-    fn get(&self, order: &CopyOrder, stream: &UnixStream) -> Result<(), CoordinatorError> {
+    fn get(&self, order: &CopyOrder, stream: &UnixStream) -> Result<()> {
         self.in_pieces(order, |address, piece| {
             let entered = self.enter(order)?;
             self.memory.copy_device_to_host(address, piece)?;
@@ -189,8 +190,8 @@ impl CopyService {
     fn in_pieces(
         &self,
         order: &CopyOrder,
-        mut copy: impl FnMut(DeviceAddress, &mut [u8]) -> Result<(), CoordinatorError>,
-    ) -> Result<(), CoordinatorError> {
+        mut copy: impl FnMut(DeviceAddress, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
         let end = order.address + order.len;
         let mut address = order.address;
         let mut buffer = vec![0; usize::try_from(order.len).map_or(PIECE, |len| len.min(PIECE))];

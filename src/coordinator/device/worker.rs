@@ -88,8 +88,8 @@ impl DeviceWorker {
         self.off.cancel();
     }
 
-    /// Returns the outcome of the task, when it is done, and what aborts the epoch that the worker is in
-    /// since.
+    /// Returns the outcome of the task, when it is done, and what aborts the epoch that the worker
+    /// is in since.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when the thread has panicked.

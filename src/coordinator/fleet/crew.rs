@@ -78,7 +78,8 @@ impl Crew {
         Self { plan, restarts: RestartBudget::new(restarts), living: Vec::new(), adopted: Vec::new() }
     }
 
-    /// Starts the devices, replaces those that die, and ends all when the other side of `stop` is dropped.
+    /// Starts the devices, replaces those that die, and ends all when the other side of `stop` is
+    /// dropped.
     pub(super) fn run(
         mut self,
         stop: &UnixStream,
@@ -117,8 +118,8 @@ impl Crew {
         Ok(())
     }
 
-    /// Takes out the adopted devices that have ended. Waits for a moment to learn how, and returns none if
-    /// it is stopped meanwhile.
+    /// Takes out the adopted devices that have ended. Waits for a moment to learn how, and returns
+    /// none if it is stopped meanwhile.
     fn reap_adopted(&mut self, stop: &UnixStream) -> Vec<EndedDevice> {
         let until = Instant::now() + CTRL_C_DELAY;
         let ended: Vec<_> = self.adopted.extract_if(.., |it| it.has_ended()).collect();
@@ -162,8 +163,8 @@ impl Crew {
         }
     }
 
-    /// Reports the dead devices, and starts others in their places where `on_end` says so, unless it is
-    /// stopped meanwhile. They begin with the signal `mask` of the first ones.
+    /// Reports the dead devices, and starts others in their places where `on_end` says so, unless
+    /// it is stopped meanwhile. They begin with the signal `mask` of the first ones.
     fn replace(
         &mut self,
         dead: Vec<EndedDevice>,
@@ -202,8 +203,8 @@ impl Crew {
         let _ = ours.map(|ours| ours.thread_set_mask());
     }
 
-    /// Waits until a device ends or the fleet is to stop; with a `limit`, for that long and for the stop
-    /// only. Returns whether it is to stop.
+    /// Waits until a device ends or the fleet is to stop; with a `limit`, for that long and for the
+    /// stop only. Returns whether it is to stop.
     fn is_stopped(&self, stop: &UnixStream, limit: Option<Duration>) -> bool {
         let mut polled = vec![PollFd::new(stop.as_fd(), PollFlags::POLLIN)];
         if limit.is_none() {
@@ -217,8 +218,8 @@ impl Crew {
         }
     }
 
-    /// Takes out the devices that have ended. Where they were told to end, waits for a moment whether the
-    /// fleet is to stop as well, and returns none then.
+    /// Takes out the devices that have ended. Where they were told to end, waits for a moment
+    /// whether the fleet is to stop as well, and returns none then.
     fn reap(&mut self, stop: &UnixStream) -> Vec<EndedDevice> {
         let mut ended = Vec::new();
         self.living.retain_mut(|member| {
@@ -247,8 +248,8 @@ impl Crew {
 
 impl Drop for Crew {
     fn drop(&mut self) {
-        // By the descriptor: the program may have waited for all of its children, and then another process
-        // may have the number of one.
+        // By the descriptor: the program may have waited for all of its children, and then another
+        // process may have the number of one.
         self.living.iter().for_each(|member| pidfd_kill(member.as_fd()));
         self.living.iter_mut().for_each(|member| _ = member.child.wait());
     }
@@ -294,8 +295,8 @@ impl RestartBudget {
         self.left
     }
 
-    /// Takes one, which there must be, for a device that has lived so long. Returns the pause before its
-    /// replacement.
+    /// Takes one, which there must be, for a device that has lived so long. Returns the pause
+    /// before its replacement.
     fn take(&mut self, lived: Duration) -> Duration {
         self.left -= 1;
         self.pause =

@@ -9,7 +9,7 @@ use crate::coordinator::error::RequestError;
 use crate::coordinator::id::{CommId, DeviceId, GroupId};
 use crate::coordinator::metrics::{CommMetrics, Metrics};
 use crate::coordinator::order::CommFormation;
-use crate::coordinator::request::{CommState, DeviceStatus, GroupOutcome, Location, Reply, Request};
+use crate::coordinator::request::{ClientRequest, CommState, DeviceStatus, GroupOutcome, Location, Reply};
 use crate::rank::MAX_RANKS;
 
 /// How many communicators a reply lists: as many as fit into a message, however long their texts
@@ -20,28 +20,28 @@ const PAGE: usize = 16;
 pub(super) type MaybeReply = Result<Option<Reply>, RequestError>;
 
 impl CoordinatorMachine {
-    pub(super) fn request(&mut self, request_id: RequestId, request: Request) {
+    pub(super) fn request(&mut self, request_id: RequestId, request: ClientRequest) {
         let answer = match request {
-            Request::Init { devices, keep_going } => self.init(request_id, devices, keep_going),
-            Request::Status { comm, settled } => self.status(request_id, comm, settled),
-            Request::List { from } => Ok(Some(self.list(from))),
-            Request::Devices => Ok(Some(self.devices())),
-            Request::Metrics => Ok(Some(Reply::Metrics(self.metrics()))),
-            Request::GroupStart(comm) => self.start_group(comm).map(Some),
-            Request::Call { comm, group, call } => self.call((comm, group), call).map(Some),
-            Request::GroupEnd { comm, group } => self.end_group(comm, group).map(Some),
-            Request::GroupCancel { comm, group } => self.cancel_group(comm, group).map(Some),
-            Request::GoOn(comm) => self.ask_to_go_on(request_id, comm),
-            Request::Grow { comm, devices } => self.ask_to_grow(request_id, comm, devices),
-            Request::Checkpoint { comm, directory } => {
+            ClientRequest::Init { devices, keep_going } => self.init(request_id, devices, keep_going),
+            ClientRequest::Status { comm, settled } => self.status(request_id, comm, settled),
+            ClientRequest::List { from } => Ok(Some(self.list(from))),
+            ClientRequest::Devices => Ok(Some(self.devices())),
+            ClientRequest::Metrics => Ok(Some(Reply::Metrics(self.metrics()))),
+            ClientRequest::GroupStart(comm) => self.start_group(comm).map(Some),
+            ClientRequest::Call { comm, group, call } => self.call((comm, group), call).map(Some),
+            ClientRequest::GroupEnd { comm, group } => self.end_group(comm, group).map(Some),
+            ClientRequest::GroupCancel { comm, group } => self.cancel_group(comm, group).map(Some),
+            ClientRequest::GoOn(comm) => self.ask_to_go_on(request_id, comm),
+            ClientRequest::Grow { comm, devices } => self.ask_to_grow(request_id, comm, devices),
+            ClientRequest::Checkpoint { comm, directory } => {
                 self.ask_for_checkpoint(request_id, comm, GroupWork::Checkpoint(directory))
             }
-            Request::Restore { comm, directory } => {
+            ClientRequest::Restore { comm, directory } => {
                 self.ask_for_checkpoint(request_id, comm, GroupWork::Restore(directory))
             }
-            Request::Locate(device) => self.locate(device).map(Some),
-            Request::Finalize(comm) => self.finalize(request_id, comm),
-            Request::Destroy(comm) => self.destroy(request_id, comm),
+            ClientRequest::Locate(device) => self.locate(device).map(Some),
+            ClientRequest::Finalize(comm) => self.finalize(request_id, comm),
+            ClientRequest::Destroy(comm) => self.destroy(request_id, comm),
         };
         match answer {
             Ok(None) => {}

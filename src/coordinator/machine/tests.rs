@@ -19,7 +19,7 @@ fn what_was_finalized_is_left_when_its_group_is_done_though_nobody_waits_for_it_
     let mut fixture = Fixture::new(2);
     fixture.init(2, false);
     fixture.call().unwrap();
-    let request_id = fixture.ask(Request::Finalize(COMM));
+    let request_id = fixture.ask(ClientRequest::Finalize(COMM));
     assert_eq!(fixture.status().state, CommState::Finalizing);
     fixture.happen(CoordinatorEvent::ClientGone { client: ClientId::new(request_id) });
     assert_eq!(fixture.status().state, CommState::Finalizing);
@@ -34,11 +34,11 @@ fn a_group_that_fails_undoes_finalizing() {
     let mut fixture = Fixture::new(2);
     fixture.init(2, false);
     fixture.call().unwrap();
-    let request_id = fixture.ask(Request::Finalize(COMM));
+    let request_id = fixture.ask(ClientRequest::Finalize(COMM));
     fixture.end_group(&Err("it went wrong".to_owned()));
     assert!(matches!(fixture.replies[&request_id], Err(RequestError::Failed { .. })));
     assert_eq!(fixture.status().state, CommState::Failed);
-    fixture.answer(Request::GoOn(COMM)).unwrap();
+    fixture.answer(ClientRequest::GoOn(COMM)).unwrap();
     fixture.call().unwrap();
     assert_eq!(fixture.status().state, CommState::InProgress, "it is of use");
 }
@@ -49,7 +49,7 @@ fn how_a_communicator_has_ended_is_told_as_long_as_it_is_remembered() {
     fixture.init(2, false);
     fixture.call().unwrap();
     fixture.end_group(&Ok(()));
-    fixture.answer(Request::Finalize(COMM)).unwrap();
+    fixture.answer(ClientRequest::Finalize(COMM)).unwrap();
     let status = fixture.status();
     assert_eq!((status.state, status.why), (CommState::Finalized, None));
     assert_eq!(status.last.map(|last| last.failure), Some(None));
@@ -57,7 +57,7 @@ fn how_a_communicator_has_ended_is_told_as_long_as_it_is_remembered() {
     let mut fixture = Fixture::new(3);
     fixture.init(2, false);
     fixture.call().unwrap();
-    fixture.answer(Request::Destroy(COMM)).unwrap();
+    fixture.answer(ClientRequest::Destroy(COMM)).unwrap();
     let status = fixture.status();
     assert_eq!((status.state, status.why.as_deref()), (CommState::Destroyed, Some("it was destroyed")));
     assert!(status.last.unwrap().failure.unwrap().contains("destroyed"), "the group did not end by itself");
@@ -68,7 +68,7 @@ fn what_has_lost_all_devices_says_so_to_who_waits_and_who_wants_to_go_on() {
     let mut fixture = Fixture::new(2);
     fixture.init(2, false);
     fixture.call().unwrap();
-    let waiting = fixture.ask(Request::Status { comm: COMM, settled: true });
+    let waiting = fixture.ask(ClientRequest::Status { comm: COMM, settled: true });
     for device in [1, 2].map(DeviceId::new) {
         fixture.tasks.remove(&device);
         fixture.devices.remove(&device);
@@ -82,7 +82,7 @@ fn what_has_lost_all_devices_says_so_to_who_waits_and_who_wants_to_go_on() {
     assert_eq!((status.state, status.lost.len()), (CommState::Destroyed, 2));
     assert!(status.why.unwrap().starts_with("all its devices were lost: device 1"), "and why");
     assert_eq!(status.last.unwrap().group, 1);
-    let refused = fixture.answer(Request::GoOn(COMM)).unwrap_err().to_string();
+    let refused = fixture.answer(ClientRequest::GoOn(COMM)).unwrap_err().to_string();
     assert!(
         refused.contains("has ended (all its devices were lost: device 1 was lost); make another"),
         "{refused}"
@@ -95,7 +95,7 @@ fn a_pause_of_the_coordinator_is_no_silence_of_a_device() {
     fixture.machine.settings.spares_hung = true;
     let device = DeviceId::new(1);
     fixture.stopped.insert(device);
-    fixture.ask(Request::Init { devices: 2, keep_going: false });
+    fixture.ask(ClientRequest::Init { devices: 2, keep_going: false });
     fixture.pause(100 * SETTINGS.patience_ms);
     assert_eq!(fixture.dropped, [], "its answer may be on the way");
     fixture.pass(SETTINGS.patience_ms / 4);
@@ -210,11 +210,11 @@ fn the_member_that_was_waited_for_in_vain_is_named_whoever_tells_of_the_end_firs
 fn a_call_that_names_a_group_is_executed_in_that_or_not_at_all() {
     let mut fixture = Fixture::new(2);
     fixture.init(2, false);
-    let start = |fixture: &mut Fixture| match fixture.answer(Request::GroupStart(COMM)) {
+    let start = |fixture: &mut Fixture| match fixture.answer(ClientRequest::GroupStart(COMM)) {
         Ok(Reply::GroupStarted(group)) => group,
         other => panic!("{other:?}"),
     };
-    let (first, cancel) = (start(&mut fixture), Request::GroupCancel { comm: COMM, group: None });
+    let (first, cancel) = (start(&mut fixture), ClientRequest::GroupCancel { comm: COMM, group: None });
     fixture.group = Some(first);
     assert!(matches!(fixture.call(), Ok(Reply::Queued { calls: 1, .. })));
     assert_eq!(fixture.answer(cancel.clone()), Ok(Reply::GroupCancelled));
@@ -231,14 +231,14 @@ fn a_call_that_names_a_group_is_executed_in_that_or_not_at_all() {
 
     fixture.restart();
     assert_eq!(fixture.call(), Err(RequestError::NoSuchGroup { comm: COMM, group: second }));
-    let end = Request::GroupEnd { comm: COMM, group: Some(second) };
+    let end = ClientRequest::GroupEnd { comm: COMM, group: Some(second) };
     assert_eq!(fixture.answer(end), Err(RequestError::NoSuchGroup { comm: COMM, group: second }));
     assert_ne!(start(&mut fixture), first, "whatever the coordinator");
     assert_eq!(fixture.status().last, None, "nothing was executed");
 }
 
-fn checkpoint() -> Request {
-    Request::Checkpoint { comm: COMM, directory: "/there".to_owned() }
+fn checkpoint() -> ClientRequest {
+    ClientRequest::Checkpoint { comm: COMM, directory: "/there".to_owned() }
 }
 
 /// Ends the group of all devices like this, in the order of their numbers.
@@ -267,7 +267,7 @@ fn a_checkpoint_is_in_progress_until_all_have_written_it_and_is_told_by_its_numb
     let last = fixture.status().last.unwrap();
     assert_eq!((last.group, last.failure, last.checkpoint), (1, None, Some(5)));
     for directory in ["here", "", "/zero\0", &format!("/{}", "x".repeat(4096))] {
-        let request = Request::Restore { comm: COMM, directory: directory.to_owned() };
+        let request = ClientRequest::Restore { comm: COMM, directory: directory.to_owned() };
         assert!(matches!(fixture.answer(request), Err(RequestError::BadDirectory { .. })), "{directory}");
     }
 }
@@ -277,7 +277,7 @@ fn a_checkpoint_that_fails_is_told_by_who_knows_why_and_the_communicator_is_of_u
     let mut fixture = Fixture::new(3);
     fixture.init(3, false);
     let request_id = fixture.ask(checkpoint());
-    let finalizing = fixture.ask(Request::Finalize(COMM));
+    let finalizing = fixture.ask(ClientRequest::Finalize(COMM));
     let elsewhere = undone("failed on rank 1", Some(1));
     end_checkpoint(&mut fixture, &[elsewhere.clone(), undone("no space", None), elsewhere]);
     let why = "device 2: no space".to_owned();
@@ -307,9 +307,9 @@ fn a_device_that_dies_in_a_checkpoint_is_a_failure_and_one_that_is_destroyed_is_
         matches!(&fixture.replies[&request_id], Err(RequestError::Failed { why, .. }) if why == "device 2 was lost")
     );
     assert_eq!(fixture.status().state, CommState::Failed);
-    fixture.answer(Request::GoOn(COMM)).unwrap();
+    fixture.answer(ClientRequest::GoOn(COMM)).unwrap();
     let request_id = fixture.ask(checkpoint());
-    fixture.answer(Request::Destroy(COMM)).unwrap();
+    fixture.answer(ClientRequest::Destroy(COMM)).unwrap();
     assert!(matches!(&fixture.replies[&request_id], Err(RequestError::Ended { .. })));
 }
 
@@ -349,13 +349,13 @@ fn numbers_for_communicators_do_not_run_out_by_one_that_a_device_makes_up() {
     let report = alone(9, MAX_NUMBER - 1, "");
     fixture.happen(CoordinatorEvent::Registered { device: DeviceId::new(9), range, socket, report });
     for expected in 1..=2 {
-        match fixture.answer(Request::Init { devices: 1, keep_going: false }) {
+        match fixture.answer(ClientRequest::Init { devices: 1, keep_going: false }) {
             Ok(Reply::Status(status)) => assert_eq!(status.comm.get(), expected),
             other => panic!("{other:?}"),
         }
     }
-    fixture.answer(Request::Finalize(COMM)).unwrap();
-    match fixture.answer(Request::Init { devices: 1, keep_going: false }) {
+    fixture.answer(ClientRequest::Finalize(COMM)).unwrap();
+    match fixture.answer(ClientRequest::Init { devices: 1, keep_going: false }) {
         Ok(Reply::Status(status)) => assert_eq!(status.comm.get(), 3, "how 1 has ended can still be asked"),
         other => panic!("{other:?}"),
     }
@@ -372,7 +372,7 @@ fn a_list_of_communicators_that_have_much_to_say_comes_in_messages_that_are_shor
     }
     let (mut from, mut listed) = (CommId::default(), 0);
     loop {
-        let reply = fixture.answer(Request::List { from });
+        let reply = fixture.answer(ClientRequest::List { from });
         crate::coordinator::wire::encode(&reply).unwrap();
         let Ok(Reply::List { comms, more }) = reply else { panic!("{reply:?}") };
         listed += comms.len();
@@ -394,8 +394,8 @@ fn a_log_has_a_line_for_each_turn_and_none_for_what_only_goes_on() {
     let lost = DeviceId::new(2);
     fixture.devices.remove(&lost);
     fixture.happen(CoordinatorEvent::Gone { device: lost });
-    fixture.answer(Request::GoOn(COMM)).unwrap();
-    fixture.answer(Request::Finalize(COMM)).unwrap();
+    fixture.answer(ClientRequest::GoOn(COMM)).unwrap();
+    fixture.answer(ClientRequest::Finalize(COMM)).unwrap();
     let words = fixture.logged.iter().map(|turn| match turn {
         LogEntry::Registered { device } => format!("{device} registered"),
         LogEntry::Lost { device, .. } => format!("{device} lost"),
@@ -433,7 +433,7 @@ fn a_device_whose_worker_hangs_is_gone_on_without_and_holds_no_answer_up() {
     fixture.tasks.remove(&lost);
     fixture.devices.remove(&lost);
     fixture.happen(CoordinatorEvent::Gone { device: lost });
-    let request_id = fixture.ask(Request::GoOn(COMM));
+    let request_id = fixture.ask(ClientRequest::GoOn(COMM));
     fixture.pass(SETTINGS.patience_ms - 1);
     assert_eq!(
         (fixture.replies.len(), fixture.dropped.len()),
@@ -445,7 +445,7 @@ fn a_device_whose_worker_hangs_is_gone_on_without_and_holds_no_answer_up() {
     assert_eq!(fixture.dropped, [DeviceId::new(3)]);
     assert!(!fixture.replies.contains_key(&request_id));
     // Nor does it hold up that it is destroyed, though now nobody gets anything done.
-    let destroyer = fixture.ask(Request::Destroy(COMM));
+    let destroyer = fixture.ask(ClientRequest::Destroy(COMM));
     assert!(matches!(fixture.replies[&request_id], Err(RequestError::Ended { .. })));
     fixture.pass(SETTINGS.patience_ms);
     assert_eq!(fixture.replies[&destroyer], Ok(Reply::Ended));
@@ -458,7 +458,7 @@ fn a_newcomer_that_stops_after_it_was_told_to_come_is_named() {
     fixture.init(2, false);
     fixture.slow.insert(DeviceId::new(4));
     fixture.meetings = Err("a rank has not come".to_owned());
-    let why = fixture.answer(Request::Grow { comm: COMM, devices: 2 }).unwrap_err().to_string();
+    let why = fixture.answer(ClientRequest::Grow { comm: COMM, devices: 2 }).unwrap_err().to_string();
     assert!(why.contains("device 3: a rank has not come"), "{why}");
     assert!(why.contains("; device 4 was told to come, and has not;"), "{why}");
 }
@@ -475,7 +475,7 @@ fn a_coordinator_that_waits_for_ever_judges_nobody_and_has_a_next_look_at_the_ti
             fixture.register(agent, device.get());
         }
         fixture.stopped.insert(DeviceId::new(1));
-        fixture.ask(Request::Init { devices: 2, keep_going: false });
+        fixture.ask(ClientRequest::Init { devices: 2, keep_going: false });
         for ms in [1, u64::MAX / 2, u64::MAX - fixture.now_ms - 1 - u64::MAX / 2] {
             fixture.pause(ms);
             assert!(
@@ -494,13 +494,13 @@ fn a_newcomer_that_hangs_is_named_with_how_that_was_found_and_forgiven_when_it_c
     fixture.init(2, false);
     let newcomer = DeviceId::new(3);
     fixture.stopped.insert(newcomer);
-    let in_vain = fixture.ask(Request::Grow { comm: COMM, devices: 1 });
+    let in_vain = fixture.ask(ClientRequest::Grow { comm: COMM, devices: 1 });
     fixture.pass(SETTINGS.patience_ms);
     let why = fixture.replies[&in_vain].as_ref().unwrap_err().to_string();
     assert!(why.contains("device 3 was lost: it hangs, with an order unheard for 3000 ms;"), "{why}");
     assert_eq!(fixture.status().state, CommState::Ready);
     fixture.register(Agent::new(newcomer), 3);
-    let again = fixture.ask(Request::Grow { comm: COMM, devices: 1 });
+    let again = fixture.ask(ClientRequest::Grow { comm: COMM, devices: 1 });
     fixture.happen(CoordinatorEvent::Gone { device: newcomer });
     let why = fixture.replies[&again].as_ref().unwrap_err().to_string();
     assert!(why.contains("device 3 was lost;"), "its connection has ended this time: {why}");
@@ -523,19 +523,19 @@ fn what_all_ranks_were_in_is_told_with_the_group_that_failed_by_that_and_not_in_
         for device in [1, 2].map(DeviceId::new) {
             fixture.report(device).into_iter().for_each(|event| fixture.happen(event));
         }
-        let Ok(Reply::Status(status)) = fixture.answer(Request::Status { comm, settled: true }) else {
+        let Ok(Reply::Status(status)) = fixture.answer(ClientRequest::Status { comm, settled: true }) else {
             panic!("no status");
         };
         assert_eq!(status.last.unwrap().report, report);
-        let Ok(Reply::List { comms, .. }) = fixture.answer(Request::List { from: comm }) else {
+        let Ok(Reply::List { comms, .. }) = fixture.answer(ClientRequest::List { from: comm }) else {
             panic!("no list")
         };
         assert!(comms.iter().all(|it| it.last.as_ref().is_some_and(|last| last.report.is_none())));
-        fixture.answer(Request::Destroy(comm)).unwrap();
+        fixture.answer(ClientRequest::Destroy(comm)).unwrap();
     }
     let mut kept = 0;
     for number in 1..=80 {
-        let status = fixture.answer(Request::Status { comm: CommId::new(number), settled: false });
+        let status = fixture.answer(ClientRequest::Status { comm: CommId::new(number), settled: false });
         let Ok(Reply::Status(status)) = status else { panic!("{status:?}") };
         kept += usize::from(status.last.unwrap().report.is_some());
     }

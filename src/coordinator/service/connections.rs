@@ -8,7 +8,7 @@ use nix::poll::PollFlags;
 
 use super::Coordinator;
 use super::peer::{MAX_CLIENTS, Peer, PeerCapacity, PeerState};
-use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::error::Result;
 use crate::coordinator::handshake::{GREETING_TIME, check_peer};
 use crate::coordinator::id::{ClientId, DeviceId};
 use crate::coordinator::machine::{CoordinatorEvent, MAX_DEVICES};
@@ -22,7 +22,8 @@ impl Coordinator {
     pub(super) fn accept(&mut self) {
         match self.listener.accept() {
             Ok((stream, _)) => {
-                // A peer that is refused here may not enter the directory either, and is told nothing.
+                // A peer that is refused here may not enter the directory either, and is told
+                // nothing.
                 let _ = self.admit(stream);
             }
             Err(error) => {
@@ -39,7 +40,7 @@ impl Coordinator {
         }
     }
 
-    fn admit(&mut self, stream: UnixStream) -> Result<(), CoordinatorError> {
+    fn admit(&mut self, stream: UnixStream) -> Result<()> {
         let pid = check_peer(&stream)?;
         let state = PeerState::Unidentified { until: Instant::now() + GREETING_TIME };
         self.peers.insert(self.next_peer, Peer { connection: PeerConnection::new(stream)?, pid, state });
@@ -105,7 +106,8 @@ impl Coordinator {
         }
     }
 
-    /// Disconnects peers that have hung up or not greeted in time, and those that keep too much memory.
+    /// Disconnects peers that have hung up or not greeted in time, and those that keep too much
+    /// memory.
     pub(super) fn drop_idle(&mut self) {
         let now = Instant::now();
         let is_late = |state| matches!(state, PeerState::Unidentified { until } if until <= now);
@@ -138,8 +140,8 @@ impl Coordinator {
         }
     }
 
-    /// Returns which roles have room for a peer that may be about to greet, or `None` where there is no
-    /// such peer.
+    /// Returns which roles have room for a peer that may be about to greet, or `None` where there
+    /// is no such peer.
     fn capacity(&self, number: u64) -> Option<PeerCapacity> {
         let peer = self.peers.get(&number)?;
         if !matches!(peer.state, PeerState::Unidentified { .. }) {
@@ -189,7 +191,7 @@ mod tests {
     use crate::coordinator::handshake::NumberedRequest;
     use crate::coordinator::id::CommId;
     use crate::coordinator::machine::CoordinatorSettings;
-    use crate::coordinator::request::Request;
+    use crate::coordinator::request::ClientRequest;
     use crate::coordinator::wire::{PeerConnection, encode};
 
     const CLIENT: fn() -> PeerState = || PeerState::Client { unanswered: 0, asked_at: Instant::now() };
@@ -254,7 +256,8 @@ mod tests {
     fn a_client_that_was_answered_and_is_idle_stays_however_long_its_request_was() {
         let mut fixture = Fixture::new("answered");
         let mut request_bytes =
-            encode(&NumberedRequest { number: 1, request: Request::List { from: CommId::new(1) } }).unwrap();
+            encode(&NumberedRequest { number: 1, request: ClientRequest::List { from: CommId::new(1) } })
+                .unwrap();
         request_bytes.resize(MAX_MESSAGE, b' ');
         let len = u32::try_from(request_bytes.len() - 4).unwrap();
         request_bytes[..4].copy_from_slice(&len.to_le_bytes());
@@ -270,7 +273,8 @@ mod tests {
     fn requests_that_come_too_early_are_handled_later_and_clients_that_ask_too_much_meanwhile_are_dropped() {
         let mut fixture = Fixture::new("early");
         let request_bytes =
-            encode(&NumberedRequest { number: 1, request: Request::List { from: CommId::new(1) } }).unwrap();
+            encode(&NumberedRequest { number: 1, request: ClientRequest::List { from: CommId::new(1) } })
+                .unwrap();
         let long = |len: usize| {
             let mut request_bytes = request_bytes.clone();
             request_bytes.resize(4 + len, b' ');

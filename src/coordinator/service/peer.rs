@@ -84,8 +84,8 @@ impl Peer {
         Ok(true)
     }
 
-    /// Returns how many bytes are kept on account of the peer: messages that were not taken out, and
-    /// answers that it has not read.
+    /// Returns how many bytes are kept on account of the peer: messages that were not taken out,
+    /// and answers that it has not read.
     ///
     /// Orders that a device has not read do not count: it has not asked for them, and they are few.
     pub(super) fn buffered_bytes(&self) -> usize {
@@ -93,8 +93,8 @@ impl Peer {
         self.connection.received_bytes() + if is_device { 0 } else { self.connection.unsent_bytes() }
     }
 
-    /// Returns since when the peer has been an idle client: it waits for no answer, and no request of it
-    /// has come that was not taken out.
+    /// Returns since when the peer has been an idle client: it waits for no answer, and no request
+    /// of it has come that was not taken out.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         match self.state {
             PeerState::Client { unanswered: 0, asked_at } if !self.connection.has_next() => Some(asked_at),

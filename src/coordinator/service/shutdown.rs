@@ -22,8 +22,8 @@ impl<F: ?Sized> fmt::Debug for Hook<F> {
 /// What ends a coordinator.
 #[derive(Debug)]
 pub(super) enum Shutdown {
-    /// A signal, where no other part of this process waits for signals. SIGQUIT calls `on_quit`, and
-    /// ends nothing.
+    /// A signal, where no other part of this process waits for signals. SIGQUIT calls `on_quit`,
+    /// and ends nothing.
     Signal { watch: Option<InterruptWatch>, on_quit: Option<Hook<dyn FnMut() + Send>> },
     /// The end of the other side of this pipe.
     StopPipe(UnixStream),

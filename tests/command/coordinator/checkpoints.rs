@@ -17,7 +17,7 @@ fn saved(pool: &Pool) -> PathBuf {
     pool.parent.join("saved")
 }
 
-/// What each rank has near and far, in a state of this number.
+/// Returns what each rank has near and far, in a state of this number.
 fn words(state: usize, rank: usize) -> [Vec<u8>; 2] {
     [format!("near {state} {rank}"), format!("far {state} {rank}")].map(String::into_bytes)
 }
@@ -49,7 +49,7 @@ fn read_by(pool: &Pool, comm: u32) -> crate::coordinator::pool::Told {
 }
 
 #[test]
-fn what_was_written_is_read_back_by_others_of_another_pool_and_what_was_used_since_is_zero() {
+fn a_checkpoint_is_read_back_by_another_pool_and_memory_used_since_is_zero() {
     let pool = Pool::start("checkpoints", 2);
     let members = ranks(&pool.ctl("init 2").line());
     set(&pool, &members, 1);
@@ -79,7 +79,7 @@ fn what_was_written_is_read_back_by_others_of_another_pool_and_what_was_used_sin
 }
 
 #[test]
-fn what_keeps_a_checkpoint_from_being_read_is_told_in_one_line_and_nothing_changes() {
+fn a_checkpoint_that_cannot_be_read_is_refused_in_one_line_and_nothing_changes() {
     let pool = Pool::start("checkpoints-wrong", 5);
     let members = ranks(&pool.ctl("init 2").line());
     set(&pool, &members, 1);
@@ -109,7 +109,7 @@ fn what_keeps_a_checkpoint_from_being_read_is_told_in_one_line_and_nothing_chang
         refused(&read_by(&pool, 1), what);
     }
     for bit in 0..80 * 8 {
-        // The head: whatever is wrong with it, it is told.
+        // The head of the file: any damage is reported.
         if bit % 37 == 0 {
             let mut flipped = whole.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
@@ -138,7 +138,7 @@ fn a_checkpoint_of_devices_with_other_memory_is_refused_with_both_ends() {
 }
 
 #[test]
-fn what_only_has_the_name_of_a_checkpoint_keeps_no_device_waiting() {
+fn a_pipe_with_the_name_of_a_checkpoint_keeps_no_device_waiting() {
     let pool = Pool::start("checkpoints-pipe", 1);
     pool.ctl("init 1").line();
     let directory = saved(&pool);
@@ -149,11 +149,13 @@ fn what_only_has_the_name_of_a_checkpoint_keeps_no_device_waiting() {
     assert!(pool.ctl("status 1").line().contains("ready"));
 }
 
-/// How many steps a checkpoint has on the first rank: its beginning, the directory of the generation, its part, a step for each MiB of two
-/// chunks, the end of its part, and three in which the new one takes the place of the old one.
+/// The number of steps of a checkpoint on the first rank: its beginning, the directory of the
+/// generation, its part, a step for each MiB of two chunks, the end of its part, and three in which
+/// the new checkpoint takes the place of the old one.
 const STEPS: u64 = 11;
 
-/// On other ranks one that makes no directory, and two that make nothing take a place.
+/// The number of steps on other ranks, which neither make a directory nor replace the old
+/// checkpoint.
 const STEPS_OF_OTHERS: u64 = 8;
 
 #[test]
@@ -167,7 +169,7 @@ fn a_device_that_dies_in_the_middle_fails_the_communicator_and_the_old_checkpoin
     }
 }
 
-/// The device that is `rank` is killed in this step of its second checkpoint, of so many.
+/// Kills the device of `rank` in this step of its second checkpoint, which has so many.
 fn die_in_the_second_checkpoint(rank: usize, step: u64, steps: u64) {
     let name = format!("{rank}-{step}");
     let mut pool = Pool::empty(&format!("checkpoints-killed-{name}"));
@@ -179,14 +181,14 @@ fn die_in_the_second_checkpoint(rank: usize, step: u64, steps: u64) {
     write(&pool);
     set(&pool, &members, 2);
     let told = pool.ctl(&format!("checkpoint 1 {}", saved(&pool).display()));
-    // Whoever tells of it first, the coordinator or the other device.
+    // The coordinator or the other device reports it, whichever is first.
     let lost = format!("device {}", members[rank]);
     assert!(told.error().contains("was lost") && told.error().contains(&lost), "{name}: {}", told.stderr);
     assert!(pool.ctl("status 1").line().contains(": failed, epoch 1"), "{name}");
     let left = ranks(&pool.ctl("go-on 1").line());
     assert_eq!(left, [members[1 - rank]], "{name}");
 
-    // Others read what counts: all of the old one, or all of the new one.
+    // Other devices read all of the old one, or all of the new one.
     let next = Pool::start(&format!("checkpoints-after-{name}"), 2);
     let newer = ranks(&next.ctl("init 2").line());
     let read = next.ctl(&format!("restore 1 {}", saved(&pool).display())).line();
@@ -199,7 +201,7 @@ fn die_in_the_second_checkpoint(rank: usize, step: u64, steps: u64) {
 }
 
 #[test]
-fn whoever_has_the_directory_is_named_with_what_helps() {
+fn the_process_that_has_locked_the_directory_is_named_with_a_remedy() {
     let pool = Pool::start("checkpoints-held", 1);
     pool.ctl("init 1").line();
     write(&pool);

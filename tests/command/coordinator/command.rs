@@ -1,4 +1,4 @@
-//! What the commands around a pool tell, for people and for programs.
+//! The output of the commands around a pool, for people and for programs.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,7 +10,7 @@ use shmccl::coordinator::{Client, CommId, CoordinatorError, DeviceId, RequestErr
 use crate::coordinator::pool::{Pool, Told};
 use crate::coordinator::walk::ranks;
 
-/// The JSON in a file, which is gone then.
+/// Takes the JSON out of a file, and removes that.
 fn take(pool: &Pool, name: &str) -> Value {
     let path = pool.parent.join(name);
     let value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -23,7 +23,7 @@ fn numbers(list: &Value) -> Vec<u64> {
 }
 
 #[test]
-fn ps_tells_which_communicator_of_the_pool_a_job_is() {
+fn ps_shows_the_communicator_of_the_pool_for_a_job() {
     let pool = Pool::start("ps", 3);
     let devices = ranks(&pool.ctl("init 2").line());
     let file = pool.parent.join("ps.json");
@@ -95,7 +95,7 @@ fn a_group_whose_operands_are_too_much_is_refused_before_anything_is_executed() 
     assert!(pool.ctl("status 1 --wait").line().ends_with("group 1 succeeded"));
 }
 
-/// A pool of one device of 4 MiB, and the device, which is in communicator 1.
+/// Starts a pool of one device of 4 MiB, which is in communicator 1.
 fn small(name: &str) -> (Pool, u32) {
     let mut pool = Pool::empty(name);
     drop(pool.start_fleet(1, &["-n", "1", "--memory", "4M"]));
@@ -103,7 +103,7 @@ fn small(name: &str) -> (Pool, u32) {
     (pool, device)
 }
 
-/// What comes of `put-h2d DEVICE ADDRESS` with this as its input.
+/// Runs `put-h2d DEVICE ADDRESS` with this input.
 fn put(pool: &Pool, device: u32, address: &str, input: impl Into<Stdio>) -> Told {
     let mut command = pool.command();
     let output =
@@ -174,7 +174,7 @@ fn a_device_that_takes_nothing_is_told_of_before_the_standard_input_is_read() {
     assert!(put(&pool, device, "0x1000", input).error().contains("belongs to no communicator"));
 }
 
-/// Gives zeros, and once it has given so many ends a communicator.
+/// A source of zeros that ends a communicator after so many.
 struct Ending {
     left: usize,
     ender: Client,
@@ -216,7 +216,7 @@ fn a_source_that_ends_too_soon_is_an_error_and_the_device_has_whole_mebibytes_of
     let error = client.write_device(device, 0x1000, 2 << 20, source).unwrap_err();
     let why = std::error::Error::source(&error).unwrap().to_string();
     assert_eq!(why, "it has ended before 2097152 bytes");
-    // What was sent may be on its way.
+    // The bytes may still be on their way.
     while client.read_device(device, 0x10_0fff, 1).unwrap() != [7] {}
     assert_eq!(client.read_device(device, 0x10_0fff, 10).unwrap(), [&[7][..], &[0; 9]].concat());
     let refused = client.write_device(device, 0x40_0fff, 2, std::io::empty()).unwrap_err();

@@ -11,14 +11,14 @@ use shmccl::launch::Program;
 use crate::coordinator::pool::{Pool, lists, signal};
 use crate::coordinator::walk::{group_of_all_reduces, ranks};
 
-/// The number, the last address, and what each device belongs to.
+/// Returns the number and the last address of each device, and whether it is free.
 fn devices(pool: &Pool) -> Vec<(u32, String, bool)> {
     let table = pool.ctl("devices").line();
     let rows = table.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>());
     rows.map(|row| (row[0].parse().unwrap(), row[3].to_owned(), row.contains(&"free"))).collect()
 }
 
-/// The device that is there besides `known`, once it is, with its last address.
+/// Waits for a device besides `known`. Returns it with its last address.
 fn another(pool: &Pool, known: &[u32]) -> (u32, String) {
     loop {
         if let Some((device, last, is_free)) =
@@ -30,7 +30,7 @@ fn another(pool: &Pool, known: &[u32]) -> (u32, String) {
     }
 }
 
-/// The signals that a process has blocked.
+/// Returns the signals that a process has blocked.
 fn blocked(process: u32) -> String {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     status.lines().find(|line| line.starts_with("SigBlk:")).unwrap().to_owned()
@@ -38,7 +38,7 @@ fn blocked(process: u32) -> String {
 
 #[test]
 fn a_device_that_dies_is_started_again_as_a_free_one_of_its_kind_and_so_many_are_in_all() {
-    let mut pool = Pool::empty("again");
+    let mut pool = Pool::empty("restarted");
     let file = pool.parent.join("devices.toml");
     let kinds = "[[device]]\nname = \"small\"\nmemory = \"1M\"\n[[device]]\nmemory = \"8M\"\ncount = 2\n";
     std::fs::write(&file, kinds).unwrap();
@@ -54,7 +54,7 @@ fn a_device_that_dies_is_started_again_as_a_free_one_of_its_kind_and_so_many_are
     let (new, last) = another(&pool, &members);
     assert_eq!(last, "0x101000", "it is of the same kind");
     assert_eq!(blocked(new), blocked(large[0]), "it hears the same signals");
-    // What the communicator was told of its loss stays, and it goes on without that device.
+    // The communicator stays failed, and goes on without that device.
     pool.ctl_until("status 1", |line| line.contains(": failed"));
     assert_eq!(ranks(&pool.ctl("go-on 1").line()).len(), 2);
     let three = ranks(&pool.ctl("grow 1").line());
@@ -80,7 +80,7 @@ fn a_device_that_dies_is_started_again_as_a_free_one_of_its_kind_and_so_many_are
 
 #[test]
 fn a_device_that_is_told_to_end_is_not_started_again_and_flags_without_devices_are_refused() {
-    let mut pool = Pool::empty("again-told");
+    let mut pool = Pool::empty("restarted-told");
     let stderr = pool.start_fleet(2, &["-n", "2", "--restart", "9"]);
     let mut lines = stderr.lines().map(Result::unwrap);
     let all = devices(&pool);
@@ -89,7 +89,8 @@ fn a_device_that_is_told_to_end_is_not_started_again_and_flags_without_devices_a
     signal(all[1].0, Signal::SIGKILL);
     let (new, _) = another(&pool, &[all[0].0, all[1].0]);
     pool.ctl_until("devices", |table| table.lines().count() == 2);
-    // One that is started again outlives a killed coordinator as any does, and the next one counts it.
+    // A device that was started again outlives a killed coordinator like any other, and the next
+    // one counts it.
     pool.kill_coordinator();
     let (coordinator, mut line) = pool.spawn_talking(&["coordinator", "-n", "2", "--restart", "9"]);
     pool.replace_coordinator(coordinator);
@@ -108,7 +109,7 @@ fn a_device_that_is_told_to_end_is_not_started_again_and_flags_without_devices_a
 
 #[test]
 fn devices_that_cannot_begin_end_the_pool_however_often_they_might_be_started_again() {
-    let pool = Pool::empty("again-in-vain");
+    let pool = Pool::empty("restarted-in-vain");
     let mut command = pool.command();
     let output = command
         .args(["coordinator", "-n", "2", "--restart", "1000000"])
@@ -124,8 +125,8 @@ fn devices_that_cannot_begin_end_the_pool_however_often_they_might_be_started_ag
 }
 
 #[test]
-fn one_that_dies_at_once_again_and_again_is_started_so_often_and_a_fleet_that_ends_waits_for_none() {
-    let scratch = Pool::empty("again-at-once");
+fn a_device_that_dies_at_once_again_and_again_is_started_so_often_and_a_fleet_that_ends_does_not_wait() {
+    let scratch = Pool::empty("restarted-at-once");
     let directory = RuntimeDirectory::at(scratch.parent.join("own")).unwrap();
     let program = Program::new("sh", ["-c", "exit 3"]);
     let (tell, told) = channel();
@@ -144,7 +145,7 @@ fn one_that_dies_at_once_again_and_again_is_started_so_often_and_a_fleet_that_en
     let fleet = start(u32::MAX, Box::new(follow));
     (0..3).for_each(|_| _ = told.recv().unwrap());
     drop(fleet);
-    // What has come by then.
+    // Drains the ends that were reported by then.
     told.try_iter().for_each(drop);
     assert!(told.recv().is_err(), "nobody is left who could tell");
 }

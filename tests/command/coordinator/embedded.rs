@@ -16,7 +16,7 @@ use shmccl::reduce::DataType;
 
 use crate::coordinator::pool::{self, entries};
 
-/// What a process that has a pool is to do.
+/// The variable that tells a process with a pool what to do.
 const PART: &str = "SHMCCL_TEST_EMBEDDED";
 
 fn options(devices: usize) -> PoolOptions {
@@ -34,7 +34,7 @@ fn device() {
     }
 }
 
-/// A program with a pool: it says where that is and which devices it has, and works until its input ends.
+/// A program with a pool: it prints the directory and the devices, and works until its input ends.
 #[test]
 fn program() {
     let Ok(part) = std::env::var(PART) else { return };
@@ -71,7 +71,7 @@ fn start(parent: &Path, part: &str) -> (Child, BufReader<ChildStdout>, PathBuf, 
     (child, stdout, directory, words.map(|word| word.parse().unwrap()).collect())
 }
 
-/// Waits until all are gone that had this stream.
+/// Waits until all processes have ended that had this stream.
 fn await_end(mut stdout: impl Read) {
     stdout.read_to_end(&mut Vec::new()).unwrap();
 }

@@ -17,14 +17,14 @@ fn pid(number: u32) -> Pid {
     Pid::from_raw(i32::try_from(number).unwrap())
 }
 
-/// The numbers and the last addresses of all devices.
+/// Returns the numbers and the last addresses of all devices.
 fn devices(pool: &Pool) -> Vec<(u32, String)> {
     let table = pool.ctl("devices").line();
     let rows = table.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>());
     rows.map(|row| (row[0].parse().unwrap(), row[3].to_owned())).collect()
 }
 
-/// The one line with which a coordinator is refused.
+/// Returns the one line with which a coordinator is refused.
 fn refused(pool: &Pool, flags: &[&str]) -> String {
     let output = pool.command().arg("coordinator").args(flags).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -57,7 +57,7 @@ fn one_command_is_a_pool_that_tells_of_a_device_that_dies_and_ends_as_a_whole() 
     assert_eq!(lines.collect::<Vec<_>>(), Vec::<String>::new());
 }
 
-/// The number of the coordinator's communicators' devices, in the order of their numbers.
+/// Returns the numbers of all devices, in their order.
 fn numbers(pool: &Pool) -> Vec<u32> {
     devices(pool).into_iter().map(|(number, _)| number).collect()
 }
@@ -89,18 +89,18 @@ fn devices_that_a_coordinator_has_started_go_on_when_it_is_killed_and_the_next_o
         let sum = pool.ctl(&format!("get-d2h {} 0x1000 8", members[1])).stdout;
         assert_eq!(sum, f64::from(6 * kill).to_ne_bytes());
     }
-    // One that has fewer than it is to have starts what is missing.
+    // A coordinator that has fewer devices than it should starts the missing ones.
     kill(pid(all[0]), Signal::SIGKILL).unwrap();
     pool.ctl_until("status 1", |line| line.contains(": failed"));
     pool.kill_coordinator();
     let (coordinator, mut line) = pool.spawn_talking(&[&["coordinator"], &flags[..]].concat());
     pool.replace_coordinator(coordinator);
     line.read_line(&mut String::new()).unwrap();
-    // It takes a moment until all who are left have come back, and have told what they are in.
+    // It takes a moment until all devices that are left have come back and reported.
     pool.ctl_until("devices", |table| table.lines().count() == 4);
     pool.ctl_until("status 1", |line| line.contains(": failed"));
     assert!(ranks(&pool.ctl("go-on 1").line()).iter().all(|member| all[1..].contains(member)));
-    // At an end in order all end: its own, and those that it has taken over.
+    // At an end in order all devices end: its own, and those that it has taken over.
     kill(pid(pool.coordinator().id()), Signal::SIGTERM).unwrap();
     assert_eq!(pool.coordinator().wait().unwrap().code(), Some(0));
     stderr.read_to_string(&mut String::new()).unwrap();
@@ -108,13 +108,14 @@ fn devices_that_a_coordinator_has_started_go_on_when_it_is_killed_and_the_next_o
 }
 
 #[test]
-fn devices_that_were_taken_over_end_in_order_with_who_has_them_and_the_next_one_has_none_of_them() {
+fn devices_that_were_taken_over_end_with_their_new_coordinator_and_the_next_one_has_none_of_them() {
     let mut pool = Pool::empty("fleet-inherited");
     let flags = ["-n", "2", "--memory", "8M"];
     let mut stderr = pool.start_fleet(2, &flags);
     let members = ranks(&pool.ctl("init 2").line());
     pool.ctl_with(&format!("put-h2d {} 0x1000", members[0]), b"old").line();
-    // One cannot hear that it is to end, and one was never heard of by who ends it.
+    // A stopped device cannot take the signal, and has never registered with the coordinator that
+    // ends it.
     for stopped in [None, Some(members[1])] {
         stopped.into_iter().for_each(|device| signal(device, Signal::SIGSTOP));
         pool.kill_coordinator();
@@ -125,7 +126,7 @@ fn devices_that_were_taken_over_end_in_order_with_who_has_them_and_the_next_one_
     }
     kill(pid(pool.coordinator().id()), Signal::SIGTERM).unwrap();
     assert_eq!(pool.coordinator().wait().unwrap().code(), Some(0));
-    // All of them had this stream; whoever was killed had no choice.
+    // All of them had this stream, and the stopped one was killed.
     let mut more = pool.start_fleet(2, &flags);
     assert!(numbers(&pool).iter().all(|device| !members.contains(device)));
     assert_eq!(pool.ctl("status").line(), "");
@@ -138,7 +139,7 @@ fn devices_that_were_taken_over_end_in_order_with_who_has_them_and_the_next_one_
 }
 
 #[test]
-fn devices_that_nobody_takes_over_end_by_themselves_and_nothing_is_left() {
+fn devices_that_no_coordinator_takes_over_end_by_themselves_and_nothing_is_left() {
     let mut pool = Pool::empty("fleet-orphans");
     let mut stderr = pool.start_fleet(2, &["-n", "2", "--outlive", "300ms"]);
     pool.ctl("init 2").line();
@@ -179,7 +180,7 @@ fn a_coordinator_that_is_asked_by_a_signal_tells_what_its_devices_do_and_all_goe
 }
 
 #[test]
-fn a_pool_that_was_killed_is_told_of_with_what_clears_it_away_and_the_next_one_starts_at_once() {
+fn a_pool_that_was_killed_is_reported_with_a_remedy_and_the_next_one_starts_at_once() {
     let mut pool = Pool::empty("fleet-dead");
     assert!(pool.ctl("status").error().contains("no coordinator listens at "));
     let mut stderr = pool.start_fleet(2, &["-n", "2"]);
@@ -243,7 +244,7 @@ fn a_file_lists_devices_of_several_kinds_and_what_is_wrong_with_it_is_told_befor
 fn a_pool_whose_devices_cannot_begin_ends_and_one_that_has_taken_others_over_goes_on_and_says_so() {
     let mut pool = Pool::empty("fleet-in-vain");
     let flags = ["coordinator", "-n", "2"];
-    // What is wrong with it only devices see.
+    // Only devices read this variable.
     let failing = |pool: &Pool| {
         let mut command = pool.command();
         command.args(flags).env("SHMCCL_FAULTS", "nonsense");
@@ -281,7 +282,7 @@ fn a_pool_that_counts_on_a_stopped_device_goes_on_though_the_one_that_it_starts_
     signal(left[1], Signal::SIGSTOP);
     pool.kill_coordinator();
     kill(pid(left[0]), Signal::SIGKILL).unwrap();
-    // What is wrong with it only devices see that are yet to begin.
+    // Only devices read this variable, when they begin.
     let mut command = pool.command();
     let (coordinator, lines) =
         talking(command.arg("coordinator").args(flags).env("SHMCCL_FAULTS", "nonsense"));
@@ -301,7 +302,7 @@ fn until_it_goes_on(said: impl BufRead) -> impl Iterator<Item = String> {
     lines
 }
 
-/// Ends the coordinator, which says nothing more to that.
+/// Ends the coordinator, which prints nothing more.
 fn ends_in_order(pool: &mut Pool, lines: impl Iterator<Item = String>) {
     kill(pid(pool.coordinator().id()), Signal::SIGTERM).unwrap();
     assert_eq!(pool.coordinator().wait().unwrap().code(), Some(0));
@@ -321,15 +322,18 @@ fn a_directory_that_has_a_coordinator_gets_no_devices_of_another_one() {
 fn a_coordinator_takes_more_connections_than_its_soft_limit_of_descriptors_has_room_for() {
     let mut pool = Pool::empty("descriptors");
     pool.start_coordinator_by("ulimit -Sn 32 && exec \"$0\" coordinator");
-    // Those who do not greet are sent away after five seconds, which makes room: that is no answer to the question, but may happen
-    // where the machine is slow.
-    let is_answered_among = |crowd: &[UnixStream]| {
+    // Peers that do not greet are disconnected after five seconds, which makes room. That does not
+    // answer the question, but may happen where the machine is slow.
+    let is_answered_among = |peers: &[UnixStream]| {
         assert_eq!(pool.ctl("status").line(), "");
-        crowd.iter().all(is_open)
+        peers.iter().all(is_open)
     };
-    let mut crowds =
+    let mut batches =
         (0..3).map(|_| (0..64).map(|_| UnixStream::connect(pool.socket()).unwrap()).collect::<Vec<_>>());
-    assert!(crowds.any(|crowd| is_answered_among(&crowd)), "nobody is answered before others are sent away");
+    assert!(
+        batches.any(|peers| is_answered_among(&peers)),
+        "no request is answered before other peers are disconnected"
+    );
 }
 
 /// Whether the other side has not hung up.
@@ -347,7 +351,7 @@ fn is_open(mut stream: &UnixStream) -> bool {
 #[test]
 fn clients_that_ask_nothing_make_room_for_others_and_keep_no_device_out() {
     let mut pool = Pool::start("idle", 0);
-    // As many as there is room for, and some.
+    // As many as there is room for, and some more.
     let idle: Vec<_> = (0..460)
         .map(|_| {
             let mut stream = UnixStream::connect(pool.socket()).unwrap();

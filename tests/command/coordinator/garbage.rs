@@ -1,4 +1,5 @@
-//! Whatever is said on the sockets, the coordinator and its devices live on and serve those who make sense.
+//! Whatever is sent to the sockets, the coordinator and its devices live on and serve valid
+//! requests.
 
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -9,16 +10,16 @@ use support::{Random, long, seed};
 use crate::coordinator::pool::{Pool, lists};
 use crate::coordinator::strangers::{device_socket, frame};
 
-/// Numbers for places in what is sent.
-struct Dice(Random);
+/// Random positions in messages.
+struct RandomIndex(Random);
 
-impl Dice {
+impl RandomIndex {
     fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.0.below(end as u64)).unwrap()
     }
 }
 
-/// What makes sense, more or less, after a greeting.
+/// Messages that are valid, more or less, after a greeting.
 const MESSAGES: [&str; 16] = [
     r#""heartbeat""#,
     r#"{"number":1,"request":{"list":{"from":0}}}"#,
@@ -38,22 +39,22 @@ const MESSAGES: [&str; 16] = [
     r#"{"device":1,"comm":1,"address":18446744073709551615,"len":18446744073709551615,"direction":"put"}"#,
 ];
 
-fn draw(dice: &mut Dice) -> Vec<u8> {
-    let role = ["client", "device", "neither"][dice.below(3)];
+fn draw(random: &mut RandomIndex) -> Vec<u8> {
+    let role = ["client", "device", "neither"][random.below(3)];
     let greeting = frame(&format!(r#"{{"shmccl":"{}","role":"{role}"}}"#, shmccl::coordinator::VERSION));
-    let mut bytes = if dice.below(4) == 0 { Vec::new() } else { greeting };
-    for _ in 0..dice.below(8) {
-        bytes.extend(frame(MESSAGES[dice.below(MESSAGES.len())]));
+    let mut bytes = if random.below(4) == 0 { Vec::new() } else { greeting };
+    for _ in 0..random.below(8) {
+        bytes.extend(frame(MESSAGES[random.below(MESSAGES.len())]));
     }
-    for _ in 0..dice.below(4) * dice.below(4) {
-        let at = dice.below(bytes.len() + 1);
-        let byte = u8::try_from(dice.below(256)).unwrap();
+    for _ in 0..random.below(4) * random.below(4) {
+        let at = random.below(bytes.len() + 1);
+        let byte = u8::try_from(random.below(256)).unwrap();
         match bytes.get_mut(at) {
             Some(place) => *place = byte,
             None => bytes.push(byte),
         }
     }
-    bytes.truncate(dice.below(2 * bytes.len() + 2));
+    bytes.truncate(random.below(2 * bytes.len() + 2));
     bytes
 }
 
@@ -65,16 +66,16 @@ fn garbage_takes_neither_the_coordinator_nor_a_device_down() {
     let seed = seed();
     println!("garbage for {time:?}, SHMCCL_SEED={seed}");
     each_state_is_understood(&pool);
-    let (mut dice, began, mut tries) = (Dice(Random(seed)), Instant::now(), 0_u64);
+    let (mut random, began, mut tries) = (RandomIndex(Random(seed)), Instant::now(), 0_u64);
     while began.elapsed() < time {
         tries += 1;
-        let to_device = dice.below(3) == 0;
+        let to_device = random.below(3) == 0;
         let stream =
             if to_device { UnixStream::connect_addr(&address) } else { UnixStream::connect(pool.socket()) };
         let mut stream = stream.unwrap_or_else(|error| panic!("seed {seed}, try {tries}: {error}"));
-        // It may have hung up in the middle.
-        let _ = stream.write_all(&draw(&mut dice));
-        if !to_device && dice.below(4) == 0 {
+        // The other side may have hung up in the middle.
+        let _ = stream.write_all(&draw(&mut random));
+        if !to_device && random.below(4) == 0 {
             let _ = stream.set_read_timeout(Some(Duration::from_millis(1)));
             let _ = stream.read(&mut [0; 4096]);
         }
@@ -84,11 +85,11 @@ fn garbage_takes_neither_the_coordinator_nor_a_device_down() {
     for device in pool.devices() {
         assert!(lists(&told, device), "seed {seed}: {told}");
     }
-    serves_those_who_make_sense(&pool);
+    serves_valid_requests(&pool);
     println!("{tries} conversations of garbage");
 }
 
-/// Registers once by each state as it stands, so that none is turned away for its form alone.
+/// Registers once with each state as it stands, so that none is refused for its form alone.
 fn each_state_is_understood(pool: &Pool) {
     let registered = || {
         let metrics = pool.ctl("metrics").line();
@@ -107,13 +108,14 @@ fn each_state_is_understood(pool: &Pool) {
     }
 }
 
-/// Makes a communicator of both devices, when nobody else's has them any more, and copies to and from one of them.
-fn serves_those_who_make_sense(pool: &Pool) {
+/// Makes a communicator of both devices, when no other one has them any more, and copies to and
+/// from one of them.
+fn serves_valid_requests(pool: &Pool) {
     let began = Instant::now();
     loop {
         for line in pool.ctl("status").line().lines() {
             let comm = line.trim_start_matches("communicator ").split(':').next().unwrap();
-            // It may end by itself first.
+            // The communicator may end by itself first.
             pool.ctl(&format!("destroy {comm}"));
         }
         if pool.ctl("init 2").code == 0 {

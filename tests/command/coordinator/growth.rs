@@ -97,11 +97,12 @@ fn members_that_meet_are_not_kept_waiting_by_one_that_has_died() {
     (0..3).for_each(|_| _ = pool.start_device());
     let mut devices = pool.devices();
     devices.sort_unstable();
-    // It is not the host, and does not come to the meeting.
+    // This device is not the host, and does not come to the meeting.
     signal(devices[2], Signal::SIGSTOP);
     let in_vain = pool.ctl("init 3");
     assert!(in_vain.error().contains(&format!("device {} was lost", devices[2])), "{}", in_vain.stderr);
-    // Long before their timeout of half a minute, which would be past that of this.
+    // This is long before their timeout of half a minute, which is longer than that of this
+    // request.
     let free = pool.ctl_until("devices", |table| table.matches("free").count() == 2);
     assert!(!free.contains("communicator"), "{free}");
     pool.ctl("init 2 --timeout 20s").line();

@@ -17,7 +17,7 @@ fn a_device_that_hangs_in_a_group_is_named_long_before_the_others_lose_patience(
     (0..3).for_each(|_| _ = pool.start_device());
     let members = ranks(&pool.ctl("init 3").line());
     let hung = members[1];
-    // It has its memory, and takes no part.
+    // The device has its memory, and takes no part.
     signal(hung, Signal::SIGSTOP);
     pool.ctl("call 1 all_reduce -d float64 -n 4 --send 0x1000").line();
     let failed = pool.ctl("status 1 --wait");
@@ -33,7 +33,7 @@ fn a_device_that_hangs_in_a_group_is_named_long_before_the_others_lose_patience(
 }
 
 #[test]
-fn who_was_waited_for_in_vain_is_told_by_its_number_as_a_device() {
+fn the_device_that_was_waited_for_in_vain_is_named_by_its_number() {
     let mut pool = Pool::empty("in-vain");
     let file = pool.parent.join("devices.toml");
     std::fs::write(&file, "[[device]]\ncount = 3\ntimeout = \"3s\"\n").unwrap();
@@ -42,10 +42,11 @@ fn who_was_waited_for_in_vain_is_told_by_its_number_as_a_device() {
     let hung = members[2];
     signal(hung, Signal::SIGSTOP);
     pool.ctl("call 1 all_reduce -d float64 -n 4 --send 0x1000").line();
-    // Where those who tell only of the end come long before it, that is told until then.
+    // The devices that report only the end may come long before it; until then, that is the
+    // failure.
     let told = pool.ctl_until("status 1", |line| line.contains("timed out after 3s"));
     assert!(told.contains(&format!("(device {hung})")), "{told}");
-    // What everybody was in is told with it, also when nobody is in it any more.
+    // The operations of all ranks are reported with it, also after the end.
     signal(hung, Signal::SIGCONT);
     pool.ctl("go-on 1").line();
     let told = pool.ctl("status 1").line();
@@ -68,7 +69,7 @@ fn a_copy_with_a_device_that_turns_out_to_be_lost_ends_when_that_is_known() {
     let members = ranks(&pool.ctl("init 3").line());
     signal(members[1], Signal::SIGSTOP);
     std::thread::scope(|scope| {
-        // None of them would end by itself before the watchdog barks.
+        // No request would end by itself before the watchdog does.
         let put = scope.spawn(|| {
             let put = format!("--timeout 60m put-h2d {} 0x1000", members[1]);
             pool.ctl_with(&put, &[7; 1 << 20])
@@ -76,13 +77,13 @@ fn a_copy_with_a_device_that_turns_out_to_be_lost_ends_when_that_is_known() {
         let get = scope.spawn(|| pool.ctl(&format!("--timeout 60m get-d2h {} 0x1000 8", members[1])));
         for copy in [put, get] {
             let told = copy.join().unwrap();
-            // One that begins only now is refused at once.
+            // A request that begins only now is refused at once.
             let expected =
                 ["the device has ended, or has hung up", &format!("there is no device {}", members[1])];
             assert!(expected.iter().any(|it| told.error().contains(it)), "{}", told.stderr);
         }
     });
-    // One of which nothing is known is waited for as long as was said.
+    // A device of which nothing is known is waited for as long as the flag says.
     let rest = ranks(&pool.ctl("go-on 1").line());
     pool.kill_coordinator();
     pool.start_coordinator_with(&["--hung-after", "never"]);
@@ -102,7 +103,7 @@ fn a_copy_with_a_device_that_turns_out_to_be_lost_ends_when_that_is_known() {
     assert_eq!(late.error(), format!("error: greeting the coordinator timed out after 200ms{remedy}"));
 }
 
-/// The next message that comes over `stream`.
+/// Returns the next message that comes over `stream`.
 fn message(stream: &mut UnixStream) -> String {
     let mut head = [0; 4];
     stream.read_exact(&mut head).unwrap();
@@ -141,7 +142,8 @@ fn a_device_that_hears_and_never_does_what_it_is_told_holds_no_answer_up() {
     assert_eq!(pool.ctl("devices").line().lines().count(), 1);
 }
 
-/// What makes a pool notice soon that one of its three devices hangs, and takes none for hung that the machine is too busy for.
+/// Flags by which a pool notices soon that one of its three devices hangs, and still allows for a
+/// busy machine.
 const HASTY: [&str; 8] = ["-n", "3", "--restart", "3", "--patience", "3s", "--heartbeat", "200ms"];
 
 #[test]
@@ -160,7 +162,8 @@ fn a_device_of_the_coordinators_own_that_hangs_is_killed_and_started_again() {
     pool.ctl_until("devices", |table| table.lines().count() == 4);
     assert!(pool.ctl("metrics").line().contains("\nshmccl_devices_restarted_total 1\n"));
     assert!(!std::path::Path::new(&format!("/proc/{stopped}")).exists(), "its parent has waited for it");
-    // Also one that has only just been left out of a communicator, and one whose place was taken before.
+    // The same holds for a device that was only just left out of a communicator, and for one that
+    // was replaced.
     assert_eq!(ranks(&pool.ctl("go-on 1").line()).len(), 2);
     let three = ranks(&pool.ctl("grow 1").line());
     signal(three[2], Signal::SIGSTOP);
@@ -174,7 +177,7 @@ fn devices_that_were_taken_over_are_under_the_same_policy_as_those_that_a_coordi
     pool.start_fleet(3, &HASTY);
     let members = ranks(&pool.ctl("init 3").line());
     pool.kill_coordinator();
-    // One has stopped before the coordinator was there that is to miss it.
+    // A device has stopped before the coordinator began that is to miss it.
     signal(members[0], Signal::SIGSTOP);
     let (coordinator, stderr) = pool.spawn_talking(&[&["coordinator"], &HASTY[..]].concat());
     pool.replace_coordinator(coordinator);
@@ -195,7 +198,7 @@ fn devices_that_were_taken_over_are_under_the_same_policy_as_those_that_a_coordi
 }
 
 #[test]
-fn one_that_was_taken_over_and_is_told_to_end_is_not_started_again_where_the_system_tells_how_it_ended() {
+fn an_adopted_device_that_is_told_to_end_is_not_started_again_where_the_system_tells_how_it_ended() {
     let release = nix::sys::utsname::uname().unwrap().release().to_string_lossy().into_owned();
     let mut numbers = release.split('.').map_while(|word| word.parse::<u32>().ok());
     let tells = (numbers.next(), numbers.next()) >= (Some(6), Some(15));
@@ -205,7 +208,7 @@ fn one_that_was_taken_over_and_is_told_to_end_is_not_started_again_where_the_sys
     let (coordinator, stderr) = pool.spawn_talking(&[&["coordinator"], &HASTY[..]].concat());
     pool.replace_coordinator(coordinator);
     pool.ctl_until("devices", |table| table.lines().count() == 4);
-    // A second answer comes when it has taken over whom it has found.
+    // The second answer comes after it has taken over the devices that it has found.
     let table = pool.ctl("devices").line();
     let first: u32 = table.lines().nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
     signal(first, Signal::SIGTERM);

@@ -1,4 +1,4 @@
-//! What a coordinator counts, read as Prometheus reads it.
+//! The metrics of a coordinator, parsed as by Prometheus.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Read, Write};
@@ -8,7 +8,7 @@ use regex::Regex;
 
 use crate::coordinator::pool::Pool;
 
-/// All samples, by name and labels; every line has been looked at.
+/// Returns all samples, by name and labels, after checking every line.
 fn parse(text: &str) -> BTreeMap<String, f64> {
     let help = Regex::new(r"^# HELP (shmccl_[a-z_]+) [A-Z][^\\]*\.$").unwrap();
     let kind = Regex::new(r"^# TYPE (shmccl_[a-z_]+) (counter|gauge)$").unwrap();

@@ -1,4 +1,5 @@
-//! Devices whose coordinator was killed: what they have is kept for the next one, and they count as its own.
+//! Devices whose coordinator was killed: their memory is kept for the next one, which takes them
+//! over as its own.
 
 use std::io::{BufRead, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -8,14 +9,14 @@ use nix::sys::signal::Signal;
 use crate::coordinator::pool::{Pool, Told, entries, signal};
 use crate::coordinator::walk::ranks;
 
-/// What `shmccl clean` tells.
+/// Runs `shmccl clean`.
 fn clean(pool: &Pool, flags: &[&str]) -> Told {
     let output = pool.command().arg("clean").args(flags).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     Told { code: output.status.code().unwrap(), stdout: output.stdout, stderr }
 }
 
-/// The living processes that were started as devices of the pool.
+/// Returns the living processes that were started as devices of the pool.
 fn living(pool: &Pool) -> Vec<u32> {
     let told = [b"SHMCCL_POOL=", pool.parent.join("shmccl").as_os_str().as_bytes()].concat();
     let processes = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
@@ -71,7 +72,7 @@ fn the_janitor_of_a_coordinator_waits_for_its_devices_and_those_that_it_has_take
     let mut stderr = pool.start_fleet(2, &flags);
     let first = pool.await_janitor();
     let all = living(&pool);
-    // Whoever takes over has not heard of this one when it is killed.
+    // This device has not registered with the next coordinator when that is killed.
     signal(all[0], Signal::SIGSTOP);
     pool.kill_coordinator();
     let (coordinator, mut more) = pool.spawn_talking(&[&["coordinator", "-n", "3"], &flags[2..]].concat());
@@ -124,7 +125,7 @@ fn a_device_that_is_stopped_while_the_next_coordinator_begins_is_not_replaced_an
     let (coordinator, mut more) = pool.spawn_talking(&[&["coordinator"], &flags[..]].concat());
     pool.replace_coordinator(coordinator);
     pool.ctl_until("devices", |table| table.lines().count() == 2);
-    // A second answer comes when it has started what it is to start.
+    // The second answer comes after it has started its devices.
     assert_eq!(pool.ctl("devices").line().lines().count(), 2);
     signal(all[0], Signal::SIGCONT);
     pool.ctl_until("devices", |table| table.lines().count() == 3);

@@ -1,4 +1,4 @@
-//! Starts coordinators and devices, and asks them. Nothing outlives the [`Pool`].
+//! Starts coordinators and devices, and sends them requests. Nothing outlives the [`Pool`].
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -16,11 +16,11 @@ pub(crate) struct Pool {
     pub(crate) parent: PathBuf,
     coordinator: Option<Child>,
     devices: Vec<Child>,
-    /// Against a hang, of which no wait here tells.
+    /// A watchdog, since no wait here has a timeout.
     _guard: Watchdog,
 }
 
-/// What a command has left.
+/// The output of a command.
 pub(crate) struct Told {
     pub(crate) code: i32,
     pub(crate) stdout: Vec<u8>,
@@ -34,7 +34,7 @@ impl Told {
         String::from_utf8(self.stdout.clone()).unwrap().trim_end().to_owned()
     }
 
-    /// The one line with which it failed.
+    /// Returns the one line with which it failed.
     #[track_caller]
     pub(crate) fn error(&self) -> &str {
         assert_eq!((self.code, self.stdout.len()), (1, 0), "{}", self.stderr);
@@ -44,7 +44,7 @@ impl Told {
 }
 
 impl Pool {
-    /// A coordinator and so many devices.
+    /// Starts a coordinator and so many devices.
     pub(crate) fn start(name: &str, devices: usize) -> Self {
         let mut pool = Self::empty(name);
         pool.start_coordinator();
@@ -79,12 +79,13 @@ impl Pool {
         self.spawn_talking(words).0
     }
 
-    /// Starts a process, waits for its first line, and returns what it says after that.
+    /// Starts a process, waits for its first line, and returns the rest of its output.
     pub(crate) fn spawn_talking(&self, words: &[&str]) -> (Child, BufReader<ChildStderr>) {
         talking(self.command().args(words))
     }
 
-    /// Starts a coordinator with so many devices, which it ends; returns what they say when all are there.
+    /// Starts a coordinator with so many devices of its own, and returns its output after all have
+    /// registered.
     pub(crate) fn start_fleet(&mut self, devices: usize, flags: &[&str]) -> BufReader<ChildStderr> {
         let (coordinator, mut stderr) = self.spawn_talking(&[&["coordinator"], flags].concat());
         self.coordinator = Some(coordinator);
@@ -118,7 +119,7 @@ impl Pool {
         id
     }
 
-    /// Starts a device to which this happens.
+    /// Starts a device with these faults.
     pub(crate) fn start_faulty_device(&mut self, faults: &str) {
         let mut command = self.command();
         command.arg("device").env("SHMCCL_FAULTS", faults);
@@ -143,7 +144,7 @@ impl Pool {
         coordinator.wait().unwrap();
     }
 
-    /// The janitors of coordinators of the pool, and of pools within its directory.
+    /// Returns the janitors of coordinators of the pool, and of pools within its directory.
     pub(crate) fn janitors(&self) -> Vec<u32> {
         let told = [b"XDG_RUNTIME_DIR=", self.parent.as_os_str().as_encoded_bytes()].concat();
         let processes = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
@@ -156,7 +157,7 @@ impl Pool {
         processes.collect()
     }
 
-    /// The only one there is, as soon as it has its name.
+    /// Waits until there is one janitor, with its name.
     pub(crate) fn await_janitor(&self) -> u32 {
         loop {
             if let [janitor] = self.janitors()[..] {
@@ -166,18 +167,18 @@ impl Pool {
         }
     }
 
-    /// Kills the janitors, so that what is killed after that leaves what it has.
+    /// Kills the janitors, so that processes killed after that leave their files.
     pub(crate) fn kill_janitors(&self) {
-        // One that has only just begun has no name yet.
+        // A janitor that has only just begun has no name yet.
         while self.janitors().is_empty() {}
         for janitor in self.janitors() {
-            // That of a coordinator before may have ended by itself.
+            // The janitor of an earlier coordinator may have ended by itself.
             kill(Pid::from_raw(janitor.cast_signed()), Signal::SIGKILL).ok();
         }
         while !self.janitors().is_empty() {}
     }
 
-    /// Waits until the janitor of the coordinator, which was killed, has removed its socket.
+    /// Waits until the janitor of the killed coordinator has removed the socket.
     pub(crate) fn await_no_socket(&self) {
         while self.socket().exists() {}
     }
@@ -208,13 +209,13 @@ impl Pool {
         self.ctl_with(args, b"")
     }
 
-    /// Runs `shmccl ctl` with `args`, between blanks, and this as its input.
+    /// Runs `shmccl ctl` with `args`, split at blanks, and with this input.
     pub(crate) fn ctl_with(&self, args: &str, input: &[u8]) -> Told {
         let mut command = self.command();
         command.arg("ctl").args(args.split_whitespace());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // It may fail before it has read anything.
+        // The command may fail before it has read anything.
         let _ = child.stdin.take().unwrap().write_all(input);
         let (mut stdout, mut stderr) = (Vec::new(), String::new());
         child.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
@@ -223,7 +224,7 @@ impl Pool {
         Told { code, stdout, stderr }
     }
 
-    /// Asks until the answer is as wanted.
+    /// Repeats a request until the answer is as wanted.
     #[track_caller]
     pub(crate) fn ctl_until(&self, args: &str, is_wanted: impl Fn(&str) -> bool) -> String {
         let began = Instant::now();
@@ -247,7 +248,7 @@ impl Drop for Pool {
     }
 }
 
-/// Starts a process, waits for its first line, and returns what it says after that.
+/// Starts a process, waits for its first line, and returns the rest of its output.
 pub(crate) fn talking(command: &mut Command) -> (Child, BufReader<ChildStderr>) {
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let (mut line, mut stderr) = (String::new(), BufReader::new(child.stderr.take().unwrap()));
@@ -261,7 +262,8 @@ pub(crate) fn lists(table: &str, device: u32) -> bool {
     table.lines().any(|row| row.split_whitespace().next() == Some(&device.to_string()))
 }
 
-/// Sends `signal`, and returns when one that stops has stopped it: until one of its threads has heard that, the others go on.
+/// Sends `signal`. If it is one that stops, waits until all threads have stopped: the others go on
+/// until one has taken it.
 pub(crate) fn signal(process: u32, signal: Signal) {
     kill(Pid::from_raw(process.cast_signed()), signal).unwrap();
     while signal == Signal::SIGSTOP && !is_stopped(process) {}
@@ -275,7 +277,7 @@ fn is_stopped(process: u32) -> bool {
     states.all(|state| state.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 'Z', 'X'])))
 }
 
-/// What is in a directory.
+/// Returns the number of entries of a directory.
 pub(crate) fn entries(directory: &Path) -> usize {
     std::fs::read_dir(directory).unwrap().count()
 }

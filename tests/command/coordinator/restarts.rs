@@ -17,28 +17,28 @@ use support::{Random, long, seed};
 
 use crate::coordinator::pool::{Pool, entries, signal};
 
-/// So many calls are in a group of the traffic, each on elements of its own.
+/// The number of calls in a group of the traffic, each on elements of its own.
 const CALLS: u64 = 8;
 
-/// How many elements each has: all calls of a group together have room in the memory of a device.
+/// The number of elements of each: all calls of a group together fit into the memory of a device.
 const COUNT: u64 = 1 << 19;
 
-/// How long anything may take.
+/// The timeout of everything.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Groups of long all-reduces that go on and on, and what can be seen of them from outside.
+/// Groups of long all-reduces in succession, observed from outside.
 struct Traffic {
     directory: RuntimeDirectory,
     client: Client,
     devices: Vec<DeviceId>,
     comm: CommId,
     job: Job,
-    /// How many groups there were.
+    /// The number of groups so far.
     groups: u64,
 }
 
 impl Traffic {
-    /// In a communicator of all devices of the pool.
+    /// Makes a communicator of all devices of the pool.
     fn begin(pool: &Pool) -> Self {
         let directory = RuntimeDirectory::at(pool.parent.join("shmccl")).unwrap();
         let mut client = Client::connect(&directory, PATIENCE).unwrap();
@@ -49,7 +49,7 @@ impl Traffic {
         Self { directory, client, devices, comm, job, groups: 0 }
     }
 
-    /// Gives all devices their first elements.
+    /// Copies the first elements to all devices.
     fn fill(&mut self) {
         for (rank, device) in (0_u64..).zip(&self.devices) {
             for place in (0..CALLS).map(|call| call * COUNT) {
@@ -80,7 +80,7 @@ impl Traffic {
         assert_eq!(self.client.end_group(self.comm, None).unwrap(), self.groups);
     }
 
-    /// Waits until the group is over, which has not failed.
+    /// Waits until the group is over, and checks that it has not failed.
     fn end(&mut self) {
         let status = self.client.status(self.comm, true).unwrap();
         let last = status.last.clone().unwrap();
@@ -88,7 +88,7 @@ impl Traffic {
         assert!((status.state, status.epoch) == (CommState::Ready, 1) && is_well, "{status:?}");
     }
 
-    /// How many operations each rank has done.
+    /// Returns how many operations each rank has done.
     fn done(&self) -> Vec<u64> {
         self.job.report().unwrap().ranks.iter().map(|rank| rank.work.operations).collect()
     }
@@ -108,12 +108,13 @@ impl Traffic {
         while self.client.devices().unwrap().len() < self.devices.len() {}
     }
 
-    /// Looks whether elements of `call` are on `rank` what all groups together make of them.
+    /// Checks that elements of `call` on `rank` are the result of all groups.
     fn check(&mut self, rank: usize, call: u64, elements: std::ops::Range<u64>) {
         let (device, n) = (self.devices[rank], self.devices.len() as u64);
         let address = ADDRESS + 8 * (COUNT * call + elements.start);
         let bytes = self.client.read_device(device, address, 8 * (elements.end - elements.start)).unwrap();
-        // After the first group all have the same, which each further one multiplies by their number.
+        // After the first group all ranks have the same elements. Each further group multiplies
+        // them by the number of ranks.
         let factor = (1..self.groups).fold(1_u64, |factor, _| factor.wrapping_mul(n));
         for (index, bytes) in elements.zip(bytes.chunks_exact(8)) {
             let sum: u64 = (0..n).map(|rank| first(rank, COUNT * call + index)).sum();
@@ -128,10 +129,10 @@ impl Traffic {
     }
 }
 
-/// Where the elements are in each device.
+/// Returns the address of the elements in each device.
 const ADDRESS: u64 = 0x1000;
 
-/// What `rank` has there to begin with.
+/// Returns the first elements of `rank`.
 fn first(rank: u64, index: u64) -> u64 {
     (index + 1) * (2 * rank + 1)
 }
@@ -158,7 +159,8 @@ fn no_group_fails_when_the_coordinator_is_killed_in_the_middle_of_its_traffic() 
         traffic.reconnect();
         traffic.end();
         let after = traffic.done();
-        // All have done some of the group's calls when the coordinator is killed, and have others to do when it is dead.
+        // All ranks have done some of the group's calls when the coordinator is killed, and have
+        // others to do when it is dead.
         let is_in_the_middle = killed.iter().zip(&after).all(|(killed, after)| killed < after);
         in_the_middle += u64::from(is_in_the_middle);
         if is_in_the_middle && in_the_middle.is_multiple_of(20) {
@@ -188,8 +190,8 @@ fn a_group_that_a_stopped_device_has_yet_to_begin_or_to_end_succeeds_when_the_co
             let element = f64::from(kill + rank).to_ne_bytes();
             pool.ctl_with(&format!("put-h2d {device} {:#x}", 0x1000 * rank), &element).line();
         }
-        // Stopped before the call, it cannot have heard of it when the coordinator is killed; after it, it may not have said that it is
-        // through.
+        // A device that was stopped before the call cannot have its order when the coordinator is
+        // killed. One that was stopped after it may not have reported its end.
         let (device, is_before) = (ranks[usize::try_from(kill % 3).unwrap()], kill % 2 == 0);
         if is_before {
             signal(device, Signal::SIGSTOP);
@@ -199,7 +201,7 @@ fn a_group_that_a_stopped_device_has_yet_to_begin_or_to_end_succeeds_when_the_co
         let status = pool.ctl("status 1").line();
         assert!(status.contains(": in progress") || !is_before, "kill {kill}: {status}");
         pool.kill_coordinator();
-        // It wakes before the others have told the next coordinator what they are in, or after that.
+        // It wakes before the others have reported to the next coordinator, or after that.
         if kill % 4 < 2 {
             signal(device, Signal::SIGCONT);
             pool.start_coordinator();
@@ -243,13 +245,13 @@ fn a_second_coordinator_is_refused_and_a_device_needs_one_to_begin_with() {
 }
 
 #[test]
-fn a_coordinator_that_takes_nobody_is_waited_for_no_longer_than_was_said() {
+fn a_coordinator_that_accepts_no_connection_is_waited_for_until_the_timeout() {
     let mut pool = Pool::start("backlog", 0);
     let coordinator = pool.coordinator().id();
     signal(coordinator, Signal::SIGSTOP);
     let address = UnixAddr::new(&pool.socket()).unwrap();
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    // Who hangs up stays in the backlog until it is looked at.
+    // A peer that hangs up stays in the backlog until it is accepted.
     let full = loop {
         let stream = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
         if let Err(errno) = connect(stream.as_raw_fd(), &address) {
@@ -295,7 +297,7 @@ fn a_call_for_a_group_that_is_gone_with_its_coordinator_is_not_executed_alone() 
     }
     assert!(pool.ctl("group cancel 1").error().contains("has no group to end"));
     assert!(!pool.ctl("status 1").line().contains("group"), "nothing was executed");
-    // Whoever has it open may be gone: it is not in the way for ever.
+    // The process that has it open may be gone: it is not in the way for ever.
     pool.ctl("group start 1").line();
     assert!(pool.ctl("finalize 1").error().contains("end or cancel it first"));
     assert_eq!(pool.ctl("group cancel 1").line(), "");

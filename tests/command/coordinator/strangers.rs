@@ -1,4 +1,4 @@
-//! Who is not let in: another user, another version.
+//! Peers that are refused: of another user, or of another version.
 
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -13,19 +13,20 @@ use support::can_be_played;
 
 use crate::coordinator::pool::Pool;
 
-/// What the other user's process is to try: the coordinator's socket, a device, and the name of its socket.
+/// The variable with the targets of the other user's process: the coordinator's socket, a device,
+/// and the name of its socket.
 const PART: &str = "SHMCCL_TEST_STRANGER";
 
-/// The files and named segments that it is to try to open.
+/// The variable with the files and named segments that it is to try to open.
 const PATHS: &str = "SHMCCL_TEST_STRANGER_PATHS";
 
-/// A message as it goes over a socket.
+/// Returns a message as it goes over a socket.
 pub(crate) fn frame(text: &str) -> Vec<u8> {
     let len = u32::try_from(text.len()).unwrap();
     len.to_le_bytes().into_iter().chain(text.bytes()).collect()
 }
 
-/// The names of the sockets of `device`, as everybody can read them.
+/// Returns the name of the socket of `device`, which every user can read.
 pub(crate) fn device_socket(device: u32) -> String {
     let all = std::fs::read_to_string("/proc/net/unix").unwrap();
     let prefix = format!("@shmccl-device-{device}-");
@@ -33,10 +34,10 @@ pub(crate) fn device_socket(device: u32) -> String {
     name[1..].to_owned()
 }
 
-/// Sends a greeting; returns what is answered until the end.
+/// Sends a greeting. Returns all that is answered until the end.
 fn greet(stream: &mut UnixStream, version: &str) -> String {
     let greeting = frame(&format!(r#"{{"shmccl":"{version}","role":"client"}}"#));
-    // Who is refused unheard may have been hung up on by now.
+    // The other side may have hung up by now.
     let _ = stream.write_all(&greeting);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -51,7 +52,7 @@ fn stranger() {
     let denied = |error: std::io::Error| assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
     denied(UnixStream::connect(path).unwrap_err());
     let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(socket).unwrap()).unwrap();
-    assert_eq!(greet(&mut stream, VERSION), "", "it is not heard");
+    assert_eq!(greet(&mut stream, VERSION), "", "nothing is read");
     denied(std::fs::read_dir(format!("/proc/{device}/fd")).unwrap_err());
     denied(std::fs::File::open(format!("/proc/{device}/mem")).unwrap_err());
 }
@@ -64,7 +65,7 @@ fn another_user_can_neither_connect_nor_attach_nor_read() {
     let pool = Pool::start("stranger", 1);
     let device = pool.devices()[0];
     let part = format!("{} {device} {}", pool.socket().display(), device_socket(device));
-    // By its link, since the other user may not be allowed to go where the binary was built.
+    // By its link, since the other user may not enter the directory of the binary.
     let mut command = Command::new("/proc/self/exe");
     command.args(["--exact", "coordinator::strangers::stranger", "--test-threads=1"]).env(PART, part);
     let output = command.uid(65534).gid(65534).current_dir("/").output().unwrap();
@@ -72,7 +73,7 @@ fn another_user_can_neither_connect_nor_attach_nor_read() {
     assert!(pool.ctl("devices").line().contains("free"));
 }
 
-/// The other user's attempt at files and named segments.
+/// The attempts of the other user at files and named segments.
 #[test]
 fn reader() {
     let Ok(paths) = std::env::var(PATHS) else { return };

@@ -1,13 +1,14 @@
-//! The walk from the first device to the last, by commands alone.
+//! The life of a pool from the first device to the last, by commands alone.
 
 use nix::sys::signal::Signal;
 
 use crate::coordinator::pool::{Pool, entries, signal};
 
-/// What an operator does to two elements.
+/// Applies an operator to two elements.
 type Combine = fn(f64, f64) -> f64;
 
-/// Element `index` of a call with so many elements on a rank: small whole numbers, so that every operator is exact.
+/// Returns element `index` of a call with so many elements on a rank: small whole numbers, so that
+/// every operator is exact.
 fn element(count: usize, rank: usize, index: usize) -> f64 {
     1.0 + ((count + 3 * rank + 5 * index) % 4) as f64
 }
@@ -16,13 +17,14 @@ fn bytes(elements: impl Iterator<Item = f64>) -> Vec<u8> {
     elements.flat_map(f64::to_ne_bytes).collect()
 }
 
-/// The devices of a communicator by rank, as its status tells them.
+/// Returns the devices of a communicator by rank, from its status.
 pub(crate) fn ranks(status: &str) -> Vec<u32> {
     let list = status.split("devices ").nth(1).unwrap().split([';', ',']).next().unwrap();
     list.split(' ').map(|id| id.parse().unwrap()).collect()
 }
 
-/// Three calls of four operators each, as one group, on addresses that differ from rank to rank.
+/// Runs three calls of four operators each as one group, on addresses that differ from rank to
+/// rank.
 pub(crate) fn group_of_all_reduces(pool: &Pool, comm: u32, devices: &[u32]) {
     let operators: [(&str, Combine); 4] =
         [("sum", |a, b| a + b), ("prod", |a, b| a * b), ("min", f64::min), ("max", f64::max)];
@@ -57,8 +59,9 @@ pub(crate) fn group_of_all_reduces(pool: &Pool, comm: u32, devices: &[u32]) {
     }
 }
 
-/// Kills the device at `index` while all work on an all-reduce of communicator 1, its `group`, which cannot be over by then, since another
-/// device is stopped until the group has failed. Returns who was killed.
+/// Kills the device at `index` while all work on an all-reduce of communicator 1, its `group`. It
+/// cannot be over by then, since another device is stopped until the group has failed. Returns the
+/// killed device.
 fn kill_in_the_middle(pool: &mut Pool, index: usize, group: &str) -> u32 {
     let stopped = pool.devices()[index + 1];
     signal(stopped, Signal::SIGSTOP);

@@ -94,7 +94,7 @@ fn every_element_that_is_corrupted_is_counted_and_no_other() {
             let mut case = case_of::<f32>(comm, operation, Memory::Heap, false, 16 << 10)?;
             case.rewrite()?;
             case.run(comm)?;
-            let Buffers::Heap { recv, .. } = &case.buffers else { panic!("not in the heap") };
+            let CaseBuffers::Heap { recv, .. } = &case.buffers else { panic!("not in the heap") };
             for index in [0, 7, 509, recv.len() - 1] {
                 recv.set(index, recv.get(index)? + 0.5)?;
             }

@@ -172,7 +172,7 @@ impl Fixture {
     }
 
     /// Sends a request as a new client. Returns the client.
-    pub(super) fn ask(&mut self, request: Request) -> u64 {
+    pub(super) fn ask(&mut self, request: ClientRequest) -> u64 {
         self.asked += 1;
         let client = ClientId::new(self.asked);
         self.happen(CoordinatorEvent::Requested { client, number: 1, request });
@@ -180,21 +180,21 @@ impl Fixture {
     }
 
     #[track_caller]
-    pub(super) fn answer(&mut self, request: Request) -> Result<Reply, RequestError> {
+    pub(super) fn answer(&mut self, request: ClientRequest) -> Result<Reply, RequestError> {
         let client = self.ask(request);
         self.replies.remove(&client).expect("an answer at once")
     }
 
     #[track_caller]
     pub(super) fn status(&mut self) -> CommStatus {
-        match self.answer(Request::Status { comm: COMM, settled: false }) {
+        match self.answer(ClientRequest::Status { comm: COMM, settled: false }) {
             Ok(Reply::Status(status)) => status,
             other => panic!("{other:?}"),
         }
     }
 
     pub(super) fn init(&mut self, devices: u32, keep_going: bool) {
-        self.answer(Request::Init { devices, keep_going }).unwrap();
+        self.answer(ClientRequest::Init { devices, keep_going }).unwrap();
     }
 
     pub(super) fn call(&mut self) -> Result<Reply, RequestError> {
@@ -206,7 +206,7 @@ impl Fixture {
         let addresses = vec![0x1000; self.machine.comms.get(&comm).map_or(1, |comm| comm.members.len())];
         let (send, recv) = (addresses.clone(), addresses);
         let call = DeviceCall { collective, data_type, op, root: 0, count: 1, send, recv };
-        self.answer(Request::Call { comm, group: self.group, call })
+        self.answer(ClientRequest::Call { comm, group: self.group, call })
     }
 
     /// Ends the group of all devices like this.

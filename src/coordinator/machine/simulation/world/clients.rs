@@ -5,7 +5,7 @@ use crate::coordinator::call::{Collective, DeviceCall, DeviceReduceOp};
 use crate::coordinator::error::RequestError;
 use crate::coordinator::id::{ClientId, CommId, DeviceId, GroupId};
 use crate::coordinator::machine::CoordinatorEvent;
-use crate::coordinator::request::{CommState, Reply, Request};
+use crate::coordinator::request::{ClientRequest, CommState, Reply};
 use crate::reduce::DataType;
 
 impl World {
@@ -22,13 +22,13 @@ impl World {
         let request = self.draw_request();
         let (client, number) = (self.random.below(3), self.requests);
         self.requests += 1;
-        if matches!(request, Request::Finalize(_)) {
+        if matches!(request, ClientRequest::Finalize(_)) {
             self.finalizing.insert(number);
         }
-        if matches!(request, Request::Grow { .. }) {
+        if matches!(request, ClientRequest::Grow { .. }) {
             self.growing.insert(number);
         }
-        if matches!(request, Request::Call { group: Some(_), .. }) {
+        if matches!(request, ClientRequest::Call { group: Some(_), .. }) {
             self.grouped.insert(number);
         }
         self.asked.insert((client, number), 0);
@@ -36,31 +36,31 @@ impl World {
         self.handle(CoordinatorEvent::Requested { client: ClientId::new(client), number, request })
     }
 
-    fn draw_request(&mut self) -> Request {
+    fn draw_request(&mut self) -> ClientRequest {
         let all: Vec<_> = self.machine.iter().flat_map(|machine| machine.comms.keys().copied()).collect();
         let any = CommId::new(self.random.below(5));
         let comm = if self.random.once_in(8) { any } else { self.random.pick(&all).unwrap_or(any) };
         match self.random.below(36) {
-            0..5 => Request::Init {
+            0..5 => ClientRequest::Init {
                 devices: self.random.below(4).try_into().unwrap_or(0),
                 keep_going: self.random.once_in(3),
             },
-            5 => Request::Status { comm, settled: self.random.once_in(2) },
-            6 => Request::List { from: any },
-            7 if self.random.once_in(2) => Request::Metrics,
-            7 => Request::Devices,
-            8 => Request::GroupStart(comm),
-            9 if self.random.once_in(4) => Request::GroupCancel { comm, group: self.draw_group() },
-            9 => Request::GroupEnd { comm, group: self.draw_group() },
-            10..18 => Request::Call { comm, group: self.draw_group(), call: self.draw_call(comm) },
-            18..21 => Request::GoOn(comm),
-            21 => Request::Locate(DeviceId::new(self.next_device - 1)),
-            22 => Request::Finalize(comm),
-            23..31 => Request::Grow { comm, devices: self.random.below(3).try_into().unwrap_or(0) },
-            31..33 => Request::Checkpoint { comm, directory: "/there".to_owned() },
-            33 => Request::Restore { comm, directory: "/there".to_owned() },
-            34 => Request::Restore { comm, directory: "elsewhere".to_owned() },
-            _ => Request::Destroy(comm),
+            5 => ClientRequest::Status { comm, settled: self.random.once_in(2) },
+            6 => ClientRequest::List { from: any },
+            7 if self.random.once_in(2) => ClientRequest::Metrics,
+            7 => ClientRequest::Devices,
+            8 => ClientRequest::GroupStart(comm),
+            9 if self.random.once_in(4) => ClientRequest::GroupCancel { comm, group: self.draw_group() },
+            9 => ClientRequest::GroupEnd { comm, group: self.draw_group() },
+            10..18 => ClientRequest::Call { comm, group: self.draw_group(), call: self.draw_call(comm) },
+            18..21 => ClientRequest::GoOn(comm),
+            21 => ClientRequest::Locate(DeviceId::new(self.next_device - 1)),
+            22 => ClientRequest::Finalize(comm),
+            23..31 => ClientRequest::Grow { comm, devices: self.random.below(3).try_into().unwrap_or(0) },
+            31..33 => ClientRequest::Checkpoint { comm, directory: "/there".to_owned() },
+            33 => ClientRequest::Restore { comm, directory: "/there".to_owned() },
+            34 => ClientRequest::Restore { comm, directory: "elsewhere".to_owned() },
+            _ => ClientRequest::Destroy(comm),
         }
     }
 

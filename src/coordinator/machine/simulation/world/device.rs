@@ -1,4 +1,5 @@
-//! Device processes: agents and their tasks, heartbeats, workers that hang, and devices that are given up.
+//! Device processes: agents and their tasks, heartbeats, workers that hang, and devices that are
+//! given up.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use crate::coordinator::agent::{Agent, DeviceTask};
 use crate::coordinator::id::{ClientId, DeviceId};
 use crate::coordinator::machine::CoordinatorEvent;
 use crate::coordinator::order::{DeviceOrder, DevicePhase};
-use crate::coordinator::request::Request;
+use crate::coordinator::request::ClientRequest;
 
 /// The shortest time without heartbeats after which a device counts as lost.
 pub(super) const SILENCE_MS: u64 = 1600;
@@ -113,7 +114,7 @@ impl World {
             if self.machine.as_ref().is_some_and(|machine| machine.comms.contains_key(&comm)) {
                 self.requests += 1;
                 self.asked.insert((0, number), 0);
-                let (client, request) = (ClientId::new(0), Request::Destroy(comm));
+                let (client, request) = (ClientId::new(0), ClientRequest::Destroy(comm));
                 self.handle(CoordinatorEvent::Requested { client, number, request })?;
             }
         }

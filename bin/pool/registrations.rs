@@ -1,4 +1,5 @@
-//! Which devices of a coordinator have come: one that ends before that was not described well, or finds the system not as it should be.
+//! Which devices of a coordinator have registered. A device that ends before that was described
+//! badly, or finds the system in a bad state.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,35 +11,35 @@ use shmccl::coordinator::{DeviceEnd, DeviceId};
 
 use crate::output;
 
-/// Who has come, and who will not.
+/// The devices that have registered, and the first that has failed to.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Roll(Arc<Mutex<Names>>);
+pub(super) struct Registrations(Arc<Mutex<RegistrationState>>);
 
 #[derive(Debug, Default)]
-struct Names {
+struct RegistrationState {
     come: BTreeSet<DeviceId>,
-    /// Whether the pool goes on though a device fails to come, as it has others to lose.
+    /// Whether the pool goes on if a device fails to register, as it has others to lose.
     goes_on: bool,
-    /// The first that has failed to come, where the pool has ended by that.
+    /// The first device that has failed to register, if that has ended the pool.
     failed: Option<String>,
 }
 
-impl Roll {
-    /// Of a pool that has taken over so many devices, or is about to.
+impl Registrations {
+    /// Sets whether the pool has other devices, taken over or about to be.
     pub(super) fn goes_on_with(&self, others: usize) {
-        self.names().goes_on = others > 0;
+        self.state().goes_on = others > 0;
     }
 
     pub(super) fn note_come(&self, device: DeviceId) {
-        self.names().come.insert(device);
+        self.state().come.insert(device);
     }
 
-    /// Tells of a device that has ended. One that has not come ends the pool with it, as Ctrl-C would, unless that goes on, or the device
-    /// was told to end: nothing is wrong with that one, and a Ctrl-C that has told it so ends the pool anyway. Returns whether another one
-    /// is to be started in its place: where it can be, and that place has been taken before.
+    /// Reports the end of a device, and returns whether another one is started in its place. A
+    /// device that has not registered ends the pool, as Ctrl-C would. The pool goes on if it has
+    /// other devices, or if the device was told to end.
     pub(super) fn note_end(&self, end: &DeviceEnd) -> bool {
-        let mut names = self.names();
-        let has_come = names.come.remove(&end.device);
+        let mut state = self.state();
+        let has_come = state.come.remove(&end.device);
         let told = if has_come { end.to_string() } else { format!("{end} before it had registered") };
         if end.is_to_be_followed(has_come) {
             output::note(&format!("{told}; started again ({} more times at most)", end.restarts - 1));
@@ -48,30 +49,30 @@ impl Roll {
             output::note(&format!("{told}; the others go on"));
             return false;
         }
-        if names.goes_on || end.was_restarted || end.was_taken_over || end.was_told() {
+        if state.goes_on || end.was_restarted || end.was_taken_over || end.was_told() {
             output::note(&format!("{told}, and the pool goes on without it"));
             return false;
         }
-        if names.failed.is_none() {
-            names.failed = Some(told);
-            // Nobody but this process has the number.
+        if state.failed.is_none() {
+            state.failed = Some(told);
+            // The process id is that of this process.
             let _ = kill(Pid::this(), Signal::SIGTERM);
         }
         false
     }
 
-    /// What has ended the pool, if it was a device.
+    /// Fails if a device has ended the pool.
     ///
     /// # Errors
-    /// That.
+    /// The end of that device.
     pub(super) fn verdict(&self) -> Result<()> {
-        match self.names().failed.take() {
+        match self.state().failed.take() {
             Some(failed) => bail!("{failed}, so the pool has ended; what was wrong it has told above"),
             None => Ok(()),
         }
     }
 
-    fn names(&self) -> MutexGuard<'_, Names> {
+    fn state(&self) -> MutexGuard<'_, RegistrationState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,17 +1,18 @@
-//! From figures to a table: who takes the place of the built-in choice, and where one size gives way to the next.
+//! From figures to a table: which algorithm takes the place of the built-in choice, and from which
+//! size on.
 
 use anyhow::Result;
 use shmccl::collective::tuning::{BufferKind, Case, ONE_SHOT_LEN, Step};
 use shmccl::collective::{Algorithm, Operation};
 
-use super::plan::{Entrant, Figure};
+use super::plan::{AlgorithmTimes, TuneFigure};
 
 /// The least gain for which the built-in choice is given up, as a share of its time.
 const LEAST_GAIN: f64 = 0.05;
 
-/// What is to be taken at one size.
+/// The algorithm that is chosen at one size.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Ruling {
+pub(super) struct SizeChoice {
     pub(super) operation: Operation,
     pub(super) ranks: u32,
     pub(super) oversubscribed: bool,
@@ -19,7 +20,7 @@ pub(super) struct Ruling {
     pub(super) bytes: u64,
     /// The built-in choice.
     pub(super) built_in: Algorithm,
-    /// What is taken.
+    /// The algorithm that is chosen.
     pub(super) chosen: Algorithm,
     /// Its time, in nanoseconds.
     pub(super) p50_ns: f64,
@@ -27,10 +28,10 @@ pub(super) struct Ruling {
     pub(super) ratio: f64,
 }
 
-impl Ruling {
-    /// Whether both belong to one case of a table.
+impl SizeChoice {
+    /// Whether both belong to the same case of a table.
     pub(super) fn is_of_case(&self, other: &Self) -> bool {
-        let key = |ruling: &Self| (ruling.operation, ruling.ranks, ruling.oversubscribed, ruling.buffers);
+        let key = |choice: &Self| (choice.operation, choice.ranks, choice.oversubscribed, choice.buffers);
         key(self) == key(other)
     }
 
@@ -40,24 +41,26 @@ impl Ruling {
     }
 }
 
-/// A ruling for each figure. Up to [`ONE_SHOT_LEN`] there is one for both kinds of buffers, as the way is chosen before all know
-/// which it is.
+/// Chooses an algorithm for each figure.
+///
+/// Up to [`ONE_SHOT_LEN`] both kinds of buffers have the same choice, as ranks choose before they
+/// know the kind.
 ///
 /// # Errors
-/// A figure of something that this program does not know.
-pub(super) fn rule(figures: &[Figure]) -> Result<Vec<Ruling>> {
-    figures.iter().map(|figure| ruling(figure, figures)).collect()
+/// A figure of an operation or algorithm that this program does not know.
+pub(super) fn choose(figures: &[TuneFigure]) -> Result<Vec<SizeChoice>> {
+    figures.iter().map(|figure| choice(figure, figures)).collect()
 }
 
-fn ruling(figure: &Figure, all: &[Figure]) -> Result<Ruling> {
-    let key = |figure: &Figure| (figure.operation.clone(), figure.ranks, figure.bytes);
+fn choice(figure: &TuneFigure, all: &[TuneFigure]) -> Result<SizeChoice> {
+    let key = |figure: &TuneFigure| (figure.operation.clone(), figure.ranks, figure.bytes);
     let twin = all.iter().find(|other| {
         figure.bytes <= ONE_SHOT_LEN && other.buffers != figure.buffers && key(other) == key(figure)
     });
-    let together: Vec<&Figure> = [Some(figure), twin].into_iter().flatten().collect();
-    let chosen = best(&together).and_then(|name| entrant(figure, name)).unwrap_or(&figure.built_in);
+    let together: Vec<&TuneFigure> = [Some(figure), twin].into_iter().flatten().collect();
+    let chosen = best(&together).and_then(|name| result(figure, name)).unwrap_or(&figure.built_in);
     let operation = Operation::ALL.into_iter().find(|operation| operation.name() == figure.operation);
-    Ok(Ruling {
+    Ok(SizeChoice {
         operation: operation.ok_or_else(|| anyhow::anyhow!("no such operation: {}", figure.operation))?,
         ranks: figure.ranks,
         oversubscribed: figure.oversubscribed,
@@ -70,18 +73,19 @@ fn ruling(figure: &Figure, all: &[Figure]) -> Result<Ruling> {
     })
 }
 
-fn entrant<'f>(figure: &'f Figure, name: &str) -> Option<&'f Entrant> {
-    figure.others.iter().find(|entrant| entrant.algorithm == name)
+fn result<'f>(figure: &'f TuneFigure, name: &str) -> Option<&'f AlgorithmTimes> {
+    figure.others.iter().find(|result| result.algorithm == name)
 }
 
-/// The algorithm that beats the built-in choice in all `figures` by most, and by more than noise.
-fn best<'f>(figures: &[&'f Figure]) -> Option<&'f str> {
-    let names = figures.first()?.others.iter().map(|entrant| entrant.algorithm.as_str());
+/// Returns the algorithm that beats the built-in choice in all `figures` by most, and by more than
+/// noise.
+fn best<'f>(figures: &[&'f TuneFigure]) -> Option<&'f str> {
+    let names = figures.first()?.others.iter().map(|result| result.algorithm.as_str());
     let ratio = |name: &str| {
-        let entrants = figures.iter().map(|figure| entrant(figure, name)).collect::<Option<Vec<_>>>()?;
-        let sure = entrants.iter().all(|entrant| entrant.ratio_p75 < 1.0);
-        let product: f64 = entrants.iter().map(|entrant| entrant.ratio).product();
-        let ratio = if entrants.len() == 2 { product.sqrt() } else { product };
+        let results = figures.iter().map(|figure| result(figure, name)).collect::<Option<Vec<_>>>()?;
+        let sure = results.iter().all(|result| result.ratio_p75 < 1.0);
+        let product: f64 = results.iter().map(|result| result.ratio).product();
+        let ratio = if results.len() == 2 { product.sqrt() } else { product };
         (sure && ratio <= 1.0 - figures.iter().map(|figure| noise(figure)).fold(LEAST_GAIN, f64::max))
             .then_some(ratio)
     };
@@ -89,21 +93,21 @@ fn best<'f>(figures: &[&'f Figure]) -> Option<&'f str> {
     able.min_by(|one, other| one.1.total_cmp(&other.1)).map(|(name, _)| name)
 }
 
-/// By how much the built-in choice differs from itself, as a share of its time.
-pub(super) fn noise(figure: &Figure) -> f64 {
+/// Returns how much the built-in choice differs from itself, as a share of its time.
+pub(super) fn noise(figure: &TuneFigure) -> f64 {
     (figure.control.ratio - 1.0).abs()
 }
 
-/// The cases that the rulings make, which come case by case and by size.
-pub(super) fn cases(rulings: &[Ruling]) -> Vec<Case> {
-    rulings.chunk_by(Ruling::is_of_case).map(case).collect()
+/// Makes the cases of a table from choices, which come case by case and by size.
+pub(super) fn cases(choices: &[SizeChoice]) -> Vec<Case> {
+    choices.chunk_by(SizeChoice::is_of_case).map(case).collect()
 }
 
-fn case(rulings: &[Ruling]) -> Case {
-    let first = &rulings[0];
-    let runs: Vec<&[Ruling]> = rulings.chunk_by(|one, next| one.chosen == next.chosen).collect();
+fn case(choices: &[SizeChoice]) -> Case {
+    let first = &choices[0];
+    let runs: Vec<&[SizeChoice]> = choices.chunk_by(|one, next| one.chosen == next.chosen).collect();
     let ends = runs.windows(2).map(|pair| Some(between(pair[0][pair[0].len() - 1].bytes, pair[1][0].bytes)));
-    let step = |(run, up_to): (&&[Ruling], _)| Step { up_to, algorithm: run[0].chosen };
+    let step = |(run, up_to): (&&[SizeChoice], _)| Step { up_to, algorithm: run[0].chosen };
     Case {
         operation: first.operation,
         n_ranks: first.ranks,
@@ -113,8 +117,10 @@ fn case(rulings: &[Ruling]) -> Case {
     }
 }
 
-/// Where what is best at `below` bytes gives way to what is best at `above`: in the middle by factor, or where the library
-/// changes its way.
+/// Returns the last size for the algorithm that is best at `below` bytes, where another one is best
+/// at `above`.
+///
+/// That is the middle by factor, or the size at which the library changes its own way.
 fn between(below: u64, above: u64) -> u64 {
     if (below..above).contains(&ONE_SHOT_LEN) { ONE_SHOT_LEN } else { below.saturating_mul(above).isqrt() }
 }
@@ -123,8 +129,8 @@ fn between(below: u64, above: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn entrant(algorithm: Algorithm, ratio: f64, spread: f64) -> Entrant {
-        Entrant {
+    fn result(algorithm: Algorithm, ratio: f64, spread: f64) -> AlgorithmTimes {
+        AlgorithmTimes {
             algorithm: algorithm.name().to_owned(),
             p50_ns: 100.0 * ratio,
             ratio,
@@ -134,23 +140,23 @@ mod tests {
         }
     }
 
-    fn figure(bytes: u64, buffers: BufferKind, others: &[(Algorithm, f64)]) -> Figure {
+    fn figure(bytes: u64, buffers: BufferKind, others: &[(Algorithm, f64)]) -> TuneFigure {
         let built_in = if bytes <= ONE_SHOT_LEN { Algorithm::OneShot } else { Algorithm::TwoShot };
-        Figure {
+        TuneFigure {
             operation: "all_reduce".to_owned(),
             ranks: 4,
             oversubscribed: true,
             buffers,
             bytes,
-            built_in: entrant(built_in, 1.0, 0.0),
-            control: entrant(built_in, 1.01, 0.02),
-            others: others.iter().map(|&(algorithm, ratio)| entrant(algorithm, ratio, 0.02)).collect(),
+            built_in: result(built_in, 1.0, 0.0),
+            control: result(built_in, 1.01, 0.02),
+            others: others.iter().map(|&(algorithm, ratio)| result(algorithm, ratio, 0.02)).collect(),
             wrong: 0,
         }
     }
 
-    fn chosen(figures: &[Figure]) -> Vec<Algorithm> {
-        rule(figures).unwrap().iter().map(|ruling| ruling.chosen).collect()
+    fn chosen(figures: &[TuneFigure]) -> Vec<Algorithm> {
+        choose(figures).unwrap().iter().map(|choice| choice.chosen).collect()
     }
 
     #[test]
@@ -168,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn small_sizes_are_ruled_for_both_kinds_of_buffers_at_once() {
+    fn small_sizes_have_one_choice_for_both_kinds_of_buffers() {
         use Algorithm::{OneShot, Ring};
         let pair = |bytes, ordinary| {
             [
@@ -187,7 +193,7 @@ mod tests {
         let ring: &[_] = &[(Algorithm::Ring, 0.5)];
         let sizes = [(2048, none), (8192, none), (32_768, none), (1 << 17, ring), (1 << 19, ring)];
         let figures = sizes.map(|(bytes, others)| figure(bytes, BufferKind::Heap, others));
-        let cases = cases(&rule(&figures).unwrap());
+        let cases = cases(&choose(&figures).unwrap());
         let step = |up_to, algorithm| Step { up_to, algorithm };
         assert_eq!(cases.len(), 1);
         assert_eq!(
