@@ -1,4 +1,4 @@
-//! The numbers by which a job and its epochs are told apart.
+//! The numbers of jobs and their epochs.
 
 use std::hash::{BuildHasher, RandomState};
 

@@ -71,11 +71,11 @@ pub mod error;
 #[cfg(not(loom))]
 pub mod faults;
 #[cfg(not(loom))]
+mod files;
+#[cfg(not(loom))]
 pub mod heap;
 #[cfg(not(loom))]
 pub mod launch;
-#[cfg(not(loom))]
-mod locks;
 #[cfg(not(loom))]
 pub mod logs;
 #[cfg(not(loom))]
@@ -85,8 +85,6 @@ mod process;
 pub mod rank;
 #[cfg(not(loom))]
 pub mod reduce;
-#[cfg(not(loom))]
-mod regular;
 #[cfg(not(loom))]
 pub mod shm;
 pub mod sync;

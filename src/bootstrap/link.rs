@@ -118,7 +118,7 @@ impl ControlLink {
         Some(LinkEvent::Lost { device: device(member)?, restarts, hangs: hangs != 0 })
     }
 
-    /// Waits until the launcher tells something, at most for `timeout`.
+    /// Waits for the next event, at most for `timeout`.
     ///
     /// # Errors
     /// [`Error::Timeout`], or [`Error::Os`] when the socket fails.

@@ -135,8 +135,8 @@ impl Meeting {
         Self { listener, job_id, connections: Vec::new(), terms: None, deadline }
     }
 
-    /// Waits until all have come. Returns `None` when the meeting has failed and everybody has been
-    /// told.
+    /// Waits until all have come. Returns `None` when the meeting has failed and all members know
+    /// why.
     ///
     /// Nobody can come any more when it returns.
     pub(super) fn assemble(mut self) -> Option<AssembledRanks> {
@@ -402,7 +402,7 @@ impl Meeting {
         send_to(socket, &Refused { header, reason, reserved: 0, expected, found });
     }
 
-    /// Tells all who have come that all have come.
+    /// Sends Met to all members, since all have come.
     fn announce_all_met(mut self) -> AssembledRanks {
         let heap_len = self.terms.map_or(0, |claim| claim.terms[Term::HeapLen as usize]);
         self.connections.retain(|connection| connection.claim.is_some());
@@ -421,8 +421,8 @@ impl Meeting {
         AssembledRanks { sockets, heap_len, deadline: self.deadline }
     }
 
-    /// Tells all members why the meeting has failed. Different terms are told from each one's own
-    /// side.
+    /// Sends all members the reason why the meeting has failed. Different terms are named from each
+    /// one's own side.
     fn reject_all(&self, failure: &MeetingFailure) {
         tracing::warn!(target: MEETING, ?failure, "a meeting has failed");
         for connection in &self.connections {
@@ -438,7 +438,7 @@ impl Meeting {
                 MeetingFailure::Failed(error) => Rejection::of_error(error),
                 MeetingFailure::Differs(term, odd) => {
                     let agreed = self.terms.expect("set by the first claim");
-                    // A joiner brings none of its own.
+                    // A joiner has no terms of its own.
                     let own = connection.claim.unwrap_or(agreed);
                     let index = *term as usize;
                     let other = if own.terms[index] == agreed.terms[index] { *odd } else { agreed };

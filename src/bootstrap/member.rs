@@ -53,7 +53,7 @@ pub struct ReadyMember {
     pub n_ranks: u32,
     /// The epoch of the communicator.
     pub epoch: u64,
-    /// Tells this job from all others of the machine.
+    /// The number of this job, unique on the machine.
     pub job_id: u64,
     /// The options that the launcher has decided for all.
     pub options: Options,
@@ -149,7 +149,7 @@ impl Joining {
         })
     }
 
-    /// Goes on with options of its own: what no launcher decided, each member decides for itself.
+    /// Replaces the options by the member's own ones, where no launcher has decided them.
     pub(super) fn with_options(mut self, options: Options) -> Self {
         self.options = options;
         self
@@ -185,7 +185,7 @@ impl Joining {
         self.epoch
     }
 
-    /// Tells this job from all others of the machine.
+    /// Returns the number of this job, unique on the machine.
     #[must_use]
     pub fn job_id(&self) -> u64 {
         self.channel.job_id

@@ -49,7 +49,7 @@ pub(crate) struct MessageHeader {
 
 /// A record that can be sent.
 pub(crate) trait ControlMessage: Pod {
-    /// Tells it from the others.
+    /// The number of this kind of message.
     const KIND: u32;
 
     /// Its header.

@@ -74,8 +74,10 @@ impl SegmentBacking {
         }
     }
 
+    /// Checks the length of the name.
+    ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when the name is too long to be told to the ranks.
+    /// [`Error::InvalidArgument`] when the name is too long for a message to the ranks.
     pub(crate) fn check(&self) -> Result<()> {
         let len = self.name().len();
         if len > MAX_BACKING_NAME {

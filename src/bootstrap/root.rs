@@ -48,7 +48,7 @@ pub(crate) struct Offer {
     pub(crate) n_ranks: u32,
     /// The epoch of the communicator.
     pub(crate) epoch: u64,
-    /// Tells this job from all others.
+    /// The number of this job, unique on the machine.
     pub(crate) job_id: u64,
     /// The options of all members.
     pub(crate) options: Options,
@@ -288,7 +288,7 @@ impl BootstrapRoot {
         self.announce_loss(id, false);
     }
 
-    /// Does the same for one that may live, so that the others count it among the dead themselves.
+    /// Does the same for a member that may live, so that the others count it among the dead.
     pub(crate) fn declare_hung(&mut self, id: MemberId) {
         self.announce_loss(id, true);
     }
@@ -455,7 +455,7 @@ impl BootstrapRoot {
         self.broadcast(&gathered, descriptors.into());
     }
 
-    /// Tells everyone that everyone is ready.
+    /// Sends Go to all members, since all are ready.
     fn go(&mut self) {
         for member in &mut self.members {
             member.phase = MemberPhase::Running;

@@ -69,14 +69,14 @@ impl Drop for ControlSocket {
 /// Ends the connection over `socket`, or the accepting of new ones, even if others have the
 /// descriptor.
 pub(super) fn hang_up(socket: &impl AsFd) {
-    // One that has never been connected, or whose peer is gone, has nobody to be told.
+    // A socket that was never connected, or whose peer is gone, has no other end.
     let _ = shutdown(socket.as_fd().as_raw_fd(), Shutdown::Both);
 }
 
 /// Returns whether the other end of `socket` has hung up. Its earlier messages may still be unread.
 pub(super) fn has_hung_up(socket: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(socket.as_fd(), PollFlags::empty())];
-    // Nothing else is told of without being asked for.
+    // Poll reports nothing but a hang-up without being asked.
     poll(&mut polled, PollTimeout::ZERO).is_ok_and(|found| found > 0)
 }
 
@@ -185,7 +185,7 @@ impl Deadline {
         Ok(())
     }
 
-    /// Waits until `socket` has something to read, at most for `nap`; tells whether it has.
+    /// Waits until `socket` has something to read, at most for `nap`. Returns whether it has.
     ///
     /// # Errors
     /// [`Error::Timeout`] of `operation`.

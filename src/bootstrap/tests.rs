@@ -451,7 +451,7 @@ fn a_watch_hears_losses_and_ends_when_it_is_dropped() {
 
 #[test]
 fn a_member_that_never_reads_does_not_keep_the_others_waiting() {
-    // A member that joins and never reads must not keep the others from being told.
+    // A member that joins and never reads must not delay messages to the others.
     let events = with_root(2, options(), |member, socket| {
         if member == 1 {
             send_message(&socket, &hello(1));
@@ -500,7 +500,7 @@ fn root_that_restarts() -> (BootstrapRoot, Vec<ReadyMember>) {
     (root, joining.into_iter().map(|member| member.join().unwrap()).collect())
 }
 
-/// Hangs up for this member, and has it started again: returns what it is before it is back.
+/// Hangs up for this member and restarts it. Returns the new process before it is back.
 fn start_again(root: &mut BootstrapRoot, member: ReadyMember) -> Joining {
     let number = member.rank().unwrap().get();
     let id = MemberId(number as usize);
@@ -522,7 +522,7 @@ fn a_member_that_was_started_again_is_told_as_it_comes_back_who_was_lost_on_its_
     serve_until(&mut root, RootEvent::Returned(MemberId(1)));
     let told = link.wait_event(WATCHDOG).unwrap();
     assert_eq!(told, LinkEvent::Lost { device: rank(2), restarts: 0, hangs: true });
-    // The others were told as it happened: of the one that has hung up, and then of the one that
+    // The others have learned it at once: of the member that hung up, and then of the one that
     // hangs.
     let first = members[0].link.wait_event(WATCHDOG).unwrap();
     assert_eq!(first, LinkEvent::Lost { device: rank(1), restarts: 0, hangs: false });
@@ -543,7 +543,7 @@ fn whoever_is_there_or_comes_back_is_told_once_that_nobody_is_started_for_a_lost
     assert_eq!(told, [lost(1), lost(2), LinkEvent::NotRestarted(rank(2))]);
     let in_vain = again.await_invite().unwrap_err();
     assert!(matches!(in_vain, Error::Unavailable { operation: "recover", .. }), "{in_vain}");
-    // So is one that is started only now.
+    // A member that is restarted only now learns it, too.
     drop(again);
     let (own, theirs) = pair().unwrap();
     root.replace_member(MemberId(1), own);

@@ -73,7 +73,7 @@ impl Communicator {
     fn in_step<R>(&mut self, [len, align, offset]: [u64; 3], outcome: Result<R>) -> Result<R> {
         let agreed = self.agree(Operation::Alloc, [len, align, offset, u64::from(outcome.is_err())]);
         match (agreed, outcome) {
-            // The failure that all were told of may be this rank's own.
+            // The failure that all ranks know may be this rank's own.
             (Err(Error::FailedElsewhere { .. }), Err(error)) => Err(error),
             (agreed, outcome) => agreed.and(outcome),
         }

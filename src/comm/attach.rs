@@ -6,12 +6,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use nix::errno::Errno;
+
 use super::Communicator;
 use super::epoch_commit::EpochCommit;
 use super::heartbeat::Heartbeat;
 use super::job_barrier::JobBarrier;
 use super::launcher_link::{Incarnation, LauncherLink};
-use super::membership::JobMembership;
+use super::membership::{JobMembership, OwnSegment};
 use super::oversubscription::CoreSet;
 use super::ports::Ports;
 use super::recovery::rejoin;
@@ -32,7 +34,7 @@ use crate::heap::registered::heap_windows;
 use crate::logs::{EPOCH, step};
 use crate::observe::report_of;
 use crate::rank::Rank;
-use crate::shm::{LifeLock, Segment};
+use crate::shm::LifeLock;
 use crate::trace::{Recorder, Rings};
 
 /// The part of a process in the job that it was started for.
@@ -208,14 +210,6 @@ impl AttachedMember {
     }
 }
 
-/// A process's own segment, kept because its name goes with it, where it has one.
-#[derive(Debug)]
-pub(super) struct OwnSegment {
-    _segment: Segment,
-    /// Let go of when the name is gone: until then the launcher's janitor waits.
-    _hold: Option<OwnedFd>,
-}
-
 /// A rank that peers see alive, and that has nothing to do with them yet.
 pub(super) struct LiveRank {
     rank: Rank,
@@ -295,6 +289,15 @@ fn attach(shared: &Shared, epoch_id: EpochId, shape: HeapShape) -> Result<Arc<Ep
     let control = Control::attach(duplicate(&joining.control())?, joining.n_ranks(), epoch_id)?;
     let segments = shared.segments().iter().map(duplicate).collect::<Result<Vec<_>>>()?;
     EpochMapping::attach(epoch_id, shape, control, segments, &joining.options().backing).map(Arc::new)
+}
+
+/// Names a hang-up of the host's socket for what it is. Nobody revokes a job that does not exist
+/// yet.
+pub(super) fn name_hang_up(error: Error) -> Error {
+    match error {
+        Error::Revoked { by: None } => Error::NoMeeting { source: Errno::ECONNRESET.into() },
+        other => other,
+    }
 }
 
 /// Returns whether the service process is among the `proxies` on a device's core.

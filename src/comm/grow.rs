@@ -121,7 +121,7 @@ impl Communicator {
         let overrides = Overrides::of(&Options::default())?;
         let met = meet_as_joiner(&id.meeting_point(), timeout, off.map(WaitGuard::until))
             .and_then(|joining| join_assembled(joining, overrides.cores));
-        met.inspect(|comm| comm.apply(&overrides, false)).map_err(super::init::name_hang_up)
+        met.inspect(|comm| comm.apply(&overrides, false)).map_err(super::attach::name_hang_up)
     }
 
     /// Returns the processes of all members, in the order of their ranks.
@@ -172,7 +172,7 @@ impl Communicator {
         if self.membership.launcher_state().is_some_and(LauncherState::is_orphaned) {
             return Error::Revoked { by: None };
         }
-        let error = match super::init::name_hang_up(error) {
+        let error = match super::attach::name_hang_up(error) {
             // If the host was a member, its death shows before its sockets are closed.
             error @ Error::NoMeeting { .. } => guard.lost().map_or(error, |rank| Error::PeerLost { rank }),
             error => error,

@@ -1,10 +1,8 @@
 //! Communicators without a launcher: by a unique id among processes, or all at once in one process.
 
-use nix::errno::Errno;
-
 use super::Communicator;
 use super::attach::Overrides;
-use super::attach::{JoinParams, attach_threads, join_assembled};
+use super::attach::{JoinParams, attach_threads, join_assembled, name_hang_up};
 use super::unique_id::UniqueId;
 use crate::bootstrap::{CancelToken, Options, ProxyMode, RankClaim, WaitGuard, meet};
 use crate::collective::CALL_NAMES;
@@ -135,15 +133,6 @@ fn check(operation: &'static str, options: &Options) -> Result<()> {
         ProxyMode::Process => {
             Err(Error::Unavailable { operation, needs: "a launcher, for proxies that are processes" })
         }
-    }
-}
-
-/// Names a hang-up of the host's socket for what it is. Nobody revokes a job that does not exist
-/// yet.
-pub(super) fn name_hang_up(error: Error) -> Error {
-    match error {
-        Error::Revoked { by: None } => Error::NoMeeting { source: Errno::ECONNRESET.into() },
-        other => other,
     }
 }
 

@@ -62,8 +62,8 @@ impl JobBarrier {
         }
     }
 
-    /// Counts no meeting until [`JobBarrier::end_within`]. This rank has told that it is in `call`,
-    /// which errors name on all ranks.
+    /// Counts no meeting until [`JobBarrier::end_within`]. Observers see this rank in `call`, which
+    /// errors name on all ranks.
     pub(super) fn begin_within(&mut self, call: CallSignature) {
         self.within.get_or_insert(EnclosingCall { call, since: self.barrier.generation() });
     }
@@ -286,7 +286,7 @@ pub(super) struct BarrierWatch<'a> {
     pub(super) context: &'a RankContext,
     /// The operation that this rank is in.
     pub(super) operation: Operation,
-    /// The number of the caller's operation; `None` within one that this rank has told of.
+    /// The number of the caller's operation; `None` within one that observers see already.
     pub(super) number: Option<u64>,
     pub(super) cells: &'a CellSlice<BarrierCell>,
     pub(super) target: u64,

@@ -130,7 +130,7 @@ impl FollowedEpoch {
         let Some(mapped) = self.mapped.upgrade() else { return };
         let reason = match event {
             LinkEvent::Lost { device: DeviceName::Rank(rank), restarts, hangs } => {
-                // One that was left behind before concerns nobody here, nor does one that is back.
+                // A rank that was left behind before, or is back, concerns nobody here.
                 let lost = Some(Incarnation { rank, restarts });
                 let Some(rank) = self.incarnations.iter().position(|number| *number == lost) else { return };
                 let rank = Rank::known(u32::try_from(rank).expect("at most 64 ranks"));

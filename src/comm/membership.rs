@@ -1,20 +1,20 @@
 //! A rank's membership in a job, which all its communicators share, and the end of it with the last
 //! of them.
 
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Communicator;
-use super::attach::OwnSegment;
 use super::launcher_link::{Incarnation, LauncherLink, LauncherState, has_service};
-use super::ports::Ports;
+use super::ports::{ChannelUser, Ports};
 use super::recovery::RecoveryCallbacks;
 use super::workspace::Workspace;
-use crate::channel::{Blamed, RankContext};
-use crate::collective::RegionOwner;
-use crate::error::DeviceName;
+use crate::channel::{Blamed, Port, RankContext};
+use crate::collective::{OpenPorts, RegionOwner};
+use crate::error::{DeviceName, Result};
 use crate::heap::{MemoryRegistrar, Region};
 use crate::rank::Rank;
-use crate::shm::{CellSlice, LifeLock};
+use crate::shm::{CellSlice, LifeLock, Segment};
 use crate::sync::{LifeStatus, ProgressCell, Revocation};
 
 /// A rank in a job. Dropping it leaves the job; a peer that still needs this rank then gets
@@ -34,6 +34,14 @@ pub(super) struct JobMembership {
     pub(super) was_restarted: bool,
     pub(super) recovery_callbacks: Mutex<RecoveryCallbacks>,
     pub(super) _own: Option<OwnSegment>,
+}
+
+/// A process's own segment, kept because its name goes with it, where it has one.
+#[derive(Debug)]
+pub(super) struct OwnSegment {
+    pub(super) _segment: Segment,
+    /// Let go of when the name is gone: until then the launcher's janitor waits.
+    pub(super) _hold: Option<OwnedFd>,
 }
 
 impl JobMembership {
@@ -93,6 +101,12 @@ impl JobMembership {
 impl RegionOwner for JobMembership {
     fn take_back(&self, region: Region, departures: CellSlice<ProgressCell>) {
         self.workspace.retire(region, departures);
+    }
+}
+
+impl OpenPorts for JobMembership {
+    fn open_port(&self) -> Result<Port> {
+        self.ports.open(&self.context, ChannelUser::Pipe)
     }
 }
 

@@ -5,12 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use shmccl_proxy::{Handler, MAX_PRODUCERS, Snapshot};
 
 use super::Communicator;
-use super::membership::JobMembership;
 use crate::bootstrap::ProxyMode;
 use crate::channel::{
     Executor, Port, ProxyFaults, ProxyThread, ProxyWaitPoint, Pusher, RankContext, ServedFifos, Traced,
 };
-use crate::collective::OpenPorts;
 use crate::error::{Error, Result};
 use crate::heap::layout::{FifoCells, N_FIFOS};
 use crate::sync::WaitPolicy;
@@ -128,12 +126,6 @@ impl PortsState {
 fn enough_to_share(n_ranks: u32) -> u32 {
     let half = u32::try_from(MAX_PRODUCERS / 2).unwrap_or(1);
     n_ranks.div_ceil(half).clamp(1, N_FIFOS)
-}
-
-impl OpenPorts for JobMembership {
-    fn open_port(&self) -> Result<Port> {
-        self.ports.open(&self.context, ChannelUser::Pipe)
-    }
 }
 
 impl Communicator {

@@ -8,7 +8,7 @@
 //! are left, and the launcher restarts one more rank.
 
 use super::Communicator;
-use super::init::name_hang_up;
+use super::attach::name_hang_up;
 use super::launcher_link::{Incarnation, LauncherLink};
 use super::recovery::{RankProgress, assemble, is_worth_another_try};
 use super::survivor::{OpenRound, Survivor, is_gone};
@@ -157,11 +157,11 @@ impl RecoveryRound<'_> {
                 (RoundOutcome::Failed(rank), false)
             }
             Error::PeerLost { rank } => (RoundOutcome::Repeated, chosen.contains(rank)),
-            // The host is one of them; or another one has called it off, and is about to tell why.
+            // The host is one of them; or another member has cancelled it, and is about to say why.
             Error::NoMeeting { .. } => (RoundOutcome::Repeated, true),
             _ => (RoundOutcome::Repeated, false),
         };
-        // It may live, and have an error that it is about to tell.
+        // That member may live, and have an error that it is about to say.
         let told = has_hung_up.then(|| survivor.await_reason(round, *chosen)).flatten();
         self.after(told.unwrap_or_else(|| round.conclude(own)))
     }

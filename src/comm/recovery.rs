@@ -4,8 +4,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::Communicator;
+use super::attach::name_hang_up;
 use super::attach::{join_assembled, rings_of};
-use super::init::name_hang_up;
 #[cfg(doc)]
 use super::join_job;
 use super::launcher_link::{Incarnation, LauncherLink};

@@ -233,8 +233,8 @@ impl Communicator {
         Ok(engine)
     }
 
-    /// Does `run` in a call that this rank has told of already. Meetings of all ranks within it do
-    /// not count.
+    /// Does `run` within a call that observers see already. Meetings of all ranks within it do not
+    /// count.
     fn within_another<R>(&mut self, call: CallSignature, run: impl FnOnce(&mut Self) -> R) -> R {
         if let Some(job_barrier) = &mut self.job_barrier {
             job_barrier.begin_within(call);
@@ -266,7 +266,7 @@ impl Communicator {
     }
 }
 
-/// Returns what a member tells of the region that it has taken.
+/// Returns the words about the region that a member has taken.
 fn offer(taken: &Result<Option<Region>>) -> [u64; 2] {
     match taken {
         Ok(region) => [READY, region.map_or(0, |region| region.offset.get())],

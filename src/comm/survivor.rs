@@ -121,8 +121,7 @@ impl<'a> Survivor<'a> {
     pub(super) fn after(&self, outcome: RoundOutcome) -> Result<Option<Communicator>> {
         match outcome {
             RoundOutcome::Failed(rank) => Err(Error::FailedElsewhere { operation: self.operation, rank }),
-            // A survivor that was told so goes on in another way, and meets this one in the next
-            // round.
+            // That survivor goes on in another way, and meets this one in the next round.
             RoundOutcome::Vain => Ok(None),
             RoundOutcome::Together | RoundOutcome::Repeated | RoundOutcome::Lost(_) => Ok(None),
         }

@@ -157,7 +157,7 @@ impl Launch {
     }
 }
 
-/// Tells nobody.
+/// An observer that does nothing.
 struct NoObserver;
 
 impl Observer for NoObserver {

@@ -33,7 +33,7 @@ const CLEANING: &str = "removing what dead jobs have left";
 pub struct Leftover {
     /// Its name.
     pub name: String,
-    /// Of which job, where that can be told.
+    /// Its job, where that is known.
     pub job: Option<u64>,
     /// The process that made it, where that is known.
     pub creator: Option<u64>,

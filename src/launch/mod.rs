@@ -361,7 +361,7 @@ impl Launch {
         self.n_ranks
     }
 
-    /// Tells this job from all others of the machine.
+    /// Returns the number of this job, unique on the machine.
     #[must_use]
     pub fn job_id(&self) -> u64 {
         self.job_id

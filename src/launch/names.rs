@@ -28,7 +28,7 @@ use nix::unistd::{linkat, unlink};
 use crate::bootstrap::SegmentBacking;
 use crate::channel::segment_name;
 use crate::error::{Error, Result};
-use crate::locks;
+use crate::files;
 use crate::rank::Rank;
 use crate::shm::{Expected, Janitor, Segment, Sweep, check_name};
 use crate::sync::header::Creator;
@@ -209,7 +209,7 @@ fn remove_leftover(name: &str) -> Result<()> {
         Err(Errno::ENOENT) => return Ok(()),
         Err(errno) => return Err(refused(errno)),
     };
-    match locks::lock(&file, PATIENCE, || holder(&file).is_none()) {
+    match files::lock(&file, PATIENCE, || holder(&file).is_none()) {
         // The last holder may have removed the name between our opening and locking it.
         Ok(()) if fstat(&file).map_err(refused)?.st_nlink == 0 => Ok(()),
         Ok(()) => unlink(path(name).as_c_str()).map_err(refused),

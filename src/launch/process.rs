@@ -49,7 +49,7 @@ pub(super) fn devices(launch: &Launch) -> impl Iterator<Item = DeviceName> + use
     (0..launch.n_ranks).map(Rank::known).map(DeviceName::Rank).chain(service)
 }
 
-/// Starts the process of one member; one that is started `again` is to suffer no faults.
+/// Starts the process of one member. A restarted one (`again`) suffers no faults.
 ///
 /// # Errors
 /// [`Error::ResourceLimit`] or [`Error::Os`].

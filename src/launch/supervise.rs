@@ -99,7 +99,7 @@ struct Ready {
 }
 
 impl SupervisedJob<'_> {
-    /// Starts all processes. On failure those that were started are killed as they are dropped.
+    /// Starts all processes. If one fails to start, dropping kills the others.
     fn start(&mut self) -> Result<()> {
         for device in devices(self.restarts.launch()) {
             let started = self.restarts.start(device, false)?;
@@ -295,7 +295,8 @@ impl SupervisedJob<'_> {
             Some(cause) => self.note_failure(id, cause),
             None if process.was_killed() || !is_missed => {}
             None if process.has_ended() => self.note_failure(id, ExitCause::Code(0)),
-            // The one that joined is gone and its wrapper has not ended, or the other way round.
+            // The process that joined is gone and its wrapper has not ended, or the other way
+            // round.
             None if process.has_joined() => {}
             None => self.note_failure(id, ExitCause::HungUp),
         }
@@ -349,7 +350,7 @@ impl SupervisedJob<'_> {
         self.begin_grace_unless_going_on(id);
     }
 
-    /// Tells the observer of a loss, once.
+    /// Reports a loss to the observer, once.
     fn report_loss(&mut self, id: MemberId) {
         if !std::mem::replace(&mut self.reported[id.0], true) {
             self.observer.on_loss(self.root.device(id));

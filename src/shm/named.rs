@@ -19,7 +19,7 @@ use super::limits::{self, Store};
 use super::mapping::{Mapping, to_usize};
 use super::segment;
 use crate::error::{Error, Result};
-use crate::locks;
+use crate::files;
 use crate::sync::header::Expected;
 
 const MAX_NAME: usize = 200;
@@ -146,5 +146,5 @@ pub(super) fn open_file(path: &Path) -> Result<(File, bool)> {
 /// Locks the file for as long as any process has this opening of it, or a duplicate. Waits for a
 /// holder that is about to be gone.
 pub(super) fn lock_file(file: &File) -> Result<()> {
-    locks::lock(file, PATIENCE, || true).map_err(|error| Error::os("locking the file of a segment", error))
+    files::lock(file, PATIENCE, || true).map_err(|error| Error::os("locking the file of a segment", error))
 }

@@ -194,7 +194,7 @@ fn a_descriptor_that_a_forked_process_has_kept_neither_keeps_a_line_nor_the_door
     let _kept_line = second.try_clone().unwrap();
     drop(second);
     assert_eq!(lost_rank(come(&point, 2, 0).and_then(join)), 1);
-    // All who were to come have been told by now.
+    // All who were to come have an answer by now.
     let began = Instant::now();
     while !matches!(reach(&point, WATCHDOG), Err(Error::NoMeeting { .. })) {
         assert!(began.elapsed() < WATCHDOG);

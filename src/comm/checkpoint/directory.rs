@@ -10,10 +10,9 @@ use nix::fcntl::Flock;
 use super::{CheckpointFault, Holder, at, io};
 use crate::epoch_id::EpochId;
 use crate::error::Result;
-use crate::locks;
+use crate::files;
 use crate::process;
 use crate::rank::MAX_RANKS;
-use crate::regular;
 
 /// The file that names the valid generation, and its name while it is written.
 const CURRENT: &str = "CURRENT";
@@ -74,12 +73,12 @@ impl Directory {
             ErrorKind::WouldBlock => at(&self.path, CheckpointFault::InUse { holder: self.holder() }),
             _ => io(&self.path, "locking the directory", error),
         };
-        locks::hold(directory, PATIENCE, || true).map_err(refused)
+        files::hold(directory, PATIENCE, || true).map_err(refused)
     }
 
     /// Returns the holder of the lock, where the system says it.
     fn holder(&self) -> Option<Holder> {
-        let process = locks::holder(&fs::metadata(&self.path).ok()?)?;
+        let process = files::holder(&fs::metadata(&self.path).ok()?)?;
         Some(Holder { process, is_stopped: process::is_stopped(process) })
     }
 
@@ -167,7 +166,7 @@ impl Directory {
         Ok(path)
     }
 
-    /// Has what is `aside` take the place of the one that counts.
+    /// Replaces the valid file by the one at `aside`.
     pub(super) fn replace(&self, aside: &Path) -> Result<()> {
         let path = self.path.join(CURRENT);
         fs::rename(aside, &path).map_err(|error| io(&path, "naming the new generation", error))?;
@@ -177,7 +176,7 @@ impl Directory {
 
 /// Opens the file at `path` to read it.
 pub(super) fn open(path: &Path, action: &'static str) -> Result<File> {
-    let file = regular::open(path).map_err(|error| io(path, action, error))?;
+    let file = files::open_regular(path).map_err(|error| io(path, action, error))?;
     file.ok_or_else(|| at(path, CheckpointFault::NoFile))
 }
 

@@ -30,7 +30,7 @@ const CHUNK: u64 = 1 << 20;
 pub(super) enum CheckpointKind {
     /// A rank's part of the heap.
     Heap,
-    /// A device's, with addresses of its own.
+    /// A device's memory, with its own addresses.
     Device,
 }
 
@@ -224,7 +224,7 @@ impl PartReader {
         if sum == checksum.to_le_bytes() { Ok(count) } else { Err(self.damaged(BEGINNING)) }
     }
 
-    /// Holds the regions of the file against those that are `expected`.
+    /// Compares the regions of the file with the `expected` ones.
     fn compare_regions(&mut self, fixed: &[u8], expected: &FileHeader) -> Result<Vec<Region>> {
         let mut differing = None;
         let count = self.each_region(fixed, |index, region| {

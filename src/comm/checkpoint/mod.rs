@@ -347,7 +347,7 @@ impl Communicator {
         Ok((by_rank, outcome))
     }
 
-    /// Looks whether all have `told` the same first word.
+    /// Checks that all ranks have the same first word.
     fn same(&self, told: &[[u64; 2]], what: &'static str, mine: u64) -> Result<()> {
         let other = told.iter().position(|words| words[0] != mine);
         other.map_or(Ok(()), |index| {
@@ -439,7 +439,7 @@ impl Writing<'_> {
         Ok(part)
     }
 
-    /// Makes `generation` the one that counts.
+    /// Makes `generation` the valid one.
     fn commit(&mut self, generation: u64, parts: Vec<PartDigest>) -> Result<()> {
         self.comm.step()?;
         let current = Current { generation, parts };

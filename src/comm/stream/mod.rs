@@ -162,7 +162,8 @@ impl Stream {
         self.push(operation, &self.context, move |failure| if failure.is_none() { work() } else { Ok(()) })
     }
 
-    /// Enqueues `work` of the epoch of `context`, which is told of a failure before it.
+    /// Enqueues `work` of the epoch of `context`. It gets an earlier failure of the stream as its
+    /// argument.
     fn push(
         &self,
         operation: &'static str,

@@ -12,7 +12,7 @@ fn alone() -> Communicator {
     Communicator::init_all_with(1, &options).unwrap().remove(0)
 }
 
-/// Has `stream` do nothing more until what is returned is dropped.
+/// Blocks `stream` until the returned value is dropped.
 fn hold(stream: &Stream) -> Sender<()> {
     let ((release, released), (begin, begun)) = (channel::<()>(), channel());
     stream

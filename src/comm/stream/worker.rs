@@ -247,7 +247,7 @@ impl<T> Monitor<T> {
         result
     }
 
-    /// Waits until `poll` returns something. What `poll` changes nobody is told.
+    /// Waits until `poll` returns something. Changes that `poll` makes wake nobody.
     pub(super) fn wait<R>(&self, poll: impl FnMut(&mut T) -> Option<R>) -> R {
         self.wait_for(WaitPolicy::OVERSUBSCRIBED, Duration::MAX, poll).expect("there is no deadline")
     }

@@ -23,7 +23,7 @@ use crate::coordinator::error::{CoordinatorError, Result};
 use crate::coordinator::handshake::check_peer;
 use crate::coordinator::id::DeviceId;
 use crate::error::Error;
-use crate::locks;
+use crate::files;
 use crate::logs::COORDINATOR;
 use crate::shm::{SocketFileId, SocketJanitor};
 use crate::sync::header::Creator;
@@ -66,7 +66,7 @@ impl RuntimeDirectory {
 
     /// Locks the directory, within `patience` where it is locked and no coordinator listens.
     fn lock(&self, patience: Duration) -> Result<Flock<File>> {
-        locks::hold(self.file()?, patience, || !self.is_answered()).map_err(|error| match error.kind() {
+        files::hold(self.file()?, patience, || !self.is_answered()).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock => CoordinatorError::AlreadyRunning { path: self.path().to_owned() },
             _ => CoordinatorError::at("locking the directory", self.path(), error),
         })

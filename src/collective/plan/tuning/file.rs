@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::format;
 use super::table::{Table, TuningFault};
 use crate::error::{Error, Result};
-use crate::regular;
+use crate::files;
 
 /// The environment variable that names a table's file. Empty, it asks for the built-in table.
 pub const VARIABLE: &str = "SHMCCL_TUNING";
@@ -70,7 +70,7 @@ impl Table {
 
 /// Returns what is in `file`, if that is a regular file of a length that a table can have.
 fn content_of(file: &Path) -> std::result::Result<String, TuningFault> {
-    let opened = regular::open(file).map_err(TuningFault::Unreadable)?.ok_or(TuningFault::NotAFile)?;
+    let opened = files::open_regular(file).map_err(TuningFault::Unreadable)?.ok_or(TuningFault::NotAFile)?;
     let mut content = String::new();
     // What the file system says of its length is not always so.
     opened.take(MAX_LEN + 1).read_to_string(&mut content).map_err(TuningFault::Unreadable)?;

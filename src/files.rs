@@ -1,11 +1,13 @@
-//! Locks on files and directories, whose last holder may be about to be gone.
+//! Locks on files and directories, whose last holder may be about to be gone; and reading of regular
+//! files, where anything may have their name.
 
 use std::fs::{File, Metadata, TryLockError};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::poll::{PollTimeout, poll};
 use nix::sys::stat::{major, minor};
 
@@ -65,6 +67,16 @@ pub(crate) fn hold(file: File, patience: Duration, may_go: impl Fn() -> bool) ->
     lock(&file, patience, may_go)?;
     // It is locked already: this only says when that ends.
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno.into())
+}
+
+/// Opens the regular file at `path` to read it; `None` for anything else that has the name.
+///
+/// # Errors
+/// What the system says of opening it.
+pub(crate) fn open_regular(path: &Path) -> io::Result<Option<File>> {
+    // A pipe without a writer would be waited for, perhaps for ever.
+    let file = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    Ok(file.metadata()?.is_file().then_some(file))
 }
 
 #[cfg(test)]
