@@ -15,7 +15,7 @@
 //!
 //! - `machine/` decides for the coordinator ([`CoordinatorMachine`]), and `agent.rs` for a device
 //!   ([`Agent`]). Neither has a clock, a thread or a socket; both are tried in simulated histories.
-//! - `request.rs`, `order.rs` and `call.rs` have the messages: [`Request`] and [`Reply`] for
+//! - `request.rs`, `order.rs` and `call.rs` have the messages: [`ClientRequest`] and [`Reply`] for
 //!   clients, [`DeviceOrder`] and [`DeviceReport`] for devices, and [`DeviceCall`], a collective
 //!   operation.
 //! - `handshake.rs`, `wire.rs` and `deadline_stream.rs` are the connections, from the greeting down

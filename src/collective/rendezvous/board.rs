@@ -77,8 +77,8 @@ impl CallBoard {
     /// learns from `departures` which of them have left.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base that is not where a region can
-    /// be.
+    /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a
+    /// region can be.
     pub(crate) fn new(
         context: &Arc<RankContext>,
         ranks: &Arc<[Rank]>,
@@ -245,8 +245,8 @@ impl CallBoard {
     /// Waits for the post of `member` and compares it with this member's.
     ///
     /// # Errors
-    /// [`Error::CallMismatch`] when they are in different calls; [`Error::Timeout`],
-    /// [`Error::PeerLost`], [`Error::ProxyLost`], [`Error::Revoked`].
+    /// [`crate::Error::CallMismatch`] when they are in different calls; [`crate::Error::Timeout`],
+    /// [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`], [`crate::Error::Revoked`].
     ///
     /// # Ordering
     /// Acquires everything the member did before it posted (C1).
