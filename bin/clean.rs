@@ -6,16 +6,19 @@ use clap::Args;
 use shmccl::coordinator::{DeviceId, RuntimeDirectory, Swept};
 use shmccl::launch::{Leftover, clean};
 
-use crate::failure::UsageError;
-use crate::{failure, output};
+use crate::failure::{self, UsageError};
+use crate::output;
 
 /// Ends the help.
 pub(crate) const HELP: &str = "\
-Normal operation never needs it: names are left only when the ranks, the launcher and its janitor were all killed. A name goes when \
-nobody has its prefix locked, no process has it open, and the process that has made it is dead, told from a later one of the same \
-number by its start time. Segments in files (--segment file:DIRECTORY) are kept on purpose and not touched. Without PREFIX, the \
-socket of a coordinator that was killed with its janitor goes as well, which the next one would replace, and so do those of pools within \
-programs. It stays while a device lives that waits there for the next coordinator; without it the device would end, and its memory with it.";
+Normal operation never needs it: names stay only if the ranks, the launcher and its janitor were all \
+killed. A name is removed if nobody has locked its prefix, no process has it open, and its creator \
+is dead; the start time tells the creator from a later process of the same number. Segments in files \
+(--segment file:DIRECTORY) are kept on purpose.
+
+Without PREFIX, sockets of coordinators that were killed with their janitor are removed as well, \
+those of pools within programs too. A socket stays while a living device waits there for the next \
+coordinator: without it the device would end, and its memory would be lost.";
 
 /// Flags of `shmccl clean`.
 #[derive(Clone, Debug, Args)]
@@ -45,8 +48,8 @@ pub(crate) fn run(args: &CleanArgs) -> Result<u8> {
         Ok(Swept::default())
     };
     for left in swept.iter().flat_map(|swept| &swept.removed) {
-        let verb = verb(args.dry_run);
-        lines.push(format!("{verb} {}, left by a coordinator that is dead\n", left.display()));
+        let (verb, left) = (verb(args.dry_run), left.display());
+        lines.push(format!("{verb} {left}, left by a coordinator that is dead\n"));
     }
     let waiting = swept.as_ref().map_or(&[][..], |swept| &swept.waiting);
     if !waiting.is_empty() {
@@ -61,10 +64,9 @@ pub(crate) fn run(args: &CleanArgs) -> Result<u8> {
 }
 
 fn line(leftover: &Leftover, dry_run: bool) -> String {
-    let verb = verb(dry_run);
     let creator = leftover.creator.map(|pid| format!(", left by process {pid}")).unwrap_or_default();
     let job = leftover.job.map(|job| format!(" of job {job:016x}")).unwrap_or_default();
-    format!("{verb} /dev/shm/{}{creator}{job}\n", leftover.name)
+    format!("{} /dev/shm/{}{creator}{job}\n", verb(dry_run), leftover.name)
 }
 
 /// Says why the socket of a dead coordinator stays.

@@ -108,10 +108,11 @@ impl Severity {
     }
 
     fn cell(self) -> Cell {
+        let cell = Cell::new(self.word());
         match self {
-            Self::Ok => Cell::new("ok").fg(Color::Green),
-            Self::Warn => Cell::new("warn").fg(Color::Yellow),
-            Self::Bad => Cell::new("bad").fg(Color::Red).add_attribute(Attribute::Bold),
+            Self::Ok => cell.fg(Color::Green),
+            Self::Warn => cell.fg(Color::Yellow),
+            Self::Bad => cell.fg(Color::Red).add_attribute(Attribute::Bold),
         }
     }
 

@@ -56,10 +56,11 @@ pub(crate) struct SweepArgs {
 }
 
 /// Where proxies run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ProxyPlace {
     /// In a thread of each device process
+    #[default]
     Thread,
     /// In one service process for all device processes
     Process,

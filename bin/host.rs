@@ -22,8 +22,6 @@ pub(crate) struct CgroupLimits {
     pub(crate) memory: Option<GroupMemory>,
     /// CPU time, in cores.
     pub(crate) cpus: Option<f64>,
-    /// Processes and threads.
-    pub(crate) pids: Option<u64>,
 }
 
 /// The machine of a run: enough to tell whether two reports may be compared.
@@ -139,48 +137,31 @@ impl HostFiles {
 
     /// Returns the tightest limits of all control groups of this process, of both versions.
     pub(crate) fn cgroup_limits(&self) -> CgroupLimits {
-        let memory = tightest_group(|path| self.read(path));
-        let mut limits = CgroupLimits { memory, ..CgroupLimits::default() };
+        let mut cpus: Option<f64> = None;
         for line in self.read("/proc/self/cgroup").unwrap_or_default().lines() {
             let mut fields = line.splitn(3, ':').skip(1);
             let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
-            for directory in ancestors(path) {
-                if controllers.is_empty() {
-                    self.read_cgroup_v2(&format!("/sys/fs/cgroup{directory}"), &mut limits);
+            let quota = |directory: String| match controllers {
+                "" => self.cpu_quota_v2(&directory),
+                names => {
+                    names.split(',').find(|name| *name == "cpu").and_then(|_| self.cpu_quota_v1(&directory))
                 }
-                for controller in controllers.split(',') {
-                    self.read_cgroup_v1(controller, &directory, &mut limits);
-                }
-            }
+            };
+            cpus = ancestors(path).into_iter().filter_map(quota).chain(cpus).reduce(f64::min);
         }
-        limits
+        CgroupLimits { memory: tightest_group(|path| self.read(path)), cpus }
     }
 
-    fn read_cgroup_v2(&self, directory: &str, limits: &mut CgroupLimits) {
-        let number = |file: &str| self.read(&format!("{directory}/{file}"))?.parse::<u64>().ok();
-        limits.pids = tighter(limits.pids, number("pids.max"));
-        let quota = self.read(&format!("{directory}/cpu.max")).and_then(|text| {
-            let (quota, period) = text.split_once(' ')?;
-            Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?)
-        });
-        limits.cpus = tighter(limits.cpus, quota);
+    fn cpu_quota_v2(&self, directory: &str) -> Option<f64> {
+        let text = self.read(&format!("/sys/fs/cgroup{directory}/cpu.max"))?;
+        let (quota, period) = text.split_once(' ')?;
+        Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?)
     }
 
-    fn read_cgroup_v1(&self, controller: &str, directory: &str, limits: &mut CgroupLimits) {
-        let directory = format!("/sys/fs/cgroup/{controller}{directory}");
-        let number = |file: &str| self.read(&format!("{directory}/{file}"))?.parse::<u64>().ok();
-        match controller {
-            "cpu" => {
-                // No limit reads as -1, which is no u64.
-                let both = number("cpu.cfs_quota_us").zip(number("cpu.cfs_period_us"));
-                let quota = both.and_then(|(quota, period)| {
-                    Some(f64::from(u32::try_from(quota).ok()?) / f64::from(u32::try_from(period).ok()?))
-                });
-                limits.cpus = tighter(limits.cpus, quota);
-            }
-            "pids" => limits.pids = tighter(limits.pids, number("pids.max")),
-            _ => {}
-        }
+    fn cpu_quota_v1(&self, directory: &str) -> Option<f64> {
+        // No limit reads as -1, which is no u32.
+        let number = |file| self.read(&format!("/sys/fs/cgroup/cpu{directory}/{file}"))?.parse::<u32>().ok();
+        Some(f64::from(number("cpu.cfs_quota_us")?) / f64::from(number("cpu.cfs_period_us")?))
     }
 
     fn cpuinfo(&self, key: &str) -> Option<String> {
@@ -258,13 +239,6 @@ fn ancestors(path: &str) -> Vec<String> {
     above.map(|ancestor| if ancestor == "/" { String::new() } else { ancestor }).collect()
 }
 
-fn tighter<T: PartialOrd>(current: Option<T>, found: Option<T>) -> Option<T> {
-    match (current, found) {
-        (Some(current), Some(found)) => Some(if found < current { found } else { current }),
-        (current, found) => current.or(found),
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -332,22 +306,20 @@ pub(crate) mod tests {
                 ("/sys/fs/cgroup/memory.max", "2147483648\n"),
                 ("/sys/fs/cgroup/a/b/cpu.max", "150000 100000\n"),
                 ("/sys/fs/cgroup/a/cpu.max", "max 100000\n"),
-                ("/sys/fs/cgroup/a/pids.max", "64\n"),
             ],
         );
         let memory = GroupMemory { limit: 1 << 30, used: 4096 };
-        let expected = CgroupLimits { memory: Some(memory), cpus: Some(1.5), pids: Some(64) };
+        let expected = CgroupLimits { memory: Some(memory), cpus: Some(1.5) };
         assert_eq!(layout.host().cgroup_limits(), expected);
     }
 
     #[test]
     fn version_one_says_no_limit_by_huge_and_negative_numbers() {
         let files = [
-            ("/proc/self/cgroup", "4:memory:/job\n2:cpu,cpuacct:/\n8:pids:/\n"),
+            ("/proc/self/cgroup", "4:memory:/job\n2:cpu,cpuacct:/\n"),
             ("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "9223372036854771712\n"),
             ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n"),
             ("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
-            ("/sys/fs/cgroup/pids/pids.max", "max\n"),
         ];
         assert_eq!(Layout::new("v1-none", &files).host().cgroup_limits(), CgroupLimits::default());
         let limited = [

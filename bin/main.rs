@@ -43,13 +43,15 @@ const STYLES: styling::Styles = styling::Styles::styled()
     .literal(styling::AnsiColor::Cyan.on_default().bold())
     .placeholder(styling::AnsiColor::Cyan.on_default());
 
-const SIZES: &str = "SHMCCL_LOG=launch=debug,info has turns in the life of jobs told on stderr, by subsystem and level, as far as this \
-                     command's own processes see them: launch in run, coordinator in coordinator, meeting, epoch and proxy in device, \
-                     perf, compare and tune. The ranks of run are programs of their own, and print what a subscriber of `tracing` \
-                     prints that they install.\n\
-                     Sizes are whole numbers with K, M, G or T behind them (4K, 64MiB), all powers of two.\n\
-                     Tables go to stdout, everything else to stderr. NO_COLOR turns colour off.\n\
-                     Exit code: 0 done, 1 failed or wrong data, 2 wrong usage.\n";
+const SIZES: &str = "\
+SHMCCL_LOG=launch=debug,info logs events of jobs to stderr, by subsystem and level. A command logs \
+what its own processes do: launch in run, coordinator in coordinator, meeting, epoch and proxy in \
+device, perf, compare and tune. The ranks of run are programs of their own, and log to the \
+subscriber of `tracing` that they install.
+Sizes are whole numbers with K, M, G or T behind them (4K, 64MiB), all powers of two.
+Tables go to stdout, everything else to stderr. NO_COLOR turns colour off.
+Exit code: 0 done, 1 failed or wrong data, 2 wrong usage.
+";
 
 /// Shared-memory collective communication between the processes of one host.
 #[derive(Debug, Parser)]
@@ -181,8 +183,7 @@ fn named_command(words: impl IntoIterator<Item = OsString>) -> String {
     let (mut command, mut name) = (Cli::command(), "shmccl".to_owned());
     for word in words {
         // Flags and their values are skipped.
-        let within = command.get_subcommands().find(|command| command.get_name() == word).cloned();
-        if let Some(within) = within {
+        if let Some(within) = command.find_subcommand(word).cloned() {
             name = format!("{name} {}", within.get_name());
             command = within;
         }

@@ -41,12 +41,10 @@ impl Look {
     /// Returns the look of the stream that tables go to now.
     pub(crate) fn of_tables() -> Self {
         let (stdout, stderr) = (io::stdout(), io::stderr());
-        let (terminal, colour) = if is_stdout_taken() {
-            (stderr.is_terminal(), has_colour(&stderr))
-        } else {
-            (stdout.is_terminal(), has_colour(&stdout))
+        let (terminal, colour, term) = match is_stdout_taken() {
+            true => (stderr.is_terminal(), has_colour(&stderr), Term::stderr()),
+            false => (stdout.is_terminal(), has_colour(&stdout), Term::stdout()),
         };
-        let term = if is_stdout_taken() { Term::stderr() } else { Term::stdout() };
         // A terminal without lines or columns says nothing.
         let (height, width) = term.size_checked().filter(|_| terminal).unzip();
         let (height, width) = (height.map(usize::from), width.map(usize::from));

@@ -3,24 +3,26 @@
 
 pub(crate) mod flags;
 mod kinds;
-mod registrations;
 mod scrape;
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use shmccl::collective::tuning::Table;
 use shmccl::coordinator::{
-    Client, Coordinator, CoordinatorError, CoordinatorSettings, Device, DeviceEnd, DeviceKind, DeviceOptions,
-    Fleet, FleetOptions, RuntimeDirectory,
+    Client, Coordinator, CoordinatorError, CoordinatorSettings, Device, DeviceEnd, DeviceId, DeviceKind,
+    DeviceOptions, Fleet, FleetOptions, RuntimeDirectory,
 };
 use shmccl::heap::MIN_ADDRESS;
 use shmccl::launch::Program;
 
 use self::flags::{CoordinatorArgs, DeviceArgs};
-use self::registrations::Registrations;
-use crate::failure::UsageError;
-use crate::{failure, jobs, output};
+use crate::failure::{self, UsageError};
+use crate::{jobs, output};
 
 /// Ends the help of `shmccl coordinator`.
 pub(crate) const HELP: &str = "\
@@ -32,14 +34,18 @@ A file of devices is TOML. Every key may be left out:
   timeout = \"30s\"    # the longest that it waits for other devices
   core = 1             # the core that it is to run on
 
-Devices that a coordinator starts end with it at Ctrl-C or SIGTERM. One that cannot begin ends the pool, unless that has taken over \
-others, and says why. One that dies later is gone, unless --restart says how many are started again, each as a new device of the \
-same kind that belongs to nothing; those that were taken over are as well. It never comes back in the place of the one that has died: \
-a communicator that has lost one fails, goes on without it at `shmccl ctl go-on COMM`, and has a free device join it at `shmccl ctl grow \
-COMM`, whose memory has what the program copies there. A device that hangs is killed, unless --spare-hung leaves it to a debugger, or it was \
-started by hand. When the coordinator is killed they go on with what they do, and wait for the \
-next one as long as --outlive says; one that is started with the same -n or --devices takes them over, and starts only what is missing \
-of them. At SIGQUIT (Ctrl-\\) it prints what every device of a communicator is doing, and all goes on. Devices of `shmccl device` live on in any case.";
+Devices that a coordinator starts end with it, at Ctrl-C or SIGTERM. Devices of `shmccl device` live \
+on. A device that cannot begin says why, and ends the pool, unless the pool has taken over others.
+
+A device that dies later is gone, unless --restart replaces it by a new, free device of the same \
+kind. The replacement never takes the place of the dead one: its communicator fails, goes on without \
+it at `shmccl ctl go-on COMM`, and takes in a free device at `shmccl ctl grow COMM`, with the memory \
+that the program copies there. A device that hangs is killed, unless --spare-hung leaves it to a \
+debugger, or it was started by hand.
+
+When the coordinator is killed, its devices go on, and wait for the next one for the time of \
+--outlive. A coordinator with the same -n or --devices takes them over, and starts only those that \
+are missing. SIGQUIT (Ctrl-\\) prints what every device of a communicator is doing; all goes on.";
 
 /// The time that devices wait for the next coordinator after theirs was killed, by default.
 const OUTLIVE: Duration = Duration::from_secs(30);
@@ -50,6 +56,19 @@ const ADOPTION: Duration = Duration::from_millis(500);
 
 /// The longest time in which the coordinator answers the request for a report.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The devices that have registered, and the first that has failed to.
+#[derive(Clone, Debug, Default)]
+struct Registrations(Arc<Mutex<RegistrationState>>);
+
+#[derive(Debug, Default)]
+struct RegistrationState {
+    come: BTreeSet<DeviceId>,
+    /// Whether the pool goes on if a device fails to register, as it has others to lose.
+    goes_on: bool,
+    /// The first device that has failed to register, if that has ended the pool.
+    failed: Option<String>,
+}
 
 /// Serves a pool of devices.
 ///
@@ -157,4 +176,57 @@ fn reports(directory: &RuntimeDirectory) -> Result<Vec<String>, CoordinatorError
     let is_its = |process: &u32| devices.iter().any(|device| device.device.get() == *process);
     let seen = jobs::all().into_iter().filter(|seen| seen.job.processes().iter().any(is_its));
     Ok(seen.map(|seen| seen.report.to_string()).collect())
+}
+
+impl Registrations {
+    /// Sets whether the pool has other devices, taken over or about to be.
+    fn goes_on_with(&self, others: usize) {
+        self.state().goes_on = others > 0;
+    }
+
+    fn note_come(&self, device: DeviceId) {
+        self.state().come.insert(device);
+    }
+
+    /// Reports the end of a device, and returns whether another one is started in its place. A
+    /// device that has not registered ends the pool, as Ctrl-C would. The pool goes on if it has
+    /// other devices, or if the device was told to end.
+    fn note_end(&self, end: &DeviceEnd) -> bool {
+        let mut state = self.state();
+        let has_come = state.come.remove(&end.device);
+        let told = if has_come { end.to_string() } else { format!("{end} before it had registered") };
+        if end.is_to_be_followed(has_come) {
+            output::note(&format!("{told}; started again ({} more times at most)", end.restarts - 1));
+            return true;
+        }
+        if has_come {
+            output::note(&format!("{told}; the others go on"));
+            return false;
+        }
+        if state.goes_on || end.was_restarted || end.was_taken_over || end.was_told() {
+            output::note(&format!("{told}, and the pool goes on without it"));
+            return false;
+        }
+        if state.failed.is_none() {
+            state.failed = Some(told);
+            // The process id is that of this process.
+            let _ = kill(Pid::this(), Signal::SIGTERM);
+        }
+        false
+    }
+
+    /// Fails if a device has ended the pool.
+    ///
+    /// # Errors
+    /// The end of that device.
+    fn verdict(&self) -> Result<()> {
+        match self.state().failed.take() {
+            Some(failed) => bail!("{failed}, so the pool has ended; what was wrong it has told above"),
+            None => Ok(()),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, RegistrationState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

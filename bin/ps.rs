@@ -12,6 +12,7 @@ use shmccl::coordinator::{Client, DeviceId, DeviceStatus, RuntimeDirectory};
 
 use crate::jobs::{self, ObservedJob};
 use crate::output::{self, Look};
+use crate::units::format_runs;
 use crate::{failure, file, table};
 
 /// The description of a job.
@@ -102,18 +103,16 @@ impl JobRow {
 /// Lays out a row for each job, with a column for communicators if there are any.
 fn present(look: Look, rows: &[JobRow]) -> String {
     let has_pools = rows.iter().any(|row| row.communicator.is_some());
-    let (first, pool, last) = (
-        ["job", "epoch", "ranks", "creator", "age", "state"],
-        has_pools.then_some("communicator"),
-        ["processes", "command"],
-    );
+    let (first, last) = (["job", "epoch", "ranks", "creator", "age", "state"], ["processes", "command"]);
+    let pool = has_pools.then_some("communicator");
     let head: Vec<_> = first.into_iter().chain(pool).chain(last).collect();
     let cells = |row: &JobRow| {
         let age = age(Duration::from_secs(row.age_s));
         let (epoch, ranks) = (row.epoch.to_string(), row.ranks.to_string());
         let words = [&row.job, &epoch, &ranks, &row.creator.to_string(), &age, &row.state];
         let pool = has_pools.then(|| row.owner());
-        let rest = [&pids(&row.processes), &row.command];
+        let processes = row.processes.iter().map(|process| process.map(|process| process as usize));
+        let rest = [&format_runs(processes), &row.command];
         words.into_iter().chain(pool.as_ref()).chain(rest).map(Cell::new).collect()
     };
     table::lay_out(look, &head, head.len(), rows.iter().map(cells))
@@ -127,24 +126,6 @@ fn age(age: Duration) -> String {
         seconds @ 7200..172_800 => format!("{} h", seconds / 3600),
         seconds => format!("{} d", seconds / 86_400),
     }
-}
-
-/// Lists processes: `17-20,31,-`, with a dash for an unknown one.
-fn pids(processes: &[Option<u32>]) -> String {
-    let mut parts: Vec<(Option<u32>, Option<u32>)> = Vec::new();
-    for &pid in processes {
-        match (parts.last_mut(), pid) {
-            (Some((_, last)), Some(pid)) if last.is_some_and(|last| last + 1 == pid) => *last = Some(pid),
-            (Some((_, last)), pid) if *last == pid => {}
-            _ => parts.push((pid, pid)),
-        }
-    }
-    let word = |(first, last): &(Option<u32>, Option<u32>)| match (first, last) {
-        (Some(first), Some(last)) if first == last => first.to_string(),
-        (Some(first), Some(last)) => format!("{first}-{last}"),
-        _ => "-".to_owned(),
-    };
-    parts.iter().map(word).collect::<Vec<_>>().join(",")
 }
 
 /// Returns the command line of a process, in one line.
@@ -194,15 +175,6 @@ fn devices_of(pool: &Path) -> Option<Vec<DeviceStatus>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn neighbouring_processes_are_told_in_short() {
-        assert_eq!(pids(&[Some(17), Some(18), Some(19), Some(31), None, Some(5)]), "17-19,31,-,5");
-        assert_eq!(
-            (pids(&[]), pids(&[None, None]), pids(&[Some(7), Some(7)])),
-            (String::new(), "-".into(), "7".into())
-        );
-    }
 
     #[test]
     fn ages_are_told_in_the_unit_that_suits_them() {

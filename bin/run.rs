@@ -30,12 +30,15 @@ use lines::Lines;
 
 /// Ends the help.
 pub(crate) const HELP: &str = "\
-Exit code: 0 when every rank has ended well (with --keep-going, when one has); otherwise that of the first rank that failed, 128 plus the number of \
-the signal that killed it, or that stopped the launcher; 1 when it left no code, and when the job could not be \
-started; 2 wrong usage; 126 when the program cannot be executed, 127 when it does not exist.
+Exit code: 0 when every rank has ended well (with --keep-going, when one has). Otherwise it is that \
+of the first rank that failed, or 128 plus the number of the signal that killed it or stopped the \
+launcher. It is 1 when that rank left no code, and when the job could not be started; 2 for wrong \
+usage; 126 when the program cannot be executed, 127 when it does not exist.
 
-The first Ctrl-C (or SIGTERM, SIGHUP) is passed on to all ranks, which then have some time to end (--grace); a second \
-one kills them. SIGQUIT (Ctrl-\\) prints what every rank is doing, and who holds the others up; the job goes on. What ranks print goes where the launcher's output goes; what is typed goes to rank 0.";
+The first Ctrl-C (or SIGTERM, SIGHUP) is passed on to all ranks, which then have some time to end \
+(--grace); a second one kills them. SIGQUIT (Ctrl-\\) prints what every rank is doing, and which \
+ranks the others wait for; the job goes on. The output of ranks goes to that of the launcher; rank 0 \
+reads the input.";
 
 /// Hidden commands, as `main.rs` names them.
 const SERVICE: &str = "proxy-service";

@@ -132,11 +132,8 @@ pub(crate) fn lay_out(
     table.load_style(style).set_header(head.iter().map(Cell::new)).add_rows(rows);
     // A terminal without a known width must not be asked again.
     let is_wrapped = look.terminal && look.width.is_some();
-    table.set_content_arrangement(if is_wrapped {
-        ContentArrangement::Dynamic
-    } else {
-        ContentArrangement::Disabled
-    });
+    let arrangement = if is_wrapped { ContentArrangement::Dynamic } else { ContentArrangement::Disabled };
+    table.set_content_arrangement(arrangement);
     if let Some(width) = look.width {
         table.set_width(u16::try_from(width).unwrap_or(u16::MAX));
     }

@@ -20,9 +20,11 @@ use crate::units::parse_timeout;
 
 /// Ends the help.
 pub(crate) const HELP: &str = "\
-Numbers are those of the last interval. Operations are collective ones; bytes are what this rank put into them, for the small ones by the \
-mean of the last eight; signals are those that the rank was sent. Waiting is the share of the interval spent in waits that \
-took more than some microseconds. Beat is how long ago a rank has beaten, which it does twice a second. Where the output is no terminal, pictures follow each other as plain text.";
+Numbers are those of the last interval. Operations are collective ones. Bytes are the contributions \
+of this rank; small ones count by the mean of the last eight. Signals are those that the rank has \
+received. Waiting is the share of the interval in waits of more than some microseconds. Beat is the \
+age of the last heartbeat, which comes twice a second. If the output is no terminal, pictures follow \
+each other as plain text.";
 
 /// The lines and columns of a terminal that does not report them.
 const USUAL: (usize, usize) = (24, 80);

@@ -5,14 +5,12 @@
 //! |---|---|
 //! | [`plan`] | what device processes are told to measure, and what they report |
 //! | [`device`], [`rounds`] | what they do: algorithms take turns |
-//! | [`choices`] | which algorithms are chosen: cases of a table |
-//! | [`view`] | what changes, as a table for people |
+//! | [`choices`] | which algorithms are chosen: cases of a table, and what changes by it |
 
 mod choices;
 pub(crate) mod device;
 mod plan;
 mod rounds;
-mod view;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -33,11 +31,11 @@ use plan::{TuneFigure, TunePlan, VARIABLE};
 
 /// Ends the help.
 pub(crate) const HELP: &str = "\
-Each algorithm is measured beside the built-in choice, in turns. It takes the place of the built-in
-choice where it is quicker by 5 %, and by more than the built-in choice differs from itself.
-The table is written anew as a whole. Programs look for it as they start: where SHMCCL_TUNING says,
-which is empty for the built-in table, or else in the usual file. With a table, floating-point numbers may be added
-up in another order; all ranks get the same bits in any case.";
+Each algorithm is measured in turns with the built-in choice. It takes the place of the built-in
+choice if it is quicker by 5 %, and by more than the built-in choice differs from itself.
+The table is written anew as a whole. Programs read it as they start: the file of SHMCCL_TUNING
+(empty for the built-in table), or else the usual file. With a table, floating-point numbers may be
+added up in another order; all ranks get the same bits in any case.";
 
 /// The hidden command that device processes run.
 const DEVICE_COMMAND: &str = "tune-device";
@@ -129,8 +127,8 @@ pub(crate) fn run(args: &TuneArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::write_json(path, &TuneJson { machine, figures: &figures })?;
     }
-    output::print(&view::text(Look::of_tables(), &choices))?;
-    for line in view::notes(&figures, &choices) {
+    output::print(&choices::table(Look::of_tables(), &choices))?;
+    for line in choices::notes(&figures, &choices) {
         output::note(&line);
     }
     output::note(&told(&target, std::env::var_os(tuning::VARIABLE), tuning::usual_file()));

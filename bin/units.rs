@@ -44,8 +44,7 @@ pub(crate) fn format_about(bytes: f64) -> String {
         value if value >= 10.0 => 1,
         _ => 2,
     };
-    let digits = format!("{value:.decimals$}");
-    without_zeros(&format!("{digits} {unit}"))
+    without_zeros(&format!("{value:.decimals$} {unit}"))
 }
 
 /// Returns the sizes from `min` by a factor to `max`, and `max` itself if the factor steps over it.
@@ -123,6 +122,24 @@ pub(crate) fn without_zeros(text: &str) -> String {
     let digits =
         if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { digits };
     format!("{digits}{unit}")
+}
+
+/// Lists numbers with runs in short, and a dash for an unknown one: `17-20,31,-`.
+pub(crate) fn format_runs(numbers: impl IntoIterator<Item = Option<usize>>) -> String {
+    let mut runs: Vec<(Option<usize>, Option<usize>)> = Vec::new();
+    for number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if *last == number => {}
+            Some((_, last)) if last.is_some_and(|last| number == Some(last + 1)) => *last = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    let text = |(first, last): &(Option<usize>, Option<usize>)| match (first, last) {
+        (Some(first), Some(last)) if first == last => first.to_string(),
+        (Some(first), Some(last)) => format!("{first}-{last}"),
+        _ => "-".to_owned(),
+    };
+    runs.iter().map(text).collect::<Vec<_>>().join(",")
 }
 
 /// Returns the powers of ten from `low` to `high`, with twos and fives between them where that
@@ -252,5 +269,14 @@ mod tests {
         ] {
             assert_eq!(format_ns(ns), text);
         }
+    }
+
+    #[test]
+    fn runs_are_listed_in_short_and_what_is_unknown_is_a_dash() {
+        let list = |numbers: &[usize]| format_runs(numbers.iter().copied().map(Some));
+        assert_eq!(list(&[0, 1, 2, 3, 8, 10, 11]), "0-3,8,10-11");
+        assert_eq!((list(&[]), list(&[7, 7])), (String::new(), "7".to_owned()));
+        assert_eq!(format_runs([Some(17), Some(18), Some(19), Some(31), None, Some(5)]), "17-19,31,-,5");
+        assert_eq!(format_runs([None, None]), "-");
     }
 }

@@ -15,7 +15,7 @@
 //! |---|---|---|
 //! | [`current`](Trials::current) | before each call | the call goes that way |
 //! | [`note`](Trials::note) | after it | `true`: a trial is over, and one of the next two follows |
-//! | [`settle`](Trials::settle) | after a trial of one way | it is in use if it was, or if cheaper |
+//! | [`settle`](Trials::settle) | after a trial of one way | in use if it was, or if cheaper |
 //! | [`settle_all`](Trials::settle_all) | after trials of all ways | the cheapest way is in use |
 //! | [`begin`](Trials::begin) | at any time | the next calls are a trial |
 //!

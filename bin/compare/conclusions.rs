@@ -43,16 +43,14 @@ impl Conclusions {
         if let Some(reason) = too_few(series) {
             return Self { crossovers: None, summary: vec![reason] };
         }
-        let (crossovers, summary) = match &series.subject {
+        let (summary, crossovers) = match &series.subject {
             Subject::Puts { .. } => {
                 let found = PutCrossovers::of(series);
-                let summary = found.summary(series);
-                (Crossovers::Puts(found), summary)
+                (found.summary(series), Crossovers::Puts(found))
             }
             Subject::Operation { .. } => {
                 let found = AlgorithmCrossovers::of(series);
-                let summary = found.summary(series);
-                (Crossovers::Algorithms(found), summary)
+                (found.summary(series), Crossovers::Algorithms(found))
             }
         };
         Self { crossovers: Some(crossovers), summary }

@@ -51,7 +51,7 @@ impl Crossover {
             None if costs.is_empty() => Self::Never,
             None => Self::Always,
             Some(last) => match costs.get(last + 1) {
-                None => Self::passing(costs.iter().filter(|cost| ahead(cost))),
+                None => Self::passing(&costs.iter().filter(|cost| ahead(cost)).collect::<Vec<_>>()),
                 Some(next) => Self::Between {
                     last_behind: costs[last].bytes,
                     first_ahead: next.bytes,
@@ -62,13 +62,11 @@ impl Crossover {
     }
 
     /// Returns the lead at sizes in rising order, which do not include the largest.
-    fn passing<'c>(mut ahead: impl DoubleEndedIterator<Item = &'c Cost>) -> Self {
-        match (ahead.next(), ahead.next_back()) {
-            (None, _) => Self::Never,
-            (Some(first), last) => {
-                let last_ahead = last.unwrap_or(first).bytes;
-                Self::Passing { first_ahead: first.bytes, last_ahead }
-            }
+    fn passing(ahead: &[&Cost]) -> Self {
+        match ahead {
+            [] => Self::Never,
+            [first, .., last] => Self::Passing { first_ahead: first.bytes, last_ahead: last.bytes },
+            [only] => Self::Passing { first_ahead: only.bytes, last_ahead: only.bytes },
         }
     }
 

@@ -4,9 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::flags::JobArgs;
-use crate::flags::SweepArgs;
-use crate::flags::parse_ranks;
+use crate::flags::{JobArgs, SweepArgs, parse_ranks};
 use crate::perf::test::Test;
 
 /// Flags of `shmccl compare`.
@@ -26,36 +24,32 @@ pub(crate) struct CompareArgs {
     pub(crate) sweep: SweepArgs,
     #[command(flatten)]
     pub(crate) job: JobArgs,
-    /// Write the report to a file; - is standard output, and sends the tables to standard error
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write the table to a file, as comma-separated values
-    #[arg(long, value_name = "FILE")]
-    csv: Option<PathBuf>,
-    /// Write the plot to a file
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
+    #[command(flatten)]
+    files: CompareFiles,
 }
 
 /// The files of a comparison.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub(crate) struct CompareFiles {
-    /// The report.
+    /// Write the report to a file; - is standard output, and sends the tables to standard error
+    #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// The table.
+    /// Write the table to a file, as comma-separated values
+    #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
-    /// The plot.
+    /// Write the plot to a file
+    #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
 }
 
 impl CompareArgs {
     /// Returns the named files, or three in the current directory if none is named.
     pub(crate) fn files(&self) -> CompareFiles {
-        if self.json.is_none() && self.csv.is_none() && self.svg.is_none() {
-            let usual = |kind: &str| Some(PathBuf::from(format!("compare.{kind}")));
-            return CompareFiles { json: usual("json"), csv: usual("csv"), svg: usual("svg") };
+        let usual = |kind: &str| Some(PathBuf::from(format!("compare.{kind}")));
+        match &self.files {
+            files if *files != CompareFiles::default() => files.clone(),
+            _ => CompareFiles { json: usual("json"), csv: usual("csv"), svg: usual("svg") },
         }
-        CompareFiles { json: self.json.clone(), csv: self.csv.clone(), svg: self.svg.clone() }
     }
 }
 

@@ -7,7 +7,7 @@ use super::flags::CompareArgs;
 use super::series::{Series, Subject};
 use crate::host::MachineInfo;
 use crate::output;
-use crate::perf::collective::algorithms::distinct;
+use crate::perf::collective::layout::distinct;
 use crate::perf::collective::layout::{CaseLayout, blocks};
 use crate::perf::plan::{CollectiveSettings, DeviceLine, PerfPlan};
 use crate::perf::sync::RankAverage;
@@ -40,16 +40,12 @@ type JobTests = &'static [(Test, Option<TestChannel>)];
 /// Each channel has its own, so that no proxy is about when the direct one is measured. Overlap has
 /// its own as well, since its proxies run elsewhere.
 const JOBS: [(&str, JobTests); 3] = [
-    (
-        "direct",
-        &[(Test::PutLatency, Some(TestChannel::Memory)), (Test::PutBandwidth, Some(TestChannel::Memory))],
-    ),
-    (
-        "proxied",
-        &[(Test::PutLatency, Some(TestChannel::Port)), (Test::PutBandwidth, Some(TestChannel::Port))],
-    ),
-    ("overlap", &[(Test::Overlap, Some(TestChannel::Memory)), (Test::Overlap, Some(TestChannel::Port))]),
+    ("direct", &[(Test::PutLatency, DIRECT), (Test::PutBandwidth, DIRECT)]),
+    ("proxied", &[(Test::PutLatency, PROXIED), (Test::PutBandwidth, PROXIED)]),
+    ("overlap", &[(Test::Overlap, DIRECT), (Test::Overlap, PROXIED)]),
 ];
+const DIRECT: Option<TestChannel> = Some(TestChannel::Memory);
+const PROXIED: Option<TestChannel> = Some(TestChannel::Port);
 
 /// Measures puts over both channels at every size.
 ///

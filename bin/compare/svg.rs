@@ -87,36 +87,19 @@ fn panels_of_puts(series: &Series, conclusions: &Conclusions) -> [Panel<'static>
         line("direct p99", DIRECT, true, series, p99(TestChannel::Memory)),
         line("proxied p99", PROXIED, true, series, p99(TestChannel::Port)),
     ]);
-    let time = |title, lines, mark| Panel {
-        title,
-        y_label: "time per put",
-        write: format_ns,
-        logarithmic: true,
-        lines,
-        mark,
-    };
+    let latency_mark = conclusions.mark_of_puts(|found| Some(found.latency));
+    let device_mark = conclusions.mark_of_puts(|found| found.device_time);
+    let bandwidth_mark = conclusions.mark_of_puts(|found| Some(found.bandwidth));
+    let (device_time, bandwidth) =
+        (both(series, |row| row.cpu.p50_ns), both(series, |row| row.times.gb_per_s));
+    let overlap = both(series, |row| row.overlap);
     [
-        time("Latency, one way", latency, conclusions.mark_of_puts(|found| Some(found.latency))),
-        time(
-            "CPU time of the device thread",
-            both(series, |row| row.cpu.p50_ns),
-            conclusions.mark_of_puts(|found| found.device_time),
-        ),
+        panel("Latency, one way", "time per put", format_ns, latency, latency_mark),
+        panel("CPU time of the device thread", "time per put", format_ns, device_time, device_mark),
+        panel("Bandwidth", "GB/s", three_digits, bandwidth, bandwidth_mark),
         Panel {
-            title: "Bandwidth",
-            y_label: "GB/s",
-            write: three_digits,
-            logarithmic: true,
-            lines: both(series, |row| row.times.gb_per_s),
-            mark: conclusions.mark_of_puts(|found| Some(found.bandwidth)),
-        },
-        Panel {
-            title: "Transfer hidden behind computation",
-            y_label: "share of the transfer",
-            write: percent,
             logarithmic: false,
-            lines: both(series, |row| row.overlap),
-            mark: None,
+            ..panel("Transfer hidden behind computation", "share of the transfer", percent, overlap, None)
         },
     ]
 }
@@ -130,14 +113,22 @@ fn panels_of_algorithms<'s>(series: &'s Series, conclusions: &Conclusions) -> [P
         true => ["The quickest of each", "Bandwidth of the quickest"],
         false => ["Both", "Bandwidth"],
     };
-    let panel =
-        |title, y_label, write, lines, mark| Panel { title, y_label, write, logarithmic: true, lines, mark };
     [
         panel("Direct", "time", format_ns, algorithms(series, TestChannel::Memory), None),
         panel("Proxied", "time", format_ns, algorithms(series, TestChannel::Port), None),
         panel(times, "time", format_ns, quickest, mark),
         panel(bandwidths, "GB/s", three_digits, both(series, |row| row.times.gb_per_s), None),
     ]
+}
+
+fn panel<'a>(
+    title: &'a str,
+    y_label: &'a str,
+    write: fn(f64) -> String,
+    lines: Vec<PlotLine<'a>>,
+    mark: Option<f64>,
+) -> Panel<'a> {
+    Panel { title, y_label, write, logarithmic: true, lines, mark }
 }
 
 /// Returns a line for each algorithm, in the same colour over both channels. That of the default is

@@ -65,17 +65,7 @@ fn explanation(series: &Series) -> String {
 
 /// Lays out times one way: from the put until the receiver holds the data.
 fn latency_table(look: Look, points: &[Point<'_>]) -> String {
-    let head = [
-        "size",
-        "direct p50",
-        "p99",
-        "proxied p50",
-        "p99",
-        "proxied/direct",
-        "direct GB/s",
-        "proxied GB/s",
-        "wrong",
-    ];
+    let head = "size, direct p50, p99, proxied p50, p99, proxied/direct, direct GB/s, proxied GB/s, wrong";
     let row = |point: &Point<'_>| {
         let Point { bytes, direct, proxied } = point;
         let wrong = direct.wrong.zip(proxied.wrong).map(|(direct, proxied)| direct.saturating_add(proxied));
@@ -91,7 +81,7 @@ fn latency_table(look: Look, points: &[Point<'_>]) -> String {
             or_dash(wrong, |wrong| wrong.to_string()),
         ]
     };
-    let table = table_of(&head, points, row).text(look, &["p99", "wrong", "proxied/direct"]);
+    let table = table_of(head, points, row).text(look, &["p99", "wrong", "proxied/direct"]);
     format!(
         "Latency of one put, from the put until the receiver holds the data; bandwidth of puts in a row\n{table}{}",
         of_means(points)
@@ -127,15 +117,7 @@ fn of_means(points: &[Point<'_>]) -> String {
 }
 
 fn device_table(look: Look, points: &[Point<'_>]) -> String {
-    let head = [
-        "size",
-        "CPU direct",
-        "CPU proxied",
-        "overlap direct",
-        "overlap proxied",
-        "direct/limit",
-        "proxied/limit",
-    ];
+    let head = "size, CPU direct, CPU proxied, overlap direct, overlap proxied, direct/limit, proxied/limit";
     let row = |point: &Point<'_>| {
         let Point { bytes, direct, proxied } = point;
         [
@@ -148,7 +130,7 @@ fn device_table(look: Look, points: &[Point<'_>]) -> String {
             or_dash(proxied.limit.ratio, times),
         ]
     };
-    let table = table_of(&head, points, row).text(look, &["proxied/limit", "direct/limit"]);
+    let table = table_of(head, points, row).text(look, &["proxied/limit", "direct/limit"]);
     format!(
         "What one put costs the device thread; how much of it hides behind computation; latency over the machine's limit\n{table}"
     )
@@ -172,8 +154,7 @@ fn fifo_table(look: Look, points: &[Point<'_>]) -> Option<String> {
             or_dash(fifo.share_of_stalls(), fine_percent),
         ]
     };
-    let table =
-        table_of(&["size", "pushes", "depth p50", "depth max", "stalls"], points, row).text(look, &[]);
+    let table = table_of("size, pushes, depth p50, depth max, stalls", points, row).text(look, &[]);
     let turn = fine_percent(1.0 / FIFO_SLOTS as f64);
     let mut text = format!(
         "The fifo under proxied puts pushed as fast as they can be, without a flush\n{table}\
@@ -194,38 +175,29 @@ fn quickest_table(look: Look, series: &Series) -> String {
         let of = |channel| series.quickest(bytes, channel);
         let (direct, proxied) = (of(TestChannel::Memory), of(TestChannel::Port));
         let told = |row: Option<&PerfRow>| or_dash(row.and_then(|row| row.times.p50_ns), format_ns);
-        let named = |row: Option<&PerfRow>| has_choice.then(|| or_dash(row, |row| algorithm(row).to_owned()));
+        let named = |row: Option<&PerfRow>| or_dash(row, |row| algorithm(row).to_owned());
         let wrong = series.wrong_at(bytes);
         let texts = [
-            Some(format_size(bytes)),
-            Some(told(direct)),
+            format_size(bytes),
+            told(direct),
             named(direct),
-            Some(told(proxied)),
+            told(proxied),
             named(proxied),
-            Some(or_dash(series.factor(bytes), times)),
-            Some(or_dash(direct.and_then(|row| row.times.gb_per_s), three_digits)),
-            Some(or_dash(direct.and_then(|row| row.limit.p50_ns), format_ns)),
-            Some(or_dash(direct.and_then(|row| row.limit.ratio), times)),
-            Some(or_dash(wrong, |wrong| wrong.to_string())),
+            or_dash(series.factor(bytes), times),
+            or_dash(direct.and_then(|row| row.times.gb_per_s), three_digits),
+            or_dash(direct.and_then(|row| row.limit.p50_ns), format_ns),
+            or_dash(direct.and_then(|row| row.limit.ratio), times),
+            or_dash(wrong, |wrong| wrong.to_string()),
         ];
-        (texts.into_iter().flatten().collect(), wrong.is_some_and(|wrong| wrong > 0))
+        (texts.to_vec(), wrong.is_some_and(|wrong| wrong > 0))
     };
-    let by = has_choice.then_some("by");
-    let head = [
-        Some("size"),
-        Some("direct p50"),
-        by,
-        Some("proxied p50"),
-        by,
-        Some("proxied/direct"),
-        Some("GB/s"),
-        Some("limit"),
-        Some("direct/limit"),
-        Some("wrong"),
-    ];
-    let head = head.into_iter().flatten().collect();
+    let head = "size, direct p50, by, proxied p50, by, proxied/direct, GB/s, limit, direct/limit, wrong";
     let rows = series.sizes().into_iter().map(row).collect();
-    let table = TextTable { head, words: 0, rows }.text(look, &EXPENDABLE);
+    let mut table = TextTable { head: head.split(", ").collect(), words: 0, rows };
+    if !has_choice {
+        table.drop_column("by");
+    }
+    let table = table.text(look, &EXPENDABLE);
     let title = if has_choice { "The quickest algorithm of each kind" } else { "Direct and proxied" };
     format!("{title}; bandwidth and limit are those of direct\n{table}")
 }
@@ -289,11 +261,12 @@ fn times(factor: f64) -> String {
     format!("{} x", three_digits(factor))
 }
 
+/// Makes a table of points. The head has the names of all columns, with commas between.
 fn table_of<'a, const N: usize>(
-    head: &[&'a str; N],
+    head: &'a str,
     points: &[Point<'_>],
     row: impl Fn(&Point<'_>) -> [String; N],
 ) -> TextTable<'a> {
     let rows = points.iter().map(|point| (row(point).to_vec(), false)).collect();
-    TextTable { head: head.to_vec(), words: 0, rows }
+    TextTable { head: head.split(", ").collect(), words: 0, rows }
 }

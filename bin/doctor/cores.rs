@@ -4,7 +4,7 @@
 use super::{HostFinding, PlannedJob};
 use crate::flags::ProxyPlace;
 use crate::host::HostFiles;
-use crate::units::three_digits;
+use crate::units::{format_runs, three_digits};
 
 /// Checks cores, siblings, NUMA nodes, spinning threads and the clock.
 pub(super) fn examine(host: &HostFiles, job: PlannedJob) -> Vec<HostFinding> {
@@ -119,17 +119,7 @@ fn clock(host: &HostFiles) -> HostFinding {
 }
 
 fn write_list(cpus: &[usize]) -> String {
-    let mut ranges: Vec<(usize, usize)> = Vec::new();
-    for &cpu in cpus {
-        match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == cpu => *last = cpu,
-            _ => ranges.push((cpu, cpu)),
-        }
-    }
-    let range = |(first, last): (usize, usize)| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
-    };
-    ranges.into_iter().map(range).collect::<Vec<_>>().join(",")
+    format_runs(cpus.iter().copied().map(Some))
 }
 
 fn count(number: usize) -> f64 {
@@ -144,12 +134,6 @@ mod tests {
 
     fn job(ranks: u32, proxy: ProxyPlace) -> PlannedJob {
         PlannedJob { ranks, proxy, heap: 1 << 20 }
-    }
-
-    #[test]
-    fn lists_of_cores_are_written_with_ranges() {
-        assert_eq!(write_list(&[0, 1, 2, 3, 8, 10, 11]), "0-3,8,10-11");
-        assert_eq!(write_list(&[]), "");
     }
 
     #[test]

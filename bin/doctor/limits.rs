@@ -43,35 +43,24 @@ fn descriptors(limit: Option<u64>, job: PlannedJob) -> HostFinding {
 
 /// Checks the address space: every rank maps all heaps.
 fn address_space(limit: Option<u64>, job: PlannedJob) -> HostFinding {
-    let topic = "address space";
     let window = job.heap.saturating_add(4 << 20).saturating_mul(u64::from(job.ranks));
-    let needed = window.saturating_add(1 << 30);
-    match limit {
-        Some(limit) if limit < needed => HostFinding::bad(
-            topic,
-            format!("at most {}", format_size(limit)),
-            format!(
-                "every rank maps all heaps, {} in all; raise it: ulimit -v unlimited",
-                format_size(window)
-            ),
-        ),
-        limit => HostFinding::ok(topic, unlimited(limit)),
-    }
+    let advice =
+        format!("every rank maps all heaps, {} in all; raise it: ulimit -v unlimited", format_size(window));
+    enough("address space", limit, window.saturating_add(1 << 30), advice)
 }
 
 /// Checks the limit on file sizes, which holds for segments: each is a file in memory.
 fn file_size(limit: Option<u64>, job: PlannedJob) -> HostFinding {
-    let topic = "file size";
-    match limit {
-        Some(limit) if limit < job.heap.saturating_add(4 << 20) => HostFinding::bad(
-            topic,
-            format!("at most {}", format_size(limit)),
-            format!(
-                "a heap of {} is one file in memory; raise it: ulimit -f unlimited",
-                format_size(job.heap)
-            ),
-        ),
-        limit => HostFinding::ok(topic, unlimited(limit)),
+    let advice =
+        format!("a heap of {} is one file in memory; raise it: ulimit -f unlimited", format_size(job.heap));
+    enough("file size", limit, job.heap.saturating_add(4 << 20), advice)
+}
+
+fn enough(topic: &'static str, limit: Option<u64>, needed: u64, advice: String) -> HostFinding {
+    if limit.is_some_and(|limit| limit < needed) {
+        HostFinding::bad(topic, unlimited(limit), advice)
+    } else {
+        HostFinding::ok(topic, unlimited(limit))
     }
 }
 

@@ -8,9 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::failure::UsageError;
-use crate::flags::JobArgs;
-use crate::flags::SweepArgs;
-use crate::flags::parse_ranks;
+use crate::flags::{JobArgs, SweepArgs, parse_ranks};
 use crate::perf::test::{Test, TestChannel};
 use crate::units::parse_size;
 use collective::CollectiveArgs;

@@ -24,7 +24,7 @@ pub(crate) const PATIENCE_MS: u64 = 10_000;
 const PROXIES_ASLEEP_AFTER: Duration = Duration::from_millis(3);
 
 /// The tests of one job. Every rank does them, in this order.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PerfPlan {
     /// The tests, and the channel of each.
     pub(crate) tests: Vec<(Test, Option<TestChannel>)>,
@@ -69,30 +69,14 @@ impl PerfPlan {
             check: sweep.check(),
             one_core,
             figure_ms: FIGURE_MS,
-            patience_ms: 0,
-            patient: None,
             proxy: job.proxy,
-            collective: None,
-            matrix: None,
+            ..Self::of_nothing()
         }
     }
 
     /// Makes a plan of a job that starts and ends.
     pub(crate) fn of_nothing() -> Self {
-        Self {
-            tests: Vec::new(),
-            sizes: Vec::new(),
-            iters: None,
-            warmup: None,
-            check: true,
-            one_core: false,
-            figure_ms: 0,
-            patience_ms: 0,
-            patient: None,
-            proxy: ProxyPlace::Thread,
-            collective: None,
-            matrix: None,
-        }
+        Self { check: true, ..Self::default() }
     }
 
     /// Returns the bytes of heap that the job needs on every rank.

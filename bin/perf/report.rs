@@ -11,7 +11,7 @@ use crate::host::MachineInfo;
 /// One figure. What does not apply to a test is `None`, and null in JSON; times are per operation.
 ///
 /// In JSON all parts are flat: one object with the keys of all of them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PerfRow {
     /// The test.
     pub(crate) test: Test,
@@ -136,23 +136,7 @@ pub(crate) struct RowCores {
 impl PerfRow {
     /// Makes a row that holds nothing yet but the test and the number of ranks.
     pub(crate) fn new(test: Test, ranks: u32) -> Self {
-        Self {
-            test,
-            channel: None,
-            variant: None,
-            ranks,
-            bytes: None,
-            iterations: 0,
-            times: RowTimes::default(),
-            limit: RowLimit::default(),
-            cpu: RowCpu::default(),
-            overlap: None,
-            fifo: RowFifo::default(),
-            cores: RowCores::default(),
-            wrong: None,
-            collective: None,
-            place: None,
-        }
+        Self { test, ranks, ..Self::default() }
     }
 }
 

@@ -5,11 +5,14 @@ use serde::{Deserialize, Serialize};
 use shmccl::collective::{Algorithm, Operation};
 
 /// The tests of `shmccl perf`, in the order in which they run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize, Deserialize,
+)]
 #[value(rename_all = "snake_case")]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Test {
     /// What the machine can do at best: the limits of all other tests
+    #[default]
     Limits,
     /// signal to wait, one way
     SignalLatency,
@@ -139,7 +142,6 @@ impl Test {
     /// Returns the channels that the test can use; none for a test that uses no channel.
     pub(crate) fn channels(self) -> &'static [TestChannel] {
         match self {
-            Self::Limits | Self::FifoRate | Self::Barrier | Self::Launch | Self::TraceCost => &[],
             Self::PacketLatency | Self::GetLatency => &[TestChannel::Memory],
             Self::ProxyRoundTrip => &[TestChannel::Port],
             Self::SignalLatency

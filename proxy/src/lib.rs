@@ -8,8 +8,8 @@
 //!
 //! The state of a fifo is a [`FifoHeader`] and a slice of [`Slot`]s: atomic integers only, valid
 //! when all zero, laid out for sharing between processes. The protocol objects borrow them through
-//! any handle that derefs to them, so that production code, tests and loom models run the same
-//! lines over a segment, a `Box` or an `Arc`.
+//! any handle that derefs to them. So production code, tests and loom models run the same lines
+//! over a segment, a `Box` or an `Arc`.
 //!
 //! | module | what |
 //! |---|---|

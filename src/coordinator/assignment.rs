@@ -1,9 +1,8 @@
-//! What a process is told that is started as a device, and which processes were.
+//! The assignment of a process that is started as a device, and the processes that have one.
 //!
 //! The assignment stands in the environment of the process, so that any program can be a device.
-//! Every process of the same user can read it there, as [`StartedDevice`] does: a coordinator,
-//! which may kill the devices that it or a coordinator before it has started, and the next
-//! coordinator.
+//! Every process of the same user can read it there ([`StartedDevice`]). A coordinator does so to
+//! kill devices that hang, and to find those of a coordinator before it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -282,8 +282,8 @@ impl GroupWork {
     }
 }
 
-/// Checks that `calls`, each of which fits by itself, are together not too large for one of the
-/// devices, which are in the order of their ranks.
+/// Checks that `calls` are together not too large for one of the devices, which are in the order of
+/// their ranks. Each call was checked by itself before.
 ///
 /// # Errors
 /// [`RequestError::GroupTooLarge`].

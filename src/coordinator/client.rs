@@ -144,10 +144,9 @@ impl Client {
     ///
     /// # Ordering
     /// Groups of a communicator are executed one after the other. Bytes that were copied to its
-    /// devices before the call are their input. A copy that is made while a group is in progress is
-    /// in no order with it, whichever client makes it: it may read a result before, during or after
-    /// it is written, and overwrite an input at any time. Wait for the settled [`Client::status`]
-    /// first.
+    /// devices before the call are their input. A copy by any client while a group is in progress
+    /// is in no order with it. It may read a result before, during or after it is written, and
+    /// overwrite an input at any time. Wait for the settled [`Client::status`] first.
     ///
     /// # Errors
     /// [`RequestError::NoSuchGroup`], [`RequestError::GroupFull`], [`RequestError::GroupTooLarge`];

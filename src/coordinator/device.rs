@@ -100,11 +100,12 @@ impl Device {
     /// [`Fleet`](super::Fleet); `None` when it was not started as one.
     ///
     /// A program that has a pool calls this first of all, and then [serves](Device::serve). From
-    /// here on the process ends when the process of its pool does: the kernel kills it, provided
-    /// that the calling thread stays, and otherwise it ends by itself when its coordinator is gone.
+    /// here on the process ends when the process of its pool does. The kernel kills it, provided
+    /// that the calling thread stays. Otherwise it ends by itself when its coordinator is gone.
+    ///
     /// A device that was told to [outlive](super::FleetOptions::outlives) its coordinator waits for
-    /// the next one for that time when its own was killed, and ends at once when its own has ended
-    /// in order.
+    /// the next one for that time, if its own was killed. It ends at once if its own has ended in
+    /// order.
     ///
     /// # Errors
     /// [`Error::Environment`] when the variables are damaged; [`Error::Revoked`] when the process

@@ -81,12 +81,12 @@ pub struct FleetOptions {
     /// How long they wait for the next coordinator of the directory when this process is killed,
     /// after which they end. What they do meanwhile goes on. `None` has them end with this process.
     pub outlives: Option<Duration>,
-    /// How many devices may be started, all together, to replace others that have died: killed (by
-    /// the coordinator as well, where one hangs), crashed, or ended with an error, and not told to
-    /// end.
+    /// How many devices may be started, all together, to replace others that have died.
     ///
-    /// Each is a new device of the same kind, with fresh memory and another number. A device that
-    /// dies within seconds is replaced after a pause, which grows from one to the next.
+    /// Those were killed (by the coordinator as well, where one hangs), have crashed, or have ended
+    /// with an error, without being told to end. Each replacement is a new device of the same kind,
+    /// with fresh memory and another number. A device that dies within seconds is replaced after a
+    /// pause, which grows from one to the next.
     pub restarts: u32,
 }
 
@@ -115,8 +115,8 @@ pub struct DeviceEnd {
 }
 
 impl DeviceEnd {
-    /// Whether it has ended as one that was told to: in order, or by SIGINT, SIGTERM or SIGHUP,
-    /// which end a device that has only just begun at once.
+    /// Whether it has ended as if it was told to: in order, or by SIGINT, SIGTERM or SIGHUP. These
+    /// kill a device that has only just begun.
     #[must_use]
     pub fn was_told(&self) -> bool {
         let ends = |signal| [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].contains(&signal);
@@ -132,12 +132,12 @@ impl DeviceEnd {
         self.restarts > 0 && !self.was_told()
     }
 
-    /// Whether another one should be started in its place.
+    /// Whether another one should be started in its place: one may be, and a device in that place
+    /// has worked before.
     ///
-    /// One may be, and a device in that place has worked before: this one, which `has_registered`
-    /// with its coordinator or with the one before, or the device that it has replaced. A device
-    /// that has never registered was described wrongly, or the system is not as it should be, and
-    /// the next one would fail as well.
+    /// That is this one, if it `has_registered` with its coordinator or was taken over, or the one
+    /// that it has replaced. A device that has never registered was described wrongly, or the
+    /// system is not as it should be. The next one would fail as well.
     #[must_use]
     pub fn is_to_be_followed(&self, has_registered: bool) -> bool {
         self.can_restart() && (has_registered || self.was_restarted || self.was_taken_over)
@@ -150,7 +150,7 @@ impl fmt::Display for DeviceEnd {
         if let Some(name) = &self.name {
             write!(f, " ({name})")?;
         }
-        let Some(status) = self.status else { return write!(f, " has ended, nobody can tell how") };
+        let Some(status) = self.status else { return write!(f, " has ended, it is unknown how") };
         match (status.signal().map(Signal::try_from), status.code()) {
             (Some(Ok(signal)), _) => write!(f, " was killed by {signal}"),
             (None, Some(0)) => write!(f, " has ended"),

@@ -62,8 +62,8 @@ pub struct CoordinatorSettings {
     /// How long it waits after its start for devices of the coordinator before it. Requests wait
     /// until then.
     pub adopt_ms: u64,
-    /// How long a device may leave an order unconfirmed before it counts as lost, and how long it
-    /// may take for what it does alone, such as aborting an epoch.
+    /// How long a device may leave an order unconfirmed before it counts as lost. It may take as
+    /// long for what it does alone, such as aborting an epoch.
     ///
     /// For what it does with other devices, it has four times its own timeout in addition. A living
     /// member of an adopted communicator has as long to come back.
@@ -398,7 +398,7 @@ impl CoordinatorMachine {
             self.give_up_on(device, format!("it hangs, with an order unheard for {patience_ms} ms"));
         }
         for device in self.table.stuck(self.now_ms, patience_ms) {
-            self.give_up_on(device, "it hangs, and has not ended in time what it was told to".to_owned());
+            self.give_up_on(device, "it hangs, and has not done its order in time".to_owned());
         }
         self.check_heartbeats();
         if self.is_open() {

@@ -1,9 +1,9 @@
 //! The coordinator as a process: one thread around `poll` that carries messages between sockets and
 //! the state machine.
 //!
-//! It never waits for a single peer. A peer that does not greet, sends what the protocol does not
-//! have, asks too much at a time or does not read its answers loses its connection, and nothing
-//! else happens. Messages of another user's process are not read at all.
+//! It never waits for a single peer. A peer loses its connection, and nothing else happens, if it
+//! does not greet, breaks the protocol, asks too much at a time, or does not read its answers.
+//! Messages of another user's process are not read at all.
 
 mod connections;
 mod peer;
@@ -40,9 +40,9 @@ use crate::sync::plain;
 use peer::{MAX_CLIENTS, Peer, PeerState};
 use shutdown::{Hook, Shutdown};
 
-/// The most connections at a time. Devices always have room, however many clients there are: a
-/// client too many takes the place of an idle one, and peers that have not said what they are wait
-/// in the backlog.
+/// The most connections at a time. Devices always have room, however many clients there are. A
+/// client too many takes the place of an idle one. Peers too many that have not greeted wait in the
+/// backlog.
 const MAX_PEERS: usize = MAX_DEVICES + MAX_CLIENTS + 512;
 
 /// How long no connection is accepted after the system had no room for one.

@@ -30,9 +30,9 @@ pub enum DataType {
     F32 = 8,
     /// `f64`.
     F64 = 9,
-    /// [`super::F8E4M3`].
+    /// [`F8E4M3`].
     F8E4M3 = 10,
-    /// [`super::F8E5M2`].
+    /// [`F8E5M2`].
     F8E5M2 = 11,
 }
 

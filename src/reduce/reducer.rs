@@ -149,10 +149,10 @@ impl Reducer {
     ///
     /// # Errors
     /// Nothing was changed.
-    /// - [`Error::InvalidArgument`] unless there are 1 to 64 sources and 1 to 64 targets, when a
-    ///   source names a target that is not there, and when a target overlaps another place without
-    ///   being the same bytes (as seen by address: two mappings of one segment are taken for
-    ///   distinct memory).
+    /// - [`Error::InvalidArgument`] unless there are 1 to 64 sources and 1 to 64 targets; when a
+    ///   source names a target that is not there; when a target overlaps another operand without
+    ///   being the same bytes. (Overlap is seen by address: two mappings of one segment are taken
+    ///   for distinct memory.)
     /// - [`Error::OutOfRange`] when `count` elements reach past a place.
     #[inline]
     pub fn combine(

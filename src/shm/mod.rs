@@ -2,8 +2,8 @@
 //! code of the engine.
 //!
 //! # Trust model
-//! Peers run this program and follow its protocols, but may die at any instruction. From that
-//! follows, for everything in this directory:
+//! Peers run this program and follow its protocols, but may die at any instruction. So the
+//! following holds for everything in this directory:
 //! - **Nothing read from shared memory is believed.** Whatever is used as an index, a length or an
 //!   id is checked when it is used, in release builds too. A wrong value costs an error, never an
 //!   access out of bounds.
@@ -17,8 +17,8 @@
 //!   machine code, or `memcpy`, on raw pointers that alias no Rust reference.
 //! - **Memory stays where it was mapped.** A segment cannot be resized by anybody (sealed memfd); a
 //!   mapping lives as long as the last cell or span that points into it. A *file-backed* or *named*
-//!   segment cannot be sealed: who truncates the file under a running job (which takes the same
-//!   user's rights) kills it by SIGBUS.
+//!   segment cannot be sealed: a process that truncates the file under a running job (which takes
+//!   the same user's rights) kills it by SIGBUS.
 //! - **Committed before use.** A store to a page that the system cannot supply is a SIGBUS. Callers
 //!   touch only what [`Segment::commit`] has returned `Ok` for; the header page is committed by
 //!   `create`.

@@ -107,12 +107,12 @@ impl PacketKind {
 }
 
 impl Span {
-    /// Writes the `len` bytes at `start` of `source` as packets with `flag`, starting at `offset`. The
-    /// last packet is filled up with zeros.
+    /// Writes the `len` bytes at `start` of `source` as packets with `flag`, starting at `offset`.
+    /// The last packet is filled up with zeros.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for either range, or [`Error::Misaligned`] if `offset` is not a multiple
-    /// of the packet; nothing was changed.
+    /// [`Error::OutOfRange`] for either range, or [`Error::Misaligned`] if `offset` is not a
+    /// multiple of the packet; nothing was changed.
     #[inline]
     pub fn pack_from(
         &self,
@@ -144,11 +144,11 @@ impl Span {
         Ok(())
     }
 
-    /// Reads packets with `flag` from `offset` into the `len` bytes at `start` of `target`, as far as
-    /// they have arrived.
+    /// Reads packets with `flag` from `offset` into the `len` bytes at `start` of `target`, as far
+    /// as they have arrived.
     ///
-    /// `done` counts the bytes read so far. It starts at zero, and the call is repeated with the same
-    /// arguments until it answers `true`: all bytes are there. Never waits.
+    /// `done` counts the bytes read so far. It starts at zero, and the call is repeated with the
+    /// same arguments until it answers `true`: all bytes are there. Never waits.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for either range, [`Error::Misaligned`]; nothing was changed.

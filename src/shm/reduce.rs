@@ -14,7 +14,7 @@
 //! - A kernel that has stored past the cache fences before it returns, so that a signal covers its
 //!   stores like any others.
 //! - Each element is computed by the same operations in the same order whatever the kernel, the
-//!   length and the alignment, and a NaN is replaced by one fixed NaN before it is stored. Results
+//!   length and the alignment. A NaN is replaced by one fixed NaN before it is stored. Results
 //!   agree bit by bit.
 //! - A kernel is made only where the processor has its instructions: `CombineKernels::of` wants a
 //!   proof, `Supported`.

@@ -45,36 +45,15 @@ pub trait Kernel {
     fn now(&self) -> Duration;
 }
 
-impl<K: Kernel + ?Sized> Kernel for &K {
-    fn light_barrier(&self) {
-        (**self).light_barrier();
-    }
-    fn heavy_barrier(&self) {
-        (**self).heavy_barrier();
-    }
-    fn sleep(&self, words: &[SleepWord<'_>], timeout: Duration) {
-        (**self).sleep(words, timeout);
-    }
-    fn wake_all(&self, word: &AtomicU32) {
-        (**self).wake_all(word);
-    }
-    fn yield_now(&self) {
-        (**self).yield_now();
-    }
-    fn now(&self) -> Duration {
-        (**self).now()
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod mock {
     //! A futex made of a mutex and a condition variable: the same for unit tests (std) and models
     //! (loom).
     //!
     //! It is exact where exactness finds bugs: a sleeper is woken only through a word that it
-    //! named, and never spuriously, so that a wake sent to the wrong word, or sent before the
-    //! sleep, leaves it asleep and loom reports the deadlock. The two barriers are the SeqCst
-    //! fences that a system without `membarrier` uses.
+    //! named, and never spuriously. So a wake that is sent to the wrong word, or before the sleep,
+    //! leaves it asleep, and loom reports the deadlock. The two barriers are the SeqCst fences that
+    //! a system without `membarrier` uses.
 
     use super::super::{
         atomic::AtomicU32,

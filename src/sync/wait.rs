@@ -17,7 +17,7 @@
 //!   burst of polls has failed, or eight polls with a yield before each.
 //! - A sleep is never longer than [`LONGEST_SLEEP`], as a second line of defence behind the wake.
 //!
-//! A wait that is as short as a cache line's way from core to core may have one burst of polls in
+//! A very short wait, such as for one cache line of another core, may have one burst of polls in
 //! front of the loop, in line with its caller: [`spin_until`].
 
 use std::time::Duration;
@@ -81,21 +81,6 @@ pub trait Watch {
     /// Hears that a wait of which [`Watch::begin`] has told is over, and why where it was given up.
     fn end(&self, since: Duration, stop: Option<Stop>) {
         let _ = (since, stop);
-    }
-}
-
-impl<W: Watch + ?Sized> Watch for &W {
-    fn check(&self) -> Option<Stop> {
-        (**self).check()
-    }
-    fn bell(&self) -> Option<SleepWord<'_>> {
-        (**self).bell()
-    }
-    fn begin(&self, since: Duration) {
-        (**self).begin(since);
-    }
-    fn end(&self, since: Duration, stop: Option<Stop>) {
-        (**self).end(since, stop);
     }
 }
 

@@ -58,8 +58,8 @@ impl AlgorithmCrossovers {
         for (leads, channel) in [(&self.memory, TestChannel::Memory), (&self.port, TestChannel::Port)] {
             // Without a leader the default has nothing to be compared with.
             let Some(led) = lead_sentence(series, &sizes, channel, leads) else { continue };
-            let told = [Some(led), default_sentence(series, &sizes, channel)];
-            sentences.push(told.into_iter().flatten().collect::<Vec<_>>().join(" "));
+            let told = [led].into_iter().chain(default_sentence(series, &sizes, channel));
+            sentences.push(told.collect::<Vec<_>>().join(" "));
         }
         sentences.extend(self.overtaking_sentence(series));
         sentences.extend(uneven_sentence(series, &sizes));

@@ -12,12 +12,10 @@
 
 use crate::perf::collective::case::CaseSpec;
 use half::{bf16, f16};
-use shmccl::Rank;
-use shmccl::Result;
 use shmccl::collective::Operation;
-use shmccl::reduce::{DataType, Element, F8E4M3, F8E5M2};
-use shmccl::reduce::{ReduceOp, Scalar};
+use shmccl::reduce::{DataType, Element, F8E4M3, F8E5M2, ReduceOp, Scalar};
 use shmccl::shm::Span;
+use shmccl::{Rank, Result};
 
 /// Elements after which a buffer repeats itself.
 pub(crate) const PERIOD: usize = 509;

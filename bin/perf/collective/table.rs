@@ -3,10 +3,8 @@
 use anyhow::Result;
 
 use crate::host::MachineInfo;
-use crate::output;
-use crate::output::Look;
-use crate::perf::collective::format;
-use crate::perf::collective::format::{Extras, TableHead};
+use crate::output::{self, Look};
+use crate::perf::collective::format::{self, Extras, TableHead};
 use crate::perf::flags::PerfArgs;
 use crate::perf::interleave::FEWEST_SLICES;
 use crate::perf::jobs;
@@ -14,10 +12,7 @@ use crate::perf::plan::{DeviceLine, PATIENCE_MS, PerfPlan, RankPlacement};
 use crate::perf::report::{Memory, PerfRow};
 use crate::perf::test::Test;
 use crate::table::TextTable;
-use crate::units::format_ns;
-use crate::units::format_size;
-use crate::units::or_dash;
-use crate::units::three_digits;
+use crate::units::{format_ns, format_size, or_dash, three_digits};
 
 /// Ranks where the user does not say how many.
 const RANKS: u32 = 2;

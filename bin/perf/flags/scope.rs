@@ -9,58 +9,41 @@ use crate::failure::UsageError;
 use crate::perf::flags::PerfArgs;
 use crate::perf::test::{Test, TestChannel};
 
-/// A flag that does not apply to every test.
-struct Flag {
-    /// The id in clap.
-    id: &'static str,
-    /// The name on the command line.
-    name: &'static str,
-    applies: fn(Test) -> bool,
-}
+/// The id of a flag in clap, and whether it applies to a test.
+type ScopedFlag = (&'static str, fn(Test) -> bool);
 
-const FLAGS: [Flag; 22] = [
-    Flag { id: "ranks", name: "--ranks", applies: Test::starts_processes },
-    Flag {
-        id: "channel",
-        name: "--channel",
-        applies: |test| !test.channels().is_empty() || test.is_collective(),
-    },
-    Flag { id: "minbytes", name: "--minbytes", applies: has_sizes },
-    Flag { id: "maxbytes", name: "--maxbytes", applies: has_sizes },
-    Flag { id: "stepfactor", name: "--stepfactor", applies: has_sizes },
-    Flag {
-        id: "warmup_iters",
-        name: "--warmup_iters",
-        applies: |test| !matches!(test, Test::FifoRate | Test::Launch),
-    },
-    Flag { id: "check", name: "--check", applies: checks_on_request },
-    Flag {
-        id: "proxy",
-        name: "--proxy",
-        applies: |test| {
-            test == Test::Launch || test.channels().contains(&TestChannel::Port) || test.is_collective()
-        },
-    },
-    Flag { id: "heap", name: "--heap", applies: Test::starts_processes },
-    Flag { id: "no_pin", name: "--no-pin", applies: Test::starts_processes },
-    Flag { id: "op", name: "--op", applies: |test| test.operation().is_some_and(Operation::reduces) },
-    Flag { id: "root", name: "--root", applies: |test| test.operation().is_some_and(Operation::has_root) },
-    Flag { id: "datatype", name: "--datatype", applies: Test::is_collective },
-    Flag { id: "average", name: "--average", applies: Test::is_collective },
-    Flag { id: "stepbytes", name: "--stepbytes", applies: Test::is_collective },
-    Flag { id: "algo", name: "--algo", applies: Test::has_algorithms },
-    Flag { id: "memory", name: "--memory", applies: Test::is_collective },
-    Flag { id: "bound", name: "--bound", applies: Test::is_collective },
-    Flag { id: "percentiles", name: "--percentiles", applies: Test::is_collective },
-    Flag { id: "bandwidth_bytes", name: "--bandwidth-bytes", applies: is_matrix },
-    Flag { id: "latency_bytes", name: "--latency-bytes", applies: is_matrix },
-    Flag { id: "svg", name: "--svg", applies: is_matrix },
+/// The flags that do not apply to every test.
+const FLAGS: [ScopedFlag; 22] = [
+    ("ranks", Test::starts_processes),
+    ("channel", |test| !test.channels().is_empty() || test.is_collective()),
+    ("minbytes", has_sizes),
+    ("maxbytes", has_sizes),
+    ("stepfactor", has_sizes),
+    ("warmup_iters", |test| !matches!(test, Test::FifoRate | Test::Launch)),
+    ("check", checks_on_request),
+    ("proxy", |test| {
+        test == Test::Launch || test.channels().contains(&TestChannel::Port) || test.is_collective()
+    }),
+    ("heap", Test::starts_processes),
+    ("no_pin", Test::starts_processes),
+    ("op", |test| test.operation().is_some_and(Operation::reduces)),
+    ("root", |test| test.operation().is_some_and(Operation::has_root)),
+    ("datatype", Test::is_collective),
+    ("average", Test::is_collective),
+    ("stepbytes", Test::is_collective),
+    ("algo", Test::has_algorithms),
+    ("memory", Test::is_collective),
+    ("bound", Test::is_collective),
+    ("percentiles", Test::is_collective),
+    ("bandwidth_bytes", is_matrix),
+    ("latency_bytes", is_matrix),
+    ("svg", is_matrix),
 ];
 
 /// Returns the flags of [`FLAGS`] that stand on the command line, by their ids.
 pub(crate) fn given(matches: &ArgMatches) -> Vec<&'static str> {
     let is_given = |id: &&str| matches.value_source(id) == Some(ValueSource::CommandLine);
-    FLAGS.iter().map(|flag| flag.id).filter(is_given).collect()
+    FLAGS.iter().map(|(id, _)| *id).filter(is_given).collect()
 }
 
 /// Checks that each flag applies to a named test.
@@ -69,20 +52,19 @@ pub(crate) fn given(matches: &ArgMatches) -> Vec<&'static str> {
 /// Names the first flag that applies to none.
 pub(crate) fn check(args: &PerfArgs) -> Result<(), UsageError> {
     let tests = args.wanted();
-    for flag in FLAGS.iter().filter(|flag| args.given.contains(&flag.id)) {
-        if tests.iter().any(|test| (flag.applies)(*test)) {
+    for (id, applies) in FLAGS.iter().filter(|(id, _)| args.given.contains(id)) {
+        if tests.iter().any(|test| applies(*test)) {
             continue;
         }
         if args.tests.is_empty() {
-            let test =
-                if (flag.applies)(Test::P2p) { "p2p" } else { "a collective operation such as all_reduce" };
+            let test = if applies(Test::P2p) { "p2p" } else { "a collective operation such as all_reduce" };
             return Err(UsageError::new(format!(
                 "{} has no effect with all tests; leave it out, or name {test}",
-                flag.name
+                name(id)
             )));
         }
         let names: Vec<_> = args.tests.iter().map(|test| test.name()).collect();
-        return Err(UsageError::no_effect(flag.name, &names.join(" and ")));
+        return Err(UsageError::no_effect(&name(id), &names.join(" and ")));
     }
     // Collective operations go over memory channels unless told otherwise.
     let direct = match args.channel {
@@ -96,29 +78,27 @@ pub(crate) fn check(args: &PerfArgs) -> Result<(), UsageError> {
     Ok(())
 }
 
+/// Returns the name of a flag on the command line.
+fn name(id: &str) -> String {
+    // nccl-tests spells this one with an underscore.
+    if id == "warmup_iters" { format!("--{id}") } else { format!("--{}", id.replace('_', "-")) }
+}
+
 fn is_matrix(test: Test) -> bool {
     test == Test::P2p
 }
 
 fn has_sizes(test: Test) -> bool {
-    match test {
-        Test::Limits
-        | Test::PutLatency
-        | Test::PacketLatency
-        | Test::GetLatency
-        | Test::PutBandwidth
-        | Test::PutBidirectional
-        | Test::Overlap
-        | Test::TraceCost => true,
+    !matches!(
+        test,
         Test::SignalLatency
-        | Test::MessageRate
-        | Test::FifoRate
-        | Test::ProxyRoundTrip
-        | Test::Barrier
-        | Test::Launch
-        | Test::P2p => false,
-        collective => collective.is_collective(),
-    }
+            | Test::MessageRate
+            | Test::FifoRate
+            | Test::ProxyRoundTrip
+            | Test::Barrier
+            | Test::Launch
+            | Test::P2p
+    )
 }
 
 /// Returns whether data are checked on request only. A signal, a barrier and a start carry none;

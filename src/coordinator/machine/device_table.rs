@@ -10,8 +10,9 @@ use crate::coordinator::id::{CommId, DeviceId};
 use crate::coordinator::order::{DeviceMembership, DeviceOrder, DevicePhase, DeviceReport};
 use crate::launch::{BeatHistory, HangRule};
 
-/// How often a device may wait for others in a row while it does an order: until all have come,
-/// have made what they share, and have seen it, and once more where one was lost meanwhile.
+/// How often a device may wait for others in a row while it does an order. It waits until all have
+/// come, have made what they share, and have seen it. It waits once more where one was lost
+/// meanwhile.
 const WAITS: u64 = 4;
 
 /// All connected devices.

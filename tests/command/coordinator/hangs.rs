@@ -212,8 +212,7 @@ fn an_adopted_device_that_is_told_to_end_is_not_started_again_where_the_system_t
     let table = pool.ctl("devices").line();
     let first: u32 = table.lines().nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
     signal(first, Signal::SIGTERM);
-    let wanted =
-        if tells { "has ended; the others go on" } else { "has ended, nobody can tell how; started" };
+    let wanted = if tells { "has ended; the others go on" } else { "has ended, it is unknown how; started" };
     let wanted = format!("device {first} {wanted}");
     assert!(stderr.lines().map(Result::unwrap).any(|line| line.contains(&wanted)), "{wanted}");
 }

@@ -98,7 +98,7 @@ pub(super) struct World {
     /// The connection by which the coordinator knows each device.
     known: BTreeMap<DeviceId, u64>,
     /// When each device was sent the last order.
-    told: BTreeMap<DeviceId, u64>,
+    last_orders: BTreeMap<DeviceId, u64>,
     /// When each connected device has sent the last heartbeat.
     heartbeats: BTreeMap<DeviceId, u64>,
 }
@@ -131,7 +131,7 @@ impl World {
             next_device: 1,
             mail: Vec::new(),
             known: BTreeMap::new(),
-            told: BTreeMap::new(),
+            last_orders: BTreeMap::new(),
             heartbeats: BTreeMap::new(),
         };
         (0..2 + world.random.below(4)).for_each(|_| world.start_device());
@@ -260,7 +260,7 @@ impl World {
             self.seen.insert("adopted");
         }
         self.known.insert(id, self.links);
-        self.told.insert(id, self.now_ms);
+        self.last_orders.insert(id, self.now_ms);
         self.heartbeats.insert(id, self.now_ms);
         self.note(|| format!("device {id} connects: {report:?}"));
         self.handle(CoordinatorEvent::Registered { device: id, range: RANGE, socket: String::new(), report })
@@ -416,7 +416,7 @@ impl World {
         }
         match action {
             CoordinatorAction::Order { device, order } => {
-                self.told.insert(device, self.now_ms);
+                self.last_orders.insert(device, self.now_ms);
                 if let Some(device) = self.devices.get_mut(&device).filter(|device| device.link.is_some()) {
                     device.inbox.push_back(order);
                 }

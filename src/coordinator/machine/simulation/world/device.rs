@@ -127,15 +127,15 @@ impl World {
             return self.give_up_unknown(device);
         }
         let silent_ms = self.now_ms - self.heartbeats.get(&device).copied().unwrap_or(self.now_ms);
-        let told_ms = self.now_ms - self.told.get(&device).copied().unwrap_or(self.now_ms);
+        let ordered_ms = self.now_ms - self.last_orders.get(&device).copied().unwrap_or(self.now_ms);
         let is_stuck = self.devices.get(&device).is_some_and(|device| device.is_stuck);
         let is_busy = self.devices.get(&device).is_some_and(|device| device.task.is_some())
             || self.mail.iter().any(|(sender, ..)| *sender == device);
         match (has_left_orders_unheard, silent_ms < SILENCE_MS) {
             (false, false) => _ = self.seen.insert("no sign of life"),
-            (false, true) if told_ms < PATIENCE_MS || !is_busy => {
+            (false, true) if ordered_ms < PATIENCE_MS || !is_busy => {
                 return Err(format!(
-                    "device {device} was dropped, sent a heartbeat {silent_ms} ms ago, and an order came {told_ms} ms ago"
+                    "device {device} was dropped, sent a heartbeat {silent_ms} ms ago, and an order came {ordered_ms} ms ago"
                 ));
             }
             (false, true) if is_stuck => _ = self.seen.insert("stuck"),
