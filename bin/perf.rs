@@ -7,10 +7,10 @@
 //! | [`jobs`] | starting device processes, collecting their rows and errors |
 //! | [`device`], [`bench`] | what device processes do: one test after the other |
 //! | [`interleave`] | a test and its limits, in turns of about a millisecond |
-//! | [`sync`], [`clock`], [`cores`] | how ranks keep in step, their clocks and cores |
+//! | [`sync`], [`clock`] | how ranks keep in step, their clocks and cores |
 //! | [`buffers`], [`links`] | the memory of two ranks, and how messages travel |
 //! | [`ping_pong`], [`gets`], [`transfer`], [`rate`] | tests of a pair of ranks, and their limits |
-//! | [`proxy`], [`overlap`], [`trace_cost`] | tests of proxies and traces |
+//! | [`proxy`], [`trace_cost`] | tests of proxies and traces |
 //! | [`barrier`], [`collective`], [`matrix`] | tests of all ranks |
 //! | [`fifo`], [`launching`] | tests of the launcher's own process |
 //! | [`slices`], [`stats`], [`report`], [`view`] | from samples to rows and the table |
@@ -20,7 +20,6 @@ mod bench;
 mod buffers;
 pub(crate) mod clock;
 pub(crate) mod collective;
-mod cores;
 pub(crate) mod device;
 mod fifo;
 pub(crate) mod flags;
@@ -30,7 +29,6 @@ pub(crate) mod jobs;
 mod launching;
 mod links;
 mod matrix;
-mod overlap;
 mod ping_pong;
 pub(crate) mod plan;
 mod proxy;

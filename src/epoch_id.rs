@@ -13,7 +13,8 @@ pub(crate) struct EpochId {
 }
 
 impl EpochId {
-    /// Returns what the header of a segment of this epoch says: that it is `owner`'s, or the epoch's.
+    /// Returns what the header of a segment of this epoch says: that it is `owner`'s, or the
+    /// epoch's.
     pub(crate) fn identity(self, owner: Option<Rank>) -> Identity {
         Identity {
             job: self.job,

@@ -14,14 +14,14 @@ use words::{AwaitedRank, HeldUp, InLine, NameHolder, RevokedBy, SignalName};
 
 use crate::rank::{EXPECTED_RANKS, Rank, RankError};
 
-/// What the operations of this crate return.
+/// The result of the operations of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation failed, with the values that tell.
 ///
 /// The data path (put, get, signal, wait, flush, barrier) returns only [`Error::Timeout`],
-/// [`Error::PeerLost`], [`Error::ProxyLost`] and [`Error::Revoked`] once its arguments are in range; and [`Error::Unavailable`], where
-/// a channel has outlived the communicators of its rank.
+/// [`Error::PeerLost`], [`Error::ProxyLost`] and [`Error::Revoked`] once its arguments are in
+/// range; and [`Error::Unavailable`], where a channel has outlived the communicators of its rank.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -32,8 +32,18 @@ pub enum Error {
         name: &'static str,
         /// Its value.
         value: u64,
-        /// What would have been accepted.
+        /// The values that would have been accepted.
         expected: &'static str,
+    },
+    /// An algorithm cannot do the operation that it was chosen for.
+    #[error("algorithm `{algorithm}` cannot do {operation}; use {supported}")]
+    UnsupportedAlgorithm {
+        /// The algorithm.
+        algorithm: &'static str,
+        /// The operation.
+        operation: &'static str,
+        /// The algorithms that can do it, in words.
+        supported: &'static str,
     },
     /// A buffer has another number of elements than the call needs.
     #[error("the number of {name} is {count}, expected {expected}")]
@@ -53,10 +63,11 @@ pub enum Error {
         /// How many there are.
         n_ranks: u32,
     },
-    /// A range of bytes (or slots, or elements) reaches past the end of what it names. Nothing was changed.
+    /// A range of bytes (or slots, or elements) reaches past the end of what it names. Nothing was
+    /// changed.
     #[error("{what}: {len} at {offset} reaches past {limit}")]
     OutOfRange {
-        /// What was indexed.
+        /// The thing that was indexed.
         what: &'static str,
         /// Where the range starts.
         offset: u64,
@@ -68,7 +79,7 @@ pub enum Error {
     /// An address or offset is not a multiple of the alignment that the operation needs.
     #[error("{what}: offset {offset} is not a multiple of {align}")]
     Misaligned {
-        /// What was indexed.
+        /// The thing that was indexed.
         what: &'static str,
         /// Where.
         offset: u64,
@@ -91,7 +102,7 @@ pub enum Error {
     /// A table of fixed size is full.
     #[error("no {what} left: all {limit} are in use")]
     Exhausted {
-        /// What ran out.
+        /// The thing that ran out.
         what: &'static str,
         /// How many there are.
         limit: u64,
@@ -99,7 +110,7 @@ pub enum Error {
     /// The operation does not exist in this kind of job, or not any more at this point of it.
     #[error("{operation} needs {needs}")]
     Unavailable {
-        /// What was called.
+        /// The operation that was called.
         operation: &'static str,
         /// The kind of job, or the point in it, where it can be called.
         needs: &'static str,
@@ -115,9 +126,9 @@ pub enum Error {
     /// The operating system refused for want of a resource that the user can raise.
     #[error("not enough {resource} for {action}: {remedy}")]
     ResourceLimit {
-        /// What ran out.
+        /// The thing that ran out.
         resource: &'static str,
-        /// What was attempted.
+        /// The action that was attempted.
         action: &'static str,
         /// How to get more of it.
         remedy: &'static str,
@@ -128,26 +139,27 @@ pub enum Error {
     /// The operating system refused.
     #[error("{action} failed")]
     Os {
-        /// What was attempted.
+        /// The action that was attempted.
         action: &'static str,
         /// The system's own error.
         #[source]
         source: std::io::Error,
     },
-    /// A shared object is not what this process takes it for: magic, layout version, epoch, job id, size, or state.
+    /// A shared object is not what this process takes it for: magic, layout version, epoch, job id,
+    /// size, or state.
     #[error("{what} does not match: expected {expected:#x}, found {found:#x}")]
     Layout {
         /// The field.
         what: &'static str,
-        /// What this process expects.
+        /// The value that this process expects.
         expected: u64,
-        /// What the shared object says.
+        /// The value in the shared object.
         found: u64,
     },
     /// Ranks called a collective operation with different arguments.
     #[error("ranks disagree on {what}: this rank has {mine}, rank {rank} has {theirs}")]
     Mismatch {
-        /// What they disagree on.
+        /// The argument that they disagree on.
         what: &'static str,
         /// This rank's value.
         mine: u64,
@@ -156,13 +168,15 @@ pub enum Error {
         /// The other rank's value.
         theirs: u64,
     },
-    /// Ranks are in different collective calls, or in the same one with different arguments, or wait for each other, one in such a
-    /// call and one for a message, or both for messages. The epoch has ended.
+    /// Ranks are in different collective calls, or in the same one with different arguments, or
+    /// wait for each other, one in such a call and one for a message, or both for messages. The
+    /// epoch has ended.
     ///
-    /// Most are told at once. Where no two ranks can tell for certain that they will not come together, as three that wait for
-    /// messages in a circle, all are told by the deadline. And ranks that are in operations of two *different* communicators, as they may
-    /// be in different threads, are told [`Error::Timeout`]; [`Communicator::report`](crate::Communicator::report) tells then who
-    /// waits for whom.
+    /// Most are told at once. Where no two ranks can tell for certain that they will not come
+    /// together, as three that wait for messages in a circle, all are told by the deadline. And
+    /// ranks that are in operations of two *different* communicators, as they may be in different
+    /// threads, are told [`Error::Timeout`]; [`Communicator::report`](crate::Communicator::report)
+    /// tells then who waits for whom.
     #[error("{mismatch}")]
     CallMismatch {
         /// A [`collective::CallMismatch`](crate::collective::CallMismatch).
@@ -185,15 +199,17 @@ pub enum Error {
     /// A wait passed its deadline although nobody died.
     #[error("{operation} timed out after {waited:?}{}{}", AwaitedRank(*.awaited), HeldUp(*.straggler))]
     Timeout {
-        /// What was being waited in.
+        /// The operation that waited.
         operation: &'static str,
         /// The rank that was awaited, where it is one.
         awaited: Option<Rank>,
         /// For how long.
         waited: Duration,
-        /// Whom it was really waiting for, where that could be told: who is awaited, be it by way of others, and does not wait itself.
+        /// The rank that holds the others up, where that could be told: it is awaited, be it by way
+        /// of others, and does not wait itself.
         straggler: Option<Rank>,
-        /// What all ranks of the job were in at that moment, for a wait within one: `{:#?}` of the error prints it.
+        /// A report of what all ranks of the job were in at that moment. `{:#?}` of the error
+        /// prints it.
         report: Option<Box<dyn EpochReport>>,
     },
     /// An operation of a stream failed, and those behind it were not executed.
@@ -235,7 +251,7 @@ pub enum Error {
     Environment {
         /// The variable.
         variable: &'static str,
-        /// What it should have held.
+        /// The value that it should have held.
         expected: &'static str,
     },
     /// A variable by which the user says what is wanted has a value that says nothing.
@@ -243,7 +259,7 @@ pub enum Error {
     Setting {
         /// The variable.
         variable: &'static str,
-        /// What it may hold.
+        /// The values that it may hold.
         expected: &'static str,
     },
     /// A table of algorithms cannot be used: see [`crate::collective::tuning`].
@@ -281,8 +297,8 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// Nobody receives under a [`UniqueId`](crate::UniqueId): it has served its meeting, the process that made it has
-    /// ended, or nobody has made it.
+    /// Nobody receives under a [`UniqueId`](crate::UniqueId): it has served its meeting, the
+    /// process that made it has ended, or nobody has made it.
     #[error("no meeting under this unique id: it is over, or the process that made the id has ended")]
     NoMeeting {
         /// The system's own error.
@@ -295,7 +311,8 @@ pub enum Error {
         /// The rank.
         rank: Rank,
     },
-    /// A newcomer is one too many, or those whom it has come to wait for none. Nobody else is concerned.
+    /// A newcomer is one too many, or those whom it has come to wait for none. Nobody else is
+    /// concerned.
     #[error(
         "no place for this newcomer: there are {places} for newcomers, all taken; make the members grow by more, or join them \
          when they grow again"
@@ -312,13 +329,15 @@ pub enum Error {
         /// How a plan is written.
         expected: &'static str,
     },
-    /// This rank, a thread, was killed by a fault that was injected. A rank that is a process is killed outright.
+    /// This rank, a thread, was killed by a fault that was injected. A rank that is a process is
+    /// killed outright.
     #[error("rank {} was killed by an injected fault: {hit}", hit.rank)]
     FaultInjected {
         /// The fault.
         hit: FaultHit,
     },
-    /// A checkpoint cannot be written or read. See [`Communicator::checkpoint`](crate::Communicator::checkpoint) and
+    /// A checkpoint cannot be written or read. See
+    /// [`Communicator::checkpoint`](crate::Communicator::checkpoint) and
     /// [`restore`](crate::Communicator::restore) for what counts then.
     #[error("checkpoint {}: {fault}", path.display())]
     Checkpoint {
@@ -328,7 +347,8 @@ pub enum Error {
         fault: Detail,
     },
     /// Data that came from another rank differ from what it has sent, by their checksums
-    /// ([`Options::checksums`](crate::bootstrap::Options::checksums)). They were not used, or are not to be. The epoch has ended.
+    /// ([`Options::checksums`](crate::bootstrap::Options::checksums)). They were not used, or are
+    /// not to be. The epoch has ended.
     #[error(
         "{operation}: chunk {chunk} from rank {rank} was corrupted on its way: its checksum is {found:#010x}, not {expected:#010x}; \
          test the memory of this machine, or look for who writes where it must not"
@@ -338,20 +358,23 @@ pub enum Error {
         operation: &'static str,
         /// The rank that has sent them.
         rank: Rank,
-        /// The number of the message in the pipe between the two, or of the piece of the operation that was staged.
+        /// The number of the message in the pipe between the two, or of the piece of the operation
+        /// that was staged.
         chunk: u64,
         /// The checksum of what was sent.
         expected: u32,
         /// The checksum of what has arrived.
         found: u32,
     },
-    /// What a proxy has copied for a rank differs from what was to be copied, by checksums. The epoch has ended; nobody was signalled.
+    /// A copy that a proxy has made for a rank differs from its source, by checksums. The epoch has
+    /// ended; nobody was signalled.
     #[error(
         "a put of rank {rank} through its proxy was corrupted; test the memory of this machine, or look for who writes where it must \
          not, or into a source before its flush"
     )]
     PutCorrupted {
-        /// The rank. Its [`fifo_snapshots`](crate::Communicator::fifo_snapshots) name the trigger, as one that was refused.
+        /// The rank. Its [`fifo_snapshots`](crate::Communicator::fifo_snapshots) name the trigger,
+        /// as one that was refused.
         rank: Rank,
     },
     /// A device process ended before its work was done: the first one that did.
@@ -407,7 +430,7 @@ impl Error {
         Self::Unavailable { operation: "recover", needs }
     }
 
-    /// The error that made an operation of a stream fail, or else this one.
+    /// Returns the error that made an operation of a stream fail, or else this one.
     #[must_use]
     pub fn origin(&self) -> &Self {
         match self {
@@ -416,8 +439,8 @@ impl Error {
         }
     }
 
-    /// Returns what the part of the crate that this error is about says of it, where that is a `T`: a
-    /// [`CallMismatch`](crate::collective::CallMismatch), for example.
+    /// Returns what the part of the crate that this error is about says of it, where that is a `T`:
+    /// a [`CallMismatch`](crate::collective::CallMismatch), for example.
     #[must_use]
     pub fn detail<T: std::error::Error + 'static>(&self) -> Option<&T> {
         match self.origin() {
@@ -435,7 +458,7 @@ impl Error {
         Self::Timeout { operation, awaited, waited, straggler: None, report: None }
     }
 
-    /// The same of a wait that was part of `operation`.
+    /// Says of a timeout that its wait was part of `operation`.
     pub(crate) fn within(mut self, operation: &'static str) -> Self {
         if let Self::Timeout { operation: waited_in, .. } = &mut self {
             *waited_in = operation;

@@ -1,7 +1,9 @@
-//! Processes that no launcher started meet under a unique id. They are this test binary again, told their part by the
-//! environment; each failure of a meeting is looked at from the side of everybody concerned.
+//! Processes that no launcher started meet under a unique id. They are this test binary again, told
+//! their part by the environment; each failure of a meeting is looked at from the side of everybody
+//! concerned.
 //!
-//! The test named `device_process` is the entry point: it does nothing unless the environment tells it its part.
+//! The test named `device_process` is the entry point: it does nothing unless the environment tells
+//! it its part.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
@@ -19,9 +21,10 @@ const PART: &str = "SHMCCL_TEST_MEET";
 const WATCHDOG: Duration = Duration::from_secs(30);
 const NOBODY: &str = "no meeting under this unique id: it is over, or the process that made the id has ended";
 
-/// A part is a list of words, done in order: `host` makes the id (otherwise `id=ID` is given), `init=RANK/N` joins,
-/// `ring` passes a number round, `barrier` waits for everybody, `finalize` leaves, `tidy` checks that nothing is left, `stop`
-/// waits for a line of input, `intrude` knocks at the host's door as a stranger would. `heap=LEN` and `timeout=MS` change the options.
+/// A part is a list of words, done in order: `host` makes the id (otherwise `id=ID` is given),
+/// `init=RANK/N` joins, `ring` passes a number round, `barrier` waits for everybody, `finalize`
+/// leaves, `tidy` checks that nothing is left, `stop` waits for a line of input, `intrude` knocks
+/// at the host's door as a stranger would. `heap=LEN` and `timeout=MS` change the options.
 #[test]
 fn device_process() {
     let Ok(part) = std::env::var(PART) else { return };

@@ -7,7 +7,7 @@ use super::flags::CompareArgs;
 use super::series::{Series, Subject};
 use crate::host::MachineInfo;
 use crate::output;
-use crate::perf::collective::algorithms::distinct;
+use crate::perf::collective::layout::distinct;
 use crate::perf::collective::layout::{CaseLayout, blocks};
 use crate::perf::plan::{CollectiveSettings, DeviceLine, PerfPlan};
 use crate::perf::sync::RankAverage;

@@ -4,9 +4,9 @@ use shmccl::shm::CellRef;
 use shmccl::{Communicator, Rank, Result};
 use shmccl_limits::flags::{BareBarrier, BareFlag};
 
-use super::bench::TestBench;
+use super::bench::{TestBench, TestResult};
 use super::clock::now_ns;
-use super::interleave::{Contender, Participants, interleave, second};
+use super::interleave::{Contender, LimitRule, Participants, interleave};
 use super::sync::{AllSync, zeroed};
 
 /// Barriers that one sample is the mean of.
@@ -15,7 +15,7 @@ use super::sync::{AllSync, zeroed};
 /// rank that gets its core back late finds the next barrier complete and returns at once. Over
 /// several in a row, early and late returns even out; and a slice of the core taken by another
 /// process is still in few of the samples.
-pub(crate) const BARRIERS: u64 = 8;
+const BARRIERS: u64 = 8;
 
 /// The barrier under test.
 #[derive(Debug)]
@@ -41,32 +41,31 @@ impl Contender for CommBarrier<'_> {
 #[derive(Debug)]
 pub(crate) struct YieldBarrier {
     barrier: BareBarrier<CellRef<BareFlag>>,
-    per_sample: u64,
 }
 
 impl YieldBarrier {
-    /// Sets all ranks up, for samples that are the mean of `per_sample` barriers. Collective.
-    pub(crate) fn new(comm: &mut Communicator, per_sample: u64) -> Result<Self> {
+    /// Sets all ranks up. Collective.
+    pub(crate) fn new(comm: &mut Communicator) -> Result<Self> {
         let region = zeroed(comm, 128)?;
         let counter = comm.cell(Rank::new(0, comm.n_ranks())?, region.offset)?;
-        Ok(Self { barrier: BareBarrier::new(counter, comm.n_ranks()), per_sample })
+        Ok(Self { barrier: BareBarrier::new(counter, comm.n_ranks()) })
     }
 }
 
 impl Contender for YieldBarrier {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
-        means(ops, self.per_sample, samples, || {
+        means(ops, BARRIERS, samples, || {
             self.barrier.meet();
             Ok(())
         })
     }
 
     fn batch(&self) -> u64 {
-        self.per_sample
+        BARRIERS
     }
 
     fn per_sample(&self) -> u64 {
-        self.per_sample
+        BARRIERS
     }
 }
 
@@ -90,14 +89,19 @@ fn means(
 
 impl TestBench<'_> {
     /// Measures the barrier of all ranks.
-    pub(crate) fn barrier(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn barrier(&mut self) -> TestResult {
         let mut all = AllSync::new(self.comm)?;
-        let mut limit = YieldBarrier::new(self.comm, BARRIERS)?;
+        let mut limit = YieldBarrier::new(self.comm)?;
         let effort = self.plan.effort(self.test, None);
         let leads = all.leads();
         let measured = {
             let mut test = CommBarrier { comm: &mut *self.comm };
-            interleave(Participants::All(&mut all), &mut [&mut test, &mut limit], &[second], effort)?
+            interleave(
+                Participants::All(&mut all),
+                &mut [&mut test, &mut limit],
+                &[LimitRule::Of(1)],
+                effort,
+            )?
         };
         self.report(leads, &measured, None, "bare yield barrier", |row| row.wrong = None)
     }

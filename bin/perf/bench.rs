@@ -46,6 +46,9 @@ pub(crate) fn lineup<'l, L: Contender>(
     all
 }
 
+/// The outcome of a measurement.
+pub(crate) type TestResult = Result<()>;
+
 /// One test over one channel.
 pub(crate) struct TestBench<'a> {
     pub(crate) comm: &'a mut Communicator,

@@ -4,13 +4,11 @@
 //! |---|---|
 //! | [`table`], [`format`] | the launcher's side: nccl-tests' table |
 //! | [`device`] | the side of device processes: one interleaved comparison for each figure |
-//! | [`case`], [`layout`] | one operation at one size: buffers, call, verification |
+//! | [`case`], [`layout`] | one operation at one size: buffers, call, verification; its algorithms |
 //! | [`pattern`] | data whose reduction is exact in every type |
 //! | [`timed_case`] | how operations are timed |
-//! | [`algorithms`] | which algorithms differ for an operation |
 //! | [`limit`], [`eager_limit`], [`staged_limit`] | hand-written loops: the machine's limits |
 
-pub(crate) mod algorithms;
 pub(crate) mod case;
 pub(crate) mod device;
 mod eager_limit;

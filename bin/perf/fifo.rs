@@ -13,8 +13,7 @@ use shmccl::proxy::{
 };
 use shmccl_limits::flags::{BareConsumer, BareFlag, BareProducer, BareSlot};
 
-use crate::perf::clock::now_ns;
-use crate::perf::cores::{affinity, pin};
+use crate::perf::clock::{affinity, now_ns, pin};
 use crate::perf::interleave::Effort;
 use crate::perf::report::{PerfRow, row_of};
 use crate::perf::slices::Slices;

@@ -11,10 +11,10 @@ use shmccl::Result;
 use shmccl::channel::MemoryChannel;
 use shmccl::heap::HeapOffset;
 
-use super::bench::{TestBench, copy_kernels, lineup};
+use super::bench::{TestBench, TestResult, copy_kernels, lineup};
 use super::buffers::PairBuffers;
 use super::clock::now_ns;
-use super::interleave::{Contender, each_of};
+use super::interleave::{Contender, LimitRule};
 use super::links::Payload;
 use super::ping_pong::settling;
 use super::sync::{FlagEnd, PairSync};
@@ -143,7 +143,7 @@ impl<F: FetchSlot> Contender for Gets<F> {
 
 impl TestBench<'_> {
     /// Measures gets against plain copies by every kernel; the best of them is the limit.
-    pub(crate) fn get_latency(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> anyhow::Result<()> {
+    pub(crate) fn get_latency(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> TestResult {
         let kernels = copy_kernels();
         let slots = buffers.slots().map(|(source, target)| (source.offset, target.offset)).collect();
         let channel = self.comm.memory_channel(buffers.peer())?;
@@ -159,7 +159,7 @@ impl TestBench<'_> {
         }
         sync.meet();
         let mut contenders = lineup(&mut test, &mut limits);
-        let measured = self.interleave(sync, &mut contenders, &each_of(kernels.len()))?;
+        let measured = self.interleave(sync, &mut contenders, &LimitRule::each(kernels.len()))?;
         let (best, measured) = measured.with_lowest_limit();
         let (len, limit) = (buffers.len(), format!("plain copy ({})", kernels[best]));
         self.report(buffers.leads(), &measured, Some(len), &limit, |row| row.set_bandwidth(len))

@@ -153,8 +153,42 @@ impl Measured {
     }
 }
 
-/// Makes the samples of one limit out of what every contender has measured in a round.
-pub(crate) type LimitRule = fn(&[Vec<f64>]) -> Vec<f64>;
+/// How the samples of one limit are made of those of all contenders in a round.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LimitRule {
+    /// The samples of this contender.
+    Of(usize),
+    /// The median of this contender, and two hand-offs, which the last contender times.
+    WithHandoffs(usize),
+    /// Two hand-offs and nothing else.
+    Handoffs,
+}
+
+impl LimitRule {
+    /// Returns rules for `limits` contenders behind the test, each by itself.
+    pub(crate) fn each(limits: usize) -> Vec<Self> {
+        (1..=limits).map(Self::Of).collect()
+    }
+
+    /// Returns rules like [`LimitRule::each`], but each with two hand-offs.
+    pub(crate) fn each_with_handoffs(limits: usize) -> Vec<Self> {
+        (1..=limits).map(Self::WithHandoffs).collect()
+    }
+
+    /// Returns the samples of the limit. Ranks that do not keep the time have none.
+    fn samples(self, all: &[Vec<f64>]) -> Vec<f64> {
+        let middle = |samples: Option<&Vec<f64>>| median(&mut samples?.clone());
+        let handoffs = || middle(all.last()).map(|handoff| 2.0 * handoff);
+        match self {
+            Self::Of(contender) => all[contender].clone(),
+            Self::WithHandoffs(contender) => {
+                let parts = middle(all.get(contender)).zip(handoffs());
+                parts.map(|(one, handoffs)| one + handoffs).into_iter().collect()
+            }
+            Self::Handoffs => handoffs().into_iter().collect(),
+        }
+    }
+}
 
 /// Lets `contenders` take turns. The first is the test; each rule makes one limit of a round.
 ///
@@ -170,7 +204,7 @@ pub(crate) fn interleave(
     let run = take_turns(participants, contenders, rules, effort)?;
     let comparisons = match limits {
         [] => run.compare(0, |_| Vec::new()).into_iter().collect(),
-        limits => limits.iter().filter_map(|limit| run.compare(0, limit)).collect(),
+        limits => limits.iter().filter_map(|limit| run.compare(0, |all| limit.samples(all))).collect(),
     };
     let wrong = contenders.iter().map(|contender| contender.wrong()).sum();
     Ok(Measured { comparisons, operations: run.operations, wrong })
@@ -369,48 +403,6 @@ pub(crate) fn calibrate(
     Ok(ops.min(most))
 }
 
-/// Returns the samples of the second contender: the usual limit.
-pub(crate) fn second(samples: &[Vec<f64>]) -> Vec<f64> {
-    samples[1].clone()
-}
-
-/// Returns rules for contenders whose second one and those after it are limits, each by itself.
-pub(crate) fn each_of(limits: usize) -> Vec<LimitRule> {
-    const EACH: [LimitRule; 6] = [
-        |samples| samples[1].clone(),
-        |samples| samples[2].clone(),
-        |samples| samples[3].clone(),
-        |samples| samples[4].clone(),
-        |samples| samples[5].clone(),
-        |samples| samples[6].clone(),
-    ];
-    EACH[..limits].to_vec()
-}
-
-/// Returns rules like [`each_of`], but with two hand-offs in each limit, which the last contender
-/// times.
-pub(crate) fn each_with_handoffs(limits: usize) -> Vec<LimitRule> {
-    const EACH: [LimitRule; 3] = [
-        |samples| handed_off(samples, 1),
-        |samples| handed_off(samples, 2),
-        |samples| handed_off(samples, 3),
-    ];
-    EACH[..limits].to_vec()
-}
-
-/// Returns the median of a contender plus twice that of the last one.
-fn handed_off(samples: &[Vec<f64>], contender: usize) -> Vec<f64> {
-    let middle = |samples: Option<&Vec<f64>>| median(&mut samples?.clone());
-    let parts = middle(samples.get(contender)).zip(middle(samples.last()));
-    parts.map(|(one, handoff)| one + 2.0 * handoff).into_iter().collect()
-}
-
-/// Returns twice the median of the last contender: two hand-offs and nothing else.
-pub(crate) fn two_handoffs(samples: &[Vec<f64>]) -> Vec<f64> {
-    let handoff = samples.last().and_then(|samples| median(&mut samples.clone()));
-    handoff.map(|handoff| 2.0 * handoff).into_iter().collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -426,11 +418,17 @@ mod tests {
     #[test]
     fn the_limit_of_what_is_handed_to_a_proxy_and_back_has_two_handoffs_in_it() {
         let samples = [vec![9000.0], vec![50.0, 70.0, 60.0], vec![40.0], vec![1000.0]];
-        let limits: Vec<_> = each_with_handoffs(2).iter().map(|limit| limit(&samples)).collect();
-        assert_eq!(limits, [[2060.0], [2040.0]]);
-        assert_eq!(two_handoffs(&samples), [2000.0]);
+        let of = |rule: LimitRule| rule.samples(&samples);
+        assert_eq!(
+            LimitRule::each_with_handoffs(2).into_iter().map(of).collect::<Vec<_>>(),
+            [[2060.0], [2040.0]]
+        );
+        assert_eq!(LimitRule::each(1)[0].samples(&samples), [50.0, 70.0, 60.0]);
+        assert_eq!(LimitRule::Handoffs.samples(&samples), [2000.0]);
         // The rank that does not keep the time has no samples.
         let none = vec![Vec::new(); 3];
-        assert!(each_with_handoffs(1)[0](&none).is_empty() && two_handoffs(&none).is_empty());
+        for rule in [LimitRule::Of(1), LimitRule::WithHandoffs(1), LimitRule::Handoffs] {
+            assert!(rule.samples(&none).is_empty(), "{rule:?}");
+        }
     }
 }

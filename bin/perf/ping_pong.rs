@@ -5,10 +5,10 @@ use shmccl::shm::CopyKernel;
 use shmccl::shm::packet::PacketKind;
 use shmccl_limits::flags::BareFlag;
 
-use super::bench::{TestBench, lineup, with_channel};
+use super::bench::{TestBench, TestResult, lineup, with_channel};
 use super::buffers::{PairBuffers, is_stamped};
 use super::clock::{Dither, now_ns, reading_ns};
-use super::interleave::{Contender, each_of, each_with_handoffs};
+use super::interleave::{Contender, LimitRule};
 use super::links::{MessageRead, PingPongEnd, SignalEnd, SignalLink};
 use super::sync::PairSync;
 
@@ -239,7 +239,7 @@ impl Contender for YieldHandoff {
 
 impl TestBench<'_> {
     /// Measures a signal against bare flags.
-    pub(crate) fn signal_latency(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> Result<()> {
+    pub(crate) fn signal_latency(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> TestResult {
         let flags = buffers.flags(self.comm, 0)?;
         sync.meet();
         let mut limits = [PingPong::new(SignalEnd(flags), buffers.leads())];
@@ -253,7 +253,7 @@ impl TestBench<'_> {
 
     /// Measures a put with signal against a plain copy and a flag, and for long messages against
     /// other copies as well. The best of them is the limit.
-    pub(crate) fn put_latency(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> Result<()> {
+    pub(crate) fn put_latency(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> TestResult {
         let streaming = [CopyKernel::Avx2Streaming, CopyKernel::Avx512Streaming];
         let quickest = streaming.into_iter().find(|kernel| kernel.is_supported());
         let string = Some(CopyKernel::RepMovsb).filter(|kernel| kernel.is_supported());
@@ -292,9 +292,9 @@ impl TestBench<'_> {
         let mut contenders = lineup(test, limits);
         let rules = if hands_off {
             contenders.push(&mut handoff);
-            each_with_handoffs(count)
+            LimitRule::each_with_handoffs(count)
         } else {
-            each_of(count)
+            LimitRule::each(count)
         };
         let (best, measured) = self.interleave(sync, &mut contenders, &rules)?.with_lowest_limit();
         Ok((best, measured, hands_off))
@@ -302,7 +302,7 @@ impl TestBench<'_> {
 
     /// Measures puts in packets of both kinds against a plain copy and a flag, and against packets
     /// without a channel.
-    pub(crate) fn packet_latency(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> Result<()> {
+    pub(crate) fn packet_latency(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> TestResult {
         let (leads, len) = (buffers.leads(), buffers.len());
         for (kind, kind_name) in [(PacketKind::Ll8, "LL8"), (PacketKind::Ll16, "LL16")] {
             let copy = buffers.copy_and_flag(self.comm, 0, CopyKernel::Memcpy)?;
@@ -313,7 +313,8 @@ impl TestBench<'_> {
             let mut test = PingPong::of_messages(put, leads, len);
             let raw = buffers.raw_packets(self.comm, kind)?;
             let mut raw = PingPong::of_messages(raw, leads, len);
-            let measured = self.interleave(sync, &mut [&mut test, &mut copy, &mut raw], &each_of(2))?;
+            let measured =
+                self.interleave(sync, &mut [&mut test, &mut copy, &mut raw], &LimitRule::each(2))?;
             let (best, measured) = measured.with_lowest_limit();
             let name = self.flag_limit(["raw copy + flag", "raw packets"][best]);
             self.report(leads, &measured, Some(len), &name, |row| {

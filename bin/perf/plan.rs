@@ -69,11 +69,8 @@ impl PerfPlan {
             check: sweep.check(),
             one_core,
             figure_ms: FIGURE_MS,
-            patience_ms: 0,
-            patient: None,
             proxy: job.proxy,
-            collective: None,
-            matrix: None,
+            ..Self::of_nothing()
         }
     }
 

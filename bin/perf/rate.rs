@@ -5,10 +5,10 @@ use shmccl::channel::Channel;
 use shmccl::heap::HeapOffset;
 use shmccl::shm::Span;
 
-use super::bench::{TestBench, with_channel};
+use super::bench::{TestBench, TestResult, with_channel};
 use super::buffers::{PairBuffers, PairEnds};
 use super::clock::now_ns;
-use super::interleave::{Contender, second};
+use super::interleave::{Contender, LimitRule};
 use super::sync::{FlagEnd, PairSync};
 
 /// Messages in a window. Each has a slot of its own, and the receiver answers when all have come.
@@ -136,7 +136,7 @@ impl<S: MessageStream> Contender for MessageRate<S> {
 
 impl TestBench<'_> {
     /// Measures a stream of puts with signal against words and flags.
-    pub(crate) fn message_rate(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> anyhow::Result<()> {
+    pub(crate) fn message_rate(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> TestResult {
         let bare = BareStream {
             source: buffers.outgoing(self.comm)?,
             target: buffers.remote(self.comm)?,
@@ -148,7 +148,7 @@ impl TestBench<'_> {
         with_channel!(self, buffers.peer(), channel => {
             let puts = PutStream { channel, source: buffers.source(), target: buffers.target() };
             let mut test = MessageRate::new(puts, ends);
-            let measured = self.interleave(sync, &mut [&mut test, &mut limit], &[second])?;
+            let measured = self.interleave(sync, &mut [&mut test, &mut limit], &[LimitRule::Of(1)])?;
             let limit = "raw word + flag, streamed";
             self.report(buffers.leads(), &measured, Some(MESSAGE), limit, |row| {
                 row.set_rate();

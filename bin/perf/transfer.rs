@@ -8,10 +8,10 @@ use shmccl::heap::layout::FIFO_SLOTS;
 use shmccl::shm::{CopyKernel, Span};
 use shmccl::{Communicator, Result};
 
-use super::bench::{TestBench, copy_kernels, counts_of, lineup, with_channel};
+use super::bench::{TestBench, TestResult, copy_kernels, counts_of, lineup, with_channel};
 use super::buffers::{PairBuffers, PairEnds};
 use super::clock::{now_ns, thread_cpu_ns};
-use super::interleave::{Contender, Measured, each_of};
+use super::interleave::{Contender, LimitRule, Measured};
 use super::ping_pong::settling;
 use super::report::FifoLevel;
 use super::sync::PairSync;
@@ -321,16 +321,12 @@ impl<M: Mover> Contender for BulkTransfer<M> {
 
 impl TestBench<'_> {
     /// Measures puts from the leader to the other rank.
-    pub(crate) fn put_bandwidth(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> anyhow::Result<()> {
+    pub(crate) fn put_bandwidth(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> TestResult {
         self.transfer(sync, buffers, TransferDirection::Push)
     }
 
     /// Measures puts in both directions at once.
-    pub(crate) fn put_bidirectional(
-        &mut self,
-        sync: &mut PairSync,
-        buffers: &PairBuffers,
-    ) -> anyhow::Result<()> {
+    pub(crate) fn put_bidirectional(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> TestResult {
         self.transfer(sync, buffers, TransferDirection::Both)
     }
 
@@ -340,7 +336,7 @@ impl TestBench<'_> {
         sync: &mut PairSync,
         buffers: &PairBuffers,
         direction: TransferDirection,
-    ) -> anyhow::Result<()> {
+    ) -> TestResult {
         let (kernels, len) = (copy_kernels(), buffers.len());
         with_channel!(self, buffers.peer(), channel => {
             let put = Put { channel, source: buffers.source(), target: buffers.target(), len };
@@ -352,7 +348,7 @@ impl TestBench<'_> {
             }
             sync.meet();
             let mut contenders = lineup(&mut test, &mut limits);
-            let measured = self.interleave(sync, &mut contenders, &each_of(kernels.len()))?;
+            let measured = self.interleave(sync, &mut contenders, &LimitRule::each(kernels.len()))?;
             let (level, wrong) = self.flood(sync, len, &mut test, &measured)?;
             let (best, measured) =
                 Measured { wrong: measured.wrong + wrong, ..measured }.with_lowest_limit();

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use shmccl::collective::tuning::BufferKind;
 use shmccl::collective::{Algorithm, Operation};
 
-use crate::perf::collective::algorithms::distinct;
 use crate::perf::collective::layout::CaseLayout;
+use crate::perf::collective::layout::distinct;
 use crate::perf::test::TestChannel;
 
 /// The environment variable that carries the plan, as JSON.

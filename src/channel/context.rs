@@ -1,4 +1,4 @@
-//! What all channels of one rank stand on: the mapped epoch, its own heap, its slots, and how it waits.
+//! The ground of all channels of one rank: the mapped epoch, its heap, its slots, and how it waits.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock};
@@ -21,6 +21,7 @@ use crate::sync::{
 };
 use crate::trace::Recorder;
 use watches::PeerWatch;
+pub(crate) use watches::{EpochWatch, LongWait};
 
 /// The receiving side of a channel's semaphore.
 pub(crate) type Inbound = SemaphoreReceiver<CellRef<SemaphoreCell>>;
@@ -49,13 +50,13 @@ pub(crate) struct RankContext {
     observe: Observe,
     /// What [`condition`] knows; 0 as long as nothing is out of the ordinary.
     state: AtomicU64,
-    /// What goes wrong on purpose.
+    /// The faults that are planned.
     injector: OnceLock<Arc<Injector>>,
     /// Where this rank notes what it does.
     recorder: OnceLock<Recorder>,
     /// Whether data are checked on their way.
     checksums: OnceLock<()>,
-    /// Whom this rank blames, if a wait has come to nothing.
+    /// The rank that this one blames, if a wait has come to nothing.
     blamed: OnceLock<Blamed>,
 }
 
@@ -68,8 +69,8 @@ pub(crate) struct Blamed {
 }
 
 impl RankContext {
-    /// Looks at `mapped` as `rank`, which shares its core with `spinners` spinning threads in all, itself included. The errors of
-    /// its waits carry what `observe` sees.
+    /// Looks at `mapped` as `rank`, which shares its core with `spinners` spinning threads in all,
+    /// itself included. The errors of its waits carry what `observe` sees.
     ///
     /// # Errors
     /// Those of [`SymmetricHeap::new`].
@@ -106,12 +107,12 @@ impl RankContext {
         })
     }
 
-    /// The same, on the core of the proxy service process, which counts as long as it is awake.
+    /// Puts the rank on the core of the proxy service process, which counts while it is awake.
     pub(crate) fn beside_service(self) -> Self {
         Self { service: Some(self.mapped.control().proxy_doorbell()), ..self }
     }
 
-    /// The same, with as many spinning threads on its core as there are if the ranks have so many `cores`.
+    /// Counts the spinning threads on its core as if the ranks had so many `cores`.
     pub(crate) fn counting_on(self, cores: NonZeroU32) -> Self {
         let spinners = self.mapped.n_ranks().div_ceil(cores.get());
         Self {
@@ -147,32 +148,34 @@ impl RankContext {
         self.mapped.kernel()
     }
 
-    /// One more thread spins on this rank's core from now on.
+    /// Counts one more thread that spins on this rank's core.
     pub(crate) fn add_spinner(&self) {
         plain::add(&self.spinners, 1);
     }
 
-    /// One that was added does not spin any more.
+    /// Takes back an [`add_spinner`](Self::add_spinner).
     pub(crate) fn remove_spinner(&self) {
         plain::add(&self.spinners, u64::MAX);
     }
 
-    /// This rank has a proxy thread from now on, which sleeps on `doorbell` and counts as long as it is awake.
+    /// This rank has a proxy thread from now on, which sleeps on `doorbell` and counts as long as
+    /// it is awake.
     pub(crate) fn host_proxy(&self, doorbell: CellRef<ParkCell>) {
         self.proxy.get_or_init(|| doorbell);
     }
 
-    /// Whether this rank shares its core, with proxies left aside.
+    /// Returns whether this rank shares its core, with proxies left aside.
     pub(crate) fn oversubscribed(&self) -> bool {
         self.oversubscribed
     }
 
-    /// How many spinning threads share this rank's core, itself included and proxies left aside.
+    /// Returns how many spinning threads share this rank's core, itself included and proxies left
+    /// aside.
     pub(crate) fn sharing(&self) -> u64 {
         plain::load(&self.spinners)
     }
 
-    /// How many cores it was told to count on, where it was.
+    /// Returns the number of cores that it was told to count on, where it was.
     pub(crate) fn told_cores(&self) -> Option<NonZeroU32> {
         self.cores
     }
@@ -187,7 +190,7 @@ impl RankContext {
         WaitPolicy::for_spinners(u32::try_from(spinners).unwrap_or(u32::MAX))
     }
 
-    /// Semaphore number `index` of `rank`.
+    /// Returns semaphore number `index` of `rank`.
     pub(crate) fn semaphore(&self, rank: Rank, index: u32) -> Result<CellRef<SemaphoreCell>> {
         let semaphores = self.mapped.semaphores(rank);
         semaphores.get_ref(index as usize).ok_or(Error::OutOfRange {
@@ -209,12 +212,12 @@ impl RankContext {
         (self.observe)(&self.mapped)
     }
 
-    /// The context of a wait that `watch` looks after.
+    /// Returns the terms of a wait that `watch` looks after.
     pub(crate) fn waiting<'a, W: Watch>(&'a self, watch: &'a W) -> Waiting<'a, HostKernel, W> {
         Waiting::new(self.kernel(), watch, self.policy(), self.timeout)
     }
 
-    /// What this rank tells of itself to whoever looks on.
+    /// Returns the cell in which this rank tells observers of itself.
     pub(crate) fn activity(&self) -> &ActivityCell {
         self.mapped.activity(self.rank)
     }

@@ -1,4 +1,5 @@
-//! The control segment: the few words that all ranks of an epoch share, made by whoever starts the job.
+//! The control segment: the few words that all ranks of an epoch share, made by whoever starts the
+//! job.
 //!
 //! | byte | what | one for | written by |
 //! |---|---|---|---|
@@ -13,11 +14,11 @@
 //! | 29184 | rounds of going on | 64 | survivors |
 //! | 37376 | what is offered to those who go on | each rank | that rank |
 //! | 45568 | whether those who have met begin together | the epoch | they |
-//! | 45696 | card: number of ranks, when the epoch began, the job that it goes on from | the epoch | its creator; survivors the last |
+//! | 45696 | card: ranks, beginning, job gone on from | the epoch | its creator, survivors |
 //! | 45824 | what ranks tell of themselves | each rank | that rank |
-//! | 54016 | heartbeats; in the first epoch those that a launcher looks for | each rank, then the service | that member |
+//! | 54016 | heartbeats, for a launcher at first | each rank, then the service | that member |
 //! | 62336 | faults that were injected, 32 bytes each | each rank | that rank, its proxy |
-//! | 64384 | roster: how often a producer of a fifo of the proxy service process has come or gone | the epoch | producers |
+//! | 64384 | roster of the fifos of the proxy service process | the epoch | producers |
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -78,7 +79,8 @@ const _: () = {
 pub(crate) struct Control {
     mapping: Mapping,
     n_ranks: u32,
-    /// Kept open, so that whoever looks on finds it among the descriptors of this process; none has a copy of its contents.
+    /// Kept open, so that whoever looks on finds it among the descriptors of this process; none has
+    /// a copy of its contents.
     segment: Option<Arc<Segment>>,
 }
 
@@ -111,7 +113,8 @@ impl Control {
     /// Looks at a copy of a control segment, which may hold anything.
     ///
     /// # Errors
-    /// [`Error::Layout`] for a copy of another length; [`Error::InvalidArgument`] when it says that there are no ranks, or too many.
+    /// [`Error::Layout`] for a copy of another length; [`Error::InvalidArgument`] when it says that
+    /// there are no ranks, or too many.
     pub(crate) fn of_copy(mapping: Mapping) -> Result<Self> {
         if mapping.len() != LEN {
             return Err(Error::Layout {
@@ -127,12 +130,12 @@ impl Control {
         Ok(control)
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub(crate) fn n_ranks(&self) -> u32 {
         self.n_ranks
     }
 
-    /// When the epoch began, by the system's monotonic clock.
+    /// Returns when the epoch began, by the system's monotonic clock.
     pub(crate) fn began(&self) -> Duration {
         Duration::from_nanos(plain::load(&self.card()[BEGAN]))
     }
@@ -142,22 +145,23 @@ impl Control {
         Some(plain::load(&self.card()[ORIGIN])).filter(|origin| *origin != 0)
     }
 
-    /// Tells that this job goes on from that of number `origin`. All who have survived that one tell the same.
+    /// Tells that this job goes on from that of number `origin`. All who have survived that one
+    /// tell the same.
     pub(crate) fn go_on_from(&self, origin: u64) {
         plain::store(&self.card()[ORIGIN], origin);
     }
 
-    /// What ranks tell of themselves.
+    /// Returns the cells in which ranks tell of themselves.
     pub(crate) fn activities(&self) -> CellSlice<ActivityCell> {
         self.mapping.cells(ACTIVITIES, u64::from(self.n_ranks)).expect("in the layout")
     }
 
-    /// The heartbeats of all ranks, and behind them that of the service process.
+    /// Returns the heartbeats of all ranks, and behind them that of the service process.
     pub(crate) fn beats(&self) -> CellSlice<HeartbeatCell> {
         self.mapping.cells(BEATS, u64::from(self.n_ranks) + 1).expect("in the layout")
     }
 
-    /// The heartbeat of one member.
+    /// Returns the heartbeat of one member.
     pub(crate) fn beat(&self, device: DeviceName) -> CellRef<HeartbeatCell> {
         let place = match device {
             DeviceName::Rank(rank) => rank.get(),
@@ -167,13 +171,13 @@ impl Control {
         self.mapping.cell(offset).expect("in the layout")
     }
 
-    /// What `rank` tells of faults that were injected.
+    /// Returns the words in which `rank` tells of faults that were injected.
     pub(crate) fn faults(&self, rank: Rank) -> CellSlice<AtomicU64> {
         let words = FAULT_WORDS as u64;
         self.mapping.cells(FAULTS + u64::from(rank.get()) * words * 8, words).expect("in the layout")
     }
 
-    /// The descriptor, where this is no copy.
+    /// Returns the descriptor, where this is no copy.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.segment.as_deref().map(Segment::as_fd)
     }
@@ -191,17 +195,18 @@ impl Control {
         self.mapping.cell(REVOKE).expect("in the layout")
     }
 
-    /// What the proxy service process sleeps on when there is nothing to serve.
+    /// Returns the cell on which the proxy service process sleeps when there is nothing to serve.
     pub(crate) fn proxy_doorbell(&self) -> CellRef<ParkCell> {
         self.mapping.cell(DOORBELL).expect("in the layout")
     }
 
-    /// Where ranks tell the proxy service process that a producer of one of their fifos has come or gone.
+    /// Where ranks tell the proxy service process that a producer of one of their fifos has come or
+    /// gone.
     pub(crate) fn proxy_roster(&self) -> CellRef<Roster> {
         self.mapping.cell(ROSTER).expect("in the layout")
     }
 
-    /// The life words of all ranks.
+    /// Returns the life words of all ranks.
     pub(crate) fn lives(&self) -> CellSlice<LifeCell> {
         self.mapping.cells(LIVES, u64::from(self.n_ranks)).expect("in the layout")
     }
@@ -227,7 +232,7 @@ impl Control {
         (cell, self.mapping.cell(REGROUP_PARK).expect("in the layout"))
     }
 
-    /// What ranks offer to those who go on with them.
+    /// Returns the offers of ranks to those that go on with them.
     pub(crate) fn offers(&self) -> CellSlice<OfferCell> {
         self.mapping.cells(OFFERS, u64::from(self.n_ranks)).expect("in the layout")
     }

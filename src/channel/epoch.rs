@@ -1,6 +1,7 @@
 //! Everything of one epoch that is mapped into this process: all segments and the control segment.
 //!
-//! Processes have one each. Device threads of one process share one, and so does a proxy with what it serves.
+//! Processes have one each. Device threads of one process share one, and so does a proxy with what
+//! it serves.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +18,7 @@ use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Segment, Win
 use crate::sync::header::HEADER_LEN;
 use crate::sync::{ActivityCell, LifeCell, RevokeCell, SemaphoreCell};
 
-/// What the segment of `rank` is called in a job whose segments have names.
+/// Names the segment of `rank` in a job whose segments have names.
 pub(crate) fn segment_name(prefix: &str, rank: Rank) -> String {
     format!("{prefix}.{rank}")
 }
@@ -40,7 +41,8 @@ pub(crate) struct EpochMapping {
 }
 
 impl EpochMapping {
-    /// Makes `rank`'s own segment: control structures committed and published, the heap only reserved.
+    /// Makes `rank`'s own segment: control structures committed and published, the heap only
+    /// reserved.
     ///
     /// # Errors
     /// Those of [`Segment::create`].
@@ -156,13 +158,13 @@ impl EpochMapping {
         &self.lives[rank.index()]
     }
 
-    /// What `rank` tells of itself.
+    /// Returns the cell in which `rank` tells of itself.
     pub(crate) fn activity(&self, rank: Rank) -> &ActivityCell {
         &self.activities[rank.index()]
     }
 
-    /// While this is held, the ranks in this process show no board and hide none: what a board has been is memory for something else
-    /// as soon as it is hidden.
+    /// While this is held, the ranks in this process show no board and hide none: what a board has
+    /// been is memory for something else as soon as it is hidden.
     pub(crate) fn hold_boards(&self) -> MutexGuard<'_, ()> {
         self.boards.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -171,27 +173,27 @@ impl EpochMapping {
         &self.segments[rank.index()]
     }
 
-    /// The control structures in `rank`'s segment.
+    /// Returns the control structures in `rank`'s segment.
     pub(crate) fn cells(&self, rank: Rank) -> &SegmentCells {
         &self.cells[rank.index()]
     }
 
-    /// Inbound semaphores of `rank`.
+    /// Returns the inbound semaphores of `rank`.
     pub(crate) fn semaphores(&self, rank: Rank) -> &CellSlice<SemaphoreCell> {
         &self.semaphores[rank.index()]
     }
 
-    /// The heaps of all ranks, as far as `rank` may use them.
+    /// Returns the heaps of all ranks, as far as `rank` may use them.
     pub(crate) fn view(&self, rank: Rank) -> &HeapView {
         &self.views[rank.index()]
     }
 
-    /// How the heaps are cut for triggers.
+    /// Returns how the heaps are cut for triggers.
     pub(crate) fn windows(&self) -> &HeapWindows {
         &self.windows
     }
 
-    /// The table in which the triggers of `rank` find their memory.
+    /// Returns the table in which the triggers of `rank` find their memory.
     pub(crate) fn memory_table(&self, rank: Rank) -> Result<MemoryTable> {
         MemoryTable::new(self.cells(rank).memory_table(), self.n_ranks(), self.shape.len())
     }

@@ -64,14 +64,15 @@ impl std::fmt::Display for RefusalReason {
 
 /// Copies between heaps and raises semaphores as triggers say, and refuses what they must not say.
 ///
-/// Ids, offsets and lengths are checked at execution, against the memory table of the rank that pushed the trigger and
-/// against what all ranks have allocated: nothing outside is ever touched. A refused trigger changes nothing.
+/// Ids, offsets and lengths are checked at execution, against the memory table of the rank that
+/// pushed the trigger and against what all ranks have allocated: nothing outside is ever touched. A
+/// refused trigger changes nothing.
 #[derive(Debug)]
 pub struct Executor {
     mapped: Arc<EpochMapping>,
-    /// Who pushes into each fifo that the proxy serves.
+    /// The producers of the fifos that the proxy serves.
     sources: Vec<FifoProducer>,
-    /// What goes wrong on purpose.
+    /// The faults that are planned.
     faults: Option<ProxyFaults>,
     /// Whether what is copied is checked.
     checksums: bool,
@@ -102,17 +103,17 @@ impl Executor {
         Ok(Self { mapped: Arc::clone(mapped), sources, faults: None, checksums: false })
     }
 
-    /// The same, which suffers `faults`.
+    /// Injects `faults` into what it executes.
     pub(crate) fn with_faults(self, faults: Option<ProxyFaults>) -> Self {
         Self { faults, ..self }
     }
 
-    /// The same, which checks what it copies by checksums, if so.
+    /// Checks copies by checksums, if so.
     pub(crate) fn with_checksums(self, checksums: bool) -> Self {
         Self { checksums, ..self }
     }
 
-    /// The rank that pushes into fifo number `fifo`.
+    /// Returns the rank that pushes into fifo number `fifo`.
     #[must_use]
     pub fn producer(&self, fifo: usize) -> Option<Rank> {
         self.sources.get(fifo).map(|source| source.rank)
@@ -168,15 +169,15 @@ impl Executor {
         }
     }
 
-    /// Ends the epoch because of what was copied for `source`. Nothing more is executed for it: no later signal is to say that the
-    /// data have arrived.
+    /// Ends the epoch because of what was copied for `source`. Nothing more is executed for it: no
+    /// later signal is to say that the data have arrived.
     #[cold]
     fn give_up(&self, source: &FifoProducer) {
         plain::store(&source.corrupted, 1);
         self.mapped.control().revoke(self.mapped.kernel(), Revocation::Corrupted(source.rank));
     }
 
-    /// The semaphore that `id` names when `from` pushes it.
+    /// Returns the semaphore that `id` names when `from` pushes it.
     fn semaphore(&self, from: Rank, id: SemaphoreId) -> Option<(Rank, usize)> {
         let (rank, number) =
             (u32::from(id.get()) / MAX_CHANNELS_PER_PEER, u32::from(id.get()) % MAX_CHANNELS_PER_PEER);
@@ -186,7 +187,7 @@ impl Executor {
 }
 
 impl FifoProducer {
-    /// The checksum of `len` bytes at `place`, which are in bounds.
+    /// Returns the checksum of `len` bytes at `place`, which are in bounds.
     fn checksum(&self, place: HeapPlace, len: u32) -> Result<u32, RefusalReason> {
         let span = self.heaps.reach(place.rank, Region::new(place.offset, len.into()));
         span.and_then(|span| span.crc32c(0, place.offset.get(), len.into()))

@@ -1,6 +1,7 @@
-//! What faults do that are injected: to a rank in its operations, to what it writes, and to triggers.
+//! The effects of injected faults: on a rank in its operations, on what it writes, and on triggers.
 //!
-//! Whoever may be struck asks here only where faults are planned ([`RankContext::is_faulty`], or an executor that was given some).
+//! Whoever may be struck asks here only where faults are planned ([`RankContext::is_faulty`], or an
+//! executor that was given some).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,8 @@ use crate::rank::Rank;
 use crate::sync::{ParkCell, Revocation, WaitPolicy, Waiting, wait_until};
 
 impl RankContext {
-    /// Counts the collective call `operation`, which the program has made, and has it suffer what is planned.
+    /// Counts the collective call `operation`, which the program has made, and has it suffer what
+    /// is planned.
     ///
     /// # Errors
     /// Those of [`RankContext::enter_verb`] and of [`RankContext::can_call`].
@@ -32,8 +34,9 @@ impl RankContext {
         self.enter_verb(operation)
     }
 
-    /// Counts `operation` on a channel of the program's own, as [`RankContext::enter_verb`] does, but not whether the rank has left: what has
-    /// come by then can be taken, and what is done is done.
+    /// Counts `operation` on a channel of the program's own, as [`RankContext::enter_verb`] does,
+    /// but not whether the rank has left: what has come by then can be taken, and what is done is
+    /// done.
     ///
     /// # Errors
     /// [`Error::FaultInjected`].
@@ -45,14 +48,15 @@ impl RankContext {
     /// Counts `operation` on a channel, and has it suffer what is planned.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when the rank has left the job; [`Error::FaultInjected`] when it is killed and is a thread.
+    /// [`Error::Unavailable`] when the rank has left the job; [`Error::FaultInjected`] when it is
+    /// killed and is a thread.
     #[cold]
     pub(crate) fn enter_verb(&self, operation: &'static str) -> Result<()> {
         self.present(operation)?;
         self.inject(FaultPoint::Operation(operation))
     }
 
-    /// Has this rank suffer what is planned for `event`.
+    /// Injects the faults that are planned for `event`.
     ///
     /// # Errors
     /// [`Error::FaultInjected`].
@@ -79,7 +83,8 @@ impl RankContext {
         Err(Error::FaultInjected { hit })
     }
 
-    /// Flips a bit of the `len` bytes at `place`, which were just written, where that is planned of what is written by this `name`.
+    /// Flips a bit of the `len` bytes at `place`, which were just written, where that is planned of
+    /// what is written by this `name`.
     #[cold]
     pub(crate) fn damage(&self, name: &'static str, place: HeapPlace, len: u64) {
         if let Some(injector) = self.injector() {
@@ -89,7 +94,8 @@ impl RankContext {
 }
 
 impl RankContext {
-    /// Flips a bit of `bytes`, which are about to be written somewhere, where that is planned of what is written by this `name`.
+    /// Flips a bit of `bytes`, which are about to be written somewhere, where that is planned of
+    /// what is written by this `name`.
     pub(crate) fn spoil(&self, name: &'static str, bytes: &mut [u8]) {
         let Some(injector) = self.injector().filter(|_| !bytes.is_empty()) else { return };
         for drawn in injector.draw(FaultPoint::Write(name)).unwrap_or_default() {
@@ -124,7 +130,7 @@ fn damage(
     }
 }
 
-/// Tells whoever looks on, and the launcher.
+/// Tells observers and the launcher of `hit`.
 fn tell(mapped: &EpochMapping, rank: Rank, injector: &Injector, hit: FaultHit) {
     injector.tell(hit, &mapped.control().faults(rank));
 }
@@ -137,13 +143,13 @@ fn pause(mapped: &EpochMapping, time: Duration) {
     let _over = wait_until(&waiting, &ParkCell::new(), || None::<()>);
 }
 
-/// What a crash does that nobody can catch.
+/// Ends the process as a crash does that nobody can catch.
 fn kill_process() -> ! {
     let _killed = kill(Pid::this(), Signal::SIGKILL);
     std::process::abort()
 }
 
-/// What a proxy suffers, for the ranks that push into its fifos.
+/// The faults of a proxy, by the ranks that push into its fifos.
 #[derive(Debug)]
 pub(crate) struct ProxyFaults {
     /// By fifo.
@@ -153,7 +159,7 @@ pub(crate) struct ProxyFaults {
     is_stopped: bool,
 }
 
-/// What becomes of a trigger.
+/// The outcome of a trigger that a fault may have hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TriggerOutcome {
     Executed,

@@ -7,6 +7,7 @@ use bytemuck::Pod;
 use super::Channel;
 use super::context::{Inbound, RankContext};
 use super::slot::{ChannelSlot, SignalCounts};
+use super::wait_kind::WaitKind;
 use crate::error::Result;
 use crate::faults::{MESSAGE, PUT};
 use crate::heap::{HeapOffset, HeapPlace, HeapView, Region};
@@ -16,7 +17,8 @@ use crate::shm::{CacheHint, CellRef};
 use crate::sync::{SemaphoreCell, SemaphoreReceiver, SemaphoreSender};
 use crate::trace::{Recorder, TraceSpan, Verb};
 
-/// A channel to one peer over mapped memory: every verb is done when it returns, so `flush` has nothing to wait for.
+/// A channel to one peer over mapped memory: every verb is done when it returns, so `flush` has
+/// nothing to wait for.
 #[derive(Debug)]
 pub struct MemoryChannel {
     context: Arc<RankContext>,
@@ -52,8 +54,8 @@ impl MemoryChannel {
         })
     }
 
-    /// Makes a channel to `peer` over semaphores that nobody has signalled yet: `outbound` is raised by this rank only, and
-    /// `inbound` by the peer only. It takes no slot.
+    /// Makes a channel to `peer` over semaphores that nobody has signalled yet: `outbound` is
+    /// raised by this rank only, and `inbound` by the peer only. It takes no slot.
     pub(crate) fn over(
         context: &Arc<RankContext>,
         peer: Rank,
@@ -70,7 +72,8 @@ impl MemoryChannel {
         }
     }
 
-    /// Copies `len` bytes at `source` of the peer's heap to `target` of this rank's. The peer notices nothing.
+    /// Copies `len` bytes at `source` of the peer's heap to `target` of this rank's. The peer
+    /// notices nothing.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`]; nothing was moved.
@@ -132,7 +135,8 @@ impl MemoryChannel {
         })
     }
 
-    /// Returns after one signal of the peer, without acquiring what it put before: orders execution only.
+    /// Returns after one signal of the peer, without acquiring what it put before: orders execution
+    /// only.
     ///
     /// # Errors
     /// Those of [`Channel::wait`].
@@ -142,17 +146,18 @@ impl MemoryChannel {
             let inbound = &mut channel.inbound;
             channel
                 .context
-                .wait_for_peer("relaxed_wait", channel.peer, |waiting| inbound.relaxed_wait(waiting))
+                .wait_for_peer(WaitKind::RelaxedWait, channel.peer, |waiting| inbound.relaxed_wait(waiting))
         })
     }
 
-    /// Writes `len` bytes at `source` of this rank's heap as packets at `target` of the peer's. The flag travels with the
-    /// data, so that no signal has to follow.
+    /// Writes `len` bytes at `source` of this rank's heap as packets at `target` of the peer's. The
+    /// flag travels with the data, so that no signal has to follow.
     ///
     /// The packets take `kind.count(len) * kind.bytes()` bytes at the target.
     ///
     /// # Errors
-    /// [`crate::Error::OutOfRange`]; [`crate::Error::Misaligned`] when `target` is not a multiple of the packet; nothing was written.
+    /// [`crate::Error::OutOfRange`]; [`crate::Error::Misaligned`] when `target` is not a multiple
+    /// of the packet; nothing was written.
     #[inline]
     pub fn put_packets(
         &mut self,
@@ -169,11 +174,12 @@ impl MemoryChannel {
         })
     }
 
-    /// Waits for packets with `flag` at `source` of this rank's heap and unpacks `len` bytes to `target` of it.
+    /// Waits for packets with `flag` at `source` of this rank's heap and unpacks `len` bytes to
+    /// `target` of it.
     ///
     /// # Errors
-    /// Those of [`MemoryChannel::put_packets`] (here `source` is where packets are) and of [`Channel::wait`]; after the
-    /// latter a part of the target may have been written.
+    /// Those of [`MemoryChannel::put_packets`] (here `source` is where packets are) and of
+    /// [`Channel::wait`]; after the latter a part of the target may have been written.
     #[inline]
     pub fn unpack_packets(
         &mut self,
@@ -191,7 +197,7 @@ impl MemoryChannel {
             if poll()? {
                 return Ok(());
             }
-            channel.context.wait_awake("unpack_packets", channel.peer, || match poll() {
+            channel.context.wait_awake(WaitKind::UnpackPackets, channel.peer, || match poll() {
                 Ok(true) => Some(Ok(())),
                 Ok(false) => None,
                 Err(error) => Some(Err(error)),
@@ -199,7 +205,8 @@ impl MemoryChannel {
         })
     }
 
-    /// Does what the verb `operation` is for. One that the program has called may be struck by a fault, and it may be noted.
+    /// Does what the verb `operation` is for. One that the program has called may be struck by a
+    /// fault, and it may be noted.
     // What is usual looks at one word, and has `run` in line.
     #[inline]
     fn verb<T>(
@@ -254,8 +261,8 @@ impl MemoryChannel {
         }
     }
 
-    /// The put with a signal of a rank that has left, for which faults are planned, or that is noted; and one that is not below
-    /// the watermark.
+    /// The put with a signal of a rank that has left, for which faults are planned, or that is
+    /// noted; and one that is not below the watermark.
     #[inline(never)]
     fn put_with_signal_watched(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
         let recorder = self.context.recorder().filter(|_| self.context.is_open());

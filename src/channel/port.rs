@@ -12,6 +12,7 @@ use super::context::RankContext;
 use super::executor::semaphore_id;
 use super::service::ProxyWaitPoint;
 use super::slot::{ChannelSlot, SignalCounts};
+use super::wait_kind::WaitKind;
 use crate::error::Result;
 use crate::heap::layout::{FIFO_SLOTS, FifoCells};
 use crate::heap::{HeapOffset, HeapPlace, MemoryTable, Region};
@@ -28,13 +29,14 @@ pub(crate) struct Port {
     _producer: ProducerGuard,
     doorbell: CellRef<ParkCell>,
     completion: CellRef<ParkCell>,
-    /// Whose proxy thread serves the fifo; it is gone when that rank has left. `None` where a service process does.
+    /// The rank whose proxy thread serves the fifo, until that rank leaves. `None` where a service
+    /// process serves it.
     served_by: Option<Rank>,
 }
 
 impl Port {
-    /// Pushes by `pusher` into `fifo`, which a proxy serves that goes by `wait_point`: a thread of the rank `served_by`, or a
-    /// service process.
+    /// Pushes by `pusher` into `fifo`, which a proxy serves that goes by `wait_point`: a thread of
+    /// the rank `served_by`, or a service process.
     pub(crate) fn new(
         pusher: Pusher,
         fifo: FifoCells,
@@ -69,11 +71,11 @@ impl Drop for ProducerGuard {
     }
 }
 
-/// A channel to one peer through a fifo: `put` and `signal` return once their trigger is pushed, and `flush` waits until
-/// the proxy has executed every trigger of this channel.
+/// A channel to one peer through a fifo: `put` and `signal` return once their trigger is pushed,
+/// and `flush` waits until the proxy has executed every trigger of this channel.
 ///
-/// The proxy executes the triggers of a fifo in the order of their positions, so a signal never overtakes an earlier
-/// put of the same channel.
+/// The proxy executes the triggers of a fifo in the order of their positions, so a signal never
+/// overtakes an earlier put of the same channel.
 #[derive(Debug)]
 pub struct PortChannel {
     context: Arc<RankContext>,
@@ -117,17 +119,19 @@ impl PortChannel {
         })
     }
 
-    /// How many triggers of this channel's fifo were pushed and are not yet served, now or a moment ago.
+    /// How many triggers of this channel's fifo were pushed and are not yet served, now or a moment
+    /// ago.
     #[must_use]
     pub fn queued(&self) -> u64 {
         self.port.pusher.header().snapshot(FIFO_SLOTS).depth
     }
 
-    /// Copies between registered memory, by ids of [`crate::Communicator::register`]. Tells the peer nothing.
+    /// Copies between registered memory, by ids of [`crate::Communicator::register`]. Tells the
+    /// peer nothing.
     ///
     /// # Errors
-    /// [`crate::Error::InvalidArgument`] for an id that names nothing, [`crate::Error::OutOfRange`] for bytes outside what it names;
-    /// otherwise those of [`Channel::put`].
+    /// [`crate::Error::InvalidArgument`] for an id that names nothing, [`crate::Error::OutOfRange`]
+    /// for bytes outside what it names; otherwise those of [`Channel::put`].
     pub fn put_registered(&mut self, transfer: Transfer) -> Result<()> {
         self.context.enter_own(self.is_own, "put_registered")?;
         for (id, offset) in
@@ -149,7 +153,8 @@ impl PortChannel {
         self.context.ended(begun, span, done)
     }
 
-    /// Pushes the triggers of one put: data in every piece, `kind` with the last. Nothing for an empty put of no kind.
+    /// Pushes the triggers of one put: data in every piece, `kind` with the last. Nothing for an
+    /// empty put of no kind.
     fn transfer(
         &mut self,
         target: HeapOffset,
@@ -189,7 +194,7 @@ impl PortChannel {
     fn push_when_there_is_room(&mut self, trigger: Trigger) -> Result<Position> {
         let Self { context, port, .. } = self;
         let Port { pusher, completion, served_by, .. } = port;
-        context.wait_for_proxy("push", *served_by, completion, || pusher.try_push(trigger).ok())
+        context.wait_for_proxy(WaitKind::Push, *served_by, completion, || pusher.try_push(trigger).ok())
     }
 
     fn flush_all(&mut self) -> Result<()> {
@@ -201,7 +206,7 @@ impl PortChannel {
         let Port { pusher, completion, served_by, .. } = &self.port;
         let header = pusher.header();
         let poll = || position.is_completed(header).then_some(());
-        self.context.wait_for_proxy("flush", *served_by, completion, poll)?;
+        self.context.wait_for_proxy(WaitKind::Flush, *served_by, completion, poll)?;
         self.pending = false;
         if self.context.takes_checksums() {
             // A put that did not arrive as it was sent has ended the epoch before it was completed.
@@ -267,11 +272,13 @@ impl Channel for PortChannel {
 }
 
 impl Drop for PortChannel {
-    /// Waits until the proxy has executed everything: the next channel in this slot may signal directly. If that comes to
-    /// nothing, the slot stays taken, as it does when the thread panics: then nobody is to wait for this one.
+    /// Waits until the proxy has executed everything: the next channel in this slot may signal
+    /// directly. If that comes to nothing, the slot stays taken, as it does when the thread panics:
+    /// then nobody is to wait for this one.
     fn drop(&mut self) {
         if !self.pending || !std::thread::panicking() && self.flush_all().is_ok() {
-            // Not what was pushed: a handler of the user's own may have raised the semaphore less often.
+            // Not what was pushed: a handler of the user's own may have raised the semaphore less
+            // often.
             let outbound = self.slot.semaphore_index(self.context.rank());
             let Ok(outbound) = self.context.semaphore(self.slot.peer, outbound) else { return };
             let counts = SignalCounts { sent: outbound.value(), received: self.inbound.consumed() };

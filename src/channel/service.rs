@@ -1,4 +1,5 @@
-//! The proxy: a thread, in a device process or in a service process, that serves fifos until it is told to stop.
+//! The proxy: a thread, in a device process or in a service process, that serves fifos until it is
+//! told to stop.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -21,8 +22,8 @@ use crate::sync::{
 };
 use crate::trace::{Rings, TraceRing};
 
-/// A proxy that runs. Dropping it stops it, after everything pushed so far has been executed; when the epoch has ended, after the
-/// trigger that it is at.
+/// A proxy that runs. Dropping it stops it, after everything pushed so far has been executed; when
+/// the epoch has ended, after the trigger that it is at.
 #[derive(Debug)]
 pub(crate) struct ProxyThread {
     mapped: Arc<EpochMapping>,
@@ -56,7 +57,8 @@ impl ProxyWaitPoint {
     }
 }
 
-/// The fifos that a proxy is there for, with the rank behind each; those of one rank follow each other.
+/// The fifos that a proxy is there for, with the rank behind each; those of one rank follow each
+/// other.
 pub(crate) struct ServedFifos {
     pub(crate) owners: Vec<Rank>,
     pub(crate) fifos: Vec<FifoCells>,
@@ -118,9 +120,9 @@ impl Drop for ProxyThread {
     }
 }
 
-/// Serves every rank's fifos on the calling thread until all ranks have left or the epoch has ended: the body of a
-/// service process, whose core `spinners` threads share, and which suffers `faults`, and takes checksums if so. It notes what it does
-/// in `rings`, where there are any.
+/// Serves every rank's fifos on the calling thread until all ranks have left or the epoch has
+/// ended: the body of a service process, whose core `spinners` threads share, and which suffers
+/// `faults`, and takes checksums if so. It notes what it does in `rings`, where there are any.
 ///
 /// # Errors
 /// Those of [`ProxyThread::start`].
@@ -172,8 +174,9 @@ impl Watch for ServiceWatch<'_> {
     }
 }
 
-/// A proxy's handler, as long as the epoch lasts: whoever goes on after it reads and writes the heaps, and is not to find there
-/// what was pushed before. It wakes who has flushed in the middle of a turn.
+/// A proxy's handler, as long as the epoch lasts: whoever goes on after it reads and writes the
+/// heaps, and is not to find there what was pushed before. It wakes who has flushed in the middle
+/// of a turn.
 struct WithinEpoch<'a, T> {
     handler: &'a mut T,
     mapped: &'a EpochMapping,
@@ -203,11 +206,11 @@ impl<T: Handler> Handler for WithinEpoch<'_, T> {
     }
 }
 
-/// What the proxy's thread runs on.
+/// The state of a proxy's thread.
 struct Server {
     mapped: Arc<EpochMapping>,
     service: Service<CellRef<FifoHeader>, CellSlice<Slot>>,
-    /// Whose fifos they are.
+    /// The owners of the fifos.
     ranks: Vec<Rank>,
     completions: Vec<CellRef<ParkCell>>,
     wait_point: ProxyWaitPoint,
@@ -267,8 +270,9 @@ impl Server {
 
     /// Serves a turn as soon as there is something to serve, be it never.
     ///
-    /// A position that its producer has reserved and not committed is waited for, too: a fifo has the producers of one process,
-    /// which die together, and with them the epoch, or whoever could be kept waiting behind them.
+    /// A position that its producer has reserved and not committed is waited for, too: a fifo has
+    /// the producers of one process, which die together, and with them the epoch, or whoever could
+    /// be kept waiting behind them.
     fn wait<T: Handler>(&mut self, handler: &mut T) -> Result<ServerWake, Stop> {
         let Self { mapped, service, ranks, completions, wait_point, stop, policy } = self;
         let ProxyWaitPoint { doorbell, roster } = wait_point;
@@ -290,7 +294,8 @@ impl Server {
         self.stop.is_open() || ServiceWatch { mapped: &self.mapped, ranks: &self.ranks }.check().is_some()
     }
 
-    /// Executes what was pushed before the stop, unless the epoch has ended; what its producers never committed is given up.
+    /// Executes what was pushed before the stop, unless the epoch has ended; what its producers
+    /// never committed is given up.
     fn drain<T: Handler>(&mut self, handler: &mut T) {
         let goal = self.service.drain_goal();
         let Self { mapped, service, completions, .. } = self;

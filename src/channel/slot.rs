@@ -1,10 +1,11 @@
 //! Which semaphores a channel uses: its slot.
 //!
-//! Every pair of ranks has [`MAX_CHANNELS_PER_PEER`] slots. A channel that the program opens alone takes the lowest free one on
-//! either side, so that channels opened in the same order sit opposite each other without a message. Channels that ranks open
-//! together take the highest that is free on both sides, which these tell each other (`src/collective/transport/agree_slots.rs`); the program's
-//! stay below them, whatever the order in which those come and go. Semaphores are never reset: a channel that closes leaves its
-//! counts behind for the next one in its slot.
+//! Every pair of ranks has [`MAX_CHANNELS_PER_PEER`] slots. A channel that the program opens alone
+//! takes the lowest free one on either side, so that channels opened in the same order sit opposite
+//! each other without a message. Channels that ranks open together take the highest that is free on
+//! both sides, which these tell each other (`src/collective/transport/agree_slots.rs`); the
+//! program's stay below them, whatever the order in which those come and go. Semaphores are never
+//! reset: a channel that closes leaves its counts behind for the next one in its slot.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +18,7 @@ use crate::rank::Rank;
 /// A trigger has ten bits for its semaphore: six name one of 64 ranks, four one of these.
 pub const MAX_CHANNELS_PER_PEER: u32 = 16;
 
-/// What has gone over a slot in all its life.
+/// The signals that have gone over a slot in all its life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SignalCounts {
     /// Signals that this rank has sent.
@@ -56,7 +57,7 @@ struct SlotState {
     counts: SignalCounts,
 }
 
-/// Who has a slot.
+/// How a slot was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OpenedBy {
     /// A channel that was opened on this side alone.
@@ -72,7 +73,8 @@ impl ChannelSlots {
         Self { pairs: Mutex::new(vec![pair; n_ranks as usize]) }
     }
 
-    /// Takes the lowest free slot towards `peer`, below all that were agreed on: one above them may be free on one side only.
+    /// Takes the lowest free slot towards `peer`, below all that were agreed on: one above them may
+    /// be free on one side only.
     ///
     /// # Errors
     /// [`Error::Exhausted`] when there is none.
@@ -133,7 +135,8 @@ fn highest_free(places: &[SlotState], limit: u32) -> Result<u32> {
     from_the_top.find(|(_, place)| place.opened_by.is_none()).map(|(number, _)| number).ok_or(FULL)
 }
 
-/// A slot that is kept for a channel until both sides have agreed on it. Free again when it is dropped.
+/// A slot that is kept for a channel until both sides have agreed on it. Free again when it is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct ReservedSlot {
     context: Arc<RankContext>,
@@ -162,8 +165,9 @@ impl ReservedSlot {
         self.slot().number
     }
 
-    /// Takes for received what the peer has signalled here. It does not signal while this is called: whatever channel it had in this
-    /// slot is closed, and the next one is not open yet. What that one had not waited for, the next one is not to hear.
+    /// Takes for received what the peer has signalled here. It does not signal while this is
+    /// called: whatever channel it had in this slot is closed, and the next one is not open yet.
+    /// What that one had not waited for, the next one is not to hear.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], not in a job that is intact.

@@ -1,4 +1,5 @@
-//! A mapped in this process for the tests of this module: memory behind all heaps, tables filled, nobody in it.
+//! A mapped in this process for the tests of this module: memory behind all heaps, tables filled,
+//! nobody in it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +67,8 @@ pub(super) fn proxy(mapped: &Arc<EpochMapping>, handler: impl Handler + Send + '
     ProxyThread::start(mapped, served, WaitPolicy::OVERSUBSCRIBED, handler).unwrap()
 }
 
-/// A channel from [`OWN`], whose context it is, to [`PEER`] over that fifo, which it shares with others like it.
+/// A channel from [`OWN`], whose context it is, to [`PEER`] over that fifo, which it shares with
+/// others like it.
 pub(super) fn channel(context: &Arc<RankContext>) -> PortChannel {
     let fifo = context.mapped().cells(OWN).fifo(0).unwrap();
     let pusher = Pusher::shared(&fifo, OWN).unwrap().unwrap();

@@ -1,10 +1,9 @@
 //! Where all ranks of a job meet: its barrier, and the comparison of what they are about to do.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::survivor::is_gone;
-use crate::channel::{EpochMapping, PREPARING, RankContext, occupation_code};
+use crate::channel::{EpochMapping, EpochWatch, LongWait, RankContext, WaitKind};
 use crate::collective::{
     CallMismatch, CallSignature, Engine, LEFT, Operation, call_met, call_proposed, can_agree, proposed,
 };
@@ -13,7 +12,7 @@ use crate::rank::{Rank, RankSet};
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{
     AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, BarrierPurpose, ParkCell, ProgressCell,
-    SleepWord, Stop, Waiting, WaitingIn, Watch,
+    Stop, Waiting, WaitingIn, Watch,
 };
 use crate::trace::{Recorder, TraceSpan, Verb};
 
@@ -206,7 +205,7 @@ impl JobBarrier {
         let context = &self.context;
         let cells = context.mapped().control().barrier().0;
         let target = self.barrier.generation().wrapping_add(1);
-        let watch = BarrierWatch {
+        let watch = EpochWatch(BarrierWait {
             context,
             operation,
             number: self.within.is_none().then(|| target.wrapping_sub(self.aside)),
@@ -214,12 +213,12 @@ impl JobBarrier {
             target,
             departures: self.departures.as_deref(),
             engine,
-        };
+        });
         let waiting = Waiting::new(context.kernel(), &watch, context.policy(), context.timeout());
         self.barrier.wait(&waiting).map_err(|stop| {
             let missing = self.barrier.missing().and_then(|rank| u32::try_from(rank).ok()).map(Rank::known);
             let error = context.error(&waiting, stop, operation.name(), missing);
-            let error = explained(self.call(operation), error, &watch);
+            let error = explained(self.call(operation), error, &watch.0);
             if matches!(error, Error::CallMismatch { .. }) {
                 // This rank's call has failed, too, and cannot be made again, for whatever reason
                 // the epoch ended.
@@ -236,7 +235,7 @@ impl JobBarrier {
 
 /// Returns the `error` of a wait in the call `mine`. Where different calls ended the epoch, it
 /// names these: an earlier disagreement first, then the calls of now.
-fn explained(mine: CallSignature, error: Error, watch: &BarrierWatch<'_>) -> Error {
+fn explained(mine: CallSignature, error: Error, watch: &BarrierWait<'_>) -> Error {
     let before = || watch.engine.and_then(Engine::first_mismatch);
     let differs = |(rank, theirs)| CallMismatch { mine, rank, theirs }.into();
     let now = || watch.with_other_purpose().or_else(|| watch.in_other_call()).map(differs);
@@ -282,7 +281,7 @@ pub(super) fn agreed(
 
 /// Watches the epoch, and the lives of the ranks that are missing from generation `target`.
 #[derive(Debug)]
-pub(super) struct BarrierWatch<'a> {
+pub(super) struct BarrierWait<'a> {
     pub(super) context: &'a RankContext,
     /// The operation that this rank is in.
     pub(super) operation: Operation,
@@ -296,7 +295,7 @@ pub(super) struct BarrierWatch<'a> {
     pub(super) engine: Option<&'a Engine>,
 }
 
-impl BarrierWatch<'_> {
+impl BarrierWait<'_> {
     /// Returns a rank that has arrived for another purpose than this one, and its call.
     ///
     /// Nobody passes where one rank is to read proposals and another one only meets. So all find
@@ -315,22 +314,14 @@ impl BarrierWatch<'_> {
         // The cell is read after the post: a rank that arrived and went on is not in another call.
         self.engine?.gone_on().find(|(rank, _)| !self.cells[rank.index()].has_reached(self.target))
     }
-
-    /// Returns the wait as observers see it: for all ranks that have not arrived.
-    fn wait(&self) -> WaitingIn {
-        let ranks = Rank::of_each(self.cells.iter());
-        let missing = ranks.filter(|(_, cell)| !cell.has_reached(self.target)).map(|(rank, _)| rank);
-        WaitingIn {
-            call: self.number.map(|number| (CallSignature::new(self.operation).words(), number)),
-            kind: if self.number.is_none() { occupation_code(PREPARING) } else { 0 },
-            step: 0,
-            awaited: missing.collect::<RankSet>().bits(),
-        }
-    }
 }
 
-impl Watch for BarrierWatch<'_> {
-    fn check(&self) -> Option<Stop> {
+impl LongWait for BarrierWait<'_> {
+    fn context(&self) -> &RankContext {
+        self.context
+    }
+
+    fn stop(&self) -> Option<Stop> {
         let mapped = self.context.mapped();
         if let Some(stop) = mapped.revocation().check() {
             return Some(stop);
@@ -352,15 +343,15 @@ impl Watch for BarrierWatch<'_> {
         })
     }
 
-    fn bell(&self) -> Option<SleepWord<'_>> {
-        Some(self.context.mapped().revocation().bell())
-    }
-
-    fn begin(&self, since: Duration) {
-        self.context.activity().begin_wait(&self.wait(), since);
-    }
-
-    fn end(&self, since: Duration, stop: Option<Stop>) {
-        self.context.tell_end(&self.wait(), since, stop);
+    /// Returns the wait as observers see it: for all ranks that have not arrived.
+    fn seen(&self) -> WaitingIn {
+        let ranks = Rank::of_each(self.cells.iter());
+        let missing = ranks.filter(|(_, cell)| !cell.has_reached(self.target)).map(|(rank, _)| rank);
+        WaitingIn {
+            call: self.number.map(|number| (CallSignature::new(self.operation).words(), number)),
+            kind: if self.number.is_none() { WaitKind::Prepare as u64 } else { 0 },
+            step: 0,
+            awaited: missing.collect::<RankSet>().bits(),
+        }
     }
 }

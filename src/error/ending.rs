@@ -33,7 +33,8 @@ pub enum ExitCause {
     Signal(i32),
     /// Not at all: it closed its control socket without leaving the job, and had to be killed.
     HungUp,
-    /// Not at all: it said something on its control socket that the protocol does not allow, and had to be killed.
+    /// Not at all: it said something on its control socket that the protocol does not allow, and
+    /// had to be killed.
     Protocol,
     /// It was refused, since it was built from another version of this library than the launcher.
     Version {

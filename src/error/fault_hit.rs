@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::rank::Rank;
 
-/// What goes wrong.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -27,7 +27,7 @@ impl FaultKind {
     pub(crate) const ALL: [Self; 6] =
         [Self::Kill, Self::Delay, Self::Drop, Self::Fail, Self::Corrupt, Self::Stop];
 
-    /// Its name in a plan.
+    /// Returns its name in a plan.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -40,7 +40,8 @@ impl FaultKind {
         }
     }
 
-    /// How much comes to an end by it: a process of the rank is more than a proxy, and that is more than nothing.
+    /// How much comes to an end by it: a process of the rank is more than a proxy, and that is more
+    /// than nothing.
     pub(crate) const fn ends(self) -> u8 {
         match self {
             Self::Kill => 2,
@@ -54,19 +55,20 @@ impl FaultKind {
     }
 }
 
-/// A fault that has struck.
+/// A fault that was injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct FaultHit {
-    /// What went wrong.
+    /// The kind of the fault.
     pub kind: FaultKind,
     /// On which rank, as the job numbered it at first.
     pub rank: Rank,
-    /// What was counted: the name of an operation, or a word such as `operation` or `trigger`.
+    /// The thing that was counted: the name of an operation, or a word such as `operation` or
+    /// `trigger`.
     pub counted: &'static str,
     /// Its number, from 1 on.
     pub number: u64,
-    /// What it struck: the name of an operation, or a word such as `trigger`.
+    /// The thing that it hit: the name of an operation, or a word such as `trigger`.
     pub at: &'static str,
     /// The seed of the plan.
     pub seed: u64,

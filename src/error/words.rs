@@ -2,7 +2,7 @@
 
 use crate::rank::Rank;
 
-/// Whose a name is, and what to do about it.
+/// The process that a name belongs to, and the remedy.
 pub(super) struct NameHolder(pub(super) Option<u64>);
 
 impl std::fmt::Display for NameHolder {
@@ -28,7 +28,7 @@ impl std::fmt::Display for SignalName {
     }
 }
 
-/// Who was awaited, if that is known.
+/// The rank that was awaited, if that is known.
 pub(super) struct AwaitedRank(pub(super) Option<Rank>);
 
 impl std::fmt::Display for AwaitedRank {
@@ -40,7 +40,7 @@ impl std::fmt::Display for AwaitedRank {
     }
 }
 
-/// Who holds all up, if that is known.
+/// The rank that holds all up, if that is known.
 pub(super) struct HeldUp(pub(super) Option<Rank>);
 
 impl std::fmt::Display for HeldUp {
@@ -55,7 +55,7 @@ impl std::fmt::Display for HeldUp {
     }
 }
 
-/// In which line, if that is known.
+/// The number of a line, if that is known.
 pub(super) struct InLine(pub(super) Option<usize>);
 
 impl std::fmt::Display for InLine {
@@ -67,7 +67,7 @@ impl std::fmt::Display for InLine {
     }
 }
 
-/// Who has revoked.
+/// The rank or the launcher that has revoked.
 pub(super) struct RevokedBy(pub(super) Option<Rank>);
 
 impl std::fmt::Display for RevokedBy {

@@ -1,14 +1,15 @@
-//! What a fault has done, and how others are told of it.
+//! The words in which a rank tells others of the faults that have hit it.
 
 use super::{FaultHit, FaultKind, OTHERS, VERBS, counted, known};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
 
-/// The words in which a rank tells of its strikes.
+/// The number of words in which a rank tells of its faults.
 pub(crate) const FAULT_WORDS: usize = 4;
 
-/// What a rank tells of its strikes: the last one, and how many there were. One that has killed the rank stays, whatever strikes
-/// afterwards, and one that has stopped its proxy unless the rank is killed.
+/// The last fault that has hit a rank, and how many have. One that has killed the rank stays,
+/// whatever hits it afterwards, and so does one that has stopped its proxy, unless the rank is
+/// killed.
 ///
 /// | word | what |
 /// |---|---|
@@ -17,7 +18,8 @@ pub(crate) const FAULT_WORDS: usize = 4;
 /// | 2 | bits 0..8 the fault, 8..16 what was counted, 16..24 what was struck, 24..32 the rank |
 /// | 3 | its number |
 ///
-/// The threads of a rank and its proxy may tell at a time: then it is a mixture, which is checked and believed by nobody but people.
+/// The threads of a rank and its proxy may tell at a time: then it is a mixture, which is checked
+/// and believed by nobody but people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FaultCounters {
     pub(crate) last: FaultHit,
@@ -25,7 +27,7 @@ pub(crate) struct FaultCounters {
 }
 
 impl FaultHit {
-    /// Tells of this strike in `words`, unless they tell of one that has ended more.
+    /// Tells of this fault in `words`, unless they tell of one that has ended more.
     pub(crate) fn tell(&self, words: &[AtomicU64]) {
         let count = || plain::add(&words[0], 1);
         if FaultCounters::read(words).is_some_and(|told| told.last.kind.ends() > self.kind.ends()) {
@@ -44,7 +46,7 @@ impl FaultHit {
 }
 
 impl FaultCounters {
-    /// What `words` tell, if there was a strike.
+    /// Reads `words`, if a fault has hit.
     pub(crate) fn read(words: &[AtomicU64]) -> Option<Self> {
         let word = |index: usize| words.get(index).map(plain::load);
         let (count, what) = (word(0)?, word(2)?);

@@ -1,4 +1,4 @@
-//! Decides when faults strike, and keeps the list of those that have.
+//! Decides when faults hit, and keeps the list of those that have.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::rank::Rank;
 use crate::shm::CellSlice;
 use crate::sync::atomic::AtomicU64;
 
-/// How many strikes are listed at most.
+/// The most hits that are listed.
 const LISTED: usize = 1000;
 
-/// Something that a fault may strike.
+/// Something that a fault may hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultPoint {
     /// An operation of this name.
@@ -26,7 +26,8 @@ pub(crate) enum FaultPoint {
 }
 
 impl FaultPoint {
-    /// Whether it counts where `what` is counted. A put is an operation and is written as well: which is meant the fault knows.
+    /// Whether it counts where `what` is counted. A put is an operation and is written as well:
+    /// which is meant the fault knows.
     fn counts_as(self, kind: FaultKind, what: &str) -> bool {
         match self {
             Self::Operation(name) => kind != FaultKind::Corrupt && (what == OPERATIONS || what == name),
@@ -45,7 +46,7 @@ impl FaultPoint {
     }
 }
 
-/// A fault that strikes now.
+/// A fault that hits now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DrawnFault {
     pub(crate) hit: FaultHit,
@@ -62,7 +63,8 @@ pub(crate) struct Injector {
     rank: Rank,
     /// Whether the rank is a thread among others of this process, which are not to die with it.
     is_thread: bool,
-    /// Where it tells of strikes besides, in whatever epoch the rank is: in the first one, where the launcher looks.
+    /// The words of the first epoch, where the launcher looks for hits whatever epoch the rank is
+    /// in.
     first: Option<CellSlice<AtomicU64>>,
     state: Mutex<State>,
 }
@@ -72,7 +74,7 @@ struct State {
     /// How many there were of what each fault counts.
     counts: Vec<u64>,
     hits: Vec<FaultHit>,
-    /// What the rank was killed by, where it is a thread.
+    /// The fault that has killed the rank, where it is a thread.
     killed_by: Option<FaultHit>,
 }
 
@@ -87,12 +89,13 @@ impl Injector {
         Some(Self { plan: plan.clone(), rank, is_thread, first: None, state: Mutex::new(state) })
     }
 
-    /// The same, which tells in `words`, those of the rank's first epoch, also when the rank is in another one.
+    /// Tells in `words`, those of the rank's first epoch, also when the rank is in another one.
     pub(crate) fn telling(self, words: CellSlice<AtomicU64>) -> Self {
         Self { first: Some(words), ..self }
     }
 
-    /// Tells of `hit` in the words `here`, those of the epoch that the rank is in, and in its first.
+    /// Tells of `hit` in the words `here`, those of the epoch that the rank is in, and in its
+    /// first.
     pub(crate) fn tell(&self, hit: FaultHit, here: &[AtomicU64]) {
         // One of the rank's threads at a time.
         let _state = self.state();
@@ -103,12 +106,12 @@ impl Injector {
         }
     }
 
-    /// Whether a kill is to leave the process alive.
+    /// Returns whether a kill is to leave the process alive.
     pub(crate) fn is_thread(&self) -> bool {
         self.is_thread
     }
 
-    /// Counts `event`, and returns the faults that strike it.
+    /// Counts `event`, and returns the faults that hit it.
     ///
     /// # Errors
     /// [`Error::FaultInjected`] when the rank was killed before.
@@ -149,7 +152,7 @@ impl Injector {
         self.state().killed_by.get_or_insert(hit);
     }
 
-    /// What has struck, in this order.
+    /// Returns the faults that have hit, in this order.
     pub(crate) fn fault_hits(&self) -> Vec<FaultHit> {
         self.state().hits.clone()
     }

@@ -1,9 +1,11 @@
 //! Faults that are made on purpose, so that what a program does about them can be tried out.
 //!
-//! A plan ([`Faults`]) says what goes wrong, on which rank, and when: at the N-th of what is counted, or at one in N, drawn by the
-//! seed of the plan. The same plan strikes at the same places, as far as the program itself does the same again. It comes from
-//! [`Launch::faults`](crate::launch::Launch::faults), from [`Options::faults`](crate::bootstrap::Options::faults), from `shmccl run
-//! --faults`, or from `SHMCCL_FAULTS`:
+//! A plan ([`Faults`]) says what goes wrong, on which rank, and when: at the N-th of what is
+//! counted, or at one in N, drawn by the seed of the plan. The same plan hits at the same places,
+//! as far as the program itself does the same again. It comes from
+//! [`Launch::faults`](crate::launch::Launch::faults), from
+//! [`Options::faults`](crate::bootstrap::Options::faults), from `shmccl run --faults`, or from
+//! `SHMCCL_FAULTS`:
 //!
 //! ```text
 //! SHMCCL_FAULTS = CLAUSE [; CLAUSE]...
@@ -12,7 +14,7 @@
 //!
 //! | fault | what happens | what it counts, unless told by `of` |
 //! |---|---|---|
-//! | `kill` | the process is killed; a rank that is a thread is lost, and its calls fail; not by `of=trigger` where the proxy is a process | operations |
+//! | `kill` | the process is killed; a thread is lost; not `of=trigger` of a service | operations |
 //! | `delay` | it takes so much longer (`time`), or until the epoch has ended | operations |
 //! | `drop` | the proxy pops the trigger, and executes nothing | triggers |
 //! | `fail` | the proxy refuses the trigger, as it does a bad one | triggers |
@@ -22,34 +24,41 @@
 //! | key | value |
 //! |---|---|
 //! | `rank` | the rank, as the job numbers it at first; every rank, if there is none |
-//! | `at` | strikes at the N-th, once |
-//! | `one_in` | strikes at one in N, drawn by the seed, the clause, the rank and the number |
+//! | `at` | hits the N-th, once |
+//! | `one_in` | hits one in N, drawn by the seed, the clause, the rank and the number |
 //! | `time` | of a delay: `20us`, `5ms`, `1s` |
 //! | `of` | what is counted: the name of an operation, or one of the words below |
 //!
 //! What is counted, by each rank, of each communicator with those that are made of it:
-//! - *operations*, as the rank calls them: the verbs of its channels (`poll` left aside, and those of a `SwitchChannel`), and the
-//!   calls of its communicators that take others (`barrier`, `alloc`, `all_reduce`, ..., `group` for a whole group). A put that is
-//!   flushed as well is a `put_with_signal`. What an operation does within is not counted (the memory that a first
-//!   call takes, say), nor is going on after a loss.
-//! - `trigger`: what the proxy of the rank takes off its fifo, also for collectives over proxied channels.
-//! - *writes*: `put` (by the rank's own core, of `put`, `put_with_signal` and `put_slice`; neither packets nor a `write`),
-//!   `trigger` (by its proxy), `message` (into the pipes of an algorithm, and of a
-//!   `send`),
-//!   `stage` (of what a collective makes of ordinary memory, and of results that come back so), `post` (of what a collective of at most
-//!   8 KiB posts, of those of a group that go together left aside), and `file` (of a checkpoint).
+//! - *operations*, as the rank calls them: the verbs of its channels (`poll` left aside, and those
+//!   of a `SwitchChannel`), and the calls of its communicators that take others (`barrier`,
+//!   `alloc`, `all_reduce`, ..., `group` for a whole group). A put that is flushed as well is a
+//!   `put_with_signal`. What an operation does within is not counted (the memory that a first call
+//!   takes, say), nor is going on after a loss.
+//! - `trigger`: what the proxy of the rank takes off its fifo, also for collectives over proxied
+//!   channels.
+//! - *writes*: `put` (by the rank's own core, of `put`, `put_with_signal` and `put_slice`; neither
+//!   packets nor a `write`), `trigger` (by its proxy), `message` (into the pipes of an algorithm,
+//!   and of a `send`), `stage` (of what a collective makes of ordinary memory, and of results that
+//!   come back so), `post` (of what a collective of at most 8 KiB posts, of those of a group that
+//!   go together left aside), and `file` (of a checkpoint).
 //! - `step`: of a checkpoint or its restoration.
 //!
-//! Examples: `kill:rank=1,at=12`, `seed=7;drop:one_in=100`, `delay:rank=0,at=3,of=all_reduce,time=50ms`.
+//! Examples: `kill:rank=1,at=12`, `seed=7;drop:one_in=100`,
+//! `delay:rank=0,at=3,of=all_reduce,time=50ms`.
 //!
-//! A rank that the launcher has started again suffers none. A strike is told where failures are: the error of a rank that is lost
-//! by one ([`crate::Error::FaultInjected`], [`ExitCause::Injected`](crate::error::ExitCause::Injected)) names it, refused triggers have
+//! A rank that the launcher has started again suffers none. A strike is told where failures are:
+//! the error of a rank that is lost by one ([`crate::Error::FaultInjected`],
+//! [`ExitCause::Injected`](crate::error::ExitCause::Injected)) names it, refused triggers have
 //! [`RefusalReason::Injected`](crate::channel::RefusalReason::Injected), and reports of the job
-//! ([`Communicator::report`](crate::Communicator::report), `shmccl report`) name the last of each rank, or the one that has ended it, with the seed.
-//! [`Communicator::fault_hits`](crate::Communicator::fault_hits) lists all of this process. The launcher names the fault
-//! by which a rank dies, in whatever epoch; of one that is killed and whose proxy was stopped before, in a process of its own, the kill.
+//! ([`Communicator::report`](crate::Communicator::report), `shmccl report`) name the last of each
+//! rank, or the one that has ended it, with the seed.
+//! [`Communicator::fault_hits`](crate::Communicator::fault_hits) lists all of this process. The
+//! launcher names the fault by which a rank dies, in whatever epoch; of one that is killed and
+//! whose proxy was stopped before, in a process of its own, the kill.
 //!
-//! Where nothing is planned nothing is looked up: a verb takes a branch or two, by a word that the rank has at hand.
+//! Where nothing is planned nothing is looked up: a verb takes a branch or two, by a word that the
+//! rank has at hand.
 
 mod counters;
 mod injector;
@@ -72,7 +81,7 @@ pub const VARIABLE: &str = "SHMCCL_FAULTS";
 const MAX_FAULTS: usize = 32;
 
 impl FaultKind {
-    /// What it counts where nobody says.
+    /// Returns what a fault of this kind counts where its clause does not say.
     const fn usual(self) -> &'static str {
         match self {
             Self::Kill | Self::Delay => OPERATIONS,
@@ -100,16 +109,16 @@ pub(crate) const TRIGGER: &str = "trigger";
 pub(crate) const STEP: &str = "step";
 /// A file of a checkpoint.
 pub(crate) const FILE: &str = "file";
-/// What a rank puts by itself.
+/// The puts of a rank itself.
 pub(crate) const PUT: &str = "put";
-/// What goes into a pipe.
+/// The contents of a pipe.
 pub(crate) const MESSAGE: &str = "message";
-/// What a collective stages.
+/// The stages of a collective.
 pub(crate) const STAGE: &str = "stage";
-/// What a small collective posts, in the post or in its mail.
+/// The data that an eager collective posts.
 pub(crate) const POST: &str = "post";
 
-/// What can be written.
+/// The writes that a fault can corrupt.
 const WRITTEN: [&str; 6] = [PUT, TRIGGER, MESSAGE, STAGE, POST, FILE];
 
 /// Operations, as a rank calls them.
@@ -154,15 +163,15 @@ const VERBS: [&str; 38] = [
     "restore",
 ];
 
-/// What is counted by other words.
+/// The other things that are counted.
 const OTHERS: [&str; 8] = [OPERATIONS, WRITES, TRIGGER, STEP, MESSAGE, STAGE, FILE, POST];
 
-/// The word for what is counted, if `text` is one.
+/// Returns the word for what is counted, if `text` is one.
 fn counted(text: &str) -> Option<&'static str> {
     VERBS.iter().chain(&OTHERS).copied().find(|word| *word == text)
 }
 
-/// When a fault strikes, by the number of what it counts.
+/// When a fault hits, by the number of what it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum When {
     At(u64),
@@ -174,7 +183,9 @@ enum When {
 /// ```
 /// use shmccl::faults::{Fault, FaultKind, Faults};
 ///
-/// let plan = Faults::seeded(7).with(Fault::one_in(FaultKind::Drop, 100))?.with(Fault::at(FaultKind::Kill, 12).on(1))?;
+/// let plan = Faults::seeded(7)
+///     .with(Fault::one_in(FaultKind::Drop, 100))?
+///     .with(Fault::at(FaultKind::Kill, 12).on(1))?;
 /// assert_eq!(plan.to_string(), "seed=7;drop:one_in=100;kill:rank=1,at=12");
 /// assert_eq!(plan, "seed=7; drop: one_in=100; kill: at=12, rank=1".parse()?);
 /// # Ok::<(), shmccl::Error>(())
@@ -189,19 +200,19 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Strikes at the `number`-th of what it counts, from 1 on.
+    /// Makes a fault that hits the `number`-th of what it counts, from 1 on.
     #[must_use]
     pub const fn at(kind: FaultKind, number: u64) -> Self {
         Self { kind, rank: None, when: When::At(number), of: None, time: None }
     }
 
-    /// Strikes at one in `n` of what it counts.
+    /// Makes a fault that hits one in `n` of what it counts.
     #[must_use]
     pub const fn one_in(kind: FaultKind, n: u64) -> Self {
         Self { kind, rank: None, when: When::OneIn(n), of: None, time: None }
     }
 
-    /// Only on this rank, as the job numbers it at first.
+    /// Hits this rank only, as the job numbers it at first.
     #[must_use]
     pub const fn on(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
@@ -215,19 +226,19 @@ impl Fault {
         self
     }
 
-    /// How long a delay takes.
+    /// Sets how long a delay takes.
     #[must_use]
     pub const fn for_time(mut self, time: Duration) -> Self {
         self.time = Some(time);
         self
     }
 
-    /// What it counts.
+    /// Returns what it counts.
     fn counts(&self) -> &'static str {
         self.of.as_deref().and_then(counted).unwrap_or(self.kind.usual())
     }
 
-    /// What is wrong with it, if something is.
+    /// Checks that it makes sense.
     fn check(&self) -> std::result::Result<(), FaultPlanError> {
         if let When::At(0) | When::OneIn(0) = self.when {
             return Err(FaultPlanError::Number("0".to_owned()));
@@ -262,7 +273,7 @@ impl Faults {
         Self { seed, faults: Vec::new() }
     }
 
-    /// The same, and `fault`.
+    /// Adds `fault`.
     ///
     /// # Errors
     /// [`crate::Error::FaultPlan`] when it makes no sense, or is one too many.
@@ -294,8 +305,8 @@ impl Faults {
         if self.is_empty() { Self::from_env() } else { Ok(self.clone()) }
     }
 
-    /// Checks that a job of `n_ranks`, whose proxy is a service process or not, can suffer this plan, or the
-    /// environment's in its place.
+    /// Checks that a job of `n_ranks`, whose proxy is a service process or not, can suffer this
+    /// plan, or the environment's in its place.
     ///
     /// # Errors
     /// Those of [`Faults::from_env`]; [`crate::Error::FaultPlan`].
@@ -311,20 +322,20 @@ impl Faults {
         }
     }
 
-    /// Whether nothing goes wrong by it.
+    /// Returns whether the plan is of nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.faults.is_empty()
     }
 
-    /// What draws are made by.
+    /// Returns the seed of its draws.
     #[must_use]
     pub const fn seed(&self) -> u64 {
         self.seed
     }
 }
 
-/// The rank that a strike is on, as its plan numbers it.
+/// Returns the rank of a hit, as its plan numbers it.
 fn known(rank: u64) -> Option<Rank> {
     Rank::new(u32::try_from(rank).ok()?, crate::rank::MAX_RANKS).ok()
 }

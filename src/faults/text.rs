@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Fault, FaultKind, Faults, When};
 use crate::error::{Error, Result};
 
-/// What a plan is made of, for whoever got it wrong.
+/// The grammar of a plan, for errors.
 const GRAMMAR: &str = "CLAUSE[;CLAUSE]..., a clause being seed=N or FAULT:KEY=VALUE[,KEY=VALUE]..., with a fault of kill, \
      delay, drop, fail, corrupt, stop and keys of rank=R, at=N or one_in=N, of=WHAT (an operation such as put or all_reduce, trigger, \
      message, stage, post, file, step), time=5ms (of a delay); such as `seed=7;kill:rank=1,at=12;drop:one_in=100`";
@@ -15,7 +15,8 @@ const GRAMMAR: &str = "CLAUSE[;CLAUSE]..., a clause being seed=N or FAULT:KEY=VA
 impl FromStr for Faults {
     type Err = Error;
 
-    /// Reads a plan as [the module](super) says. Blanks around words, and empty clauses, mean nothing.
+    /// Reads a plan as [the module](super) says. Blanks around words, and empty clauses, mean
+    /// nothing.
     fn from_str(text: &str) -> Result<Self> {
         let mut plan = Self::default();
         for clause in text.split(';').map(str::trim).filter(|clause| !clause.is_empty()) {
@@ -102,7 +103,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What is wrong with a plan.
+/// An error in a plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultPlanError {
@@ -124,7 +125,7 @@ pub enum FaultPlanError {
     /// A rank that the job does not have.
     #[error("there is no rank {rank} in a job of {n_ranks}")]
     NoSuchRank {
-        /// Whom it was to strike.
+        /// The rank that it was to hit.
         rank: u32,
         /// How many there are.
         n_ranks: u32,
@@ -146,7 +147,7 @@ pub enum FaultPlanError {
     Of {
         /// The fault.
         kind: FaultKind,
-        /// What it was to count.
+        /// The thing that it was to count.
         of: String,
     },
     /// A rank cannot be killed at its triggers, which another process executes.

@@ -1,9 +1,10 @@
 //! Finding the jobs of this host, without anybody who keeps a list of them.
 //!
-//! The processes of a job keep its segments open. So whoever may look at a process finds, among its descriptors in `/proc`, those of
-//! segments, and their headers say of which job and epoch they are; whoever looks on has them open for reading only, and does not
-//! count. That way jobs of launchers are found, of processes that have met by themselves, and of threads; and when the last process
-//! of a job is gone there is nothing left to find.
+//! The processes of a job keep its segments open. So whoever may look at a process finds, among its
+//! descriptors in `/proc`, those of segments, and their headers say of which job and epoch they
+//! are; whoever looks on has them open for reading only, and does not count. That way jobs of
+//! launchers are found, of processes that have met by themselves, and of threads; and when the last
+//! process of a job is gone there is nothing left to find.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, btree_map};
@@ -39,7 +40,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// All epochs of all jobs that this process may look at: those of the same user, as a rule. In the order of their numbers.
+    /// All epochs of all jobs that this process may look at: those of the same user, as a rule. In
+    /// the order of their numbers.
     ///
     /// Segments of another layout version are passed over.
     #[must_use]
@@ -51,8 +53,9 @@ impl Job {
         finds.jobs()
     }
 
-    /// The newest epoch of each job, be it that ranks went on without others, or that those came back. It stands for the earlier ones:
-    /// it [goes by](Self::goes_by) their numbers, too, and their [processes](Self::processes) are among its own.
+    /// The newest epoch of each job, be it that ranks went on without others, or that those came
+    /// back. It stands for the earlier ones: it [goes by](Self::goes_by) their numbers, too, and
+    /// their [processes](Self::processes) are among its own.
     #[must_use]
     pub fn newest() -> Vec<Self> {
         let mut newest: BTreeMap<u64, Self> = BTreeMap::new();
@@ -74,13 +77,13 @@ impl Job {
         self.processes.dedup();
     }
 
-    /// Its number. Of a job that was recovered it is not the one that it began with.
+    /// Returns its number. Of a job that was recovered it is not the one that it began with.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Whether `number` is that of this job, or of one that it goes on from.
+    /// Returns whether `number` is that of this job, or of one that it goes on from.
     #[must_use]
     pub fn goes_by(&self, number: u64) -> bool {
         self.numbers().any(|own| own == number)
@@ -91,23 +94,23 @@ impl Job {
         [self.id].into_iter().chain(self.origin).chain(self.earlier.iter().copied())
     }
 
-    /// Which incarnation of the job it is.
+    /// Returns which incarnation of the job it is.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The processes that have a segment of it open, its launcher among them.
+    /// Returns the processes that have a segment of it open, its launcher among them.
     #[must_use]
     pub fn processes(&self) -> &[u32] {
         &self.processes
     }
 
-    /// What its ranks are doing.
+    /// Reports what its ranks are doing.
     ///
     /// # Errors
-    /// [`crate::Error::Layout`], [`crate::Error::InvalidArgument`] or [`crate::Error::OutOfRange`] when its control segment makes no
-    /// sense; [`crate::Error::Os`] when it cannot be read.
+    /// [`crate::Error::Layout`], [`crate::Error::InvalidArgument`] or [`crate::Error::OutOfRange`]
+    /// when its control segment makes no sense; [`crate::Error::Os`] when it cannot be read.
     pub fn report(&self) -> Result<Report> {
         Report::take(self.control.as_fd(), |rank| self.segments.get(&rank))
     }
@@ -119,7 +122,7 @@ struct Finds(HashMap<(u64, u64), Find>);
 
 struct Find {
     file: File,
-    /// Whose it is; `None` for what is no segment.
+    /// The owner; `None` for what is no segment.
     identity: Option<Identity>,
     len: u64,
     processes: Vec<u32>,
@@ -210,14 +213,16 @@ fn rank_of(owner: u64) -> Option<Rank> {
     Rank::new(rank, MAX_RANKS).ok()
 }
 
-/// Whether a descriptor that leads there is worth a look: of memory without a name, with one, or of a file that the launcher has named.
+/// Whether a descriptor that leads there is worth a look: of memory without a name, with one, or of
+/// a file that the launcher has named.
 fn may_be_segment(target: &Path) -> bool {
     let text = target.to_string_lossy();
     text.starts_with("/memfd:shmccl") || text.starts_with("/dev/shm/") || text.ends_with(".shmccl")
 }
 
-/// Whether a descriptor is for writing, too, as those of members are, who could not map a segment otherwise. One that is not is that of
-/// somebody who looks on, another observer or a launcher that has lost a rank, and makes no job of theirs of it.
+/// Whether a descriptor is for writing, too, as those of members are, who could not map a segment
+/// otherwise. One that is not is that of somebody who looks on, another observer or a launcher that
+/// has lost a rank, and makes no job of theirs of it.
 fn is_writable(descriptor: &Path) -> bool {
     const WRITE: u32 = 0o200;
     std::fs::symlink_metadata(descriptor).is_ok_and(|link| link.mode() & WRITE != 0)

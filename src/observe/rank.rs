@@ -1,11 +1,11 @@
-//! What one rank is doing.
+//! A report of one rank.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::copy::copy_of;
 use super::straggler::WaitState;
-use crate::channel::{PREPARING, occupation_name};
+use crate::channel::WaitKind;
 use crate::collective::{CallSignature, CommLayout, TURNS, posted_signature};
 use crate::error::Result;
 use crate::faults::FaultHit;
@@ -18,18 +18,19 @@ use crate::sync::{Activity, LifeCell, LifeStatus, PostCell, ProgressCell};
 /// A call of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservedCall {
-    /// What was called.
+    /// The call.
     pub signature: CallSignature,
-    /// Which of the caller's operations of its communicator it is, from 1 on; 0 for a message. Where the job's first communicator only
-    /// meets (barrier, allocation, release), it counts these, and those that data are posted for apart.
+    /// Which of the caller's operations of its communicator it is, from 1 on; 0 for a message.
+    /// Where the job's first communicator only meets (barrier, allocation, release), it counts
+    /// these, and those that data are posted for apart.
     pub sequence: u64,
 }
 
 /// A long wait of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wait {
-    /// What it is on, where that is a channel or a proxy.
-    pub(super) on: Option<&'static str>,
+    /// The kind of the wait, where it is on a channel or a proxy.
+    pub(super) on: Option<WaitKind>,
     /// For whom.
     pub(super) awaited: RankSet,
     /// For how long, or, where it was given up, how long ago that was.
@@ -63,12 +64,14 @@ pub struct FifoView {
     pub last: Trigger,
 }
 
-/// What a rank has done since the epoch began.
+/// The work of a rank since the epoch began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankWork {
-    /// Collective operations that it has begun; messages, and what goes by channels alone, are not among them.
+    /// Collective operations that it has begun; messages, and what goes by channels alone, are not
+    /// among them.
     pub operations: u64,
-    /// Bytes that it puts into those of them that take microseconds at least; refused ones count, too.
+    /// Bytes that it puts into those of them that take microseconds at least; refused ones count,
+    /// too.
     pub large_bytes: u64,
     /// How many operations those bytes are of.
     pub large_operations: u64,
@@ -92,13 +95,13 @@ pub struct RankReport {
     pub pid: Option<u32>,
     /// Its process was stopped, and does nothing until it is told to go on.
     pub is_stopped: bool,
-    /// What it is in, as far as that can be told.
+    /// The call that it is in, as far as that can be told.
     pub call: Option<ObservedCall>,
     /// The last operation that it has told the others of.
     pub last: Option<ObservedCall>,
     /// Its fifos that were used.
     pub fifos: Vec<FifoView>,
-    /// What it has done.
+    /// The work that it has done.
     pub work: RankWork,
     /// How long ago it has beaten, which it does twice a second; `None` where it has not come yet.
     pub heartbeat: Option<Duration>,
@@ -112,7 +115,8 @@ pub struct RankReport {
 }
 
 impl RankReport {
-    /// Looks at `rank`, which tells `activity` at the time `now`, and at its segment, where that can be had.
+    /// Looks at `rank`, which tells `activity` at the time `now`, and at its segment, where that
+    /// can be had.
     pub(super) fn new(
         rank: Rank,
         life: &LifeCell,
@@ -169,49 +173,53 @@ impl RankReport {
         Ok(())
     }
 
-    /// What it is doing, as far as others are concerned.
+    /// Returns what it is doing, as far as others are concerned.
     pub(super) fn wait_state(&self) -> WaitState {
         WaitState::new(self.life, self.wait.as_ref().map(|wait| wait.awaited), || self.is_stopped)
     }
 
-    /// Whether it waits, or has given up waiting, in a call of the only communicator that it has used.
+    /// Whether it waits, or has given up waiting, in a call of the only communicator that it has
+    /// used.
     pub(super) fn waits_in_only_call(&self) -> bool {
-        let is_call = |wait: &Wait| matches!(wait.on, None | Some(PREPARING));
+        let is_call = |wait: &Wait| matches!(wait.on, None | Some(WaitKind::Prepare));
         self.n_boards <= 1 && self.call.is_some() && self.wait.as_ref().is_some_and(is_call)
     }
 
-    /// Whom it waits for, or has given up waiting for; itself when that is its own proxy.
+    /// Returns the ranks that it waits for, or has given up waiting for; itself when that is its
+    /// own proxy.
     #[must_use]
     pub fn awaits(&self) -> Vec<Rank> {
         self.wait.as_ref().map(|wait| wait.awaited.iter().collect()).unwrap_or_default()
     }
 
-    /// The channel call that it waits in, or has given up waiting in, where it is one.
+    /// Returns the channel call that it waits in, or has given up waiting in, where it is one.
     #[must_use]
     pub fn waits_on(&self) -> Option<&'static str> {
-        self.wait.as_ref().and_then(|wait| wait.on)
+        self.wait.as_ref().and_then(|wait| wait.on).map(WaitKind::name)
     }
 
-    /// How many steps of its call were taken when its wait began, where it has any.
+    /// Returns how many steps of its call were taken when its wait began, where it has any.
     #[must_use]
     pub fn step(&self) -> Option<u64> {
         let wait = self.call.and(self.wait.as_ref())?;
         Some(wait.step).filter(|step| *step > 0)
     }
 
-    /// How long ago it has given up its last long wait, by its deadline or otherwise; `None` when it has not, or has begun another one.
+    /// How long ago it has given up its last long wait, by its deadline or otherwise; `None` when
+    /// it has not, or has begun another one.
     #[must_use]
     pub fn gave_up(&self) -> Option<Duration> {
         self.wait.as_ref().filter(|wait| wait.given_up).map(|wait| wait.lasts)
     }
 
-    /// How long it has waited; `None` when it does not.
+    /// Returns how long it has waited; `None` when it does not.
     #[must_use]
     pub fn waits_for(&self) -> Option<Duration> {
         self.wait.as_ref().filter(|wait| !wait.given_up).map(|wait| wait.lasts)
     }
 
-    /// Whether the deadline of its last long wait has passed, and it has not begun another one.
+    /// Returns whether the deadline of its last long wait has passed, and it has not begun another
+    /// one.
     #[must_use]
     pub fn has_timed_out(&self) -> bool {
         self.wait.as_ref().is_some_and(|wait| wait.timed_out)
@@ -236,7 +244,7 @@ impl Wait {
     fn of(activity: &Activity, now: Duration) -> Option<Self> {
         let begun = activity.since.or(activity.given_up)?;
         Some(Self {
-            on: occupation_name(activity.kind),
+            on: WaitKind::from_code(activity.kind),
             awaited: RankSet::from_bits(activity.awaited),
             lasts: now.saturating_sub(begun),
             given_up: activity.since.is_none(),
@@ -246,7 +254,7 @@ impl Wait {
     }
 }
 
-/// What a rank shows on one board.
+/// The posts of a rank on one board.
 struct Posts {
     /// Those that are up.
     calls: Vec<ObservedCall>,

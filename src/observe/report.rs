@@ -14,11 +14,11 @@ use crate::shm::{Expected, HostKernel, SegmentHeader};
 use crate::sync::Revocation;
 use crate::sync::header::Creator;
 
-/// What every rank of an epoch is doing: the answer to why nothing goes on. It prints as a line for each rank and one that names
-/// who holds the others up.
+/// A report of every rank of an epoch: the answer to why nothing goes on. It prints as a line for
+/// each rank and one that names who holds the others up.
 ///
-/// Numbers are those of a moment each, and only as good as what ranks have told: they tell of waits that have turned out
-/// long, after some microseconds.
+/// Numbers are those of a moment each, and only as good as what ranks have told: they tell of waits
+/// that have turned out long, after some microseconds.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
@@ -26,7 +26,7 @@ pub struct Report {
     pub job: u64,
     /// Which incarnation of it.
     pub epoch: u64,
-    /// Who has made its control segment: the launcher, the host of a meeting, or a rank.
+    /// The maker of its control segment: the launcher, the host of a meeting, or a rank.
     pub creator: Creator,
     /// For how long it has run.
     pub age: Duration,
@@ -42,7 +42,8 @@ impl Report {
     /// Looks at the epoch of `mapped`, from within.
     ///
     /// # Errors
-    /// Those of [`Report::take`]; [`Error::Unavailable`] where its control segment has no descriptor.
+    /// Those of [`Report::take`]; [`Error::Unavailable`] where its control segment has no
+    /// descriptor.
     #[cold]
     pub(crate) fn of(mapped: &EpochMapping) -> Result<Self> {
         let missing = Error::Unavailable { operation: "report", needs: "the control segment" };
@@ -50,11 +51,13 @@ impl Report {
         Self::take(control, |rank| Some(mapped.segment(rank).as_ref()))
     }
 
-    /// Looks at the epoch with this control segment, and at the segments of its ranks, as far as there is a descriptor of them.
+    /// Looks at the epoch with this control segment, and at the segments of its ranks, as far as
+    /// there is a descriptor of them.
     ///
     /// # Errors
-    /// [`crate::Error::Layout`] when it is no control segment of this version; [`crate::Error::InvalidArgument`] when it says
-    /// that it has no ranks, or too many; [`crate::Error::Os`] when it cannot be read.
+    /// [`crate::Error::Layout`] when it is no control segment of this version;
+    /// [`crate::Error::InvalidArgument`] when it says that it has no ranks, or too many;
+    /// [`crate::Error::Os`] when it cannot be read.
     pub(crate) fn take<S: AsFd>(
         control: BorrowedFd<'_>,
         segment: impl Fn(Rank) -> Option<S>,
@@ -86,15 +89,16 @@ impl Report {
         })
     }
 
-    /// Who is awaited, directly or by way of others, and waits for nobody: the ranks that hold all up. None while all goes well, or when
-    /// ranks wait in a circle.
+    /// Returns the ranks that hold all up: they are awaited, directly or by way of others, and wait
+    /// for nobody. None while all goes well, or when ranks wait in a circle.
     #[must_use]
     pub fn stragglers(&self) -> Vec<Rank> {
         stragglers(&self.wait_states()).iter().collect()
     }
 
-    /// The ranks that wait for each other in a circle, and those that wait for them, where all of them have waited for 100 ms: ranks are
-    /// looked at one after the other, so that shorter waits can seem a circle although all goes well.
+    /// Returns the ranks that wait for each other in a circle, and those that wait for them, where
+    /// all of them have waited for 100 ms: ranks are looked at one after the other, so that shorter
+    /// waits can seem a circle although all goes well.
     #[must_use]
     pub fn wait_cycle(&self) -> Vec<Rank> {
         let wait_cycle = wait_cycle(&self.wait_states());
@@ -102,13 +106,14 @@ impl Report {
         if wait_cycle.iter().all(is_settled) { wait_cycle.iter().collect() } else { Vec::new() }
     }
 
-    /// Whether the deadline of some rank's last long wait has passed.
+    /// Returns whether the deadline of some rank's last long wait has passed.
     #[must_use]
     pub fn has_timed_out(&self) -> bool {
         self.ranks.iter().any(RankReport::has_timed_out)
     }
 
-    /// Whether somebody waits, or has given up waiting, for one that has not come, has left, or is dead.
+    /// Whether somebody waits, or has given up waiting, for one that has not come, has left, or is
+    /// dead.
     pub(super) fn is_anybody_gone_awaited(&self) -> bool {
         let wait_states = self.wait_states();
         let is_gone = |rank: Rank| wait_states.get(rank.index()) == Some(&WaitState::Gone);
@@ -129,7 +134,8 @@ impl EpochReport for Report {
         self.has_timed_out()
     }
 
-    /// Each rank of the circle shows no other communicator than the one of its call, so that it has one thread that waits in calls.
+    /// Each rank of the circle shows no other communicator than the one of its call, so that it has
+    /// one thread that waits in calls.
     fn next_in_circle(&self, rank: Rank) -> Option<(Rank, [u64; 2])> {
         let circle = self.wait_cycle();
         let waits_in_call = |rank: &Rank| self.ranks[rank.index()].waits_in_only_call();
@@ -141,7 +147,8 @@ impl EpochReport for Report {
     }
 }
 
-/// Looks at the epoch of `mapped`, for an error: what a [`RankContext`](crate::channel::RankContext) is given.
+/// Looks at the epoch of `mapped`, for an error: what a
+/// [`RankContext`](crate::channel::RankContext) is given.
 #[cold]
 pub(crate) fn report_of(mapped: &EpochMapping) -> Option<Box<dyn EpochReport>> {
     Some(Box::new(Report::of(mapped).ok()?))

@@ -1,12 +1,13 @@
-//! Whom the others wait for: told from who waits for whom.
+//! Finds the ranks that hold others up, from which rank waits for which.
 
 use crate::rank::{Rank, RankSet};
 use crate::sync::LifeStatus;
 
-/// What a rank is doing, as far as others are concerned.
+/// The state of a rank, as far as others are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitState {
-    /// It waits, or has given up waiting, or waited as it died, for these; for itself when it is for its own proxy.
+    /// It waits, or has given up waiting, or waited as it died, for these; for itself when it is
+    /// for its own proxy.
     Waiting(RankSet),
     /// It lives, and waits for nobody.
     Busy,
@@ -17,8 +18,8 @@ pub(super) enum WaitState {
 }
 
 impl WaitState {
-    /// That of a rank that waits for those who are `awaited`, if it does. What one waited for that is gone still counts; one whose
-    /// process was stopped waits for nothing any more.
+    /// That of a rank that waits for those who are `awaited`, if it does. What one waited for that
+    /// is gone still counts; one whose process was stopped waits for nothing any more.
     pub(super) fn new(life: LifeStatus, awaited: Option<RankSet>, is_stopped: impl FnOnce() -> bool) -> Self {
         match (life, awaited) {
             // One that was given up while it is stopped is lost, and as much in the way as before.
@@ -30,7 +31,7 @@ impl WaitState {
     }
 }
 
-/// Who is awaited, directly or by way of others, and waits for nobody.
+/// Returns the ranks that are awaited, directly or by way of others, and wait for nobody.
 pub(super) fn stragglers(ranks: &[WaitState]) -> RankSet {
     let awaited = ranks.iter().fold(0, |all, wait_state| match wait_state {
         WaitState::Waiting(awaited) => all | awaited.bits(),
@@ -42,14 +43,16 @@ pub(super) fn stragglers(ranks: &[WaitState]) -> RankSet {
         .collect()
 }
 
-/// The straggler to name where there is room for one: a stopped one before one that is busy, which may go on in a moment.
+/// The straggler to name where there is room for one: a stopped one before one that is busy, which
+/// may go on in a moment.
 pub(super) fn worst_straggler(ranks: &[WaitState]) -> Option<Rank> {
     let is_stopped = |rank: &Rank| ranks.get(rank.index()) == Some(&WaitState::Stopped);
     let all = stragglers(ranks);
     all.iter().find(is_stopped).or_else(|| all.iter().next())
 }
 
-/// Who waits in a circle, or for somebody who does: nobody is to blame then but the order of their calls.
+/// Returns the ranks that wait in a circle, or for one that does: the order of their calls is to
+/// blame.
 pub(super) fn wait_cycle(ranks: &[WaitState]) -> RankSet {
     let awaited = |rank: Rank| match ranks.get(rank.index()) {
         Some(WaitState::Waiting(awaited)) => awaited.without(RankSet::from_iter([rank])),

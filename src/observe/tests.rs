@@ -84,7 +84,8 @@ fn a_job_of_threads_is_found_with_its_process_and_is_gone_with_it() {
         comm.barrier()?;
         let own = comm.report()?.job;
         let job = Job::newest().into_iter().find(|job| job.id() == own).expect("it is running");
-        // Another test may be about to start a process, which has everything open until it executes its program.
+        // Another test may be about to start a process, which has everything open until it executes
+        // its program.
         assert!(job.processes().contains(&me) && job.epoch() == 1);
         let report = job.report()?;
         assert!(report.ranks.len() == 3 && report.ranks.iter().all(|rank| rank.pid == Some(me)), "{report}");

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::rank::{FifoView, ObservedCall, RankReport, Wait};
 use super::report::Report;
+use crate::channel::WaitKind;
 use crate::proxy::{Trigger, TriggerKind};
 use crate::rank::{Rank, RankSet};
 use crate::sync::{LifeStatus, Revocation};
@@ -29,7 +30,7 @@ impl Report {
         self.ended.map(|reason| Reason(reason).to_string())
     }
 
-    /// Who holds all up, if anybody does: `held up by rank 0, which waits for nobody`.
+    /// Writes which rank holds all up, if one does: `held up by rank 0, which waits for nobody`.
     #[must_use]
     pub fn verdict(&self) -> String {
         Conclusion(self).to_string()
@@ -73,7 +74,7 @@ impl fmt::Display for RankReport {
         }
         match (self.call, &self.wait) {
             (Some(call), _) => write!(f, "in {call}{}", Within(self))?,
-            (None, Some(wait)) => write!(f, "in {}", wait.on.unwrap_or("an unknown wait"))?,
+            (None, Some(wait)) => write!(f, "in {}", wait.on.map_or("an unknown wait", WaitKind::name))?,
             (None, None) => write!(f, "in no operation")?,
         }
         self.write_rest(f)?;
@@ -93,7 +94,8 @@ impl fmt::Display for RankReport {
 }
 
 impl RankReport {
-    /// For how long one that does not wait has done nothing that others could see, as far as its heartbeats tell.
+    /// For how long one that does not wait has done nothing that others could see, as far as its
+    /// heartbeats tell.
     fn write_rest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (None, Some(moved)) = (&self.wait, self.moved) else { return Ok(()) };
         // A beat finds what was done since the one before.
@@ -122,7 +124,7 @@ impl RankReport {
     }
 }
 
-/// What the wait of a rank adds to the name of the call that it is in.
+/// The addition of a rank's wait to the name of the call that it is in.
 struct Within<'a>(&'a RankReport);
 
 impl fmt::Display for Within<'_> {

@@ -55,7 +55,7 @@ impl TraceFile {
         Ok(Self { path, file, rings, segment })
     }
 
-    /// What ranks need to note there.
+    /// Returns the descriptor that ranks need to record there.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.segment.as_fd()
     }
@@ -79,7 +79,8 @@ pub(crate) fn from_environment() -> Option<PathBuf> {
     std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// A file that is written when nobody notes any more. That it could not be is logged: nobody is left to be told.
+/// A file that is written when nobody notes any more. That it could not be is logged: nobody is
+/// left to be told.
 #[derive(Debug)]
 struct AtEnd(TraceFile, CallNames);
 
@@ -93,11 +94,12 @@ impl Drop for AtEnd {
     }
 }
 
-/// Where the ranks from `first` on note that are all in this process, if the environment says so; `rank` goes into the name of the
-/// file, where there are others elsewhere, and a number, where it is not the first of that name.
+/// Where the ranks from `first` on note that are all in this process, if the environment says so;
+/// `rank` goes into the name of the file, where there are others elsewhere, and a number, where it
+/// is not the first of that name.
 ///
-/// A name that is wrong is found out by the first who comes with it. A process that runs out of something later, with many files, goes on
-/// and does not note: that is logged.
+/// A name that is wrong is found out by the first who comes with it. A process that runs out of
+/// something later, with many files, goes on and does not note: that is logged.
 ///
 /// # Errors
 /// Those of [`TraceFile::create`], of the first file of that name.

@@ -63,14 +63,14 @@ pub(super) struct TraceWriter {
     pub(super) start: u64,
 }
 
-/// What the file says of itself.
+/// The head of the file.
 #[derive(Serialize)]
 struct Other {
     written_by: &'static str,
     writer: TraceWriter,
     /// By rank and author, how many records were overwritten.
     overwritten: BTreeMap<String, u64>,
-    /// The same, how many their writers did not finish.
+    /// By rank and author, how many records their writers did not finish.
     unfinished: BTreeMap<String, u64>,
 }
 
@@ -263,7 +263,7 @@ struct Args {
     failed: bool,
 }
 
-/// What a viewer reads: times are in microseconds.
+/// An event as a viewer reads it: times are in microseconds.
 #[derive(Serialize)]
 struct TraceEvent<'s> {
     name: &'static str,
@@ -277,7 +277,7 @@ struct TraceEvent<'s> {
 }
 
 impl DecodedSpan {
-    /// What the record says; none for one that says what nobody notes.
+    /// Decodes a record; none for one that no writer makes.
     fn of(
         lane: &RingView,
         [begun, ended, what, rest]: [u64; RECORD_WORDS],

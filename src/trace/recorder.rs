@@ -1,4 +1,4 @@
-//! Notes what a rank does.
+//! Records what a rank does.
 //!
 //! | word of a record | bits | what |
 //! |---|---|---|
@@ -24,13 +24,15 @@ use crate::sync::plain;
 /// The most bytes that a record can tell.
 const MAX_BYTES: u64 = (1 << 48) - 1;
 
-/// How many records ahead the line of a record is fetched: it would have been written to memory since the last lap, and whatever the
-/// thread stores after the record, such as the signal of its next put, would wait until it is back.
+/// How many records ahead the line of a record is fetched: it would have been written to memory
+/// since the last lap, and whatever the thread stores after the record, such as the signal of its
+/// next put, would wait until it is back.
 const AHEAD: u64 = 6;
 
-/// What is noted of a span besides its times: words 2 and 3 of its record, in which thread, epoch and lap are missing.
+/// A span without its times: words 2 and 3 of its record, in which thread, epoch and lap are
+/// missing.
 ///
-/// It is packed from the start, so that it takes two registers while that which it is of is being done.
+/// Two words, so that it stays in registers while the traced call runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TraceSpan {
     what: u64,
@@ -45,7 +47,7 @@ pub(crate) struct ReservedSpan {
 }
 
 impl ReservedSpan {
-    /// The same, of something that has failed, if it has.
+    /// Marks it as failed, if it has.
     #[inline]
     pub(crate) fn failing(self, has_failed: bool) -> Self {
         Self { span: self.span.failing(has_failed), ..self }
@@ -65,31 +67,32 @@ impl TraceSpan {
         Self { what: verb.code().into(), rest: 0 }
     }
 
-    /// The same of so many bytes, where none were told.
+    /// Adds a number of bytes, where there is none.
     #[inline]
     pub(crate) fn of_bytes(self, bytes: u64) -> Self {
         Self { what: self.what | bytes.min(MAX_BYTES) << 16, ..self }
     }
 
-    /// The same with `peer`, where none was told.
+    /// Adds the peer, where there is none.
     #[inline]
     pub(crate) fn with(self, peer: Rank) -> Self {
         Self { what: self.what | (u64::from(peer.get()) + 1) << 8, ..self }
     }
 
-    /// The same with a number, of which 32 bits are kept, where none was told.
+    /// Adds a number, of which 32 bits are kept, where there is none.
     #[inline]
     pub(crate) fn numbered(self, sequence: u64) -> Self {
         Self { rest: self.rest | sequence << 32, ..self }
     }
 
-    /// The same, done in `manner`: the code of an algorithm, 0 where there is none, and [`PORT`] or [`FAILED`].
+    /// Says in which `manner` it was done: the code of an algorithm, 0 where there is none, and
+    /// [`PORT`] or [`FAILED`].
     #[inline]
     pub(crate) fn done_in(self, manner: u8) -> Self {
         Self { rest: self.rest | u64::from(manner) << 24, ..self }
     }
 
-    /// The same, of something that has failed, if it has.
+    /// Marks it as failed, if it has.
     #[inline]
     pub(crate) fn failing(self, has_failed: bool) -> Self {
         self.done_in(if has_failed { FAILED } else { 0 })
@@ -123,12 +126,12 @@ impl Recorder {
         Some(Self { threads: lane(Author::Threads)?, proxy: lane(Author::Proxy)?, _file: None })
     }
 
-    /// The same, and keeps `file`.
+    /// Keeps `file` until nobody records there.
     pub(crate) fn keeping(self, file: Arc<dyn Keep>) -> Self {
         Self { _file: Some(file), ..self }
     }
 
-    /// The same, in another epoch.
+    /// Returns a recorder for another epoch.
     pub(crate) fn in_epoch(&self, epoch: u64) -> Self {
         let mut own = self.clone();
         own.threads.epoch = low_bits(epoch);
@@ -154,8 +157,8 @@ impl Recorder {
     }
 
     /// Notes a span that ends now, and hands on what came of it.
-    // Written out: whoever copies a result that is a word of many to where the caller's goes waits until all that the thread has
-    // stored before is out, and so would what it does next.
+    // Written out: whoever copies a result that is a word of many to where the caller's goes waits
+    // until all that the thread has stored before is out, and so would what it does next.
     #[inline(always)]
     pub(crate) fn ended<T>(&self, begun: u64, span: TraceSpan, done: Result<T>) -> Result<T> {
         match done {
@@ -209,7 +212,8 @@ impl TraceRing {
     }
 
     /// Notes a span of the calling thread.
-    // Of what it does nothing comes back, and what is rare it leaves to others at its end: so it needs no stack.
+    // Of what it does nothing comes back, and what is rare it leaves to others at its end: so it
+    // needs no stack.
     #[inline(never)]
     pub(crate) fn record(&self, begun: u64, ended: u64, span: TraceSpan) {
         self.fill(begun, ended, self.reserve(span));
@@ -238,14 +242,14 @@ impl TraceRing {
         }
     }
 
-    /// What says in the last word of a record who has written it.
+    /// Returns the bits of a record's last word that say which thread has written it.
     #[inline]
     fn writer(&self, number: u8) -> u64 {
         u64::from(number) << 16 | u64::from(self.epoch) << 8
     }
 
-    /// Notes a span of a thread that has no number yet, shares one, has filled its block, or has waited while the ring went round; the
-    /// lane has its name from then on.
+    /// Notes a span of a thread that has no number yet, shares one, has filled its block, or has
+    /// waited while the ring went round; the lane has its name from then on.
     #[cold]
     #[inline(never)]
     fn record_slowly(&self, begun: u64, ended: u64, span: TraceSpan) {
@@ -282,8 +286,8 @@ impl TraceRing {
 }
 
 thread_local! {
-    /// The number of the thread among those of its process that have noted something, from 1 on; 0 before. Nobody advances the
-    /// cursor of that number.
+    /// The number of the thread among those of its process that have noted something, from 1 on; 0
+    /// before. Nobody advances the cursor of that number.
     static NUMBER: Cell<u8> = const { Cell::new(0) };
 }
 

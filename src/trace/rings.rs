@@ -3,11 +3,12 @@
 //! | byte | what | written by |
 //! |---|---|---|
 //! | 0 | segment header | whoever writes the file |
-//! | 4096 | clock, length of a ring, first rank, number of ranks, ticks and time at the start | the same |
+//! | 4096 | clock, length of a ring, first rank, ranks, ticks and time at first | the same |
 //! | 8192 | two lanes for each rank: its threads', its proxy's | they |
 //!
-//! A lane begins with three pages: how many records were taken; from byte 1024 on the names of up to 63 threads, 16 bytes each; from
-//! byte 4096 on how far each of those threads has come, 128 bytes each. Behind them lie the records.
+//! A lane begins with three pages: how many records were taken; from byte 1024 on the names of up
+//! to 63 threads, 16 bytes each; from byte 4096 on how far each of those threads has come, 128
+//! bytes each. Behind them lie the records.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -57,7 +58,7 @@ pub(crate) struct Rings {
     n_ranks: u32,
 }
 
-/// Who notes in a lane.
+/// The writer of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Author {
     Threads,
@@ -84,7 +85,8 @@ impl Rings {
     /// Makes rings of `records` records for `n_ranks` ranks from `first` on.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a length that is no power of two from 1024 to 2^24; those of [`Segment::create`].
+    /// [`Error::InvalidArgument`] for a length that is no power of two from 1024 to 2^24; those of
+    /// [`Segment::create`].
     pub(crate) fn create(
         epoch_id: EpochId,
         first: u32,

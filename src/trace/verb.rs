@@ -1,12 +1,13 @@
-//! What can be noted, as numbers.
+//! The things that are traced, as numbers.
 
 use crate::proxy::TriggerKind;
 
-/// What a span is. The numbers of collective operations are their own; a trigger has that of its kind.
+/// The kind of a span. The numbers of collective operations are their own; a trigger has that of
+/// its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Verb(u8);
 
-/// What the numbers of collective calls stand for: this part of the crate does not know.
+/// The names of collective calls by their numbers, which this part of the crate does not know.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallNames {
     /// Names an operation by its number.
@@ -78,7 +79,7 @@ impl Verb {
         Self(code)
     }
 
-    /// What it is called, and of what kind it is; none for a number that nothing has.
+    /// Returns its name and kind; none for a number that nothing has.
     pub(super) fn name(self, calls: CallNames) -> Option<(&'static str, &'static str)> {
         /// By the bits of their kind: data, signal, flush.
         const TRIGGERS: [&str; 8] = [

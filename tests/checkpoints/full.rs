@@ -1,4 +1,5 @@
-//! Checkpoints that there is no room for: on a disk that is full, or past the length that a file may have.
+//! Checkpoints that there is no room for: on a disk that is full, or past the length that a file
+//! may have.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -55,8 +56,9 @@ impl Observer for Heard {
     }
 }
 
-/// Runs the test `name` in a process that has a small disk mounted at `place`, which nobody else sees, where that may be: as root, or
-/// in a name space of its own. Where neither is allowed, limits have to do.
+/// Runs the test `name` in a process that has a small disk mounted at `place`, which nobody else
+/// sees, where that may be: as root, or in a name space of its own. Where neither is allowed,
+/// limits have to do.
 pub(crate) fn with_a_small_disk(name: &str, place: &Path) {
     let spaces = if geteuid().is_root() { &["--mount"][..] } else { &["--mount", "--map-root-user"] };
     if !may_mount(spaces) {
@@ -122,7 +124,8 @@ fn live_through(comm: &mut Communicator) -> Result<()> {
     comm.barrier()
 }
 
-/// Looks whether `error` names the file and says what is wrong where it was, and elsewhere who has failed.
+/// Looks whether `error` names the file and says what is wrong where it was, and elsewhere who has
+/// failed.
 fn is_told(comm: &Communicator, error: &Error, is_short: bool, way: &str) {
     let text = error.to_string();
     match error {

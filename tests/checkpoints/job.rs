@@ -58,7 +58,8 @@ impl Trial {
         Self { n_ranks, count: 1, kill: Kill::Nobody }
     }
 
-    /// Runs it on `directory`, looks at what it has found and what it leaves; whether nobody was killed.
+    /// Runs it on `directory`, looks at what it has found and what it leaves; whether nobody was
+    /// killed.
     pub(crate) fn run(&self, test: &str, directory: &Path, summary: &mut Summary) -> bool {
         let launch = Launch::new(self.n_ranks).unwrap().program(this_test(test)).heap_len(8 << 20);
         let launch = launch.timeout(Duration::from_secs(20)).capture_output(true).env("SHMCCL_TUNING", "");
@@ -121,7 +122,8 @@ pub(crate) struct Summary {
     /// Whether that is in question because somebody was killed in between.
     in_question: bool,
     kills: u32,
-    /// How often somebody was killed between the beginning of a checkpoint and its end, and the old or the new one was found.
+    /// How often somebody was killed between the beginning of a checkpoint and its end, and the old
+    /// or the new one was found.
     old: u32,
     new: u32,
 }
@@ -148,7 +150,8 @@ impl Summary {
         self.in_question = least != most;
     }
 
-    /// Looks whether nothing is left in `directory` but the checkpoint that counts, of so many ranks.
+    /// Looks whether nothing is left in `directory` but the checkpoint that counts, of so many
+    /// ranks.
     pub(crate) fn end(&self, directory: &Path, n_ranks: u32) {
         let generation = format!("generation-{}", self.may_find.end());
         assert_eq!(names(directory), ["CURRENT", &generation]);
@@ -216,7 +219,8 @@ impl Watcher<'_> {
         let victims: Vec<_> = victims.iter().map(|victim| self.pids[victim]).collect();
         self.killer = Some(std::thread::spawn(move || {
             std::thread::park_timeout(Duration::from_micros(delay_us));
-            // Who is gone by now was done, or was ended by the launcher when the first of the victims was lost.
+            // Who is gone by now was done, or was ended by the launcher when the first of the
+            // victims was lost.
             let gone = |errno| assert_eq!(errno, Errno::ESRCH);
             victims.into_iter().for_each(|victim| kill(victim, Signal::SIGKILL).unwrap_or_else(gone));
         }));

@@ -1,5 +1,5 @@
-//! What the devices of a job do until some of them are killed: they restore what is there, look at it, and keep the next state, and
-//! the next.
+//! What the devices of a job do until some of them are killed: they restore what is there, look at
+//! it, and keep the next state, and the next.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -86,7 +86,8 @@ fn contents_of(comm: &Communicator, version: u64, index: u64, len: usize) -> Vec
     bytemuck::cast_slice(&words)[..len].to_vec()
 }
 
-/// Says something to whoever reads the output, in a way that the test harness' own output is not taken for.
+/// Says something to whoever reads the output, in a way that the test harness' own output is not
+/// taken for.
 pub(crate) fn say(what: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "\n@ {what}").and_then(|()| out.flush()).unwrap();

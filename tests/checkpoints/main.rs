@@ -1,8 +1,9 @@
-//! Checkpoints of real processes: ranks are killed at any moment and at every step, disks are full, and the next job finds one state,
-//! whole and the same on all ranks.
+//! Checkpoints of real processes: ranks are killed at any moment and at every step, disks are full,
+//! and the next job finds one state, whole and the same on all ranks.
 //!
-//! The test binary is its own device and launcher: processes are this binary again, told to run the same test. `SHMCCL_LONG=1` kills
-//! 300 times at random, `SHMCCL_SEED` replays a series, `--nocapture` shows what came of it.
+//! The test binary is its own device and launcher: processes are this binary again, told to run the
+//! same test. `SHMCCL_LONG=1` kills 300 times at random, `SHMCCL_SEED` replays a series,
+//! `--nocapture` shows what came of it.
 #![expect(clippy::print_stdout, reason = "devices report on stdout, and the summary is the result")]
 
 mod full;

@@ -1,4 +1,5 @@
-//! `shmccl compare --op` as a user meets it: one operation in every way, as tables, sentences and files.
+//! `shmccl compare --op` as a user meets it: one operation in every way, as tables, sentences and
+//! files.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -1,4 +1,5 @@
-//! The tables of collective operations as a parser of nccl-tests' output reads them, and their flags as its users type them.
+//! The tables of collective operations as a parser of nccl-tests' output reads them, and their
+//! flags as its users type them.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -42,7 +43,8 @@ fn table(words: &[&str]) -> Vec<String> {
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// What a row says: size, count, type, operator, root, then time, bandwidths and wrong elements, twice.
+/// What a row says: size, count, type, operator, root, then time, bandwidths and wrong elements,
+/// twice.
 fn rows(lines: &[String]) -> Vec<Vec<String>> {
     let data = lines.iter().filter(|line| !line.starts_with('#'));
     data.map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()

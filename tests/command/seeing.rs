@@ -1,4 +1,5 @@
-//! The commands that look at running jobs, as a user meets them: real jobs, started by the real command from this test binary.
+//! The commands that look at running jobs, as a user meets them: real jobs, started by the real
+//! command from this test binary.
 //!
 //! `device_process` is an entry point: it does nothing unless the environment tells it its part.
 
@@ -62,7 +63,8 @@ impl Stuck {
         Self::start_by(shmccl(&[]), scenario, flags)
     }
 
-    /// As a shell does that has no terminal, for a command that it does not wait for: SIGINT and SIGQUIT are ignored there.
+    /// As a shell does that has no terminal, for a command that it does not wait for: SIGINT and
+    /// SIGQUIT are ignored there.
     fn start_in_background(flags: &[&str]) -> Self {
         let mut shell = Command::new("sh");
         shell.args(["-c", r#"trap "" INT QUIT; exec "$0" "$@""#]).arg(shmccl(&[]).get_program());
@@ -84,7 +86,8 @@ impl Stuck {
         self.launcher.id().to_string()
     }
 
-    /// What `shmccl report` says of it once all others wait for rank 0 in the call for which it does not come.
+    /// What `shmccl report` says of it once all others wait for rank 0 in the call for which it
+    /// does not come.
     fn report(&self) -> String {
         self.report_when(|text| {
             let last = "; the last was all_reduce of 1 uint64 by sum";
@@ -92,7 +95,8 @@ impl Stuck {
         })
     }
 
-    /// The same once it is `so`, too: as a job starts there are waits that pass, in which rank 0 holds all up for a moment.
+    /// Like [`Stuck::report`], but returns a report once it is `so`: as a job starts there are
+    /// waits that pass, in which rank 0 holds all up for a moment.
     fn report_when(&self, so: impl Fn(&str) -> bool) -> String {
         let began = Instant::now();
         loop {
@@ -192,7 +196,8 @@ fn counted(scenario: &str) -> shmccl::Result<()> {
     comm.finalize()
 }
 
-/// Rank 2 dies at its first start; the others go on without it, or have it back, and then wait for rank 0.
+/// Rank 2 dies at its first start; the others go on without it, or have it back, and then wait for
+/// rank 0.
 fn bereaved(scenario: &str) -> shmccl::Result<()> {
     let Some(JoinedAs::Device(mut comm)) = join_job()? else { panic!("a device was to be started") };
     if comm.rank().get() == 2 && !comm.was_restarted() {
@@ -521,7 +526,8 @@ fn clean_removes_what_a_job_has_left_of_which_all_were_killed_and_nothing_before
     assert!(!stdout(&["clean", &prefix]).contains(&prefix));
     assert_eq!(names(), 4);
 
-    // Ranks that run might learn of the end of their launcher, and tidy up, just before they are killed.
+    // Ranks that run might learn of the end of their launcher, and tidy up, just before they are
+    // killed.
     for pid in report.split("(process ").skip(1).filter_map(|rest| rest.split(')').next()) {
         kill(Pid::from_raw(pid.parse().unwrap()), Signal::SIGSTOP).unwrap();
     }

@@ -384,7 +384,8 @@ fn devices_of_a_pool_leave_what_others_of_it_have_traced_and_the_next_pool_takes
         wait_until("the devices have come", || ctl("init 3"));
         call(1);
         wait_until("the first are written", || are_written(&first));
-        // One alone, which has no rank to be told from others, and two of whom each has another rank than before.
+        // One alone, which has no rank to be told from others, and two of whom each has another
+        // rank than before.
         assert!(ctl("init 1") && ctl("init 2"));
         call(3);
         call(2);

@@ -27,8 +27,8 @@ fn trampoline_process() {
     std::process::exit(2);
 }
 
-/// Launches three ranks that play the scenario, and prints `> ready` and the result. The variable holds the time of
-/// grace in milliseconds.
+/// Launches three ranks that play the scenario, and prints `> ready` and the result. The variable
+/// holds the time of grace in milliseconds.
 #[test]
 fn launcher_process() {
     let Ok(grace) = std::env::var(LAUNCHER) else { return };
@@ -99,7 +99,8 @@ impl Launcher {
         kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
     }
 
-    /// Waits until nobody holds the output any more, which is when the launcher and all devices are gone.
+    /// Waits until nobody holds the output any more, which is when the launcher and all devices are
+    /// gone.
     pub(crate) fn end(mut self) -> (Vec<String>, ExitStatus) {
         let mut lines = Vec::new();
         loop {

@@ -1,6 +1,8 @@
-//! Launching real processes: this test binary re-executes itself as launcher, device, proxy service and trampoline.
+//! Launching real processes: this test binary re-executes itself as launcher, device, proxy service
+//! and trampoline.
 //!
-//! The tests named `*_process` are entry points: they do nothing unless the environment tells them their part.
+//! The tests named `*_process` are entry points: they do nothing unless the environment tells them
+//! their part.
 
 mod deaths;
 mod descriptors;
@@ -104,9 +106,10 @@ fn failure(result: shmccl::Result<JobOutcome>) -> (DeviceName, ExitCause) {
     }
 }
 
-/// A device whose scenario is a list of words: `die:STEP:SIGNAL`, `exit:STEP:CODE`, `hang:STEP`, `garbage:STEP`,
-/// `nonsense:STEP` (the same, but ends once the launcher has hung up),
-/// `ignore-interrupts`, each only on the rank after `@` (all without), `wait` to await a loss and fail, `go-on` to await one and leave.
+/// A device whose scenario is a list of words: `die:STEP:SIGNAL`, `exit:STEP:CODE`, `hang:STEP`,
+/// `garbage:STEP`, `nonsense:STEP` (the same, but ends once the launcher has hung up),
+/// `ignore-interrupts`, each only on the rank after `@` (all without), `wait` to await a loss and
+/// fail, `go-on` to await one and leave.
 #[test]
 fn device_process() {
     let Ok(scenario) = std::env::var(SCENARIO) else { return };

@@ -1,4 +1,5 @@
-//! Words that are reduced again and again: whatever is kept of a call, the next one is done as it is called.
+//! Words that are reduced again and again: whatever is kept of a call, the next one is done as it
+//! is called.
 
 use std::sync::Arc;
 

@@ -163,7 +163,8 @@ scenario!(an_allocation_beside_a_free_is_a_mismatch_that_names_both, Job::of(3).
     meet_in_different_calls(comm, 1, [1, 2])?;
 });
 
-/// One rank has no memory for it: nobody gets any, and all can go on. The limit is the process's, so there are no threads.
+/// One rank has no memory for it: nobody gets any, and all can go on. The limit is the process's,
+/// so there are no threads.
 mod an_allocation_that_fails_on_one_rank_fails_on_all {
     use shmccl::bootstrap::ProxyMode;
 

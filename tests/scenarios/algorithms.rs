@@ -11,7 +11,8 @@ use crate::harness::{Job, Random, rank};
 
 const KINDS: [ChannelKind; 2] = [ChannelKind::Memory, ChannelKind::Port];
 
-/// Around what fits into one message at least and at most, and several turns of the slots of a pipe.
+/// Around what fits into one message at least and at most, and several turns of the slots of a
+/// pipe.
 fn counts(n: usize) -> [usize; 7] {
     let slot = match n {
         0..=3 => 16 << 10,
@@ -72,7 +73,8 @@ pub(crate) fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|number| number.to_bits()).collect()
 }
 
-/// The results of every algorithm in place, over both kinds of channel: the same bits on all ranks and in every run.
+/// The results of every algorithm in place, over both kinds of channel: the same bits on all ranks
+/// and in every run.
 fn same_bits(comm: &mut Communicator) -> Result<()> {
     let (n, count) = (comm.n_ranks() as usize, 20_011);
     let mine = wide(comm.rank().get().into(), count);
@@ -102,7 +104,8 @@ fn same_bits(comm: &mut Communicator) -> Result<()> {
     Ok(())
 }
 
-/// Operators that do something to inputs, or at the end: each to be done once, whichever way data go.
+/// Operators that do something to inputs, or at the end: each to be done once, whichever way data
+/// go.
 fn first_and_last_steps(comm: &mut Communicator) -> Result<()> {
     let (me, n) = (comm.rank().index(), comm.n_ranks() as usize);
     // Another one on every rank, by which its input is divided before.
@@ -182,7 +185,8 @@ fn many_ranks_reduce_by_every_algorithm() {
     });
 }
 
-// In processes the same code sees other addresses, and, where a service is the proxy, another process that copies.
+// In processes the same code sees other addresses, and, where a service is the proxy, another
+// process that copies.
 port_scenario!(three_processes_do_everything, Job::of(3).heap_len(24 << 20), |comm| {
     everything(comm)?;
 });
@@ -191,8 +195,11 @@ scenario!(an_algorithm_that_cannot_do_it_is_refused_on_all_ranks_at_once, Job::o
     let mut data = [1.0_f32; 4];
     comm.set_algorithm(Some(Algorithm::RecursiveDoubling));
     let refused = comm.broadcast(&[1.0_f32; 4], &mut data, rank(comm, 0));
-    let Err(Error::InvalidArgument { value: 4, expected, .. }) = refused else { panic!("{refused:?}") };
-    assert!(expected.contains("ring") && expected.contains("broadcast"));
+    let Err(Error::UnsupportedAlgorithm { algorithm, operation, supported }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!((algorithm, operation), ("recursive_doubling", "broadcast"));
+    assert!(supported.contains("ring"), "{supported}");
     comm.all_reduce_in_place(&mut data, &ReduceOp::Sum)?;
     assert_eq!(data, [2.0; 4]);
 });

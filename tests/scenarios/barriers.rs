@@ -9,7 +9,8 @@ use crate::harness::{Job, leave_together, meet_at_last};
 
 const ROUNDS: u64 = 1000;
 
-/// Every rank tells in its cell how far it is; nobody may be behind after a barrier, nor more than one ahead.
+/// Every rank tells in its cell how far it is; nobody may be behind after a barrier, nor more than
+/// one ahead.
 fn meet_often(comm: &mut Communicator) -> Result<()> {
     let progress = comm.alloc::<u64>(128)?;
     let own = usize::try_from(comm.rank().get()).unwrap();

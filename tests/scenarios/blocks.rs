@@ -19,7 +19,8 @@ fn contents(round: usize, from: usize, to: usize) -> Vec<u32> {
     bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
 }
 
-/// Blocks of `counts`, the last one first, each with a gap of one element before it; and how many elements that takes.
+/// Blocks of `counts`, the last one first, each with a gap of one element before it; and how many
+/// elements that takes.
 fn backwards(counts: &[usize]) -> (Vec<usize>, usize) {
     let mut end = 0;
     let mut places = vec![0; counts.len()];

@@ -1,4 +1,5 @@
-//! Checkpoints: what is written comes back, whoever dies leaves one that is whole, and what is damaged or does not fit changes nothing.
+//! Checkpoints: what is written comes back, whoever dies leaves one that is whole, and what is
+//! damaged or does not fit changes nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -66,7 +67,8 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Processes of a job run in different processes, so that the directory is named after their launcher.
+/// Processes of a job run in different processes, so that the directory is named after their
+/// launcher.
 pub(crate) fn common_directory(name: &str) -> PathBuf {
     let job = std::env::var("SHMCCL_JOB").unwrap_or_else(|_| std::process::id().to_string());
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{job}"))
@@ -105,7 +107,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// More steps than there are in writing a checkpoint.
 const MOST: u64 = 500;
 
-/// Restores in a job of its own: the version on each rank, or what is wrong on the first that says so.
+/// Restores in a job of its own: the version on each rank, or what is wrong on the first that says
+/// so.
 fn restored(n_ranks: u32, directory: &Path) -> Result<Vec<Option<u64>>> {
     launch_threads(n_ranks, &with(""), |comm| {
         let buffers = allocate(comm)?;

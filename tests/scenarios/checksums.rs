@@ -1,4 +1,5 @@
-//! Data that are checked on their way: a flipped bit is an error, and without one everything is as ever.
+//! Data that are checked on their way: a flipped bit is an error, and without one everything is as
+//! ever.
 //!
 //! That the same bits go through unseen without checksums the scenarios of `faults` show.
 
@@ -60,7 +61,8 @@ fn operation() -> shmccl::collective::Operation {
     shmccl::collective::Operation::AllReduce
 }
 
-/// Adds inputs that each rank multiplies by a number of its own, in ordinary memory and in the heap.
+/// Adds inputs that each rank multiplies by a number of its own, in ordinary memory and in the
+/// heap.
 fn scaled_by_each(comm: &mut Communicator, count: usize) -> Result<()> {
     let (mine, n) = (comm.rank().get() + 1, comm.n_ranks());
     let (op, expected) = (ReduceOp::PreMulSum(Scalar::new(mine)), (1..=n).map(|one| one * one).sum::<u32>());
@@ -85,7 +87,8 @@ fn passed_on(comm: &mut Communicator, sent: &[u8]) -> Result<Vec<u8>> {
     Ok(received)
 }
 
-/// Whether `error` is what a rank is told when rank 1 finds that what rank 0 has sent in `operation` was corrupted.
+/// Whether `error` is what a rank is told when rank 1 finds that what rank 0 has sent in
+/// `operation` was corrupted.
 fn is_told(comm: &Communicator, error: &Error, operation: &str) -> bool {
     match error {
         Error::Corrupted { operation: told, rank: sender, expected, found, .. } => {
@@ -127,8 +130,8 @@ scenario!(
     }
 );
 
-/// Exchanges a block of as many bytes in place, again and again, until what comes is not what was sent; each time it was, it is
-/// what the peer had.
+/// Exchanges a block of as many bytes in place, again and again, until what comes is not what was
+/// sent; each time it was, it is what the peer had.
 fn exchanged_until_told(comm: &mut Communicator, len: usize, in_heap: bool) -> Result<Error> {
     let me = comm.rank().index();
     let counts = if me == 0 { [0, len] } else { [len, 0] };
@@ -290,8 +293,9 @@ impl Staged {
     }
 }
 
-/// Corrupts one write `of` that kind after the other of each rank in each operation on blocks of `count` elements: an error tells of
-/// it, or nobody needed it. Returns how often one did, and the most writes of a rank in one operation.
+/// Corrupts one write `of` that kind after the other of each rank in each operation on blocks of
+/// `count` elements: an error tells of it, or nobody needed it. Returns how often one did, and the
+/// most writes of a rank in one operation.
 fn corrupt_each(of: &str, count: usize) -> (usize, u64) {
     let (mut n_told, mut most) = (0, 0);
     for (staged, victim) in Staged::ALL.into_iter().flat_map(|staged| [(staged, 0), (staged, 1)]) {
@@ -338,7 +342,8 @@ fn whatever_is_corrupted_that_was_posted_is_an_error_and_never_a_result() {
     let _watchdog = Watchdog::start("corrupted posts", Duration::from_secs(120));
     // A word, what goes into a post, and what goes into the mail.
     for count in [1, 5, 1000] {
-        // Nobody looks at what a root has for itself, or at what others have where only a root has something.
+        // Nobody looks at what a root has for itself, or at what others have where only a root has
+        // something.
         let (n_told, most) = corrupt_each("post", count);
         assert!(n_told >= 16 && most == 1, "{count}: {n_told}, {most}");
     }
@@ -400,7 +405,8 @@ port_scenario!(
             };
             put()?;
             comm.barrier()?;
-            // Triggers behind the one that was corrupted are refused, a flush among them completes all the same.
+            // Triggers behind the one that was corrupted are refused, a flush among them completes
+            // all the same.
             let error = put().and_then(|()| comm.barrier()).unwrap_err();
             assert!(is_put_corrupted(&error), "{error}");
             // The epoch ends first, then the trigger is counted.

@@ -1,4 +1,5 @@
-//! Every collective operation against what it is to do, element by element, on buffers of both kinds.
+//! Every collective operation against what it is to do, element by element, on buffers of both
+//! kinds.
 
 use shmccl::collective::CallMismatch;
 use shmccl::heap::DeviceBuffer;
@@ -14,7 +15,8 @@ const COUNTS: [usize; 12] = [0, 1, 2, 3, 21, 22, 23, 1000, 2048, 2049, 100_003, 
 /// Elements repeat after so many.
 const PERIOD: usize = 64;
 
-/// Element `index` of what `rank` contributes to `round`: small whole numbers, whose sums are exact.
+/// Element `index` of what `rank` contributes to `round`: small whole numbers, whose sums are
+/// exact.
 fn element(round: usize, rank: usize, index: usize) -> f32 {
     u8::try_from((round * 7 + rank * 31 + index * 13) % PERIOD).unwrap().into()
 }
@@ -161,7 +163,8 @@ scenario!(eight_ranks_do_everything, Job::of(8).heap_len(64 << 20), |comm| {
     everything(comm)?;
 });
 
-/// Sums `count` elements where they lie: on ranks below `heaps` in the heap, on the others in ordinary memory.
+/// Sums `count` elements where they lie: on ranks below `heaps` in the heap, on the others in
+/// ordinary memory.
 fn sum_in_place(comm: &mut Communicator, count: usize, heaps: u32) -> Result<()> {
     let (me, n) = (comm.rank().index(), comm.n_ranks() as usize);
     let seat = Seat { round: count, me, n, count };

@@ -1,5 +1,5 @@
-//! Communicators that are derived from others: who is in them, that they do not disturb each other, and that nothing is
-//! left of them.
+//! Communicators that are derived from others: who is in them, that they do not disturb each other,
+//! and that nothing is left of them.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
@@ -36,7 +36,8 @@ fn halves(comm: &mut Communicator) -> Result<()> {
     assert_eq!((half.rank().get(), half.n_ranks()), (me / 2, (n + 1 - me % 2) / 2));
     check_sum(&mut half)?;
     check_sum(comm)?;
-    // Around a ring of the half, by its own numbers; where there are two, both ways lead to the same channel.
+    // Around a ring of the half, by its own numbers; where there are two, both ways lead to the
+    // same channel.
     if half.n_ranks() > 2 {
         let (mut right, mut left) = (half.memory_channel(half.right())?, half.memory_channel(half.left())?);
         assert_eq!(right.peer(), half.members()[half.right().index()]);
@@ -222,7 +223,8 @@ scenario!(
     threads_derive_while_another_ones_derivation_makes_room,
     Job::of(3).heap_len(128 << 20).timeout(Duration::from_secs(20)),
     |comm| {
-        // A communicator of ranks 0 and 1 cannot make room, and takes what that of all ranks has made.
+        // A communicator of ranks 0 and 1 cannot make room, and takes what that of all ranks has
+        // made.
         let mut pair = comm.split((comm.rank().get() < 2).then_some(0), 0)?;
         let mut all = comm.duplicate()?;
         let is_full = AtomicBool::new(false);

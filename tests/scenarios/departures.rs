@@ -1,4 +1,5 @@
-//! Members that leave their communicators, by and by or at once, and what is left to the others and to themselves.
+//! Members that leave their communicators, by and by or at once, and what is left to the others and
+//! to themselves.
 
 use std::time::Duration;
 
@@ -79,7 +80,8 @@ mod a_member_that_dies_is_lost_to_the_others_in_derived_communicators {
     }
 }
 
-/// A panic takes the communicators along that the thread has: their members learn whom they have lost.
+/// A panic takes the communicators along that the thread has: their members learn whom they have
+/// lost.
 mod a_member_that_panics_is_lost_to_the_others_in_derived_communicators {
     use shmccl::bootstrap::Options;
     use shmccl::launch::launch_threads;
@@ -251,7 +253,8 @@ fn ranks_that_were_in_different_calls_and_waited_for_nobody_are_told_at_the_end(
         |comm| (0..7).try_for_each(|_| comm.broadcast(&[1_u8; 4], &mut [0; 4], rank(comm, 0))),
         |comm| comm.reduce(&[1_u8; 4], &mut [0; 4], &ReduceOp::Sum, rank(comm, 0)),
     ];
-    // The other one waits at the end, and looks for members that are elsewhere, when the next call comes.
+    // The other one waits at the end, and looks for members that are elsewhere, when the next call
+    // comes.
     let later: [Call; 2] = [
         |comm| {
             comm.broadcast(&[1_u8; 4], &mut [0; 4], rank(comm, 0))?;

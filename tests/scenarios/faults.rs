@@ -1,4 +1,5 @@
-//! Faults that are injected: each kind strikes where its plan says, again and again in the same places, and is told of.
+//! Faults that are injected: each kind strikes where its plan says, again and again in the same
+//! places, and is told of.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -52,7 +53,8 @@ fn a_rank_that_the_job_does_not_have_can_suffer_nothing() {
     assert!(error.to_string().contains("there is no rank 2 in a job of 2"), "{error}");
 }
 
-/// Puts `n` times, each time another place, and returns the numbers of those that have not arrived, with the strikes.
+/// Puts `n` times, each time another place, and returns the numbers of those that have not arrived,
+/// with the strikes.
 fn missing(faults: &str, n: usize) -> (Vec<usize>, Vec<FaultHit>) {
     let results = launch_threads(2, &with(faults), |comm| {
         let cells = comm.alloc::<u64>(2 * n)?;

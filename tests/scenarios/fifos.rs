@@ -90,7 +90,8 @@ scenario!(a_full_fifo_makes_the_producer_wait_and_loses_nothing, Job::of(2), |co
             done.store(true, Ordering::SeqCst);
             channel
         });
-        // The proxy holds the first trigger, so the producer comes to a halt after as many as there are slots.
+        // The proxy holds the first trigger, so the producer comes to a halt after as many as there
+        // are slots.
         while comm.fifo_snapshots().unwrap()[0].stalls == 0 {
             std::thread::yield_now();
         }
@@ -201,7 +202,8 @@ port_scenario!(
         channels.push(comm.port_channel(peer)?);
         channels.iter_mut().try_for_each(Channel::flush)?;
         assert_eq!(served_since(comm, &mut before)?, [1, 1, 1, 1, 1, 1, 1, 2]);
-        // Idle proxies are in their beds when the fourth fifo changes hands, with a trigger in it that nobody has flushed.
+        // Idle proxies are in their beds when the fourth fifo changes hands, with a trigger in it
+        // that nobody has flushed.
         let mut fourth = channels.remove(3);
         fourth.signal()?;
         drop(fourth);

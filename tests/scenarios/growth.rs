@@ -1,4 +1,5 @@
-//! Members and newcomers that come together. The newcomers are threads of the first member's process.
+//! Members and newcomers that come together. The newcomers are threads of the first member's
+//! process.
 
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;

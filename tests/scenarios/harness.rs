@@ -1,8 +1,8 @@
 //! Runs one body as device threads and as device processes.
 //!
-//! Processes are this test binary again, told to run the one test; there the same test function finds the launcher's socket
-//! in its environment and becomes a device. Every run has a watchdog that aborts the process with a message, so
-//! that a hang is a failure with a name.
+//! Processes are this test binary again, told to run the one test; there the same test function
+//! finds the launcher's socket in its environment and becomes a device. Every run has a watchdog
+//! that aborts the process with a message, so that a hang is a failure with a name.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -46,7 +46,8 @@ impl Job {
         }
     }
 
-    /// How long the waits of its ranks may take. Processes get four seconds at least, as joining the job has to be done in it.
+    /// How long the waits of its ranks may take. Processes get four seconds at least, as joining
+    /// the job has to be done in it.
     pub(crate) const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -82,7 +83,8 @@ impl Job {
         self
     }
 
-    /// Ends with the epoch broken: the ranks do not meet at the end. What they have to see they assert themselves.
+    /// Ends with the epoch broken: the ranks do not meet at the end. What they have to see they
+    /// assert themselves.
     pub(crate) const fn broken(mut self) -> Self {
         self.broken = true;
         self
@@ -200,7 +202,8 @@ macro_rules! scenario {
     };
 }
 
-/// Like `scenario!` for a body that uses port channels: also `service`, with a proxy service process.
+/// Like `scenario!` for a body that uses port channels: also `service`, with a proxy service
+/// process.
 macro_rules! port_scenario {
     ($(#[$doc:meta])* $name:ident, $job:expr, |$comm:ident| $body:block) => {
         $(#[$doc])*
@@ -232,7 +235,8 @@ macro_rules! port_scenario {
     };
 }
 
-/// Like `scenario!` for a body that is the same over either kind of channel, which it opens by `$open(comm, peer)`.
+/// Like `scenario!` for a body that is the same over either kind of channel, which it opens by
+/// `$open(comm, peer)`.
 macro_rules! channel_scenario {
     ($(#[$doc:meta])* $name:ident, $job:expr, |$comm:ident, $open:ident| $body:block) => {
         $(#[$doc])*
@@ -266,14 +270,16 @@ pub(crate) fn rank(comm: &Communicator, value: u32) -> Rank {
     Rank::new(value, comm.n_ranks()).unwrap()
 }
 
-/// Meets the others in a barrier, however often waiting for them takes longer than the timeout. The watchdog ends it.
+/// Meets the others in a barrier, however often waiting for them takes longer than the timeout. The
+/// watchdog ends it.
 pub(crate) fn meet_at_last(comm: &mut Communicator) {
     while let Err(error) = comm.barrier() {
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
     }
 }
 
-/// Leaves the last barrier of a broken job: nobody leaves before the others have come to it, but by now they may have left.
+/// Leaves the last barrier of a broken job: nobody leaves before the others have come to it, but by
+/// now they may have left.
 pub(crate) fn leave_together(comm: &mut Communicator) {
     let done = loop {
         match comm.barrier() {
@@ -327,7 +333,8 @@ impl Random {
     }
 
     pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
-        // Without iterators over bytes, which take most of the time of tests that are not optimised.
+        // Without iterators over bytes, which take most of the time of tests that are not
+        // optimised.
         let mut bytes = Vec::with_capacity(len.next_multiple_of(8));
         while bytes.len() < len {
             bytes.extend_from_slice(&self.next().to_le_bytes());
@@ -363,7 +370,7 @@ pub(crate) fn agreed_seed(comm: &mut Communicator) -> Result<u64> {
     Ok(seed)
 }
 
-/// The same; rank 0 prints what it is for.
+/// Like [`agreed_seed`]; rank 0 prints what the seed is for.
 pub(crate) fn seed_of(comm: &mut Communicator, what: &str) -> Result<u64> {
     let seed = agreed_seed(comm)?;
     if comm.rank().get() == 0 {
@@ -385,7 +392,8 @@ pub(crate) fn is_lost(error: &Error, lost: Rank) -> bool {
 /// What a victim exits with.
 pub(crate) const VICTIMS_CODE: i32 = 42;
 
-/// Checks that a job ended, for its launcher, by the exit of `victim`. The other devices return its loss.
+/// Checks that a job ended, for its launcher, by the exit of `victim`. The other devices return its
+/// loss.
 pub(crate) fn check_exit_of(victim: Rank, job: Result<LaunchedAs>) {
     match job {
         Err(Error::DeviceFailed { device, cause }) => {

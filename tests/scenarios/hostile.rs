@@ -1,7 +1,9 @@
-//! A rank that writes whatever it likes into its own fifo, over and over, while the proxy serves it.
+//! A rank that writes whatever it likes into its own fifo, over and over, while the proxy serves
+//! it.
 //!
-//! The memory table of that rank names small regions only; around them, in the control structures and in the heaps of both ranks,
-//! and in what all ranks share, nothing may change. `SHMCCL_LONG=1` makes it a minute.
+//! The memory table of that rank names small regions only; around them, in the control structures
+//! and in the heaps of both ranks, and in what all ranks share, nothing may change. `SHMCCL_LONG=1`
+//! makes it a minute.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -52,7 +54,8 @@ fn named(arena: Region) -> Vec<Region> {
     lens.into_iter().enumerate().map(|(index, len)| Region::new(at(index), len)).collect()
 }
 
-/// Everything that must stay as it is: of a rank's segment, whose heap has `payload` that is written to, and of what all share.
+/// Everything that must stay as it is: of a rank's segment, whose heap has `payload` that is
+/// written to, and of what all share.
 fn fingerprint(comm: &Communicator, owner: u32, payload: &[Region]) -> Vec<u64> {
     let mapping = mapping(comm, owner);
     let mut all = words_but(&mapping, changing(payload));
@@ -81,7 +84,7 @@ fn changing(payload: &[Region]) -> Vec<Range<u64>> {
     ranges
 }
 
-/// The same in the control segment; see the table of `channel::control`.
+/// Like the places in a heap, but in the control segment; see the table of `channel::control`.
 fn changing_in_control(n_ranks: u32) -> Vec<Range<u64>> {
     let each = u64::from(n_ranks);
     vec![
@@ -111,7 +114,8 @@ fn words_but(mapping: &Mapping, mut ranges: Vec<Range<u64>>) -> Vec<u64> {
     all
 }
 
-/// The control segment of the epoch that the segment behind `mapping` belongs to, found among the descriptors of this process.
+/// The control segment of the epoch that the segment behind `mapping` belongs to, found among the
+/// descriptors of this process.
 fn control_segment(mapping: &Mapping) -> Mapping {
     let identity = Identity { owner: 0, ..mapping.cell::<SegmentHeader>(0).unwrap().identity() };
     let expected = Expected { len: Some(CONTROL_LEN), identity: Some(identity) };
@@ -153,7 +157,8 @@ fn narrow_the_table(comm: &Communicator, regions: &[Region]) -> Result<Vec<Memor
         .collect()
 }
 
-/// Writes triggers, some nearly right and some mere noise, and forged positions, into fifo number `index`.
+/// Writes triggers, some nearly right and some mere noise, and forged positions, into fifo number
+/// `index`.
 fn attack(comm: &Communicator, index: u32, random: &mut Random, mut between: impl FnMut()) {
     let at = FIFOS + u64::from(index) * FIFO_STRIDE;
     let own = mapping(comm, comm.rank().get());
@@ -162,7 +167,8 @@ fn attack(comm: &Communicator, index: u32, random: &mut Random, mut between: imp
     let (fifo, kernel) = (cells(comm).fifo(0).unwrap(), HostKernel::detect());
     let end = Instant::now() + duration();
     while Instant::now() < end {
-        // Either all slots in their order, committed in one lap or the other, or any slot in any lap.
+        // Either all slots in their order, committed in one lap or the other, or any slot in any
+        // lap.
         let (in_order, lap) = (random.below(2) == 0, random.next() & 1 << 63);
         for turn in 0..BURST {
             let [first, mut second] = trigger(random);
@@ -210,7 +216,8 @@ port_scenario!(a_hostile_fifo_harms_nobody, Job::of(2).patience(Duration::from_s
     arena.fill(GUARD);
     let own = comm.rank().get();
     let hostile = own == 1;
-    // Its own proxy serves two fifos, where it has one: then the second is attacked, and the first used honestly.
+    // Its own proxy serves two fifos, where it has one: then the second is attacked, and the first
+    // used honestly.
     let executed = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&executed);
     let counting = |mut executor: Executor| {
@@ -243,7 +250,8 @@ port_scenario!(a_hostile_fifo_harms_nobody, Job::of(2).patience(Duration::from_s
         });
         plain::store(&*comm.cell::<AtomicU64>(rank(comm, 0), stopped.region().offset)?, 1);
         let executed = executed.load(Ordering::Relaxed);
-        // In a service process nobody can count what is executed; but what of it raises semaphores does so there, too.
+        // In a service process nobody can count what is executed; but what of it raises semaphores
+        // does so there, too.
         let raised = sent_by_the_hostile_rank(comm);
         assert!(if two_fifos { executed > 0 } else { raised > 0 }, "the attack reached nothing");
         let counted = if two_fifos { executed.to_string() } else { format!("{raised} signals of them") };
@@ -286,7 +294,8 @@ port_scenario!(a_hostile_fifo_harms_nobody, Job::of(2).patience(Duration::from_s
 
 /// Has the attacked proxy do something useful through its other fifo.
 fn serve_honestly(comm: &Communicator, producer: &mut crate::refused::Raw, ids: &[MemoryId], round: u64) {
-    // Within the eighth region, which is the longest; the attack writes there too, so only completion counts.
+    // Within the eighth region, which is the longest; the attack writes there too, so only
+    // completion counts.
     let transfer = Transfer { len: 64, source: ids[7], source_offset: 0, target: ids[7], target_offset: 128 };
     push(producer, Trigger::put(transfer));
     let position = shmccl_proxy::Push::try_push(

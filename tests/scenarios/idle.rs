@@ -10,12 +10,14 @@ use crate::harness::{Job, Open, figure, open_memory, open_port, rank, test_name}
 
 const RANKS: u32 = 8;
 
-/// How often a sleeper looks up by itself at most: so often where the kernel refuses `membarrier`, and rarely elsewhere.
+/// How often a sleeper looks up by itself at most: so often where the kernel refuses `membarrier`,
+/// and rarely elsewhere.
 const LOOKS_UP: Duration = Duration::from_millis(20);
 
-/// What all of them may use together while they sleep, in per cent of a core: what is promised where that is held (`SHMCCL_LONG=1`, on
-/// optimised code). Elsewhere what shows that none of them polls, which would take tens: whoever wakes by itself now and then takes
-/// longer in code that is not optimised, and beside other tests.
+/// What all of them may use together while they sleep, in per cent of a core: what is promised
+/// where that is held (`SHMCCL_LONG=1`, on optimised code). Elsewhere what shows that none of them
+/// polls, which would take tens: whoever wakes by itself now and then takes longer in code that is
+/// not optimised, and beside other tests.
 fn limit() -> f64 {
     if long() && !cfg!(debug_assertions) { 1.0 } else { 4.0 }
 }
@@ -46,7 +48,8 @@ fn sleeps(pid: u64) -> Vec<u64> {
     of_threads(pid, "status").iter().map(count).collect()
 }
 
-/// Processor time that all of `pids` use in a second, once all but the first, which is this process, are asleep.
+/// Processor time that all of `pids` use in a second, once all but the first, which is this
+/// process, are asleep.
 fn used_in_a_second(pids: &[u64]) -> Duration {
     while !pids[1..].iter().all(|&pid| is_asleep(pid)) {
         std::thread::yield_now();
@@ -97,7 +100,8 @@ fn sleep_and_wake(comm: &mut Communicator, what: &str, open: Open) -> Result<()>
         let pids = pids.to_vec();
         let (start, before) = (Instant::now(), pids.iter().map(|&pid| sleeps(pid)).collect::<Vec<_>>());
         for peer in [3, 7, 1, 2, 6, 5, 4] {
-            // The signals of those who came before have not woken it. The last one has slept through six.
+            // The signals of those who came before have not woken it. The last one has slept
+            // through six.
             let now = sleeps(pids[peer]);
             let awoke = now.iter().zip(&before[peer]).map(|(now, before)| now - before).max().unwrap();
             let alone = 1 + start.elapsed().as_nanos() / LOOKS_UP.as_nanos();

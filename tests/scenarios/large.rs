@@ -12,7 +12,8 @@ const LEN: usize = (36 << 20) + 17;
 /// After so many bytes data repeat: no length that they are cut at is a multiple of it.
 const PERIOD: usize = 65_537;
 
-/// What `rank` contributes to `round`; the sum of several ranks' fits into a byte. No two stretches of it are alike.
+/// What `rank` contributes to `round`; the sum of several ranks' fits into a byte. No two stretches
+/// of it are alike.
 fn period_of(rank: u32, round: u32) -> Vec<u8> {
     let seed = 1 + rank * 31 + round * 13;
     (seed..).take(PERIOD).map(|number| (number.wrapping_mul(0x9e37_79b1) >> 26) as u8).collect()
@@ -59,8 +60,8 @@ fn sums_in_the_heap(comm: &mut Communicator) -> Result<()> {
 fn sums_in_ordinary_memory(comm: &mut Communicator) -> Result<()> {
     let (me, n_ranks) = (comm.rank().get(), comm.n_ranks());
     let (mut send, mut recv) = (repeated(&period_of(me, 1)), vec![0; LEN]);
-    // A third fills caches of up to 48 MiB, and larger than 12 MiB it does not fill four times: after five calls it has gone past the
-    // cache and through it.
+    // A third fills caches of up to 48 MiB, and larger than 12 MiB it does not fill four times:
+    // after five calls it has gone past the cache and through it.
     for len in [LEN, LEN / 3, LEN / 3, LEN / 3, LEN / 3, LEN / 3] {
         recv.fill(0);
         comm.all_reduce(&send[..len], &mut recv[..len], &ReduceOp::Sum)?;
@@ -72,7 +73,8 @@ fn sums_in_ordinary_memory(comm: &mut Communicator) -> Result<()> {
     Ok(())
 }
 
-/// Where the output begins elsewhere in a cache line than the input, and where one of the two is in the heap.
+/// Where the output begins elsewhere in a cache line than the input, and where one of the two is in
+/// the heap.
 fn sums_that_lie_unlike(comm: &mut Communicator) -> Result<()> {
     let (me, n_ranks) = (comm.rank().get(), comm.n_ranks());
     let root = rank(comm, n_ranks - 1);
@@ -85,7 +87,8 @@ fn sums_that_lie_unlike(comm: &mut Communicator) -> Result<()> {
     comm.reduce(&send, &mut got[1..], &ReduceOp::Sum, root)?;
     let expected = if comm.rank() == root { sum_of(n_ranks, 4) } else { vec![0; PERIOD] };
     assert!(repeats(&got[1..], &expected) && got[0] == 0);
-    // Where one rank has its buffers elsewhere, those of the others are staged, too, and go past the cache from there.
+    // Where one rank has its buffers elsewhere, those of the others are staged, too, and go past
+    // the cache from there.
     let sums = comm.alloc::<u8>(LEN)?;
     if me == 0 {
         comm.all_reduce(&repeated(&period_of(me, 3)), &mut got[1..], &ReduceOp::Sum)?;
@@ -98,7 +101,8 @@ fn sums_that_lie_unlike(comm: &mut Communicator) -> Result<()> {
     comm.free(own)
 }
 
-/// To the next rank and from the one before it: from the heap to ordinary memory, and from that to the heap.
+/// To the next rank and from the one before it: from the heap to ordinary memory, and from that to
+/// the heap.
 fn messages(comm: &mut Communicator) -> Result<()> {
     let (me, n_ranks) = (comm.rank().get(), comm.n_ranks());
     let before_that = |rank| (rank + n_ranks - 1) % n_ranks;

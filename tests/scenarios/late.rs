@@ -1,5 +1,5 @@
-//! Ranks that come late to a call that others have given up: they do not take the next call of one for an answer to theirs, and write
-//! into no buffer of those that have failed.
+//! Ranks that come late to a call that others have given up: they do not take the next call of one
+//! for an answer to theirs, and write into no buffer of those that have failed.
 
 use std::time::Duration;
 
@@ -32,7 +32,8 @@ const CALLS: [Called; 6] = [
     ("a large one", |comm, _| comm.all_reduce_in_place(&mut vec![1_u64; 100_000], &ReduceOp::Sum)),
 ];
 
-/// Rank 0 gives the call up and makes it again, while rank 1 makes it for the first time, and then the next one.
+/// Rank 0 gives the call up and makes it again, while rank 1 makes it for the first time, and then
+/// the next one.
 fn come_late(comm: &mut Communicator, call: Called) -> Result<()> {
     let word = comm.alloc::<u64>(1)?;
     for _ in 0..2 {

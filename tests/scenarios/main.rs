@@ -1,4 +1,5 @@
-//! What ranks do together, each scenario written once and run as threads of one process and as real processes.
+//! What ranks do together, each scenario written once and run as threads of one process and as real
+//! processes.
 
 #[macro_use]
 mod harness;

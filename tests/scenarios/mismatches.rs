@@ -276,7 +276,8 @@ const UNANSWERED: [Called; 2] = [
     ("send of 1000000 float to rank 0", |comm| comm.send(&vec![1.0_f32; 1_000_000], rank(comm, 0))),
 ];
 
-/// Rank 1 waits for rank 0 in a call of its own, and the others for rank 1 in `other`, rank 2 as the last one to come.
+/// Rank 1 waits for rank 0 in a call of its own, and the others for rank 1 in `other`, rank 2 as
+/// the last one to come.
 fn message_beside(comm: &mut Communicator, kind: ChannelKind, message: Called, other: Called) -> Result<()> {
     comm.set_channel_kind(kind)?;
     all_reduce(comm, &ReduceOp::Sum)?;
@@ -327,7 +328,8 @@ port_scenario!(a_message_beside_an_operation_is_a_mismatch_by_proxies_too, Job::
     message_beside(comm, ChannelKind::Port, UNANSWERED[0], SUM)?;
 });
 
-// Rank 1 waits in one communicator for rank 0, which is late, and in the other for rank 2, which waits for it there.
+// Rank 1 waits in one communicator for rank 0, which is late, and in the other for rank 2, which
+// waits for it there.
 scenario!(a_group_is_told_of_a_mismatch_in_any_of_its_communicators, Job::of(3).broken(), |comm| {
     comm.prepare()?;
     let mut other = comm.duplicate()?;
@@ -380,8 +382,8 @@ scenario!(who_goes_on_after_a_message_is_not_taken_for_astray, Job::of(3), |comm
     }
 });
 
-// Rank 0 is at the barrier by right while rank 1 still waits for a message, after an operation that went on in steps which
-// nobody posts.
+// Rank 0 is at the barrier by right while rank 1 still waits for a message, after an operation that
+// went on in steps which nobody posts.
 scenario!(who_waits_for_a_message_takes_nobody_at_the_next_barrier_for_astray, Job::of(3), |comm| {
     let many = vec![1.0_f32; 3 * 40_000];
     comm.all_to_all(&many, &mut many.clone())?;
@@ -397,7 +399,8 @@ scenario!(who_waits_for_a_message_takes_nobody_at_the_next_barrier_for_astray, J
     comm.barrier()?;
 });
 
-/// Calls of two ranks that have nothing to do with the third, and that wait for somebody or more than have room.
+/// Calls of two ranks that have nothing to do with the third, and that wait for somebody or more
+/// than have room.
 const ELSEWHERE: [Called; 3] = [
     ("recv of 4 float from rank", |comm| comm.recv(&mut FOUR.clone(), comm.left())),
     ("send of 1000000 float to rank", |comm| comm.send(&vec![1.0_f32; 1_000_000], comm.right())),
@@ -414,7 +417,8 @@ const RING: Called = ("", |comm| {
     group.end()
 });
 
-/// Rank 1 makes one of both calls, and the others the other one. All are told by the deadline at the latest.
+/// Rank 1 makes one of both calls, and the others the other one. All are told by the deadline at
+/// the latest.
 fn disagree_by_the_deadline(
     comm: &mut Communicator,
     kind: ChannelKind,
@@ -493,7 +497,8 @@ scenario!(a_message_that_nobody_receives_is_told_of_when_all_leave, Job::of(3).b
     }
 });
 
-/// Ranks 0 and 1 exchange the first message of the job, while rank 2 is in `beside`, which is called `other`.
+/// Ranks 0 and 1 exchange the first message of the job, while rank 2 is in `beside`, which is
+/// called `other`.
 fn first_message_beside(comm: &mut Communicator, beside: fn(&mut Communicator) -> Result<()>, other: &str) {
     let told = match comm.rank().get() {
         0 => comm.send(&[1_u8], rank(comm, 1)),

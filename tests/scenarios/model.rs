@@ -1,7 +1,8 @@
 //! Random traffic against a plain model of it.
 //!
-//! All ranks draw the same operations from one seed. The operations form a chain: whoever is next waits for the signal of whoever
-//! was last, so the outcome is determined; every rank plays the whole chain on vectors and compares its own heap.
+//! All ranks draw the same operations from one seed. The operations form a chain: whoever is next
+//! waits for the signal of whoever was last, so the outcome is determined; every rank plays the
+//! whole chain on vectors and compares its own heap.
 
 use shmccl::channel::Channel;
 use shmccl::{Communicator, Result};

@@ -1,4 +1,5 @@
-//! Messages between two ranks, against what was sent: from and to memory of both kinds, over channels of both kinds.
+//! Messages between two ranks, against what was sent: from and to memory of both kinds, over
+//! channels of both kinds.
 
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ const KINDS: [ChannelKind; 2] = [ChannelKind::Memory, ChannelKind::Port];
 /// The longest message, which no number of slots holds.
 const LONGEST: usize = 16 << 20;
 
-/// Around what takes no slot, what is lent and not copied, what one message of a pipe holds, and what all slots of a pipe hold.
+/// Around what takes no slot, what is lent and not copied, what one message of a pipe holds, and
+/// what all slots of a pipe hold.
 fn lengths(n: usize) -> Vec<usize> {
     let slot = (64 << 10) / n.next_power_of_two().max(2) * 2;
     let fits = slot - 64;
@@ -243,7 +245,8 @@ scenario!(a_message_that_is_left_when_all_use_its_pipe_is_an_error_on_all, Job::
     assert!(sums.iter().all(|&sum| sum == 3));
 });
 
-/// Whether `called` tells of `count` elements sent and of `wanted` ones received, from the point of view of `me`.
+/// Whether `called` tells of `count` elements sent and of `wanted` ones received, from the point of
+/// view of `me`.
 fn tells_of(called: &Result<()>, me: Rank, sent: &str, wanted: &str) -> bool {
     let Some(CallMismatch { mine, rank, theirs }) = CallMismatch::of(called) else { return false };
     let (mine, theirs) = (mine.to_string(), theirs.to_string());

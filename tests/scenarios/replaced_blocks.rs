@@ -1,4 +1,5 @@
-//! Blocks of any length between every two ranks, each of which takes the place of the one that went the other way.
+//! Blocks of any length between every two ranks, each of which takes the place of the one that went
+//! the other way.
 
 use shmccl::collective::CallMismatch;
 use shmccl::collective::{ChannelKind, Operation};
@@ -17,7 +18,8 @@ const GAPS: u32 = 7;
 /// The room of a rank for its blocks.
 const MOST: usize = 61_000;
 
-/// How many elements two ranks exchange in `round`: none now and then, more than have room between them now and then.
+/// How many elements two ranks exchange in `round`: none now and then, more than have room between
+/// them now and then.
 fn count(round: usize, one: usize, other: usize) -> usize {
     const COUNTS: [usize; 8] = [0, 1, 3, 1001, 4080, 20_000, 7, 60_001];
     COUNTS[(round + 3 * one.min(other) + 5 * one.max(other)) % COUNTS.len()]
@@ -230,8 +232,8 @@ scenario!(a_long_message_does_not_overtake_the_short_block_before_it, Job::of(5)
     }
 });
 
-/// Ranks 0 and 1 disagree by `theirs - mine` elements about the block that they exchange, in the heap or not; both are told, and the
-/// block stays as it is.
+/// Ranks 0 and 1 disagree by `theirs - mine` elements about the block that they exchange, in the
+/// heap or not; both are told, and the block stays as it is.
 fn disagree(comm: &mut Communicator, counts: [usize; 2], in_heap: bool) -> Result<()> {
     comm.prepare()?;
     let me = comm.rank().index();

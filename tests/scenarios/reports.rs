@@ -95,7 +95,8 @@ scenario!(
         let (is_rank_1, seen) = (comm.rank().get() == 1, OnceLock::new());
         let (combined, told) = (AtomicUsize::new(0), Arc::new(seen));
         let tell = Arc::clone(&told);
-        // Rank 1 stops where it has combined an eighth of all, and looks on until rank 0 can do no more without it.
+        // Rank 1 stops where it has combined an eighth of all, and looks on until rank 0 can do no
+        // more without it.
         let slow = CustomOp::new::<f32>("slow sum", move |sums, others| {
             sums.iter_mut().zip(others).for_each(|(sum, other)| *sum += other);
             let before = combined.fetch_add(sums.len(), Ordering::Relaxed);

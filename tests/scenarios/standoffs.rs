@@ -1,4 +1,5 @@
-//! Two ranks that wait for messages of each other: both are told, and nobody else is taken for one of them.
+//! Two ranks that wait for messages of each other: both are told, and nobody else is taken for one
+//! of them.
 
 use std::time::{Duration, Instant};
 
@@ -58,7 +59,8 @@ port_scenario!(ranks_that_receive_from_each_other_by_proxies_are_told_both, Job:
     face(comm, ChannelKind::Port, CALLS[0])?;
 });
 
-// Each waits long enough for its first sleep, for what comes then; in one direction, and now and then in both.
+// Each waits long enough for its first sleep, for what comes then; in one direction, and now and
+// then in both.
 scenario!(who_gets_in_the_end_what_it_waits_for_is_not_taken_for_opposed, Job::of(3), |comm| {
     let (own, n_ranks) = (comm.rank().get(), comm.n_ranks());
     let mut long = vec![0_u32; LONG];

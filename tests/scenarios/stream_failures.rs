@@ -1,4 +1,5 @@
-//! Failures of streams: what is wrong is refused, and what fails later is told with the operation's name.
+//! Failures of streams: what is wrong is refused, and what fails later is told with the operation's
+//! name.
 
 use std::time::Duration;
 
@@ -41,7 +42,8 @@ scenario!(after_a_failure_a_stream_does_nothing_and_names_it, Job::of(2), |comm|
     stream.fill(&sums, 5)?;
     // A panic without the message, which two ranks that are threads would print at once.
     stream.call(|| std::panic::resume_unwind(Box::new("on purpose")))?;
-    // The failure may be known by now, so each of these may tell it; they are not executed either way.
+    // The failure may be known by now, so each of these may tell it; they are not executed either
+    // way.
     let _ = stream.call(log.adds(1));
     let _ = stream.fill(&sums, 6);
     let _ = stream.record(&event);

@@ -1,4 +1,5 @@
-//! Going on after a loss, where nobody dies: members that leave, that are given up, and epochs that are revoked.
+//! Going on after a loss, where nobody dies: members that leave, that are given up, and epochs that
+//! are revoked.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Tables of algorithms: obeyed for buffers of every kind, and the same on all ranks or refused by all.
+//! Tables of algorithms: obeyed for buffers of every kind, and the same on all ranks or refused by
+//! all.
 
 use half::bf16;
 use shmccl::collective::Algorithm;
@@ -24,7 +25,8 @@ fn cases(comm: &mut Communicator, algorithm: Algorithm, buffers: BufferKind) -> 
 /// Lengths around those where one way gives way to another, and some pieces of ordinary memory.
 const COUNTS: [usize; 6] = [0, 1, 700, 2048, 2049, 140_001];
 
-/// Every operation of every length, with buffers in the heap, in ordinary memory, and on rank 0 alone in ordinary memory.
+/// Every operation of every length, with buffers in the heap, in ordinary memory, and on rank 0
+/// alone in ordinary memory.
 pub(crate) fn everything(comm: &mut Communicator) -> Result<()> {
     let (me, n) = (comm.rank().index(), comm.n_ranks() as usize);
     let most = n * COUNTS[5];

@@ -19,8 +19,8 @@ use super::pattern::{ForType, TestElement, operator, with_type};
 use super::staged_limit::{StagedLimit, StagedVariant, staging_len};
 use super::timed_case::{BATCH_BYTES, ByLibrary, RunCase, TimedCase};
 use crate::output;
-use crate::perf::barrier::{BARRIERS, YieldBarrier};
-use crate::perf::cores;
+use crate::perf::barrier::YieldBarrier;
+use crate::perf::clock;
 use crate::perf::interleave::{
     Contender, FEWEST_SLICES, Measured, NamedLimit, Participants, Rules, interleave_with_limits,
 };
@@ -78,7 +78,7 @@ pub(crate) fn run(
 }
 
 fn placement(comm: &Communicator) -> Result<RankPlacement> {
-    let allowed = cores::affinity()?;
+    let allowed = clock::affinity()?;
     let may_run = |core: &usize| allowed.is_set(*core).unwrap_or(false);
     let core = (0..nix::sched::CpuSet::count()).find(may_run).unwrap_or(0);
     Ok(RankPlacement { rank: comm.rank().get(), pid: std::process::id(), core })
@@ -214,7 +214,7 @@ impl CollectiveBench<'_> {
             let leads = self.comm.rank().get() == 0;
             ("raw flag ping-pong".to_owned(), Box::new(PingPong::new(SignalEnd(flags), leads)))
         } else {
-            ("bare yield barrier".to_owned(), Box::new(YieldBarrier::new(self.comm, BARRIERS)?))
+            ("bare yield barrier".to_owned(), Box::new(YieldBarrier::new(self.comm)?))
         });
         Ok(limits)
     }

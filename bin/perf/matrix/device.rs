@@ -11,7 +11,7 @@ use shmccl::{Communicator, Rank};
 
 use crate::perf::bench::{TestBench, copy_kernels, lineup};
 use crate::perf::clock::now_ns;
-use crate::perf::interleave::{Contender, Measured, Participants, each_of, interleave};
+use crate::perf::interleave::{Contender, LimitRule, Measured, Participants, interleave};
 use crate::perf::links::Payload;
 use crate::perf::plan::{MatrixFigure, MatrixSettings};
 use crate::perf::sync::{AllSync, Gathering, PairSync, RankAverage};
@@ -214,7 +214,7 @@ impl TestBench<'_> {
         let leads = all.leads();
         let effort = self.plan.effort(self.test, self.channel);
         let mut contenders = lineup(&mut test, &mut limits);
-        let rules = each_of(kernels.len());
+        let rules = LimitRule::each(kernels.len());
         let measured = interleave(Participants::All(&mut all), &mut contenders, &rules, effort)?;
         let wrong = gathering.borrow_mut().total(measured.wrong)?;
         let (best, measured) = Measured { wrong, ..measured }.with_lowest_limit();

@@ -1,4 +1,5 @@
-//! What is out of the ordinary with a rank, in one word: whoever finds nothing there has nothing to look up.
+//! All that is out of the ordinary with a rank, in one word. While the word is 0 there is nothing
+//! to look up.
 
 use std::sync::Arc;
 
@@ -14,26 +15,27 @@ const LEFT: u64 = 1;
 /// Faults are planned.
 const FAULTY: u64 = 2;
 
-/// What the rank does is noted.
+/// The rank is traced.
 const TRACED: u64 = 4;
 
-/// This rank knows that the epoch has ended: a collective call of it has failed, and ended it, or a call was told.
+/// This rank knows that the epoch has ended: a collective call of it has failed, and ended it, or a
+/// call was told.
 pub(super) const ENDED: u64 = 8;
 
 impl RankContext {
-    /// The rank leaves the job: no channel can do anything from now on.
+    /// Marks that the rank leaves the job: no channel can do anything from now on.
     pub(crate) fn leave(&self) {
         plain::set_bits(&self.state, LEFT);
     }
 
-    /// Has faults injected from now on. Not while the rank leaves.
+    /// Injects faults from now on. Not to be called while the rank leaves.
     pub(crate) fn plan_faults(&self, injector: Arc<Injector>) {
         if self.injector.set(injector).is_ok() {
             plain::set_bits(&self.state, FAULTY);
         }
     }
 
-    /// What injects faults, if any are planned.
+    /// Returns the injector of faults, if any are planned.
     pub(crate) fn injector(&self) -> Option<&Arc<Injector>> {
         self.injector.get()
     }
@@ -45,7 +47,8 @@ impl RankContext {
         }
     }
 
-    /// Notes from now on what this rank does, or does not, where it was to [`RankContext::set_recorder`]. Not while the rank leaves.
+    /// Notes from now on what this rank does, or does not, where it was to
+    /// [`RankContext::set_recorder`]. Not while the rank leaves.
     pub(crate) fn set_tracing(&self, tracing: bool) {
         match self.recorder.get() {
             Some(_) if tracing => plain::set_bits(&self.state, TRACED),
@@ -54,42 +57,44 @@ impl RankContext {
         }
     }
 
-    /// Where this rank notes what it does when it does, if there is such a place.
+    /// Returns the recorder of this rank, be it in use or not.
     #[inline]
     pub(crate) fn any_recorder(&self) -> Option<&Recorder> {
         self.recorder.get()
     }
 
-    /// Where this rank notes what it does, if it does.
+    /// Returns the recorder of this rank while it traces.
     #[inline]
     pub(crate) fn recorder(&self) -> Option<&Recorder> {
         if plain::load(&self.state) & TRACED == 0 { None } else { self.recorder.get() }
     }
 
-    /// Has data checked on their way from now on. Before anything is moved.
+    /// Has data checked on their way from now on. To be called before anything is moved.
     pub(crate) fn take_checksums(&self) {
         self.checksums.get_or_init(|| ());
     }
 
-    /// Whether data are checked on their way.
+    /// Returns whether data are checked on their way.
     pub(crate) fn takes_checksums(&self) -> bool {
         self.checksums.get().is_some()
     }
 
-    /// Whether faults are planned.
+    /// Returns whether faults are planned.
     #[inline]
     pub(crate) fn is_faulty(&self) -> bool {
         plain::load(&self.state) & FAULTY != 0
     }
 
-    /// Whether the rank is in the job, knows of no end of the epoch, and no faults are planned: then any operation may be entered.
+    /// Whether the rank is in the job, knows of no end of the epoch, and no faults are planned:
+    /// then any operation may be entered.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
         plain::load(&self.state) & (LEFT | FAULTY | ENDED) == 0
     }
 
-    /// Ends the epoch as this rank's word: a collective call of it has failed, or the program has asked for it. It makes no other one
-    /// then: peers that come late to the call that failed would take the next one's post for an answer to the one after.
+    /// Ends the epoch as this rank's word: a collective call of it has failed, or the program has
+    /// asked for it. It makes no other one then: peers that come late to the call that failed would
+    /// take the next one's post for an answer to the one after.
     #[cold]
     pub(crate) fn abort(&self) {
         plain::set_bits(&self.state, ENDED);
@@ -105,8 +110,8 @@ impl RankContext {
         if plain::load(&self.state) & ENDED == 0 { Ok(()) } else { self.check(operation) }
     }
 
-    /// Whether the rank is in the job, knows of no end of the epoch, no faults are planned, and nothing is noted: then there is nothing to
-    /// look up.
+    /// Whether the rank is in the job, knows of no end of the epoch, no faults are planned, and
+    /// nothing is noted: then there is nothing to look up.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         plain::load(&self.state) == 0
@@ -121,7 +126,8 @@ impl RankContext {
         if plain::load(&self.state) & LEFT == 0 { Ok(()) } else { Err(absent(operation)) }
     }
 
-    /// Ends the epoch because this rank unwinds with work enqueued: nobody is to wait for what it will never do.
+    /// Ends the epoch because this rank unwinds with work enqueued: nobody is to wait for what it
+    /// will never do.
     #[cold]
     pub(crate) fn mark_own_loss(&self) {
         self.mapped.life(self.rank).mark_lost(self.kernel());

@@ -1,10 +1,12 @@
-//! How a rank waits for its peers and for proxies, and what it makes of a wait that has come to nothing.
+//! How a rank waits for its peers and for proxies, and what it makes of a wait that has come to
+//! nothing.
 
 use std::time::Duration;
 
 use super::condition::ENDED;
-use super::watches::ChannelWatch;
+use super::watches::{ChannelWait, EpochWatch};
 use super::{Blamed, Inbound, RankContext};
+use crate::channel::wait_kind::WaitKind;
 use crate::error::{Error, Result};
 use crate::rank::{Rank, RankSet};
 use crate::shm::HostKernel;
@@ -33,14 +35,17 @@ impl RankContext {
         }
     }
 
-    /// Ends the epoch when a wait has come to nothing because a peer died, and returns the reason that was there first.
+    /// Ends the epoch when a wait has come to nothing because a peer died, and returns the reason
+    /// that was there first.
     ///
-    /// This rank is about to leave in turn. Whoever waits for it then has to learn whom *it* lost, and so has the launcher:
-    /// without this the first cause is anybody's guess when a wait notices before the life lock does. A peer that left
-    /// of its own accord is lost to whoever waits for it and to nobody else; that it was is told when this rank leaves.
+    /// This rank is about to leave in turn. Whoever waits for it then has to learn whom *it* lost,
+    /// and so has the launcher: without this the first cause is anybody's guess when a wait notices
+    /// before the life lock does. A peer that left of its own accord is lost to whoever waits for
+    /// it and to nobody else; that it was is told when this rank leaves.
     ///
-    /// A rank that is told of the end makes no collective call from then on. Peers have come to calls that they gave up, some of them to
-    /// one that this rank has left by that error: it would meet them there in its next one, and take that for done.
+    /// A rank that is told of the end makes no collective call from then on. Peers have come to
+    /// calls that they gave up, some of them to one that this rank has left by that error: it would
+    /// meet them there in its next one, and take that for done.
     #[cold]
     pub(crate) fn settle(&self, stop: Stop) -> Stop {
         if stop == Stop::Timeout {
@@ -72,7 +77,8 @@ impl RankContext {
         self.mapped.life(rank).status() == LifeStatus::Left
     }
 
-    /// The error of an `operation` that a wait gave up, while it waited for `awaited`; it names who holds all up, and what everybody is in.
+    /// The error of an `operation` that a wait gave up, while it waited for `awaited`; it names who
+    /// holds all up, and what everybody is in.
     #[cold]
     pub(crate) fn error<W: Watch>(
         &self,
@@ -103,13 +109,14 @@ impl RankContext {
         watch.check().map_or(Ok(()), error)
     }
 
-    /// What a member of `operation` fails by when `rank` has told it of a failure: that, or the end of the epoch, which `rank` may have
-    /// failed by.
+    /// What a member of `operation` fails by when `rank` has told it of a failure: that, or the end
+    /// of the epoch, which `rank` may have failed by.
     pub(crate) fn failed_elsewhere(&self, operation: &'static str, rank: Rank) -> Error {
         self.check(operation).err().unwrap_or(Error::FailedElsewhere { operation, rank })
     }
 
-    /// Takes one signal of `peer`: what `wait` is on either kind of channel, be it the program's own or not.
+    /// Takes one signal of `peer`: what `wait` is on either kind of channel, be it the program's
+    /// own or not.
     ///
     /// # Errors
     /// Those of [`RankContext::wait_for_peer`].
@@ -131,7 +138,7 @@ impl RankContext {
         if inbound.poll() || spin_until(self.policy(), || inbound.poll()) {
             return Ok(());
         }
-        self.wait_for_peer("wait", peer, |waiting| inbound.wait(waiting))
+        self.wait_for_peer(WaitKind::Wait, peer, |waiting| inbound.wait(waiting))
     }
 
     // Not cold: who traces is in a hurry, too.
@@ -148,12 +155,13 @@ impl RankContext {
             return Ok(());
         }
         let reserved = recorder.reserve(span);
-        // A short wait is spent right here: the way back out of a long one would take as long again as noting it.
+        // A short wait is spent right here: the way back out of a long one would take as long again
+        // as noting it.
         if spin_until(self.policy(), || inbound.poll()) {
             recorder.record_reserved(begun, reserved);
             return Ok(());
         }
-        let done = self.wait_for_peer("wait", peer, |waiting| inbound.wait(waiting));
+        let done = self.wait_for_peer(WaitKind::Wait, peer, |waiting| inbound.wait(waiting));
         recorder.record_reserved(begun, reserved.failing(done.is_err()));
         done
     }
@@ -167,36 +175,38 @@ impl RankContext {
         }
     }
 
-    /// Runs `wait`, which waits in `operation` for something that `peer` does.
+    /// Runs `wait`, which is of this `kind`, for something that `peer` does.
     ///
     /// # Errors
-    /// [`Error::Timeout`], [`Error::PeerLost`], [`Error::Revoked`]; those of [`RankContext::present`].
+    /// [`Error::Timeout`], [`Error::PeerLost`], [`Error::Revoked`]; those of
+    /// [`RankContext::present`].
     #[inline]
     pub(crate) fn wait_for_peer(
         &self,
-        operation: &'static str,
+        kind: WaitKind,
         peer: Rank,
-        wait: impl FnOnce(&Waiting<'_, HostKernel, ChannelWatch<'_>>) -> Result<(), Stop>,
+        wait: impl FnOnce(&Waiting<'_, HostKernel, EpochWatch<ChannelWait<'_>>>) -> Result<(), Stop>,
     ) -> Result<()> {
-        self.present(operation)?;
-        let watch = ChannelWatch { context: self, operation, awaited: Some(peer) };
+        self.present(kind.name())?;
+        let watch = EpochWatch(ChannelWait { context: self, kind, awaited: Some(peer) });
         let waiting = self.waiting(&watch);
-        wait(&waiting).map_err(|stop| self.error(&waiting, stop, operation, Some(peer)))
+        wait(&waiting).map_err(|stop| self.error(&waiting, stop, kind.name(), Some(peer)))
     }
 
-    /// Waits in `operation` for the proxy until `poll` returns something; the proxy wakes `park`. Where it is a thread
-    /// of the rank `served_by`, it is gone when that rank has left.
+    /// Waits for the proxy until `poll` returns something; the proxy wakes `park`. Where it is a
+    /// thread of the rank `served_by`, it is gone when that rank has left.
     ///
     /// # Errors
-    /// [`crate::Error::Timeout`], [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`], [`crate::Error::Revoked`].
+    /// [`crate::Error::Timeout`], [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`],
+    /// [`crate::Error::Revoked`].
     pub(crate) fn wait_for_proxy<T>(
         &self,
-        operation: &'static str,
+        kind: WaitKind,
         served_by: Option<Rank>,
         park: &ParkCell,
         poll: impl FnMut() -> Option<T>,
     ) -> Result<T> {
-        let watch = ChannelWatch { context: self, operation, awaited: served_by };
+        let watch = EpochWatch(ChannelWait { context: self, kind, awaited: served_by });
         let waiting = self.waiting(&watch);
         wait_until(&waiting, park, poll).map_err(|stop| {
             let stop = match self.settle(stop) {
@@ -204,27 +214,28 @@ impl RankContext {
                 Stop::PeerLost(rank) if Some(rank) == served_by && self.has_left(rank) => Stop::ProxyLost,
                 stop => stop,
             };
-            self.error(&waiting, stop, operation, None)
+            self.error(&waiting, stop, kind.name(), None)
         })
     }
 
-    /// Waits like [`RankContext::wait_for_proxy`] for something that wakes nobody, such as a packet: spins, yields, never sleeps.
+    /// Waits like [`RankContext::wait_for_proxy`] for something that wakes nobody, such as a
+    /// packet: spins, yields, never sleeps.
     ///
     /// # Errors
     /// Those of [`RankContext::wait_for_proxy`].
     #[cold]
     pub(crate) fn wait_awake<T>(
         &self,
-        operation: &'static str,
+        kind: WaitKind,
         awaited: Rank,
         poll: impl FnMut() -> Option<T>,
     ) -> Result<T> {
-        self.present(operation)?;
-        let watch = ChannelWatch { context: self, operation, awaited: Some(awaited) };
+        self.present(kind.name())?;
+        let watch = EpochWatch(ChannelWait { context: self, kind, awaited: Some(awaited) });
         let policy = WaitPolicy { park_after: Duration::MAX, ..self.policy() };
         let waiting = Waiting::new(self.kernel(), &watch, policy, self.timeout);
         let unused = ParkCell::new();
         wait_until(&waiting, &unused, poll)
-            .map_err(|stop| self.error(&waiting, stop, operation, Some(awaited)))
+            .map_err(|stop| self.error(&waiting, stop, kind.name(), Some(awaited)))
     }
 }

@@ -1,10 +1,10 @@
-//! What a wait keeps an eye on: the epoch, and the life of the peer that is awaited.
+//! Watches of waits: over the epoch, and over the life of the peer that is awaited.
 
 use std::time::Duration;
 
 use super::RankContext;
 use crate::channel::epoch::EpochMapping;
-use crate::channel::occupation;
+use crate::channel::wait_kind::WaitKind;
 use crate::rank::{Rank, RankSet};
 use crate::sync::{LifeStatus, SleepWord, Stop, WaitingIn, Watch};
 
@@ -32,37 +32,65 @@ impl Watch for PeerWatch<'_> {
     }
 }
 
-/// The same for a wait on a channel, of which it tells whoever looks on.
-#[derive(Debug)]
-pub(crate) struct ChannelWatch<'a> {
-    pub(super) context: &'a RankContext,
-    pub(super) operation: &'static str,
-    pub(super) awaited: Option<Rank>,
+/// A wait of a rank that may turn out long: when it is given up, and what observers see of it.
+pub(crate) trait LongWait {
+    /// The rank that waits.
+    fn context(&self) -> &RankContext;
+
+    /// Returns a reason to stop waiting, if there is one: see [`Watch::check`].
+    fn stop(&self) -> Option<Stop>;
+
+    /// Returns the wait as observers see it.
+    fn seen(&self) -> WaitingIn;
+
+    /// Hears that the wait has turned out long, before observers do.
+    fn turned_long(&self) {}
 }
 
-impl Watch for ChannelWatch<'_> {
+/// Watches over a wait: wakes with the epoch's bell, and shows the wait to observers.
+#[derive(Debug)]
+pub(crate) struct EpochWatch<W>(pub(crate) W);
+
+impl<W: LongWait> Watch for EpochWatch<W> {
     fn check(&self) -> Option<Stop> {
-        self.context.watch(self.awaited).check()
+        self.0.stop()
     }
 
     fn bell(&self) -> Option<SleepWord<'_>> {
-        Some(self.context.mapped.revocation().bell())
+        Some(self.0.context().mapped.revocation().bell())
     }
 
     fn begin(&self, since: Duration) {
-        self.context.activity().begin_wait(&self.wait(), since);
+        self.0.turned_long();
+        self.0.context().activity().begin_wait(&self.0.seen(), since);
     }
 
     fn end(&self, since: Duration, stop: Option<Stop>) {
-        self.context.tell_end(&self.wait(), since, stop);
+        self.0.context().tell_end(&self.0.seen(), since, stop);
     }
 }
 
-impl ChannelWatch<'_> {
-    fn wait(&self) -> WaitingIn {
+/// A wait on a channel, for a peer or a proxy.
+#[derive(Debug)]
+pub(crate) struct ChannelWait<'a> {
+    pub(super) context: &'a RankContext,
+    pub(super) kind: WaitKind,
+    pub(super) awaited: Option<Rank>,
+}
+
+impl LongWait for ChannelWait<'_> {
+    fn context(&self) -> &RankContext {
+        self.context
+    }
+
+    fn stop(&self) -> Option<Stop> {
+        self.context.watch(self.awaited).check()
+    }
+
+    fn seen(&self) -> WaitingIn {
         WaitingIn {
             call: None,
-            kind: occupation::code_of(self.operation),
+            kind: self.kind as u64,
             step: 0,
             awaited: self.awaited.into_iter().collect::<RankSet>().bits(),
         }

@@ -12,8 +12,8 @@ use crate::heap::layout::FifoCells;
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
 
-/// The only producer of a fifo, or one of several. A push of the first kind is a few plain stores; the second has to take its
-/// position by a compare-exchange, which costs about five times as much.
+/// The only producer of a fifo, or one of several. A push of the first kind is a few plain stores;
+/// the second has to take its position by a compare-exchange, which costs about five times as much.
 #[derive(Debug)]
 pub(crate) enum Pusher {
     Sole(Producer<CellRef<FifoHeader>, CellSlice<Slot>>),
@@ -29,7 +29,8 @@ impl Pusher {
         Ok(open_fifo(fifo)?.producer().ok().map(Self::Sole))
     }
 
-    /// Takes a place beside others on behalf of `rank`; `None` when `fifo` has as many producers as it can have.
+    /// Takes a place beside others on behalf of `rank`; `None` when `fifo` has as many producers as
+    /// it can have.
     ///
     /// # Errors
     /// Those of [`Pusher::sole`].

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use crate::channel::PREPARING;
-
 /// A collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -122,7 +120,7 @@ impl Operation {
             Self::Checkpoint => "checkpoint",
             Self::Restore => "restore",
             Self::SetTuning => "set_tuning",
-            Self::Prepare => PREPARING,
+            Self::Prepare => "prepare",
         }
     }
 

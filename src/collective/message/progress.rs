@@ -10,16 +10,15 @@
 //! else to do, and wakes then.
 
 use std::cell::{Cell, RefCell};
-use std::time::Duration;
 
 use super::{InPlaceBlock, MessageEnd};
-use crate::channel::RankContext;
+use crate::channel::{EpochWatch, LongWait, RankContext};
 use crate::collective::call::{CallSignature, ChannelKind};
 use crate::collective::rendezvous::members::Members;
 use crate::collective::transport::Pipework;
 use crate::error::{Error, Result};
 use crate::rank::RankSet;
-use crate::sync::{SleepWord, Stop, Waiting, WaitingIn, Watch, spin_until, wait_until};
+use crate::sync::{Stop, Waiting, WaitingIn, Watch, spin_until, wait_until};
 
 use super::deadlock::PairDeadlock;
 use super::queues::MessageQueues;
@@ -110,7 +109,8 @@ fn wait(batches: &mut [MessageQueues<'_, '_>]) -> Result<()> {
     let (peer, context) = (members.ranks()[message.peer()], members.board.context());
     let batches = RefCell::new(batches);
     let deadlock = PairDeadlock::default();
-    let watch = PeersWatch { context, batches: &batches, suspect: Cell::new(None), deadlock: &deadlock };
+    let wait = PeersWait { context, batches: &batches, suspect: Cell::new(None), deadlock: &deadlock };
+    let watch = EpochWatch(wait);
     let waiting: Waiting<'_, _, _> = context.waiting(&watch);
     let poll = || match advance(&mut batches.borrow_mut()) {
         Ok(false) => None,
@@ -130,7 +130,7 @@ fn explain(batches: &[MessageQueues<'_, '_>], error: Error) -> Error {
 
 /// Watches the epoch, and whether the peers of all messages that are not done live, have not left,
 /// and are not in another call in which they wait for this member in turn.
-struct PeersWatch<'w, 'b, 'r, 'a> {
+struct PeersWait<'w, 'b, 'r, 'a> {
     context: &'w RankContext,
     /// Borrowed by turns: the wait looks at its watch when it does not poll.
     batches: &'w RefCell<&'b mut [MessageQueues<'r, 'a>]>,
@@ -139,7 +139,7 @@ struct PeersWatch<'w, 'b, 'r, 'a> {
     deadlock: &'w PairDeadlock,
 }
 
-impl PeersWatch<'_, '_, '_, '_> {
+impl PeersWait<'_, '_, '_, '_> {
     /// Ends the epoch when a peer waits for this member elsewhere.
     ///
     /// The first look proves nothing. All that a peer has done for a message before it went on has
@@ -163,7 +163,7 @@ impl PeersWatch<'_, '_, '_, '_> {
     }
 }
 
-impl PeersWatch<'_, '_, '_, '_> {
+impl PeersWait<'_, '_, '_, '_> {
     /// Ends the epoch when a peer waits for a message of this member that waits for one of that
     /// peer.
     fn deadlocked(&self) -> Option<Stop> {
@@ -172,8 +172,12 @@ impl PeersWatch<'_, '_, '_, '_> {
     }
 }
 
-impl Watch for PeersWatch<'_, '_, '_, '_> {
-    fn check(&self) -> Option<Stop> {
+impl LongWait for PeersWait<'_, '_, '_, '_> {
+    fn context(&self) -> &RankContext {
+        self.context
+    }
+
+    fn stop(&self) -> Option<Stop> {
         let of_batch = |batch: &MessageQueues<'_, '_>| {
             let board = &batch.members.board;
             // A member at the barrier is there for all messages.
@@ -190,24 +194,13 @@ impl Watch for PeersWatch<'_, '_, '_, '_> {
             .or_else(|| self.deadlocked())
     }
 
-    fn bell(&self) -> Option<SleepWord<'_>> {
-        Some(self.context.mapped().revocation().bell())
-    }
-
-    fn begin(&self, since: Duration) {
+    fn turned_long(&self) {
         self.deadlock.begin(&self.batches.borrow());
-        self.context.activity().begin_wait(&self.wait(), since);
     }
 
-    fn end(&self, since: Duration, stop: Option<Stop>) {
-        self.context.tell_end(&self.wait(), since, stop);
-    }
-}
-
-impl PeersWatch<'_, '_, '_, '_> {
     /// Returns the wait, as this member tells of it: in the first message that is not done, for the
     /// peers of all.
-    fn wait(&self) -> WaitingIn {
+    fn seen(&self) -> WaitingIn {
         let batches = self.batches.borrow();
         let open = || batches.iter().flat_map(|batch| batch.open().map(move |message| (batch, message)));
         let awaited = open().map(|(batch, message)| batch.members.ranks()[message.peer()]);

@@ -8,10 +8,9 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::board::{CallBoard, index};
-use crate::channel::RankContext;
+use crate::channel::{EpochWatch, LongWait, RankContext};
 use crate::collective::call::{CallSignature, Operation};
 use crate::collective::region::lease::LEFT;
 use crate::collective::region::{CommLayout, cells_between};
@@ -19,7 +18,7 @@ use crate::error::Result;
 use crate::heap::HeapOffset;
 use crate::rank::{Rank, RankSet};
 use crate::shm::CellRef;
-use crate::sync::{ParkCell, ProgressCell, SleepWord, Stop, Waiting, WaitingIn, Watch, wait_until};
+use crate::sync::{ParkCell, ProgressCell, Stop, Waiting, WaitingIn, Watch, wait_until};
 
 impl CallBoard {
     #[cold]
@@ -47,7 +46,7 @@ impl CallBoard {
     ) -> Result<()> {
         let rank = self.ranks[member];
         let watch = self.watch(member, operation);
-        watch.unannounced.set(Some(sequence));
+        watch.0.unannounced.set(Some(sequence));
         let waiting: Waiting<'_, _, _> = self.context.waiting(&watch);
         wait_until(&waiting, &self.park, || poll().then_some(())).map_err(|stop| {
             let error = self.context.error(&waiting, stop, operation.name(), Some(rank));
@@ -80,8 +79,8 @@ impl CallBoard {
         self.context.watch(None).check()
     }
 
-    fn watch(&self, member: usize, operation: Operation) -> MemberWatch<'_> {
-        MemberWatch { board: self, member, operation, unannounced: Cell::new(None) }
+    fn watch(&self, member: usize, operation: Operation) -> EpochWatch<MemberWait<'_>> {
+        EpochWatch(MemberWait { board: self, member, operation, unannounced: Cell::new(None) })
     }
 
     /// Returns the call of this member that `operation` is, as far as it can be told: it may not be
@@ -95,7 +94,7 @@ impl CallBoard {
 /// Watches the epoch, whether the member that is awaited lives and has not left, and whether any is
 /// elsewhere.
 #[derive(Debug)]
-struct MemberWatch<'a> {
+struct MemberWait<'a> {
     board: &'a CallBoard,
     member: usize,
     /// What this member is in.
@@ -104,29 +103,19 @@ struct MemberWatch<'a> {
     unannounced: Cell<Option<u64>>,
 }
 
-impl Watch for MemberWatch<'_> {
-    fn check(&self) -> Option<Stop> {
+impl LongWait for MemberWait<'_> {
+    fn context(&self) -> &RankContext {
+        &self.board.context
+    }
+
+    fn stop(&self) -> Option<Stop> {
         if let Some(sequence) = self.unannounced.take() {
             self.board.waits_for.announce(self.member, sequence);
         }
         self.board.check_member(self.member).or_else(|| self.board.check_barrier())
     }
 
-    fn bell(&self) -> Option<SleepWord<'_>> {
-        Some(self.board.context.mapped().revocation().bell())
-    }
-
-    fn begin(&self, since: Duration) {
-        self.board.context.activity().begin_wait(&self.wait(), since);
-    }
-
-    fn end(&self, since: Duration, stop: Option<Stop>) {
-        self.board.context.tell_end(&self.wait(), since, stop);
-    }
-}
-
-impl MemberWatch<'_> {
-    fn wait(&self) -> WaitingIn {
+    fn seen(&self) -> WaitingIn {
         self.board.waiting_in(self.operation, RankSet::from_iter([self.board.ranks[self.member]]))
     }
 }

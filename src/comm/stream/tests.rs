@@ -78,7 +78,7 @@ fn a_call_that_is_wrong_in_itself_is_refused_at_once_and_not_enqueued() {
     let sums = comm.alloc::<u64>(8).unwrap();
     comm.set_algorithm(Some(Algorithm::Ring));
     let misfit = stream.on(&mut comm).gather(&sums, &sums, me).unwrap_err();
-    assert!(matches!(misfit, Error::InvalidArgument { .. }), "{misfit:?}");
+    assert!(matches!(misfit, Error::UnsupportedAlgorithm { .. }), "{misfit:?}");
     comm.set_algorithm(None);
     let to_itself = stream.on(&mut comm).send(&sums, me).unwrap_err();
     assert!(matches!(to_itself, Error::InvalidArgument { .. }), "{to_itself:?}");

@@ -1,14 +1,16 @@
 //! A file for each who writes a trace without a launcher, though all are told the same name.
 //!
-//! Nobody hands out names: two communicators of one process, two jobs of one program, or devices of a pool whose communicators have
-//! the same ranks one after the other, come with the same name. Each file is locked until it is written, and says then who has written
-//! it. Whoever comes with its name leaves it alone, and takes the next number, if it
+//! Nobody hands out names: two communicators of one process, two jobs of one program, or devices of
+//! a pool whose communicators have the same ranks one after the other, come with the same name.
+//! Each file is locked until it is written, and says then who has written it. Whoever comes with
+//! its name leaves it alone, and takes the next number, if it
 //!
 //! - is locked, or was written by this process before;
 //! - was written by a process that still lives;
 //! - was written since this process began, whoever did it: they were there at the same time.
 //!
-//! Anything else is of an earlier run, or empty, and is written anew, as it is by a launcher: the same command leaves the same names.
+//! Anything else is of an earlier run, or empty, and is written anew, as it is by a launcher: the
+//! same command leaves the same names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -28,16 +30,18 @@ use crate::sync::header::Creator;
 /// The head of a file, in which its writer stands.
 const HEAD: u64 = 1 << 10;
 
-/// What this process has claimed.
+/// The files that this process has claimed.
 static CLAIMED: Mutex<Claimed> = Mutex::new(Claimed { files: BTreeSet::new(), last: BTreeMap::new() });
 
 struct Claimed {
     files: BTreeSet<PathBuf>,
-    /// By the name that it came with, the number of the last file: those before it are its own, or were somebody else's.
+    /// By the name that it came with, the number of the last file: those before it are its own, or
+    /// were somebody else's.
     last: BTreeMap<PathBuf, u64>,
 }
 
-/// Makes the file of that name, or of the first one after it that is nobody else's: `trace.json`, `trace-2.json`, ...
+/// Makes the file of that name, or of the first one after it that is nobody else's: `trace.json`,
+/// `trace-2.json`, ...
 pub(super) fn claim(name: &Path) -> io::Result<(File, PathBuf)> {
     let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
     let mut number = claimed.last.get(name).copied().unwrap_or(0);
@@ -68,15 +72,17 @@ pub(super) fn has_claimed(name: &Path) -> bool {
     CLAIMED.lock().unwrap_or_else(PoisonError::into_inner).last.contains_key(name)
 }
 
-/// Whether something stands in this file that a process has written which lives, or while this one did.
+/// Whether something stands in this file that a process has written which lives, or while this one
+/// did.
 fn is_of_this_run(path: &Path) -> bool {
     let Ok(metadata) = path.metadata() else { return false };
     let began = || Some(metadata.modified().ok()? >= began(&Creator::this_process())?);
     metadata.len() > 0 && (began().unwrap_or(false) || writer(path).is_some_and(|writer| writer.is_alive()))
 }
 
-/// When a process began, rounded up by a step of the system's: what was written just before it began is older than that. (What a peer
-/// writes within that step, and ends, is taken for older, too.) A pause of this thread makes it earlier, not later.
+/// When a process began, rounded up by a step of the system's: what was written just before it
+/// began is older than that. (What a peer writes within that step, and ends, is taken for older,
+/// too.) A pause of this thread makes it earlier, not later.
 fn began(process: &Creator) -> Option<SystemTime> {
     let steps = u64::try_from(sysconf(SysconfVar::CLK_TCK).ok()??).ok().filter(|steps| *steps > 0)?;
     let since_boot = Duration::from_nanos(
@@ -87,7 +93,7 @@ fn began(process: &Creator) -> Option<SystemTime> {
     Some(now - ago.unwrap_or_default())
 }
 
-/// Who has written this trace, where the file says so.
+/// Returns the process that has written this trace, where the file says so.
 fn writer(path: &Path) -> Option<Creator> {
     let mut head = Vec::new();
     File::open(path).ok()?.take(HEAD).read_to_end(&mut head).ok()?;

@@ -42,7 +42,8 @@ fn whoever_ignores_an_interrupt_is_killed_at_the_second_one() {
     let script = "trap 'echo heard' TERM; trap '' INT; echo pid $$; while :; do sleep 1000 & wait; done";
     let mut started = Started::new(shmccl(&["-n", "2", "-q", "--grace", "60m", "--", "sh", "-c", script]), 2);
     started.signal(Signal::SIGTERM);
-    // Of two signals that wait together the kernel hands out the lower one first, whichever came first.
+    // Of two signals that wait together the kernel hands out the lower one first, whichever came
+    // first.
     started.hear("heard");
     started.signal(Signal::SIGINT);
     assert_eq!(started.end().0, 143);
@@ -101,7 +102,8 @@ fn a_program_that_ends_well_without_joining_fails_a_job_that_needs_it() {
     );
 }
 
-/// Says Hello as a program does whose shared layouts have another version, and waits for the answer.
+/// Says Hello as a program does whose shared layouts have another version, and waits for the
+/// answer.
 pub(crate) fn come_with_layout_version(version: u32) {
     let variable = |name: &str| std::env::var(name).unwrap();
     let (socket, rank) = (variable("SHMCCL_SOCKET").parse().unwrap(), variable("SHMCCL_RANK"));

@@ -30,7 +30,7 @@ pub(crate) fn stop(mut comm: Box<Communicator>, times: u64) -> shmccl::Result<Bo
     }
 }
 
-/// The same, once, and all stay for some periods of half a second then.
+/// Like [`stop`], but once, and all stay for some periods of half a second then.
 pub(crate) fn stop_and_stay(comm: Box<Communicator>) -> shmccl::Result<Box<Communicator>> {
     let mut comm = stop(comm, 1)?;
     let began = Instant::now();
@@ -43,7 +43,8 @@ pub(crate) fn stop_and_stay(comm: Box<Communicator>) -> shmccl::Result<Box<Commu
     }
 }
 
-/// Of these lines those in which rank 1 is told to have hung, with the number of milliseconds replaced.
+/// Of these lines those in which rank 1 is told to have hung, with the number of milliseconds
+/// replaced.
 fn hung_lines(stderr: &str) -> Vec<String> {
     let digits = Regex::new("for [0-9]+ ms").unwrap();
     let lines = stderr.lines().filter(|line| line.contains("rank 1") && line.contains("heartbeat"));

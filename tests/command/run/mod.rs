@@ -199,7 +199,8 @@ fn play(scenario: &str) -> shmccl::Result<()> {
             if let Err(error) = done {
                 // In one write, and answered by no exit code, so that every rank is heard.
                 say(format_args!("rank {}: {error}", comm.rank()));
-                // Leaves in peace: whoever goes without does not leave the others the time to speak.
+                // Leaves in peace: whoever goes without does not leave the others the time to
+                // speak.
                 drop(comm);
                 std::process::exit(0);
             }

@@ -44,8 +44,9 @@ fn prefixes_have_colour_where_it_is_forced_and_none_when_piped() {
     assert!(forced.starts_with("\u{1b}[") && forced.ends_with(" x\n"), "{forced:?}");
 }
 
-/// A job under `--prefix` of which a rank dies by a SIGSEGV when the file `go` is there; once it has been reaped, the other one, which
-/// has said something before, prints to a `stdout` that takes no more.
+/// A job under `--prefix` of which a rank dies by a SIGSEGV when the file `go` is there; once it
+/// has been reaped, the other one, which has said something before, prints to a `stdout` that takes
+/// no more.
 fn job_that_loses_a_rank_and_its_output(directory: &Path, stdout: Stdio) -> Child {
     let script = "cd \"$0\" || exit 9
         until_there() { until [ -s $1 ]; do sleep 0.01; done; }

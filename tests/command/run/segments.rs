@@ -91,7 +91,8 @@ fn a_job_whose_janitor_is_killed_goes_on_and_a_killed_launchers_names_are_remove
 
     let started = without_janitor();
     let pids = started.pids.clone();
-    // Ranks that run might learn of the end of their launcher, and tidy up, just before they are killed.
+    // Ranks that run might learn of the end of their launcher, and tidy up, just before they are
+    // killed.
     let is_stopped =
         |pid: &Pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ");
     pids.iter().for_each(|&pid| kill(pid, Signal::SIGSTOP).unwrap());
@@ -151,8 +152,9 @@ fn files_are_kept_and_a_missing_directory_is_told_before_anything_starts() {
 #[test]
 fn a_heap_larger_than_memory_is_reserved_and_an_allocation_that_does_not_fit_is_a_typed_error() {
     let heap = (meminfo("MemTotal:") * 3).to_string();
-    // More than there is for one rank; what one could have on a machine with nothing else on it, and never both, so that none gets any.
-    // Not a part of what is available: as others end there may be room for both, which would be taken.
+    // More than there is for one rank; what one could have on a machine with nothing else on it,
+    // and never both, so that none gets any. Not a part of what is available: as others end there
+    // may be room for both, which would be taken.
     for len in [meminfo("MemTotal:") * 2, meminfo("MemTotal:") / 4 * 3] {
         let case = if len < meminfo("MemAvailable:") { "fits one rank, not both" } else { "fits none" };
         let output = job(&["-n", "2", "-q", "--heap", &heap], &format!("alloc {len}")).output().unwrap();

@@ -1,8 +1,10 @@
-//! `kill -9` of a whole `shmccl run`, ranks and service process and all, at a random instant: nothing is left, and the next one starts.
-//! The same of a `shmccl coordinator -n`, whose janitor removes the socket.
+//! `kill -9` of a whole `shmccl run`, ranks and service process and all, at a random instant:
+//! nothing is left, and the next one starts. A `shmccl coordinator -n` is killed likewise; its
+//! janitor removes the socket.
 //!
-//! `SHMCCL_LONG=1` kills 300 times, `SHMCCL_SEED` replays a series, `--nocapture` shows what came of it. The test is alone in this file:
-//! whatever a killed job leaves becomes a child of this process, which has to have no others. `device_process` is an entry point.
+//! `SHMCCL_LONG=1` kills 300 times, `SHMCCL_SEED` replays a series, `--nocapture` shows what came
+//! of it. The test is alone in this file: whatever a killed job leaves becomes a child of this
+//! process, which has to have no others. `device_process` is an entry point.
 #![expect(clippy::print_stdout, reason = "devices report on stdout, and the summary is the result")]
 
 mod pools;
@@ -163,7 +165,8 @@ impl Cycle {
         assert_eq!(scratch.entries(), [""; 0], "left in the runtime directory after {self:?}");
     }
 
-    /// A job like this one, under the same names, does its work and tells of nothing that it has found.
+    /// A job like this one, under the same names, does its work and tells of nothing that it has
+    /// found.
     fn start_next(&self, scratch: &Scratch) {
         let mut next = self.start(scratch, "pass", &[]);
         let mut stderr = String::new();

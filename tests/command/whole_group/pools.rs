@@ -11,8 +11,9 @@ use support::Random;
 
 use crate::{MARK, Scratch, await_all_children, marked, names_in};
 
-/// A pool is killed while it starts or when it is up. It leaves nothing, be it that its janitor is a moment later, and is not in the way of
-/// the next pool, which may come before that, and leaves nothing, either.
+/// A pool is killed while it starts or when it is up. It leaves nothing, be it that its janitor is
+/// a moment later, and is not in the way of the next pool, which may come before that, and leaves
+/// nothing, either.
 pub(crate) fn kill_and_start_again(scratch: &Scratch, number: u64, random: &mut Random) {
     let (mark, devices) = (format!("shmccl-pool-{}-{number}", std::process::id()), random.below(3) + 1);
     let mut pool = start(scratch, &mark, devices);

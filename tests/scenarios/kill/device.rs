@@ -104,7 +104,8 @@ fn repeat(
     }
 }
 
-/// Says something to whoever reads the output, in a way that the test harness' own output is not taken for.
+/// Says something to whoever reads the output, in a way that the test harness' own output is not
+/// taken for.
 pub(crate) fn say(what: &str) {
     // In one piece: other processes write to the same pipe.
     let line = format!("\n@ {what}\n");

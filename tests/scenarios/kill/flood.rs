@@ -1,4 +1,5 @@
-//! A rank that has filled its fifo with long puts when a peer is killed: it leaves at once, and leaves the puts where they are.
+//! A rank that has filled its fifo with long puts when a peer is killed: it leaves at once, and
+//! leaves the puts where they are.
 
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ use crate::kill::this_test;
 /// A put is so long that a fifo of them takes some seconds.
 const LEN: u64 = 16 << 20;
 
-/// The body of a device process: rank 0 pushes until it is told that it has lost rank 1, which dies in the middle of it.
+/// The body of a device process: rank 0 pushes until it is told that it has lost rank 1, which dies
+/// in the middle of it.
 pub(crate) fn be_a_flooder() {
     let Some(JoinedAs::Device(mut comm)) = join_job().unwrap() else { return };
     let mut run = || -> Result<()> {

@@ -1,4 +1,5 @@
-//! Trials in which a rank is killed at a step of meeting the others under a unique id: the one that hosts the meeting, or another.
+//! Trials in which a rank is killed at a step of meeting the others under a unique id: the one that
+//! hosts the meeting, or another.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -11,7 +12,8 @@ use shmccl::{Communicator, Error, UniqueId};
 use crate::kill::device::{say, saying};
 use crate::kill::{steps, these_args};
 
-/// How long everybody waits for the others where one may never come, and where all have: longer than a trial may take.
+/// How long everybody waits for the others where one may never come, and where all have: longer
+/// than a trial may take.
 const LITTLE_PATIENCE_MS: u64 = 5000;
 const PATIENCE_MS: u64 = 120_000;
 
@@ -59,12 +61,14 @@ pub(crate) struct Gathering {
     pub(crate) test: &'static str,
     pub(crate) n_ranks: u32,
     pub(crate) victim: u32,
-    /// Whether the victim has got so far at an earlier step that others knew of it: then they lose it, and do not only miss it.
+    /// Whether the victim has got so far at an earlier step that others knew of it: then they lose
+    /// it, and do not only miss it.
     pub(crate) is_known: bool,
 }
 
 impl Gathering {
-    /// Kills the victim at the step of this `number`, and looks at what the others say. Returns whether there was such a step.
+    /// Kills the victim at the step of this `number`, and looks at what the others say. Returns
+    /// whether there was such a step.
     pub(crate) fn kill_at(&mut self, number: u64) -> bool {
         let mut host = Player::start(self, 0, None, number);
         let id = host.id();

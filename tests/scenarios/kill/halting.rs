@@ -1,5 +1,5 @@
-//! Trials in which a survivor of a death is stopped at a step of going on, is given up by the others, and wakes in the midst of it when
-//! they have gone on without it.
+//! Trials in which a survivor of a death is stopped at a step of going on, is given up by the
+//! others, and wakes in the midst of it when they have gone on without it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -88,7 +88,8 @@ fn give_up(comm: &Communicator, numbers: &[u32], error: &Error) {
     }
 }
 
-/// Runs the job of `test`, in which `victim` is stopped at step `number` of going on; whether it was.
+/// Runs the job of `test`, in which `victim` is stopped at step `number` of going on; whether it
+/// was.
 pub(crate) fn halt_at(test: &str, victim: u32, number: u64) -> bool {
     let signs = Signs::new(
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("halted-{}-{number}", std::process::id())),

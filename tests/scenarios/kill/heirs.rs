@@ -1,4 +1,5 @@
-//! Who is told what of a recovery, and what is left of the heap of a rank that was killed: with segments of every kind.
+//! Who is told what of a recovery, and what is left of the heap of a rank that was killed: with
+//! segments of every kind.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -79,7 +80,8 @@ fn a_panic_of_a_recovery_callback_is_the_death_of_its_rank() {
     }
 }
 
-/// Runs the job of `test`, in which ranks die `way` in the order of `victims`, and returns what its ranks have said.
+/// Runs the job of `test`, in which ranks die `way` in the order of `victims`, and returns what its
+/// ranks have said.
 fn run(test: &str, way: &str, backing: SegmentBacking, victims: &[u32]) -> Said {
     let launch = Launch::new(N_RANKS).unwrap().program(this_test(test)).heap_len(8 << 20).backing(backing);
     let launch = launch.timeout(Duration::from_secs(10)).capture_output(true).env("HEIR_WAY", way).restart(2);
@@ -131,7 +133,8 @@ fn be_an_heir() {
     comm.finalize().unwrap();
 }
 
-/// Writes this rank's legacy, has the victim of this life die, if there is one, and waits for all others.
+/// Writes this rank's legacy, has the victim of this life die, if there is one, and waits for all
+/// others.
 fn live(comm: &mut Communicator, life: u64, way: &str) -> Result<()> {
     let words = comm.alloc::<u64>(WORDS.try_into().unwrap())?;
     assert_eq!(words.region(), LEGACY, "the same in every epoch");

@@ -11,8 +11,8 @@ use crate::kill::device::say;
 use crate::kill::returning::{listen, work};
 use crate::kill::this_test;
 
-/// The body of a device process in a job of two whose rank 1 exits whenever it is taken back, leaves first, hangs until it is
-/// killed, or is struck by a fault.
+/// The body of a device process in a job of two whose rank 1 exits whenever it is taken back,
+/// leaves first, hangs until it is killed, or is struck by a fault.
 pub(crate) fn be_hopeless() {
     let mut comm = match join_job() {
         Ok(Some(JoinedAs::Device(comm))) => *comm,
@@ -49,8 +49,9 @@ pub(crate) fn be_hopeless() {
     say("done");
 }
 
-/// The body of a device process in a job of three whose rank 2 exits whenever it is there: the others take it back as long as it is
-/// started again, and go on without it when they are told that it is not.
+/// The body of a device process in a job of three whose rank 2 exits whenever it is there: the
+/// others take it back as long as it is started again, and go on without it when they are told that
+/// it is not.
 pub(crate) fn be_forsaken() {
     let mut comm = match join_job() {
         Ok(Some(JoinedAs::Device(comm))) => *comm,
@@ -76,7 +77,8 @@ pub(crate) fn be_forsaken() {
     say("done");
 }
 
-/// Runs the job of `test` whose rank 2 is started again as often as told, and dies each time; returns what all have printed.
+/// Runs the job of `test` whose rank 2 is started again as often as told, and dies each time;
+/// returns what all have printed.
 pub(crate) fn run_forsaken(test: &str, restarts: u32) -> String {
     let launch = Launch::new(3).unwrap().program(this_test(test)).heap_len(8 << 20).capture_output(true);
     let launch = launch.timeout(Duration::from_secs(10)).keep_going(true).restart(restarts);

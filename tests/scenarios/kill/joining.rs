@@ -25,7 +25,8 @@ use crate::kill::{doze, long, now, steps, these_args, this_test};
 /// The test that members and newcomers are told to run.
 const TEST: &str = "joining::a_death_while_newcomers_join_leaves_all_of_them_together_or_none";
 
-/// How long everybody waits for the others, in milliseconds; and in trials in which it may be that a newcomer never comes.
+/// How long everybody waits for the others, in milliseconds; and in trials in which it may be that
+/// a newcomer never comes.
 const PATIENCE_MS: u64 = 10_000;
 const LITTLE_PATIENCE_MS: u64 = 5000;
 
@@ -114,7 +115,8 @@ fn tell(grown: Result<Communicator>) -> Option<Communicator> {
     grown.ok()
 }
 
-/// Who is killed, and when, after all of them have begun. Newcomers have numbers behind the members', and ranks as they come.
+/// Who is killed, and when, after all of them have begun. Newcomers have numbers behind the
+/// members', and ranks as they come.
 #[derive(Clone, Debug)]
 pub(crate) struct JoiningTrial {
     n_members: u32,
@@ -132,8 +134,8 @@ enum Moment {
     Step(u64),
 }
 
-/// What the trials have in common: how long it took to learn of a failure, and how often they had come together before the death, or
-/// never did.
+/// What the trials have in common: how long it took to learn of a failure, and how often they had
+/// come together before the death, or never did.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     failed: Vec<u64>,
@@ -232,7 +234,8 @@ impl JoiningTrial {
             tally.failed.extend(at.parse().ok().and_then(since));
             match who.parse::<u32>() {
                 Ok(rank) => named.push(rank),
-                // It was too late to be told, or the host was killed. Of those who join the host itself is the first.
+                // It was too late to be told, or the host was killed. Of those who join the host
+                // itself is the first.
                 Err(_) => assert!(late && number != 0 || number >= self.n_members, "{}", context()),
             }
         }
@@ -242,7 +245,8 @@ impl JoiningTrial {
         assert!(named.iter().all(|rank| is_right(rank) && *rank == named[0]), "{}", context());
         let computing = survivors.iter().filter(|number| together > 0 || **number < self.n_members);
         let computing: Vec<_> = computing.collect();
-        // After a kill in the last barrier some have gone home, and the others compute once more without them.
+        // After a kill in the last barrier some have gone home, and the others compute once more
+        // without them.
         let all_alike = |which: &str| {
             let mut sums = computing.iter().map(|number| said(**number, which).map(|sum| &sum[0]));
             let first = sums.next().flatten();

@@ -47,7 +47,8 @@ pub(crate) struct LauncherTrial {
     named: bool,
     /// Launcher and ranks at once.
     whole_group: bool,
-    /// Of how many ranks it is awaited that they start; all of them work in a later phase than "init".
+    /// Of how many ranks it is awaited that they start; all of them work in a later phase than
+    /// "init".
     started: u64,
     delay_us: u64,
 }

@@ -1,11 +1,13 @@
-//! Kills devices, the proxy service and the launcher at random moments, and looks at what the others are told, what
-//! is left behind, and whether the others can go on.
+//! Kills devices, the proxy service and the launcher at random moments, and looks at what the
+//! others are told, what is left behind, and whether the others can go on.
 //!
-//! The test binary is its own device and launcher: processes are this binary again, told to run the same test. `SHMCCL_LONG=1`
-//! runs 300 trials and more of each kind (1600 of going on without the dead: in 3 of 13 a second one dies, in 3 more while the others shrink),
-//! until 300 second deaths, and 300 deaths each while others shrink, join and start again, were seen to be what they are meant to be;
-//! in a release build it holds survivors to all the times that the README promises; otherwise times are shown and not judged.
-//! `SHMCCL_SEED` replays a series. `--nocapture` shows the table.
+//! The test binary is its own device and launcher: processes are this binary again, told to run the
+//! same test. `SHMCCL_LONG=1` runs 300 trials and more of each kind (1600 of going on without the
+//! dead: in 3 of 13 a second one dies, in 3 more while the others shrink), until 300 second deaths,
+//! and 300 deaths each while others shrink, join and start again, were seen to be what they are
+//! meant to be; in a release build it holds survivors to all the times that the README promises;
+//! otherwise times are shown and not judged. `SHMCCL_SEED` replays a series. `--nocapture` shows
+//! the table.
 #![expect(clippy::print_stdout, reason = "devices report on stdout, and the table is the result")]
 
 mod device;
@@ -270,7 +272,8 @@ fn shared_memory(prefix: &str) -> Vec<String> {
     names.filter(|name| name.starts_with(prefix)).collect()
 }
 
-/// Whether promises of time are held that a busy machine may break: with many trials, on optimised code.
+/// Whether promises of time are held that a busy machine may break: with many trials, on optimised
+/// code.
 fn strict() -> bool {
     long() && !cfg!(debug_assertions)
 }

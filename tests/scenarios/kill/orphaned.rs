@@ -1,5 +1,6 @@
-//! Trials in which the launcher is killed while its ranks are on their way from one epoch into the next: they stand behind wrappers,
-//! so that the kernel kills these only, and have to find out by themselves that nobody looks after them any more.
+//! Trials in which the launcher is killed while its ranks are on their way from one epoch into the
+//! next: they stand behind wrappers, so that the kernel kills these only, and have to find out by
+//! themselves that nobody looks after them any more.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -21,7 +22,8 @@ use tracing::field::{Field, Visit};
 use crate::kill::device::{is_device, say, saying};
 use crate::kill::{steps, these_args};
 
-/// What the ranks do on their way: "shrink" or "recover" without rank 2, which a fault kills, or "grow" by one.
+/// What the ranks do on their way: "shrink" or "recover" without rank 2, which a fault kills, or
+/// "grow" by one.
 const WAY: &str = "ORPHAN_WAY";
 
 /// The test that all processes are told to run.
@@ -33,10 +35,12 @@ const LAUNCHER: &str = "ORPHAN_LAUNCHER";
 /// Set in a newcomer: the id by which it joins.
 const ID: &str = "ORPHAN_ID";
 
-/// How long a rank computes on that nobody looks after, before it takes it that it would do so for ever.
+/// How long a rank computes on that nobody looks after, before it takes it that it would do so for
+/// ever.
 const FOR_EVER: Duration = Duration::from_secs(10);
 
-/// How long everybody waits for the others. Nobody is to wait so long: that would be another error than that the launcher is gone.
+/// How long everybody waits for the others. Nobody is to wait so long: that would be another error
+/// than that the launcher is gone.
 const DEADLINE: Duration = Duration::from_secs(8);
 
 /// Set in the process that has killed the launcher.
@@ -143,7 +147,8 @@ fn go_on(mut comm: Communicator) -> Result<()> {
     }
 }
 
-/// Works with the others until all have seen that the launcher lives on; where it does not, until they are told.
+/// Works with the others until all have seen that the launcher lives on; where it does not, until
+/// they are told.
 fn work(comm: &mut Communicator, is_over: bool) -> Result<()> {
     let began = Instant::now();
     loop {
@@ -192,10 +197,12 @@ fn be_a_newcomer(id: &UniqueId) {
     }
 }
 
-/// How long the process that has killed the launcher waits at its step to hear of that: in some steps nobody listens for it.
+/// How long the process that has killed the launcher waits at its step to hear of that: in some
+/// steps nobody listens for it.
 const HEARING: Duration = Duration::from_secs(1);
 
-/// Kills the launcher, and returns when its sockets are closed, and this process has heard of that, if it listens.
+/// Kills the launcher, and returns when its sockets are closed, and this process has heard of that,
+/// if it listens.
 pub(crate) fn kill_the_launcher() {
     let launcher = Pid::from_raw(told(LAUNCHER).parse().unwrap());
     say("killed");
@@ -228,8 +235,8 @@ pub(crate) fn hear(event: &Event<'_>) {
     }
 }
 
-/// Runs `test` with ranks that go this `way`, of which the one that is called `victim` kills the launcher at its step of this number.
-/// Returns whether it did.
+/// Runs `test` with ranks that go this `way`, of which the one that is called `victim` kills the
+/// launcher at its step of this number. Returns whether it did.
 pub(crate) fn orphan_at(test: &str, way: &str, victim: &str, number: u64) -> bool {
     // Whatever the launcher leaves becomes a child of this process: so nothing can hide.
     set_child_subreaper(true).unwrap();

@@ -1,9 +1,10 @@
-//! Trials in which the process that takes the place of a dead rank is killed itself, at any moment from its start until it is in the
-//! new epoch with the others.
+//! Trials in which the process that takes the place of a dead rank is killed itself, at any moment
+//! from its start until it is in the new epoch with the others.
 //!
-//! The first death comes by the rank's own hand after some steps, so that no trial is over before. The others wait for its successor;
-//! how long they have to, past trials tell, and the second death is drawn from that time. Only what came in it counts: the successor
-//! died of the kill, and no survivor was in an epoch with it.
+//! The first death comes by the rank's own hand after some steps, so that no trial is over before.
+//! The others wait for its successor; how long they have to, past trials tell, and the second death
+//! is drawn from that time. Only what came in it counts: the successor died of the kill, and no
+//! survivor was in an epoch with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread::JoinHandle;
@@ -56,7 +57,8 @@ fn whoever_is_killed_on_its_way_back_is_started_once_more_and_taken_back() {
 /// What came of the trials.
 #[derive(Debug, Default)]
 struct Tally {
-    /// Successors that were killed on their way back, and how many of these before they could say that they had begun.
+    /// Successors that were killed on their way back, and how many of these before they could say
+    /// that they had begun.
     deaths: usize,
     unheard: usize,
     /// Trials in which the second kill came when the successor was back.
@@ -121,7 +123,8 @@ impl RestartingTrial {
         let by_kill = (victim, ExitCause::Signal(Signal::SIGKILL as i32));
         let restarted = match outcome {
             Ok(outcome) => &outcome.restarted,
-            // It was killed when all was done, and the others were gone, or are by the time that it is started once more.
+            // It was killed when all was done, and the others were gone, or are by the time that it
+            // is started once more.
             Err(Error::DeviceFailed { device, cause })
                 if (*device, *cause) == by_kill && !started.is_empty() =>
             {

@@ -1,4 +1,5 @@
-//! Trials in which ranks are killed, started again, and taken back, and in which another one dies meanwhile.
+//! Trials in which ranks are killed, started again, and taken back, and in which another one dies
+//! meanwhile.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -86,7 +87,8 @@ fn rank_of_process() -> String {
     std::env::var("SHMCCL_RANK").unwrap()
 }
 
-/// Which process of its rank this is in a trial in which steps are counted, as the directory of the trial tells.
+/// Which process of its rank this is in a trial in which steps are counted, as the directory of the
+/// trial tells.
 fn incarnation() -> u32 {
     let Ok(directory) = std::env::var("RETURN_DIRECTORY") else { return 0 };
     let name = |number| Path::new(&directory).join(format!("{}-{number}", rank_of_process()));
@@ -149,7 +151,8 @@ enum Second {
     Another,
     /// Another rank, when the first has been started again.
     Survivor,
-    /// The other one at its step of this number: the process that takes the place of the first, if that is the same rank.
+    /// The other one at its step of this number: the process that takes the place of the first, if
+    /// that is the same rank.
     Step(u64),
 }
 
@@ -165,8 +168,8 @@ pub(crate) struct ReturningTrial {
     test: &'static str,
 }
 
-/// Times from the first kill until a survivor was in the new epoch, of trials with one kill and with two, and how many kills came
-/// too late.
+/// Times from the first kill until a survivor was in the new epoch, of trials with one kill and
+/// with two, and how many kills came too late.
 #[derive(Debug, Default)]
 pub(crate) struct Returns {
     alone: Vec<u64>,
@@ -257,12 +260,14 @@ impl ReturningTrial {
         killed
     }
 
-    /// Checks that all have done all steps, and were told the same about every return. Returns how many there were.
+    /// Checks that all have done all steps, and were told the same about every return. Returns how
+    /// many there were.
     fn judge(&self, outcome: &Result<JobOutcome>, log: &Log, killed: &[u64], returns: &mut Returns) -> usize {
         let context = || format!("{self:?}: {outcome:?}\n{}", log.text);
         let restarted = match outcome {
             Ok(outcome) => &outcome.restarted[..],
-            // It was killed when the others had done all, and they were gone when its successor came.
+            // It was killed when the others had done all, and they were gone when its successor
+            // came.
             Err(Error::DeviceFailed { device: DeviceName::Rank(rank), .. }) => {
                 assert!([self.victim, self.other].contains(&rank.get()), "{}", context());
                 &[]

@@ -1,4 +1,5 @@
-//! What all series of trials have in common: they are drawn from one seed, do not hang, and leave nothing.
+//! What all series of trials have in common: they are drawn from one seed, do not hang, and leave
+//! nothing.
 
 use std::fmt::Debug;
 use std::process::{Command, Stdio};
@@ -46,7 +47,8 @@ impl Series {
     /// Draws a trial and runs it.
     ///
     /// # Panics
-    /// When descriptors or children of this process are left. When it hangs, the process is aborted.
+    /// When descriptors or children of this process are left. When it hangs, the process is
+    /// aborted.
     pub(crate) fn trial<T: Debug, R>(
         &mut self,
         draw: impl FnOnce(&mut Random) -> T,

@@ -15,7 +15,8 @@ pub(crate) struct Promise {
 
 impl Promise {
     /// # Panics
-    /// Where `strict`, when one of `times` of `what` is longer, or more than one of a hundred longer than promised for that.
+    /// Where `strict`, when one of `times` of `what` is longer, or more than one of a hundred
+    /// longer than promised for that.
     pub(crate) fn hold(&self, what: &str, times: &[u64], strict: bool) {
         let mut times = times.to_vec();
         let Some([p99, max]) =
@@ -47,7 +48,8 @@ impl Statistics {
     }
 
     /// # Panics
-    /// Where `strict`, when survivors were told later than the project promises; see [`Promise::hold`].
+    /// Where `strict`, when survivors were told later than the project promises; see
+    /// [`Promise::hold`].
     pub(crate) fn hold_the_promise(&self, strict: bool) {
         TOLD.hold("all", &self.all(), strict);
     }

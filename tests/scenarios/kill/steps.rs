@@ -1,8 +1,10 @@
-//! Processes that are killed at each step on their way into an epoch, by number: as ranks that the launcher has started, as members
-//! or newcomers of a communicator that grows, as survivors who shrink or recover, as the rank that was started again, or as ranks that
-//! meet under a unique id without a launcher.
+//! Processes that are killed at each step on their way into an epoch, by number: as ranks that the
+//! launcher has started, as members or newcomers of a communicator that grows, as survivors who
+//! shrink or recover, as the rank that was started again, or as ranks that meet under a unique id
+//! without a launcher.
 //!
-//! The steps are those that the library notes ([`shmccl::logs`]); who is to die counts them, and kills itself at the one of its number.
+//! The steps are those that the library notes ([`shmccl::logs`]); who is to die counts them, and
+//! kills itself at the one of its number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -118,13 +120,13 @@ impl Subscriber for Counter {
     fn exit(&self, _span: &Id) {}
 }
 
-/// Has `kill_at` kill at one step after the other until there are no more, which it says; at some of them, drawn by lot, where there
-/// is little time. Returns how many there were.
+/// Has `kill_at` kill at one step after the other until there are no more, which it says; at some
+/// of them, drawn by lot, where there is little time. Returns how many there were.
 fn at_each_step(name: &str, series: &mut Series, kill_at: impl FnMut(u64) -> bool) -> u64 {
     at_steps(name, series, 3, kill_at)
 }
 
-/// The same, at one of `stride` steps where there is little time.
+/// Like [`at_each_step`], but kills at one of `stride` steps where there is little time.
 fn at_steps(name: &str, series: &mut Series, stride: u64, mut kill_at: impl FnMut(u64) -> bool) -> u64 {
     let stride = if long() { 1 } else { stride };
     let mut number = 1 + series.below(stride);
@@ -137,7 +139,7 @@ fn at_steps(name: &str, series: &mut Series, stride: u64, mut kill_at: impl FnMu
     panic!("{name} takes more than {MOST} steps");
 }
 
-/// The same with one victim after the other: the ranks of these names.
+/// Like [`at_each_step`], but with one victim after the other: the ranks of these names.
 fn at_each_step_of_each(test: &str, names: [&str; 3], mut kill_at: impl FnMut(u32, u64) -> bool) {
     let Some(mut series) = Series::begin(test, "steps") else { return };
     for (victim, name) in (0..).zip(names) {
@@ -147,7 +149,8 @@ fn at_each_step_of_each(test: &str, names: [&str; 3], mut kill_at: impl FnMut(u3
     }
 }
 
-/// A job of three ranks of `test`, of which `victim` dies at the step of this number `from` somewhere on.
+/// A job of three ranks of `test`, of which `victim` dies at the step of this number `from`
+/// somewhere on.
 fn launch(test: &str, victim: u32, from: &str, number: u64) -> Launch {
     let launch = Launch::new(3).unwrap().program(this_test(test)).heap_len(8 << 20).capture_output(true);
     let launch = launch.timeout(Duration::from_secs(10)).env("SHMCCL_TUNING", "");
@@ -321,7 +324,8 @@ fn whoever_is_killed_at_whatever_step_of_a_meeting_without_a_launcher_the_others
             assert!(steps > 5 && trial.is_known, "{steps}");
         }
     }
-    // All who could remove one are gone, so what is left of a meeting stays; names that others have come and go meanwhile.
+    // All who could remove one are gone, so what is left of a meeting stays; names that others have
+    // come and go meanwhile.
     let after: BTreeSet<_> = names().difference(&before).cloned().collect();
     wait_until(&format!("none of {after:?} is there any more"), || names().is_disjoint(&after));
 }

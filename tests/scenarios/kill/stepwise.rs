@@ -39,7 +39,8 @@ fn a_rank_that_a_fault_kills_in_a_later_epoch_is_said_to_have_died_by_it() {
     kill_in_later_epochs(name);
 }
 
-/// The body of a device process that goes on without those who are lost, until all are there that go on.
+/// The body of a device process that goes on without those who are lost, until all are there that
+/// go on.
 fn be_struck_in_later_epochs() {
     let Ok(Some(JoinedAs::Device(comm))) = join_job() else { return };
     let mut comm = *comm;

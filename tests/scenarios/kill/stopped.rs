@@ -1,7 +1,9 @@
-//! Trials in which a rank is stopped in the midst of an operation, be it for a while that is too short to take it for hung, or until the
-//! others have given it up, by their deadline or by the launcher's word, and have gone on without it.
+//! Trials in which a rank is stopped in the midst of an operation, be it for a while that is too
+//! short to take it for hung, or until the others have given it up, by their deadline or by the
+//! launcher's word, and have gone on without it.
 //!
-//! What it does when it wakes after that, and what the others hold against it, is in [`woken`](crate::kill::woken).
+//! What it does when it wakes after that, and what the others hold against it, is in
+//! [`woken`](crate::kill::woken).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -27,25 +29,28 @@ use crate::sorts::Scratch;
 /// The test that the processes are told to run.
 const TEST: &str = "stopped::a_rank_that_is_stopped_for_long_is_given_up_and_changes_nothing_when_it_wakes";
 
-/// The time between two looks of the launcher, where a stop is nobody's death and where it is. A rank that it finds to hang has been
-/// silent for 9 of the latter at least.
+/// The time between two looks of the launcher, where a stop is nobody's death and where it is. A
+/// rank that it finds to hang has been silent for 9 of the latter at least.
 const PERIOD: Duration = Duration::from_millis(50);
 const LONG_PERIOD: Duration = Duration::from_millis(100);
 
-/// The longest time between the stop of a rank and that of the service process: several looks of the launcher.
+/// The longest time between the stop of a rank and that of the service process: several looks of
+/// the launcher.
 const SERVICE_LATER_US: u64 = 300_000;
 
-/// How long peers wait that are to give up the stopped rank themselves, also for each other, and those that are not to.
+/// How long peers wait that are to give up the stopped rank themselves, also for each other, and
+/// those that are not to.
 const DEADLINE: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The deadline of a trial with a stop that is nobody's death, and how many looks in a row have to miss a rank there: none that is silent
-/// for less than 3.15 s is taken for hung.
+/// The deadline of a trial with a stop that is nobody's death, and how many looks in a row have to
+/// miss a rank there: none that is silent for less than 3.15 s is taken for hung.
 const SHORT_DEADLINE: Duration = Duration::from_secs(4);
 const SHORT_LOOKS: u32 = 64;
 
-/// The longest stop that is nobody's death, in microseconds: several looks miss it. In the long form it comes near to what the deadline
-/// and the rule of such a trial leave, whichever is shorter.
+/// The longest stop that is nobody's death, in microseconds: several looks miss it. In the long
+/// form it comes near to what the deadline and the rule of such a trial leave, whichever is
+/// shorter.
 fn longest_pause_us() -> u64 {
     let bound = SHORT_DEADLINE.min(PERIOD * (SHORT_LOOKS - 1));
     let pause = if long() { bound * 4 / 5 } else { Duration::from_millis(400) };
@@ -121,7 +126,8 @@ struct StoppedTrial {
     with_service: bool,
     /// After all are up.
     delay_us: u64,
-    /// How much later the service process is stopped than the rank, so that the others may be in their next epoch when it is found.
+    /// How much later the service process is stopped than the rank, so that the others may be in
+    /// their next epoch when it is found.
     service_later_us: u64,
     fate: Fate,
 }
@@ -244,7 +250,8 @@ impl StoppedTrial {
 struct Tally {
     /// What those who woke were told, and how often.
     told: BTreeMap<String, u32>,
-    /// How many had triggers in their fifos in the end, by the mode, and how many of those that fill them with puts had none.
+    /// How many had triggers in their fifos in the end, by the mode, and how many of those that
+    /// fill them with puts had none.
     with_triggers: BTreeMap<&'static str, u32>,
     without: BTreeMap<&'static str, u32>,
     by_fate: BTreeMap<String, u32>,
@@ -273,8 +280,9 @@ impl Tally {
     }
 
     /// # Panics
-    /// Where `strict`, when nobody had triggers left for its own thread, or for a service that was stopped with it, and when no service
-    /// that was not has executed all that a stopped rank had pushed.
+    /// Where `strict`, when nobody had triggers left for its own thread, or for a service that was
+    /// stopped with it, and when no service that was not has executed all that a stopped rank had
+    /// pushed.
     fn hold(&self, strict: bool) {
         let were = |mode: &str| self.with_triggers.contains_key(mode);
         assert!(!strict || (were("thread proxy") && were("service stopped with it")), "{self}");
@@ -346,7 +354,8 @@ impl Observer for Director<'_> {
 }
 
 impl Director<'_> {
-    /// Stops the victim a little later, and wakes it if it pauses only. The launcher looks at heartbeats meanwhile.
+    /// Stops the victim a little later, and wakes it if it pauses only. The launcher looks at
+    /// heartbeats meanwhile.
     fn stop(&mut self) {
         let StoppedTrial { delay_us, service_later_us, fate, .. } = *self.trial;
         let (stopped, signs) = (self.stopped(), self.signs.clone());
@@ -356,7 +365,8 @@ impl Director<'_> {
             signal(&ranks, Signal::SIGSTOP);
             doze(service_later_us);
             signal(&services, Signal::SIGSTOP);
-            // Where they do not only pause, somebody may wake or kill them, and the launcher reap them, before this one has looked.
+            // Where they do not only pause, somebody may wake or kill them, and the launcher reap
+            // them, before this one has looked.
             if let Fate::Pauses(pause_us) = fate {
                 wait_until("all have stopped", || stopped.iter().all(|pid| is_stopped(*pid)));
                 doze(pause_us);
@@ -366,8 +376,8 @@ impl Director<'_> {
         }));
     }
 
-    /// Ends a trial in which nobody wakes, once all others have gone on and all who are stopped were found, a little later: they are told
-    /// of that meanwhile.
+    /// Ends a trial in which nobody wakes, once all others have gone on and all who are stopped
+    /// were found, a little later: they are told of that meanwhile.
     fn end_when_all_is_known(&mut self) {
         let Self { trial, log, .. } = &*self;
         let have_gone_on = log.on.len() + 1 == trial.n_ranks as usize;

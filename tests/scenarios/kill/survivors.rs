@@ -25,7 +25,8 @@ enum Second {
     Nobody,
     /// The next rank, so many microseconds after the first.
     After(u64),
-    /// The next rank, so many microseconds after the first survivor was told of the first, so that it comes while they shrink.
+    /// The next rank, so many microseconds after the first survivor was told of the first, so that
+    /// it comes while they shrink.
     Told(u64),
 }
 
@@ -46,7 +47,8 @@ impl SurvivorsTrial {
         let kind = KINDS[usize::try_from(number % KINDS.len() as u64).unwrap()];
         let mode = MODES[usize::try_from(number / KINDS.len() as u64 % 3).unwrap()];
         let n_ranks = 2 + u32::try_from(random.below(7)).unwrap();
-        // 13 has no divisor in common with the numbers of kinds and modes: all combinations come up in turn.
+        // 13 has no divisor in common with the numbers of kinds and modes: all combinations come up
+        // in turn.
         let second = match number % 13 {
             _ if n_ranks == 2 => Second::Nobody,
             0..3 => Second::After(random.below(12_000)),
@@ -130,7 +132,8 @@ pub(crate) struct Report {
 struct History {
     /// Whose loss it was told first, and when.
     told: Option<(u32, u64)>,
-    /// Of each new epoch: who was lost before, by their first numbers, and the bits of the sum there, if it came to that.
+    /// Of each new epoch: who was lost before, by their first numbers, and the bits of the sum
+    /// there, if it came to that.
     epochs: Vec<(Vec<u32>, String)>,
     /// When it was in the first of them.
     on: Option<u64>,
@@ -140,10 +143,12 @@ struct History {
 }
 
 impl History {
-    /// Whether `rank` has lived through the same as whoever has seen all epochs there were, as long as it was there.
+    /// Whether `rank` has lived through the same as whoever has seen all epochs there were, as long
+    /// as it was there.
     ///
-    /// A death in the last barrier is told to those who wait there, and not to those who come last and find all others arrived:
-    /// these go home, and those go on without them. In the same way some may have a sum that others were about to get.
+    /// A death in the last barrier is told to those who wait there, and not to those who come last
+    /// and find all others arrived: these go home, and those go on without them. In the same way
+    /// some may have a sum that others were about to get.
     fn is_part_of(&self, rank: u32, longest: &[(Vec<u32>, String)]) -> bool {
         let (shared, later) = longest.split_at(self.epochs.len());
         let are_alike = self.epochs.iter().zip(shared).all(|((lost, sum), (theirs, their_sum))| {
@@ -239,12 +244,14 @@ const TOLD: Promise = Promise { p99_ms: 50, max_ms: 1000 };
 /// And to the sum of those who go on.
 const COMPUTED: Promise = Promise { p99_ms: 200, max_ms: 1000 };
 
-/// Times of all survivors, in nanoseconds: from the first kill to the error, and from the last one to the sum in the new epoch.
+/// Times of all survivors, in nanoseconds: from the first kill to the error, and from the last one
+/// to the sum in the new epoch.
 #[derive(Debug, Default)]
 pub(crate) struct Times {
     told: ByRanks,
     computed: ByRanks,
-    /// In how many trials two were killed: the second one while the others shrank, and at another time.
+    /// In how many trials two were killed: the second one while the others shrank, and at another
+    /// time.
     in_shrink: u32,
     two: u32,
 }
@@ -266,7 +273,8 @@ impl Times {
     }
 
     /// # Panics
-    /// Where `strict`, when a survivor was told, or went on, later than the project promises, or too many were; see [`Promise::hold`].
+    /// Where `strict`, when a survivor was told, or went on, later than the project promises, or
+    /// too many were; see [`Promise::hold`].
     pub(crate) fn hold_the_promise(&self, strict: bool) {
         for (times, promise) in [(&self.told, &TOLD), (&self.computed, &COMPUTED)] {
             times

@@ -1,6 +1,7 @@
-//! What the ranks do in a job of which one is stopped: the same as others whose peers are killed, until they are told of it. Then the
-//! survivors go on, fill the first eighth of their heaps in the new epoch, and look at that while they compute; and the stopped one, when it
-//! is woken, goes on trying in the old epoch by every way there is.
+//! What the ranks do in a job of which one is stopped: the same as others whose peers are killed,
+//! until they are told of it. Then the survivors go on, fill the first eighth of their heaps in the
+//! new epoch, and look at that while they compute; and the stopped one, when it is woken, goes on
+//! trying in the old epoch by every way there is.
 
 use std::path::PathBuf;
 use std::thread::JoinHandle;
@@ -21,7 +22,8 @@ use crate::kill::work::work;
 /// How much the woken rank writes at a time, in words.
 const WORDS: usize = 1 << 16;
 
-/// How much memory the survivors look at, in words: 8 MiB of the 64 MiB of a heap, what the woken rank writes to in its epoch, and more.
+/// How much memory the survivors look at, in words: 8 MiB of the 64 MiB of a heap, what the woken
+/// rank writes to in its epoch, and more.
 const FRESH: usize = 1 << 20;
 
 /// How often the woken rank tries each way.
@@ -119,13 +121,15 @@ fn end_when_told(aborter: Aborter) -> JoinHandle<()> {
     })
 }
 
-/// Checks what this rank was told of the stopped one, and goes on into the next epoch: without it, unless it has only paused.
+/// Checks what this rank was told of the stopped one, and goes on into the next epoch: without it,
+/// unless it has only paused.
 fn go_on(mut comm: Communicator, victim: Rank, fate: Fate, error: &Error) -> Communicator {
     let is_of_another = |by: &Option<Rank>| by.is_some_and(|rank| rank != victim && rank != comm.rank());
     let is_right = match (fate, error.origin()) {
         // Nobody was told of anything but the end.
         (Fate::Pauses, Error::Revoked { by: Some(rank) }) => rank.get() == 0,
-        // Where a rank waits for the service process, which was stopped with the victim, nobody else need be in the way.
+        // Where a rank waits for the service process, which was stopped with the victim, nobody
+        // else need be in the way.
         (Fate::Late, Error::Timeout { straggler: None, .. }) if told("STOPPED_SERVICE") == "true" => true,
         (Fate::Late, Error::Timeout { awaited, straggler, .. }) => straggler.or(*awaited) == Some(victim),
         // Another one was quicker to give it up.
@@ -145,7 +149,8 @@ fn go_on(mut comm: Communicator, victim: Rank, fate: Fate, error: &Error) -> Com
     shrunk.comm
 }
 
-/// Fills memory, and computes and looks at it with the others, which had these `numbers` in the beginning, until it is over.
+/// Fills memory, and computes and looks at it with the others, which had these `numbers` in the
+/// beginning, until it is over.
 pub(crate) fn live_on(mut comm: Communicator, numbers: &[u32]) {
     let signs = Signs::of_process();
     let fresh = comm.alloc::<u64>(FRESH).unwrap();
@@ -182,8 +187,9 @@ fn word(rank: Rank, index: u64) -> u64 {
     u64::from(rank.get() + 1) << 48 | index
 }
 
-/// Goes on in the old epoch, after it was woken and told `error`: by direct channels and proxied ones, packets, views of its peers'
-/// memory, and collective calls, until it asks to go on and is told that it was given up.
+/// Goes on in the old epoch, after it was woken and told `error`: by direct channels and proxied
+/// ones, packets, views of its peers' memory, and collective calls, until it asks to go on and is
+/// told that it was given up.
 fn try_on(mut comm: Communicator, data: &DeviceBuffer<u64>, error: &Error) {
     let _through = Through::of_process();
     let left: u64 = comm.fifo_snapshots().unwrap().iter().map(|fifo| fifo.depth).sum();
@@ -230,8 +236,8 @@ impl Drop for Through {
     }
 }
 
-/// What `error` says to a rank that was given up, in a word: that it is lost, that the epoch was ended by another rank, or that the
-/// service process was lost, which was stopped with it.
+/// What `error` says to a rank that was given up, in a word: that it is lost, that the epoch was
+/// ended by another rank, or that the service process was lost, which was stopped with it.
 fn reason(comm: &Communicator, error: &Error) -> &'static str {
     match error.origin() {
         Error::PeerLost { rank } if *rank == comm.rank() => "lost",

@@ -223,7 +223,8 @@ fn by_switch(comm: &mut Communicator, buffer: &DeviceBuffer<f32>) -> Result<()> 
     }
 }
 
-/// What is done in communicators of all ranks and of every other one, again and again in the same ones.
+/// What is done in communicators of all ranks and of every other one, again and again in the same
+/// ones.
 fn by_derived(comm: &mut Communicator, buffer: &DeviceBuffer<f32>) -> Result<()> {
     let mut all = comm.duplicate()?;
     let half = comm.split(Some(comm.rank().get() % 2), 0)?;

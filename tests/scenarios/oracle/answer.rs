@@ -11,7 +11,8 @@ use crate::oracle::table::{Combination, Operator};
 use crate::oracle::turn::MOST;
 use crate::oracle::values::{Pool, Values};
 
-/// Results that were found right on some rank, by the number of their call: they are the same on all.
+/// Results that were found right on some rank, by the number of their call: they are the same on
+/// all.
 #[derive(Debug, Default)]
 pub(crate) struct Verified(Mutex<HashMap<usize, Arc<OnceLock<Vec<u8>>>>>);
 

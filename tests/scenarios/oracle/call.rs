@@ -19,7 +19,7 @@ pub(crate) enum Sides<'a> {
 }
 
 impl Sides<'_> {
-    /// The same for a stream, which takes no ordinary memory but what lives for ever.
+    /// Returns the sides for a stream, which takes no ordinary memory but what lives for ever.
     pub(crate) fn lasting(self) -> Sides<'static> {
         match self {
             Self::Two(send, recv) => Sides::Two(send.lasting(), recv.lasting()),

@@ -42,7 +42,7 @@ pub(crate) fn in_threads((n, crowd): (u32, Crowd), kind: ChannelKind, sample: us
     job(n, crowd).threads("oracle", |comm| all(comm, crowd, kind, sample, &verified));
 }
 
-/// The same among processes, in the test `name`.
+/// Like [`in_threads`], but among processes, in the test `name`.
 pub(crate) fn in_processes(
     name: &str,
     (n, crowd): (u32, Crowd),

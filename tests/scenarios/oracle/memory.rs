@@ -1,7 +1,8 @@
 //! Buffers with guards around them, in the heap or in ordinary memory.
 //!
-//! Streams take ordinary memory only where it lives for ever. What they write there no safe code gets to see, so only inputs are
-//! there. All else that would be in ordinary memory goes through the heap by copies of the stream.
+//! Streams take ordinary memory only where it lives for ever. What they write there no safe code
+//! gets to see, so only inputs are there. All else that would be in ordinary memory goes through
+//! the heap by copies of the stream.
 
 use shmccl::comm::stream::HostBuffer;
 use shmccl::heap::DeviceBuffer;
@@ -45,8 +46,8 @@ impl Zone {
         Ok(Self { heap: comm.buffer(region)?, ordinary: vec![0; len / 8], fill })
     }
 
-    /// A buffer of `len` bytes at some multiple of `align`, in the heap or not. Which contents it has, and where it starts, `chance`
-    /// says.
+    /// A buffer of `len` bytes at some multiple of `align`, in the heap or not. Which contents it
+    /// has, and where it starts, `chance` says.
     pub(crate) fn lay(&mut self, chance: u64, in_heap: bool, align: usize, len: usize) -> Laid<'_> {
         let shift = usize::try_from(chance % SHIFTS).unwrap() / align * align;
         let total = len + 2 * GUARD;
@@ -104,7 +105,7 @@ impl Laid<'_> {
         Ok(())
     }
 
-    /// The same before calls on `stream`.
+    /// Like [`Laid::put`], but before calls on `stream`.
     pub(crate) fn put_by(&mut self, comm: &Communicator, stream: &Stream) -> Result<()> {
         match &mut self.home {
             Home::Copied(_) => stream.copy_host_to_device(self.image.clone(), &self.on_device(comm)?),
@@ -193,7 +194,7 @@ pub(crate) enum Side<'a> {
 }
 
 impl Side<'_> {
-    /// The same, which borrows nothing.
+    /// Returns the side as one that borrows nothing.
     pub(crate) fn lasting(self) -> Side<'static> {
         match self {
             Self::Heap(region) => Side::Heap(region),
@@ -208,7 +209,8 @@ impl Side<'_> {
 enum Home {
     Heap,
     Ordinary,
-    /// In the heap, for a call on a stream, which copies the contents there before, and all to this buffer behind it.
+    /// In the heap, for a call on a stream, which copies the contents there before, and all to this
+    /// buffer behind it.
     Copied(HostBuffer<u8>),
     /// In ordinary memory that lives for ever.
     Lasting(&'static [u8]),

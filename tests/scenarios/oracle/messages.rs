@@ -1,5 +1,6 @@
-//! What goes from rank to rank, in groups of messages and in exchanges of blocks of any length: what is received is what was sent, of
-//! every type, and nothing else is written. Of an exchange in place, some ranks do their part in two buffers.
+//! What goes from rank to rank, in groups of messages and in exchanges of blocks of any length:
+//! what is received is what was sent, of every type, and nothing else is written. Of an exchange in
+//! place, some ranks do their part in two buffers.
 
 use half::{bf16, f16};
 use shmccl::comm::{RecvBuffer, SendBuffer};
@@ -34,7 +35,7 @@ pub(crate) struct Exchange {
 enum Way {
     /// By one call of all ranks.
     Apart,
-    /// The same, in which blocks take each other's places.
+    /// By one call of all ranks, in which blocks take each other's places.
     InPlace,
     /// By messages.
     Messages,
@@ -97,7 +98,8 @@ impl Exchange {
         }
     }
 
-    /// The blocks that `rank` sends, or those that it receives: in any order, with gaps between them.
+    /// The blocks that `rank` sends, or those that it receives: in any order, with gaps between
+    /// them.
     fn layout(&self, rank: usize, received: bool) -> Layout {
         let n = self.counts.len();
         let counts: Vec<_> = (0..n)
@@ -159,7 +161,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// The same in one buffer, of `zone`, in which each block takes the place of the one that goes the other way.
+    /// Like [`Exchange::run`], but in one buffer, of `zone`, in which each block takes the place of
+    /// the one that goes the other way.
     fn run_in_place(&self, comm: &mut Communicator, zone: &mut Zone) -> Result<(), String> {
         let (me, size) = (comm.rank().index(), self.dtype.size());
         let told = |error: shmccl::Error| error.to_string();

@@ -1,12 +1,16 @@
-//! Collective operations against a slow oracle: combinations of all that a call depends on, drawn by chance.
+//! Collective operations against a slow oracle: combinations of all that a call depends on, drawn
+//! by chance.
 //!
-//! A job of so many ranks over one kind of channel runs its combinations one after the other, and counts as having one core, or one for
-//! each rank, whatever this machine has. Each rank draws all of them from one seed, so nobody has to be told anything. Three of eight are
-//! not made at once but go to a stream, or into a group with others, or both. Exchanges of blocks and groups of messages come after
-//! that. What an operation has to give is worked out from the *documented* order of reduction, element by element, and compared bit by
-//! bit, together with the bytes around the buffers and those that nobody is to write.
+//! A job of so many ranks over one kind of channel runs its combinations one after the other, and
+//! counts as having one core, or one for each rank, whatever this machine has. Each rank draws all
+//! of them from one seed, so nobody has to be told anything. Three of eight are not made at once
+//! but go to a stream, or into a group with others, or both. Exchanges of blocks and groups of
+//! messages come after that. What an operation has to give is worked out from the *documented*
+//! order of reduction, element by element, and compared bit by bit, together with the bytes around
+//! the buffers and those that nobody is to write.
 //!
-//! `SHMCCL_SEED=n` repeats a run; a failure prints its seed. `SHMCCL_LONG=1` goes through the whole table instead of a sample.
+//! `SHMCCL_SEED=n` repeats a run; a failure prints its seed. `SHMCCL_LONG=1` goes through the whole
+//! table instead of a sample.
 
 use shmccl::bootstrap::ProxyMode;
 use shmccl::collective::ChannelKind;
@@ -26,8 +30,8 @@ mod values;
 
 use job::Crowd;
 
-/// Combinations in each job of several ranks in threads, of which there are 12 that share a core, and as many that do not. Those that
-/// go with others in a group or on a stream are not counted.
+/// Combinations in each job of several ranks in threads, of which there are 12 that share a core,
+/// and as many that do not. Those that go with others in a group or on a stream are not counted.
 const SAMPLE: usize = 220;
 
 /// Combinations in each job of one rank, which has nobody to agree with.

@@ -1,4 +1,5 @@
-//! In which order an operation combines the inputs, as the documents of `src/collective/algorithms` have it.
+//! In which order an operation combines the inputs, as the documents of `src/collective/algorithms`
+//! have it.
 
 use shmccl::collective::{Algorithm, Operation};
 
@@ -36,7 +37,8 @@ impl Orders {
         Self::one(Term::Node((0..n).map(Term::Input).collect()))
     }
 
-    /// Those of `operation` among `n` ranks by `algorithm`, for the result of rank `me`, of elements of `size` bytes.
+    /// Those of `operation` among `n` ranks by `algorithm`, for the result of rank `me`, of
+    /// elements of `size` bytes.
     pub(crate) fn of(
         operation: Operation,
         algorithm: Option<Algorithm>,
@@ -72,8 +74,8 @@ fn around(n: usize, block: usize) -> Term {
     (2..=n).fold(input(1), |term, step| Term::Node(vec![term, input(step)]))
 }
 
-/// Ranks exchange with partners at distances of 2 to the power of `rounds`, the lower one's first; ranks past the largest power of
-/// two are combined with those so many below before.
+/// Ranks exchange with partners at distances of 2 to the power of `rounds`, the lower one's first;
+/// ranks past the largest power of two are combined with those so many below before.
 fn folded(n: usize, rounds: Vec<u32>) -> Term {
     let size = 1 << n.ilog2();
     let start = |rank| match rank + size {
@@ -106,14 +108,16 @@ fn tree(n: usize, member: impl Fn(usize) -> usize + Copy) -> Term {
     below(n, member, 0)
 }
 
-/// Who is above `number`: it without its lowest bit, and with the next one if there is such a member.
+/// Who is above `number`: it without its lowest bit, and with the next one if there is such a
+/// member.
 fn above(number: usize, n: usize) -> usize {
     let bit = number & number.wrapping_neg();
     let up = (number - bit) | (bit << 1);
     if up < n { up } else { number - bit }
 }
 
-/// The second of two trees: numbered backwards, or from the second member on where their number is odd.
+/// The second of two trees: numbered backwards, or from the second member on where their number is
+/// odd.
 fn other_tree(n: usize) -> Term {
     if n.is_multiple_of(2) { tree(n, |number| n - 1 - number) } else { tree(n, |number| (number + 1) % n) }
 }

@@ -30,7 +30,8 @@ pub(crate) struct Task<'a> {
 /// What is wrong with a call.
 pub(crate) type Wrong = String;
 
-/// What a rank leaves to chance, as [`Combination::chance`] takes it; each rank has numbers of its own.
+/// What a rank leaves to chance, as [`Combination::chance`] takes it; each rank has numbers of its
+/// own.
 #[derive(Clone, Copy)]
 enum Chance {
     SendHome = 1,
@@ -96,7 +97,8 @@ impl<'a> Plan<'a> {
     }
 
     fn lay<'z>(&self, zone: &'z mut Zone, home: Chance, start: Chance, len: usize) -> Laid<'z> {
-        // In a third of all calls buffers begin at one place on all ranks: only then may their lines be alike.
+        // In a third of all calls buffers begin at one place on all ranks: only then may their
+        // lines be alike.
         let is_alike = self.call().chance(0).is_multiple_of(3);
         let start = if is_alike { self.call().chance(start as u64) } else { self.chance(start) };
         zone.lay(start, self.in_heap(home), self.call().dtype.size(), len)
@@ -157,7 +159,8 @@ impl<'a> Plan<'a> {
         Buffers::One { buffer, sent, received, may_be_two: both && !self.flips(Chance::Way) }
     }
 
-    /// Compares the `len` bytes at `at` of `buffer` with what they have to be, and expects them from now on.
+    /// Compares the `len` bytes at `at` of `buffer` with what they have to be, and expects them
+    /// from now on.
     fn check(&self, buffer: &mut Laid<'_>, at: usize, len: usize) -> Result<(), Wrong> {
         let contents = buffer.contents().map_err(told)?;
         let result = &contents[at..at + len];
@@ -201,7 +204,7 @@ impl<'a> Task<'a> {
         self.all().try_for_each(|buffer| buffer.put())
     }
 
-    /// The same for a call on `stream`.
+    /// Like [`Task::put`], but for a call on `stream`.
     pub(crate) fn put_by(&mut self, comm: &Communicator, stream: &Stream) -> shmccl::Result<()> {
         self.all().try_for_each(|buffer| buffer.put_by(comm, stream))
     }
@@ -217,7 +220,7 @@ impl<'a> Task<'a> {
         ready(comm, &call, &scalar, self.buffers.sides()?)
     }
 
-    /// The same for a stream.
+    /// Like [`Task::ready`], but for a stream.
     pub(crate) fn ready_for_stream(&mut self, comm: &Communicator) -> shmccl::Result<Ready<'static>> {
         let (call, scalar) = (*self.plan.call(), self.plan.scalar());
         ready(comm, &call, &scalar, self.buffers.sides()?.lasting())

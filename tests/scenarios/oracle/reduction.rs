@@ -85,12 +85,13 @@ impl Reduction {
         Number::of_code(self.dtype.code())
     }
 
-    /// Whether elements are accumulated in `f32`, and rounded once at the end, whatever they are combined by.
+    /// Whether elements are accumulated in `f32`, and rounded once at the end, whatever they are
+    /// combined by.
     fn is_widened(&self) -> bool {
         self.dtype.is_short_float() && self.operators.is_some()
     }
 
-    /// The same of the bytes `range` of the inputs, as `f32`.
+    /// Returns this reduction of the bytes `range` of the inputs, as `f32`.
     fn widened(&self, range: &Range<usize>) -> Self {
         let number = self.number();
         let wide = |operator: &Operator| match operator {

@@ -80,7 +80,8 @@ pub(crate) const LONG: usize = 96 << 10;
 /// More than goes through the scratch at once.
 const LONGEST: usize = 1200 << 10;
 
-/// More than goes through it several times, and than one core's caches hold: the longest of the whole table.
+/// More than goes through it several times, and than one core's caches hold: the longest of the
+/// whole table.
 const LARGEST: usize = 4 << 20;
 
 /// The most bytes of a buffer.
@@ -122,8 +123,8 @@ impl Combination {
         }
     }
 
-    /// Every one among `n` ranks; what has no bounds is left to chance. Where data are many that is also true of types and operators:
-    /// of each algorithm there are two.
+    /// Every one among `n` ranks; what has no bounds is left to chance. Where data are many that is
+    /// also true of types and operators: of each algorithm there are two.
     pub(crate) fn all(random: &mut Random, n: usize) -> Vec<Self> {
         let mut all = Vec::new();
         for operation in Algorithm::OPERATIONS {
@@ -181,13 +182,15 @@ pub(crate) fn elements(operation: Operation, dtype: DataType, n: usize, bytes: u
     bytes / dtype.size() / usize::try_from(sent.max(received)).unwrap()
 }
 
-/// None, one, odd numbers, one that most numbers of ranks divide, and some that go through the slots of pipes more than once.
+/// None, one, odd numbers, one that most numbers of ranks divide, and some that go through the
+/// slots of pipes more than once.
 fn counts(operation: Operation, dtype: DataType, n: usize) -> [usize; 7] {
     let most = elements(operation, dtype, n, LONG / 4);
     [0, 1, 23, 840, 1009, most, most / 3 - 1]
 }
 
-/// One element more than all slots of a pipe hold, or those of the scratch; one less than three pieces of it; and as many as there are.
+/// One element more than all slots of a pipe hold, or those of the scratch; one less than three
+/// pieces of it; and as many as there are.
 fn large_counts(operation: Operation, dtype: DataType, n: usize) -> [usize; 4] {
     let (sent, _) = operation.blocks(n as u64);
     let of = |bytes: usize| bytes / dtype.size() / usize::try_from(sent).unwrap();

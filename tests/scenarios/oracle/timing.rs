@@ -1,7 +1,9 @@
-//! Results are the same bits on every rank and in every run, whatever the timing: no rank knows who comes first.
+//! Results are the same bits on every rank and in every run, whatever the timing: no rank knows who
+//! comes first.
 //!
-//! Ranks go through the same calls over and over, each delayed between them as chance has it. The numbers are the worst that there
-//! are: any bits, so NaN of all kinds, subnormals, both zeros and sizes that swallow each other are among them.
+//! Ranks go through the same calls over and over, each delayed between them as chance has it. The
+//! numbers are the worst that there are: any bits, so NaN of all kinds, subnormals, both zeros and
+//! sizes that swallow each other are among them.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
@@ -25,7 +27,8 @@ const TIMES: usize = 2;
 const FLOATS: [DataType; 6] =
     [DataType::F16, DataType::Bf16, DataType::F32, DataType::F64, DataType::F8E4M3, DataType::F8E5M2];
 
-/// Elements, a bit more than go into one message, into one mail, and into one piece of what is staged.
+/// Elements, a bit more than go into one message, into one mail, and into one piece of what is
+/// staged.
 const COUNTS: [usize; 4] = [13, 1500, 9001, 300_001];
 
 /// Lets some time pass, or none.
@@ -87,8 +90,8 @@ fn repeat(
 /// Bytes of which two ranks with a core each try out how to hand them over.
 const SHORT: usize = 6000;
 
-/// So many calls are made of one length: by then every way to store results has been tried out, the way by the scratch, and both ways
-/// of what is short (`Lengths` in `src/collective/plan`).
+/// So many calls are made of one length: by then every way to store results has been tried out, the
+/// way by the scratch, and both ways of what is short (`Lengths` in `src/collective/plan`).
 const STORED: usize = 24;
 
 /// Where a rank has its buffers.
@@ -102,8 +105,9 @@ enum Lie {
     InPlace,
 }
 
-/// Makes one all-reduce again and again, out of place in the heap and with outputs that begin at the same place in lines on all ranks, so
-/// that results go to them in every way that there is. Between these calls one rank is not where the others are, who may have staged ahead.
+/// Makes one all-reduce again and again, out of place in the heap and with outputs that begin at
+/// the same place in lines on all ranks, so that results go to them in every way that there is.
+/// Between these calls one rank is not where the others are, who may have staged ahead.
 fn store(
     comm: &mut Communicator,
     (sent, received): (&mut Zone, &mut Zone),
@@ -152,7 +156,8 @@ fn store_once(
     to.contents()
 }
 
-/// Whether ordinary memory is staged in pieces of which each is cut for itself, as the documentation of [`Algorithm`] has it.
+/// Whether ordinary memory is staged in pieces of which each is cut for itself, as the
+/// documentation of [`Algorithm`] has it.
 fn is_cut(call: &Combination) -> bool {
     let cuts = matches!(call.algorithm, Some(Algorithm::Ring | Algorithm::DoubleTree));
     cuts && call.count == COUNTS[3] && !call.dtype.is_short_float()
@@ -169,8 +174,8 @@ fn agree(comm: &mut Communicator, call: &Combination, result: &[u8]) -> Result<(
     Ok(())
 }
 
-/// A table by which all-reduces go round a ring where such `buffers` decide, and as usual otherwise: which, hangs on where all ranks have
-/// theirs.
+/// A table by which all-reduces go round a ring where such `buffers` decide, and as usual
+/// otherwise: which, hangs on where all ranks have theirs.
 fn by_ring_in(n_ranks: u32, buffers: BufferKind) -> Table {
     let steps = vec![Step { up_to: None, algorithm: Algorithm::Ring }];
     let case = |oversubscribed| Case {

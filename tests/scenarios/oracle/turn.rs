@@ -1,7 +1,9 @@
-//! How calls are submitted: one of them at once, or some together, in a group, on a stream, or in a group on a stream.
+//! How calls are submitted: one of them at once, or some together, in a group, on a stream, or in a
+//! group on a stream.
 //!
-//! A result does not depend on that: it follows from the call and the algorithm ([`Algorithm`]). So each call of a group has to give what
-//! it gives alone, bit by bit, whether it is fused with those around it or not.
+//! A result does not depend on that: it follows from the call and the algorithm ([`Algorithm`]). So
+//! each call of a group has to give what it gives alone, bit by bit, whether it is fused with those
+//! around it or not.
 
 use shmccl::collective::{Algorithm, Operation};
 use shmccl::{Communicator, Group, Result, Stream};
@@ -60,7 +62,8 @@ impl Turn {
         Self { way, calls, first }
     }
 
-    /// Executes its calls, which `questions` ask for, in buffers of `zones`, and looks at all that may have changed.
+    /// Executes its calls, which `questions` ask for, in buffers of `zones`, and looks at all that
+    /// may have changed.
     ///
     /// # Errors
     /// What is wrong.

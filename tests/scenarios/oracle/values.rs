@@ -12,7 +12,8 @@ pub(crate) enum Values {
     Bits,
     /// Floats of sizes near each other, so that every step rounds; any integers.
     Near,
-    /// From -2 to 2, or as far as the type has a sign and the digits: reductions are exact in any order.
+    /// From -2 to 2, or as far as the type has a sign and the digits: reductions are exact in any
+    /// order.
     Whole,
 }
 
@@ -20,7 +21,8 @@ impl Values {
     pub(crate) const ALL: [Self; 3] = [Self::Bits, Self::Near, Self::Whole];
 }
 
-/// Elements that inputs are cut from: a prime number, so that no two pieces of an input are alike where data may be mixed up.
+/// Elements that inputs are cut from: a prime number, so that no two pieces of an input are alike
+/// where data may be mixed up.
 const ELEMENTS: usize = 4099;
 
 /// The elements of every type and kind.

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-/// Whether this process can play another user, for `test`. Where it cannot, it says so past the harness, which would swallow it; under
-/// `.ci/run` that is a failure.
+/// Whether this process can play another user, for `test`. Where it cannot, it says so past the
+/// harness, which would swallow it; under `.ci/run` that is a failure.
 pub fn can_be_played(test: &str) -> bool {
     if nix::unistd::geteuid().is_root() {
         return true;

@@ -1,4 +1,5 @@
-//! Floats of 8 bits by their definition ("OFP8", revision 1.0): a table of all values, and a search for the nearest.
+//! Floats of 8 bits by their definition ("OFP8", revision 1.0): a table of all values, and a search
+//! for the nearest.
 
 use std::marker::PhantomData;
 use std::sync::OnceLock;
@@ -14,7 +15,8 @@ pub(crate) trait Format {
     /// What NaN is stored as.
     const NAN: u8;
 
-    /// The values of all positive codes, in ascending order; infinity counts as the next power of two.
+    /// The values of all positive codes, in ascending order; infinity counts as the next power of
+    /// two.
     fn values() -> &'static [f32];
 }
 

@@ -7,7 +7,8 @@ use nix::unistd::Pid;
 /// No condition takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whether there is such a process and it is more than an entry that its parent has not taken note of.
+/// Whether there is such a process and it is more than an entry that its parent has not taken note
+/// of.
 pub fn is_running(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))

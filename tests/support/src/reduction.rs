@@ -92,7 +92,8 @@ impl Operator {
         Self::PreMulSum(scalar)
     }
 
-    /// Returns the operator that nccl-tests calls `name`, with the bytes of its scalar if it takes one.
+    /// Returns the operator that nccl-tests calls `name`, with the bytes of its scalar if it takes
+    /// one.
     ///
     /// # Panics
     /// When there is no operator of that name.
@@ -329,7 +330,8 @@ pub fn narrowed(number: Number, bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Puts into `first` each element of `other` for which it has none but zero bytes; `size` is that of an element.
+/// Puts into `first` each element of `other` for which it has none but zero bytes; `size` is that
+/// of an element.
 pub fn take_first(first: &mut [u8], other: &[u8], size: usize) {
     for (first, other) in first.chunks_exact_mut(size).zip(other.chunks_exact(size)) {
         if first.iter().all(|&byte| byte == 0) {

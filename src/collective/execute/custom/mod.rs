@@ -68,9 +68,12 @@ impl Registration {
     /// Of what has algorithms to choose from, by a name that can be told.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`].
+    /// [`Error::InvalidArgument`]; [`Error::Unavailable`] for an operation without algorithms.
     pub(crate) fn new(operation: Operation, algorithm: Option<&dyn CustomAlgorithm>) -> Result<Self> {
-        crate::collective::call::Algorithm::OneShot.check(operation)?;
+        if !crate::collective::call::Algorithm::OneShot.supports(operation) {
+            let needs = "an operation that has algorithms, such as all_reduce";
+            return Err(Error::Unavailable { operation: "register_algorithm", needs });
+        }
         let name = algorithm.map_or("", CustomAlgorithm::name);
         if algorithm.is_some() && !(1..=NAME_LEN).contains(&name.len()) {
             let (value, expected) = (name.len() as u64, "1 to 48 bytes");
