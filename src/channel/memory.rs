@@ -79,7 +79,7 @@ impl MemoryChannel {
     /// [`crate::Error::OutOfRange`]; nothing was moved.
     #[inline]
     pub fn get(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        self.verb("get", Verb::GET, len, |channel| {
+        self.verb(Verb::GET, len, |channel| {
             channel.heaps.copy(channel.theirs(source), channel.mine(target), len, CacheHint::Keep)
         })
     }
@@ -91,7 +91,7 @@ impl MemoryChannel {
     #[inline]
     pub fn read<T: Pod>(&mut self, source: HeapOffset) -> Result<T> {
         let len = size_of::<T>() as u64;
-        self.verb("read", Verb::READ, len, |channel| {
+        self.verb(Verb::READ, len, |channel| {
             channel.heaps.reach(channel.peer, Region::new(source, len))?.read(source.get())
         })
     }
@@ -103,7 +103,7 @@ impl MemoryChannel {
     #[inline]
     pub fn write<T: Pod>(&mut self, target: HeapOffset, value: T) -> Result<()> {
         let len = size_of::<T>() as u64;
-        self.verb("write", Verb::WRITE, len, |channel| {
+        self.verb(Verb::WRITE, len, |channel| {
             channel.heaps.reach(channel.peer, Region::new(target, len))?.write(target.get(), value)
         })
     }
@@ -116,7 +116,7 @@ impl MemoryChannel {
     pub fn put_slice<T: Pod>(&mut self, target: HeapOffset, source: &[T]) -> Result<()> {
         let bytes = bytemuck::cast_slice(source);
         let len = bytes.len() as u64;
-        self.verb("put_slice", Verb::PUT_SLICE, len, |channel| {
+        self.verb(Verb::PUT_SLICE, len, |channel| {
             channel.heaps.reach(channel.peer, Region::new(target, len))?.copy_in(target.get(), bytes)?;
             channel.written(target, len);
             Ok(())
@@ -129,7 +129,7 @@ impl MemoryChannel {
     /// [`crate::Error::Unavailable`] when this rank has left the job.
     #[inline]
     pub fn relaxed_signal(&mut self) -> Result<()> {
-        self.verb("relaxed_signal", Verb::RELAXED_SIGNAL, 0, |channel| {
+        self.verb(Verb::RELAXED_SIGNAL, 0, |channel| {
             channel.outbound.relaxed_signal(channel.context.kernel());
             Ok(())
         })
@@ -142,7 +142,7 @@ impl MemoryChannel {
     /// Those of [`Channel::wait`].
     #[inline]
     pub fn relaxed_wait(&mut self) -> Result<()> {
-        self.verb("relaxed_wait", Verb::RELAXED_WAIT, 0, |channel| {
+        self.verb(Verb::RELAXED_WAIT, 0, |channel| {
             let inbound = &mut channel.inbound;
             channel
                 .context
@@ -167,7 +167,7 @@ impl MemoryChannel {
         len: u64,
         flag: PacketFlag,
     ) -> Result<()> {
-        self.verb("put_packets", Verb::PUT_PACKETS, len, |channel| {
+        self.verb(Verb::PUT_PACKETS, len, |channel| {
             let mine = channel.heaps.reach(channel.context.rank(), Region::new(source, len))?;
             let theirs = channel.heaps.reach(channel.peer, Region::new(target, packed_len(kind, len)))?;
             theirs.pack_from(kind, target.get(), mine, source.get(), len, flag)
@@ -189,7 +189,7 @@ impl MemoryChannel {
         len: u64,
         flag: PacketFlag,
     ) -> Result<()> {
-        self.verb("unpack_packets", Verb::UNPACK_PACKETS, len, |channel| {
+        self.verb(Verb::UNPACK_PACKETS, len, |channel| {
             let mine = channel.heaps.reach(channel.context.rank(), Region::new(target, len))?;
             channel.heaps.check(Region::new(source, packed_len(kind, len)))?;
             let mut done = 0;
@@ -205,31 +205,24 @@ impl MemoryChannel {
         })
     }
 
-    /// Does what the verb `operation` is for. One that the program has called may be struck by a
+    /// Does `run`, which is `verb`. One that the program has called may be struck by a
     /// fault, and it may be noted.
     // What is usual looks at one word, and has `run` in line.
     #[inline]
-    fn verb<T>(
-        &mut self,
-        operation: &'static str,
-        verb: Verb,
-        len: u64,
-        run: impl FnOnce(&mut Self) -> Result<T>,
-    ) -> Result<T> {
-        if self.context.is_plain() { run(self) } else { self.verb_watched(operation, verb, len, run) }
+    fn verb<T>(&mut self, verb: Verb, len: u64, run: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        if self.context.is_plain() { run(self) } else { self.verb_watched(verb, len, run) }
     }
 
     // Not cold: who traces is in a hurry, too.
     #[inline(never)]
     fn verb_watched<T>(
         &mut self,
-        operation: &'static str,
         verb: Verb,
         len: u64,
         run: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<T> {
         if !self.context.is_open() {
-            self.enter_watched(operation)?;
+            self.enter_watched(verb.name_of_verb())?;
         }
         let sequence = match verb {
             Verb::SIGNAL | Verb::PUT_WITH_SIGNAL | Verb::RELAXED_SIGNAL => {
@@ -280,7 +273,7 @@ impl MemoryChannel {
     #[cold]
     #[inline(never)]
     fn put_with_signal_slowly(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        self.verb_watched("put_with_signal", Verb::PUT_WITH_SIGNAL, len, |channel| {
+        self.verb_watched(Verb::PUT_WITH_SIGNAL, len, |channel| {
             channel.heaps.copy(channel.mine(source), channel.theirs(target), len, CacheHint::Keep)?;
             channel.written(target, len);
             channel.outbound.signal(channel.context.kernel());
@@ -313,7 +306,7 @@ impl Channel for MemoryChannel {
 
     #[inline]
     fn put(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        self.verb("put", Verb::PUT, len, |channel| {
+        self.verb(Verb::PUT, len, |channel| {
             channel.heaps.copy(channel.mine(source), channel.theirs(target), len, CacheHint::Bypass)?;
             channel.written(target, len);
             Ok(())
@@ -322,7 +315,7 @@ impl Channel for MemoryChannel {
 
     #[inline]
     fn signal(&mut self) -> Result<()> {
-        self.verb("signal", Verb::SIGNAL, 0, |channel| {
+        self.verb(Verb::SIGNAL, 0, |channel| {
             channel.outbound.signal(channel.context.kernel());
             Ok(())
         })

@@ -20,7 +20,6 @@ mod init;
 mod job_barrier;
 mod launcher_link;
 mod membership;
-mod oversubscription;
 mod ports;
 mod recover;
 mod recovery;

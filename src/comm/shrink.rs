@@ -16,9 +16,9 @@ use nix::fcntl::OFlag;
 
 use super::Communicator;
 use super::attach::{JoinParams, LiveRank};
+use super::init::CoreSet;
 use super::launcher_link::Incarnation;
 use super::membership::JobMembership;
-use super::oversubscription::CoreSet;
 use super::survivor::{OpenRound, Survivor};
 use crate::bootstrap::{CONTRIBUTION_LEN, SegmentBacking, resource_error};
 use crate::channel::{Control, EpochMapping, RankContext};

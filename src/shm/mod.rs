@@ -35,7 +35,6 @@
 pub mod cells;
 mod committed;
 pub mod copy;
-mod creator;
 mod janitor;
 pub mod kernel;
 pub mod life;
@@ -62,11 +61,11 @@ pub use self::{
 };
 pub use crate::sync::header::{Expected, Identity, SegmentHeader};
 pub(crate) use cells::prefetch_for_write;
-pub(crate) use creator::state_of_process;
 #[cfg(feature = "coordinator")]
 pub(crate) use janitor::socket::{SocketFileId, SocketJanitor};
 pub(crate) use janitor::{Janitor, Sweep};
 pub(crate) use named::check_name;
+pub(crate) use system::state_of_process;
 pub(crate) use view::{GivenBytes, TakenBytes};
 
 /// Returns whether `len` units at `offset` lie within `limit`; no sum can overflow on the way.

@@ -27,7 +27,6 @@ mod kernels;
 mod operator;
 mod places;
 mod store;
-mod word;
 
 pub(crate) use self::arithmetic::{Arithmetic, MiniFloat};
 pub(crate) use self::kernels::{CombineKernel, CombineKernels, Terms};

@@ -69,6 +69,11 @@ impl Verb {
         Self(TRIGGER + number.sum::<u8>())
     }
 
+    /// Returns the name of a verb of a channel.
+    pub(crate) fn name_of_verb(self) -> &'static str {
+        NAMES[usize::from(self.0 - FIRST)]
+    }
+
     pub(super) fn code(self) -> u8 {
         self.0
     }

@@ -43,7 +43,7 @@ impl Call<'_> {
     /// `scalars`, if there are any, into the start of the output.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for bytes that are not allocated.
+    /// [`crate::Error::OutOfRange`] for bytes that are not allocated.
     #[inline]
     pub(crate) fn combine(
         &mut self,

@@ -23,13 +23,15 @@ use arrayvec::ArrayVec;
 
 use super::{combine, eager_checked};
 use crate::collective::call::{Call, CallSignature, Input, Operation, Output, part, part_mut};
-use crate::collective::plan::WORD_LEN;
+use crate::collective::plan::{KnownWord, WORD_LEN, WordArguments};
 use crate::collective::region::EAGER_LEN;
 use crate::collective::rendezvous::members::{Members, PerMember};
 use crate::collective::rendezvous::post::{EagerPost, INLINE_WORDS};
 use crate::error::Result;
+use crate::heap::HeapOffset;
 use crate::rank::MAX_RANKS;
 use crate::reduce::{Source, SourcePlace};
+use crate::shm::Span;
 
 /// The most bytes of input that fit into a post.
 pub(crate) const INLINE_LEN: u64 = INLINE_WORDS as u64 * 8;
@@ -270,4 +272,43 @@ pub(crate) fn distribute<'p>(
 #[inline]
 pub(super) fn words_of(len: u64) -> usize {
     usize::try_from(len.div_ceil(8)).unwrap_or(INLINE_WORDS)
+}
+
+impl KnownWord {
+    /// Reduces the word once more, of which everything is known but the data.
+    ///
+    /// # Errors
+    /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`].
+    #[inline(always)]
+    pub(crate) fn run(&self, members: &mut Members) -> Result<()> {
+        let WordArguments { signature, input, output } = self.arguments;
+        let (heap, board) = members.heap_and_board();
+        board.begin(Operation::AllReduce)?;
+        let word = self.read(heap, input)?;
+        board.post_first(signature, EagerPost::of(&[word]));
+        board.fetch_next();
+        let mut words = ArrayVec::<u64, { MAX_RANKS as usize }>::new();
+        board.await_each(Operation::AllReduce, |post| {
+            words.push(post.map_or(word, |post| post.eager().data(0)))
+        })?;
+        let len = usize::try_from(self.len).unwrap_or(0);
+        self.write(heap, output, self.reducer.combine_words(&words, len))
+    }
+
+    #[inline(always)]
+    fn read(&self, heap: &Span, offset: HeapOffset) -> Result<u64> {
+        match self.len {
+            WORD_LEN => heap.read(offset.get()),
+            _ => heap.read::<u32>(offset.get()).map(u64::from),
+        }
+    }
+
+    #[inline(always)]
+    fn write(&self, heap: &Span, offset: HeapOffset, word: u64) -> Result<()> {
+        let bytes = word.to_ne_bytes();
+        match self.len {
+            WORD_LEN => heap.copy_in(offset.get(), &bytes),
+            _ => heap.copy_in(offset.get(), &bytes[..4]),
+        }
+    }
 }

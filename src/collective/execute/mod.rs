@@ -9,15 +9,13 @@ pub(crate) mod eager_checked;
 pub(crate) mod fused;
 pub(crate) mod staged;
 pub(crate) mod widened;
-pub(crate) mod word;
 pub(crate) mod zero_copy;
 
 use super::call::{Call, CallSignature, ChannelKind};
 use super::plan::{Execution, PipeAlgorithm};
 use super::rendezvous::members::Members;
 use super::transport::Pipework;
-use super::transport::checked::Checked;
-use super::transport::link::{Bare, Link};
+use super::transport::link::{Bare, Checked, Link};
 use super::transport::pipe::Pipes;
 use crate::channel::{MemoryChannel, PortChannel};
 use crate::error::Result;

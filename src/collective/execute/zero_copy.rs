@@ -24,7 +24,7 @@ use crate::shm::CacheHint;
 /// that no two members write the same cache line pair.
 const SHARE_ALIGN: u64 = 128;
 
-/// Executes `call` after all members have posted and [`applies`] says yes.
+/// Executes `call`, whose buffers all members reach, after all have posted.
 ///
 /// # Errors
 /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`];

@@ -12,7 +12,7 @@
 //! the slot (see `src/sync/post.rs`). Most operations wait for all members anyway, and then this
 //! costs a comparison.
 //!
-//! A post also tells, in 16 bits, of all the calls before ([`history`](super::history)), since some
+//! A post also tells, in 16 bits, of all the calls before ([`post`](super::post)), since some
 //! operations wait for nobody.
 //!
 //! A member that finds a disagreement revokes the epoch. All waits end then. Each member that was
@@ -22,9 +22,8 @@ use std::sync::Arc;
 
 use super::at_barrier::AtBarrier;
 use super::deadlock::DeadlockNotices;
-use super::history::CallWithHistory;
 use super::mismatch_report::MismatchReports;
-use super::post::{EagerPost, HEAD, LargePost, Post};
+use super::post::{CallWithHistory, EagerPost, HEAD, LargePost, Post};
 use super::waiting::WaitsFor;
 use crate::channel::RankContext;
 use crate::collective::call::{CallSignature, Operation};
@@ -78,8 +77,8 @@ impl CallBoard {
     /// learns from `departures` which of them have left.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base that is not where a region can
-    /// be.
+    /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a
+    /// region can be.
     pub(crate) fn new(
         context: &Arc<RankContext>,
         ranks: &Arc<[Rank]>,
@@ -246,8 +245,8 @@ impl CallBoard {
     /// Waits for the post of `member` and compares it with this member's.
     ///
     /// # Errors
-    /// [`Error::CallMismatch`] when they are in different calls; [`Error::Timeout`],
-    /// [`Error::PeerLost`], [`Error::ProxyLost`], [`Error::Revoked`].
+    /// [`crate::Error::CallMismatch`] when they are in different calls; [`crate::Error::Timeout`],
+    /// [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`], [`crate::Error::Revoked`].
     ///
     /// # Ordering
     /// Acquires everything the member did before it posted (C1).

@@ -1,8 +1,7 @@
 //! Members in different calls: how a member finds out, and what it reports.
 
 use super::board::{CallBoard, index};
-use super::history::CallWithHistory;
-use super::post::Post;
+use super::post::{CallWithHistory, Post};
 use crate::collective::call::{CallMismatch, CallSignature, Operation};
 use crate::collective::region::LAP;
 use crate::error::{Error, Result};

@@ -5,7 +5,6 @@ pub(crate) mod at_barrier;
 pub(crate) mod board;
 pub(crate) mod buffers;
 pub(crate) mod deadlock;
-pub(crate) mod history;
 pub(crate) mod members;
 pub(crate) mod mismatch;
 pub(crate) mod mismatch_report;

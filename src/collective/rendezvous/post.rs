@@ -5,7 +5,7 @@
 //! | word | eager call, or several fused | other call with data | agreement |
 //! |---|---|---|---|
 //! | 0 | the signature: operation, type, root, choice, operator | as there | as there |
-//! | 1 | bits 0..48 the count, 48..64 the [history](super::history) | as there | as there |
+//! | 1 | bits 0..48 the count, 48..64 the history | as there | as there |
 //! | 2 | bit 63, and bits 0..32 the CRC32C of the data; or 0 | [`BufferPlace`] of the input | 0 |
 //! | 3 | the scalar that multiplies the input, or 0 | [`BufferPlace`] of the output | 0 |
 //! | 4 | data; of a slot, the last duration | fragments sent less received | words |
@@ -14,12 +14,16 @@
 //! | 7 | data | how long the last measured short call took, in nanoseconds | words |
 //! | 8..15 | data | unused | words |
 //!
+//! Some operations do not wait for all members, and then nobody may look at the post of the one
+//! that differs. So a post has a history: a mixture of all the calls before it. The next post that
+//! anybody looks at gives the difference away.
+//!
 //! Each word is written by the member before the stamp of its [`PostCell`], and read by the others
 //! after it (C1). What is read is checked where it is used: a place by the heap, a scalar and
 //! durations are any number.
 
 use super::buffers::{BufferPlace, Buffers};
-use super::history::CallWithHistory;
+use crate::collective::call::CallSignature;
 use crate::heap::HeapOffset;
 use crate::sync::{POST_WORDS, PostCell};
 
@@ -44,6 +48,39 @@ const DURATION: usize = HEAD + 2;
 const SHORT_DURATION: usize = HEAD + 3;
 
 const _: () = assert!(HEAD + LARGE_WORDS <= POST_WORDS && SHORT_DURATION == HEAD + LARGE_WORDS - 1);
+
+/// The words of a signature, with a mixture of all the calls before in the bits that no count has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CallWithHistory(pub(super) [u64; 2]);
+
+impl CallWithHistory {
+    /// Makes that of a post of `signature` after the calls that `history` is mixed of; 0 for none.
+    #[inline]
+    pub(super) fn new(signature: CallSignature, history: u16) -> Self {
+        let [signature, count] = signature.words();
+        Self([signature, count | u64::from(history) << CallSignature::COUNT_BITS])
+    }
+
+    /// Returns the call.
+    pub(super) fn signature(self) -> CallSignature {
+        CallSignature::from_words(self.0)
+    }
+
+    /// Returns the history after it.
+    #[inline]
+    pub(super) fn mixed(self) -> u16 {
+        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+        let product = (self.0[0] ^ self.0[1].rotate_left(29)).wrapping_mul(ODD);
+        let [.., low, high] = product.to_le_bytes();
+        u16::from_le_bytes([low, high])
+    }
+
+    /// Returns whether a member that posts `next` can have posted this one before it, and nothing
+    /// between them: by one chance in 65,536 when it has not.
+    pub(super) fn precedes(self, next: Self) -> bool {
+        next.0[1] >> CallSignature::COUNT_BITS == u64::from(self.mixed())
+    }
+}
 
 /// What a member posts of a call whose data travel with the post or lie in its eager slot.
 #[derive(Clone, Copy, Debug, Default)]
@@ -202,6 +239,8 @@ impl PostedLarge<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collective::Operation;
+    use crate::reduce::DataType;
 
     #[test]
     fn a_post_reads_back_as_it_was_written() {
@@ -227,5 +266,40 @@ mod tests {
         let read = Post(&cell).eager();
         assert_eq!([read.checksum(), read.scalar(), read.data(0), read.data(1)], [9, 10, 11, 12]);
         assert_eq!((read.last_short_duration(), Post(&cell).word(1)), (11, 12));
+    }
+
+    #[test]
+    fn calls_that_differ_are_told_apart_afterwards_and_their_order_is() {
+        let [one, two] = [Operation::Reduce, Operation::Broadcast].map(CallSignature::new);
+        let after = |calls: &[CallSignature]| {
+            calls.iter().fold(0, |history, &call| CallWithHistory::new(call, history).mixed())
+        };
+        let histories = [after(&[]), after(&[one]), after(&[two]), after(&[one, two]), after(&[two, one])];
+        for (index, history) in histories.iter().enumerate() {
+            assert!(!histories[..index].contains(history), "{histories:x?}");
+            let call = CallWithHistory::new(one.rooted(3), *history);
+            assert_eq!(call.signature(), one.rooted(3));
+        }
+    }
+
+    #[test]
+    fn a_group_hides_no_difference_before_it() {
+        let group = |count| {
+            CallSignature::of_group(
+                [CallSignature::new(Operation::AllReduce).of(count, DataType::F32); 2].into_iter(),
+            )
+        };
+        for call in (1..1000).map(|count| CallWithHistory::new(group(count), 0)) {
+            assert_eq!(call.0[1] >> CallSignature::COUNT_BITS, 0, "{call:x?}");
+            assert_eq!(call.signature().words(), call.0);
+        }
+        for bit in 0..16 {
+            let [plain, differs] =
+                [0x5a3c, 0x5a3c ^ 1 << bit].map(|history| CallWithHistory::new(group(7), history));
+            assert_ne!(plain, differs);
+            assert_ne!(plain.mixed(), differs.mixed());
+            assert_eq!(plain.signature(), differs.signature());
+        }
+        assert_ne!(group(7), group(8));
     }
 }

@@ -1,14 +1,18 @@
-//! Links: the channels of either kind that a pipe goes over, bare or [checked](super::checked).
+//! Links: the channels of either kind that a pipe goes over, [`Bare`] or [`Checked`].
 //!
-//! A pipe tells its link of each message. A bare link does nothing with that, at no cost.
+//! A pipe tells its link of each fragment. A bare link does nothing with that, at no cost.
+//! Fragments over a checked one have checksums, where all members take them, and faults, where some
+//! are planned.
 
 use std::marker::PhantomData;
 
+use super::checksum::{self, FragmentCheck};
 use super::pipe::{FragmentArrival, Pipes};
 use crate::channel::Channel;
 use crate::collective::call::{Input, Output};
 use crate::error::Result;
-use crate::heap::HeapOffset;
+use crate::faults::MESSAGE;
+use crate::heap::{HeapOffset, HeapPlace};
 
 /// Carries the bytes of pipes between this member and the others.
 pub(crate) trait Link: Sized {
@@ -18,12 +22,12 @@ pub(crate) trait Link: Sized {
     /// Whether short messages may go inline, without a slot.
     const HAS_INLINE: bool = true;
 
-    /// Hears of `message` before the next message to `to` is sent, which it is.
+    /// Hears of `outgoing` before it is sent to `to`.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`] for an input that is not allocated.
     #[inline(always)]
-    fn before_send(_pipes: &Pipes<'_, Self>, _to: usize, _message: &Outgoing<'_, '_>) -> Result<()> {
+    fn before_send(_pipes: &Pipes<'_, Self>, _to: usize, _outgoing: &Outgoing<'_, '_>) -> Result<()> {
         Ok(())
     }
 
@@ -32,7 +36,7 @@ pub(crate) trait Link: Sized {
     #[inline(always)]
     fn stored(_pipes: &Pipes<'_, Self>, _to: usize, _at: HeapOffset, _len: u64) {}
 
-    /// Hears of a message that lies at `at` of this member's heap, before anything is made of it.
+    /// Hears of a fragment that lies at `at` of this member's heap, before anything is made of it.
     ///
     /// # Errors
     /// [`crate::Error::Corrupted`]; [`crate::Error::Mismatch`] when its sender does not check.
@@ -41,7 +45,7 @@ pub(crate) trait Link: Sized {
         Ok(())
     }
 
-    /// Hears that this member has copied to `output` the `len` bytes that a message has told of.
+    /// Hears that this member has copied to `output` the `len` bytes that a fragment has told of.
     ///
     /// # Errors
     /// [`crate::Error::Corrupted`].
@@ -56,14 +60,14 @@ pub(crate) trait Link: Sized {
     }
 }
 
-/// A message that is about to be sent.
+/// A fragment that is about to be sent.
 #[derive(Debug)]
 pub(crate) struct Outgoing<'p, 'a> {
     pub(crate) header: Option<[u64; 4]>,
     /// Where the elements go in the slot.
     pub(crate) body: u64,
     pub(crate) input: &'p Input<'a>,
-    /// The message has `len` bytes of the input from here on.
+    /// The fragment has `len` bytes of the input from here on.
     pub(crate) at: u64,
     pub(crate) len: u64,
     /// How many bytes of the input the receiver fetches by itself, if it does.
@@ -76,4 +80,62 @@ pub(crate) struct Bare<C>(PhantomData<C>);
 
 impl<C: Channel + std::fmt::Debug> Link for Bare<C> {
     type Channel = C;
+}
+
+/// A link by channels of one kind whose fragments are checked and struck.
+#[derive(Debug)]
+pub(crate) struct Checked<C>(PhantomData<C>);
+
+impl<C: Channel + std::fmt::Debug> Link for Checked<C> {
+    type Channel = C;
+
+    /// Faults strike slots, and checksums lie beside them.
+    const HAS_INLINE: bool = false;
+
+    #[cold]
+    fn before_send(pipes: &Pipes<'_, Self>, to: usize, outgoing: &Outgoing<'_, '_>) -> Result<()> {
+        let members = pipes.members;
+        if !members.checksums {
+            return Ok(());
+        }
+        let &Outgoing { header, body, input, at, len, fetched } = outgoing;
+        let fetched = fetched.map(|len| checksum::of_input(members, input, 0, 0, len)).transpose()?;
+        let of_header = header.map_or(0, |header| crc32c::crc32c(bytemuck::bytes_of(&header)));
+        let crc = checksum::of_input(members, input, of_header, at, len)?;
+        let told = FragmentCheck { has_header: header.is_some(), body, len, crc };
+        told.tell(pipes.words_of_next(to), fetched);
+        Ok(())
+    }
+
+    #[cold]
+    fn stored(pipes: &Pipes<'_, Self>, to: usize, at: HeapOffset, len: u64) {
+        let place = HeapPlace { rank: pipes.members.ranks()[to], offset: at };
+        pipes.members.board.context().damage(MESSAGE, place, len);
+    }
+
+    #[cold]
+    fn arrived(pipes: &Pipes<'_, Self>, arrival: FragmentArrival, at: HeapOffset) -> Result<()> {
+        if !pipes.members.checksums {
+            return Ok(());
+        }
+        checksum::check_message(pipes.members, pipes.words_of_arrival(arrival), at, arrival)
+    }
+
+    #[cold]
+    fn fetched(
+        pipes: &Pipes<'_, Self>,
+        arrival: FragmentArrival,
+        output: &Output<'_>,
+        len: u64,
+    ) -> Result<()> {
+        let members = pipes.members;
+        if let &Output::Heap(offset) = output {
+            let place = HeapPlace { rank: members.ranks()[members.me()], offset };
+            members.board.context().damage(MESSAGE, place, len);
+        }
+        if !members.checksums {
+            return Ok(());
+        }
+        checksum::check_got(members, pipes.words_of_arrival(arrival), output, len, arrival)
+    }
 }

@@ -5,7 +5,6 @@
 //! members take these together (`agree_slots.rs`) when they choose proxied channels together.
 
 pub(crate) mod agree_slots;
-pub(crate) mod checked;
 pub(crate) mod checksum;
 pub(crate) mod link;
 pub(crate) mod pipe;

@@ -15,12 +15,11 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::arithmetic::Arithmetic;
+use super::arithmetic::{Arithmetic, WordKernel, scalar_of};
 use super::instructions::{Instructions, Portable};
 use super::operator::{ElementOperator, Numeric};
 use super::places::OperandAddresses;
 use super::store::{self, LINE, PIECE, SHORT, elements_before_line};
-use super::word::WordKernel;
 use super::{MAX_PLACES, ReduceKernel, Supported};
 use crate::shm::copy::StorePolicy;
 use crate::shm::mapping::to_usize;
@@ -279,13 +278,6 @@ unsafe fn sweep<I: Instructions, T: Arithmetic, O: ElementOperator<T::Register>,
         // SAFETY: the caller's contract.
         unsafe { run.blocks::<1>(eights, rest.end) };
     }
-}
-
-/// Returns the number of which `word` begins with the bytes.
-#[inline(always)]
-pub(super) fn scalar_of<T: Arithmetic>(word: u64) -> T::Register {
-    let scalar: T = bytemuck::pod_read_unaligned(&word.to_ne_bytes()[..size_of::<T>()]);
-    scalar.widen()
 }
 
 /// OperandAddresses and terms in the form that the inner loop wants: by value, or of a length known

@@ -137,7 +137,11 @@ fn a_device_that_hears_and_never_does_what_it_is_told_holds_no_answer_up() {
         say(&mut device, &report(2, 1, &place));
         asking.join().unwrap()
     });
-    assert!(refused.error().contains("was lost: it hangs, and has not ended in time"), "{}", refused.stderr);
+    assert!(
+        refused.error().contains("was lost: it hangs, and has not done its order in time"),
+        "{}",
+        refused.stderr
+    );
     assert_eq!(device.read(&mut [0]).unwrap(), 0, "it is hung up on, and may come back");
     assert_eq!(pool.ctl("devices").line().lines().count(), 1);
 }

@@ -19,8 +19,7 @@ fn reduce_by(tables: [&Path; 2]) -> String {
 fn a_table_that_one_rank_cannot_read_or_only_one_rank_has_is_an_error_of_all_ranks() {
     let directory = scratch("tables");
     let [good, bad] = ["good.toml", "bad.toml"].map(|name| directory.join(name));
-    let case =
-        "[[case]]\noperation = \"all_reduce\"\nranks = 2\ncrowded = false\nbuffers = \"heap\"\nup_to = []\n";
+    let case = "[[case]]\noperation = \"all_reduce\"\nranks = 2\noversubscribed = false\nbuffers = \"heap\"\nup_to = []\n";
     std::fs::write(&good, format!("version = 1\n{case}algorithms = [\"ring\"]\n")).unwrap();
     std::fs::write(&bad, format!("version = 1\n{case}algorithms = [\"rings\"]\n")).unwrap();
     let nothing = Path::new("");

@@ -10,7 +10,7 @@ use crate::harness::{Job, Watchdog, rank};
 use crate::tuning::everything;
 
 scenario!(
-    ranks_that_are_told_of_a_core_each_are_not_crowded_whatever_becomes_of_them,
+    ranks_that_are_told_of_a_core_each_are_not_oversubscribed_whatever_becomes_of_them,
     Job::of(5).cores(5).heap_len(32 << 20).broken(),
     |comm| {
         assert!(!comm.is_oversubscribed()?);
@@ -25,7 +25,7 @@ scenario!(
 );
 
 scenario!(
-    ranks_that_are_told_of_one_core_are_crowded_whatever_becomes_of_them,
+    ranks_that_are_told_of_one_core_are_oversubscribed_whatever_becomes_of_them,
     Job::of(3).cores(1).heap_len(32 << 20).broken(),
     |comm| {
         assert!(comm.is_oversubscribed()?);
