@@ -1,5 +1,5 @@
-//! Locks on files and directories, whose last holder may be about to be gone; and reading of regular
-//! files, where anything may have their name.
+//! Locks on files and directories, whose last holder may be about to be gone; and reading of
+//! regular files, where anything may have their name.
 
 use std::fs::{File, Metadata, TryLockError};
 use std::io;
