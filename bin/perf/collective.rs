@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`table`], [`format`] | the launcher's side: nccl-tests' table |
 //! | [`device`] | the side of device processes: one interleaved comparison for each figure |
-//! | [`case`], [`layout`] | one operation at one size: buffers, call, verification; its algorithms |
+//! | [`case`], [`layout`] | one operation at one size: buffers, call, check; its algorithms |
 //! | [`pattern`] | data whose reduction is exact in every type |
 //! | [`timed_case`] | how operations are timed |
 //! | [`limit`], [`eager_limit`], [`staged_limit`] | hand-written loops: the machine's limits |
