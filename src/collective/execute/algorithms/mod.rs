@@ -1,6 +1,7 @@
 //! The algorithms, each written once for channels of both kinds. Over direct channels most calls
-//! never come here: `two_shot` goes by [`direct`](super::zero_copy) or [`pipeline`](super::staged)
-//! then, `one_shot` of up to 8 KiB by [`small`](super::eager), which need no pipes.
+//! never come here: `two_shot` goes by [`zero_copy`](super::zero_copy) or
+//! [`staged`](super::staged) then, `one_shot` of up to 8 KiB by [`eager`](super::eager). These need
+//! no pipes.
 //!
 //! | module | does |
 //! |---|---|
