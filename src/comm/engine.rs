@@ -12,7 +12,7 @@ impl Communicator {
     /// each call. All ranks have to choose the same.
     ///
     /// A call of an operation that the algorithm cannot do ([`Algorithm::supports`]) returns
-    /// [`crate::Error::InvalidArgument`] at once. Ranks that have chosen differently get
+    /// [`crate::Error::UnsupportedAlgorithm`] at once. Ranks that have chosen differently get
     /// [`crate::Error::CallMismatch`].
     pub fn set_algorithm(&mut self, algorithm: Option<Algorithm>) {
         self.choice.algorithm = algorithm;
@@ -43,8 +43,8 @@ impl Communicator {
     /// # Errors
     /// - [`crate::Error::AlgorithmMismatch`] on all ranks when they register different ones:
     ///   nothing has changed then.
-    /// - At once [`crate::Error::InvalidArgument`] for an operation without algorithms, and for a
-    ///   name that is too long.
+    /// - At once [`crate::Error::Unavailable`] for an operation without algorithms, and
+    ///   [`crate::Error::InvalidArgument`] for a name that is too long.
     /// - Otherwise those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
     pub fn register_algorithm(
         &mut self,

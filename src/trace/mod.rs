@@ -25,9 +25,7 @@
 //! of spinning behind them.
 //!
 //! Times are the processor's: on many machines it counts in steps of 10 ns. A wait for what is
-//! there already takes no time at all. A collective operation of at most 4 KiB of the heap, in
-//! which a rank waits for others, begins when the rank has posted its part: to copy that took some
-//! tens of nanoseconds, which the span is too short. All other spans begin before anything is done.
+//! there already takes no time at all. Every span begins before anything is done.
 //!
 //! What is noted stays in a ring of fixed length for the threads of a rank and another one for its
 //! proxy; what was overwritten there is counted, and the file says so. The rings belong to the

@@ -227,6 +227,22 @@ scenario!(
 );
 
 #[test]
+fn calls_of_a_group_are_fused_alike_where_faults_are_planned_for_one_rank_only() {
+    let _watchdog = Watchdog::start("a group and a fault to come", Duration::from_secs(60));
+    let sums = launch_threads(2, &with("delay:rank=1,at=99,time=1ms"), |comm| {
+        let mine = [u64::from(comm.rank().get()) + 1];
+        let (mut sum, mut most) = ([0_u64], [0_u64]);
+        let mut group = Group::start();
+        let joined = group.join(comm);
+        group.on(joined).all_reduce(&mine, &mut sum, &ReduceOp::Sum)?;
+        group.on(joined).all_reduce(&mine, &mut most, &ReduceOp::Max)?;
+        group.end()?;
+        Ok((sum[0], most[0]))
+    });
+    assert_eq!(sums.unwrap(), [(3, 2); 2]);
+}
+
+#[test]
 fn a_stopped_proxy_of_a_thread_is_lost_to_everybody() {
     let _watchdog = Watchdog::start("a stopped proxy", Duration::from_secs(60));
     let seen = Mutex::new(Vec::new());

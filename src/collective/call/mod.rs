@@ -74,7 +74,7 @@ impl Call<'_> {
     /// Refuses what cannot be done in `choice`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when the algorithm cannot do the operation.
+    /// [`Error::UnsupportedAlgorithm`] when the algorithm cannot do the operation.
     pub(crate) fn check_choice(&self, choice: Choice) -> Result<()> {
         match choice.algorithm {
             Some(algorithm) if !self.operation.is_by_messages() => algorithm.check(self.operation),

@@ -172,7 +172,8 @@ impl Engine {
     /// `None`, as before. Called by all members.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for what cannot be registered; [`Error::AlgorithmMismatch`],
+    /// [`Error::Unavailable`] and [`Error::InvalidArgument`] for what cannot be registered;
+    /// [`Error::AlgorithmMismatch`],
     /// which all members get, and nothing has changed; those of [`Engine::run`].
     pub(crate) fn register(
         &mut self,

@@ -128,7 +128,7 @@ impl Engine {
     /// Executes `call` in `choice`.
     ///
     /// # Errors
-    /// [`crate::Error::InvalidArgument`] when the algorithm cannot do the operation;
+    /// [`crate::Error::UnsupportedAlgorithm`] when the algorithm cannot do the operation;
     /// [`crate::Error::CallMismatch`] when the members are in different calls;
     /// [`crate::Error::OutOfRange`] for buffers that are not allocated; [`crate::Error::Timeout`],
     /// [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`], [`crate::Error::Revoked`];
@@ -136,6 +136,14 @@ impl Engine {
     /// arguments end the epoch.
     #[inline]
     pub(crate) fn run(&mut self, call: &mut Call<'_>, choice: Choice) -> Result<()> {
+        if self.members.board.context().recorder().is_some() {
+            return self.run_traced(call, choice);
+        }
+        self.run_guarded(call, choice)
+    }
+
+    #[inline(never)]
+    fn run_traced(&mut self, call: &mut Call<'_>, choice: Choice) -> Result<()> {
         let span = CallSpan::of_call(&self.members, call);
         let simple = Choice { algorithm: None, channel: choice.channel };
         self.taken = if call.operation.has_peer() { simple } else { Proposal::EAGER };
@@ -354,8 +362,7 @@ impl Engine {
     }
 
     fn can_be_fused(&self, call: &Call<'_>, choice: Choice) -> Result<bool> {
-        // Nothing looks into calls that are fused.
-        if !call.has_plain_operator() || self.members.is_watched() {
+        if !call.has_plain_operator() || !self.members.may_fuse() {
             return Ok(false);
         }
         self.planner.is_eager(call, choice)

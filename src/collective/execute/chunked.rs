@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 use crate::reduce::{Reducer, Source, SourcePlace, Target};
 
-/// chunks begin at multiples of so many bytes in the staging area.
+/// Chunks begin at multiples of so many bytes in the staging area.
 const ALIGN: u64 = 128;
 
 /// Executes `call` chunk by chunk: each of them, in the heap of `members`, by `execute`.

@@ -1,10 +1,10 @@
-//! The scalars of a scaled sum: each member tells its own, and whoever combines inputs multiplies
-//! each by that of its member.
+//! Combines inputs into an output, each multiplied by the scalar of its member in a scaled sum.
+//! Each member posts its own scalar.
 //!
 //! Inputs stay as they are, also where the call is in place: they are multiplied in the registers
 //! of whoever has loaded them. So a scaled sum goes as a sum does wherever one member combines the
 //! inputs of all, and takes no more hand-overs. Algorithms that pass partial results on know no
-//! scalars but their own; what they add is multiplied before ([`staged`](super::chunked)).
+//! scalars but their own; what they add is multiplied before ([`chunked`](super::chunked)).
 
 use crate::collective::call::{Call, Output, part_mut};
 use crate::collective::rendezvous::members::{Members, PerMember};
@@ -13,9 +13,7 @@ use crate::error::Result;
 use crate::heap::Region;
 use crate::reduce::{Reducer, Source, Target};
 
-/// Returns this member's own, as it tells it in its post; 0 where it multiplies nothing. The post
-/// of a small call has it for the second of its places, that of another one for the second word of
-/// its data.
+/// Returns this member's own scalar, as it stands in its post; 0 where it multiplies nothing.
 #[inline]
 pub(crate) fn own_scalar(call: &Call<'_>) -> u64 {
     call.reducer.as_ref().map_or(0, Reducer::scalar)

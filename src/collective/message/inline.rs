@@ -12,7 +12,7 @@
 //! until something comes. So it finds out, too, when the other end has called for more or less than
 //! fits on an inline message. It looks at the semaphore first: of a signal that it finds then the
 //! message may be behind an inline message, which it sees by that signal (S1; model in
-//! `src/sync/models/cards.rs`).
+//! `src/sync/models/posts.rs`).
 //!
 //! Over proxied channels, with checksums, and where faults are planned, which strike slots, there
 //! are no inline messages.

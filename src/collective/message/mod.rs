@@ -171,7 +171,7 @@ impl<'a> MessageEnd<'a> {
         self.state.is_in_pipe()
     }
 
-    /// Does what can be done at this end now, without waiting, where the blocks are `replaced` that
+    /// Does what can be done at this end now, without waiting, where the blocks are `in_place` that
     /// it may be about; whether that was anything.
     ///
     /// # Errors

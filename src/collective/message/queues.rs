@@ -31,6 +31,7 @@ pub(super) struct MessageQueues<'r, 'a> {
     pub(super) members: &'r Members,
     pipework: &'r mut Pipework,
     kind: ChannelKind,
+    is_watched: bool,
     messages: &'r mut [MessageEnd<'a>],
     in_place: &'r [InPlaceBlock<'a>],
     /// The index of the first message of each queue that is not done; past the end where all are.
@@ -46,7 +47,9 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
     pub(super) fn new(batch: &'r mut MessageBatch<'_, '_, 'a>) -> Self {
         let MessageBatch { members, pipework, kind, messages, in_place } = batch;
         let kind = *kind;
-        Self { members, pipework, kind, messages, in_place, heads: ArrayVec::new(), behind: Vec::new() }
+        let is_watched = members.is_watched();
+        let (heads, behind) = (ArrayVec::new(), Vec::new());
+        Self { members, pipework, kind, is_watched, messages, in_place, heads, behind }
     }
 
     /// Makes the queues, where they stay: to move a kibibyte takes as long as to send a few bytes.
@@ -112,7 +115,13 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
             // What is lent is left behind on the way: no more messages than a pipe has slots.
             while let Some(message) = self.messages.get_mut(at) {
                 if !message.is_done() {
-                    has_moved |= self.pipework.advance(self.members, message, self.in_place, self.kind)?;
+                    has_moved |= self.pipework.advance(
+                        self.members,
+                        message,
+                        self.in_place,
+                        self.kind,
+                        self.is_watched,
+                    )?;
                 }
                 let behind = self.behind.get(at).copied().unwrap_or(end);
                 if *head == at && message.is_done() {
@@ -135,7 +144,7 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
 }
 
 impl Pipework {
-    /// Does what can be done now for `message`, one of those that share the blocks `replaced`, over
+    /// Does what can be done now for `message`, one of those that share the blocks `in_place`, over
     /// pipes of `kind`, which are open; whether that was anything.
     ///
     /// # Errors
@@ -147,10 +156,11 @@ impl Pipework {
         message: &mut MessageEnd<'_>,
         in_place: &[InPlaceBlock<'_>],
         kind: ChannelKind,
+        is_watched: bool,
     ) -> Result<bool> {
         let Self { ends, memory, ports, .. } = self;
         let operation = Operation::Send;
-        match (kind, members.is_watched()) {
+        match (kind, is_watched) {
             (ChannelKind::Memory, false) => {
                 let mut pipes = Pipes::<Bare<MemoryChannel>> { members, operation, ends, channels: memory };
                 message.advance(in_place, &mut pipes, kind)
@@ -171,7 +181,7 @@ impl Pipework {
         }
     }
 
-    /// Returns when all messages of messages over pipes of `kind` have left this member's heap.
+    /// Returns when all messages over pipes of `kind` have left this member's heap.
     ///
     /// # Errors
     /// Those of [`crate::channel::Channel::flush`].

@@ -281,7 +281,7 @@ impl Planner {
     /// Proposes how `call` is done, for which the caller has made this `choice`.
     ///
     /// # Errors
-    /// [`crate::Error::InvalidArgument`] when the algorithm cannot do the operation;
+    /// [`crate::Error::UnsupportedAlgorithm`] when the algorithm cannot do the operation;
     /// [`crate::Error::OutOfRange`] when the length cannot be counted.
     #[inline]
     pub(crate) fn propose(

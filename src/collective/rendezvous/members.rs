@@ -67,6 +67,12 @@ impl Members {
         self.ranks.len()
     }
 
+    /// Returns whether small calls of a group may share a post: the same on all members. Nothing
+    /// holds the parts of such a post against a checksum.
+    pub(crate) fn may_fuse(&self) -> bool {
+        !self.checksums
+    }
+
     /// Returns whether somebody looks at what this member does, or strikes it: checksums are taken,
     /// or faults planned.
     #[inline]

@@ -95,7 +95,7 @@ impl Stream {
         self.queue.check_room()
     }
 
-    /// Enqueues the calls of `parties`, each of which has some, as one operation.
+    /// Enqueues the calls of `comms`, each of which has some, as one operation.
     pub(in crate::comm) fn enqueue_group<'c>(
         &self,
         comms: impl Iterator<Item = (&'c mut Communicator, Vec<Call<'static>>)>,
@@ -181,7 +181,7 @@ pub(in crate::comm) struct EngineLoan(Option<Arc<CallQueue>>);
 /// a call that was never enqueued does not count.
 #[derive(Debug)]
 pub(super) struct Ticket {
-    line: Arc<CallQueue>,
+    queue: Arc<CallQueue>,
     number: u64,
     engine: Option<Box<Engine>>,
 }
@@ -195,18 +195,18 @@ impl EngineLoan {
 
     /// Returns the ticket of the next call, or `None` when the engine is not lent.
     pub(super) fn ticket(&self) -> Option<Ticket> {
-        let line = Arc::clone(self.0.as_ref()?);
-        let number = line.state.change(|state| {
+        let queue = Arc::clone(self.0.as_ref()?);
+        let number = queue.state.change(|state| {
             state.issued += 1;
             state.issued - 1
         });
-        Some(Ticket { line, number, engine: None })
+        Some(Ticket { queue, number, engine: None })
     }
 
     /// Waits until all calls are done, and returns the engine, if it was lent.
     #[inline]
     pub(in crate::comm) fn end(&mut self) -> Option<Box<Engine>> {
-        self.0.take().map(|line| line.close())
+        self.0.take().map(|queue| queue.close())
     }
 }
 
@@ -214,11 +214,11 @@ impl EngineLoan {
 /// never come to those calls.
 impl Drop for EngineLoan {
     fn drop(&mut self) {
-        let Some(line) = self.0.take() else { return };
-        if std::thread::panicking() && !line.state.look(CallQueueState::is_done) {
-            line.context.mark_own_loss();
+        let Some(queue) = self.0.take() else { return };
+        if std::thread::panicking() && !queue.state.look(CallQueueState::is_done) {
+            queue.context.mark_own_loss();
         }
-        drop(line.close());
+        drop(queue.close());
     }
 }
 
@@ -243,11 +243,11 @@ impl Ticket {
     }
 
     pub(super) fn context(&self) -> &Arc<RankContext> {
-        &self.line.context
+        &self.queue.context
     }
 
     fn await_turn(&self) -> Box<Engine> {
-        self.line.state.wait(|state| if state.done == self.number { state.engine.take() } else { None })
+        self.queue.state.wait(|state| if state.done == self.number { state.engine.take() } else { None })
     }
 }
 
@@ -256,10 +256,10 @@ impl Drop for Ticket {
         if self.engine.is_some() && std::thread::panicking() {
             // A function of the user has panicked within the call: peers must not wait for the rest
             // of it.
-            self.line.context.mark_own_loss();
+            self.queue.context.mark_own_loss();
         }
         let engine = self.engine.take().unwrap_or_else(|| self.await_turn());
-        self.line.state.change(|state| {
+        self.queue.state.change(|state| {
             state.engine = Some(engine);
             state.done += 1;
         });

@@ -128,8 +128,7 @@ trait MovePieces {
 
 impl StagedCall {
     /// Makes the way to execute `call`, which all members of `members` have posted;
-    /// `oversubscribed` ones share cores. Whether results are `cache_hint` goes by their length if
-    /// it is not said.
+    /// `oversubscribed` ones share cores. Results are stored by `cache_hint`.
     pub(crate) fn new(
         call: &Call<'_>,
         members: &Members,

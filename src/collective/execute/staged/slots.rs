@@ -85,7 +85,7 @@ impl Slots {
         Self { lag, pieces, elements, count, size, stride: slot_len + ALIGN }
     }
 
-    /// StagedPiece `number`, if there are so many.
+    /// Returns piece `number`, if there are so many.
     pub(super) fn piece(&self, number: u64) -> Option<StagedPiece> {
         if number >= self.pieces {
             return None;

@@ -81,7 +81,7 @@ impl Staging {
         self.each_part(members, call, piece, |_, part| self.stage_part(members, call, part))
     }
 
-    /// StagedPiece `number` of this member's input, if there is one.
+    /// Returns piece `number` of this member's input, if there is one.
     pub(super) fn own_piece(&self, call: &Call<'_>, number: u64) -> Option<StagedPiece> {
         self.slots.piece(number).filter(|_| !matches!(call.input, Input::None))
     }
