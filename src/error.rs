@@ -205,8 +205,8 @@ pub enum Error {
         awaited: Option<Rank>,
         /// For how long.
         waited: Duration,
-        /// The rank that holds the others up, where the report tells that: it is awaited, be it by way
-        /// of others, and does not wait itself.
+        /// The rank that holds the others up, where the report tells that: it is awaited, be it by
+        /// way of others, and does not wait itself.
         straggler: Option<Rank>,
         /// A report of what all ranks of the job were in at that moment. `{:#?}` of the error
         /// prints it.
