@@ -28,7 +28,7 @@ const SOCKET: &str = "coordinator";
 const POOL: &str = "pool-";
 
 /// The longest path that a socket can have: the system wants room for a zero behind it.
-pub(super) const MAX_SOCKET: usize = 107;
+const MAX_SOCKET: usize = 107;
 
 /// The private directory of a user's coordinator.
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ impl RuntimeDirectory {
         let path = path.into();
         let socket = path.join(SOCKET);
         if socket.as_os_str().len() > MAX_SOCKET {
-            return Err(CoordinatorError::LongPath { path: socket });
+            return Err(CoordinatorError::LongPath { path: socket, most: MAX_SOCKET });
         }
         match DirBuilder::new().mode(0o700).create(&path) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {

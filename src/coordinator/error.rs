@@ -7,8 +7,6 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::call::{AddressRange, Bytes, MAX_CALLS, MAX_OPERANDS, MAX_PATH};
-use super::directory::MAX_SOCKET;
-use super::handshake::VERSION;
 use super::id::{CommId, DeviceId, GroupId};
 use super::request::CommState;
 use crate::bootstrap::resource_error;
@@ -45,13 +43,15 @@ pub enum CoordinatorError {
     },
     /// The path of the socket in this directory is longer than the system allows.
     #[error(
-        "the path of the socket {} has {} bytes, expected {MAX_SOCKET} at most; \
+        "the path of the socket {} has {} bytes, expected {most} at most; \
          set XDG_RUNTIME_DIR to a directory with a shorter one",
         path.display(), path.as_os_str().len()
     )]
     LongPath {
         /// The socket.
         path: PathBuf,
+        /// The longest that the system takes.
+        most: usize,
     },
     /// No coordinator listens there.
     #[error("no coordinator listens at {}; start one with `shmccl coordinator`", path.display())]
@@ -85,8 +85,10 @@ pub enum CoordinatorError {
         how: String,
     },
     /// The other side is of another version.
-    #[error("this is shmccl {VERSION}, and the other side is shmccl {theirs}; use the same version on both")]
+    #[error("this is shmccl {mine}, and the other side is shmccl {theirs}; use the same version on both")]
     VersionMismatch {
+        /// The version of this side.
+        mine: &'static str,
         /// The version of the other side.
         theirs: String,
     },

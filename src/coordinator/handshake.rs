@@ -153,7 +153,7 @@ pub(super) fn check_version(theirs: &str) -> Result<()> {
     }
     // No more of it than a version can be long.
     let theirs = theirs.chars().filter(|it| !it.is_control()).take(32).collect();
-    Err(CoordinatorError::VersionMismatch { theirs })
+    Err(CoordinatorError::VersionMismatch { mine: VERSION, theirs })
 }
 
 /// Greets the side that listens as `role`, within the patience of `context`, which names it.

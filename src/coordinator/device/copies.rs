@@ -137,8 +137,8 @@ impl CopyService {
         read(&mut stream, GREETING)
     }
 
-    /// Checks an order, and asks the system for all the memory of a put before the first byte comes,
-    /// so that nothing changes where there is too little. Reading takes none.
+    /// Checks an order. Asks the system for all the memory of a put before the first byte comes, so
+    /// that nothing changes where there is too little. Reading takes none.
     fn check(&self, order: &CopyOrder) -> Result<(), RequestError> {
         let device = self.device;
         if order.device != device {
