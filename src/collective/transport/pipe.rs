@@ -35,7 +35,7 @@
 //! fragments on the send staging go to one peer; between operations everything is flushed.
 //!
 //! # No deadlock
-//! [`Pipes::send`] waits when all slots are full, [`Pipes::receive`] when all are empty. Each
+//! [`Transport::send`] waits when all slots are full, [`Transport::receive`] when all are empty. Each
 //! algorithm says why that ends, by the same argument. Its steps have *times*, and every member
 //! takes its steps in the order of their times. A fragment is received at a later time than it was
 //! sent, and at an earlier one than the fragment [`PIPE_SLOTS`] later on its pipe is sent. Of all
@@ -183,7 +183,7 @@ pub(crate) trait Transport {
     fn reserve(&mut self, to: usize) -> Result<HeapOffset>;
 
     /// Sends `len` bytes at `source` of this member's heap, at most a slot, when there is a free
-    /// one. The source may be written again after [`Pipes::flush`], or when something came back
+    /// one. The source may be written again after [`Transport::flush`], or when something came back
     /// that the peer made of it.
     ///
     /// # Errors
@@ -192,7 +192,7 @@ pub(crate) trait Transport {
     fn send(&mut self, to: usize, source: HeapOffset, len: u64) -> Result<()>;
 
     /// Waits for the next fragment of `from`, and returns where it lies in this member's heap until
-    /// [`Pipes::release`].
+    /// [`Transport::release`].
     ///
     /// # Errors
     /// Those of [`Channel::wait`].
@@ -337,7 +337,7 @@ impl<L: Link> Pipes<'_, L> {
         inline.shows(end.received.wrapping_add(1)).then_some(inline)
     }
 
-    /// Returns the channel to `to`, for whoever fills a slot by other means than [`Pipes::send`]
+    /// Returns the channel to `to`, for whoever fills a slot by other means than [`Transport::send`]
     /// and says so by [`Pipes::count_sent`].
     #[inline]
     pub(crate) fn channel(&mut self, to: usize) -> &mut L::Channel {
