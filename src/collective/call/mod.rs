@@ -110,6 +110,12 @@ impl Call<'_> {
         self.reducer.as_ref().is_some_and(Reducer::is_scaled)
     }
 
+    /// Returns this rank's own scalar, as it stands in its post; 0 where it multiplies nothing.
+    #[inline]
+    pub(crate) fn scalar(&self) -> u64 {
+        self.reducer.as_ref().map_or(0, Reducer::scalar)
+    }
+
     /// Returns the length of a block in bytes.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::channel::RankContext;
 use crate::collective::call::{Algorithm, Call, CallSignature, ChannelKind, Choice, Operation, Request};
 use crate::collective::execute::staged::prestage;
-use crate::collective::execute::{self, combine, eager, fused};
+use crate::collective::execute::{self, eager, fused};
 use crate::collective::message::progress::{self, MessageBatch};
 use crate::collective::message::{InPlaceBlock, MessageEnd};
 use crate::collective::plan::tuning::Tuning;
@@ -230,7 +230,7 @@ impl Engine {
         let post = LargePost {
             buffers: Buffers::of(call),
             balance: pipework.balance(),
-            scalar: combine::own_scalar(call),
+            scalar: call.scalar(),
             last_duration: planner.routes.last_duration(is_watched),
             last_short_duration: planner.eager_trial.last_duration(is_watched),
         };
@@ -313,8 +313,10 @@ impl Engine {
         Ok(())
     }
 
+    /// Says whether `call` may share a post with others: the same on all members. Nothing holds the
+    /// parts of such a post against a checksum.
     fn can_be_fused(&self, call: &Call<'_>, choice: Choice) -> Result<bool> {
-        if !call.has_plain_operator() || !self.members.may_fuse() {
+        if !call.has_plain_operator() || self.members.checksums {
             return Ok(false);
         }
         self.planner.is_eager(call, choice)
