@@ -55,13 +55,8 @@ pub struct Call<'a> {
 impl<'a> Call<'a> {
     /// Takes the call, and leaves one without buffers.
     pub(crate) fn take(&mut self) -> Self {
-        Self {
-            layout: self.layout.take(),
-            reducer: self.reducer.take(),
-            input: std::mem::replace(&mut self.input, Input::None),
-            output: std::mem::replace(&mut self.output, Output::None),
-            ..*self
-        }
+        let rest: Call<'a> = self.bare();
+        std::mem::replace(self, rest)
     }
 }
 
