@@ -12,6 +12,7 @@ use super::message::{
 };
 use super::options::{Options, Placement, ProxyMode, SegmentBacking};
 use super::socket::{ControlSocket, Deadline, has_hung_up, resource_error};
+use crate::epoch_id::EpochId;
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::{Rank, check_n_ranks};
 
@@ -179,10 +180,9 @@ impl Joining {
         self.channel.n_ranks
     }
 
-    /// Returns the epoch of the communicator.
-    #[must_use]
-    pub fn epoch(&self) -> u64 {
-        self.epoch
+    /// Returns the job, and the epoch of the communicator.
+    pub(crate) fn epoch_id(&self) -> EpochId {
+        EpochId { job: self.channel.job_id, epoch: self.epoch }
     }
 
     /// Returns the number of this job, unique on the machine.

@@ -14,6 +14,7 @@ use super::message::{
 };
 use super::socket::send;
 use super::*;
+use crate::epoch_id::EpochId;
 use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::rank::Rank;
 
@@ -118,7 +119,7 @@ fn every_member_gets_the_options_and_the_same_segments() {
         let events = with_root(3, Options { proxy, ..options() }, |member, socket| {
             let joining = begin(member, 3, socket).unwrap();
             assert_eq!(joining.options(), &Options { proxy, ..options() });
-            assert_eq!((joining.epoch(), joining.job_id(), joining.n_ranks()), (7, JOB, 3));
+            assert_eq!((joining.epoch_id(), joining.n_ranks()), (EpochId { job: JOB, epoch: 7 }, 3));
             assert_eq!(joining.placement(), Placement { cpu: Some(member), devices: 1, proxies: 2 });
             let shared = joining.share(|_| Ok(memory())).unwrap();
             let identities: Vec<_> = shared.segments().iter().map(identity).collect();

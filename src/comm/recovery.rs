@@ -4,17 +4,15 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::Communicator;
-use super::attach::name_hang_up;
-use super::attach::{join_assembled, rings_of};
+use super::attach::{duplicate, join_assembled, name_hang_up, rings_of};
 #[cfg(doc)]
 use super::join_job;
 use super::launcher_link::{Incarnation, LauncherLink};
 use super::unique_id::UniqueId;
 use crate::bootstrap::{
-    CONTRIBUTION_LEN, Joining, MemberHeartbeat, Options, RankClaim, cores_from_env, meet, resource_error,
+    CONTRIBUTION_LEN, Joining, MemberHeartbeat, Options, RankClaim, cores_from_env, meet,
 };
 use crate::channel::{Control, EpochMapping};
-use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::heap::Region;
 use crate::heap::layout::{HEAP, HeapShape};
@@ -157,11 +155,7 @@ pub(super) struct RecoveryCallbacks {
 
 impl std::fmt::Debug for RecoveryCallbacks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { callback, untold } = self;
-        f.debug_struct("RecoveryCallbacks")
-            .field("listens", &callback.is_some())
-            .field("untold", untold)
-            .finish()
+        f.debug_struct("RecoveryCallbacks").field("untold", &self.untold).finish_non_exhaustive()
     }
 }
 
@@ -174,19 +168,14 @@ pub(super) struct RankProgress {
 }
 
 impl RankProgress {
-    fn bytes(self) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.completed.unwrap_or(0).to_le_bytes());
-        bytes[8] = self.completed.is_some().into();
-        bytes[12..].copy_from_slice(&self.restarts.to_le_bytes());
-        bytes
+    fn bytes(self) -> [u8; 24] {
+        bytemuck::cast([self.completed.unwrap_or(0), self.completed.is_some().into(), self.restarts.into()])
     }
 
     fn read(bytes: &[u8; CONTRIBUTION_LEN]) -> Self {
-        let (words, _) = bytes.as_chunks::<4>();
-        let word = |index: usize| u32::from_le_bytes(words[index]);
-        let completed = u64::from(word(1)) << 32 | u64::from(word(0));
-        Self { completed: (bytes[8] != 0).then_some(completed), restarts: word(3) }
+        let [completed, is_known, restarts, ..]: [u64; CONTRIBUTION_LEN / 8] = bytemuck::cast(*bytes);
+        let restarts = u32::try_from(restarts).unwrap_or(u32::MAX);
+        Self { completed: (is_known != 0).then_some(completed), restarts }
     }
 }
 
@@ -282,10 +271,8 @@ pub(super) fn rejoin(joining: Joining) -> Result<Communicator> {
 /// process never was.
 fn first_heartbeat(joining: &Joining) -> Result<Option<MemberHeartbeat>> {
     let Some(every) = joining.beat() else { return Ok(None) };
-    let epoch_id = EpochId { job: joining.job_id(), epoch: joining.epoch() };
-    let control = joining.control().try_clone_to_owned();
-    let control = control.map_err(|source| resource_error("duplicating a descriptor", source))?;
-    let first = Control::attach(control, joining.n_ranks(), epoch_id)?;
+    let control = duplicate(&joining.control())?;
+    let first = Control::attach(control, joining.n_ranks(), joining.epoch_id())?;
     Ok(Some(MemberHeartbeat::new(first.beat(joining.device()), every)))
 }
 
@@ -316,7 +303,7 @@ mod tests {
             for restarts in [0, 1, u32::MAX] {
                 let past = RankProgress { completed, restarts };
                 let mut bytes = [0; CONTRIBUTION_LEN];
-                bytes[..16].copy_from_slice(&past.bytes());
+                bytes[..24].copy_from_slice(&past.bytes());
                 assert_eq!(RankProgress::read(&bytes), past);
             }
         }

@@ -16,7 +16,7 @@ use crate::collective::CALL_NAMES;
 use crate::comm::{Communicator, JoinedAs, init_threads, join_job};
 use crate::epoch_id::{EpochId, fresh_job_id};
 use crate::error::{DeviceName, Error, ExitCause, Result};
-use crate::faults::{FaultCounters, FaultKind};
+use crate::faults::{FaultHit, FaultKind};
 use crate::logs::LAUNCH;
 use crate::rank::{Rank, check_n_ranks};
 use crate::shm::HostKernel;
@@ -145,7 +145,7 @@ impl Launch {
         run: impl FnOnce(Option<BorrowedFd<'_>>) -> Result<JobOutcome>,
     ) -> Result<JobOutcome> {
         if let Some(path) = self.trace.clone().or_else(from_environment) {
-            let trace = TraceFile::create(&path, epoch_id, 0, self.n_ranks(), self.trace_records)?;
+            let trace = TraceFile::create(&path, epoch_id, 0..self.n_ranks(), self.trace_records)?;
             let outcome = run(Some(trace.descriptor()));
             // A failed job is the one whose trace matters most.
             let written = trace
@@ -188,8 +188,8 @@ impl FaultNaming {
             return cause;
         }
         let killed = |rank, kind| {
-            let told = FaultCounters::read(&self.control.faults(rank))?;
-            (told.last.kind == kind).then_some(ExitCause::Injected(told.last))
+            let (last, _) = FaultHit::told(&self.control.faults(rank))?;
+            (last.kind == kind).then_some(ExitCause::Injected(last))
         };
         match device {
             DeviceName::Rank(rank) if self.named.contains(&rank) => cause,

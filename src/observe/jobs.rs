@@ -7,7 +7,7 @@
 //! process of a job is gone there is nothing left to find.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, btree_map};
+use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map};
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -36,7 +36,7 @@ pub struct Job {
     earlier: Vec<u64>,
     control: File,
     segments: BTreeMap<Rank, File>,
-    processes: Vec<u32>,
+    processes: BTreeSet<u32>,
 }
 
 impl Job {
@@ -73,8 +73,6 @@ impl Job {
         let earlier = if self.began < other.began { std::mem::replace(self, other) } else { other };
         self.earlier.extend(earlier.earlier.into_iter().chain([earlier.id]).chain(earlier.origin));
         self.processes.extend(earlier.processes);
-        self.processes.sort_unstable();
-        self.processes.dedup();
     }
 
     /// Returns its number. Of a job that was recovered it is not the one that it began with.
@@ -102,7 +100,7 @@ impl Job {
 
     /// Returns the processes that have a segment of it open, its launcher among them.
     #[must_use]
-    pub fn processes(&self) -> &[u32] {
+    pub fn processes(&self) -> &BTreeSet<u32> {
         &self.processes
     }
 
@@ -125,7 +123,7 @@ struct Find {
     /// The owner; `None` for what is no segment.
     identity: Option<Identity>,
     len: u64,
-    processes: Vec<u32>,
+    processes: BTreeSet<u32>,
 }
 
 impl Finds {
@@ -148,9 +146,7 @@ impl Finds {
                     Err(_) => continue,
                 },
             };
-            if find.processes.last() != Some(&process) {
-                find.processes.push(process);
-            }
+            find.processes.insert(process);
         }
     }
 
@@ -164,9 +160,9 @@ impl Finds {
                 let (control, processes) = (find.file, find.processes);
                 let (id, epoch) = key;
                 // One that makes no sense is an error for who asks for its report.
-                let card = card_of(&control).ok();
+                let known = copy_of(control.as_fd(), 0, CONTROL_LEN).and_then(Control::of_copy).ok();
                 let (began, origin) =
-                    card.map_or((Duration::ZERO, None), |card| (card.began(), card.origin()));
+                    known.map_or((Duration::ZERO, None), |known| (known.began(), known.origin()));
                 let (earlier, segments) = (Vec::new(), BTreeMap::new());
                 jobs.insert(key, Job { id, epoch, began, origin, earlier, control, segments, processes });
             } else if let Some(rank) = rank_of(identity.owner) {
@@ -179,10 +175,6 @@ impl Finds {
                 job.segments.insert(rank, find.file);
             }
         }
-        for job in jobs.values_mut() {
-            job.processes.sort_unstable();
-            job.processes.dedup();
-        }
         jobs.into_values().collect()
     }
 }
@@ -193,7 +185,7 @@ impl Find {
         let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
         let file = opened.map_err(|error| crate::Error::os("opening a segment of another process", error))?;
         let identity = identity_in(&file).ok();
-        Ok(Self { file, identity, len, processes: Vec::new() })
+        Ok(Self { file, identity, len, processes: BTreeSet::new() })
     }
 }
 
@@ -202,10 +194,6 @@ fn identity_in(file: &File) -> Result<Identity> {
     let header = copy.cell::<SegmentHeader>(0)?;
     header.check(&Expected::default())?;
     Ok(header.identity())
-}
-
-fn card_of(control: &File) -> Result<Control> {
-    Control::of_copy(copy_of(control.as_fd(), 0, CONTROL_LEN)?)
 }
 
 fn rank_of(owner: u64) -> Option<Rank> {

@@ -473,7 +473,7 @@ fn whoever_has_a_segment_open_to_look_at_is_no_process_of_the_job() {
     let looked_at: Vec<_> = segments.map(|path| File::open(path).unwrap()).collect();
     assert!(!looked_at.is_empty());
     let job = Job::all().into_iter().find(|job| job.processes().contains(&stuck.launcher.id()));
-    let processes = job.expect("it is running").processes().to_vec();
+    let processes = job.expect("it is running").processes().clone();
     assert!(!processes.contains(&std::process::id()), "{processes:?}");
     stuck.let_go();
     assert_eq!(stuck.end().0, 0);
