@@ -10,7 +10,7 @@ use std::time::Duration;
 pub use detail::{Detail, EpochReport};
 pub use ending::{DeviceName, ExitCause};
 pub use fault_hit::{FaultHit, FaultKind};
-use words::{awaited, held_up, in_line, name_holder, revoker, signal_name};
+use words::{awaiting, held_up, in_line, name_holder, revoker, signal_name};
 
 use crate::rank::{EXPECTED_RANKS, Rank, RankError};
 
@@ -197,7 +197,7 @@ pub enum Error {
         rank: Rank,
     },
     /// A wait passed its deadline although nobody died.
-    #[error("{operation} timed out after {waited:?}{}{}", awaited(*.awaited), held_up(*.straggler))]
+    #[error("{operation} timed out after {waited:?}{}{}", awaiting(*.awaited), held_up(*.straggler))]
     Timeout {
         /// The operation that waited.
         operation: &'static str,

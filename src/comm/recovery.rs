@@ -24,27 +24,22 @@ use crate::shm::{Expected, Mapping, Segment, Span};
 /// A recovery of a communicator, with the step from which its ranks go on, for
 /// [`Communicator::on_recovery`].
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Recovery {
-    epoch: u64,
-    restarted: Vec<Rank>,
-    was_restarted: bool,
-    sequence: u64,
+    /// The number of the new epoch, greater than any before. It is the same on all ranks.
+    pub epoch: u64,
+    /// The restarted ranks in order, the same on all ranks. It is empty where the epoch ended
+    /// without a death, and all have come back.
+    pub restarted: Vec<Rank>,
+    /// Whether this process replaces one that has died.
+    pub was_restarted: bool,
+    /// The step up to which all survivors had come: the least of what they passed to
+    /// [`Communicator::recover`]. It is the same on all ranks.
+    pub sequence: u64,
     inherited: Option<Mapping>,
 }
 
 impl Recovery {
-    /// Returns the number of the new epoch, greater than any before. It is the same on all ranks.
-    #[must_use]
-    pub fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// Returns whether this process replaces one that has died.
-    #[must_use]
-    pub fn was_restarted(&self) -> bool {
-        self.was_restarted
-    }
-
     /// Returns whether the old heap of this rank can still be read. A restarted process reads its
     /// predecessor's ([`Recovery::inherited`]), a survivor its own through the old communicator.
     ///
@@ -53,20 +48,6 @@ impl Recovery {
     #[must_use]
     pub fn keeps_heap(&self) -> bool {
         !self.was_restarted || self.inherited.is_some()
-    }
-
-    /// Returns the restarted ranks in order, the same on all ranks. It is empty where the epoch
-    /// ended without a death, and all have come back.
-    #[must_use]
-    pub fn restarted(&self) -> &[Rank] {
-        &self.restarted
-    }
-
-    /// Returns the step up to which all survivors had come: the least of what they passed to
-    /// [`Communicator::recover`]. It is the same on all ranks.
-    #[must_use]
-    pub fn sequence(&self) -> u64 {
-        self.sequence
     }
 
     /// Returns the bytes of `region` in the heap of this process's predecessor, as it left them in
@@ -93,7 +74,7 @@ impl Communicator {
     /// # fn step(_: &mut shmccl::Communicator, _: u64) -> shmccl::Result<()> { Ok(()) }
     /// fn work(comm: &mut shmccl::Communicator) -> shmccl::Result<()> {
     ///     let (tell, told) = std::sync::mpsc::channel();
-    ///     comm.on_recovery(move |recovery| _ = tell.send(recovery.sequence()));
+    ///     comm.on_recovery(move |recovery| _ = tell.send(recovery.sequence));
     ///     let mut completed = 0;
     ///     while completed < 1000 {
     ///         completed = told.try_iter().last().unwrap_or(completed);

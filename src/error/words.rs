@@ -17,7 +17,7 @@ pub(super) fn signal_name(signal: i32) -> String {
 }
 
 /// Names the rank that was waited for.
-pub(super) fn awaited(rank: Option<Rank>) -> String {
+pub(super) fn awaiting(rank: Option<Rank>) -> String {
     rank.map_or_else(String::new, |rank| format!(", awaiting rank {rank}"))
 }
 

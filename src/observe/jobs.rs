@@ -26,9 +26,14 @@ use crate::sync::header::HEADER_LEN;
 
 /// One epoch of a job, which some processes of this host have open.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Job {
-    id: u64,
-    epoch: u64,
+    /// Its number. Of a job that was recovered it is not the one that it began with.
+    pub id: u64,
+    /// Which incarnation of the job it is.
+    pub epoch: u64,
+    /// The processes that have a segment of it open, its launcher among them.
+    pub processes: BTreeSet<u32>,
     /// When it began, and the job that it goes on from, where it is known.
     began: Duration,
     origin: Option<u64>,
@@ -36,7 +41,6 @@ pub struct Job {
     earlier: Vec<u64>,
     control: File,
     segments: BTreeMap<Rank, File>,
-    processes: BTreeSet<u32>,
 }
 
 impl Job {
@@ -55,7 +59,7 @@ impl Job {
 
     /// The newest epoch of each job, be it that ranks went on without others, or that those came
     /// back. It stands for the earlier ones: it [goes by](Self::goes_by) their numbers, too, and
-    /// their [processes](Self::processes) are among its own.
+    /// their [`processes`](Self#structfield.processes) are among its own.
     #[must_use]
     pub fn newest() -> Vec<Self> {
         let mut newest: BTreeMap<u64, Self> = BTreeMap::new();
@@ -75,12 +79,6 @@ impl Job {
         self.processes.extend(earlier.processes);
     }
 
-    /// Returns its number. Of a job that was recovered it is not the one that it began with.
-    #[must_use]
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
     /// Returns whether `number` is that of this job, or of one that it goes on from.
     #[must_use]
     pub fn goes_by(&self, number: u64) -> bool {
@@ -90,18 +88,6 @@ impl Job {
     /// Its number, and those of the jobs that it goes on from, as far as they are known.
     pub fn numbers(&self) -> impl Iterator<Item = u64> {
         [self.id].into_iter().chain(self.origin).chain(self.earlier.iter().copied())
-    }
-
-    /// Returns which incarnation of the job it is.
-    #[must_use]
-    pub fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// Returns the processes that have a segment of it open, its launcher among them.
-    #[must_use]
-    pub fn processes(&self) -> &BTreeSet<u32> {
-        &self.processes
     }
 
     /// Reports what its ranks are doing.

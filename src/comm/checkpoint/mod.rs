@@ -266,12 +266,12 @@ impl Communicator {
             comm.step()?;
             let checked = comm.open_part(source, &Directory::new(directory));
             let words = |(_, current): &(_, Current)| [current.generation, current.checksum()];
-            let (told, (mut reader, current)) = comm.in_step(Operation::Restore, checked, words)?;
+            let (told, (mut reader, current)) = comm.in_step_with(Operation::Restore, checked, words)?;
             same(&told, 0, "the number of the checkpoint", current.generation)?;
             same(&told, 1, "the checkpoint (by a checksum of what names it)", current.checksum())?;
             comm.step()?;
             source.load(comm, &mut reader).inspect_err(|_| comm.revoke())?;
-            comm.in_step(Operation::Restore, Ok(()), |()| [0; 2])?;
+            comm.in_step_with(Operation::Restore, Ok(()), |()| [0; 2])?;
             Ok(current.generation)
         })
     }
@@ -312,7 +312,7 @@ impl Communicator {
 
     /// Tells all ranks whether `outcome` is a success, and `words` of it; goes on when it is one on
     /// all of them. Returns the words of each, in the order of the job's ranks.
-    fn in_step<R>(
+    fn in_step_with<R>(
         &mut self,
         operation: Operation,
         outcome: Result<R>,
@@ -361,7 +361,7 @@ impl Writing<'_> {
         outcome: Result<R>,
         words: impl FnOnce(&R) -> [u64; 2],
     ) -> Result<(Vec<[u64; 2]>, R)> {
-        self.comm.in_step(Operation::Checkpoint, outcome, words)
+        self.comm.in_step_with(Operation::Checkpoint, outcome, words)
     }
 
     /// Makes room for the next generation, and returns its number.
