@@ -84,7 +84,7 @@ impl Communicator {
         self.reclaim_engine();
         match (&mut self.job_barrier, &mut self.engine) {
             (Some(job_barrier), _) => job_barrier.count_no_more(),
-            (None, Some(engine)) => engine.count_no_more(),
+            (None, Some(engine)) => engine.members.board.count_inner_steps(1),
             (None, None) => {}
         }
     }

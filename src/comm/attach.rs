@@ -129,7 +129,8 @@ pub(super) fn join_assembled(mut joining: Joining, told: Option<NonZeroU32>) -> 
     let params = JoinParams::with_proxy_threads(cores.spinners(&all), told, joining.options().timeout);
     let AttachedMember { shared, mapped, own } = AttachedMember::of(joining)?;
     let live = LiveRank::announce(&mapped, rank)?;
-    let epoch_commit = EpochCommit::new(&mapped, rank, &params, shared.joining().guard().cloned());
+    let guard = shared.joining().guard().cloned();
+    let epoch_commit = EpochCommit::new(&mapped, rank, params.spinners, params.timeout, guard);
     // The host is not needed from here on.
     shared.ready().map(drop).map_err(|error| epoch_commit.abandon(error))?;
     let mut comm = live.join(&mapped, &params).map_err(|error| epoch_commit.abandon(error))?;

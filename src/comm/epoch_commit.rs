@@ -8,7 +8,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::attach::JoinParams;
 use super::survivor::is_gone;
 use crate::bootstrap::WaitGuard;
 use crate::channel::EpochMapping;
@@ -40,12 +39,13 @@ impl EpochCommit {
     pub(super) fn new(
         mapped: &Arc<EpochMapping>,
         rank: Rank,
-        params: &JoinParams,
+        spinners: u32,
+        timeout: Duration,
         guard: Option<WaitGuard>,
     ) -> Self {
         let (cell, park) = mapped.control().formation();
-        let policy = WaitPolicy::for_spinners(params.spinners);
-        Self { mapped: Arc::clone(mapped), rank, policy, timeout: params.timeout, guard, cell, park }
+        let policy = WaitPolicy::for_spinners(spinners);
+        Self { mapped: Arc::clone(mapped), rank, policy, timeout, guard, cell, park }
     }
 
     /// Declares this rank ready, and returns when all are.

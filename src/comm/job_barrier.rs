@@ -182,7 +182,8 @@ impl JobBarrier {
             // A rank that waited here may have found that this one was in another call, and ended
             // the epoch by that.
             Some(engine) if has_ended => {
-                let told = engine.known_mismatch(CallSignature::new(Operation::Finalize)).map_or(Ok(()), Err);
+                let mine = CallSignature::new(Operation::Finalize);
+                let told = engine.members.board.known_mismatch(mine).map_or(Ok(()), Err);
                 told.inspect_err(|_| self.context.abort())
             }
             Some(engine) => {
@@ -224,12 +225,12 @@ impl JobBarrier {
 /// Returns the `error` of a wait in the call `mine`. Where different calls ended the epoch, it
 /// names these: an earlier disagreement first, then the calls of now.
 fn explained(mine: CallSignature, error: Error, watch: &BarrierWait<'_>) -> Error {
-    let before = || watch.engine.and_then(Engine::first_mismatch);
+    let before = || watch.engine.and_then(|engine| engine.members.board.first_mismatch());
     let differs = |(rank, theirs)| CallMismatch { mine, rank, theirs }.into();
     let now = || watch.with_other_purpose().or_else(|| watch.in_other_call()).map(differs);
     let found = if matches!(error, Error::Revoked { .. }) { before().or_else(now) } else { None };
     found.unwrap_or_else(|| match watch.engine {
-        Some(engine) => engine.explain(mine, error),
+        Some(engine) => engine.members.board.explain(mine, error),
         None => error,
     })
 }
@@ -300,7 +301,11 @@ impl BarrierWait<'_> {
     /// Returns a rank in an operation that this rank has not entered, and its call.
     pub(super) fn in_other_call(&self) -> Option<(Rank, CallSignature)> {
         // The cell is read after the post: a rank that arrived and went on is not in another call.
-        self.engine?.gone_on().find(|(rank, _)| !self.cells[rank.index()].has_reached(self.target))
+        self.engine?
+            .members
+            .board
+            .gone_on()
+            .find(|(rank, _)| !self.cells[rank.index()].has_reached(self.target))
     }
 }
 
@@ -324,7 +329,7 @@ impl LongWait for BarrierWait<'_> {
         (0..).zip(&**self.cells).find_map(gone).or_else(|| {
             let (rank, theirs) = self.with_other_purpose().or_else(|| self.in_other_call())?;
             if let Some(engine) = self.engine {
-                engine.end_by_mismatch(rank, CallSignature::new(self.operation), theirs);
+                engine.members.board.end_by_mismatch(rank, CallSignature::new(self.operation), theirs);
             }
             self.context.abort();
             mapped.revocation().check()

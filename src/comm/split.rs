@@ -90,14 +90,16 @@ impl Communicator {
         };
         let members: Arc<[Rank]> = group.iter().map(|&member| self.members[member]).collect();
         let bases = group.iter().map(|&member| bases[member]).collect();
-        let planner = self.engine()?.planner();
-        let (tuning, customs) = (planner.tuning().clone(), planner.customs().clone());
-        let engine = Engine::new(self.context(), members.clone(), bases, self.membership.clone(), tuning)?;
+        let planner = &self.engine()?.planner;
+        let (tuning, customs) = (planner.tuning().clone(), planner.customs.clone());
+        let owner = self.membership.clone();
+        let mut engine = Engine::new(self.context(), members.clone(), bases, owner, tuning)?;
+        engine.planner.customs = customs;
         Ok(Some(Self {
             rank: Rank::known(u32::try_from(rank).expect("at most 64 members")),
             members,
             job_barrier: None,
-            engine: Some(Box::new(engine.with_customs(customs))),
+            engine: Some(Box::new(engine)),
             loan: EngineLoan::default(),
             choice: self.choice,
             membership: self.membership.clone(),
@@ -108,7 +110,9 @@ impl Communicator {
     /// nothing to anybody.
     fn open_ports(&mut self, operation: Operation, mut derived: Option<Self>) -> Result<Option<Self>> {
         let opened = match derived.as_mut().and_then(|derived| derived.engine.as_mut()) {
-            Some(engine) => engine.choose_channels(ChannelKind::Port).map(|()| engine.count_as_none()),
+            Some(engine) => {
+                engine.choose_channels(ChannelKind::Port).map(|()| engine.members.board.report_none())
+            }
             None => Ok(()),
         };
         // A member that failed returns at once when the epoch has ended, which the others learn by
@@ -223,11 +227,11 @@ impl Communicator {
         let mut engine = Engine::new(self.context(), self.members.clone(), bases, host, built_in)?;
         if let Some(job_barrier) = &mut self.job_barrier {
             job_barrier.departures = Some(engine.departures().clone());
-            engine.watch_barrier();
+            engine.members.board.watch_barrier();
         }
-        engine.begin_several(call);
+        engine.members.board.report_call(call);
         engine.tune(table, self.context().oversubscribed())?;
-        engine.count_as_none();
+        engine.members.board.report_none();
         Ok(engine)
     }
 

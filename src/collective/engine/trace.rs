@@ -83,9 +83,10 @@ impl Together {
 
     /// Adds `message`, if it is a message of its own.
     pub(crate) fn add_message(&mut self, members: &Members, message: &MessageEnd<'_>) {
-        if self.begun.is_some() && message.operation().has_peer() {
-            let peer = members.ranks().get(message.peer()).copied();
-            let span = TraceSpan::of(Verb::operation(message.operation() as u8)).of_bytes(message.len());
+        if self.begun.is_some() && message.state.operation.has_peer() {
+            let peer = members.ranks().get(message.state.peer).copied();
+            let span =
+                TraceSpan::of(Verb::operation(message.state.operation as u8)).of_bytes(message.state.len);
             self.spans.push(peer.map_or(span, |peer| span.with(peer)));
         }
     }

@@ -6,12 +6,11 @@
 //! inputs of all, and takes no more hand-overs. Algorithms that pass partial results on know no
 //! scalars but their own; what they add is multiplied before ([`chunked`](super::chunked)).
 
-use crate::collective::call::{Call, Output, part_mut};
+use crate::collective::call::Call;
 use crate::collective::rendezvous::members::{Members, PerMember};
 use crate::collective::rendezvous::post::Post;
 use crate::error::Result;
-use crate::heap::Region;
-use crate::reduce::{Reducer, Source, Target};
+use crate::reduce::{Reducer, Source};
 
 /// Returns this member's own scalar, as it stands in its post; 0 where it multiplies nothing.
 #[inline]
@@ -51,16 +50,7 @@ impl Call<'_> {
     ) -> Result<()> {
         let len = self.block_len()?;
         let reducer = self.reducer.as_ref().expect("an operation that reduces has a reducer");
-        let view = members.view();
-        let target = match &mut self.output {
-            Output::Heap(offset) => {
-                let region = Region::new(*offset, len);
-                Target::Shared(view.reach(view.rank(), region)?, region.offset.get())
-            }
-            Output::Memory(bytes) => Target::Slice(part_mut(bytes, 0, len)?),
-            Output::Within(bytes, start) => Target::Slice(part_mut(bytes, *start, len)?),
-            Output::None => return Ok(()),
-        };
+        let Some(target) = self.output.target(members.view(), 0, len)? else { return Ok(()) };
         reducer.combine_scaled(scalars, sources, &mut [target], self.count)
     }
 }

@@ -105,9 +105,7 @@ fn reduce_word(members: &mut Members, call: &mut Call<'_>, signature: CallSignat
         return Ok(());
     }
     let mut words = ArrayVec::<u64, { MAX_RANKS as usize }>::new();
-    members
-        .board
-        .await_each(call.operation, |post| words.push(post.map_or(word, |post| post.eager().data(0))))?;
+    members.board.await_each(call.operation, |post| words.push(post.map_or(word, |post| post.word(0))))?;
     let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
     let result = reducer.combine_words(&words, usize::try_from(len).unwrap_or(0));
     call.write_word(members.view(), result, len)
@@ -144,10 +142,8 @@ fn post_in_slot(
     if !matches!(call.input, Input::None) {
         call.copy_input(members.view(), 0, members.heap_of(members.me(), slot)?, slot)?;
     }
-    if members.is_watched() {
-        return eager_checked::post_in_slot(members, call, signature, slot, told);
-    }
-    members.board.post(signature, EagerPost { checksum: 0, scalar: combine::own_scalar(call), data: told });
+    let checksum = if members.is_watched() { eager_checked::seal(members, call, slot)? } else { 0 };
+    members.board.post(signature, EagerPost { checksum, scalar: combine::own_scalar(call), data: told });
     Ok(())
 }
 
@@ -189,7 +185,11 @@ fn deliver_among<const N: usize>(
     // wait for all stores before it.
     let mut sources = [Source::fresh(SourcePlace::Slice(&[])); N];
     if len <= INLINE_LEN {
-        read_posts(members, contributors.clone(), len, mine, &mut words);
+        for (words, member) in words.iter_mut().zip(contributors.clone()) {
+            let post = members.board.post_of(member);
+            let word = |index: usize| if member == members.me() { mine[index] } else { post.word(index) };
+            (0..words_of(len)).for_each(|index| words[index] = word(index));
+        }
         for (source, words) in sources.iter_mut().zip(&words) {
             source.place = SourcePlace::Slice(part(bytemuck::cast_slice(words), at, block)?);
         }
@@ -209,27 +209,10 @@ fn deliver_among<const N: usize>(
     let sources = &sources[..contributors.len()];
     if call.operation.reduces() {
         let mut scalars = PerMember::new();
-        combine::gather_scalars(members, call, &mut scalars, |post| post.eager().scalar());
+        combine::gather_scalars(members, call, &mut scalars, |post| post.eager_scalar());
         call.combine(members, &scalars, sources)
     } else {
         distribute(members, call, sources.iter().map(|source| source.place), block)
-    }
-}
-
-/// Copies the inputs of `contributors`, `len` bytes each, out of their posts; `mine` is this
-/// member's.
-#[inline]
-fn read_posts(
-    members: &Members,
-    contributors: Range<usize>,
-    len: u64,
-    mine: &[u64; INLINE_WORDS],
-    words: &mut [[u64; INLINE_WORDS]],
-) {
-    for (words, member) in words.iter_mut().zip(contributors) {
-        let post = members.board.post_of(member).eager();
-        let word = |index: usize| if member == members.me() { mine[index] } else { post.data(index) };
-        (0..words_of(len)).for_each(|index| words[index] = word(index));
     }
 }
 
@@ -260,12 +243,7 @@ pub(crate) fn distribute<'p>(
     blocks: impl IntoIterator<Item = SourcePlace<'p>>,
     len: u64,
 ) -> Result<()> {
-    (0..).zip(blocks).try_for_each(|(index, place)| match place {
-        SourcePlace::Slice(bytes) => call.write_output(members.view(), index * len, bytes),
-        SourcePlace::Shared(span, start) => call.output.copy(members.view(), index * len, span, start, len),
-        // In place: it is there already.
-        SourcePlace::Target(_) => Ok(()),
-    })
+    (0..).zip(blocks).try_for_each(|(index, place)| call.output.put(members.view(), index * len, place, len))
 }
 
 /// Returns how many words hold `len` bytes, which fit into a post.
@@ -288,9 +266,7 @@ impl KnownWord {
         board.post_first(signature, EagerPost::of(&[word]));
         board.fetch_next();
         let mut words = ArrayVec::<u64, { MAX_RANKS as usize }>::new();
-        board.await_each(Operation::AllReduce, |post| {
-            words.push(post.map_or(word, |post| post.eager().data(0)))
-        })?;
+        board.await_each(Operation::AllReduce, |post| words.push(post.map_or(word, |post| post.word(0))))?;
         let len = usize::try_from(self.len).unwrap_or(0);
         self.write(heap, output, self.reducer.combine_words(&words, len))
     }

@@ -88,7 +88,7 @@ impl MessageState {
     /// was.
     ///
     /// # Errors
-    /// Those of [`super::MessageEnd::advance`].
+    /// Those of [`super::MessageEnd::advance_over`].
     #[inline]
     pub(super) fn receive_inline<L: Link>(
         &mut self,
@@ -105,7 +105,7 @@ impl MessageState {
     /// is an inline one.
     ///
     /// # Errors
-    /// Those of [`super::MessageEnd::advance`].
+    /// Those of [`super::MessageEnd::advance_over`].
     pub(super) fn receive_inline_over<L: Link>(
         &mut self,
         in_place: &InPlaceBlock<'_>,

@@ -32,7 +32,7 @@ fn uses_get(members: &Members, len: u64) -> bool {
 
 /// What becomes of the elements when they have been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Afterwards {
+pub(super) enum Afterwards {
     /// They stay as they are until the call is done.
     Kept,
     /// They are soon written over.
@@ -40,24 +40,10 @@ enum Afterwards {
 }
 
 impl MessageState {
-    /// Sends what has room of `input`.
-    ///
-    /// # Errors
-    /// Those of [`super::MessageEnd::advance`].
-    #[inline]
-    pub(super) fn send<L: Link>(
-        &mut self,
-        input: &Input<'_>,
-        pipes: &mut Pipes<'_, L>,
-        kind: ChannelKind,
-    ) -> Result<()> {
-        self.send_all(input, Afterwards::Kept, pipes, kind)
-    }
-
     /// Sends a block that is soon written over.
     ///
     /// # Errors
-    /// Those of [`super::MessageEnd::advance`].
+    /// Those of [`super::MessageEnd::advance_over`].
     #[inline(never)]
     pub(super) fn send_in_place<L: Link>(
         &mut self,
@@ -65,14 +51,18 @@ impl MessageState {
         pipes: &mut Pipes<'_, L>,
         kind: ChannelKind,
     ) -> Result<()> {
-        let sent = in_place.read(|input| self.send_all(input, Afterwards::InPlaceBlock, pipes, kind));
+        let sent = in_place.read(|input| self.send(input, Afterwards::InPlaceBlock, pipes, kind));
         in_place.count_copied_out(self.moved);
         sent
     }
 
+    /// Sends what has room of `input`.
+    ///
+    /// # Errors
+    /// Those of [`super::MessageEnd::advance_over`].
     // In line in the one place that counts, and in the one that does not.
     #[inline(always)]
-    fn send_all<L: Link>(
+    pub(super) fn send<L: Link>(
         &mut self,
         input: &Input<'_>,
         afterwards: Afterwards,
@@ -113,12 +103,18 @@ impl MessageState {
             Some(_) => 0,
             None => (self.len - self.moved).min(capacity(pipes.members)),
         };
-        let (header, body) = (self.header(exposed, number), body_at(self.len));
-        let fragment = Fragment { to: self.peer, header, body, input, at: self.moved, len, afterwards };
-        L::before_send(pipes, self.peer, &fragment.outgoing(exposed.map(|_| self.len)))?;
+        let outgoing = Outgoing {
+            header: self.header(exposed, number),
+            body: body_at(self.len),
+            input,
+            at: self.moved,
+            len,
+            fetched: exposed.map(|_| self.len),
+        };
+        L::before_send(pipes, self.peer, &outgoing)?;
         match kind {
-            ChannelKind::Memory => fragment.write(pipes)?,
-            ChannelKind::Port => fragment.hand_over(pipes)?,
+            ChannelKind::Memory => outgoing.write(pipes, self.peer)?,
+            ChannelKind::Port => outgoing.hand_over(pipes, self.peer, afterwards)?,
         }
         self.moved += len;
         self.stage = match exposed {
@@ -130,48 +126,27 @@ impl MessageState {
     }
 }
 
-/// One fragment of a message: `len` bytes of `input` from `at` on.
-struct Fragment<'p, 'a> {
-    to: usize,
-    header: Option<[u64; 4]>,
-    /// Where the elements go in the slot.
-    body: u64,
-    input: &'p Input<'a>,
-    at: u64,
-    len: u64,
-    afterwards: Afterwards,
-}
-
-impl Fragment<'_, '_> {
-    /// Returns the fragment as its link hears of it: the receiver fetches `fetched` bytes by
-    /// itself.
-    #[inline(always)]
-    fn outgoing(&self, fetched: Option<u64>) -> Outgoing<'_, '_> {
-        let &Self { header, body, input, at, len, .. } = self;
-        Outgoing { header, body, input, at, len, fetched }
-    }
-
+impl Outgoing<'_, '_> {
     /// Writes it straight into the inbox of the receiver.
     #[inline]
-    fn write<L: Link>(self, pipes: &mut Pipes<'_, L>) -> Result<()> {
-        let (_, slot) = pipes.next_to(self.to);
-        self.lay_out(pipes.members, self.to, slot)?;
-        L::stored(pipes, self.to, shifted(slot, self.body), self.len);
-        pipes.channel(self.to).signal()?;
-        pipes.count_sent(self.to);
-        pipes.wake(self.to);
+    fn write<L: Link>(self, pipes: &mut Pipes<'_, L>, to: usize) -> Result<()> {
+        let (_, slot) = pipes.next_to(to);
+        self.lay_out(pipes.members, to, slot)?;
+        L::stored(pipes, to, shifted(slot, self.body), self.len);
+        pipes.channel(to).signal()?;
+        pipes.count_sent(to);
+        pipes.wake(to);
         Ok(())
     }
 
     /// Has the proxy write it: from where it is, if that is in the heap and stays as it is.
-    fn hand_over<L: Link>(self, pipes: &mut Pipes<'_, L>) -> Result<()> {
+    fn hand_over<L: Link>(self, pipes: &mut Pipes<'_, L>, to: usize, afterwards: Afterwards) -> Result<()> {
         let members = pipes.members;
-        let (number, slot) = pipes.next_to(self.to);
-        let bounce =
-            members.place(members.me(), members.layout().bounce(self.to as u64, number % PIPE_SLOTS));
-        let channel = pipes.channel(self.to);
-        if let (Input::Heap(source), Afterwards::Kept) = (self.input, self.afterwards) {
-            Fragment { len: 0, ..self }.lay_out(members, members.me(), bounce)?;
+        let (number, slot) = pipes.next_to(to);
+        let bounce = members.place(members.me(), members.layout().bounce(to as u64, number % PIPE_SLOTS));
+        let channel = pipes.channel(to);
+        if let (Input::Heap(source), Afterwards::Kept) = (self.input, afterwards) {
+            Outgoing { len: 0, ..self }.lay_out(members, members.me(), bounce)?;
             if self.header.is_some() {
                 channel.put(slot, bounce, HEADER_LEN)?;
             }
@@ -180,7 +155,7 @@ impl Fragment<'_, '_> {
             self.lay_out(members, members.me(), bounce)?;
             channel.put_with_signal(slot, bounce, self.body + self.len)?;
         }
-        pipes.count_sent(self.to);
+        pipes.count_sent(to);
         Ok(())
     }
 

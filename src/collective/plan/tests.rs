@@ -1,3 +1,4 @@
+use super::tuning::{Case, Step, Table};
 use super::*;
 use crate::collective::call::{Input, Output};
 use crate::collective::rendezvous::buffers::BufferPlace;
@@ -47,14 +48,18 @@ fn settle(planner: &mut Planner, proposal: &Proposal, call: &Call<'_>, buffers: 
         cell.post(1, [0, 0, head[0], head[1]], &data);
         cell
     });
-    let posts = |member: usize| Post(&cells[member]).large();
+    let posts = |member: usize| Post(&cells[member]);
     let plan = planner.settle(proposal, call, call.signature(), 0, posts).unwrap();
     match plan.execution {
         Execution::Eager => "eager".into(),
         Execution::ZeroCopy => "zero-copy".into(),
         Execution::Staged { prestaged, .. } => format!("staged {prestaged:?}"),
         Execution::OverPipes { algorithm, kind, chunked } => {
-            format!("{:?} {kind} {chunked:?}", algorithm.built_in())
+            let built_in = match algorithm {
+                PipeAlgorithm::BuiltIn(algorithm) => Some(algorithm),
+                PipeAlgorithm::Custom(_) => None,
+            };
+            format!("{built_in:?} {kind} {chunked:?}")
         }
     }
 }
@@ -126,9 +131,17 @@ fn a_short_call_on_trial_is_staged_unless_some_are_in_place() {
 
 fn prestages(way: Way, foreseen: Option<Route>, by_table: [Algorithm; 2]) -> [bool; 3] {
     let proposal = Proposal { way, len: 1 << 20, foreseen, prestages: false };
-    let tabled = |in_heap: bool| by_table[usize::from(!in_heap)];
-    [apart(), in_place(), ordinary()]
-        .map(|buffers| proposal.is_prestaged(Operation::AllReduce, buffers, tabled))
+    let case = |(buffers, algorithm)| Case {
+        operation: Operation::AllReduce,
+        n_ranks: 2,
+        oversubscribed: false,
+        buffers,
+        steps: vec![Step { up_to: None, algorithm }],
+    };
+    let cases: Vec<_> = BufferKind::ALL.into_iter().zip(by_table).map(case).collect();
+    let tuning = Tuning { table: Table::new(&cases).unwrap(), oversubscribed: false };
+    let (planner, call) = (Planner::new(tuning, N), call(1 << 20, DataType::F32));
+    [apart(), in_place(), ordinary()].map(|buffers| planner.is_prestaged(&proposal, &call, buffers))
 }
 
 #[test]

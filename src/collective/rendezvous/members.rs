@@ -9,14 +9,12 @@ use super::board::CallBoard;
 use crate::channel::{MemoryChannel, RankContext};
 use crate::collective::call::{CallSignature, Operation};
 use crate::collective::region::lease::{Lease, RegionOwner};
-use crate::collective::region::{CommLayout, EAGER_LEN, PIPE_SLOTS, STAGING_LEN};
-use crate::collective::transport::checksum;
+use crate::collective::region::{CommLayout, EAGER_LEN, STAGING_LEN};
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, HeapView, Region};
 use crate::rank::{MAX_RANKS, Rank};
-use crate::shm::{CellRef, CellSlice, Span};
-use crate::sync::atomic::AtomicU64;
-use crate::sync::{ParkCell, PostCell, ProgressCell};
+use crate::shm::{CellRef, CellSlice, SharedLayout, Span};
+use crate::sync::ParkCell;
 
 /// One member's side of a communicator's common state.
 #[derive(Debug)]
@@ -164,41 +162,20 @@ impl Members {
         HeapOffset::new(self.bases[member].get() + at)
     }
 
-    /// Returns where `receiver` tells `sender` how many slots of its inbox it has emptied.
+    /// Returns the cell `at` bytes into the region of `member`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a region that is not allocated.
-    pub(crate) fn credit(&self, receiver: usize, sender: usize) -> Result<CellRef<ProgressCell>> {
-        let at = self.place(receiver, self.layout.credit(sender as u64));
-        self.view.cell(self.ranks[receiver], at)
+    pub(crate) fn cell<T: SharedLayout>(&self, member: usize, at: u64) -> Result<CellRef<T>> {
+        self.view.cell(self.ranks[member], self.place(member, at))
     }
 
-    /// Returns where `sender` tells `receiver` the checksums of what it has put into its inbox.
+    /// Returns the `n` cells from `at` bytes into the region of `member` on.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a region that is not allocated.
-    pub(crate) fn checks(&self, receiver: usize, sender: usize) -> Result<CellSlice<AtomicU64>> {
-        let at = self.place(receiver, self.layout.checks(sender as u64));
-        self.view.cells(self.ranks[receiver], at, PIPE_SLOTS * checksum::WORDS as u64)
-    }
-
-    /// Returns what `sender` leaves for `receiver` without a slot.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`] for a region that is not allocated.
-    pub(crate) fn inline_messages(&self, receiver: usize, sender: usize) -> Result<CellSlice<PostCell>> {
-        let at = self.place(receiver, self.layout.inline_messages(sender as u64));
-        self.view.cells(self.ranks[receiver], at, PIPE_SLOTS)
-    }
-
-    /// Returns where the checksums are of part `index` of what `member` stages, by slots
-    /// (`execute/staged/checked.rs`).
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`] for a region that is not allocated.
-    pub(crate) fn staged_checks(&self, member: usize, index: usize) -> Result<CellSlice<AtomicU64>> {
-        let at = self.place(member, self.layout.staged_checks(index as u64));
-        self.view.cells(self.ranks[member], at, checksum::PARTS as u64)
+    pub(crate) fn cells<T: SharedLayout>(&self, member: usize, at: u64, n: u64) -> Result<CellSlice<T>> {
+        self.view.cells(self.ranks[member], self.place(member, at), n)
     }
 
     /// Returns what `member` sleeps on when it waits for messages, or for room for them: the same
@@ -213,10 +190,7 @@ impl Members {
     /// # Errors
     /// [`Error::OutOfRange`] for a region that is not allocated.
     pub(crate) fn memory_channel(&self, member: usize) -> Result<MemoryChannel> {
-        let semaphore = |receiver: usize, sender: usize| {
-            let at = self.place(receiver, self.layout.semaphore(sender as u64));
-            self.view.cell(self.ranks[receiver], at)
-        };
+        let semaphore = |receiver, sender: usize| self.cell(receiver, self.layout.semaphore(sender as u64));
         let (outbound, inbound) = (semaphore(member, self.me)?, semaphore(self.me, member)?);
         Ok(MemoryChannel::over(self.board.context(), self.ranks[member], outbound, inbound))
     }

@@ -15,7 +15,7 @@ impl CallBoard {
     pub(crate) fn explain(&self, mine: CallSignature, error: Error) -> Error {
         let found = match &error {
             Error::Revoked { .. } => self.known_mismatch(mine),
-            Error::Timeout { .. } => self.mismatch_reports.find(mine),
+            Error::Timeout { .. } => self.find_report(mine),
             _ => return error,
         };
         found.or_else(|| self.barrier_mismatch()).or_else(|| self.circle(mine, &error)).unwrap_or(error)
@@ -25,7 +25,7 @@ impl CallBoard {
     /// it, or else what another member has reported about this one, which is in the call `mine`.
     #[cold]
     pub(crate) fn known_mismatch(&self, mine: CallSignature) -> Option<Error> {
-        self.first_mismatch().or_else(|| self.mismatch_reports.find(mine))
+        self.first_mismatch().or_else(|| self.find_report(mine))
     }
 
     /// Returns the circle in which this member, in the call `mine`, and others have waited for each
@@ -48,7 +48,7 @@ impl CallBoard {
     /// answer it.
     #[cold]
     pub(crate) fn report_mismatch(&self, sender: usize, mine: CallSignature, theirs: CallSignature) -> Error {
-        self.mismatch_reports.report(sender, mine, theirs);
+        self.send_report(sender, mine, theirs);
         self.revoke();
         CallMismatch { mine, rank: self.ranks[sender], theirs }.into()
     }
@@ -59,7 +59,7 @@ impl CallBoard {
     pub(crate) fn report_to_all(&self, mine: CallSignature) {
         for member in (0..self.ranks.len()).filter(|&member| member != self.me) {
             let theirs = self.awaited_in(member).unwrap_or(CallSignature::NONE);
-            self.mismatch_reports.report(member, mine, theirs);
+            self.send_report(member, mine, theirs);
         }
         self.revoke();
     }
@@ -75,7 +75,7 @@ impl CallBoard {
             let cell = &self.posts[member][index(sequence)];
             cell.shows(sequence).then(|| Post(cell).call().signature())
         };
-        let waits = self.waits_for.is_announced(member, self.sequence.wrapping_add(1));
+        let waits = self.waits_for.for_me[member].has_reached(self.sequence.wrapping_add(1));
         // Not every step is posted.
         let operation = || waits.then(|| (1..LAP).rev().find_map(posted)).flatten();
         operation().or_else(|| self.at_barrier.as_ref()?.call_of(self.ranks[member]))
@@ -95,9 +95,9 @@ impl CallBoard {
     pub(crate) fn end_by_mismatch(&self, rank: Rank, mine: CallSignature, theirs: CallSignature) -> Error {
         let (mine, rank, theirs) = self.first_difference().unwrap_or((mine, rank, theirs));
         if let Some(odd) = self.ranks.iter().position(|&member| member == rank) {
-            self.mismatch_reports.report(odd, mine, theirs);
+            self.send_report(odd, mine, theirs);
             let others = (0..self.ranks.len()).filter(|&other| other != self.me && other != odd);
-            others.for_each(|other| self.mismatch_reports.forward(other, odd, theirs));
+            others.for_each(|other| self.forward_report(other, odd, theirs));
         }
         self.revoke();
         CallMismatch { mine, rank, theirs }.into()

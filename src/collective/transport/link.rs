@@ -99,9 +99,10 @@ impl<C: Channel + std::fmt::Debug> Link for Checked<C> {
             return Ok(());
         }
         let &Outgoing { header, body, input, at, len, fetched } = outgoing;
-        let fetched = fetched.map(|len| checksum::of_input(members, input, 0, 0, len)).transpose()?;
+        let crc_of = |before, at, len| input.place(members.view(), at, len)?.crc32c(before, len);
+        let fetched = fetched.map(|len| crc_of(0, 0, len)).transpose()?;
         let of_header = header.map_or(0, |header| crc32c::crc32c(bytemuck::bytes_of(&header)));
-        let crc = checksum::of_input(members, input, of_header, at, len)?;
+        let crc = crc_of(of_header, at, len)?;
         let told = FragmentCheck { has_header: header.is_some(), body, len, crc };
         told.tell(pipes.words_of_next(to), fetched);
         Ok(())

@@ -13,6 +13,7 @@
 use super::exchange::{ArrivedPiece, Core, PieceRun, exchange, in_order};
 use super::{Operand, PipeWorker};
 use crate::collective::transport::link::Link;
+use crate::collective::transport::pipe::Transport;
 use crate::error::Result;
 
 pub(super) fn all_reduce<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> {

@@ -6,10 +6,10 @@
 //! other in the same order at both members, and each pair meets in the same ones. So the rule of
 //! the [`pipes`](crate::collective::transport::pipe) holds, with times (exchange, k).
 
-use super::PieceCut;
-use super::{Operand, PipeWorker};
+use super::{Operand, PieceCut, PipeWorker};
 use crate::collective::call::shifted;
 use crate::collective::transport::link::Link;
+use crate::collective::transport::pipe::Transport;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 

@@ -16,8 +16,7 @@
 use std::ops::Range;
 
 use super::exchange::{ArrivedPiece, Core, PieceRun, exchange, in_order};
-use super::{ALIGN, PieceCut};
-use super::{Operand, PipeWorker};
+use super::{ALIGN, Operand, PieceCut, PipeWorker};
 use crate::collective::call::shifted;
 use crate::collective::transport::link::Link;
 use crate::error::Result;
