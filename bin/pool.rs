@@ -126,7 +126,7 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
         is_followed
     };
     let options = FleetOptions { outlives: Some(args.outlive.unwrap_or(OUTLIVE)), restarts: args.restart };
-    let mut fleet = Fleet::start_with(&directory, &program, &missing.kinds, options, is_followed)?;
+    let mut fleet = Fleet::start(&directory, &program, &missing.kinds, options, is_followed)?;
     // Devices that end because the coordinator ends are not reported.
     coordinator.serve_until(|| fleet.end())?;
     drop(fleet);

@@ -43,15 +43,13 @@ pub enum CoordinatorError {
     },
     /// The path of the socket in this directory is longer than the system allows.
     #[error(
-        "the path of the socket {} has {len} bytes, expected {most} at most; \
+        "the path of the socket {} has {} bytes, expected {most} at most; \
          set XDG_RUNTIME_DIR to a directory with a shorter one",
-        path.display()
+        path.display(), path.as_os_str().len()
     )]
     LongPath {
         /// The socket.
         path: PathBuf,
-        /// The length of its path.
-        len: usize,
         /// The longest that the system takes.
         most: usize,
     },
@@ -90,7 +88,7 @@ pub enum CoordinatorError {
     #[error("this is shmccl {mine}, and the other side is shmccl {theirs}; use the same version on both")]
     VersionMismatch {
         /// The version of this side.
-        mine: String,
+        mine: &'static str,
         /// The version of the other side.
         theirs: String,
     },

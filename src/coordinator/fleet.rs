@@ -174,28 +174,13 @@ impl Fleet {
     /// before the fleet does. The program is to be a device
     /// ([`Device::from_env`](super::Device::from_env)) of the coordinator of `directory`.
     ///
+    /// `on_end` returns whether to start another device in the place of that one, where that
+    /// [is possible](DeviceEnd::can_restart).
+    ///
     /// # Errors
     /// [`Error::InvalidArgument`] for more than [`MAX_DEVICES`]; [`Error::ResourceLimit`],
     /// [`Error::Os`] when one cannot be started: then none is left.
     pub fn start(
-        directory: &RuntimeDirectory,
-        program: &Program,
-        kinds: &[DeviceKind],
-        mut on_end: impl FnMut(&DeviceEnd) + Send + 'static,
-    ) -> Result<Self, Error> {
-        let never_restart = move |end: &DeviceEnd| {
-            on_end(end);
-            false
-        };
-        Self::start_with(directory, program, kinds, FleetOptions::default(), never_restart)
-    }
-
-    /// Like [`Fleet::start`], but with options. `on_end` also returns whether to start another
-    /// device in the place of that one, where that [is possible](DeviceEnd::can_restart).
-    ///
-    /// # Errors
-    /// Those of [`Fleet::start`].
-    pub fn start_with(
         directory: &RuntimeDirectory,
         program: &Program,
         kinds: &[DeviceKind],

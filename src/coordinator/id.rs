@@ -23,8 +23,8 @@ pub struct DeviceId(u32);
 pub struct CommId(u64);
 
 /// A connection of a client with the coordinator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClientId(u64);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ClientId(pub(super) u64);
 
 /// An open group. No other group of any communicator or coordinator has the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -85,7 +85,6 @@ macro_rules! numbers {
 numbers! {
     DeviceId: u32, "Names the device that is the process of that number.";
     CommId: u64, "Names the communicator of that number.";
-    ClientId: u64, "Names the connection of that number.";
 }
 
 impl CommId {
@@ -95,8 +94,7 @@ impl CommId {
     }
 
     /// Returns the number after it.
-    #[must_use]
-    pub const fn next(self) -> Self {
+    pub(super) const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
 }

@@ -124,16 +124,13 @@ impl Coordinator {
     }
 
     /// Like [`Coordinator::start`], but for a thread of a program: serves until the other side of
-    /// `stop_pipe` is dropped, and calls `on_registered` with each device that registers.
+    /// `stop_pipe` is dropped.
     pub(super) fn embedded(
         directory: &RuntimeDirectory,
         settings: CoordinatorSettings,
         stop_pipe: UnixStream,
-        on_registered: impl FnMut(DeviceId) + Send + 'static,
     ) -> Result<Self, CoordinatorError> {
-        let mut coordinator = Self::open(directory, settings, Shutdown::by_stop_pipe(stop_pipe)?)?;
-        coordinator.on_registered(on_registered);
-        Ok(coordinator)
+        Self::open(directory, settings, Shutdown::by_stop_pipe(stop_pipe)?)
     }
 
     fn open(
@@ -205,7 +202,7 @@ impl Coordinator {
     /// Those of [`Coordinator::serve`].
     pub fn serve_until(mut self, end: impl FnOnce()) -> Result<(), CoordinatorError> {
         let now_ms = self.now_ms();
-        self.handle(CoordinatorEvent::Tick { now_ms });
+        self.handle(CoordinatorEvent::Tick(now_ms));
         let served = loop {
             match self.serve_once() {
                 Ok(false) => {}
@@ -222,7 +219,7 @@ impl Coordinator {
             return Ok(true);
         }
         let (now_ms, was_open) = (self.now_ms(), self.machine.is_open());
-        self.handle(CoordinatorEvent::Tick { now_ms });
+        self.handle(CoordinatorEvent::Tick(now_ms));
         if !was_open && self.machine.is_open() {
             let all: Vec<_> = self.peers.keys().copied().collect();
             all.into_iter().for_each(|number| self.handle_all(number));
@@ -280,7 +277,7 @@ impl Coordinator {
 
     pub(super) fn handle(&mut self, event: CoordinatorEvent) {
         match event {
-            CoordinatorEvent::Tick { .. } | CoordinatorEvent::Heartbeat { .. } => {
+            CoordinatorEvent::Tick(_) | CoordinatorEvent::Heartbeat(_) => {
                 tracing::trace!(target: COORDINATOR, ?event, "heard");
             }
             _ => tracing::debug!(target: COORDINATOR, ?event, "heard"),
@@ -298,7 +295,7 @@ impl Coordinator {
                 }
                 CoordinatorAction::Reply { client, number, reply } => {
                     let reply = reply.map(|reply| self.complete(reply));
-                    if let Some(peer) = self.peers.get_mut(&client.get()) {
+                    if let Some(peer) = self.peers.get_mut(&client.0) {
                         peer.connection.send(&NumberedReply { number, reply });
                         if let PeerState::Client { unanswered, .. } = &mut peer.state {
                             *unanswered = unanswered.saturating_sub(1);
@@ -306,14 +303,14 @@ impl Coordinator {
                     }
                 }
                 CoordinatorAction::Log(entry) => {
-                    if let LogEntry::Registered { device } = &entry {
+                    if let LogEntry::Registered(device) = &entry {
                         self.claimed.note_registered(*device);
                         self.killable.add(*device);
                         self.on_registered.iter_mut().for_each(|Hook(call)| call(*device));
                     }
                     log(&entry);
                 }
-                CoordinatorAction::Drop { device } => self.hang_up_on(device),
+                CoordinatorAction::Drop(device) => self.hang_up_on(device),
                 CoordinatorAction::GiveUp { device, why, kills } => self.give_up(device, why, kills),
             }
         }
@@ -363,7 +360,7 @@ impl Drop for Coordinator {
 
 fn log(entry: &LogEntry) {
     match entry {
-        LogEntry::Registered { device } => tracing::info!(target: COORDINATOR, %device, "device registered"),
+        LogEntry::Registered(device) => tracing::info!(target: COORDINATOR, %device, "device registered"),
         LogEntry::Lost { device, why } => {
             let why = why.as_deref().unwrap_or("its connection has ended");
             tracing::warn!(target: COORDINATOR, %device, why, "device lost");
@@ -401,7 +398,7 @@ mod tests {
         let directory = RuntimeDirectory::at(&path).unwrap();
         let (stop, stop_pipe) = UnixStream::pair().unwrap();
         let coordinator =
-            Coordinator::embedded(&directory, CoordinatorSettings::default(), stop_pipe, |_| {}).unwrap();
+            Coordinator::embedded(&directory, CoordinatorSettings::default(), stop_pipe).unwrap();
         drop(stop);
         let mut is_told = false;
         coordinator

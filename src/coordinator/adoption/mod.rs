@@ -51,7 +51,7 @@ impl Coordinator {
     pub fn await_adoption(&mut self) -> Result<Option<Vec<DeviceId>>> {
         if self.claimed.follows_dead {
             let now_ms = self.now_ms();
-            self.handle(CoordinatorEvent::Tick { now_ms });
+            self.handle(CoordinatorEvent::Tick(now_ms));
             while !self.machine.is_open() {
                 if self.serve_once()? {
                     return Ok(None);
@@ -74,7 +74,7 @@ impl Coordinator {
     fn drop_dead(&mut self) {
         for device in self.machine.awaited() {
             if is_dead(device) {
-                self.handle(CoordinatorEvent::Gone { device });
+                self.handle(CoordinatorEvent::Gone(device));
             }
         }
     }

@@ -111,7 +111,7 @@ impl CopyService {
         let deadline =
             stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
         deadline.map_err(|error| Error::os(CLIENT.operation, error))?;
-        let checked = self.check(&order).and_then(|()| self.reserve(&order));
+        let checked = self.check(&order);
         write(&mut stream, &checked, CLIENT)?;
         checked?;
         match order.direction {
@@ -137,25 +137,21 @@ impl CopyService {
         read(&mut stream, GREETING)
     }
 
+    /// Checks an order. Asks the system for all the memory of a put before the first byte comes, so
+    /// that nothing changes where there is too little. Reading takes none.
     fn check(&self, order: &CopyOrder) -> Result<(), RequestError> {
         let device = self.device;
         if order.device != device {
             return Err(RequestError::NoSuchDevice { device: order.device });
         }
         drop(self.enter(order)?);
-        let range =
-            AddressRange { min: self.memory.min_address().get(), max: self.memory.max_address().get() };
-        range.check(device, Bytes { address: order.address, len: order.len })
-    }
-
-    /// Asks the system for all the memory before the first byte comes, so that nothing changes
-    /// where there is too little. Reading takes none.
-    fn reserve(&self, order: &CopyOrder) -> Result<(), RequestError> {
-        if order.direction == CopyDirection::Get {
-            return Ok(());
+        let Bytes { address, len } = order.bytes;
+        AddressRange::of(&self.memory).check(device, order.bytes)?;
+        match order.direction {
+            CopyDirection::Get => Ok(()),
+            CopyDirection::Put => self.memory.touch(DeviceAddress::new(address), len),
         }
-        let made = self.memory.touch(DeviceAddress::new(order.address), order.len);
-        made.map_err(|error| RequestError::DeviceFailed { device: self.device, why: error.to_string() })
+        .map_err(|error| RequestError::DeviceFailed { device, why: error.to_string() })
     }
 
     /// Keeps the device in the communicator of `order` until the guard is dropped.
@@ -192,9 +188,9 @@ impl CopyService {
         order: &CopyOrder,
         mut copy: impl FnMut(DeviceAddress, &mut [u8]) -> Result<()>,
     ) -> Result<()> {
-        let end = order.address + order.len;
-        let mut address = order.address;
-        let mut buffer = vec![0; usize::try_from(order.len).map_or(PIECE, |len| len.min(PIECE))];
+        let Bytes { mut address, len } = order.bytes;
+        let end = address + len;
+        let mut buffer = vec![0; usize::try_from(len).map_or(PIECE, |len| len.min(PIECE))];
         while address < end {
             let len = usize::try_from(end - address).map_or(PIECE, |left| left.min(PIECE));
             copy(DeviceAddress::new(address), &mut buffer[..len])?;
@@ -220,8 +216,8 @@ mod tests {
         let address = SocketAddr::from_abstract_name(copies.socket()).unwrap();
         let mut stream = UnixStream::connect_addr(&address).unwrap();
         greet(&stream, PeerRole::Client, IoContext { peer: "device", ..CLIENT }).unwrap();
-        let (device, comm) = (DeviceId::new(7), CommId::new(1));
-        write(&mut stream, &CopyOrder { device, comm, address: 0x1000, len, direction }, CLIENT).unwrap();
+        let (device, comm, bytes) = (DeviceId::new(7), CommId::new(1), Bytes { address: 0x1000, len });
+        write(&mut stream, &CopyOrder { device, comm, bytes, direction }, CLIENT).unwrap();
         read::<Result<(), RequestError>>(&mut stream, CLIENT).unwrap().unwrap();
         stream
     }
