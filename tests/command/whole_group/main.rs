@@ -140,7 +140,7 @@ impl Cycle {
         }
         std::thread::park_timeout(Duration::from_micros(self.delay_us));
         let killed = now();
-        kill(Pid::from_raw(-i32::try_from(job.id).unwrap()), Signal::SIGKILL).unwrap();
+        kill(Pid::from_raw(-i32::try_from(job.id()).unwrap()), Signal::SIGKILL).unwrap();
         let names = names(&self.prefix());
         let parts = marked(&self.prefix()).len();
         if !self.named {
