@@ -81,11 +81,7 @@ impl SegmentBacking {
     pub(crate) fn check(&self) -> Result<()> {
         let len = self.name().len();
         if len > MAX_BACKING_NAME {
-            return Err(Error::InvalidArgument {
-                name: "length of the segment name",
-                value: len as u64,
-                expected: "at most 256 bytes",
-            });
+            return Err(Error::invalid("length of the segment name", len as u64, "at most 256 bytes"));
         }
         Ok(())
     }

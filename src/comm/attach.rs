@@ -72,25 +72,25 @@ impl Communicator {
 /// rank is lost meanwhile.
 pub fn join_job() -> Result<Option<JoinedAs>> {
     let Some(joining) = join_from_env()? else { return Ok(None) };
-    if joining.restarts() > 0 {
+    if joining.restarts > 0 {
         return Ok(Some(JoinedAs::Device(Box::new(rejoin(joining)?))));
     }
-    let (restarting, beat, device) = (joining.is_restarting(), joining.beat(), joining.device());
-    let overrides = Overrides::of(joining.options())?;
+    let (restarting, beat, device) = (joining.is_restarting, joining.beat, joining.device);
+    let (options, placement) = (joining.options.clone(), joining.placement);
+    let overrides = Overrides::of(&options)?;
     let rings = rings_of(&joining)?;
     let AttachedMember { shared, mapped, own } = AttachedMember::of(joining)?;
     let heartbeat = beat.map(|every| MemberHeartbeat::new(mapped.control().beat(device), every));
-    let Some(rank) = shared.joining().rank() else {
-        let membership = shared.ready()?;
+    let Some(rank) = shared.joining.rank() else {
+        let link = shared.ready()?;
         // It hears from the devices when the job is over.
-        let _beating = membership.link.watch(heartbeat, |_| {})?;
-        let spinners = membership.placement.devices + membership.placement.proxies;
+        let _beating = link.watch(heartbeat, |_| {})?;
+        let spinners = placement.devices + placement.proxies;
         serve_all(&mapped, spinners, (&overrides.faults, overrides.checksums), rings.as_ref())?;
         return Ok(Some(JoinedAs::Proxy));
     };
     let live = LiveRank::announce(&mapped, rank)?;
-    let membership = shared.ready()?;
-    let (options, placement) = (&membership.options, membership.placement);
+    let link = shared.ready()?;
     let params = JoinParams {
         mode: options.proxy,
         spinners: placement.devices,
@@ -99,7 +99,7 @@ pub fn join_job() -> Result<Option<JoinedAs>> {
         timeout: options.timeout,
     };
     let incarnations = Incarnation::first(mapped.n_ranks());
-    let line = LauncherLink::begin(membership.link, heartbeat, restarting, &mapped, incarnations)?;
+    let line = LauncherLink::begin(link, heartbeat, restarting, &mapped, incarnations)?;
     let mut comm = live.join(&mapped, &params)?;
     let membership = comm.alone();
     (membership.launcher, membership._own) = (Some(Arc::new(line)), own);
@@ -110,7 +110,8 @@ pub fn join_job() -> Result<Option<JoinedAs>> {
 
 /// Returns the trace rings of a member, if it is traced.
 pub(super) fn rings_of(joining: &Joining) -> Result<Option<Rings>> {
-    joining.rings().map(|rings| Rings::attach(duplicate(&rings)?, joining.epoch_id())).transpose()
+    let attach = |rings| Rings::attach(duplicate(rings)?, joining.epoch_id);
+    joining.rings.as_ref().map(attach).transpose()
 }
 
 /// Joins the ranks that this process has met without a launcher.
@@ -126,10 +127,10 @@ pub(super) fn join_assembled(mut joining: Joining, told: Option<NonZeroU32>) -> 
     let cores = CoreSet::own();
     let all: Vec<_> =
         joining.all_gather(cores.bytes(), None)?.into_iter().map(|contribution| contribution.bytes).collect();
-    let params = JoinParams::with_proxy_threads(cores.spinners(&all), told, joining.options().timeout);
+    let params = JoinParams::with_proxy_threads(cores.spinners(&all), told, joining.options.timeout);
     let AttachedMember { shared, mapped, own } = AttachedMember::of(joining)?;
     let live = LiveRank::announce(&mapped, rank)?;
-    let guard = shared.joining().guard().cloned();
+    let guard = shared.joining.guard().cloned();
     let epoch_commit = EpochCommit::new(&mapped, rank, params.spinners, params.timeout, guard);
     // The host is not needed from here on.
     shared.ready().map(drop).map_err(|error| epoch_commit.abandon(error))?;
@@ -169,20 +170,20 @@ struct AttachedMember {
 
 impl AttachedMember {
     fn of(joining: Joining) -> Result<Self> {
-        let (epoch_id, backing) = (joining.epoch_id(), joining.options().backing.clone());
-        let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
+        let (epoch_id, backing) = (joining.epoch_id, joining.options.backing.clone());
+        let shape = HeapShape::new(joining.n_ranks(), joining.options.heap_len)?;
         let mut own = None;
         let shared = joining.share(|joining| {
             let rank = joining.rank().expect("only devices create segments");
             let segment = EpochMapping::create_segment(epoch_id, rank, shape, &backing)?;
-            let hold = joining.hold().map(|hold| duplicate(&hold)).transpose()?;
+            let hold = joining.hold.as_ref().map(duplicate).transpose()?;
             let descriptor = duplicate(&segment)?;
             step("made a segment");
             own = Some(OwnSegment { _segment: segment, _hold: hold });
             Ok(descriptor)
         })?;
-        let control = Control::attach(duplicate(&shared.joining().control())?, shape.n_ranks(), epoch_id)?;
-        let segments = shared.segments().iter().map(duplicate).collect::<Result<Vec<_>>>()?;
+        let control = Control::attach(duplicate(&shared.joining.control)?, shape.n_ranks(), epoch_id)?;
+        let segments = shared.segments.iter().map(duplicate).collect::<Result<Vec<_>>>()?;
         let mapped = EpochMapping::attach(epoch_id, shape, control, segments, &backing)?;
         step("attached to all segments");
         Ok(Self { shared, mapped: Arc::new(mapped), own })
@@ -252,8 +253,7 @@ pub(super) fn name_hang_up(error: Error) -> Error {
 }
 
 pub(super) fn duplicate(descriptor: &impl AsFd) -> Result<OwnedFd> {
-    let copy = descriptor.as_fd().try_clone_to_owned();
-    copy.map_err(|source| crate::bootstrap::resource_error("duplicating a descriptor", source))
+    crate::bootstrap::duplicate(descriptor, "duplicating a descriptor")
 }
 
 /// The settings that options, or else the environment, ask for.

@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_wait_that_times_out_consumes_nothing_and_can_be_repeated() {
-        let (kernel, revoke, cell) = (MockKernel::new(), RevokeCell::new(), SemaphoreCell::default());
+        let (kernel, revoke, cell) = (MockKernel::new(), RevokeCell::default(), SemaphoreCell::default());
         let context = Waiting::new(&kernel, &revoke, WaitPolicy::OVERSUBSCRIBED, Duration::from_millis(3));
         let mut receiver = SemaphoreReceiver::new(&cell, 0);
         assert_eq!(receiver.wait(&context), Err(Stop::Timeout));

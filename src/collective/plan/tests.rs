@@ -41,7 +41,7 @@ fn propose(planner: &mut Planner, len: u64, choice: Choice) -> Proposal {
 /// Names the plan of two members with these buffers.
 fn settle(planner: &mut Planner, proposal: &Proposal, call: &Call<'_>, buffers: [Buffers; N]) -> String {
     let cells = buffers.map(|buffers| {
-        let cell = PostCell::new();
+        let cell = PostCell::default();
         let post =
             LargePost { buffers, balance: 0, scalar: 0, last_duration: 1000, last_short_duration: 1000 };
         let (head, data) = post.to_words();

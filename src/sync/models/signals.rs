@@ -73,7 +73,7 @@ mod t1_open {
     #[test]
     fn who_finds_a_latch_open_sees_what_came_before() {
         model(|| {
-            let (world, latch) = (World::new(), Arc::new(Latch::new()));
+            let (world, latch) = (World::new(), Arc::new(Latch::default()));
             let opener = {
                 let latch = Arc::clone(&latch);
                 spawn(&world, move |world| {
