@@ -116,12 +116,11 @@ impl CopyService {
         checked?;
         match order.direction {
             CopyDirection::Put => {
-                let outcome = self.put(&order, &stream);
-                if let Err(CoordinatorError::Refused(refusal)) = outcome {
-                    return write(&mut stream, &Err::<(), _>(refusal), CLIENT);
-                }
-                outcome?;
-                write(&mut stream, &Ok::<(), RequestError>(()), CLIENT)
+                let outcome = match self.put(&order, &stream) {
+                    Err(CoordinatorError::Refused(refusal)) => Err(refusal),
+                    outcome => Ok(outcome?),
+                };
+                write(&mut stream, &outcome, CLIENT)
             }
             CopyDirection::Get => self.get(&order, &stream),
         }
