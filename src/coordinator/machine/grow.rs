@@ -100,7 +100,8 @@ impl CoordinatorMachine {
         }
     }
 
-    /// Returns the members of the next epoch, if a newcomer is in it; `None` while it can still come.
+    /// Returns the members of the next epoch, if a newcomer is in it; `None` while it can still
+    /// come.
     ///
     /// # Errors
     /// Why it does not come.

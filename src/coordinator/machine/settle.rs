@@ -11,9 +11,7 @@ use super::{CoordinatorAction, CoordinatorMachine, LogEntry, REMEMBERED};
 use crate::coordinator::call::GroupWork;
 use crate::coordinator::error::RequestError;
 use crate::coordinator::id::DeviceId;
-use crate::coordinator::order::{
-    CAUSE, CommFormation, DeviceOrder, DevicePhase, FailureKind,
-};
+use crate::coordinator::order::{CAUSE, CommFormation, DeviceOrder, DevicePhase, FailureKind};
 use crate::coordinator::request::{CommState, CommStatus, GroupOutcome, Reply};
 
 /// How long the cause of a failure is awaited.
