@@ -249,17 +249,9 @@ pub(super) struct Location {
 }
 
 impl CommState {
-    /// All states.
-    pub const ALL: [Self; 8] = [
-        Self::Init,
-        Self::Ready,
-        Self::InProgress,
-        Self::Growing,
-        Self::Failed,
-        Self::Finalizing,
-        Self::Finalized,
-        Self::Destroyed,
-    ];
+    /// The states of communicators that have not ended.
+    pub(super) const LIVING: [Self; 6] =
+        [Self::Init, Self::Ready, Self::InProgress, Self::Growing, Self::Failed, Self::Finalizing];
 
     /// Whether the communicator has ended.
     #[must_use]

@@ -29,6 +29,7 @@ use super::handshake::NumberedReply;
 use super::id::DeviceId;
 use super::machine::{
     CoordinatorAction, CoordinatorEvent, CoordinatorMachine, CoordinatorSettings, LogEntry, MAX_DEVICES,
+    RequestId,
 };
 use super::request::{CommState, CommStatus, Reply};
 use crate::bootstrap::poll_timeout;
@@ -292,7 +293,7 @@ impl Coordinator {
                         peer.connection.send(&order);
                     }
                 }
-                CoordinatorAction::Reply { client, number, reply } => {
+                CoordinatorAction::Reply { request_id: RequestId { client, number }, reply } => {
                     let reply = reply.map(|reply| self.complete(reply));
                     if let Some(peer) = self.peers.get_mut(&client.0) {
                         peer.connection.send(&NumberedReply { number, reply });
