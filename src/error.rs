@@ -466,10 +466,23 @@ impl Error {
         self
     }
 
+    /// Refuses the `value` of the argument called `name`.
+    pub(crate) const fn invalid(name: &'static str, value: u64, expected: &'static str) -> Self {
+        Self::InvalidArgument { name, value, expected }
+    }
+
     /// Wraps the current `errno` of a failed system call.
     pub(crate) fn os(action: &'static str, source: impl Into<std::io::Error>) -> Self {
         Self::Os { action, source: source.into() }
     }
+}
+
+/// Checks a value on which two sides have agreed.
+///
+/// # Errors
+/// [`Error::Layout`] when `found` is not `expected`.
+pub(crate) fn check_layout(what: &'static str, expected: u64, found: u64) -> Result<()> {
+    if expected == found { Ok(()) } else { Err(Error::Layout { what, expected, found }) }
 }
 
 #[cfg(test)]

@@ -81,8 +81,7 @@ impl RankContext {
         timeout: Duration,
         observe: Observe,
     ) -> Result<Self> {
-        let segment = Arc::clone(mapped.segment(rank));
-        let heap = SymmetricHeap::new(Arc::clone(mapped.view(rank).window()), segment, rank, mapped.shape())?;
+        let heap = SymmetricHeap::new(mapped.view(rank).clone(), Arc::clone(mapped.segment(rank)))?;
         let slots = ChannelSlots::new(mapped.n_ranks());
         let oversubscribed = spinners > 1;
         let (spinners, state) = (AtomicU64::new(spinners.into()), AtomicU64::new(0));

@@ -74,33 +74,34 @@ impl Communicator {
 /// rank is lost meanwhile.
 pub fn join_job() -> Result<Option<JoinedAs>> {
     let Some(joining) = join_from_env()? else { return Ok(None) };
-    if joining.restarts() > 0 {
+    if joining.restarts > 0 {
         return Ok(Some(JoinedAs::Device(Box::new(rejoin(joining)?))));
     }
-    let (restarting, beat, device) = (joining.is_restarting(), joining.beat(), joining.device());
-    let overrides = Overrides::of(joining.options())?;
+    let (restarting, beat, device) = (joining.is_restarting, joining.beat, joining.device);
+    let (options, placement) = (joining.options.clone(), joining.placement);
+    let overrides = Overrides::of(&options)?;
     let rings = rings_of(&joining)?;
     let AttachedMember { shared, mapped, own } = AttachedMember::of(joining)?;
     let heartbeat = beat.map(|every| MemberHeartbeat::new(mapped.control().beat(device), every));
-    let Some(rank) = shared.joining().rank() else {
-        let membership = shared.ready()?;
+    let Some(rank) = shared.joining.rank() else {
+        let link = shared.ready()?;
         // It hears from the devices when the job is over.
-        let _beating = membership.link.watch(heartbeat, |_| {})?;
-        let spinners = membership.placement.devices + membership.placement.proxies;
+        let _beating = link.watch(heartbeat, |_| {})?;
+        let spinners = placement.devices + placement.proxies;
         serve_all(&mapped, spinners, (&overrides.faults, overrides.checksums), rings.as_ref())?;
         return Ok(Some(JoinedAs::Proxy));
     };
     let live = LiveRank::announce(&mapped, rank)?;
-    let membership = shared.ready()?;
+    let link = shared.ready()?;
     let params = JoinParams {
-        mode: membership.options.proxy,
-        spinners: membership.placement.devices,
+        mode: options.proxy,
+        spinners: placement.devices,
         cores: overrides.cores,
-        beside_service: is_beside_service(membership.options.proxy, membership.placement.proxies),
-        timeout: membership.options.timeout,
+        beside_service: is_beside_service(options.proxy, placement.proxies),
+        timeout: options.timeout,
     };
     let incarnations = Incarnation::first(mapped.n_ranks());
-    let line = LauncherLink::begin(membership.link, heartbeat, restarting, &mapped, incarnations)?;
+    let line = LauncherLink::begin(link, heartbeat, restarting, &mapped, incarnations)?;
     let comm = live.join(&mapped, &params, Some(line), own)?;
     comm.apply(&overrides, false);
     comm.record_in(rings.as_ref(), rank);
@@ -109,8 +110,8 @@ pub fn join_job() -> Result<Option<JoinedAs>> {
 
 /// Returns the trace rings of a member, if it is traced.
 pub(super) fn rings_of(joining: &Joining) -> Result<Option<Rings>> {
-    let epoch_id = EpochId { job: joining.job_id(), epoch: joining.epoch() };
-    joining.rings().map(|rings| Rings::attach(duplicate(&rings)?, epoch_id)).transpose()
+    let attach = |rings| Rings::attach(duplicate(rings)?, joining.epoch_id);
+    joining.rings.as_ref().map(attach).transpose()
 }
 
 impl Communicator {
@@ -135,12 +136,12 @@ pub(super) fn join_assembled(mut joining: Joining, told: Option<NonZeroU32>) -> 
     let cores = CoreSet::own();
     let all: Vec<_> =
         joining.all_gather(cores.bytes(), None)?.into_iter().map(|contribution| contribution.bytes).collect();
-    let timeout = joining.options().timeout;
+    let timeout = joining.options.timeout;
     let params = JoinParams::with_proxy_threads(cores.spinners(&all), told, timeout);
     let AttachedMember { shared, mapped, own } = AttachedMember::of(joining)?;
     let live = LiveRank::announce(&mapped, rank)?;
     let epoch_commit =
-        EpochCommit::new(&mapped, rank, params.spinners, timeout, shared.joining().guard().cloned());
+        EpochCommit::new(&mapped, rank, params.spinners, timeout, shared.joining.guard().cloned());
     // The host is not needed from here on.
     shared.ready().map(drop).map_err(|error| epoch_commit.abandon(error))?;
     let comm = live.join(&mapped, &params, None, own).map_err(|error| epoch_commit.abandon(error))?;
@@ -200,8 +201,8 @@ struct AttachedMember {
 
 impl AttachedMember {
     fn of(joining: Joining) -> Result<Self> {
-        let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
-        let epoch_id = EpochId { job: joining.job_id(), epoch: joining.epoch() };
+        let shape = HeapShape::new(joining.n_ranks(), joining.options.heap_len)?;
+        let epoch_id = joining.epoch_id;
         let mut own = None;
         let shared = joining.share(|joining| create_segment(joining, epoch_id, shape, &mut own))?;
         let mapped = attach(&shared, epoch_id, shape)?;
@@ -276,8 +277,8 @@ fn create_segment(
     own: &mut Option<OwnSegment>,
 ) -> Result<OwnedFd> {
     let rank = joining.rank().expect("only devices create segments");
-    let segment = EpochMapping::create_segment(epoch_id, rank, shape, &joining.options().backing)?;
-    let hold = joining.hold().map(|hold| duplicate(&hold)).transpose()?;
+    let segment = EpochMapping::create_segment(epoch_id, rank, shape, &joining.options.backing)?;
+    let hold = joining.hold.as_ref().map(duplicate).transpose()?;
     let descriptor = duplicate(&segment)?;
     step("made a segment");
     *own = Some(OwnSegment { _segment: segment, _hold: hold });
@@ -285,10 +286,10 @@ fn create_segment(
 }
 
 fn attach(shared: &Shared, epoch_id: EpochId, shape: HeapShape) -> Result<Arc<EpochMapping>> {
-    let joining = shared.joining();
-    let control = Control::attach(duplicate(&joining.control())?, joining.n_ranks(), epoch_id)?;
-    let segments = shared.segments().iter().map(duplicate).collect::<Result<Vec<_>>>()?;
-    EpochMapping::attach(epoch_id, shape, control, segments, &joining.options().backing).map(Arc::new)
+    let joining = &shared.joining;
+    let control = Control::attach(duplicate(&joining.control)?, joining.n_ranks(), epoch_id)?;
+    let segments = shared.segments.iter().map(duplicate).collect::<Result<Vec<_>>>()?;
+    EpochMapping::attach(epoch_id, shape, control, segments, &joining.options.backing).map(Arc::new)
 }
 
 /// Names a hang-up of the host's socket for what it is. Nobody revokes a job that does not exist
@@ -306,8 +307,7 @@ fn is_beside_service(mode: ProxyMode, proxies: u32) -> bool {
 }
 
 fn duplicate(descriptor: &impl AsFd) -> Result<OwnedFd> {
-    let copy = descriptor.as_fd().try_clone_to_owned();
-    copy.map_err(|source| crate::bootstrap::resource_error("duplicating a descriptor", source))
+    crate::bootstrap::duplicate(descriptor, "duplicating a descriptor")
 }
 
 /// The settings that options, or else the environment, ask for.

@@ -11,10 +11,9 @@ use super::join_job;
 use super::launcher_link::{Incarnation, LauncherLink};
 use super::unique_id::UniqueId;
 use crate::bootstrap::{
-    CONTRIBUTION_LEN, Joining, MemberHeartbeat, Options, RankClaim, cores_from_env, meet, resource_error,
+    CONTRIBUTION_LEN, Joining, MemberHeartbeat, Options, RankClaim, cores_from_env, duplicate, meet,
 };
 use crate::channel::{Control, EpochMapping};
-use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::heap::Region;
 use crate::heap::layout::{HEAP, HeapShape};
@@ -215,7 +214,7 @@ pub(super) fn assemble(
         if let Some((kind, descriptor)) =
             contribution.and_then(|contribution| Some((contribution.bytes[0], contribution.descriptor?)))
         {
-            let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
+            let shape = HeapShape::new(joining.n_ranks(), joining.options.heap_len)?;
             // To be back without it is better than not to be back.
             inherited = map_heap(descriptor, kind == 1, shape)
                 .inspect_err(|error| tracing::warn!(target: EPOCH, %rank, %error, "a heap is not kept"))
@@ -252,9 +251,9 @@ fn map_heap(descriptor: OwnedFd, is_sealed: bool, shape: HeapShape) -> Result<Ma
 /// - [`Error::Revoked`] when the launcher is gone; those of [`super::join_job`].
 pub(super) fn rejoin(joining: Joining) -> Result<Communicator> {
     let rank = joining.rank().expect("a service process is not started again");
-    let mine = RankProgress { completed: None, restarts: joining.restarts() };
-    let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
-    let timeout = joining.options().timeout;
+    let mine = RankProgress { completed: None, restarts: joining.restarts };
+    let shape = HeapShape::new(joining.n_ranks(), joining.options.heap_len)?;
+    let timeout = joining.options.timeout;
     let options = Options { heap_len: shape.len(), timeout, ..Options::default() };
     let part = RankClaim { rank, n_ranks: joining.n_ranks(), n_members: joining.n_ranks() };
     let (mut comm, incarnations) = loop {
@@ -268,7 +267,7 @@ pub(super) fn rejoin(joining: Joining) -> Result<Communicator> {
         }
     };
     step("taken back");
-    let (restarting, mapped) = (joining.is_restarting(), comm.context().mapped().clone());
+    let (restarting, mapped) = (joining.is_restarting, comm.context().mapped().clone());
     let heartbeat = first_heartbeat(&joining)?;
     comm.record_in(rings_of(&joining)?.as_ref(), rank);
     let line = LauncherLink::begin(joining.rejoin()?, heartbeat, restarting, &mapped, incarnations.clone())?;
@@ -281,12 +280,10 @@ pub(super) fn rejoin(joining: Joining) -> Result<Communicator> {
 /// Returns the heartbeat of this member for the launcher. It lies in the first epoch, in which this
 /// process never was.
 fn first_heartbeat(joining: &Joining) -> Result<Option<MemberHeartbeat>> {
-    let Some(every) = joining.beat() else { return Ok(None) };
-    let epoch_id = EpochId { job: joining.job_id(), epoch: joining.epoch() };
-    let control = joining.control().try_clone_to_owned();
-    let control = control.map_err(|source| resource_error("duplicating a descriptor", source))?;
-    let first = Control::attach(control, joining.n_ranks(), epoch_id)?;
-    Ok(Some(MemberHeartbeat::new(first.beat(joining.device()), every)))
+    let Some(every) = joining.beat else { return Ok(None) };
+    let control = duplicate(&joining.control, "duplicating a descriptor")?;
+    let first = Control::attach(control, joining.n_ranks(), joining.epoch_id)?;
+    Ok(Some(MemberHeartbeat::new(first.beat(joining.device), every)))
 }
 
 /// Returns whether a meeting has failed by a death, without which another meeting may succeed.

@@ -73,12 +73,8 @@ impl DeviceMemory {
     /// to 1 TiB; what [`Segment::create`] is refused.
     pub fn create(backing: &Backing, max_address: DeviceAddress, identity: Identity) -> Result<Self> {
         if !max_address.0.is_multiple_of(PAGE) || max_address.0 < MIN_ADDRESS {
-            let (name, value) = ("max_address", max_address.0);
-            return Err(Error::InvalidArgument {
-                name,
-                value,
-                expected: "a multiple of 4096 from 0x1000 up",
-            });
+            let expected = "a multiple of 4096 from 0x1000 up";
+            return Err(Error::invalid("max_address", max_address.0, expected));
         }
         let segment = Arc::new(Segment::create(backing, max_address.0, identity)?);
         match backing {

@@ -85,7 +85,7 @@ impl LifeLock {
         if rank.index() >= cells.len() || n_ranks > MAX_RANKS {
             return Err(Error::InvalidRank { rank: rank.get(), n_ranks });
         }
-        let stop = Arc::new(Latch::new());
+        let stop = Arc::new(Latch::default());
         let (taken, outcome) = mpsc::sync_channel(1);
         let watcher = Watcher { kernel, cells, rank, stop: Arc::clone(&stop), lost: 0, vital };
         let thread = std::thread::Builder::new()

@@ -55,13 +55,8 @@ pub struct Call<'a> {
 impl<'a> Call<'a> {
     /// Takes the call, and leaves one without buffers.
     pub(crate) fn take(&mut self) -> Self {
-        Self {
-            layout: self.layout.take(),
-            reducer: self.reducer.take(),
-            input: std::mem::replace(&mut self.input, Input::None),
-            output: std::mem::replace(&mut self.output, Output::None),
-            ..*self
-        }
+        let rest: Call<'a> = self.bare();
+        std::mem::replace(self, rest)
     }
 }
 
@@ -108,6 +103,12 @@ impl Call<'_> {
     /// Returns whether each rank scales its input.
     pub(crate) fn is_scaled(&self) -> bool {
         self.reducer.as_ref().is_some_and(Reducer::is_scaled)
+    }
+
+    /// Returns this rank's own scalar, as it stands in its post; 0 where it multiplies nothing.
+    #[inline]
+    pub(crate) fn scalar(&self) -> u64 {
+        self.reducer.as_ref().map_or(0, Reducer::scalar)
     }
 
     /// Returns the length of a block in bytes.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::channel::RankContext;
 use crate::collective::call::{Algorithm, Call, CallSignature, ChannelKind, Choice, Operation, Request};
 use crate::collective::execute::staged::prestage;
-use crate::collective::execute::{self, combine, eager, fused};
+use crate::collective::execute::{self, eager, fused};
 use crate::collective::message::progress::{self, MessageBatch};
 use crate::collective::message::{InPlaceBlock, MessageEnd};
 use crate::collective::plan::tuning::Tuning;
@@ -119,12 +119,11 @@ impl Engine {
         if call.operation.is_by_messages() {
             return group::run(&mut [GroupShare { engine: self, choice, calls: vec![call.take()] }]);
         }
-        let signature = call.signature().with_choice(choice);
-        let proposal = self.planner.propose(call, signature, choice)?;
+        let proposal = self.planner.propose(call, choice)?;
         match proposal.way {
-            Way::Eager => self.run_eager(call, signature, proposal.len),
-            Way::EagerOnTrial | Way::TwoShotOnTrial => self.run_on_trial(call, signature, &proposal),
-            _ => self.run_large(call, signature, &proposal),
+            Way::Eager => self.run_eager(call, proposal.signature, proposal.len),
+            Way::EagerOnTrial | Way::TwoShotOnTrial => self.run_on_trial(call, &proposal),
+            _ => self.run_large(call, &proposal),
         }
     }
 
@@ -142,26 +141,21 @@ impl Engine {
 
     /// Executes `call`, of which only measurement can tell whether it is to be eager.
     #[inline(never)]
-    fn run_on_trial(
-        &mut self,
-        call: &mut Call<'_>,
-        signature: CallSignature,
-        proposal: &Proposal,
-    ) -> Result<()> {
+    fn run_on_trial(&mut self, call: &mut Call<'_>, proposal: &Proposal) -> Result<()> {
         let begun = self.planner.eager_trial.begin();
         let done = if proposal.way == Way::EagerOnTrial {
-            self.run_eager_on_trial(call, signature, proposal.len)
+            self.run_eager_on_trial(call, proposal)
         } else {
-            self.run_large(call, signature, proposal)
+            self.run_large(call, proposal)
         };
         self.planner.eager_trial.end(begun, proposal.len);
         done
     }
 
-    fn run_eager_on_trial(&mut self, call: &mut Call<'_>, signature: CallSignature, len: u64) -> Result<()> {
+    fn run_eager_on_trial(&mut self, call: &mut Call<'_>, proposal: &Proposal) -> Result<()> {
         let Self { members, planner, .. } = self;
         let mine = planner.eager_trial.last_duration(members.is_watched());
-        let done = eager::run_on_trial(members, call, signature, len, mine);
+        let done = eager::run_on_trial(members, call, proposal.signature, proposal.len, mine);
         // As by the other way: a late member learns that the epoch has ended, whichever way the
         // call goes.
         let done = done.and_then(|()| members.board.check_epoch(call.operation));
@@ -173,29 +167,24 @@ impl Engine {
 
     /// Executes `call` once all members have posted where their buffers are.
     #[inline(never)]
-    fn run_large(
-        &mut self,
-        call: &mut Call<'_>,
-        signature: CallSignature,
-        proposal: &Proposal,
-    ) -> Result<()> {
+    fn run_large(&mut self, call: &mut Call<'_>, proposal: &Proposal) -> Result<()> {
         if let Some(kind) = proposal.way.pipes() {
             self.pipework.require(&self.members, kind)?;
         }
-        let expected = self.announce_large(call, signature, proposal)?;
+        let expected = self.announce_large(call, proposal)?;
         let Self { members, pipework, planner, .. } = self;
         let posts = |member| members.board.post_of(member);
-        let settled = planner.settle(proposal, call, signature, members.me(), posts);
+        let settled = planner.settle(proposal, call, members.me(), posts);
         if settled.is_err() {
             members.board.report_refused();
         }
         let plan = settled?;
         self.taken = plan.choice;
         if self.taken != expected {
-            members.board.report_choice(signature.with_choice(self.taken));
+            members.board.report_choice(proposal.signature.with_choice(self.taken));
         }
         let started = plan.start();
-        let done = execute::run(plan.execution, members, pipework, call, signature);
+        let done = execute::run(plan.execution, members, pipework, call, proposal.signature);
         planner.routes.keep_duration(started);
         if done.is_ok() {
             members.board.report_done();
@@ -207,12 +196,8 @@ impl Engine {
     /// waits until all members have posted the same one, and looks whether it still counts.
     ///
     /// Returns how the call is done, as far as this member knew before.
-    fn announce_large(
-        &mut self,
-        call: &Call<'_>,
-        signature: CallSignature,
-        proposal: &Proposal,
-    ) -> Result<Choice> {
+    fn announce_large(&mut self, call: &Call<'_>, proposal: &Proposal) -> Result<Choice> {
+        let signature = proposal.signature;
         let mut expected = None;
         if proposal.prestages || !self.members.board.has_room() {
             // It works or waits before it posts, and tells in what.
@@ -230,7 +215,7 @@ impl Engine {
         let post = LargePost {
             buffers: Buffers::of(call),
             balance: pipework.balance(),
-            scalar: combine::own_scalar(call),
+            scalar: call.scalar(),
             last_duration: planner.routes.last_duration(is_watched),
             last_short_duration: planner.eager_trial.last_duration(is_watched),
         };
@@ -313,8 +298,10 @@ impl Engine {
         Ok(())
     }
 
+    /// Says whether `call` may share a post with others: the same on all members. Nothing holds the
+    /// parts of such a post against a checksum.
     fn can_be_fused(&self, call: &Call<'_>, choice: Choice) -> Result<bool> {
-        if !call.has_plain_operator() || !self.members.may_fuse() {
+        if !call.has_plain_operator() || self.members.checksums {
             return Ok(false);
         }
         self.planner.is_eager(call, choice)

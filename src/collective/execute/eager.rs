@@ -13,6 +13,11 @@
 //! costs between hyper-threads almost half of the call. A reduction of up to [`WORD_LEN`] bytes
 //! does without all that larger ones need, and costs little more than the hand-over.
 //!
+//! Each member posts the scalar that multiplies its input in a scaled sum. Whoever combines inputs
+//! multiplies them in its registers, so a scaled sum takes no more hand-overs than a sum. Inputs
+//! stay as they are, also in place. Algorithms that pass partial results on know no scalars but
+//! their own; what they add is multiplied before ([`chunked`](super::chunked)).
+//!
 //! A member that gets nothing (the root of a broadcast, all but the root of a reduce) posts and
 //! goes on. Ranks agree on results bit by bit, since each of them combines the same inputs in the
 //! same order: that of the members' numbers.
@@ -21,7 +26,7 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 
-use super::{combine, eager_checked};
+use super::eager_checked;
 use crate::collective::call::{Call, CallSignature, Input, Operation, Output, part, part_mut};
 use crate::collective::plan::{KnownWord, WORD_LEN, WordArguments};
 use crate::collective::region::EAGER_LEN;
@@ -125,7 +130,7 @@ fn post_inline(
     if members.is_watched() {
         eager_checked::post_words(members, call, signature, &words[..words_of(len)]);
     } else {
-        let scalar = combine::own_scalar(call);
+        let scalar = call.scalar();
         members.board.post(signature, EagerPost { checksum: 0, scalar, data: &words[..words_of(len)] });
     }
     Ok(words)
@@ -143,7 +148,7 @@ fn post_in_slot(
         call.copy_input(members.view(), 0, members.heap_of(members.me(), slot)?, slot)?;
     }
     let checksum = if members.is_watched() { eager_checked::seal(members, call, slot)? } else { 0 };
-    members.board.post(signature, EagerPost { checksum, scalar: combine::own_scalar(call), data: told });
+    members.board.post(signature, EagerPost { checksum, scalar: call.scalar(), data: told });
     Ok(())
 }
 
@@ -209,7 +214,7 @@ fn deliver_among<const N: usize>(
     let sources = &sources[..contributors.len()];
     if call.operation.reduces() {
         let mut scalars = PerMember::new();
-        combine::gather_scalars(members, call, &mut scalars, |post| post.eager_scalar());
+        members.gather_scalars(call, &mut scalars, |post| post.eager_scalar());
         call.combine(members, &scalars, sources)
     } else {
         distribute(members, call, sources.iter().map(|source| source.place), block)
@@ -233,6 +238,26 @@ pub(crate) fn skipped(members: &Members, call: &Call<'_>) -> Result<u64> {
             Ok(members.me() as u64 * call.block_len()?)
         }
         _ => Ok(0),
+    }
+}
+
+impl Call<'_> {
+    /// Combines `sources`, all of them fresh inputs of one block, each multiplied by its own one of
+    /// `scalars`, if there are any, into the start of the output.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`] for bytes that are not allocated.
+    #[inline]
+    pub(crate) fn combine(
+        &mut self,
+        members: &Members,
+        scalars: &[u64],
+        sources: &[Source<'_>],
+    ) -> Result<()> {
+        let len = self.block_len()?;
+        let reducer = self.reducer.as_ref().expect("an operation that reduces has a reducer");
+        let Some(target) = self.output.target(members.view(), 0, len)? else { return Ok(()) };
+        reducer.combine_scaled(scalars, sources, &mut [target], self.count)
     }
 }
 

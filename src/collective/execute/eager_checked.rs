@@ -9,7 +9,6 @@
 //! Words are not combined in passing then, calls of a group are not fused, and no call is repeated
 //! without being looked at.
 
-use super::combine;
 use super::eager::{INLINE_LEN, contributors, words_of};
 use crate::collective::call::{Call, CallSignature, Input};
 use crate::collective::rendezvous::members::Members;
@@ -30,7 +29,7 @@ pub(super) fn post_words(members: &mut Members, call: &Call<'_>, signature: Call
     let posted = &mut posted[..words.len()];
     posted.copy_from_slice(words);
     members.board.context().spoil(POST, bytemuck::cast_slice_mut(posted));
-    members.board.post(signature, EagerPost { checksum, scalar: combine::own_scalar(call), data: posted });
+    members.board.post(signature, EagerPost { checksum, scalar: call.scalar(), data: posted });
 }
 
 /// Returns the word of the checksum of the input of `call`, which is in `slot`, and has faults

@@ -2,7 +2,6 @@
 
 pub(crate) mod algorithms;
 pub(crate) mod chunked;
-pub(crate) mod combine;
 pub(crate) mod custom;
 pub(crate) mod eager;
 pub(crate) mod eager_checked;

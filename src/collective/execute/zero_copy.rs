@@ -11,7 +11,6 @@
 //!
 //! Elements are combined in the order of the members' numbers, by one member for all.
 
-use super::combine;
 use crate::collective::call::{Call, Operation, Output, shifted};
 use crate::collective::rendezvous::members::{Members, PerMember, fill};
 use crate::collective::rendezvous::post::Post;
@@ -116,7 +115,7 @@ fn reduce(
         each_from(members.me(), members.n_members()).filter(|to| receivers.contains(to)).map(target),
     )?;
     let mut scalars = PerMember::new();
-    combine::gather_scalars(members, call, &mut scalars, |post| post.scalar());
+    members.gather_scalars(call, &mut scalars, |post| post.scalar());
     let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
     reducer.combine_for_all(&scalars, &sources, &mut targets, count, most)
 }

@@ -163,13 +163,6 @@ impl PeersWait<'_, '_, '_, '_> {
         batch.members.board.report_to_all(message.state.signature);
         self.context.watch(None).check()
     }
-
-    /// Ends the epoch when a peer waits for a message of this member that waits for one of that
-    /// peer.
-    fn deadlocked(&self) -> Option<Stop> {
-        self.deadlock.look(&self.batches.borrow())?;
-        self.context.watch(None).check()
-    }
 }
 
 impl LongWait for PeersWait<'_, '_, '_, '_> {
@@ -186,12 +179,11 @@ impl LongWait for PeersWait<'_, '_, '_, '_> {
             open.find_map(|message| board.check_member(message.state.peer)).or_else(at_barrier)
         };
         let peers = || self.batches.borrow().iter().find_map(of_batch);
-        self.context
-            .watch(None)
-            .check()
-            .or_else(peers)
-            .or_else(|| self.in_other_call())
-            .or_else(|| self.deadlocked())
+        self.context.watch(None).check().or_else(peers).or_else(|| self.in_other_call()).or_else(|| {
+            // A peer waits for a message of this member that waits for one of that peer.
+            self.deadlock.look(&self.batches.borrow())?;
+            self.context.watch(None).check()
+        })
     }
 
     fn turned_long(&self) {

@@ -62,6 +62,8 @@ pub(crate) struct Proposal {
     pub(crate) way: Way,
     /// The most that a member contributes, in bytes.
     pub(crate) len: u64,
+    /// What the members agree on.
+    pub(crate) signature: CallSignature,
     /// The route, where it may turn out that routes are measured.
     foreseen: Option<Route>,
     /// Whether this member stages its first pieces before it posts. Only this may differ between
@@ -235,22 +237,18 @@ impl Planner {
     /// [`crate::Error::UnsupportedAlgorithm`] when the algorithm cannot do the operation;
     /// [`crate::Error::OutOfRange`] when the length cannot be counted.
     #[inline]
-    pub(crate) fn propose(
-        &mut self,
-        call: &Call<'_>,
-        signature: CallSignature,
-        choice: Choice,
-    ) -> Result<Proposal> {
+    pub(crate) fn propose(&mut self, call: &Call<'_>, choice: Choice) -> Result<Proposal> {
+        let signature = call.signature().with_choice(choice);
         let len = call.input_len(self.n_members)?;
         let way = self.way(call.operation, len, choice)?;
-        let proposal = Proposal { way, len, foreseen: None, prestages: false };
+        let proposal = Proposal { way, len, signature, foreseen: None, prestages: false };
         if way != Way::Eager {
-            return Ok(self.complete(proposal, call, signature));
+            return Ok(self.complete(proposal, call));
         }
         if choice != Choice::default() || !self.table.is_on_trial(call.operation, len) {
             return Ok(proposal);
         }
-        Ok(self.try_out(proposal, call, signature))
+        Ok(self.try_out(proposal, call))
     }
 
     /// Says whether `call` travels with its post, and may do so with others.
@@ -287,17 +285,17 @@ impl Planner {
     /// Completes the proposal of a call of which only measurement can tell whether it is to be
     /// eager.
     #[inline(never)]
-    fn try_out(&mut self, proposal: Proposal, call: &Call<'_>, signature: CallSignature) -> Proposal {
+    fn try_out(&mut self, proposal: Proposal, call: &Call<'_>) -> Proposal {
         if self.eager_trial.is_eager() {
             return Proposal { way: Way::EagerOnTrial, ..proposal };
         }
-        self.complete(Proposal { way: Way::TwoShotOnTrial, ..proposal }, call, signature)
+        self.complete(Proposal { way: Way::TwoShotOnTrial, ..proposal }, call)
     }
 
     /// Completes the proposal of a call that is not eager.
     #[inline(never)]
-    fn complete(&mut self, proposal: Proposal, call: &Call<'_>, signature: CallSignature) -> Proposal {
-        let foreseen = self.routes.foresee(call, signature, proposal.len);
+    fn complete(&mut self, proposal: Proposal, call: &Call<'_>) -> Proposal {
+        let foreseen = self.routes.foresee(call, proposal.signature, proposal.len);
         let proposal = Proposal { foreseen, ..proposal };
         Proposal { prestages: self.is_prestaged(&proposal, call, Buffers::of(call)), ..proposal }
     }
@@ -329,7 +327,6 @@ impl Planner {
         &mut self,
         proposal: &Proposal,
         call: &Call<'_>,
-        signature: CallSignature,
         me: usize,
         posts: impl Fn(usize) -> Post<'p> + Copy,
     ) -> Result<Plan<'_>> {
@@ -337,9 +334,7 @@ impl Planner {
         let in_heap = (0..n).all(|member| posts(member).buffers().are_reachable(call.operation));
         let way = self.settled_way(proposal, call, in_heap);
         let (execution, is_measured) = match way {
-            Way::TwoShot | Way::TwoShotOnTrial => {
-                self.two_shots(proposal, call, signature, in_heap, me, posts)
-            }
+            Way::TwoShot | Way::TwoShotOnTrial => self.two_shots(proposal, call, in_heap, me, posts),
             Way::OverPipes(..) | Way::Custom(_) => {
                 check_balance((0..n).map(|member| posts(member).balance()), NONE_TO_BEGIN_WITH)?;
                 (self.over_pipes(way, call, in_heap), false)
@@ -355,12 +350,11 @@ impl Planner {
         &mut self,
         proposal: &Proposal,
         call: &Call<'_>,
-        signature: CallSignature,
         in_heap: bool,
         me: usize,
         posts: impl Fn(usize) -> Post<'p>,
     ) -> (Execution<'static>, bool) {
-        let (n, len) = (self.n_members, proposal.len);
+        let (n, len, signature) = (self.n_members, proposal.len, proposal.signature);
         let some_are_in_place = || (0..n).any(|member| posts(member).buffers().are_in_place());
         // In place there is only one route, and alone as well.
         let longest = || {

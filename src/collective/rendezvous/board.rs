@@ -295,6 +295,16 @@ impl CallBoard {
         Ok(())
     }
 
+    /// Refuses to go on in `operation`, which all members have posted, when the epoch has ended:
+    /// some of them may have given it up since.
+    ///
+    /// # Errors
+    /// Those of [`CallBoard::await_post`], as a wait that began now would have them.
+    pub(crate) fn check_epoch(&self, operation: Operation) -> Result<()> {
+        let checked = self.context.check(operation.name());
+        checked.map_err(|error| self.explain(self.call(operation), error))
+    }
+
     /// Returns the post of `member`, which was awaited.
     #[inline]
     pub(crate) fn post_of(&self, member: usize) -> Post<'_> {

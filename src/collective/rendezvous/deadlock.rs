@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn what_a_notice_has_seen_counts_with_its_own_number_alone() {
-        let cell = PostCell::new();
+        let cell = PostCell::default();
         assert_eq!(read(&cell).seen, 0);
         for number in [1, 7, (1 << 31) - 1, 1 << 31, 1 << 32, u64::MAX] {
             let call = CallSignature::new(Operation::Recv);

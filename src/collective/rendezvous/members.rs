@@ -6,8 +6,9 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 
 use super::board::CallBoard;
+use super::post::Post;
 use crate::channel::{MemoryChannel, RankContext};
-use crate::collective::call::{CallSignature, Operation};
+use crate::collective::call::{Call, CallSignature, Operation};
 use crate::collective::region::lease::{Lease, RegionOwner};
 use crate::collective::region::{CommLayout, EAGER_LEN, STAGING_LEN};
 use crate::error::{Error, Result};
@@ -65,12 +66,6 @@ impl Members {
         self.ranks.len()
     }
 
-    /// Returns whether small calls of a group may share a post: the same on all members. Nothing
-    /// holds the parts of such a post against a checksum.
-    pub(crate) fn may_fuse(&self) -> bool {
-        !self.checksums
-    }
-
     /// Returns whether somebody looks at what this member does, or strikes it: checksums are taken,
     /// or faults planned.
     #[inline]
@@ -94,6 +89,23 @@ impl Members {
         self.board.or_revoke(met)?;
         let told = |member| (0..words.len()).map(|index| self.board.post_of(member).word(index)).collect();
         Ok((0..self.n_members()).map(told).collect())
+    }
+
+    /// Puts what multiplies the inputs of all members, which have posted `call`, into `scalars`, in
+    /// the order of the members; nothing where inputs are not multiplied. `told` finds it in a
+    /// post.
+    #[inline]
+    pub(crate) fn gather_scalars(
+        &self,
+        call: &Call<'_>,
+        scalars: &mut PerMember<u64>,
+        told: impl Fn(Post<'_>) -> u64,
+    ) {
+        if call.is_scaled() {
+            let of_member =
+                |member| if member == self.me { call.scalar() } else { told(self.board.post_of(member)) };
+            scalars.extend((0..self.n_members()).map(of_member));
+        }
     }
 
     /// Returns the number of this member.

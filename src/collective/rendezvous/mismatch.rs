@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_post_that_is_being_written_over_tells_of_no_call() {
-        let posts: [PostCell; TURNS] = std::array::from_fn(|_| PostCell::new());
+        let posts: [PostCell; TURNS] = std::array::from_fn(|_| PostCell::default());
         let (broadcast, reduce) =
             (CallSignature::new(Operation::Broadcast), CallSignature::new(Operation::Reduce));
         let mut history = 0;

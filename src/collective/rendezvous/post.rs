@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_post_reads_back_as_it_was_written() {
-        let cell = PostCell::new();
+        let cell = PostCell::default();
         let (input, output) = (BufferPlace::heap(HeapOffset::new(4096)), BufferPlace::elsewhere(17));
         let large = LargePost {
             buffers: Buffers { input, output },

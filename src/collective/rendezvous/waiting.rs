@@ -50,16 +50,6 @@ impl CallBoard {
         })
     }
 
-    /// Refuses to go on in `operation`, which all members have posted, when the epoch has ended:
-    /// some of them may have given it up since.
-    ///
-    /// # Errors
-    /// Those of [`CallBoard::await_post`], as a wait that began now would have them.
-    pub(crate) fn check_epoch(&self, operation: Operation) -> Result<()> {
-        let checked = self.context.check(operation.name());
-        checked.map_err(|error| self.explain(self.call(operation), error))
-    }
-
     /// Returns why a wait for `member` is in vain, if it is: the epoch has ended, or that member
     /// lives no more or has left.
     pub(crate) fn check_member(&self, member: usize) -> Option<Stop> {

@@ -232,7 +232,7 @@ impl Watch for Unstoppable<'_> {
 
 impl<T> Monitor<T> {
     pub(super) fn new(context: &Arc<RankContext>, value: T) -> Self {
-        Self { context: Arc::clone(context), value: Mutex::new(value), park: ParkCell::new() }
+        Self { context: Arc::clone(context), value: Mutex::new(value), park: ParkCell::default() }
     }
 
     /// Looks at the value.

@@ -74,17 +74,13 @@ pub(super) fn exchange<L: Link>(
 /// and gets the result from it after.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Core {
-    size: usize,
+    pub(super) size: usize,
     n: usize,
 }
 
 impl Core {
     pub(super) fn new(n: usize) -> Self {
         Self { size: 1 << n.ilog2(), n }
-    }
-
-    pub(super) fn size(self) -> usize {
-        self.size
     }
 
     /// Returns whether `member` of the core stands in for another one.

@@ -41,7 +41,6 @@ mod staging;
 
 use std::ops::Range;
 
-use super::combine;
 use crate::collective::call::{Call, Operation, Output};
 use crate::collective::plan::Prestaged;
 use crate::collective::rendezvous::members::{Members, PerMember, fill};
@@ -100,7 +99,7 @@ impl StagedCall {
         let behind_of = |member| slots.behind(members.board.post_of(member).buffers());
         let behind = (0..members.n_members()).map(behind_of).collect();
         let mut scalars = PerMember::new();
-        combine::gather_scalars(members, call, &mut scalars, |post| post.scalar());
+        members.gather_scalars(call, &mut scalars, |post| post.scalar());
         Self { slots, behind, scalars, cache_hint }
     }
 
