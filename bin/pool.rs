@@ -174,7 +174,7 @@ fn print_reports(directory: RuntimeDirectory) {
 fn reports(directory: &RuntimeDirectory) -> Result<Vec<String>, CoordinatorError> {
     let devices = Client::connect(directory, CLIENT_PATIENCE)?.devices()?;
     let is_its = |process: &u32| devices.iter().any(|device| device.device.get() == *process);
-    let seen = jobs::all().into_iter().filter(|seen| seen.job.processes().iter().any(is_its));
+    let seen = jobs::all().into_iter().filter(|seen| seen.job.processes.iter().any(is_its));
     Ok(seen.map(|seen| seen.report.to_string()).collect())
 }
 

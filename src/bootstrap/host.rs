@@ -153,7 +153,7 @@ fn serve_until_go(root: &mut BootstrapRoot, deadline: Option<Instant>) -> Result
             step("about to serve a member");
             root.serve(id)?;
             if root.is_absent(id) {
-                root.declare_lost(id);
+                root.declare_lost(id, false);
                 is_over = true;
             }
         }

@@ -33,7 +33,7 @@ use super::message::{
     Report, check_fit,
 };
 use super::socket::{ControlSocket, Incoming, hang_up, poll_timeout, resource_error, send, try_receive};
-use crate::error::{DeviceName, Error, Result};
+use crate::error::{Error, Result};
 use crate::logs::{MEETING, step};
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
 
@@ -442,10 +442,7 @@ impl Meeting {
 
 /// Returns the rank that a message reports lost, if it is a report.
 fn reported(bytes: &[u8]) -> Option<Rank> {
-    match message::member_from_code(message::read::<Report>(bytes)?.member, MAX_RANKS)? {
-        DeviceName::Rank(rank) => Some(rank),
-        DeviceName::Proxy => None,
-    }
+    Rank::new(message::read::<Report>(bytes)?.member, MAX_RANKS).ok()
 }
 
 /// Sends a message to a connection. It has room, because it was sent nothing before. A hang-up does

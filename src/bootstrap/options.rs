@@ -21,18 +21,11 @@ pub enum ProxyMode {
 
 impl ProxyMode {
     pub(crate) const fn code(self) -> u32 {
-        match self {
-            Self::Thread => 0,
-            Self::Process => 1,
-        }
+        self as u32
     }
 
-    pub(crate) const fn from_code(code: u32) -> Option<Self> {
-        match code {
-            0 => Some(Self::Thread),
-            1 => Some(Self::Process),
-            _ => None,
-        }
+    pub(crate) fn from_code(code: u32) -> Option<Self> {
+        [Self::Thread, Self::Process].into_iter().find(|mode| mode.code() == code)
     }
 }
 

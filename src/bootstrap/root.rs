@@ -267,17 +267,8 @@ impl BootstrapRoot {
     }
 
     /// Tells all others once that a member is lost. That may be one that had left, and has failed
-    /// since.
-    pub(crate) fn declare_lost(&mut self, id: MemberId) {
-        self.announce_loss(id, false);
-    }
-
-    /// Does the same for a member that may live, so that the others count it among the dead.
-    pub(crate) fn declare_hung(&mut self, id: MemberId) {
-        self.announce_loss(id, true);
-    }
-
-    fn announce_loss(&mut self, id: MemberId, hangs: bool) {
+    /// since. One that `hangs` may live, and the others count it among the dead.
+    pub(crate) fn declare_lost(&mut self, id: MemberId, hangs: bool) {
         let device = self.members[id.0].device;
         self.members[id.0].phase = MemberPhase::Lost;
         let member = message::member_code(device);
@@ -303,7 +294,7 @@ impl BootstrapRoot {
         let none_lags = self.members.iter().all(leads);
         let lags = |id: &MemberId| none_lags || !leads(&self.members[id.0]);
         for id in (0..self.members.len()).map(MemberId).filter(lags).collect::<Vec<_>>() {
-            self.declare_lost(id);
+            self.declare_lost(id, false);
         }
     }
 
@@ -315,7 +306,7 @@ impl BootstrapRoot {
         if member.phase == MemberPhase::Silent && cause == ExitCause::HungUp {
             member.phase = MemberPhase::Absent;
         } else if !matches!(member.phase, MemberPhase::Left | MemberPhase::Lost | MemberPhase::Absent) {
-            self.declare_lost(id);
+            self.declare_lost(id, false);
             self.events.push_back(RootEvent::Lost(id, cause));
         }
     }
@@ -386,7 +377,7 @@ impl BootstrapRoot {
         if !reported.contains(&lost) {
             reported.push(lost);
             if self.trusting {
-                self.declare_lost(lost);
+                self.declare_lost(lost, false);
             }
             self.events.push_back(RootEvent::Reported(id, lost));
         }

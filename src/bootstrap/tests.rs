@@ -511,7 +511,7 @@ fn start_again(root: &mut BootstrapRoot, number: u32, link: ControlLink) -> Join
 fn a_member_that_was_started_again_is_told_as_it_comes_back_who_was_lost_on_its_way() {
     let (mut root, mut members) = root_that_restarts();
     let again = start_again(&mut root, 1, members.remove(1));
-    root.declare_hung(MemberId(2));
+    root.declare_lost(MemberId(2), true);
     let link = again.rejoin().unwrap();
     serve_until(&mut root, RootEvent::Returned(MemberId(1)));
     let told = link.wait_event(WATCHDOG).unwrap();
@@ -529,7 +529,7 @@ fn whoever_is_there_or_comes_back_is_told_once_that_nobody_is_started_for_a_lost
     let (mut root, mut members) = root_that_restarts();
     let again = start_again(&mut root, 1, members.remove(1));
     let link = &members[0];
-    root.declare_lost(MemberId(2));
+    root.declare_lost(MemberId(2), false);
     root.announce_not_restarted(MemberId(2));
     root.announce_not_restarted(MemberId(2));
     let told: Vec<_> = std::iter::from_fn(|| link.wait_event(Duration::ZERO).ok()).collect();

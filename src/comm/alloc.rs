@@ -133,7 +133,6 @@ impl Communicator {
             return job_barrier.agree(operation, arguments, self.engine.as_deref());
         }
         let told = self.exchange(operation, &arguments)?;
-        let theirs = |words: &Vec<u64>| std::array::from_fn(|word| words[word]);
-        agreed(operation, arguments, self.members.iter().copied().zip(told.iter().map(theirs)))
+        agreed(operation, &arguments, self.members.iter().copied().zip(told.iter().map(Vec::as_slice)))
     }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::Communicator;
 use crate::collective::tuning::{BufferKind, Table};
 use crate::collective::{Algorithm, CallSignature, ChannelKind, CustomAlgorithm, Engine, Operation};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::rank::Rank;
 
 impl Communicator {
     /// Chooses `algorithm` for collective operations from now on; `None` chooses the best one for
@@ -208,5 +209,20 @@ impl Communicator {
         if self.engine.is_none() {
             self.engine = self.loan.end();
         }
+    }
+}
+
+/// Checks that every rank has told `mine`.
+///
+/// # Errors
+/// [`Error::Mismatch`].
+pub(super) fn all_same(
+    what: &'static str,
+    mine: u64,
+    mut told: impl Iterator<Item = (Rank, u64)>,
+) -> Result<()> {
+    match told.find(|(_, theirs)| *theirs != mine) {
+        Some((rank, theirs)) => Err(Error::Mismatch { what, mine, rank, theirs }),
+        None => Ok(()),
     }
 }

@@ -104,12 +104,6 @@ impl MemoryRegistrar {
         Self { table, reserved: 0 }
     }
 
-    /// Returns the table, to look things up in.
-    #[must_use]
-    pub fn table(&self) -> &MemoryTable {
-        &self.table
-    }
-
     /// Gives `region` of the heap of `rank` the lowest id that is not in use.
     ///
     /// # Errors

@@ -80,18 +80,6 @@ impl HeapWindows {
         self.n_ranks * self.per_rank
     }
 
-    /// Returns how many bytes each heap has.
-    #[must_use]
-    pub const fn heap_len(&self) -> u64 {
-        self.heap_len
-    }
-
-    /// Returns how many heaps there are.
-    #[must_use]
-    pub const fn n_ranks(&self) -> u32 {
-        self.n_ranks
-    }
-
     /// Walks over all windows in the order of their ids, from id 0 on.
     pub fn iter(&self) -> impl Iterator<Item = (Rank, Region)> + use<> {
         let Self { n_ranks, heap_len, window_bits, per_rank, .. } = *self;
@@ -162,14 +150,6 @@ pub struct TransferPieces {
     left: u64,
 }
 
-impl TransferPieces {
-    /// Returns how many bytes are still to come.
-    #[must_use]
-    pub const fn left(&self) -> u64 {
-        self.left
-    }
-}
-
 impl Iterator for TransferPieces {
     type Item = Transfer;
 
@@ -187,8 +167,6 @@ impl Iterator for TransferPieces {
         Some(Transfer { len, source, source_offset, target, target_offset })
     }
 }
-
-impl std::iter::FusedIterator for TransferPieces {}
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use crate::bootstrap::{BlamedMember, MemberId};
 use crate::channel::Control;
 use crate::error::{DeviceName, ExitCause};
-use crate::faults::{FaultCounters, FaultKind};
+use crate::faults::{FaultHit, FaultKind};
 use crate::rank::Rank;
 
 /// The observed failures of one job.
@@ -138,8 +138,8 @@ impl FaultNaming {
             return cause;
         }
         let killed = |rank, kind| {
-            let told = FaultCounters::read(&self.control.faults(rank))?;
-            (told.last.kind == kind).then_some(ExitCause::Injected(told.last))
+            let (last, _) = FaultHit::told(&self.control.faults(rank))?;
+            (last.kind == kind).then_some(ExitCause::Injected(last))
         };
         match device {
             DeviceName::Rank(rank) if self.named.contains(&rank) => cause,

@@ -119,7 +119,7 @@ impl Launch {
         run: impl FnOnce(Option<BorrowedFd<'_>>) -> Result<JobOutcome>,
     ) -> Result<JobOutcome> {
         if let Some(path) = self.trace.clone().or_else(from_environment) {
-            let trace = TraceFile::create(&path, epoch_id, 0, self.n_ranks, self.trace_records)?;
+            let trace = TraceFile::create(&path, epoch_id, 0..self.n_ranks, self.trace_records)?;
             let outcome = run(Some(trace.descriptor()));
             // A failed job is the one whose trace matters most.
             let written = trace

@@ -30,8 +30,10 @@ pub(super) struct Process {
     status: Option<ExitStatus>,
     /// Of the process that joined, where it is not the child itself.
     joined: Option<OwnedFd>,
-    killed: bool,
-    was_idle: bool,
+    /// Whether the launcher has killed it.
+    pub(super) was_killed: bool,
+    /// Whether that was because it had nothing to do.
+    pub(super) was_stopped_idle: bool,
     /// Whether the observer knows of its loss.
     pub(super) is_reported: bool,
     /// Whether it has left. The others do not take such a member back.
@@ -134,8 +136,8 @@ impl Process {
                 pidfd,
                 status: None,
                 joined: None,
-                killed: false,
-                was_idle: false,
+                was_killed: false,
+                was_stopped_idle: false,
                 is_reported: false,
                 has_left: false,
                 restart_deadline: None,
@@ -200,16 +202,11 @@ impl Process {
     pub(super) fn failure(&self) -> Option<ExitCause> {
         let status = self.status?;
         match (status.signal(), status.code()) {
-            (Some(signal), _) if self.killed && signal == Signal::SIGKILL as i32 => None,
+            (Some(signal), _) if self.was_killed && signal == Signal::SIGKILL as i32 => None,
             (Some(signal), _) => Some(ExitCause::Signal(signal)),
             (None, Some(0)) => None,
             (None, code) => Some(ExitCause::Code(code.unwrap_or(-1))),
         }
-    }
-
-    /// Returns whether the launcher has killed it.
-    pub(super) fn was_killed(&self) -> bool {
-        self.killed
     }
 
     /// Passes a signal on.
@@ -223,7 +220,7 @@ impl Process {
     /// Kills what is left of it.
     pub(super) fn kill(&mut self) {
         if !self.has_ended() {
-            self.killed = true;
+            self.was_killed = true;
             self.kill_as_failure();
         }
     }
@@ -231,14 +228,9 @@ impl Process {
     /// Kills what is left of it, which is no failure of anybody's: it had nothing to do.
     pub(super) fn stop_idle(&mut self) {
         if !self.has_ended() {
-            self.was_idle = true;
+            self.was_stopped_idle = true;
             self.kill();
         }
-    }
-
-    /// Returns whether it was stopped because it had nothing to do.
-    pub(super) fn was_stopped_idle(&self) -> bool {
-        self.was_idle
     }
 
     /// Kills what is left of it, which counts as its own failure.

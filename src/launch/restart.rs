@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::process::{Process, Started, start};
+use super::process::{Started, start};
 use super::supervise::SupervisedJob;
 use crate::bootstrap::MemberId;
 use crate::error::{DeviceName, ExitCause, Result};
@@ -34,7 +34,7 @@ impl SupervisedJob<'_> {
         let is_company = |other: MemberId| other != id && self.is_rank(other) && self.root.is_running(other);
         self.restarts_left > 0
             && self.ending.is_none()
-            && !self.processes.iter().any(Process::was_killed)
+            && !self.processes.iter().any(|process| process.was_killed)
             && self.ready_after.is_some()
             && !self.processes[id.0].has_left
             && self.is_rank(id)

@@ -274,7 +274,7 @@ impl SupervisedJob<'_> {
                 RootEvent::Returned(id) => self.first_cause.clear(id),
                 RootEvent::Blamed(id, blamed) => self.first_cause.record_blame(id, blamed),
                 // The launcher's own doing.
-                RootEvent::Lost(id, _) if self.processes[id.0].was_killed() => {}
+                RootEvent::Lost(id, _) if self.processes[id.0].was_killed => {}
                 RootEvent::Lost(id, cause) => self.note_failure(id, cause),
                 // A rank that has left is not lost to the job, though it may have failed.
                 RootEvent::Reported(id, lost) if self.root.has_left(lost) => {
@@ -303,7 +303,7 @@ impl SupervisedJob<'_> {
             unfinished || self.first_cause.cause(id).is_some() || process.restart_deadline.is_some();
         match process.failure() {
             Some(cause) => self.note_failure(id, cause),
-            None if process.was_killed() || !is_missed => {}
+            None if process.was_killed || !is_missed => {}
             None if process.has_ended() => self.note_failure(id, ExitCause::Code(0)),
             // The process that joined is gone and its wrapper has not ended, or the other way
             // round.
@@ -322,7 +322,7 @@ impl SupervisedJob<'_> {
             let process = &self.processes[id.0];
             let is_gone = process.has_ended() || self.root.is_absent(*id);
             is_gone
-                && !process.was_killed()
+                && !process.was_killed
                 && !self.root.has_joined(*id)
                 && self.first_cause.cause(*id).is_none()
         };
@@ -349,10 +349,7 @@ impl SupervisedJob<'_> {
     pub(super) fn note_failure(&mut self, id: MemberId, cause: ExitCause) {
         warn!(target: LAUNCH, device = %self.root.device(id), %cause, "failed");
         self.first_cause.record_failure(id, cause);
-        match cause {
-            ExitCause::Hung(_) => self.root.declare_hung(id),
-            _ => self.root.declare_lost(id),
-        }
+        self.root.declare_lost(id, matches!(cause, ExitCause::Hung(_)));
         self.take_for_lost(id);
     }
 
@@ -448,7 +445,7 @@ impl SupervisedJob<'_> {
         let killed = ExitCause::Signal(Signal::SIGKILL as i32);
         self.ids().filter_map(move |id| {
             let process = &self.processes[id.0];
-            let was_killed = process.was_killed() && !process.was_stopped_idle();
+            let was_killed = process.was_killed && !process.was_stopped_idle;
             let of_killed = || was_killed.then(|| self.first_cause.failure(id).unwrap_or(killed));
             Some((self.root.device(id), self.first_cause.cause(id).or_else(of_killed)?))
         })

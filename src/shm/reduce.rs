@@ -111,12 +111,6 @@ impl ReduceKernel {
     pub fn is_supported(self) -> bool {
         kernels::is_supported(self)
     }
-
-    /// Returns the best one that this processor can run.
-    #[must_use]
-    pub fn best() -> Self {
-        Supported::best().0
-    }
 }
 
 /// Instructions that this processor was found to have.

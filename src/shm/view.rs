@@ -192,15 +192,6 @@ impl Span {
         Ok(())
     }
 
-    /// Copies `len` bytes from `source_offset` to `target_offset` of the same span. The ranges may
-    /// overlap.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`]; nothing was changed.
-    pub fn copy_within(&self, source_offset: u64, target_offset: u64, len: u64) -> Result<()> {
-        self.copy_to(source_offset, self, target_offset, len, CacheHint::Keep)
-    }
-
     /// Reads the element at `offset`, which need not be aligned.
     ///
     /// # Errors

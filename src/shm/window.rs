@@ -96,12 +96,6 @@ impl Window {
         u32::try_from(self.segments.len()).expect("at most 64 ranks, checked in `reserve`")
     }
 
-    /// Returns distance in bytes from one rank's segment to the next.
-    #[must_use]
-    pub fn stride(&self) -> u64 {
-        self.stride
-    }
-
     fn offset_of(&self, rank: Rank) -> Result<u64> {
         if rank.index() < self.segments.len() {
             Ok(u64::from(rank.get()) * self.stride)

@@ -94,7 +94,7 @@ pub struct Expected {
 
 /// The process that created a segment, told from later processes with the same number by its start
 /// time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Creator {
     /// Process id.
     pub pid: u64,

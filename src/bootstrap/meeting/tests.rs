@@ -8,6 +8,7 @@ use crate::bootstrap::socket::Deadline;
 use crate::bootstrap::{
     Joining, MeetingHost, MeetingPoint, Options, RankClaim, WaitGuard, meet, meet_as_joiner,
 };
+use crate::error::DeviceName;
 
 /// A change that makes a JoinRequest odd.
 type Change = fn(JoinRequest) -> JoinRequest;

@@ -202,7 +202,8 @@ fn a_transfer_split_into_small_windows_and_looked_up_by_id_is_the_same_copy() {
     let heap = &heaps[0];
     let whole = allocate(&heaps, CHUNK, 64);
     let words = Mapping::boxed(TABLE_WORDS as u64 * 8).unwrap().cells(0, TABLE_WORDS as u64).unwrap();
-    let mut registrar = MemoryRegistrar::new(MemoryTable::new(words, 2, CHUNK).unwrap());
+    let table = MemoryTable::new(words, 2, CHUNK).unwrap();
+    let mut registrar = MemoryRegistrar::new(table.clone());
     let windows = HeapWindows::with_limits(2, CHUNK, 1 << 14, 5000).unwrap();
     heap_windows(&mut registrar, &windows).unwrap();
 
@@ -210,8 +211,8 @@ fn a_transfer_split_into_small_windows_and_looked_up_by_id_is_the_same_copy() {
     heap.span(Rank::known(0), whole).unwrap().copy_in(16_383, &pattern).unwrap();
     let (source, target) = (place(0, whole, 16_383), place(1, whole, 777));
     for piece in windows.split(source, target, 100_001).unwrap() {
-        let from = registrar.table().resolve(piece.source, piece.source_offset, piece.len).unwrap();
-        let to = registrar.table().resolve(piece.target, piece.target_offset, piece.len).unwrap();
+        let from = table.resolve(piece.source, piece.source_offset, piece.len).unwrap();
+        let to = table.resolve(piece.target, piece.target_offset, piece.len).unwrap();
         let at = |(rank, region): (Rank, Region)| HeapPlace { rank, offset: region.offset };
         heap.copy(at(from), at(to), piece.len.into(), CacheHint::Keep).unwrap();
     }
