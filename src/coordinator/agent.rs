@@ -94,7 +94,7 @@ impl Agent {
 
     /// Returns the communicator that it belongs to.
     pub(super) fn comm(&self) -> Option<CommId> {
-        self.report.membership.as_ref().map(|membership| membership.formation.comm)
+        self.report.comm()
     }
 
     /// Notes that a connection with a coordinator begins.

@@ -154,7 +154,7 @@ impl Device {
         checksums_from_env()?;
         cores_from_env()?;
         let worker = DeviceWorker::start(id, Arc::clone(&memory), comm_options)?;
-        let copies = CopyServer::start(id, Arc::clone(&memory))?;
+        let copies = CopyServer::start(id, Arc::clone(&memory), PATIENCE)?;
         let timeout_ms = u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX);
         let (range, socket) = (AddressRange::of(&memory), copies.socket().to_owned());
         let report = DeviceReport { timeout_ms, range, socket, ..DeviceReport::default() };

@@ -179,7 +179,7 @@ pub enum RequestError {
         comm: CommId,
     },
     /// The communicator was finalized or destroyed, or all its devices were lost.
-    #[error("communicator {comm} has ended{}; make another one with `shmccl ctl init`", Because(.why.as_deref()))]
+    #[error("communicator {comm} has ended{}; make another one with `shmccl ctl init`", because(.why.as_deref()))]
     Ended {
         /// The communicator.
         comm: CommId,
@@ -350,11 +350,7 @@ impl fmt::Debug for CoordinatorError {
     }
 }
 
-/// A reason between brackets, where there is one.
-struct Because<'a>(Option<&'a str>);
-
-impl fmt::Display for Because<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |why| write!(f, " ({why})"))
-    }
+/// Returns a reason between brackets, where there is one.
+fn because(why: Option<&str>) -> String {
+    why.map_or_else(String::new, |why| format!(" ({why})"))
 }

@@ -101,10 +101,8 @@ pub(super) enum CoordinatorEvent {
     Gone(DeviceId),
     /// A client sends a request, once [`CoordinatorMachine::is_open`].
     Requested {
-        /// The client.
-        client: ClientId,
-        /// The number that the client has given the request.
-        number: u64,
+        /// Whose request it is, and which.
+        request_id: RequestId,
         /// The request.
         request: ClientRequest,
     },
@@ -127,10 +125,8 @@ pub(super) enum CoordinatorAction {
     },
     /// Reply to a request.
     Reply {
-        /// The client.
-        client: ClientId,
-        /// The number that the client has given the request.
-        number: u64,
+        /// Whose request it is, and which.
+        request_id: RequestId,
         /// The reply.
         reply: Result<Reply, RequestError>,
     },
@@ -169,8 +165,8 @@ pub(super) enum LogEntry {
 /// A request of a client, by the number that the client has given it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestId {
-    client: ClientId,
-    number: u64,
+    pub(super) client: ClientId,
+    pub(super) number: u64,
 }
 
 /// The state machine of a coordinator. See the module.
@@ -252,9 +248,7 @@ impl CoordinatorMachine {
                 return Vec::new();
             }
             CoordinatorEvent::Gone(device) => self.gone(device),
-            CoordinatorEvent::Requested { client, number, request } => {
-                self.request(RequestId { client, number }, request);
-            }
+            CoordinatorEvent::Requested { request_id, request } => self.request(request_id, request),
             CoordinatorEvent::ClientGone(client) => self.forget(client),
             CoordinatorEvent::Tick(now_ms) => self.tick(now_ms),
         }
@@ -342,9 +336,8 @@ impl CoordinatorMachine {
     }
 
     fn reply(&mut self, request_id: RequestId, reply: Result<Reply, RequestError>) {
-        let RequestId { client, number } = request_id;
         *(if reply.is_ok() { &mut self.counts.answered } else { &mut self.counts.refused }) += 1;
-        self.actions.push(CoordinatorAction::Reply { client, number, reply });
+        self.actions.push(CoordinatorAction::Reply { request_id, reply });
     }
 
     /// Sends `device` an order, unless the last one was the same.

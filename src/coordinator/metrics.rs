@@ -92,7 +92,7 @@ impl fmt::Display for Metrics {
              # HELP shmccl_communicators Communicators that have not ended.\n\
              # TYPE shmccl_communicators gauge\n"
         )?;
-        for state in CommState::ALL.into_iter().filter(|state| !state.has_ended()) {
+        for state in CommState::LIVING {
             let (name, is_in) = (state.to_string().replace(' ', "_"), |it: &&CommMetrics| it.state == state);
             let count = self.comms.iter().filter(is_in).count();
             writeln!(f, "shmccl_communicators{{state=\"{name}\"}} {count}")?;

@@ -190,6 +190,13 @@ impl CommFormation {
     }
 }
 
+impl DeviceReport {
+    /// Returns the communicator that the device is in.
+    pub(super) fn comm(&self) -> Option<CommId> {
+        self.membership.as_ref().map(|membership| membership.formation.comm)
+    }
+}
+
 impl DeviceMembership {
     /// Whether it is possible, and short enough to be kept.
     pub(super) fn is_sound(&self) -> bool {

@@ -200,8 +200,8 @@ pub struct GroupOutcome {
     /// failed by a timeout.
     ///
     /// It is as the first device saw them that has reported it, of 16 KiB at most.
-    /// [`Client::list`](super::Client::list) returns none, nor has the status of a communicator that
-    /// has ended before 64 others one.
+    /// [`Client::list`](super::Client::list) returns none. Nor has the status of a communicator one
+    /// that has ended before 64 others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<String>,
 }
@@ -249,17 +249,9 @@ pub(super) struct Location {
 }
 
 impl CommState {
-    /// All states.
-    pub const ALL: [Self; 8] = [
-        Self::Init,
-        Self::Ready,
-        Self::InProgress,
-        Self::Growing,
-        Self::Failed,
-        Self::Finalizing,
-        Self::Finalized,
-        Self::Destroyed,
-    ];
+    /// The states of communicators that have not ended.
+    pub(super) const LIVING: [Self; 6] =
+        [Self::Init, Self::Ready, Self::InProgress, Self::Growing, Self::Failed, Self::Finalizing];
 
     /// Whether the communicator has ended.
     #[must_use]

@@ -29,6 +29,7 @@ use super::handshake::NumberedReply;
 use super::id::DeviceId;
 use super::machine::{
     CoordinatorAction, CoordinatorEvent, CoordinatorMachine, CoordinatorSettings, LogEntry, MAX_DEVICES,
+    RequestId,
 };
 use super::request::{CommState, CommStatus, Reply};
 use crate::bootstrap::poll_timeout;
@@ -38,7 +39,7 @@ use crate::shm::system::pidfd_kill;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
 use peer::{MAX_CLIENTS, Peer, PeerState};
-use shutdown::{Hook, Shutdown};
+use shutdown::Shutdown;
 
 /// The most connections at a time. Devices always have room, however many clients there are. A
 /// client too many takes the place of an idle one. Peers too many that have not greeted wait in the
@@ -86,12 +87,11 @@ impl RestartTally {
 type OnHung = dyn FnMut(&HungDevice) + Send;
 
 /// A coordinator that listens.
-#[derive(Debug)]
 pub struct Coordinator {
     listener: UnixListener,
     shutdown: Shutdown,
-    on_registered: Option<Hook<dyn FnMut(DeviceId) + Send>>,
-    on_hung: Option<Hook<OnHung>>,
+    on_registered: Option<Box<dyn FnMut(DeviceId) + Send>>,
+    on_hung: Option<Box<OnHung>>,
     pub(super) machine: CoordinatorMachine,
     restarted: RestartTally,
     peers: BTreeMap<u64, Peer>,
@@ -164,18 +164,18 @@ impl Coordinator {
     /// Has `answer` called at SIGQUIT, which ends nothing. `answer` is to return soon: devices and
     /// clients wait meanwhile.
     pub fn on_quit(&mut self, answer: impl FnMut() + Send + 'static) {
-        self.shutdown.on_quit(Hook(Box::new(answer)));
+        self.shutdown.on_quit(Box::new(answer));
     }
 
     /// Has `callback` called with each device that registers. It is to return soon as well.
     pub fn on_registered(&mut self, callback: impl FnMut(DeviceId) + Send + 'static) {
-        self.on_registered = Some(Hook(Box::new(callback)));
+        self.on_registered = Some(Box::new(callback));
     }
 
     /// Has `callback` called with each device that counts as lost although its process lives,
     /// before that is killed, if it is. It is to return soon as well.
     pub fn on_hung(&mut self, callback: impl FnMut(&HungDevice) + Send + 'static) {
-        self.on_hung = Some(Hook(Box::new(callback)));
+        self.on_hung = Some(Box::new(callback));
     }
 
     /// Returns the counter by which the metrics learn of devices that were started again.
@@ -293,7 +293,7 @@ impl Coordinator {
                         peer.connection.send(&order);
                     }
                 }
-                CoordinatorAction::Reply { client, number, reply } => {
+                CoordinatorAction::Reply { request_id: RequestId { client, number }, reply } => {
                     let reply = reply.map(|reply| self.complete(reply));
                     if let Some(peer) = self.peers.get_mut(&client.0) {
                         peer.connection.send(&NumberedReply { number, reply });
@@ -306,7 +306,7 @@ impl Coordinator {
                     if let LogEntry::Registered(device) = &entry {
                         self.claimed.note_registered(*device);
                         self.killable.add(*device);
-                        self.on_registered.iter_mut().for_each(|Hook(call)| call(*device));
+                        self.on_registered.iter_mut().for_each(|call| call(*device));
                     }
                     log(&entry);
                 }
@@ -324,7 +324,7 @@ impl Coordinator {
         self.killable.forget(device);
         let hung = HungDevice { device, why, is_killed: process.is_some() };
         tracing::warn!(target: COORDINATOR, "{hung}");
-        self.on_hung.iter_mut().for_each(|Hook(call)| call(&hung));
+        self.on_hung.iter_mut().for_each(|call| call(&hung));
         process.iter().for_each(|process| pidfd_kill(process.as_fd()));
     }
 
@@ -347,6 +347,12 @@ impl Coordinator {
             ];
         }
         reply
+    }
+}
+
+impl fmt::Debug for Coordinator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Coordinator").field("claimed", &self.claimed).finish_non_exhaustive()
     }
 }
 

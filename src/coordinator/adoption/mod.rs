@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use super::assignment::{StartedDevice, is_dead};
 use super::directory::RuntimeDirectory;
 use super::error::Result;
-use super::fleet::terminate;
+use super::fleet::{GRACE, terminate};
 use super::id::DeviceId;
 use super::machine::CoordinatorEvent;
 use super::service::Coordinator;
@@ -89,5 +89,5 @@ pub(super) fn end_orphans(directory: &RuntimeDirectory) {
     let is_left = |it: &StartedDevice| it.is_orphan && it.assignment.outlives.is_some();
     let left = StartedDevice::all(directory).unwrap_or_default().into_iter().filter(is_left);
     let living: Vec<OwnedFd> = left.filter_map(|it| it.hold(directory)).collect();
-    terminate(&living);
+    terminate(&living, GRACE);
 }

@@ -19,6 +19,7 @@ use crate::coordinator::handshake::{
 };
 use crate::coordinator::id::{CommId, DeviceId};
 use crate::coordinator::wire::{IoContext, read, write};
+use crate::epoch_id::fresh_job_id;
 use crate::error::Error;
 use crate::heap::{DeviceAddress, DeviceMemory};
 
@@ -54,21 +55,19 @@ struct CopyService {
 }
 
 impl CopyServer {
-    /// Starts the threads, which end with the process. No client is admitted yet.
+    /// Starts the threads, which end with the process. No client is admitted yet. A client has
+    /// `patience` for a piece.
     ///
     /// # Errors
     /// [`Error::ResourceLimit`], [`Error::Os`].
-    pub(super) fn start(device: DeviceId, memory: Arc<DeviceMemory>) -> Result<Self, Error> {
-        Self::open(device, memory, PATIENCE)
-    }
-
-    fn open(device: DeviceId, memory: Arc<DeviceMemory>, patience: Duration) -> Result<Self, Error> {
+    pub(super) fn start(
+        device: DeviceId,
+        memory: Arc<DeviceMemory>,
+        patience: Duration,
+    ) -> Result<Self, Error> {
         const ACTION: &str = "opening a device's memory to clients";
-        let mut random = [0; 8];
-        let drawn = std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut random));
-        drawn.map_err(|error| resource_error(ACTION, error))?;
         // A random name: no other process can have taken it.
-        let socket = format!("shmccl-device-{device}-{:016x}", u64::from_ne_bytes(random));
+        let socket = format!("shmccl-device-{device}-{:016x}", fresh_job_id());
         let address = SocketAddr::from_abstract_name(&socket);
         let listener = address.and_then(|address| UnixListener::bind_addr(&address));
         let listener = Arc::new(listener.map_err(|error| resource_error(ACTION, error))?);
@@ -116,12 +115,11 @@ impl CopyService {
         checked?;
         match order.direction {
             CopyDirection::Put => {
-                let outcome = self.put(&order, &stream);
-                if let Err(CoordinatorError::Refused(refusal)) = outcome {
-                    return write(&mut stream, &Err::<(), _>(refusal), CLIENT);
-                }
-                outcome?;
-                write(&mut stream, &Ok::<(), RequestError>(()), CLIENT)
+                let outcome = match self.put(&order, &stream) {
+                    Err(CoordinatorError::Refused(refusal)) => Err(refusal),
+                    outcome => Ok(outcome?),
+                };
+                write(&mut stream, &outcome, CLIENT)
             }
             CopyDirection::Get => self.get(&order, &stream),
         }
@@ -228,7 +226,7 @@ mod tests {
         let memory = DeviceMemory::create(&Backing::Anonymous, DeviceAddress::new(0x10_1000), identity);
         // Each of them is to have begun in it, be the machine busy.
         let patience = Duration::from_secs(1);
-        let copies = CopyServer::open(DeviceId::new(7), Arc::new(memory.unwrap()), patience).unwrap();
+        let copies = CopyServer::start(DeviceId::new(7), Arc::new(memory.unwrap()), patience).unwrap();
         copies.admit(Some(CommId::new(1)));
         let slow: Vec<_> = (0..MAX_COPIES).map(|_| begin(&copies, CopyDirection::Put, 0x1_0000)).collect();
         let drip = std::thread::spawn(move || {
@@ -249,7 +247,7 @@ mod tests {
         let identity = Identity { job: 7, epoch: 0, owner: 0 };
         let memory = DeviceMemory::create(&Backing::Anonymous, DeviceAddress::new(0x80_1000), identity);
         let memory = Arc::new(memory.unwrap());
-        let copies = CopyServer::start(DeviceId::new(7), Arc::clone(&memory)).unwrap();
+        let copies = CopyServer::start(DeviceId::new(7), Arc::clone(&memory), PATIENCE).unwrap();
         copies.admit(Some(CommId::new(1)));
         let mut bytes = vec![1; 0x80_0000];
         begin(&copies, CopyDirection::Get, 0x80_0000).read_exact(&mut bytes).unwrap();

@@ -1,11 +1,10 @@
 //! The thread that has a device's communicator, and executes the orders to the device.
 
-use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::SigSet;
 
 use super::calls::execute;
@@ -26,7 +25,7 @@ pub(super) struct DeviceWorker {
     orders: Sender<(DeviceOrder, CancelToken)>,
     outcomes: Receiver<(TaskOutcome, Option<Aborter>)>,
     /// Readable when there may be an outcome.
-    wakeup: UnixStream,
+    wakeup: Arc<EventFd>,
     /// Cancels the present order where that is to meet others.
     off: CancelToken,
 }
@@ -45,14 +44,10 @@ impl DeviceWorker {
     /// # Errors
     /// [`Error::ResourceLimit`], [`Error::Os`].
     pub(super) fn start(device: DeviceId, memory: Arc<DeviceMemory>, options: Options) -> Result<Self> {
-        let prepare = || {
-            let (wakeup, waker) = UnixStream::pair()?;
-            wakeup.set_nonblocking(true)?;
-            waker.set_nonblocking(true)?;
-            Ok((wakeup, waker))
-        };
-        let (wakeup, mut waker) =
-            prepare().map_err(|error| resource_error("preparing a device's worker", error))?;
+        let wakeup = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
+        let wakeup = wakeup.map_err(|errno| resource_error("preparing a device's worker", errno.into()))?;
+        let wakeup = Arc::new(wakeup);
+        let waker = Arc::clone(&wakeup);
         let (orders, todo) = channel();
         let (done, outcomes) = channel();
         let work = move || {
@@ -64,8 +59,8 @@ impl DeviceWorker {
                 if done.send((outcome, thread_state.comm.as_ref().map(Communicator::aborter))).is_err() {
                     return;
                 }
-                // A full socket is readable already.
-                let _ = waker.write(&[0]);
+                // A full counter is readable already.
+                let _ = waker.write(1);
             }
         };
         let thread = std::thread::Builder::new().name("shmccl device".to_owned()).spawn(work);
@@ -95,8 +90,7 @@ impl DeviceWorker {
     /// # Errors
     /// [`Error::Unavailable`] when the thread has panicked.
     pub(super) fn finished(&mut self) -> Result<Option<(TaskOutcome, Option<Aborter>)>> {
-        let mut rung = [0; 64];
-        let _ = self.wakeup.read(&mut rung);
+        let _ = self.wakeup.read();
         match self.outcomes.try_recv() {
             Ok(outcome) => Ok(Some(outcome)),
             Err(TryRecvError::Empty) => Ok(None),

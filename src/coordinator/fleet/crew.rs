@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::SigSet;
 use nix::unistd::Pid;
 
-use super::{DeviceEnd, DeviceKind, terminate};
+use super::{DeviceEnd, DeviceKind, GRACE, terminate};
 use crate::bootstrap::{poll_timeout, resource_error};
 use crate::coordinator::adoption::fleet::AdoptedDevice;
 use crate::coordinator::directory::RuntimeDirectory;
@@ -100,7 +100,7 @@ impl Crew {
             dead.extend(self.reap_adopted(stop));
             self.replace(dead, stop, &mut on_end, before.as_ref().ok());
         }
-        terminate(&self.living);
+        terminate(&self.living, GRACE);
     }
 
     fn start_all(&mut self) -> Result<(), Error> {

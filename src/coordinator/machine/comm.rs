@@ -209,10 +209,8 @@ impl Comm {
 
     /// Takes out the requests that wait for one of these conditions.
     pub(crate) fn take_waiting(&mut self, conditions: &[WaitCondition]) -> Vec<RequestId> {
-        let (taken, kept) = self.waiting.drain(..).partition(|(_, it)| conditions.contains(it));
-        self.waiting = kept;
-        let taken: Vec<(RequestId, WaitCondition)> = taken;
-        taken.into_iter().map(|(request_id, _)| request_id).collect()
+        let taken = self.waiting.extract_if(.., |(_, it)| conditions.contains(it));
+        taken.map(|(request_id, _)| request_id).collect()
     }
 
     /// Returns the number of the next attempt to go on. Members ignore attempts that they have

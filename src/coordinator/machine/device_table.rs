@@ -78,20 +78,20 @@ impl DeviceRecord {
             self.last_order.as_ref().map_or((None, self.added_ms), |(order, at)| (Some(order), *at));
         let alone_ms = since.saturating_add(patience_ms);
         let together_ms = alone_ms.saturating_add(self.report.timeout_ms.saturating_mul(WAITS));
-        match (order, phase) {
-            (Some(DeviceOrder::Leave { comm, gracefully: false }), _) if *comm == formation.comm => {
-                Some(alone_ms)
-            }
-            (_, DevicePhase::Hosting(None)) => Some(alone_ms),
-            (
-                _,
-                DevicePhase::Joining(_)
+        let is_with_others = matches!(
+            phase,
+            DevicePhase::Joining(_)
                 | DevicePhase::Growing { .. }
                 | DevicePhase::GoingOn(_)
-                | DevicePhase::Leaving,
-            ) => Some(together_ms),
-            (Some(DeviceOrder::Leave { comm, .. }), _) if *comm == formation.comm => Some(alone_ms),
-            (Some(DeviceOrder::GoOn { comm, epoch, attempt, .. }), phase)
+                | DevicePhase::Leaving
+        );
+        match order {
+            Some(DeviceOrder::Leave { comm, gracefully }) if *comm == formation.comm => {
+                Some(if *gracefully && is_with_others { together_ms } else { alone_ms })
+            }
+            _ if is_with_others => Some(together_ms),
+            _ if *phase == DevicePhase::Hosting(None) => Some(alone_ms),
+            Some(DeviceOrder::GoOn { comm, epoch, attempt, .. })
                 if (*comm, *epoch) == (formation.comm, formation.epoch) =>
             {
                 let is_done = matches!(phase, DevicePhase::Failed { attempt: tried, .. } if tried >= attempt);

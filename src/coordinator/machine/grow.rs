@@ -15,16 +15,6 @@ use crate::coordinator::order::{CommFormation, DeviceOrder, DevicePhase};
 use crate::coordinator::request::CommState;
 use crate::rank::MAX_RANKS;
 
-/// The progress of a newcomer.
-enum NewcomerProgress {
-    /// It can still come.
-    OnTheWay,
-    /// It is in the next epoch, of these members.
-    In(Vec<DeviceId>),
-    /// It does not come.
-    Out(String),
-}
-
 impl CoordinatorMachine {
     pub(super) fn ask_to_grow(&mut self, request_id: RequestId, comm: CommId, asked: u32) -> MaybeReply {
         let free = self.table.some_free(asked);
@@ -46,12 +36,9 @@ impl CoordinatorMachine {
     }
 
     pub(super) fn invite(&mut self, comm: &mut Comm) -> Moved {
-        let is_out = |newcomer: &DeviceId| match self.progress(comm, *newcomer) {
-            NewcomerProgress::Out(why) => Some(why),
-            _ => None,
-        };
         let trouble = comm.failure(&self.table).map(|finding| finding.why);
-        if let Some(why) = trouble.or_else(|| comm.newcomers.iter().find_map(is_out)) {
+        let out = || comm.newcomers.iter().find_map(|newcomer| self.progress(comm, *newcomer).err());
+        if let Some(why) = trouble.or_else(out) {
             return self.stay_ungrown(comm, &why);
         }
         let Some(id) = self.meeting_id(comm.newcomers[0], comm.next_formation()) else { return false };
@@ -63,9 +50,9 @@ impl CoordinatorMachine {
         let (mut successors, mut undecided, mut on_the_way) = (None, Vec::new(), Vec::new());
         for newcomer in comm.newcomers.clone() {
             match self.progress(comm, newcomer) {
-                NewcomerProgress::OnTheWay => on_the_way.push(newcomer),
-                NewcomerProgress::In(members) => successors = Some(members),
-                NewcomerProgress::Out(why) => _ = off.get_or_insert(why),
+                Ok(None) => on_the_way.push(newcomer),
+                Ok(members) => successors = members,
+                Err(why) => _ = off.get_or_insert(why),
             }
         }
         for member in comm.living() {
@@ -113,21 +100,25 @@ impl CoordinatorMachine {
         }
     }
 
-    fn progress(&self, comm: &Comm, newcomer: DeviceId) -> NewcomerProgress {
+    /// Returns the members of the next epoch, if a newcomer is in it; `None` while it can still
+    /// come.
+    ///
+    /// # Errors
+    /// Why it does not come.
+    fn progress(&self, comm: &Comm, newcomer: DeviceId) -> Result<Option<Vec<DeviceId>>, String> {
         let Some(device) = self.table.get(newcomer).filter(|device| device.owner == Some(comm.id)) else {
-            return NewcomerProgress::Out(comm.loss_of(newcomer));
+            return Err(comm.loss_of(newcomer));
         };
         let Some(membership) = self.table.membership(newcomer, comm.id) else {
             // The order has not reached it yet, or was not sent.
             let has_left = device.has_confirmed_all() && device.is_ordered_to_join(comm.id, comm.epoch + 1);
-            let why = || NewcomerProgress::Out(format!("device {newcomer} has left"));
-            return if has_left { why() } else { NewcomerProgress::OnTheWay };
+            return if has_left { Err(format!("device {newcomer} has left")) } else { Ok(None) };
         };
         match &membership.phase {
-            DevicePhase::Hosting(_) | DevicePhase::Joining(_) => NewcomerProgress::OnTheWay,
-            DevicePhase::Unmet(why) => NewcomerProgress::Out(format!("device {newcomer}: {why}")),
-            DevicePhase::Leaving => NewcomerProgress::Out(format!("device {newcomer} has left")),
-            _ => NewcomerProgress::In(membership.formation.members.clone()),
+            DevicePhase::Hosting(_) | DevicePhase::Joining(_) => Ok(None),
+            DevicePhase::Unmet(why) => Err(format!("device {newcomer}: {why}")),
+            DevicePhase::Leaving => Err(format!("device {newcomer} has left")),
+            _ => Ok(Some(membership.formation.members.clone())),
         }
     }
 

@@ -1,7 +1,5 @@
 //! Requests of clients: checked, and answered at once or when they are done.
 
-use std::collections::BTreeSet;
-
 use super::comm::{Comm, CommStage, MAX_WAITING, OpenGroup, WaitCondition};
 use super::{CoordinatorMachine, RequestId};
 use crate::coordinator::call::{AddressRange, DeviceCall, GroupWork, MAX_CALLS, check_together};
@@ -74,10 +72,9 @@ impl CoordinatorMachine {
         if next.is_sound() {
             return next;
         }
-        let reported = self.table.iter().filter_map(|(_, device)| device.report.membership.as_ref());
-        let reported: BTreeSet<_> = reported.map(|membership| membership.formation.comm).collect();
+        let is_reported = |id| self.table.iter().any(|(_, device)| device.report.comm() == Some(id));
         let is_used =
-            |id: &CommId| self.comms.contains_key(id) || self.ended.contains_key(id) || reported.contains(id);
+            |id: &CommId| self.comms.contains_key(id) || self.ended.contains_key(id) || is_reported(*id);
         (1..).map(CommId::new).find(|id| !is_used(id)).expect("more numbers than are known of")
     }
 
@@ -104,7 +101,7 @@ impl CoordinatorMachine {
         let status = |(device, found): (DeviceId, &super::device_table::DeviceRecord)| DeviceStatus {
             device,
             range: found.report.range,
-            comm: found.owner.or(found.report.membership.as_ref().map(|it| it.formation.comm)),
+            comm: found.owner.or(found.report.comm()),
         };
         Reply::Devices(self.table.iter().map(status).collect())
     }

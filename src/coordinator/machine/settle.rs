@@ -11,9 +11,7 @@ use super::{CoordinatorAction, CoordinatorMachine, LogEntry, REMEMBERED};
 use crate::coordinator::call::GroupWork;
 use crate::coordinator::error::RequestError;
 use crate::coordinator::id::DeviceId;
-use crate::coordinator::order::{
-    CAUSE, CommFormation, DeviceMembership, DeviceOrder, DevicePhase, FailureKind,
-};
+use crate::coordinator::order::{CAUSE, CommFormation, DeviceOrder, DevicePhase, FailureKind};
 use crate::coordinator::request::{CommState, CommStatus, GroupOutcome, Reply};
 
 /// How long the cause of a failure is awaited.
@@ -336,13 +334,11 @@ impl CoordinatorMachine {
     fn expel_strays(&mut self) {
         let mut strays = Vec::new();
         for (id, device) in self.table.iter() {
-            let is_outside = device.report.membership.as_ref().is_some_and(DeviceMembership::is_outside);
-            if is_outside && !self.is_open() {
-                // The members that it is to join may come back.
-                continue;
-            }
-            let comm = device.report.membership.as_ref().map(|membership| membership.formation.comm);
-            if let Some(comm) = comm.filter(|comm| device.owner != Some(*comm)) {
+            let Some(membership) = &device.report.membership else { continue };
+            let comm = membership.formation.comm;
+            // The members that a newcomer is to join may come back until requests are taken.
+            let may_stay = membership.is_outside() && !self.is_open();
+            if device.owner != Some(comm) && !may_stay {
                 strays.push((id, DeviceOrder::Leave { comm, gracefully: false }));
             }
         }

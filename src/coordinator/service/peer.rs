@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::coordinator::error::RequestError;
 use crate::coordinator::handshake::{DeviceMessage, Hello, HelloReply, NumberedRequest, PeerRole, VERSION};
 use crate::coordinator::id::{ClientId, DeviceId};
-use crate::coordinator::machine::{CoordinatorEvent, MAX_DEVICES};
+use crate::coordinator::machine::{CoordinatorEvent, MAX_DEVICES, RequestId};
 use crate::coordinator::wire::PeerConnection;
 
 /// The most clients at a time. Devices and unidentified peers have places of their own.
@@ -96,7 +96,8 @@ impl Peer {
         if *unanswered > MAX_UNANSWERED {
             return Err("too many requests at a time".to_owned());
         }
-        Ok(Some(CoordinatorEvent::Requested { client: ClientId(client), number, request }))
+        let request_id = RequestId { client: ClientId(client), number };
+        Ok(Some(CoordinatorEvent::Requested { request_id, request }))
     }
 
     /// Takes a message of a device, if one has come.

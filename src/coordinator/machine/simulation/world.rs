@@ -13,7 +13,7 @@ use crate::coordinator::agent::{Agent, AgentStep, TaskOutcome};
 use crate::coordinator::call::AddressRange;
 use crate::coordinator::id::{CommId, DeviceId, GroupId};
 use crate::coordinator::machine::{
-    CoordinatorAction, CoordinatorEvent, CoordinatorMachine, CoordinatorSettings,
+    CoordinatorAction, CoordinatorEvent, CoordinatorMachine, CoordinatorSettings, RequestId,
 };
 use crate::coordinator::order::{DeviceOrder, DeviceReport};
 use crate::coordinator::wire::encode;
@@ -425,7 +425,7 @@ impl World {
                 self.kill_hung(device, kills)?;
             }
             CoordinatorAction::Log(_) => {}
-            CoordinatorAction::Reply { client, number, reply } => {
+            CoordinatorAction::Reply { request_id: RequestId { client, number }, reply } => {
                 self.take_reply(client.0, number, &reply)?
             }
         }

@@ -117,8 +117,8 @@ impl Fixture {
                         self.killed.extend(kills.then_some(device));
                     }
                     CoordinatorAction::Log(turn) => self.logged.push(turn),
-                    CoordinatorAction::Reply { client, reply, .. } => {
-                        _ = self.replies.insert(client.0, reply)
+                    CoordinatorAction::Reply { request_id, reply } => {
+                        _ = self.replies.insert(request_id.client.0, reply)
                     }
                 }
             }
@@ -180,7 +180,8 @@ impl Fixture {
     pub(super) fn ask(&mut self, request: ClientRequest) -> u64 {
         self.asked += 1;
         let client = ClientId(self.asked);
-        self.happen(CoordinatorEvent::Requested { client, number: 1, request });
+        let request_id = RequestId { client, number: 1 };
+        self.happen(CoordinatorEvent::Requested { request_id, request });
         self.asked
     }
 

@@ -4,7 +4,7 @@ use super::{Broken, RANGE, World};
 use crate::coordinator::call::{Collective, DeviceCall, DeviceReduceOp};
 use crate::coordinator::error::RequestError;
 use crate::coordinator::id::{ClientId, CommId, DeviceId, GroupId};
-use crate::coordinator::machine::{CoordinatorEvent, CoordinatorMachine};
+use crate::coordinator::machine::{CoordinatorEvent, CoordinatorMachine, RequestId};
 use crate::coordinator::request::{CallProgress, ClientRequest, CommState, Reply};
 use crate::reduce::DataType;
 
@@ -34,7 +34,8 @@ impl World {
         }
         self.asked.insert((client, number), 0);
         self.note(|| format!("request {number} of client {client}: {request:?}"));
-        self.handle(CoordinatorEvent::Requested { client: ClientId(client), number, request })
+        let request_id = RequestId { client: ClientId(client), number };
+        self.handle(CoordinatorEvent::Requested { request_id, request })
     }
 
     fn draw_request(&mut self) -> ClientRequest {

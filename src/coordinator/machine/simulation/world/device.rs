@@ -7,7 +7,7 @@ use super::super::network::Position;
 use super::{Broken, World};
 use crate::coordinator::agent::Agent;
 use crate::coordinator::id::{ClientId, DeviceId};
-use crate::coordinator::machine::CoordinatorEvent;
+use crate::coordinator::machine::{CoordinatorEvent, RequestId};
 use crate::coordinator::order::{DeviceMembership, DeviceOrder, DevicePhase};
 use crate::coordinator::request::ClientRequest;
 
@@ -117,8 +117,9 @@ impl World {
             {
                 self.requests += 1;
                 self.asked.insert((0, number), 0);
-                let (client, request) = (ClientId(0), ClientRequest::Destroy(comm));
-                self.handle(CoordinatorEvent::Requested { client, number, request })?;
+                let request_id = RequestId { client: ClientId(0), number };
+                let request = ClientRequest::Destroy(comm);
+                self.handle(CoordinatorEvent::Requested { request_id, request })?;
             }
         }
         Ok(())
