@@ -82,26 +82,22 @@ impl RankContext {
         observe: Observe,
     ) -> Result<Self> {
         let heap = SymmetricHeap::new(mapped.view(rank).clone(), Arc::clone(mapped.segment(rank)))?;
-        let slots = ChannelSlots::new(mapped.n_ranks());
-        let oversubscribed = spinners > 1;
-        let (spinners, state) = (AtomicU64::new(spinners.into()), AtomicU64::new(0));
-        let (injector, recorder, checksums) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         Ok(Self {
+            slots: ChannelSlots::new(mapped.n_ranks()),
             mapped,
             rank,
             heap,
-            slots,
-            spinners,
-            oversubscribed,
+            spinners: AtomicU64::new(spinners.into()),
+            oversubscribed: spinners > 1,
             cores: None,
             service: None,
             proxy: OnceLock::new(),
             timeout,
             observe,
-            state,
-            injector,
-            recorder,
-            checksums,
+            state: AtomicU64::new(0),
+            injector: OnceLock::new(),
+            recorder: OnceLock::new(),
+            checksums: OnceLock::new(),
             blamed: OnceLock::new(),
         })
     }
