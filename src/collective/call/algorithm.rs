@@ -82,7 +82,7 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// All of them with their names, in the order of their codes.
-    const NAMED: [(Self, &'static str); 8] = [
+    const NAMED: &[(Self, &'static str); 8] = &[
         (Self::OneShot, "one_shot"),
         (Self::TwoShot, "two_shot"),
         (Self::Ring, "ring"),
@@ -94,7 +94,7 @@ impl Algorithm {
     ];
 
     /// All of them, in the order of their codes.
-    pub const ALL: [Self; 8] = firsts(&Self::NAMED);
+    pub const ALL: [Self; 8] = firsts(Self::NAMED);
 
     /// The operations that there are algorithms for, in the order of their codes.
     pub const OPERATIONS: [Operation; 8] = [

@@ -62,7 +62,7 @@ pub enum Operation {
 
 impl Operation {
     /// All of them with their names, in the order of their codes.
-    const NAMED: [(Self, &'static str); 26] = [
+    const NAMED: &[(Self, &'static str); 26] = &[
         (Self::Barrier, "barrier"),
         (Self::AllReduce, "all_reduce"),
         (Self::Reduce, "reduce"),
@@ -92,7 +92,7 @@ impl Operation {
     ];
 
     /// All of them, in the order of their codes.
-    pub const ALL: [Self; 26] = firsts(&Self::NAMED);
+    pub const ALL: [Self; 26] = firsts(Self::NAMED);
 
     /// Returns its name, as messages and tables print it.
     #[must_use]

@@ -10,15 +10,12 @@ pub(crate) mod staged;
 pub(crate) mod widened;
 pub(crate) mod zero_copy;
 
-use std::fmt::Debug;
-
 use super::call::{Call, CallSignature, ChannelKind};
 use super::plan::{Execution, PipeAlgorithm};
 use super::rendezvous::members::Members;
 use super::transport::Pipework;
-use super::transport::link::{Bare, Link};
+use super::transport::link::{Bare, Link, PipeChannel};
 use super::transport::pipe::Pipes;
-use crate::channel::Channel;
 use crate::error::Result;
 use algorithms::PipeWorker;
 use staged::StagedCall;
@@ -62,7 +59,7 @@ pub(crate) fn run(
 
 impl PipeAlgorithm<'_> {
     /// Executes `call`, whose buffers are in the heap, over `pipes`.
-    fn run<C: Channel + Debug>(self, pipes: Pipes<'_, Bare<C>>, call: &Call<'_>) -> Result<()> {
+    fn run<C: PipeChannel>(self, pipes: Pipes<'_, Bare<C>>, call: &Call<'_>) -> Result<()> {
         if pipes.members.is_watched() {
             return self.work(&mut PipeWorker { pipes: pipes.checked(), call });
         }

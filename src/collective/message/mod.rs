@@ -46,12 +46,9 @@ pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod state;
 
-use std::fmt::Debug;
-
-use crate::channel::Channel;
-use crate::collective::call::{Call, CallMismatch, CallSignature, ChannelKind, Input, Operation, Output};
+use crate::collective::call::{Call, CallMismatch, CallSignature, Input, Operation, Output};
 use crate::collective::rendezvous::members::Members;
-use crate::collective::transport::link::{Bare, Link};
+use crate::collective::transport::link::{Bare, Link, PipeChannel};
 use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
 use crate::heap::Region;
@@ -150,32 +147,26 @@ impl<'a> MessageEnd<'a> {
     /// # Errors
     /// Those of [`progress::run`].
     #[inline]
-    pub(crate) fn advance_over<C: Channel + Debug>(
+    pub(crate) fn advance_over<C: PipeChannel>(
         &mut self,
         mut pipes: Pipes<'_, Bare<C>>,
         in_place: &[InPlaceBlock<'_>],
-        kind: ChannelKind,
         is_watched: bool,
     ) -> Result<bool> {
         if is_watched {
-            return self.advance(in_place, &mut pipes.checked(), kind);
+            return self.advance(in_place, &mut pipes.checked());
         }
-        self.advance(in_place, &mut pipes, kind)
+        self.advance(in_place, &mut pipes)
     }
 
     #[inline]
-    fn advance<L: Link>(
-        &mut self,
-        in_place: &[InPlaceBlock<'_>],
-        pipes: &mut Pipes<'_, L>,
-        kind: ChannelKind,
-    ) -> Result<bool> {
+    fn advance<L: Link>(&mut self, in_place: &[InPlaceBlock<'_>], pipes: &mut Pipes<'_, L>) -> Result<bool> {
         let Self { state, contents } = self;
         let (stage, moved) = (state.stage, state.moved);
         match contents {
-            MessageContents::Sent(input) => state.send(input, Afterwards::Kept, pipes, kind)?,
+            MessageContents::Sent(input) => state.send(input, Afterwards::Kept, pipes)?,
             MessageContents::Received(output) => state.receive(output, pipes)?,
-            MessageContents::SentInPlace(block) => state.send_in_place(&in_place[*block], pipes, kind)?,
+            MessageContents::SentInPlace(block) => state.send_in_place(&in_place[*block], pipes)?,
             MessageContents::ReceivedInPlace(block) => state.receive_in_place(&in_place[*block], pipes)?,
         }
         Ok(state.stage != stage || state.moved != moved)

@@ -162,11 +162,11 @@ impl Pipework {
         match kind {
             ChannelKind::Memory => {
                 let pipes = Pipes { members, operation, ends, channels: memory };
-                message.advance_over(pipes, in_place, kind, is_watched)
+                message.advance_over(pipes, in_place, is_watched)
             }
             ChannelKind::Port => {
                 let pipes = Pipes { members, operation, ends, channels: ports };
-                message.advance_over(pipes, in_place, kind, is_watched)
+                message.advance_over(pipes, in_place, is_watched)
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::channel::Channel;
 use crate::collective::call::{ChannelKind, Input, shifted};
 use crate::collective::region::PIPE_SLOTS;
 use crate::collective::rendezvous::members::Members;
-use crate::collective::transport::link::{Link, Outgoing};
+use crate::collective::transport::link::{Link, Outgoing, PipeChannel};
 use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
@@ -49,9 +49,8 @@ impl MessageState {
         &mut self,
         in_place: &InPlaceBlock<'_>,
         pipes: &mut Pipes<'_, L>,
-        kind: ChannelKind,
     ) -> Result<()> {
-        let sent = in_place.read(|input| self.send(input, Afterwards::InPlaceBlock, pipes, kind));
+        let sent = in_place.read(|input| self.send(input, Afterwards::InPlaceBlock, pipes));
         in_place.count_copied_out(self.moved);
         sent
     }
@@ -67,7 +66,6 @@ impl MessageState {
         input: &Input<'_>,
         afterwards: Afterwards,
         pipes: &mut Pipes<'_, L>,
-        kind: ChannelKind,
     ) -> Result<()> {
         if let MessageStage::AwaitsGet(number) = self.stage {
             if pipes.was_taken(self.peer, number) {
@@ -76,7 +74,7 @@ impl MessageState {
             return Ok(());
         }
         while !self.is_in_pipe() && pipes.has_room(self.peer) {
-            self.post(input, afterwards, pipes, kind)?;
+            self.post(input, afterwards, pipes)?;
         }
         Ok(())
     }
@@ -88,13 +86,12 @@ impl MessageState {
         input: &Input<'_>,
         afterwards: Afterwards,
         pipes: &mut Pipes<'_, L>,
-        kind: ChannelKind,
     ) -> Result<()> {
-        if self.send_inline(input, pipes, kind)? {
+        if self.send_inline(input, pipes)? {
             return Ok(());
         }
         let (number, _) = pipes.next_to(self.peer);
-        let may_use_get = kind == ChannelKind::Memory && afterwards == Afterwards::Kept;
+        let may_use_get = L::Channel::KIND == ChannelKind::Memory && afterwards == Afterwards::Kept;
         let exposed = match *input {
             Input::Heap(offset) if may_use_get && uses_get(pipes.members, self.len) => Some(offset),
             _ => None,
@@ -112,7 +109,7 @@ impl MessageState {
             fetched: exposed.map(|_| self.len),
         };
         L::before_send(pipes, self.peer, &outgoing)?;
-        match kind {
+        match L::Channel::KIND {
             ChannelKind::Memory => outgoing.write(pipes, self.peer)?,
             ChannelKind::Port => outgoing.hand_over(pipes, self.peer, afterwards)?,
         }

@@ -93,25 +93,26 @@ impl CallBoard {
     /// may be in messages still; a rank need not be one.
     #[cold]
     pub(crate) fn end_by_mismatch(&self, rank: Rank, mine: CallSignature, theirs: CallSignature) -> Error {
-        let (mine, rank, theirs) = self.first_difference().unwrap_or((mine, rank, theirs));
+        let mismatch = self.first_difference().unwrap_or(CallMismatch { mine, rank, theirs });
+        let CallMismatch { mine, rank, theirs } = mismatch;
         if let Some(odd) = self.ranks.iter().position(|&member| member == rank) {
             self.send_report(odd, mine, theirs);
             let others = (0..self.ranks.len()).filter(|&other| other != self.me && other != odd);
             others.for_each(|other| self.forward_report(other, odd, theirs));
         }
         self.revoke();
-        CallMismatch { mine, rank, theirs }.into()
+        mismatch.into()
     }
 
     /// Returns the error of the first operation in which some member did something else than this
     /// one, as far back as the ring goes.
     #[cold]
     pub(crate) fn first_mismatch(&self) -> Option<Error> {
-        self.first_difference().map(|(mine, rank, theirs)| CallMismatch { mine, rank, theirs }.into())
+        self.first_difference().map(Error::from)
     }
 
     /// Returns what this member did there, and which rank did what else.
-    fn first_difference(&self) -> Option<(CallSignature, Rank, CallSignature)> {
+    fn first_difference(&self) -> Option<CallMismatch> {
         let last = (0..LAP).map(|ago| self.sequence.wrapping_sub(ago)).take_while(|&sequence| sequence != 0);
         let both = last.flat_map(|sequence| (0..self.ranks.len()).map(move |member| (sequence, member)));
         both.filter_map(|(sequence, member)| self.difference(sequence, member)).last()
@@ -119,11 +120,11 @@ impl CallBoard {
 
     /// Returns what the posts of this member and of `member` for `sequence` say, if they are up and
     /// differ.
-    fn difference(&self, sequence: u64, member: usize) -> Option<(CallSignature, Rank, CallSignature)> {
+    fn difference(&self, sequence: u64, member: usize) -> Option<CallMismatch> {
         shown(&self.posts[self.me], sequence)?;
         let mine = self.mine[index(sequence)].signature();
         let theirs = kept(&self.posts[member], sequence)?.signature();
-        (theirs != mine).then_some((mine, self.ranks[member], theirs))
+        (theirs != mine).then_some(CallMismatch { mine, rank: self.ranks[member], theirs })
     }
 
     /// Returns the error that a member is elsewhere, if one is.

@@ -43,10 +43,8 @@
 //! peer, which is done. So the step can be taken. Both ends take the fragments of a pipe in the
 //! same order, that of the times.
 
-use std::fmt::Debug;
-
 use super::checksum;
-use super::link::{Bare, Checked, Link, Outgoing};
+use super::link::{Bare, Checked, Link, Outgoing, PipeChannel};
 use crate::channel::Channel;
 use crate::collective::call::{Input, Operation};
 use crate::collective::region::PIPE_SLOTS;
@@ -165,7 +163,7 @@ pub(crate) struct Pipes<'a, L: Link> {
 /// Why there is an end, and a channel, wherever an algorithm looks for one.
 const OTHERS: &str = "a pipe leads to another member, and all were opened";
 
-impl<'a, C: Channel + Debug> Pipes<'a, Bare<C>> {
+impl<'a, C: PipeChannel> Pipes<'a, Bare<C>> {
     /// Returns the same pipes, on which everything is checked and struck.
     pub(crate) fn checked(self) -> Pipes<'a, Checked<C>> {
         let Self { members, operation, ends, channels } = self;
