@@ -27,6 +27,8 @@ use std::time::Duration;
 use shmccl_proxy::Roster;
 
 use crate::epoch_id::EpochId;
+#[cfg(doc)]
+use crate::error::Error;
 use crate::error::{DeviceName, Result, check_layout};
 use crate::faults::FAULT_WORDS;
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};

@@ -118,11 +118,9 @@ impl Communicator {
         if self.has_all_ranks() {
             return Ok(());
         }
-        Err(Error::InvalidArgument {
-            name: "the number of ranks that allocate, free, or write a checkpoint",
-            value: self.n_ranks().into(),
-            expected: "all ranks of the job, through a communicator that they all belong to",
-        })
+        let name = "the number of ranks that allocate, free, or write a checkpoint";
+        let expected = "all ranks of the job, through a communicator that they all belong to";
+        Err(Error::invalid(name, self.n_ranks().into(), expected))
     }
 
     /// Compares the arguments of a call of all ranks. The last argument says whether it failed on

@@ -112,12 +112,8 @@ impl Communicator {
         let context = self.context();
         let lost = self.member(rank)?;
         if lost == context.rank() {
-            let (name, value) = ("rank", rank.get().into());
-            return Err(Error::InvalidArgument {
-                name,
-                value,
-                expected: "another rank than the caller's own",
-            });
+            let expected = "another rank than the caller's own";
+            return Err(Error::invalid("rank", rank.get().into(), expected));
         }
         if context.mapped().life(context.rank()).status() == LifeStatus::Lost {
             return Err(Error::Excluded);

@@ -147,11 +147,8 @@ fn parse(text: &[u8]) -> Result<UniqueId> {
 
 /// Returns the error for an id that is wrong from the byte with this index on.
 fn malformed(index: usize) -> Error {
-    Error::InvalidArgument {
-        name: "length of the readable part of the unique id",
-        value: index as u64,
-        expected: "39: `shmccl-` and 32 hexadecimal digits in lower case",
-    }
+    let expected = "39: `shmccl-` and 32 hexadecimal digits in lower case";
+    Error::invalid("length of the readable part of the unique id", index as u64, expected)
 }
 
 #[cfg(test)]

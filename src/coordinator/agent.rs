@@ -1,6 +1,6 @@
 //! The decisions of a device: its communicator, the order that it executes, and its report. Like
 //! the coordinator's, they are a state machine without clock, threads, input or output. A worker
-//! beside it executes one task at a time.
+//! beside it executes one order at a time.
 
 use super::id::{CommId, DeviceId};
 use super::order::{

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::error::RequestError;
 use super::id::DeviceId;
 use crate::collective::Operation;
-use crate::heap::DeviceMemory;
+use crate::heap::{DeviceMemory, MIN_ADDRESS};
 use crate::rank::MAX_RANKS;
 use crate::reduce::{DataType, ReduceOp};
 
@@ -102,7 +102,7 @@ pub struct DeviceCall {
 
 impl AddressRange {
     pub(super) fn of(memory: &DeviceMemory) -> Self {
-        Self { min: memory.min_address().get(), max: memory.max_address().get() }
+        Self { min: MIN_ADDRESS, max: memory.max_address().get() }
     }
 
     /// # Errors

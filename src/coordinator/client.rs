@@ -13,7 +13,7 @@ use super::call::DeviceCall;
 use super::deadline_stream::DeadlineStream;
 use super::directory::RuntimeDirectory;
 use super::error::{CoordinatorError, RequestError, Result};
-use super::handshake::{COORDINATOR, NumberedReply, NumberedRequest, PeerRole, connect};
+use super::handshake::{COORDINATOR, NumberedReply, NumberedRequest, PeerRole, connect, garbled};
 use super::id::{CommId, GroupId};
 use super::metrics::Metrics;
 use super::request::{CallProgress, ClientRequest, CommStatus, DeviceStatus, Reply};
@@ -266,12 +266,9 @@ impl Client {
             }
         })?;
         loop {
-            let answer: NumberedReply = match self.incoming.next().map_err(garbled)? {
-                Some(answer) => answer,
-                None => {
-                    receive(&mut stream, &mut self.incoming).map_err(|error| context.error(error))?;
-                    continue;
-                }
+            let Some(answer) = self.incoming.next::<NumberedReply>().map_err(garbled)? else {
+                receive(&mut stream, &mut self.incoming).map_err(|error| context.error(error))?;
+                continue;
             };
             if answer.number > self.number {
                 return Err(unexpected());
@@ -310,8 +307,4 @@ fn receive(stream: &mut DeadlineStream<'_>, incoming: &mut Frames) -> std::io::R
 
 fn unexpected() -> CoordinatorError {
     garbled("an answer to another request".to_owned())
-}
-
-fn garbled(what: String) -> CoordinatorError {
-    CoordinatorError::Protocol { peer: COORDINATOR, what }
 }

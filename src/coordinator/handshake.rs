@@ -131,6 +131,11 @@ pub(super) enum CopyDirection {
     Get,
 }
 
+/// Returns the error for a message of the coordinator that makes no sense.
+pub(super) fn garbled(what: String) -> CoordinatorError {
+    CoordinatorError::Protocol { peer: COORDINATOR, what }
+}
+
 /// Returns the process at the other side of `stream`, if it is this user's.
 ///
 /// # Errors

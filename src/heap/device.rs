@@ -108,12 +108,6 @@ impl DeviceMemory {
         &self.segment
     }
 
-    /// Returns the lowest address.
-    #[must_use]
-    pub const fn min_address(&self) -> DeviceAddress {
-        DeviceAddress(MIN_ADDRESS)
-    }
-
     /// Returns the address one past the highest.
     #[must_use]
     pub fn max_address(&self) -> DeviceAddress {

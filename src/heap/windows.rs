@@ -9,7 +9,7 @@
 use shmccl_proxy::{MemoryId, Transfer};
 
 use crate::error::{Error, Result};
-use crate::heap::offset::{HeapOffset, Region, fits};
+use crate::heap::offset::{HeapOffset, Region};
 use crate::rank::{Rank, check_n_ranks};
 
 /// The longest window that 32-bit offsets reach, in bytes.
@@ -114,10 +114,7 @@ impl HeapWindows {
         if rank.get() >= self.n_ranks {
             return Err(Error::InvalidRank { rank: rank.get(), n_ranks: self.n_ranks });
         }
-        if !fits(offset.get(), len, self.heap_len) {
-            let limit = self.heap_len;
-            return Err(Error::OutOfRange { what: "symmetric heap", offset: offset.get(), len, limit });
-        }
+        Region::new(offset, len).check("symmetric heap", self.heap_len)?;
         Ok(Cursor { first_id: rank.get() * self.per_rank, at: offset.get() })
     }
 }

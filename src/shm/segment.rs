@@ -86,7 +86,7 @@ impl Segment {
     /// [`MAX_LEN`], and for a bad name; [`Error::ResourceLimit`]; [`Error::Layout`] for a file that
     /// holds something else; [`Error::Os`].
     pub fn create(backing: &Backing, len: u64, identity: Identity) -> Result<Self> {
-        check_len(len)?;
+        check_len("segment length", len)?;
         let describe = |segment: Self| {
             segment.commit(0, PAGE)?;
             segment.header.describe(identity, len, Creator::this_process());
@@ -276,9 +276,10 @@ pub enum AttachAs {
     Unsealed,
 }
 
-fn check_len(len: u64) -> Result<()> {
+/// Checks a length in bytes that is called `name`.
+pub(super) fn check_len(name: &'static str, len: u64) -> Result<()> {
     if len == 0 || len > MAX_LEN || !len.is_multiple_of(PAGE) {
-        return Err(Error::invalid("segment length", len, "a multiple of 4096 bytes, from 4 KiB to 1 TiB"));
+        return Err(Error::invalid(name, len, "a multiple of 4096 bytes, from 4 KiB to 1 TiB"));
     }
     Ok(())
 }

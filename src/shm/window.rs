@@ -13,7 +13,7 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mprotect};
 
 use super::limits;
 use super::mapping::{Mapping, to_usize};
-use super::segment::{MAX_LEN, PAGE, Segment};
+use super::segment::{PAGE, Segment, check_len};
 use crate::error::{Error, Result};
 use crate::rank::{Rank, check_n_ranks};
 
@@ -35,17 +35,11 @@ impl Window {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a bad number of ranks, and for a stride that is zero, not a
-    /// multiple of [`PAGE`] or beyond [`MAX_LEN`]; [`Error::ResourceLimit`] when the address space
-    /// is limited.
+    /// multiple of [`PAGE`] or beyond 1 TiB; [`Error::ResourceLimit`] when the address space is
+    /// limited.
     pub fn reserve(n_ranks: u32, stride: u64) -> Result<Self> {
         check_n_ranks(n_ranks)?;
-        if stride == 0 || stride > MAX_LEN || !stride.is_multiple_of(PAGE) {
-            return Err(Error::invalid(
-                "stride of a window",
-                stride,
-                "a multiple of 4096 bytes, from 4 KiB to 1 TiB",
-            ));
-        }
+        check_len("stride of a window", stride)?;
         let action = "reserving the address window";
         let align = if stride.is_multiple_of(HUGE) { HUGE } else { PAGE };
         // At most 64 ranks of 1 TiB: no overflow.

@@ -26,6 +26,8 @@
 use std::mem::offset_of;
 
 use super::atomic::{AtomicU64, Ordering};
+#[cfg(doc)]
+use crate::error::Error;
 use crate::error::{Result, check_layout};
 
 /// First field of every segment: "shmccl" and two bytes to tell it from text.

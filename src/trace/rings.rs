@@ -96,7 +96,7 @@ impl Rings {
     pub(crate) fn create(epoch_id: EpochId, ranks: Range<u32>, records: u64) -> Result<(Self, Arc<Segment>)> {
         if !records.is_power_of_two() || !LENGTHS.contains(&records) {
             let expected = "a power of two from 1024 to 16777216";
-            return Err(Error::InvalidArgument { name: "records of a trace", value: records, expected });
+            return Err(Error::invalid("records of a trace", records, expected));
         }
         let n_ranks = ranks.len() as u64;
         let len = LANES + 2 * n_ranks * lane_len(records);

@@ -13,9 +13,7 @@ use crate::coordinator::assignment::StartedDevice;
 use crate::coordinator::deadline_stream::Address;
 use crate::coordinator::directory::RuntimeDirectory;
 use crate::coordinator::error::{CoordinatorError, Result};
-use crate::coordinator::handshake::{
-    COORDINATOR, Hello, HelloReply, PATIENCE, PeerRole, VERSION, check_peer,
-};
+use crate::coordinator::handshake::{Hello, HelloReply, PATIENCE, PeerRole, VERSION, check_peer, garbled};
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::wire::PeerConnection;
 use crate::error::Error;
@@ -169,8 +167,7 @@ impl Attempt {
     fn answer(&mut self) -> Result<Option<HelloReply>> {
         self.connection.flush();
         self.connection.read();
-        let reply = self.connection.next::<HelloReply>();
-        let reply = reply.map_err(|what| CoordinatorError::Protocol { peer: COORDINATOR, what })?;
+        let reply = self.connection.next::<HelloReply>().map_err(garbled)?;
         reply.map(HelloReply::check).transpose()
     }
 

@@ -43,10 +43,8 @@ impl CoordinatorMachine {
             ClientRequest::Finalize(comm) => self.finalize(request_id, comm),
             ClientRequest::Destroy(comm) => self.destroy(request_id, comm),
         };
-        match answer {
-            Ok(None) => {}
-            Ok(Some(reply)) => self.reply(request_id, Ok(reply)),
-            Err(refusal) => self.reply(request_id, Err(refusal)),
+        if let Some(reply) = answer.transpose() {
+            self.reply(request_id, reply);
         }
     }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::shm::segment::MAX_LEN;
 use crate::shm::{Backing, Identity};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
