@@ -15,6 +15,7 @@ use nix::sys::socket::{
 
 use super::message::MAX_MESSAGE;
 use crate::error::{Error, Result};
+use crate::shm::limits::refused_call;
 use crate::shm::system::{ReceivedMessage, receive};
 
 /// Makes a connected pair of control sockets, the root's end first, closed on exec.
@@ -85,11 +86,20 @@ pub(crate) fn resource_error(action: &'static str, source: std::io::Error) -> Er
     let (resource, remedy) = match source.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EMFILE | Errno::ETOOMANYREFS) => ("file descriptors", "raise `ulimit -n`"),
         Some(Errno::ENFILE) => ("file descriptors", "raise the sysctl fs.file-max"),
-        Some(Errno::EAGAIN) => ("processes", "raise `ulimit -u` or the pids limit of the container"),
+        Some(Errno::EAGAIN) => (
+            "processes or threads",
+            "raise `ulimit -u` or the pids limit of the container; `ulimit -d` or `ulimit -v`, where they are set",
+        ),
         Some(Errno::ENOMEM) => ("memory", "free some, or start fewer ranks"),
         _ => return Error::os(action, source),
     };
     Error::ResourceLimit { resource, action, remedy, source }
+}
+
+/// Returns the error for a process that was started and cannot be watched.
+pub(crate) fn unwatchable(action: &'static str, source: std::io::Error) -> Error {
+    let needs = "the system call pidfd_open, of Linux 5.3";
+    refused_call(action, needs, source).unwrap_or_else(|source| resource_error(action, source))
 }
 
 /// Returns another descriptor of the same thing.

@@ -37,7 +37,7 @@ use super::id::DeviceId;
 use super::order::{DeviceOrder, DeviceReport};
 use super::wire::PeerConnection;
 use crate::bootstrap::{
-    LAUNCHER, Options, bind_to_launcher, checksums_from_env, cores_from_env, poll_timeout,
+    LAUNCHER, Options, bind_to_launcher, checksums_from_env, cores_from_env, dump_heap_from_env, poll_timeout,
 };
 use crate::comm::Aborter;
 use crate::error::Error;
@@ -153,6 +153,7 @@ impl Device {
         Faults::from_env()?;
         checksums_from_env()?;
         cores_from_env()?;
+        dump_heap_from_env()?;
         let worker = DeviceWorker::start(id, Arc::clone(&memory), comm_options)?;
         let copies = CopyServer::start(id, Arc::clone(&memory), PATIENCE)?;
         let timeout_ms = u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX);
