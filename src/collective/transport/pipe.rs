@@ -30,15 +30,15 @@
 //! # The send staging
 //! A fragment that is made first, and sent then, is made on the *send staging*: as many slots in
 //! the sender's own region. Fragment p is made in send staging slot p mod slots, after
-//! [`Transport::reserve`] has found its slot in the inbox free. Then fragment p - slots was taken, and
-//! its copy out of that send staging slot is long done, even by a proxy. This holds as long as all
-//! fragments on the send staging go to one peer; between operations everything is flushed.
+//! [`Transport::reserve`] has found its slot in the inbox free. Then fragment p - slots was taken,
+//! and its copy out of that send staging slot is long done, even by a proxy. This holds as long as
+//! all fragments on the send staging go to one peer; between operations everything is flushed.
 //!
 //! # No deadlock
 //! [`Transport::send`] waits when all slots are full, [`Transport::receive`] when all are empty.
-//! Each algorithm says why that ends, by the same argument. Its steps have *times*, and every member
-//! takes its steps in the order of their times. A fragment is received at a later time than it was
-//! sent, and at an earlier one than the fragment [`PIPE_SLOTS`] later on its pipe is sent. Of all
+//! Each algorithm says why that ends, by the same argument. Its steps have *times*, and every
+//! member takes its steps in the order of their times. A fragment is received at a later time than
+//! it was sent, and at an earlier one than the fragment [`PIPE_SLOTS`] later on its pipe is sent. Of all
 //! steps that are not done, look at one with the least time. It waits for an earlier step of the
 //! peer, which is done. So the step can be taken. Both ends take the fragments of a pipe in the
 //! same order, that of the times.
