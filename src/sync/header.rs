@@ -274,6 +274,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
+    use crate::error::Error;
 
     /// Edge H1: a process that finds the header ready finds it complete, and finds what was written
     /// before.

@@ -38,9 +38,9 @@
 //! [`Transport::send`] waits when all slots are full, [`Transport::receive`] when all are empty.
 //! Each algorithm says why that ends, by the same argument. Its steps have *times*, and every
 //! member takes its steps in the order of their times. A fragment is received at a later time than
-//! it was sent, and at an earlier one than the fragment [`PIPE_SLOTS`] later on its pipe is sent. Of all
-//! steps that are not done, look at one with the least time. It waits for an earlier step of the
-//! peer, which is done. So the step can be taken. Both ends take the fragments of a pipe in the
+//! it was sent, and at an earlier one than the fragment [`PIPE_SLOTS`] later on its pipe is sent.
+//! Of all steps that are not done, look at one with the least time. It waits for an earlier step of
+//! the peer, which is done. So the step can be taken. Both ends take the fragments of a pipe in the
 //! same order, that of the times.
 
 use super::checksum;
