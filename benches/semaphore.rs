@@ -52,7 +52,7 @@ fn calls(criterion: &mut Criterion) {
     group.bench_function("poll, nothing there", |b| b.iter(|| black_box(receiver.poll())));
     let full = SemaphoreCell::new(u64::MAX / 2);
     let mut receiver = SemaphoreReceiver::new(&full, 0);
-    let revoke = RevokeCell::new();
+    let revoke = RevokeCell::default();
     let context = Waiting::new(&kernel, &revoke, WaitPolicy::DEDICATED, TIMEOUT);
     group.bench_function("wait, already there", |b| b.iter(|| receiver.wait(&context)));
     group.finish();
@@ -81,7 +81,8 @@ fn ping_pong(criterion: &mut Criterion) {
     });
     group.bench_function("semaphore", |b| {
         b.iter_custom(|rounds| {
-            let (cells, revoke) = ([SemaphoreCell::default(), SemaphoreCell::default()], RevokeCell::new());
+            let (cells, revoke) =
+                ([SemaphoreCell::default(), SemaphoreCell::default()], RevokeCell::default());
             two_sided(rounds, |first, rounds| {
                 let mut sender = SemaphoreSender::new(&cells[usize::from(!first)], 0);
                 let mut receiver = SemaphoreReceiver::new(&cells[usize::from(first)], 0);

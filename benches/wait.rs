@@ -56,7 +56,7 @@ fn hand_over(criterion: &mut Criterion) {
         group.bench_function(name, |b| {
             b.iter_custom(|rounds| {
                 let cells = [SemaphoreCell::default(), SemaphoreCell::default()];
-                let revoke = RevokeCell::new();
+                let revoke = RevokeCell::default();
                 timed_on(&cores, |member| {
                     let mut sender = SemaphoreSender::new(&cells[1 - member], 0);
                     let mut receiver = SemaphoreReceiver::new(&cells[member], 0);
@@ -106,7 +106,7 @@ fn barrier(criterion: &mut Criterion) {
     group.bench_function("barrier, oversubscribed", |b| {
         b.iter_custom(|rounds| {
             let cells: Vec<_> = (0..RANKS).map(|_| BarrierCell::default()).collect();
-            let (park, revoke) = (ParkCell::new(), RevokeCell::new());
+            let (park, revoke) = (ParkCell::default(), RevokeCell::default());
             timed_on(&cores, |member| {
                 let mut barrier = Barrier::new(&cells[..], &park, member, 0);
                 let context = Waiting::new(&kernel, &revoke, WaitPolicy::OVERSUBSCRIBED, TIMEOUT);
@@ -120,7 +120,7 @@ fn barrier(criterion: &mut Criterion) {
 }
 
 fn loop_alone(criterion: &mut Criterion) {
-    let (kernel, park, revoke) = (HostKernel::detect(), ParkCell::new(), RevokeCell::new());
+    let (kernel, park, revoke) = (HostKernel::detect(), ParkCell::default(), RevokeCell::default());
     let context = Waiting::new(&kernel, &revoke, WaitPolicy::DEDICATED, TIMEOUT);
     let mut group = criterion.benchmark_group("wait loop");
     group.throughput(Throughput::Elements(1));

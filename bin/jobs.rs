@@ -97,7 +97,7 @@ fn is_coordinator(word: &str) -> bool {
 }
 
 fn has_process(seen: &ObservedJob, word: &str) -> bool {
-    word.parse().is_ok_and(|process| seen.job.processes().contains(&process))
+    word.parse().is_ok_and(|process| seen.job.processes.contains(&process))
 }
 
 /// Lists the numbers of jobs: `0123456789abcdef, 1123456789abcdef and 3 more`.

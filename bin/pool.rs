@@ -126,7 +126,7 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
         is_followed
     };
     let options = FleetOptions { outlives: Some(args.outlive.unwrap_or(OUTLIVE)), restarts: args.restart };
-    let mut fleet = Fleet::start_with(&directory, &program, &missing.kinds, options, is_followed)?;
+    let mut fleet = Fleet::start(&directory, &program, &missing.kinds, options, is_followed)?;
     // Devices that end because the coordinator ends are not reported.
     coordinator.serve_until(|| fleet.end())?;
     drop(fleet);
@@ -174,7 +174,7 @@ fn print_reports(directory: RuntimeDirectory) {
 fn reports(directory: &RuntimeDirectory) -> Result<Vec<String>, CoordinatorError> {
     let devices = Client::connect(directory, CLIENT_PATIENCE)?.devices()?;
     let is_its = |process: &u32| devices.iter().any(|device| device.device.get() == *process);
-    let seen = jobs::all().into_iter().filter(|seen| seen.job.processes().iter().any(is_its));
+    let seen = jobs::all().into_iter().filter(|seen| seen.job.processes.iter().any(is_its));
     Ok(seen.map(|seen| seen.report.to_string()).collect())
 }
 

@@ -72,7 +72,7 @@ fn descend(comm: &mut Communicator, history: &mut History) -> Result<()> {
 
 /// Returns the step that all survivors have completed, and one of these.
 fn resume(recovery: &Recovery, rank: Rank, ranks: u32) -> Result<(u64, Rank)> {
-    let (step, restarted) = (recovery.sequence(), recovery.restarted());
+    let (step, restarted) = (recovery.sequence, &recovery.restarted);
     let back: Vec<_> = restarted.iter().map(|rank| format!("rank {rank}")).collect();
     println!("rank {rank}: {} back, on from step {step}", back.join(" and "));
     let survivor = (0..ranks).find(|rank| !restarted.iter().any(|it| it.get() == *rank));

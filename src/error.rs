@@ -10,7 +10,7 @@ use std::time::Duration;
 pub use detail::{Detail, EpochReport};
 pub use ending::{DeviceName, ExitCause};
 pub use fault_hit::{FaultHit, FaultKind};
-use words::{AwaitedRank, HeldUp, InLine, NameHolder, RevokedBy, SignalName};
+use words::{awaiting, held_up, in_line, name_holder, revoker, signal_name};
 
 use crate::rank::{EXPECTED_RANKS, Rank, RankError};
 
@@ -116,7 +116,7 @@ pub enum Error {
         needs: &'static str,
     },
     /// A name in `/dev/shm` that the job needs is somebody else's.
-    #[error("/dev/shm/{name} {}", NameHolder(*.holder))]
+    #[error("/dev/shm/{name} {}", name_holder(*.holder))]
     NameInUse {
         /// The name.
         name: String,
@@ -197,7 +197,7 @@ pub enum Error {
         rank: Rank,
     },
     /// A wait passed its deadline although nobody died.
-    #[error("{operation} timed out after {waited:?}{}{}", AwaitedRank(*.awaited), HeldUp(*.straggler))]
+    #[error("{operation} timed out after {waited:?}{}{}", awaiting(*.awaited), held_up(*.straggler))]
     Timeout {
         /// The operation that waited.
         operation: &'static str,
@@ -241,7 +241,7 @@ pub enum Error {
     #[error("the proxy was lost")]
     ProxyLost,
     /// The epoch was aborted.
-    #[error("the communicator was revoked by {}", RevokedBy(*.by))]
+    #[error("the communicator was revoked by {}", revoker(*.by))]
     Revoked {
         /// The rank that aborted it; `None` when it was the launcher.
         by: Option<Rank>,
@@ -265,7 +265,7 @@ pub enum Error {
     /// A table of algorithms cannot be used: see [`crate::collective::tuning`].
     #[error(
         "tuning table {}{}: {fault}; mend it, measure one with `shmccl tune`, or set SHMCCL_TUNING to another file, or to \
-         nothing for the built-in table", file.display(), InLine(*.line)
+         nothing for the built-in table", file.display(), in_line(*.line)
     )]
     Tuning {
         /// The file that the table was read from.
@@ -386,7 +386,7 @@ pub enum Error {
         cause: ExitCause,
     },
     /// The launcher was told to stop by a signal.
-    #[error("interrupted by {}", SignalName(*.signal))]
+    #[error("interrupted by {}", signal_name(*.signal))]
     Interrupted {
         /// The signal's number.
         signal: i32,
@@ -466,10 +466,23 @@ impl Error {
         self
     }
 
+    /// Refuses the `value` of the argument called `name`.
+    pub(crate) const fn invalid(name: &'static str, value: u64, expected: &'static str) -> Self {
+        Self::InvalidArgument { name, value, expected }
+    }
+
     /// Wraps the current `errno` of a failed system call.
     pub(crate) fn os(action: &'static str, source: impl Into<std::io::Error>) -> Self {
         Self::Os { action, source: source.into() }
     }
+}
+
+/// Checks a value on which two sides have agreed.
+///
+/// # Errors
+/// [`Error::Layout`] when `found` is not `expected`.
+pub(crate) fn check_layout(what: &'static str, expected: u64, found: u64) -> Result<()> {
+    if expected == found { Ok(()) } else { Err(Error::Layout { what, expected, found }) }
 }
 
 #[cfg(test)]

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::join_request::Rejection;
+use super::link::ControlLink;
 use super::message::{self, ControlMessage, Lost, MemberRefusal, NotRestarted, Refused, Rejected, Report};
 use super::socket::{ControlSocket, Deadline, Incoming, resource_error, send, try_receive};
-use crate::error::{DeviceName, Error, Result};
+use crate::error::{DeviceName, Error, Result, check_layout};
 use crate::logs::step;
 use crate::rank::Rank;
 use crate::sync::Latch;
@@ -59,12 +60,17 @@ impl ControlChannel {
                 }
             };
             if let Some(message) = message::read::<M>(&bytes) {
-                expect("job id", self.job_id, message_job(&bytes))?;
+                check_layout("job id", self.job_id, message_job(&bytes))?;
                 step("was told by the root");
                 return Ok((message, received.descriptors));
             }
             return Err(self.explain(&bytes, deadline));
         }
+    }
+
+    /// Returns the socket for the time when the job is up.
+    pub(super) fn into_link(self) -> ControlLink {
+        ControlLink::new(self.socket.into_socket(), self.job_id, self.n_ranks)
     }
 
     /// Ends the wait when it was cancelled, which the root sees as a hang-up. Also ends it when the
@@ -106,14 +112,6 @@ impl ControlChannel {
 
 fn message_job(bytes: &[u8]) -> u64 {
     message::header_of(bytes).map_or(0, |header| header.job_id)
-}
-
-/// Checks an agreed value.
-///
-/// # Errors
-/// [`Error::Layout`] when `found` is not `expected`.
-pub(super) fn expect(what: &'static str, expected: u64, found: u64) -> Result<()> {
-    if expected == found { Ok(()) } else { Err(Error::Layout { what, expected, found }) }
 }
 
 /// Checks while a member waits for the root.

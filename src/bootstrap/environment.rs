@@ -9,8 +9,10 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::getppid;
 
+use super::control_channel::ControlChannel;
 use super::member::Joining;
 use super::options::Options;
+use super::socket::ControlSocket;
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::{Rank, check_n_ranks};
 use crate::shm::system::{ignore_quit, inherited_socket};
@@ -55,7 +57,8 @@ pub fn join_from_env() -> Result<Option<Joining>> {
         expected: "expected the launcher's socket, open and not taken before by this process",
     })?;
     bind_to_launcher(launcher)?;
-    Joining::begin(socket, device, n_ranks, job_id, timeout).map(Some)
+    let channel = ControlChannel { socket: ControlSocket::new(socket), job_id, n_ranks, guard: None };
+    Joining::begin(channel, device, timeout).map(Some)
 }
 
 /// Replaces this process by `program`, bound to the life of the launcher. A trampoline calls it.

@@ -114,7 +114,7 @@ fn run_root<C: AsFd>(
     let MeetingPoint { job_id, epoch, .. } = *point;
     let offer = Offer { n_ranks, epoch, job_id, options, restarting: false, beat: None };
     let root = make_control(n_ranks)
-        .and_then(|control| BootstrapRoot::new(offer, control.as_fd()))
+        .and_then(|control| BootstrapRoot::new(offer, control.as_fd(), None, None))
         .map(BootstrapRoot::trusting);
     match root {
         Ok(mut root) => {
@@ -153,7 +153,7 @@ fn serve_until_go(root: &mut BootstrapRoot, deadline: Option<Instant>) -> Result
             step("about to serve a member");
             root.serve(id)?;
             if root.is_absent(id) {
-                root.declare_lost(id);
+                root.declare_lost(id, false);
                 is_over = true;
             }
         }
@@ -193,7 +193,7 @@ mod tests {
         let control = memfd_create(c"test", MFdFlags::MFD_CLOEXEC).unwrap();
         let options = Options { heap_len: 1 << 20, ..Options::default() };
         let offer = Offer { n_ranks: 2, epoch: 1, job_id: JOB, options, restarting: false, beat: None };
-        let mut root = BootstrapRoot::new(offer, control.as_fd()).unwrap().trusting();
+        let mut root = BootstrapRoot::new(offer, control.as_fd(), None, None).unwrap().trusting();
         let members = [(), ()].map(|()| {
             let (own, theirs) = pair().unwrap();
             root.add_member(own, Placement { cpu: None, devices: 1, proxies: 0 });

@@ -10,8 +10,7 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
-use super::control_channel::ControlChannel;
-use super::control_channel::WaitGuard;
+use super::control_channel::{ControlChannel, WaitGuard};
 use super::member::Joining;
 use super::message::{ANY_RANK, ControlMessage, JoinRequest, LAYOUT_VERSION, MemberRefusal, Met, Rejected};
 use super::options::Options;
@@ -78,7 +77,10 @@ pub(crate) fn meet(
         heap_len: options.heap_len,
         timeout_ms: milliseconds(options.timeout),
     };
-    Ok(come(point, &request, options.timeout, guard)?.with_options(options.clone()))
+    let mut joining = come(point, &request, options.timeout, guard)?;
+    // No launcher has decided the options for all.
+    joining.options = options.clone();
+    Ok(joining)
 }
 
 /// Enters a meeting as a joining rank. It takes the first free rank for one, and the others'
@@ -98,7 +100,9 @@ pub(crate) fn meet_as_joiner(
         timeout_ms: milliseconds(timeout),
         ..JoinRequest::zeroed()
     };
-    Ok(come(point, &request, timeout, guard)?.with_timeout(timeout))
+    let mut joining = come(point, &request, timeout, guard)?;
+    joining.options.timeout = timeout;
+    Ok(joining)
 }
 
 /// Knocks, and says Hello when all have come.
@@ -115,7 +119,7 @@ fn come(
     check_n_ranks(met.n_ranks)?;
     channel.n_ranks = met.n_ranks;
     let rank = Rank::new(met.rank, met.n_ranks)?;
-    Joining::begin_over(channel, DeviceName::Rank(rank), timeout)
+    Joining::begin(channel, DeviceName::Rank(rank), timeout)
 }
 
 fn milliseconds(timeout: Duration) -> u64 {

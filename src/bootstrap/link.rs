@@ -1,6 +1,6 @@
 //! A member's live end of the control socket after the bootstrap.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::sys::socket::{Shutdown, shutdown};
 
 use super::message::{self, Blame, Bye, ControlMessage, Invite, Lost, NotRestarted, Report};
-use super::socket::{Deadline, Incoming, resource_error, send, try_receive};
+use super::socket::{Deadline, Incoming, duplicate, resource_error, send, try_receive};
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::Rank;
 use crate::shm::{CellRef, HostKernel};
@@ -42,7 +42,7 @@ pub enum LinkEvent {
 /// others.
 #[derive(Debug)]
 pub struct ControlLink {
-    socket: OwnedFd,
+    pub(super) socket: OwnedFd,
     job_id: u64,
     n_ranks: u32,
     open: bool,
@@ -91,24 +91,6 @@ impl ControlLink {
         let _ = self.send(&Invite { header: Invite::header(self.job_id), token, ranks });
     }
 
-    /// Returns the next event, if there is one.
-    ///
-    /// # Errors
-    /// [`Error::Os`] when the socket fails.
-    pub fn try_event(&self) -> Result<Option<LinkEvent>> {
-        loop {
-            return Ok(match try_receive(self.socket.as_fd())? {
-                Incoming::HungUp => Some(LinkEvent::LauncherGone),
-                Incoming::Nothing => None,
-                Incoming::NoDescriptors => continue,
-                Incoming::Message(bytes, _) => match self.read_event(&bytes) {
-                    Some(event) => Some(event),
-                    None => continue,
-                },
-            });
-        }
-    }
-
     fn read_event(&self, bytes: &[u8]) -> Option<LinkEvent> {
         let device = |member| message::member_from_code(member, self.n_ranks);
         if let Some(NotRestarted { member, .. }) = message::read::<NotRestarted>(bytes) {
@@ -125,17 +107,25 @@ impl ControlLink {
     pub fn wait_event(&self, timeout: Duration) -> Result<LinkEvent> {
         let deadline = Deadline::after(timeout);
         loop {
-            if let Some(event) = self.try_event()? {
-                return Ok(event);
+            match try_receive(self.socket.as_fd())? {
+                Incoming::HungUp => return Ok(LinkEvent::LauncherGone),
+                Incoming::Nothing => {
+                    deadline.wait_a_while(&self.socket, "waiting for the launcher", Duration::MAX)?;
+                }
+                Incoming::NoDescriptors => {}
+                Incoming::Message(bytes, _) => {
+                    if let Some(event) = self.read_event(&bytes) {
+                        return Ok(event);
+                    }
+                }
             }
-            deadline.wait_readable(&self.socket, "waiting for the launcher")?;
         }
     }
 
     /// Starts a thread that calls `on_event` for every event and beats by `heartbeat`, if there is
     /// one. It sleeps in between. The last event is [`LinkEvent::LauncherGone`].
     ///
-    /// The watch takes the events: [`ControlLink::try_event`] returns none of them while it lives.
+    /// The watch takes the events: [`ControlLink::wait_event`] returns none of them while it lives.
     ///
     /// # Errors
     /// [`Error::ResourceLimit`].
@@ -144,11 +134,8 @@ impl ControlLink {
         heartbeat: Option<MemberHeartbeat>,
         on_event: impl FnMut(LinkEvent) + Send + 'static,
     ) -> Result<LinkWatch> {
-        let duplicate = || {
-            let socket = self.socket.try_clone();
-            socket.map_err(|error| resource_error("duplicating the control socket", error))
-        };
-        let (own, socket) = (duplicate()?, duplicate()?);
+        let copy = || duplicate(&self.socket, "duplicating the control socket");
+        let (own, socket) = (copy()?, copy()?);
         let stopped = Arc::new(Mutex::new(false));
         // Not a member's own link: it never says Bye.
         let ears = Self { socket: own, job_id: self.job_id, n_ranks: self.n_ranks, open: false };
@@ -185,13 +172,6 @@ impl ControlLink {
 
     fn send<M: ControlMessage>(&self, message: &M) -> Result<()> {
         send(self.socket.as_fd(), bytemuck::bytes_of(message), &[]).map_err(|_| Error::Revoked { by: None })
-    }
-}
-
-impl AsFd for ControlLink {
-    /// Returns the socket, to be polled for reading. Only [`ControlLink::try_event`] may read it.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
     }
 }
 

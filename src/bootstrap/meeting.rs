@@ -27,13 +27,13 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use super::join_request::check_user;
-use super::join_request::{Rejection, Term};
+use super::join_request::{Rejection, Term, check_user};
 use super::message::{
-    self, ANY_RANK, ControlMessage, JoinRequest, LAYOUT_VERSION, Lost, MemberRefusal, Met, Refused, Report,
+    self, ANY_RANK, ControlMessage, JoinRequest, LAYOUT_VERSION, Lost, MemberRefusal, Met, Misfit, Refused,
+    Report, check_fit,
 };
 use super::socket::{ControlSocket, Incoming, hang_up, poll_timeout, resource_error, send, try_receive};
-use crate::error::{DeviceName, Error, Result};
+use crate::error::{Error, Result};
 use crate::logs::{MEETING, step};
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
 
@@ -109,9 +109,6 @@ impl ClaimedTerms {
         u32::try_from(self.terms[term as usize]).unwrap_or(u32::MAX)
     }
 }
-
-/// Why a connection is refused, with what was expected and what was found.
-type Objection = (MemberRefusal, u64, u64);
 
 /// Why the meeting has failed for everybody.
 #[derive(Debug)]
@@ -265,7 +262,7 @@ impl Meeting {
             setsockopt(&*socket, sockopt::PassCred, &true)
                 .map_err(|errno| Error::os("receiving a guest", errno))?;
             if let Err(Error::Layout { expected, found, .. }) = check_user(&socket) {
-                self.refuse(&socket, (MemberRefusal::User, expected, found));
+                send_to(&socket, &Refused::new(self.job_id, (MemberRefusal::User, expected, found)));
                 continue;
             }
             if self.connections.len() == MAX_CONNECTIONS {
@@ -293,7 +290,7 @@ impl Meeting {
                 Ok((claim, patience)) => self.place(index, claim, patience),
                 Err(refusal) => {
                     if let Some(refusal) = refusal {
-                        self.refuse(socket, refusal);
+                        send_to(socket, &Refused::new(self.job_id, refusal));
                     }
                     self.connections[index].socket = None;
                     Ok(())
@@ -312,15 +309,12 @@ impl Meeting {
 
     /// Reads a JoinRequest: its claim, or `None` for a joiner, and its sender's timeout. The error
     /// is the answer, if there can be one.
-    fn read(&self, bytes: &[u8]) -> Result<(Option<ClaimedTerms>, Duration), Option<Objection>> {
-        let differs = |refusal, expected: u64, found: u64| {
-            if expected == found { Ok(()) } else { Err(Some((refusal, expected, found))) }
-        };
+    fn read(&self, bytes: &[u8]) -> Result<(Option<ClaimedTerms>, Duration), Option<Misfit>> {
         let header = message::header_of(bytes).ok_or(None)?;
-        differs(MemberRefusal::Version, message::VERSION.into(), header.version.into())?;
+        check_fit(MemberRefusal::Version, message::VERSION.into(), header.version.into())?;
         let request = message::read::<JoinRequest>(bytes).ok_or(None)?;
-        differs(MemberRefusal::Layout, LAYOUT_VERSION.into(), request.layout_version.into())?;
-        differs(MemberRefusal::Job, self.job_id, header.job_id)?;
+        check_fit(MemberRefusal::Layout, LAYOUT_VERSION.into(), request.layout_version.into())?;
+        check_fit(MemberRefusal::Job, self.job_id, header.job_id)?;
         let patience = Duration::from_millis(request.timeout_ms);
         if request.rank == ANY_RANK {
             return Ok((None, patience));
@@ -397,11 +391,6 @@ impl Meeting {
         }
     }
 
-    fn refuse(&self, socket: &OwnedFd, (refusal, expected, found): Objection) {
-        let (header, reason) = (Refused::header(self.job_id), refusal.code());
-        send_to(socket, &Refused { header, reason, reserved: 0, expected, found });
-    }
-
     /// Sends Met to all members, since all have come.
     fn announce_all_met(mut self) -> AssembledRanks {
         let heap_len = self.terms.map_or(0, |claim| claim.terms[Term::HeapLen as usize]);
@@ -453,10 +442,7 @@ impl Meeting {
 
 /// Returns the rank that a message reports lost, if it is a report.
 fn reported(bytes: &[u8]) -> Option<Rank> {
-    match message::member_from_code(message::read::<Report>(bytes)?.member, MAX_RANKS)? {
-        DeviceName::Rank(rank) => Some(rank),
-        DeviceName::Proxy => None,
-    }
+    Rank::new(message::read::<Report>(bytes)?.member, MAX_RANKS).ok()
 }
 
 /// Sends a message to a connection. It has room, because it was sent nothing before. A hang-up does

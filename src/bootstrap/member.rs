@@ -3,16 +3,16 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use super::control_channel::WaitGuard;
-use super::control_channel::{ControlChannel, expect};
+use super::control_channel::{ControlChannel, WaitGuard};
 use super::link::ControlLink;
 use super::message::{
     self, CONTRIBUTION_LEN, Contribution, ControlMessage, Gathered, Go, Hello, Invite, LAYOUT_VERSION, Ready,
     Welcome,
 };
 use super::options::{Options, Placement, ProxyMode, SegmentBacking};
-use super::socket::{ControlSocket, Deadline, has_hung_up, resource_error};
-use crate::error::{DeviceName, Error, Result};
+use super::socket::{Deadline, duplicate, has_hung_up};
+use crate::epoch_id::EpochId;
+use crate::error::{DeviceName, Error, Result, check_layout};
 use crate::rank::{Rank, check_n_ranks};
 
 /// A member that the launcher has welcomed and that has not met the others yet.
@@ -20,17 +20,29 @@ use crate::rank::{Rank, check_n_ranks};
 /// Dropping it hangs up, which every other member sees as the loss of this one.
 #[derive(Debug)]
 pub struct Joining {
-    channel: ControlChannel,
-    device: DeviceName,
-    epoch: u64,
-    options: Options,
-    placement: Placement,
-    control: OwnedFd,
-    rings: Option<OwnedFd>,
-    hold: Option<OwnedFd>,
-    restarts: u32,
-    restarting: bool,
-    beat: Option<Duration>,
+    pub(super) channel: ControlChannel,
+    /// The member that this process is.
+    pub(crate) device: DeviceName,
+    /// The job and the epoch of the communicator.
+    pub(crate) epoch_id: EpochId,
+    /// The options that the launcher has decided for all.
+    pub(crate) options: Options,
+    /// The core of this process, and what shares it.
+    pub(crate) placement: Placement,
+    /// The control segment, made by the launcher.
+    pub(crate) control: OwnedFd,
+    /// The trace rings of this member, if it is traced.
+    pub(crate) rings: Option<OwnedFd>,
+    /// Held by this process for as long as it has a named segment. The launcher's janitor removes
+    /// names when nobody holds it any more.
+    pub(crate) hold: Option<OwnedFd>,
+    /// How often the launcher has restarted this rank. A restarted process comes back to the
+    /// others, which are on their way already.
+    pub(crate) restarts: u32,
+    /// Whether the launcher restarts ranks that die.
+    pub(crate) is_restarting: bool,
+    /// How often this member has to beat for the launcher, if it has to.
+    pub(crate) beat: Option<Duration>,
     round: u32,
 }
 
@@ -39,40 +51,10 @@ pub struct Joining {
 /// Dropping it hangs up, which every other member sees as the loss of this one.
 #[derive(Debug)]
 pub struct Shared {
-    joining: Joining,
-    segments: Vec<OwnedFd>,
-}
-
-/// A member of a job that is up: all members have attached to all segments.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct ReadyMember {
-    /// The member that this process is.
-    pub device: DeviceName,
-    /// The number of ranks.
-    pub n_ranks: u32,
-    /// The epoch of the communicator.
-    pub epoch: u64,
-    /// The number of this job, unique on the machine.
-    pub job_id: u64,
-    /// The options that the launcher has decided for all.
-    pub options: Options,
-    /// The core of this process, and what shares it.
-    pub placement: Placement,
-    /// The control segment, made by the launcher.
-    pub control: OwnedFd,
-    /// The segments in order of rank, this member's own included.
-    pub segments: Vec<OwnedFd>,
-    /// The live socket to the launcher.
-    pub link: ControlLink,
-}
-
-impl ReadyMember {
-    /// Returns the rank of this process, or `None` for the proxy service.
-    #[must_use]
-    pub fn rank(&self) -> Option<Rank> {
-        rank_of(self.device)
-    }
+    /// What the Welcome decided.
+    pub(crate) joining: Joining,
+    /// In order of rank, this member's own included.
+    pub(crate) segments: Vec<OwnedFd>,
 }
 
 /// One rank's contribution to an all-gather.
@@ -85,45 +67,21 @@ pub struct RankContribution {
 }
 
 impl Joining {
-    /// Sends Hello over `socket` as `device` of job `job_id`, and takes the Welcome.
+    /// Sends Hello over `channel` as `device`, and takes the Welcome.
     ///
     /// # Errors
     /// - [`Error::PeerLost`] or [`Error::ProxyLost`] when another member was lost meanwhile.
     /// - [`Error::Layout`] when launcher and program do not fit.
     /// - [`Error::Revoked`] when the launcher is gone.
     /// - [`Error::Timeout`].
-    pub(crate) fn begin(
-        socket: OwnedFd,
-        device: DeviceName,
-        n_ranks: u32,
-        job_id: u64,
-        timeout: Duration,
-    ) -> Result<Self> {
-        let channel = ControlChannel { socket: ControlSocket::new(socket), job_id, n_ranks, guard: None };
-        Self::begin_over(channel, device, timeout)
-    }
-
-    /// Says Hello over `channel`, as [`Joining::begin`] does.
-    ///
-    /// # Errors
-    /// Those of [`Joining::begin`].
-    pub(super) fn begin_over(channel: ControlChannel, device: DeviceName, timeout: Duration) -> Result<Self> {
-        let n_ranks = channel.n_ranks;
-        channel.send(
-            &Hello {
-                header: Hello::header(channel.job_id),
-                layout_version: LAYOUT_VERSION,
-                pid: std::process::id(),
-                member: message::member_code(device),
-                reserved: 0,
-            },
-            &[],
-        )?;
+    pub(super) fn begin(channel: ControlChannel, device: DeviceName, timeout: Duration) -> Result<Self> {
+        let (header, member) = (Hello::header(channel.job_id), message::member_code(device));
+        let (layout_version, pid) = (LAYOUT_VERSION, std::process::id());
+        channel.send(&Hello { header, layout_version, pid, member, reserved: 0 }, &[])?;
         let (welcome, descriptors) =
             channel.receive::<Welcome>(Deadline::after(timeout), "joining the job (welcome)")?;
-        expect("number of ranks", n_ranks.into(), welcome.n_ranks.into())?;
-        let member = message::member_code(device);
-        expect("rank", member.into(), welcome.member.into())?;
+        check_layout("number of ranks", channel.n_ranks.into(), welcome.n_ranks.into())?;
+        check_layout("rank", member.into(), welcome.member.into())?;
         let found = descriptors.len() as u64;
         let mut descriptors = descriptors.into_iter();
         let control = descriptors.next();
@@ -132,45 +90,29 @@ impl Joining {
             return Err(Error::Layout { what: "number of control segments", expected: 1, found });
         };
         let (options, placement) = decode(&welcome)?;
-        let Welcome { epoch, restarts, restarting, beat_us, .. } = welcome;
         Ok(Self {
+            epoch_id: EpochId { job: channel.job_id, epoch: welcome.epoch },
             channel,
             device,
-            epoch,
             options,
             placement,
             control,
             rings,
             hold,
-            restarts,
-            restarting: restarting != 0,
-            beat: Some(Duration::from_micros(beat_us)).filter(|beat| !beat.is_zero()),
+            restarts: welcome.restarts,
+            is_restarting: welcome.restarting != 0,
+            beat: Some(Duration::from_micros(welcome.beat_us)).filter(|beat| !beat.is_zero()),
             round: 0,
         })
-    }
-
-    /// Replaces the options by the member's own ones, where no launcher has decided them.
-    pub(super) fn with_options(mut self, options: Options) -> Self {
-        self.options = options;
-        self
-    }
-
-    /// Goes on with the options that the others have, but its own patience.
-    pub(super) fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.options.timeout = timeout;
-        self
-    }
-
-    /// Returns the member that this process is.
-    #[must_use]
-    pub fn device(&self) -> DeviceName {
-        self.device
     }
 
     /// Returns the rank of this process, or `None` for the proxy service.
     #[must_use]
     pub fn rank(&self) -> Option<Rank> {
-        rank_of(self.device)
+        match self.device {
+            DeviceName::Rank(rank) => Some(rank),
+            DeviceName::Proxy => None,
+        }
     }
 
     /// Returns the number of ranks.
@@ -179,62 +121,9 @@ impl Joining {
         self.channel.n_ranks
     }
 
-    /// Returns the epoch of the communicator.
-    #[must_use]
-    pub fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// Returns the number of this job, unique on the machine.
-    #[must_use]
-    pub fn job_id(&self) -> u64 {
-        self.channel.job_id
-    }
-
-    /// Returns the options that the launcher has decided for all.
-    #[must_use]
-    pub fn options(&self) -> &Options {
-        &self.options
-    }
-
-    /// Returns the core of this process, and what shares it.
-    #[must_use]
-    pub fn placement(&self) -> Placement {
-        self.placement
-    }
-
     /// Returns the guard of its waits, if it has one.
     pub(crate) fn guard(&self) -> Option<&WaitGuard> {
         self.channel.guard.as_ref()
-    }
-
-    /// Returns the control segment, made by the launcher.
-    #[must_use]
-    pub fn control(&self) -> BorrowedFd<'_> {
-        self.control.as_fd()
-    }
-
-    /// Returns how often the launcher has restarted this rank. A restarted process comes back to
-    /// the others, which are on their way already.
-    #[must_use]
-    pub fn restarts(&self) -> u32 {
-        self.restarts
-    }
-
-    /// Returns whether the launcher restarts ranks that die.
-    #[must_use]
-    pub fn is_restarting(&self) -> bool {
-        self.restarting
-    }
-
-    /// Returns the trace rings of this member, if it is traced.
-    pub(crate) fn rings(&self) -> Option<BorrowedFd<'_>> {
-        self.rings.as_ref().map(AsFd::as_fd)
-    }
-
-    /// Returns how often this member has to beat for the launcher, if it has to.
-    pub(crate) fn beat(&self) -> Option<Duration> {
-        self.beat
     }
 
     /// Looks after the launcher while this member meets the others without it.
@@ -242,8 +131,7 @@ impl Joining {
     /// # Errors
     /// [`Error::ResourceLimit`].
     pub(crate) fn launcher_guard(&self) -> Result<WaitGuard> {
-        let line = self.channel.socket.try_clone();
-        let line = line.map_err(|error| resource_error("duplicating the control socket", error))?;
+        let line = duplicate(&*self.channel.socket, "duplicating the control socket")?;
         Ok(WaitGuard::new(|| None).unless(move || has_hung_up(&line)))
     }
 
@@ -258,14 +146,7 @@ impl Joining {
     /// Says that this member is back among the others.
     pub(crate) fn rejoin(self) -> Result<ControlLink> {
         self.channel.send(&Ready { header: Ready::header(self.channel.job_id) }, &[])?;
-        let ControlChannel { socket, job_id, n_ranks, .. } = self.channel;
-        Ok(ControlLink::new(socket.into_socket(), job_id, n_ranks))
-    }
-
-    /// Returns the descriptor that this process holds for as long as it has a named segment. The
-    /// launcher's janitor removes names when nobody holds it any more.
-    pub(crate) fn hold(&self) -> Option<BorrowedFd<'_>> {
-        self.hold.as_ref().map(AsFd::as_fd)
+        Ok(self.channel.into_link())
     }
 
     /// Creates this rank's segment by `create`, and gives every member the segments of all ranks.
@@ -284,7 +165,7 @@ impl Joining {
         let contributions = self.all_gather(&[], own.as_ref().map(AsFd::as_fd))?;
         let segments: Vec<_> =
             contributions.into_iter().filter_map(|contribution| contribution.descriptor).collect();
-        expect("number of segments", self.n_ranks().into(), segments.len() as u64)?;
+        check_layout("number of segments", self.n_ranks().into(), segments.len() as u64)?;
         Ok(Shared { joining: self, segments })
     }
 
@@ -304,15 +185,15 @@ impl Joining {
         let space = padded.get_mut(..bytes.len());
         let out_of_range = Error::OutOfRange { what: "contribution to an all-gather", offset: 0, len, limit };
         space.ok_or(out_of_range)?.copy_from_slice(bytes);
-        let header = Contribution::header(self.job_id());
+        let header = Contribution::header(self.channel.job_id);
         let contribution = Contribution { header, round: self.round, reserved: 0, bytes: padded };
         self.channel.send(&contribution, descriptor.as_slice())?;
         let deadline = Deadline::after(self.options.timeout);
         let (gathered, descriptors) =
             self.channel.receive::<Gathered>(deadline, "joining the job (segments)")?;
-        expect("bootstrap round", self.round.into(), gathered.round.into())?;
-        expect("number of ranks", self.n_ranks().into(), gathered.n_ranks.into())?;
-        expect(
+        check_layout("bootstrap round", self.round.into(), gathered.round.into())?;
+        check_layout("number of ranks", self.n_ranks().into(), gathered.n_ranks.into())?;
+        check_layout(
             "number of descriptors",
             gathered.with_descriptor.count_ones().into(),
             descriptors.len() as u64,
@@ -328,37 +209,16 @@ impl Joining {
 }
 
 impl Shared {
-    /// Returns what the Welcome decided.
-    #[must_use]
-    pub fn joining(&self) -> &Joining {
-        &self.joining
-    }
-
-    /// Returns the segments in order of rank, this member's own included.
-    #[must_use]
-    pub fn segments(&self) -> &[OwnedFd] {
-        &self.segments
-    }
-
-    /// Says that this member is attached to everything, and waits until all are.
+    /// Says that this member is attached to everything, and waits until all are. Returns the live
+    /// socket to the launcher.
     ///
     /// # Errors
     /// As [`Joining::share`].
-    pub fn ready(self) -> Result<ReadyMember> {
-        let Self { joining, segments } = self;
-        let Joining { channel, device, epoch, options, placement, control, .. } = joining;
+    pub fn ready(self) -> Result<ControlLink> {
+        let Joining { channel, options, .. } = self.joining;
         channel.send(&Ready { header: Ready::header(channel.job_id) }, &[])?;
         channel.receive::<Go>(Deadline::after(options.timeout), "joining the job (ready)")?;
-        let ControlChannel { socket, job_id, n_ranks, .. } = channel;
-        let link = ControlLink::new(socket.into_socket(), job_id, n_ranks);
-        Ok(ReadyMember { device, n_ranks, epoch, job_id, options, placement, control, segments, link })
-    }
-}
-
-fn rank_of(device: DeviceName) -> Option<Rank> {
-    match device {
-        DeviceName::Rank(rank) => Some(rank),
-        DeviceName::Proxy => None,
+        Ok(channel.into_link())
     }
 }
 

@@ -260,6 +260,20 @@ impl MemberRefusal {
     }
 }
 
+/// What makes a member unfit: the value that differs, as it is expected, and as it was found.
+pub(crate) type Misfit = (MemberRefusal, u64, u64);
+
+/// Checks a value that a member has sent.
+pub(crate) fn check_fit(refusal: MemberRefusal, expected: u64, found: u64) -> Result<(), Misfit> {
+    if expected == found { Ok(()) } else { Err((refusal, expected, found)) }
+}
+
+impl Refused {
+    pub(crate) fn new(job_id: u64, (refusal, expected, found): Misfit) -> Self {
+        Self { header: Self::header(job_id), reason: refusal.code(), reserved: 0, expected, found }
+    }
+}
+
 /// Returns the header of `bytes`, if they are long enough and carry the magic.
 pub(crate) fn header_of(bytes: &[u8]) -> Option<MessageHeader> {
     let header: MessageHeader = bytemuck::pod_read_unaligned(bytes.get(..size_of::<MessageHeader>())?);

@@ -58,12 +58,12 @@ pub use environment::{become_program, join_from_env};
 pub(crate) use host::MeetingHost;
 pub(crate) use join_request::{MeetingPoint, RankClaim, meet, meet_as_joiner};
 pub use link::{ControlLink, LinkEvent, LinkWatch, MemberHeartbeat};
-pub use member::{Joining, RankContribution, ReadyMember, Shared};
+pub use member::{Joining, RankContribution, Shared};
 pub use message::CONTRIBUTION_LEN;
 pub use options::{
     CHECKSUMS, CORES, Options, Placement, ProxyMode, SegmentBacking, checksums_from_env, cores_from_env,
 };
-pub(crate) use root::{BootstrapRoot, MemberId, Offer, RootEvent};
+pub(crate) use root::{BlamedMember, BootstrapRoot, MemberId, Offer, RootEvent};
 #[cfg(test)]
 pub(crate) use socket::send;
-pub(crate) use socket::{pair, poll_timeout, resource_error};
+pub(crate) use socket::{duplicate, pair, poll_timeout, resource_error};

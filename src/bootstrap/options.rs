@@ -21,18 +21,11 @@ pub enum ProxyMode {
 
 impl ProxyMode {
     pub(crate) const fn code(self) -> u32 {
-        match self {
-            Self::Thread => 0,
-            Self::Process => 1,
-        }
+        self as u32
     }
 
-    pub(crate) const fn from_code(code: u32) -> Option<Self> {
-        match code {
-            0 => Some(Self::Thread),
-            1 => Some(Self::Process),
-            _ => None,
-        }
+    pub(crate) fn from_code(code: u32) -> Option<Self> {
+        [Self::Thread, Self::Process].into_iter().find(|mode| mode.code() == code)
     }
 }
 
@@ -81,11 +74,7 @@ impl SegmentBacking {
     pub(crate) fn check(&self) -> Result<()> {
         let len = self.name().len();
         if len > MAX_BACKING_NAME {
-            return Err(Error::InvalidArgument {
-                name: "length of the segment name",
-                value: len as u64,
-                expected: "at most 256 bytes",
-            });
+            return Err(Error::invalid("length of the segment name", len as u64, "at most 256 bytes"));
         }
         Ok(())
     }

@@ -31,7 +31,7 @@ use super::message::{
     Ready, Report,
 };
 use super::options::{Options, Placement, ProxyMode};
-use super::socket::{Incoming, resource_error, try_receive};
+use super::socket::{Incoming, duplicate, resource_error, try_receive};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::{DeviceName, ExitCause, Result};
@@ -71,11 +71,8 @@ pub(crate) enum RootEvent {
     Lost(MemberId, ExitCause),
     /// The first member is about to fail because the second was lost.
     Reported(MemberId, MemberId),
-    /// The first member is about to fail because of the second, which was restarted and is not
-    /// back, or had left.
-    Blamed(MemberId, MemberId),
-    /// Should the first member fail, that is because the second has held others up.
-    HeldUp(MemberId, MemberId),
+    /// Should the member fail, that is because of another one.
+    Blamed(MemberId, BlamedMember),
     /// A member that was started again is back among the others.
     Returned(MemberId),
 }
@@ -83,6 +80,14 @@ pub(crate) enum RootEvent {
 /// The index of a member: its rank, or one past the last rank for the proxy service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct MemberId(pub(crate) usize);
+
+/// A member that another one blames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlamedMember {
+    pub(crate) id: MemberId,
+    /// Whether that member held others up; otherwise it was lost, or had left.
+    pub(crate) is_late: bool,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum MemberPhase {
@@ -135,20 +140,29 @@ pub(crate) struct BootstrapRoot {
 }
 
 impl BootstrapRoot {
-    /// Opens a job whose members get a duplicate of `control`.
+    /// Opens a job whose members get duplicates of `control`, of the trace `rings` and of `hold`.
+    /// A janitor waits until nobody has the last one any more.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a bad number of ranks or a name too long to send;
     /// [`Error::ResourceLimit`].
-    pub(crate) fn new(offer: Offer, control: BorrowedFd<'_>) -> Result<Self> {
+    pub(crate) fn new(
+        offer: Offer,
+        control: BorrowedFd<'_>,
+        rings: Option<BorrowedFd<'_>>,
+        hold: Option<BorrowedFd<'_>>,
+    ) -> Result<Self> {
         check_n_ranks(offer.n_ranks)?;
         offer.options.backing.check()?;
-        let control = control.try_clone_to_owned();
-        let control = control.map_err(|error| resource_error("duplicating the control segment", error))?;
+        let mut descriptors = vec![duplicate(&control, "duplicating the control segment")?];
+        let others = [(rings, "duplicating the rings of a trace"), (hold, "duplicating the hold on names")];
+        for (descriptor, action) in others {
+            descriptors.extend(descriptor.map(|it| duplicate(&it, action)).transpose()?);
+        }
         Ok(Self {
             offer,
-            descriptors: Rc::new([control]),
-            traced: false,
+            descriptors: descriptors.into(),
+            traced: rings.is_some(),
             members: Vec::new(),
             round: 0,
             losses: Vec::new(),
@@ -157,36 +171,6 @@ impl BootstrapRoot {
             events: VecDeque::new(),
             trusting: false,
         })
-    }
-
-    /// Gives the members a duplicate of `hold` too. A janitor waits until nobody has one any more.
-    ///
-    /// # Errors
-    /// [`Error::ResourceLimit`].
-    pub(crate) fn with_hold(self, hold: Option<BorrowedFd<'_>>) -> Result<Self> {
-        self.giving(hold, "duplicating the hold on names")
-    }
-
-    /// Gives the members a duplicate of the trace `rings`. It is called before
-    /// [`BootstrapRoot::with_hold`].
-    ///
-    /// # Errors
-    /// [`Error::ResourceLimit`].
-    pub(crate) fn with_trace(mut self, rings: Option<BorrowedFd<'_>>) -> Result<Self> {
-        self.traced = rings.is_some();
-        self.giving(rings, "duplicating the rings of a trace")
-    }
-
-    fn giving(mut self, descriptor: Option<BorrowedFd<'_>>, action: &'static str) -> Result<Self> {
-        let descriptors = self
-            .descriptors
-            .iter()
-            .map(AsFd::as_fd)
-            .chain(descriptor)
-            .map(|descriptor| descriptor.try_clone_to_owned());
-        self.descriptors =
-            descriptors.collect::<std::io::Result<_>>().map_err(|error| resource_error(action, error))?;
-        Ok(self)
     }
 
     /// Treats a member as lost as soon as another one reports it. The reporter hangs up next, and
@@ -283,17 +267,8 @@ impl BootstrapRoot {
     }
 
     /// Tells all others once that a member is lost. That may be one that had left, and has failed
-    /// since.
-    pub(crate) fn declare_lost(&mut self, id: MemberId) {
-        self.announce_loss(id, false);
-    }
-
-    /// Does the same for a member that may live, so that the others count it among the dead.
-    pub(crate) fn declare_hung(&mut self, id: MemberId) {
-        self.announce_loss(id, true);
-    }
-
-    fn announce_loss(&mut self, id: MemberId, hangs: bool) {
+    /// since. One that `hangs` may live, and the others count it among the dead.
+    pub(crate) fn declare_lost(&mut self, id: MemberId, hangs: bool) {
         let device = self.members[id.0].device;
         self.members[id.0].phase = MemberPhase::Lost;
         let member = message::member_code(device);
@@ -319,7 +294,7 @@ impl BootstrapRoot {
         let none_lags = self.members.iter().all(leads);
         let lags = |id: &MemberId| none_lags || !leads(&self.members[id.0]);
         for id in (0..self.members.len()).map(MemberId).filter(lags).collect::<Vec<_>>() {
-            self.declare_lost(id);
+            self.declare_lost(id, false);
         }
     }
 
@@ -331,7 +306,7 @@ impl BootstrapRoot {
         if member.phase == MemberPhase::Silent && cause == ExitCause::HungUp {
             member.phase = MemberPhase::Absent;
         } else if !matches!(member.phase, MemberPhase::Left | MemberPhase::Lost | MemberPhase::Absent) {
-            self.declare_lost(id);
+            self.declare_lost(id, false);
             self.events.push_back(RootEvent::Lost(id, cause));
         }
     }
@@ -394,7 +369,7 @@ impl BootstrapRoot {
         };
         if self.members[lost.0].restarts != report.restarts {
             if self.is_returning(lost) {
-                self.events.push_back(RootEvent::Blamed(id, lost));
+                self.events.push_back(RootEvent::Blamed(id, BlamedMember { id: lost, is_late: false }));
             }
             return Some(());
         }
@@ -402,7 +377,7 @@ impl BootstrapRoot {
         if !reported.contains(&lost) {
             reported.push(lost);
             if self.trusting {
-                self.declare_lost(lost);
+                self.declare_lost(lost, false);
             }
             self.events.push_back(RootEvent::Reported(id, lost));
         }
@@ -415,8 +390,8 @@ impl BootstrapRoot {
         let blamed = message::member_from_code(blame.member, self.offer.n_ranks)?;
         let is_it = |member: &MemberRecord| member.device == blamed && member.restarts == blame.restarts;
         if let Some(blamed) = self.members.iter().position(is_it).map(MemberId) {
-            let event = if blame.is_late == 0 { RootEvent::Blamed } else { RootEvent::HeldUp };
-            self.events.push_back(event(id, blamed));
+            let blamed = BlamedMember { id: blamed, is_late: blame.is_late != 0 };
+            self.events.push_back(RootEvent::Blamed(id, blamed));
         }
         Some(())
     }

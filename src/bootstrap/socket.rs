@@ -92,6 +92,14 @@ pub(crate) fn resource_error(action: &'static str, source: std::io::Error) -> Er
     Error::ResourceLimit { resource, action, remedy, source }
 }
 
+/// Returns another descriptor of the same thing.
+///
+/// # Errors
+/// [`Error::ResourceLimit`] of `action`.
+pub(crate) fn duplicate(descriptor: &impl AsFd, action: &'static str) -> Result<OwnedFd> {
+    descriptor.as_fd().try_clone_to_owned().map_err(|error| resource_error(action, error))
+}
+
 /// Sends one message; `Err(EAGAIN)` when the socket is full.
 pub(crate) fn send(
     socket: BorrowedFd<'_>,
@@ -174,15 +182,6 @@ impl Deadline {
 
     fn left(&self) -> Duration {
         self.limit.saturating_sub(self.start.elapsed())
-    }
-
-    /// Waits until `socket` has something to read.
-    ///
-    /// # Errors
-    /// [`Error::Timeout`] of `operation`.
-    pub(crate) fn wait_readable(&self, socket: &OwnedFd, operation: &'static str) -> Result<()> {
-        while !self.wait_a_while(socket, operation, Duration::MAX)? {}
-        Ok(())
     }
 
     /// Waits until `socket` has something to read, at most for `nap`. Returns whether it has.

@@ -9,11 +9,13 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::fstat;
 
+use super::control_channel::ControlChannel;
 use super::message::{
     self, Bye, Contribution, ControlMessage, Gathered, Hello, LAYOUT_VERSION, Ready, Report, Welcome,
 };
-use super::socket::send;
+use super::socket::{ControlSocket, send};
 use super::*;
+use crate::epoch_id::EpochId;
 use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::rank::Rank;
 
@@ -47,7 +49,7 @@ fn with_root(n_ranks: u32, options: Options, act: impl Fn(u32, OwnedFd) + Sync) 
     let services = u32::from(options.proxy == ProxyMode::Process);
     let control = memory();
     let offer = Offer { n_ranks, epoch: 7, job_id: JOB, options, restarting: false, beat: None };
-    let mut root = BootstrapRoot::new(offer, control.as_fd()).unwrap();
+    let mut root = BootstrapRoot::new(offer, control.as_fd(), None, None).unwrap();
     std::thread::scope(|scope| {
         let act = &act;
         for member in 0..n_ranks + services {
@@ -83,10 +85,11 @@ fn serve(root: &mut BootstrapRoot) -> Vec<RootEvent> {
 
 fn begin(member: u32, n_ranks: u32, socket: OwnedFd) -> Result<Joining> {
     let device = if member == n_ranks { DeviceName::Proxy } else { rank(member) };
-    Joining::begin(socket, device, n_ranks, JOB, WATCHDOG)
+    let channel = ControlChannel { socket: ControlSocket::new(socket), job_id: JOB, n_ranks, guard: None };
+    Joining::begin(channel, device, WATCHDOG)
 }
 
-fn join(member: u32, n_ranks: u32, socket: OwnedFd) -> Result<ReadyMember> {
+fn join(member: u32, n_ranks: u32, socket: OwnedFd) -> Result<ControlLink> {
     begin(member, n_ranks, socket)?.share(|_| Ok(memory()))?.ready()
 }
 
@@ -117,15 +120,14 @@ fn every_member_gets_the_options_and_the_same_segments() {
         let seen = std::sync::Mutex::new(Vec::new());
         let events = with_root(3, Options { proxy, ..options() }, |member, socket| {
             let joining = begin(member, 3, socket).unwrap();
-            assert_eq!(joining.options(), &Options { proxy, ..options() });
-            assert_eq!((joining.epoch(), joining.job_id(), joining.n_ranks()), (7, JOB, 3));
-            assert_eq!(joining.placement(), Placement { cpu: Some(member), devices: 1, proxies: 2 });
+            assert_eq!(joining.options, Options { proxy, ..options() });
+            assert_eq!((joining.epoch_id, joining.n_ranks()), (EpochId { job: JOB, epoch: 7 }, 3));
+            assert_eq!(joining.rank().map(Rank::get), (member < 3).then_some(member));
+            assert_eq!(joining.placement, Placement { cpu: Some(member), devices: 1, proxies: 2 });
             let shared = joining.share(|_| Ok(memory())).unwrap();
-            let identities: Vec<_> = shared.segments().iter().map(identity).collect();
-            let membership = shared.ready().unwrap();
-            assert_eq!(membership.rank().map(Rank::get), (member < 3).then_some(member));
-            seen.lock().unwrap().push((identity(&membership.control), identities));
-            membership.link.finalize().unwrap();
+            let identities: Vec<_> = shared.segments.iter().map(identity).collect();
+            seen.lock().unwrap().push((identity(&shared.joining.control), identities));
+            shared.ready().unwrap().finalize().unwrap();
         });
         let seen = seen.into_inner().unwrap();
         assert_eq!(seen[0].1.len(), 3);
@@ -141,8 +143,9 @@ fn every_member_gets_the_options_and_the_same_segments() {
 #[test]
 fn the_largest_job_meets() {
     with_root(64, options(), |member, socket| {
-        let membership = join(member, 64, socket).unwrap();
-        assert_eq!(membership.segments.len(), 64);
+        let shared = begin(member, 64, socket).unwrap().share(|_| Ok(memory())).unwrap();
+        assert_eq!(shared.segments.len(), 64);
+        shared.ready().unwrap();
     });
 }
 
@@ -186,13 +189,8 @@ fn a_member_that_hangs_up_at_any_step_is_lost_to_all_others() {
                 }
                 2 => drop(joining.share(|_| Ok(memory())).unwrap()),
                 _ => {
-                    let membership = joining.share(|_| Ok(memory())).unwrap().ready().unwrap();
                     // A link that is dropped by a panic says nothing.
-                    let panicked = std::thread::spawn(move || {
-                        let _link = membership.link;
-                        std::panic::resume_unwind(Box::new(()));
-                    });
-                    assert!(panicked.join().is_err());
+                    hang_up(joining.share(|_| Ok(memory())).unwrap().ready().unwrap());
                 }
             }
         });
@@ -202,8 +200,7 @@ fn a_member_that_hangs_up_at_any_step_is_lost_to_all_others() {
 
 /// Joins, waits for a loss, and gives it as an error.
 fn join_and_wait(member: u32, socket: OwnedFd) -> Result<()> {
-    let membership = join(member, 3, socket)?;
-    match membership.link.wait_event(WATCHDOG)? {
+    match join(member, 3, socket)?.wait_event(WATCHDOG)? {
         LinkEvent::Lost { device: DeviceName::Rank(rank), .. } => Err(Error::PeerLost { rank }),
         other => panic!("unexpected {other:?}"),
     }
@@ -327,15 +324,14 @@ fn a_member_that_does_not_fit_is_told_why_and_so_is_the_launcher() {
 #[test]
 fn the_last_words_of_a_member_are_heard_though_it_never_read_its_mail() {
     let events = with_root(2, options(), |member, socket| {
-        let membership = join(member, 2, socket).unwrap();
+        let link = join(member, 2, socket).unwrap();
         if member == 0 {
             // Until rank 1 is gone there is unread mail: its loss.
-            let mut polled = [PollFd::new(membership.link.as_fd(), PollFlags::POLLIN)];
+            let mut polled = [PollFd::new(link.socket.as_fd(), PollFlags::POLLIN)];
             poll(&mut polled, PollTimeout::from(20_000_u16)).unwrap();
-            membership.link.finalize().unwrap();
+            link.finalize().unwrap();
         } else {
-            std::mem::forget(membership.segments);
-            hang_up(membership.link);
+            hang_up(link);
         }
     });
     assert!(events.contains(&RootEvent::Left(MemberId(0))), "{events:?}");
@@ -354,10 +350,10 @@ fn hang_up(link: ControlLink) {
 #[test]
 fn a_report_names_who_was_lost_and_counts_once_for_each() {
     let events = with_root(2, options(), |member, socket| {
-        let membership = join(member, 2, socket).unwrap();
+        let link = join(member, 2, socket).unwrap();
         if member == 0 {
             for lost in [rank(1), rank(1), DeviceName::Proxy, rank(0)] {
-                membership.link.report_loss(lost, 0);
+                link.report_loss(lost, 0);
             }
         }
     });
@@ -406,10 +402,9 @@ fn a_member_whose_root_dies_at_any_step_is_told_so() {
         let control = memory();
         let offer =
             Offer { n_ranks: 1, epoch: 1, job_id: JOB, options: options(), restarting: false, beat: None };
-        let mut root = BootstrapRoot::new(offer, control.as_fd()).unwrap();
+        let mut root = BootstrapRoot::new(offer, control.as_fd(), None, None).unwrap();
         root.add_member(own, Placement { cpu: None, devices: 1, proxies: 0 });
-        let member =
-            std::thread::spawn(move || join(0, 1, theirs).map(|joined| joined.link.wait_event(WATCHDOG)));
+        let member = std::thread::spawn(move || join(0, 1, theirs).map(|link| link.wait_event(WATCHDOG)));
         let began = Instant::now();
         // Steps: before the Hello is answered, after the Welcome, after Go.
         let is_there = |root: &mut BootstrapRoot| {
@@ -432,19 +427,19 @@ fn a_member_whose_root_dies_at_any_step_is_told_so() {
 #[test]
 fn a_watch_hears_losses_and_ends_when_it_is_dropped() {
     let events = with_root(2, options(), |member, socket| {
-        let membership = join(member, 2, socket).unwrap();
+        let link = join(member, 2, socket).unwrap();
         if member == 1 {
-            return hang_up(membership.link);
+            return hang_up(link);
         }
         let (told, heard) = std::sync::mpsc::channel();
-        let watch = membership.link.watch(None, move |event| told.send(event).unwrap()).unwrap();
+        let watch = link.watch(None, move |event| told.send(event).unwrap()).unwrap();
         assert_eq!(
             heard.recv_timeout(WATCHDOG),
             Ok(LinkEvent::Lost { device: rank(1), restarts: 0, hangs: false })
         );
         drop(watch);
         assert!(heard.recv().is_err(), "the thread has ended");
-        membership.link.finalize().unwrap();
+        link.finalize().unwrap();
     });
     assert!(events.contains(&RootEvent::Left(MemberId(0))), "{events:?}");
 }
@@ -468,7 +463,7 @@ fn an_overlong_name_is_refused_before_anything_is_started() {
     let options = Options { backing, ..options() };
     let offer = Offer { n_ranks: 1, epoch: 1, job_id: JOB, options, restarting: false, beat: None };
     assert!(matches!(
-        BootstrapRoot::new(offer, memory().as_fd()),
+        BootstrapRoot::new(offer, memory().as_fd(), None, None),
         Err(Error::InvalidArgument { value: 257, .. })
     ));
 }
@@ -487,9 +482,9 @@ fn serve_until(root: &mut BootstrapRoot, awaited: RootEvent) {
 }
 
 /// Makes the root of a running job, and its three members.
-fn root_that_restarts() -> (BootstrapRoot, Vec<ReadyMember>) {
+fn root_that_restarts() -> (BootstrapRoot, Vec<ControlLink>) {
     let offer = Offer { n_ranks: 3, epoch: 7, job_id: JOB, options: options(), restarting: true, beat: None };
-    let mut root = BootstrapRoot::new(offer, memory().as_fd()).unwrap();
+    let mut root = BootstrapRoot::new(offer, memory().as_fd(), None, None).unwrap();
     let joining = (0..3).map(|member| {
         let (own, theirs) = pair().unwrap();
         root.add_member(own, Placement { cpu: None, devices: 1, proxies: 0 });
@@ -501,10 +496,9 @@ fn root_that_restarts() -> (BootstrapRoot, Vec<ReadyMember>) {
 }
 
 /// Hangs up for this member and restarts it. Returns the new process before it is back.
-fn start_again(root: &mut BootstrapRoot, member: ReadyMember) -> Joining {
-    let number = member.rank().unwrap().get();
+fn start_again(root: &mut BootstrapRoot, number: u32, link: ControlLink) -> Joining {
     let id = MemberId(number as usize);
-    hang_up(member.link);
+    hang_up(link);
     serve_until(root, RootEvent::Lost(id, ExitCause::HungUp));
     let (own, theirs) = pair().unwrap();
     root.replace_member(id, own);
@@ -516,29 +510,29 @@ fn start_again(root: &mut BootstrapRoot, member: ReadyMember) -> Joining {
 #[test]
 fn a_member_that_was_started_again_is_told_as_it_comes_back_who_was_lost_on_its_way() {
     let (mut root, mut members) = root_that_restarts();
-    let again = start_again(&mut root, members.remove(1));
-    root.declare_hung(MemberId(2));
+    let again = start_again(&mut root, 1, members.remove(1));
+    root.declare_lost(MemberId(2), true);
     let link = again.rejoin().unwrap();
     serve_until(&mut root, RootEvent::Returned(MemberId(1)));
     let told = link.wait_event(WATCHDOG).unwrap();
     assert_eq!(told, LinkEvent::Lost { device: rank(2), restarts: 0, hangs: true });
     // The others have learned it at once: of the member that hung up, and then of the one that
     // hangs.
-    let first = members[0].link.wait_event(WATCHDOG).unwrap();
+    let first = members[0].wait_event(WATCHDOG).unwrap();
     assert_eq!(first, LinkEvent::Lost { device: rank(1), restarts: 0, hangs: false });
-    assert_eq!(members[0].link.wait_event(WATCHDOG).unwrap(), told);
-    assert_eq!(members[0].link.try_event().unwrap(), None);
+    assert_eq!(members[0].wait_event(WATCHDOG).unwrap(), told);
+    assert!(matches!(members[0].wait_event(Duration::ZERO), Err(Error::Timeout { .. })));
 }
 
 #[test]
 fn whoever_is_there_or_comes_back_is_told_once_that_nobody_is_started_for_a_lost_rank() {
     let (mut root, mut members) = root_that_restarts();
-    let again = start_again(&mut root, members.remove(1));
-    let link = &members[0].link;
-    root.declare_lost(MemberId(2));
+    let again = start_again(&mut root, 1, members.remove(1));
+    let link = &members[0];
+    root.declare_lost(MemberId(2), false);
     root.announce_not_restarted(MemberId(2));
     root.announce_not_restarted(MemberId(2));
-    let told: Vec<_> = std::iter::from_fn(|| link.try_event().unwrap()).collect();
+    let told: Vec<_> = std::iter::from_fn(|| link.wait_event(Duration::ZERO).ok()).collect();
     let lost = |number| LinkEvent::Lost { device: rank(number), restarts: 0, hangs: false };
     assert_eq!(told, [lost(1), lost(2), LinkEvent::NotRestarted(rank(2))]);
     let in_vain = again.await_invite().unwrap_err();

@@ -81,28 +81,23 @@ impl RankContext {
         timeout: Duration,
         observe: Observe,
     ) -> Result<Self> {
-        let segment = Arc::clone(mapped.segment(rank));
-        let heap = SymmetricHeap::new(Arc::clone(mapped.view(rank).window()), segment, rank, mapped.shape())?;
-        let slots = ChannelSlots::new(mapped.n_ranks());
-        let oversubscribed = spinners > 1;
-        let (spinners, state) = (AtomicU64::new(spinners.into()), AtomicU64::new(0));
-        let (injector, recorder, checksums) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        let heap = SymmetricHeap::new(mapped.view(rank).clone(), Arc::clone(mapped.segment(rank)))?;
         Ok(Self {
+            slots: ChannelSlots::new(mapped.n_ranks()),
             mapped,
             rank,
             heap,
-            slots,
-            spinners,
-            oversubscribed,
+            spinners: AtomicU64::new(spinners.into()),
+            oversubscribed: spinners > 1,
             cores: None,
             service: None,
             proxy: OnceLock::new(),
             timeout,
             observe,
-            state,
-            injector,
-            recorder,
-            checksums,
+            state: AtomicU64::new(0),
+            injector: OnceLock::new(),
+            recorder: OnceLock::new(),
+            checksums: OnceLock::new(),
             blamed: OnceLock::new(),
         })
     }

@@ -27,7 +27,9 @@ use std::time::Duration;
 use shmccl_proxy::Roster;
 
 use crate::epoch_id::EpochId;
-use crate::error::{DeviceName, Error, Result};
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::{DeviceName, Result, check_layout};
 use crate::faults::FAULT_WORDS;
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
 use crate::shm::segment::AttachAs;
@@ -116,13 +118,7 @@ impl Control {
     /// [`Error::Layout`] for a copy of another length; [`Error::InvalidArgument`] when it says that
     /// there are no ranks, or too many.
     pub(crate) fn of_copy(mapping: Mapping) -> Result<Self> {
-        if mapping.len() != LEN {
-            return Err(Error::Layout {
-                what: "control segment length",
-                expected: LEN,
-                found: mapping.len(),
-            });
-        }
+        check_layout("control segment length", LEN, mapping.len())?;
         let mut control = Self { mapping, n_ranks: 0, segment: None };
         let n_ranks = u32::try_from(plain::load(&control.card()[N_RANKS])).unwrap_or(u32::MAX);
         check_n_ranks(n_ranks)?;

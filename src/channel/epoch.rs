@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::control::Control;
 use crate::bootstrap::SegmentBacking;
 use crate::epoch_id::EpochId;
-use crate::error::{Error, Result};
+use crate::error::{Result, check_layout};
 use crate::heap::layout::{CONTROL_LEN, HeapShape, SegmentCells, create_segment};
 use crate::heap::{HeapView, HeapWindows, MemoryTable};
 use crate::rank::Rank;
@@ -92,10 +92,7 @@ impl EpochMapping {
 
     /// Maps `segments`, given in order of rank.
     pub(crate) fn over(shape: HeapShape, control: Control, segments: Vec<Arc<Segment>>) -> Result<Self> {
-        let (expected, found) = (u64::from(shape.n_ranks()), segments.len() as u64);
-        if expected != found {
-            return Err(Error::Layout { what: "number of segments", expected, found });
-        }
+        check_layout("number of segments", shape.n_ranks().into(), segments.len() as u64)?;
         crate::shm::copy::prepare();
         let mut window = Window::reserve(shape.n_ranks(), shape.segment_len())?;
         let mut cells = Vec::new();

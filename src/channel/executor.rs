@@ -17,21 +17,27 @@ use crate::sync::atomic::AtomicU64;
 use crate::sync::{Revocation, plain};
 
 /// Why an [`Executor`] refuses a trigger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[repr(u32)]
 #[non_exhaustive]
 pub enum RefusalReason {
     /// The trigger asks for nothing.
+    #[error("it asks for nothing")]
     NoKind = u32::MAX,
     /// The source id names no memory, or the range reaches past what it names.
+    #[error("its source is not memory that it may read")]
     Source = 1,
     /// The target id names no memory, or the range reaches past what it names.
+    #[error("its target is not memory that it may write")]
     Target = 2,
     /// The semaphore id names no rank of the communicator.
+    #[error("its semaphore belongs to no rank")]
     Semaphore = 3,
     /// A fault was injected: see [`crate::faults`].
+    #[error("a fault that was injected has it refused")]
     Injected = 4,
     /// What was copied is not what was to be copied, by this trigger or an earlier one of its fifo.
+    #[error("what was copied is not what was to be copied")]
     Corrupted = 5,
 }
 
@@ -46,19 +52,6 @@ impl RefusalReason {
 
     fn refusal(self) -> TriggerRefusal {
         TriggerRefusal::new(NonZeroU32::new(self as u32).expect("no reason has code 0"))
-    }
-}
-
-impl std::fmt::Display for RefusalReason {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::NoKind => "it asks for nothing",
-            Self::Source => "its source is not memory that it may read",
-            Self::Target => "its target is not memory that it may write",
-            Self::Semaphore => "its semaphore belongs to no rank",
-            Self::Injected => "a fault that was injected has it refused",
-            Self::Corrupted => "what was copied is not what was to be copied",
-        })
     }
 }
 

@@ -140,7 +140,7 @@ fn pause(mapped: &EpochMapping, time: Duration) {
     let policy = WaitPolicy { spins: 0, park_after: Duration::ZERO };
     let waiting = Waiting::new(mapped.kernel(), mapped.revocation(), policy, time);
     // That it times out is what it is for.
-    let _over = wait_until(&waiting, &ParkCell::new(), || None::<()>);
+    let _over = wait_until(&waiting, &ParkCell::default(), || None::<()>);
 }
 
 /// Ends the process as a crash does that nobody can catch.

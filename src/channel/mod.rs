@@ -29,7 +29,6 @@ mod service;
 mod slot;
 #[cfg(test)]
 mod testing;
-mod traced;
 mod wait_kind;
 
 use crate::error::Result;
@@ -44,10 +43,9 @@ pub(crate) use inject::ProxyFaults;
 pub use memory::MemoryChannel;
 pub use port::PortChannel;
 pub(crate) use port::{Port, Pusher};
-pub(crate) use service::{ProxyThread, ProxyWaitPoint, ServedFifos, serve_all};
+pub(crate) use service::{ProxyThread, ProxyWaitPoint, ServedFifos, Traced, serve_all};
 pub use slot::MAX_CHANNELS_PER_PEER;
 pub(crate) use slot::ReservedSlot;
-pub(crate) use traced::Traced;
 pub(crate) use wait_kind::WaitKind;
 
 /// The verbs of every channel. Offsets count bytes from the start of the symmetric heap, lengths

@@ -1,25 +1,70 @@
 //! The proxied channel: the caller pushes a trigger, a proxy moves the bytes.
 
-mod pusher;
-
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use shmccl_proxy::{Position, Roster, SemaphoreId, Transfer, Trigger, TriggerKind};
+use shmccl_proxy::{
+    FifoHeader, Full, Position, Producer, ProducerOwner, Push, Roster, SemaphoreId, SharedProducer, Slot,
+    Transfer, Trigger, TriggerKind,
+};
 
-pub(crate) use self::pusher::Pusher;
 use super::Channel;
 use super::context::RankContext;
 use super::executor::semaphore_id;
-use super::service::ProxyWaitPoint;
+use super::service::{ProxyWaitPoint, open_fifo};
 use super::slot::{ChannelSlot, SignalCounts};
 use super::wait_kind::WaitKind;
 use crate::error::Result;
 use crate::heap::layout::{FIFO_SLOTS, FifoCells};
 use crate::heap::{HeapOffset, HeapPlace, MemoryTable, Region};
 use crate::rank::Rank;
-use crate::shm::CellRef;
+use crate::shm::{CellRef, CellSlice};
 use crate::sync::{ParkCell, SemaphoreCell, SemaphoreReceiver};
 use crate::trace::{Recorder, TraceSpan, Verb};
+
+/// The only producer of a fifo, or one of several. A push of the first kind is a few plain stores;
+/// the second has to take its position by a compare-exchange, which costs about five times as much.
+#[derive(Debug)]
+pub(crate) enum Pusher {
+    Sole(Producer<CellRef<FifoHeader>, CellSlice<Slot>>),
+    Shared(SharedProducer<CellRef<FifoHeader>, CellSlice<Slot>>),
+}
+
+impl Pusher {
+    /// Takes `fifo` for itself; `None` while it has a producer.
+    ///
+    /// # Errors
+    /// [`crate::Error::Layout`] when its shared state makes no sense.
+    pub(crate) fn sole(fifo: &FifoCells) -> Result<Option<Self>> {
+        Ok(open_fifo(fifo)?.producer().ok().map(Self::Sole))
+    }
+
+    /// Takes a place beside others on behalf of `rank`; `None` when `fifo` has as many producers as
+    /// it can have.
+    ///
+    /// # Errors
+    /// Those of [`Pusher::sole`].
+    pub(crate) fn shared(fifo: &FifoCells, rank: Rank) -> Result<Option<Self>> {
+        let owner = ProducerOwner::new(NonZeroU32::MIN.saturating_add(rank.get()));
+        Ok(open_fifo(fifo)?.shared_producer(owner).ok().map(Self::Shared))
+    }
+
+    #[inline]
+    fn try_push(&mut self, trigger: Trigger) -> std::result::Result<Position, Full> {
+        match self {
+            Self::Sole(producer) => producer.try_push(trigger),
+            Self::Shared(producer) => producer.try_push(trigger),
+        }
+    }
+
+    #[inline]
+    fn header(&self) -> &FifoHeader {
+        match self {
+            Self::Sole(producer) => producer.header(),
+            Self::Shared(producer) => producer.header(),
+        }
+    }
+}
 
 /// A place to push triggers, and where to sleep until they are served.
 #[derive(Debug)]

@@ -5,22 +5,24 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use shmccl_proxy::{Fifo, FifoHeader, Handler, Position, Roster, Service, Slot, Trigger, TriggerRefusal};
+use shmccl_proxy::{
+    Fifo, FifoHeader, Handler, Position, Roster, Service, Slot, Trigger, TriggerKind, TriggerRefusal,
+};
 
 use super::epoch::EpochMapping;
 use super::executor::Executor;
 use super::inject::ProxyFaults;
-use super::traced::Traced;
+use super::slot::MAX_CHANNELS_PER_PEER;
 use crate::error::{Error, Result};
 use crate::faults::{Faults, Injector};
-use crate::heap::layout::{FifoCells, N_FIFOS};
+use crate::heap::layout::{FIFO_SLOTS, FifoCells, N_FIFOS};
 use crate::logs::PROXY;
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{
     Latch, LifeStatus, ParkCell, Revocation, SleepWord, Stop, WaitPolicy, Waiting, Watch, wait_until,
 };
-use crate::trace::{Rings, TraceRing};
+use crate::trace::{Rings, TraceRing, TraceSpan, Verb};
 
 /// A proxy that runs. Dropping it stops it, after everything pushed so far has been executed; when
 /// the epoch has ended, after the trigger that it is at.
@@ -98,7 +100,7 @@ impl ProxyThread {
         policy: WaitPolicy,
         handler: T,
     ) -> Result<Self> {
-        let stop = Arc::new(Latch::new());
+        let stop = Arc::new(Latch::default());
         let doorbell = served.wait_point.doorbell.clone();
         let mut server = Server::new(Arc::clone(mapped), served, Arc::clone(&stop), policy)?;
         let thread = std::thread::Builder::new()
@@ -144,13 +146,58 @@ pub(crate) fn serve_all(
         served.owners.iter().map(|rank| TraceRing::of_proxy(rings, *rank, mapped.epoch_id().epoch)).collect()
     };
     let lanes: Option<Vec<_>> = rings.and_then(lane);
-    let stop = Arc::new(Latch::new());
+    let stop = Arc::new(Latch::default());
     let mut server = Server::new(Arc::clone(mapped), served, stop, WaitPolicy::for_spinners(spinners))?;
     match lanes {
         None => server.run(handler),
         Some(lanes) => server.run(Traced::new(handler, lanes)),
     }
     Ok(())
+}
+
+/// A proxy's handler that notes what the one in it does.
+///
+/// Notes each trigger in the lane of the fifo that it comes from.
+#[derive(Debug)]
+pub(crate) struct Traced<T> {
+    inner: T,
+    /// One for each fifo, with the number of triggers so far.
+    lanes: Vec<(TraceRing, u64)>,
+}
+
+impl<T> Traced<T> {
+    pub(crate) fn new(inner: T, lanes: impl IntoIterator<Item = TraceRing>) -> Self {
+        Self { inner, lanes: lanes.into_iter().map(|lane| (lane, 0)).collect() }
+    }
+}
+
+impl<T: Handler> Handler for Traced<T> {
+    fn handle(&mut self, fifo: usize, trigger: &Trigger) -> std::result::Result<(), TriggerRefusal> {
+        let Some((lane, number)) = self.lanes.get_mut(fifo) else { return self.inner.handle(fifo, trigger) };
+        *number += 1;
+        let (begun, kind) = (lane.now(), trigger.kind());
+        let done = self.inner.handle(fifo, trigger);
+        // Where it only copies, whom it concerns is in the memory that it names.
+        let peer = u32::from(trigger.semaphore().get()) / MAX_CHANNELS_PER_PEER;
+        let span = TraceSpan::of(Verb::trigger(kind)).numbered(*number);
+        let span = if kind.contains(TriggerKind::SIGNAL) { span.with(Rank::known(peer)) } else { span };
+        let len = if kind.contains(TriggerKind::DATA) { trigger.transfer().len.into() } else { 0 };
+        let span = span.of_bytes(len);
+        lane.record(begun, lane.now(), span.failing(done.is_err()));
+        done
+    }
+
+    fn refused(&mut self, fifo: usize, position: Position, trigger: &Trigger, refusal: TriggerRefusal) {
+        self.inner.refused(fifo, position, trigger, refusal);
+    }
+
+    fn completed(&mut self, fifo: usize) {
+        self.inner.completed(fifo);
+    }
+
+    fn is_over(&self) -> bool {
+        self.inner.is_over()
+    }
 }
 
 /// Ends a proxy's waits with the epoch, or when nobody is left who could push.
@@ -231,12 +278,6 @@ impl Drop for RevokeOnPanic {
     }
 }
 
-/// Why a wait of the server ended.
-enum ServerWake {
-    Served,
-    Stopped,
-}
-
 impl Server {
     fn new(
         mapped: Arc<EpochMapping>,
@@ -256,7 +297,7 @@ impl Server {
         // A handler that panics takes the proxy with it: nobody is to wait for it.
         tracing::debug!(target: PROXY, owners = ?self.ranks, "a proxy serves");
         let alarm = RevokeOnPanic { mapped: Arc::clone(&self.mapped) };
-        while let Ok(ServerWake::Served) = self.wait(&mut handler) {
+        while self.wait(&mut handler) == Ok(true) {
             self.wake_producers(self.service.attended());
             // A proxy that always finds something to do has to look up all the same.
             if self.is_over() {
@@ -268,12 +309,13 @@ impl Server {
         tracing::debug!(target: PROXY, owners = ?self.ranks, "a proxy stops");
     }
 
-    /// Serves a turn as soon as there is something to serve, be it never.
+    /// Serves a turn as soon as there is something to serve, be it never. Returns whether it has
+    /// served one; otherwise it was told to stop.
     ///
     /// A position that its producer has reserved and not committed is waited for, too: a fifo has
     /// the producers of one process, which die together, and with them the epoch, or whoever could
     /// be kept waiting behind them.
-    fn wait<T: Handler>(&mut self, handler: &mut T) -> Result<ServerWake, Stop> {
+    fn wait<T: Handler>(&mut self, handler: &mut T) -> Result<bool, Stop> {
         let Self { mapped, service, ranks, completions, wait_point, stop, policy } = self;
         let ProxyWaitPoint { doorbell, roster } = wait_point;
         let watch = ServiceWatch { mapped, ranks };
@@ -281,11 +323,7 @@ impl Server {
         let mut handler = WithinEpoch { handler, mapped, completions };
         wait_until(&waiting, doorbell, || {
             service.attend(roster);
-            if service.poll(&mut handler) > 0 {
-                Some(ServerWake::Served)
-            } else {
-                stop.is_open().then_some(ServerWake::Stopped)
-            }
+            if service.poll(&mut handler) > 0 { Some(true) } else { stop.is_open().then_some(false) }
         })
     }
 
@@ -315,11 +353,11 @@ impl Server {
 /// # Errors
 /// [`Error::Layout`] when its shared state makes no sense.
 pub(crate) fn open_fifo(cells: &FifoCells) -> Result<Fifo<CellRef<FifoHeader>, CellSlice<Slot>>> {
-    let slots = cells.slots.len() as u64;
+    let (expected, found) = (FIFO_SLOTS, cells.slots.len() as u64);
     Fifo::new(cells.header.clone(), cells.slots.clone()).map_err(|_| Error::Layout {
         what: "fifo slots",
-        expected: crate::heap::layout::FIFO_SLOTS,
-        found: slots,
+        expected,
+        found,
     })
 }
 

@@ -44,7 +44,6 @@ mod transport;
 
 pub use call::{
     Algorithm, Call, CallMismatch, CallSignature, ChannelKind, Operation, Request, UnknownAlgorithm,
-    UnknownChannelKind,
 };
 pub(crate) use call::{BlockLayout, CallBlock, Choice, Input, Output};
 pub(crate) use engine::{CALL_NAMES, Engine, group};

@@ -84,7 +84,7 @@ impl Communicator {
         self.reclaim_engine();
         match (&mut self.job_barrier, &mut self.engine) {
             (Some(job_barrier), _) => job_barrier.count_no_more(),
-            (None, Some(engine)) => engine.count_no_more(),
+            (None, Some(engine)) => engine.members.board.count_inner_steps(1),
             (None, None) => {}
         }
     }
@@ -118,11 +118,9 @@ impl Communicator {
         if self.has_all_ranks() {
             return Ok(());
         }
-        Err(Error::InvalidArgument {
-            name: "the number of ranks that allocate, free, or write a checkpoint",
-            value: self.n_ranks().into(),
-            expected: "all ranks of the job, through a communicator that they all belong to",
-        })
+        let name = "the number of ranks that allocate, free, or write a checkpoint";
+        let expected = "all ranks of the job, through a communicator that they all belong to";
+        Err(Error::invalid(name, self.n_ranks().into(), expected))
     }
 
     /// Compares the arguments of a call of all ranks. The last argument says whether it failed on
@@ -133,7 +131,6 @@ impl Communicator {
             return job_barrier.agree(operation, arguments, self.engine.as_deref());
         }
         let told = self.exchange(operation, &arguments)?;
-        let theirs = |words: &Vec<u64>| std::array::from_fn(|word| words[word]);
-        agreed(operation, arguments, self.members.iter().copied().zip(told.iter().map(theirs)))
+        agreed(operation, &arguments, self.members.iter().copied().zip(told.iter().map(Vec::as_slice)))
     }
 }

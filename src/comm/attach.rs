@@ -20,12 +20,10 @@ use super::recovery::rejoin;
 use super::stream::EngineLoan;
 use super::workspace::Workspace;
 use crate::bootstrap::{
-    Joining, MemberHeartbeat, Options, ProxyMode, SegmentBacking, Shared, checksums_from_env, cores_from_env,
-    join_from_env,
+    Joining, MemberHeartbeat, Options, ProxyMode, Shared, checksums_from_env, cores_from_env, join_from_env,
 };
 use crate::channel::{Control, EpochMapping, RankContext, serve_all};
 use crate::collective::Choice;
-use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::faults::{FaultHit, Faults, Injector};
 use crate::heap::MemoryRegistrar;
@@ -74,34 +72,37 @@ impl Communicator {
 /// rank is lost meanwhile.
 pub fn join_job() -> Result<Option<JoinedAs>> {
     let Some(joining) = join_from_env()? else { return Ok(None) };
-    if joining.restarts() > 0 {
+    if joining.restarts > 0 {
         return Ok(Some(JoinedAs::Device(Box::new(rejoin(joining)?))));
     }
-    let (restarting, beat, device) = (joining.is_restarting(), joining.beat(), joining.device());
-    let overrides = Overrides::of(joining.options())?;
+    let (restarting, beat, device) = (joining.is_restarting, joining.beat, joining.device);
+    let (options, placement) = (joining.options.clone(), joining.placement);
+    let overrides = Overrides::of(&options)?;
     let rings = rings_of(&joining)?;
     let AttachedMember { shared, mapped, own } = AttachedMember::of(joining)?;
     let heartbeat = beat.map(|every| MemberHeartbeat::new(mapped.control().beat(device), every));
-    let Some(rank) = shared.joining().rank() else {
-        let membership = shared.ready()?;
+    let Some(rank) = shared.joining.rank() else {
+        let link = shared.ready()?;
         // It hears from the devices when the job is over.
-        let _beating = membership.link.watch(heartbeat, |_| {})?;
-        let spinners = membership.placement.devices + membership.placement.proxies;
+        let _beating = link.watch(heartbeat, |_| {})?;
+        let spinners = placement.devices + placement.proxies;
         serve_all(&mapped, spinners, (&overrides.faults, overrides.checksums), rings.as_ref())?;
         return Ok(Some(JoinedAs::Proxy));
     };
     let live = LiveRank::announce(&mapped, rank)?;
-    let membership = shared.ready()?;
+    let link = shared.ready()?;
     let params = JoinParams {
-        mode: membership.options.proxy,
-        spinners: membership.placement.devices,
+        mode: options.proxy,
+        spinners: placement.devices,
         cores: overrides.cores,
-        beside_service: is_beside_service(membership.options.proxy, membership.placement.proxies),
-        timeout: membership.options.timeout,
+        beside_service: options.proxy == ProxyMode::Process && placement.proxies > 0,
+        timeout: options.timeout,
     };
     let incarnations = Incarnation::first(mapped.n_ranks());
-    let line = LauncherLink::begin(membership.link, heartbeat, restarting, &mapped, incarnations)?;
-    let comm = live.join(&mapped, &params, Some(line), own)?;
+    let line = LauncherLink::begin(link, heartbeat, restarting, &mapped, incarnations)?;
+    let mut comm = live.join(&mapped, &params)?;
+    let membership = comm.alone();
+    (membership.launcher, membership._own) = (Some(Arc::new(line)), own);
     comm.apply(&overrides, false);
     comm.record_in(rings.as_ref(), rank);
     Ok(Some(JoinedAs::Device(Box::new(comm))))
@@ -109,17 +110,8 @@ pub fn join_job() -> Result<Option<JoinedAs>> {
 
 /// Returns the trace rings of a member, if it is traced.
 pub(super) fn rings_of(joining: &Joining) -> Result<Option<Rings>> {
-    let epoch_id = EpochId { job: joining.job_id(), epoch: joining.epoch() };
-    joining.rings().map(|rings| Rings::attach(duplicate(&rings)?, epoch_id)).transpose()
-}
-
-impl Communicator {
-    /// Notes what this rank does from now on in `rings`, where it is known as `rank`.
-    pub(super) fn record_in(&self, rings: Option<&Rings>, rank: Rank) {
-        let context = self.context();
-        let recorder = rings.and_then(|rings| Recorder::new(rings, rank, context.mapped().epoch_id().epoch));
-        recorder.into_iter().for_each(|recorder| context.set_recorder(recorder));
-    }
+    let attach = |rings| Rings::attach(duplicate(rings)?, joining.epoch_id);
+    joining.rings.as_ref().map(attach).transpose()
 }
 
 /// Joins the ranks that this process has met without a launcher.
@@ -135,40 +127,18 @@ pub(super) fn join_assembled(mut joining: Joining, told: Option<NonZeroU32>) -> 
     let cores = CoreSet::own();
     let all: Vec<_> =
         joining.all_gather(cores.bytes(), None)?.into_iter().map(|contribution| contribution.bytes).collect();
-    let timeout = joining.options().timeout;
-    let params = JoinParams::with_proxy_threads(cores.spinners(&all), told, timeout);
+    let params = JoinParams::with_proxy_threads(cores.spinners(&all), told, joining.options.timeout);
     let AttachedMember { shared, mapped, own } = AttachedMember::of(joining)?;
     let live = LiveRank::announce(&mapped, rank)?;
-    let epoch_commit =
-        EpochCommit::new(&mapped, rank, params.spinners, timeout, shared.joining().guard().cloned());
+    let guard = shared.joining.guard().cloned();
+    let epoch_commit = EpochCommit::new(&mapped, rank, params.spinners, params.timeout, guard);
     // The host is not needed from here on.
     shared.ready().map(drop).map_err(|error| epoch_commit.abandon(error))?;
-    let comm = live.join(&mapped, &params, None, own).map_err(|error| epoch_commit.abandon(error))?;
+    let mut comm = live.join(&mapped, &params).map_err(|error| epoch_commit.abandon(error))?;
+    comm.alone()._own = own;
     epoch_commit.complete()?;
     step("with the others");
     Ok(comm)
-}
-
-/// Makes the communicators of device threads that share this process, its window and its mappings.
-///
-/// # Errors
-/// Those of creating and mapping segments.
-pub(super) fn attach_threads(
-    epoch_id: EpochId,
-    shape: HeapShape,
-    backing: &SegmentBacking,
-    params: &JoinParams,
-    overrides: &Overrides,
-) -> Result<Vec<Communicator>> {
-    let (control, _segment) = Control::create(shape.n_ranks(), epoch_id)?;
-    let ranks = || (0..shape.n_ranks()).map(Rank::known);
-    let create = |rank| EpochMapping::create_segment(epoch_id, rank, shape, backing);
-    let segments = ranks().map(|rank| create(rank).map(Arc::new)).collect::<Result<_>>()?;
-    let mapped = Arc::new(EpochMapping::over(shape, control, segments)?);
-    let all_live = ranks().map(|rank| LiveRank::announce(&mapped, rank)).collect::<Result<Vec<_>>>()?;
-    let join =
-        |live: LiveRank| live.join(&mapped, params, None, None).inspect(|comm| comm.apply(overrides, true));
-    all_live.into_iter().map(join).collect()
 }
 
 /// The decisions of a job for its ranks.
@@ -200,13 +170,23 @@ struct AttachedMember {
 
 impl AttachedMember {
     fn of(joining: Joining) -> Result<Self> {
-        let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
-        let epoch_id = EpochId { job: joining.job_id(), epoch: joining.epoch() };
+        let (epoch_id, backing) = (joining.epoch_id, joining.options.backing.clone());
+        let shape = HeapShape::new(joining.n_ranks(), joining.options.heap_len)?;
         let mut own = None;
-        let shared = joining.share(|joining| create_segment(joining, epoch_id, shape, &mut own))?;
-        let mapped = attach(&shared, epoch_id, shape)?;
+        let shared = joining.share(|joining| {
+            let rank = joining.rank().expect("only devices create segments");
+            let segment = EpochMapping::create_segment(epoch_id, rank, shape, &backing)?;
+            let hold = joining.hold.as_ref().map(duplicate).transpose()?;
+            let descriptor = duplicate(&segment)?;
+            step("made a segment");
+            own = Some(OwnSegment { _segment: segment, _hold: hold });
+            Ok(descriptor)
+        })?;
+        let control = Control::attach(duplicate(&shared.joining.control)?, shape.n_ranks(), epoch_id)?;
+        let segments = shared.segments.iter().map(duplicate).collect::<Result<Vec<_>>>()?;
+        let mapped = EpochMapping::attach(epoch_id, shape, control, segments, &backing)?;
         step("attached to all segments");
-        Ok(Self { shared, mapped, own })
+        Ok(Self { shared, mapped: Arc::new(mapped), own })
     }
 }
 
@@ -227,13 +207,7 @@ impl LiveRank {
         Ok(Self { rank, life, registrar })
     }
 
-    pub(super) fn join(
-        self,
-        mapped: &Arc<EpochMapping>,
-        params: &JoinParams,
-        launcher: Option<LauncherLink>,
-        own: Option<OwnSegment>,
-    ) -> Result<Communicator> {
+    pub(super) fn join(self, mapped: &Arc<EpochMapping>, params: &JoinParams) -> Result<Communicator> {
         let Self { rank, life, registrar } = self;
         let context = RankContext::new(Arc::clone(mapped), rank, params.spinners, params.timeout, report_of)?;
         let context = match params.cores {
@@ -251,11 +225,11 @@ impl LiveRank {
             registrar: Mutex::new(registrar),
             workspace: Workspace::default(),
             life: Some(life),
-            launcher: launcher.map(Arc::new),
+            launcher: None,
             incarnations: Incarnation::first(mapped.n_ranks()),
             was_restarted: false,
             recovery_callbacks: Mutex::default(),
-            _own: own,
+            _own: None,
         };
         Ok(Communicator {
             rank,
@@ -269,28 +243,6 @@ impl LiveRank {
     }
 }
 
-fn create_segment(
-    joining: &Joining,
-    epoch_id: EpochId,
-    shape: HeapShape,
-    own: &mut Option<OwnSegment>,
-) -> Result<OwnedFd> {
-    let rank = joining.rank().expect("only devices create segments");
-    let segment = EpochMapping::create_segment(epoch_id, rank, shape, &joining.options().backing)?;
-    let hold = joining.hold().map(|hold| duplicate(&hold)).transpose()?;
-    let descriptor = duplicate(&segment)?;
-    step("made a segment");
-    *own = Some(OwnSegment { _segment: segment, _hold: hold });
-    Ok(descriptor)
-}
-
-fn attach(shared: &Shared, epoch_id: EpochId, shape: HeapShape) -> Result<Arc<EpochMapping>> {
-    let joining = shared.joining();
-    let control = Control::attach(duplicate(&joining.control())?, joining.n_ranks(), epoch_id)?;
-    let segments = shared.segments().iter().map(duplicate).collect::<Result<Vec<_>>>()?;
-    EpochMapping::attach(epoch_id, shape, control, segments, &joining.options().backing).map(Arc::new)
-}
-
 /// Names a hang-up of the host's socket for what it is. Nobody revokes a job that does not exist
 /// yet.
 pub(super) fn name_hang_up(error: Error) -> Error {
@@ -300,14 +252,8 @@ pub(super) fn name_hang_up(error: Error) -> Error {
     }
 }
 
-/// Returns whether the service process is among the `proxies` on a device's core.
-fn is_beside_service(mode: ProxyMode, proxies: u32) -> bool {
-    mode == ProxyMode::Process && proxies > 0
-}
-
-fn duplicate(descriptor: &impl AsFd) -> Result<OwnedFd> {
-    let copy = descriptor.as_fd().try_clone_to_owned();
-    copy.map_err(|source| crate::bootstrap::resource_error("duplicating a descriptor", source))
+pub(super) fn duplicate(descriptor: &impl AsFd) -> Result<OwnedFd> {
+    crate::bootstrap::duplicate(descriptor, "duplicating a descriptor")
 }
 
 /// The settings that options, or else the environment, ask for.
@@ -334,6 +280,13 @@ impl Communicator {
     #[must_use]
     pub fn fault_hits(&self) -> Vec<FaultHit> {
         self.context().injector().map_or_else(Vec::new, |injector| injector.fault_hits())
+    }
+
+    /// Notes what this rank does from now on in `rings`, where it is known as `rank`.
+    pub(super) fn record_in(&self, rings: Option<&Rings>, rank: Rank) {
+        let context = self.context();
+        let recorder = rings.and_then(|rings| Recorder::new(rings, rank, context.mapped().epoch_id().epoch));
+        recorder.into_iter().for_each(|recorder| context.set_recorder(recorder));
     }
 
     /// Applies the settings to this new communicator, and plans the faults of its rank. The rank

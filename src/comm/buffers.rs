@@ -6,8 +6,8 @@ use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, Region};
 use crate::reduce::Element;
 
-/// The input of a collective call. It is made from `&DeviceBuffer<T>`, `&[T]`, `&Vec<T>` or an
-/// array.
+/// The input of a collective call. It is made from `&DeviceBuffer<T>`, or from `&[T]`, `&Vec<T>`,
+/// an array and whatever else lends a slice.
 ///
 /// Heap buffers are read where they are, unless staging is quicker. Slices are copied through the
 /// heap.
@@ -20,8 +20,8 @@ pub(super) enum Send<'a, T> {
     Slice(&'a [T]),
 }
 
-/// The output of a collective call. It is made from `&DeviceBuffer<T>`, `&mut [T]`, `&mut Vec<T>`
-/// or an array.
+/// The output of a collective call. It is made from `&DeviceBuffer<T>`, or from `&mut [T]`,
+/// `&mut Vec<T>`, an array and whatever else lends a slice.
 #[derive(Debug)]
 pub struct RecvBuffer<'a, T>(pub(super) Recv<'a, T>);
 
@@ -101,24 +101,10 @@ impl<T: Element> From<&DeviceBuffer<T>> for SendBuffer<'_, T> {
     }
 }
 
-impl<'a, T> From<&'a [T]> for SendBuffer<'a, T> {
+impl<'a, T, S: AsRef<[T]> + ?Sized> From<&'a S> for SendBuffer<'a, T> {
     #[inline]
-    fn from(slice: &'a [T]) -> Self {
-        Self(Send::Slice(slice))
-    }
-}
-
-impl<'a, T> From<&'a Vec<T>> for SendBuffer<'a, T> {
-    #[inline]
-    fn from(vec: &'a Vec<T>) -> Self {
-        Self(Send::Slice(vec))
-    }
-}
-
-impl<'a, T, const N: usize> From<&'a [T; N]> for SendBuffer<'a, T> {
-    #[inline]
-    fn from(array: &'a [T; N]) -> Self {
-        Self(Send::Slice(array))
+    fn from(slice: &'a S) -> Self {
+        Self(Send::Slice(slice.as_ref()))
     }
 }
 
@@ -129,24 +115,10 @@ impl<T: Element> From<&DeviceBuffer<T>> for RecvBuffer<'_, T> {
     }
 }
 
-impl<'a, T> From<&'a mut [T]> for RecvBuffer<'a, T> {
+impl<'a, T, S: AsMut<[T]> + ?Sized> From<&'a mut S> for RecvBuffer<'a, T> {
     #[inline]
-    fn from(slice: &'a mut [T]) -> Self {
-        Self(Recv::Slice(slice))
-    }
-}
-
-impl<'a, T> From<&'a mut Vec<T>> for RecvBuffer<'a, T> {
-    #[inline]
-    fn from(vec: &'a mut Vec<T>) -> Self {
-        Self(Recv::Slice(vec))
-    }
-}
-
-impl<'a, T, const N: usize> From<&'a mut [T; N]> for RecvBuffer<'a, T> {
-    #[inline]
-    fn from(array: &'a mut [T; N]) -> Self {
-        Self(Recv::Slice(array))
+    fn from(slice: &'a mut S) -> Self {
+        Self(Recv::Slice(slice.as_mut()))
     }
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::Communicator;
 use crate::collective::tuning::{BufferKind, Table};
 use crate::collective::{Algorithm, CallSignature, ChannelKind, CustomAlgorithm, Engine, Operation};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::rank::Rank;
 
 impl Communicator {
     /// Chooses `algorithm` for collective operations from now on; `None` chooses the best one for
@@ -101,7 +102,7 @@ impl Communicator {
         buffers: BufferKind,
         len: u64,
     ) -> Result<Algorithm> {
-        Ok(self.engine()?.planner().algorithm_for(operation, buffers, len))
+        Ok(self.engine()?.planner.algorithm_for(operation, buffers, len))
     }
 
     /// Returns whether some rank shares its core with another one, or with the proxy service.
@@ -110,7 +111,7 @@ impl Communicator {
     /// # Errors
     /// Those of [`Communicator::algorithm_for`].
     pub fn is_oversubscribed(&mut self) -> Result<bool> {
-        Ok(self.engine()?.planner().tuning().oversubscribed)
+        Ok(self.engine()?.planner.tuning().oversubscribed)
     }
 
     /// Returns when all ranks have called it. Acquires everything that any of them did before.
@@ -193,10 +194,10 @@ impl Communicator {
         operation: Operation,
         run: impl FnOnce(&mut Self) -> Result<R>,
     ) -> Result<R> {
-        self.enter(operation)?.begin_several(CallSignature::new(operation));
+        self.enter(operation)?.members.board.report_call(CallSignature::new(operation));
         let done = run(self);
         if let Some(engine) = &mut self.engine {
-            engine.end_several(done.is_ok());
+            engine.members.board.report_end_of_several(done.is_ok());
         }
         done
     }
@@ -208,5 +209,20 @@ impl Communicator {
         if self.engine.is_none() {
             self.engine = self.loan.end();
         }
+    }
+}
+
+/// Checks that every rank has told `mine`.
+///
+/// # Errors
+/// [`Error::Mismatch`].
+pub(super) fn all_same(
+    what: &'static str,
+    mine: u64,
+    mut told: impl Iterator<Item = (Rank, u64)>,
+) -> Result<()> {
+    match told.find(|(_, theirs)| *theirs != mine) {
+        Some((rank, theirs)) => Err(Error::Mismatch { what, mine, rank, theirs }),
+        None => Ok(()),
     }
 }

@@ -63,7 +63,7 @@ impl EpochCommit {
         step("about to be ready");
         round.ready();
         step("ready");
-        let watch = EndWatch(self.guard.as_ref());
+        let watch = CancelWatch(|| self.guard.as_ref().is_some_and(WaitGuard::is_cancelled));
         let waiting = Waiting::new(self.mapped.kernel(), &watch, self.policy, self.timeout);
         let settled = wait_until(&waiting, &self.park, || round.poll_start(all));
         step("the meeting is settled");
@@ -102,7 +102,8 @@ impl EpochCommit {
     /// Returns a dead rank, if there is one. It may be the host that hung up: a death shows before
     /// its sockets close.
     fn dead_host(&self) -> Option<Rank> {
-        RankSet::all(self.mapped.n_ranks()).iter().find(|rank| self.is_lost(*rank))
+        let is_lost = |rank: &Rank| self.mapped.life(*rank).status() == LifeStatus::Lost;
+        RankSet::all(self.mapped.n_ranks()).iter().find(is_lost)
     }
 
     fn read(&self, outcome: RoundOutcome) -> Result<()> {
@@ -115,32 +116,17 @@ impl EpochCommit {
         }
     }
 
-    fn is_lost(&self, rank: Rank) -> bool {
-        self.mapped.life(rank).status() == LifeStatus::Lost
-    }
-
     fn round(&self) -> Round<'_, HostKernel, impl Fn(Rank) -> bool> {
         let gone = |rank| is_gone(&self.mapped, rank);
         Round { cell: &self.cell, rank: self.rank, kernel: self.mapped.kernel(), park: &self.park, gone }
     }
 }
 
-/// Watches whether the meeting was called off: who polls sees who is gone.
-#[derive(Debug)]
-struct EndWatch<'a>(Option<&'a WaitGuard>);
+/// Watches whether what is waited for was called off: who polls sees who is gone.
+pub(super) struct CancelWatch<F>(pub(super) F);
 
-impl Watch for EndWatch<'_> {
+impl<F: Fn() -> bool> Watch for CancelWatch<F> {
     fn check(&self) -> Option<Stop> {
-        self.0.is_some_and(WaitGuard::is_cancelled).then_some(Stop::Revoked(None))
-    }
-}
-
-/// Watches nothing: who polls sees who is gone.
-#[derive(Debug)]
-pub(super) struct NoWatch;
-
-impl Watch for NoWatch {
-    fn check(&self) -> Option<Stop> {
-        None
+        (self.0)().then_some(Stop::Revoked(None))
     }
 }

@@ -167,7 +167,7 @@ impl<'c, 'b> Group<'c, 'b> {
         for other in memberships.filter(|other| !Arc::ptr_eq(other, first)) {
             if epoch_id(other) == epoch_id(first) { of_other_ranks += 1 } else { of_other_jobs += 1 }
         }
-        let refused = |name, value, expected| Err(Error::InvalidArgument { name, value, expected });
+        let refused = |name, value, expected| Err(Error::invalid(name, value, expected));
         match (of_other_jobs, of_other_ranks) {
             (0, 0) => Ok(()),
             (0, others) => refused(

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::Communicator;
 use super::attach::Overrides;
 use super::attach::join_assembled;
+use super::engine::all_same;
 use super::launcher_link::LauncherState;
 use super::survivor::is_gone;
 use super::unique_id::UniqueId;
@@ -139,16 +140,11 @@ impl Communicator {
         self.enter(Operation::Grow)?;
         let told = self.exchange(Operation::Grow, &words)?;
         let members = || Rank::of_each(&told);
-        if let Some((rank, words)) = members().find(|(_, words)| words[0] != u64::from(n_ranks)) {
-            let (what, mine, theirs) = ("the number of ranks to grow to", n_ranks.into(), words[0]);
-            return Err(Error::Mismatch { what, mine, rank, theirs });
-        }
+        let sizes = members().map(|(rank, words)| (rank, words[0]));
+        all_same("the number of ranks to grow to", n_ranks.into(), sizes)?;
         if n_ranks <= self.n_ranks() || n_ranks > MAX_RANKS {
-            return Err(Error::InvalidArgument {
-                name: "n_ranks",
-                value: n_ranks.into(),
-                expected: "more ranks than there are, and at most 64",
-            });
+            let expected = "more ranks than there are, and at most 64";
+            return Err(Error::invalid("n_ranks", n_ranks.into(), expected));
         }
         let mut invited = members().filter(|(_, words)| words[1] == 1);
         let needs = "an id from at least one member";

@@ -1,18 +1,21 @@
 //! Communicators without a launcher: by a unique id among processes, or all at once in one process.
 
+use std::sync::Arc;
+
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 
 use super::Communicator;
-use super::attach::{JoinParams, Overrides, attach_threads, join_assembled, name_hang_up};
+use super::attach::{JoinParams, LiveRank, Overrides, join_assembled, name_hang_up};
 use super::unique_id::UniqueId;
 use crate::bootstrap::{CONTRIBUTION_LEN, CancelToken, Options, ProxyMode, RankClaim, WaitGuard, meet};
+use crate::channel::{Control, EpochMapping};
 use crate::collective::CALL_NAMES;
 use crate::epoch_id::{EpochId, FIRST_EPOCH, fresh_job_id};
 use crate::error::{Error, Result};
 use crate::heap::layout::HeapShape;
 use crate::rank::{Rank, check_n_ranks};
-use crate::trace::Recorder;
+use crate::trace::{Recorder, recorders};
 
 impl Communicator {
     /// Meets the other ranks under `id` and joins them as `rank` of `n_ranks`, with the default
@@ -65,7 +68,8 @@ impl Communicator {
         check("init_rank", options)?;
         HeapShape::new(n_ranks, options.heap_len)?;
         let part = RankClaim { rank, n_ranks, n_members: n_ranks };
-        let (overrides, recorders) = (Overrides::of(options)?, recorders(rank.get(), 1, n_ranks == 1)?);
+        let overrides = Overrides::of(options)?;
+        let recorders = recorders(rank.get()..rank.get() + 1, n_ranks == 1, CALL_NAMES)?;
         let met = meet(&id.meeting_point(), part, options, off.map(WaitGuard::until))
             .and_then(|joining| join_assembled(joining, overrides.cores))
             .map_err(name_hang_up);
@@ -98,7 +102,8 @@ impl Communicator {
     }
 }
 
-/// Makes the communicators of job number `job` in this process; proxies are threads.
+/// Makes the communicators of job number `job` for device threads of this process, which share its
+/// window and its mappings. Proxies are threads.
 ///
 /// # Errors
 /// Those of creating and mapping segments.
@@ -110,17 +115,17 @@ pub(crate) fn init_threads(job: u64, n_ranks: u32, options: &Options) -> Result<
     let spinners = u32::try_from((n_ranks as usize).div_ceil(cores)).unwrap_or(u32::MAX);
     let overrides = Overrides::of(options)?;
     let params = JoinParams::with_proxy_threads(spinners, overrides.cores, options.timeout);
-    let recorders = recorders(0, n_ranks, true)?;
-    let comms = attach_threads(epoch_id, shape, &options.backing, &params, &overrides)?;
+    let recorders = recorders(0..n_ranks, true, CALL_NAMES)?;
+    let (control, _segment) = Control::create(n_ranks, epoch_id)?;
+    let ranks = || (0..n_ranks).map(Rank::known);
+    let create = |rank| EpochMapping::create_segment(epoch_id, rank, shape, &options.backing);
+    let segments = ranks().map(|rank| create(rank).map(Arc::new)).collect::<Result<_>>()?;
+    let mapped = Arc::new(EpochMapping::over(shape, control, segments)?);
+    let all_live = ranks().map(|rank| LiveRank::announce(&mapped, rank)).collect::<Result<Vec<_>>>()?;
+    let join = |live: LiveRank| live.join(&mapped, &params).inspect(|comm| comm.apply(&overrides, true));
+    let comms = all_live.into_iter().map(join).collect::<Result<Vec<_>>>()?;
     record(&comms, recorders);
     Ok(comms)
-}
-
-/// Returns the trace recorders of `n_ranks` ranks from `first` on, if the environment asks for a
-/// trace. Other ranks may be elsewhere, unless these `are_all`.
-fn recorders(first: u32, n_ranks: u32, are_all: bool) -> Result<Vec<Recorder>> {
-    let epoch_id = EpochId { job: fresh_job_id(), epoch: FIRST_EPOCH };
-    crate::trace::recorders(epoch_id, first, n_ranks, are_all, CALL_NAMES)
 }
 
 fn record(comms: &[Communicator], recorders: Vec<Recorder>) {

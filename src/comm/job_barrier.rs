@@ -23,7 +23,7 @@ pub(super) struct JobBarrier {
     barrier: Barrier<CellSlice<BarrierCell>, CellRef<ParkCell>>,
     agreement: Agreement<CellSlice<AgreementCell>>,
     /// The ranks that have left, once there are words that say so.
-    departures: Option<CellSlice<ProgressCell>>,
+    pub(super) departures: Option<CellSlice<ProgressCell>>,
     /// How often all have met within an operation that was counted already, or is counted
     /// elsewhere.
     aside: u64,
@@ -84,11 +84,6 @@ impl JobBarrier {
         proposed(operation, self.within.map(|within| within.call))
     }
 
-    /// Lets waits end when one of those ranks has left the communicator, by these words.
-    pub(super) fn watch_departures(&mut self, departures: CellSlice<ProgressCell>) {
-        self.departures = Some(departures);
-    }
-
     /// Compares the arguments of a call of all ranks. The last argument says whether this rank has
     /// failed already.
     ///
@@ -104,21 +99,18 @@ impl JobBarrier {
         if self.barrier.has_arrived() {
             // A barrier that timed out is still open: a rank that passes it takes these words for
             // those of the barrier.
-            self.revoke();
+            self.context.abort();
             // Or it was ended by something else, as that barrier was.
-            return self
-                .context
-                .check(operation.name())
-                .and(Err(Error::Revoked { by: Some(self.context.rank()) }));
+            let by_this_one = Error::Revoked { by: Some(self.context.rank()) };
+            return self.context.check(operation.name()).and(Err(by_this_one));
         }
         let mut mine = [self.word(operation); AGREEMENT_WORDS];
         mine[1..].copy_from_slice(&arguments);
         self.agreement.propose(self.barrier.generation(), mine);
-        self.meet(operation, engine).inspect_err(|_| self.revoke())?;
+        self.meet(operation, engine).inspect_err(|_| self.context.abort())?;
         let all = self.proposals(operation)?;
         self.context.check(operation.name())?;
-        let rest = |words: [u64; AGREEMENT_WORDS]| std::array::from_fn(|word| words[word + 1]);
-        agreed(operation, arguments, all.into_iter().map(|(rank, words)| (rank, rest(words))))
+        agreed(operation, &arguments, all.iter().map(|(rank, words)| (*rank, &words[1..])))
     }
 
     /// Returns the proposals of all ranks for the barrier that was passed last, if they are for the
@@ -134,7 +126,7 @@ impl JobBarrier {
         match all.iter().find(|(_, theirs)| !can_agree(mine, theirs[0])) {
             None => Ok(all),
             Some(&(rank, theirs)) => {
-                self.revoke();
+                self.context.abort();
                 Err(CallMismatch { mine: self.call(operation), rank, theirs: call_proposed(theirs[0]) }
                     .into())
             }
@@ -190,12 +182,13 @@ impl JobBarrier {
             // A rank that waited here may have found that this one was in another call, and ended
             // the epoch by that.
             Some(engine) if has_ended => {
-                let told = engine.known_mismatch(CallSignature::new(Operation::Finalize)).map_or(Ok(()), Err);
-                told.inspect_err(|_| self.revoke())
+                let mine = CallSignature::new(Operation::Finalize);
+                let told = engine.members.board.known_mismatch(mine).map_or(Ok(()), Err);
+                told.inspect_err(|_| self.context.abort())
             }
             Some(engine) => {
                 let balances = all.iter().map(|(_, words)| words[1]);
-                engine.check_end(balances).inspect_err(|_| self.revoke())
+                engine.check_end(balances).inspect_err(|_| self.context.abort())
             }
             None => Ok(()),
         }
@@ -227,21 +220,17 @@ impl JobBarrier {
             error
         })
     }
-
-    fn revoke(&self) {
-        self.context.abort();
-    }
 }
 
 /// Returns the `error` of a wait in the call `mine`. Where different calls ended the epoch, it
 /// names these: an earlier disagreement first, then the calls of now.
 fn explained(mine: CallSignature, error: Error, watch: &BarrierWait<'_>) -> Error {
-    let before = || watch.engine.and_then(Engine::first_mismatch);
+    let before = || watch.engine.and_then(|engine| engine.members.board.first_mismatch());
     let differs = |(rank, theirs)| CallMismatch { mine, rank, theirs }.into();
     let now = || watch.with_other_purpose().or_else(|| watch.in_other_call()).map(differs);
     let found = if matches!(error, Error::Revoked { .. }) { before().or_else(now) } else { None };
     found.unwrap_or_else(|| match watch.engine {
-        Some(engine) => engine.explain(mine, error),
+        Some(engine) => engine.members.board.explain(mine, error),
         None => error,
     })
 }
@@ -251,10 +240,10 @@ fn explained(mine: CallSignature, error: Error, watch: &BarrierWait<'_>) -> Erro
 ///
 /// # Errors
 /// [`Error::Mismatch`], [`Error::FailedElsewhere`].
-pub(super) fn agreed(
+pub(super) fn agreed<'w>(
     operation: Operation,
-    mine: [u64; 4],
-    theirs: impl Iterator<Item = (Rank, [u64; 4])> + Clone,
+    mine: &[u64],
+    mut theirs: impl Iterator<Item = (Rank, &'w [u64])> + Clone,
 ) -> Result<()> {
     const FAILED: usize = 3;
     let names: &[&str] = match operation {
@@ -273,7 +262,7 @@ pub(super) fn agreed(
             return Err(Error::Mismatch { what, mine, rank, theirs });
         }
     }
-    match theirs.into_iter().find(|(_, theirs)| theirs[FAILED] != 0) {
+    match theirs.find(|(_, theirs)| theirs[FAILED] != 0) {
         Some((rank, _)) => Err(Error::FailedElsewhere { operation: operation.name(), rank }),
         None => Ok(()),
     }
@@ -312,7 +301,11 @@ impl BarrierWait<'_> {
     /// Returns a rank in an operation that this rank has not entered, and its call.
     pub(super) fn in_other_call(&self) -> Option<(Rank, CallSignature)> {
         // The cell is read after the post: a rank that arrived and went on is not in another call.
-        self.engine?.gone_on().find(|(rank, _)| !self.cells[rank.index()].has_reached(self.target))
+        self.engine?
+            .members
+            .board
+            .gone_on()
+            .find(|(rank, _)| !self.cells[rank.index()].has_reached(self.target))
     }
 }
 
@@ -336,7 +329,7 @@ impl LongWait for BarrierWait<'_> {
         (0..).zip(&**self.cells).find_map(gone).or_else(|| {
             let (rank, theirs) = self.with_other_purpose().or_else(|| self.in_other_call())?;
             if let Some(engine) = self.engine {
-                engine.end_by_mismatch(rank, CallSignature::new(self.operation), theirs);
+                engine.members.board.end_by_mismatch(rank, CallSignature::new(self.operation), theirs);
             }
             self.context.abort();
             mapped.revocation().check()

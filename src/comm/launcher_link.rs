@@ -100,11 +100,12 @@ impl LauncherLink {
     /// Follows the epoch of `mapped` from now on, too, whose ranks the launcher knows by
     /// `incarnations`. Earlier reports end that epoch as far as they concern it.
     pub(super) fn follow(&self, mapped: &Arc<EpochMapping>, incarnations: Vec<Option<Incarnation>>) {
-        lock(&self.state.0).follow(FollowedEpoch {
-            mapped: Arc::downgrade(mapped),
-            incarnations,
-            served: false,
-        });
+        let epoch = FollowedEpoch { mapped: Arc::downgrade(mapped), incarnations, served: false };
+        // Both happen under one lock, so no event comes in between.
+        let mut reports = lock(&self.state.0);
+        reports.events.iter().for_each(|event| epoch.receive(*event));
+        reports.followed.retain(|epoch| epoch.mapped.strong_count() > 0);
+        reports.followed.push(epoch);
     }
 }
 
@@ -114,14 +115,6 @@ impl LauncherReports {
             self.events.push(event);
         }
         self.followed.iter().for_each(|epoch| epoch.receive(event));
-    }
-
-    /// Repeats the earlier reports to `epoch`, and follows it. Both happen under one lock, so no
-    /// event comes in between.
-    fn follow(&mut self, epoch: FollowedEpoch) {
-        self.events.iter().for_each(|event| epoch.receive(*event));
-        self.followed.retain(|epoch| epoch.mapped.strong_count() > 0);
-        self.followed.push(epoch);
     }
 }
 

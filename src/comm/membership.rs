@@ -96,6 +96,17 @@ impl JobMembership {
             self.launcher = Some(Arc::clone(launcher));
         }
     }
+
+    /// Declares `lost` lost, unless it has left. That ends the epoch.
+    pub(super) fn give_up(&self, lost: Rank) {
+        let context = &self.context;
+        let life = context.mapped().life(lost);
+        if matches!(life.status(), LifeStatus::Alive | LifeStatus::Lost) {
+            life.mark_lost(context.kernel());
+            context.mapped().control().revoke(context.kernel(), Revocation::PeerLost(lost));
+            self.report_loss(lost);
+        }
+    }
 }
 
 impl RegionOwner for JobMembership {
@@ -170,19 +181,6 @@ impl Aborter {
         let context = &membership.context;
         if rank != context.rank() && rank.get() < context.mapped().n_ranks() {
             membership.give_up(rank);
-        }
-    }
-}
-
-impl JobMembership {
-    /// Declares `lost` lost, unless it has left. That ends the epoch.
-    pub(super) fn give_up(&self, lost: Rank) {
-        let context = &self.context;
-        let life = context.mapped().life(lost);
-        if matches!(life.status(), LifeStatus::Alive | LifeStatus::Lost) {
-            life.mark_lost(context.kernel());
-            context.mapped().control().revoke(context.kernel(), Revocation::PeerLost(lost));
-            self.report_loss(lost);
         }
     }
 }

@@ -280,7 +280,9 @@ impl Communicator {
             // Another rank may have found out already that this one was in another call.
             let engine = self.engine.as_deref().filter(|_| matches!(error, Error::Revoked { .. }));
             return Err(engine
-                .and_then(|engine| engine.known_mismatch(CallSignature::new(Operation::Finalize)))
+                .and_then(|engine| {
+                    engine.members.board.known_mismatch(CallSignature::new(Operation::Finalize))
+                })
                 .unwrap_or(error));
         }
         match &mut self.job_barrier {

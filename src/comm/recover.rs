@@ -63,10 +63,7 @@ impl Communicator {
         self.reclaim_engine();
         let mine = RankProgress { completed: Some(completed), restarts: own.restarts };
         let survivor = Survivor::new(self.context(), RECOVER, Some(&launcher.state));
-        let meet = |round: &OpenRound<'_>, chosen, number| {
-            let epoch = survivor.epoch_id_after(number).epoch;
-            RecoveryRound { survivor: &survivor, round, chosen, mine, launcher, epoch }.assemble(self)
-        };
+        let meet = |open: &OpenRound<'_>| RecoveryRound { open, mine, launcher }.assemble(self);
         let (mut comm, _) = survivor.continue_with(meet)?;
         tracing::info!(target: EPOCH, rank = %comm.rank(), n_ranks = comm.n_ranks(), "recovered");
         let callback = self.membership.recovery_callbacks().callback.take();
@@ -86,41 +83,25 @@ fn own_number(incarnations: &[Option<Incarnation>], n_started: u32, rank: Rank) 
 
 /// A survivor's way to those who were started again, in one round.
 struct RecoveryRound<'s> {
-    survivor: &'s Survivor<'s>,
-    round: &'s OpenRound<'s>,
-    chosen: RankSet,
+    open: &'s OpenRound<'s>,
     mine: RankProgress,
     launcher: &'s LauncherLink,
-    /// In which they will be.
-    epoch: u64,
 }
 
 impl RecoveryRound<'_> {
     /// Meets the others; `None` when the round has to be repeated.
     fn assemble(&self, old: &Communicator) -> Result<Option<Communicator>> {
-        let Self { survivor, round, chosen, .. } = self;
+        let Self { open, .. } = self;
         self.check_departures()?;
         let own = match self.make_id() {
             Ok(own) => own,
             Err(error) => {
-                let stands = round.conclude(RoundOutcome::Failed(survivor.context.rank()));
-                return if stands == RoundOutcome::Failed(survivor.context.rank()) {
-                    Err(error)
-                } else {
-                    self.after(stands)
-                };
+                let stands = open.round.conclude(open.own_failure());
+                return if stands == open.own_failure() { Err(error) } else { self.after(stands) };
             }
         };
-        step("about to offer");
-        round.offer();
-        step("offered");
-        match survivor.wait(|| self.poll_offers(), || round.first_incomplete(*chosen)) {
-            Ok(None) => {}
-            Ok(Some(outcome)) => return self.after(outcome),
-            Err(late) => {
-                round.conclude(RoundOutcome::Repeated);
-                return Err(late);
-            }
+        if let Some(outcome) = open.offer(|| self.poll_offers())? {
+            return self.after(outcome);
         }
         if let Some(id) = &own {
             step("about to invite");
@@ -132,7 +113,7 @@ impl RecoveryRound<'_> {
             Err(error) => return self.fail(error),
         };
         step("about to conclude the round");
-        round.conclude(RoundOutcome::Together);
+        open.round.conclude(RoundOutcome::Together);
         step("concluded the round");
         Ok(Some(comm))
     }
@@ -140,7 +121,7 @@ impl RecoveryRound<'_> {
     /// Ends the round with the reason why this member's meeting has failed, unless the round has
     /// ended. All survivors learn of a survivor's failure; a death makes them repeat the round.
     fn fail(&self, error: Error) -> Result<Option<Communicator>> {
-        let Self { survivor, round, chosen, .. } = self;
+        let OpenRound { survivor, round, chosen, .. } = self.open;
         if let Err(orphaned) = survivor.check_launcher() {
             round.conclude(RoundOutcome::Repeated);
             return Err(orphaned);
@@ -149,7 +130,7 @@ impl RecoveryRound<'_> {
             return self.after(stands);
         }
         if !is_worth_another_try(&error) {
-            round.conclude(RoundOutcome::Failed(survivor.context.rank()));
+            round.conclude(self.open.own_failure());
             return Err(error);
         }
         let (own, has_hung_up) = match error {
@@ -162,19 +143,19 @@ impl RecoveryRound<'_> {
             _ => (RoundOutcome::Repeated, false),
         };
         // That member may live, and have an error that it is about to say.
-        let told = has_hung_up.then(|| survivor.await_reason(round, *chosen)).flatten();
+        let told = has_hung_up.then(|| self.open.await_reason()).flatten();
         self.after(told.unwrap_or_else(|| round.conclude(own)))
     }
 
     /// Decides what follows after a round that has not brought this member to the others.
     fn after(&self, outcome: RoundOutcome) -> Result<Option<Communicator>> {
-        if outcome == RoundOutcome::Vain { Err(Error::not_restarted()) } else { self.survivor.after(outcome) }
+        if outcome == RoundOutcome::Vain { Err(Error::not_restarted()) } else { self.open.after(outcome) }
     }
 
     /// Polls like [`Round::poll_offers`](crate::sync::regroup::Round::poll_offers), while all
     /// missing ranks can still come.
     fn poll_offers(&self) -> Option<Option<RoundOutcome>> {
-        self.end_in_vain().map(Some).or_else(|| self.round.poll_offers(self.chosen))
+        self.end_in_vain().map(Some).or_else(|| self.open.round.poll_offers(self.open.chosen))
     }
 
     /// Ends the round for all when the launcher has said that a rank will not come back, though the
@@ -182,17 +163,17 @@ impl RecoveryRound<'_> {
     /// round. Returns the outcome that stands.
     fn end_in_vain(&self) -> Option<RoundOutcome> {
         let is_vain = self.launcher.state.restarts_exhausted();
-        is_vain.then(|| self.round.conclude(RoundOutcome::Vain))
+        is_vain.then(|| self.open.round.conclude(RoundOutcome::Vain))
     }
 
     /// Returns the ranks that are to come back.
     fn missing(&self) -> RankSet {
-        RankSet::all(self.survivor.context.mapped().n_ranks()).without(self.chosen)
+        RankSet::all(self.open.survivor.context.mapped().n_ranks()).without(self.open.chosen)
     }
 
     /// Checks that no rank has left: such a rank is not restarted.
     fn check_departures(&self) -> Result<()> {
-        let mapped = self.survivor.context.mapped();
+        let mapped = self.open.survivor.context.mapped();
         let has_left = |rank| mapped.life(rank).status() == LifeStatus::Left;
         let needs = "all ranks, but one has left the job; call shrink to go on without it";
         if self.missing().iter().any(has_left) {
@@ -204,14 +185,14 @@ impl RecoveryRound<'_> {
     /// Makes the id of the meeting and writes it into this member's offer, if this is the first
     /// survivor.
     fn make_id(&self) -> Result<Option<UniqueId>> {
-        let Self { survivor, chosen, .. } = self;
+        let OpenRound { survivor, chosen, epoch_id, .. } = self.open;
         let rank = survivor.context.rank();
         if chosen.iter().next() != Some(rank) {
             return Ok(None);
         }
         // If the round fails, nobody may come. The others may take one timeout until they have
         // offered, and one more to come.
-        let id = UniqueId::good_for(survivor.context.timeout().saturating_mul(2), self.epoch)?;
+        let id = UniqueId::good_for(survivor.context.timeout().saturating_mul(2), epoch_id.epoch)?;
         let mut offer = [0; OFFER_WORDS];
         offer[..2].copy_from_slice(&id.words());
         survivor.offers[rank.index()].write(offer);
@@ -219,7 +200,7 @@ impl RecoveryRound<'_> {
     }
 
     fn meet(&self, old: &Communicator) -> Result<Communicator> {
-        let Self { survivor, chosen, mine, .. } = self;
+        let OpenRound { survivor, chosen, .. } = self.open;
         let (mapped, rank) = (survivor.context.mapped(), survivor.context.rank());
         let first = chosen.iter().next().expect("this rank is one of them");
         let [high, low, ..] = survivor.offers[first.index()].read();
@@ -229,21 +210,19 @@ impl RecoveryRound<'_> {
         let part = RankClaim { rank, n_ranks, n_members: n_ranks };
         let point = UniqueId::from_words([high, low]).meeting_point();
         let met = meet(&point, part, &options, Some(self.guard()));
-        let met = met.and_then(|joining| assemble(joining, *mine, Some(mapped)));
+        let met = met.and_then(|joining| assemble(joining, self.mine, Some(mapped)));
         let (mut comm, incarnations) = met.map_err(name_hang_up)?;
         comm.succeed(old, incarnations);
         // Observers from outside find it by the number that the launcher gave to the job.
-        comm.context()
-            .mapped()
-            .control()
-            .go_on_from(mapped.control().origin().unwrap_or(mapped.epoch_id().job));
+        let origin = mapped.control().origin().unwrap_or(mapped.epoch_id().job);
+        comm.context().mapped().control().go_on_from(origin);
         Ok(comm)
     }
 
     /// Watches the other survivors, and the launcher, which has to start the lost ranks.
     fn guard(&self) -> WaitGuard {
         let launcher_state = self.launcher.state.clone();
-        let (mapped, chosen) = (self.survivor.context.mapped().clone(), self.chosen);
+        let (mapped, chosen) = (self.open.survivor.context.mapped().clone(), self.open.chosen);
         let guard = WaitGuard::new(move || chosen.iter().find(|rank| is_gone(&mapped, *rank)));
         guard.unless(move || launcher_state.is_orphaned() || launcher_state.restarts_exhausted())
     }

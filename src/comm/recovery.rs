@@ -4,17 +4,15 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::Communicator;
-use super::attach::name_hang_up;
-use super::attach::{join_assembled, rings_of};
+use super::attach::{duplicate, join_assembled, name_hang_up, rings_of};
 #[cfg(doc)]
 use super::join_job;
 use super::launcher_link::{Incarnation, LauncherLink};
 use super::unique_id::UniqueId;
 use crate::bootstrap::{
-    CONTRIBUTION_LEN, Joining, MemberHeartbeat, Options, RankClaim, cores_from_env, meet, resource_error,
+    CONTRIBUTION_LEN, Joining, MemberHeartbeat, Options, RankClaim, cores_from_env, meet,
 };
 use crate::channel::{Control, EpochMapping};
-use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::heap::Region;
 use crate::heap::layout::{HEAP, HeapShape};
@@ -26,27 +24,22 @@ use crate::shm::{Expected, Mapping, Segment, Span};
 /// A recovery of a communicator, with the step from which its ranks go on, for
 /// [`Communicator::on_recovery`].
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Recovery {
-    epoch: u64,
-    restarted: Vec<Rank>,
-    was_restarted: bool,
-    sequence: u64,
+    /// The number of the new epoch, greater than any before. It is the same on all ranks.
+    pub epoch: u64,
+    /// The restarted ranks in order, the same on all ranks. It is empty where the epoch ended
+    /// without a death, and all have come back.
+    pub restarted: Vec<Rank>,
+    /// Whether this process replaces one that has died.
+    pub was_restarted: bool,
+    /// The step up to which all survivors had come: the least of what they passed to
+    /// [`Communicator::recover`]. It is the same on all ranks.
+    pub sequence: u64,
     inherited: Option<Mapping>,
 }
 
 impl Recovery {
-    /// Returns the number of the new epoch, greater than any before. It is the same on all ranks.
-    #[must_use]
-    pub fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// Returns whether this process replaces one that has died.
-    #[must_use]
-    pub fn was_restarted(&self) -> bool {
-        self.was_restarted
-    }
-
     /// Returns whether the old heap of this rank can still be read. A restarted process reads its
     /// predecessor's ([`Recovery::inherited`]), a survivor its own through the old communicator.
     ///
@@ -55,20 +48,6 @@ impl Recovery {
     #[must_use]
     pub fn keeps_heap(&self) -> bool {
         !self.was_restarted || self.inherited.is_some()
-    }
-
-    /// Returns the restarted ranks in order, the same on all ranks. It is empty where the epoch
-    /// ended without a death, and all have come back.
-    #[must_use]
-    pub fn restarted(&self) -> &[Rank] {
-        &self.restarted
-    }
-
-    /// Returns the step up to which all survivors had come: the least of what they passed to
-    /// [`Communicator::recover`]. It is the same on all ranks.
-    #[must_use]
-    pub fn sequence(&self) -> u64 {
-        self.sequence
     }
 
     /// Returns the bytes of `region` in the heap of this process's predecessor, as it left them in
@@ -95,7 +74,7 @@ impl Communicator {
     /// # fn step(_: &mut shmccl::Communicator, _: u64) -> shmccl::Result<()> { Ok(()) }
     /// fn work(comm: &mut shmccl::Communicator) -> shmccl::Result<()> {
     ///     let (tell, told) = std::sync::mpsc::channel();
-    ///     comm.on_recovery(move |recovery| _ = tell.send(recovery.sequence()));
+    ///     comm.on_recovery(move |recovery| _ = tell.send(recovery.sequence));
     ///     let mut completed = 0;
     ///     while completed < 1000 {
     ///         completed = told.try_iter().last().unwrap_or(completed);
@@ -157,11 +136,7 @@ pub(super) struct RecoveryCallbacks {
 
 impl std::fmt::Debug for RecoveryCallbacks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { callback, untold } = self;
-        f.debug_struct("RecoveryCallbacks")
-            .field("listens", &callback.is_some())
-            .field("untold", untold)
-            .finish()
+        f.debug_struct("RecoveryCallbacks").field("untold", &self.untold).finish_non_exhaustive()
     }
 }
 
@@ -174,19 +149,14 @@ pub(super) struct RankProgress {
 }
 
 impl RankProgress {
-    fn bytes(self) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.completed.unwrap_or(0).to_le_bytes());
-        bytes[8] = self.completed.is_some().into();
-        bytes[12..].copy_from_slice(&self.restarts.to_le_bytes());
-        bytes
+    fn bytes(self) -> [u8; 24] {
+        bytemuck::cast([self.completed.unwrap_or(0), self.completed.is_some().into(), self.restarts.into()])
     }
 
     fn read(bytes: &[u8; CONTRIBUTION_LEN]) -> Self {
-        let (words, _) = bytes.as_chunks::<4>();
-        let word = |index: usize| u32::from_le_bytes(words[index]);
-        let completed = u64::from(word(1)) << 32 | u64::from(word(0));
-        Self { completed: (bytes[8] != 0).then_some(completed), restarts: word(3) }
+        let [completed, is_known, restarts, ..]: [u64; CONTRIBUTION_LEN / 8] = bytemuck::cast(*bytes);
+        let restarts = u32::try_from(restarts).unwrap_or(u32::MAX);
+        Self { completed: (is_known != 0).then_some(completed), restarts }
     }
 }
 
@@ -215,7 +185,7 @@ pub(super) fn assemble(
         if let Some((kind, descriptor)) =
             contribution.and_then(|contribution| Some((contribution.bytes[0], contribution.descriptor?)))
         {
-            let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
+            let shape = HeapShape::new(joining.n_ranks(), joining.options.heap_len)?;
             // To be back without it is better than not to be back.
             inherited = map_heap(descriptor, kind == 1, shape)
                 .inspect_err(|error| tracing::warn!(target: EPOCH, %rank, %error, "a heap is not kept"))
@@ -252,9 +222,9 @@ fn map_heap(descriptor: OwnedFd, is_sealed: bool, shape: HeapShape) -> Result<Ma
 /// - [`Error::Revoked`] when the launcher is gone; those of [`super::join_job`].
 pub(super) fn rejoin(joining: Joining) -> Result<Communicator> {
     let rank = joining.rank().expect("a service process is not started again");
-    let mine = RankProgress { completed: None, restarts: joining.restarts() };
-    let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
-    let timeout = joining.options().timeout;
+    let mine = RankProgress { completed: None, restarts: joining.restarts };
+    let shape = HeapShape::new(joining.n_ranks(), joining.options.heap_len)?;
+    let timeout = joining.options.timeout;
     let options = Options { heap_len: shape.len(), timeout, ..Options::default() };
     let part = RankClaim { rank, n_ranks: joining.n_ranks(), n_members: joining.n_ranks() };
     let (mut comm, incarnations) = loop {
@@ -268,7 +238,7 @@ pub(super) fn rejoin(joining: Joining) -> Result<Communicator> {
         }
     };
     step("taken back");
-    let (restarting, mapped) = (joining.is_restarting(), comm.context().mapped().clone());
+    let (restarting, mapped) = (joining.is_restarting, comm.context().mapped().clone());
     let heartbeat = first_heartbeat(&joining)?;
     comm.record_in(rings_of(&joining)?.as_ref(), rank);
     let line = LauncherLink::begin(joining.rejoin()?, heartbeat, restarting, &mapped, incarnations.clone())?;
@@ -281,12 +251,10 @@ pub(super) fn rejoin(joining: Joining) -> Result<Communicator> {
 /// Returns the heartbeat of this member for the launcher. It lies in the first epoch, in which this
 /// process never was.
 fn first_heartbeat(joining: &Joining) -> Result<Option<MemberHeartbeat>> {
-    let Some(every) = joining.beat() else { return Ok(None) };
-    let epoch_id = EpochId { job: joining.job_id(), epoch: joining.epoch() };
-    let control = joining.control().try_clone_to_owned();
-    let control = control.map_err(|source| resource_error("duplicating a descriptor", source))?;
-    let first = Control::attach(control, joining.n_ranks(), epoch_id)?;
-    Ok(Some(MemberHeartbeat::new(first.beat(joining.device()), every)))
+    let Some(every) = joining.beat else { return Ok(None) };
+    let control = duplicate(&joining.control)?;
+    let first = Control::attach(control, joining.n_ranks(), joining.epoch_id)?;
+    Ok(Some(MemberHeartbeat::new(first.beat(joining.device), every)))
 }
 
 /// Returns whether a meeting has failed by a death, without which another meeting may succeed.
@@ -316,7 +284,7 @@ mod tests {
             for restarts in [0, 1, u32::MAX] {
                 let past = RankProgress { completed, restarts };
                 let mut bytes = [0; CONTRIBUTION_LEN];
-                bytes[..16].copy_from_slice(&past.bytes());
+                bytes[..24].copy_from_slice(&past.bytes());
                 assert_eq!(RankProgress::read(&bytes), past);
             }
         }

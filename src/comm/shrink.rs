@@ -76,10 +76,7 @@ impl Communicator {
         self.revoke();
         self.reclaim_engine();
         let survivor = Survivor::new(self.context(), SHRINK, self.membership.launcher_state());
-        let (mut comm, chosen) = survivor.continue_with(|round, chosen, number| {
-            let epoch_id = survivor.epoch_id_after(number);
-            EpochTransition { survivor: &survivor, round, chosen, epoch_id }.enter()
-        })?;
+        let (mut comm, chosen) = survivor.continue_with(enter)?;
         comm.succeed(self, chosen.iter().map(|rank| self.membership.incarnations[rank.index()]).collect());
         let mapped = self.context().mapped();
         let lost: Vec<_> = RankSet::all(mapped.n_ranks()).without(chosen).iter().collect();
@@ -115,12 +112,8 @@ impl Communicator {
         let context = self.context();
         let lost = self.member(rank)?;
         if lost == context.rank() {
-            let (name, value) = ("rank", rank.get().into());
-            return Err(Error::InvalidArgument {
-                name,
-                value,
-                expected: "another rank than the caller's own",
-            });
+            let expected = "another rank than the caller's own";
+            return Err(Error::invalid("rank", rank.get().into(), expected));
         }
         if context.mapped().life(context.rank()).status() == LifeStatus::Lost {
             return Err(Error::Excluded);
@@ -130,63 +123,41 @@ impl Communicator {
     }
 }
 
-/// A member's way into the epoch `epoch_id` of those who were chosen.
-struct EpochTransition<'s> {
-    survivor: &'s Survivor<'s>,
-    round: &'s OpenRound<'s>,
-    chosen: RankSet,
-    epoch_id: EpochId,
+/// Joins the epoch of those who were chosen; `None` when the round has to be repeated.
+fn enter(open: &OpenRound<'_>) -> Result<Option<Communicator>> {
+    let OpenRound { survivor, round, chosen, epoch_id } = open;
+    let own = match NewSegments::make(survivor.context, *chosen, *epoch_id) {
+        Ok(own) => own,
+        Err(error) => return fail(open, error),
+    };
+    survivor.offers[round.rank.index()].write(own.offer());
+    if let Some(outcome) = open.offer(|| round.poll_offers(*chosen))? {
+        return open.after(outcome);
+    }
+    let comm = match own.join(survivor.context, &survivor.offers, *chosen) {
+        Ok(comm) => comm,
+        Err(error) => return fail(open, error),
+    };
+    step("about to be ready");
+    round.ready();
+    step("ready");
+    let outcome = open.wait(|| round.poll_outcome(*chosen)).or_else(|late| {
+        // The others may have come together at the last moment: then this one is with them.
+        match round.conclude(RoundOutcome::Repeated) {
+            RoundOutcome::Together => Ok(RoundOutcome::Together),
+            _ => Err(late),
+        }
+    })?;
+    if outcome == RoundOutcome::Together { Ok(Some(comm)) } else { open.after(outcome) }
 }
 
-impl EpochTransition<'_> {
-    /// Joins the epoch; `None` when the round has to be repeated.
-    fn enter(&self) -> Result<Option<Communicator>> {
-        let Self { survivor, round, chosen, epoch_id } = self;
-        let laggard = || round.first_incomplete(*chosen);
-        let own = match NewSegments::make(survivor.context, *chosen, *epoch_id) {
-            Ok(own) => own,
-            Err(error) => return self.fail(error),
-        };
-        survivor.offers[survivor.context.rank().index()].write(own.offer());
-        step("about to offer");
-        round.offer();
-        step("offered");
-        match survivor.wait(|| round.poll_offers(*chosen), laggard) {
-            Ok(None) => {}
-            Ok(Some(outcome)) => return survivor.after(outcome),
-            Err(late) => {
-                round.conclude(RoundOutcome::Repeated);
-                return Err(late);
-            }
-        }
-        let comm = match own.join(survivor.context, &survivor.offers, *chosen) {
-            Ok(comm) => comm,
-            Err(error) => return self.fail(error),
-        };
-        step("about to be ready");
-        round.ready();
-        step("ready");
-        let outcome = survivor.wait(|| round.poll_outcome(*chosen), laggard);
-        // The others may have come together at the last moment: then this one is with them.
-        match outcome.or_else(|late| {
-            Some(round.conclude(RoundOutcome::Repeated))
-                .filter(|stands| *stands == RoundOutcome::Together)
-                .ok_or(late)
-        })? {
-            RoundOutcome::Together => Ok(Some(comm)),
-            outcome => survivor.after(outcome),
-        }
-    }
-
-    /// Ends the round with the failure of this member, unless it was for a death.
-    fn fail(&self, error: Error) -> Result<Option<Communicator>> {
-        let Self { survivor, round, .. } = self;
-        let own = RoundOutcome::Failed(survivor.context.rank());
-        // The offer of a dead rank cannot be opened, and that is no survivor's failure.
-        match survivor.await_reason(round, self.chosen).unwrap_or_else(|| round.conclude(own)) {
-            stands if stands == own => Err(error),
-            stands => survivor.after(stands),
-        }
+/// Ends the round with the failure of this member, unless it was for a death.
+fn fail(open: &OpenRound<'_>, error: Error) -> Result<Option<Communicator>> {
+    let own = open.own_failure();
+    // The offer of a dead rank cannot be opened, and that is no survivor's failure.
+    match open.await_reason().unwrap_or_else(|| open.round.conclude(own)) {
+        stands if stands == own => Err(error),
+        stands => open.after(stands),
     }
 }
 
@@ -214,15 +185,10 @@ impl NewSegments {
         let number = |segment: &Segment| segment.as_fd().as_raw_fd().unsigned_abs().into();
         let Creator { pid, start } = Creator::this_process();
         let mut words = [0; OFFER_WORDS];
-        words[..CORES].copy_from_slice(&[
-            pid,
-            start,
-            number(&self.segment),
-            self.control.as_deref().map_or(0, number),
-        ]);
-        for (word, bytes) in words[CORES..].iter_mut().zip(self.cores.bytes().chunks_exact(8)) {
-            *word = u64::from_le_bytes(bytes.try_into().expect("of 8 bytes"));
-        }
+        let control = self.control.as_deref().map_or(0, number);
+        words[..CORES].copy_from_slice(&[pid, start, number(&self.segment), control]);
+        let cores: [u64; CONTRIBUTION_LEN / 8] = bytemuck::cast(*self.cores.bytes());
+        words[CORES..].copy_from_slice(&cores);
         words
     }
 
@@ -238,16 +204,12 @@ impl NewSegments {
         let all: Vec<_> = offered.iter().map(cores_of).collect();
         let params = JoinParams::with_proxy_threads(cores.spinners(&all), old.told_cores(), old.timeout());
         let mapped = Arc::new(mapped);
-        LiveRank::announce(&mapped, *rank)?.join(&mapped, &params, None, None)
+        LiveRank::announce(&mapped, *rank)?.join(&mapped, &params)
     }
 }
 
 fn cores_of(words: &[u64; OFFER_WORDS]) -> [u8; CONTRIBUTION_LEN] {
-    let mut bytes = [0; CONTRIBUTION_LEN];
-    for (bytes, word) in bytes.chunks_exact_mut(8).zip(&words[CORES..]) {
-        bytes.copy_from_slice(&word.to_le_bytes());
-    }
-    bytes
+    bytemuck::cast_slice(&words[CORES..]).try_into().expect("of as many bytes")
 }
 
 /// Opens a descriptor of the process that made this offer. Attaching checks that it is the right

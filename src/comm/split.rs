@@ -64,24 +64,22 @@ impl Communicator {
     }
 
     fn derive(&mut self, operation: Operation, color: Option<u32>, key: i64) -> Result<Option<Self>> {
-        self.as_one(operation, |comm| comm.derive_one(operation, color, key))
-    }
-
-    fn derive_one(&mut self, operation: Operation, color: Option<u32>, key: i64) -> Result<Option<Self>> {
         let chosen = color.map_or(0, |color| u64::from(color) + 1);
-        let told = self.exchange(operation, &[chosen, key.cast_unsigned()])?;
-        let mut group: Vec<usize> = Vec::new();
-        if chosen != 0 {
-            group.extend((0..told.len()).filter(|&member| told[member][0] == chosen));
-            // Stable, so that ranks decide between equal keys.
-            group.sort_by_key(|&member| told[member][1].cast_signed());
-        }
-        let bases = self.take_regions(operation, group.len() as u64)?;
-        let derived = self.make_derived(&group, &bases).inspect_err(|_| self.revoke())?;
-        match self.choice.channel {
-            ChannelKind::Memory => Ok(derived),
-            ChannelKind::Port => self.open_ports(operation, derived),
-        }
+        self.as_one(operation, |comm| {
+            let told = comm.exchange(operation, &[chosen, key.cast_unsigned()])?;
+            let mut group: Vec<usize> = Vec::new();
+            if chosen != 0 {
+                group.extend((0..told.len()).filter(|&member| told[member][0] == chosen));
+                // Stable, so that ranks decide between equal keys.
+                group.sort_by_key(|&member| told[member][1].cast_signed());
+            }
+            let bases = comm.take_regions(operation, group.len() as u64)?;
+            let derived = comm.make_derived(&group, &bases).inspect_err(|_| comm.revoke())?;
+            match comm.choice.channel {
+                ChannelKind::Memory => Ok(derived),
+                ChannelKind::Port => comm.open_ports(operation, derived),
+            }
+        })
     }
 
     /// Makes the communicator of the members in `group`, if this is one of them. The regions of all
@@ -92,14 +90,16 @@ impl Communicator {
         };
         let members: Arc<[Rank]> = group.iter().map(|&member| self.members[member]).collect();
         let bases = group.iter().map(|&member| bases[member]).collect();
-        let planner = self.engine()?.planner();
-        let (tuning, customs) = (planner.tuning().clone(), planner.customs().clone());
-        let engine = Engine::new(self.context(), members.clone(), bases, self.membership.clone(), tuning)?;
+        let planner = &self.engine()?.planner;
+        let (tuning, customs) = (planner.tuning().clone(), planner.customs.clone());
+        let owner = self.membership.clone();
+        let mut engine = Engine::new(self.context(), members.clone(), bases, owner, tuning)?;
+        engine.planner.customs = customs;
         Ok(Some(Self {
             rank: Rank::known(u32::try_from(rank).expect("at most 64 members")),
             members,
             job_barrier: None,
-            engine: Some(Box::new(engine.with_customs(customs))),
+            engine: Some(Box::new(engine)),
             loan: EngineLoan::default(),
             choice: self.choice,
             membership: self.membership.clone(),
@@ -110,7 +110,9 @@ impl Communicator {
     /// nothing to anybody.
     fn open_ports(&mut self, operation: Operation, mut derived: Option<Self>) -> Result<Option<Self>> {
         let opened = match derived.as_mut().and_then(|derived| derived.engine.as_mut()) {
-            Some(engine) => engine.choose_channels(ChannelKind::Port).map(|()| engine.count_as_none()),
+            Some(engine) => {
+                engine.choose_channels(ChannelKind::Port).map(|()| engine.members.board.report_none())
+            }
             None => Ok(()),
         };
         // A member that failed returns at once when the epoch has ended, which the others learn by
@@ -224,12 +226,12 @@ impl Communicator {
         let (host, built_in) = (self.membership.clone(), Tuning::default());
         let mut engine = Engine::new(self.context(), self.members.clone(), bases, host, built_in)?;
         if let Some(job_barrier) = &mut self.job_barrier {
-            job_barrier.watch_departures(engine.departures().clone());
-            engine.watch_barrier();
+            job_barrier.departures = Some(engine.departures().clone());
+            engine.members.board.watch_barrier();
         }
-        engine.begin_several(call);
+        engine.members.board.report_call(call);
         engine.tune(table, self.context().oversubscribed())?;
-        engine.count_as_none();
+        engine.members.board.report_none();
         Ok(engine)
     }
 

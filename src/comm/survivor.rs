@@ -9,24 +9,21 @@ use crate::logs::step;
 use crate::rank::{Rank, RankSet};
 use crate::shm::{CellRef, CellSlice, HostKernel};
 use crate::sync::regroup::{OfferCell, Round, RoundCell, RoundOutcome};
-use crate::sync::{LifeStatus, ParkCell, Stop, Waiting, Watch, wait_until};
+use crate::sync::{LifeStatus, ParkCell, Waiting, wait_until};
 
 use super::Communicator;
-use super::epoch_commit::NoWatch;
+use super::epoch_commit::CancelWatch;
 use super::launcher_link::LauncherState;
 
 /// How long a rank whose descriptors are gone may take to show as dead, or to say why it has hung
 /// up.
 const REASONS_SHOW: Duration = Duration::from_millis(500);
 
-/// A round in which those who go on have been chosen.
-pub(super) type OpenRound<'a> = Round<'a, HostKernel, &'a dyn Fn(Rank) -> bool>;
-
 /// A member of an epoch that has ended, which goes on by `operation`.
 pub(super) struct Survivor<'a> {
     pub(super) context: &'a RankContext,
-    pub(super) park: CellRef<ParkCell>,
     pub(super) offers: CellSlice<OfferCell>,
+    park: CellRef<ParkCell>,
     rounds: CellSlice<RoundCell>,
     operation: &'static str,
     /// The state of the launcher, if there is one. A rank without its launcher does not go on: the
@@ -34,14 +31,13 @@ pub(super) struct Survivor<'a> {
     launcher_state: Option<&'a LauncherState>,
 }
 
-/// Watches whether the launcher is gone: who polls sees all else.
-#[derive(Debug)]
-struct OrphanWatch<'a>(Option<&'a LauncherState>);
-
-impl Watch for OrphanWatch<'_> {
-    fn check(&self) -> Option<Stop> {
-        self.0.is_some_and(LauncherState::is_orphaned).then_some(Stop::Revoked(None))
-    }
+/// A round in which those who go on have been chosen, this member among them.
+pub(super) struct OpenRound<'a> {
+    pub(super) survivor: &'a Survivor<'a>,
+    pub(super) chosen: RankSet,
+    /// The epoch that they go on into.
+    pub(super) epoch_id: EpochId,
+    pub(super) round: Round<'a, HostKernel, &'a dyn Fn(Rank) -> bool>,
 }
 
 impl<'a> Survivor<'a> {
@@ -57,43 +53,51 @@ impl<'a> Survivor<'a> {
 
     /// Fails when the launcher is gone.
     pub(super) fn check_launcher(&self) -> Result<()> {
-        OrphanWatch(self.launcher_state).check().map_or(Ok(()), |_| Err(Error::Revoked { by: None }))
+        if self.is_orphaned() { Err(Error::Revoked { by: None }) } else { Ok(()) }
+    }
+
+    fn is_orphaned(&self) -> bool {
+        self.launcher_state.is_some_and(LauncherState::is_orphaned)
     }
 
     /// Returns the communicator of the survivors, and who they are. Tries `cross` in one round
     /// after the other, until it returns a communicator.
     pub(super) fn continue_with(
         &self,
-        cross: impl Fn(&OpenRound<'_>, RankSet, u64) -> Result<Option<Communicator>>,
+        cross: impl Fn(&OpenRound<'_>) -> Result<Option<Communicator>>,
     ) -> Result<(Communicator, RankSet)> {
         self.check_launcher()?;
+        let gone = |rank| is_gone(self.context.mapped(), rank);
         let mut candidates = RankSet::all(self.context.mapped().n_ranks());
         for (number, cell) in (0..MAX_ROUNDS).zip(&*self.rounds) {
-            let (comm, chosen) = match (cell.outcome(), cell.chosen(candidates)) {
-                (Some(outcome), Some(chosen)) => (self.read_finished(outcome, chosen)?, chosen),
-                _ => {
-                    let gone = |rank| is_gone(self.context.mapped(), rank);
-                    let (rank, kernel, park) = (self.context.rank(), self.context.kernel(), &*self.park);
-                    let round = Round { cell, rank, kernel, park, gone: &gone as &dyn Fn(Rank) -> bool };
-                    let chosen = self.choose(&round, candidates)?;
-                    (cross(&round, chosen, number)?, chosen)
-                }
-            };
-            match comm {
-                Some(comm) => return Ok((comm, chosen)),
-                None => candidates = chosen,
+            if let (Some(outcome), Some(chosen)) = (cell.outcome(), cell.chosen(candidates)) {
+                self.check_finished(outcome, chosen)?;
+                candidates = chosen;
+                continue;
+            }
+            let (rank, kernel, park) = (self.context.rank(), self.context.kernel(), &*self.park);
+            let round = Round { cell, rank, kernel, park, gone: &gone as &dyn Fn(Rank) -> bool };
+            candidates = self.choose(&round, candidates)?;
+            let epoch_id = self.epoch_id_after(number);
+            let open = OpenRound { survivor: self, chosen: candidates, epoch_id, round };
+            if let Some(comm) = cross(&open)? {
+                return Ok((comm, candidates));
             }
         }
         Err(Error::Exhausted { what: "rounds of agreement after a loss", limit: MAX_ROUNDS })
     }
 
     /// Returns the epoch that follows round `number`.
-    pub(super) fn epoch_id_after(&self, number: u64) -> EpochId {
+    fn epoch_id_after(&self, number: u64) -> EpochId {
         let epoch_id = self.context.mapped().epoch_id();
         EpochId { epoch: epoch_id.epoch.wrapping_add(1 + number), ..epoch_id }
     }
 
-    fn choose(&self, round: &OpenRound<'_>, candidates: RankSet) -> Result<RankSet> {
+    fn choose(
+        &self,
+        round: &Round<'_, HostKernel, impl Fn(Rank) -> bool>,
+        candidates: RankSet,
+    ) -> Result<RankSet> {
         step("about to come to a round");
         round.come();
         step("came to a round");
@@ -102,51 +106,68 @@ impl<'a> Survivor<'a> {
         if chosen.contains(self.context.rank()) { Ok(chosen) } else { Err(Error::Excluded) }
     }
 
-    /// Reads a round that was over before this rank looked. It was of an earlier call, or this rank
-    /// was slow and has been given up.
-    fn read_finished(&self, outcome: RoundOutcome, chosen: RankSet) -> Result<Option<Communicator>> {
-        match outcome {
-            _ if !chosen.contains(self.context.rank()) => Err(Error::Excluded),
-            RoundOutcome::Together => {
-                let needs = "an epoch from which nobody has gone on";
-                Err(Error::Unavailable { operation: self.operation, needs })
-            }
-            RoundOutcome::Repeated | RoundOutcome::Failed(_) | RoundOutcome::Lost(_) | RoundOutcome::Vain => {
-                Ok(None)
-            }
+    /// Checks a round that was over before this rank looked. It was of an earlier call, or this
+    /// rank was slow and has been given up.
+    fn check_finished(&self, outcome: RoundOutcome, chosen: RankSet) -> Result<()> {
+        if !chosen.contains(self.context.rank()) {
+            return Err(Error::Excluded);
         }
+        let needs = "an epoch from which nobody has gone on";
+        match outcome {
+            RoundOutcome::Together => Err(Error::Unavailable { operation: self.operation, needs }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits for the others. A timeout names the rank that `awaited` returns. It ends when the
+    /// launcher is gone.
+    fn wait<T>(&self, poll: impl FnMut() -> Option<T>, awaited: impl FnOnce() -> Option<Rank>) -> Result<T> {
+        let watch = CancelWatch(|| self.is_orphaned());
+        let waiting = self.context.waiting(&watch);
+        wait_until(&waiting, &self.park, poll).map_err(|stop| waiting.error(stop, self.operation, awaited()))
+    }
+}
+
+impl OpenRound<'_> {
+    /// Returns the outcome of a failure of this member.
+    pub(super) fn own_failure(&self) -> RoundOutcome {
+        RoundOutcome::Failed(self.round.rank)
+    }
+
+    /// Offers what this member has made, and waits until `poll` returns what came of that. A round
+    /// that takes too long is repeated.
+    pub(super) fn offer<T>(&self, poll: impl FnMut() -> Option<T>) -> Result<T> {
+        step("about to offer");
+        self.round.offer();
+        step("offered");
+        self.wait(poll).inspect_err(|_| _ = self.round.conclude(RoundOutcome::Repeated))
+    }
+
+    /// Waits for the others in this round.
+    pub(super) fn wait<T>(&self, poll: impl FnMut() -> Option<T>) -> Result<T> {
+        self.survivor.wait(poll, || self.round.first_incomplete(self.chosen))
     }
 
     /// Decides what follows after a round that has not brought this member into the new epoch.
     pub(super) fn after(&self, outcome: RoundOutcome) -> Result<Option<Communicator>> {
         match outcome {
-            RoundOutcome::Failed(rank) => Err(Error::FailedElsewhere { operation: self.operation, rank }),
-            // That survivor goes on in another way, and meets this one in the next round.
-            RoundOutcome::Vain => Ok(None),
-            RoundOutcome::Together | RoundOutcome::Repeated | RoundOutcome::Lost(_) => Ok(None),
+            RoundOutcome::Failed(rank) => {
+                Err(Error::FailedElsewhere { operation: self.survivor.operation, rank })
+            }
+            // In a round that was in vain a survivor goes on in another way, and meets this one in
+            // the next.
+            _ => Ok(None),
         }
     }
 
-    /// Waits for the reason why one of `chosen` cannot be reached, and returns it. Returns `None`
+    /// Waits for the reason why one of the chosen cannot be reached, and returns it. Returns `None`
     /// where that rank is not seen to have died and does not say why.
-    pub(super) fn await_reason(&self, round: &OpenRound<'_>, chosen: RankSet) -> Option<RoundOutcome> {
-        let waiting = Waiting::new(self.context.kernel(), &NoWatch, self.context.policy(), REASONS_SHOW);
-        wait_until(&waiting, &self.park, || {
-            round.cell.outcome().or_else(|| round.repeat_if_one_is_gone(chosen))
-        })
-        .ok()
-    }
-
-    /// Waits for the others. A timeout names the rank that `awaited` returns. It ends when the
-    /// launcher is gone.
-    pub(super) fn wait<T>(
-        &self,
-        poll: impl FnMut() -> Option<T>,
-        awaited: impl FnOnce() -> Option<Rank>,
-    ) -> Result<T> {
-        let watch = OrphanWatch(self.launcher_state);
-        let waiting = self.context.waiting(&watch);
-        wait_until(&waiting, &self.park, poll).map_err(|stop| waiting.error(stop, self.operation, awaited()))
+    pub(super) fn await_reason(&self) -> Option<RoundOutcome> {
+        let (round, Survivor { context, park, .. }) = (&self.round, self.survivor);
+        let watch = CancelWatch(|| false);
+        let waiting = Waiting::new(context.kernel(), &watch, context.policy(), REASONS_SHOW);
+        let known = || round.cell.outcome().or_else(|| round.repeat_if_one_is_gone(self.chosen));
+        wait_until(&waiting, park, known).ok()
     }
 }
 

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use super::Communicator;
 use super::buffers::{Recv, RecvBuffer, Send, SendBuffer};
+use super::engine::all_same;
 use crate::channel::{Channel, MemoryChannel, RankContext};
 use crate::collective::{Operation, PerMember, fill, share_of};
 use crate::error::{Error, Result};
@@ -62,12 +63,9 @@ impl Communicator {
         let (region, code) = (buffer.region(), u64::from(T::DATA_TYPE.code()));
         let mine = [buffer.len() as u64, code, region.offset.get()];
         let told = self.exchange(operation, &mine)?;
-        for (&rank, theirs) in self.members.iter().zip(&told) {
-            for (word, what) in [(0, "the elements of a switch channel"), (1, "their type, by its code")] {
-                if theirs[word] != mine[word] {
-                    return Err(Error::Mismatch { what, mine: mine[word], rank, theirs: theirs[word] });
-                }
-            }
+        let members = || self.members.iter().copied().zip(&told);
+        for (word, what) in [(0, "the elements of a switch channel"), (1, "their type, by its code")] {
+            all_same(what, mine[word], members().map(|(rank, words)| (rank, words[word])))?;
         }
         let bases: Vec<_> = told.iter().map(|theirs| HeapOffset::new(theirs[2])).collect();
         let view = self.heap().view();
@@ -131,7 +129,10 @@ impl<T: Element> SwitchChannel<T> {
         self.places("reduce", at, count, &mut places)?;
         let sources = sources(&places);
         let target = match recv.0 {
-            Recv::Heap(region) => self.target(region)?,
+            Recv::Heap(region) => {
+                let own = self.context.heap().reach(self.context.rank(), region)?;
+                Target::Shared(own, region.offset.get())
+            }
             Recv::Slice(slice) => Target::Slice(bytemuck::cast_slice_mut(slice)),
         };
         self.reducer(op)?.combine(&sources, &mut [target], count, true)
@@ -236,12 +237,8 @@ impl<T: Element> SwitchChannel<T> {
         self.context.present(operation)?;
         let (at, limit, size) = (at as u64, self.count as u64, size_of::<T>() as u64);
         if at > limit || count > limit - at {
-            return Err(Error::OutOfRange {
-                what: "elements of a switch channel",
-                offset: at,
-                len: count,
-                limit,
-            });
+            let what = "elements of a switch channel";
+            return Err(Error::OutOfRange { what, offset: at, len: count, limit });
         }
         let place = |(&rank, base): (&Rank, &HeapOffset)| {
             // Neither can wrap: the whole buffers were checked as the channel was opened.
@@ -249,12 +246,6 @@ impl<T: Element> SwitchChannel<T> {
             Ok((self.context.heap().reach(rank, region)?, region.offset.get()))
         };
         fill(places, self.members.iter().zip(&self.bases).map(place))
-    }
-
-    /// Returns `region` of this rank's heap as the target of a result.
-    #[inline]
-    fn target(&self, region: Region) -> Result<Target<'_>> {
-        Ok(Target::Shared(self.context.heap().reach(self.context.rank(), region)?, region.offset.get()))
     }
 
     #[inline]

@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 /// The beginning of the text of an id.
 const PREFIX: &str = "shmccl-";
 
-/// Bytes of the random token.
-const TOKEN_LEN: usize = 16;
+/// Hexadecimal digits of the random words.
+const DIGITS: usize = 32;
 
 /// The id of one meeting. One process makes it and hands it to the others in any way.
 ///
@@ -28,12 +28,12 @@ const TOKEN_LEN: usize = 16;
 /// namespace, for processes of the same effective user. Knowing it lets no other user in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct UniqueId {
-    token: [u8; TOKEN_LEN],
+    words: [u64; 2],
 }
 
 impl UniqueId {
     /// Length of the text of an id.
-    pub const TEXT_LEN: usize = PREFIX.len() + 2 * TOKEN_LEN;
+    pub const TEXT_LEN: usize = PREFIX.len() + DIGITS;
 
     /// Length of an id as bytes: that of an `ncclUniqueId`.
     pub const BYTES_LEN: usize = 128;
@@ -57,10 +57,11 @@ impl UniqueId {
     }
 
     fn hosted_by(epoch: u64, settle: impl FnOnce(MeetingHost) -> MeetingHost) -> Result<Self> {
-        let mut token = [0; TOKEN_LEN];
-        let random = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut token));
+        let mut words = [0; 2];
+        let bytes = bytemuck::bytes_of_mut(&mut words);
+        let random = File::open("/dev/urandom").and_then(|mut source| source.read_exact(bytes));
         random.map_err(|error| crate::bootstrap::resource_error("drawing a random number", error))?;
-        let id = Self { token };
+        let id = Self { words };
         let point = MeetingPoint { epoch, ..id.meeting_point() };
         let epoch_id = EpochId { job: point.job_id, epoch: point.epoch };
         settle(MeetingHost::open(point)?)
@@ -91,26 +92,24 @@ impl UniqueId {
 
     /// Returns the id as numbers.
     pub(super) fn words(&self) -> [u64; 2] {
-        let (words, _) = self.token.as_chunks::<8>();
-        [u64::from_be_bytes(words[0]), u64::from_be_bytes(words[1])]
+        self.words
     }
 
     /// Returns the id with these [`UniqueId::words`].
-    pub(super) fn from_words([high, low]: [u64; 2]) -> Self {
-        Self { token: (u128::from(high) << 64 | u128::from(low)).to_be_bytes() }
+    pub(super) fn from_words(words: [u64; 2]) -> Self {
+        Self { words }
     }
 
     pub(super) fn meeting_point(&self) -> MeetingPoint {
-        let start = self.token.first_chunk().copied().expect("a token is longer");
         // A job without a number would be no job.
-        let job_id = u64::from_be_bytes(start).max(1);
-        MeetingPoint { name: self.to_string(), job_id, epoch: FIRST_EPOCH }
+        MeetingPoint { name: self.to_string(), job_id: self.words[0].max(1), epoch: FIRST_EPOCH }
     }
 }
 
 impl fmt::Display for UniqueId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{PREFIX}{:032x}", u128::from_be_bytes(self.token))
+        let [high, low] = self.words;
+        write!(f, "{PREFIX}{high:016x}{low:016x}")
     }
 }
 
@@ -140,18 +139,16 @@ fn parse(text: &[u8]) -> Result<UniqueId> {
         return Err(malformed(wrong));
     }
     let digits = text.get(prefix.len()..).and_then(|digits| std::str::from_utf8(digits).ok());
-    let digits = digits.filter(|digits| digits.len() == 2 * TOKEN_LEN).ok_or(malformed(text.len()))?;
-    let token = u128::from_str_radix(digits, 16).map_err(|_| malformed(prefix.len()))?;
-    Ok(UniqueId { token: token.to_be_bytes() })
+    let digits = digits.filter(|digits| digits.len() == DIGITS).ok_or(malformed(text.len()))?;
+    let half = |digits| u64::from_str_radix(digits, 16).map_err(|_| malformed(prefix.len()));
+    let (high, low) = digits.split_at(DIGITS / 2);
+    Ok(UniqueId { words: [half(high)?, half(low)?] })
 }
 
 /// Returns the error for an id that is wrong from the byte with this index on.
 fn malformed(index: usize) -> Error {
-    Error::InvalidArgument {
-        name: "length of the readable part of the unique id",
-        value: index as u64,
-        expected: "39: `shmccl-` and 32 hexadecimal digits in lower case",
-    }
+    let expected = "39: `shmccl-` and 32 hexadecimal digits in lower case";
+    Error::invalid("length of the readable part of the unique id", index as u64, expected)
 }
 
 #[cfg(test)]
@@ -162,8 +159,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_id_survives_text_and_bytes(token in any::<[u8; TOKEN_LEN]>()) {
-            let id = UniqueId { token };
+        fn an_id_survives_text_and_bytes(words in any::<[u64; 2]>()) {
+            let id = UniqueId { words };
             let text = id.to_string();
             prop_assert_eq!(text.len(), UniqueId::TEXT_LEN);
             prop_assert!(text.bytes().all(|byte| byte.is_ascii_graphic()));
@@ -182,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_is_no_id_is_refused_with_the_place_where_it_goes_wrong() {
-        let id = UniqueId { token: [0xab; TOKEN_LEN] }.to_string();
+        let id = UniqueId { words: [0xabab_abab_abab_abab; 2] }.to_string();
         let upper = id.replace('b', "B");
         let cases = [("", 0), ("shmccl", 6), (&id[..38], 38), (&format!("{id}0"), 39), (&upper, 8)];
         for (text, wrong) in cases {
@@ -192,7 +189,7 @@ mod tests {
                 "{text}: {error}"
             );
         }
-        let mut bytes = UniqueId { token: [1; TOKEN_LEN] }.to_bytes();
+        let mut bytes = UniqueId { words: [1; 2] }.to_bytes();
         bytes[100] = 1;
         assert!(matches!(UniqueId::from_bytes(&bytes), Err(Error::InvalidArgument { value: 100, .. })));
     }

@@ -112,7 +112,7 @@ impl Workspace {
 
     /// Takes back a region that nobody else has touched, nor will.
     pub(super) fn give_back(&self, region: Region) {
-        self.book().free(region);
+        self.book().part(region).free(region);
     }
 
     /// Takes back a region that other members may touch until their `departures` say otherwise.
@@ -131,11 +131,7 @@ impl Book {
     fn reclaim(&mut self) {
         let gone = |retired: &mut Retired| retired.departures.iter().all(|word| word.has_reached(GONE));
         let free: Vec<_> = self.retired.extract_if(.., gone).map(|retired| retired.region).collect();
-        free.into_iter().for_each(|region| self.free(region));
-    }
-
-    fn free(&mut self, region: Region) {
-        self.part(region).free(region);
+        free.into_iter().for_each(|region| self.part(region).free(region));
     }
 
     /// Returns the part that `region` is, or lies in.

@@ -47,11 +47,6 @@ impl Assignment {
             (LAUNCHER, std::process::id().to_string().into()),
         ]
     }
-
-    /// Whether both describe devices of one kind, however long these outlive their coordinator.
-    pub(super) fn is_alike(&self, other: &Self) -> bool {
-        Self { outlives: None, ..*self } == Self { outlives: None, ..*other }
-    }
 }
 
 /// A living process that was started as a device of a coordinator.

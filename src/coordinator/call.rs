@@ -4,11 +4,14 @@
 use std::path::Path;
 use std::str::FromStr;
 
+use serde::de::value::Error as ValueError;
+use serde::de::{DeserializeOwned, IntoDeserializer};
 use serde::{Deserialize, Serialize};
 
 use super::error::RequestError;
 use super::id::DeviceId;
 use crate::collective::Operation;
+use crate::heap::{DeviceMemory, MIN_ADDRESS};
 use crate::rank::MAX_RANKS;
 use crate::reduce::{DataType, ReduceOp};
 
@@ -23,7 +26,7 @@ pub(super) const MAX_OPERANDS: u64 = 2;
 pub(super) const MAX_PATH: usize = 4096;
 
 /// The range of addresses of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddressRange {
     /// The lowest address.
@@ -98,41 +101,24 @@ pub struct DeviceCall {
 }
 
 impl AddressRange {
-    /// Whether `bytes` are all in it. An empty range may also stand at its end.
-    #[must_use]
-    pub fn contains(self, bytes: Bytes) -> bool {
-        let end = bytes.address.checked_add(bytes.len);
-        bytes.address >= self.min && end.is_some_and(|end| end <= self.max)
+    pub(super) fn of(memory: &DeviceMemory) -> Self {
+        Self { min: MIN_ADDRESS, max: memory.max_address().get() }
     }
 
     /// # Errors
-    /// [`RequestError::OutOfRange`] unless `bytes` of `device` are all in it.
-    pub fn check(self, device: DeviceId, bytes: Bytes) -> Result<(), RequestError> {
-        if self.contains(bytes) {
+    /// [`RequestError::OutOfRange`] unless `bytes` of `device` are all in it. No bytes may also
+    /// stand at its end.
+    pub(super) fn check(self, device: DeviceId, bytes: Bytes) -> Result<(), RequestError> {
+        let end = bytes.address.checked_add(bytes.len);
+        if bytes.address >= self.min && end.is_some_and(|end| end <= self.max) {
             Ok(())
         } else {
             Err(RequestError::OutOfRange { device, bytes, range: self })
         }
     }
-
-    /// Returns the most bytes that the operands of a group may have together on a device of this
-    /// range.
-    pub(super) const fn most_operands(self) -> u64 {
-        self.max.saturating_sub(self.min).saturating_mul(MAX_OPERANDS)
-    }
 }
 
 impl Collective {
-    /// All operations.
-    pub const ALL: [Self; 6] = [
-        Self::AllReduce,
-        Self::Reduce,
-        Self::Broadcast,
-        Self::AllGather,
-        Self::ReduceScatter,
-        Self::AllToAll,
-    ];
-
     /// Returns the operation of the library.
     #[must_use]
     pub const fn operation(self) -> Operation {
@@ -143,25 +129,6 @@ impl Collective {
             Self::AllGather => Operation::AllGather,
             Self::ReduceScatter => Operation::ReduceScatter,
             Self::AllToAll => Operation::AllToAll,
-        }
-    }
-
-    /// Whether it reduces data.
-    #[must_use]
-    pub const fn reduces(self) -> bool {
-        matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
-    }
-
-    /// Returns how many blocks a rank of `n_ranks` reads and writes.
-    const fn blocks(self, is_root: bool, n_ranks: u64) -> (u64, u64) {
-        let at_root = if is_root { 1 } else { 0 };
-        match self {
-            Self::AllReduce => (1, 1),
-            Self::Reduce => (1, at_root),
-            Self::Broadcast => (at_root, 1),
-            Self::AllGather => (1, n_ranks),
-            Self::ReduceScatter => (n_ranks, 1),
-            Self::AllToAll => (n_ranks, n_ranks),
         }
     }
 }
@@ -187,13 +154,17 @@ pub struct UnknownName {
     expected: &'static str,
 }
 
+/// Returns what is written as `name` in messages.
+fn by_name<T: DeserializeOwned>(name: &str, expected: &'static str) -> Result<T, UnknownName> {
+    T::deserialize(name.into_deserializer()).map_err(|_: ValueError| UnknownName { expected })
+}
+
 impl FromStr for Collective {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
         let expected = "all_reduce, reduce, broadcast, all_gather, reduce_scatter or all_to_all";
-        let is_named = |it: &Self| it.operation().name() == name.replace('-', "_");
-        Self::ALL.into_iter().find(is_named).ok_or(UnknownName { expected })
+        by_name(&name.replace('-', "_"), expected)
     }
 }
 
@@ -201,9 +172,7 @@ impl FromStr for DeviceReduceOp {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
-        let all = [Self::Sum, Self::Prod, Self::Min, Self::Max, Self::Avg];
-        let expected = "sum, prod, min, max or avg";
-        all.into_iter().find(|it| it.reduce_op().name() == name).ok_or(UnknownName { expected })
+        by_name(name, "sum, prod, min, max or avg")
     }
 }
 
@@ -212,13 +181,24 @@ impl DeviceCall {
     /// counted, or the call has no address for the rank.
     #[must_use]
     pub fn operands(&self, rank: usize, n_ranks: usize) -> Option<(Bytes, Bytes)> {
-        let is_root = u32::try_from(rank) == Ok(self.root);
-        let (sent, received) = self.collective.blocks(is_root, n_ranks as u64);
+        let (sent, received) = self.collective.operation().blocks(n_ranks as u64);
+        let (has_input, has_output) = self.sides(rank);
         let block = self.count.checked_mul(self.data_type.size() as u64)?;
         let bytes = |addresses: &[u64], blocks: u64| {
             Some(Bytes { address: *addresses.get(rank)?, len: block.checked_mul(blocks)? })
         };
+        let (sent, received) = (sent * u64::from(has_input), received * u64::from(has_output));
         Some((bytes(&self.send, sent)?, bytes(&self.recv, received)?))
+    }
+
+    /// Returns whether `rank` has an input and an output: one of them may be the root's only.
+    pub(super) fn sides(&self, rank: usize) -> (bool, bool) {
+        let is_root = self.root as usize == rank;
+        match self.collective {
+            Collective::Reduce => (true, is_root),
+            Collective::Broadcast => (is_root, true),
+            _ => (true, true),
+        }
     }
 
     /// Checks the call against the devices in the order of their ranks, before data move.
@@ -248,7 +228,7 @@ impl DeviceCall {
 /// The work of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum GroupWork {
+pub(super) enum GroupWork {
     /// Collective operations, which are executed together.
     Calls(Vec<DeviceCall>),
     /// The memory of all devices is written to this directory.
@@ -295,7 +275,7 @@ pub(super) fn check_together<'c>(
         let operands = calls.clone().filter_map(|call| call.operands(rank, devices.len()));
         let bytes = operands
             .fold(0_u64, |sum, (sent, received)| sum.saturating_add(sent.len).saturating_add(received.len));
-        let most = range.most_operands();
+        let most = range.max.saturating_sub(range.min).saturating_mul(MAX_OPERANDS);
         if bytes > most {
             return Err(RequestError::GroupTooLarge { device: *device, bytes, most });
         }
@@ -372,7 +352,14 @@ mod tests {
 
     #[test]
     fn names_lead_back_to_what_they_name() {
-        for collective in Collective::ALL {
+        for collective in [
+            Collective::AllReduce,
+            Collective::Reduce,
+            Collective::Broadcast,
+            Collective::AllGather,
+            Collective::ReduceScatter,
+            Collective::AllToAll,
+        ] {
             assert_eq!(collective.operation().name().parse(), Ok(collective));
         }
         assert_eq!("all-reduce".parse(), Ok(Collective::AllReduce));

@@ -13,10 +13,10 @@ use super::call::DeviceCall;
 use super::deadline_stream::DeadlineStream;
 use super::directory::RuntimeDirectory;
 use super::error::{CoordinatorError, RequestError, Result};
-use super::handshake::{COORDINATOR, NumberedReply, NumberedRequest, PeerRole, connect};
+use super::handshake::{COORDINATOR, NumberedReply, NumberedRequest, PeerRole, connect, garbled};
 use super::id::{CommId, GroupId};
 use super::metrics::Metrics;
-use super::request::{ClientRequest, CommStatus, DeviceStatus, Reply};
+use super::request::{CallProgress, ClientRequest, CommStatus, DeviceStatus, Reply};
 use super::wire::{Frames, IoContext, write};
 
 /// A connection with a coordinator.
@@ -32,20 +32,6 @@ pub struct Client {
     number: u64,
     /// The bytes that have come of answers. An answer that comes after its deadline is ignored.
     incoming: Frames,
-}
-
-/// How far a call is, as the coordinator answers it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallProgress {
-    /// It was put into an open group, and is executed when that ends.
-    Queued {
-        /// The group.
-        group: GroupId,
-        /// The number of calls in the group with this one.
-        calls: usize,
-    },
-    /// It is in progress, as a group of its own with this number.
-    InProgress(u64),
 }
 
 impl Client {
@@ -106,10 +92,8 @@ impl Client {
     /// # Errors
     /// Those of the connection.
     pub fn devices(&mut self) -> Result<Vec<DeviceStatus>> {
-        match self.ask(ClientRequest::Devices)? {
-            Reply::Devices(all) => Ok(all),
-            _ => Err(unexpected()),
-        }
+        let Reply::Devices(all) = self.ask(ClientRequest::Devices)? else { return Err(unexpected()) };
+        Ok(all)
     }
 
     /// Returns the figures of the coordinator.
@@ -117,10 +101,8 @@ impl Client {
     /// # Errors
     /// Those of the connection.
     pub fn metrics(&mut self) -> Result<Metrics> {
-        match self.ask(ClientRequest::Metrics)? {
-            Reply::Metrics(metrics) => Ok(metrics),
-            _ => Err(unexpected()),
-        }
+        let Reply::Metrics(metrics) = self.ask(ClientRequest::Metrics)? else { return Err(unexpected()) };
+        Ok(metrics)
     }
 
     /// Starts a group: the calls of all clients are kept until it ends.
@@ -131,10 +113,10 @@ impl Client {
     /// # Errors
     /// [`RequestError::GroupOpen`], and those of [`Client::call`].
     pub fn start_group(&mut self, comm: CommId) -> Result<GroupId> {
-        match self.ask(ClientRequest::GroupStart(comm))? {
-            Reply::GroupStarted(group) => Ok(group),
-            _ => Err(unexpected()),
-        }
+        let Reply::GroupStarted(group) = self.ask(ClientRequest::GroupStart(comm))? else {
+            return Err(unexpected());
+        };
+        Ok(group)
     }
 
     /// Puts a collective operation into `group`, or into the open group if none is named.
@@ -154,11 +136,10 @@ impl Client {
     /// [`RequestError::Failed`] and [`RequestError::WrongState`] for a communicator that takes
     /// none. Nothing has changed then.
     pub fn call(&mut self, comm: CommId, group: Option<GroupId>, call: DeviceCall) -> Result<CallProgress> {
-        match self.ask(ClientRequest::Call { comm, group, call })? {
-            Reply::Queued { group, calls } => Ok(CallProgress::Queued { group, calls }),
-            Reply::InProgress(group) => Ok(CallProgress::InProgress(group)),
-            _ => Err(unexpected()),
-        }
+        let Reply::Called(progress) = self.ask(ClientRequest::Call { comm, group, call })? else {
+            return Err(unexpected());
+        };
+        Ok(progress)
     }
 
     /// Ends `group`, or the open group if none is named; its calls are executed together. Returns
@@ -167,10 +148,12 @@ impl Client {
     /// # Errors
     /// [`RequestError::GroupOpen`], [`RequestError::NoSuchGroup`], and those of [`Client::call`].
     pub fn end_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<u64> {
-        match self.ask(ClientRequest::GroupEnd { comm, group })? {
-            Reply::InProgress(group) => Ok(group),
-            _ => Err(unexpected()),
-        }
+        let Reply::Called(CallProgress::InProgress(group)) =
+            self.ask(ClientRequest::GroupEnd { comm, group })?
+        else {
+            return Err(unexpected());
+        };
+        Ok(group)
     }
 
     /// Cancels `group`, or the open group if none is named; none of its calls is executed.
@@ -178,10 +161,10 @@ impl Client {
     /// # Errors
     /// [`RequestError::GroupOpen`], [`RequestError::NoSuchGroup`].
     pub fn cancel_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<()> {
-        match self.ask(ClientRequest::GroupCancel { comm, group })? {
-            Reply::GroupCancelled => Ok(()),
-            _ => Err(unexpected()),
-        }
+        let Reply::GroupCancelled = self.ask(ClientRequest::GroupCancel { comm, group })? else {
+            return Err(unexpected());
+        };
+        Ok(())
     }
 
     /// Has a communicator that has failed go on with the devices that are left.
@@ -253,24 +236,18 @@ impl Client {
     }
 
     fn status_of(&mut self, request: ClientRequest) -> Result<CommStatus> {
-        match self.ask(request)? {
-            Reply::Status(status) => Ok(status),
-            _ => Err(unexpected()),
-        }
+        let Reply::Status(status) = self.ask(request)? else { return Err(unexpected()) };
+        Ok(status)
     }
 
     fn checkpoint_by(&mut self, request: ClientRequest) -> Result<u64> {
-        match self.ask(request)? {
-            Reply::Checkpoint(number) => Ok(number),
-            _ => Err(unexpected()),
-        }
+        let Reply::Checkpoint(number) = self.ask(request)? else { return Err(unexpected()) };
+        Ok(number)
     }
 
     fn end(&mut self, request: ClientRequest) -> Result<()> {
-        match self.ask(request)? {
-            Reply::Ended => Ok(()),
-            _ => Err(unexpected()),
-        }
+        let Reply::Ended = self.ask(request)? else { return Err(unexpected()) };
+        Ok(())
     }
 
     fn ask(&mut self, request: ClientRequest) -> Result<Reply> {
@@ -289,12 +266,9 @@ impl Client {
             }
         })?;
         loop {
-            let answer: NumberedReply = match self.incoming.next().map_err(garbled)? {
-                Some(answer) => answer,
-                None => {
-                    receive(&mut stream, &mut self.incoming).map_err(|error| context.error(error))?;
-                    continue;
-                }
+            let Some(answer) = self.incoming.next::<NumberedReply>().map_err(garbled)? else {
+                receive(&mut stream, &mut self.incoming).map_err(|error| context.error(error))?;
+                continue;
             };
             if answer.number > self.number {
                 return Err(unexpected());
@@ -333,8 +307,4 @@ fn receive(stream: &mut DeadlineStream<'_>, incoming: &mut Frames) -> std::io::R
 
 fn unexpected() -> CoordinatorError {
     garbled("an answer to another request".to_owned())
-}
-
-fn garbled(what: String) -> CoordinatorError {
-    CoordinatorError::Protocol { peer: COORDINATOR, what }
 }

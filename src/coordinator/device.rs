@@ -4,7 +4,7 @@
 //! | thread | does |
 //! |---|---|
 //! | the caller's | carries orders and reports between the coordinator and the [`Agent`] |
-//! | worker | has the communicator, and executes one task at a time |
+//! | worker | has the communicator, and executes one order at a time |
 //! | 16 for copies | each copies between a client and the memory |
 //!
 //! The caller's thread never waits for a single peer. When the coordinator dies, whatever is in
@@ -34,7 +34,7 @@ use super::directory::{DIRECTORY, RuntimeDirectory};
 use super::error::{CoordinatorError, Result};
 use super::handshake::{COORDINATOR, DeviceMessage, HelloReply, PATIENCE, PeerRole, connect};
 use super::id::DeviceId;
-use super::order::DeviceOrder;
+use super::order::{DeviceOrder, DeviceReport};
 use super::wire::PeerConnection;
 use crate::bootstrap::{
     LAUNCHER, Options, bind_to_launcher, checksums_from_env, cores_from_env, poll_timeout,
@@ -68,7 +68,6 @@ pub struct Device {
     agent: Agent,
     worker: DeviceWorker,
     copies: CopyServer,
-    memory: Arc<DeviceMemory>,
     /// Ends the epoch of which the agent knows.
     aborter: Option<Aborter>,
     interrupts: Option<InterruptWatch>,
@@ -154,8 +153,11 @@ impl Device {
         Faults::from_env()?;
         checksums_from_env()?;
         cores_from_env()?;
-        let worker = DeviceWorker::start(Arc::clone(&memory), comm_options)?;
-        let copies = CopyServer::start(id, Arc::clone(&memory))?;
+        let worker = DeviceWorker::start(id, Arc::clone(&memory), comm_options)?;
+        let copies = CopyServer::start(id, Arc::clone(&memory), PATIENCE)?;
+        let timeout_ms = u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX);
+        let (range, socket) = (AddressRange::of(&memory), copies.socket().to_owned());
+        let report = DeviceReport { timeout_ms, range, socket, ..DeviceReport::default() };
         let interrupts = InterruptWatch::start(true)
             .map_err(|error| Error::os("catching the signals that end a device", error))?;
         let (stream, reply) = connect(directory, PeerRole::Device, PATIENCE)?;
@@ -164,10 +166,9 @@ impl Device {
             id,
             on_loss,
             coordinator: CoordinatorLink::Connected(PeerConnection::new(stream)?),
-            agent: Agent::new(id).with_timeout(options.timeout),
+            agent: Agent::new(id, report),
             worker,
             copies,
-            memory,
             aborter: None,
             interrupts,
             heartbeat: None,
@@ -185,7 +186,7 @@ impl Device {
     /// Returns its addresses.
     #[must_use]
     pub fn range(&self) -> AddressRange {
-        AddressRange { min: self.memory.min_address().get(), max: self.memory.max_address().get() }
+        self.agent.report().range
     }
 
     /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP), or has lost its coordinator and
@@ -280,7 +281,7 @@ impl Device {
     fn perform(&mut self, steps: Vec<AgentStep>) {
         for step in steps {
             match step {
-                AgentStep::Begin(task) => self.worker.begin(task),
+                AgentStep::Begin(order) => self.worker.begin(order),
                 AgentStep::Interrupt { lost } => self.interrupt(&lost),
                 AgentStep::CancelMeeting => self.worker.call_off(),
             }
@@ -298,10 +299,9 @@ impl Device {
     }
 
     fn report(&mut self) {
-        let range = self.range();
-        let (socket, report) = (self.copies.socket().to_owned(), Box::new(self.agent.outgoing_report()));
+        let report = Box::new(self.agent.outgoing_report());
         if let Some(connection) = self.connection() {
-            connection.send(&DeviceMessage::State { range, socket, report });
+            connection.send(&DeviceMessage::State(report));
         }
     }
 

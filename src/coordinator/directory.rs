@@ -77,7 +77,10 @@ impl RuntimeDirectory {
     /// Those of [`RuntimeDirectory::open`].
     pub fn at(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
-        check_length(&path.join(SOCKET))?;
+        let socket = path.join(SOCKET);
+        if socket.as_os_str().len() > MAX_SOCKET {
+            return Err(CoordinatorError::LongPath { path: socket, most: MAX_SOCKET });
+        }
         match DirBuilder::new().mode(0o700).create(&path) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
                 return Err(CoordinatorError::at("making the directory", &path, error));
@@ -172,17 +175,6 @@ pub(super) fn owner_of_pool(name: &str) -> Option<Creator> {
     let mut parts = name.strip_prefix(POOL)?.splitn(3, '-');
     let (pid, start) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     parts.next().map(|_| Creator { pid, start })
-}
-
-/// # Errors
-/// [`CoordinatorError::LongPath`].
-fn check_length(socket: &Path) -> Result<()> {
-    match socket.as_os_str().len() {
-        len if len > MAX_SOCKET => {
-            Err(CoordinatorError::LongPath { path: socket.to_owned(), len, most: MAX_SOCKET })
-        }
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

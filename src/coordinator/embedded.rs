@@ -107,21 +107,14 @@ pub struct Pool {
     fleet: Option<Fleet>,
 }
 
-/// An event of a device while the pool starts.
-#[derive(Debug)]
-enum StartEvent {
-    Registered(DeviceId),
-    Ended(DeviceEnd),
-}
+/// A device that has registered, or the end of one, while the pool starts.
+type StartEvent = Result<DeviceId, DeviceEnd>;
 
 /// The devices that have registered, and are not known to have ended.
-#[derive(Clone, Debug, Default)]
-struct RegisteredDevices(Arc<Mutex<BTreeSet<DeviceId>>>);
+type RegisteredDevices = Arc<Mutex<BTreeSet<DeviceId>>>;
 
-impl RegisteredDevices {
-    fn devices(&self) -> MutexGuard<'_, BTreeSet<DeviceId>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock(registered: &RegisteredDevices) -> MutexGuard<'_, BTreeSet<DeviceId>> {
+    registered.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Pool {
@@ -163,8 +156,8 @@ impl Pool {
         let is_followed = move |end: &DeviceEnd| {
             tracing::warn!(target: COORDINATOR, device = %end.device, "{end}; the others go on");
             // The receiver is gone once all have registered.
-            let _ = sender.send(StartEvent::Ended(end.clone()));
-            let is_followed = end.is_to_be_followed(registered.devices().remove(&end.device));
+            let _ = sender.send(Err(end.clone()));
+            let is_followed = end.is_to_be_followed(lock(&registered).remove(&end.device));
             if is_followed {
                 tally.count();
             }
@@ -172,7 +165,7 @@ impl Pool {
         };
         let fleet_options = FleetOptions { restarts: options.restarts, ..FleetOptions::default() };
         let (program, kinds) = (&options.program, &options.devices);
-        let fleet = Fleet::start_with(&pool.directory, program, kinds, fleet_options, is_followed)?;
+        let fleet = Fleet::start(&pool.directory, program, kinds, fleet_options, is_followed)?;
         let fleet = pool.fleet.insert(fleet);
         await_devices(fleet.devices(), &events)?;
         Ok(pool)
@@ -186,10 +179,11 @@ impl Pool {
     ) -> Result<RestartTally> {
         const ACTION: &str = "starting the coordinator of a pool";
         let (stop, stop_pipe) = UnixStream::pair().map_err(|error| resource_error(ACTION, error))?;
-        let coordinator = Coordinator::embedded(&self.directory, settings, stop_pipe, move |device| {
-            registered.devices().insert(device);
-            let _ = sender.send(StartEvent::Registered(device));
-        })?;
+        let mut coordinator = Coordinator::embedded(&self.directory, settings, stop_pipe)?;
+        coordinator.on_registered(move |device| {
+            lock(&registered).insert(device);
+            let _ = sender.send(Ok(device));
+        });
         let tally = coordinator.restarts();
         let serve = move || {
             // Signals are for the program's own threads.
@@ -244,11 +238,11 @@ fn await_devices(devices: &[DeviceId], events: &Receiver<StartEvent>) -> Result<
     let until = Instant::now() + PATIENCE;
     while let Some(next) = awaited.first() {
         match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(StartEvent::Registered(device)) => _ = awaited.remove(&device),
-            Ok(StartEvent::Ended(end)) if awaited.contains(&end.device) => {
+            Ok(Ok(device)) => _ = awaited.remove(&device),
+            Ok(Err(end)) if awaited.contains(&end.device) => {
                 return Err(CoordinatorError::NotStarted { how: end.to_string() });
             }
-            Ok(StartEvent::Ended(_)) => {}
+            Ok(Err(_)) => {}
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                 let how = format!("device {next} has not registered in {PATIENCE:?}");
                 return Err(CoordinatorError::NotStarted { how });

@@ -43,15 +43,13 @@ pub enum CoordinatorError {
     },
     /// The path of the socket in this directory is longer than the system allows.
     #[error(
-        "the path of the socket {} has {len} bytes, expected {most} at most; \
+        "the path of the socket {} has {} bytes, expected {most} at most; \
          set XDG_RUNTIME_DIR to a directory with a shorter one",
-        path.display()
+        path.display(), path.as_os_str().len()
     )]
     LongPath {
         /// The socket.
         path: PathBuf,
-        /// The length of its path.
-        len: usize,
         /// The longest that the system takes.
         most: usize,
     },
@@ -90,7 +88,7 @@ pub enum CoordinatorError {
     #[error("this is shmccl {mine}, and the other side is shmccl {theirs}; use the same version on both")]
     VersionMismatch {
         /// The version of this side.
-        mine: String,
+        mine: &'static str,
         /// The version of the other side.
         theirs: String,
     },
@@ -181,7 +179,7 @@ pub enum RequestError {
         comm: CommId,
     },
     /// The communicator was finalized or destroyed, or all its devices were lost.
-    #[error("communicator {comm} has ended{}; make another one with `shmccl ctl init`", Because(.why.as_deref()))]
+    #[error("communicator {comm} has ended{}; make another one with `shmccl ctl init`", because(.why.as_deref()))]
     Ended {
         /// The communicator.
         comm: CommId,
@@ -352,11 +350,7 @@ impl fmt::Debug for CoordinatorError {
     }
 }
 
-/// A reason between brackets, where there is one.
-struct Because<'a>(Option<&'a str>);
-
-impl fmt::Display for Because<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |why| write!(f, " ({why})"))
-    }
+/// Returns a reason between brackets, where there is one.
+fn because(why: Option<&str>) -> String {
+    why.map_or_else(String::new, |why| format!(" ({why})"))
 }

@@ -40,7 +40,7 @@ use crate::shm::system::pidfd_signal;
 use crew::{Crew, FleetPlan};
 
 /// How long processes that are told to end may take for it.
-const GRACE: Duration = Duration::from_secs(2);
+pub(super) const GRACE: Duration = Duration::from_secs(2);
 
 /// Devices that are alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,28 +174,13 @@ impl Fleet {
     /// before the fleet does. The program is to be a device
     /// ([`Device::from_env`](super::Device::from_env)) of the coordinator of `directory`.
     ///
+    /// `on_end` returns whether to start another device in the place of that one, where that
+    /// [is possible](DeviceEnd::can_restart).
+    ///
     /// # Errors
     /// [`Error::InvalidArgument`] for more than [`MAX_DEVICES`]; [`Error::ResourceLimit`],
     /// [`Error::Os`] when one cannot be started: then none is left.
     pub fn start(
-        directory: &RuntimeDirectory,
-        program: &Program,
-        kinds: &[DeviceKind],
-        mut on_end: impl FnMut(&DeviceEnd) + Send + 'static,
-    ) -> Result<Self, Error> {
-        let never_restart = move |end: &DeviceEnd| {
-            on_end(end);
-            false
-        };
-        Self::start_with(directory, program, kinds, FleetOptions::default(), never_restart)
-    }
-
-    /// Like [`Fleet::start`], but with options. `on_end` also returns whether to start another
-    /// device in the place of that one, where that [is possible](DeviceEnd::can_restart).
-    ///
-    /// # Errors
-    /// Those of [`Fleet::start`].
-    pub fn start_with(
         directory: &RuntimeDirectory,
         program: &Program,
         kinds: &[DeviceKind],
@@ -244,12 +229,8 @@ impl Drop for Fleet {
 }
 
 /// Ends all processes, and waits until they have ended: tells them to end, and kills those that
-/// take too long. Children of this process are still to be waited for.
-pub(super) fn terminate(processes: &[impl AsFd]) {
-    terminate_within(processes, GRACE);
-}
-
-fn terminate_within(processes: &[impl AsFd], grace: Duration) {
+/// take longer than `grace`. Children of this process are still to be waited for.
+pub(super) fn terminate(processes: &[impl AsFd], grace: Duration) {
     let mut living: Vec<_> = processes.iter().map(AsFd::as_fd).collect();
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         living.iter().for_each(|process| pidfd_signal(*process, signal));
@@ -327,10 +308,10 @@ mod tests {
         dead.kill().unwrap();
         let processes = children.each_ref().map(|child| pidfd_open(pid(child)).unwrap());
         // Nobody who is slow to hear it is killed for that.
-        terminate_within(&processes[..1], Duration::from_secs(60));
-        terminate_within(&processes, Duration::from_millis(20));
+        terminate(&processes[..1], Duration::from_secs(60));
+        terminate(&processes, Duration::from_millis(20));
         let ends = children.each_mut().map(|child| child.wait().unwrap().signal());
         assert_eq!(ends, [Signal::SIGTERM, Signal::SIGKILL, Signal::SIGKILL].map(|it| Some(it as i32)));
-        terminate(&[] as &[BorrowedFd<'_>; 0]);
+        terminate(&[] as &[BorrowedFd<'_>; 0], GRACE);
     }
 }

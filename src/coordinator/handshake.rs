@@ -10,7 +10,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
-use super::call::AddressRange;
+use super::call::Bytes;
 use super::deadline_stream::{Address, DeadlineStream};
 use super::directory::RuntimeDirectory;
 use super::error::{CoordinatorError, RequestError, Result};
@@ -22,7 +22,7 @@ use crate::error::Error;
 
 /// The version that both sides of a connection must have, and the number of the format of their
 /// messages.
-pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+format.8");
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+format.9");
 
 /// How the coordinator is named in errors.
 pub(super) const COORDINATOR: &str = "coordinator";
@@ -90,7 +90,7 @@ pub(super) enum PeerRole {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum DeviceMessage {
     /// Its state: first of all, and whenever that has changed.
-    State { range: AddressRange, socket: String, report: Box<DeviceReport> },
+    State(Box<DeviceReport>),
     /// A sign that it does not hang.
     Heartbeat,
 }
@@ -117,8 +117,7 @@ pub(super) struct NumberedReply {
 pub(super) struct CopyOrder {
     pub(super) device: DeviceId,
     pub(super) comm: CommId,
-    pub(super) address: u64,
-    pub(super) len: u64,
+    pub(super) bytes: Bytes,
     pub(super) direction: CopyDirection,
 }
 
@@ -130,6 +129,11 @@ pub(super) enum CopyDirection {
     Put,
     /// From the device.
     Get,
+}
+
+/// Returns the error for a message of the coordinator that makes no sense.
+pub(super) fn garbled(what: String) -> CoordinatorError {
+    CoordinatorError::Protocol { peer: COORDINATOR, what }
 }
 
 /// Returns the process at the other side of `stream`, if it is this user's.
@@ -154,7 +158,7 @@ pub(super) fn check_version(theirs: &str) -> Result<()> {
     }
     // No more of it than a version can be long.
     let theirs = theirs.chars().filter(|it| !it.is_control()).take(32).collect();
-    Err(CoordinatorError::VersionMismatch { mine: VERSION.to_owned(), theirs })
+    Err(CoordinatorError::VersionMismatch { mine: VERSION, theirs })
 }
 
 /// Greets the side that listens as `role`, within the patience of `context`, which names it.

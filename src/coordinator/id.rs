@@ -10,7 +10,6 @@ pub(super) const MAX_NUMBER: u64 = 1 << 48;
 
 /// A device in the coordinator's pool: the id of its process, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
 pub struct DeviceId(u32);
 
 /// A communicator of the coordinator.
@@ -19,12 +18,11 @@ pub struct DeviceId(u32);
 /// may use it again before the device has come back, and tells the two apart by the coordinator
 /// that made them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
 pub struct CommId(u64);
 
 /// A connection of a client with the coordinator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClientId(u64);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ClientId(pub(super) u64);
 
 /// An open group. No other group of any communicator or coordinator has the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -57,46 +55,52 @@ impl FromStr for GroupId {
     }
 }
 
-/// Implements what every kind of number has.
-macro_rules! numbers {
-    ($($id:ident: $number:ty, $meaning:literal;)+) => {$(
-        impl $id {
-            #[doc = $meaning]
-            #[must_use]
-            pub const fn new(number: $number) -> Self {
-                Self(number)
-            }
+impl DeviceId {
+    /// Names the device that is the process of that number.
+    #[must_use]
+    pub const fn new(number: u32) -> Self {
+        Self(number)
+    }
 
-            /// Returns the number.
-            #[must_use]
-            pub const fn get(self) -> $number {
-                self.0
-            }
-        }
-
-        impl fmt::Display for $id {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.fmt(f)
-            }
-        }
-    )+};
+    /// Returns the number.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
 }
 
-numbers! {
-    DeviceId: u32, "Names the device that is the process of that number.";
-    CommId: u64, "Names the communicator of that number.";
-    ClientId: u64, "Names the connection of that number.";
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for CommId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
 impl CommId {
+    /// Names the communicator of that number.
+    #[must_use]
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// Returns the number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
     /// Whether it can be counted on from.
     pub(super) const fn is_sound(self) -> bool {
         self.0 < MAX_NUMBER
     }
 
     /// Returns the number after it.
-    #[must_use]
-    pub const fn next(self) -> Self {
+    pub(super) const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
 }

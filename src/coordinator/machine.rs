@@ -40,12 +40,11 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::call::AddressRange;
 use super::error::RequestError;
 use super::id::{ClientId, CommId, DeviceId};
 use super::metrics::CoordinatorCounters;
 use super::order::{DeviceOrder, DeviceReport};
-use super::request::{ClientRequest, CommState, CommStatus, Reply};
+use super::request::{ClientRequest, CommStatus, Reply};
 use crate::launch::HangRule;
 use comm::Comm;
 use device_table::DeviceTable;
@@ -81,15 +80,11 @@ pub struct CoordinatorSettings {
 
 /// An event for the state machine.
 #[derive(Clone, Debug)]
-pub enum CoordinatorEvent {
+pub(super) enum CoordinatorEvent {
     /// A device has connected.
     Registered {
         /// The device.
         device: DeviceId,
-        /// Its addresses.
-        range: AddressRange,
-        /// Where its memory can be reached.
-        socket: String,
         /// Its state.
         report: DeviceReport,
     },
@@ -101,39 +96,26 @@ pub enum CoordinatorEvent {
         report: DeviceReport,
     },
     /// A device has sent a heartbeat.
-    Heartbeat {
-        /// The device.
-        device: DeviceId,
-    },
+    Heartbeat(DeviceId),
     /// The connection of a device has ended, or the device is awaited and dead.
-    Gone {
-        /// The device.
-        device: DeviceId,
-    },
-    /// A client sends a request.
+    Gone(DeviceId),
+    /// A client sends a request, once [`CoordinatorMachine::is_open`].
     Requested {
-        /// The client.
-        client: ClientId,
-        /// The number that the client has given the request.
-        number: u64,
+        /// Whose request it is, and which.
+        request_id: RequestId,
         /// The request.
         request: ClientRequest,
     },
     /// The connection of a client has ended.
-    ClientGone {
-        /// The client.
-        client: ClientId,
-    },
-    /// Time has passed, and all that came until then was taken in.
-    Tick {
-        /// Milliseconds since some start; never less than before.
-        now_ms: u64,
-    },
+    ClientGone(ClientId),
+    /// It is so many milliseconds since some start, and all that came until then was taken in. The
+    /// number is never less than before.
+    Tick(u64),
 }
 
 /// An action that the state machine decides on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CoordinatorAction {
+pub(super) enum CoordinatorAction {
     /// Send an order to a device.
     Order {
         /// The device.
@@ -143,18 +125,13 @@ pub enum CoordinatorAction {
     },
     /// Reply to a request.
     Reply {
-        /// The client.
-        client: ClientId,
-        /// The number that the client has given the request.
-        number: u64,
+        /// Whose request it is, and which.
+        request_id: RequestId,
         /// The reply.
         reply: Result<Reply, RequestError>,
     },
     /// End the connection with a device that breaks the protocol, or for which there is no room.
-    Drop {
-        /// The device.
-        device: DeviceId,
-    },
+    Drop(DeviceId),
     /// End the connection with a device that hangs, if there is one. The device counts as lost
     /// already.
     GiveUp {
@@ -171,13 +148,9 @@ pub enum CoordinatorAction {
 
 /// A line of the log: a device or communicator that comes, goes or fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LogEntry {
+pub(super) enum LogEntry {
     /// A device has registered.
-    Registered {
-        /// The device.
-        device: DeviceId,
-    },
+    Registered(DeviceId),
     /// A device is lost.
     Lost {
         /// The device.
@@ -192,13 +165,13 @@ pub enum LogEntry {
 /// A request of a client, by the number that the client has given it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestId {
-    client: ClientId,
-    number: u64,
+    pub(super) client: ClientId,
+    pub(super) number: u64,
 }
 
 /// The state machine of a coordinator. See the module.
-#[derive(Debug)]
-pub struct CoordinatorMachine {
+#[derive(Debug, Default)]
+pub(super) struct CoordinatorMachine {
     pub(super) settings: CoordinatorSettings,
     incarnation: u64,
     /// The time by the clock at the last event, once there was one.
@@ -220,10 +193,6 @@ pub struct CoordinatorMachine {
     /// How the last communicators have ended, and in which order.
     pub(super) ended: BTreeMap<CommId, CommStatus>,
     ended_in_order: VecDeque<CommId>,
-    /// The state and epoch of each communicator when the log was considered last.
-    logged: BTreeMap<CommId, (CommState, u64)>,
-    /// Requests that came before requests are taken.
-    early: Vec<(RequestId, ClientRequest)>,
     /// The dead members of adopted communicators, which do not come back.
     pub(super) dead: BTreeSet<DeviceId>,
     counts: CoordinatorCounters,
@@ -242,33 +211,13 @@ impl Default for CoordinatorSettings {
 impl CoordinatorMachine {
     /// Makes a coordinator without devices. Its `incarnation` is one that no other coordinator has
     /// had.
-    #[must_use]
-    pub fn new(settings: CoordinatorSettings, incarnation: u64) -> Self {
-        Self {
-            settings,
-            incarnation,
-            clock_ms: None,
-            now_ms: 0,
-            judged_ms: 0,
-            opens_ms: None,
-            next_check_ms: 0,
-            table: DeviceTable::default(),
-            comms: BTreeMap::new(),
-            newest: CommId::default(),
-            opened: 0,
-            ended: BTreeMap::new(),
-            ended_in_order: VecDeque::new(),
-            logged: BTreeMap::new(),
-            early: Vec::new(),
-            dead: BTreeSet::new(),
-            counts: CoordinatorCounters::default(),
-            actions: Vec::new(),
-        }
+    pub(super) fn new(settings: CoordinatorSettings, incarnation: u64) -> Self {
+        Self { settings, incarnation, ..Self::default() }
     }
 
     /// Sets the time before messages that have come by then are taken in. Devices are judged only
     /// by a [`CoordinatorEvent::Tick`] after that.
-    pub fn set_time(&mut self, now_ms: u64) {
+    pub(super) fn set_time(&mut self, now_ms: u64) {
         match self.clock_ms {
             None => self.now_ms = now_ms,
             Some(clock_ms) => self.now_ms += now_ms.saturating_sub(clock_ms).min(self.longest_pause()),
@@ -285,32 +234,23 @@ impl CoordinatorMachine {
     }
 
     /// Handles an event. Returns the actions that follow, in their order.
-    pub fn handle(&mut self, event: CoordinatorEvent) -> Vec<CoordinatorAction> {
+    pub(super) fn handle(&mut self, event: CoordinatorEvent) -> Vec<CoordinatorAction> {
         match event {
-            CoordinatorEvent::Registered { device, range, socket, report } => {
-                self.register(device, (range, socket), report)
-            }
+            CoordinatorEvent::Registered { device, report } => self.register(device, report),
             CoordinatorEvent::Reported { device, report } => {
                 if self.table.report(device, report) {
                     self.place(device);
                 }
             }
-            CoordinatorEvent::Heartbeat { device } => {
+            CoordinatorEvent::Heartbeat(device) => {
                 // Nothing follows from it before the next check.
                 self.table.heartbeat(device);
                 return Vec::new();
             }
-            CoordinatorEvent::Gone { device } => self.gone(device),
-            CoordinatorEvent::Requested { client, number, request } => {
-                let request_id = RequestId { client, number };
-                if self.is_open() {
-                    self.request(request_id, request)
-                } else {
-                    self.early.push((request_id, request))
-                }
-            }
-            CoordinatorEvent::ClientGone { client } => self.forget(client),
-            CoordinatorEvent::Tick { now_ms } => self.tick(now_ms),
+            CoordinatorEvent::Gone(device) => self.gone(device),
+            CoordinatorEvent::Requested { request_id, request } => self.request(request_id, request),
+            CoordinatorEvent::ClientGone(client) => self.forget(client),
+            CoordinatorEvent::Tick(now_ms) => self.tick(now_ms),
         }
         self.settle();
         let mut actions = std::mem::take(&mut self.actions);
@@ -321,15 +261,12 @@ impl CoordinatorMachine {
     }
 
     /// Returns when the next tick is due at the latest; `None` if nothing depends on the time.
-    #[must_use]
-    pub fn next_tick_ms(&self) -> Option<u64> {
+    pub(super) fn next_tick_ms(&self) -> Option<u64> {
         let opens = if self.is_open() { None } else { Some(self.opens_ms.unwrap_or(self.now_ms)) };
-        let silence =
-            self.table.oldest_unconfirmed().map(|since| since.saturating_add(self.settings.patience_ms));
         let comms = self.comms.values().filter_map(Comm::waits_until).min();
-        let (check, stuck) =
+        let (check, order) =
             (self.next_heartbeat_check_ms(), self.table.next_due_ms(self.settings.patience_ms));
-        let due = [opens, silence, comms, check, stuck].into_iter().flatten().min()?;
+        let due = [opens, comms, check, order].into_iter().flatten().min()?;
         // At that rate all of the time counts, as long as the coordinator runs.
         let left = due.saturating_sub(self.now_ms).min(self.longest_pause());
         Some(self.clock_ms.unwrap_or_default().saturating_add(left))
@@ -340,16 +277,16 @@ impl CoordinatorMachine {
         self.opens_ms.is_some_and(|opens| self.judged_ms >= opens)
     }
 
-    fn register(&mut self, device: DeviceId, memory: (AddressRange, String), report: DeviceReport) {
+    fn register(&mut self, device: DeviceId, report: DeviceReport) {
         self.lose(device, None);
         self.dead.remove(&device);
         if self.table.len() == MAX_DEVICES || report.heard > 0 {
-            self.actions.push(CoordinatorAction::Drop { device });
+            self.actions.push(CoordinatorAction::Drop(device));
             return;
         }
         self.counts.registered += 1;
-        self.actions.push(CoordinatorAction::Log(LogEntry::Registered { device }));
-        self.table.add(device, memory, report, self.now_ms);
+        self.actions.push(CoordinatorAction::Log(LogEntry::Registered(device)));
+        self.table.add(device, report, self.now_ms);
         self.place(device);
     }
 
@@ -383,7 +320,6 @@ impl CoordinatorMachine {
     }
 
     fn forget(&mut self, client: ClientId) {
-        self.early.retain(|(request_id, _)| request_id.client != client);
         self.comms
             .values_mut()
             .for_each(|comm| comm.waiting.retain(|(request_id, _)| request_id.client != client));
@@ -393,28 +329,15 @@ impl CoordinatorMachine {
         self.set_time(now_ms);
         self.judged_ms = self.now_ms;
         self.opens_ms.get_or_insert(self.now_ms.saturating_add(self.settings.adopt_ms));
-        let patience_ms = self.settings.patience_ms;
-        for device in self.table.silent(self.now_ms, patience_ms) {
-            self.give_up_on(device, format!("it hangs, with an order unheard for {patience_ms} ms"));
-        }
-        for device in self.table.stuck(self.now_ms, patience_ms) {
-            self.give_up_on(device, "it hangs, and has not done its order in time".to_owned());
+        for (device, why) in self.table.overdue(self.now_ms, self.settings.patience_ms) {
+            self.give_up_on(device, why);
         }
         self.check_heartbeats();
-        if self.is_open() {
-            // All devices that have come back are in their communicators before the first request.
-            self.settle();
-            for (request_id, request) in std::mem::take(&mut self.early) {
-                self.request(request_id, request);
-                self.settle();
-            }
-        }
     }
 
     fn reply(&mut self, request_id: RequestId, reply: Result<Reply, RequestError>) {
-        let RequestId { client, number } = request_id;
         *(if reply.is_ok() { &mut self.counts.answered } else { &mut self.counts.refused }) += 1;
-        self.actions.push(CoordinatorAction::Reply { client, number, reply });
+        self.actions.push(CoordinatorAction::Reply { request_id, reply });
     }
 
     /// Sends `device` an order, unless the last one was the same.

@@ -1,6 +1,6 @@
 //! The figures of a coordinator, in the format of Prometheus.
 
-use std::fmt::{self, Display};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -71,131 +71,85 @@ pub struct CoordinatorCounters {
     pub refused: u64,
 }
 
-/// One metric with its samples, each with its labels and its figure.
-struct Family<'a> {
-    name: &'a str,
-    help: &'a str,
-    samples: Vec<(String, String)>,
-}
-
-impl Family<'_> {
-    /// Returns a metric of one sample.
-    fn plain<'a>(name: &'a str, help: &'a str, figure: impl Display) -> Family<'a> {
-        Family { name, help, samples: vec![(String::new(), figure.to_string())] }
-    }
-
-    /// Returns a metric of several samples, with a label for each.
-    fn by<'a, K: Display, F: Display>(
-        name: &'a str,
-        help: &'a str,
-        label: &str,
-        samples: impl IntoIterator<Item = (K, F)>,
-    ) -> Family<'a> {
-        // No value of a label needs to be escaped.
-        let sample = |(kind, figure): (K, F)| (format!("{{{label}=\"{kind}\"}}"), figure.to_string());
-        Family { name, help, samples: samples.into_iter().map(sample).collect() }
-    }
-}
-
-impl Display for Family<'_> {
+impl fmt::Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, help, samples } = self;
-        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
-        writeln!(f, "# HELP {name} {help}\n# TYPE {name} {kind}")?;
-        samples.iter().try_for_each(|(labels, figure)| writeln!(f, "{name}{labels} {figure}"))
-    }
-}
-
-impl Display for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.gauges().iter().chain(&self.counts.families()).try_for_each(|family| family.fmt(f))
-    }
-}
-
-impl Metrics {
-    fn gauges(&self) -> [Family<'_>; 6] {
-        let in_state = |state: CommState| self.comms.iter().filter(|comm| comm.state == state).count();
-        let states = CommState::ALL.into_iter().filter(|state| !state.has_ended());
-        let states = states.map(|state| (state.to_string().replace(' ', "_"), in_state(state)));
-        let (seconds, thousandths) = (self.uptime_ms / 1000, self.uptime_ms % 1000);
-        [
-            Family::plain(
-                "shmccl_coordinator_uptime_seconds",
-                "Time since the coordinator started.",
-                format_args!("{seconds}.{thousandths:03}"),
-            ),
-            Family::by(
-                "shmccl_connections",
-                "Open connections with the coordinator.",
-                "role",
-                ["device", "client", "unknown"].into_iter().zip(self.connections),
-            ),
-            Family::by(
-                "shmccl_devices",
-                "Devices of the pool.",
-                "state",
-                [("free", self.free), ("allocated", self.allocated)],
-            ),
-            Family::by("shmccl_communicators", "Communicators that have not ended.", "state", states),
-            Family::by(
-                "shmccl_communicator_epoch",
-                "Epoch of a communicator.",
-                "communicator",
-                self.comms.iter().map(|comm| (comm.comm, comm.epoch)),
-            ),
-            Family::by(
-                "shmccl_communicator_devices",
-                "Devices of a communicator.",
-                "communicator",
-                self.comms.iter().map(|comm| (comm.comm, comm.devices)),
-            ),
-        ]
+        let Self { uptime_ms, connections: [devices, clients, unknown], free, allocated, .. } = self;
+        let (seconds, thousandths) = (uptime_ms / 1000, uptime_ms % 1000);
+        write!(
+            f,
+            "# HELP shmccl_coordinator_uptime_seconds Time since the coordinator started.\n\
+             # TYPE shmccl_coordinator_uptime_seconds gauge\n\
+             shmccl_coordinator_uptime_seconds {seconds}.{thousandths:03}\n\
+             # HELP shmccl_connections Open connections with the coordinator.\n\
+             # TYPE shmccl_connections gauge\n\
+             shmccl_connections{{role=\"device\"}} {devices}\n\
+             shmccl_connections{{role=\"client\"}} {clients}\n\
+             shmccl_connections{{role=\"unknown\"}} {unknown}\n\
+             # HELP shmccl_devices Devices of the pool.\n\
+             # TYPE shmccl_devices gauge\n\
+             shmccl_devices{{state=\"free\"}} {free}\n\
+             shmccl_devices{{state=\"allocated\"}} {allocated}\n\
+             # HELP shmccl_communicators Communicators that have not ended.\n\
+             # TYPE shmccl_communicators gauge\n"
+        )?;
+        for state in CommState::LIVING {
+            let (name, is_in) = (state.to_string().replace(' ', "_"), |it: &&CommMetrics| it.state == state);
+            let count = self.comms.iter().filter(is_in).count();
+            writeln!(f, "shmccl_communicators{{state=\"{name}\"}} {count}")?;
+        }
+        f.write_str(
+            "# HELP shmccl_communicator_epoch Epoch of a communicator.\n\
+             # TYPE shmccl_communicator_epoch gauge\n",
+        )?;
+        for CommMetrics { comm, epoch, .. } in &self.comms {
+            writeln!(f, "shmccl_communicator_epoch{{communicator=\"{comm}\"}} {epoch}")?;
+        }
+        f.write_str(
+            "# HELP shmccl_communicator_devices Devices of a communicator.\n\
+             # TYPE shmccl_communicator_devices gauge\n",
+        )?;
+        for CommMetrics { comm, devices, .. } in &self.comms {
+            writeln!(f, "shmccl_communicator_devices{{communicator=\"{comm}\"}} {devices}")?;
+        }
+        self.counts.write(f)
     }
 }
 
 impl CoordinatorCounters {
-    fn families(&self) -> [Family<'_>; 8] {
-        [
-            Family::plain(
-                "shmccl_devices_registered_total",
-                "Devices that have connected, some of them again.",
-                self.registered,
-            ),
-            Family::plain(
-                "shmccl_devices_lost_total",
-                "Devices that have died, hung up, or were dropped because they hang.",
-                self.lost,
-            ),
-            Family::plain(
-                "shmccl_devices_restarted_total",
-                "Devices that were started in the place of others that had died.",
-                self.restarted,
-            ),
-            Family::plain(
-                "shmccl_devices_joined_total",
-                "Devices that have joined a communicator after its first epoch.",
-                self.joined,
-            ),
-            Family::by(
-                "shmccl_epochs_begun_total",
-                "Epochs that have begun, by what they began with.",
-                "cause",
-                [("init", self.formed), ("loss", self.recovered), ("growth", self.grown)],
-            ),
-            Family::plain("shmccl_groups_started_total", "Groups of calls that were started.", self.started),
-            Family::by(
-                "shmccl_groups_ended_total",
-                "Groups of calls that have ended.",
-                "outcome",
-                [("succeeded", self.succeeded), ("failed", self.failed)],
-            ),
-            Family::by(
-                "shmccl_requests_total",
-                "Requests of clients that were dealt with.",
-                "outcome",
-                [("answered", self.answered), ("refused", self.refused)],
-            ),
-        ]
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { registered, lost, restarted, joined, formed, recovered, .. } = self;
+        let Self { grown, started, succeeded, failed, answered, refused, .. } = self;
+        write!(
+            f,
+            "# HELP shmccl_devices_registered_total Devices that have connected, some of them again.\n\
+             # TYPE shmccl_devices_registered_total counter\n\
+             shmccl_devices_registered_total {registered}\n\
+             # HELP shmccl_devices_lost_total Devices that have died, hung up, or were dropped because they hang.\n\
+             # TYPE shmccl_devices_lost_total counter\n\
+             shmccl_devices_lost_total {lost}\n\
+             # HELP shmccl_devices_restarted_total Devices that were started in the place of others that had died.\n\
+             # TYPE shmccl_devices_restarted_total counter\n\
+             shmccl_devices_restarted_total {restarted}\n\
+             # HELP shmccl_devices_joined_total Devices that have joined a communicator after its first epoch.\n\
+             # TYPE shmccl_devices_joined_total counter\n\
+             shmccl_devices_joined_total {joined}\n\
+             # HELP shmccl_epochs_begun_total Epochs that have begun, by what they began with.\n\
+             # TYPE shmccl_epochs_begun_total counter\n\
+             shmccl_epochs_begun_total{{cause=\"init\"}} {formed}\n\
+             shmccl_epochs_begun_total{{cause=\"loss\"}} {recovered}\n\
+             shmccl_epochs_begun_total{{cause=\"growth\"}} {grown}\n\
+             # HELP shmccl_groups_started_total Groups of calls that were started.\n\
+             # TYPE shmccl_groups_started_total counter\n\
+             shmccl_groups_started_total {started}\n\
+             # HELP shmccl_groups_ended_total Groups of calls that have ended.\n\
+             # TYPE shmccl_groups_ended_total counter\n\
+             shmccl_groups_ended_total{{outcome=\"succeeded\"}} {succeeded}\n\
+             shmccl_groups_ended_total{{outcome=\"failed\"}} {failed}\n\
+             # HELP shmccl_requests_total Requests of clients that were dealt with.\n\
+             # TYPE shmccl_requests_total counter\n\
+             shmccl_requests_total{{outcome=\"answered\"}} {answered}\n\
+             shmccl_requests_total{{outcome=\"refused\"}} {refused}\n"
+        )
     }
 }
 

@@ -13,10 +13,10 @@
 //!
 //! Where to read what:
 //!
-//! - `machine/` decides for the coordinator ([`CoordinatorMachine`]), and `agent.rs` for a device
-//!   ([`Agent`]). Neither has a clock, a thread or a socket; both are tried in simulated histories.
-//! - `request.rs`, `order.rs` and `call.rs` have the messages: [`ClientRequest`] and [`Reply`] for
-//!   clients, [`DeviceOrder`] and [`DeviceReport`] for devices, and [`DeviceCall`], a collective
+//! - `machine/` decides for the coordinator (`CoordinatorMachine`), and `agent.rs` for a device
+//!   (`Agent`). Neither has a clock, a thread or a socket; both are tried in simulated histories.
+//! - `request.rs`, `order.rs` and `call.rs` have the messages: `ClientRequest` and `Reply` for
+//!   clients, `DeviceOrder` and `DeviceReport` for devices, and [`DeviceCall`], a collective
 //!   operation.
 //! - `handshake.rs`, `wire.rs` and `deadline_stream.rs` are the connections, from the greeting down
 //!   to bytes.
@@ -50,24 +50,16 @@ mod wire;
 
 pub use adoption::directory::Swept;
 pub use adoption::fleet::MissingDevices;
-pub use agent::{Agent, AgentStep, DeviceTask, GroupFailure, TaskOutcome};
-pub use call::{
-    AddressRange, Bytes, Collective, DeviceCall, DeviceReduceOp, GroupWork, MAX_CALLS, UnknownName,
-};
-pub use client::{CallProgress, Client};
+pub use call::{AddressRange, Bytes, Collective, DeviceCall, DeviceReduceOp, MAX_CALLS, UnknownName};
+pub use client::Client;
 pub use device::{Device, DeviceOptions};
 pub use directory::RuntimeDirectory;
 pub use embedded::{Pool, PoolOptions};
 pub use error::{CoordinatorError, RequestError, Result};
 pub use fleet::{DeviceEnd, DeviceKind, Fleet, FleetOptions};
 pub use handshake::VERSION;
-pub use id::{ClientId, CommId, DeviceId, GroupId, InvalidGroupId};
-pub use machine::{
-    CoordinatorAction, CoordinatorEvent, CoordinatorMachine, CoordinatorSettings, LogEntry, MAX_DEVICES,
-};
+pub use id::{CommId, DeviceId, GroupId, InvalidGroupId};
+pub use machine::{CoordinatorSettings, MAX_DEVICES};
 pub use metrics::{CommMetrics, CoordinatorCounters, Metrics};
-pub use order::{
-    CommFormation, DeviceMembership, DeviceOrder, DevicePhase, DeviceReport, FailedGrowth, FailureKind,
-};
-pub use request::{ClientRequest, CommState, CommStatus, DeviceStatus, GroupOutcome, Location, Reply};
+pub use request::{CallProgress, CommState, CommStatus, DeviceStatus, GroupOutcome};
 pub use service::{Coordinator, HungDevice, RestartTally};

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::call::{GroupWork, MAX_PATH};
+use super::call::{AddressRange, GroupWork, MAX_PATH};
 use super::id::{CommId, DeviceId, MAX_NUMBER};
 use super::request::GroupOutcome;
 use crate::rank::MAX_RANKS;
@@ -23,7 +23,7 @@ pub(super) const CAUSE: u8 = 2;
 /// An order to a device. A device ignores an order that does not fit its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum DeviceOrder {
+pub(super) enum DeviceOrder {
     /// Make the id under which the members meet.
     Host(CommFormation),
     /// Meet the others under `id`, as a newcomer if it is not their first epoch.
@@ -85,53 +85,59 @@ pub enum DeviceOrder {
 /// The description of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CommFormation {
+pub(super) struct CommFormation {
     /// Its number.
-    pub comm: CommId,
+    pub(super) comm: CommId,
     /// The coordinator that made it. Another one may use a number again that no device has reported
     /// to it yet.
-    pub incarnation: u64,
+    pub(super) incarnation: u64,
     /// The epoch, from 1 up.
-    pub epoch: u64,
+    pub(super) epoch: u64,
     /// Its devices, in the order of their ranks.
-    pub members: Vec<DeviceId>,
+    pub(super) members: Vec<DeviceId>,
     /// Whether it goes on after a loss by itself.
-    pub keep_going: bool,
+    pub(super) keep_going: bool,
 }
 
 /// The state of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DeviceReport {
+pub(super) struct DeviceReport {
     /// Counts the reports of a connection. The highest one is the newest.
-    pub version: u64,
+    pub(super) version: u64,
     /// The number of orders that have come over this connection.
-    pub heard: u64,
+    pub(super) heard: u64,
     /// How long it waits for other devices.
-    pub timeout_ms: u64,
+    pub(super) timeout_ms: u64,
+    /// Its addresses.
+    pub(super) range: AddressRange,
+    /// The name of the socket where its memory can be reached.
+    pub(super) socket: String,
     /// Its communicator, if it is in one.
-    pub membership: Option<DeviceMembership>,
+    pub(super) membership: Option<DeviceMembership>,
 }
 
 /// The membership of a device in a communicator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DeviceMembership {
+pub(super) struct DeviceMembership {
     /// The communicator, its epoch, and the members of that epoch.
-    pub formation: CommFormation,
+    pub(super) formation: CommFormation,
     /// Whether it has come together with the other members.
-    pub has_met: bool,
+    pub(super) has_met: bool,
+    /// The number of groups so far, with the present one.
+    pub(super) groups: u64,
     /// Its phase in the communicator.
-    pub phase: DevicePhase,
+    pub(super) phase: DevicePhase,
     /// How the newest group has ended, as far as the device was in it or was told.
-    pub last: Option<GroupOutcome>,
+    pub(super) last: Option<GroupOutcome>,
 }
 
 /// The kind of a failure that a device reports. A revocation or a loss is the consequence of
 /// another failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FailureKind {
+pub(super) enum FailureKind {
     /// Another device has ended the epoch.
     Revoked,
     /// Another device was lost to it, or has reported a failure.
@@ -145,11 +151,11 @@ pub enum FailureKind {
 /// An attempt to grow that has failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FailedGrowth {
+pub(super) struct FailedGrowth {
     /// The text of the id.
-    pub id: String,
+    pub(super) id: String,
     /// Why.
-    pub why: String,
+    pub(super) why: String,
 }
 
 impl FailureKind {
@@ -164,6 +170,16 @@ impl FailureKind {
 }
 
 impl CommFormation {
+    /// Returns the number of its devices.
+    pub(super) fn n_ranks(&self) -> u32 {
+        u32::try_from(self.members.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the rank of `device`, if that is a member.
+    pub(super) fn rank_of(&self, device: DeviceId) -> Option<u32> {
+        (0..).zip(&self.members).find_map(|(rank, member)| (*member == device).then_some(rank))
+    }
+
     /// Whether it is possible: its numbers can be counted on from, and its members can be ranks.
     fn is_sound(&self) -> bool {
         let unique: std::collections::BTreeSet<_> = self.members.iter().collect();
@@ -171,6 +187,13 @@ impl CommFormation {
             && self.epoch < MAX_NUMBER
             && (1..=MAX_RANKS as usize).contains(&self.members.len())
             && unique.len() == self.members.len()
+    }
+}
+
+impl DeviceReport {
+    /// Returns the communicator that the device is in.
+    pub(super) fn comm(&self) -> Option<CommId> {
+        self.membership.as_ref().map(|membership| membership.formation.comm)
     }
 }
 
@@ -183,7 +206,7 @@ impl DeviceMembership {
             _ => None,
         };
         std::iter::once(&self.formation).chain(next).all(CommFormation::is_sound)
-            && self.phase.groups() < MAX_NUMBER
+            && self.groups < MAX_NUMBER
             && self.phase.texts().into_iter().all(|text| text.len() <= MAX_TEXT)
             && self.phase.directory().is_none_or(|directory| directory.len() <= MAX_PATH)
             // The coordinator has put the name of a device before it.
@@ -201,36 +224,21 @@ impl DevicePhase {
     /// Returns its texts: an id, or why something has failed.
     fn texts(&self) -> [&str; 2] {
         match self {
-            Self::Hosting { id } => [id.as_deref().unwrap_or_default(), ""],
-            Self::Joining { id: text, .. }
+            Self::Hosting(Some(text))
+            | Self::Joining(text)
             | Self::Growing { id: text, .. }
-            | Self::Unmet { why: text }
+            | Self::Unmet(text)
             | Self::Failed { why: text, .. } => [text, ""],
-            Self::Ready { tried: Some(FailedGrowth { id, why }), .. } => [id, why],
-            Self::Ready { tried: None, .. } | Self::Running { .. } | Self::GoingOn { .. } | Self::Leaving => {
-                [""; 2]
-            }
+            Self::Ready(Some(FailedGrowth { id, why })) => [id, why],
+            _ => [""; 2],
         }
     }
 
     /// Returns the directory of the checkpoint that is written or read, if one is.
     fn directory(&self) -> Option<&str> {
         match self {
-            Self::Running { work, .. } => work.as_ref()?.directory(),
+            Self::Running(work) => work.as_ref()?.directory(),
             _ => None,
-        }
-    }
-
-    /// Returns the number of groups so far, with the present one.
-    pub(super) fn groups(&self) -> u64 {
-        match self {
-            Self::Joining { groups, .. }
-            | Self::Ready { groups, .. }
-            | Self::Failed { groups, .. }
-            | Self::GoingOn { groups, .. }
-            | Self::Growing { groups, .. } => *groups,
-            Self::Running { group, .. } => *group,
-            Self::Hosting { .. } | Self::Unmet { .. } | Self::Leaving => 0,
         }
     }
 }
@@ -238,42 +246,21 @@ impl DevicePhase {
 /// The phase of a device in its communicator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum DevicePhase {
+pub(super) enum DevicePhase {
     /// It hosts the meeting, or is about to.
-    Hosting {
-        /// The text of the id; `None` until there is one.
-        id: Option<String>,
-    },
-    /// It is about to meet the others.
-    Joining {
-        /// The number of groups so far.
-        groups: u64,
-        /// The text of the id.
-        id: String,
-    },
-    /// It has not met the others.
-    Unmet {
-        /// Why.
-        why: String,
-    },
-    /// It is idle.
-    Ready {
-        /// The number of groups so far.
-        groups: u64,
-        /// The attempt to grow that has failed since the newest group, if one has.
-        tried: Option<FailedGrowth>,
-    },
-    /// It executes a group.
-    Running {
-        /// Its number.
-        group: u64,
-        /// The work of the group, for a coordinator that has not ordered it.
-        work: Option<GroupWork>,
-    },
+    ///
+    /// The text is that of the id; `None` until there is one.
+    Hosting(Option<String>),
+    /// It is about to meet the others under the id of this text.
+    Joining(String),
+    /// It has not met the others, for this reason.
+    Unmet(String),
+    /// It is idle. An attempt to grow may have failed since the newest group.
+    Ready(Option<FailedGrowth>),
+    /// It executes a group: this one, for a coordinator that has not ordered it.
+    Running(Option<GroupWork>),
     /// A group has failed, or an attempt to go on.
     Failed {
-        /// The number of groups so far.
-        groups: u64,
         /// The number of attempts to go on.
         attempt: u32,
         /// Why.
@@ -283,17 +270,10 @@ pub enum DevicePhase {
         /// The device that it has waited for in vain, or has lost, where that is known.
         culprit: Option<DeviceId>,
     },
-    /// It goes on with the other members.
-    GoingOn {
-        /// The number of groups so far.
-        groups: u64,
-        /// The number of the attempt, from 1 up.
-        attempt: u32,
-    },
+    /// It goes on with the other members, in the attempt of this number, from 1 up.
+    GoingOn(u32),
     /// It meets newcomers.
     Growing {
-        /// The number of groups so far.
-        groups: u64,
         /// The communicator after growing.
         formation: CommFormation,
         /// The text of the id.

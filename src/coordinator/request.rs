@@ -11,7 +11,7 @@ use super::metrics::Metrics;
 /// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum ClientRequest {
+pub(super) enum ClientRequest {
     /// Make a communicator of so many devices. Answered when they have met.
     Init {
         /// How many.
@@ -98,7 +98,7 @@ pub enum ClientRequest {
 /// The reply to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Reply {
+pub(super) enum Reply {
     /// How a communicator is doing.
     Status(CommStatus),
     /// How the first communicators are doing.
@@ -116,21 +116,29 @@ pub enum Reply {
     GroupStarted(GroupId),
     /// The group was cancelled: none of its calls was executed.
     GroupCancelled,
-    /// A call was put into a group.
-    Queued {
-        /// The group.
-        group: GroupId,
-        /// The number of calls in it with this one.
-        calls: usize,
-    },
-    /// A group of this number is in progress.
-    InProgress(u64),
+    /// How far a call is, or a group that has ended.
+    Called(CallProgress),
     /// A checkpoint of this number was written, or read back.
     Checkpoint(u64),
     /// Where the memory of a device can be reached.
     Located(Location),
     /// The communicator has ended, and its devices are free.
     Ended,
+}
+
+/// How far a call is, as the coordinator answers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum CallProgress {
+    /// It was put into an open group, and is executed when that ends.
+    Queued {
+        /// The group.
+        group: GroupId,
+        /// The number of calls in the group with this one.
+        calls: usize,
+    },
+    /// It is in progress, as a group of its own with this number.
+    InProgress(u64),
 }
 
 /// The state of a communicator.
@@ -177,7 +185,7 @@ pub struct CommStatus {
 }
 
 /// How a group has ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupOutcome {
     /// Its number.
@@ -192,8 +200,8 @@ pub struct GroupOutcome {
     /// failed by a timeout.
     ///
     /// It is as the first device saw them that has reported it, of 16 KiB at most.
-    /// [`ClientRequest::List`] is answered without it, and so is the status of a communicator that
-    /// has ended before 64 others.
+    /// [`Client::list`](super::Client::list) returns none. Nor has the status of a communicator one
+    /// that has ended before 64 others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<String>,
 }
@@ -201,15 +209,18 @@ pub struct GroupOutcome {
 impl CommStatus {
     /// Returns it without its long texts.
     pub(super) fn in_short(mut self) -> Self {
-        self.last = self.last.map(GroupOutcome::in_short);
+        self.last.iter_mut().for_each(|last| last.report = None);
         self
     }
 }
 
 impl GroupOutcome {
-    /// Returns it without its long texts.
-    pub(super) fn in_short(self) -> Self {
-        Self { report: None, ..self }
+    /// Returns the failed one of `all` that is nearest to the cause.
+    ///
+    /// A failure that names another device only reports that the group has failed there.
+    pub(super) fn cause(all: &[Self]) -> Option<&Self> {
+        let failed = || all.iter().filter(|last| last.failure.is_some());
+        failed().find(|last| last.culprit.is_none()).or_else(|| failed().next())
     }
 }
 
@@ -228,27 +239,19 @@ pub struct DeviceStatus {
 /// Where the memory of a device can be reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Location {
+pub(super) struct Location {
     /// The communicator that the device belongs to. A client that names another one is refused.
-    pub comm: CommId,
+    pub(super) comm: CommId,
     /// Its addresses.
-    pub range: AddressRange,
+    pub(super) range: AddressRange,
     /// The name of its socket in the abstract namespace, which vanishes with the device.
-    pub socket: String,
+    pub(super) socket: String,
 }
 
 impl CommState {
-    /// All states.
-    pub const ALL: [Self; 8] = [
-        Self::Init,
-        Self::Ready,
-        Self::InProgress,
-        Self::Growing,
-        Self::Failed,
-        Self::Finalizing,
-        Self::Finalized,
-        Self::Destroyed,
-    ];
+    /// The states of communicators that have not ended.
+    pub(super) const LIVING: [Self; 6] =
+        [Self::Init, Self::Ready, Self::InProgress, Self::Growing, Self::Failed, Self::Finalizing];
 
     /// Whether the communicator has ended.
     #[must_use]

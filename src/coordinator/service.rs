@@ -29,6 +29,7 @@ use super::handshake::NumberedReply;
 use super::id::DeviceId;
 use super::machine::{
     CoordinatorAction, CoordinatorEvent, CoordinatorMachine, CoordinatorSettings, LogEntry, MAX_DEVICES,
+    RequestId,
 };
 use super::request::{CommState, CommStatus, Reply};
 use crate::bootstrap::poll_timeout;
@@ -38,7 +39,7 @@ use crate::shm::system::pidfd_kill;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
 use peer::{MAX_CLIENTS, Peer, PeerState};
-use shutdown::{Hook, Shutdown};
+use shutdown::Shutdown;
 
 /// The most connections at a time. Devices always have room, however many clients there are. A
 /// client too many takes the place of an idle one. Peers too many that have not greeted wait in the
@@ -86,12 +87,11 @@ impl RestartTally {
 type OnHung = dyn FnMut(&HungDevice) + Send;
 
 /// A coordinator that listens.
-#[derive(Debug)]
 pub struct Coordinator {
     listener: UnixListener,
     shutdown: Shutdown,
-    on_registered: Option<Hook<dyn FnMut(DeviceId) + Send>>,
-    on_hung: Option<Hook<OnHung>>,
+    on_registered: Option<Box<dyn FnMut(DeviceId) + Send>>,
+    on_hung: Option<Box<OnHung>>,
     pub(super) machine: CoordinatorMachine,
     restarted: RestartTally,
     peers: BTreeMap<u64, Peer>,
@@ -124,16 +124,13 @@ impl Coordinator {
     }
 
     /// Like [`Coordinator::start`], but for a thread of a program: serves until the other side of
-    /// `stop_pipe` is dropped, and calls `on_registered` with each device that registers.
+    /// `stop_pipe` is dropped.
     pub(super) fn embedded(
         directory: &RuntimeDirectory,
         settings: CoordinatorSettings,
         stop_pipe: UnixStream,
-        on_registered: impl FnMut(DeviceId) + Send + 'static,
     ) -> Result<Self, CoordinatorError> {
-        let mut coordinator = Self::open(directory, settings, Shutdown::by_stop_pipe(stop_pipe)?)?;
-        coordinator.on_registered(on_registered);
-        Ok(coordinator)
+        Self::open(directory, settings, Shutdown::by_stop_pipe(stop_pipe)?)
     }
 
     fn open(
@@ -167,18 +164,18 @@ impl Coordinator {
     /// Has `answer` called at SIGQUIT, which ends nothing. `answer` is to return soon: devices and
     /// clients wait meanwhile.
     pub fn on_quit(&mut self, answer: impl FnMut() + Send + 'static) {
-        self.shutdown.on_quit(Hook(Box::new(answer)));
+        self.shutdown.on_quit(Box::new(answer));
     }
 
     /// Has `callback` called with each device that registers. It is to return soon as well.
     pub fn on_registered(&mut self, callback: impl FnMut(DeviceId) + Send + 'static) {
-        self.on_registered = Some(Hook(Box::new(callback)));
+        self.on_registered = Some(Box::new(callback));
     }
 
     /// Has `callback` called with each device that counts as lost although its process lives,
     /// before that is killed, if it is. It is to return soon as well.
     pub fn on_hung(&mut self, callback: impl FnMut(&HungDevice) + Send + 'static) {
-        self.on_hung = Some(Hook(Box::new(callback)));
+        self.on_hung = Some(Box::new(callback));
     }
 
     /// Returns the counter by which the metrics learn of devices that were started again.
@@ -205,7 +202,7 @@ impl Coordinator {
     /// Those of [`Coordinator::serve`].
     pub fn serve_until(mut self, end: impl FnOnce()) -> Result<(), CoordinatorError> {
         let now_ms = self.now_ms();
-        self.handle(CoordinatorEvent::Tick { now_ms });
+        self.handle(CoordinatorEvent::Tick(now_ms));
         let served = loop {
             match self.serve_once() {
                 Ok(false) => {}
@@ -222,7 +219,7 @@ impl Coordinator {
             return Ok(true);
         }
         let (now_ms, was_open) = (self.now_ms(), self.machine.is_open());
-        self.handle(CoordinatorEvent::Tick { now_ms });
+        self.handle(CoordinatorEvent::Tick(now_ms));
         if !was_open && self.machine.is_open() {
             let all: Vec<_> = self.peers.keys().copied().collect();
             all.into_iter().for_each(|number| self.handle_all(number));
@@ -280,7 +277,7 @@ impl Coordinator {
 
     pub(super) fn handle(&mut self, event: CoordinatorEvent) {
         match event {
-            CoordinatorEvent::Tick { .. } | CoordinatorEvent::Heartbeat { .. } => {
+            CoordinatorEvent::Tick(_) | CoordinatorEvent::Heartbeat(_) => {
                 tracing::trace!(target: COORDINATOR, ?event, "heard");
             }
             _ => tracing::debug!(target: COORDINATOR, ?event, "heard"),
@@ -296,9 +293,9 @@ impl Coordinator {
                         peer.connection.send(&order);
                     }
                 }
-                CoordinatorAction::Reply { client, number, reply } => {
+                CoordinatorAction::Reply { request_id: RequestId { client, number }, reply } => {
                     let reply = reply.map(|reply| self.complete(reply));
-                    if let Some(peer) = self.peers.get_mut(&client.get()) {
+                    if let Some(peer) = self.peers.get_mut(&client.0) {
                         peer.connection.send(&NumberedReply { number, reply });
                         if let PeerState::Client { unanswered, .. } = &mut peer.state {
                             *unanswered = unanswered.saturating_sub(1);
@@ -306,14 +303,14 @@ impl Coordinator {
                     }
                 }
                 CoordinatorAction::Log(entry) => {
-                    if let LogEntry::Registered { device } = &entry {
+                    if let LogEntry::Registered(device) = &entry {
                         self.claimed.note_registered(*device);
                         self.killable.add(*device);
-                        self.on_registered.iter_mut().for_each(|Hook(call)| call(*device));
+                        self.on_registered.iter_mut().for_each(|call| call(*device));
                     }
                     log(&entry);
                 }
-                CoordinatorAction::Drop { device } => self.hang_up_on(device),
+                CoordinatorAction::Drop(device) => self.hang_up_on(device),
                 CoordinatorAction::GiveUp { device, why, kills } => self.give_up(device, why, kills),
             }
         }
@@ -327,7 +324,7 @@ impl Coordinator {
         self.killable.forget(device);
         let hung = HungDevice { device, why, is_killed: process.is_some() };
         tracing::warn!(target: COORDINATOR, "{hung}");
-        self.on_hung.iter_mut().for_each(|Hook(call)| call(&hung));
+        self.on_hung.iter_mut().for_each(|call| call(&hung));
         process.iter().for_each(|process| pidfd_kill(process.as_fd()));
     }
 
@@ -353,6 +350,12 @@ impl Coordinator {
     }
 }
 
+impl fmt::Debug for Coordinator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Coordinator").field("claimed", &self.claimed).finish_non_exhaustive()
+    }
+}
+
 impl Drop for Coordinator {
     /// Ends the orphaned devices before the socket is removed: the next coordinator is not to know
     /// them.
@@ -363,7 +366,7 @@ impl Drop for Coordinator {
 
 fn log(entry: &LogEntry) {
     match entry {
-        LogEntry::Registered { device } => tracing::info!(target: COORDINATOR, %device, "device registered"),
+        LogEntry::Registered(device) => tracing::info!(target: COORDINATOR, %device, "device registered"),
         LogEntry::Lost { device, why } => {
             let why = why.as_deref().unwrap_or("its connection has ended");
             tracing::warn!(target: COORDINATOR, %device, why, "device lost");
@@ -401,7 +404,7 @@ mod tests {
         let directory = RuntimeDirectory::at(&path).unwrap();
         let (stop, stop_pipe) = UnixStream::pair().unwrap();
         let coordinator =
-            Coordinator::embedded(&directory, CoordinatorSettings::default(), stop_pipe, |_| {}).unwrap();
+            Coordinator::embedded(&directory, CoordinatorSettings::default(), stop_pipe).unwrap();
         drop(stop);
         let mut is_told = false;
         coordinator

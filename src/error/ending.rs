@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::fault_hit::FaultHit;
-use super::words::SignalName;
+use super::words::signal_name;
 use crate::rank::Rank;
 
 /// A process of a job, as error messages name it.
@@ -25,18 +25,23 @@ impl std::fmt::Display for DeviceName {
 }
 
 /// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ExitCause {
     /// With an exit code other than zero, or with zero before it had left the job.
+    #[error("exited with code {0}")]
     Code(i32),
     /// By a signal.
+    #[error("was killed by {}", signal_name(*.0))]
     Signal(i32),
     /// Not at all: it closed its control socket without leaving the job, and had to be killed.
+    #[error("closed its control socket without leaving the job")]
     HungUp,
     /// Not at all: it said something on its control socket that the protocol does not allow, and
     /// had to be killed.
+    #[error("broke the protocol of the control socket")]
     Protocol,
     /// It was refused, since it was built from another version of this library than the launcher.
+    #[error("has {what} {device}, the launcher {launcher}; build both from the same version of shmccl")]
     Version {
         /// Of what there are two versions.
         what: &'static str,
@@ -46,29 +51,12 @@ pub enum ExitCause {
         device: u64,
     },
     /// Not at all, as far as is known: it had not beaten for so long, and was taken for hung.
+    #[error("hung: no heartbeat for {} ms", .0.as_millis())]
     Hung(Duration),
     /// By a panic, where the device is a thread.
+    #[error("panicked")]
     Panicked,
     /// By a fault that was injected, which killed it.
+    #[error("was killed by an injected fault: {0}")]
     Injected(FaultHit),
-}
-
-impl std::fmt::Display for ExitCause {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match *self {
-            Self::Code(code) => write!(f, "exited with code {code}"),
-            Self::Signal(signal) => write!(f, "was killed by {}", SignalName(signal)),
-            Self::HungUp => f.write_str("closed its control socket without leaving the job"),
-            Self::Protocol => f.write_str("broke the protocol of the control socket"),
-            Self::Version { what, launcher, device } => {
-                write!(
-                    f,
-                    "has {what} {device}, the launcher {launcher}; build both from the same version of shmccl"
-                )
-            }
-            Self::Hung(silent) => write!(f, "hung: no heartbeat for {} ms", silent.as_millis()),
-            Self::Panicked => f.write_str("panicked"),
-            Self::Injected(hit) => write!(f, "was killed by an injected fault: {hit}"),
-        }
-    }
 }

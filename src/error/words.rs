@@ -1,80 +1,41 @@
-//! Parts of messages that depend on a value.
+//! The words of messages that depend on a value.
 
 use crate::rank::Rank;
 
-/// The process that a name belongs to, and the remedy.
-pub(super) struct NameHolder(pub(super) Option<u64>);
-
-impl std::fmt::Display for NameHolder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(pid) => write!(f, "belongs to process {pid}, which is running; choose another name"),
-            None => {
-                f.write_str("does not tell whose it is; choose another name, or remove it if nobody needs it")
-            }
-        }
+/// Says whose a name under `/dev/shm` is, and what to do.
+pub(super) fn name_holder(holder: Option<u64>) -> String {
+    match holder {
+        Some(pid) => format!("belongs to process {pid}, which is running; choose another name"),
+        None => "does not tell whose it is; choose another name, or remove it if nobody needs it".into(),
     }
 }
 
-/// `SIGKILL`, or the number of a signal that has no name.
-pub(super) struct SignalName(pub(super) i32);
-
-impl std::fmt::Display for SignalName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match nix::sys::signal::Signal::try_from(self.0) {
-            Ok(name) => write!(f, "{name}"),
-            Err(_) => write!(f, "signal {}", self.0),
-        }
-    }
+/// Names a signal as the system does, as far as it has a name.
+pub(super) fn signal_name(signal: i32) -> String {
+    let named = nix::sys::signal::Signal::try_from(signal);
+    named.map_or_else(|_| format!("signal {signal}"), |name| name.to_string())
 }
 
-/// The rank that was awaited, if that is known.
-pub(super) struct AwaitedRank(pub(super) Option<Rank>);
-
-impl std::fmt::Display for AwaitedRank {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(rank) => write!(f, ", awaiting rank {rank}"),
-            None => Ok(()),
-        }
-    }
+/// Names the rank that was waited for.
+pub(super) fn awaiting(rank: Option<Rank>) -> String {
+    rank.map_or_else(String::new, |rank| format!(", awaiting rank {rank}"))
 }
 
-/// The rank that holds all up, if that is known.
-pub(super) struct HeldUp(pub(super) Option<Rank>);
-
-impl std::fmt::Display for HeldUp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(rank) => write!(
-                f,
-                "; all is held up by rank {rank}, which waits for nobody: see what it does, or allow more time"
-            ),
-            None => Ok(()),
-        }
-    }
+/// Says which rank holds all up, and what to do.
+pub(super) fn held_up(rank: Option<Rank>) -> String {
+    rank.map_or_else(String::new, |rank| {
+        format!(
+            "; all is held up by rank {rank}, which waits for nobody: see what it does, or allow more time"
+        )
+    })
 }
 
-/// The number of a line, if that is known.
-pub(super) struct InLine(pub(super) Option<usize>);
-
-impl std::fmt::Display for InLine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(line) => write!(f, ", line {line}"),
-            None => Ok(()),
-        }
-    }
+/// Names a line of a file.
+pub(super) fn in_line(line: Option<usize>) -> String {
+    line.map_or_else(String::new, |line| format!(", line {line}"))
 }
 
-/// The rank or the launcher that has revoked.
-pub(super) struct RevokedBy(pub(super) Option<Rank>);
-
-impl std::fmt::Display for RevokedBy {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(rank) => write!(f, "rank {rank}"),
-            None => write!(f, "the launcher"),
-        }
-    }
+/// Names whoever revoked a communicator.
+pub(super) fn revoker(rank: Option<Rank>) -> String {
+    rank.map_or_else(|| "the launcher".into(), |rank| format!("rank {rank}"))
 }

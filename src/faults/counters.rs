@@ -1,56 +1,46 @@
 //! The words in which a rank tells others of the faults that have hit it.
+//!
+//! The last fault that has hit a rank, and how many have. One that has killed the rank stays,
+//! whatever hits it afterwards, and so does one that has stopped its proxy, unless the rank is
+//! killed.
+//!
+//! | word | what |
+//! |---|---|
+//! | 0 | how many; 0 for none |
+//! | 1 | the seed |
+//! | 2 | bits 0..8 the fault, 8..16 what was counted, 16..24 what was struck, 24..32 the rank |
+//! | 3 | its number |
+//!
+//! The threads of a rank and its proxy may tell at a time: then it is a mixture, which is checked
+//! and believed by nobody but people.
 
-use super::{FaultHit, FaultKind, OTHERS, VERBS, counted, known};
+use super::{FaultHit, FaultKind, known, words};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
 
 /// The number of words in which a rank tells of its faults.
 pub(crate) const FAULT_WORDS: usize = 4;
 
-/// The last fault that has hit a rank, and how many have. One that has killed the rank stays,
-/// whatever hits it afterwards, and so does one that has stopped its proxy, unless the rank is
-/// killed.
-///
-/// | word | what |
-/// |---|---|
-/// | 0 | how many; 0 for none |
-/// | 1 | the seed |
-/// | 2 | bits 0..8 the fault, 8..16 what was counted, 16..24 what was struck, 24..32 the rank |
-/// | 3 | its number |
-///
-/// The threads of a rank and its proxy may tell at a time: then it is a mixture, which is checked
-/// and believed by nobody but people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FaultCounters {
-    pub(crate) last: FaultHit,
-    pub(crate) count: u64,
-}
-
 impl FaultHit {
     /// Tells of this fault in `words`, unless they tell of one that has ended more.
     pub(crate) fn tell(&self, words: &[AtomicU64]) {
-        let count = || plain::add(&words[0], 1);
-        if FaultCounters::read(words).is_some_and(|told| told.last.kind.ends() > self.kind.ends()) {
-            count();
-            return;
+        if Self::told(words).is_none_or(|(last, _)| last.kind.ends() <= self.kind.ends()) {
+            let what = self.kind as u64
+                | code_of(self.counted) << 8
+                | code_of(self.at) << 16
+                | u64::from(self.rank.get()) << 24;
+            for (word, value) in words[1..].iter().zip([self.seed, what, self.number]) {
+                plain::store(word, value);
+            }
         }
-        let what = self.kind as u64
-            | code_of(self.counted) << 8
-            | code_of(self.at) << 16
-            | u64::from(self.rank.get()) << 24;
-        for (word, value) in words[1..].iter().zip([self.seed, what, self.number]) {
-            plain::store(word, value);
-        }
-        count();
+        plain::add(&words[0], 1);
     }
-}
 
-impl FaultCounters {
     /// Reads `words`, if a fault has hit.
-    pub(crate) fn read(words: &[AtomicU64]) -> Option<Self> {
+    pub(crate) fn told(words: &[AtomicU64]) -> Option<(Self, u64)> {
         let word = |index: usize| words.get(index).map(plain::load);
         let (count, what) = (word(0)?, word(2)?);
-        let last = FaultHit {
+        let last = Self {
             kind: FaultKind::from_code(what & 0xff)?,
             rank: known(what >> 24 & 0xff)?,
             counted: name_of(what >> 8 & 0xff)?,
@@ -58,12 +48,8 @@ impl FaultCounters {
             at: name_of(what >> 16 & 0xff)?,
             seed: word(1)?,
         };
-        (count > 0).then_some(Self { last, count })
+        (count > 0).then_some((last, count))
     }
-}
-
-fn words() -> impl Iterator<Item = &'static str> {
-    VERBS.into_iter().chain(OTHERS)
 }
 
 fn code_of(word: &str) -> u64 {
@@ -71,7 +57,7 @@ fn code_of(word: &str) -> u64 {
 }
 
 fn name_of(code: u64) -> Option<&'static str> {
-    words().nth(usize::try_from(code).ok()?.checked_sub(1)?).and_then(counted)
+    words().nth(usize::try_from(code).ok()?.checked_sub(1)?)
 }
 
 #[cfg(test)]
@@ -82,7 +68,7 @@ mod tests {
     #[test]
     fn what_is_told_of_a_strike_is_what_others_read() {
         let told: Vec<_> = (0..FAULT_WORDS).map(|_| AtomicU64::new(0)).collect();
-        assert_eq!(FaultCounters::read(&told), None);
+        assert_eq!(FaultHit::told(&told), None);
         for (kind, at) in FaultKind::ALL.into_iter().zip(words()) {
             // Nothing has ended what this is told of.
             told.iter().skip(1).for_each(|word| plain::store(word, 0));
@@ -96,10 +82,10 @@ mod tests {
                     seed: u64::MAX - 1,
                 };
                 last.tell(&told);
-                assert_eq!(FaultCounters::read(&told).map(|told| told.last), Some(last));
+                assert_eq!(FaultHit::told(&told).map(|(last, _)| last), Some(last));
             }
         }
-        assert_eq!(FaultCounters::read(&told).map(|told| told.count), Some(6 * words().count() as u64));
+        assert_eq!(FaultHit::told(&told).map(|(_, count)| count), Some(6 * words().count() as u64));
         assert!(words().count() < 255);
     }
 
@@ -111,13 +97,13 @@ mod tests {
         let kinds = [FaultKind::Delay, FaultKind::Stop, FaultKind::Corrupt, FaultKind::Kill, FaultKind::Stop];
         let stand = kinds.map(|kind| {
             hit(kind).tell(&told);
-            FaultCounters::read(&told).unwrap().last.kind
+            FaultHit::told(&told).unwrap().0.kind
         });
         assert_eq!(
             stand,
             [FaultKind::Delay, FaultKind::Stop, FaultKind::Stop, FaultKind::Kill, FaultKind::Kill]
         );
-        assert_eq!(FaultCounters::read(&told).map(|told| told.count), Some(5));
+        assert_eq!(FaultHit::told(&told).map(|(_, count)| count), Some(5));
     }
 
     #[test]
@@ -125,7 +111,7 @@ mod tests {
         for garbage in
             [[1, 0, 0, 0], [1, 0, 7, 1], [1, 0, 0xff << 8 | 1, 1], [1, 0, u64::MAX, 1], [u64::MAX; 4]]
         {
-            assert_eq!(FaultCounters::read(&garbage.map(AtomicU64::new)), None, "{garbage:?}");
+            assert_eq!(FaultHit::told(&garbage.map(AtomicU64::new)), None, "{garbage:?}");
         }
     }
 

@@ -66,7 +66,7 @@ mod text;
 
 use std::time::Duration;
 
-pub(crate) use counters::{FAULT_WORDS, FaultCounters};
+pub(crate) use counters::FAULT_WORDS;
 pub(crate) use injector::{DrawnFault, FaultPoint, Injector};
 pub use text::FaultPlanError;
 
@@ -166,9 +166,14 @@ const VERBS: [&str; 38] = [
 /// The other things that are counted.
 const OTHERS: [&str; 8] = [OPERATIONS, WRITES, TRIGGER, STEP, MESSAGE, STAGE, FILE, POST];
 
+/// Returns the words for all that is counted.
+fn words() -> impl Iterator<Item = &'static str> {
+    VERBS.into_iter().chain(OTHERS)
+}
+
 /// Returns the word for what is counted, if `text` is one.
 fn counted(text: &str) -> Option<&'static str> {
-    VERBS.iter().chain(&OTHERS).copied().find(|word| *word == text)
+    words().find(|word| *word == text)
 }
 
 /// When a fault hits, by the number of what it counts.
@@ -326,12 +331,6 @@ impl Faults {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.faults.is_empty()
-    }
-
-    /// Returns the seed of its draws.
-    #[must_use]
-    pub const fn seed(&self) -> u64 {
-        self.seed
     }
 }
 

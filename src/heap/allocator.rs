@@ -35,11 +35,7 @@ impl Allocator {
     /// [`Error::InvalidArgument`] unless `len` is a multiple of [`GRANULE`].
     pub fn new(len: u64) -> Result<Self> {
         if !len.is_multiple_of(GRANULE) {
-            return Err(Error::InvalidArgument {
-                name: "heap length",
-                value: len,
-                expected: "a multiple of 64 bytes",
-            });
+            return Err(Error::invalid("heap length", len, "a multiple of 64 bytes"));
         }
         let free = if len == 0 { BTreeMap::new() } else { BTreeMap::from([(0, len)]) };
         Ok(Self { len, free, free_bytes: len, live: BTreeMap::new() })
@@ -77,11 +73,11 @@ impl Allocator {
     /// allocated as it stands.
     pub fn free(&mut self, region: Region) -> Result<()> {
         if !self.is_live(region) {
-            return Err(Error::InvalidArgument {
-                name: "region at offset",
-                value: region.offset.get(),
-                expected: "a live allocation, as it was returned",
-            });
+            return Err(Error::invalid(
+                "region at offset",
+                region.offset.get(),
+                "a live allocation, as it was returned",
+            ));
         }
         let start = region.offset.get();
         self.live.remove(&start);

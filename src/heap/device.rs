@@ -73,12 +73,8 @@ impl DeviceMemory {
     /// to 1 TiB; what [`Segment::create`] is refused.
     pub fn create(backing: &Backing, max_address: DeviceAddress, identity: Identity) -> Result<Self> {
         if !max_address.0.is_multiple_of(PAGE) || max_address.0 < MIN_ADDRESS {
-            let (name, value) = ("max_address", max_address.0);
-            return Err(Error::InvalidArgument {
-                name,
-                value,
-                expected: "a multiple of 4096 from 0x1000 up",
-            });
+            let expected = "a multiple of 4096 from 0x1000 up";
+            return Err(Error::invalid("max_address", max_address.0, expected));
         }
         let segment = Arc::new(Segment::create(backing, max_address.0, identity)?);
         match backing {
@@ -110,12 +106,6 @@ impl DeviceMemory {
     pub fn segment(&self) -> &Arc<Segment> {
         let _ = self.shared.set(());
         &self.segment
-    }
-
-    /// Returns the lowest address.
-    #[must_use]
-    pub const fn min_address(&self) -> DeviceAddress {
-        DeviceAddress(MIN_ADDRESS)
     }
 
     /// Returns the address one past the highest.

@@ -201,12 +201,6 @@ impl SegmentCells {
         self.cells(SEMAPHORES, SemaphoreId::LIMIT.into())
     }
 
-    /// Returns one inbound semaphore of the rank.
-    #[must_use]
-    pub fn semaphore(&self, id: SemaphoreId) -> CellRef<SemaphoreCell> {
-        self.cell(SEMAPHORES + u64::from(id.get()) * size_of::<SemaphoreCell>() as u64)
-    }
-
     /// Returns the words of the rank's table of registered memory.
     #[must_use]
     pub fn memory_table(&self) -> CellSlice<AtomicU64> {
@@ -299,17 +293,6 @@ mod tests {
         }
         let last = places.last().unwrap();
         assert!((last.0 - base + last.1) as u64 <= CONTROL_LEN);
-    }
-
-    #[test]
-    fn a_semaphore_is_the_same_by_id_and_by_index() {
-        let cells = cells();
-        let all = cells.semaphores();
-        assert_eq!(all.len(), 1024);
-        for id in [0, 1, 511, 1023] {
-            let one = cells.semaphore(SemaphoreId::new(id).unwrap());
-            assert!(std::ptr::eq(&raw const *one, &raw const all[id as usize]));
-        }
     }
 
     #[test]

@@ -19,7 +19,7 @@
 
 use shmccl_proxy::MemoryId;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, check_layout};
 use crate::heap::offset::{HeapOffset, Region};
 use crate::heap::windows::HeapWindows;
 use crate::rank::Rank;
@@ -47,12 +47,8 @@ impl MemoryTable {
     /// # Errors
     /// [`Error::Layout`] unless there are [`TABLE_WORDS`] words.
     pub fn new(words: CellSlice<AtomicU64>, n_ranks: u32, heap_len: u64) -> Result<Self> {
-        if words.len() == TABLE_WORDS {
-            Ok(Self { words, n_ranks, heap_len })
-        } else {
-            let (expected, found) = (TABLE_WORDS as u64, words.len() as u64);
-            Err(Error::Layout { what: "number of memory table words", expected, found })
-        }
+        check_layout("number of memory table words", TABLE_WORDS as u64, words.len() as u64)?;
+        Ok(Self { words, n_ranks, heap_len })
     }
 
     /// Returns which bytes `id` names.
@@ -65,16 +61,9 @@ impl MemoryTable {
         let entry = self.entry(id);
         let [rank_plus_one, offset, len, found] = entry.each_ref().map(plain::load);
         let Some(rank) = rank_plus_one.checked_sub(1) else {
-            return Err(Error::InvalidArgument {
-                name: "memory id",
-                value: id.get().into(),
-                expected: "an id that is registered",
-            });
+            return Err(Error::invalid("memory id", id.get().into(), "an id that is registered"));
         };
-        let expected = seal([rank_plus_one, offset, len]);
-        if found != expected {
-            return Err(Error::Layout { what: "seal of a memory table entry", expected, found });
-        }
+        check_layout("seal of a memory table entry", seal([rank_plus_one, offset, len]), found)?;
         let rank = Rank::new(u32::try_from(rank).unwrap_or(u32::MAX), self.n_ranks)?;
         let region = Region::new(HeapOffset::new(offset), len);
         region.check("registered memory", self.heap_len)?;
@@ -113,12 +102,6 @@ impl MemoryRegistrar {
     #[must_use]
     pub fn new(table: MemoryTable) -> Self {
         Self { table, reserved: 0 }
-    }
-
-    /// Returns the table, to look things up in.
-    #[must_use]
-    pub fn table(&self) -> &MemoryTable {
-        &self.table
     }
 
     /// Gives `region` of the heap of `rank` the lowest id that is not in use.
@@ -162,10 +145,8 @@ impl MemoryRegistrar {
 /// [`MemoryRegistrar::register`].
 pub fn heap_windows(registrar: &mut MemoryRegistrar, windows: &HeapWindows) -> Result<()> {
     for (expected, (rank, region)) in (0_u64..).zip(windows.iter()) {
-        let found = u64::from(registrar.register(rank, region)?.get());
-        if found != expected {
-            return Err(Error::Layout { what: "first unused memory id", expected, found });
-        }
+        let found = registrar.register(rank, region)?;
+        check_layout("first unused memory id", expected, found.get().into())?;
     }
     registrar.reserved = windows.ids();
     Ok(())

@@ -27,11 +27,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::heap::allocator::{Allocator, GRANULE};
-use crate::heap::layout::{HEAP, HeapShape};
+use crate::heap::layout::HEAP;
 use crate::heap::offset::Region;
 use crate::heap::view::HeapView;
-use crate::rank::Rank;
-use crate::shm::{Segment, Window};
+use crate::shm::Segment;
 
 /// What a heap holds at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,9 +63,9 @@ impl SymmetricHeap {
     ///
     /// # Errors
     /// Those of [`HeapView::new`].
-    pub fn new(window: Arc<Window>, segment: Arc<Segment>, rank: Rank, shape: HeapShape) -> Result<Self> {
-        let view = HeapView::new(window, rank, shape)?;
-        Ok(Self { view, segment, ledger: Mutex::new(HeapLedger::new(shape.len())?) })
+    pub fn new(view: HeapView, segment: Arc<Segment>) -> Result<Self> {
+        let ledger = HeapLedger::new(view.shape().len())?;
+        Ok(Self { view, segment, ledger: Mutex::new(ledger) })
     }
 
     /// Returns the way to the bytes, without the right to allocate.
@@ -79,12 +78,12 @@ impl SymmetricHeap {
     #[must_use]
     pub fn usage(&self) -> HeapUsage {
         let ledger = self.ledger();
-        let allocator = ledger.allocator();
+        let allocator = &ledger.allocator;
         HeapUsage {
             len: allocator.len(),
             free: allocator.free_bytes(),
             contiguous: allocator.contiguous(1),
-            committed: ledger.backed_bytes(),
+            committed: ledger.backed,
             live: allocator.live(),
         }
     }
@@ -93,7 +92,7 @@ impl SymmetricHeap {
     /// that allocate and free alike. Regions that communicators keep for themselves are among them.
     #[must_use]
     pub fn regions(&self) -> Vec<Region> {
-        self.ledger().allocator().regions().collect()
+        self.ledger().allocator.regions().collect()
     }
 
     /// Sets `len` bytes aside at a multiple of `align`, on this rank: the first step of an
@@ -253,15 +252,6 @@ impl HeapLedger {
             return Err(refused(region, "a confirmed region; this one can only be abandoned"));
         }
         self.allocator.free(region)
-    }
-
-    pub(crate) fn allocator(&self) -> &Allocator {
-        &self.allocator
-    }
-
-    /// Returns bytes that this rank has memory behind.
-    pub(crate) fn backed_bytes(&self) -> u64 {
-        self.backed
     }
 
     fn find(&self, region: Region) -> Result<usize> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::heap::layout::{HeapShape, create_segment};
 use crate::heap::offset::Region;
 use crate::heap::symmetric::SymmetricHeap;
+use crate::heap::view::HeapView;
 use crate::rank::Rank;
 use crate::shm::{Backing, Identity, Window};
 
@@ -18,8 +19,8 @@ pub(crate) fn heaps(n_ranks: u32, heap_len: u64) -> Vec<SymmetricHeap> {
         window.map(Rank::known(rank), segment).unwrap();
     }
     let window = Arc::new(window);
-    let heap =
-        |(rank, segment)| SymmetricHeap::new(Arc::clone(&window), segment, Rank::known(rank), shape).unwrap();
+    let view = |rank| HeapView::new(Arc::clone(&window), Rank::known(rank), shape).unwrap();
+    let heap = |(rank, segment)| SymmetricHeap::new(view(rank), segment).unwrap();
     (0..n_ranks).zip(segments).map(heap).collect()
 }
 

@@ -10,7 +10,6 @@
 //! process learns of a region by a trigger, whose edge F1 (publish) carries the watermark too. It
 //! only rises, so the word orders nothing itself.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -170,19 +169,6 @@ impl HeapView {
         } else {
             region.check("symmetric heap, as far as it was allocated", self.watermark())
         }
-    }
-
-    /// Translates an offset to an address in this process: one multiply-add.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRank`]; [`Error::OutOfRange`] when the offset is past the heap's end.
-    #[inline]
-    pub fn translate(&self, rank: Rank, offset: HeapOffset) -> Result<NonNull<u8>> {
-        let n_ranks = self.shape.n_ranks();
-        let base = self.window.base_of(rank).ok_or(Error::InvalidRank { rank: rank.get(), n_ranks })?;
-        Region::new(offset, 0).check("symmetric heap", self.shape.len())?;
-        let distance = usize::try_from(HEAP + offset.get()).expect("it is mapped");
-        Ok(base.map_addr(|address| address.checked_add(distance).expect("it is mapped")))
     }
 
     /// Returns a control structure at `offset` of the heap of `rank`.

@@ -9,7 +9,7 @@
 use shmccl_proxy::{MemoryId, Transfer};
 
 use crate::error::{Error, Result};
-use crate::heap::offset::{HeapOffset, Region, fits};
+use crate::heap::offset::{HeapOffset, Region};
 use crate::rank::{Rank, check_n_ranks};
 
 /// The longest window that 32-bit offsets reach, in bytes.
@@ -80,18 +80,6 @@ impl HeapWindows {
         self.n_ranks * self.per_rank
     }
 
-    /// Returns how many bytes each heap has.
-    #[must_use]
-    pub const fn heap_len(&self) -> u64 {
-        self.heap_len
-    }
-
-    /// Returns how many heaps there are.
-    #[must_use]
-    pub const fn n_ranks(&self) -> u32 {
-        self.n_ranks
-    }
-
     /// Walks over all windows in the order of their ids, from id 0 on.
     pub fn iter(&self) -> impl Iterator<Item = (Rank, Region)> + use<> {
         let Self { n_ranks, heap_len, window_bits, per_rank, .. } = *self;
@@ -126,10 +114,7 @@ impl HeapWindows {
         if rank.get() >= self.n_ranks {
             return Err(Error::InvalidRank { rank: rank.get(), n_ranks: self.n_ranks });
         }
-        if !fits(offset.get(), len, self.heap_len) {
-            let limit = self.heap_len;
-            return Err(Error::OutOfRange { what: "symmetric heap", offset: offset.get(), len, limit });
-        }
+        Region::new(offset, len).check("symmetric heap", self.heap_len)?;
         Ok(Cursor { first_id: rank.get() * self.per_rank, at: offset.get() })
     }
 }
@@ -162,14 +147,6 @@ pub struct TransferPieces {
     left: u64,
 }
 
-impl TransferPieces {
-    /// Returns how many bytes are still to come.
-    #[must_use]
-    pub const fn left(&self) -> u64 {
-        self.left
-    }
-}
-
 impl Iterator for TransferPieces {
     type Item = Transfer;
 
@@ -187,8 +164,6 @@ impl Iterator for TransferPieces {
         Some(Transfer { len, source, source_offset, target, target_offset })
     }
 }
-
-impl std::iter::FusedIterator for TransferPieces {}
 
 #[cfg(test)]
 mod tests {

@@ -5,8 +5,13 @@
 //! socket hangs up. Its consequences elsewhere are seen early. A member that fails because it lost
 //! another one says so (`Report`), and the search follows such reports to their origin.
 
-use crate::bootstrap::MemberId;
-use crate::error::ExitCause;
+use nix::sys::signal::Signal;
+
+use crate::bootstrap::{BlamedMember, MemberId};
+use crate::channel::Control;
+use crate::error::{DeviceName, ExitCause};
+use crate::faults::{FaultHit, FaultKind};
+use crate::rank::Rank;
 
 /// The observed failures of one job.
 #[derive(Debug)]
@@ -27,14 +32,6 @@ struct Observations {
     before: Option<ExitCause>,
     /// The member that this one blames, by its own report.
     blamed: Option<BlamedMember>,
-}
-
-/// A member that another one blames.
-#[derive(Clone, Copy, Debug)]
-struct BlamedMember {
-    id: MemberId,
-    /// Whether that member held others up; otherwise it was lost, or had left.
-    is_late: bool,
 }
 
 impl FirstCause {
@@ -62,14 +59,9 @@ impl FirstCause {
         }
     }
 
-    /// Notes that a member blames the loss of another; what it blames first counts.
-    pub(super) fn record_blame(&mut self, id: MemberId, lost: MemberId) {
-        self.members[id.0].blamed.get_or_insert(BlamedMember { id: lost, is_late: false });
-    }
-
-    /// Notes that a member was held up by another; what it blames first counts.
-    pub(super) fn record_held_up(&mut self, id: MemberId, by: MemberId) {
-        self.members[id.0].blamed.get_or_insert(BlamedMember { id: by, is_late: true });
+    /// Notes which other member a member blames; what it blames first counts.
+    pub(super) fn record_blame(&mut self, id: MemberId, blamed: BlamedMember) {
+        self.members[id.0].blamed.get_or_insert(blamed);
     }
 
     /// Records that a failed member was restarted. Until it is back, others may fail because of the
@@ -127,15 +119,59 @@ impl FirstCause {
     }
 }
 
+/// Names the injected faults that killed devices of the first epoch. Each is named once, because a
+/// restarted rank suffers no faults.
+#[derive(Debug)]
+pub(super) struct FaultNaming {
+    control: Control,
+    named: Vec<Rank>,
+}
+
+impl FaultNaming {
+    pub(super) fn new(control: Control) -> Self {
+        Self { control, named: Vec::new() }
+    }
+
+    /// Returns the fault behind `cause`, or `cause` itself.
+    pub(super) fn name(&mut self, device: DeviceName, cause: ExitCause) -> ExitCause {
+        if cause != ExitCause::Signal(Signal::SIGKILL as i32) {
+            return cause;
+        }
+        let killed = |rank, kind| {
+            let (last, _) = FaultHit::told(&self.control.faults(rank))?;
+            (last.kind == kind).then_some(ExitCause::Injected(last))
+        };
+        match device {
+            DeviceName::Rank(rank) if self.named.contains(&rank) => cause,
+            DeviceName::Rank(rank) => {
+                let named = killed(rank, FaultKind::Kill);
+                self.named.push(rank);
+                named.unwrap_or(cause)
+            }
+            DeviceName::Proxy => {
+                let mut ranks = (0..self.control.n_ranks()).map(Rank::known);
+                // A rank's own death is not the service's, which is stopped by another fault.
+                ranks.find_map(|rank| killed(rank, FaultKind::Stop)).unwrap_or(cause)
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::epoch_id::EpochId;
+    use crate::faults::FaultHit;
+
+    fn lost(id: usize) -> BlamedMember {
+        BlamedMember { id: MemberId(id), is_late: false }
+    }
 
     #[test]
     fn the_cause_is_at_the_end_of_the_chain_of_reports() {
         let mut first_cause = FirstCause::new(4);
-        first_cause.record_blame(MemberId(0), MemberId(1));
-        first_cause.record_blame(MemberId(1), MemberId(2));
+        first_cause.record_blame(MemberId(0), lost(1));
+        first_cause.record_blame(MemberId(1), lost(2));
         first_cause.record_failure(MemberId(0), ExitCause::Code(1));
         first_cause.next_round();
         first_cause.record_failure(MemberId(1), ExitCause::Code(1));
@@ -147,7 +183,7 @@ mod tests {
     #[test]
     fn a_report_of_a_member_that_did_not_fail_is_not_followed() {
         let mut first_cause = FirstCause::new(2);
-        first_cause.record_blame(MemberId(0), MemberId(1));
+        first_cause.record_blame(MemberId(0), lost(1));
         first_cause.record_failure(MemberId(0), ExitCause::Code(3));
         assert_eq!(first_cause.first_cause(), Some((MemberId(0), ExitCause::Code(3))));
     }
@@ -155,8 +191,8 @@ mod tests {
     #[test]
     fn members_that_blame_each_other_do_not_make_the_inquest_endless() {
         let mut first_cause = FirstCause::new(2);
-        first_cause.record_blame(MemberId(0), MemberId(1));
-        first_cause.record_blame(MemberId(1), MemberId(0));
+        first_cause.record_blame(MemberId(0), lost(1));
+        first_cause.record_blame(MemberId(1), lost(0));
         first_cause.record_failure(MemberId(0), ExitCause::Code(3));
         first_cause.record_failure(MemberId(1), ExitCause::Code(4));
         assert!(first_cause.first_cause().is_some());
@@ -166,9 +202,9 @@ mod tests {
     fn who_held_up_the_others_is_the_cause_although_it_fails_because_they_have_left() {
         for first in 0..3 {
             let mut first_cause = FirstCause::new(3);
-            first_cause.record_held_up(MemberId(1), MemberId(2));
-            first_cause.record_blame(MemberId(0), MemberId(1));
-            first_cause.record_blame(MemberId(2), MemberId(1));
+            first_cause.record_blame(MemberId(1), BlamedMember { is_late: true, ..lost(2) });
+            first_cause.record_blame(MemberId(0), lost(1));
+            first_cause.record_blame(MemberId(2), lost(1));
             first_cause.record_failure(MemberId(first), ExitCause::Code(1));
             first_cause.next_round();
             (0..3).for_each(|id| first_cause.record_failure(MemberId(id), ExitCause::Code(1)));
@@ -187,7 +223,7 @@ mod tests {
         first_cause.suspend(MemberId(1));
         assert!(first_cause.is_clean() && first_cause.cause(MemberId(1)).is_none());
         first_cause.next_round();
-        first_cause.record_blame(MemberId(0), MemberId(1));
+        first_cause.record_blame(MemberId(0), lost(1));
         first_cause.record_failure(MemberId(0), ExitCause::Code(3));
         assert_eq!(first_cause.first_cause(), Some((MemberId(1), ExitCause::Signal(9))));
         assert_eq!(first_cause.failure(MemberId(1)), Some(ExitCause::Signal(9)));
@@ -224,5 +260,30 @@ mod tests {
         first_cause.next_round();
         first_cause.record_failure(MemberId(0), ExitCause::Signal(6));
         assert_eq!(first_cause.first_cause(), Some((MemberId(1), ExitCause::Code(3))));
+    }
+
+    #[test]
+    fn the_death_of_a_rank_by_a_fault_names_no_other() {
+        let (control, _segment) = Control::create(2, EpochId { job: 1, epoch: 1 }).unwrap();
+        let mut naming = FaultNaming::new(control.clone());
+        let (killed, rank) = (ExitCause::Signal(Signal::SIGKILL as i32), Rank::known(1));
+        let hit = |kind, at: &'static str| {
+            let hit = FaultHit { kind, rank, counted: at, number: 3, at, seed: 7 };
+            hit.tell(&control.faults(rank));
+            ExitCause::Injected(hit)
+        };
+        let kill = hit(FaultKind::Kill, "wait");
+        assert_eq!(naming.name(DeviceName::Proxy, killed), killed, "killed by somebody else");
+        assert_eq!(naming.name(DeviceName::Rank(Rank::known(0)), killed), killed);
+        assert_eq!(naming.name(DeviceName::Rank(rank), ExitCause::Code(1)), ExitCause::Code(1));
+        assert_eq!(naming.name(DeviceName::Rank(rank), killed), kill);
+        assert_eq!(naming.name(DeviceName::Rank(rank), killed), killed, "its successor");
+        let at = "trigger";
+        let stop =
+            FaultHit { kind: FaultKind::Stop, rank: Rank::known(0), counted: at, number: 3, at, seed: 7 };
+        stop.tell(&control.faults(stop.rank));
+        // Its rank goes on until it learns of it, and may be struck.
+        FaultHit { kind: FaultKind::Delay, ..stop }.tell(&control.faults(stop.rank));
+        assert_eq!(naming.name(DeviceName::Proxy, killed), ExitCause::Injected(stop));
     }
 }

@@ -13,15 +13,11 @@
 //! in an endless loop is found by the deadlines of its peers, which name it.
 
 use std::fmt;
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use super::Launch;
-use super::process::devices;
 use super::supervise::SupervisedJob;
-use crate::bootstrap::{MemberId, resource_error};
+use crate::bootstrap::MemberId;
 use crate::channel::Control;
-use crate::epoch_id::EpochId;
 use crate::error::{Error, ExitCause, Result};
 use crate::shm::{CellSlice, HostKernel};
 use crate::sync::HeartbeatCell;
@@ -138,19 +134,11 @@ struct LastBeat {
 }
 
 impl HangWatch {
-    /// Looks at the heartbeats in the control segment of `launch`, if it has a rule for them.
-    ///
-    /// # Errors
-    /// [`Error::ResourceLimit`], and those of attaching to the segment.
-    pub(super) fn new(launch: &Launch, control: BorrowedFd<'_>) -> Result<Option<Self>> {
-        let Some(rule) = launch.hang_rule else { return Ok(None) };
-        let control = control.try_clone_to_owned();
-        let control = control.map_err(|error| resource_error("duplicating the control segment", error))?;
-        let epoch_id = EpochId { job: launch.job_id, epoch: launch.epoch() };
-        let beats = Control::attach(control, launch.n_ranks, epoch_id)?.beats();
+    /// Looks at the heartbeats of `n_members` in `control` by `rule`.
+    pub(super) fn new(rule: HangRule, control: &Control, n_members: usize) -> Self {
         // There may be no service process; nobody beats in its cell then.
-        let heartbeats = vec![None; devices(launch).count()];
-        Ok(Some(Self { rule, beats, next: Instant::now(), heartbeats }))
+        let heartbeats = vec![None; n_members];
+        Self { rule, beats: control.beats(), next: Instant::now(), heartbeats }
     }
 
     /// Returns the time until the next look.
@@ -217,6 +205,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::epoch_id::EpochId;
     use crate::error::DeviceName;
     use crate::rank::Rank;
 
@@ -249,8 +238,7 @@ mod tests {
     fn a_successor_has_missed_nothing_though_no_look_fell_between() {
         let (control, _segment) = Control::create(2, EpochId { job: 1, epoch: 1 }).unwrap();
         let [first, second] = [0, 1].map(|rank| control.beat(DeviceName::Rank(Rank::known(rank))));
-        let (next, heartbeats) = (Instant::now(), vec![None; 2]);
-        let mut watch = HangWatch { rule: rule(3, 8), beats: control.beats(), next, heartbeats };
+        let mut watch = HangWatch::new(rule(3, 8), &control, 2);
         let mut now = 0;
         let mut looks = |watch: &mut HangWatch, beats: &[bool]| -> Vec<Vec<usize>> {
             let look = |beats: &bool| {

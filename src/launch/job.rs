@@ -1,26 +1,19 @@
 //! Whole jobs in one call: as processes of the running executable, or as threads of this process.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
-
-use nix::sys::signal::Signal;
 
 use super::names::ClaimedNames;
-use super::observer::OutputLine;
 use super::{JobOutcome, Launch, Observer, supervise};
-use crate::bootstrap::{Options, ProxyMode, checksums_from_env, cores_from_env};
+use crate::bootstrap::{Options, ProxyMode, checksums_from_env, cores_from_env, resource_error};
 use crate::channel::Control;
 use crate::collective::CALL_NAMES;
 use crate::comm::{Communicator, JoinedAs, init_threads, join_job};
-use crate::epoch_id::{EpochId, fresh_job_id};
+use crate::epoch_id::{EpochId, FIRST_EPOCH, fresh_job_id};
 use crate::error::{DeviceName, Error, ExitCause, Result};
-use crate::faults::{FaultCounters, FaultKind};
 use crate::logs::LAUNCH;
 use crate::rank::{Rank, check_n_ranks};
-use crate::shm::HostKernel;
-use crate::sync::Revocation;
 use crate::trace::{TraceFile, from_environment};
 
 /// The part that the process returning from [`launch`] had in the job.
@@ -91,52 +84,33 @@ impl Launch {
                 Ok(LaunchedAs::Device)
             }
             Some(JoinedAs::Proxy) => Ok(LaunchedAs::Proxy),
-            None => Ok(LaunchedAs::Launcher(self.supervise(&mut NoObserver)?)),
+            None => Ok(LaunchedAs::Launcher(self.supervise(&mut |_| {})?)),
         }
     }
 
     /// Starts the job's processes as the launcher, tells `observer` about them, and returns when
     /// the last one has ended.
     ///
+    /// Call it from a thread that stays: the kernel binds the processes to the life of the thread
+    /// that starts them. Meanwhile SIGINT, SIGTERM and SIGHUP are caught and passed on; a second
+    /// one kills at once.
+    ///
     /// # Errors
-    /// Those of [`Launch::spawn_and_supervise`], and of creating the control segment.
+    /// - [`Error::DeviceFailed`] names the first cause.
+    /// - [`Error::Interrupted`].
+    /// - [`Error::ResourceLimit`] or [`Error::Os`] when a process cannot be started.
+    /// - Those of creating the control segment.
     pub fn supervise(&self, observer: &mut dyn Observer) -> Result<JobOutcome> {
-        self.options().check_faults(self.n_ranks())?;
+        self.options.check_faults(self.n_ranks)?;
         checksums_from_env()?;
         cores_from_env()?;
-        let epoch_id = EpochId { job: self.job_id(), epoch: self.epoch() };
-        let (control, segment) = Control::create(self.n_ranks(), epoch_id)?;
-        let names = ClaimedNames::claim(
-            &self.options().backing,
-            self.n_ranks(),
-            epoch_id.job,
-            &mut |name, creator| {
-                observer.on_stale_name(name, creator);
-            },
-        )?;
-        let naming = FaultNaming { control: control.clone(), named: Vec::new() };
-        let (kernel, restarted) = (HostKernel::detect(), Vec::new());
-        let mut revoking = RevokingObserver { control, kernel, naming, restarted, observer };
-        let run = |rings: Option<BorrowedFd<'_>>| {
-            supervise::run(self, segment.as_fd(), names.hold(), rings, &mut revoking)
-        };
-        let outcome = self.run_traced(epoch_id, run);
-        let RevokingObserver { mut naming, restarted, .. } = revoking;
-        match outcome {
-            Err(Error::DeviceFailed { device, cause }) => {
-                Err(Error::DeviceFailed { device, cause: naming.name(device, cause) })
-            }
-            Err(error) => Err(error),
-            Ok(mut outcome) => {
-                outcome.restarted = restarted;
-                outcome.lost.iter_mut().for_each(|(device, cause)| *cause = naming.name(*device, *cause));
-                Ok(outcome)
-            }
-        }
+        let epoch_id = EpochId { job: self.job_id, epoch: FIRST_EPOCH };
+        let (control, _) = Control::create(self.n_ranks, epoch_id)?;
+        let mut on_stale = |name: &str, creator| observer.on_stale_name(name, creator);
+        let names = ClaimedNames::claim(&self.options.backing, self.n_ranks, self.job_id, &mut on_stale)?;
+        self.run_traced(epoch_id, |rings| supervise::run(self, &control, names.hold(), rings, observer))
     }
-}
 
-impl Launch {
     /// Calls `run` with the trace rings of the job, and writes the trace afterwards. Passes `None`
     /// where no trace is asked for.
     fn run_traced(
@@ -145,7 +119,7 @@ impl Launch {
         run: impl FnOnce(Option<BorrowedFd<'_>>) -> Result<JobOutcome>,
     ) -> Result<JobOutcome> {
         if let Some(path) = self.trace.clone().or_else(from_environment) {
-            let trace = TraceFile::create(&path, epoch_id, 0, self.n_ranks(), self.trace_records)?;
+            let trace = TraceFile::create(&path, epoch_id, 0..self.n_ranks, self.trace_records)?;
             let outcome = run(Some(trace.descriptor()));
             // A failed job is the one whose trace matters most.
             let written = trace
@@ -154,98 +128,6 @@ impl Launch {
             return outcome.and_then(|outcome| written.map(|()| outcome));
         }
         run(None)
-    }
-}
-
-/// An observer that does nothing.
-struct NoObserver;
-
-impl Observer for NoObserver {
-    fn on_loss(&mut self, _device: DeviceName) {}
-}
-
-/// Ends the epoch when a member is lost, and passes everything on.
-struct RevokingObserver<'a> {
-    control: Control,
-    kernel: HostKernel,
-    naming: FaultNaming,
-    /// The restarted members in order, each with the cause of its death by name.
-    restarted: Vec<(DeviceName, ExitCause)>,
-    observer: &'a mut dyn Observer,
-}
-
-/// Names the injected faults that killed devices of the first epoch. Each is named once, because a
-/// restarted rank suffers no faults.
-struct FaultNaming {
-    control: Control,
-    named: Vec<Rank>,
-}
-
-impl FaultNaming {
-    /// Returns the fault behind `cause`, or `cause` itself.
-    fn name(&mut self, device: DeviceName, cause: ExitCause) -> ExitCause {
-        if cause != ExitCause::Signal(Signal::SIGKILL as i32) {
-            return cause;
-        }
-        let killed = |rank, kind| {
-            let told = FaultCounters::read(&self.control.faults(rank))?;
-            (told.last.kind == kind).then_some(ExitCause::Injected(told.last))
-        };
-        match device {
-            DeviceName::Rank(rank) if self.named.contains(&rank) => cause,
-            DeviceName::Rank(rank) => {
-                let named = killed(rank, FaultKind::Kill);
-                self.named.push(rank);
-                named.unwrap_or(cause)
-            }
-            DeviceName::Proxy => {
-                let ranks = (0..self.control.n_ranks()).map(Rank::known);
-                // A rank's own death is not the service's, which is stopped by another fault.
-                ranks.filter_map(|rank| killed(rank, FaultKind::Stop)).next().unwrap_or(cause)
-            }
-        }
-    }
-}
-
-impl Observer for RevokingObserver<'_> {
-    fn on_loss(&mut self, device: DeviceName) {
-        let reason = match device {
-            DeviceName::Rank(rank) => Revocation::PeerLost(rank),
-            DeviceName::Proxy => Revocation::ProxyLost,
-        };
-        self.control.revoke(&self.kernel, reason);
-        self.observer.on_loss(device);
-    }
-
-    fn on_interrupt(&mut self) {
-        self.control.revoke(&self.kernel, Revocation::Aborted(None));
-        self.observer.on_interrupt();
-    }
-
-    fn on_hang(&mut self, device: DeviceName, silent: Duration, is_killed: bool) {
-        self.observer.on_hang(device, silent, is_killed);
-    }
-
-    fn on_restart(&mut self, device: DeviceName, cause: ExitCause, left: u32) {
-        let cause = self.naming.name(device, cause);
-        self.restarted.push((device, cause));
-        self.observer.on_restart(device, cause, left);
-    }
-
-    fn on_quit(&mut self) {
-        self.observer.on_quit();
-    }
-
-    fn on_ready(&mut self, after: Duration) {
-        self.observer.on_ready(after);
-    }
-
-    fn on_output(&mut self, line: OutputLine<'_>) {
-        self.observer.on_output(line);
-    }
-
-    fn wants_end(&mut self) -> bool {
-        self.observer.wants_end()
     }
 }
 
@@ -266,11 +148,11 @@ pub fn spawn_threads<A: Send, R: Send>(
     let n_ranks = u32::try_from(arguments.len()).unwrap_or(u32::MAX);
     check_n_ranks(n_ranks)?;
     let failures = Mutex::new(Vec::new());
+    let note = |error| failures.lock().unwrap_or_else(PoisonError::into_inner).push(error);
     let run = |rank: Rank, argument: A| {
         let result = catch_unwind(AssertUnwindSafe(|| body(rank, argument))).unwrap_or_else(|_| {
             Err(Error::DeviceFailed { device: DeviceName::Rank(rank), cause: ExitCause::Panicked })
         });
-        let note = |error| failures.lock().unwrap_or_else(PoisonError::into_inner).push(error);
         result.map_err(note).ok()
     };
     let results: Vec<Option<R>> = std::thread::scope(|scope| {
@@ -281,8 +163,7 @@ pub fn spawn_threads<A: Send, R: Send>(
             match builder.spawn_scoped(scope, move || run(rank, argument)) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
-                    let error = crate::bootstrap::resource_error("starting a thread", error);
-                    failures.lock().unwrap_or_else(PoisonError::into_inner).push(error);
+                    note(resource_error("starting a thread", error));
                     break;
                 }
             }
@@ -311,7 +192,6 @@ fn remoteness(error: &Error) -> u8 {
 mod tests {
     use super::*;
     use crate::bootstrap::SegmentBacking;
-    use crate::faults::FaultHit;
 
     fn names_of_ranks(options: &Options) -> Result<Vec<bool>> {
         let SegmentBacking::Named(prefix) = &options.backing else { panic!("{options:?}") };
@@ -341,31 +221,6 @@ mod tests {
         launch_threads(2, &Options { backing: files, ..named }, Communicator::barrier).unwrap();
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 2);
         std::fs::remove_dir_all(directory).unwrap();
-    }
-
-    #[test]
-    fn the_death_of_a_rank_by_a_fault_names_no_other() {
-        let (control, _segment) = Control::create(2, EpochId { job: 1, epoch: 1 }).unwrap();
-        let mut naming = FaultNaming { control: control.clone(), named: Vec::new() };
-        let (killed, rank) = (ExitCause::Signal(Signal::SIGKILL as i32), Rank::known(1));
-        let hit = |kind, at: &'static str| {
-            let hit = FaultHit { kind, rank, counted: at, number: 3, at, seed: 7 };
-            hit.tell(&control.faults(rank));
-            ExitCause::Injected(hit)
-        };
-        let kill = hit(FaultKind::Kill, "wait");
-        assert_eq!(naming.name(DeviceName::Proxy, killed), killed, "killed by somebody else");
-        assert_eq!(naming.name(DeviceName::Rank(Rank::known(0)), killed), killed);
-        assert_eq!(naming.name(DeviceName::Rank(rank), ExitCause::Code(1)), ExitCause::Code(1));
-        assert_eq!(naming.name(DeviceName::Rank(rank), killed), kill);
-        assert_eq!(naming.name(DeviceName::Rank(rank), killed), killed, "its successor");
-        let at = "trigger";
-        let stop =
-            FaultHit { kind: FaultKind::Stop, rank: Rank::known(0), counted: at, number: 3, at, seed: 7 };
-        stop.tell(&control.faults(stop.rank));
-        // Its rank goes on until it learns of it, and may be struck.
-        FaultHit { kind: FaultKind::Delay, ..stop }.tell(&control.faults(stop.rank));
-        assert_eq!(naming.name(DeviceName::Proxy, killed), ExitCause::Injected(stop));
     }
 
     #[test]

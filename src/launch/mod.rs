@@ -26,7 +26,7 @@
 //! loss, and the job goes on.
 //!
 //! Invariants:
-//! - When [`Launch::spawn_and_supervise`] returns, no process that it started is left.
+//! - When [`Launch::supervise`] returns, no process that it started is left.
 //! - A launcher that is killed takes its processes along. Each asks for the parent-death signal as
 //!   it joins, or as it starts with [`Launch::trampoline`]. Joining a dead launcher is an error.
 //! - The janitor of the claim removes the names that a killed launcher leaves in `/dev/shm`
@@ -46,7 +46,6 @@ mod supervise;
 
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroU32;
-use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -355,28 +354,10 @@ impl Launch {
         self
     }
 
-    /// Returns the number of ranks.
-    #[must_use]
-    pub fn n_ranks(&self) -> u32 {
-        self.n_ranks
-    }
-
     /// Returns the number of this job, unique on the machine.
     #[must_use]
     pub fn job_id(&self) -> u64 {
         self.job_id
-    }
-
-    /// Returns the epoch of the job's first communicator.
-    #[must_use]
-    pub fn epoch(&self) -> u64 {
-        FIRST_EPOCH
-    }
-
-    /// Returns the options of all members.
-    #[must_use]
-    pub fn options(&self) -> &Options {
-        &self.options
     }
 
     /// Returns where processes will run, given the cores that this process may use. It prints as
@@ -386,28 +367,10 @@ impl Launch {
         PinPlan::new(self.n_ranks, self.options.proxy, self.pin)
     }
 
-    /// Starts the processes and returns when the last one has ended.
-    ///
-    /// Every member gets `control`, which the caller has created. Call it from a thread that stays:
-    /// the kernel binds the processes to the life of the thread that starts them. Meanwhile SIGINT,
-    /// SIGTERM and SIGHUP are caught and passed on; a second one kills at once.
-    ///
-    /// # Errors
-    /// - [`Error::DeviceFailed`] names the first cause.
-    /// - [`Error::Interrupted`].
-    /// - [`Error::ResourceLimit`] or [`Error::Os`] when a process cannot be started.
-    pub fn spawn_and_supervise(
-        &self,
-        control: BorrowedFd<'_>,
-        observer: &mut dyn Observer,
-    ) -> Result<JobOutcome> {
-        supervise::run(self, control, None, None, observer)
-    }
-
     fn offer(&self) -> Offer {
         let options = self.options.clone();
         let restarting = self.restarts > 0;
         let beat = self.hang_rule.map(|rule| rule.beat());
-        Offer { n_ranks: self.n_ranks, epoch: self.epoch(), job_id: self.job_id, options, restarting, beat }
+        Offer { n_ranks: self.n_ranks, epoch: FIRST_EPOCH, job_id: self.job_id, options, restarting, beat }
     }
 }

@@ -74,7 +74,7 @@ impl ClaimedNames {
     /// Returns the descriptor that every process holds that may make one of the names: see
     /// [`Janitor::hold`].
     pub(super) fn hold(&self) -> Option<BorrowedFd<'_>> {
-        self.0.as_ref()?.lock.janitor().map(Janitor::hold)
+        self.0.as_ref()?.lock.janitor.as_ref().map(Janitor::hold)
     }
 }
 
@@ -165,10 +165,6 @@ impl PrefixLock {
     pub(super) fn sign(&self) -> Result<()> {
         let written = (&*self.file).write_all(format!("{SIGNATURE}{}", std::process::id()).as_bytes());
         written.map_err(|error| Error::os(CLAIMING, error))
-    }
-
-    pub(super) fn janitor(&self) -> Option<&Janitor> {
-        self.janitor.as_ref()
     }
 }
 

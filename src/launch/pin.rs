@@ -48,31 +48,6 @@ impl PinPlan {
         Placement { cpu, devices: count(devices), proxies: count(proxies) }
     }
 
-    /// Describes the plan in one line: the core of each process, and how many share a core.
-    #[must_use]
-    pub fn describe(&self) -> String {
-        let (n_ranks, n_cores) = (self.n_ranks, self.cores.len());
-        let in_order = self.cores.iter().enumerate().all(|(index, &core)| index == core);
-        let place = match (self.pinned, n_ranks == 1, n_ranks <= n_cores, in_order) {
-            (false, ..) => "not pinned".to_owned(),
-            (_, true, ..) => format!("on core {}", self.cores[0]),
-            (_, _, true, true) => "rank r on core r".to_owned(),
-            (_, _, true, false) => format!("rank r on core {:?}[r]", &self.cores[..n_ranks]),
-            (_, _, _, true) => format!("rank r on core r mod {n_cores}"),
-            _ => format!("rank r on core {:?}[r mod {n_cores}]", self.cores),
-        };
-        let proxies = match self.proxy {
-            _ if !self.pinned => String::new(),
-            ProxyMode::Thread => ", proxies on the core of their device".to_owned(),
-            ProxyMode::Process => {
-                format!(", proxy service on core {}", self.cores[self.turn(DeviceName::Proxy)])
-            }
-        };
-        let spinners = plural(self.most_spinners(), "spinner");
-        let (ranks, cores) = (plural(n_ranks, "rank"), plural(n_cores, "core"));
-        format!("{ranks} on {cores}: {place}, {spinners} per core{proxies}")
-    }
-
     /// Moves the calling thread to the core of a process that it is about to start. Dropping the
     /// value moves it back.
     ///
@@ -119,8 +94,28 @@ impl PinPlan {
 }
 
 impl std::fmt::Display for PinPlan {
+    /// Describes the plan in one line: the core of each process, and how many share a core.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.describe())
+        let (n_ranks, n_cores) = (self.n_ranks, self.cores.len());
+        let in_order = self.cores.iter().enumerate().all(|(index, &core)| index == core);
+        let place = match (self.pinned, n_ranks == 1, n_ranks <= n_cores, in_order) {
+            (false, ..) => "not pinned".to_owned(),
+            (_, true, ..) => format!("on core {}", self.cores[0]),
+            (_, _, true, true) => "rank r on core r".to_owned(),
+            (_, _, true, false) => format!("rank r on core {:?}[r]", &self.cores[..n_ranks]),
+            (_, _, _, true) => format!("rank r on core r mod {n_cores}"),
+            _ => format!("rank r on core {:?}[r mod {n_cores}]", self.cores),
+        };
+        let proxies = match self.proxy {
+            _ if !self.pinned => String::new(),
+            ProxyMode::Thread => ", proxies on the core of their device".to_owned(),
+            ProxyMode::Process => {
+                format!(", proxy service on core {}", self.cores[self.turn(DeviceName::Proxy)])
+            }
+        };
+        let spinners = plural(self.most_spinners(), "spinner");
+        let (ranks, cores) = (plural(n_ranks, "rank"), plural(n_cores, "core"));
+        write!(f, "{ranks} on {cores}: {place}, {spinners} per core{proxies}")
     }
 }
 
@@ -189,7 +184,7 @@ mod tests {
 
     #[test]
     fn the_plan_is_told_in_one_line() {
-        let line = |n_ranks, proxy, cores: &[usize], pinned| plan(n_ranks, proxy, cores, pinned).describe();
+        let line = |n_ranks, proxy, cores: &[usize], pinned| plan(n_ranks, proxy, cores, pinned).to_string();
         assert_eq!(
             line(4, ProxyMode::Thread, &[0, 1], true),
             "4 ranks on 2 cores: rank r on core r mod 2, 4 spinners per core, proxies on the core of their device"

@@ -1,7 +1,7 @@
 //! A started process: spawned with its socket, watched by descriptor, killed and reaped at the
 //! latest on drop.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -12,6 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::observer::{OutputPipe, OutputStream};
+use super::restart::Grace;
 use super::{Launch, Program};
 use crate::bootstrap::{CHECKSUMS, CORES, ProxyMode, environment, pair, resource_error};
 use crate::error::{DeviceName, Error, ExitCause, Result};
@@ -24,14 +25,21 @@ static SPAWNING: Mutex<()> = Mutex::new(());
 /// A started process and, when a wrapper stands between, the process that joined in its place.
 #[derive(Debug)]
 pub(super) struct Process {
-    device: DeviceName,
     child: Child,
     pidfd: OwnedFd,
     status: Option<ExitStatus>,
     /// Of the process that joined, where it is not the child itself.
     joined: Option<OwnedFd>,
-    killed: bool,
-    was_idle: bool,
+    /// Whether the launcher has killed it.
+    pub(super) was_killed: bool,
+    /// Whether that was because it had nothing to do.
+    pub(super) was_stopped_idle: bool,
+    /// Whether the observer knows of its loss.
+    pub(super) is_reported: bool,
+    /// Whether it has left. The others do not take such a member back.
+    pub(super) has_left: bool,
+    /// The time after which it is killed if it has not ended, where it is lost and to be restarted.
+    pub(super) restart_deadline: Option<Grace>,
 }
 
 /// A process that was just started, with its socket and pipes.
@@ -56,13 +64,13 @@ pub(super) fn devices(launch: &Launch) -> impl Iterator<Item = DeviceName> + use
 pub(super) fn start(launch: &Launch, device: DeviceName, again: bool) -> Result<Started> {
     let (socket, inherited) = pair()?;
     let mut command = command(launch, device);
-    command.env(environment::SOCKET, number(&inherited).to_string());
+    command.env(environment::SOCKET, inherited.as_raw_fd().to_string());
     if again {
         command.env_remove(crate::faults::VARIABLE);
     }
     let child = spawn(&mut command, &inherited)?;
     drop(inherited);
-    let mut process = Process::watch(device, child)?;
+    let mut process = Process::watch(child)?;
     let mut pipes = Vec::new();
     if let Some(stdout) = process.child.stdout.take() {
         pipes.push(OutputPipe::new(device, OutputStream::Stdout, stdout.into())?);
@@ -120,27 +128,26 @@ fn spawn(command: &mut Command, inherited: &OwnedFd) -> Result<Child> {
     child.map_err(|error| resource_error("starting a device process", error))
 }
 
-fn number(descriptor: &OwnedFd) -> i32 {
-    use std::os::fd::AsRawFd;
-    descriptor.as_raw_fd()
-}
-
 impl Process {
-    fn watch(device: DeviceName, mut child: Child) -> Result<Self> {
+    fn watch(mut child: Child) -> Result<Self> {
         match pidfd_open(pid_of(&child)) {
-            Ok(pidfd) => {
-                Ok(Self { device, child, pidfd, status: None, joined: None, killed: false, was_idle: false })
-            }
+            Ok(pidfd) => Ok(Self {
+                child,
+                pidfd,
+                status: None,
+                joined: None,
+                was_killed: false,
+                was_stopped_idle: false,
+                is_reported: false,
+                has_left: false,
+                restart_deadline: None,
+            }),
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
                 Err(resource_error("watching a device process", error))
             }
         }
-    }
-
-    pub(super) fn device(&self) -> DeviceName {
-        self.device
     }
 
     pub(super) fn pid(&self) -> Pid {
@@ -195,16 +202,11 @@ impl Process {
     pub(super) fn failure(&self) -> Option<ExitCause> {
         let status = self.status?;
         match (status.signal(), status.code()) {
-            (Some(signal), _) if self.killed && signal == Signal::SIGKILL as i32 => None,
+            (Some(signal), _) if self.was_killed && signal == Signal::SIGKILL as i32 => None,
             (Some(signal), _) => Some(ExitCause::Signal(signal)),
             (None, Some(0)) => None,
             (None, code) => Some(ExitCause::Code(code.unwrap_or(-1))),
         }
-    }
-
-    /// Returns whether the launcher has killed it.
-    pub(super) fn was_killed(&self) -> bool {
-        self.killed
     }
 
     /// Passes a signal on.
@@ -218,7 +220,7 @@ impl Process {
     /// Kills what is left of it.
     pub(super) fn kill(&mut self) {
         if !self.has_ended() {
-            self.killed = true;
+            self.was_killed = true;
             self.kill_as_failure();
         }
     }
@@ -226,14 +228,9 @@ impl Process {
     /// Kills what is left of it, which is no failure of anybody's: it had nothing to do.
     pub(super) fn stop_idle(&mut self) {
         if !self.has_ended() {
-            self.was_idle = true;
+            self.was_stopped_idle = true;
             self.kill();
         }
-    }
-
-    /// Returns whether it was stopped because it had nothing to do.
-    pub(super) fn was_stopped_idle(&self) -> bool {
-        self.was_idle
     }
 
     /// Kills what is left of it, which counts as its own failure.

@@ -10,117 +10,60 @@
 
 use std::time::{Duration, Instant};
 
-use super::Launch;
-use super::pin::PinPlan;
-use super::process::{Process, Started, devices, start};
+use super::process::{Started, start};
 use super::supervise::SupervisedJob;
 use crate::bootstrap::MemberId;
 use crate::error::{DeviceName, ExitCause, Result};
 use crate::logs::LAUNCH;
 
-/// Starts ranks, and keeps the state of their restarts.
-#[derive(Debug)]
-pub(super) struct RestartState<'l> {
-    launch: &'l Launch,
-    plan: PinPlan,
-    left: u32,
-    /// The restarted members in order, each with the cause of its end.
-    done: Vec<(DeviceName, ExitCause)>,
-    /// The times after which lost members that have not ended are killed.
-    restart_deadlines: Vec<Option<Grace>>,
-    /// Whether each member has left. The others do not take such a member back.
-    departed: Vec<bool>,
-}
-
-impl<'l> RestartState<'l> {
-    pub(super) fn new(launch: &'l Launch) -> Self {
-        let n_members = devices(launch).count();
-        let (restart_deadlines, departed) = (vec![None; n_members], vec![false; n_members]);
-        Self {
-            launch,
-            plan: launch.plan(),
-            left: launch.restarts,
-            done: Vec::new(),
-            restart_deadlines,
-            departed,
-        }
-    }
-
-    pub(super) fn launch(&self) -> &'l Launch {
-        self.launch
-    }
-
-    pub(super) fn plan(&self) -> &PinPlan {
-        &self.plan
-    }
-
-    /// Starts the process of a member on its core, for the first time or `again`.
-    pub(super) fn start(&self, device: DeviceName, again: bool) -> Result<Started> {
-        let core = self.plan.borrow_core(device);
-        let started = start(self.launch, device, again);
-        drop(core);
-        started
-    }
-
-    /// Returns the time until the next look at a deadline.
-    pub(super) fn patience(&self) -> Option<Duration> {
-        let now = Instant::now();
-        self.restart_deadlines.iter().flatten().map(|grace| grace.patience(now)).min()
-    }
-
-    /// Returns whether a member is lost to the others and has a deadline to end.
-    pub(super) fn is_marked_for_restart(&self, id: MemberId) -> bool {
-        self.restart_deadlines[id.0].is_some()
-    }
-
-    /// Records that a member has left.
-    pub(super) fn note_departure(&mut self, id: MemberId) {
-        self.departed[id.0] = true;
-    }
-
-    /// Hands out who was started again.
-    pub(super) fn take(&mut self) -> Vec<(DeviceName, ExitCause)> {
-        std::mem::take(&mut self.done)
-    }
-}
-
 impl SupervisedJob<'_> {
+    /// Starts the process of a member on its core, for the first time or `again`.
+    pub(super) fn start_process(&self, device: DeviceName, again: bool) -> Result<Started> {
+        let _core = self.plan.borrow_core(device);
+        start(self.launch, device, again)
+    }
+
+    /// Returns the time until the next look at a deadline of a lost member.
+    pub(super) fn until_restart(&self) -> Option<Duration> {
+        let now = Instant::now();
+        self.processes.iter().filter_map(|process| Some(process.restart_deadline?.patience(now))).min()
+    }
+
     /// Returns whether a member that is lost, or may be, can be restarted.
     pub(super) fn can_restart(&self, id: MemberId) -> bool {
         let is_company = |other: MemberId| other != id && self.is_rank(other) && self.root.is_running(other);
-        let has_company = (0..self.processes.len()).map(MemberId).any(is_company);
-        self.restarts.left > 0
+        self.restarts_left > 0
             && self.ending.is_none()
-            && !self.processes.iter().any(Process::was_killed)
+            && !self.processes.iter().any(|process| process.was_killed)
             && self.ready_after.is_some()
-            && !self.restarts.departed[id.0]
+            && !self.processes[id.0].has_left
             && self.is_rank(id)
-            && has_company
+            && self.ids().any(is_company)
     }
 
     /// Sets a deadline for the end of a lost member that is to be restarted.
     pub(super) fn mark_for_restart(&mut self, id: MemberId) {
         if self.can_restart(id) && !self.processes[id.0].has_ended() {
-            let grace = self.grace;
-            self.restarts.restart_deadlines[id.0].get_or_insert_with(|| Grace::begin(grace, Instant::now()));
+            let begin = || Grace::begin(self.launch.grace, Instant::now());
+            self.processes[id.0].restart_deadline.get_or_insert_with(begin);
         }
     }
 
     /// Returns whether the restarted members have no running rank left to come together with.
     pub(super) fn only_returning_are_left(&self) -> bool {
-        let mut left = (0..self.processes.len()).map(MemberId).filter(|id| !self.processes[id.0].has_ended());
-        !self.restarts.done.is_empty() && left.all(|id| self.root.is_returning(id))
+        let mut left = self.ids().filter(|id| !self.processes[id.0].has_ended());
+        !self.restarted.is_empty() && left.all(|id| self.root.is_returning(id))
     }
 
     /// Starts those again that have ended and can be, and kills those whose time is up.
     pub(super) fn restart_the_dead(&mut self) -> Result<()> {
-        for id in (0..self.processes.len()).map(MemberId) {
-            let process: &mut Process = &mut self.processes[id.0];
-            let grace = &mut self.restarts.restart_deadlines[id.0];
-            if grace.take_if(|grace| grace.is_over(Instant::now())).is_some() && !process.has_ended() {
+        for id in self.ids() {
+            let process = &mut self.processes[id.0];
+            let has_ended = process.has_ended();
+            let deadline = &mut process.restart_deadline;
+            if deadline.take_if(|grace| grace.is_over(Instant::now())).is_some() && !has_ended {
                 process.kill_as_failure();
             }
-            let has_ended = self.processes[id.0].has_ended();
             match self.first_cause.cause(id).filter(|_| has_ended) {
                 Some(cause) if self.can_restart(id) => self.restart(id, cause)?,
                 // It could be when it was lost, but another one has taken the last restart since.
@@ -134,9 +77,9 @@ impl SupervisedJob<'_> {
 
     /// Tells the others which lost ranks are not restarted, once all restarts are used up.
     fn announce_unrestarted(&mut self) {
-        let is_over = self.restarts.left == 0 && self.restarts.launch.restarts > 0;
-        for id in (0..self.processes.len()).map(MemberId) {
-            if is_over && self.reported[id.0] && self.is_rank(id) {
+        let is_over = self.restarts_left == 0 && self.launch.restarts > 0;
+        for id in self.ids() {
+            if is_over && self.processes[id.0].is_reported && self.is_rank(id) {
                 self.root.announce_not_restarted(id);
             }
         }
@@ -144,7 +87,7 @@ impl SupervisedJob<'_> {
 
     fn restart(&mut self, id: MemberId, cause: ExitCause) -> Result<()> {
         let device = self.root.device(id);
-        let started = self.restarts.start(device, true)?;
+        let started = self.start_process(device, true)?;
         tracing::info!(target: LAUNCH, %device, pid = started.process.pid().as_raw(), "started again");
         self.processes[id.0] = started.process;
         self.pipes.extend(started.pipes);
@@ -153,11 +96,10 @@ impl SupervisedJob<'_> {
             watch.forget(id);
         }
         self.first_cause.suspend(id);
-        self.reported[id.0] = false;
-        self.restarts.restart_deadlines[id.0] = None;
-        self.restarts.left -= 1;
-        self.restarts.done.push((device, cause));
-        self.observer.on_restart(device, cause, self.restarts.left);
+        let cause = self.naming.name(device, cause);
+        self.restarts_left -= 1;
+        self.restarted.push((device, cause));
+        self.observer.on_restart(device, cause, self.restarts_left);
         Ok(())
     }
 }

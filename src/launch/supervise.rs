@@ -8,17 +8,20 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::Signal;
 use tracing::{debug, info, warn};
 
-use super::first_cause::FirstCause;
+use super::first_cause::{FaultNaming, FirstCause};
 use super::hang::HangWatch;
-use super::observer::Observer;
-use super::observer::{OutputLine, OutputPipe};
+use super::observer::{Observer, OutputLine, OutputPipe};
+use super::pin::PinPlan;
 use super::process::{Process, devices};
-use super::restart::{Grace, RestartState};
+use super::restart::Grace;
 use super::{JobOutcome, Launch};
-use crate::bootstrap::{BootstrapRoot, MemberId, RootEvent, poll_timeout};
+use crate::bootstrap::{BlamedMember, BootstrapRoot, MemberId, RootEvent, poll_timeout};
+use crate::channel::Control;
 use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::logs::LAUNCH;
+use crate::shm::HostKernel;
 use crate::shm::system::InterruptWatch;
+use crate::sync::Revocation;
 
 /// The pause before a send that the kernel refused for want of room is tried again.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(1);
@@ -26,11 +29,11 @@ const BACKLOG_PAUSE: Duration = Duration::from_millis(1);
 /// How often an output is read when all processes have ended; more than a pipe holds.
 const MAX_READS_AT_END: usize = 64;
 
-/// Runs a job: see [`Launch::spawn_and_supervise`]. Ranks that may make names get a duplicate of
-/// `hold`, and ranks that trace get one of `rings`.
+/// Runs a job: see [`Launch::supervise`]. All members get a duplicate of `control`. Ranks that may
+/// make names get one of `hold`, and ranks that trace get one of `rings`.
 pub(super) fn run(
     launch: &Launch,
-    control: BorrowedFd<'_>,
+    control: &Control,
     hold: Option<BorrowedFd<'_>>,
     rings: Option<BorrowedFd<'_>>,
     observer: &mut dyn Observer,
@@ -38,18 +41,22 @@ pub(super) fn run(
     let began = Instant::now();
     let interrupts = InterruptWatch::start(launch.heed_quit)
         .map_err(|error| Error::os("catching the signals that interrupt a job", error))?;
+    let segment = control.descriptor().expect("this process has made it");
     let mut job = SupervisedJob {
-        root: BootstrapRoot::new(launch.offer(), control)?.with_trace(rings)?.with_hold(hold)?,
+        launch,
+        plan: launch.plan(),
+        control,
+        kernel: HostKernel::detect(),
+        root: BootstrapRoot::new(launch.offer(), segment, rings, hold)?,
         processes: Vec::new(),
         pipes: Vec::new(),
         interrupts,
         first_cause: FirstCause::new(devices(launch).count()),
-        reported: vec![false; devices(launch).count()],
+        naming: FaultNaming::new(control.clone()),
         interrupted: None,
-        grace: launch.grace,
-        keep_going: launch.keep_going,
-        restarts: RestartState::new(launch),
-        hangs: HangWatch::new(launch, control)?,
+        restarts_left: launch.restarts,
+        restarted: Vec::new(),
+        hangs: launch.hang_rule.map(|rule| HangWatch::new(rule, control, devices(launch).count())),
         ending: None,
         began,
         ready_after: None,
@@ -66,21 +73,22 @@ pub(super) fn run(
 }
 
 pub(super) struct SupervisedJob<'o> {
+    pub(super) launch: &'o Launch,
+    pub(super) plan: PinPlan,
+    control: &'o Control,
+    kernel: HostKernel,
     pub(super) root: BootstrapRoot,
     /// In the order of ids.
     pub(super) processes: Vec<Process>,
     pub(super) pipes: Vec<OutputPipe>,
     interrupts: Option<InterruptWatch>,
     pub(super) first_cause: FirstCause,
-    /// The losses that the observer knows of, by member.
-    pub(super) reported: Vec<bool>,
+    pub(super) naming: FaultNaming,
     /// The first interrupt, and whether it came before any failure.
     interrupted: Option<(Signal, bool)>,
-    pub(super) grace: Duration,
-    /// Whether the job goes on after a loss.
-    keep_going: bool,
-    /// The restarts of lost members.
-    pub(super) restarts: RestartState<'o>,
+    pub(super) restarts_left: u32,
+    /// The restarted members in order, each with the cause of its death by name.
+    pub(super) restarted: Vec<(DeviceName, ExitCause)>,
     /// The detector of hanging members, if one is asked for.
     pub(super) hangs: Option<HangWatch>,
     /// The time after which all remaining processes are killed; set at the first sign of trouble.
@@ -101,14 +109,18 @@ struct Ready {
 impl SupervisedJob<'_> {
     /// Starts all processes. If one fails to start, dropping kills the others.
     fn start(&mut self) -> Result<()> {
-        for device in devices(self.restarts.launch()) {
-            let started = self.restarts.start(device, false)?;
+        for device in devices(self.launch) {
+            let started = self.start_process(device, false)?;
             debug!(target: LAUNCH, %device, pid = started.process.pid().as_raw(), "started");
             self.processes.push(started.process);
             self.pipes.extend(started.pipes);
-            self.root.add_member(started.socket, self.restarts.plan().placement(device));
+            self.root.add_member(started.socket, self.plan.placement(device));
         }
         Ok(())
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = MemberId> + Clone + use<> {
+        (0..self.processes.len()).map(MemberId)
     }
 
     fn has_ended(&self) -> bool {
@@ -198,7 +210,7 @@ impl SupervisedJob<'_> {
             }
         }
         if self.root.has_backlog() {
-            ready.ids.extend((0..self.processes.len()).map(MemberId));
+            ready.ids.extend(self.ids());
         }
         ready.ids.sort_unstable();
         ready.ids.dedup();
@@ -210,7 +222,7 @@ impl SupervisedJob<'_> {
         let until_kill = self.ending.map(|ending| ending.patience(Instant::now()));
         let until_retry = self.root.has_backlog().then_some(BACKLOG_PAUSE);
         let until_look = self.hangs.as_ref().map(HangWatch::patience);
-        [until_kill, until_retry, until_look, self.restarts.patience()].into_iter().flatten().min()
+        [until_kill, until_retry, until_look, self.until_restart()].into_iter().flatten().min()
     }
 
     fn take_interrupts(&mut self) {
@@ -238,6 +250,7 @@ impl SupervisedJob<'_> {
             }
         }
         self.begin_grace();
+        self.control.revoke(&self.kernel, Revocation::Aborted(None));
         self.observer.on_interrupt();
     }
 
@@ -256,25 +269,22 @@ impl SupervisedJob<'_> {
                 }
                 // A rank that was given up does not leave any more: the others have lost it and
                 // wait for its successor.
-                RootEvent::Left(id) if self.reported[id.0] => {}
-                RootEvent::Left(id) => self.restarts.note_departure(id),
+                RootEvent::Left(id) if self.processes[id.0].is_reported => {}
+                RootEvent::Left(id) => self.processes[id.0].has_left = true,
                 RootEvent::Returned(id) => self.first_cause.clear(id),
-                RootEvent::Blamed(id, lost) => self.first_cause.record_blame(id, lost),
-                RootEvent::HeldUp(id, by) => self.first_cause.record_held_up(id, by),
+                RootEvent::Blamed(id, blamed) => self.first_cause.record_blame(id, blamed),
                 // The launcher's own doing.
-                RootEvent::Lost(id, _) if self.processes[id.0].was_killed() => {}
+                RootEvent::Lost(id, _) if self.processes[id.0].was_killed => {}
                 RootEvent::Lost(id, cause) => self.note_failure(id, cause),
                 // A rank that has left is not lost to the job, though it may have failed.
                 RootEvent::Reported(id, lost) if self.root.has_left(lost) => {
-                    self.first_cause.record_blame(id, lost)
+                    self.first_cause.record_blame(id, BlamedMember { id: lost, is_late: false });
                 }
                 RootEvent::Reported(id, lost) => {
                     let (by, device) = (self.root.device(id), self.root.device(lost));
                     warn!(target: LAUNCH, %device, %by, "reported lost");
-                    self.first_cause.record_blame(id, lost);
-                    self.report_loss(lost);
-                    self.mark_for_restart(lost);
-                    self.begin_grace_unless_going_on(lost);
+                    self.first_cause.record_blame(id, BlamedMember { id: lost, is_late: false });
+                    self.take_for_lost(lost);
                 }
             }
         }
@@ -290,10 +300,10 @@ impl SupervisedJob<'_> {
         let unfinished = self.root.has_joined(id) && !self.root.has_left(id);
         // One that others have given up is to be started again, also when it has woken and left.
         let is_missed =
-            unfinished || self.first_cause.cause(id).is_some() || self.restarts.is_marked_for_restart(id);
+            unfinished || self.first_cause.cause(id).is_some() || process.restart_deadline.is_some();
         match process.failure() {
             Some(cause) => self.note_failure(id, cause),
-            None if process.was_killed() || !is_missed => {}
+            None if process.was_killed || !is_missed => {}
             None if process.has_ended() => self.note_failure(id, ExitCause::Code(0)),
             // The process that joined is gone and its wrapper has not ended, or the other way
             // round.
@@ -305,19 +315,18 @@ impl SupervisedJob<'_> {
 
     /// Finds members that will never join while ranks have joined, who would wait for them in vain.
     fn fail_never_joined(&mut self) {
-        let ids = || (0..self.processes.len()).map(MemberId);
-        if !ids().any(|id| self.is_rank(id) && self.root.has_joined(id)) {
+        if !self.ids().any(|id| self.is_rank(id) && self.root.has_joined(id)) {
             return;
         }
         let never_joins = |id: &MemberId| {
             let process = &self.processes[id.0];
             let is_gone = process.has_ended() || self.root.is_absent(*id);
             is_gone
-                && !process.was_killed()
+                && !process.was_killed
                 && !self.root.has_joined(*id)
                 && self.first_cause.cause(*id).is_none()
         };
-        for id in ids().filter(never_joins).collect::<Vec<_>>() {
+        for id in self.ids().filter(never_joins).collect::<Vec<_>>() {
             let ended = self.processes[id.0].has_ended();
             self.note_failure(id, if ended { ExitCause::Code(0) } else { ExitCause::HungUp });
         }
@@ -326,8 +335,7 @@ impl SupervisedJob<'_> {
     /// Ends the proxy service when all ranks have ended and none has joined: it has nobody to
     /// serve.
     fn stop_idle_service(&mut self) {
-        let (ranks, services): (Vec<_>, Vec<_>) =
-            (0..self.processes.len()).map(MemberId).partition(|&id| self.is_rank(id));
+        let (ranks, services): (Vec<_>, Vec<_>) = self.ids().partition(|&id| self.is_rank(id));
         let has_never_come = |id: &MemberId| self.processes[id.0].has_ended() && !self.root.has_joined(*id);
         if ranks.iter().all(has_never_come) {
             services.iter().for_each(|id| self.processes[id.0].stop_idle());
@@ -341,40 +349,42 @@ impl SupervisedJob<'_> {
     pub(super) fn note_failure(&mut self, id: MemberId, cause: ExitCause) {
         warn!(target: LAUNCH, device = %self.root.device(id), %cause, "failed");
         self.first_cause.record_failure(id, cause);
-        match cause {
-            ExitCause::Hung(_) => self.root.declare_hung(id),
-            _ => self.root.declare_lost(id),
-        }
-        self.report_loss(id);
-        self.mark_for_restart(id);
-        self.begin_grace_unless_going_on(id);
+        self.root.declare_lost(id, matches!(cause, ExitCause::Hung(_)));
+        self.take_for_lost(id);
     }
 
-    /// Reports a loss to the observer, once.
-    fn report_loss(&mut self, id: MemberId) {
-        if !std::mem::replace(&mut self.reported[id.0], true) {
-            self.observer.on_loss(self.root.device(id));
+    /// Ends the epoch by a loss and reports it to the observer, both once. Restarts the member, or
+    /// ends the job, unless it goes on.
+    fn take_for_lost(&mut self, id: MemberId) {
+        if !std::mem::replace(&mut self.processes[id.0].is_reported, true) {
+            let device = self.root.device(id);
+            let reason = match device {
+                DeviceName::Rank(rank) => Revocation::PeerLost(rank),
+                DeviceName::Proxy => Revocation::ProxyLost,
+            };
+            self.control.revoke(&self.kernel, reason);
+            self.observer.on_loss(device);
         }
+        self.mark_for_restart(id);
+        self.begin_grace_unless_going_on(id);
     }
 
     /// Returns whether all members that still run were lost to the others, which went on without
     /// them.
     fn only_lost_ones_are_left(&self) -> bool {
-        let ids = (0..self.processes.len()).map(MemberId);
-        let left = ids.filter(|id| !self.processes[id.0].has_ended());
-        let are_lost = |id: MemberId| self.reported[id.0] && !self.root.has_left(id);
-        (self.keep_going && left.clone().all(are_lost)) || self.only_returning_are_left()
+        let mut left = self.ids().filter(|id| !self.processes[id.0].has_ended());
+        let is_lost = |id: MemberId| self.processes[id.0].is_reported && !self.root.has_left(id);
+        (self.launch.keep_going && left.all(is_lost)) || self.only_returning_are_left()
     }
 
     pub(super) fn begin_grace_unless_going_on(&mut self, lost: MemberId) {
-        if !self.keep_going && !self.can_restart(lost) {
+        if !self.launch.keep_going && !self.can_restart(lost) {
             self.begin_grace();
         }
     }
 
     fn begin_grace(&mut self) {
-        let grace = self.grace;
-        self.ending.get_or_insert_with(|| Grace::begin(grace, Instant::now()));
+        self.ending.get_or_insert_with(|| Grace::begin(self.launch.grace, Instant::now()));
     }
 
     fn kill_all(&mut self) {
@@ -400,51 +410,44 @@ impl SupervisedJob<'_> {
         let cause = self.first_cause.first_cause();
         if let Some((signal, came_first)) = self.interrupted {
             let by_the_same = |(_, cause)| cause == ExitCause::Signal(signal as i32);
-            if came_first || self.keep_going || cause.is_none_or(by_the_same) {
+            if came_first || self.launch.keep_going || cause.is_none_or(by_the_same) {
                 return Err(Error::Interrupted { signal: signal as i32 });
             }
         }
-        let lost: Vec<_> = self.failures().collect();
-        let first = cause.map(|(id, cause)| (self.processes[id.0].device(), cause));
-        match first.or_else(|| self.first_given_up(&lost)) {
-            Some((device, cause)) if !self.keep_going || !self.has_succeeded(&lost) => {
-                Err(Error::DeviceFailed { device, cause })
-            }
-            _ => Ok(JobOutcome {
-                ready_after: self.ready_after,
-                ran_for: self.began.elapsed(),
-                lost,
-                restarted: self.restarts.take(),
-            }),
+        let mut lost: Vec<_> = self.failures().collect();
+        let first = cause.map(|(id, cause)| (self.root.device(id), cause));
+        if let Some((device, cause)) = first.or_else(|| self.first_given_up(&lost))
+            && !(self.launch.keep_going && self.has_succeeded(&lost))
+        {
+            return Err(Error::DeviceFailed { device, cause: self.naming.name(device, cause) });
         }
+        lost.iter_mut().for_each(|(device, cause)| *cause = self.naming.name(*device, *cause));
+        let (ready_after, restarted) = (self.ready_after, self.restarted);
+        Ok(JobOutcome { ready_after, ran_for: self.began.elapsed(), lost, restarted })
     }
 
     /// Returns one of the killed members that others had lost before.
     fn first_given_up(&self, lost: &[(DeviceName, ExitCause)]) -> Option<(DeviceName, ExitCause)> {
-        let was_reported = |(device, _): &&(DeviceName, ExitCause)| {
-            self.processes
-                .iter()
-                .zip(&self.reported)
-                .any(|(process, told)| process.device() == *device && *told)
-        };
-        lost.iter().find(was_reported).or_else(|| lost.first()).copied()
+        let is_reported =
+            |device| self.ids().any(|id| self.root.device(id) == device && self.processes[id.0].is_reported);
+        lost.iter().find(|(device, _)| is_reported(*device)).or_else(|| lost.first()).copied()
     }
 
     /// Returns whether some rank has ended well and is not among the `lost`.
     fn has_succeeded(&self, lost: &[(DeviceName, ExitCause)]) -> bool {
-        let is_lost = |device| lost.iter().any(|(failed, _)| *failed == device);
-        let devices = self.processes.iter().map(Process::device);
-        devices.filter(|device| matches!(device, DeviceName::Rank(_))).any(|device| !is_lost(device))
+        let is_lost = |id| lost.iter().any(|(failed, _)| *failed == self.root.device(id));
+        self.ids().any(|id| self.is_rank(id) && !is_lost(id))
     }
 
     /// Returns all failures. They include members that had to be killed when the others were done:
     /// for a successor, that is the failure of its predecessor.
     fn failures(&self) -> impl Iterator<Item = (DeviceName, ExitCause)> {
         let killed = ExitCause::Signal(Signal::SIGKILL as i32);
-        self.processes.iter().enumerate().filter_map(move |(index, process)| {
-            let (id, was_killed) = (MemberId(index), process.was_killed() && !process.was_stopped_idle());
+        self.ids().filter_map(move |id| {
+            let process = &self.processes[id.0];
+            let was_killed = process.was_killed && !process.was_stopped_idle;
             let of_killed = || was_killed.then(|| self.first_cause.failure(id).unwrap_or(killed));
-            Some((process.device(), self.first_cause.cause(id).or_else(of_killed)?))
+            Some((self.root.device(id), self.first_cause.cause(id).or_else(of_killed)?))
         })
     }
 }

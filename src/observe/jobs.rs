@@ -7,7 +7,7 @@
 //! process of a job is gone there is nothing left to find.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, btree_map};
+use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map};
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -26,9 +26,14 @@ use crate::sync::header::HEADER_LEN;
 
 /// One epoch of a job, which some processes of this host have open.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Job {
-    id: u64,
-    epoch: u64,
+    /// Its number. Of a job that was recovered it is not the one that it began with.
+    pub id: u64,
+    /// Which incarnation of the job it is.
+    pub epoch: u64,
+    /// The processes that have a segment of it open, its launcher among them.
+    pub processes: BTreeSet<u32>,
     /// When it began, and the job that it goes on from, where it is known.
     began: Duration,
     origin: Option<u64>,
@@ -36,7 +41,6 @@ pub struct Job {
     earlier: Vec<u64>,
     control: File,
     segments: BTreeMap<Rank, File>,
-    processes: Vec<u32>,
 }
 
 impl Job {
@@ -55,7 +59,7 @@ impl Job {
 
     /// The newest epoch of each job, be it that ranks went on without others, or that those came
     /// back. It stands for the earlier ones: it [goes by](Self::goes_by) their numbers, too, and
-    /// their [processes](Self::processes) are among its own.
+    /// their [`processes`](Self#structfield.processes) are among its own.
     #[must_use]
     pub fn newest() -> Vec<Self> {
         let mut newest: BTreeMap<u64, Self> = BTreeMap::new();
@@ -73,14 +77,6 @@ impl Job {
         let earlier = if self.began < other.began { std::mem::replace(self, other) } else { other };
         self.earlier.extend(earlier.earlier.into_iter().chain([earlier.id]).chain(earlier.origin));
         self.processes.extend(earlier.processes);
-        self.processes.sort_unstable();
-        self.processes.dedup();
-    }
-
-    /// Returns its number. Of a job that was recovered it is not the one that it began with.
-    #[must_use]
-    pub fn id(&self) -> u64 {
-        self.id
     }
 
     /// Returns whether `number` is that of this job, or of one that it goes on from.
@@ -92,18 +88,6 @@ impl Job {
     /// Its number, and those of the jobs that it goes on from, as far as they are known.
     pub fn numbers(&self) -> impl Iterator<Item = u64> {
         [self.id].into_iter().chain(self.origin).chain(self.earlier.iter().copied())
-    }
-
-    /// Returns which incarnation of the job it is.
-    #[must_use]
-    pub fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// Returns the processes that have a segment of it open, its launcher among them.
-    #[must_use]
-    pub fn processes(&self) -> &[u32] {
-        &self.processes
     }
 
     /// Reports what its ranks are doing.
@@ -125,7 +109,7 @@ struct Find {
     /// The owner; `None` for what is no segment.
     identity: Option<Identity>,
     len: u64,
-    processes: Vec<u32>,
+    processes: BTreeSet<u32>,
 }
 
 impl Finds {
@@ -148,9 +132,7 @@ impl Finds {
                     Err(_) => continue,
                 },
             };
-            if find.processes.last() != Some(&process) {
-                find.processes.push(process);
-            }
+            find.processes.insert(process);
         }
     }
 
@@ -164,9 +146,9 @@ impl Finds {
                 let (control, processes) = (find.file, find.processes);
                 let (id, epoch) = key;
                 // One that makes no sense is an error for who asks for its report.
-                let card = card_of(&control).ok();
+                let known = copy_of(control.as_fd(), 0, CONTROL_LEN).and_then(Control::of_copy).ok();
                 let (began, origin) =
-                    card.map_or((Duration::ZERO, None), |card| (card.began(), card.origin()));
+                    known.map_or((Duration::ZERO, None), |known| (known.began(), known.origin()));
                 let (earlier, segments) = (Vec::new(), BTreeMap::new());
                 jobs.insert(key, Job { id, epoch, began, origin, earlier, control, segments, processes });
             } else if let Some(rank) = rank_of(identity.owner) {
@@ -179,10 +161,6 @@ impl Finds {
                 job.segments.insert(rank, find.file);
             }
         }
-        for job in jobs.values_mut() {
-            job.processes.sort_unstable();
-            job.processes.dedup();
-        }
         jobs.into_values().collect()
     }
 }
@@ -193,7 +171,7 @@ impl Find {
         let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
         let file = opened.map_err(|error| crate::Error::os("opening a segment of another process", error))?;
         let identity = identity_in(&file).ok();
-        Ok(Self { file, identity, len, processes: Vec::new() })
+        Ok(Self { file, identity, len, processes: BTreeSet::new() })
     }
 }
 
@@ -202,10 +180,6 @@ fn identity_in(file: &File) -> Result<Identity> {
     let header = copy.cell::<SegmentHeader>(0)?;
     header.check(&Expected::default())?;
     Ok(header.identity())
-}
-
-fn card_of(control: &File) -> Result<Control> {
-    Control::of_copy(copy_of(control.as_fd(), 0, CONTROL_LEN)?)
 }
 
 fn rank_of(owner: u64) -> Option<Rank> {

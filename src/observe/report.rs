@@ -8,7 +8,7 @@ use super::rank::{RankReport, Wait};
 use super::straggler::{WaitState, stragglers, wait_cycle, worst_straggler};
 use crate::channel::{CONTROL_LEN, Control, EpochMapping};
 use crate::error::{DeviceName, EpochReport, Error, Result};
-use crate::faults::FaultCounters;
+use crate::faults::FaultHit;
 use crate::rank::Rank;
 use crate::shm::{Expected, HostKernel, SegmentHeader};
 use crate::sync::Revocation;
@@ -74,7 +74,7 @@ impl Report {
             let report = RankReport::new(rank, life, &activity, segment.as_ref().map(AsFd::as_fd), now);
             let beat = control.beat(DeviceName::Rank(rank));
             let ago = |time: Option<Duration>| time.map(|time| now.saturating_sub(time));
-            let last_fault = FaultCounters::read(&control.faults(rank)).map(|told| (told.last, told.count));
+            let last_fault = FaultHit::told(&control.faults(rank));
             RankReport { last_fault, heartbeat: ago(beat.last()), moved: ago(beat.last_moved()), ..report }
         };
         let identity = header.identity();

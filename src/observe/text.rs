@@ -6,14 +6,14 @@ use std::time::Duration;
 use super::rank::{FifoView, ObservedCall, RankReport, Wait};
 use super::report::Report;
 use crate::channel::WaitKind;
-use crate::proxy::{Trigger, TriggerKind};
+use crate::proxy::TriggerKind;
 use crate::rank::{Rank, RankSet};
 use crate::sync::{LifeStatus, Revocation};
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let n_ranks = self.ranks.len();
-        write!(f, "job {:016x}, epoch {}, {n_ranks} ranks, for {}", self.job, self.epoch, Elapsed(self.age))?;
+        write!(f, "job {:016x}, epoch {}, {n_ranks} ranks, for {}", self.job, self.epoch, elapsed(self.age))?;
         match self.why_ended() {
             Some(reason) => writeln!(f, "; ended: {reason}")?,
             None => writeln!(f)?,
@@ -27,34 +27,29 @@ impl Report {
     /// Why it has ended, if it has: `rank 1 was lost`.
     #[must_use]
     pub fn why_ended(&self) -> Option<String> {
-        self.ended.map(|reason| Reason(reason).to_string())
+        Some(match self.ended? {
+            Revocation::PeerLost(rank) => format!("rank {rank} was lost"),
+            Revocation::ProxyLost => "the proxy was lost".into(),
+            Revocation::Aborted(Some(rank)) => format!("rank {rank} has ended it"),
+            Revocation::Aborted(None) => "the launcher has ended it".into(),
+            Revocation::Corrupted(rank) => format!("a put of rank {rank} was corrupted"),
+        })
     }
 
     /// Writes which rank holds all up, if one does: `held up by rank 0, which waits for nobody`.
     #[must_use]
     pub fn verdict(&self) -> String {
-        Conclusion(self).to_string()
-    }
-}
-
-/// The last line of a report.
-struct Conclusion<'a>(&'a Report);
-
-impl fmt::Display for Conclusion<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(report) = self;
-        let (stragglers, wait_cycle) = (report.stragglers(), report.wait_cycle());
+        let (stragglers, wait_cycle) = (self.stragglers(), self.wait_cycle());
         if !stragglers.is_empty() {
             let waits = if stragglers.len() == 1 { "waits" } else { "wait" };
-            return write!(f, "held up by {}, which {waits} for nobody", Ranks(&stragglers));
+            format!("held up by {}, which {waits} for nobody", named(&stragglers))
+        } else if !wait_cycle.is_empty() {
+            format!("nobody goes on: {} wait for each other", named(&wait_cycle))
+        } else if self.has_timed_out() && self.is_anybody_gone_awaited() {
+            "whoever held them up has left".into()
+        } else {
+            "nobody is held up by another rank".into()
         }
-        if !wait_cycle.is_empty() {
-            return write!(f, "nobody goes on: {} wait for each other", Ranks(&wait_cycle));
-        }
-        if report.has_timed_out() && report.is_anybody_gone_awaited() {
-            return write!(f, "whoever held them up has left");
-        }
-        write!(f, "nobody is held up by another rank")
     }
 }
 
@@ -73,7 +68,11 @@ impl fmt::Display for RankReport {
             LifeStatus::Alive => write!(f, ": ")?,
         }
         match (self.call, &self.wait) {
-            (Some(call), _) => write!(f, "in {call}{}", Within(self))?,
+            (Some(call), _) => {
+                write!(f, "in {call}")?;
+                self.step().map_or(Ok(()), |step| write!(f, ", step {step}"))?;
+                self.waits_on().map_or(Ok(()), |on| write!(f, ", there in {on}"))?;
+            }
             (None, Some(wait)) => write!(f, "in {}", wait.on.map_or("an unknown wait", WaitKind::name))?,
             (None, None) => write!(f, "in no operation")?,
         }
@@ -101,9 +100,9 @@ impl RankReport {
         // A beat finds what was done since the one before.
         match (self.call, moved.as_secs()) {
             (Some(_), 0) => write!(f, "; went on less than 1 s ago"),
-            (Some(_), _) => write!(f, "; went on about {} ago", Elapsed(moved)),
+            (Some(_), _) => write!(f, "; went on about {} ago", elapsed(moved)),
             (None, 0) => write!(f, " for less than 1 s"),
-            (None, _) => write!(f, " for about {}", Elapsed(moved)),
+            (None, _) => write!(f, " for about {}", elapsed(moved)),
         }
     }
 
@@ -115,22 +114,9 @@ impl RankReport {
             Wait { given_up: true, .. } => "gave up waiting",
             _ => "waits",
         };
-        if others.is_empty() {
-            write!(f, "; {verb} for its proxy")?;
-        } else {
-            write!(f, "; {verb} for {}", Ranks(&others))?;
-        }
-        write!(f, " {} {}", Elapsed(wait.lasts), if wait.given_up { "ago" } else { "by now" })
-    }
-}
-
-/// The addition of a rank's wait to the name of the call that it is in.
-struct Within<'a>(&'a RankReport);
-
-impl fmt::Display for Within<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.step().map_or(Ok(()), |step| write!(f, ", step {step}"))?;
-        self.0.waits_on().map_or(Ok(()), |on| write!(f, ", there in {on}"))
+        let awaited = if others.is_empty() { "its proxy".into() } else { named(&others) };
+        let (lasts, when) = (elapsed(wait.lasts), if wait.given_up { "ago" } else { "by now" });
+        write!(f, "; {verb} for {awaited} {lasts} {when}")
     }
 }
 
@@ -143,8 +129,8 @@ impl fmt::Display for ObservedCall {
 
 impl fmt::Display for FifoView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (depth, pushed) = (self.depth, self.pushed);
-        write!(f, "{depth} of {pushed} triggers in its fifo, the last {}", Words(&self.last))?;
+        let (depth, pushed, last) = (self.depth, self.pushed, self.last_in_words());
+        write!(f, "{depth} of {pushed} triggers in its fifo, the last {last}")?;
         match self.refused {
             0 => Ok(()),
             refused => write!(f, ", {refused} triggers refused"),
@@ -153,20 +139,11 @@ impl fmt::Display for FifoView {
 }
 
 impl FifoView {
-    /// The last trigger that was pushed, in words: `put of 4096 bytes, signal`.
+    /// Tells the last trigger that was pushed, in words: `put of 4096 bytes, signal`.
     #[must_use]
     pub fn last_in_words(&self) -> String {
-        Words(&self.last).to_string()
-    }
-}
-
-/// A trigger in words.
-struct Words<'a>(&'a Trigger);
-
-impl fmt::Display for Words<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = self.0.kind();
-        let put = format!("put of {} bytes", self.0.transfer().len);
+        let kind = self.last.kind();
+        let put = format!("put of {} bytes", self.last.transfer().len);
         let parts = [
             (TriggerKind::DATA, put.as_str()),
             (TriggerKind::SIGNAL, "signal"),
@@ -174,53 +151,29 @@ impl fmt::Display for Words<'_> {
         ];
         let said: Vec<_> =
             parts.into_iter().filter(|(part, _)| kind.contains(*part)).map(|(_, word)| word).collect();
-        f.write_str(if kind.is_none() { "nothing" } else { "" })?;
-        f.write_str(&said.join(", "))
+        if said.is_empty() { "nothing".into() } else { said.join(", ") }
     }
 }
 
-/// `rank 3`, `ranks 1, 2 and 5`.
-struct Ranks<'a>(&'a [Rank]);
-
-impl fmt::Display for Ranks<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            [] => f.write_str("nobody"),
-            [only] => write!(f, "rank {only}"),
-            [rest @ .., last] => {
-                let rest: Vec<_> = rest.iter().map(Rank::to_string).collect();
-                write!(f, "ranks {} and {last}", rest.join(", "))
-            }
+/// Names ranks: `rank 3`, `ranks 1, 2 and 5`.
+fn named(ranks: &[Rank]) -> String {
+    match ranks {
+        [] => "nobody".into(),
+        [only] => format!("rank {only}"),
+        [rest @ .., last] => {
+            let rest: Vec<_> = rest.iter().map(Rank::to_string).collect();
+            format!("ranks {} and {last}", rest.join(", "))
         }
     }
 }
 
-/// Why an epoch has ended.
-struct Reason(Revocation);
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Revocation::PeerLost(rank) => write!(f, "rank {rank} was lost"),
-            Revocation::ProxyLost => f.write_str("the proxy was lost"),
-            Revocation::Aborted(Some(rank)) => write!(f, "rank {rank} has ended it"),
-            Revocation::Aborted(None) => f.write_str("the launcher has ended it"),
-            Revocation::Corrupted(rank) => write!(f, "a put of rank {rank} was corrupted"),
-        }
-    }
-}
-
-/// A time that people wait: `350 ms`, `2.1 s`, `3 min 20 s`, `5 h 2 min`.
-struct Elapsed(Duration);
-
-impl fmt::Display for Elapsed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.as_secs();
-        match seconds {
-            0 => write!(f, "{} ms", self.0.as_millis()),
-            1..60 => write!(f, "{:.1} s", self.0.as_secs_f64()),
-            60..3600 => write!(f, "{} min {} s", seconds / 60, seconds % 60),
-            _ => write!(f, "{} h {} min", seconds / 3600, seconds / 60 % 60),
-        }
+/// Tells a time that people wait: `350 ms`, `2.1 s`, `3 min 20 s`, `5 h 2 min`.
+fn elapsed(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0 => format!("{} ms", time.as_millis()),
+        1..60 => format!("{:.1} s", time.as_secs_f64()),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
     }
 }

@@ -5,65 +5,72 @@ use serde::{Deserialize, Serialize};
 
 use super::{F8E4M3, F8E5M2};
 
-/// The type of the elements that a collective moves or reduces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[repr(u8)]
-pub enum DataType {
+/// Declares the data types. A row has the code, which never changes, the Rust type, and the names:
+/// first as nccl-tests spells it, then synonyms.
+macro_rules! data_types {
+    ($($(#[$doc:meta])* $dtype:ident = $code:literal, $element:ty, $names:expr;)*) => {
+        /// The type of the elements that a collective moves or reduces.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        #[repr(u8)]
+        pub enum DataType {
+            $($(#[$doc])* $dtype = $code,)*
+        }
+
+        impl DataType {
+            /// All of them, in the order of their codes.
+            pub const ALL: [Self; 12] = [$(Self::$dtype,)*];
+
+            /// Returns bytes of one element.
+            #[must_use]
+            pub const fn size(self) -> usize {
+                match self {
+                    $(Self::$dtype => size_of::<$element>(),)*
+                }
+            }
+
+            /// Returns its name, then its synonyms.
+            const fn names(self) -> &'static [&'static str] {
+                match self {
+                    $(Self::$dtype => &$names,)*
+                }
+            }
+        }
+
+        $(impl Element for $element {
+            const DATA_TYPE: DataType = DataType::$dtype;
+        })*
+    };
+}
+
+data_types! {
     /// `i8`.
-    I8 = 0,
+    I8 = 0, i8, ["int8", "i8", "char"];
     /// `u8`.
-    U8 = 1,
+    U8 = 1, u8, ["uint8", "u8"];
     /// `i32`.
-    I32 = 2,
+    I32 = 2, i32, ["int32", "i32", "int"];
     /// `u32`.
-    U32 = 3,
+    U32 = 3, u32, ["uint32", "u32"];
     /// `i64`.
-    I64 = 4,
+    I64 = 4, i64, ["int64", "i64"];
     /// `u64`.
-    U64 = 5,
+    U64 = 5, u64, ["uint64", "u64"];
     /// IEEE 754 binary16.
-    F16 = 6,
+    F16 = 6, f16, ["half", "f16", "fp16", "float16"];
     /// The upper half of an `f32`.
-    Bf16 = 7,
+    Bf16 = 7, bf16, ["bfloat16", "bf16"];
     /// `f32`.
-    F32 = 8,
+    F32 = 8, f32, ["float", "f32", "fp32", "float32"];
     /// `f64`.
-    F64 = 9,
+    F64 = 9, f64, ["double", "f64", "fp64", "float64"];
     /// [`F8E4M3`].
-    F8E4M3 = 10,
+    F8E4M3 = 10, F8E4M3, ["f8e4m3", "fp8_e4m3", "float8_e4m3fn"];
     /// [`F8E5M2`].
-    F8E5M2 = 11,
+    F8E5M2 = 11, F8E5M2, ["f8e5m2", "fp8_e5m2", "float8_e5m2"];
 }
 
 impl DataType {
-    /// All of them, in the order of their codes.
-    pub const ALL: [Self; 12] = [
-        Self::I8,
-        Self::U8,
-        Self::I32,
-        Self::U32,
-        Self::I64,
-        Self::U64,
-        Self::F16,
-        Self::Bf16,
-        Self::F32,
-        Self::F64,
-        Self::F8E4M3,
-        Self::F8E5M2,
-    ];
-
-    /// Returns bytes of one element.
-    #[must_use]
-    pub const fn size(self) -> usize {
-        match self {
-            Self::I8 | Self::U8 | Self::F8E4M3 | Self::F8E5M2 => 1,
-            Self::F16 | Self::Bf16 => 2,
-            Self::I32 | Self::U32 | Self::F32 => 4,
-            Self::I64 | Self::U64 | Self::F64 => 8,
-        }
-    }
-
     /// Returns its name, as nccl-tests spells it.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -93,24 +100,6 @@ impl DataType {
     #[must_use]
     pub const fn is_short_float(self) -> bool {
         matches!(self, Self::F16 | Self::Bf16 | Self::F8E4M3 | Self::F8E5M2)
-    }
-
-    /// Returns its name, then its synonyms.
-    const fn names(self) -> &'static [&'static str] {
-        match self {
-            Self::I8 => &["int8", "i8", "char"],
-            Self::U8 => &["uint8", "u8"],
-            Self::I32 => &["int32", "i32", "int"],
-            Self::U32 => &["uint32", "u32"],
-            Self::I64 => &["int64", "i64"],
-            Self::U64 => &["uint64", "u64"],
-            Self::F16 => &["half", "f16", "fp16", "float16"],
-            Self::Bf16 => &["bfloat16", "bf16"],
-            Self::F32 => &["float", "f32", "fp32", "float32"],
-            Self::F64 => &["double", "f64", "fp64", "float64"],
-            Self::F8E4M3 => &["f8e4m3", "fp8_e4m3", "float8_e4m3fn"],
-            Self::F8E5M2 => &["f8e5m2", "fp8_e5m2", "float8_e5m2"],
-        }
     }
 }
 
@@ -142,31 +131,6 @@ impl std::str::FromStr for DataType {
 pub trait Element: bytemuck::Pod + Send + Sync {
     /// The type as a value.
     const DATA_TYPE: DataType;
-}
-
-macro_rules! elements {
-    ($($element:ty: $dtype:ident),* $(,)?) => {$(
-        impl Element for $element {
-            const DATA_TYPE: DataType = DataType::$dtype;
-        }
-
-        const _: () = assert!(size_of::<$element>() == DataType::$dtype.size());
-    )*};
-}
-
-elements! {
-    i8: I8,
-    u8: U8,
-    i32: I32,
-    u32: U32,
-    i64: I64,
-    u64: U64,
-    f16: F16,
-    bf16: Bf16,
-    f32: F32,
-    f64: F64,
-    F8E4M3: F8E4M3,
-    F8E5M2: F8E5M2,
 }
 
 #[cfg(test)]

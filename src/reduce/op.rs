@@ -46,6 +46,11 @@ impl Scalar {
         Self { dtype: T::DATA_TYPE, bytes }
     }
 
+    /// Returns the zero of a type.
+    pub(crate) const fn zero(dtype: DataType) -> Self {
+        Self { dtype, bytes: [0; 8] }
+    }
+
     /// Returns its type.
     #[must_use]
     pub const fn data_type(self) -> DataType {

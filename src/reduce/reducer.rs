@@ -8,8 +8,8 @@ use super::{
 use crate::error::{Error, Result};
 use crate::rank::check_n_ranks;
 use crate::shm::reduce::{
-    Arithmetic, CombineKernel, CombineKernels, Maximum, Mean, Minimum, OperandAddresses, Product, ScaledSum,
-    Sum, Supported, Terms, with_addresses,
+    Arithmetic, CombineKernels, Maximum, Mean, Minimum, OperandAddresses, Product, ScaledSum, Sum, Supported,
+    Terms, with_addresses,
 };
 
 /// Combines elements of one type by one operator. Cheap to clone, needs no preparation per call,
@@ -162,8 +162,10 @@ impl Reducer {
         count: u64,
         finish: bool,
     ) -> Result<()> {
-        let terms = self.terms(&[]);
-        with_addresses(sources, targets, self.len(count)?, |places| self.run(places, count, terms, finish))
+        self.combine_by(sources, targets, count, |kernels, places| {
+            let kernel = if finish { kernels.last } else { kernels.partial };
+            kernel.run(places, count, self.terms(&[]));
+        })
     }
 
     /// Combines and finishes as [`combine`](Self::combine) does, and multiplies each source that is
@@ -183,8 +185,9 @@ impl Reducer {
         targets: &mut [Target<'_>],
         count: u64,
     ) -> Result<()> {
-        let terms = self.terms(scalars);
-        with_addresses(sources, targets, self.len(count)?, |places| self.run(places, count, terms, true))
+        self.combine_by(sources, targets, count, |kernels, places| {
+            kernels.last.run(places, count, self.terms(scalars));
+        })
     }
 
     /// Combines as [`combine_scaled`](Self::combine_scaled) does, for targets of several ranks that
@@ -207,8 +210,8 @@ impl Reducer {
         most: u64,
     ) -> Result<()> {
         let most_len = self.len(most)?;
-        self.combine_by(sources, targets, count, |last, places| {
-            last.run_for_all(places, count, most_len, self.terms(scalars));
+        self.combine_by(sources, targets, count, |kernels, places| {
+            kernels.last.run_for_all(places, count, most_len, self.terms(scalars));
         })
     }
 
@@ -228,22 +231,22 @@ impl Reducer {
         targets: &mut [Target<'_>],
         count: u64,
     ) -> Result<()> {
-        self.combine_by(sources, targets, count, |last, places| {
-            last.run_keeping_others(places, count, self.terms(scalars));
+        self.combine_by(sources, targets, count, |kernels, places| {
+            kernels.last.run_keeping_others(places, count, self.terms(scalars));
         })
     }
 
-    /// Combines and takes the final step, a built-in operator by `run` of its kernel.
+    /// Combines, a built-in operator by `run` of its kernels.
     #[inline]
     fn combine_by(
         &self,
         sources: &[Source<'_>],
         targets: &mut [Target<'_>],
         count: u64,
-        run: impl FnOnce(CombineKernel, &OperandAddresses<'_>),
+        run: impl FnOnce(&CombineKernels, &OperandAddresses<'_>),
     ) -> Result<()> {
         with_addresses(sources, targets, self.len(count)?, |places| match &self.steps {
-            CombineSteps::Built(kernels) => run(kernels.last, places),
+            CombineSteps::Built(kernels) => run(kernels, places),
             CombineSteps::Custom(custom) => custom.combine(places),
         })
     }
@@ -261,17 +264,6 @@ impl Reducer {
     fn terms<'a>(&'a self, scalars: &'a [u64]) -> Terms<'a> {
         let scalars = if scalars.is_empty() { std::slice::from_ref(&self.scalar) } else { scalars };
         Terms { scalars, divisor: self.n_ranks }
-    }
-
-    #[inline]
-    fn run(&self, places: &OperandAddresses<'_>, count: u64, terms: Terms<'_>, finish: bool) {
-        match &self.steps {
-            CombineSteps::Built(kernels) => {
-                let kernel = if finish { kernels.last } else { kernels.partial };
-                kernel.run(places, count, terms);
-            }
-            CombineSteps::Custom(custom) => custom.combine(places),
-        }
     }
 }
 

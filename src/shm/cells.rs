@@ -70,12 +70,14 @@ unsafe impl SharedLayout for shmccl_proxy::Slot {}
 
 /// A control structure in a mapping, kept mapped by this handle. Cheap to clone; dereferencing
 /// costs nothing.
+#[derive(Debug)]
 pub struct CellRef<T> {
     cell: NonNull<T>,
     owner: Owned,
 }
 
 /// An array of control structures in a mapping, kept mapped by this handle.
+#[derive(Debug)]
 pub struct CellSlice<T> {
     cells: NonNull<[T]>,
     owner: Owned,
@@ -160,17 +162,5 @@ impl<T> Clone for CellRef<T> {
 impl<T> Clone for CellSlice<T> {
     fn clone(&self) -> Self {
         Self { cells: self.cells, owner: self.owner.clone() }
-    }
-}
-
-impl<T> std::fmt::Debug for CellRef<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("CellRef").field(&self.cell).finish()
-    }
-}
-
-impl<T> std::fmt::Debug for CellSlice<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CellSlice").field("cells", &self.cells).finish_non_exhaustive()
     }
 }

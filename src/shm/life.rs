@@ -85,7 +85,7 @@ impl LifeLock {
         if rank.index() >= cells.len() || n_ranks > MAX_RANKS {
             return Err(Error::InvalidRank { rank: rank.get(), n_ranks });
         }
-        let stop = Arc::new(Latch::new());
+        let stop = Arc::new(Latch::default());
         let (taken, outcome) = mpsc::sync_channel(1);
         let watcher = Watcher { kernel, cells, rank, stop: Arc::clone(&stop), lost: 0, vital };
         let thread = std::thread::Builder::new()
@@ -129,13 +129,10 @@ impl<C: Deref<Target = [LifeCell]>, F: LifeObserver> Watcher<C, F> {
         // valid set.
         let _ = SigSet::all().thread_block();
         let cells = &*self.cells;
-        let (own, outcome) = match RobustLock::take(self.kernel, &cells[self.rank.index()]) {
-            Ok(own) => (Some(own), Ok(())),
-            Err(found) => (None, Err(found)),
-        };
+        let own = RobustLock::take(self.kernel, &cells[self.rank.index()]);
         // The receiver may be gone: then there is no one to report to either.
-        let heard = taken.send(outcome).is_ok();
-        while own.is_some() && heard && !self.stop.is_open() {
+        let heard = taken.send(own.as_ref().map(|_| ()).map_err(|found| *found)).is_ok();
+        while own.is_ok() && heard && !self.stop.is_open() {
             let words = look(&self.kernel, cells, &self.stop, self.rank, &mut self.lost, &mut self.vital);
             let rest = self.vital.beat();
             self.kernel.sleep(&words, rest.min(LOOK_ANYWAY));
@@ -212,10 +209,8 @@ impl<'a> RobustLock<'a> {
         set_robust_list(list.cast());
         let thread = u32::try_from(nix::unistd::gettid().as_raw()).unwrap_or(0);
         let lock = Self { kernel, cell, thread, list, previous };
-        match cell.take(&kernel, thread) {
-            Ok(()) => Ok(lock),
-            Err(found) => Err(found), // the drop of `lock` leaves a cell alone that holds another id
-        }
+        // Where it fails, the drop of `lock` leaves a cell alone that holds another id.
+        cell.take(&kernel, thread).map(|()| lock)
     }
 }
 

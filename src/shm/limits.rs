@@ -100,9 +100,7 @@ pub(super) fn check_memory(action: &'static str, store: Store, len: u64) -> Resu
     if store == Store::File || len <= available_memory() {
         return Ok(());
     }
-    let source = io::Error::from_raw_os_error(libc::ENOMEM);
-    let (resource, remedy) = Store::Memory.shortage();
-    Err(Error::ResourceLimit { resource, action, remedy, source })
+    Err(refused(action, Store::Memory, io::Error::from_raw_os_error(libc::ENOMEM)))
 }
 
 /// Returns bytes that can be committed now; `u64::MAX` where nothing tells.
@@ -110,17 +108,12 @@ pub(super) fn check_memory(action: &'static str, store: Store, len: u64) -> Resu
 /// An estimate: others allocate at the same time.
 pub(super) fn available_memory() -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let machine = match field_kib(&meminfo, "MemAvailable:") {
-        Some(free) => (free + field_kib(&meminfo, "SwapFree:").unwrap_or(0)) * 1024,
+    let machine = match field(&meminfo, "MemAvailable:") {
+        Some(free) => (free + field(&meminfo, "SwapFree:").unwrap_or(0)) * 1024,
         None => u64::MAX,
     };
     let group = tightest_group(|path| std::fs::read_to_string(path).ok());
     machine.min(group.map_or(u64::MAX, GroupMemory::room))
-}
-
-fn field_kib(meminfo: &str, name: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// What one control group allows of memory.
@@ -216,10 +209,10 @@ fn above(path: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns the number behind `key` in lines of a key and a number each.
-fn field(stat: &str, key: &str) -> Option<u64> {
-    let line = stat.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
-    line.trim().parse().ok()
+/// Returns the number behind `key` in lines that begin with a key and a number.
+fn field(text: &str, key: &str) -> Option<u64> {
+    let mut lines = text.lines().map(str::split_ascii_whitespace);
+    lines.find_map(|mut words| (words.next()? == key).then(|| words.next()?.parse().ok())?)
 }
 
 #[cfg(test)]
@@ -273,8 +266,8 @@ mod tests {
     #[test]
     fn meminfo_is_read_by_field() {
         let text = "MemTotal:  100 kB\nMemAvailable:    42 kB\n";
-        assert_eq!(field_kib(text, "MemAvailable:"), Some(42));
-        assert_eq!(field_kib(text, "SwapFree:"), None);
+        assert_eq!(field(text, "MemAvailable:"), Some(42));
+        assert_eq!(field(text, "SwapFree:"), None);
     }
 
     /// Returns the memory of a process in groups laid out as `files`.

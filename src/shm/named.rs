@@ -18,7 +18,7 @@ use shared_memory::{ShmemConf, ShmemError};
 use super::limits::{self, Store};
 use super::mapping::{Mapping, to_usize};
 use super::segment;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, check_layout};
 use crate::files;
 use crate::sync::header::Expected;
 
@@ -55,17 +55,12 @@ impl NamedSegment {
         let fd = open(action, &path)?;
         let stat = fstat(&fd).map_err(|errno| Error::os(action, errno))?;
         let me = nix::unistd::geteuid().as_raw();
-        if stat.st_uid != me {
-            let (expected, found) = (u64::from(me), u64::from(stat.st_uid));
-            return Err(Error::Layout { what: "owner of a named segment", expected, found });
-        }
+        check_layout("owner of a named segment", me.into(), stat.st_uid.into())?;
         let len = segment::check_descriptor(fd.as_fd(), expected)?;
         let shmem = ShmemConf::new().os_id(&path).open().map_err(|error| wrap(action, &error))?;
         let mapping = Mapping::of_shmem(shmem);
-        if mapping.len() != len {
-            // Removed and made anew between the two looks.
-            return Err(Error::Layout { what: "segment length", expected: len, found: mapping.len() });
-        }
+        // Not so where it was removed and made anew between the two looks.
+        check_layout("segment length", len, mapping.len())?;
         Ok(Self { mapping, fd })
     }
 
@@ -91,11 +86,11 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
 fn checked(name: &str) -> Result<String> {
     let legal = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
     if name.is_empty() || name.len() > MAX_NAME || name.starts_with('.') || !name.bytes().all(legal) {
-        return Err(Error::InvalidArgument {
-            name: "length of a segment name",
-            value: name.len() as u64,
-            expected: "1 to 200 letters, digits, '.', '_' and '-', not starting with '.'",
-        });
+        return Err(Error::invalid(
+            "length of a segment name",
+            name.len() as u64,
+            "1 to 200 letters, digits, '.', '_' and '-', not starting with '.'",
+        ));
     }
     Ok(format!("/{name}"))
 }

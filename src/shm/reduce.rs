@@ -29,7 +29,7 @@ mod places;
 mod store;
 
 pub(crate) use self::arithmetic::{Arithmetic, MiniFloat};
-pub(crate) use self::kernels::{CombineKernel, CombineKernels, Terms};
+pub(crate) use self::kernels::{CombineKernels, Terms};
 pub(crate) use self::operator::{Maximum, Mean, Minimum, Product, ScaledSum, Sum};
 pub(crate) use self::places::{OperandAddresses, with_addresses};
 use super::Span;
@@ -110,12 +110,6 @@ impl ReduceKernel {
     #[must_use]
     pub fn is_supported(self) -> bool {
         kernels::is_supported(self)
-    }
-
-    /// Returns the best one that this processor can run.
-    #[must_use]
-    pub fn best() -> Self {
-        Supported::best().0
     }
 }
 

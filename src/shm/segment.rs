@@ -27,7 +27,7 @@ use super::committed::{Committed, Range};
 use super::limits::{self, Store};
 use super::mapping::{Mapping, to_usize};
 use super::{in_bounds, named};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, check_layout};
 use crate::sync::header::{Creator, Expected, Identity, SegmentHeader};
 
 /// Lengths of segments, and offsets within a window, are multiples of this many bytes.
@@ -66,7 +66,6 @@ pub struct Segment {
     header: CellRef<SegmentHeader>,
     /// What this process has committed so far.
     committed: Mutex<Committed>,
-    fresh: bool,
 }
 
 #[derive(Debug)]
@@ -87,7 +86,7 @@ impl Segment {
     /// [`MAX_LEN`], and for a bad name; [`Error::ResourceLimit`]; [`Error::Layout`] for a file that
     /// holds something else; [`Error::Os`].
     pub fn create(backing: &Backing, len: u64, identity: Identity) -> Result<Self> {
-        check_len(len)?;
+        check_len("segment length", len)?;
         let describe = |segment: Self| {
             segment.commit(0, PAGE)?;
             segment.header.describe(identity, len, Creator::this_process());
@@ -95,11 +94,11 @@ impl Segment {
         };
         match backing {
             Backing::Anonymous => {
-                describe(Self::over(SegmentHandle::Descriptor(memfd(len)?), Store::Memory, len, true)?)
+                describe(Self::over(SegmentHandle::Descriptor(memfd(len)?), Store::Memory, len)?)
             }
             Backing::Named(name) => {
                 let source = SegmentHandle::Named(named::NamedSegment::create(name, len)?);
-                let mut segment = Self::over(source, Store::SharedMemoryFileSystem, len, true)?;
+                let mut segment = Self::over(source, Store::SharedMemoryFileSystem, len)?;
                 segment.committed.get_mut().unwrap_or_else(PoisonError::into_inner).add(0, len);
                 describe(segment)
             }
@@ -155,13 +154,6 @@ impl Segment {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         false
-    }
-
-    /// Returns whether its payload is all zero, because it did not exist before. Not so only for a
-    /// file that held one already.
-    #[must_use]
-    pub fn is_fresh(&self) -> bool {
-        self.fresh
     }
 
     /// Returns its header.
@@ -230,19 +222,18 @@ impl Segment {
         }
     }
 
-    fn over(source: SegmentHandle, store: Store, len: u64, fresh: bool) -> Result<Self> {
+    fn over(source: SegmentHandle, store: Store, len: u64) -> Result<Self> {
         let header = match &source {
             SegmentHandle::Named(named) => named.mapping().cell(0)?,
             SegmentHandle::Descriptor(fd) => map(fd.as_fd(), PAGE)?.cell(0)?,
         };
-        Ok(Self { source, store, len, header, committed: Mutex::default(), fresh })
+        Ok(Self { source, store, len, header, committed: Mutex::default() })
     }
 
     fn attach_checked(source: SegmentHandle, store: Store, len: u64, expected: &Expected) -> Result<Self> {
-        let segment = Self::over(source, store, len, false)?;
-        segment.header.check(expected)?;
+        let segment = Self::over(source, store, len)?;
         // The length of the file was checked before; here: that the creator meant the same.
-        segment.header.check(&Expected { len: Some(len), identity: None })?;
+        segment.header.check(&Expected { len: Some(len), ..*expected })?;
         Ok(segment)
     }
 
@@ -253,14 +244,13 @@ impl Segment {
         let found = regular_len(file.as_fd())?;
         if found == 0 {
             resize(&file, Store::File, len)?;
-        } else if found != len {
-            return Err(Error::Layout { what: "segment file length", expected: len, found });
+        } else {
+            check_layout("segment file length", len, found)?;
         }
         // Without a single block it is all zero: a creator died before it wrote anything.
         let stat = fstat(&file).map_err(|errno| Error::os("looking at a descriptor", errno))?;
-        let fresh = stat.st_blocks == 0;
-        let segment = Self::over(SegmentHandle::Descriptor(file.into()), Store::File, len, fresh)?;
-        if !fresh {
+        let segment = Self::over(SegmentHandle::Descriptor(file.into()), Store::File, len)?;
+        if stat.st_blocks > 0 {
             segment.header.check_fields(&Expected { len: Some(len), identity: None })?;
         }
         Ok(segment)
@@ -286,13 +276,10 @@ pub enum AttachAs {
     Unsealed,
 }
 
-fn check_len(len: u64) -> Result<()> {
+/// Checks a length in bytes that is called `name`.
+pub(super) fn check_len(name: &'static str, len: u64) -> Result<()> {
     if len == 0 || len > MAX_LEN || !len.is_multiple_of(PAGE) {
-        return Err(Error::InvalidArgument {
-            name: "segment length",
-            value: len,
-            expected: "a multiple of 4096 bytes, from 4 KiB to 1 TiB",
-        });
+        return Err(Error::invalid(name, len, "a multiple of 4096 bytes, from 4 KiB to 1 TiB"));
     }
     Ok(())
 }
@@ -350,32 +337,22 @@ pub(super) fn map(fd: BorrowedFd<'_>, len: u64) -> Result<Mapping> {
 pub(super) fn regular_len(fd: BorrowedFd<'_>) -> Result<u64> {
     let stat = fstat(fd).map_err(|errno| Error::os("looking at a descriptor", errno))?;
     let kind = stat.st_mode & SFlag::S_IFMT.bits();
-    if kind != SFlag::S_IFREG.bits() {
-        let (expected, found) = (u64::from(SFlag::S_IFREG.bits()), u64::from(kind));
-        return Err(Error::Layout { what: "kind of file", expected, found });
-    }
+    check_layout("kind of file", SFlag::S_IFREG.bits().into(), kind.into())?;
     Ok(stat.st_size.cast_unsigned())
 }
 
 /// Checks that `fd` can be mapped and is as long as `expected`; tells its length.
 pub(super) fn check_descriptor(fd: BorrowedFd<'_>, expected: &Expected) -> Result<u64> {
     let len = regular_len(fd)?;
-    if let Some(expected) = expected.len
-        && expected != len
-    {
-        return Err(Error::Layout { what: "segment length", expected, found: len });
-    }
+    check_layout("segment length", expected.len.unwrap_or(len), len)?;
     if len == 0 || len > MAX_LEN || !len.is_multiple_of(PAGE) {
         let expected = expected.len.unwrap_or(PAGE);
         return Err(Error::Layout { what: "segment length", expected, found: len });
     }
     let flags = fcntl(fd, FcntlArg::F_GETFL).map_err(|errno| Error::os("looking at a descriptor", errno))?;
-    let mode = flags & OFlag::O_ACCMODE.bits();
-    if mode != OFlag::O_RDWR.bits() {
-        let wide = |mode: i32| u64::from(mode.cast_unsigned());
-        let (expected, found) = (wide(OFlag::O_RDWR.bits()), wide(mode));
-        return Err(Error::Layout { what: "access mode of a segment", expected, found });
-    }
+    let wide = |mode: OFlag| u64::from(mode.bits().cast_unsigned());
+    let mode = OFlag::from_bits_retain(flags) & OFlag::O_ACCMODE;
+    check_layout("access mode of a segment", wide(OFlag::O_RDWR), wide(mode))?;
     Ok(len)
 }
 
@@ -386,18 +363,14 @@ fn check_seals(fd: BorrowedFd<'_>) -> Result<()> {
         Err(Errno::EINVAL) => SealFlag::empty(),
         Err(errno) => return Err(Error::os("reading the seals of a segment", errno)),
     };
+    let wide = |seals: SealFlag| u64::from(seals.bits().cast_unsigned());
     if !found.contains(SEALS) {
-        let wide = |seals: SealFlag| u64::from(seals.bits().cast_unsigned());
         return Err(Error::Layout { what: "seals of a segment", expected: wide(SEALS), found: wide(found) });
     }
     // Sealed against writing, a store would fault.
     let unwanted =
         found.intersection(SealFlag::F_SEAL_WRITE | SealFlag::from_bits_retain(libc::F_SEAL_FUTURE_WRITE));
-    if !unwanted.is_empty() {
-        let found = u64::from(unwanted.bits().cast_unsigned());
-        return Err(Error::Layout { what: "write seals of a segment", expected: 0, found });
-    }
-    Ok(())
+    check_layout("write seals of a segment", 0, wide(unwanted))
 }
 
 #[cfg(test)]

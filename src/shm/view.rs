@@ -22,7 +22,7 @@ const CRC_CHUNK: usize = 8 << 10;
 /// Accesses are plain copies: they order nothing between processes. The bytes of a peer are there
 /// after the wait for its signal. A peer that writes at the same time makes the bytes that both
 /// touch a mixture. A range of zero bytes is legal at any offset in `0..=len`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Span {
     start: NonNull<u8>,
     len: usize,
@@ -192,15 +192,6 @@ impl Span {
         Ok(())
     }
 
-    /// Copies `len` bytes from `source_offset` to `target_offset` of the same span. The ranges may
-    /// overlap.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`]; nothing was changed.
-    pub fn copy_within(&self, source_offset: u64, target_offset: u64, len: u64) -> Result<()> {
-        self.copy_to(source_offset, self, target_offset, len, CacheHint::Keep)
-    }
-
     /// Reads the element at `offset`, which need not be aligned.
     ///
     /// # Errors
@@ -336,12 +327,6 @@ impl Span {
     #[cold]
     fn out_of_range(&self, offset: u64, len: u64) -> Error {
         Error::OutOfRange { what: "payload", offset, len, limit: self.len() }
-    }
-}
-
-impl std::fmt::Debug for Span {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Span").field("start", &self.start).field("len", &self.len).finish_non_exhaustive()
     }
 }
 

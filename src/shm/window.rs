@@ -13,7 +13,7 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mprotect};
 
 use super::limits;
 use super::mapping::{Mapping, to_usize};
-use super::segment::{MAX_LEN, PAGE, Segment};
+use super::segment::{PAGE, Segment, check_len};
 use crate::error::{Error, Result};
 use crate::rank::{Rank, check_n_ranks};
 
@@ -35,17 +35,11 @@ impl Window {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a bad number of ranks, and for a stride that is zero, not a
-    /// multiple of [`PAGE`] or beyond [`MAX_LEN`]; [`Error::ResourceLimit`] when the address space
-    /// is limited.
+    /// multiple of [`PAGE`] or beyond 1 TiB; [`Error::ResourceLimit`] when the address space is
+    /// limited.
     pub fn reserve(n_ranks: u32, stride: u64) -> Result<Self> {
         check_n_ranks(n_ranks)?;
-        if stride == 0 || stride > MAX_LEN || !stride.is_multiple_of(PAGE) {
-            return Err(Error::InvalidArgument {
-                name: "stride of a window",
-                value: stride,
-                expected: "a multiple of 4096 bytes, from 4 KiB to 1 TiB",
-            });
-        }
+        check_len("stride of a window", stride)?;
         let action = "reserving the address window";
         let align = if stride.is_multiple_of(HUGE) { HUGE } else { PAGE };
         // At most 64 ranks of 1 TiB: no overflow.
@@ -70,16 +64,12 @@ impl Window {
     pub fn map(&mut self, rank: Rank, segment: &Segment) -> Result<Mapping> {
         let offset = self.offset_of(rank)?;
         if segment.len() > self.stride {
-            let (name, value) = ("length of a segment in a window", segment.len());
-            return Err(Error::InvalidArgument { name, value, expected: "at most the stride of the window" });
+            let expected = "at most the stride of the window";
+            return Err(Error::invalid("length of a segment in a window", segment.len(), expected));
         }
         if self.segments[rank.index()].is_some() {
-            let (name, value) = ("rank to map", u64::from(rank.get()));
-            return Err(Error::InvalidArgument {
-                name,
-                value,
-                expected: "a rank whose segment is not mapped yet",
-            });
+            let expected = "a rank whose segment is not mapped yet";
+            return Err(Error::invalid("rank to map", rank.get().into(), expected));
         }
         let place = self.range.part(offset, segment.len())?;
         replace(place.base(), segment)?;
@@ -94,29 +84,10 @@ impl Window {
         self.segments.get(rank.index())?.as_ref()
     }
 
-    /// Returns where `rank`'s segment starts: `base + rank * stride`. `None` for a rank that the
-    /// window has no place for.
-    #[inline]
-    #[must_use]
-    pub fn base_of(&self, rank: Rank) -> Option<NonNull<u8>> {
-        if rank.index() >= self.segments.len() {
-            return None;
-        }
-        let offset = u64::from(rank.get()) * self.stride;
-        // SAFETY: `rank < n_ranks`, just checked, and the range holds `n_ranks * stride` bytes.
-        Some(unsafe { self.range.base().add(to_usize(offset)) })
-    }
-
     /// Returns how many ranks it has places for.
     #[must_use]
     pub fn n_ranks(&self) -> u32 {
         u32::try_from(self.segments.len()).expect("at most 64 ranks, checked in `reserve`")
-    }
-
-    /// Returns distance in bytes from one rank's segment to the next.
-    #[must_use]
-    pub fn stride(&self) -> u64 {
-        self.stride
     }
 
     fn offset_of(&self, rank: Rank) -> Result<u64> {

@@ -118,12 +118,6 @@ pub struct Activity {
 }
 
 impl ActivityCell {
-    /// Returns the cell of a rank that has told nothing; the same as all zero bytes.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Tells that the rank is in the call of these words, with this number.
     pub fn begin_operation(&self, call: [u64; 2], sequence: u64) {
         set(&self.count, call[1]);
@@ -221,14 +215,6 @@ impl ActivityCell {
     }
 }
 
-impl Activity {
-    /// Returns whether the rank waits, or has given up a wait and not begun another long one.
-    #[must_use]
-    pub fn is_waiting(&self) -> bool {
-        self.since.is_some() || self.given_up.is_some()
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -262,7 +248,7 @@ mod tests {
 
     #[test]
     fn an_operation_that_was_told_of_outlives_the_waits_in_it() {
-        let cell = ActivityCell::new();
+        let cell = ActivityCell::default();
         cell.begin_operation([2, 3], 7);
         let within = WaitingIn { call: None, ..WAIT };
         cell.begin_wait(&within, Duration::from_secs(1));
@@ -275,7 +261,7 @@ mod tests {
 
     #[test]
     fn boards_beyond_those_that_can_be_shown_are_left_out_and_what_was_done_on_others_stays_counted() {
-        let cell = ActivityCell::new();
+        let cell = ActivityCell::default();
         (0..6).for_each(|board| cell.show_board(board * 4096));
         assert_eq!(cell.read().boards, [Some(0), Some(4096), Some(8192)]);
         cell.hide_board(5 * 4096, 9);

@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_lone_member_passes_at_once() {
-        let (kernel, park, cells) = (MockKernel::new(), ParkCell::new(), cells(1, 0));
+        let (kernel, park, cells) = (MockKernel::new(), ParkCell::default(), cells(1, 0));
         let mut barrier = Barrier::new(&cells[..], &park, 0, 0);
         assert!(!barrier.poll());
         barrier.arrive(&kernel);
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_barrier_names_the_first_member_that_is_missing() {
-        let (kernel, park, cells) = (MockKernel::new(), ParkCell::new(), cells(3, 0));
+        let (kernel, park, cells) = (MockKernel::new(), ParkCell::default(), cells(3, 0));
         let mut members: Vec<_> = (0..3).map(|m| Barrier::new(&cells[..], &park, m, 0)).collect();
         assert_eq!(members[1].missing(), Some(0));
         members[0].arrive(&kernel);
@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn a_member_that_gave_up_waiting_has_arrived_once() {
         let (kernel, revoke, park, cells) =
-            (MockKernel::new(), RevokeCell::new(), ParkCell::new(), cells(2, 0));
+            (MockKernel::new(), RevokeCell::default(), ParkCell::default(), cells(2, 0));
         let context = Waiting::new(&kernel, &revoke, WaitPolicy::OVERSUBSCRIBED, Duration::from_millis(3));
         let mut early = Barrier::new(&cells[..], &park, 0, 0);
         let mut late = Barrier::new(&cells[..], &park, 1, 0);
@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn members_that_arrive_for_different_things_do_not_pass_and_all_can_tell() {
         for start in [0, u64::MAX >> 1, u64::MAX] {
-            let (kernel, park, cells) = (MockKernel::new(), ParkCell::new(), cells(3, start));
+            let (kernel, park, cells) = (MockKernel::new(), ParkCell::default(), cells(3, start));
             let mut members: Vec<_> = (0..3).map(|m| Barrier::new(&cells[..], &park, m, start)).collect();
             let next = start.wrapping_add(1);
             members[0].arrive(&kernel);
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn a_member_that_has_gone_on_to_something_else_leaves_the_others_to_pass() {
-        let (kernel, park, cells) = (MockKernel::new(), ParkCell::new(), cells(2, 6));
+        let (kernel, park, cells) = (MockKernel::new(), ParkCell::default(), cells(2, 6));
         let mut quick = Barrier::new(&cells[..], &park, 0, 6);
         let mut slow = Barrier::new(&cells[..], &park, 1, 6);
         for purpose in [BarrierPurpose::Hear, BarrierPurpose::Meet] {
@@ -355,7 +355,7 @@ mod tests {
     fn eight_members_meet_a_thousand_times_and_generations_pass_through_the_end_of_u64() {
         let start = u64::MAX - 500;
         let (kernel, revoke, park, cells) =
-            (MockKernel::new(), RevokeCell::new(), ParkCell::new(), cells(8, start));
+            (MockKernel::new(), RevokeCell::default(), ParkCell::default(), cells(8, start));
         let counters: Vec<_> = (0..8).map(|_| AtomicU64::new(0)).collect();
         std::thread::scope(|scope| {
             for member in 0..8 {

@@ -26,7 +26,9 @@
 use std::mem::offset_of;
 
 use super::atomic::{AtomicU64, Ordering};
-use crate::error::{Error, Result};
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::{Result, check_layout};
 
 /// First field of every segment: "shmccl" and two bytes to tell it from text.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"shmccl\x01\xf5");
@@ -94,7 +96,7 @@ pub struct Expected {
 
 /// The process that created a segment, told from later processes with the same number by its start
 /// time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Creator {
     /// Process id.
     pub pid: u64,
@@ -159,7 +161,7 @@ impl SegmentHeader {
     /// [`Error::Layout`] naming the first field that does not match.
     pub fn check(&self, expected: &Expected) -> Result<()> {
         let ready = u64::from(self.is_ready());
-        same("segment state", READY, ready)?;
+        check_layout("segment state", READY, ready)?;
         self.check_fields(expected)
     }
 
@@ -168,17 +170,17 @@ impl SegmentHeader {
     /// For callers that need no hand-over: after [`check`](Self::check) has acquired it, or because
     /// the creator is gone.
     pub(crate) fn check_fields(&self, expected: &Expected) -> Result<()> {
-        same("segment magic", MAGIC, self.magic.load(Ordering::Relaxed))?; // ordered by H1 in `check`
+        check_layout("segment magic", MAGIC, self.magic.load(Ordering::Relaxed))?; // ordered by H1 in `check`
         let version = self.layout_version.load(Ordering::Relaxed); // ordered by H1 in `check`
-        same("segment layout version", LAYOUT_VERSION.into(), version)?;
+        check_layout("segment layout version", LAYOUT_VERSION.into(), version)?;
         if let Some(len) = expected.len {
-            same("segment length", len, self.len())?;
+            check_layout("segment length", len, self.len())?;
         }
         if let Some(identity) = expected.identity {
             let found = self.identity();
-            same("segment job id", identity.job, found.job)?;
-            same("segment epoch", identity.epoch, found.epoch)?;
-            same("segment owner", identity.owner, found.owner)?;
+            check_layout("segment job id", identity.job, found.job)?;
+            check_layout("segment epoch", identity.epoch, found.epoch)?;
+            check_layout("segment owner", identity.owner, found.owner)?;
         }
         Ok(())
     }
@@ -216,13 +218,10 @@ impl SegmentHeader {
     }
 }
 
-fn same(what: &'static str, expected: u64, found: u64) -> Result<()> {
-    if expected == found { Ok(()) } else { Err(Error::Layout { what, expected, found }) }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::error::Error;
     use crate::shm::Mapping;
 
     const ME: Identity = Identity { job: 7, epoch: 3, owner: 1 };
@@ -275,6 +274,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
+    use crate::error::Error;
 
     /// Edge H1: a process that finds the header ready finds it complete, and finds what was written
     /// before.

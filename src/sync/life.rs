@@ -76,12 +76,6 @@ const _: () = {
 };
 
 impl LifeCell {
-    /// Returns the cell of a rank that has not arrived; the same as all zero bytes.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Returns what the cell says.
     ///
     /// # Ordering
@@ -171,12 +165,6 @@ const _: () = {
 };
 
 impl HeartbeatCell {
-    /// Returns the cell of a member that has not beaten; the same as all zero bytes.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Beats, at the time `now`, unless another thread has beaten at a later one.
     pub fn beat(&self, now: Duration) {
         advance_time(&self.beat, now);
@@ -247,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_beat_that_is_written_late_takes_none_back() {
-        let (cell, ms) = (HeartbeatCell::new(), Duration::from_millis);
+        let (cell, ms) = (HeartbeatCell::default(), Duration::from_millis);
         for at in [7, 5] {
             cell.beat(ms(at));
             cell.tell_moved(ms(at));

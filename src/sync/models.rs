@@ -75,10 +75,10 @@ impl World {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             kernel: MockKernel::new(),
-            revoke: RevokeCell::new(),
+            revoke: RevokeCell::default(),
             semaphore: SemaphoreCell::new(0),
-            park: ParkCell::new(),
-            life: LifeCell::new(),
+            park: ParkCell::default(),
+            life: LifeCell::default(),
             ghosts: [Ghost::new(), Ghost::new(), Ghost::new()],
         })
     }

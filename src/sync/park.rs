@@ -67,12 +67,6 @@ pub struct ParkCell {
 const _: () = assert!(size_of::<ParkCell>() == 8 && std::mem::offset_of!(ParkCell, word) == 0);
 
 impl ParkCell {
-    /// Returns a cell without sleepers; all its bytes are zero.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Wakes all sleepers on this cell. To be called after publishing what they may be waiting for.
     #[inline]
     pub fn wake<K: Kernel + ?Sized>(&self, kernel: &K) {
@@ -139,12 +133,6 @@ pub struct Latch {
 }
 
 impl Latch {
-    /// Returns a shut latch; the same as all zero bytes.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Opens it and wakes all its sleepers. Publishes everything before (T1).
     pub fn open<K: Kernel + ?Sized>(&self, kernel: &K) {
         self.word.store(OPEN, Ordering::Release); // T1 open

@@ -51,12 +51,6 @@ const _: () = {
 };
 
 impl PostCell {
-    /// Returns a cell that shows nothing; the same as all zero bytes.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Puts up `head` and then `data` as the notice of `sequence`; the words past them keep what
     /// they were.
     ///
@@ -211,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_post_shows_its_own_sequence_and_those_before() {
-        let cell = PostCell::new();
+        let cell = PostCell::default();
         assert!(!cell.shows(1));
         cell.post(1, [7], &[8]);
         assert!(cell.shows(1) && !cell.shows(9));
@@ -225,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_post_can_be_empty_or_full() {
-        let cell = PostCell::new();
+        let cell = PostCell::default();
         cell.post(u64::MAX, [], &[]);
         assert!(cell.shows(u64::MAX));
         cell.post(0, [5; 4], &[5; POST_WORDS - 4]);
@@ -235,7 +229,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "16 words")]
     fn more_words_than_a_post_has_are_refused() {
-        PostCell::new().post(1, [0], &[0; POST_WORDS]);
+        PostCell::default().post(1, [0], &[0; POST_WORDS]);
     }
 
     #[test]

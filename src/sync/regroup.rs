@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn those_who_came_and_live_are_chosen_once_nobody_is_missing() {
-        let (cell, park, kernel) = (RoundCell::default(), ParkCell::new(), MockKernel::new());
+        let (cell, park, kernel) = (RoundCell::default(), ParkCell::default(), MockKernel::new());
         let (nobody, one) = (RankSet::default(), ranks(&[1]));
         let before = round(&cell, &park, &kernel, 0, &nobody);
         before.come();
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn a_round_ends_when_one_who_was_chosen_is_gone_before_its_part_is_done() {
-        let (cell, park, kernel) = (RoundCell::default(), ParkCell::new(), MockKernel::new());
+        let (cell, park, kernel) = (RoundCell::default(), ParkCell::default(), MockKernel::new());
         let (nobody, one, both) = (RankSet::default(), ranks(&[1]), ranks(&[0, 1]));
         let here = round(&cell, &park, &kernel, 0, &nobody);
         here.offer();
@@ -398,7 +398,7 @@ mod tests {
 
     #[test]
     fn the_first_outcome_stands() {
-        let (cell, park, kernel) = (RoundCell::default(), ParkCell::new(), MockKernel::new());
+        let (cell, park, kernel) = (RoundCell::default(), ParkCell::default(), MockKernel::new());
         let nobody = RankSet::default();
         let here = round(&cell, &park, &kernel, 0, &nobody);
         let failed = RoundOutcome::Failed(Rank::known(63));

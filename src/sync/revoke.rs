@@ -108,12 +108,6 @@ const _: () = {
 };
 
 impl RevokeCell {
-    /// Returns the cell of a live epoch; the same as all zero bytes.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Ends the epoch and wakes all its sleepers. Returns the reason that stands: the first one
     /// given.
     pub fn revoke<K: Kernel + ?Sized>(&self, kernel: &K, reason: Revocation) -> Revocation {
@@ -182,7 +176,7 @@ mod tests {
 
     #[test]
     fn the_first_reason_stands_and_every_revocation_rings() {
-        let (kernel, cell) = (MockKernel::new(), RevokeCell::new());
+        let (kernel, cell) = (MockKernel::new(), RevokeCell::default());
         assert_eq!((cell.read(), cell.check()), (None, None));
         let first = Revocation::PeerLost(Rank::known(3));
         assert_eq!(cell.revoke(&kernel, first), first);

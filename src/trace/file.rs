@@ -2,18 +2,17 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::claim::{claim, has_claimed};
 use super::{CallNames, DEFAULT_RECORDS, Recorder, Rings, json};
-use crate::epoch_id::EpochId;
+use crate::epoch_id::{EpochId, FIRST_EPOCH, fresh_job_id};
 use crate::error::{Error, Result};
 use crate::logs::LAUNCH;
-use crate::rank::Rank;
 use crate::shm::Segment;
-use crate::trace::recorder::Keep;
 
 /// The variable that names the file.
 pub(crate) const VARIABLE: &str = "SHMCCL_TRACE";
@@ -28,31 +27,14 @@ pub(crate) struct TraceFile {
 }
 
 impl TraceFile {
-    /// Makes the file, and rings of `records` records for `n_ranks` ranks from `first` on.
+    /// Makes the file, and rings of `records` records for each of `ranks`.
     ///
     /// # Errors
     /// [`Error::Trace`] when it cannot be made; those of [`Rings::create`].
-    pub(crate) fn create(
-        path: &Path,
-        epoch_id: EpochId,
-        first: u32,
-        n_ranks: u32,
-        records: u64,
-    ) -> Result<Self> {
+    pub(crate) fn create(path: &Path, epoch_id: EpochId, ranks: Range<u32>, records: u64) -> Result<Self> {
         let file = File::create(path).map_err(|source| Error::Trace { file: path.to_owned(), source })?;
-        Self::over(file, path.to_owned(), epoch_id, first, n_ranks, records)
-    }
-
-    fn over(
-        file: File,
-        path: PathBuf,
-        epoch_id: EpochId,
-        first: u32,
-        n_ranks: u32,
-        records: u64,
-    ) -> Result<Self> {
-        let (rings, segment) = Rings::create(epoch_id, first, n_ranks, records)?;
-        Ok(Self { path, file, rings, segment })
+        let (rings, segment) = Rings::create(epoch_id, ranks, records)?;
+        Ok(Self { path: path.to_owned(), file, rings, segment })
     }
 
     /// Returns the descriptor that ranks need to record there.
@@ -84,8 +66,6 @@ pub(crate) fn from_environment() -> Option<PathBuf> {
 #[derive(Debug)]
 struct AtEnd(TraceFile, CallNames);
 
-impl Keep for AtEnd {}
-
 impl Drop for AtEnd {
     fn drop(&mut self) {
         if let Err(error) = self.0.write(self.1) {
@@ -94,52 +74,41 @@ impl Drop for AtEnd {
     }
 }
 
-/// Where the ranks from `first` on note that are all in this process, if the environment says so;
-/// `rank` goes into the name of the file, where there are others elsewhere, and a number, where it
-/// is not the first of that name.
+/// Where `ranks` note that are all in this process, if the environment says so; the first of them
+/// goes into the name of the file, where there are others elsewhere, and a number, where it is not
+/// the first of that name.
 ///
 /// A name that is wrong is found out by the first who comes with it. A process that runs out of
 /// something later, with many files, goes on and does not note: that is logged.
 ///
 /// # Errors
 /// Those of [`TraceFile::create`], of the first file of that name.
-pub(crate) fn recorders(
-    epoch_id: EpochId,
-    first: u32,
-    n_ranks: u32,
-    alone: bool,
-    calls: CallNames,
-) -> Result<Vec<Recorder>> {
+pub(crate) fn recorders(ranks: Range<u32>, alone: bool, calls: CallNames) -> Result<Vec<Recorder>> {
     let Some(mut path) = from_environment() else { return Ok(Vec::new()) };
     if !alone {
         let extension =
             path.extension().map_or("json".into(), |extension| extension.to_string_lossy().into_owned());
-        path.set_extension(format!("{first}.{extension}"));
+        path.set_extension(format!("{}.{extension}", ranks.start));
     }
     let was_right = has_claimed(&path);
-    match claimed(&path, epoch_id, first, n_ranks) {
-        Ok(file) => Ok(kept(AtEnd(file, calls), epoch_id, first, n_ranks)),
+    match recorders_in(&path, ranks, calls) {
         Err(error) if was_right => {
             tracing::warn!(target: LAUNCH, %error, "not traced");
             Ok(Vec::new())
         }
-        Err(error) => Err(error),
+        made => made,
     }
 }
 
-/// A file of that name, which nobody else has.
-fn claimed(path: &Path, epoch_id: EpochId, first: u32, n_ranks: u32) -> Result<TraceFile> {
+/// Where `ranks` note. The last of them that is gone lets go of the file, which has that name where
+/// nobody else has it.
+fn recorders_in(path: &Path, ranks: Range<u32>, calls: CallNames) -> Result<Vec<Recorder>> {
     let (file, path) = claim(path).map_err(|source| Error::Trace { file: path.to_owned(), source })?;
-    TraceFile::over(file, path, epoch_id, first, n_ranks, DEFAULT_RECORDS)
-}
-
-/// Where ranks note that keep `file` until the last of them is gone.
-fn kept(file: AtEnd, epoch_id: EpochId, first: u32, n_ranks: u32) -> Vec<Recorder> {
-    let rings = file.0.rings.clone();
-    let keep: Arc<dyn Keep> = Arc::new(file);
-    let recorder =
-        |rank| Some(Recorder::new(&rings, Rank::known(rank), epoch_id.epoch)?.keeping(Arc::clone(&keep)));
-    (first..first + n_ranks).filter_map(recorder).collect()
+    let epoch_id = EpochId { job: fresh_job_id(), epoch: FIRST_EPOCH };
+    let (rings, segment) = Rings::create(epoch_id, ranks, DEFAULT_RECORDS)?;
+    let file = Arc::new(AtEnd(TraceFile { path, file, rings: rings.clone(), segment }, calls));
+    let recorder = |rank| Some(Recorder::new(&rings, rank, FIRST_EPOCH)?.keeping(file.clone()));
+    Ok(rings.ranks().filter_map(recorder).collect())
 }
 
 mod claim;

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use serde::Serialize;
 use serde::ser::{SerializeMap, SerializeSeq, Serializer};
-use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::Rings;
 use super::recorder::{FAILED, PORT};
@@ -56,18 +57,12 @@ impl TickScale {
 /// Where the file says which process has written it.
 pub(super) const WRITER: &str = "writer";
 
-/// A process, and when it began, in the system's steps since its start.
-#[derive(Serialize, Deserialize)]
-pub(super) struct TraceWriter {
-    pub(super) pid: u64,
-    pub(super) start: u64,
-}
-
 /// The head of the file.
 #[derive(Serialize)]
 struct Other {
     written_by: &'static str,
-    writer: TraceWriter,
+    /// The process that has written it.
+    writer: Creator,
     /// By rank and author, how many records were overwritten.
     overwritten: BTreeMap<String, u64>,
     /// By rank and author, how many records their writers did not finish.
@@ -81,16 +76,14 @@ impl Other {
             let kept = lane.cells.ring().kept();
             let tell = |what: &mut BTreeMap<_, _>, count| {
                 if count > 0 {
-                    what.insert(lane.to_string(), count);
+                    what.insert(format!("rank {} {}", lane.rank, lane.author.name()), count);
                 }
             };
             tell(&mut overwritten, kept.overwritten);
             tell(&mut unfinished, kept.unfinished);
         }
-        let Creator { pid, start } = Creator::this_process();
-        let (written_by, writer) =
-            (concat!("shmccl ", env!("CARGO_PKG_VERSION")), TraceWriter { pid, start });
-        Self { written_by, writer, overwritten, unfinished }
+        let written_by = concat!("shmccl ", env!("CARGO_PKG_VERSION"));
+        Self { written_by, writer: Creator::this_process(), overwritten, unfinished }
     }
 }
 
@@ -105,16 +98,6 @@ fn lanes(rings: &Rings) -> impl Iterator<Item = RingView> {
     let authors = |rank| [Author::Threads, Author::Proxy].map(|author| (rank, author));
     let lane = |(rank, author)| Some(RingView { rank, author, cells: rings.ring(rank, author)? });
     rings.ranks().flat_map(authors).filter_map(lane).filter(|lane| lane.cells.ring().taken() > 0)
-}
-
-impl std::fmt::Display for RingView {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let author = match self.author {
-            Author::Threads => "threads",
-            Author::Proxy => "proxy",
-        };
-        write!(f, "rank {} {author}", self.rank)
-    }
 }
 
 impl RingView {
@@ -147,103 +130,41 @@ impl Serialize for Events<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut events = serializer.serialize_seq(None)?;
         for rank in self.rings.ranks() {
-            events.serialize_element(&Label::process(
-                "process_name",
-                rank,
-                Named::text(format!("rank {rank}")),
-            ))?;
-            events.serialize_element(&Label::process(
-                "process_sort_index",
-                rank,
-                Named::place(rank.get().into()),
-            ))?;
+            let args = json!({ "name": format!("rank {rank}") });
+            events.serialize_element(&label("process_name", rank, None, args))?;
+            let args = json!({ "sort_index": rank.get() });
+            events.serialize_element(&label("process_sort_index", rank, None, args))?;
         }
         for lane in lanes(self.rings) {
             for (thread, name) in lane.names() {
-                events.serialize_element(&Label::thread("thread_name", &lane, thread, Named::text(name)))?;
-                events.serialize_element(&Label::thread(
-                    "thread_sort_index",
-                    &lane,
-                    thread,
-                    Named::place(thread),
-                ))?;
+                let args = json!({ "name": name });
+                events.serialize_element(&label("thread_name", lane.rank, Some(thread), args))?;
+                let args = json!({ "sort_index": thread });
+                events.serialize_element(&label("thread_sort_index", lane.rank, Some(thread), args))?;
             }
             let KeptRecords { records, overwritten, .. } = lane.cells.ring().kept();
             if overwritten > 0 {
-                let text = format!(
-                    "{overwritten} earlier records of its {} overwritten",
-                    if lane.author == Author::Proxy { "proxy" } else { "threads" }
-                );
-                events.serialize_element(&Label::process(
-                    "process_labels",
-                    lane.rank,
-                    Named::labels(text),
-                ))?;
+                let text = format!("{overwritten} earlier records of its {} overwritten", lane.author.name());
+                let args = json!({ "labels": text });
+                events.serialize_element(&label("process_labels", lane.rank, None, args))?;
             }
-            let span = |record| DecodedSpan::of(&lane, record, self.scale, self.calls);
+            let span = |record| self.event(&lane, record);
             let mut spans: Vec<_> = records.into_iter().filter_map(span).collect();
             // What encloses others comes first.
-            spans.sort_by_key(|span| (span.begun, std::cmp::Reverse(span.ended)));
-            spans.iter().try_for_each(|span| events.serialize_element(&span.event()))?;
+            spans.sort_by(|one, other| one.ts.total_cmp(&other.ts).then(other.dur.total_cmp(&one.dur)));
+            spans.iter().try_for_each(|span| events.serialize_element(span))?;
         }
         events.end()
     }
 }
 
-/// Names something in the picture.
-#[derive(Serialize)]
-struct Label {
-    name: &'static str,
-    ph: &'static str,
-    pid: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tid: Option<u64>,
-    args: Named,
-}
-
-#[derive(Default, Serialize)]
-struct Named {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sort_index: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    labels: Option<String>,
-}
-
-impl Named {
-    fn text(name: String) -> Self {
-        Self { name: Some(name), ..Self::default() }
+/// Returns an event that names something in the picture: a process, or one of its threads.
+fn label(name: &str, rank: Rank, thread: Option<u64>, args: Value) -> Value {
+    let mut label = json!({ "name": name, "ph": "M", "pid": rank.get(), "args": args });
+    if let Some(thread) = thread {
+        label["tid"] = thread.into();
     }
-
-    fn place(sort_index: u64) -> Self {
-        Self { sort_index: Some(sort_index), ..Self::default() }
-    }
-
-    fn labels(labels: String) -> Self {
-        Self { labels: Some(labels), ..Self::default() }
-    }
-}
-
-impl Label {
-    fn process(name: &'static str, rank: Rank, args: Named) -> Self {
-        Self { name, ph: "M", pid: rank.get(), tid: None, args }
-    }
-
-    fn thread(name: &'static str, lane: &RingView, thread: u64, args: Named) -> Self {
-        Self { name, ph: "M", pid: lane.rank.get(), tid: Some(thread), args }
-    }
-}
-
-/// One record, in nanoseconds.
-struct DecodedSpan {
-    rank: Rank,
-    thread: u64,
-    begun: u64,
-    ended: u64,
-    name: &'static str,
-    kind: &'static str,
-    args: Args,
+    label
 }
 
 #[derive(Clone, Serialize)]
@@ -263,9 +184,9 @@ struct Args {
     failed: bool,
 }
 
-/// An event as a viewer reads it: times are in microseconds.
+/// A record as a viewer reads it: times are in microseconds.
 #[derive(Serialize)]
-struct TraceEvent<'s> {
+struct TraceEvent {
     name: &'static str,
     cat: &'static str,
     ph: &'static str,
@@ -273,49 +194,34 @@ struct TraceEvent<'s> {
     dur: f64,
     pid: u32,
     tid: u64,
-    args: &'s Args,
+    args: Args,
 }
 
-impl DecodedSpan {
-    /// Decodes a record; none for one that no writer makes.
-    fn of(
-        lane: &RingView,
-        [begun, ended, what, rest]: [u64; RECORD_WORDS],
-        scale: TickScale,
-        calls: CallNames,
-    ) -> Option<Self> {
+impl Events<'_> {
+    /// Decodes a record of `lane`; none for one that no writer makes.
+    #[expect(clippy::cast_precision_loss, reason = "a time of days is exact to the nanosecond")]
+    fn event(&self, lane: &RingView, [begun, ended, what, rest]: [u64; RECORD_WORDS]) -> Option<TraceEvent> {
         let [verb, peer, ..] = what.to_le_bytes();
         let [_lap, epoch, thread, manner, ..] = rest.to_le_bytes();
         let verb = Verb::from_code(verb);
-        let (name, kind) = verb.name(calls)?;
-        let ended = scale.nanos(ended);
-        let begun =
-            if verb == Verb::LONG_WAIT { ended.saturating_sub(begun) } else { scale.nanos(begun).min(ended) };
-        let has_manner = kind == "operation" && manner & !FAILED != 0;
+        let (name, cat) = verb.name(self.calls)?;
+        let ended = self.scale.nanos(ended);
+        let begun = match verb {
+            Verb::LONG_WAIT => ended.saturating_sub(begun),
+            _ => self.scale.nanos(begun).min(ended),
+        };
+        let has_manner = cat == "operation" && manner & !FAILED != 0;
         let args = Args {
             bytes: Some(what >> 16).filter(|bytes| *bytes > 0),
             peer: u64::from(peer).checked_sub(1),
-            algorithm: (calls.algorithm)(manner & (PORT - 1)),
+            algorithm: (self.calls.algorithm)(manner & (PORT - 1)),
             channel: has_manner.then_some(if manner & PORT == 0 { "memory" } else { "port" }),
             sequence: Some(rest >> 32).filter(|sequence| *sequence > 0),
             epoch: epoch.into(),
             failed: manner & FAILED != 0,
         };
-        Some(Self { rank: lane.rank, thread: lane.thread(thread.into()), begun, ended, name, kind, args })
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "a time of days is exact to the nanosecond")]
-    fn event(&self) -> TraceEvent<'_> {
-        let micros = |nanos: u64| nanos as f64 / 1000.0;
-        TraceEvent {
-            name: self.name,
-            cat: self.kind,
-            ph: "X",
-            ts: micros(self.begun),
-            dur: micros(self.ended - self.begun),
-            pid: self.rank.get(),
-            tid: self.thread,
-            args: &self.args,
-        }
+        let [ts, dur] = [begun, ended - begun].map(|nanos| nanos as f64 / 1000.0);
+        let (pid, tid) = (lane.rank.get(), lane.thread(thread.into()));
+        Some(TraceEvent { name, cat, ph: "X", ts, dur, pid, tid, args })
     }
 }

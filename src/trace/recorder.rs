@@ -105,11 +105,8 @@ pub(crate) struct Recorder {
     threads: TraceRing,
     proxy: TraceRing,
     /// Writes the file when nobody notes any more, where no launcher does.
-    _file: Option<Arc<dyn Keep>>,
+    _file: Option<Arc<dyn Any + Send + Sync>>,
 }
-
-/// Something that is kept for what its end does.
-pub(crate) trait Keep: Any + Send + Sync + std::fmt::Debug {}
 
 /// One ring, to be written to.
 #[derive(Clone, Debug)]
@@ -127,7 +124,7 @@ impl Recorder {
     }
 
     /// Keeps `file` until nobody records there.
-    pub(crate) fn keeping(self, file: Arc<dyn Keep>) -> Self {
+    pub(crate) fn keeping(self, file: Arc<dyn Any + Send + Sync>) -> Self {
         Self { _file: Some(file), ..self }
     }
 
@@ -320,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_wait_that_is_noted_within_another_span_costs_no_block_of_the_ring() {
-        let (rings, _segment) = Rings::create(EpochId { job: 1, epoch: 1 }, 0, 1, 1024).unwrap();
+        let (rings, _segment) = Rings::create(EpochId { job: 1, epoch: 1 }, 0..1, 1024).unwrap();
         let recorder = Recorder::new(&rings, Rank::known(0), 1).unwrap();
         let span = TraceSpan::of(Verb::PUT);
         recorder.record(0, span);

@@ -10,6 +10,7 @@
 //! to 63 threads, 16 bytes each; from byte 4096 on how far each of those threads has come, 128
 //! bytes each. Behind them lie the records.
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -54,8 +55,7 @@ const TIME: usize = 5;
 pub(crate) struct Rings {
     mapping: Mapping,
     records: u64,
-    first: u32,
-    n_ranks: u32,
+    ranks: Range<u32>,
 }
 
 /// The writer of a ring.
@@ -63,6 +63,12 @@ pub(crate) struct Rings {
 pub(crate) enum Author {
     Threads,
     Proxy,
+}
+
+impl Author {
+    pub(super) fn name(self) -> &'static str {
+        if self == Self::Proxy { "proxy" } else { "threads" }
+    }
 }
 
 /// One ring, and what tells whose it is.
@@ -82,36 +88,30 @@ impl RingCells {
 }
 
 impl Rings {
-    /// Makes rings of `records` records for `n_ranks` ranks from `first` on.
+    /// Makes rings of `records` records for each of `ranks`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a length that is no power of two from 1024 to 2^24; those of
     /// [`Segment::create`].
-    pub(crate) fn create(
-        epoch_id: EpochId,
-        first: u32,
-        n_ranks: u32,
-        records: u64,
-    ) -> Result<(Self, Arc<Segment>)> {
+    pub(crate) fn create(epoch_id: EpochId, ranks: Range<u32>, records: u64) -> Result<(Self, Arc<Segment>)> {
         if !records.is_power_of_two() || !LENGTHS.contains(&records) {
             let expected = "a power of two from 1024 to 16777216";
-            return Err(Error::InvalidArgument { name: "records of a trace", value: records, expected });
+            return Err(Error::invalid("records of a trace", records, expected));
         }
-        let len = LANES + 2 * u64::from(n_ranks) * lane_len(records);
+        let n_ranks = ranks.len() as u64;
+        let len = LANES + 2 * n_ranks * lane_len(records);
         let segment = Segment::create(&Backing::Anonymous, len, epoch_id.identity(None))?;
         segment.commit(0, len)?;
-        let rings = Self { mapping: segment.map()?, records, first, n_ranks };
+        let rings = Self { mapping: segment.map()?, records, ranks };
         let source = TickSource::best();
         let (ticks, time) = source.pair();
-        let told = [
-            (SOURCE, source.code()),
-            (RECORDS, records),
-            (FIRST_RANK, first.into()),
-            (N_RANKS, n_ranks.into()),
-        ];
-        for (word, value) in told.into_iter().chain([(TICKS, ticks), (TIME, time)]) {
-            plain::store(&rings.meta()[word], value);
-        }
+        let tell = |word: usize, value| plain::store(&rings.meta()[word], value);
+        tell(SOURCE, source.code());
+        tell(RECORDS, records);
+        tell(FIRST_RANK, rings.ranks.start.into());
+        tell(N_RANKS, n_ranks);
+        tell(TICKS, ticks);
+        tell(TIME, time);
         segment.header().publish();
         Ok((rings, Arc::new(segment)))
     }
@@ -123,20 +123,17 @@ impl Rings {
     pub(crate) fn attach(fd: OwnedFd, epoch_id: EpochId) -> Result<Self> {
         let expected = Expected { len: None, identity: Some(epoch_id.identity(None)) };
         let segment = Segment::attach(fd, AttachAs::Sealed, &expected)?;
-        let mut rings = Self { mapping: segment.map()?, records: 0, first: 0, n_ranks: 0 };
+        let mut rings = Self { mapping: segment.map()?, records: 0, ranks: 0..0 };
         let word = |index: usize| plain::load(&rings.meta()[index]);
         let narrow = |index| u32::try_from(word(index)).unwrap_or(u32::MAX);
         let (records, first, n_ranks) = (word(RECORDS), narrow(FIRST_RANK), narrow(N_RANKS));
         let valid = records.is_power_of_two() && LENGTHS.contains(&records);
         let len = LANES + 2 * u64::from(n_ranks) * lane_len(if valid { records } else { 0 });
-        if !valid || len != rings.mapping.len() {
-            return Err(Error::Layout {
-                what: "length of a trace",
-                expected: len,
-                found: rings.mapping.len(),
-            });
+        let found = rings.mapping.len();
+        if !valid || len != found {
+            return Err(Error::Layout { what: "length of a trace", expected: len, found });
         }
-        (rings.records, rings.first, rings.n_ranks) = (records, first, n_ranks);
+        (rings.records, rings.ranks) = (records, first..first.saturating_add(n_ranks));
         Ok(rings)
     }
 
@@ -152,13 +149,13 @@ impl Rings {
 
     /// The ranks that have rings.
     pub(super) fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
-        (self.first..self.first.saturating_add(self.n_ranks)).map(Rank::known)
+        self.ranks.clone().map(Rank::known)
     }
 
     /// The ring of `author` at `rank`, if it has one.
     pub(super) fn ring(&self, rank: Rank, author: Author) -> Option<RingCells> {
-        let place = rank.get().checked_sub(self.first).filter(|place| *place < self.n_ranks)?;
-        let lane = 2 * u64::from(place) + u64::from(author == Author::Proxy);
+        let place = self.ranks.clone().position(|own| own == rank.get())? as u64;
+        let lane = 2 * place + u64::from(author == Author::Proxy);
         let start = LANES + lane * lane_len(self.records);
         let threads = u64::from(MAX_THREADS) + 1;
         Some(RingCells {

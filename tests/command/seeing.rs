@@ -231,7 +231,7 @@ fn whoever_looks_on_follows(scenario: &str, flags: &[&str], head: &str, n_waitin
         let mut number = None;
         wait_until("the job has begun", || {
             let launcher = stuck.launcher.id();
-            number = Job::all().iter().find(|job| job.processes().contains(&launcher)).map(Job::id);
+            number = Job::all().iter().find(|job| job.processes.contains(&launcher)).map(|job| job.id);
             number.is_some()
         });
         format!("{:016x}", number.unwrap())
@@ -448,7 +448,7 @@ fn an_observer_outlives_jobs_that_end_under_its_eyes() {
         let look = || {
             // One that has ended meanwhile is an error, or an empty picture.
             let is_seen = |job: &Job| job.report().is_ok_and(|report| report.to_string().lines().count() > 4);
-            Job::all().iter().filter(|job| is_seen(job)).any(|job| job.processes().contains(&launcher))
+            Job::all().iter().filter(|job| is_seen(job)).any(|job| job.processes.contains(&launcher))
         };
         if round == 0 {
             wait_until("it is seen", look);
@@ -472,8 +472,8 @@ fn whoever_has_a_segment_open_to_look_at_is_no_process_of_the_job() {
     let segments = descriptors.map(|entry| entry.unwrap().path()).filter(is_segment);
     let looked_at: Vec<_> = segments.map(|path| File::open(path).unwrap()).collect();
     assert!(!looked_at.is_empty());
-    let job = Job::all().into_iter().find(|job| job.processes().contains(&stuck.launcher.id()));
-    let processes = job.expect("it is running").processes().to_vec();
+    let job = Job::all().into_iter().find(|job| job.processes.contains(&stuck.launcher.id()));
+    let processes = job.expect("it is running").processes.clone();
     assert!(!processes.contains(&std::process::id()), "{processes:?}");
     stuck.let_go();
     assert_eq!(stuck.end().0, 0);

@@ -1,7 +1,6 @@
 //! Devices that die or misbehave: who is the cause, and who learns of it.
 
 use std::fs::File;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use shmccl::bootstrap::ProxyMode;
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Observer, OutputLine, Program};
 
-use crate::{DEVICE, failure, launch, memory, own_path, rank, run};
+use crate::{DEVICE, failure, launch, own_path, rank, run};
 
 /// Where a device can go wrong, in order.
 const STEPS: [&str; 5] = ["before-join", "welcomed", "shared", "up", "left"];
@@ -108,7 +107,7 @@ fn a_death_behind_a_wrapper_is_noticed_while_the_wrapper_lives() {
     let until_told = format!("test $code = 137 && until test -e '{}'; do sleep 0.01; done;", told.display());
     let lingering = launch(2, "die:up:9@1 wait").program(wrapper(&until_told));
     let mut witness = Witness { told: &told, has_heard: false };
-    let result = lingering.spawn_and_supervise(memory().as_fd(), &mut witness);
+    let result = lingering.supervise(&mut witness);
     assert_eq!(failure(result), (rank(1), ExitCause::Code(137)));
     assert!(witness.has_heard, "the wrapper ended before rank 0 knew");
     std::fs::remove_file(&told).unwrap();

@@ -33,22 +33,22 @@ pub(crate) fn play(scenario: &str) -> shmccl::Result<()> {
     at("welcomed");
     let shared = joining.share(|_| Ok(memory()))?;
     at("shared");
-    let membership = shared.ready()?;
+    let link = shared.ready()?;
     say("> ready");
     at("up");
     if words.contains(&"wait") {
-        let event = membership.link.wait_event(WATCHDOG)?;
+        let event = link.wait_event(WATCHDOG)?;
         let LinkEvent::Lost { device, restarts, .. } = event else { panic!("the launcher is gone") };
-        membership.link.report_loss(device, restarts);
+        link.report_loss(device, restarts);
         say(format_args!("> lost {device}"));
         // Without unwinding: whoever loses a peer fails.
         std::process::exit(1);
     }
     if words.contains(&GO_ON) {
-        membership.link.wait_event(WATCHDOG)?;
+        link.wait_event(WATCHDOG)?;
         say("> gone on");
     }
-    membership.link.finalize()?;
+    link.finalize()?;
     at("left");
     Ok(())
 }

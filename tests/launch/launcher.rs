@@ -1,7 +1,6 @@
 //! A launcher in a process of its own.
 
 use std::io::{BufRead, BufReader};
-use std::os::fd::AsFd;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use shmccl::error::DeviceName;
 use shmccl::launch::{Observer, Program};
 
 use crate::device::GO_ON;
-use crate::{DEVICE, LAUNCHER, SCENARIO, TRAMPOLINE, WATCHDOG, entry, launch, memory, own_path, say};
+use crate::{DEVICE, LAUNCHER, SCENARIO, TRAMPOLINE, WATCHDOG, entry, launch, own_path, say};
 
 /// Calls `become_program` with what follows its own arguments.
 #[test]
@@ -52,7 +51,7 @@ fn launcher_process() {
         launch =
             launch.program(Program::new("sleep", ["1000"])).trampoline(entry("launcher::trampoline_process"));
     }
-    let result = launch.spawn_and_supervise(memory().as_fd(), &mut Print);
+    let result = launch.supervise(&mut Print);
     say(match result {
         Ok(_) => "> result ok".to_owned(),
         Err(error) => format!("> result {error}"),

@@ -12,7 +12,7 @@ mod launcher;
 mod starting;
 
 use std::io::Write;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -93,9 +93,8 @@ impl Record {
 }
 
 fn run(launch: &Launch) -> (shmccl::Result<JobOutcome>, Record) {
-    let control = memory();
     let mut record = Record::default();
-    let result = launch.spawn_and_supervise(control.as_fd(), &mut record);
+    let result = launch.supervise(&mut record);
     (result, record)
 }
 

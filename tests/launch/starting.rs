@@ -1,7 +1,5 @@
 //! Jobs that start, and programs that never join.
 
-use std::os::fd::AsFd;
-
 use shmccl::Error;
 use shmccl::bootstrap::{ProxyMode, join_from_env};
 use shmccl::error::{DeviceName, ExitCause};
@@ -97,7 +95,7 @@ fn output_comes_by_lines_and_a_last_line_needs_no_line_feed() {
     let script = "printf 'one\\n\\ntwo'; head -c 200000 /dev/zero | tr '\\0' x >&2";
     let launch = launch(1, "").program(Program::new("sh", ["-c", script]));
     let mut prefixed = Prefixed::default();
-    launch.spawn_and_supervise(memory().as_fd(), &mut prefixed).unwrap();
+    launch.supervise(&mut prefixed).unwrap();
     let text = String::from_utf8(prefixed.0).unwrap();
     let (long, short): (Vec<_>, Vec<_>) = text.lines().partition(|line| line.contains('x'));
     assert_eq!(short, ["[rank 0] one", "[rank 0] ", "[rank 0] two"]);

@@ -3,7 +3,6 @@
 
 use shmccl::collective::CallMismatch;
 use shmccl::collective::{ChannelKind, Operation};
-use shmccl::comm::stream::Stream;
 use shmccl::heap::DeviceBuffer;
 use shmccl::reduce::ReduceOp;
 use shmccl::{Blocks, Collectives, Communicator, Error, Group, Result};
@@ -175,7 +174,7 @@ port_scenario!(
 );
 
 scenario!(streams_exchange_blocks_in_place_one_after_the_other, Job::of(3).heap_len(16 << 20), |comm| {
-    let (n, stream) = (comm.n_ranks() as usize, Stream::new(comm)?);
+    let (n, stream) = (comm.n_ranks() as usize, comm.stream()?);
     let heap = comm.alloc::<u32>(n * MOST)?;
     for number in 0..8 {
         let round = Round::new(comm, number);

@@ -8,6 +8,7 @@ use crate::bootstrap::socket::Deadline;
 use crate::bootstrap::{
     Joining, MeetingHost, MeetingPoint, Options, RankClaim, WaitGuard, meet, meet_as_joiner,
 };
+use crate::error::DeviceName;
 
 /// A change that makes a JoinRequest odd.
 type Change = fn(JoinRequest) -> JoinRequest;
@@ -69,8 +70,9 @@ fn request(point: &MeetingPoint, change: impl FnOnce(JoinRequest) -> JoinRequest
 fn stay(point: &MeetingPoint, socket: ControlSocket, n_ranks: u32, rank: u32) -> Result<Joining> {
     let channel = ControlChannel { socket, job_id: point.job_id, n_ranks, guard: None };
     channel.receive::<Met>(Deadline::after(WATCHDOG), "meeting")?;
-    let joining = Joining::begin_over(channel, DeviceName::Rank(Rank::known(rank)), WATCHDOG)?;
-    Ok(joining.with_options(patient(WATCHDOG)))
+    let mut joining = Joining::begin(channel, DeviceName::Rank(Rank::known(rank)), WATCHDOG)?;
+    joining.options = patient(WATCHDOG);
+    Ok(joining)
 }
 
 fn hear<M: ControlMessage>(socket: &ControlSocket) -> Option<M> {
@@ -117,7 +119,7 @@ fn joiner(point: &MeetingPoint) -> ControlSocket {
 #[test]
 fn newcomers_get_the_ranks_behind_those_of_the_members_and_their_terms() {
     let rank_of = |joining: Joining| {
-        assert_eq!((joining.n_ranks(), joining.options().heap_len), (4, 1 << 20));
+        assert_eq!((joining.n_ranks(), joining.options.heap_len), (4, 1 << 20));
         let rank = joining.rank().unwrap().get();
         join(joining).unwrap();
         rank

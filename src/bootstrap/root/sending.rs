@@ -12,7 +12,8 @@ use nix::errno::Errno;
 
 use super::{BootstrapRoot, MemberId, MemberPhase, MemberRecord, RootEvent};
 use crate::bootstrap::message::{
-    self, ControlMessage, Hello, Invite, LAYOUT_VERSION, MemberRefusal, NotRestarted, Refused, Welcome,
+    self, ControlMessage, Hello, Invite, LAYOUT_VERSION, MemberRefusal, Misfit, NotRestarted, Refused,
+    Welcome, check_fit,
 };
 use crate::bootstrap::socket::send;
 use crate::error::{DeviceName, ExitCause};
@@ -67,9 +68,6 @@ impl BootstrapRoot {
     }
 }
 
-/// A mismatch: what differs, the launcher's value, and the value found.
-type Misfit = (MemberRefusal, u64, u64);
-
 impl BootstrapRoot {
     /// Answers a Hello.
     pub(super) fn welcome(&mut self, id: MemberId, bytes: &[u8], sender: Option<(i32, u32)>) -> Option<()> {
@@ -77,10 +75,9 @@ impl BootstrapRoot {
         let code = message::member_code(member.device);
         let (pid, user) = sender?;
         let version = message::header_of(bytes)?.version;
-        let fits = if version == message::VERSION {
-            self.check_hello(&message::read(bytes)?, code, user)
-        } else {
-            Err((MemberRefusal::Version, message::VERSION.into(), version.into()))
+        let fits = match check_fit(MemberRefusal::Version, message::VERSION.into(), version.into()) {
+            Ok(()) => self.check_hello(&message::read(bytes)?, code, user),
+            misfit => misfit,
         };
         if let Err(misfit) = fits {
             self.refuse(id, misfit);
@@ -118,26 +115,22 @@ impl BootstrapRoot {
         Some(())
     }
 
-    fn refuse(&mut self, id: MemberId, (refusal, expected, found): Misfit) {
-        let (header, reason) = (Refused::header(self.offer.job_id), refusal.code());
-        self.post(id, &Refused { header, reason, reserved: 0, expected, found }, Rc::new([]));
-        let cause = match refusal {
-            MemberRefusal::Version | MemberRefusal::Layout => {
-                ExitCause::Version { what: refusal.what(), launcher: expected, device: found }
+    fn refuse(&mut self, id: MemberId, misfit: Misfit) {
+        self.post(id, &Refused::new(self.offer.job_id, misfit), Rc::new([]));
+        let cause = match misfit {
+            (refusal @ (MemberRefusal::Version | MemberRefusal::Layout), launcher, device) => {
+                ExitCause::Version { what: refusal.what(), launcher, device }
             }
-            MemberRefusal::Job | MemberRefusal::User | MemberRefusal::Member => ExitCause::Protocol,
+            (MemberRefusal::Job | MemberRefusal::User | MemberRefusal::Member, ..) => ExitCause::Protocol,
         };
         self.cut_off(id, cause);
     }
 
-    fn check_hello(&self, hello: &Hello, code: u32, user: u32) -> std::result::Result<(), Misfit> {
-        let differs = |refusal, expected: u64, found: u64| {
-            if expected == found { Ok(()) } else { Err((refusal, expected, found)) }
-        };
-        differs(MemberRefusal::User, nix::unistd::getuid().as_raw().into(), user.into())?;
-        differs(MemberRefusal::Layout, LAYOUT_VERSION.into(), hello.layout_version.into())?;
-        differs(MemberRefusal::Job, self.offer.job_id, hello.header.job_id)?;
-        differs(MemberRefusal::Member, code.into(), hello.member.into())
+    fn check_hello(&self, hello: &Hello, code: u32, user: u32) -> Result<(), Misfit> {
+        check_fit(MemberRefusal::User, nix::unistd::getuid().as_raw().into(), user.into())?;
+        check_fit(MemberRefusal::Layout, LAYOUT_VERSION.into(), hello.layout_version.into())?;
+        check_fit(MemberRefusal::Job, self.offer.job_id, hello.header.job_id)?;
+        check_fit(MemberRefusal::Member, code.into(), hello.member.into())
     }
 }
 

@@ -234,7 +234,7 @@ impl RankContext {
         let watch = EpochWatch(ChannelWait { context: self, kind, awaited: Some(awaited) });
         let policy = WaitPolicy { park_after: Duration::MAX, ..self.policy() };
         let waiting = Waiting::new(self.kernel(), &watch, policy, self.timeout);
-        let unused = ParkCell::new();
+        let unused = ParkCell::default();
         wait_until(&waiting, &unused, poll)
             .map_err(|stop| self.error(&waiting, stop, kind.name(), Some(awaited)))
     }

@@ -1,6 +1,6 @@
 //! The algorithms of collective operations, as users name them, and the kinds of channels.
 
-use super::Operation;
+use super::operation::{Operation, firsts};
 use crate::error::{Error, Result};
 
 /// An algorithm for collective operations.
@@ -81,17 +81,20 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them, in the order of their codes.
-    pub const ALL: [Self; 8] = [
-        Self::OneShot,
-        Self::TwoShot,
-        Self::Ring,
-        Self::RecursiveDoubling,
-        Self::HalvingDoubling,
-        Self::Tree,
-        Self::DoubleTree,
-        Self::Naive,
+    /// All of them with their names, in the order of their codes.
+    const NAMED: &[(Self, &'static str); 8] = &[
+        (Self::OneShot, "one_shot"),
+        (Self::TwoShot, "two_shot"),
+        (Self::Ring, "ring"),
+        (Self::RecursiveDoubling, "recursive_doubling"),
+        (Self::HalvingDoubling, "halving_doubling"),
+        (Self::Tree, "tree"),
+        (Self::DoubleTree, "double_tree"),
+        (Self::Naive, "naive"),
     ];
+
+    /// All of them, in the order of their codes.
+    pub const ALL: [Self; 8] = firsts(Self::NAMED);
 
     /// The operations that there are algorithms for, in the order of their codes.
     pub const OPERATIONS: [Operation; 8] = [
@@ -108,16 +111,7 @@ impl Algorithm {
     /// Returns its name, as users type it and tables print it.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::OneShot => "one_shot",
-            Self::TwoShot => "two_shot",
-            Self::Ring => "ring",
-            Self::RecursiveDoubling => "recursive_doubling",
-            Self::HalvingDoubling => "halving_doubling",
-            Self::Tree => "tree",
-            Self::DoubleTree => "double_tree",
-            Self::Naive => "naive",
-        }
+        Self::NAMED[self as usize - 1].1
     }
 
     /// Returns whether it can do `operation`. Two algorithms need as many ranks as a power of two
@@ -223,19 +217,6 @@ impl std::fmt::Display for ChannelKind {
     }
 }
 
-/// A name that no kind of channel has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no such kind of channel, expected memory or port")]
-pub struct UnknownChannelKind;
-
-impl std::str::FromStr for ChannelKind {
-    type Err = UnknownChannelKind;
-
-    fn from_str(name: &str) -> Result<Self, UnknownChannelKind> {
-        [Self::Memory, Self::Port].into_iter().find(|kind| kind.name() == name).ok_or(UnknownChannelKind)
-    }
-}
-
 /// How operations are to be done, as far as the caller has said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Choice {
@@ -245,6 +226,11 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
+    /// Makes the choice of `algorithm` over direct channels.
+    pub(crate) const fn direct(algorithm: Algorithm) -> Self {
+        Self { algorithm: Some(algorithm), channel: ChannelKind::Memory }
+    }
+
     /// The bit of a code that says port.
     const PORT: u8 = 0x80;
 
@@ -290,11 +276,7 @@ mod tests {
         for algorithm in Algorithm::ALL {
             assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
         }
-        for kind in [ChannelKind::Memory, ChannelKind::Port] {
-            assert_eq!(kind.to_string().parse(), Ok(kind));
-        }
         assert_eq!("rings".parse::<Algorithm>(), Err(UnknownAlgorithm));
-        assert_eq!("ports".parse::<ChannelKind>(), Err(UnknownChannelKind));
     }
 
     #[test]

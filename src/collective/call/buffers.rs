@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, HeapView, Region};
-use crate::reduce::SourcePlace;
-use crate::shm::{CacheHint, GivenBytes, Span, TakenBytes};
+use crate::reduce::{SourcePlace, Target};
+use crate::shm::{CacheHint, Span};
 
 /// Where a rank's input is.
 #[derive(Debug)]
@@ -20,7 +20,8 @@ pub(crate) enum Input<'a> {
 
 impl<'a> Input<'a> {
     /// Returns where the `len` bytes at `at` are. What is in an output is said to be where the
-    /// first target is: the call is in place.
+    /// first target is: the call is in place, and its bytes have to be asked of the call. The same
+    /// is said of nothing.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -35,48 +36,59 @@ impl<'a> Input<'a> {
                 Ok(SourcePlace::Shared(view.reach(view.rank(), region)?, region.offset.get()))
             }
             Input::Memory(bytes) => Ok(SourcePlace::Slice(part(bytes, at, len)?)),
-            Input::InOutput(_) => Ok(SourcePlace::Target(0)),
-            Input::None => Ok(SourcePlace::Slice(&[])),
+            Input::InOutput(_) | Input::None => Ok(SourcePlace::Target(0)),
         }
     }
 
     /// Copies the bytes from `at` on into `target`, which is ordinary memory of the engine's own.
-    /// What is in an output has to be asked of its call.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
     #[inline]
     pub(crate) fn read(&self, view: &HeapView, at: u64, target: &mut [u8]) -> Result<()> {
-        let len = target.len() as u64;
-        match self {
-            Input::Heap(offset) => {
-                let region = Region::new(shifted(*offset, at), len);
-                view.reach(view.rank(), region)?.copy_out(region.offset.get(), target)
-            }
-            Input::Memory(bytes) => {
-                target.copy_from_slice(part(bytes, at, len)?);
-                Ok(())
-            }
-            Input::InOutput(_) | Input::None => Ok(()),
-        }
+        self.place(view, at, target.len() as u64)?.read(target)
     }
 
-    /// Copies the bytes from `at` on over all of `target`, a region of the heap `span`. What is in
-    /// an output has to be asked of its call.
+    /// Copies the bytes from `at` on over all of `target`, a region of the heap `span`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
     #[inline]
     pub(crate) fn copy(&self, view: &HeapView, at: u64, span: &Span, target: Region) -> Result<()> {
-        let len = target.len;
+        self.place(view, at, target.len)?.copy(span, target)
+    }
+}
+
+impl SourcePlace<'_> {
+    /// Copies the bytes there into `target`; nothing of what is in an output.
+    #[inline]
+    pub(super) fn read(self, target: &mut [u8]) -> Result<()> {
         match self {
-            Input::Heap(offset) => {
-                let region = Region::new(shifted(*offset, at), len);
-                let mine = view.reach(view.rank(), region)?;
-                mine.copy_to(region.offset.get(), span, target.offset.get(), len, CacheHint::Keep)
-            }
-            Input::Memory(bytes) => span.copy_in(target.offset.get(), part(bytes, at, len)?),
-            Input::InOutput(_) | Input::None => Ok(()),
+            SourcePlace::Shared(span, offset) => span.copy_out(offset, target)?,
+            SourcePlace::Slice(bytes) => target.copy_from_slice(bytes),
+            SourcePlace::Target(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Copies the bytes there over all of `target`, a region of the heap `span`; nothing of what is
+    /// in an output.
+    #[inline]
+    pub(super) fn copy(self, span: &Span, target: Region) -> Result<()> {
+        let (to, len) = (target.offset.get(), target.len);
+        match self {
+            SourcePlace::Shared(source, offset) => source.copy_to(offset, span, to, len, CacheHint::Keep),
+            SourcePlace::Slice(bytes) => span.copy_in(to, bytes),
+            SourcePlace::Target(_) => Ok(()),
+        }
+    }
+
+    /// Returns the checksum of the `len` bytes there, behind bytes whose checksum is `before`.
+    pub(crate) fn crc32c(self, before: u32, len: u64) -> Result<u32> {
+        match self {
+            SourcePlace::Shared(span, offset) => span.crc32c(before, offset, len),
+            SourcePlace::Slice(bytes) => Ok(crc32c::crc32c_append(before, bytes)),
+            SourcePlace::Target(_) => Ok(before),
         }
     }
 }
@@ -95,28 +107,42 @@ pub(crate) enum Output<'a> {
 }
 
 impl Output<'_> {
+    /// Returns where the `len` bytes at `at` go, if there is an output.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for bytes that are not allocated.
+    #[inline]
+    pub(crate) fn target<'p>(
+        &'p mut self,
+        view: &'p HeapView,
+        at: u64,
+        len: u64,
+    ) -> Result<Option<Target<'p>>> {
+        Ok(match self {
+            Output::Heap(offset) => {
+                let region = Region::new(shifted(*offset, at), len);
+                Some(Target::Shared(view.reach(view.rank(), region)?, region.offset.get()))
+            }
+            Output::Memory(bytes) => Some(Target::Slice(part_mut(bytes, at, len)?)),
+            Output::Within(bytes, start) => {
+                Some(Target::Slice(part_mut(bytes, start.saturating_add(at), len)?))
+            }
+            Output::None => None,
+        })
+    }
+
     /// Copies `source` to the bytes at `at`, if there is an output.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
     #[inline]
     pub(crate) fn write(&mut self, view: &HeapView, at: u64, source: &[u8]) -> Result<()> {
-        let len = source.len() as u64;
-        match self {
-            Output::Heap(offset) => {
-                let region = Region::new(shifted(*offset, at), len);
-                view.reach(view.rank(), region)?.copy_in(region.offset.get(), source)
-            }
-            Output::Memory(bytes) => {
-                part_mut(bytes, at, len)?.copy_from_slice(source);
-                Ok(())
-            }
-            Output::Within(bytes, start) => {
-                part_mut(bytes, start.saturating_add(at), len)?.copy_from_slice(source);
-                Ok(())
-            }
-            Output::None => Ok(()),
+        match self.target(view, at, source.len() as u64)? {
+            Some(Target::Shared(span, offset)) => span.copy_in(offset, source)?,
+            Some(Target::Slice(bytes)) => bytes.copy_from_slice(source),
+            None => {}
         }
+        Ok(())
     }
 
     /// Copies `len` bytes at `source` of the heap `span` to `at`, if there is an output.
@@ -132,31 +158,38 @@ impl Output<'_> {
         source: u64,
         len: u64,
     ) -> Result<()> {
-        match self {
-            Output::Heap(offset) => {
-                let region = Region::new(shifted(*offset, at), len);
-                let mine = view.reach(view.rank(), region)?;
-                span.copy_to(source, mine, region.offset.get(), len, CacheHint::Keep)
-            }
-            Output::Memory(bytes) => span.copy_out(source, part_mut(bytes, at, len)?),
-            Output::Within(bytes, start) => {
-                span.copy_out(source, part_mut(bytes, start.saturating_add(at), len)?)
-            }
-            Output::None => Ok(()),
+        match self.target(view, at, len)? {
+            Some(Target::Shared(mine, to)) => span.copy_to(source, mine, to, len, CacheHint::Keep),
+            Some(Target::Slice(bytes)) => span.copy_out(source, bytes),
+            None => Ok(()),
         }
     }
-}
 
-/// Returns the bytes at `offset` of this rank's heap, to be put into a place that is shared.
-pub(super) fn given_in_heap(view: &HeapView, offset: HeapOffset, len: u64) -> Result<GivenBytes<'_>> {
-    let region = Region::new(offset, len);
-    Ok(GivenBytes::Shared { span: view.reach(view.rank(), region)?, offset: offset.get(), len })
-}
+    /// Copies the `len` bytes at `place` to `at`, if there is an output and they are not there
+    /// already.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for bytes that are not allocated.
+    pub(crate) fn put(&mut self, view: &HeapView, at: u64, place: SourcePlace<'_>, len: u64) -> Result<()> {
+        match place {
+            SourcePlace::Slice(bytes) => self.write(view, at, bytes),
+            SourcePlace::Shared(span, start) => self.copy(view, at, span, start, len),
+            SourcePlace::Target(_) => Ok(()),
+        }
+    }
 
-/// Returns the bytes at `offset` of this rank's heap, as the place that a result is taken to.
-pub(super) fn taken_in_heap(view: &HeapView, offset: HeapOffset, len: u64) -> Result<TakenBytes<'_>> {
-    let region = Region::new(offset, len);
-    Ok(TakenBytes::Shared { span: view.reach(view.rank(), region)?, offset: offset.get(), len })
+    /// Returns what has been put there, as something to be read.
+    pub(crate) fn contents(&self) -> Input<'_> {
+        match self {
+            Output::Heap(offset) => Input::Heap(*offset),
+            Output::Memory(bytes) => Input::Memory(bytes),
+            Output::Within(bytes, start) => {
+                let start = usize::try_from(*start).unwrap_or(usize::MAX);
+                Input::Memory(bytes.get(start..).unwrap_or_default())
+            }
+            Output::None => Input::None,
+        }
+    }
 }
 
 /// `offset` and `bytes` more; what is past all addresses is found out of range by whoever uses it.

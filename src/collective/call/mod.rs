@@ -8,12 +8,12 @@ mod signature;
 
 use crate::error::{Error, Result};
 use crate::heap::{HeapView, Region};
-use crate::reduce::{DataType, Reducer};
+use crate::reduce::{DataType, Reducer, SourcePlace, Target};
 use crate::shm::{CacheHint, GivenBytes, Span, TakenBytes};
-use buffers::{given_in_heap, move_within, range, taken_in_heap};
+use buffers::{move_within, range};
 
 pub(crate) use algorithm::Choice;
-pub use algorithm::{Algorithm, ChannelKind, UnknownAlgorithm, UnknownChannelKind};
+pub use algorithm::{Algorithm, ChannelKind, UnknownAlgorithm};
 pub(crate) use buffers::{Input, Output, part, part_mut, shifted};
 pub use operation::Operation;
 pub use request::Request;
@@ -55,13 +55,8 @@ pub struct Call<'a> {
 impl<'a> Call<'a> {
     /// Takes the call, and leaves one without buffers.
     pub(crate) fn take(&mut self) -> Self {
-        Self {
-            layout: self.layout.take(),
-            reducer: self.reducer.take(),
-            input: std::mem::replace(&mut self.input, Input::None),
-            output: std::mem::replace(&mut self.output, Output::None),
-            ..*self
-        }
+        let rest: Call<'a> = self.bare();
+        std::mem::replace(self, rest)
     }
 }
 
@@ -108,6 +103,12 @@ impl Call<'_> {
     /// Returns whether each rank scales its input.
     pub(crate) fn is_scaled(&self) -> bool {
         self.reducer.as_ref().is_some_and(Reducer::is_scaled)
+    }
+
+    /// Returns this rank's own scalar, as it stands in its post; 0 where it multiplies nothing.
+    #[inline]
+    pub(crate) fn scalar(&self) -> u64 {
+        self.reducer.as_ref().map_or(0, Reducer::scalar)
     }
 
     /// Returns the length of a block in bytes.
@@ -170,9 +171,23 @@ impl Call<'_> {
     pub(crate) fn write_word(&mut self, view: &HeapView, word: u64, len: u64) -> Result<()> {
         let word = word.to_ne_bytes();
         match len {
-            8 => self.write_output(view, 0, &word),
-            4 => self.write_output(view, 0, &word[..4]),
-            _ => self.write_output(view, 0, part(&word, 0, len)?),
+            8 => self.output.write(view, 0, &word),
+            4 => self.output.write(view, 0, &word[..4]),
+            _ => self.output.write(view, 0, part(&word, 0, len)?),
+        }
+    }
+
+    /// Returns where the `len` bytes at `at` of the input are, also where these are in the output.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for bytes that are not allocated.
+    #[inline]
+    pub(crate) fn source<'p>(&'p self, view: &'p HeapView, at: u64, len: u64) -> Result<SourcePlace<'p>> {
+        match (&self.input, &self.output) {
+            (Input::InOutput(start), Output::Memory(bytes) | Output::Within(bytes, _)) => {
+                Ok(SourcePlace::Slice(part(bytes, start.saturating_add(at), len)?))
+            }
+            (input, _) => input.place(view, at, len),
         }
     }
 
@@ -183,23 +198,7 @@ impl Call<'_> {
     /// [`Error::OutOfRange`] for bytes that are not allocated.
     #[inline]
     pub(crate) fn read_input(&self, view: &HeapView, at: u64, target: &mut [u8]) -> Result<()> {
-        match (&self.input, &self.output) {
-            (Input::InOutput(start), Output::Memory(bytes) | Output::Within(bytes, _)) => {
-                let len = target.len() as u64;
-                target.copy_from_slice(part(bytes, start.saturating_add(at), len)?);
-                Ok(())
-            }
-            (input, _) => input.read(view, at, target),
-        }
-    }
-
-    /// Copies `source` to the bytes at `at` of the output, if this rank has one.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`] for bytes that are not allocated.
-    #[inline]
-    pub(crate) fn write_output(&mut self, view: &HeapView, at: u64, source: &[u8]) -> Result<()> {
-        self.output.write(view, at, source)
+        self.source(view, at, target.len() as u64)?.read(target)
     }
 
     /// Copies bytes of the input, from `at` on, over all of `target`, a region of the heap `span`.
@@ -207,13 +206,7 @@ impl Call<'_> {
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
     pub(crate) fn copy_input(&self, view: &HeapView, at: u64, span: &Span, target: Region) -> Result<()> {
-        match (&self.input, &self.output) {
-            (Input::InOutput(start), Output::Memory(bytes) | Output::Within(bytes, _)) => {
-                let source = part(bytes, start.saturating_add(at), target.len)?;
-                span.copy_in(target.offset.get(), source)
-            }
-            (input, _) => input.copy(view, at, span, target),
-        }
+        self.source(view, at, target.len)?.copy(span, target)
     }
 
     /// Copies `len` bytes of the input, from `input_at` on, to `output_at` of the output, if there
@@ -232,13 +225,7 @@ impl Call<'_> {
             (Input::Heap(from), Output::Heap(to)) if shifted(*from, input_at) == shifted(*to, output_at) => {
                 Ok(())
             }
-            (Input::Heap(from), output) => {
-                let region = Region::new(shifted(*from, input_at), len);
-                let mine = view.reach(view.rank(), region)?;
-                output.copy(view, output_at, mine, region.offset.get(), len)
-            }
-            (Input::Memory(bytes), output) => output.write(view, output_at, part(bytes, input_at, len)?),
-            (Input::InOutput(_) | Input::None, _) => Ok(()),
+            (input, output) => output.put(view, output_at, input.place(view, input_at, len)?, len),
         }
     }
 
@@ -261,19 +248,15 @@ impl Call<'_> {
     ) -> Result<()> {
         let (offset, len, cache_hint) = (region.offset.get(), region.len, self.cache_hint(cache_hint));
         match (&self.input, &mut self.output) {
-            (Input::Memory(input), Output::Memory(output)) => {
-                let (output, input) = (part_mut(output, output_at, len)?, part(input, input_at, len)?);
-                span.exchange(offset, output, input, cache_hint)
-            }
             (Input::InOutput(start), Output::Memory(both)) => {
                 let middle = range(both.len(), start.saturating_add(input_at), len)?.start;
                 let (output, input) = both.split_at_mut(middle);
                 span.exchange(offset, part_mut(output, output_at, len)?, part(input, 0, len)?, cache_hint)
             }
-            (Input::Heap(from), Output::Heap(to)) => {
-                let taken = taken_in_heap(view, shifted(*to, output_at), len)?;
-                let given = given_in_heap(view, shifted(*from, input_at), len)?;
-                span.exchange_any(offset, taken, given, cache_hint)
+            (input @ Input::Memory(_), output @ Output::Memory(_))
+            | (input @ Input::Heap(_), output @ Output::Heap(_)) => {
+                let given = given(input.place(view, input_at, len)?, len);
+                span.exchange_any(offset, taken(output.target(view, output_at, len)?, len), given, cache_hint)
             }
             _ => {
                 self.take_result(view, output_at, span, region, cache_hint)?;
@@ -290,19 +273,11 @@ impl Call<'_> {
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
     pub(crate) fn give_input(&self, view: &HeapView, at: u64, span: &Span, target: Region) -> Result<()> {
-        let given = match (&self.input, &self.output) {
-            (Input::Memory(input), Output::Memory(_) | Output::Heap(_)) => {
-                GivenBytes::Slice(part(input, at, target.len)?)
-            }
-            (Input::InOutput(start), Output::Memory(both)) => {
-                GivenBytes::Slice(part(both, start.saturating_add(at), target.len)?)
-            }
-            (Input::Heap(from), Output::Memory(_) | Output::Heap(_)) => {
-                given_in_heap(view, shifted(*from, at), target.len)?
-            }
-            _ => return self.copy_input(view, at, span, target),
-        };
-        span.give(target.offset.get(), given)
+        let source = self.source(view, at, target.len)?;
+        match self.output {
+            Output::Memory(_) | Output::Heap(_) => span.give(target.offset.get(), given(source, target.len)),
+            Output::Within(..) | Output::None => source.copy(span, target),
+        }
     }
 
     /// Copies `source`, a region of the heap `span`, to `at` of the output, if there is one: the
@@ -319,12 +294,13 @@ impl Call<'_> {
         cache_hint: CacheHint,
     ) -> Result<()> {
         let cache_hint = self.cache_hint(cache_hint);
-        let taken = match &mut self.output {
-            Output::Memory(output) => TakenBytes::Slice(part_mut(output, at, source.len)?),
-            Output::Heap(offset) => taken_in_heap(view, shifted(*offset, at), source.len)?,
-            output => return output.copy(view, at, span, source.offset.get(), source.len),
-        };
-        span.take(source.offset.get(), taken, cache_hint)
+        let (from, len) = (source.offset.get(), source.len);
+        match &mut self.output {
+            output @ (Output::Memory(_) | Output::Heap(_)) => {
+                span.take(from, taken(output.target(view, at, len)?, len), cache_hint)
+            }
+            output => output.copy(view, at, span, from, len),
+        }
     }
 
     /// Returns where results go that go to the output: in place its lines are in the cache, and
@@ -335,5 +311,23 @@ impl Call<'_> {
             (Input::Heap(from), Output::Heap(to)) if from == to => CacheHint::Keep,
             _ => apart,
         }
+    }
+}
+
+/// Returns the `len` bytes at `source`, to be put into a place that is shared.
+fn given(source: SourcePlace<'_>, len: u64) -> GivenBytes<'_> {
+    match source {
+        SourcePlace::Shared(span, offset) => GivenBytes::Shared { span, offset, len },
+        SourcePlace::Slice(bytes) => GivenBytes::Slice(bytes),
+        SourcePlace::Target(_) => GivenBytes::Slice(&[]),
+    }
+}
+
+/// Returns the `len` bytes at `target`, as the place that a result is taken to.
+fn taken(target: Option<Target<'_>>, len: u64) -> TakenBytes<'_> {
+    match target {
+        Some(Target::Shared(span, offset)) => TakenBytes::Shared { span, offset, len },
+        Some(Target::Slice(bytes)) => TakenBytes::Slice(bytes),
+        None => TakenBytes::Slice(&mut []),
     }
 }

@@ -61,67 +61,43 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All of them, in the order of their codes.
-    pub const ALL: [Self; 26] = [
-        Self::Barrier,
-        Self::AllReduce,
-        Self::Reduce,
-        Self::Broadcast,
-        Self::AllGather,
-        Self::ReduceScatter,
-        Self::AllToAll,
-        Self::AllToAllV,
-        Self::Gather,
-        Self::Scatter,
-        Self::Split,
-        Self::Finalize,
-        Self::Duplicate,
-        Self::Alloc,
-        Self::Free,
-        Self::SetChannelKind,
-        Self::Send,
-        Self::Recv,
-        Self::SwitchChannel,
-        Self::RegisterAlgorithm,
-        Self::Group,
-        Self::Grow,
-        Self::Checkpoint,
-        Self::Restore,
-        Self::SetTuning,
-        Self::Prepare,
+    /// All of them with their names, in the order of their codes.
+    const NAMED: &[(Self, &'static str); 26] = &[
+        (Self::Barrier, "barrier"),
+        (Self::AllReduce, "all_reduce"),
+        (Self::Reduce, "reduce"),
+        (Self::Broadcast, "broadcast"),
+        (Self::AllGather, "all_gather"),
+        (Self::ReduceScatter, "reduce_scatter"),
+        (Self::AllToAll, "all_to_all"),
+        (Self::AllToAllV, "all_to_all_v"),
+        (Self::Gather, "gather"),
+        (Self::Scatter, "scatter"),
+        (Self::Split, "split"),
+        (Self::Finalize, "finalize"),
+        (Self::Duplicate, "duplicate"),
+        (Self::Alloc, "alloc"),
+        (Self::Free, "free"),
+        (Self::SetChannelKind, "set_channel_kind"),
+        (Self::Send, "send"),
+        (Self::Recv, "recv"),
+        (Self::SwitchChannel, "switch_channel"),
+        (Self::RegisterAlgorithm, "register_algorithm"),
+        (Self::Group, "group"),
+        (Self::Grow, "grow"),
+        (Self::Checkpoint, "checkpoint"),
+        (Self::Restore, "restore"),
+        (Self::SetTuning, "set_tuning"),
+        (Self::Prepare, "prepare"),
     ];
+
+    /// All of them, in the order of their codes.
+    pub const ALL: [Self; 26] = firsts(Self::NAMED);
 
     /// Returns its name, as messages and tables print it.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Barrier => "barrier",
-            Self::AllReduce => "all_reduce",
-            Self::Reduce => "reduce",
-            Self::Broadcast => "broadcast",
-            Self::AllGather => "all_gather",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::AllToAll => "all_to_all",
-            Self::AllToAllV => "all_to_all_v",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
-            Self::Split => "split",
-            Self::Finalize => "finalize",
-            Self::Duplicate => "duplicate",
-            Self::Alloc => "alloc",
-            Self::Free => "free",
-            Self::SetChannelKind => "set_channel_kind",
-            Self::Send => "send",
-            Self::Recv => "recv",
-            Self::SwitchChannel => "switch_channel",
-            Self::RegisterAlgorithm => "register_algorithm",
-            Self::Group => "group",
-            Self::Grow => "grow",
-            Self::Checkpoint => "checkpoint",
-            Self::Restore => "restore",
-            Self::SetTuning => "set_tuning",
-            Self::Prepare => "prepare",
-        }
+        Self::NAMED[self as usize - 1].1
     }
 
     /// Returns whether one rank plays a part of its own in it.
@@ -171,8 +147,31 @@ impl Operation {
     }
 }
 
+/// Returns the first of each pair.
+pub(super) const fn firsts<T: Copy, const N: usize>(pairs: &[(T, &str); N]) -> [T; N] {
+    let mut all = [pairs[0].0; N];
+    let mut index = 1;
+    while index < N {
+        all[index] = pairs[index].0;
+        index += 1;
+    }
+    all
+}
+
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_are_listed_in_the_order_of_their_codes() {
+        for (operation, code) in Operation::ALL.into_iter().zip(1..) {
+            assert_eq!((operation as u64, Operation::from_code(code)), (code, Some(operation)));
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use super::{Algorithm, ChannelKind, Choice, Operation};
 use crate::error::{Error, Result};
 use crate::rank::Rank;
-use crate::reduce::{DataType, F8E4M3, F8E5M2, ReduceOp, Reducer, Scalar};
+use crate::reduce::{DataType, ReduceOp, Reducer, Scalar};
 
 /// What all ranks have to agree on in a collective call, or the two ends of a message: the call as
 /// one rank posts it.
@@ -193,13 +193,10 @@ impl CallSignature {
         self.choice().map(|choice| choice.channel)
     }
 
-    fn operator(self) -> Option<u32> {
-        let code = u32::try_from(self.head >> 32).expect("32 bits are left");
-        self.operation().filter(|operation| operation.reduces()).map(|_| code)
-    }
-
     fn operator_named(self) -> Option<OperatorName> {
-        self.operator().map(|code| OperatorName { code, data_type: self.data_type() })
+        let code = u32::try_from(self.head >> 32).expect("32 bits are left");
+        let named = OperatorName { code, data_type: self.data_type() };
+        self.operation().filter(|operation| operation.reduces()).map(|_| named)
     }
 
     /// Returns how it is done; `None` when a peer has posted what is no choice.
@@ -220,7 +217,8 @@ impl fmt::Display for OperatorName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plain = usize::try_from(self.code).ok().and_then(|code| ReduceOp::PLAIN.get(code));
         // The code of a sum that is multiplied before tells of the type, and not of the scalar.
-        let scaled = self.data_type.map(|data_type| (data_type, ReduceOp::PreMulSum(one_of(data_type))));
+        let scaled =
+            self.data_type.map(|data_type| (data_type, ReduceOp::PreMulSum(Scalar::zero(data_type))));
         let is_meant = |(data_type, op): &(DataType, ReduceOp)| {
             Reducer::new(*data_type, op, 1).is_ok_and(|reducer| reducer.code() == self.code)
         };
@@ -228,24 +226,6 @@ impl fmt::Display for OperatorName {
             Some(op) => op.fmt(f),
             None => write!(f, "an operator of the program's own ({:#x})", self.code),
         }
-    }
-}
-
-/// Returns some element of `data_type`.
-fn one_of(data_type: DataType) -> Scalar {
-    match data_type {
-        DataType::I8 => Scalar::new(0_i8),
-        DataType::U8 => Scalar::new(0_u8),
-        DataType::I32 => Scalar::new(0_i32),
-        DataType::U32 => Scalar::new(0_u32),
-        DataType::I64 => Scalar::new(0_i64),
-        DataType::U64 => Scalar::new(0_u64),
-        DataType::F16 => Scalar::new(half::f16::ZERO),
-        DataType::Bf16 => Scalar::new(half::bf16::ZERO),
-        DataType::F32 => Scalar::new(0.0_f32),
-        DataType::F64 => Scalar::new(0.0_f64),
-        DataType::F8E4M3 => Scalar::new(F8E4M3::default()),
-        DataType::F8E5M2 => Scalar::new(F8E5M2::default()),
     }
 }
 
@@ -321,7 +301,7 @@ mod tests {
             CallSignature::new(Operation::AllReduce).of(4, data_type).by(code).operator_name().unwrap()
         };
         for data_type in DataType::ALL {
-            assert_eq!(name(data_type, &ReduceOp::PreMulSum(one_of(data_type))), "mulsum");
+            assert_eq!(name(data_type, &ReduceOp::PreMulSum(Scalar::zero(data_type))), "mulsum");
             assert_eq!(name(data_type, &ReduceOp::Max), "max");
         }
         assert_eq!(name(DataType::F32, &ReduceOp::PreMulSum(Scalar::new(0.5_f32))), "mulsum");

@@ -22,27 +22,6 @@ impl Engine {
         board.or_revoke(met)
     }
 
-    /// Begins `call` of the caller's, in which members come together several times.
-    pub(crate) fn begin_several(&mut self, call: CallSignature) {
-        self.members.board.report_call(call);
-    }
-
-    /// Ends it: it counts as one.
-    pub(crate) fn end_several(&mut self, is_done: bool) {
-        self.members.board.report_end_of_several(is_done);
-    }
-
-    /// Counts nothing of what was so far: it was part of an operation that is counted elsewhere, or
-    /// was not done yet.
-    pub(crate) fn count_as_none(&mut self) {
-        self.members.board.report_none();
-    }
-
-    /// Counts the next coming together as part of the operation that was counted last.
-    pub(crate) fn count_no_more(&mut self) {
-        self.members.board.count_inner_steps(1);
-    }
-
     /// Returns when all members have called it for `operation`: a barrier, or one that begins or
     /// ends with it.
     ///

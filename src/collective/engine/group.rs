@@ -16,7 +16,6 @@ use super::trace::Together;
 use crate::collective::call::{Call, CallSignature, Choice, Operation};
 use crate::collective::message::progress::{self, MessageBatch};
 use crate::collective::message::{InPlaceBlock, MessageEnd, all_to_all_v};
-use crate::collective::rendezvous::members::Members;
 use crate::error::{Error, Result};
 
 /// The most calls of one communicator that are put together.
@@ -97,7 +96,7 @@ impl GroupShare<'_, '_> {
         let Self { engine, choice, calls } = self;
         // Whatever fails here, members of other communicators wait for what does not come any more.
         let done = engine.run_all(calls, *choice);
-        engine.members().board.or_revoke(done)?;
+        engine.members.board.or_revoke(done)?;
         for &operation in &messages.announced {
             engine.announce(CallSignature::new(operation).with_choice(*choice), operation)?;
         }
@@ -107,7 +106,7 @@ impl GroupShare<'_, '_> {
 
 /// Delivers `messages`, in the order of `shares`, and notes them if this rank notes what it does.
 fn deliver_noted(shares: &mut [GroupShare<'_, '_>], messages: &mut [GroupMessages<'_>]) -> Result<()> {
-    let is_noted = shares.iter().any(|share| share.engine.members().board.context().recorder().is_some());
+    let is_noted = shares.iter().any(|share| share.engine.members.board.context().recorder().is_some());
     if !is_noted {
         return deliver(shares, messages);
     }
@@ -115,7 +114,7 @@ fn deliver_noted(shares: &mut [GroupShare<'_, '_>], messages: &mut [GroupMessage
     let done = deliver(shares, messages);
     for (share, begun) in shares.iter().zip(begun) {
         let choice = Choice { algorithm: None, channel: share.choice.channel };
-        begun.end(share.engine.members(), choice, done.is_err());
+        begun.end(&share.engine.members, choice, done.is_err());
     }
     done
 }
@@ -123,7 +122,7 @@ fn deliver_noted(shares: &mut [GroupShare<'_, '_>], messages: &mut [GroupMessage
 impl<'a> GroupMessages<'a> {
     /// Takes the calls out of `share` that are done by messages.
     fn of(share: &mut GroupShare<'_, 'a>) -> Result<Self> {
-        let me = share.engine.members().me();
+        let me = share.engine.members.me();
         let mut messages = Self { ends: Vec::with_capacity(share.calls.len()), ..Self::default() };
         // All ranks put these in one order, but each puts sends and receives between them as it
         // likes.
@@ -136,8 +135,8 @@ impl<'a> GroupMessages<'a> {
             messages.ends.push(MessageEnd::of(call)?);
         }
         share.calls.retain(|call| !call.operation.is_by_messages());
-        if messages.ends.iter().any(|message| message.peer() == me) {
-            messages.own = pair(messages.ends.extract_if(.., |message| message.peer() == me))?;
+        if messages.ends.iter().any(|message| message.state.peer == me) {
+            messages.own = pair(messages.ends.extract_if(.., |message| message.state.peer == me))?;
         }
         Ok(messages)
     }
@@ -155,7 +154,7 @@ impl<'a> GroupMessages<'a> {
 
     /// Begins to note them as those of `share`.
     fn note(&self, share: &GroupShare<'_, '_>) -> Together {
-        let members = share.engine.members();
+        let members = &share.engine.members;
         let mut begun = Together::begin(members, &[]);
         self.announced.iter().for_each(|operation| begun.add_operation(*operation));
         let own = self.own.iter().flat_map(|(sent, received)| [sent, received]);
@@ -180,7 +179,7 @@ fn pair<'a>(own: impl Iterator<Item = MessageEnd<'a>>) -> Result<Vec<(MessageEnd
 /// Delivers `messages`, in the order of `shares`.
 fn deliver(shares: &mut [GroupShare<'_, '_>], messages: &mut [GroupMessages<'_>]) -> Result<()> {
     for (share, GroupMessages { own, .. }) in shares.iter_mut().zip(&mut *messages) {
-        let members: &Members = share.engine.members();
+        let members = &share.engine.members;
         let copied = own.iter_mut().try_for_each(|(sent, received)| sent.copy_to(members, received));
         members.board.or_revoke(copied)?;
     }

@@ -9,21 +9,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::channel::RankContext;
-use crate::collective::call::{Call, CallSignature, ChannelKind, Choice, Operation, Request};
-use crate::collective::execute::custom::Customs;
+use crate::collective::call::{Algorithm, Call, CallSignature, ChannelKind, Choice, Operation, Request};
 use crate::collective::execute::staged::prestage;
-use crate::collective::execute::{self, combine, eager, fused};
+use crate::collective::execute::{self, eager, fused};
 use crate::collective::message::progress::{self, MessageBatch};
 use crate::collective::message::{InPlaceBlock, MessageEnd};
 use crate::collective::plan::tuning::Tuning;
 use crate::collective::plan::{Planner, Proposal, WORD_LEN, Way};
 use crate::collective::region::lease::{Lease, RegionOwner};
-use crate::collective::rendezvous::at_barrier::AtBarrier;
 use crate::collective::rendezvous::buffers::Buffers;
 use crate::collective::rendezvous::members::Members;
 use crate::collective::rendezvous::post::LargePost;
 use crate::collective::transport::{OpenPorts, Pipework};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::heap::HeapOffset;
 use crate::rank::Rank;
 use crate::shm::CellSlice;
@@ -36,9 +34,9 @@ use word::WordRun;
 /// Runs the collective calls of one member, one after the other.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    members: Members,
+    pub(crate) members: Members,
     pipework: Pipework,
-    planner: Planner,
+    pub(crate) planner: Planner,
     /// How the call that is being executed is done, for whoever notes it.
     taken: Choice,
     /// The last field, since it lets go of what the others use.
@@ -64,64 +62,15 @@ impl Engine {
         Ok(Self { members, pipework: Pipework::new(host), planner, taken: Choice::default(), lease })
     }
 
-    /// Makes every wait look whether members are in a barrier of the job: for the communicator
-    /// whose barriers are those.
-    pub(crate) fn watch_barrier(&mut self) {
-        let board = &mut self.members.board;
-        let at_barrier = AtBarrier::new(board.context());
-        board.watch_barrier(at_barrier);
-    }
-
-    /// Returns the members in an operation that this one has not come to.
-    pub(crate) fn gone_on(&self) -> impl Iterator<Item = (Rank, CallSignature)> {
-        self.members.board.gone_on()
-    }
-
-    /// Returns the error of a wait in the call `mine`, or, where the epoch was ended because
-    /// members disagree, what it is that they disagree on.
-    pub(crate) fn explain(&self, mine: CallSignature, error: Error) -> Error {
-        self.members.board.explain(mine, error)
-    }
-
-    /// Returns what members are known to disagree on when the epoch has ended, for this one in the
-    /// call `mine`.
-    pub(crate) fn known_mismatch(&self, mine: CallSignature) -> Option<Error> {
-        self.members.board.known_mismatch(mine)
-    }
-
-    /// Returns what members have disagreed on first, in calls for which they did not wait for each
-    /// other.
-    pub(crate) fn first_mismatch(&self) -> Option<Error> {
-        self.members.board.first_mismatch()
-    }
-
-    /// Ends the epoch, since this member, in the call `mine`, has found `rank` in the call
-    /// `theirs`, or members have disagreed before. Reports it to all members.
-    pub(crate) fn end_by_mismatch(&self, rank: Rank, mine: CallSignature, theirs: CallSignature) {
-        self.members.board.end_by_mismatch(rank, mine, theirs);
-    }
-
     /// Returns the words that say which members have left.
     pub(crate) fn departures(&self) -> &CellSlice<ProgressCell> {
         self.lease.departures()
     }
 
-    /// Returns the planner.
-    pub(crate) fn planner(&self) -> &Planner {
-        &self.planner
-    }
-
-    /// Takes over the algorithms that are registered with another engine; all members take the
-    /// same.
-    pub(crate) fn with_customs(mut self, customs: Customs) -> Self {
-        self.planner.set_customs(customs);
-        self
-    }
-
     /// Finds the word that `request` reduces once more, done as `choice` says.
     #[inline]
     pub(crate) fn known(&mut self, request: &Request<'_, '_>, choice: Choice) -> Option<WordRun<'_>> {
-        let word = self.planner.known(request, choice)?;
+        let word = self.planner.recent.find(request, choice)?;
         Some(WordRun { word, members: &mut self.members })
     }
 
@@ -146,7 +95,7 @@ impl Engine {
     fn run_traced(&mut self, call: &mut Call<'_>, choice: Choice) -> Result<()> {
         let span = CallSpan::of_call(&self.members, call);
         let simple = Choice { algorithm: None, channel: choice.channel };
-        self.taken = if call.operation.has_peer() { simple } else { Proposal::EAGER };
+        self.taken = if call.operation.has_peer() { simple } else { Choice::direct(Algorithm::OneShot) };
         let done = self.run_guarded(call, choice);
         span.end(&self.members, self.taken, done)
     }
@@ -170,12 +119,11 @@ impl Engine {
         if call.operation.is_by_messages() {
             return group::run(&mut [GroupShare { engine: self, choice, calls: vec![call.take()] }]);
         }
-        let signature = call.signature().with_choice(choice);
-        let proposal = self.planner.propose(call, signature, choice)?;
+        let proposal = self.planner.propose(call, choice)?;
         match proposal.way {
-            Way::Eager => self.run_eager(call, signature, proposal.len),
-            Way::EagerOnTrial | Way::TwoShotOnTrial => self.run_on_trial(call, signature, &proposal),
-            _ => self.run_large(call, signature, &proposal),
+            Way::Eager => self.run_eager(call, proposal.signature, proposal.len),
+            Way::EagerOnTrial | Way::TwoShotOnTrial => self.run_on_trial(call, &proposal),
+            _ => self.run_large(call, &proposal),
         }
     }
 
@@ -186,68 +134,58 @@ impl Engine {
         let is_word = len <= WORD_LEN && call.operation == Operation::AllReduce;
         // Every call is looked at where one is: none is repeated without.
         if is_word && done.is_ok() && !self.members.is_watched() {
-            self.planner.remember(call, signature, len);
+            self.planner.recent.keep(call, signature, len);
         }
         self.members.board.or_revoke(done)
     }
 
     /// Executes `call`, of which only measurement can tell whether it is to be eager.
     #[inline(never)]
-    fn run_on_trial(
-        &mut self,
-        call: &mut Call<'_>,
-        signature: CallSignature,
-        proposal: &Proposal,
-    ) -> Result<()> {
-        let begun = self.planner.eager_trial().begin();
+    fn run_on_trial(&mut self, call: &mut Call<'_>, proposal: &Proposal) -> Result<()> {
+        let begun = self.planner.eager_trial.begin();
         let done = if proposal.way == Way::EagerOnTrial {
-            self.run_eager_on_trial(call, signature, proposal.len)
+            self.run_eager_on_trial(call, proposal)
         } else {
-            self.run_large(call, signature, proposal)
+            self.run_large(call, proposal)
         };
-        self.planner.eager_trial().end(begun, proposal.len);
+        self.planner.eager_trial.end(begun, proposal.len);
         done
     }
 
-    fn run_eager_on_trial(&mut self, call: &mut Call<'_>, signature: CallSignature, len: u64) -> Result<()> {
+    fn run_eager_on_trial(&mut self, call: &mut Call<'_>, proposal: &Proposal) -> Result<()> {
         let Self { members, planner, .. } = self;
-        let mine = planner.eager_trial().last_duration(members.is_watched());
-        let done = eager::run_on_trial(members, call, signature, len, mine);
+        let mine = planner.eager_trial.last_duration(members.is_watched());
+        let done = eager::run_on_trial(members, call, proposal.signature, proposal.len, mine);
         // As by the other way: a late member learns that the epoch has ended, whichever way the
         // call goes.
         let done = done.and_then(|()| members.board.check_epoch(call.operation));
         members.board.or_revoke(done)?;
-        let theirs = members.board.post_of(1 - members.me()).eager().last_short_duration();
-        planner.eager_trial().note([mine, theirs]);
+        let theirs = members.board.post_of(1 - members.me()).eager_duration();
+        planner.eager_trial.note([mine, theirs]);
         Ok(())
     }
 
     /// Executes `call` once all members have posted where their buffers are.
     #[inline(never)]
-    fn run_large(
-        &mut self,
-        call: &mut Call<'_>,
-        signature: CallSignature,
-        proposal: &Proposal,
-    ) -> Result<()> {
+    fn run_large(&mut self, call: &mut Call<'_>, proposal: &Proposal) -> Result<()> {
         if let Some(kind) = proposal.way.pipes() {
             self.pipework.require(&self.members, kind)?;
         }
-        let expected = self.announce_large(call, signature, proposal)?;
+        let expected = self.announce_large(call, proposal)?;
         let Self { members, pipework, planner, .. } = self;
-        let posts = |member| members.board.post_of(member).large();
-        let settled = planner.settle(proposal, call, signature, members.me(), posts);
+        let posts = |member| members.board.post_of(member);
+        let settled = planner.settle(proposal, call, members.me(), posts);
         if settled.is_err() {
             members.board.report_refused();
         }
         let plan = settled?;
-        self.taken = plan.choice();
+        self.taken = plan.choice;
         if self.taken != expected {
-            members.board.report_choice(signature.with_choice(self.taken));
+            members.board.report_choice(proposal.signature.with_choice(self.taken));
         }
         let started = plan.start();
-        let done = execute::run(plan.execution, members, pipework, call, signature);
-        planner.keep_duration(started);
+        let done = execute::run(plan.execution, members, pipework, call, proposal.signature);
+        planner.routes.keep_duration(started);
         if done.is_ok() {
             members.board.report_done();
         }
@@ -258,12 +196,8 @@ impl Engine {
     /// waits until all members have posted the same one, and looks whether it still counts.
     ///
     /// Returns how the call is done, as far as this member knew before.
-    fn announce_large(
-        &mut self,
-        call: &Call<'_>,
-        signature: CallSignature,
-        proposal: &Proposal,
-    ) -> Result<Choice> {
+    fn announce_large(&mut self, call: &Call<'_>, proposal: &Proposal) -> Result<Choice> {
+        let signature = proposal.signature;
         let mut expected = None;
         if proposal.prestages || !self.members.board.has_room() {
             // It works or waits before it posts, and tells in what.
@@ -281,9 +215,9 @@ impl Engine {
         let post = LargePost {
             buffers: Buffers::of(call),
             balance: pipework.balance(),
-            scalar: combine::own_scalar(call),
-            last_duration: planner.last_duration(is_watched),
-            last_short_duration: planner.eager_trial().last_duration(is_watched),
+            scalar: call.scalar(),
+            last_duration: planner.routes.last_duration(is_watched),
+            last_short_duration: planner.eager_trial.last_duration(is_watched),
         };
         members.board.post_large(signature, post);
         // The others do not wait for the rest.
@@ -301,7 +235,10 @@ impl Engine {
         let Self { members, planner, .. } = self;
         let sharing = members.board.context().sharing().min(members.n_members() as u64);
         let oversubscribed = planner.tuning().oversubscribed;
-        planner.time_prestage(proposal, sharing, || prestage(call, members, oversubscribed))
+        let started = proposal.start();
+        let staged = prestage(call, members, oversubscribed);
+        planner.routes.keep_prestage(started, sharing);
+        staged
     }
 
     /// Executes a send or a receive over channels of `kind`.
@@ -352,7 +289,7 @@ impl Engine {
                 calls => {
                     let begun = Together::begin(&self.members, calls);
                     let done = fused::run(&mut self.members, calls, choice);
-                    begun.end(&self.members, Proposal::EAGER, done.is_err());
+                    begun.end(&self.members, Choice::direct(Algorithm::OneShot), done.is_err());
                     self.members.board.or_revoke(done)?;
                 }
             }
@@ -361,8 +298,10 @@ impl Engine {
         Ok(())
     }
 
+    /// Says whether `call` may share a post with others: the same on all members. Nothing holds the
+    /// parts of such a post against a checksum.
     fn can_be_fused(&self, call: &Call<'_>, choice: Choice) -> Result<bool> {
-        if !call.has_plain_operator() || !self.members.may_fuse() {
+        if !call.has_plain_operator() || self.members.checksums {
             return Ok(false);
         }
         self.planner.is_eager(call, choice)
@@ -372,10 +311,5 @@ impl Engine {
     /// ordered.
     pub(crate) fn identity(&self) -> (Rank, HeapOffset) {
         (self.members.ranks()[0], self.members.base(0))
-    }
-
-    /// Returns the members.
-    pub(crate) fn members(&self) -> &Members {
-        &self.members
     }
 }

@@ -83,9 +83,10 @@ impl Together {
 
     /// Adds `message`, if it is a message of its own.
     pub(crate) fn add_message(&mut self, members: &Members, message: &MessageEnd<'_>) {
-        if self.begun.is_some() && message.operation().has_peer() {
-            let peer = members.ranks().get(message.peer()).copied();
-            let span = TraceSpan::of(Verb::operation(message.operation() as u8)).of_bytes(message.len());
+        if self.begun.is_some() && message.state.operation.has_peer() {
+            let peer = members.ranks().get(message.state.peer).copied();
+            let span =
+                TraceSpan::of(Verb::operation(message.state.operation as u8)).of_bytes(message.state.len);
             self.spans.push(peer.map_or(span, |peer| span.with(peer)));
         }
     }
@@ -104,21 +105,14 @@ impl Together {
 #[inline]
 fn span_of(members: &Members, call: &Call<'_>, number: u64) -> TraceSpan {
     let operation = call.operation;
-    let span = TraceSpan::of(Verb::operation(operation as u8)).of_bytes(bytes_of(members, call));
+    // As good as none where the bytes cannot be counted, and the call fails.
+    let len = call.input_len(members.n_members()).unwrap_or(0);
+    let span = TraceSpan::of(Verb::operation(operation as u8)).of_bytes(len);
     let span = if operation.has_peer() { span } else { span.numbered(number) };
     if !(operation.has_peer() || operation.has_root()) {
         return span;
     }
     members.ranks().get(call.root).map_or(span, |peer| span.with(*peer))
-}
-
-/// Returns how many bytes this member contributes to `call`; as good as none where they cannot be
-/// counted, and the call fails.
-#[inline]
-fn bytes_of(members: &Members, call: &Call<'_>) -> u64 {
-    let (blocks, _) = call.operation.blocks(members.n_members() as u64);
-    let block = call.count.checked_mul(call.data_type.size() as u64);
-    block.unwrap_or(0).saturating_mul(blocks)
 }
 
 /// Returns the number that the next operation gets.

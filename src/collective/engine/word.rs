@@ -1,7 +1,7 @@
 //! Runs the reduction of a word that the planner knows.
 
 use super::trace::CallSpan;
-use crate::collective::call::{Algorithm, ChannelKind, Choice, Operation};
+use crate::collective::call::{Algorithm, Choice, Operation};
 use crate::collective::plan::KnownWord;
 use crate::collective::rendezvous::members::Members;
 use crate::error::Result;
@@ -51,8 +51,7 @@ impl WordRun<'_> {
         let Self { word, members } = self;
         let begun = CallSpan::of_word(members, word.len);
         let done = word.run(members);
-        let choice = Choice { algorithm: Some(Algorithm::OneShot), channel: ChannelKind::Memory };
-        let done = begun.end(members, choice, done);
+        let done = begun.end(members, Choice::direct(Algorithm::OneShot), done);
         members.board.or_revoke(done)
     }
 }

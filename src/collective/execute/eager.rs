@@ -13,6 +13,11 @@
 //! costs between hyper-threads almost half of the call. A reduction of up to [`WORD_LEN`] bytes
 //! does without all that larger ones need, and costs little more than the hand-over.
 //!
+//! Each member posts the scalar that multiplies its input in a scaled sum. Whoever combines inputs
+//! multiplies them in its registers, so a scaled sum takes no more hand-overs than a sum. Inputs
+//! stay as they are, also in place. Algorithms that pass partial results on know no scalars but
+//! their own; what they add is multiplied before ([`chunked`](super::chunked)).
+//!
 //! A member that gets nothing (the root of a broadcast, all but the root of a reduce) posts and
 //! goes on. Ranks agree on results bit by bit, since each of them combines the same inputs in the
 //! same order: that of the members' numbers.
@@ -21,7 +26,7 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 
-use super::{combine, eager_checked};
+use super::eager_checked;
 use crate::collective::call::{Call, CallSignature, Input, Operation, Output, part, part_mut};
 use crate::collective::plan::{KnownWord, WORD_LEN, WordArguments};
 use crate::collective::region::EAGER_LEN;
@@ -105,9 +110,7 @@ fn reduce_word(members: &mut Members, call: &mut Call<'_>, signature: CallSignat
         return Ok(());
     }
     let mut words = ArrayVec::<u64, { MAX_RANKS as usize }>::new();
-    members
-        .board
-        .await_each(call.operation, |post| words.push(post.map_or(word, |post| post.eager().data(0))))?;
+    members.board.await_each(call.operation, |post| words.push(post.map_or(word, |post| post.word(0))))?;
     let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
     let result = reducer.combine_words(&words, usize::try_from(len).unwrap_or(0));
     call.write_word(members.view(), result, len)
@@ -127,7 +130,7 @@ fn post_inline(
     if members.is_watched() {
         eager_checked::post_words(members, call, signature, &words[..words_of(len)]);
     } else {
-        let scalar = combine::own_scalar(call);
+        let scalar = call.scalar();
         members.board.post(signature, EagerPost { checksum: 0, scalar, data: &words[..words_of(len)] });
     }
     Ok(words)
@@ -144,10 +147,8 @@ fn post_in_slot(
     if !matches!(call.input, Input::None) {
         call.copy_input(members.view(), 0, members.heap_of(members.me(), slot)?, slot)?;
     }
-    if members.is_watched() {
-        return eager_checked::post_in_slot(members, call, signature, slot, told);
-    }
-    members.board.post(signature, EagerPost { checksum: 0, scalar: combine::own_scalar(call), data: told });
+    let checksum = if members.is_watched() { eager_checked::seal(members, call, slot)? } else { 0 };
+    members.board.post(signature, EagerPost { checksum, scalar: call.scalar(), data: told });
     Ok(())
 }
 
@@ -189,7 +190,11 @@ fn deliver_among<const N: usize>(
     // wait for all stores before it.
     let mut sources = [Source::fresh(SourcePlace::Slice(&[])); N];
     if len <= INLINE_LEN {
-        read_posts(members, contributors.clone(), len, mine, &mut words);
+        for (words, member) in words.iter_mut().zip(contributors.clone()) {
+            let post = members.board.post_of(member);
+            let word = |index: usize| if member == members.me() { mine[index] } else { post.word(index) };
+            (0..words_of(len)).for_each(|index| words[index] = word(index));
+        }
         for (source, words) in sources.iter_mut().zip(&words) {
             source.place = SourcePlace::Slice(part(bytemuck::cast_slice(words), at, block)?);
         }
@@ -209,27 +214,10 @@ fn deliver_among<const N: usize>(
     let sources = &sources[..contributors.len()];
     if call.operation.reduces() {
         let mut scalars = PerMember::new();
-        combine::gather_scalars(members, call, &mut scalars, |post| post.eager().scalar());
+        members.gather_scalars(call, &mut scalars, |post| post.eager_scalar());
         call.combine(members, &scalars, sources)
     } else {
         distribute(members, call, sources.iter().map(|source| source.place), block)
-    }
-}
-
-/// Copies the inputs of `contributors`, `len` bytes each, out of their posts; `mine` is this
-/// member's.
-#[inline]
-fn read_posts(
-    members: &Members,
-    contributors: Range<usize>,
-    len: u64,
-    mine: &[u64; INLINE_WORDS],
-    words: &mut [[u64; INLINE_WORDS]],
-) {
-    for (words, member) in words.iter_mut().zip(contributors) {
-        let post = members.board.post_of(member).eager();
-        let word = |index: usize| if member == members.me() { mine[index] } else { post.data(index) };
-        (0..words_of(len)).for_each(|index| words[index] = word(index));
     }
 }
 
@@ -253,6 +241,26 @@ pub(crate) fn skipped(members: &Members, call: &Call<'_>) -> Result<u64> {
     }
 }
 
+impl Call<'_> {
+    /// Combines `sources`, all of them fresh inputs of one block, each multiplied by its own one of
+    /// `scalars`, if there are any, into the start of the output.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`] for bytes that are not allocated.
+    #[inline]
+    pub(crate) fn combine(
+        &mut self,
+        members: &Members,
+        scalars: &[u64],
+        sources: &[Source<'_>],
+    ) -> Result<()> {
+        let len = self.block_len()?;
+        let reducer = self.reducer.as_ref().expect("an operation that reduces has a reducer");
+        let Some(target) = self.output.target(members.view(), 0, len)? else { return Ok(()) };
+        reducer.combine_scaled(scalars, sources, &mut [target], self.count)
+    }
+}
+
 /// Copies one block of `len` bytes of each member's input to its place in the output.
 pub(crate) fn distribute<'p>(
     members: &Members,
@@ -260,12 +268,7 @@ pub(crate) fn distribute<'p>(
     blocks: impl IntoIterator<Item = SourcePlace<'p>>,
     len: u64,
 ) -> Result<()> {
-    (0..).zip(blocks).try_for_each(|(index, place)| match place {
-        SourcePlace::Slice(bytes) => call.write_output(members.view(), index * len, bytes),
-        SourcePlace::Shared(span, start) => call.output.copy(members.view(), index * len, span, start, len),
-        // In place: it is there already.
-        SourcePlace::Target(_) => Ok(()),
-    })
+    (0..).zip(blocks).try_for_each(|(index, place)| call.output.put(members.view(), index * len, place, len))
 }
 
 /// Returns how many words hold `len` bytes, which fit into a post.
@@ -288,9 +291,7 @@ impl KnownWord {
         board.post_first(signature, EagerPost::of(&[word]));
         board.fetch_next();
         let mut words = ArrayVec::<u64, { MAX_RANKS as usize }>::new();
-        board.await_each(Operation::AllReduce, |post| {
-            words.push(post.map_or(word, |post| post.eager().data(0)))
-        })?;
+        board.await_each(Operation::AllReduce, |post| words.push(post.map_or(word, |post| post.word(0))))?;
         let len = usize::try_from(self.len).unwrap_or(0);
         self.write(heap, output, self.reducer.combine_words(&words, len))
     }

@@ -9,7 +9,6 @@
 //! Words are not combined in passing then, calls of a group are not fused, and no call is repeated
 //! without being looked at.
 
-use super::combine;
 use super::eager::{INLINE_LEN, contributors, words_of};
 use crate::collective::call::{Call, CallSignature, Input};
 use crate::collective::rendezvous::members::Members;
@@ -30,34 +29,25 @@ pub(super) fn post_words(members: &mut Members, call: &Call<'_>, signature: Call
     let posted = &mut posted[..words.len()];
     posted.copy_from_slice(words);
     members.board.context().spoil(POST, bytemuck::cast_slice_mut(posted));
-    members.board.post(signature, EagerPost { checksum, scalar: combine::own_scalar(call), data: posted });
+    members.board.post(signature, EagerPost { checksum, scalar: call.scalar(), data: posted });
 }
 
-/// Posts that the input of `call` is in `slot`, with its checksum and what this member has `told`.
+/// Returns the word of the checksum of the input of `call`, which is in `slot`, and has faults
+/// strike what is there.
 ///
 /// # Errors
 /// [`crate::Error::OutOfRange`] for a buffer that is not there.
 #[cold]
 #[inline(never)]
-pub(super) fn post_in_slot(
-    members: &mut Members,
-    call: &Call<'_>,
-    signature: CallSignature,
-    slot: Region,
-    told: &[u64],
-) -> Result<()> {
+pub(super) fn seal(members: &Members, call: &Call<'_>, slot: Region) -> Result<u64> {
     if matches!(call.input, Input::None) {
-        members
-            .board
-            .post(signature, EagerPost { checksum: 0, scalar: combine::own_scalar(call), data: told });
-        return Ok(());
+        return Ok(0);
     }
-    let crc = if members.checksums { checksum::of_call(members, call, 0, slot.len)? } else { 0 };
+    let source = call.source(members.view(), 0, slot.len)?;
+    let crc = if members.checksums { source.crc32c(0, slot.len)? } else { 0 };
     let context = members.board.context();
     context.damage(POST, HeapPlace { rank: context.rank(), offset: slot.offset }, slot.len);
-    let checksum = checksum_word(members, crc);
-    members.board.post(signature, EagerPost { checksum, scalar: combine::own_scalar(call), data: told });
-    Ok(())
+    Ok(checksum_word(members, crc))
 }
 
 /// Holds what the members have posted whose input this one needs, `len` bytes each, against the
@@ -74,9 +64,9 @@ pub(super) fn check_inputs(members: &Members, call: &Call<'_>, len: u64) -> Resu
     let is_inline = len <= INLINE_LEN;
     // What is inline this member knows of itself; its eager slot it reads as the others do.
     for member in contributors(members, call).filter(|member| !is_inline || *member != members.me()) {
-        let post = members.board.post_of(member).eager();
+        let post = members.board.post_of(member);
         let found = if is_inline {
-            let words: [u64; INLINE_WORDS] = std::array::from_fn(|index| post.data(index));
+            let words: [u64; INLINE_WORDS] = std::array::from_fn(|index| post.word(index));
             crc32c::crc32c(bytemuck::cast_slice(&words[..words_of(len)]))
         } else {
             let slot = members.eager_slot(member, len)?;

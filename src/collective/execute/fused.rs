@@ -19,7 +19,6 @@ use crate::collective::region::EAGER_LEN;
 use crate::collective::rendezvous::members::{Members, PerMember, fill};
 use crate::collective::rendezvous::post::{EagerPost, INLINE_WORDS, Post};
 use crate::error::{Error, Result};
-use crate::heap::{HeapOffset, Region};
 use crate::rank::Rank;
 use crate::reduce::{Source, SourcePlace};
 
@@ -76,7 +75,7 @@ pub(crate) fn run(members: &mut Members, calls: &mut [Call<'_>], choice: Choice)
     let is_inline = len <= INLINE_LEN;
     let met = members.board.await_each(Operation::Group, |post| {
         if is_inline {
-            let told = |post: Post<'_>| std::array::from_fn(|word| post.eager().data(word));
+            let told = |post: Post<'_>| std::array::from_fn(|index| post.word(index));
             posted.push(post.map_or(mine_inline, told));
         }
     });
@@ -87,11 +86,6 @@ pub(crate) fn run(members: &mut Members, calls: &mut [Call<'_>], choice: Choice)
 /// Returns the length of all inputs together.
 fn fused_len(calls: &[Call<'_>], n_members: usize) -> Result<u64> {
     calls.iter().try_fold(0, |end, call| Ok(end + call.input_len(n_members)?.next_multiple_of(ALIGN)))
-}
-
-/// Returns where the eager slot of `member` starts.
-fn eager_slot(members: &Members, member: usize) -> Result<HeapOffset> {
-    Ok(members.eager_slot(member, EAGER_LEN)?.offset)
 }
 
 /// Puts the signatures of this member's calls at the start of its eager slot, and returns where in
@@ -190,30 +184,24 @@ fn deliver_blocks(
     places: FusedPlaces,
 ) -> Result<()> {
     let (block, skipped) = (call.block_len()?, skipped(members, call)?);
-    let place = |member: usize| match posted.get(member) {
-        Some(words) => {
-            let bytes = part(bytemuck::cast_slice(words), places.start + skipped, block)?;
-            Ok(SourcePlace::Slice(bytes))
-        }
-        None => {
-            let source =
-                Region::new(eager_slot(members, member)?, EAGER_LEN).part(places.slot + skipped, block)?;
-            Ok(SourcePlace::Shared(members.heap_of(member, source)?, source.offset.get()))
-        }
+    let source = |member: usize| {
+        let place = match posted.get(member) {
+            Some(words) => {
+                SourcePlace::Slice(part(bytemuck::cast_slice(words), places.start + skipped, block)?)
+            }
+            None => {
+                let slot = members.eager_slot(member, EAGER_LEN)?.part(places.slot + skipped, block)?;
+                SourcePlace::Shared(members.heap_of(member, slot)?, slot.offset.get())
+            }
+        };
+        Ok(Source::fresh(place))
     };
     let mut sources = PerMember::new();
-    fill(&mut sources, contributors(members, call).map(place))?;
-    hand_out(members, call, &sources, block)
-}
-
-/// Combines `places`, one block of `len` bytes each, in the output of `call`, or puts them there
-/// one after the other.
-fn hand_out(members: &Members, call: &mut Call<'_>, places: &[SourcePlace<'_>], len: u64) -> Result<()> {
+    fill(&mut sources, contributors(members, call).map(source))?;
     if call.operation.reduces() {
-        let sources: PerMember<_> = places.iter().map(|&place| Source { place, fresh: true }).collect();
         return call.combine(members, &[], &sources);
     }
-    distribute(members, call, places.iter().copied(), len)
+    distribute(members, call, sources.iter().map(|source| source.place), block)
 }
 
 /// Returns what `error` says of groups that differ, said of the first of their calls that do. Where

@@ -2,7 +2,6 @@
 
 pub(crate) mod algorithms;
 pub(crate) mod chunked;
-pub(crate) mod combine;
 pub(crate) mod custom;
 pub(crate) mod eager;
 pub(crate) mod eager_checked;
@@ -15,9 +14,8 @@ use super::call::{Call, CallSignature, ChannelKind};
 use super::plan::{Execution, PipeAlgorithm};
 use super::rendezvous::members::Members;
 use super::transport::Pipework;
-use super::transport::link::{Bare, Checked, Link};
+use super::transport::link::{Bare, Link, PipeChannel};
 use super::transport::pipe::Pipes;
-use crate::channel::{MemoryChannel, PortChannel};
 use crate::error::Result;
 use algorithms::PipeWorker;
 use staged::StagedCall;
@@ -60,7 +58,15 @@ pub(crate) fn run(
 }
 
 impl PipeAlgorithm<'_> {
-    fn run<L: Link>(self, worker: &mut PipeWorker<'_, L>) -> Result<()> {
+    /// Executes `call`, whose buffers are in the heap, over `pipes`.
+    fn run<C: PipeChannel>(self, pipes: Pipes<'_, Bare<C>>, call: &Call<'_>) -> Result<()> {
+        if pipes.members.is_watched() {
+            return self.work(&mut PipeWorker { pipes: pipes.checked(), call });
+        }
+        self.work(&mut PipeWorker { pipes, call })
+    }
+
+    fn work<L: Link>(self, worker: &mut PipeWorker<'_, L>) -> Result<()> {
         match self {
             Self::BuiltIn(algorithm) => algorithms::run(worker, algorithm),
             Self::Custom(algorithm) => custom::run(worker, algorithm),
@@ -81,25 +87,10 @@ impl Pipework {
         algorithm: PipeAlgorithm<'_>,
         kind: ChannelKind,
     ) -> Result<()> {
-        let Self { ends, memory, ports, .. } = self;
-        let operation = call.operation;
-        match (kind, members.is_watched()) {
-            (ChannelKind::Memory, false) => {
-                let pipes = Pipes::<Bare<MemoryChannel>> { members, operation, ends, channels: memory };
-                algorithm.run(&mut PipeWorker { pipes, call })
-            }
-            (ChannelKind::Port, false) => {
-                let pipes = Pipes::<Bare<PortChannel>> { members, operation, ends, channels: ports };
-                algorithm.run(&mut PipeWorker { pipes, call })
-            }
-            (ChannelKind::Memory, true) => {
-                let pipes = Pipes::<Checked<MemoryChannel>> { members, operation, ends, channels: memory };
-                algorithm.run(&mut PipeWorker { pipes, call })
-            }
-            (ChannelKind::Port, true) => {
-                let pipes = Pipes::<Checked<PortChannel>> { members, operation, ends, channels: ports };
-                algorithm.run(&mut PipeWorker { pipes, call })
-            }
+        let (Self { ends, memory, ports, .. }, operation) = (self, call.operation);
+        match kind {
+            ChannelKind::Memory => algorithm.run(Pipes { members, operation, ends, channels: memory }, call),
+            ChannelKind::Port => algorithm.run(Pipes { members, operation, ends, channels: ports }, call),
         }
     }
 }

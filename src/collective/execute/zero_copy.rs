@@ -11,10 +11,9 @@
 //!
 //! Elements are combined in the order of the members' numbers, by one member for all.
 
-use super::combine;
 use crate::collective::call::{Call, Operation, Output, shifted};
 use crate::collective::rendezvous::members::{Members, PerMember, fill};
-use crate::collective::rendezvous::post::PostedLarge;
+use crate::collective::rendezvous::post::Post;
 use crate::error::Result;
 use crate::heap::Region;
 use crate::reduce::{Source, SourcePlace, Target};
@@ -44,15 +43,13 @@ fn work(members: &Members, call: &Call<'_>) -> Result<()> {
         Operation::AllReduce => reduce_share(members, call, 0..n),
         Operation::Reduce => reduce_share(members, call, call.root..call.root + 1),
         Operation::ReduceScatter => reduce(members, call, 0..call.count, call.count, mine, me..me + 1, 0),
-        Operation::Broadcast if gets => pull(members, call.root, 0, 0, block),
-        Operation::AllGather => {
-            each_from(me, n).try_for_each(|member| pull(members, member, 0, member as u64 * block, block))
-        }
-        Operation::AllToAll => {
-            each_from(me, n).try_for_each(|member| pull(members, member, mine, member as u64 * block, block))
-        }
-        Operation::Gather => push(members, call.root, 0, mine, block),
-        Operation::Scatter if gets => pull(members, call.root, mine, 0, block),
+        Operation::Broadcast if gets => transfer(members, (call.root, 0), (me, 0), block),
+        Operation::AllGather => each_from(me, n)
+            .try_for_each(|member| transfer(members, (member, 0), (me, member as u64 * block), block)),
+        Operation::AllToAll => each_from(me, n)
+            .try_for_each(|member| transfer(members, (member, mine), (me, member as u64 * block), block)),
+        Operation::Gather => transfer(members, (me, 0), (call.root, mine), block),
+        Operation::Scatter if gets => transfer(members, (call.root, mine), (me, 0), block),
         _ => Ok(()),
     }
 }
@@ -62,11 +59,11 @@ fn each_from(me: usize, n: usize) -> impl Iterator<Item = usize> {
     (me..n).chain(0..me)
 }
 
-fn input_of(post: PostedLarge<'_>, at: u64, len: u64) -> Region {
+fn input_of(post: Post<'_>, at: u64, len: u64) -> Region {
     Region::new(shifted(post.input(), at), len)
 }
 
-fn output_of(post: PostedLarge<'_>, at: u64, len: u64) -> Region {
+fn output_of(post: Post<'_>, at: u64, len: u64) -> Region {
     Region::new(shifted(post.output(), at), len)
 }
 
@@ -102,12 +99,12 @@ fn reduce(
         return Ok(());
     }
     let source = |member| {
-        let region = input_of(members.board.post_of(member).large(), input_at + elements.start * size, len);
+        let region = input_of(members.board.post_of(member), input_at + elements.start * size, len);
         let place = SourcePlace::Shared(members.heap_of(member, region)?, region.offset.get());
         Ok(Source { place, fresh: true })
     };
     let target = |member| {
-        let region = output_of(members.board.post_of(member).large(), output_at, len);
+        let region = output_of(members.board.post_of(member), output_at, len);
         Ok(Target::Shared(members.heap_of(member, region)?, region.offset.get()))
     };
     let (mut sources, mut targets) = (PerMember::new(), PerMember::new());
@@ -118,26 +115,16 @@ fn reduce(
         each_from(members.me(), members.n_members()).filter(|to| receivers.contains(to)).map(target),
     )?;
     let mut scalars = PerMember::new();
-    combine::gather_scalars(members, call, &mut scalars, |post| post.large().scalar());
+    members.gather_scalars(call, &mut scalars, |post| post.scalar());
     let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
     reducer.combine_for_all(&scalars, &sources, &mut targets, count, most)
 }
 
-/// Copies `len` bytes at `input_at` of the input of `member` to `output_at` of this member's
-/// output.
-fn pull(members: &Members, member: usize, input_at: u64, output_at: u64, len: u64) -> Result<()> {
-    transfer(members, (member, input_at), (members.me(), output_at), len)
-}
-
-/// Copies `len` bytes at `input_at` of this member's input to `output_at` of the output of
-/// `member`.
-fn push(members: &Members, member: usize, input_at: u64, output_at: u64, len: u64) -> Result<()> {
-    transfer(members, (members.me(), input_at), (member, output_at), len)
-}
-
+/// Copies `len` bytes of the input of one member to the output of another one: both are told by the
+/// member's number, and by how many bytes into its buffer they begin.
 fn transfer(members: &Members, from: (usize, u64), to: (usize, u64), len: u64) -> Result<()> {
-    let source = input_of(members.board.post_of(from.0).large(), from.1, len);
-    let target = output_of(members.board.post_of(to.0).large(), to.1, len);
+    let source = input_of(members.board.post_of(from.0), from.1, len);
+    let target = output_of(members.board.post_of(to.0), to.1, len);
     if from.0 == to.0 && source == target {
         return Ok(());
     }

@@ -35,7 +35,7 @@ impl PairDeadlock {
         }
         for batch in batches {
             for waiting in one_way_peers(batch) {
-                batch.members.board.notices().post(waiting.peer, waiting.call, waiting.direction);
+                batch.members.board.notices.post(waiting.peer, waiting.call, waiting.direction);
                 wake(batch, waiting.peer);
                 // As if there were a message: it looks at their notices before it sleeps.
                 wake(batch, batch.members.me());
@@ -50,7 +50,7 @@ impl PairDeadlock {
         }
         for batch in batches {
             let peers = (0..batch.members.n_members()).filter(|&peer| peer != batch.members.me());
-            peers.for_each(|peer| batch.members.board.notices().withdraw(peer));
+            peers.for_each(|peer| batch.members.board.notices.withdraw(peer));
         }
     }
 
@@ -67,7 +67,7 @@ impl PairDeadlock {
     }
 
     fn confirm(&self, number: usize, batch: &MessageQueues<'_, '_>, waiting: &WaitingPeer) -> Option<()> {
-        let notices = batch.members.board.notices();
+        let notices = &batch.members.board.notices;
         let theirs = notices.opposing(waiting.peer, waiting.direction)?;
         let known = (number, waiting.peer, theirs.number);
         if !self.known.borrow().contains(&known) {
@@ -96,15 +96,15 @@ fn wake(batch: &MessageQueues<'_, '_>, member: usize) {
 fn one_way_peers(batch: &MessageQueues<'_, '_>) -> impl Iterator<Item = WaitingPeer> {
     let bits = |is_sent| {
         let open = batch.open().filter(move |message| message.is_sent() == is_sent);
-        open.fold(0_u64, |bits, message| bits | 1 << message.peer())
+        open.fold(0_u64, |bits, message| bits | 1 << message.state.peer)
     };
     let one_way = bits(true) ^ bits(false);
     let mut found = 0_u64;
     batch.open().filter_map(move |message| {
-        let (peer, bit) = (message.peer(), 1 << message.peer());
+        let (peer, bit) = (message.state.peer, 1 << message.state.peer);
         let is_first = one_way & !found & bit != 0;
         found |= bit;
         let direction = if message.is_sent() { MessageDirection::Sent } else { MessageDirection::Received };
-        is_first.then_some(WaitingPeer { peer, direction, call: message.signature() })
+        is_first.then_some(WaitingPeer { peer, direction, call: message.state.signature })
     })
 }

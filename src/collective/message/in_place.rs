@@ -54,11 +54,7 @@ impl<'a> InPlaceBlock<'a> {
 
     /// Lets `visit` read the block.
     pub(super) fn read<R>(&self, visit: impl FnOnce(&Input<'_>) -> R) -> R {
-        match &*self.block.borrow() {
-            Output::Heap(offset) => visit(&Input::Heap(*offset)),
-            Output::Memory(bytes) => visit(&Input::Memory(bytes)),
-            Output::Within(..) | Output::None => visit(&Input::None),
-        }
+        visit(&self.block.borrow().contents())
     }
 
     /// Returns the block, to be written.

@@ -19,7 +19,7 @@
 
 use super::in_place::InPlaceBlock;
 use super::state::{MessageStage, MessageState};
-use crate::collective::call::{CallSignature, ChannelKind, Input, Output, part, part_mut};
+use crate::collective::call::{CallSignature, Input, Output, part, part_mut};
 use crate::collective::rendezvous::members::Members;
 use crate::collective::transport::link::Link;
 use crate::collective::transport::pipe::Pipes;
@@ -69,10 +69,9 @@ impl MessageState {
         &mut self,
         input: &Input<'_>,
         pipes: &mut Pipes<'_, L>,
-        kind: ChannelKind,
     ) -> Result<bool> {
         let members = pipes.members;
-        if self.len > MOST || kind != ChannelKind::Memory || !L::HAS_INLINE {
+        if self.len > MOST || !L::HAS_INLINE {
             return Ok(false);
         }
         let words = words(input, members.view(), self.len)?;
@@ -88,7 +87,7 @@ impl MessageState {
     /// was.
     ///
     /// # Errors
-    /// Those of [`super::MessageEnd::advance`].
+    /// Those of [`super::MessageEnd::advance_over`].
     #[inline]
     pub(super) fn receive_inline<L: Link>(
         &mut self,
@@ -105,7 +104,7 @@ impl MessageState {
     /// is an inline one.
     ///
     /// # Errors
-    /// Those of [`super::MessageEnd::advance`].
+    /// Those of [`super::MessageEnd::advance_over`].
     pub(super) fn receive_inline_over<L: Link>(
         &mut self,
         in_place: &InPlaceBlock<'_>,

@@ -46,20 +46,22 @@ pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod state;
 
-use crate::collective::call::{Call, CallMismatch, CallSignature, ChannelKind, Input, Operation, Output};
+use crate::collective::call::{Call, CallMismatch, CallSignature, Input, Operation, Output};
 use crate::collective::rendezvous::members::Members;
-use crate::collective::transport::link::Link;
+use crate::collective::transport::link::{Bare, Link, PipeChannel};
 use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
 use crate::heap::Region;
 pub(crate) use in_place::InPlaceBlock;
-use state::{MessageStage, MessageState};
+use send::Afterwards;
+pub(crate) use state::MessageStage;
+use state::MessageState;
 
 /// One end of a message. There is nothing to be dropped: many of them are made, moved and
 /// forgotten.
 #[derive(Debug)]
 pub(crate) struct MessageEnd<'a> {
-    state: MessageState,
+    pub(crate) state: MessageState,
     contents: MessageContents<'a>,
 }
 
@@ -119,13 +121,13 @@ impl<'a> MessageEnd<'a> {
     /// [`crate::Error::CallMismatch`] when the two differ; [`crate::Error::OutOfRange`] for buffers
     /// that are not allocated.
     pub(crate) fn copy_to(&self, members: &Members, received: &mut Self) -> Result<()> {
-        let (mine, theirs) = (received.signature(), self.signature());
+        let (mine, theirs) = (received.state.signature, self.state.signature);
         if !mine.answers(theirs) {
             // Nobody else is wrong, but all wait for this member.
             members.board.report_to_all(mine);
             return Err(CallMismatch { mine, rank: members.ranks()[members.me()], theirs }.into());
         }
-        let len = self.len();
+        let len = self.state.len;
         match (&self.contents, &mut received.contents) {
             (MessageContents::Sent(Input::Memory(bytes)), MessageContents::Received(output)) => {
                 output.write(members.view(), 0, bytes)
@@ -138,57 +140,33 @@ impl<'a> MessageEnd<'a> {
         }
     }
 
-    /// Returns the call that it belongs to.
-    pub(crate) fn operation(&self) -> Operation {
-        self.state.operation
-    }
-
-    /// Returns how many bytes this member has for it, or room.
-    pub(crate) fn len(&self) -> u64 {
-        self.state.len
-    }
-
-    /// Returns what this member has called.
-    pub(crate) fn signature(&self) -> CallSignature {
-        self.state.signature
-    }
-
-    /// Returns the member at the other end.
-    #[inline]
-    pub(crate) fn peer(&self) -> usize {
-        self.state.peer
-    }
-
-    /// Returns whether there is nothing left to do at this end.
-    #[inline]
-    pub(crate) fn is_done(&self) -> bool {
-        self.state.stage == MessageStage::Done
-    }
-
-    /// Returns whether nothing more of it will be sent: a later one may follow.
-    #[inline]
-    pub(crate) fn is_in_pipe(&self) -> bool {
-        self.state.is_in_pipe()
-    }
-
     /// Does what can be done at this end now, without waiting, where the blocks are `in_place` that
-    /// it may be about; whether that was anything.
+    /// it may be about; whether that was anything. What goes over `pipes` is checked and struck
+    /// where it `is_watched`.
     ///
     /// # Errors
     /// Those of [`progress::run`].
     #[inline]
-    pub(crate) fn advance<L: Link>(
+    pub(crate) fn advance_over<C: PipeChannel>(
         &mut self,
+        mut pipes: Pipes<'_, Bare<C>>,
         in_place: &[InPlaceBlock<'_>],
-        pipes: &mut Pipes<'_, L>,
-        kind: ChannelKind,
+        is_watched: bool,
     ) -> Result<bool> {
+        if is_watched {
+            return self.advance(in_place, &mut pipes.checked());
+        }
+        self.advance(in_place, &mut pipes)
+    }
+
+    #[inline]
+    fn advance<L: Link>(&mut self, in_place: &[InPlaceBlock<'_>], pipes: &mut Pipes<'_, L>) -> Result<bool> {
         let Self { state, contents } = self;
         let (stage, moved) = (state.stage, state.moved);
         match contents {
-            MessageContents::Sent(input) => state.send(input, pipes, kind)?,
+            MessageContents::Sent(input) => state.send(input, Afterwards::Kept, pipes)?,
             MessageContents::Received(output) => state.receive(output, pipes)?,
-            MessageContents::SentInPlace(block) => state.send_in_place(&in_place[*block], pipes, kind)?,
+            MessageContents::SentInPlace(block) => state.send_in_place(&in_place[*block], pipes)?,
             MessageContents::ReceivedInPlace(block) => state.receive_in_place(&in_place[*block], pipes)?,
         }
         Ok(state.stage != stage || state.moved != moved)

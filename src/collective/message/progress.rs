@@ -105,8 +105,8 @@ fn advance(batches: &mut [MessageQueues<'_, '_>]) -> Result<bool> {
 fn wait(batches: &mut [MessageQueues<'_, '_>]) -> Result<()> {
     let first = batches.iter().find_map(|batch| batch.first().map(|message| (batch.members, message)));
     let Some((members, message)) = first else { return Ok(()) };
-    let operation = message.operation();
-    let (peer, context) = (members.ranks()[message.peer()], members.board.context());
+    let operation = message.state.operation;
+    let (peer, context) = (members.ranks()[message.state.peer], members.board.context());
     let batches = RefCell::new(batches);
     let deadlock = PairDeadlock::default();
     let wait = PeersWait { context, batches: &batches, suspect: Cell::new(None), deadlock: &deadlock };
@@ -125,7 +125,8 @@ fn wait(batches: &mut [MessageQueues<'_, '_>]) -> Result<()> {
 #[cold]
 fn explain(batches: &[MessageQueues<'_, '_>], error: Error) -> Error {
     let concerned = batches.iter().filter_map(|batch| Some((batch, batch.first_or_last()?)));
-    concerned.fold(error, |error, (batch, message)| batch.members.board.explain(message.signature(), error))
+    concerned
+        .fold(error, |error, (batch, message)| batch.members.board.explain(message.state.signature, error))
 }
 
 /// Watches the epoch, and whether the peers of all messages that are not done live, have not left,
@@ -150,24 +151,16 @@ impl PeersWait<'_, '_, '_, '_> {
         let all = batches.iter().enumerate();
         let mut open =
             all.flat_map(|(number, batch)| batch.open_by_peer().map(move |message| (number, batch, message)));
-        let found = open.find(|(_, batch, message)| batch.members.board.awaited_in(message.peer()).is_some());
-        let suspect = found.as_ref().map(|(number, _, message)| (*number, message.peer()));
+        let found =
+            open.find(|(_, batch, message)| batch.members.board.awaited_in(message.state.peer).is_some());
+        let suspect = found.as_ref().map(|(number, _, message)| (*number, message.state.peer));
         let (_, batch, message) = found?;
         if self.suspect.replace(suspect) != suspect {
             // As if there were a message.
             batch.members.message_park(batch.members.me()).wake(self.context.kernel());
             return None;
         }
-        batch.members.board.report_to_all(message.signature());
-        self.context.watch(None).check()
-    }
-}
-
-impl PeersWait<'_, '_, '_, '_> {
-    /// Ends the epoch when a peer waits for a message of this member that waits for one of that
-    /// peer.
-    fn deadlocked(&self) -> Option<Stop> {
-        self.deadlock.look(&self.batches.borrow())?;
+        batch.members.board.report_to_all(message.state.signature);
         self.context.watch(None).check()
     }
 }
@@ -183,15 +176,14 @@ impl LongWait for PeersWait<'_, '_, '_, '_> {
             // A member at the barrier is there for all messages.
             let at_barrier = || batch.first().and_then(|_| board.check_barrier());
             let mut open = batch.open_by_peer();
-            open.find_map(|message| board.check_member(message.peer())).or_else(at_barrier)
+            open.find_map(|message| board.check_member(message.state.peer)).or_else(at_barrier)
         };
         let peers = || self.batches.borrow().iter().find_map(of_batch);
-        self.context
-            .watch(None)
-            .check()
-            .or_else(peers)
-            .or_else(|| self.in_other_call())
-            .or_else(|| self.deadlocked())
+        self.context.watch(None).check().or_else(peers).or_else(|| self.in_other_call()).or_else(|| {
+            // A peer waits for a message of this member that waits for one of that peer.
+            self.deadlock.look(&self.batches.borrow())?;
+            self.context.watch(None).check()
+        })
     }
 
     fn turned_long(&self) {
@@ -203,10 +195,10 @@ impl LongWait for PeersWait<'_, '_, '_, '_> {
     fn seen(&self) -> WaitingIn {
         let batches = self.batches.borrow();
         let open = || batches.iter().flat_map(|batch| batch.open().map(move |message| (batch, message)));
-        let awaited = open().map(|(batch, message)| batch.members.ranks()[message.peer()]);
+        let awaited = open().map(|(batch, message)| batch.members.ranks()[message.state.peer]);
         WaitingIn {
             call: Some((
-                open().next().map_or(CallSignature::NONE, |(_, message)| message.signature()).words(),
+                open().next().map_or(CallSignature::NONE, |(_, message)| message.state.signature).words(),
                 0,
             )),
             kind: 0,

@@ -8,11 +8,10 @@ use arrayvec::ArrayVec;
 
 use super::progress::MessageBatch;
 use super::{InPlaceBlock, MessageEnd};
-use crate::channel::{MemoryChannel, PortChannel};
 use crate::collective::call::{ChannelKind, Operation};
 use crate::collective::rendezvous::members::Members;
 use crate::collective::transport::Pipework;
-use crate::collective::transport::link::{Bare, Checked};
+use crate::collective::transport::link::Bare;
 use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
 use crate::rank::MAX_RANKS;
@@ -58,7 +57,7 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
         let mut lasts = ArrayVec::<usize, MOST>::new();
         let (mut numbers, end) = ([NONE; MOST], self.messages.len());
         for (at, message) in self.messages.iter().enumerate() {
-            let number = &mut numbers[2 * message.peer() + usize::from(message.is_sent())];
+            let number = &mut numbers[2 * message.state.peer + usize::from(message.is_sent())];
             if let Some(last) = lasts.get_mut(usize::from(*number)) {
                 self.behind.resize(end, end);
                 self.behind[std::mem::replace(last, at)] = at;
@@ -99,7 +98,7 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
     pub(super) fn open_by_peer(&self) -> impl Iterator<Item = &MessageEnd<'a>> {
         let mut found = 0_u64;
         self.open().filter(move |message| {
-            let bit = 1 << message.peer();
+            let bit = 1 << message.state.peer;
             let is_first = found & bit == 0;
             found |= bit;
             is_first
@@ -114,7 +113,7 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
             let mut at = *head;
             // What is lent is left behind on the way: no more messages than a pipe has slots.
             while let Some(message) = self.messages.get_mut(at) {
-                if !message.is_done() {
+                if !message.state.is_done() {
                     has_moved |= self.pipework.advance(
                         self.members,
                         message,
@@ -124,10 +123,10 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
                     )?;
                 }
                 let behind = self.behind.get(at).copied().unwrap_or(end);
-                if *head == at && message.is_done() {
+                if *head == at && message.state.is_done() {
                     *head = behind;
                 }
-                if !message.is_in_pipe() {
+                if !message.state.is_in_pipe() {
                     break;
                 }
                 at = behind;
@@ -160,23 +159,14 @@ impl Pipework {
     ) -> Result<bool> {
         let Self { ends, memory, ports, .. } = self;
         let operation = Operation::Send;
-        match (kind, is_watched) {
-            (ChannelKind::Memory, false) => {
-                let mut pipes = Pipes::<Bare<MemoryChannel>> { members, operation, ends, channels: memory };
-                message.advance(in_place, &mut pipes, kind)
+        match kind {
+            ChannelKind::Memory => {
+                let pipes = Pipes { members, operation, ends, channels: memory };
+                message.advance_over(pipes, in_place, is_watched)
             }
-            (ChannelKind::Port, false) => {
-                let mut pipes = Pipes::<Bare<PortChannel>> { members, operation, ends, channels: ports };
-                message.advance(in_place, &mut pipes, kind)
-            }
-            (ChannelKind::Memory, true) => {
-                let mut pipes =
-                    Pipes::<Checked<MemoryChannel>> { members, operation, ends, channels: memory };
-                message.advance(in_place, &mut pipes, kind)
-            }
-            (ChannelKind::Port, true) => {
-                let mut pipes = Pipes::<Checked<PortChannel>> { members, operation, ends, channels: ports };
-                message.advance(in_place, &mut pipes, kind)
+            ChannelKind::Port => {
+                let pipes = Pipes { members, operation, ends, channels: ports };
+                message.advance_over(pipes, in_place, is_watched)
             }
         }
     }
@@ -193,7 +183,7 @@ impl Pipework {
             ChannelKind::Memory => Ok(()),
             ChannelKind::Port => {
                 let operation = Operation::Send;
-                Pipes::<Bare<PortChannel>> { members, operation, ends, channels: ports }.flush_and_wake()
+                Pipes::<Bare<_>> { members, operation, ends, channels: ports }.flush_and_wake()
             }
         }
     }

@@ -14,7 +14,7 @@ impl MessageState {
     /// Takes what has come into `output`.
     ///
     /// # Errors
-    /// Those of [`super::MessageEnd::advance`].
+    /// Those of [`super::MessageEnd::advance_over`].
     #[inline]
     pub(super) fn receive<L: Link>(
         &mut self,
@@ -37,7 +37,7 @@ impl MessageState {
     /// Takes what has come over a block, as far as that was given.
     ///
     /// # Errors
-    /// Those of [`super::MessageEnd::advance`].
+    /// Those of [`super::MessageEnd::advance_over`].
     #[inline(never)]
     pub(super) fn receive_in_place<L: Link>(
         &mut self,

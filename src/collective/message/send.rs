@@ -7,7 +7,7 @@ use crate::channel::Channel;
 use crate::collective::call::{ChannelKind, Input, shifted};
 use crate::collective::region::PIPE_SLOTS;
 use crate::collective::rendezvous::members::Members;
-use crate::collective::transport::link::{Link, Outgoing};
+use crate::collective::transport::link::{Link, Outgoing, PipeChannel};
 use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
@@ -32,7 +32,7 @@ fn uses_get(members: &Members, len: u64) -> bool {
 
 /// What becomes of the elements when they have been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Afterwards {
+pub(super) enum Afterwards {
     /// They stay as they are until the call is done.
     Kept,
     /// They are soon written over.
@@ -40,44 +40,32 @@ enum Afterwards {
 }
 
 impl MessageState {
-    /// Sends what has room of `input`.
-    ///
-    /// # Errors
-    /// Those of [`super::MessageEnd::advance`].
-    #[inline]
-    pub(super) fn send<L: Link>(
-        &mut self,
-        input: &Input<'_>,
-        pipes: &mut Pipes<'_, L>,
-        kind: ChannelKind,
-    ) -> Result<()> {
-        self.send_all(input, Afterwards::Kept, pipes, kind)
-    }
-
     /// Sends a block that is soon written over.
     ///
     /// # Errors
-    /// Those of [`super::MessageEnd::advance`].
+    /// Those of [`super::MessageEnd::advance_over`].
     #[inline(never)]
     pub(super) fn send_in_place<L: Link>(
         &mut self,
         in_place: &InPlaceBlock<'_>,
         pipes: &mut Pipes<'_, L>,
-        kind: ChannelKind,
     ) -> Result<()> {
-        let sent = in_place.read(|input| self.send_all(input, Afterwards::InPlaceBlock, pipes, kind));
+        let sent = in_place.read(|input| self.send(input, Afterwards::InPlaceBlock, pipes));
         in_place.count_copied_out(self.moved);
         sent
     }
 
+    /// Sends what has room of `input`.
+    ///
+    /// # Errors
+    /// Those of [`super::MessageEnd::advance_over`].
     // In line in the one place that counts, and in the one that does not.
     #[inline(always)]
-    fn send_all<L: Link>(
+    pub(super) fn send<L: Link>(
         &mut self,
         input: &Input<'_>,
         afterwards: Afterwards,
         pipes: &mut Pipes<'_, L>,
-        kind: ChannelKind,
     ) -> Result<()> {
         if let MessageStage::AwaitsGet(number) = self.stage {
             if pipes.was_taken(self.peer, number) {
@@ -86,7 +74,7 @@ impl MessageState {
             return Ok(());
         }
         while !self.is_in_pipe() && pipes.has_room(self.peer) {
-            self.post(input, afterwards, pipes, kind)?;
+            self.post(input, afterwards, pipes)?;
         }
         Ok(())
     }
@@ -98,13 +86,12 @@ impl MessageState {
         input: &Input<'_>,
         afterwards: Afterwards,
         pipes: &mut Pipes<'_, L>,
-        kind: ChannelKind,
     ) -> Result<()> {
-        if self.send_inline(input, pipes, kind)? {
+        if self.send_inline(input, pipes)? {
             return Ok(());
         }
         let (number, _) = pipes.next_to(self.peer);
-        let may_use_get = kind == ChannelKind::Memory && afterwards == Afterwards::Kept;
+        let may_use_get = L::Channel::KIND == ChannelKind::Memory && afterwards == Afterwards::Kept;
         let exposed = match *input {
             Input::Heap(offset) if may_use_get && uses_get(pipes.members, self.len) => Some(offset),
             _ => None,
@@ -113,12 +100,18 @@ impl MessageState {
             Some(_) => 0,
             None => (self.len - self.moved).min(capacity(pipes.members)),
         };
-        let (header, body) = (self.header(exposed, number), body_at(self.len));
-        let fragment = Fragment { to: self.peer, header, body, input, at: self.moved, len, afterwards };
-        L::before_send(pipes, self.peer, &fragment.outgoing(exposed.map(|_| self.len)))?;
-        match kind {
-            ChannelKind::Memory => fragment.write(pipes)?,
-            ChannelKind::Port => fragment.hand_over(pipes)?,
+        let outgoing = Outgoing {
+            header: self.header(exposed, number),
+            body: body_at(self.len),
+            input,
+            at: self.moved,
+            len,
+            fetched: exposed.map(|_| self.len),
+        };
+        L::before_send(pipes, self.peer, &outgoing)?;
+        match L::Channel::KIND {
+            ChannelKind::Memory => outgoing.write(pipes, self.peer)?,
+            ChannelKind::Port => outgoing.hand_over(pipes, self.peer, afterwards)?,
         }
         self.moved += len;
         self.stage = match exposed {
@@ -130,48 +123,27 @@ impl MessageState {
     }
 }
 
-/// One fragment of a message: `len` bytes of `input` from `at` on.
-struct Fragment<'p, 'a> {
-    to: usize,
-    header: Option<[u64; 4]>,
-    /// Where the elements go in the slot.
-    body: u64,
-    input: &'p Input<'a>,
-    at: u64,
-    len: u64,
-    afterwards: Afterwards,
-}
-
-impl Fragment<'_, '_> {
-    /// Returns the fragment as its link hears of it: the receiver fetches `fetched` bytes by
-    /// itself.
-    #[inline(always)]
-    fn outgoing(&self, fetched: Option<u64>) -> Outgoing<'_, '_> {
-        let &Self { header, body, input, at, len, .. } = self;
-        Outgoing { header, body, input, at, len, fetched }
-    }
-
+impl Outgoing<'_, '_> {
     /// Writes it straight into the inbox of the receiver.
     #[inline]
-    fn write<L: Link>(self, pipes: &mut Pipes<'_, L>) -> Result<()> {
-        let (_, slot) = pipes.next_to(self.to);
-        self.lay_out(pipes.members, self.to, slot)?;
-        L::stored(pipes, self.to, shifted(slot, self.body), self.len);
-        pipes.channel(self.to).signal()?;
-        pipes.count_sent(self.to);
-        pipes.wake(self.to);
+    fn write<L: Link>(self, pipes: &mut Pipes<'_, L>, to: usize) -> Result<()> {
+        let (_, slot) = pipes.next_to(to);
+        self.lay_out(pipes.members, to, slot)?;
+        L::stored(pipes, to, shifted(slot, self.body), self.len);
+        pipes.channel(to).signal()?;
+        pipes.count_sent(to);
+        pipes.wake(to);
         Ok(())
     }
 
     /// Has the proxy write it: from where it is, if that is in the heap and stays as it is.
-    fn hand_over<L: Link>(self, pipes: &mut Pipes<'_, L>) -> Result<()> {
+    fn hand_over<L: Link>(self, pipes: &mut Pipes<'_, L>, to: usize, afterwards: Afterwards) -> Result<()> {
         let members = pipes.members;
-        let (number, slot) = pipes.next_to(self.to);
-        let bounce =
-            members.place(members.me(), members.layout().bounce(self.to as u64, number % PIPE_SLOTS));
-        let channel = pipes.channel(self.to);
-        if let (Input::Heap(source), Afterwards::Kept) = (self.input, self.afterwards) {
-            Fragment { len: 0, ..self }.lay_out(members, members.me(), bounce)?;
+        let (number, slot) = pipes.next_to(to);
+        let bounce = members.place(members.me(), members.layout().bounce(to as u64, number % PIPE_SLOTS));
+        let channel = pipes.channel(to);
+        if let (Input::Heap(source), Afterwards::Kept) = (self.input, afterwards) {
+            Outgoing { len: 0, ..self }.lay_out(members, members.me(), bounce)?;
             if self.header.is_some() {
                 channel.put(slot, bounce, HEADER_LEN)?;
             }
@@ -180,7 +152,7 @@ impl Fragment<'_, '_> {
             self.lay_out(members, members.me(), bounce)?;
             channel.put_with_signal(slot, bounce, self.body + self.len)?;
         }
-        pipes.count_sent(self.to);
+        pipes.count_sent(to);
         Ok(())
     }
 

@@ -29,22 +29,22 @@ pub(super) fn body_at(len: u64) -> u64 {
 
 /// One end of a message, whatever its elements are in.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MessageState {
+pub(crate) struct MessageState {
     /// What this member has called.
-    pub(super) signature: CallSignature,
-    pub(super) operation: Operation,
+    pub(crate) signature: CallSignature,
+    pub(crate) operation: Operation,
     /// The member at the other end.
-    pub(super) peer: usize,
+    pub(crate) peer: usize,
     /// How many bytes this member has for it, or room.
-    pub(super) len: u64,
+    pub(crate) len: u64,
     /// Bytes that have gone into the pipe, or come out of it.
-    pub(super) moved: u64,
-    pub(super) stage: MessageStage,
+    pub(crate) moved: u64,
+    pub(crate) stage: MessageStage,
 }
 
 /// How far a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MessageStage {
+pub(crate) enum MessageStage {
     /// No fragment yet.
     Fresh,
     /// Some fragments.
@@ -55,7 +55,13 @@ pub(super) enum MessageStage {
 }
 
 impl MessageState {
-    /// Returns whether nothing more of it will be sent.
+    /// Returns whether there is nothing left to do at this end.
+    #[inline]
+    pub(super) fn is_done(&self) -> bool {
+        self.stage == MessageStage::Done
+    }
+
+    /// Returns whether nothing more of it will be sent: a later one may follow.
     #[inline]
     pub(super) fn is_in_pipe(&self) -> bool {
         matches!(self.stage, MessageStage::AwaitsGet(_) | MessageStage::Done)

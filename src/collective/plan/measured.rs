@@ -180,18 +180,19 @@ impl MeasuredRoutes {
         Some(results(all, route, fills_cache))
     }
 
-    /// Does `work`, what this member stages ahead on the route that it has foreseen, while up to
-    /// `sharing` members on its core do the same.
-    pub(crate) fn time_prestage<T>(&mut self, sharing: u64, work: impl FnOnce() -> T) -> T {
-        let start = Instant::now();
-        let done = work();
-        self.prestaged = since(start).saturating_mul(sharing);
-        done
+    /// Keeps how long it took to stage ahead on the route that this member has foreseen, which it
+    /// `started` then, while up to `sharing` members on its core did the same.
+    pub(crate) fn keep_prestage(&mut self, started: Option<Instant>, sharing: u64) {
+        if let Some(started) = started {
+            self.prestaged = since(started).saturating_mul(sharing);
+        }
     }
 
-    /// Keeps how long the call took that was picked, which began `then`.
-    pub(super) fn keep_duration(&mut self, then: Instant) {
-        self.last_duration = since(then).saturating_add(self.prestaged).min(UNTRIED - 1);
+    /// Keeps how long the call took that was picked, which `started` then, if it was measured.
+    pub(crate) fn keep_duration(&mut self, started: Option<Instant>) {
+        if let Some(started) = started {
+            self.last_duration = since(started).saturating_add(self.prestaged).min(UNTRIED - 1);
+        }
     }
 
     /// Returns the route of a call of `len` bytes, when the last one took `longest`: what was

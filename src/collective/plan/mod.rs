@@ -25,11 +25,11 @@ pub mod tuning;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::collective::call::{Algorithm, Call, CallSignature, ChannelKind, Choice, Operation, Request};
+use crate::collective::call::{Algorithm, Call, CallSignature, ChannelKind, Choice, Operation};
 use crate::collective::execute::custom::{CustomAlgorithm, Customs};
 use crate::collective::region::EAGER_LEN;
 use crate::collective::rendezvous::buffers::Buffers;
-use crate::collective::rendezvous::post::PostedLarge;
+use crate::collective::rendezvous::post::Post;
 use crate::collective::transport::{NONE_TO_BEGIN_WITH, check_balance};
 use crate::error::Result;
 use crate::reduce::Reducer;
@@ -49,10 +49,11 @@ pub(crate) struct Planner {
     /// The part of the tuning that matters to this communicator.
     table: CommTable,
     tuning: Tuning,
-    customs: Customs,
-    routes: MeasuredRoutes,
-    eager_trial: EagerTrial,
-    recent: RecentWords,
+    pub(crate) customs: Customs,
+    pub(crate) routes: MeasuredRoutes,
+    /// Of short calls.
+    pub(crate) eager_trial: EagerTrial,
+    pub(crate) recent: RecentWords,
 }
 
 /// How a call is to be done, as far as that is known before anything is posted.
@@ -61,6 +62,8 @@ pub(crate) struct Proposal {
     pub(crate) way: Way,
     /// The most that a member contributes, in bytes.
     pub(crate) len: u64,
+    /// What the members agree on.
+    pub(crate) signature: CallSignature,
     /// The route, where it may turn out that routes are measured.
     foreseen: Option<Route>,
     /// Whether this member stages its first pieces before it posts. Only this may differ between
@@ -89,6 +92,8 @@ pub(crate) enum Way {
 #[derive(Clone, Copy)]
 pub(crate) struct Plan<'p> {
     pub(crate) execution: Execution<'p>,
+    /// The same in words that all ranks know.
+    pub(crate) choice: Choice,
     /// Whether members post how long it took.
     is_measured: bool,
 }
@@ -134,14 +139,6 @@ pub(crate) enum ElementForm {
 }
 
 impl PipeAlgorithm<'_> {
-    /// Returns the algorithm, unless it is one of the user's own.
-    const fn built_in(self) -> Option<Algorithm> {
-        match self {
-            Self::BuiltIn(algorithm) => Some(algorithm),
-            Self::Custom(_) => None,
-        }
-    }
-
     /// Returns as what the elements of `call` have to be passed on.
     fn form(self, call: &Call<'_>) -> ElementForm {
         let is_short = || call.reducer.as_ref().is_some_and(|reducer| reducer.data_type().is_short_float());
@@ -168,59 +165,25 @@ impl Way {
 
     /// Returns the way in words that all ranks know.
     fn choice(self) -> Choice {
-        let (algorithm, channel) = match self {
-            Self::Eager | Self::EagerOnTrial => (Some(Algorithm::OneShot), ChannelKind::Memory),
-            Self::TwoShot | Self::TwoShotOnTrial => (Some(Algorithm::TwoShot), ChannelKind::Memory),
-            Self::OverPipes(algorithm, kind) => (Some(algorithm), kind),
-            Self::ByTable => (None, ChannelKind::Memory),
-            Self::Custom(kind) => (None, kind),
-        };
-        Choice { algorithm, channel }
+        match self {
+            Self::Eager | Self::EagerOnTrial => Choice::direct(Algorithm::OneShot),
+            Self::TwoShot | Self::TwoShotOnTrial => Choice::direct(Algorithm::TwoShot),
+            Self::OverPipes(algorithm, channel) => Choice { algorithm: Some(algorithm), channel },
+            Self::ByTable => Choice::default(),
+            Self::Custom(channel) => Choice { algorithm: None, channel },
+        }
     }
 }
 
 impl Proposal {
-    /// What an eager call is done by, in words that all ranks know.
-    pub(crate) const EAGER: Choice =
-        Choice { algorithm: Some(Algorithm::OneShot), channel: ChannelKind::Memory };
-
-    /// Says whether a member with these `buffers` stages before it posts, where the table has this
-    /// algorithm for such an `operation` on buffers that all members reach, or on others.
-    fn is_prestaged(
-        &self,
-        operation: Operation,
-        buffers: Buffers,
-        by_table: impl FnOnce(bool) -> Algorithm,
-    ) -> bool {
-        let reachable = buffers.are_reachable(operation);
-        let is_worked_on = reachable && buffers.are_in_place();
-        let is_staged = !reachable || self.foreseen == Some(Route::Second) && !is_worked_on;
-        match self.way {
-            Way::Eager | Way::EagerOnTrial | Way::OverPipes(..) | Way::Custom(_) => false,
-            Way::TwoShotOnTrial => !is_worked_on,
-            Way::TwoShot => is_staged,
-            Way::ByTable => is_staged && by_table(reachable) == Algorithm::TwoShot,
-        }
+    /// Reads the clock, if what is staged before the post belongs to a measured route: to be called
+    /// before that.
+    pub(crate) fn start(&self) -> Option<Instant> {
+        (self.foreseen == Some(Route::Second)).then(Instant::now)
     }
 }
 
-impl<'p> Plan<'p> {
-    const fn unmeasured(execution: Execution<'p>) -> Self {
-        Self { execution, is_measured: false }
-    }
-
-    /// Returns the plan in words that all ranks know.
-    pub(crate) fn choice(&self) -> Choice {
-        let memory = |algorithm| Choice { algorithm: Some(algorithm), channel: ChannelKind::Memory };
-        match self.execution {
-            Execution::Eager => memory(Algorithm::OneShot),
-            Execution::ZeroCopy | Execution::Staged { .. } => memory(Algorithm::TwoShot),
-            Execution::OverPipes { algorithm, kind, .. } => {
-                Choice { algorithm: algorithm.built_in(), channel: kind }
-            }
-        }
-    }
-
+impl Plan<'_> {
     /// Reads the clock, if the plan is measured: to be called before the plan is executed.
     pub(crate) fn start(&self) -> Option<Instant> {
         self.is_measured.then(Instant::now)
@@ -253,16 +216,6 @@ impl Planner {
         self.tuning = tuning;
     }
 
-    /// Returns the algorithms that are registered.
-    pub(crate) fn customs(&self) -> &Customs {
-        &self.customs
-    }
-
-    /// Takes over algorithms that are registered with another communicator.
-    pub(crate) fn set_customs(&mut self, customs: Customs) {
-        self.customs = customs;
-    }
-
     /// Has `operation` done by `algorithm`, where the caller has not chosen one.
     pub(crate) fn register(&mut self, operation: Operation, algorithm: Option<Arc<dyn CustomAlgorithm>>) {
         self.recent = RecentWords::default();
@@ -284,34 +237,18 @@ impl Planner {
     /// [`crate::Error::UnsupportedAlgorithm`] when the algorithm cannot do the operation;
     /// [`crate::Error::OutOfRange`] when the length cannot be counted.
     #[inline]
-    pub(crate) fn propose(
-        &mut self,
-        call: &Call<'_>,
-        signature: CallSignature,
-        choice: Choice,
-    ) -> Result<Proposal> {
+    pub(crate) fn propose(&mut self, call: &Call<'_>, choice: Choice) -> Result<Proposal> {
+        let signature = call.signature().with_choice(choice);
         let len = call.input_len(self.n_members)?;
         let way = self.way(call.operation, len, choice)?;
-        let proposal = Proposal { way, len, foreseen: None, prestages: false };
+        let proposal = Proposal { way, len, signature, foreseen: None, prestages: false };
         if way != Way::Eager {
-            return Ok(self.complete(proposal, call, signature));
+            return Ok(self.complete(proposal, call));
         }
         if choice != Choice::default() || !self.table.is_on_trial(call.operation, len) {
             return Ok(proposal);
         }
-        Ok(self.try_out(proposal, call, signature))
-    }
-
-    /// Finds the word that `request` reduces once more, done as `choice` says.
-    #[inline]
-    pub(crate) fn known(&self, request: &Request<'_, '_>, choice: Choice) -> Option<&KnownWord> {
-        self.recent.find(request, choice)
-    }
-
-    /// Keeps `call`, which has been executed, for when it is made again.
-    #[inline(never)]
-    pub(crate) fn remember(&mut self, call: &Call<'_>, signature: CallSignature, len: u64) {
-        self.recent.keep(call, signature, len);
+        Ok(self.try_out(proposal, call))
     }
 
     /// Says whether `call` travels with its post, and may do so with others.
@@ -338,7 +275,6 @@ impl Planner {
         }
         Ok(match (choice.algorithm, choice.channel) {
             _ if self.n_members == 1 => simple,
-            (None, ChannelKind::Memory) => simple,
             (Some(Algorithm::OneShot), ChannelKind::Memory) if len <= EAGER_LEN => Way::Eager,
             (Some(Algorithm::TwoShot), ChannelKind::Memory) => Way::TwoShot,
             (Some(algorithm), kind) => Way::OverPipes(algorithm, kind),
@@ -349,17 +285,17 @@ impl Planner {
     /// Completes the proposal of a call of which only measurement can tell whether it is to be
     /// eager.
     #[inline(never)]
-    fn try_out(&mut self, proposal: Proposal, call: &Call<'_>, signature: CallSignature) -> Proposal {
+    fn try_out(&mut self, proposal: Proposal, call: &Call<'_>) -> Proposal {
         if self.eager_trial.is_eager() {
             return Proposal { way: Way::EagerOnTrial, ..proposal };
         }
-        self.complete(Proposal { way: Way::TwoShotOnTrial, ..proposal }, call, signature)
+        self.complete(Proposal { way: Way::TwoShotOnTrial, ..proposal }, call)
     }
 
     /// Completes the proposal of a call that is not eager.
     #[inline(never)]
-    fn complete(&mut self, proposal: Proposal, call: &Call<'_>, signature: CallSignature) -> Proposal {
-        let foreseen = self.routes.foresee(call, signature, proposal.len);
+    fn complete(&mut self, proposal: Proposal, call: &Call<'_>) -> Proposal {
+        let foreseen = self.routes.foresee(call, proposal.signature, proposal.len);
         let proposal = Proposal { foreseen, ..proposal };
         Proposal { prestages: self.is_prestaged(&proposal, call, Buffers::of(call)), ..proposal }
     }
@@ -367,19 +303,19 @@ impl Planner {
     /// Says whether a member with these `buffers` stages before it posts: all members know it of
     /// each other.
     fn is_prestaged(&self, proposal: &Proposal, call: &Call<'_>, buffers: Buffers) -> bool {
-        let by_table = |in_heap| self.by_table(call, proposal.len, in_heap);
-        proposal.is_prestaged(call.operation, buffers, by_table)
+        let reachable = buffers.are_reachable(call.operation);
+        let is_worked_on = reachable && buffers.are_in_place();
+        if proposal.way == Way::TwoShotOnTrial {
+            return !is_worked_on;
+        }
+        let is_staged = !reachable || proposal.foreseen == Some(Route::Second) && !is_worked_on;
+        is_staged && self.settled_way(proposal, call, reachable) == Way::TwoShot
     }
 
     /// Returns how a proposed call is done as far as this member knows by itself, for onlookers
     /// while it waits for the others: some of them may have their buffers elsewhere.
     pub(crate) fn expected(&self, proposal: &Proposal, call: &Call<'_>) -> Choice {
-        if proposal.way != Way::ByTable {
-            return proposal.way.choice();
-        }
-        let in_heap = Buffers::of(call).are_reachable(call.operation);
-        let algorithm = Some(self.by_table(call, proposal.len, in_heap));
-        Choice { algorithm, channel: ChannelKind::Memory }
+        self.settled_way(proposal, call, Buffers::of(call).are_reachable(call.operation)).choice()
     }
 
     /// Settles how a proposed call is done, now that its `posts`, by the numbers of the members,
@@ -391,38 +327,34 @@ impl Planner {
         &mut self,
         proposal: &Proposal,
         call: &Call<'_>,
-        signature: CallSignature,
         me: usize,
-        posts: impl Fn(usize) -> PostedLarge<'p> + Copy,
+        posts: impl Fn(usize) -> Post<'p> + Copy,
     ) -> Result<Plan<'_>> {
-        let (n, len) = (self.n_members, proposal.len);
-        let buffers = |member| posts(member).buffers();
-        let in_heap = (0..n).all(|member| buffers(member).are_reachable(call.operation));
-        let way = if proposal.way == Way::ByTable { self.tabled(call, len, in_heap) } else { proposal.way };
-        match way {
-            Way::TwoShot | Way::TwoShotOnTrial => {
-                Ok(self.two_shots(proposal, call, signature, in_heap, me, posts))
-            }
+        let n = self.n_members;
+        let in_heap = (0..n).all(|member| posts(member).buffers().are_reachable(call.operation));
+        let way = self.settled_way(proposal, call, in_heap);
+        let (execution, is_measured) = match way {
+            Way::TwoShot | Way::TwoShotOnTrial => self.two_shots(proposal, call, in_heap, me, posts),
             Way::OverPipes(..) | Way::Custom(_) => {
                 check_balance((0..n).map(|member| posts(member).balance()), NONE_TO_BEGIN_WITH)?;
-                Ok(Plan::unmeasured(self.over_pipes(way, call, in_heap)))
+                (self.over_pipes(way, call, in_heap), false)
             }
-            Way::Eager | Way::EagerOnTrial | Way::ByTable => Ok(Plan::unmeasured(Execution::Eager)),
-        }
+            Way::Eager | Way::EagerOnTrial | Way::ByTable => (Execution::Eager, false),
+        };
+        Ok(Plan { execution, choice: way.choice(), is_measured })
     }
 
     /// Settles how members do a call by two shots: over each other's buffers, or over what each
-    /// stages.
+    /// stages; and whether that is measured.
     fn two_shots<'p>(
         &mut self,
         proposal: &Proposal,
         call: &Call<'_>,
-        signature: CallSignature,
         in_heap: bool,
         me: usize,
-        posts: impl Fn(usize) -> PostedLarge<'p>,
-    ) -> Plan<'static> {
-        let (n, len) = (self.n_members, proposal.len);
+        posts: impl Fn(usize) -> Post<'p>,
+    ) -> (Execution<'static>, bool) {
+        let (n, len, signature) = (self.n_members, proposal.len, proposal.signature);
         let some_are_in_place = || (0..n).any(|member| posts(member).buffers().are_in_place());
         // In place there is only one route, and alone as well.
         let longest = || {
@@ -440,7 +372,7 @@ impl Planner {
             (true, hint.is_some(), hint)
         };
         if !is_staged {
-            return Plan { execution: Execution::ZeroCopy, is_measured };
+            return (Execution::ZeroCopy, is_measured);
         }
         let has_prestaged = |member| self.is_prestaged(proposal, call, posts(member).buffers());
         let prestaged = match has_prestaged(me) {
@@ -450,7 +382,7 @@ impl Planner {
         };
         let hint = hint.unwrap_or_else(|| by_length(call, n as u64));
         let oversubscribed = self.tuning.oversubscribed;
-        Plan { execution: Execution::Staged { prestaged, hint, oversubscribed }, is_measured }
+        (Execution::Staged { prestaged, hint, oversubscribed }, is_measured)
     }
 
     /// Settles what does a call over pipes, and whether the buffers themselves can be worked on.
@@ -469,11 +401,15 @@ impl Planner {
         Execution::OverPipes { algorithm, kind, chunked }
     }
 
-    /// Returns the way of a call that the table decides.
-    fn tabled(&self, call: &Call<'_>, len: u64, in_heap: bool) -> Way {
-        match self.by_table(call, len, in_heap) {
+    /// Returns how a proposed call is done, once it is known whether its buffers are all in the
+    /// heap.
+    fn settled_way(&self, proposal: &Proposal, call: &Call<'_>, in_heap: bool) -> Way {
+        if proposal.way != Way::ByTable {
+            return proposal.way;
+        }
+        match self.by_table(call, proposal.len, in_heap) {
             Algorithm::TwoShot => Way::TwoShot,
-            Algorithm::OneShot if len <= EAGER_LEN => Way::Eager,
+            Algorithm::OneShot if proposal.len <= EAGER_LEN => Way::Eager,
             algorithm => Way::OverPipes(algorithm, ChannelKind::Memory),
         }
     }
@@ -492,38 +428,6 @@ impl Planner {
             return Algorithm::TwoShot;
         }
         algorithm
-    }
-
-    /// Does `stage`, by which this member stages its first pieces; it counts to the duration of a
-    /// measured call as often as members `sharing` a core do the same.
-    pub(crate) fn time_prestage<T>(
-        &mut self,
-        proposal: &Proposal,
-        sharing: u64,
-        stage: impl FnOnce() -> T,
-    ) -> T {
-        match proposal.foreseen {
-            Some(Route::Second) => self.routes.time_prestage(sharing, stage),
-            _ => stage(),
-        }
-    }
-
-    /// Keeps how long a plan took that was [started](Plan::start) then.
-    pub(crate) fn keep_duration(&mut self, started: Option<Instant>) {
-        if let Some(started) = started {
-            self.routes.keep_duration(started);
-        }
-    }
-
-    /// Returns how long the last measured call took, as this member posts it; `is_watched` where it
-    /// counts or checks what it moves.
-    pub(crate) fn last_duration(&self, is_watched: bool) -> u64 {
-        self.routes.last_duration(is_watched)
-    }
-
-    /// Returns the trial of short calls.
-    pub(crate) fn eager_trial(&mut self) -> &mut EagerTrial {
-        &mut self.eager_trial
     }
 }
 

@@ -44,7 +44,7 @@ pub(crate) struct KnownWord {
 
 /// The last calls that can be repeated.
 #[derive(Debug, Default)]
-pub(super) struct RecentWords {
+pub(crate) struct RecentWords {
     calls: ArrayVec<KnownWord, KEPT>,
     /// The one that makes room for the next, where all places are taken.
     oldest: usize,
@@ -82,7 +82,8 @@ impl KnownWord {
 impl RecentWords {
     /// Keeps `call`, if it can be repeated and is not kept: those of a stream are executed without
     /// a look here.
-    pub(super) fn keep(&mut self, call: &Call<'_>, signature: CallSignature, len: u64) {
+    #[inline(never)]
+    pub(crate) fn keep(&mut self, call: &Call<'_>, signature: CallSignature, len: u64) {
         let Some(call) = KnownWord::of(call, signature, len) else { return };
         if self.calls.iter().any(|kept| kept.arguments == call.arguments) {
             return;
@@ -95,7 +96,7 @@ impl RecentWords {
 
     /// Finds the call that `request` makes once more.
     #[inline]
-    pub(super) fn find(&self, request: &Request<'_, '_>, choice: Choice) -> Option<&KnownWord> {
+    pub(crate) fn find(&self, request: &Request<'_, '_>, choice: Choice) -> Option<&KnownWord> {
         let arguments = WordArguments::of(request, choice)?;
         self.calls.iter().find(|call| call.arguments == arguments)
     }

@@ -1,3 +1,4 @@
+use super::tuning::{Case, Step, Table};
 use super::*;
 use crate::collective::call::{Input, Output};
 use crate::collective::rendezvous::buffers::BufferPlace;
@@ -34,27 +35,31 @@ fn call(len: u64, data_type: DataType) -> Call<'static> {
 
 fn propose(planner: &mut Planner, len: u64, choice: Choice) -> Proposal {
     let call = call(len, DataType::F32);
-    planner.propose(&call, call.signature().with_choice(choice), choice).unwrap()
+    planner.propose(&call, choice).unwrap()
 }
 
 /// Names the plan of two members with these buffers.
 fn settle(planner: &mut Planner, proposal: &Proposal, call: &Call<'_>, buffers: [Buffers; N]) -> String {
     let cells = buffers.map(|buffers| {
-        let cell = PostCell::new();
+        let cell = PostCell::default();
         let post =
             LargePost { buffers, balance: 0, scalar: 0, last_duration: 1000, last_short_duration: 1000 };
         let (head, data) = post.to_words();
         cell.post(1, [0, 0, head[0], head[1]], &data);
         cell
     });
-    let posts = |member: usize| Post(&cells[member]).large();
-    let plan = planner.settle(proposal, call, call.signature(), 0, posts).unwrap();
+    let posts = |member: usize| Post(&cells[member]);
+    let plan = planner.settle(proposal, call, 0, posts).unwrap();
     match plan.execution {
         Execution::Eager => "eager".into(),
         Execution::ZeroCopy => "zero-copy".into(),
         Execution::Staged { prestaged, .. } => format!("staged {prestaged:?}"),
         Execution::OverPipes { algorithm, kind, chunked } => {
-            format!("{:?} {kind} {chunked:?}", algorithm.built_in())
+            let built_in = match algorithm {
+                PipeAlgorithm::BuiltIn(algorithm) => Some(algorithm),
+                PipeAlgorithm::Custom(_) => None,
+            };
+            format!("{built_in:?} {kind} {chunked:?}")
         }
     }
 }
@@ -125,10 +130,18 @@ fn a_short_call_on_trial_is_staged_unless_some_are_in_place() {
 }
 
 fn prestages(way: Way, foreseen: Option<Route>, by_table: [Algorithm; 2]) -> [bool; 3] {
-    let proposal = Proposal { way, len: 1 << 20, foreseen, prestages: false };
-    let tabled = |in_heap: bool| by_table[usize::from(!in_heap)];
-    [apart(), in_place(), ordinary()]
-        .map(|buffers| proposal.is_prestaged(Operation::AllReduce, buffers, tabled))
+    let case = |(buffers, algorithm)| Case {
+        operation: Operation::AllReduce,
+        n_ranks: 2,
+        oversubscribed: false,
+        buffers,
+        steps: vec![Step { up_to: None, algorithm }],
+    };
+    let cases: Vec<_> = BufferKind::ALL.into_iter().zip(by_table).map(case).collect();
+    let tuning = Tuning { table: Table::new(&cases).unwrap(), oversubscribed: false };
+    let (planner, call) = (Planner::new(tuning, N), call(1 << 20, DataType::F32));
+    let proposal = Proposal { way, len: 1 << 20, signature: call.signature(), foreseen, prestages: false };
+    [apart(), in_place(), ordinary()].map(|buffers| planner.is_prestaged(&proposal, &call, buffers))
 }
 
 #[test]

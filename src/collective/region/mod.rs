@@ -181,29 +181,40 @@ impl CommLayout {
     }
 }
 
-/// Returns the cells that members keep for one another, `at` that place in the keeper's region:
-/// those of the member `me` for each member, and those of each member for `me`.
-///
-/// # Errors
-/// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a
-/// region can be.
-pub(crate) fn cells_between<T: SharedLayout>(
-    view: &HeapView,
-    ranks: &[Rank],
-    bases: &[HeapOffset],
-    me: usize,
-    at: impl Fn(CommLayout, u64) -> u64,
-) -> Result<[Vec<CellRef<T>>; 2]> {
-    let layout = CommLayout::new(ranks.len() as u64);
-    let cell = |keeper: usize, other: usize| {
-        let place = layout.part(bases[keeper], at(layout, other as u64), CELL)?;
-        view.cell(ranks[keeper], place.offset)
-    };
-    let all = || 0..ranks.len();
-    Ok([
-        all().map(|member| cell(me, member)).collect::<Result<_>>()?,
-        all().map(|member| cell(member, me)).collect::<Result<_>>()?,
-    ])
+/// Cells that members keep for one another, as one of them sees them: by the number of the other.
+#[derive(Debug)]
+pub(crate) struct CellsBetween<T: SharedLayout> {
+    /// What this member keeps for each.
+    pub(crate) mine: Vec<CellRef<T>>,
+    /// What each keeps for this member.
+    pub(crate) for_me: Vec<CellRef<T>>,
+}
+
+impl<T: SharedLayout> CellsBetween<T> {
+    /// Finds those of the member `me` of `ranks`, `at` that place in the keeper's region; the
+    /// regions start at `bases`.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a
+    /// region can be.
+    pub(crate) fn new(
+        view: &HeapView,
+        ranks: &[Rank],
+        bases: &[HeapOffset],
+        me: usize,
+        at: impl Fn(CommLayout, u64) -> u64,
+    ) -> Result<Self> {
+        let layout = CommLayout::new(ranks.len() as u64);
+        let cell = |keeper: usize, other: usize| {
+            let place = layout.part(bases[keeper], at(layout, other as u64), CELL)?;
+            view.cell(ranks[keeper], place.offset)
+        };
+        let all = || 0..ranks.len();
+        Ok(Self {
+            mine: all().map(|member| cell(me, member)).collect::<Result<_>>()?,
+            for_me: all().map(|member| cell(member, me)).collect::<Result<_>>()?,
+        })
+    }
 }
 
 #[cfg(test)]

@@ -22,12 +22,10 @@ use std::sync::Arc;
 
 use super::at_barrier::AtBarrier;
 use super::deadlock::DeadlockNotices;
-use super::mismatch_report::MismatchReports;
 use super::post::{CallWithHistory, EagerPost, HEAD, LargePost, Post};
-use super::waiting::WaitsFor;
 use crate::channel::RankContext;
 use crate::collective::call::{CallSignature, Operation};
-use crate::collective::region::{CommLayout, LAP, TURNS};
+use crate::collective::region::{CellsBetween, CommLayout, LAP, TURNS};
 use crate::error::Result;
 use crate::heap::HeapOffset;
 use crate::rank::Rank;
@@ -44,9 +42,12 @@ pub(crate) struct CallBoard {
     pub(super) progress: Vec<CellRef<ProgressCell>>,
     /// Which members have left.
     pub(super) departures: CellSlice<ProgressCell>,
-    pub(super) mismatch_reports: MismatchReports,
-    pub(super) waits_for: WaitsFor,
-    pub(super) notices: DeadlockNotices,
+    /// What members report of messages that were not called for.
+    pub(super) mismatch_reports: CellsBetween<PostCell>,
+    /// The last operation in which a member has waited for the other one for a while.
+    pub(super) waits_for: CellsBetween<ProgressCell>,
+    /// What this member and others tell each other of waits for messages between them.
+    pub(crate) notices: DeadlockNotices,
     /// Where the members may be instead, in the communicator of which some calls do not go by the
     /// board.
     pub(super) at_barrier: Option<AtBarrier>,
@@ -97,9 +98,9 @@ impl CallBoard {
             .map(|(&rank, &base)| view.cell(rank, at(base, CommLayout::PROGRESS, 128)?))
             .collect::<Result<_>>()?;
         let park = view.cell(ranks[0], at(bases[0], CommLayout::PARK, 8)?)?;
-        let mismatch_reports = MismatchReports::new(view, ranks, bases, me)?;
-        let waits_for = WaitsFor::new(context, ranks, bases, me)?;
-        let notices = DeadlockNotices::new(view, ranks, bases, me)?;
+        let mismatch_reports = CellsBetween::new(view, ranks, bases, me, CommLayout::mismatch_report)?;
+        let waits_for = CellsBetween::new(view, ranks, bases, me, CommLayout::waits_for)?;
+        let notices = DeadlockNotices(CellsBetween::new(view, ranks, bases, me, CommLayout::notice)?);
         // Last, since what is shown is to be hidden again by drop.
         let held = context.mapped().hold_boards();
         context.activity().show_board(bases[me].get());
@@ -127,9 +128,10 @@ impl CallBoard {
         })
     }
 
-    /// Looks from now on whether members are `at_barrier`.
-    pub(crate) fn watch_barrier(&mut self, at_barrier: AtBarrier) {
-        self.at_barrier = Some(at_barrier);
+    /// Makes every wait look whether members are in a barrier of the job: for the communicator
+    /// whose barriers are those.
+    pub(crate) fn watch_barrier(&mut self) {
+        self.at_barrier = Some(AtBarrier::new(&self.context));
     }
 
     /// Returns the number of the current operation, or of the last one.
@@ -194,9 +196,8 @@ impl CallBoard {
     #[inline(always)]
     pub(crate) fn post(&mut self, signature: CallSignature, post: EagerPost<'_>) {
         let call = CallWithHistory::new(signature, self.history);
-        let (head, data) = post.to_words();
         self.keep(call);
-        self.put_up(call, head, data);
+        self.put_up(call, [post.checksum, post.scalar], post.data);
     }
 
     /// Posts as [`CallBoard::post`] does, and keeps its own books only when the others can read it:
@@ -204,8 +205,7 @@ impl CallBoard {
     #[inline(always)]
     pub(crate) fn post_first(&mut self, signature: CallSignature, post: EagerPost<'_>) {
         let call = CallWithHistory::new(signature, self.history);
-        let (head, data) = post.to_words();
-        self.put_up(call, head, data);
+        self.put_up(call, [post.checksum, post.scalar], post.data);
         self.keep(call);
     }
 
@@ -295,6 +295,16 @@ impl CallBoard {
         Ok(())
     }
 
+    /// Refuses to go on in `operation`, which all members have posted, when the epoch has ended:
+    /// some of them may have given it up since.
+    ///
+    /// # Errors
+    /// Those of [`CallBoard::await_post`], as a wait that began now would have them.
+    pub(crate) fn check_epoch(&self, operation: Operation) -> Result<()> {
+        let checked = self.context.check(operation.name());
+        checked.map_err(|error| self.explain(self.call(operation), error))
+    }
+
     /// Returns the post of `member`, which was awaited.
     #[inline]
     pub(crate) fn post_of(&self, member: usize) -> Post<'_> {
@@ -347,41 +357,29 @@ impl CallBoard {
         Ok(())
     }
 
-    /// Waits until `member` is done with the current operation.
+    /// Waits until all members are done with the current operation.
     ///
     /// # Errors
     /// Those of [`CallBoard::await_post`].
     ///
     /// # Ordering
-    /// Acquires everything the member did until then (C2).
-    #[inline]
-    pub(crate) fn await_done(&self, member: usize, operation: Operation) -> Result<()> {
-        let cell = &self.progress[member];
-        let is_done = || cell.has_reached(self.sequence);
-        if is_done() || spin_until(self.context.policy(), is_done) {
-            return Ok(());
-        }
-        self.wait(member, operation, is_done)
-    }
-
-    /// Waits until all members are done with the current operation.
-    ///
-    /// # Errors
-    /// Those of [`CallBoard::await_post`].
+    /// Acquires everything they did until then (C2).
     #[inline]
     pub(crate) fn await_all_done(&self, operation: Operation) -> Result<()> {
-        (0..self.ranks.len()).try_for_each(|member| self.await_done(member, operation))
+        (0..self.ranks.len()).try_for_each(|member| {
+            let cell = &self.progress[member];
+            let is_done = || cell.has_reached(self.sequence);
+            if is_done() || spin_until(self.context.policy(), is_done) {
+                return Ok(());
+            }
+            self.wait(member, operation, is_done)
+        })
     }
 
     /// Wakes the members that wait.
     #[inline]
     pub(crate) fn wake(&self) {
         self.park.wake(self.context.kernel());
-    }
-
-    /// Returns what this member and others tell each other of waits for messages between them.
-    pub(crate) fn notices(&self) -> &DeadlockNotices {
-        &self.notices
     }
 
     /// Returns what the channels of this member stand on.

@@ -22,11 +22,7 @@
 //! Circles of more than two members are not detected here, and end with the deadline.
 
 use crate::collective::call::CallSignature;
-use crate::collective::region::{CommLayout, cells_between};
-use crate::error::Result;
-use crate::heap::{HeapOffset, HeapView};
-use crate::rank::Rank;
-use crate::shm::CellRef;
+use crate::collective::region::CellsBetween;
 use crate::sync::PostCell;
 
 /// Which way all messages go that are left between two members.
@@ -48,49 +44,36 @@ pub(crate) struct DeadlockNotice {
     direction: u64,
 }
 
-/// The notices between one member and the others, by their numbers.
+/// The notices between one member and the others.
 #[derive(Debug)]
-pub(crate) struct DeadlockNotices {
-    mine: Vec<CellRef<PostCell>>,
-    for_me: Vec<CellRef<PostCell>>,
-}
+pub(crate) struct DeadlockNotices(pub(super) CellsBetween<PostCell>);
 
 impl DeadlockNotices {
-    /// Makes those of the member `me` of `members`, whose regions start at `bases`.
-    ///
-    /// # Errors
-    /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a
-    /// region can be.
-    pub(crate) fn new(view: &HeapView, ranks: &[Rank], bases: &[HeapOffset], me: usize) -> Result<Self> {
-        let [mine, for_me] = cells_between(view, ranks, bases, me, CommLayout::notice)?;
-        Ok(Self { mine, for_me })
-    }
-
     /// Puts up a new notice for `member`.
     pub(crate) fn post(&self, member: usize, call: CallSignature, direction: MessageDirection) {
-        let number = self.mine[member].sequence() + 1;
-        write(&self.mine[member], DeadlockNotice { number, call, seen: 0, direction: direction as u64 });
+        let number = self.0.mine[member].sequence() + 1;
+        write(&self.0.mine[member], DeadlockNotice { number, call, seen: 0, direction: direction as u64 });
     }
 
     /// Tells `member`, for which a notice is up, that its notice `number` was seen; whether that is
     /// news.
     pub(crate) fn tell_seen(&self, member: usize, number: u64) -> bool {
-        let (mine, seen) = (read(&self.mine[member]), stamp_of(number));
+        let (mine, seen) = (read(&self.0.mine[member]), stamp_of(number));
         let is_news = mine.seen != seen;
         if is_news {
-            write(&self.mine[member], DeadlockNotice { seen, ..mine });
+            write(&self.0.mine[member], DeadlockNotice { seen, ..mine });
         }
         is_news
     }
 
     /// Takes the notice for `member` down.
     pub(crate) fn withdraw(&self, member: usize) {
-        write(&self.mine[member], DeadlockNotice { direction: 0, seen: 0, ..read(&self.mine[member]) });
+        write(&self.0.mine[member], DeadlockNotice { direction: 0, seen: 0, ..read(&self.0.mine[member]) });
     }
 
     /// Returns whether `theirs`, a notice of `member`, tells that the one for it was seen.
     pub(crate) fn is_seen(&self, member: usize, theirs: DeadlockNotice) -> bool {
-        theirs.seen == stamp_of(self.mine[member].sequence())
+        theirs.seen == stamp_of(self.0.mine[member].sequence())
     }
 
     /// Returns the notice of `member`, if it waits in the same `direction` as this one: for
@@ -99,7 +82,7 @@ impl DeadlockNotices {
     /// # Ordering
     /// When there is one, acquires everything that member did before it put that up (C1).
     pub(crate) fn opposing(&self, member: usize, direction: MessageDirection) -> Option<DeadlockNotice> {
-        let notice = read(&self.for_me[member]);
+        let notice = read(&self.0.for_me[member]);
         (notice.direction == direction as u64).then_some(notice)
     }
 }
@@ -143,7 +126,7 @@ mod tests {
 
     #[test]
     fn what_a_notice_has_seen_counts_with_its_own_number_alone() {
-        let cell = PostCell::new();
+        let cell = PostCell::default();
         assert_eq!(read(&cell).seen, 0);
         for number in [1, 7, (1 << 31) - 1, 1 << 31, 1 << 32, u64::MAX] {
             let call = CallSignature::new(Operation::Recv);

@@ -6,17 +6,16 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 
 use super::board::CallBoard;
+use super::post::Post;
 use crate::channel::{MemoryChannel, RankContext};
-use crate::collective::call::{CallSignature, Operation};
+use crate::collective::call::{Call, CallSignature, Operation};
 use crate::collective::region::lease::{Lease, RegionOwner};
-use crate::collective::region::{CommLayout, EAGER_LEN, PIPE_SLOTS, STAGING_LEN};
-use crate::collective::transport::checksum;
+use crate::collective::region::{CommLayout, EAGER_LEN, STAGING_LEN};
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, HeapView, Region};
 use crate::rank::{MAX_RANKS, Rank};
-use crate::shm::{CellRef, CellSlice, Span};
-use crate::sync::atomic::AtomicU64;
-use crate::sync::{ParkCell, PostCell, ProgressCell};
+use crate::shm::{CellRef, CellSlice, SharedLayout, Span};
+use crate::sync::ParkCell;
 
 /// One member's side of a communicator's common state.
 #[derive(Debug)]
@@ -67,12 +66,6 @@ impl Members {
         self.ranks.len()
     }
 
-    /// Returns whether small calls of a group may share a post: the same on all members. Nothing
-    /// holds the parts of such a post against a checksum.
-    pub(crate) fn may_fuse(&self) -> bool {
-        !self.checksums
-    }
-
     /// Returns whether somebody looks at what this member does, or strikes it: checksums are taken,
     /// or faults planned.
     #[inline]
@@ -96,6 +89,23 @@ impl Members {
         self.board.or_revoke(met)?;
         let told = |member| (0..words.len()).map(|index| self.board.post_of(member).word(index)).collect();
         Ok((0..self.n_members()).map(told).collect())
+    }
+
+    /// Puts what multiplies the inputs of all members, which have posted `call`, into `scalars`, in
+    /// the order of the members; nothing where inputs are not multiplied. `told` finds it in a
+    /// post.
+    #[inline]
+    pub(crate) fn gather_scalars(
+        &self,
+        call: &Call<'_>,
+        scalars: &mut PerMember<u64>,
+        told: impl Fn(Post<'_>) -> u64,
+    ) {
+        if call.is_scaled() {
+            let of_member =
+                |member| if member == self.me { call.scalar() } else { told(self.board.post_of(member)) };
+            scalars.extend((0..self.n_members()).map(of_member));
+        }
     }
 
     /// Returns the number of this member.
@@ -164,41 +174,20 @@ impl Members {
         HeapOffset::new(self.bases[member].get() + at)
     }
 
-    /// Returns where `receiver` tells `sender` how many slots of its inbox it has emptied.
+    /// Returns the cell `at` bytes into the region of `member`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a region that is not allocated.
-    pub(crate) fn credit(&self, receiver: usize, sender: usize) -> Result<CellRef<ProgressCell>> {
-        let at = self.place(receiver, self.layout.credit(sender as u64));
-        self.view.cell(self.ranks[receiver], at)
+    pub(crate) fn cell<T: SharedLayout>(&self, member: usize, at: u64) -> Result<CellRef<T>> {
+        self.view.cell(self.ranks[member], self.place(member, at))
     }
 
-    /// Returns where `sender` tells `receiver` the checksums of what it has put into its inbox.
+    /// Returns the `n` cells from `at` bytes into the region of `member` on.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a region that is not allocated.
-    pub(crate) fn checks(&self, receiver: usize, sender: usize) -> Result<CellSlice<AtomicU64>> {
-        let at = self.place(receiver, self.layout.checks(sender as u64));
-        self.view.cells(self.ranks[receiver], at, PIPE_SLOTS * checksum::WORDS as u64)
-    }
-
-    /// Returns what `sender` leaves for `receiver` without a slot.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`] for a region that is not allocated.
-    pub(crate) fn inline_messages(&self, receiver: usize, sender: usize) -> Result<CellSlice<PostCell>> {
-        let at = self.place(receiver, self.layout.inline_messages(sender as u64));
-        self.view.cells(self.ranks[receiver], at, PIPE_SLOTS)
-    }
-
-    /// Returns where the checksums are of part `index` of what `member` stages, by slots
-    /// (`execute/staged/checked.rs`).
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`] for a region that is not allocated.
-    pub(crate) fn staged_checks(&self, member: usize, index: usize) -> Result<CellSlice<AtomicU64>> {
-        let at = self.place(member, self.layout.staged_checks(index as u64));
-        self.view.cells(self.ranks[member], at, checksum::PARTS as u64)
+    pub(crate) fn cells<T: SharedLayout>(&self, member: usize, at: u64, n: u64) -> Result<CellSlice<T>> {
+        self.view.cells(self.ranks[member], self.place(member, at), n)
     }
 
     /// Returns what `member` sleeps on when it waits for messages, or for room for them: the same
@@ -213,10 +202,7 @@ impl Members {
     /// # Errors
     /// [`Error::OutOfRange`] for a region that is not allocated.
     pub(crate) fn memory_channel(&self, member: usize) -> Result<MemoryChannel> {
-        let semaphore = |receiver: usize, sender: usize| {
-            let at = self.place(receiver, self.layout.semaphore(sender as u64));
-            self.view.cell(self.ranks[receiver], at)
-        };
+        let semaphore = |receiver, sender: usize| self.cell(receiver, self.layout.semaphore(sender as u64));
         let (outbound, inbound) = (semaphore(member, self.me)?, semaphore(self.me, member)?);
         Ok(MemoryChannel::over(self.board.context(), self.ranks[member], outbound, inbound))
     }

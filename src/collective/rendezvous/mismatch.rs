@@ -15,7 +15,7 @@ impl CallBoard {
     pub(crate) fn explain(&self, mine: CallSignature, error: Error) -> Error {
         let found = match &error {
             Error::Revoked { .. } => self.known_mismatch(mine),
-            Error::Timeout { .. } => self.mismatch_reports.find(mine),
+            Error::Timeout { .. } => self.find_report(mine),
             _ => return error,
         };
         found.or_else(|| self.barrier_mismatch()).or_else(|| self.circle(mine, &error)).unwrap_or(error)
@@ -25,7 +25,7 @@ impl CallBoard {
     /// it, or else what another member has reported about this one, which is in the call `mine`.
     #[cold]
     pub(crate) fn known_mismatch(&self, mine: CallSignature) -> Option<Error> {
-        self.first_mismatch().or_else(|| self.mismatch_reports.find(mine))
+        self.first_mismatch().or_else(|| self.find_report(mine))
     }
 
     /// Returns the circle in which this member, in the call `mine`, and others have waited for each
@@ -48,7 +48,7 @@ impl CallBoard {
     /// answer it.
     #[cold]
     pub(crate) fn report_mismatch(&self, sender: usize, mine: CallSignature, theirs: CallSignature) -> Error {
-        self.mismatch_reports.report(sender, mine, theirs);
+        self.send_report(sender, mine, theirs);
         self.revoke();
         CallMismatch { mine, rank: self.ranks[sender], theirs }.into()
     }
@@ -59,7 +59,7 @@ impl CallBoard {
     pub(crate) fn report_to_all(&self, mine: CallSignature) {
         for member in (0..self.ranks.len()).filter(|&member| member != self.me) {
             let theirs = self.awaited_in(member).unwrap_or(CallSignature::NONE);
-            self.mismatch_reports.report(member, mine, theirs);
+            self.send_report(member, mine, theirs);
         }
         self.revoke();
     }
@@ -75,7 +75,7 @@ impl CallBoard {
             let cell = &self.posts[member][index(sequence)];
             cell.shows(sequence).then(|| Post(cell).call().signature())
         };
-        let waits = self.waits_for.is_announced(member, self.sequence.wrapping_add(1));
+        let waits = self.waits_for.for_me[member].has_reached(self.sequence.wrapping_add(1));
         // Not every step is posted.
         let operation = || waits.then(|| (1..LAP).rev().find_map(posted)).flatten();
         operation().or_else(|| self.at_barrier.as_ref()?.call_of(self.ranks[member]))
@@ -93,25 +93,26 @@ impl CallBoard {
     /// may be in messages still; a rank need not be one.
     #[cold]
     pub(crate) fn end_by_mismatch(&self, rank: Rank, mine: CallSignature, theirs: CallSignature) -> Error {
-        let (mine, rank, theirs) = self.first_difference().unwrap_or((mine, rank, theirs));
+        let mismatch = self.first_difference().unwrap_or(CallMismatch { mine, rank, theirs });
+        let CallMismatch { mine, rank, theirs } = mismatch;
         if let Some(odd) = self.ranks.iter().position(|&member| member == rank) {
-            self.mismatch_reports.report(odd, mine, theirs);
+            self.send_report(odd, mine, theirs);
             let others = (0..self.ranks.len()).filter(|&other| other != self.me && other != odd);
-            others.for_each(|other| self.mismatch_reports.forward(other, odd, theirs));
+            others.for_each(|other| self.forward_report(other, odd, theirs));
         }
         self.revoke();
-        CallMismatch { mine, rank, theirs }.into()
+        mismatch.into()
     }
 
     /// Returns the error of the first operation in which some member did something else than this
     /// one, as far back as the ring goes.
     #[cold]
     pub(crate) fn first_mismatch(&self) -> Option<Error> {
-        self.first_difference().map(|(mine, rank, theirs)| CallMismatch { mine, rank, theirs }.into())
+        self.first_difference().map(Error::from)
     }
 
     /// Returns what this member did there, and which rank did what else.
-    fn first_difference(&self) -> Option<(CallSignature, Rank, CallSignature)> {
+    fn first_difference(&self) -> Option<CallMismatch> {
         let last = (0..LAP).map(|ago| self.sequence.wrapping_sub(ago)).take_while(|&sequence| sequence != 0);
         let both = last.flat_map(|sequence| (0..self.ranks.len()).map(move |member| (sequence, member)));
         both.filter_map(|(sequence, member)| self.difference(sequence, member)).last()
@@ -119,11 +120,11 @@ impl CallBoard {
 
     /// Returns what the posts of this member and of `member` for `sequence` say, if they are up and
     /// differ.
-    fn difference(&self, sequence: u64, member: usize) -> Option<(CallSignature, Rank, CallSignature)> {
+    fn difference(&self, sequence: u64, member: usize) -> Option<CallMismatch> {
         shown(&self.posts[self.me], sequence)?;
         let mine = self.mine[index(sequence)].signature();
         let theirs = kept(&self.posts[member], sequence)?.signature();
-        (theirs != mine).then_some((mine, self.ranks[member], theirs))
+        (theirs != mine).then_some(CallMismatch { mine, rank: self.ranks[member], theirs })
     }
 
     /// Returns the error that a member is elsewhere, if one is.
@@ -208,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_post_that_is_being_written_over_tells_of_no_call() {
-        let posts: [PostCell; TURNS] = std::array::from_fn(|_| PostCell::new());
+        let posts: [PostCell; TURNS] = std::array::from_fn(|_| PostCell::default());
         let (broadcast, reduce) =
             (CallSignature::new(Operation::Broadcast), CallSignature::new(Operation::Reduce));
         let mut history = 0;

@@ -9,77 +9,55 @@
 //! member that finds on the board that another one has made a different call tells the rest, which
 //! may still be in messages.
 
-use std::sync::Arc;
-
+use super::board::CallBoard;
 use crate::collective::call::{CallMismatch, CallSignature};
-use crate::collective::region::{CommLayout, cells_between};
-use crate::error::{Error, Result};
-use crate::heap::{HeapOffset, HeapView};
-use crate::rank::Rank;
+use crate::error::Error;
 use crate::shm::CellRef;
 use crate::sync::PostCell;
 
-/// The complaints that concern one member, by the numbers of the others.
-#[derive(Debug)]
-pub(crate) struct MismatchReports {
-    ranks: Arc<[Rank]>,
-    me: usize,
-    about_me: Vec<CellRef<PostCell>>,
-    mine: Vec<CellRef<PostCell>>,
-}
-
-impl MismatchReports {
-    /// Makes those of the member `me` of `members`, whose regions start at `bases`.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base that is not where a region can
-    /// be.
-    pub(crate) fn new(view: &HeapView, ranks: &Arc<[Rank]>, bases: &[HeapOffset], me: usize) -> Result<Self> {
-        let [mine, about_me] = cells_between(view, ranks, bases, me, CommLayout::mismatch_report)?;
-        Ok(Self { ranks: Arc::clone(ranks), me, about_me, mine })
-    }
-
+impl CallBoard {
     /// Tells `member` that this one is in the call `mine`, which `theirs` does not answer. The
     /// first complaint stays.
-    pub(crate) fn report(&self, member: usize, mine: CallSignature, theirs: CallSignature) {
-        self.post(member, MismatchReport { who: self.me, call: mine, called: theirs });
+    pub(super) fn send_report(&self, member: usize, mine: CallSignature, theirs: CallSignature) {
+        self.put_up_report(member, MismatchReport { who: self.me, call: mine, called: theirs });
     }
 
     /// Tells `member`, whatever it is in, that `odd` is in the call `theirs`, which is not what
     /// others are in.
-    pub(crate) fn forward(&self, member: usize, odd: usize, theirs: CallSignature) {
-        self.post(member, MismatchReport { who: odd, call: theirs, called: CallSignature::NONE });
+    pub(super) fn forward_report(&self, member: usize, odd: usize, theirs: CallSignature) {
+        self.put_up_report(member, MismatchReport { who: odd, call: theirs, called: CallSignature::NONE });
     }
 
-    fn post(&self, member: usize, report: MismatchReport) {
+    fn put_up_report(&self, member: usize, report: MismatchReport) {
         let MismatchReport { who, call, called } = report;
-        if !self.mine[member].shows(1) {
+        let cell = &self.mismatch_reports.mine[member];
+        if !cell.shows(1) {
             let [first, second] = called.words();
-            self.mine[member].post(1, call.words(), &[first, second, who as u64]);
+            cell.post(1, call.words(), &[first, second, who as u64]);
         }
     }
 
     /// Returns the complaint of some member about this one, which is in the call `mine`, or of this
     /// one.
-    pub(crate) fn find(&self, mine: CallSignature) -> Option<Error> {
-        let about_me = Self::mismatch_reports(&self.about_me).map(|(_, report)| {
+    pub(super) fn find_report(&self, mine: CallSignature) -> Option<Error> {
+        let about_me = reports(&self.mismatch_reports.for_me).map(|(_, report)| {
             let mine = if report.called == CallSignature::NONE { mine } else { report.called };
             (mine, report.who, report.call)
         });
         let is_own = |report: &MismatchReport| report.who == self.me && report.called != CallSignature::NONE;
-        let own = Self::mismatch_reports(&self.mine).filter(|(_, report)| is_own(report));
+        let own = reports(&self.mismatch_reports.mine).filter(|(_, report)| is_own(report));
         let of_mine = own.map(|(member, report)| (report.call, member, report.called));
         let mut differing = about_me.chain(of_mine).filter(|(mine, _, theirs)| mine != theirs);
         differing.find_map(|(mine, member, theirs)| {
             Some(CallMismatch { mine, rank: *self.ranks.get(member)?, theirs }.into())
         })
     }
+}
 
-    /// Returns the complaints in `cells`, by the number of the other member.
-    fn mismatch_reports(cells: &[CellRef<PostCell>]) -> impl Iterator<Item = (usize, MismatchReport)> {
-        let lodged = cells.iter().enumerate().filter(|(_, cell)| cell.shows(1));
-        lodged.map(|(member, cell)| (member, MismatchReport::read(cell)))
-    }
+/// Returns the complaints in `cells`, by the number of the other member.
+fn reports(cells: &[CellRef<PostCell>]) -> impl Iterator<Item = (usize, MismatchReport)> {
+    let lodged = cells.iter().enumerate().filter(|(_, cell)| cell.shows(1));
+    lodged.map(|(member, cell)| (member, MismatchReport::read(cell)))
 }
 
 /// What a member is told.

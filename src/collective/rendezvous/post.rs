@@ -99,11 +99,6 @@ impl<'d> EagerPost<'d> {
     pub(crate) const fn of(data: &'d [u64]) -> Self {
         Self { checksum: 0, scalar: 0, data }
     }
-
-    #[inline(always)]
-    pub(crate) const fn to_words(self) -> ([u64; 2], &'d [u64]) {
-        ([self.checksum, self.scalar], self.data)
-    }
 }
 
 /// What a member posts of any other call that moves data.
@@ -129,69 +124,39 @@ impl LargePost {
     }
 }
 
-/// What one member has posted, of whatever kind.
+/// What one member has posted: an [`EagerPost`], a [`LargePost`], or the words of an agreement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Post<'a>(pub(crate) &'a PostCell);
 
-impl<'a> Post<'a> {
+impl Post<'_> {
     pub(super) fn call(self) -> CallWithHistory {
         CallWithHistory([self.0.word(0), self.0.word(1)])
     }
 
-    /// Reads the post as one of an eager call.
-    #[inline]
-    pub(crate) const fn eager(self) -> PostedEager<'a> {
-        PostedEager(self.0)
-    }
-
-    /// Reads the post as one of another call that moves data.
-    #[inline]
-    pub(crate) const fn large(self) -> PostedLarge<'a> {
-        PostedLarge(self.0)
-    }
-
-    /// Returns word `index` of an agreement.
+    /// Returns word `index` of an agreement, or of the data of an eager call.
     #[inline]
     pub(crate) fn word(self, index: usize) -> u64 {
         self.0.word(HEAD + index)
     }
-}
 
-/// An [`EagerPost`], read in place.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PostedEager<'a>(&'a PostCell);
-
-impl PostedEager<'_> {
-    /// Returns the word of the checksum.
+    /// Returns the word of the checksum of an eager call.
     #[inline]
     pub(crate) fn checksum(self) -> u64 {
         self.0.word(CHECKSUM)
     }
 
-    /// Returns what multiplies the input.
+    /// Returns what multiplies the input of an eager call.
     #[inline]
-    pub(crate) fn scalar(self) -> u64 {
+    pub(crate) fn eager_scalar(self) -> u64 {
         self.0.word(EAGER_SCALAR)
     }
 
-    /// Returns word `index` of the data.
+    /// Returns how long the last measured call took, of an eager call whose data lie in its slot.
     #[inline]
-    pub(crate) fn data(self, index: usize) -> u64 {
-        self.0.word(HEAD + index)
-    }
-
-    /// Returns how long the last measured call took, where the data lie in the eager slot.
-    #[inline]
-    pub(crate) fn last_short_duration(self) -> u64 {
+    pub(crate) fn eager_duration(self) -> u64 {
         self.0.word(EAGER_DURATION)
     }
-}
 
-/// A [`LargePost`], read in place.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PostedLarge<'a>(&'a PostCell);
-
-impl PostedLarge<'_> {
     /// Returns where both buffers lie.
     #[inline]
     pub(crate) fn buffers(self) -> Buffers {
@@ -244,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_post_reads_back_as_it_was_written() {
-        let cell = PostCell::new();
+        let cell = PostCell::default();
         let (input, output) = (BufferPlace::heap(HeapOffset::new(4096)), BufferPlace::elsewhere(17));
         let large = LargePost {
             buffers: Buffers { input, output },
@@ -255,17 +220,15 @@ mod tests {
         };
         let (places, data) = large.to_words();
         cell.post(1, [7, 8, places[0], places[1]], &data);
-        let read = Post(&cell).large();
+        let read = Post(&cell);
         assert_eq!(Post(&cell).call().0, [7, 8]);
         assert_eq!((read.buffers(), read.input().get()), (large.buffers, 4096));
         assert_eq!([read.balance(), read.scalar()], [u64::MAX, 3]);
         assert_eq!([read.last_duration(), read.last_short_duration()], [4, 5]);
 
-        let (head, data) = EagerPost { checksum: 9, scalar: 10, data: &[11, 12] }.to_words();
-        cell.post(2, [7, 8, head[0], head[1]], data);
-        let read = Post(&cell).eager();
-        assert_eq!([read.checksum(), read.scalar(), read.data(0), read.data(1)], [9, 10, 11, 12]);
-        assert_eq!((read.last_short_duration(), Post(&cell).word(1)), (11, 12));
+        cell.post(2, [7, 8, 9, 10], &[11, 12]);
+        assert_eq!([read.checksum(), read.eager_scalar(), read.word(0), read.word(1)], [9, 10, 11, 12]);
+        assert_eq!(read.eager_duration(), 11);
     }
 
     #[test]

@@ -1,24 +1,20 @@
 //! How a member waits for another one at the board.
 //!
-//! Once it has waited for a while, it announces for whom, and in which operation ([`WaitsFor`]).
+//! Once it has waited for a while, it announces for whom, and in which operation (`waits_for`).
 //!
 //! A peer that waits for a message of this member looks there, since a member that waits in an
 //! operation to which the peer has not come will send nothing. It stays there until the peer comes,
 //! so what it has announced holds. A peer that sleeps for want of a message is woken to look.
 
 use std::cell::Cell;
-use std::sync::Arc;
 
 use super::board::{CallBoard, index};
 use crate::channel::{EpochWatch, LongWait, RankContext};
 use crate::collective::call::{CallSignature, Operation};
 use crate::collective::region::lease::LEFT;
-use crate::collective::region::{CommLayout, cells_between};
 use crate::error::Result;
-use crate::heap::HeapOffset;
-use crate::rank::{Rank, RankSet};
-use crate::shm::CellRef;
-use crate::sync::{ParkCell, ProgressCell, Stop, Waiting, WaitingIn, Watch, wait_until};
+use crate::rank::RankSet;
+use crate::sync::{Stop, Waiting, WaitingIn, Watch, wait_until};
 
 impl CallBoard {
     #[cold]
@@ -52,16 +48,6 @@ impl CallBoard {
             let error = self.context.error(&waiting, stop, operation.name(), Some(rank));
             self.explain(self.call(operation), error)
         })
-    }
-
-    /// Refuses to go on in `operation`, which all members have posted, when the epoch has ended:
-    /// some of them may have given it up since.
-    ///
-    /// # Errors
-    /// Those of [`CallBoard::await_post`], as a wait that began now would have them.
-    pub(crate) fn check_epoch(&self, operation: Operation) -> Result<()> {
-        let checked = self.context.check(operation.name());
-        checked.map_err(|error| self.explain(self.call(operation), error))
     }
 
     /// Returns why a wait for `member` is in vain, if it is: the epoch has ended, or that member
@@ -110,56 +96,14 @@ impl LongWait for MemberWait<'_> {
 
     fn stop(&self) -> Option<Stop> {
         if let Some(sequence) = self.unannounced.take() {
-            self.board.waits_for.announce(self.member, sequence);
+            let context = &self.board.context;
+            self.board.waits_for.mine[self.member].publish(sequence);
+            context.mapped().cells(self.board.ranks[self.member]).message_park().wake(context.kernel());
         }
         self.board.check_member(self.member).or_else(|| self.board.check_barrier())
     }
 
     fn seen(&self) -> WaitingIn {
         self.board.waiting_in(self.operation, RankSet::from_iter([self.board.ranks[self.member]]))
-    }
-}
-
-/// What concerns one member, by the numbers of the others.
-#[derive(Debug)]
-pub(crate) struct WaitsFor {
-    context: Arc<RankContext>,
-    of_mine: Vec<CellRef<ProgressCell>>,
-    for_me: Vec<CellRef<ProgressCell>>,
-    /// What each member sleeps on for want of messages.
-    parks: Vec<CellRef<ParkCell>>,
-}
-
-impl WaitsFor {
-    /// Makes those of the member `me` of `members`, whose regions start at `bases`.
-    ///
-    /// # Errors
-    /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a
-    /// region can be.
-    pub(crate) fn new(
-        context: &Arc<RankContext>,
-        ranks: &[Rank],
-        bases: &[HeapOffset],
-        me: usize,
-    ) -> Result<Self> {
-        let view = context.heap().view();
-        let [of_mine, for_me] = cells_between(view, ranks, bases, me, CommLayout::waits_for)?;
-        let parks = ranks.iter().map(|&rank| context.mapped().cells(rank).message_park()).collect();
-        Ok(Self { context: Arc::clone(context), of_mine, for_me, parks })
-    }
-
-    /// Tells that this member waits for what `member` does in the operation numbered `sequence`.
-    pub(crate) fn announce(&self, member: usize, sequence: u64) {
-        self.of_mine[member].publish(sequence);
-        self.parks[member].wake(self.context.kernel());
-    }
-
-    /// Returns whether `member` waits, or has waited, for what this one does in the operation
-    /// numbered `sequence` or a later one.
-    ///
-    /// # Ordering
-    /// When true, acquires everything that member did before (C2).
-    pub(crate) fn is_announced(&self, member: usize, sequence: u64) -> bool {
-        self.for_me[member].has_reached(sequence)
     }
 }

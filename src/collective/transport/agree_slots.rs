@@ -20,14 +20,11 @@
 //! not have one; then nobody takes any. A last exchange lies between the look at the semaphores and
 //! the first signal: what a dropped channel has left there is not heard by the next one.
 
-use std::sync::Arc;
-
-use crate::channel::{MAX_CHANNELS_PER_PEER, RankContext, ReservedSlot};
+use crate::channel::{MAX_CHANNELS_PER_PEER, ReservedSlot};
 use crate::collective::call::{CallSignature, Operation};
 use crate::collective::rendezvous::members::Members;
 use crate::collective::rendezvous::post::INLINE_WORDS;
 use crate::error::Result;
-use crate::rank::Rank;
 
 /// Bits of a slot's number.
 const SEAT_BITS: usize = 4;
@@ -58,14 +55,14 @@ pub(crate) fn take(
     let mut agreement = SlotAgreement::new(members);
     let mut outcome = ready;
     loop {
-        outcome = outcome.and_then(|()| agreement.offer());
+        outcome = outcome.and_then(|()| agreement.offer(members));
         let offers = agreement.tell(members, operation, signature, &mut outcome)?;
-        outcome = agreement.follow(&offers);
+        outcome = agreement.follow(members, &offers);
         let answers = agreement.tell(members, operation, signature, &mut outcome)?;
         if are_alike(&answers) {
             break;
         }
-        agreement.step_down(&answers);
+        agreement.step_down(members, &answers);
     }
     let fresh = agreement.slots.iter_mut().flatten().try_for_each(ReservedSlot::start_afresh);
     agreement.tell(members, operation, signature, &mut fresh.map(drop))?;
@@ -87,9 +84,6 @@ fn number(notice: &[u64], member: usize) -> u32 {
 /// One member's side.
 #[derive(Debug)]
 struct SlotAgreement {
-    context: Arc<RankContext>,
-    ranks: Arc<[Rank]>,
-    me: usize,
     slots: Vec<Option<ReservedSlot>>,
     /// What this member tells of its slot towards each member.
     numbers: Vec<u32>,
@@ -98,31 +92,26 @@ struct SlotAgreement {
 impl SlotAgreement {
     fn new(members: &Members) -> Self {
         let n_members = members.n_members();
-        Self {
-            context: Arc::clone(members.board.context()),
-            ranks: Arc::clone(members.ranks()),
-            me: members.me(),
-            slots: (0..n_members).map(|_| None).collect(),
-            numbers: vec![MAX_CHANNELS_PER_PEER; n_members],
-        }
+        let slots = (0..n_members).map(|_| None).collect();
+        Self { slots, numbers: vec![MAX_CHANNELS_PER_PEER; n_members] }
     }
 
     /// Members towards which this one has no slot yet: those for which it decides, or those whom it
     /// follows.
-    fn unseated(&self, deciding: bool) -> Vec<usize> {
-        let own = self.ranks[self.me];
-        let is_meant = |member: &usize| match self.ranks[*member] {
+    fn unseated(&self, members: &Members, deciding: bool) -> Vec<usize> {
+        let own = members.ranks()[members.me()];
+        let is_meant = |member: &usize| match members.ranks()[*member] {
             rank if rank == own => false,
             rank => self.slots[*member].is_none() && (own < rank) == deciding,
         };
-        (0..self.ranks.len()).filter(is_meant).collect()
+        (0..members.ranks().len()).filter(is_meant).collect()
     }
 
     /// Sets aside the highest slots that are free here, below those that were refused.
-    fn offer(&mut self) -> Result<()> {
-        for member in self.unseated(true) {
+    fn offer(&mut self, members: &Members) -> Result<()> {
+        for member in self.unseated(members, true) {
             let limit = self.numbers[member];
-            let slot = ReservedSlot::highest_below(&self.context, self.ranks[member], limit)?;
+            let slot = ReservedSlot::highest_below(members.board.context(), members.ranks()[member], limit)?;
             self.numbers[member] = slot.number();
             self.slots[member] = Some(slot);
         }
@@ -130,23 +119,23 @@ impl SlotAgreement {
     }
 
     /// Sets aside what was offered to this member, or finds out what it has below.
-    fn follow(&mut self, offers: &[Vec<u64>]) -> Result<()> {
-        for member in self.unseated(false) {
-            let (rank, offered) = (self.ranks[member], number(&offers[member], self.me));
-            self.slots[member] = ReservedSlot::exactly(&self.context, rank, offered);
+    fn follow(&mut self, members: &Members, offers: &[Vec<u64>]) -> Result<()> {
+        for member in self.unseated(members, false) {
+            let (rank, offered) = (members.ranks()[member], number(&offers[member], members.me()));
+            self.slots[member] = ReservedSlot::exactly(members.board.context(), rank, offered);
             self.numbers[member] = match self.slots[member] {
                 Some(_) => offered,
-                None => self.context.slots().highest_below(rank, offered)?,
+                None => members.board.context().slots().highest_below(rank, offered)?,
             };
         }
         Ok(())
     }
 
     /// Gives back what was refused.
-    fn step_down(&mut self, answers: &[Vec<u64>]) {
-        let own = self.ranks[self.me];
-        for member in (0..self.ranks.len()).filter(|member| own < self.ranks[*member]) {
-            let (mine, theirs) = (self.numbers[member], number(&answers[member], self.me));
+    fn step_down(&mut self, members: &Members, answers: &[Vec<u64>]) {
+        let own = members.ranks()[members.me()];
+        for member in (0..members.ranks().len()).filter(|member| own < members.ranks()[*member]) {
+            let (mine, theirs) = (self.numbers[member], number(&answers[member], members.me()));
             if mine != theirs {
                 self.slots[member] = None;
                 // The answer may be taken as well; it is no higher than the offer was.
@@ -176,7 +165,9 @@ impl SlotAgreement {
         std::mem::replace(outcome, Ok(()))?;
         match told.iter().position(|words| words[0] == 0) {
             None => Ok(told),
-            Some(failed) => Err(self.context.failed_elsewhere(operation.name(), self.ranks[failed])),
+            Some(failed) => {
+                Err(members.board.context().failed_elsewhere(operation.name(), members.ranks()[failed]))
+            }
         }
     }
 }

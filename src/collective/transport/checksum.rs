@@ -19,7 +19,7 @@
 //! slot, nor what happens to data before they are sent and after they are received.
 
 use super::pipe::FragmentArrival;
-use crate::collective::call::{Call, Input, Output, part, shifted};
+use crate::collective::call::Output;
 use crate::collective::rendezvous::members::Members;
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, Region};
@@ -76,30 +76,6 @@ const fn low(word: u64) -> u32 {
     word as u32
 }
 
-/// Returns the checksum of the `len` bytes of `input` from `at` on, behind bytes whose checksum is
-/// `before`.
-pub(crate) fn of_input(members: &Members, input: &Input<'_>, before: u32, at: u64, len: u64) -> Result<u32> {
-    match input {
-        Input::Heap(offset) => {
-            let region = Region::new(shifted(*offset, at), len);
-            members.heap_of(members.me(), region)?.crc32c(before, region.offset.get(), len)
-        }
-        Input::Memory(bytes) => Ok(crc32c::crc32c_append(before, part(bytes, at, len)?)),
-        Input::InOutput(_) | Input::None => Ok(before),
-    }
-}
-
-/// Returns the checksum of the `len` bytes of the input of `call` from `at` on, also where that is
-/// in its output.
-pub(crate) fn of_call(members: &Members, call: &Call<'_>, at: u64, len: u64) -> Result<u32> {
-    match (&call.input, &call.output) {
-        (Input::InOutput(start), Output::Memory(bytes) | Output::Within(bytes, _)) => {
-            Ok(crc32c::crc32c(part(bytes, start.saturating_add(at), len)?))
-        }
-        (input, _) => of_input(members, input, 0, at, len),
-    }
-}
-
 /// Returns the word that tells of a checksum.
 pub(crate) fn told(crc: u32) -> u64 {
     PRESENT | u64::from(crc)
@@ -121,16 +97,6 @@ pub(crate) fn compare(members: &Members, from: FragmentArrival, told: u64, found
 fn takes_none(members: &Members, from: FragmentArrival) -> Error {
     let (what, rank) = ("checksums (SHMCCL_CHECKSUMS, the same for all)", members.ranks()[from.member]);
     Error::Mismatch { what, mine: 1, rank, theirs: 0 }
-}
-
-/// Returns the checksum of the first `len` bytes of `output`.
-fn of_output(members: &Members, output: &Output<'_>, len: u64) -> Result<u32> {
-    match output {
-        Output::Heap(offset) => of_input(members, &Input::Heap(*offset), 0, 0, len),
-        Output::Memory(bytes) => Ok(crc32c::crc32c(part(bytes, 0, len)?)),
-        Output::Within(bytes, start) => Ok(crc32c::crc32c(part(bytes, *start, len)?)),
-        Output::None => Ok(0),
-    }
 }
 
 /// Holds the fragment that has arrived at `at` of this member's heap against what `words` say of
@@ -170,7 +136,8 @@ pub(crate) fn check_got(
         return Ok(());
     }
     let expected = words.get(1).map_or(0, plain::load);
-    from.compare(members, low(expected), of_output(members, output, len)?)
+    let found = output.contents().place(members.view(), 0, len)?.crc32c(0, len)?;
+    from.compare(members, low(expected), found)
 }
 
 impl FragmentArrival {

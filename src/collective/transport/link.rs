@@ -8,19 +8,33 @@ use std::marker::PhantomData;
 
 use super::checksum::{self, FragmentCheck};
 use super::pipe::{FragmentArrival, Pipes};
-use crate::channel::Channel;
-use crate::collective::call::{Input, Output};
+use crate::channel::{Channel, MemoryChannel, PortChannel};
+use crate::collective::call::{ChannelKind, Input, Output};
 use crate::error::Result;
 use crate::faults::MESSAGE;
 use crate::heap::{HeapOffset, HeapPlace};
 
+/// A channel that joins two members by pipes.
+pub(crate) trait PipeChannel: Channel + std::fmt::Debug {
+    /// Of which kind it is.
+    const KIND: ChannelKind;
+}
+
+impl PipeChannel for MemoryChannel {
+    const KIND: ChannelKind = ChannelKind::Memory;
+}
+
+impl PipeChannel for PortChannel {
+    const KIND: ChannelKind = ChannelKind::Port;
+}
+
 /// Carries the bytes of pipes between this member and the others.
 pub(crate) trait Link: Sized {
     /// Moves what does not go by this member's own stores.
-    type Channel: Channel + std::fmt::Debug;
+    type Channel: PipeChannel;
 
-    /// Whether short messages may go inline, without a slot.
-    const HAS_INLINE: bool = true;
+    /// Whether short messages may go inline, without a slot: over direct channels.
+    const HAS_INLINE: bool = matches!(Self::Channel::KIND, ChannelKind::Memory);
 
     /// Hears of `outgoing` before it is sent to `to`.
     ///
@@ -78,7 +92,7 @@ pub(crate) struct Outgoing<'p, 'a> {
 #[derive(Debug)]
 pub(crate) struct Bare<C>(PhantomData<C>);
 
-impl<C: Channel + std::fmt::Debug> Link for Bare<C> {
+impl<C: PipeChannel> Link for Bare<C> {
     type Channel = C;
 }
 
@@ -86,7 +100,7 @@ impl<C: Channel + std::fmt::Debug> Link for Bare<C> {
 #[derive(Debug)]
 pub(crate) struct Checked<C>(PhantomData<C>);
 
-impl<C: Channel + std::fmt::Debug> Link for Checked<C> {
+impl<C: PipeChannel> Link for Checked<C> {
     type Channel = C;
 
     /// Faults strike slots, and checksums lie beside them.
@@ -99,9 +113,10 @@ impl<C: Channel + std::fmt::Debug> Link for Checked<C> {
             return Ok(());
         }
         let &Outgoing { header, body, input, at, len, fetched } = outgoing;
-        let fetched = fetched.map(|len| checksum::of_input(members, input, 0, 0, len)).transpose()?;
+        let crc_of = |before, at, len| input.place(members.view(), at, len)?.crc32c(before, len);
+        let fetched = fetched.map(|len| crc_of(0, 0, len)).transpose()?;
         let of_header = header.map_or(0, |header| crc32c::crc32c(bytemuck::bytes_of(&header)));
-        let crc = checksum::of_input(members, input, of_header, at, len)?;
+        let crc = crc_of(of_header, at, len)?;
         let told = FragmentCheck { has_header: header.is_some(), body, len, crc };
         told.tell(pipes.words_of_next(to), fetched);
         Ok(())

@@ -108,7 +108,7 @@ impl Pipework {
     /// received, modulo 2^64. Over all members, each at the same point in the order of its calls,
     /// these add up to the number of those that are left in pipes.
     pub(crate) fn balance(&self) -> u64 {
-        self.ends.iter().flatten().map(PipeEnd::balance).fold(0, u64::wrapping_add)
+        self.ends.iter().flatten().map(|end| end.balance).fold(0, u64::wrapping_add)
     }
 }
 

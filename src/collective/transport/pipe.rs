@@ -30,21 +30,21 @@
 //! # The send staging
 //! A fragment that is made first, and sent then, is made on the *send staging*: as many slots in
 //! the sender's own region. Fragment p is made in send staging slot p mod slots, after
-//! [`Pipes::reserve`] has found its slot in the inbox free. Then fragment p - slots was taken, and
-//! its copy out of that send staging slot is long done, even by a proxy. This holds as long as all
-//! fragments on the send staging go to one peer; between operations everything is flushed.
+//! [`Transport::reserve`] has found its slot in the inbox free. Then fragment p - slots was taken,
+//! and its copy out of that send staging slot is long done, even by a proxy. This holds as long as
+//! all fragments on the send staging go to one peer; between operations everything is flushed.
 //!
 //! # No deadlock
-//! [`Pipes::send`] waits when all slots are full, [`Pipes::receive`] when all are empty. Each
-//! algorithm says why that ends, by the same argument. Its steps have *times*, and every member
-//! takes its steps in the order of their times. A fragment is received at a later time than it was
-//! sent, and at an earlier one than the fragment [`PIPE_SLOTS`] later on its pipe is sent. Of all
-//! steps that are not done, look at one with the least time. It waits for an earlier step of the
-//! peer, which is done. So the step can be taken. Both ends take the fragments of a pipe in the
+//! [`Transport::send`] waits when all slots are full, [`Transport::receive`] when all are empty.
+//! Each algorithm says why that ends, by the same argument. Its steps have *times*, and every
+//! member takes its steps in the order of their times. A fragment is received at a later time than
+//! it was sent, and at an earlier one than the fragment [`PIPE_SLOTS`] later on its pipe is sent.
+//! Of all steps that are not done, look at one with the least time. It waits for an earlier step of
+//! the peer, which is done. So the step can be taken. Both ends take the fragments of a pipe in the
 //! same order, that of the times.
 
 use super::checksum;
-use super::link::{Link, Outgoing};
+use super::link::{Bare, Checked, Link, Outgoing, PipeChannel};
 use crate::channel::Channel;
 use crate::collective::call::{Input, Operation};
 use crate::collective::region::PIPE_SLOTS;
@@ -81,8 +81,11 @@ pub(crate) struct PipeEnd {
     /// Whether something was sent that is not known to have left this member's heap.
     pending: bool,
     /// Fragments of messages that were sent here, less those that were received, modulo 2^64.
-    balance: u64,
+    pub(super) balance: u64,
 }
+
+/// Words of checksums for one pipe.
+const CHECKS: u64 = PIPE_SLOTS * checksum::WORDS as u64;
 
 impl PipeEnd {
     /// Makes the end at this member of the pipes to and from `peer`.
@@ -91,15 +94,16 @@ impl PipeEnd {
     /// [`crate::Error::OutOfRange`] for a region that is not allocated.
     pub(crate) fn new(members: &Members, peer: usize) -> Result<Self> {
         let (me, layout) = (members.me(), members.layout());
+        let (mine, theirs) = (me as u64, peer as u64);
         Ok(Self {
-            checks_there: members.checks(peer, me)?,
-            checks_here: members.checks(me, peer)?,
-            inline_there: members.inline_messages(peer, me)?,
-            inline_here: members.inline_messages(me, peer)?,
-            taken_by_peer: members.credit(peer, me)?,
-            taken_here: members.credit(me, peer)?,
-            outbox: members.place(peer, layout.slot(me as u64, 0)),
-            inbox: members.place(me, layout.slot(peer as u64, 0)),
+            checks_there: members.cells(peer, layout.checks(mine), CHECKS)?,
+            checks_here: members.cells(me, layout.checks(theirs), CHECKS)?,
+            inline_there: members.cells(peer, layout.inline_messages(mine), PIPE_SLOTS)?,
+            inline_here: members.cells(me, layout.inline_messages(theirs), PIPE_SLOTS)?,
+            taken_by_peer: members.cell(peer, layout.credit(mine))?,
+            taken_here: members.cell(me, layout.credit(theirs))?,
+            outbox: members.place(peer, layout.slot(mine, 0)),
+            inbox: members.place(me, layout.slot(theirs, 0)),
             sent: 0,
             known_taken: 0,
             received: 0,
@@ -107,12 +111,6 @@ impl PipeEnd {
             pending: false,
             balance: 0,
         })
-    }
-
-    /// Fragments of messages that were sent at this end, less those that were received, modulo
-    /// 2^64.
-    pub(crate) fn balance(&self) -> u64 {
-        self.balance
     }
 
     #[inline]
@@ -165,19 +163,58 @@ pub(crate) struct Pipes<'a, L: Link> {
 /// Why there is an end, and a channel, wherever an algorithm looks for one.
 const OTHERS: &str = "a pipe leads to another member, and all were opened";
 
-impl<L: Link> Pipes<'_, L> {
-    /// Returns the longest fragment.
-    #[inline]
-    pub(crate) fn slot_len(&self) -> u64 {
-        self.members.layout().slot_len()
+impl<'a, C: PipeChannel> Pipes<'a, Bare<C>> {
+    /// Returns the same pipes, on which everything is checked and struck.
+    pub(crate) fn checked(self) -> Pipes<'a, Checked<C>> {
+        let Self { members, operation, ends, channels } = self;
+        Pipes { members, operation, ends, channels }
     }
+}
 
+/// What algorithms do with pipes, whatever link they go by.
+pub(crate) trait Transport {
     /// Waits until the next fragment to `to` has a slot, and returns the send staging slot to make
     /// it in.
     ///
     /// # Errors
     /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`].
-    pub(crate) fn reserve(&mut self, to: usize) -> Result<HeapOffset> {
+    fn reserve(&mut self, to: usize) -> Result<HeapOffset>;
+
+    /// Sends `len` bytes at `source` of this member's heap, at most a slot, when there is a free
+    /// one. The source may be written again after [`Transport::flush`], or when something came back
+    /// that the peer made of it.
+    ///
+    /// # Errors
+    /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`];
+    /// [`crate::Error::OutOfRange`] for a source that is not allocated.
+    fn send(&mut self, to: usize, source: HeapOffset, len: u64) -> Result<()>;
+
+    /// Waits for the next fragment of `from`, and returns where it lies in this member's heap until
+    /// [`Transport::release`].
+    ///
+    /// # Errors
+    /// Those of [`Channel::wait`].
+    fn receive(&mut self, from: usize) -> Result<HeapOffset>;
+
+    /// Gives the slot of the fragment that was received last from `from` back. Its sender may
+    /// already wait for room in a later call, which sends messages.
+    fn release(&mut self, from: usize);
+
+    /// Returns when `to` has taken everything sent to it.
+    ///
+    /// # Errors
+    /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`].
+    fn await_taken(&mut self, to: usize) -> Result<()>;
+
+    /// Returns when everything sent to `to` has left this member's heap.
+    ///
+    /// # Errors
+    /// Those of [`Channel::flush`].
+    fn flush(&mut self, to: usize) -> Result<()>;
+}
+
+impl<L: Link> Transport for Pipes<'_, L> {
+    fn reserve(&mut self, to: usize) -> Result<HeapOffset> {
         let end = self.ends[to].as_mut().expect(OTHERS);
         if !end.has_free_slot() && !end.look_for_credit() {
             self.members.board.wait(to, self.operation, || end.look_for_credit())?;
@@ -188,14 +225,7 @@ impl<L: Link> Pipes<'_, L> {
             .place(self.members.me(), layout.send_staging() + end.sent % PIPE_SLOTS * layout.slot_len()))
     }
 
-    /// Sends `len` bytes at `source` of this member's heap, at most a slot, when there is a free
-    /// one. The source may be written again after [`Pipes::flush`], or when something came back
-    /// that the peer made of it.
-    ///
-    /// # Errors
-    /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`];
-    /// [`crate::Error::OutOfRange`] for a source that is not allocated.
-    pub(crate) fn send(&mut self, to: usize, source: HeapOffset, len: u64) -> Result<()> {
+    fn send(&mut self, to: usize, source: HeapOffset, len: u64) -> Result<()> {
         debug_assert!(len <= self.slot_len(), "{len} bytes in a message");
         self.reserve(to)?;
         let input = Input::Heap(source);
@@ -213,12 +243,7 @@ impl<L: Link> Pipes<'_, L> {
         Ok(())
     }
 
-    /// Waits for the next fragment of `from`, and returns where it lies in this member's heap until
-    /// [`Pipes::release`].
-    ///
-    /// # Errors
-    /// Those of [`Channel::wait`].
-    pub(crate) fn receive(&mut self, from: usize) -> Result<HeapOffset> {
+    fn receive(&mut self, from: usize) -> Result<HeapOffset> {
         let end = self.ends[from].as_mut().expect(OTHERS);
         if !std::mem::take(&mut end.signalled) {
             self.channels[from].as_mut().expect(OTHERS).wait()?;
@@ -230,6 +255,41 @@ impl<L: Link> Pipes<'_, L> {
         Ok(at)
     }
 
+    fn release(&mut self, from: usize) {
+        let end = self.ends[from].as_mut().expect(OTHERS);
+        end.received = end.received.wrapping_add(1);
+        end.taken_here.publish(end.received);
+        self.members.board.wake();
+        self.wake(from);
+    }
+
+    fn await_taken(&mut self, to: usize) -> Result<()> {
+        let end = self.ends[to].as_mut().expect(OTHERS);
+        let all_taken = || end.taken_by_peer.has_reached(end.sent);
+        if !all_taken() {
+            self.members.board.wait(to, self.operation, all_taken)?;
+        }
+        end.known_taken = end.sent;
+        Ok(())
+    }
+
+    fn flush(&mut self, to: usize) -> Result<()> {
+        let end = self.ends[to].as_mut().expect(OTHERS);
+        if end.pending {
+            self.channels[to].as_mut().expect(OTHERS).flush()?;
+            end.pending = false;
+        }
+        Ok(())
+    }
+}
+
+impl<L: Link> Pipes<'_, L> {
+    /// Returns the longest fragment.
+    #[inline]
+    pub(crate) fn slot_len(&self) -> u64 {
+        self.members.layout().slot_len()
+    }
+
     /// Returns the words beside the slot of the next fragment to `to`.
     pub(super) fn words_of_next(&self, to: usize) -> &[AtomicU64] {
         let end = self.ends[to].as_ref().expect(OTHERS);
@@ -239,30 +299,6 @@ impl<L: Link> Pipes<'_, L> {
     /// Returns the words beside the slot of a fragment that has arrived.
     pub(super) fn words_of_arrival(&self, arrival: FragmentArrival) -> &[AtomicU64] {
         words_of(&self.ends[arrival.member].as_ref().expect(OTHERS).checks_here, arrival.number)
-    }
-
-    /// Gives the slot of the fragment that was received last from `from` back. Its sender may
-    /// already wait for room in a later call, which sends messages.
-    pub(crate) fn release(&mut self, from: usize) {
-        let end = self.ends[from].as_mut().expect(OTHERS);
-        end.received = end.received.wrapping_add(1);
-        end.taken_here.publish(end.received);
-        self.members.board.wake();
-        self.wake(from);
-    }
-
-    /// Returns when `to` has taken everything sent to it.
-    ///
-    /// # Errors
-    /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`].
-    pub(crate) fn await_taken(&mut self, to: usize) -> Result<()> {
-        let end = self.ends[to].as_mut().expect(OTHERS);
-        let all_taken = || end.taken_by_peer.has_reached(end.sent);
-        if !all_taken() {
-            self.members.board.wait(to, self.operation, all_taken)?;
-        }
-        end.known_taken = end.sent;
-        Ok(())
     }
 
     /// Returns whether the next fragment to `to` has a slot now.
@@ -299,8 +335,8 @@ impl<L: Link> Pipes<'_, L> {
         inline.shows(end.received.wrapping_add(1)).then_some(inline)
     }
 
-    /// Returns the channel to `to`, for whoever fills a slot by other means than [`Pipes::send`]
-    /// and says so by [`Pipes::count_sent`].
+    /// Returns the channel to `to`, for whoever fills a slot by other means than
+    /// [`Transport::send`] and says so by [`Pipes::count_sent`].
     #[inline]
     pub(crate) fn channel(&mut self, to: usize) -> &mut L::Channel {
         self.channels[to].as_mut().expect(OTHERS)
@@ -375,19 +411,6 @@ impl<L: Link> Pipes<'_, L> {
                 self.flush(member)?;
                 self.wake(member);
             }
-        }
-        Ok(())
-    }
-
-    /// Returns when everything sent to `to` has left this member's heap.
-    ///
-    /// # Errors
-    /// Those of [`Channel::flush`].
-    pub(crate) fn flush(&mut self, to: usize) -> Result<()> {
-        let end = self.ends[to].as_mut().expect(OTHERS);
-        if end.pending {
-            self.channels[to].as_mut().expect(OTHERS).flush()?;
-            end.pending = false;
         }
         Ok(())
     }

@@ -47,7 +47,7 @@ pub(super) struct Current {
 }
 
 /// The file that a rank has written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PartDigest {
     /// The checksum of all its checksums.
     pub(super) digest: u32,

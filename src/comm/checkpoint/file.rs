@@ -13,11 +13,11 @@
 //! ends; the regions before it were in use.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::directory::{PartDigest, open};
-use super::{CheckpointFault, FirstDifference, at, io};
+use super::{CheckpointFault, at, io};
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 use crate::shm::Span;
@@ -83,15 +83,10 @@ pub(super) struct FileHeader {
 
 impl FileHeader {
     fn bytes(&self) -> Vec<u8> {
-        let mut bytes = self.kind.magic().to_vec();
-        for word in [self.generation, self.rank, self.n_ranks, self.regions.len() as u64] {
-            bytes.extend(word.to_le_bytes());
-        }
-        for region in &self.regions {
-            bytes.extend(region.offset.get().to_le_bytes());
-            bytes.extend(region.len.to_le_bytes());
-        }
-        bytes
+        let fixed = [self.generation, self.rank, self.n_ranks, self.regions.len() as u64];
+        let regions = self.regions.iter().flat_map(|region| [region.offset.get(), region.len]);
+        let words = fixed.into_iter().chain(regions).flat_map(u64::to_le_bytes);
+        self.kind.magic().into_iter().chain(words).collect()
     }
 }
 
@@ -103,21 +98,11 @@ pub(super) fn chunks(len: u64) -> impl Iterator<Item = Region> {
     })
 }
 
-/// A checksum of checksums, and how many bytes there were.
-#[derive(Debug, Default)]
-struct Tally {
-    digest: u32,
-    len: u64,
-}
-
-impl Tally {
+impl PartDigest {
+    /// Adds `len` bytes of this checksum.
     fn add(&mut self, checksum: [u8; SUM], len: u64) {
         self.digest = crc32c::crc32c_append(self.digest, &checksum);
         self.len += len + SUM as u64;
-    }
-
-    fn part(&self) -> PartDigest {
-        PartDigest { digest: self.digest, len: self.len }
     }
 }
 
@@ -126,15 +111,15 @@ impl Tally {
 pub(super) struct PartWriter {
     path: PathBuf,
     file: File,
-    tally: Tally,
+    written: PartDigest,
     buffer: Vec<u8>,
 }
 
 impl PartWriter {
     pub(super) fn create(path: &Path, header: &FileHeader) -> Result<Self> {
         let file = File::create_new(path).map_err(|error| io(path, "making a file", error))?;
-        let mut writer =
-            Self { path: path.to_owned(), file, tally: Tally::default(), buffer: header.bytes() };
+        let (path, written) = (path.to_owned(), PartDigest::default());
+        let mut writer = Self { path, file, written, buffer: header.bytes() };
         writer.put(|_| {})?;
         Ok(writer)
     }
@@ -150,7 +135,7 @@ impl PartWriter {
     /// Writes what is in the buffer, and its checksum.
     fn put(&mut self, spoil: impl FnOnce(&mut [u8])) -> Result<()> {
         let checksum = crc32c::crc32c(&self.buffer).to_le_bytes();
-        self.tally.add(checksum, self.buffer.len() as u64);
+        self.written.add(checksum, self.buffer.len() as u64);
         spoil(&mut self.buffer);
         self.buffer.extend(checksum);
         self.file.write_all(&self.buffer).map_err(|error| io(&self.path, "writing", error))
@@ -158,10 +143,9 @@ impl PartWriter {
 
     /// Returns when everything is on the disk.
     pub(super) fn finish(self) -> Result<PartDigest> {
-        self.file
-            .sync_all()
-            .map_err(|error| io(&self.path, "waiting for the file to be on the disk", error))?;
-        Ok(self.tally.part())
+        let action = "waiting for the file to be on the disk";
+        self.file.sync_all().map_err(|error| io(&self.path, action, error))?;
+        Ok(self.written)
     }
 }
 
@@ -170,9 +154,9 @@ impl PartWriter {
 pub(super) struct PartReader {
     pub(super) path: PathBuf,
     file: File,
-    regions: Vec<Region>,
-    head_len: u64,
-    head_sum: [u8; SUM],
+    pub(super) regions: Vec<Region>,
+    /// What comes before the data.
+    head: PartDigest,
 }
 
 impl PartReader {
@@ -180,8 +164,8 @@ impl PartReader {
     pub(super) fn open(path: &Path, expected: &FileHeader) -> Result<Self> {
         let file = open(path, "opening a file")?;
         let bytes = expected.bytes();
-        let (path, regions) = (path.to_owned(), Vec::new());
-        let mut reader = Self { path, file, regions, head_len: 0, head_sum: [0; SUM] };
+        let (path, regions, head) = (path.to_owned(), Vec::new(), PartDigest::default());
+        let mut reader = Self { path, file, regions, head };
         let mut found = vec![0; FIXED];
         reader.fill(&mut found)?;
         if found[..8] == expected.kind.other().magic() {
@@ -196,13 +180,8 @@ impl PartReader {
             CheckpointKind::Device => reader.take_regions(&found, expected)?,
         };
         let header = FileHeader { regions: reader.regions.clone(), ..expected.clone() }.bytes();
-        (reader.head_len, reader.head_sum) = (header.len() as u64, crc32c::crc32c(&header).to_le_bytes());
+        reader.head.add(crc32c::crc32c(&header).to_le_bytes(), header.len() as u64);
         Ok(reader)
-    }
-
-    /// Returns its regions.
-    pub(super) fn regions(&self) -> &[Region] {
-        &self.regions
     }
 
     /// Calls `visit` with each region of the file. The `fixed` bytes, which are as written, have
@@ -210,13 +189,12 @@ impl PartReader {
     fn each_region(&mut self, fixed: &[u8], mut visit: impl FnMut(u64, Region)) -> Result<u64> {
         let count = u64::from_le_bytes(fixed[FIXED - 8..].try_into().expect("8 bytes"));
         let mut checksum = crc32c::crc32c(fixed);
-        let mut word = [0; 16];
+        let mut words = [0; 2];
         // As many as the file can have: a count that is damaged ends with the file.
         for index in 0..count {
-            self.fill(&mut word)?;
-            checksum = crc32c::crc32c_append(checksum, &word);
-            let [offset, len] =
-                [&word[..8], &word[8..]].map(|half| u64::from_le_bytes(half.try_into().expect("8 bytes")));
+            self.fill(bytemuck::bytes_of_mut(&mut words))?;
+            checksum = crc32c::crc32c_append(checksum, bytemuck::bytes_of(&words));
+            let [offset, len] = words.map(u64::from_le);
             visit(index, Region::new(HeapOffset::new(offset), len));
         }
         let mut sum = [0; SUM];
@@ -235,8 +213,8 @@ impl PartReader {
         })?;
         let mine = expected.regions.len() as u64;
         if differing.is_some() || count != mine {
-            let place = FirstDifference(differing);
-            return Err(at(&self.path, CheckpointFault::Layout { found: count, expected: mine, place }));
+            let (found, expected, place) = (count, mine, differing);
+            return Err(at(&self.path, CheckpointFault::Layout { found, expected, place }));
         }
         Ok(expected.regions.clone())
     }
@@ -273,10 +251,8 @@ impl PartReader {
 
     /// Hands each chunk that is what was written to `visit`, with its place in the heap.
     pub(super) fn each_chunk(&mut self, visit: impl Fn(Region, &[u8]) -> Result<()>) -> Result<PartDigest> {
-        let start = self.head_len + SUM as u64;
-        self.file.seek(SeekFrom::Start(start)).map_err(|error| io(&self.path, "reading", error))?;
-        let mut tally = Tally::default();
-        tally.add(self.head_sum, self.head_len);
+        let mut read = self.head;
+        self.file.seek(SeekFrom::Start(read.len)).map_err(|error| io(&self.path, "reading", error))?;
         let mut buffer = Vec::new();
         for region in self.regions.clone() {
             for chunk in chunks(region.len) {
@@ -286,28 +262,23 @@ impl PartReader {
                 if crc32c::crc32c(bytes).to_le_bytes() != *sum {
                     return Err(self.damaged("a chunk of data"));
                 }
-                tally.add(sum.try_into().expect("4 bytes"), chunk.len);
-                visit(
-                    Region::new(HeapOffset::new(region.offset.get() + chunk.offset.get()), chunk.len),
-                    bytes,
-                )?;
+                read.add(sum.try_into().expect("4 bytes"), chunk.len);
+                let offset = HeapOffset::new(region.offset.get() + chunk.offset.get());
+                visit(Region::new(offset, chunk.len), bytes)?;
             }
         }
         match self.file.read(&mut [0]) {
-            Ok(0) => Ok(tally.part()),
+            Ok(0) => Ok(read),
             Ok(_) => Err(self.damaged("the end of the file")),
             Err(error) => Err(io(&self.path, "reading", error)),
         }
     }
 
     fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
-        match self.file.read_exact(bytes) {
-            Ok(()) => Ok(()),
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-                Err(self.damaged("the length of the file"))
-            }
-            Err(error) => Err(io(&self.path, "reading", error)),
-        }
+        self.file.read_exact(bytes).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => self.damaged("the length of the file"),
+            _ => io(&self.path, "reading", error),
+        })
     }
 
     fn damaged(&self, what: &'static str) -> crate::error::Error {

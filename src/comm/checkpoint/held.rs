@@ -51,17 +51,15 @@ impl CheckpointSource<'_> {
     /// Sees to it that there is memory for all that `reader` has.
     pub(super) fn make_room(self, reader: &PartReader) -> Result<()> {
         let Self::Device(memory) = self else { return Ok(()) };
-        reader
-            .regions()
-            .iter()
-            .try_for_each(|region| memory.touch(DeviceAddress::new(region.offset.get()), region.len))
+        let touch = |region: &Region| memory.touch(DeviceAddress::new(region.offset.get()), region.len);
+        reader.regions.iter().try_for_each(touch)
     }
 
     /// Reads everything that `reader` has. Parts of a device's memory that were used since become
     /// as new.
     pub(super) fn load(self, comm: &Communicator, reader: &mut PartReader) -> Result<()> {
         if let Self::Device(memory) = self {
-            for gap in gaps(&memory.used(), reader.regions()) {
+            for gap in gaps(&memory.used(), &reader.regions) {
                 memory.fill(DeviceAddress::new(gap.offset.get()), gap.len, 0)?;
             }
         }

@@ -35,18 +35,19 @@ mod directory;
 mod file;
 mod held;
 
-use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::Flock;
 
 use super::Communicator;
+use super::engine::all_same;
 use crate::collective::Operation;
 use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::faults::{FILE, FaultPoint};
 use crate::heap::DeviceMemory;
+use crate::rank::Rank;
 use directory::{Current, Directory, PartDigest};
 use file::PartReader;
 use held::CheckpointSource;
@@ -61,21 +62,16 @@ pub struct Holder {
     pub is_stopped: bool,
 }
 
-/// The remedy against the process that writes a checkpoint.
-struct Remedy(Option<Holder>);
-
-impl fmt::Display for Remedy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(Holder { process, is_stopped: true }) => write!(
-                f,
-                " by process {process}, which is stopped: `kill -CONT {process}` has it go on, `kill -KILL {process}` ends it"
-            ),
-            Some(Holder { process, .. }) => {
-                write!(f, " by process {process}; wait for it, `kill {process}` if it hangs")
-            }
-            None => f.write_str("; wait for it, end it if it hangs"),
+/// Tells the remedy against the process that writes a checkpoint.
+fn remedy(holder: Option<Holder>) -> String {
+    match holder {
+        Some(Holder { process, is_stopped: true }) => format!(
+            " by process {process}, which is stopped: `kill -CONT {process}` has it go on, `kill -KILL {process}` ends it"
+        ),
+        Some(Holder { process, .. }) => {
+            format!(" by process {process}; wait for it, `kill {process}` if it hangs")
         }
+        None => "; wait for it, end it if it hangs".into(),
     }
 }
 
@@ -87,7 +83,7 @@ pub enum CheckpointFault {
     #[error("there is no checkpoint; write one first, or name another directory")]
     Missing,
     /// Another process is writing one there, or was stopped while it did.
-    #[error("another job writes a checkpoint there{}, or name another directory", Remedy(*.holder))]
+    #[error("another job writes a checkpoint there{}, or name another directory", remedy(*.holder))]
     InUse {
         /// The process, where the system names it.
         holder: Option<Holder>,
@@ -141,8 +137,8 @@ pub enum CheckpointFault {
     },
     /// The allocations of now are not those of then.
     #[error(
-        "it holds {found} allocations, the first that differs {place}, and this job has {expected}; allocate the same, in the same \
-         order, before it is restored"
+        "it holds {found} allocations, the first that differs {}, and this job has {expected}; allocate the same, in the same \
+         order, before it is restored", start_of(*.place)
     )]
     Layout {
         /// The number of its allocations.
@@ -150,21 +146,13 @@ pub enum CheckpointFault {
         /// The number of allocations now.
         expected: u64,
         /// The start of the first allocation that differs, if there is one.
-        place: FirstDifference,
+        place: Option<u64>,
     },
 }
 
-/// The start of an allocation, for a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FirstDifference(Option<u64>);
-
-impl std::fmt::Display for FirstDifference {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(offset) => write!(f, "at {offset}"),
-            None => f.write_str("being missing now"),
-        }
-    }
+/// Tells where the allocation starts that differs.
+fn start_of(allocation: Option<u64>) -> String {
+    allocation.map_or_else(|| "being missing now".into(), |offset| format!("at {offset}"))
 }
 
 /// Returns the error of the checkpoint, or its file, at `path`.
@@ -274,22 +262,18 @@ impl Communicator {
 
     fn read_checkpoint(&mut self, source: CheckpointSource<'_>, directory: &Path) -> Result<u64> {
         self.check_all_ranks()?;
-        self.as_one(Operation::Restore, |comm| comm.read_all_parts(source, directory))
-    }
-
-    fn read_all_parts(&mut self, source: CheckpointSource<'_>, directory: &Path) -> Result<u64> {
-        self.step()?;
-        let checked = self.open_part(source, &Directory::new(directory));
-        let own = checked.as_ref().map_or([0; 2], |(_, current)| [current.generation, current.checksum()]);
-        let (told, (mut reader, _)) = self.in_step_with(Operation::Restore, own, checked)?;
-        let [generation, checksum] = own;
-        self.same(&told, "the number of the checkpoint", generation)?;
-        let checksums: Vec<_> = told.iter().map(|words| [words[1], 0]).collect();
-        self.same(&checksums, "the checkpoint (by a checksum of what names it)", checksum)?;
-        self.step()?;
-        source.load(self, &mut reader).inspect_err(|_| self.revoke())?;
-        self.in_step_with(Operation::Restore, [0; 2], Ok(()))?;
-        Ok(generation)
+        self.as_one(Operation::Restore, |comm| {
+            comm.step()?;
+            let checked = comm.open_part(source, &Directory::new(directory));
+            let words = |(_, current): &(_, Current)| [current.generation, current.checksum()];
+            let (told, (mut reader, current)) = comm.in_step_with(Operation::Restore, checked, words)?;
+            same(&told, 0, "the number of the checkpoint", current.generation)?;
+            same(&told, 1, "the checkpoint (by a checksum of what names it)", current.checksum())?;
+            comm.step()?;
+            source.load(comm, &mut reader).inspect_err(|_| comm.revoke())?;
+            comm.in_step_with(Operation::Restore, Ok(()), |()| [0; 2])?;
+            Ok(current.generation)
+        })
     }
 
     /// Opens this rank's part of the valid checkpoint, and checks that it is whole and fits.
@@ -326,16 +310,21 @@ impl Communicator {
         if self.context().is_faulty() { self.context().inject(FaultPoint::Step) } else { Ok(()) }
     }
 
-    /// Tells all ranks `words` and whether `outcome` is a success; goes on when it is one on all of
-    /// them. Returns the words of each, in the order of the job's ranks.
+    /// Tells all ranks whether `outcome` is a success, and `words` of it; goes on when it is one on
+    /// all of them. Returns the words of each, in the order of the job's ranks.
     fn in_step_with<R>(
         &mut self,
         operation: Operation,
-        words: [u64; 2],
         outcome: Result<R>,
+        words: impl FnOnce(&R) -> [u64; 2],
     ) -> Result<(Vec<[u64; 2]>, R)> {
-        let failed = u64::from(outcome.is_err());
-        let told = self.exchange(operation, &[failed, words[0], words[1]])?;
+        // A rank that a fault kills tells nobody.
+        let outcome = match outcome {
+            Err(error @ Error::FaultInjected { .. }) => return Err(error),
+            outcome => outcome,
+        };
+        let [first, second] = outcome.as_ref().map_or([0; 2], words);
+        let told = self.exchange(operation, &[outcome.is_err().into(), first, second])?;
         let outcome = outcome?;
         if let Some(member) = told.iter().position(|words| words[0] != 0) {
             return Err(self.context().failed_elsewhere(operation.name(), self.members[member]));
@@ -345,15 +334,6 @@ impl Communicator {
             by_rank[member.index()] = [words[1], words[2]];
         }
         Ok((by_rank, outcome))
-    }
-
-    /// Checks that all ranks have the same first word.
-    fn same(&self, told: &[[u64; 2]], what: &'static str, mine: u64) -> Result<()> {
-        let other = told.iter().position(|words| words[0] != mine);
-        other.map_or(Ok(()), |index| {
-            let rank = *self.members.iter().find(|rank| rank.index() == index).expect("all have told");
-            Err(Error::Mismatch { what, mine, rank, theirs: told[index][0] })
-        })
     }
 }
 
@@ -376,16 +356,19 @@ impl Writing<'_> {
         self.comm.context().mapped().epoch_id()
     }
 
-    fn in_step<R>(&mut self, words: [u64; 2], outcome: Result<R>) -> Result<(Vec<[u64; 2]>, R)> {
-        self.comm.in_step_with(Operation::Checkpoint, words, outcome)
+    fn in_step<R>(
+        &mut self,
+        outcome: Result<R>,
+        words: impl FnOnce(&R) -> [u64; 2],
+    ) -> Result<(Vec<[u64; 2]>, R)> {
+        self.comm.in_step_with(Operation::Checkpoint, outcome, words)
     }
 
     /// Makes room for the next generation, and returns its number.
     fn begin(&mut self) -> Result<u64> {
         self.comm.step()?;
         let next = if self.is_first() { self.make() } else { Ok(0) };
-        let next = settle(next)?;
-        let (told, _) = self.in_step([*next.as_ref().unwrap_or(&0), 0], next)?;
+        let (told, _) = self.in_step(next, |next| [*next, 0])?;
         Ok(told[0][0])
     }
 
@@ -401,22 +384,20 @@ impl Writing<'_> {
 
     /// Writes this rank's part, and returns what all have written.
     fn write(&mut self, generation: u64) -> Result<Vec<PartDigest>> {
-        self.agree_on_place().inspect_err(|_| self.sweep())?;
-        let written = settle(self.write_part(generation))?;
-        let words = written.as_ref().map_or([0; 2], |part| [part.digest.into(), part.len]);
-        let (told, _) = self.in_step(words, written).inspect_err(|_| self.sweep())?;
+        self.agree_on_place().inspect_err(|error| self.sweep(error))?;
+        let written = self.write_part(generation);
+        let told = self.in_step(written, |part| [part.digest.into(), part.len]);
+        let (told, _) = told.inspect_err(|error| self.sweep(error))?;
         Ok(told.iter().map(|&[digest, len]| PartDigest { digest: low(digest), len }).collect())
     }
 
     /// Looks whether all mean the same directory, before anybody writes to it.
     fn agree_on_place(&mut self) -> Result<()> {
         let checksum = |place: PathBuf| crc32c::crc32c(place.as_os_str().as_encoded_bytes());
-        let place = settle(self.directory.canonical().map(checksum))?;
-        let own = u64::from(*place.as_ref().unwrap_or(&0));
-        let (told, _) = self.in_step([own, self.source.kind() as u64], place)?;
-        self.comm.same(&told, "the directory of the checkpoint (by a checksum of its path)", own)?;
-        let kinds: Vec<_> = told.iter().map(|words| [words[1], 0]).collect();
-        self.comm.same(&kinds, "what the checkpoint is of", self.source.kind() as u64)
+        let (place, kind) = (self.directory.canonical().map(checksum), self.source.kind() as u64);
+        let (told, place) = self.in_step(place, |place| [(*place).into(), kind])?;
+        same(&told, 0, "the directory of the checkpoint (by a checksum of its path)", place.into())?;
+        same(&told, 1, "what the checkpoint is of", kind)
     }
 
     fn write_part(&self, generation: u64) -> Result<PartDigest> {
@@ -444,8 +425,7 @@ impl Writing<'_> {
         self.comm.step()?;
         let current = Current { generation, parts };
         let committed = if self.is_first() { self.replace(&current) } else { Ok(()) };
-        let committed = settle(committed)?;
-        self.in_step([0; 2], committed).inspect_err(|_| self.sweep()).map(drop)
+        self.in_step(committed, |()| [0; 2]).inspect_err(|error| self.sweep(error)).map(drop)
     }
 
     fn replace(&self, current: &Current) -> Result<()> {
@@ -464,8 +444,9 @@ impl Writing<'_> {
 
     /// Removes the files of a failed attempt, unless they are valid. The next checkpoint removes
     /// what cannot be removed now.
-    fn sweep(&self) {
+    fn sweep(&self, error: &Error) {
         if self.lock.is_some()
+            && !matches!(error, Error::FaultInjected { .. })
             && let Ok(current) = self.directory.current()
         {
             let _later = self.directory.sweep(current.map_or(0, |current| current.generation));
@@ -473,12 +454,9 @@ impl Writing<'_> {
     }
 }
 
-/// Returns what the others are told. A rank that a fault kills tells nobody.
-fn settle<R>(outcome: Result<R>) -> Result<Result<R>> {
-    match outcome {
-        Err(error @ Error::FaultInjected { .. }) => Err(error),
-        outcome => Ok(outcome),
-    }
+/// Checks that all ranks have told `mine` as this word.
+fn same(told: &[[u64; 2]], word: usize, what: &'static str, mine: u64) -> Result<()> {
+    all_same(what, mine, Rank::of_each(told).map(|(rank, words)| (rank, words[word])))
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the lower half is what is asked for")]

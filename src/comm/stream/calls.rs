@@ -54,7 +54,7 @@ impl Submit<'static> for OnStream<'_> {
         call.check_peer(self.comm.rank.index())?;
         self.stream.check_room()?;
         let mut ticket = self.comm.ticket(|| call.signature().with_choice(choice))?;
-        let (operation, context) = (call.operation.name(), Arc::clone(ticket.context()));
+        let (operation, context) = (call.operation.name(), Arc::clone(&ticket.queue.context));
         self.stream.enqueue_call(operation, &context, move |context| {
             let engine = ticket.redeem();
             enter(context, operation)?;
@@ -107,7 +107,7 @@ impl Stream {
         };
         let mut comms = comms.map(due).collect::<Result<Vec<_>>>()?;
         let Some(first) = comms.first() else { return Ok(()) };
-        let context = Arc::clone(first.ticket.context());
+        let context = Arc::clone(&first.ticket.queue.context);
         let operation = Operation::Group.name();
         self.enqueue_call(operation, &context, move |context| {
             let mut shares: Vec<_> = comms.iter_mut().map(Due::share).collect();
@@ -149,11 +149,7 @@ impl Communicator {
 }
 
 /// An engine that streams have the use of, and the calls that wait for it.
-#[derive(Debug)]
-struct CallQueue {
-    context: Arc<RankContext>,
-    state: Monitor<CallQueueState>,
-}
+type CallQueue = Monitor<CallQueueState>;
 
 #[derive(Debug)]
 struct CallQueueState {
@@ -189,14 +185,14 @@ pub(super) struct Ticket {
 impl EngineLoan {
     /// Lends `engine`.
     pub(super) fn begin(context: &Arc<RankContext>, engine: Box<Engine>) -> Self {
-        let state = Monitor::new(context, CallQueueState { engine: Some(engine), issued: 0, done: 0 });
-        Self(Some(Arc::new(CallQueue { context: Arc::clone(context), state })))
+        let state = CallQueueState { engine: Some(engine), issued: 0, done: 0 };
+        Self(Some(Arc::new(Monitor::new(context, state))))
     }
 
     /// Returns the ticket of the next call, or `None` when the engine is not lent.
     pub(super) fn ticket(&self) -> Option<Ticket> {
         let queue = Arc::clone(self.0.as_ref()?);
-        let number = queue.state.change(|state| {
+        let number = queue.change(|state| {
             state.issued += 1;
             state.issued - 1
         });
@@ -215,7 +211,7 @@ impl EngineLoan {
 impl Drop for EngineLoan {
     fn drop(&mut self) {
         let Some(queue) = self.0.take() else { return };
-        if std::thread::panicking() && !queue.state.look(CallQueueState::is_done) {
+        if std::thread::panicking() && !queue.look(CallQueueState::is_done) {
             queue.context.mark_own_loss();
         }
         drop(queue.close());
@@ -223,9 +219,10 @@ impl Drop for EngineLoan {
 }
 
 impl CallQueue {
+    /// Waits until all calls are done, and takes the engine back.
     #[cold]
     fn close(&self) -> Box<Engine> {
-        self.state.wait(|state| if state.is_done() { state.engine.take() } else { None })
+        self.wait(|state| if state.is_done() { state.engine.take() } else { None })
     }
 }
 
@@ -242,12 +239,8 @@ impl Ticket {
         self.engine.insert(engine)
     }
 
-    pub(super) fn context(&self) -> &Arc<RankContext> {
-        &self.queue.context
-    }
-
     fn await_turn(&self) -> Box<Engine> {
-        self.queue.state.wait(|state| if state.done == self.number { state.engine.take() } else { None })
+        self.queue.wait(|state| if state.done == self.number { state.engine.take() } else { None })
     }
 }
 
@@ -259,7 +252,7 @@ impl Drop for Ticket {
             self.queue.context.mark_own_loss();
         }
         let engine = self.engine.take().unwrap_or_else(|| self.await_turn());
-        self.queue.state.change(|state| {
+        self.queue.change(|state| {
             state.engine = Some(engine);
             state.done += 1;
         });

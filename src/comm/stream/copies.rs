@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytemuck::Pod;
 
 use super::Stream;
+use crate::comm::submit::same;
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapPlace, Region};
 use crate::shm::CacheHint;
@@ -25,7 +26,7 @@ impl Stream {
         target: &DeviceBuffer<T>,
     ) -> Result<()> {
         let (source, target) = (source.into(), target.clone());
-        same(source.len(), target.len())?;
+        same(HOST, source.len() as u64, target.len() as u64)?;
         self.enqueue_write("copy_host_to_device", move || {
             source.with(|elements| target.copy_from_slice(0, elements))
         })
@@ -42,7 +43,7 @@ impl Stream {
         target: &HostBuffer<T>,
     ) -> Result<()> {
         let (source, target) = (source.clone(), target.clone());
-        same(target.len(), source.len())?;
+        same(HOST, target.len() as u64, source.len() as u64)?;
         self.enqueue("copy_device_to_host", move || target.with(|elements| source.copy_to_slice(0, elements)))
     }
 
@@ -90,17 +91,8 @@ impl Stream {
     }
 }
 
-/// Checks that the host's side has as many elements as the device's.
-fn same(host: usize, device: usize) -> Result<()> {
-    if host == device {
-        return Ok(());
-    }
-    Err(Error::WrongCount {
-        name: "elements on the host's side",
-        count: host as u64,
-        expected: device as u64,
-    })
-}
+/// What has to be as many as on the device's side.
+const HOST: &str = "elements on the host's side";
 
 /// A fixed number of `T` elements of ordinary memory, shared between the program and streams.
 ///

@@ -35,13 +35,8 @@ impl Event {
     /// # Errors
     /// [`Error::StreamFailed`] when an operation before it failed.
     pub fn query(&self) -> Result<StreamStatus> {
-        match self.latest() {
-            None => Ok(StreamStatus::Success),
-            Some(record) => match record.when()? {
-                Some(_) => Ok(StreamStatus::Success),
-                None => Ok(StreamStatus::InProgress),
-            },
-        }
+        let is_reached = self.latest().map_or(Ok(true), |record| record.when().map(|at| at.is_some()))?;
+        Ok(if is_reached { StreamStatus::Success } else { StreamStatus::InProgress })
     }
 
     /// Waits until the event is reached. Everything that was done before it is visible then.

@@ -94,29 +94,20 @@ pub enum StreamStatus {
 }
 
 impl Communicator {
-    /// Makes a stream. Its thread runs where the calling one may, and sleeps when there is nothing
-    /// to do.
+    /// Makes a stream. It takes calls of other communicators too. Its thread runs where the calling
+    /// one may, and sleeps when there is nothing to do.
     ///
     /// # Errors
     /// [`Error::Os`] when the thread cannot be started.
     pub fn stream(&self) -> Result<Stream> {
-        Stream::new(self)
+        let context = Arc::clone(self.context());
+        let queue = StreamQueue::new(&context);
+        let worker = Some(queue.start()?);
+        Ok(Stream { context, members: Arc::clone(&self.members), queue, worker })
     }
 }
 
 impl Stream {
-    /// Makes a stream of `comm` like [`Communicator::stream`]. It takes calls of other
-    /// communicators too.
-    ///
-    /// # Errors
-    /// [`Error::Os`] when the thread cannot be started.
-    pub fn new(comm: &Communicator) -> Result<Self> {
-        let context = Arc::clone(comm.context());
-        let queue = StreamQueue::new(&context);
-        let worker = Some(queue.start()?);
-        Ok(Self { context, members: Arc::clone(&comm.members), queue, worker })
-    }
-
     /// Enqueues a call of `function` on the thread of the stream. The function must not wait for
     /// anything enqueued later, nor for what the program does after dropping the stream: there is
     /// no deadline.

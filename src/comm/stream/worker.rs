@@ -56,10 +56,7 @@ impl Failure {
 
 /// The tasks of a stream, between the threads that enqueue them and its worker.
 #[derive(Debug)]
-pub(super) struct StreamQueue {
-    context: Arc<RankContext>,
-    state: Monitor<StreamQueueState>,
-}
+pub(super) struct StreamQueue(Monitor<StreamQueueState>);
 
 #[derive(Debug, Default)]
 struct StreamQueueState {
@@ -79,10 +76,7 @@ impl StreamQueueState {
 
 impl StreamQueue {
     pub(super) fn new(context: &Arc<RankContext>) -> Arc<Self> {
-        Arc::new(Self {
-            context: Arc::clone(context),
-            state: Monitor::new(context, StreamQueueState::default()),
-        })
+        Arc::new(Self(Monitor::new(context, StreamQueueState::default())))
     }
 
     /// Starts the thread that executes the tasks in order, until the queue is closed and empty.
@@ -102,7 +96,7 @@ impl StreamQueue {
     /// # Errors
     /// [`Error::Exhausted`].
     pub(super) fn check_room(&self) -> Result<()> {
-        self.state.look(|state| if state.tasks.len() < MAX_ENQUEUED { Ok(()) } else { Err(FULL) })
+        self.0.look(|state| if state.tasks.len() < MAX_ENQUEUED { Ok(()) } else { Err(FULL) })
     }
 
     /// Appends `task`. It returns an earlier failure at once, but the task is in the queue, since
@@ -112,7 +106,7 @@ impl StreamQueue {
     /// [`Error::StreamFailed`]; [`Error::Exhausted`] where there is no room, and the task is
     /// dropped.
     pub(super) fn push(&self, task: StreamTask) -> Result<()> {
-        let (refused, pushed) = self.state.change(|state| {
+        let (refused, pushed) = self.0.change(|state| {
             if state.tasks.len() >= MAX_ENQUEUED {
                 return (Some(task), Err(FULL));
             }
@@ -130,7 +124,7 @@ impl StreamQueue {
     /// # Errors
     /// [`Error::StreamFailed`].
     pub(super) fn query(&self) -> Result<StreamStatus> {
-        self.state.look(|state| {
+        self.0.look(|state| {
             state.failed()?;
             let is_done = state.done == state.enqueued;
             Ok(if is_done { StreamStatus::Success } else { StreamStatus::InProgress })
@@ -142,21 +136,21 @@ impl StreamQueue {
     /// # Errors
     /// [`Error::StreamFailed`].
     pub(super) fn synchronise(&self) -> Result<()> {
-        let goal = self.state.look(|state| state.enqueued);
-        self.state.wait(|state| (state.done >= goal).then(|| state.failed()))
+        let goal = self.0.look(|state| state.enqueued);
+        self.0.wait(|state| (state.done >= goal).then(|| state.failed()))
     }
 
     /// Lets the worker end when everything is done. A thread that unwinds ends the epoch before
     /// that: peers may never come to those operations.
     pub(super) fn close(&self) {
         if std::thread::panicking() && !matches!(self.query(), Ok(StreamStatus::Success)) {
-            self.context.mark_own_loss();
+            self.0.context.mark_own_loss();
         }
-        self.state.change(|state| state.is_closed = true);
+        self.0.change(|state| state.is_closed = true);
     }
 
     fn serve(&self) {
-        self.context.add_spinner();
+        self.0.context.add_spinner();
         let mut number = 0;
         let mut failure = None;
         while let Some((task, is_closed)) = self.next() {
@@ -170,12 +164,12 @@ impl StreamQueue {
             if let (None, Err(source)) = (&failure, outcome) {
                 failure = Some(failed(operation, number, source));
             }
-            self.state.change(|state| {
+            self.0.change(|state| {
                 state.done = number;
                 state.failure.clone_from(&failure);
             });
         }
-        self.context.remove_spinner();
+        self.0.context.remove_spinner();
     }
 
     /// Returns the next task, and whether it is one of the last; `None` when there will be none.
@@ -185,12 +179,12 @@ impl StreamQueue {
             Some(task) => Some(Some((task, state.is_closed))),
             None => state.is_closed.then_some(None),
         };
-        if let Some(next) = self.state.wait_awake(take) {
+        if let Some(next) = self.0.wait_awake(take) {
             return next;
         }
-        self.context.remove_spinner();
-        let next = self.state.wait_asleep(take);
-        self.context.add_spinner();
+        self.0.context.remove_spinner();
+        let next = self.0.wait_asleep(take);
+        self.0.context.add_spinner();
         next
     }
 }
@@ -209,7 +203,7 @@ fn failed(operation: &'static str, number: u64, source: Error) -> Failure {
 /// A value behind a lock, and those who wait for it to change.
 #[derive(Debug)]
 pub(super) struct Monitor<T> {
-    context: Arc<RankContext>,
+    pub(super) context: Arc<RankContext>,
     value: Mutex<T>,
     park: ParkCell,
 }
@@ -232,7 +226,7 @@ impl Watch for Unstoppable<'_> {
 
 impl<T> Monitor<T> {
     pub(super) fn new(context: &Arc<RankContext>, value: T) -> Self {
-        Self { context: Arc::clone(context), value: Mutex::new(value), park: ParkCell::new() }
+        Self { context: Arc::clone(context), value: Mutex::new(value), park: ParkCell::default() }
     }
 
     /// Looks at the value.

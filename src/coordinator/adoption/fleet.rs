@@ -45,8 +45,9 @@ impl DeviceKind {
         coming.retain(is_coming);
         found.extend(&coming);
         let missing = kinds.iter().map(|kind| {
-            let assignment = kind.assignment(None);
-            let alike = found.extract_if(.., |it| assignment.is_alike(&it.assignment)).take(kind.count);
+            // However long they outlive their coordinator.
+            let is_alike = |it: &mut StartedDevice| kind.assignment(it.assignment.outlives) == it.assignment;
+            let alike = found.extract_if(.., is_alike).take(kind.count);
             let taken_over: Vec<_> = alike.map(|it| it.device).collect();
             Self { count: kind.count - taken_over.len(), taken_over, ..kind.clone() }
         });

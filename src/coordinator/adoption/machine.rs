@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::coordinator::id::{CommId, DeviceId};
+use crate::coordinator::id::DeviceId;
 use crate::coordinator::machine::comm::{Comm, CommStage};
 use crate::coordinator::machine::{CoordinatorAction, CoordinatorMachine};
 use crate::coordinator::order::{CAUSE, CommFormation, DeviceMembership, DevicePhase};
@@ -16,7 +16,7 @@ impl CoordinatorMachine {
         let Some(membership) = found.report.membership.clone() else { return };
         if !membership.is_sound() {
             self.lose(device, None);
-            self.actions.push(CoordinatorAction::Drop { device });
+            self.actions.push(CoordinatorAction::Drop(device));
             return;
         }
         let id = membership.formation.comm;
@@ -68,12 +68,12 @@ impl CoordinatorMachine {
         // not in it by now was left behind.
         let is_new = inside()
             .filter(|it| it.formation.epoch == highest)
-            .all(|it| matches!(it.phase, DevicePhase::Ready { .. } | DevicePhase::Leaving));
+            .all(|it| matches!(it.phase, DevicePhase::Ready(_) | DevicePhase::Leaving));
         let is_there = |it: &&DeviceMembership| it.formation.epoch == highest;
         let is_awaited =
             |device: &DeviceId| inside().filter(is_there).all(|it| it.formation.members.contains(device));
         let is_coming = |(device, it): &&(DeviceId, DeviceMembership)| {
-            let is_on_the_way = matches!(it.phase, DevicePhase::GoingOn { .. } | DevicePhase::Growing { .. });
+            let is_on_the_way = matches!(it.phase, DevicePhase::GoingOn(_) | DevicePhase::Growing { .. });
             is_new && is_on_the_way && it.formation.epoch + 1 == highest && is_awaited(device)
         };
         let coming = all.iter().find(is_coming).map(|(_, membership)| membership);
@@ -129,13 +129,19 @@ impl CoordinatorMachine {
             self.give_up_on(device, why);
         }
         comm.members.iter().chain(&comm.newcomers).for_each(|device| _ = self.dead.remove(device));
-        let reports: Vec<_> =
-            comm.members.iter().filter_map(|member| self.table.membership(*member, comm.id)).collect();
-        let missing = comm.members.iter().filter(|member| self.table.membership(**member, comm.id).is_none());
-        let missing: Vec<DeviceId> = missing.copied().collect();
+        let (mut missing, mut all) = (Vec::new(), Vec::new());
+        for member in &comm.members {
+            match self.table.membership(*member, comm.id) {
+                Some(report) => all.push(report),
+                None => missing.push(*member),
+            }
+        }
         let is_left = missing.iter().any(|member| self.table.get(*member).is_some());
-        let seen = AdoptedState::new(comm.id, comm.epoch, &reports, is_left, !missing.is_empty());
-        if !matches!(seen.stage, CommStage::Growing { .. }) {
+        let groups = all.iter().map(|report| report.groups).max().unwrap_or_default();
+        let reports = MemberReports { all, groups, is_left, is_short: !missing.is_empty() };
+        (comm.groups, comm.last) = (groups, reports.outcome());
+        let stage = reports.stage(comm);
+        if !matches!(stage, CommStage::Growing { .. }) {
             for newcomer in comm.take_newcomers() {
                 self.table.take_back(newcomer, comm.id);
             }
@@ -144,98 +150,84 @@ impl CoordinatorMachine {
             self.table.take_back(member, comm.id);
             comm.lost.insert(member);
         }
-        (comm.groups, comm.last) = (seen.groups, seen.last);
-        match seen.stage {
-            leaving @ CommStage::Leaving { .. } => {
-                comm.end(leaving, "it was not whole when its coordinator was replaced".to_owned());
-            }
-            stage => comm.stage = stage,
+        if let CommStage::Leaving { .. } = stage {
+            comm.end(stage, "it was not whole when its coordinator was replaced".to_owned());
+        } else {
+            comm.stage = stage;
         }
         true
     }
 }
 
-/// The state of an adopted communicator, by the reports of its members.
-struct AdoptedState {
-    stage: CommStage,
+/// The reports of the members of an adopted communicator.
+struct MemberReports<'a> {
+    all: Vec<&'a DeviceMembership>,
+    /// The number of groups so far.
     groups: u64,
-    last: Option<GroupOutcome>,
+    /// Whether a member does not report to be one.
+    is_short: bool,
+    /// Whether such a member lives. It is lost to those that have met.
+    is_left: bool,
 }
 
-impl AdoptedState {
-    /// Combines `reports`. `is_short` is whether a member does not report to be one, `is_left`
-    /// whether such a member lives; it is lost to those that have met.
-    fn new(id: CommId, epoch: u64, reports: &[&DeviceMembership], is_left: bool, is_short: bool) -> Self {
-        let groups = reports.iter().map(|report| report.phase.groups()).max().unwrap_or_default();
-        let present = || reports.iter().filter(|report| report.formation.epoch == epoch);
-        let tries = present().filter_map(|report| match report.phase {
-            DevicePhase::GoingOn { attempt, .. } => Some(attempt),
-            _ => None,
-        });
-        let growing = present().find_map(|report| match &report.phase {
-            DevicePhase::Growing { id, .. } => Some(id.clone()),
-            _ => None,
-        });
-        let stage = match (growing, tries.max()) {
-            (Some(id), _) => CommStage::Growing { id, off: None },
-            (None, Some(attempt)) => {
-                CommStage::going_on(attempt, format!("communicator {id} has lost a device"))
-            }
-            (None, None) => Self::at_rest(reports, groups, is_left, is_short),
-        };
-        Self { stage, groups, last: Self::outcome(reports, groups, is_short) }
-    }
-
+impl MemberReports<'_> {
     /// Returns how the newest group has ended, where the members report that. Where a member is
     /// missing, the group may have failed there.
-    fn outcome(reports: &[&DeviceMembership], groups: u64, is_short: bool) -> Option<GroupOutcome> {
-        let newest =
-            |report: &&&DeviceMembership| report.last.as_ref().filter(|last| last.group == groups).cloned();
-        let outcomes: Vec<_> = reports.iter().filter_map(|report| newest(&report)).collect();
-        let all_report = !is_short && outcomes.len() == reports.len();
-        let failed = || outcomes.iter().filter(|last| last.failure.is_some());
-        // A failure that names another device only reports that the group has failed there.
-        let cause = failed().find(|last| last.culprit.is_none()).or_else(|| failed().next());
-        cause.or_else(|| outcomes.first().filter(|_| all_report)).cloned()
+    fn outcome(&self) -> Option<GroupOutcome> {
+        let newest = self.all.iter().filter_map(|report| report.last.clone());
+        let outcomes: Vec<_> = newest.filter(|last| last.group == self.groups).collect();
+        let all_report = !self.is_short && outcomes.len() == self.all.len();
+        GroupOutcome::cause(&outcomes).or_else(|| outcomes.first().filter(|_| all_report)).cloned()
+    }
+
+    fn stage(&self, comm: &Comm) -> CommStage {
+        let present = || self.all.iter().filter(|report| report.formation.epoch == comm.epoch);
+        let growing = present().find_map(|report| match &report.phase {
+            DevicePhase::Growing { id, .. } => Some(CommStage::Growing { id: id.clone(), off: None }),
+            _ => None,
+        });
+        let tries = present().filter_map(|report| match report.phase {
+            DevicePhase::GoingOn(attempt) => Some(attempt),
+            _ => None,
+        });
+        let why = || format!("communicator {} has lost a device", comm.id);
+        let going_on = tries.max().map(|attempt| CommStage::going_on(attempt, why()));
+        growing.or(going_on).unwrap_or_else(|| self.stage_at_rest())
     }
 
     /// Returns the stage of a communicator of which no member is growing or going on.
-    fn at_rest(reports: &[&DeviceMembership], groups: u64, is_left: bool, is_short: bool) -> CommStage {
-        let any = |is: fn(&DevicePhase) -> bool| reports.iter().any(|report| is(&report.phase));
+    fn stage_at_rest(&self) -> CommStage {
+        let any = |is: fn(&DevicePhase) -> bool| self.all.iter().any(|report| is(&report.phase));
         let has_met = any(|phase| {
-            matches!(
-                phase,
-                DevicePhase::Ready { .. } | DevicePhase::Running { .. } | DevicePhase::Failed { .. }
-            )
+            matches!(phase, DevicePhase::Ready(_) | DevicePhase::Running(_) | DevicePhase::Failed { .. })
         });
-        if any(|phase| {
-            matches!(phase, DevicePhase::Leaving | DevicePhase::Unmet { .. } | DevicePhase::Hosting { .. })
-        }) || (is_left && !has_met)
-        {
+        let is_over = any(|phase| {
+            matches!(phase, DevicePhase::Leaving | DevicePhase::Unmet(_) | DevicePhase::Hosting(_))
+        });
+        if is_over || (self.is_left && !has_met) {
             // A device that the dead coordinator has told to leave, or not told to join, cannot be
             // told otherwise.
             return CommStage::Leaving { gracefully: false };
         }
-        let meeting = reports.iter().find_map(|report| match &report.phase {
-            DevicePhase::Joining { id, .. } => Some(id.clone()),
+        let meeting = self.all.iter().find_map(|report| match &report.phase {
+            DevicePhase::Joining(id) => Some(CommStage::Meeting { id: id.clone() }),
             _ => None,
         });
-        let running = reports.iter().find_map(|report| match &report.phase {
-            DevicePhase::Running { group, work } if *group == groups => work.clone(),
-            _ => None,
-        });
-        let is_uneven = reports
-            .iter()
-            .any(|report| matches!(&report.phase, DevicePhase::Ready { groups: done, .. } if *done < groups));
-        match (meeting, running) {
-            (Some(id), _) => CommStage::Meeting { id },
-            (None, Some(work)) => CommStage::Running { work },
-            // The member cannot catch up: no report has what the others have executed.
-            (None, None) if is_uneven && !is_short => {
-                let why = "a member has missed a group".to_owned();
-                CommStage::Failed { why, weight: CAUSE, gave_up: false }
+        let running = self.all.iter().find_map(|report| match &report.phase {
+            DevicePhase::Running(Some(work)) if report.groups == self.groups => {
+                Some(CommStage::Running { work: work.clone() })
             }
-            (None, None) => CommStage::Ready,
-        }
+            _ => None,
+        });
+        let is_behind = |report: &&DeviceMembership| {
+            matches!(report.phase, DevicePhase::Ready(_)) && report.groups < self.groups
+        };
+        // Such a member cannot catch up: no report has what the others have executed.
+        let has_missed = !self.is_short && self.all.iter().any(is_behind);
+        let uneven = has_missed.then(|| {
+            let why = "a member has missed a group".to_owned();
+            CommStage::Failed { why, weight: CAUSE, gave_up: false }
+        });
+        meeting.or(running).or(uneven).unwrap_or(CommStage::Ready)
     }
 }

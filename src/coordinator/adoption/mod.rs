@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use super::assignment::{StartedDevice, is_dead};
 use super::directory::RuntimeDirectory;
 use super::error::Result;
-use super::fleet::terminate;
+use super::fleet::{GRACE, terminate};
 use super::id::DeviceId;
 use super::machine::CoordinatorEvent;
 use super::service::Coordinator;
@@ -51,7 +51,7 @@ impl Coordinator {
     pub fn await_adoption(&mut self) -> Result<Option<Vec<DeviceId>>> {
         if self.claimed.follows_dead {
             let now_ms = self.now_ms();
-            self.handle(CoordinatorEvent::Tick { now_ms });
+            self.handle(CoordinatorEvent::Tick(now_ms));
             while !self.machine.is_open() {
                 if self.serve_once()? {
                     return Ok(None);
@@ -74,7 +74,7 @@ impl Coordinator {
     fn drop_dead(&mut self) {
         for device in self.machine.awaited() {
             if is_dead(device) {
-                self.handle(CoordinatorEvent::Gone { device });
+                self.handle(CoordinatorEvent::Gone(device));
             }
         }
     }
@@ -89,5 +89,5 @@ pub(super) fn end_orphans(directory: &RuntimeDirectory) {
     let is_left = |it: &StartedDevice| it.is_orphan && it.assignment.outlives.is_some();
     let left = StartedDevice::all(directory).unwrap_or_default().into_iter().filter(is_left);
     let living: Vec<OwnedFd> = left.filter_map(|it| it.hold(directory)).collect();
-    terminate(&living);
+    terminate(&living, GRACE);
 }

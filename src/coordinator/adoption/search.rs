@@ -13,9 +13,7 @@ use crate::coordinator::assignment::StartedDevice;
 use crate::coordinator::deadline_stream::Address;
 use crate::coordinator::directory::RuntimeDirectory;
 use crate::coordinator::error::{CoordinatorError, Result};
-use crate::coordinator::handshake::{
-    COORDINATOR, Hello, HelloReply, PATIENCE, PeerRole, VERSION, check_peer,
-};
+use crate::coordinator::handshake::{Hello, HelloReply, PATIENCE, PeerRole, VERSION, check_peer, garbled};
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::wire::PeerConnection;
 use crate::error::Error;
@@ -108,19 +106,19 @@ impl CoordinatorSearch {
     /// [`CoordinatorError::VersionMismatch`], [`CoordinatorError::OtherUser`],
     /// [`CoordinatorError::Refused`].
     pub(in crate::coordinator) fn step(&mut self) -> Result<Searched> {
-        let answered = match self.attempt.take() {
-            Some(attempt) => attempt.answer(),
+        let attempt = match self.attempt.take() {
+            Some(attempt) => Ok(attempt),
             None if self.looks_at > Instant::now() => return Ok(Searched::InVain),
-            None => Attempt::begin(&self.directory).map(Answered::NotYet),
+            None => Attempt::begin(&self.directory),
         };
         self.looks_at = Instant::now() + LOOK;
+        let answered = attempt.and_then(|mut attempt| Ok((attempt.answer()?, attempt)));
         match answered {
-            Ok(Answered::Yes(connection, reply)) => return Ok(Searched::Found(connection, reply)),
-            Ok(Answered::NotYet(attempt)) => {
-                self.attempt = Some(attempt);
+            Ok((Some(reply), attempt)) => return Ok(Searched::Found(attempt.connection, reply)),
+            Ok((None, attempt)) => {
                 self.absence.missing = None;
+                self.attempt = Some(attempt).filter(|attempt| !attempt.is_over());
             }
-            Ok(Answered::No) => {}
             Err(
                 error @ (CoordinatorError::VersionMismatch { .. }
                 | CoordinatorError::OtherUser { .. }
@@ -147,17 +145,6 @@ impl CoordinatorSearch {
     }
 }
 
-/// The answer of a coordinator that was greeted.
-#[derive(Debug)]
-enum Answered {
-    /// It has not come yet.
-    NotYet(Attempt),
-    /// It has come.
-    Yes(PeerConnection, HelloReply),
-    /// It does not come: the coordinator has hung up, or the time is over.
-    No,
-}
-
 impl Attempt {
     /// Greets the coordinator of `directory`, if there is one.
     ///
@@ -177,16 +164,16 @@ impl Attempt {
     /// # Errors
     /// [`CoordinatorError::VersionMismatch`], [`CoordinatorError::Refused`],
     /// [`CoordinatorError::Protocol`].
-    fn answer(mut self) -> Result<Answered> {
+    fn answer(&mut self) -> Result<Option<HelloReply>> {
         self.connection.flush();
         self.connection.read();
-        let reply = self.connection.next::<HelloReply>();
-        let reply = reply.map_err(|what| CoordinatorError::Protocol { peer: COORDINATOR, what })?;
-        if let Some(reply) = reply {
-            return Ok(Answered::Yes(self.connection, reply.check()?));
-        }
-        let is_over = self.connection.is_over() || self.until <= Instant::now();
-        Ok(if is_over { Answered::No } else { Answered::NotYet(self) })
+        let reply = self.connection.next::<HelloReply>().map_err(garbled)?;
+        reply.map(HelloReply::check).transpose()
+    }
+
+    /// Whether no answer comes: the coordinator has hung up, or the time is over.
+    fn is_over(&self) -> bool {
+        self.connection.is_over() || self.until <= Instant::now()
     }
 }
 

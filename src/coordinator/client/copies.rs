@@ -155,20 +155,41 @@ impl Client {
         location.range.check(device, bytes)?;
         let (copying, comm) = (self.copying(), location.comm);
         let mut stream = WatchedStream::connect(self, device, location)?;
-        let Bytes { address, len } = bytes;
         stream.run(|stream| {
             let greeting = IoContext { operation: "greeting the device", ..copying };
             greet_checked(stream, PeerRole::Client, greeting)?;
-            write(stream, &CopyOrder { device, comm, address, len, direction }, copying)?;
+            write(stream, &CopyOrder { device, comm, bytes, direction }, copying)?;
             Ok(read::<Result<(), RequestError>>(stream, copying)??)
         })?;
         Ok(stream)
     }
 
     fn locate(&mut self, device: DeviceId) -> Result<Location> {
-        match self.ask(ClientRequest::Locate(device))? {
-            Reply::Located(location) => Ok(location),
-            _ => Err(unexpected()),
+        let Reply::Located(location) = self.ask(ClientRequest::Locate(device))? else {
+            return Err(unexpected());
+        };
+        Ok(location)
+    }
+
+    /// Returns how long to wait for a device at a time. A timeout of zero would be none.
+    fn slice(&self) -> Duration {
+        self.timeout.clamp(Duration::from_millis(1), QUIET)
+    }
+
+    /// Asks the coordinator whether the device is where it was. A coordinator that does not answer,
+    /// or is dead, says nothing of the device.
+    ///
+    /// # Errors
+    /// [`CoordinatorError::Disconnected`] when the device is not there, a [`RequestError`] when it
+    /// may not be copied to any more.
+    fn check(&mut self, device: DeviceId, was: &Location) -> Result<()> {
+        match self.ask_within(ClientRequest::Locate(device), QUIET) {
+            Ok(Reply::Located(now)) if (now.comm, &now.socket) == (was.comm, &was.socket) => Ok(()),
+            Ok(Reply::Located(_)) | Err(CoordinatorError::Refused(RequestError::NoSuchDevice { .. })) => {
+                Err(CoordinatorError::Disconnected { peer: DEVICE })
+            }
+            Err(CoordinatorError::Refused(refusal)) => Err(refusal.into()),
+            _ => Ok(()),
         }
     }
 
@@ -191,17 +212,12 @@ fn unread(error: io::Error, len: u64) -> Error {
 #[derive(Debug)]
 struct WatchedStream<'c> {
     stream: UnixStream,
-    located: LocatedDevice<'c>,
-    /// Why the coordinator does not let the copy go on, where it has said so.
-    ended_by: Option<CoordinatorError>,
-}
-
-/// A device, and where it was when the client asked.
-#[derive(Debug)]
-struct LocatedDevice<'c> {
     client: &'c mut Client,
     device: DeviceId,
+    /// Where the device was when the client asked.
     location: Location,
+    /// Why the coordinator does not let the copy go on, where it has said so.
+    ended_by: Option<CoordinatorError>,
 }
 
 impl<'c> WatchedStream<'c> {
@@ -215,23 +231,23 @@ impl<'c> WatchedStream<'c> {
             IoContext { peer: DEVICE, operation: "connecting with a device", patience: client.timeout };
         let address =
             Address::of_name(&location.socket).map_err(|error| Error::os(context.operation, error))?;
-        let (mut located, since) = (LocatedDevice { client, device, location }, Instant::now());
+        let since = Instant::now();
         let stream = loop {
-            let error = match address.connect_within(located.slice()) {
+            let error = match address.connect_within(client.slice()) {
                 Ok(stream) => break stream,
                 Err(error) => error,
             };
             match error.kind() {
                 ErrorKind::ConnectionRefused => return Err(CoordinatorError::Disconnected { peer: DEVICE }),
-                ErrorKind::TimedOut if !located.is_over(since) => located.check()?,
+                ErrorKind::TimedOut if since.elapsed() < client.timeout => client.check(device, &location)?,
                 _ => return Err(context.error(error)),
             }
         };
         check_peer(&stream)?;
-        let slice = Some(located.slice());
+        let slice = Some(client.slice());
         let set = stream.set_read_timeout(slice).and_then(|()| stream.set_write_timeout(slice));
         set.map_err(|error| Error::os("setting a deadline", error))?;
-        Ok(Self { stream, located, ended_by: None })
+        Ok(Self { stream, client, device, location, ended_by: None })
     }
 
     /// Runs `action` over the connection. An answer of the coordinator that ends it is the error
@@ -249,10 +265,11 @@ impl<'c> WatchedStream<'c> {
         let since = Instant::now();
         loop {
             match attempt(&self.stream) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock && !self.located.is_over(since) => {}
+                Err(error)
+                    if error.kind() == ErrorKind::WouldBlock && since.elapsed() < self.client.timeout => {}
                 moved => return moved,
             }
-            if let Err(error) = self.located.check() {
+            if let Err(error) = self.client.check(self.device, &self.location) {
                 self.ended_by = Some(error);
                 return Err(ErrorKind::ConnectionAborted.into());
             }
@@ -273,34 +290,5 @@ impl Write for WatchedStream<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.stream.flush()
-    }
-}
-
-impl LocatedDevice<'_> {
-    /// Returns how long to wait at a time. A timeout of zero would be none.
-    fn slice(&self) -> Duration {
-        self.client.timeout.clamp(Duration::from_millis(1), QUIET)
-    }
-
-    fn is_over(&self, since: Instant) -> bool {
-        since.elapsed() >= self.client.timeout
-    }
-
-    /// Asks the coordinator whether the device is where it was. A coordinator that does not answer,
-    /// or is dead, says nothing of the device.
-    ///
-    /// # Errors
-    /// [`CoordinatorError::Disconnected`] when the device is not there, a [`RequestError`] when it
-    /// may not be copied to any more.
-    fn check(&mut self) -> Result<()> {
-        let Location { comm, socket, .. } = &self.location;
-        match self.client.ask_within(ClientRequest::Locate(self.device), QUIET) {
-            Ok(Reply::Located(now)) if (now.comm, &now.socket) == (*comm, socket) => Ok(()),
-            Ok(Reply::Located(_)) | Err(CoordinatorError::Refused(RequestError::NoSuchDevice { .. })) => {
-                Err(CoordinatorError::Disconnected { peer: DEVICE })
-            }
-            Err(CoordinatorError::Refused(refusal)) => Err(refusal.into()),
-            _ => Ok(()),
-        }
     }
 }

@@ -14,10 +14,14 @@ use crate::{Communicator, Group};
 
 /// The operands of a call, in words, so that elements of every type are aligned.
 struct Operands {
-    sent: Bytes,
     input: Vec<u64>,
-    received: Bytes,
+    /// The number of bytes of the input.
+    sent: usize,
     output: Vec<u64>,
+    /// The number of bytes of the output.
+    received: usize,
+    /// Where the output belongs.
+    target: DeviceAddress,
 }
 
 /// Executes `calls` together.
@@ -31,87 +35,49 @@ pub(super) fn execute(comm: &mut Communicator, memory: &DeviceMemory, calls: &[D
     let mut group = Group::start();
     let joined = group.join(comm);
     for (call, operands) in calls.iter().zip(&mut operands) {
-        let op = call.op.reduce_op();
+        let (operation, op) = (call.collective.operation(), call.op.reduce_op());
         let input: &[u8] = bytemuck::cast_slice(&operands.input);
         let output: &mut [u8] = bytemuck::cast_slice_mut(&mut operands.output);
-        let (sent, received) = (length(operands.sent)?, length(operands.received)?);
-        let has_root = call.collective.operation().has_root();
+        let (has_input, has_output) = call.sides(rank);
         group.on(joined).submit(Request {
-            operation: call.collective.operation(),
+            operation,
             data_type: call.data_type,
             count: call.count,
-            root: call.root as usize * usize::from(has_root),
-            op: call.collective.reduces().then_some(&op),
+            root: call.root as usize * usize::from(operation.has_root()),
+            op: operation.reduces().then_some(&op),
             layout: None,
-            input: if has_root && is_nobodys(call, true, rank) {
-                Input::None
-            } else {
-                Input::Memory(&input[..sent])
-            },
-            output: if has_root && is_nobodys(call, false, rank) {
-                Output::None
-            } else {
-                Output::Memory(&mut output[..received])
-            },
+            input: if has_input { Input::Memory(&input[..operands.sent]) } else { Input::None },
+            output: if has_output { Output::Memory(&mut output[..operands.received]) } else { Output::None },
         })?;
     }
     group.end()?;
     drop(group);
     operands.iter().try_for_each(|operands| {
         let output: &[u8] = bytemuck::cast_slice(&operands.output);
-        memory.copy_host_to_device(
-            DeviceAddress::new(operands.received.address),
-            &output[..length(operands.received)?],
-        )
+        memory.copy_host_to_device(operands.target, &output[..operands.received])
     })
-}
-
-/// Whether only the root has this operand, and `rank` is another one.
-fn is_nobodys(call: &DeviceCall, is_input: bool, rank: usize) -> bool {
-    use crate::collective::Operation;
-    let at_root = match call.collective.operation() {
-        Operation::Broadcast => is_input,
-        Operation::Reduce => !is_input,
-        _ => false,
-    };
-    at_root && call.root as usize != rank
 }
 
 fn fetch(call: &DeviceCall, memory: &DeviceMemory, rank: usize, n_ranks: u32) -> Result<Operands> {
     let limit = memory.max_address().get();
-    let beyond = Error::OutOfRange { what: "device addresses", offset: 0, len: call.count, limit };
-    let (sent, received) = call.operands(rank, n_ranks as usize).ok_or(beyond)?;
-    for bytes in [sent, received] {
+    let beyond = |offset, len| Error::OutOfRange { what: "device addresses", offset, len, limit };
+    let check = |bytes: Bytes| {
+        let address = DeviceAddress::new(bytes.address);
         // An address outside of the memory fails before anything is allocated.
-        memory.fill(DeviceAddress::new(bytes.address), 0, 0)?;
-        if bytes.len > limit {
-            return Err(Error::OutOfRange {
-                what: "device addresses",
-                offset: bytes.address,
-                len: bytes.len,
-                limit,
-            });
-        }
-    }
-    let mut operands = Operands { sent, input: words(sent)?, received, output: words(received)? };
-    let input: &mut [u8] = bytemuck::cast_slice_mut(&mut operands.input);
-    memory.copy_device_to_host(DeviceAddress::new(sent.address), &mut input[..length(sent)?])?;
-    Ok(operands)
+        memory.fill(address, 0, 0)?;
+        let len = usize::try_from(bytes.len).ok().filter(|_| bytes.len <= limit);
+        Ok::<_, Error>((address, len.ok_or_else(|| beyond(bytes.address, bytes.len))?))
+    };
+    let (sent, received) = call.operands(rank, n_ranks as usize).ok_or_else(|| beyond(0, call.count))?;
+    let ((source, sent), (target, received)) = (check(sent)?, check(received)?);
+    let (mut input, output) = (words(sent)?, words(received)?);
+    memory.copy_device_to_host(source, &mut bytemuck::cast_slice_mut(&mut input)[..sent])?;
+    Ok(Operands { input, sent, output, received, target })
 }
 
-fn length(bytes: Bytes) -> Result<usize> {
-    let limit = usize::MAX as u64;
-    usize::try_from(bytes.len).map_err(|_| Error::OutOfRange {
-        what: "device addresses",
-        offset: bytes.address,
-        len: bytes.len,
-        limit,
-    })
-}
-
-/// Allocates so many bytes, if there is memory.
-fn words(bytes: Bytes) -> Result<Vec<u64>> {
-    let (count, mut words) = (length(bytes)?.div_ceil(8), Vec::new());
+/// Allocates `len` bytes, if there is memory.
+fn words(len: usize) -> Result<Vec<u64>> {
+    let (count, mut words) = (len.div_ceil(8), Vec::new());
     words.try_reserve_exact(count).map_err(|_| Error::ResourceLimit {
         resource: "memory",
         action: "copying the operands of a call",

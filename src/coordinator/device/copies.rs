@@ -19,6 +19,7 @@ use crate::coordinator::handshake::{
 };
 use crate::coordinator::id::{CommId, DeviceId};
 use crate::coordinator::wire::{IoContext, read, write};
+use crate::epoch_id::fresh_job_id;
 use crate::error::Error;
 use crate::heap::{DeviceAddress, DeviceMemory};
 
@@ -54,21 +55,19 @@ struct CopyService {
 }
 
 impl CopyServer {
-    /// Starts the threads, which end with the process. No client is admitted yet.
+    /// Starts the threads, which end with the process. No client is admitted yet. A client has
+    /// `patience` for a piece.
     ///
     /// # Errors
     /// [`Error::ResourceLimit`], [`Error::Os`].
-    pub(super) fn start(device: DeviceId, memory: Arc<DeviceMemory>) -> Result<Self, Error> {
-        Self::open(device, memory, PATIENCE)
-    }
-
-    fn open(device: DeviceId, memory: Arc<DeviceMemory>, patience: Duration) -> Result<Self, Error> {
+    pub(super) fn start(
+        device: DeviceId,
+        memory: Arc<DeviceMemory>,
+        patience: Duration,
+    ) -> Result<Self, Error> {
         const ACTION: &str = "opening a device's memory to clients";
-        let mut random = [0; 8];
-        let drawn = std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut random));
-        drawn.map_err(|error| resource_error(ACTION, error))?;
         // A random name: no other process can have taken it.
-        let socket = format!("shmccl-device-{device}-{:016x}", u64::from_ne_bytes(random));
+        let socket = format!("shmccl-device-{device}-{:016x}", fresh_job_id());
         let address = SocketAddr::from_abstract_name(&socket);
         let listener = address.and_then(|address| UnixListener::bind_addr(&address));
         let listener = Arc::new(listener.map_err(|error| resource_error(ACTION, error))?);
@@ -111,17 +110,16 @@ impl CopyService {
         let deadline =
             stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
         deadline.map_err(|error| Error::os(CLIENT.operation, error))?;
-        let checked = self.check(&order).and_then(|()| self.reserve(&order));
+        let checked = self.check(&order);
         write(&mut stream, &checked, CLIENT)?;
         checked?;
         match order.direction {
             CopyDirection::Put => {
-                let outcome = self.put(&order, &stream);
-                if let Err(CoordinatorError::Refused(refusal)) = outcome {
-                    return write(&mut stream, &Err::<(), _>(refusal), CLIENT);
-                }
-                outcome?;
-                write(&mut stream, &Ok::<(), RequestError>(()), CLIENT)
+                let outcome = match self.put(&order, &stream) {
+                    Err(CoordinatorError::Refused(refusal)) => Err(refusal),
+                    outcome => Ok(outcome?),
+                };
+                write(&mut stream, &outcome, CLIENT)
             }
             CopyDirection::Get => self.get(&order, &stream),
         }
@@ -137,25 +135,21 @@ impl CopyService {
         read(&mut stream, GREETING)
     }
 
+    /// Checks an order. Asks the system for all the memory of a put before the first byte comes, so
+    /// that nothing changes where there is too little. Reading takes none.
     fn check(&self, order: &CopyOrder) -> Result<(), RequestError> {
         let device = self.device;
         if order.device != device {
             return Err(RequestError::NoSuchDevice { device: order.device });
         }
         drop(self.enter(order)?);
-        let range =
-            AddressRange { min: self.memory.min_address().get(), max: self.memory.max_address().get() };
-        range.check(device, Bytes { address: order.address, len: order.len })
-    }
-
-    /// Asks the system for all the memory before the first byte comes, so that nothing changes
-    /// where there is too little. Reading takes none.
-    fn reserve(&self, order: &CopyOrder) -> Result<(), RequestError> {
-        if order.direction == CopyDirection::Get {
-            return Ok(());
+        let Bytes { address, len } = order.bytes;
+        AddressRange::of(&self.memory).check(device, order.bytes)?;
+        match order.direction {
+            CopyDirection::Get => Ok(()),
+            CopyDirection::Put => self.memory.touch(DeviceAddress::new(address), len),
         }
-        let made = self.memory.touch(DeviceAddress::new(order.address), order.len);
-        made.map_err(|error| RequestError::DeviceFailed { device: self.device, why: error.to_string() })
+        .map_err(|error| RequestError::DeviceFailed { device, why: error.to_string() })
     }
 
     /// Keeps the device in the communicator of `order` until the guard is dropped.
@@ -192,9 +186,9 @@ impl CopyService {
         order: &CopyOrder,
         mut copy: impl FnMut(DeviceAddress, &mut [u8]) -> Result<()>,
     ) -> Result<()> {
-        let end = order.address + order.len;
-        let mut address = order.address;
-        let mut buffer = vec![0; usize::try_from(order.len).map_or(PIECE, |len| len.min(PIECE))];
+        let Bytes { mut address, len } = order.bytes;
+        let end = address + len;
+        let mut buffer = vec![0; usize::try_from(len).map_or(PIECE, |len| len.min(PIECE))];
         while address < end {
             let len = usize::try_from(end - address).map_or(PIECE, |left| left.min(PIECE));
             copy(DeviceAddress::new(address), &mut buffer[..len])?;
@@ -220,8 +214,8 @@ mod tests {
         let address = SocketAddr::from_abstract_name(copies.socket()).unwrap();
         let mut stream = UnixStream::connect_addr(&address).unwrap();
         greet(&stream, PeerRole::Client, IoContext { peer: "device", ..CLIENT }).unwrap();
-        let (device, comm) = (DeviceId::new(7), CommId::new(1));
-        write(&mut stream, &CopyOrder { device, comm, address: 0x1000, len, direction }, CLIENT).unwrap();
+        let (device, comm, bytes) = (DeviceId::new(7), CommId::new(1), Bytes { address: 0x1000, len });
+        write(&mut stream, &CopyOrder { device, comm, bytes, direction }, CLIENT).unwrap();
         read::<Result<(), RequestError>>(&mut stream, CLIENT).unwrap().unwrap();
         stream
     }
@@ -232,7 +226,7 @@ mod tests {
         let memory = DeviceMemory::create(&Backing::Anonymous, DeviceAddress::new(0x10_1000), identity);
         // Each of them is to have begun in it, be the machine busy.
         let patience = Duration::from_secs(1);
-        let copies = CopyServer::open(DeviceId::new(7), Arc::new(memory.unwrap()), patience).unwrap();
+        let copies = CopyServer::start(DeviceId::new(7), Arc::new(memory.unwrap()), patience).unwrap();
         copies.admit(Some(CommId::new(1)));
         let slow: Vec<_> = (0..MAX_COPIES).map(|_| begin(&copies, CopyDirection::Put, 0x1_0000)).collect();
         let drip = std::thread::spawn(move || {
@@ -253,7 +247,7 @@ mod tests {
         let identity = Identity { job: 7, epoch: 0, owner: 0 };
         let memory = DeviceMemory::create(&Backing::Anonymous, DeviceAddress::new(0x80_1000), identity);
         let memory = Arc::new(memory.unwrap());
-        let copies = CopyServer::start(DeviceId::new(7), Arc::clone(&memory)).unwrap();
+        let copies = CopyServer::start(DeviceId::new(7), Arc::clone(&memory), PATIENCE).unwrap();
         copies.admit(Some(CommId::new(1)));
         let mut bytes = vec![1; 0x80_0000];
         begin(&copies, CopyDirection::Get, 0x80_0000).read_exact(&mut bytes).unwrap();

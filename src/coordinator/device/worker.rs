@@ -1,20 +1,19 @@
-//! The thread that has a device's communicator, and executes the tasks of the device.
+//! The thread that has a device's communicator, and executes the orders to the device.
 
-use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::SigSet;
 
 use super::calls::execute;
 use crate::bootstrap::{CancelToken, Options, resource_error};
 use crate::comm::Aborter;
-use crate::coordinator::agent::{DeviceTask, GroupFailure, TaskOutcome};
+use crate::coordinator::agent::{GroupFailure, TaskOutcome};
 use crate::coordinator::call::GroupWork;
 use crate::coordinator::id::DeviceId;
-use crate::coordinator::order::{FailureKind, MAX_REPORT, MAX_TEXT};
+use crate::coordinator::order::{CommFormation, DeviceOrder, FailureKind, MAX_REPORT, MAX_TEXT};
 use crate::epoch_id::FIRST_EPOCH;
 use crate::error::{Error, Result};
 use crate::heap::DeviceMemory;
@@ -23,16 +22,17 @@ use crate::{Communicator, UniqueId};
 /// The channels to the worker thread and back.
 #[derive(Debug)]
 pub(super) struct DeviceWorker {
-    tasks: Sender<(DeviceTask, CancelToken)>,
+    orders: Sender<(DeviceOrder, CancelToken)>,
     outcomes: Receiver<(TaskOutcome, Option<Aborter>)>,
     /// Readable when there may be an outcome.
-    wakeup: UnixStream,
-    /// Cancels the present task where that is to meet others.
+    wakeup: Arc<EventFd>,
+    /// Cancels the present order where that is to meet others.
     off: CancelToken,
 }
 
 /// The state of the thread.
 struct WorkerThread {
+    device: DeviceId,
     memory: Arc<DeviceMemory>,
     options: Options,
     comm: Option<Communicator>,
@@ -43,59 +43,54 @@ impl DeviceWorker {
     ///
     /// # Errors
     /// [`Error::ResourceLimit`], [`Error::Os`].
-    pub(super) fn start(memory: Arc<DeviceMemory>, options: Options) -> Result<Self> {
-        let prepare = || {
-            let (wakeup, waker) = UnixStream::pair()?;
-            wakeup.set_nonblocking(true)?;
-            waker.set_nonblocking(true)?;
-            Ok((wakeup, waker))
-        };
-        let (wakeup, mut waker) =
-            prepare().map_err(|error| resource_error("preparing a device's worker", error))?;
-        let (tasks, todo) = channel();
+    pub(super) fn start(device: DeviceId, memory: Arc<DeviceMemory>, options: Options) -> Result<Self> {
+        let wakeup = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
+        let wakeup = wakeup.map_err(|errno| resource_error("preparing a device's worker", errno.into()))?;
+        let wakeup = Arc::new(wakeup);
+        let waker = Arc::clone(&wakeup);
+        let (orders, todo) = channel();
         let (done, outcomes) = channel();
         let work = move || {
             // Signals are for the thread that serves.
             let _ = SigSet::all().thread_block();
-            let mut thread_state = WorkerThread { memory, options, comm: None };
-            for (task, off) in todo {
-                let outcome = thread_state.work(task, off);
+            let mut thread_state = WorkerThread { device, memory, options, comm: None };
+            for (order, off) in todo {
+                let outcome = thread_state.work(order, off);
                 if done.send((outcome, thread_state.comm.as_ref().map(Communicator::aborter))).is_err() {
                     return;
                 }
-                // A full socket is readable already.
-                let _ = waker.write(&[0]);
+                // A full counter is readable already.
+                let _ = waker.write(1);
             }
         };
         let thread = std::thread::Builder::new().name("shmccl device".to_owned()).spawn(work);
         thread.map_err(|error| resource_error("starting a device's worker", error))?;
-        Ok(Self { tasks, outcomes, wakeup, off: CancelToken::default() })
+        Ok(Self { orders, outcomes, wakeup, off: CancelToken::default() })
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.wakeup.as_fd()
     }
 
-    /// Gives the thread a task. It must have none.
-    pub(super) fn begin(&mut self, task: DeviceTask) {
+    /// Gives the thread an order. It must have none.
+    pub(super) fn begin(&mut self, order: DeviceOrder) {
         self.off = CancelToken::default();
         // The receiver lives as long as the process.
-        let _ = self.tasks.send((task, self.off.clone()));
+        let _ = self.orders.send((order, self.off.clone()));
     }
 
-    /// Cancels the task, if that is to meet others and they have not come together yet.
+    /// Cancels the order, if that is to meet others and they have not come together yet.
     pub(super) fn call_off(&self) {
         self.off.cancel();
     }
 
-    /// Returns the outcome of the task, when it is done, and what aborts the epoch that the worker
+    /// Returns the outcome of the order, when it is done, and what aborts the epoch that the worker
     /// is in since.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when the thread has panicked.
     pub(super) fn finished(&mut self) -> Result<Option<(TaskOutcome, Option<Aborter>)>> {
-        let mut rung = [0; 64];
-        let _ = self.wakeup.read(&mut rung);
+        let _ = self.wakeup.read();
         match self.outcomes.try_recv() {
             Ok(outcome) => Ok(Some(outcome)),
             Err(TryRecvError::Empty) => Ok(None),
@@ -108,27 +103,16 @@ impl DeviceWorker {
 }
 
 impl WorkerThread {
-    fn work(&mut self, task: DeviceTask, off: CancelToken) -> TaskOutcome {
-        match task {
-            DeviceTask::Host => TaskOutcome::Hosted(self.host().map_err(one_line)),
-            DeviceTask::Meet { n_ranks, rank, id } => TaskOutcome::Met(
-                id.parse()
-                    .and_then(|id| {
-                        Communicator::init_rank_until(n_ranks, &id, rank, &self.options, Some(off))
-                    })
-                    .map(|comm| self.enter(comm))
-                    .map_err(one_line),
-            ),
-            DeviceTask::Join { id } => TaskOutcome::Met(
-                id.parse()
-                    .and_then(|id| Communicator::join_until(&id, self.options.timeout, Some(off)))
-                    .map(|comm| self.enter(comm))
-                    .map_err(one_line),
-            ),
-            DeviceTask::Grow { n_ranks, id } => self.grow(n_ranks, &id, off),
-            DeviceTask::Run { work } => TaskOutcome::Ran(self.run(&work)),
-            DeviceTask::GoOn => TaskOutcome::WentOn(self.go_on().map_err(one_line)),
-            DeviceTask::Leave { gracefully } => {
+    fn work(&mut self, order: DeviceOrder, off: CancelToken) -> TaskOutcome {
+        match order {
+            DeviceOrder::Host(_) => TaskOutcome::Hosted(self.host().map_err(one_line)),
+            DeviceOrder::Join { formation, id, .. } => {
+                TaskOutcome::Met(self.join(&formation, &id, off).map_err(one_line))
+            }
+            DeviceOrder::Grow { formation, id, .. } => self.grow(formation.n_ranks(), &id, off),
+            DeviceOrder::Run { work, .. } => TaskOutcome::Ran(self.run(&work)),
+            DeviceOrder::GoOn { .. } => TaskOutcome::WentOn(self.go_on().map_err(one_line)),
+            DeviceOrder::Leave { gracefully, .. } => {
                 self.leave(gracefully);
                 TaskOutcome::Left
             }
@@ -138,6 +122,18 @@ impl WorkerThread {
     /// Makes an id under which no device waits for ever, even if the others never learn of it.
     fn host(&self) -> Result<String> {
         UniqueId::good_for(self.options.timeout, FIRST_EPOCH).map(|id| id.to_string())
+    }
+
+    /// Meets the others under `id`, as a newcomer if it is not their first epoch.
+    fn join(&mut self, formation: &CommFormation, id: &str, off: CancelToken) -> Result<Vec<DeviceId>> {
+        let id = id.parse()?;
+        let comm = match formation.rank_of(self.device) {
+            Some(rank) if formation.epoch == 1 => {
+                Communicator::init_rank_until(formation.n_ranks(), &id, rank, &self.options, Some(off))
+            }
+            _ => Communicator::join_until(&id, self.options.timeout, Some(off)),
+        };
+        Ok(self.enter(comm?))
     }
 
     /// Enters `comm`, and leaves its present communicator. Returns the members.
@@ -195,24 +191,20 @@ impl WorkerThread {
 
 /// Returns the failure of a group by `error`, with what that says of the cause.
 fn failure_by(error: Error) -> GroupFailure {
-    let (kind, rank) = kind_of(&error);
-    let report = match error.origin() {
-        Error::Timeout { report: Some(report), .. } => Some(shorten(&report.to_string())),
-        _ => None,
-    };
-    GroupFailure { why: one_line(error), kind, rank: rank.map(crate::Rank::get), is_undone: false, report }
-}
-
-fn kind_of(error: &Error) -> (FailureKind, Option<crate::Rank>) {
-    match error.origin() {
-        Error::Timeout { awaited, straggler, .. } => (FailureKind::Timeout, straggler.or(*awaited)),
+    let mut report = None;
+    let (kind, rank) = match error.origin() {
+        Error::Timeout { awaited, straggler, report: told, .. } => {
+            report = told.as_ref().map(|told| shorten(&told.to_string()));
+            (FailureKind::Timeout, straggler.or(*awaited))
+        }
         Error::PeerLost { rank } | Error::FailedElsewhere { rank, .. } => {
             (FailureKind::PeerLost, Some(*rank))
         }
         Error::Revoked { .. } => (FailureKind::Revoked, None),
         Error::Corrupted { rank, .. } => (FailureKind::Other, Some(*rank)),
         _ => (FailureKind::Other, None),
-    }
+    };
+    GroupFailure { why: one_line(error), kind, rank: rank.map(crate::Rank::get), is_undone: false, report }
 }
 
 /// Returns an error in one line, as far as a report has room for it.

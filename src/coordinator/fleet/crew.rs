@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::SigSet;
 use nix::unistd::Pid;
 
-use super::{DeviceEnd, DeviceKind, terminate};
+use super::{DeviceEnd, DeviceKind, GRACE, terminate};
 use crate::bootstrap::{poll_timeout, resource_error};
 use crate::coordinator::adoption::fleet::AdoptedDevice;
 use crate::coordinator::directory::RuntimeDirectory;
@@ -100,7 +100,7 @@ impl Crew {
             dead.extend(self.reap_adopted(stop));
             self.replace(dead, stop, &mut on_end, before.as_ref().ok());
         }
-        terminate(&self.living);
+        terminate(&self.living, GRACE);
     }
 
     fn start_all(&mut self) -> Result<(), Error> {
@@ -144,13 +144,8 @@ impl Crew {
         let mut child = self.plan.command(kind).spawn().map_err(|error| resource_error(ACTION, error))?;
         match pidfd_open(pid_of(&child)) {
             Ok(pidfd) => {
-                let member = ChildDevice {
-                    child,
-                    pidfd,
-                    kind: Arc::clone(kind),
-                    began: Instant::now(),
-                    was_restarted,
-                };
+                let (kind, began) = (Arc::clone(kind), Instant::now());
+                let member = ChildDevice { child, pidfd, kind, began, was_restarted };
                 let device = member.device();
                 self.living.push(member);
                 Ok(device)
@@ -174,7 +169,7 @@ impl Crew {
     ) {
         let (mut places, mut pause) = (Vec::new(), Duration::ZERO);
         for EndedDevice { mut end, kind, lived } in dead {
-            end.restarts = self.restarts.left();
+            end.restarts = self.restarts.left;
             if on_end(&end) && end.can_restart() {
                 pause = self.restarts.take(lived).max(pause);
                 places.push((end.device, kind));
@@ -186,7 +181,7 @@ impl Crew {
         let ours = SigSet::thread_get_mask();
         mask.map(SigSet::thread_set_mask);
         for (dead, kind) in places {
-            let (left, name) = (self.restarts.left(), kind.name.as_deref().unwrap_or_default());
+            let (left, name) = (self.restarts.left, kind.name.as_deref().unwrap_or_default());
             match self.start(&kind, true) {
                 Ok(device) => {
                     tracing::info!(
@@ -221,23 +216,8 @@ impl Crew {
     /// Takes out the devices that have ended. Where they were told to end, waits for a moment
     /// whether the fleet is to stop as well, and returns none then.
     fn reap(&mut self, stop: &UnixStream) -> Vec<EndedDevice> {
-        let mut ended = Vec::new();
-        self.living.retain_mut(|member| {
-            match member.child.try_wait() {
-                Ok(None) => return true,
-                Ok(Some(status)) => {
-                    let (device, name) = (member.device(), member.kind.name.clone());
-                    let (status, was_restarted) = (Some(status), member.was_restarted);
-                    let end =
-                        DeviceEnd { device, name, status, was_restarted, was_taken_over: false, restarts: 0 };
-                    let (kind, lived) = (Arc::clone(&member.kind), member.began.elapsed());
-                    ended.push(EndedDevice { end, kind, lived });
-                }
-                // The program has waited for all of its children, and has taken the status.
-                Err(_) => {}
-            }
-            false
-        });
+        let gone = self.living.extract_if(.., |it| !matches!(it.child.try_wait(), Ok(None)));
+        let mut ended: Vec<_> = gone.filter_map(ChildDevice::into_ended).collect();
         let were_told = ended.iter().any(|it| it.end.was_told());
         if were_told && self.is_stopped(stop, Some(CTRL_C_DELAY)) {
             ended.clear();
@@ -258,6 +238,16 @@ impl Drop for Crew {
 impl ChildDevice {
     fn device(&self) -> DeviceId {
         DeviceId::new(self.child.id())
+    }
+
+    /// Returns the end of the device; `None` where the program has waited for all of its children,
+    /// and has taken the status.
+    fn into_ended(mut self) -> Option<EndedDevice> {
+        let (device, status) = (self.device(), self.child.try_wait().ok()?);
+        let Self { kind, began, was_restarted, .. } = self;
+        let name = kind.name.clone();
+        let end = DeviceEnd { device, name, status, was_restarted, was_taken_over: false, restarts: 0 };
+        Some(EndedDevice { end, kind, lived: began.elapsed() })
     }
 }
 
@@ -291,10 +281,6 @@ impl RestartBudget {
         Self { left, pause: Duration::ZERO }
     }
 
-    fn left(&self) -> u32 {
-        self.left
-    }
-
     /// Takes one, which there must be, for a device that has lived so long. Returns the pause
     /// before its replacement.
     fn take(&mut self, lived: Duration) -> Duration {
@@ -315,6 +301,6 @@ mod tests {
         let pauses: Vec<_> = (0..8).map(|_| restarts.take(Duration::from_millis(3)).as_millis()).collect();
         assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
         assert_eq!(restarts.take(STEADY), Duration::ZERO, "one that has lived is followed at once");
-        assert_eq!(restarts.left(), 0);
+        assert_eq!(restarts.left, 0);
     }
 }

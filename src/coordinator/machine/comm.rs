@@ -16,7 +16,7 @@ pub(crate) const MAX_WAITING: usize = 64;
 const MAX_ATTEMPTS: u32 = 3;
 
 /// A communicator, and the requests that wait for it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Comm {
     pub(crate) id: CommId,
     /// The coordinator that made it.
@@ -45,6 +45,8 @@ pub(crate) struct Comm {
     /// Until when the cause of a failure is awaited of which only consequences were reported.
     pub(crate) cause_by_ms: Option<u64>,
     pub(crate) waiting: Vec<(RequestId, WaitCondition)>,
+    /// The state and epoch when the log was considered last.
+    pub(crate) logged: Option<(CommState, u64)>,
 }
 
 /// A group that takes calls.
@@ -55,9 +57,10 @@ pub(crate) struct OpenGroup {
 }
 
 /// The stage of a communicator.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum CommStage {
     /// Rank 0 makes the id of the meeting.
+    #[default]
     Hosting,
     /// All meet under this id.
     Meeting { id: String },
@@ -111,6 +114,12 @@ pub(crate) enum WaitCondition {
     Ended,
 }
 
+impl CommFailure {
+    fn new(why: String, weight: u8, culprit: Option<DeviceId>) -> Self {
+        Self { why, weight, culprit, report: None }
+    }
+}
+
 impl CommStage {
     /// Returns the stage in which members go on, from this attempt on.
     pub(crate) fn going_on(attempt: u32, why: String) -> Self {
@@ -120,24 +129,8 @@ impl CommStage {
 
 impl Comm {
     pub(crate) fn new(formation: &CommFormation, stage: CommStage) -> Self {
-        Self {
-            id: formation.comm,
-            incarnation: formation.incarnation,
-            members: formation.members.clone(),
-            lost: BTreeSet::new(),
-            hung: BTreeMap::new(),
-            newcomers: Vec::new(),
-            epoch: formation.epoch,
-            groups: 0,
-            open: None,
-            keep_going: formation.keep_going,
-            ending: false,
-            end_reason: None,
-            stage,
-            last: None,
-            cause_by_ms: None,
-            waiting: Vec::new(),
-        }
+        let CommFormation { comm: id, incarnation, epoch, members, keep_going } = formation.clone();
+        Self { id, incarnation, epoch, members, keep_going, stage, ..Self::default() }
     }
 
     /// Returns the formation of which the members are told.
@@ -216,19 +209,15 @@ impl Comm {
 
     /// Takes out the requests that wait for one of these conditions.
     pub(crate) fn take_waiting(&mut self, conditions: &[WaitCondition]) -> Vec<RequestId> {
-        let (taken, kept) = self.waiting.drain(..).partition(|(_, it)| conditions.contains(it));
-        self.waiting = kept;
-        let taken: Vec<(RequestId, WaitCondition)> = taken;
-        taken.into_iter().map(|(request_id, _)| request_id).collect()
+        let taken = self.waiting.extract_if(.., |(_, it)| conditions.contains(it));
+        taken.map(|(request_id, _)| request_id).collect()
     }
 
     /// Returns the number of the next attempt to go on. Members ignore attempts that they have
     /// made.
     pub(crate) fn next_attempt(&self, table: &DeviceTable) -> u32 {
         let tried = |member: &DeviceId| match table.phase(*member, self.id, self.epoch) {
-            Some(DevicePhase::Failed { attempt, .. } | DevicePhase::GoingOn { attempt, .. }) => {
-                Some(*attempt)
-            }
+            Some(DevicePhase::Failed { attempt, .. } | DevicePhase::GoingOn(attempt)) => Some(*attempt),
             _ => None,
         };
         self.members.iter().filter_map(tried).max().unwrap_or_default().saturating_add(1)
@@ -244,12 +233,7 @@ impl Comm {
     /// has left as another coordinator has ordered. Of several, returns the first of those nearest
     /// to the cause.
     pub(crate) fn failure(&self, table: &DeviceTable) -> Option<CommFailure> {
-        let lost = self.lost.first().map(|lost| CommFailure {
-            why: self.loss_of(*lost),
-            weight: CAUSE,
-            culprit: Some(*lost),
-            report: None,
-        });
+        let lost = self.lost.first().map(|lost| CommFailure::new(self.loss_of(*lost), CAUSE, Some(*lost)));
         let reported = self.members.iter().filter_map(|member| self.failure_of(table, *member));
         // `max_by_key` takes the last of equals.
         let all: Vec<_> = lost.into_iter().chain(reported).collect();
@@ -261,25 +245,22 @@ impl Comm {
         let is_formed =
             matches!(self.stage, CommStage::Ready | CommStage::Running { .. } | CommStage::Inviting);
         let left = || {
-            let (why, weight) = (format!("device {member} has left"), FailureKind::PeerLost.weight());
-            Some(CommFailure { why, weight, culprit: Some(member), report: None })
+            let weight = FailureKind::PeerLost.weight();
+            CommFailure::new(format!("device {member} has left"), weight, Some(member))
         };
-        match table.phase(member, self.id, self.epoch) {
+        Some(match table.phase(member, self.id, self.epoch) {
             Some(DevicePhase::Failed { why, kind, culprit, .. }) => {
                 let named = culprit.map_or_else(String::new, |culprit| format!(" (device {culprit})"));
                 let why = format!("device {member}: {why}{named}");
                 let last = table.membership(member, self.id).and_then(|it| it.last.as_ref());
                 let report = last.filter(|last| last.group == self.groups).and_then(|it| it.report.clone());
-                Some(CommFailure { why, weight: kind.weight(), culprit: *culprit, report })
+                CommFailure { report, ..CommFailure::new(why, kind.weight(), *culprit) }
             }
-            Some(DevicePhase::Unmet { why }) => {
-                let why = format!("device {member}: {why}");
-                Some(CommFailure { why, weight: CAUSE, culprit: None, report: None })
-            }
+            Some(DevicePhase::Unmet(why)) => CommFailure::new(format!("device {member}: {why}"), CAUSE, None),
             Some(DevicePhase::Leaving) => left(),
             // A lost member is reported as lost.
             None if is_formed && !self.lost.contains(&member) => left(),
-            _ => None,
-        }
+            _ => return None,
+        })
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::CoordinatorMachine;
 use super::comm::Comm;
-use crate::coordinator::call::AddressRange;
+use crate::coordinator::error::RequestError;
 use crate::coordinator::id::{CommId, DeviceId};
 use crate::coordinator::order::{DeviceMembership, DeviceOrder, DevicePhase, DeviceReport};
 use crate::launch::{BeatHistory, HangRule};
@@ -22,11 +22,8 @@ pub(crate) struct DeviceTable {
 }
 
 /// A connected device.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct DeviceRecord {
-    pub(crate) range: AddressRange,
-    /// The name of the socket of its memory.
-    pub(crate) socket: String,
     pub(crate) report: DeviceReport,
     /// The communicator that it was given to.
     pub(crate) owner: Option<CommId>,
@@ -59,6 +56,11 @@ impl DeviceRecord {
         }
     }
 
+    /// Returns when the device counts as hanging if it has not confirmed all orders by then.
+    fn confirmation_due_ms(&self, patience_ms: u64) -> Option<u64> {
+        self.unconfirmed_since.map(|since| since.saturating_add(patience_ms))
+    }
+
     /// Returns when the device counts as hanging if it has not done its order by then, although its
     /// main thread may live; `None` where the order is done, the device has no owner, or the order
     /// is a group, which may take any time.
@@ -76,20 +78,20 @@ impl DeviceRecord {
             self.last_order.as_ref().map_or((None, self.added_ms), |(order, at)| (Some(order), *at));
         let alone_ms = since.saturating_add(patience_ms);
         let together_ms = alone_ms.saturating_add(self.report.timeout_ms.saturating_mul(WAITS));
-        match (order, phase) {
-            (Some(DeviceOrder::Leave { comm, gracefully: false }), _) if *comm == formation.comm => {
-                Some(alone_ms)
-            }
-            (_, DevicePhase::Hosting { id: None }) => Some(alone_ms),
-            (
-                _,
-                DevicePhase::Joining { .. }
+        let is_with_others = matches!(
+            phase,
+            DevicePhase::Joining(_)
                 | DevicePhase::Growing { .. }
-                | DevicePhase::GoingOn { .. }
-                | DevicePhase::Leaving,
-            ) => Some(together_ms),
-            (Some(DeviceOrder::Leave { comm, .. }), _) if *comm == formation.comm => Some(alone_ms),
-            (Some(DeviceOrder::GoOn { comm, epoch, attempt, .. }), phase)
+                | DevicePhase::GoingOn(_)
+                | DevicePhase::Leaving
+        );
+        match order {
+            Some(DeviceOrder::Leave { comm, gracefully }) if *comm == formation.comm => {
+                Some(if *gracefully && is_with_others { together_ms } else { alone_ms })
+            }
+            _ if is_with_others => Some(together_ms),
+            _ if *phase == DevicePhase::Hosting(None) => Some(alone_ms),
+            Some(DeviceOrder::GoOn { comm, epoch, attempt, .. })
                 if (*comm, *epoch) == (formation.comm, formation.epoch) =>
             {
                 let is_done = matches!(phase, DevicePhase::Failed { attempt: tried, .. } if tried >= attempt);
@@ -123,26 +125,8 @@ impl DeviceTable {
         self.devices.get(&device)
     }
 
-    pub(crate) fn add(
-        &mut self,
-        device: DeviceId,
-        memory: (AddressRange, String),
-        report: DeviceReport,
-        now_ms: u64,
-    ) {
-        let (range, socket) = memory;
-        let new = DeviceRecord {
-            range,
-            socket,
-            report,
-            owner: None,
-            added_ms: now_ms,
-            last_order: None,
-            sent: 0,
-            unconfirmed_since: None,
-            has_beaten: true,
-            looks: BeatHistory::default(),
-        };
+    pub(crate) fn add(&mut self, device: DeviceId, report: DeviceReport, added_ms: u64) {
+        let new = DeviceRecord { report, added_ms, has_beaten: true, ..DeviceRecord::default() };
         self.devices.insert(device, new);
     }
 
@@ -236,32 +220,49 @@ impl DeviceTable {
         (membership.formation.epoch == epoch).then_some(&membership.phase)
     }
 
+    /// Returns how many groups `device` reports to have executed, if it is idle in `epoch` of
+    /// `comm`.
+    pub(crate) fn groups_done(&self, device: DeviceId, comm: CommId, epoch: u64) -> Option<u64> {
+        let is_idle = matches!(self.phase(device, comm, epoch), Some(DevicePhase::Ready(_)));
+        self.membership(device, comm).filter(|_| is_idle).map(|membership| membership.groups)
+    }
+
+    /// Returns as many devices as are `asked` for that can be given to a communicator.
+    ///
+    /// # Errors
+    /// [`RequestError::NotEnoughDevices`].
+    pub(crate) fn some_free(&self, asked: u32) -> Result<Vec<DeviceId>, RequestError> {
+        let free = self.free();
+        let some = free.get(..asked as usize).map(<[DeviceId]>::to_vec);
+        some.ok_or(RequestError::NotEnoughDevices { asked, free: free.len(), devices: self.len() })
+    }
+
     /// Returns the devices that can be given to a communicator.
     pub(crate) fn free(&self) -> Vec<DeviceId> {
         self.iter().filter(|(_, device)| device.is_free()).map(|(id, _)| id).collect()
     }
 
-    /// Returns the devices that have left an order unconfirmed for `patience_ms`.
-    pub(crate) fn silent(&self, now_ms: u64, patience_ms: u64) -> Vec<DeviceId> {
-        let is_silent = |device: &DeviceRecord| {
-            device.unconfirmed_since.is_some_and(|since| now_ms >= since.saturating_add(patience_ms))
+    /// Returns the devices that hang, as they have left an order unconfirmed for `patience_ms`, or
+    /// have not done it in time, and which of that it is.
+    pub(crate) fn overdue(&self, now_ms: u64, patience_ms: u64) -> Vec<(DeviceId, String)> {
+        let is_over = |due: Option<u64>| due.is_some_and(|due| now_ms >= due);
+        let why = |(id, device): (DeviceId, &DeviceRecord)| match () {
+            () if is_over(device.confirmation_due_ms(patience_ms)) => {
+                Some((id, format!("it hangs, with an order unheard for {patience_ms} ms")))
+            }
+            () if is_over(device.due_ms(patience_ms)) => {
+                Some((id, "it hangs, and has not done its order in time".to_owned()))
+            }
+            () => None,
         };
-        self.iter().filter(|(_, device)| is_silent(device)).map(|(id, _)| id).collect()
+        self.iter().filter_map(why).collect()
     }
 
-    /// Returns the devices that have not done their order in time.
-    pub(crate) fn stuck(&self, now_ms: u64, patience_ms: u64) -> Vec<DeviceId> {
-        let is_stuck = |device: &DeviceRecord| device.due_ms(patience_ms).is_some_and(|due| now_ms >= due);
-        self.iter().filter(|(_, device)| is_stuck(device)).map(|(id, _)| id).collect()
-    }
-
-    /// Returns when the next device is to have done its order.
+    /// Returns when the next device is to have confirmed or done its order.
     pub(crate) fn next_due_ms(&self, patience_ms: u64) -> Option<u64> {
-        self.devices.values().filter_map(|device| device.due_ms(patience_ms)).min()
-    }
-
-    pub(crate) fn oldest_unconfirmed(&self) -> Option<u64> {
-        self.devices.values().filter_map(|device| device.unconfirmed_since).min()
+        let dues =
+            |device: &DeviceRecord| [device.confirmation_due_ms(patience_ms), device.due_ms(patience_ms)];
+        self.devices.values().flat_map(dues).flatten().min()
     }
 }
 

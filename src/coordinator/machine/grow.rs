@@ -15,19 +15,9 @@ use crate::coordinator::order::{CommFormation, DeviceOrder, DevicePhase};
 use crate::coordinator::request::CommState;
 use crate::rank::MAX_RANKS;
 
-/// The progress of a newcomer.
-enum NewcomerProgress {
-    /// It can still come.
-    OnTheWay,
-    /// It is in the next epoch, of these members.
-    In(Vec<DeviceId>),
-    /// It does not come.
-    Out(String),
-}
-
 impl CoordinatorMachine {
     pub(super) fn ask_to_grow(&mut self, request_id: RequestId, comm: CommId, asked: u32) -> MaybeReply {
-        let (free, devices) = (self.table.free(), self.table.len());
+        let free = self.table.some_free(asked);
         let found = self.comm(comm)?;
         found.check_usable(&[CommState::Ready])?;
         if found.open.is_some() {
@@ -37,9 +27,7 @@ impl CoordinatorMachine {
         if asked == 0 || total > MAX_RANKS {
             return Err(RequestError::BadSize { asked: if asked == 0 { 0 } else { total } });
         }
-        let newcomers = free.get(..asked as usize).map(<[DeviceId]>::to_vec);
-        let newcomers =
-            newcomers.ok_or(RequestError::NotEnoughDevices { asked, free: free.len(), devices })?;
+        let newcomers = free?;
         let answer = found.wait(request_id, WaitCondition::Grown)?;
         found.newcomers.clone_from(&newcomers);
         found.stage = CommStage::Inviting;
@@ -48,35 +36,23 @@ impl CoordinatorMachine {
     }
 
     pub(super) fn invite(&mut self, comm: &mut Comm) -> Moved {
-        let is_out = |newcomer: &DeviceId| match self.progress(comm, *newcomer) {
-            NewcomerProgress::Out(why) => Some(why),
-            _ => None,
-        };
         let trouble = comm.failure(&self.table).map(|finding| finding.why);
-        if let Some(why) = trouble.or_else(|| comm.newcomers.iter().find_map(is_out)) {
+        let out = || comm.newcomers.iter().find_map(|newcomer| self.progress(comm, *newcomer).err());
+        if let Some(why) = trouble.or_else(out) {
             return self.stay_ungrown(comm, &why);
         }
-        let host = comm.newcomers[0];
-        match self.table.membership(host, comm.id).map(|membership| &membership.phase) {
-            Some(DevicePhase::Hosting { id: Some(id) }) => {
-                comm.stage = CommStage::Growing { id: id.clone(), off: None };
-                true
-            }
-            _ => {
-                self.order(host, &DeviceOrder::Host(comm.next_formation()));
-                false
-            }
-        }
+        let Some(id) = self.meeting_id(comm.newcomers[0], comm.next_formation()) else { return false };
+        comm.stage = CommStage::Growing { id, off: None };
+        true
     }
 
     pub(super) fn grow(&mut self, comm: &mut Comm, id: &str, mut off: Option<String>) -> Moved {
-        let formation = comm.next_formation();
         let (mut successors, mut undecided, mut on_the_way) = (None, Vec::new(), Vec::new());
         for newcomer in comm.newcomers.clone() {
             match self.progress(comm, newcomer) {
-                NewcomerProgress::OnTheWay => on_the_way.push(newcomer),
-                NewcomerProgress::In(members) => successors = Some(members),
-                NewcomerProgress::Out(why) => _ = off.get_or_insert(why),
+                Ok(None) => on_the_way.push(newcomer),
+                Ok(members) => successors = members,
+                Err(why) => _ = off.get_or_insert(why),
             }
         }
         for member in comm.living() {
@@ -85,7 +61,7 @@ impl CoordinatorMachine {
                 _ if membership.formation.epoch > comm.epoch => {
                     successors = Some(membership.formation.members.clone());
                 }
-                DevicePhase::Ready { tried: Some(tried), .. } if tried.id == id => {
+                DevicePhase::Ready(Some(tried)) if tried.id == id => {
                     off.get_or_insert_with(|| format!("device {member}: {}", tried.why));
                 }
                 DevicePhase::Failed { why, .. } => {
@@ -108,8 +84,15 @@ impl CoordinatorMachine {
                 self.stay_ungrown(comm, &name_silent(off.unwrap_or_default(), &on_the_way))
             }
             successors => {
+                if successors.is_none() && off.is_none() {
+                    let join = comm.join(comm.next_formation(), id);
+                    on_the_way.iter().for_each(|newcomer| self.order(*newcomer, &join));
+                }
                 if successors.is_none() {
-                    self.order_to_meet(comm, (&on_the_way, &undecided), &formation, (id, off.is_some()));
+                    // Members that call it off end it for the newcomers as well.
+                    let off = off.as_ref().map(|_| comm.lost.iter().copied().collect());
+                    let grow = DeviceOrder::Grow { formation: comm.next_formation(), id: id.to_owned(), off };
+                    undecided.iter().for_each(|member| self.order(*member, &grow));
                 }
                 comm.stage = CommStage::Growing { id: id.to_owned(), off };
                 false
@@ -117,39 +100,25 @@ impl CoordinatorMachine {
         }
     }
 
-    /// Orders newcomers and members to meet. If it is `off`, orders the members to call it off,
-    /// which ends it for the newcomers as well.
-    fn order_to_meet(
-        &mut self,
-        comm: &Comm,
-        (newcomers, members): (&[DeviceId], &[DeviceId]),
-        formation: &CommFormation,
-        (id, off): (&str, bool),
-    ) {
-        if !off {
-            let join = comm.join(formation.clone(), id);
-            newcomers.iter().for_each(|newcomer| self.order(*newcomer, &join));
-        }
-        let off = off.then(|| comm.lost.iter().copied().collect());
-        let grow = DeviceOrder::Grow { formation: formation.clone(), id: id.to_owned(), off };
-        members.iter().for_each(|member| self.order(*member, &grow));
-    }
-
-    fn progress(&self, comm: &Comm, newcomer: DeviceId) -> NewcomerProgress {
+    /// Returns the members of the next epoch, if a newcomer is in it; `None` while it can still
+    /// come.
+    ///
+    /// # Errors
+    /// Why it does not come.
+    fn progress(&self, comm: &Comm, newcomer: DeviceId) -> Result<Option<Vec<DeviceId>>, String> {
         let Some(device) = self.table.get(newcomer).filter(|device| device.owner == Some(comm.id)) else {
-            return NewcomerProgress::Out(comm.loss_of(newcomer));
+            return Err(comm.loss_of(newcomer));
         };
         let Some(membership) = self.table.membership(newcomer, comm.id) else {
             // The order has not reached it yet, or was not sent.
             let has_left = device.has_confirmed_all() && device.is_ordered_to_join(comm.id, comm.epoch + 1);
-            let why = || NewcomerProgress::Out(format!("device {newcomer} has left"));
-            return if has_left { why() } else { NewcomerProgress::OnTheWay };
+            return if has_left { Err(format!("device {newcomer} has left")) } else { Ok(None) };
         };
         match &membership.phase {
-            DevicePhase::Hosting { .. } | DevicePhase::Joining { .. } => NewcomerProgress::OnTheWay,
-            DevicePhase::Unmet { why } => NewcomerProgress::Out(format!("device {newcomer}: {why}")),
-            DevicePhase::Leaving => NewcomerProgress::Out(format!("device {newcomer} has left")),
-            _ => NewcomerProgress::In(membership.formation.members.clone()),
+            DevicePhase::Hosting(_) | DevicePhase::Joining(_) => Ok(None),
+            DevicePhase::Unmet(why) => Err(format!("device {newcomer}: {why}")),
+            DevicePhase::Leaving => Err(format!("device {newcomer} has left")),
+            _ => Ok(Some(membership.formation.members.clone())),
         }
     }
 
@@ -158,9 +127,8 @@ impl CoordinatorMachine {
         for newcomer in comm.take_newcomers() {
             self.table.take_back(newcomer, comm.id);
         }
-        for request_id in comm.take_waiting(&[WaitCondition::Grown]) {
-            self.reply(request_id, Err(RequestError::NotGrown { comm: comm.id, why: why.to_owned() }));
-        }
+        let refusal = RequestError::NotGrown { comm: comm.id, why: why.to_owned() };
+        self.refuse(comm, &[WaitCondition::Grown], &refusal);
         comm.stage = CommStage::Ready;
         true
     }
@@ -170,9 +138,7 @@ impl CoordinatorMachine {
     fn conclude(&mut self, comm: &mut Comm) -> Moved {
         comm.stage = CommStage::Ready;
         if let Some(CommFailure { why, .. }) = comm.failure(&self.table) {
-            for request_id in comm.take_waiting(&[WaitCondition::Grown]) {
-                self.reply(request_id, Err(RequestError::Failed { comm: comm.id, why: why.clone() }));
-            }
+            self.refuse(comm, &[WaitCondition::Grown], &RequestError::Failed { comm: comm.id, why });
         }
         true
     }

@@ -1,7 +1,5 @@
 //! Requests of clients: checked, and answered at once or when they are done.
 
-use std::collections::BTreeSet;
-
 use super::comm::{Comm, CommStage, MAX_WAITING, OpenGroup, WaitCondition};
 use super::{CoordinatorMachine, RequestId};
 use crate::coordinator::call::{AddressRange, DeviceCall, GroupWork, MAX_CALLS, check_together};
@@ -9,7 +7,9 @@ use crate::coordinator::error::RequestError;
 use crate::coordinator::id::{CommId, DeviceId, GroupId};
 use crate::coordinator::metrics::{CommMetrics, Metrics};
 use crate::coordinator::order::CommFormation;
-use crate::coordinator::request::{ClientRequest, CommState, DeviceStatus, GroupOutcome, Location, Reply};
+use crate::coordinator::request::{
+    CallProgress, ClientRequest, CommState, DeviceStatus, GroupOutcome, Location, Reply,
+};
 use crate::rank::MAX_RANKS;
 
 /// How many communicators a reply lists: as many as fit into a message, however long their texts
@@ -43,10 +43,8 @@ impl CoordinatorMachine {
             ClientRequest::Finalize(comm) => self.finalize(request_id, comm),
             ClientRequest::Destroy(comm) => self.destroy(request_id, comm),
         };
-        match answer {
-            Ok(None) => {}
-            Ok(Some(reply)) => self.reply(request_id, Ok(reply)),
-            Err(refusal) => self.reply(request_id, Err(refusal)),
+        if let Some(reply) = answer.transpose() {
+            self.reply(request_id, reply);
         }
     }
 
@@ -54,14 +52,7 @@ impl CoordinatorMachine {
         if asked == 0 || asked > MAX_RANKS {
             return Err(RequestError::BadSize { asked });
         }
-        let free = self.table.free();
-        let Some(members) = free.get(..asked as usize).map(<[DeviceId]>::to_vec) else {
-            return Err(RequestError::NotEnoughDevices {
-                asked,
-                free: free.len(),
-                devices: self.table.len(),
-            });
-        };
+        let members = self.table.some_free(asked)?;
         let (comm, incarnation) = (self.unused_number(), self.incarnation);
         self.newest = self.newest.max(comm);
         let formation = CommFormation { comm, incarnation, epoch: 1, members, keep_going };
@@ -79,10 +70,9 @@ impl CoordinatorMachine {
         if next.is_sound() {
             return next;
         }
-        let reported = self.table.iter().filter_map(|(_, device)| device.report.membership.as_ref());
-        let reported: BTreeSet<_> = reported.map(|membership| membership.formation.comm).collect();
+        let is_reported = |id| self.table.iter().any(|(_, device)| device.report.comm() == Some(id));
         let is_used =
-            |id: &CommId| self.comms.contains_key(id) || self.ended.contains_key(id) || reported.contains(id);
+            |id: &CommId| self.comms.contains_key(id) || self.ended.contains_key(id) || is_reported(*id);
         (1..).map(CommId::new).find(|id| !is_used(id)).expect("more numbers than are known of")
     }
 
@@ -108,8 +98,8 @@ impl CoordinatorMachine {
     fn devices(&self) -> Reply {
         let status = |(device, found): (DeviceId, &super::device_table::DeviceRecord)| DeviceStatus {
             device,
-            range: found.range,
-            comm: found.owner.or(found.report.membership.as_ref().map(|it| it.formation.comm)),
+            range: found.report.range,
+            comm: found.owner.or(found.report.comm()),
         };
         Reply::Devices(self.table.iter().map(status).collect())
     }
@@ -160,16 +150,12 @@ impl CoordinatorMachine {
         })?;
         call.check(&devices)?;
         match &mut found.open {
-            None => {
-                let reply = found.dispatch(GroupWork::Calls(vec![call]));
-                self.counts.started += 1;
-                Ok(reply)
-            }
+            None => self.dispatch(comm, GroupWork::Calls(vec![call])),
             Some(open) if open.calls.len() == MAX_CALLS => Err(RequestError::GroupFull),
             Some(open) => {
                 check_together(open.calls.iter().chain([&call]), &devices)?;
                 open.calls.push(call);
-                Ok(Reply::Queued { group: open.id, calls: open.calls.len() })
+                Ok(Reply::Called(CallProgress::Queued { group: open.id, calls: open.calls.len() }))
             }
         }
     }
@@ -179,9 +165,7 @@ impl CoordinatorMachine {
         found.check_group(group)?;
         found.check_usable(&[CommState::Ready])?;
         let open = found.open.take().ok_or(RequestError::GroupOpen { comm, open: false })?;
-        let reply = found.dispatch(GroupWork::Calls(open.calls));
-        self.counts.started += 1;
-        Ok(reply)
+        self.dispatch(comm, GroupWork::Calls(open.calls))
     }
 
     fn cancel_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<Reply, RequestError> {
@@ -208,15 +192,22 @@ impl CoordinatorMachine {
         work.check()?;
         let found = self.comm(comm)?;
         found.check_usable(&[CommState::Ready])?;
-        let answer = found.wait(request_id, WaitCondition::Done)?;
-        found.dispatch(work);
+        found.wait(request_id, WaitCondition::Done)?;
+        self.dispatch(comm, work).map(|_| None)
+    }
+
+    fn dispatch(&mut self, comm: CommId, work: GroupWork) -> Result<Reply, RequestError> {
+        let found = self.comm(comm)?;
+        found.groups += 1;
+        found.stage = CommStage::Running { work };
+        let reply = Reply::Called(CallProgress::InProgress(found.groups));
         self.counts.started += 1;
-        Ok(answer)
+        Ok(reply)
     }
 
     fn locate(&mut self, device: DeviceId) -> Result<Reply, RequestError> {
         let found = self.table.get(device).ok_or(RequestError::NoSuchDevice { device })?;
-        let (range, socket) = (found.range, found.socket.clone());
+        let (range, socket) = (found.report.range, found.report.socket.clone());
         let owner = found.owner.ok_or(RequestError::NotAllocated { device })?;
         let states = [CommState::Ready, CommState::InProgress, CommState::Growing, CommState::Failed];
         self.comm(owner)?.check_usable(&states)?;
@@ -246,7 +237,7 @@ impl CoordinatorMachine {
         let was_running = matches!(found.stage, CommStage::Running { .. });
         if was_running {
             let (group, failure) = (found.groups, Some("the communicator was destroyed".to_owned()));
-            found.last = Some(GroupOutcome { group, failure, culprit: None, checkpoint: None, report: None });
+            found.last = Some(GroupOutcome { group, failure, ..GroupOutcome::default() });
         }
         found.end(CommStage::Leaving { gracefully: false }, reason.clone());
         let refused = found.take_waiting(&[WaitCondition::Ready, WaitCondition::Grown, WaitCondition::Done]);
@@ -271,7 +262,7 @@ impl CoordinatorMachine {
     /// ranks.
     fn ranges(&mut self, comm: CommId) -> Result<Vec<(DeviceId, AddressRange)>, RequestError> {
         let members = self.comm(comm)?.members.clone();
-        let range = |member: DeviceId| self.table.get(member).map(|device| (member, device.range));
+        let range = |member: DeviceId| self.table.get(member).map(|device| (member, device.report.range));
         Ok(members.into_iter().filter_map(range).collect())
     }
 }
@@ -301,12 +292,6 @@ impl Comm {
             Some(group) => Err(RequestError::NoSuchGroup { comm: self.id, group }),
             None => Ok(()),
         }
-    }
-
-    pub(super) fn dispatch(&mut self, work: GroupWork) -> Reply {
-        self.groups += 1;
-        self.stage = CommStage::Running { work };
-        Reply::InProgress(self.groups)
     }
 
     pub(super) fn wait(&mut self, request_id: RequestId, awaited: WaitCondition) -> MaybeReply {

@@ -11,7 +11,7 @@ use super::{CoordinatorAction, CoordinatorMachine, LogEntry, REMEMBERED};
 use crate::coordinator::call::GroupWork;
 use crate::coordinator::error::RequestError;
 use crate::coordinator::id::DeviceId;
-use crate::coordinator::order::{CAUSE, DeviceMembership, DeviceOrder, DevicePhase, FailureKind};
+use crate::coordinator::order::{CAUSE, CommFormation, DeviceOrder, DevicePhase, FailureKind};
 use crate::coordinator::request::{CommState, CommStatus, GroupOutcome, Reply};
 
 /// How long the cause of a failure is awaited.
@@ -30,16 +30,13 @@ impl CoordinatorMachine {
         let all: Vec<_> = self.comms.keys().copied().collect();
         for id in all {
             let Some(mut comm) = self.comms.remove(&id) else { continue };
-            let was = self.logged.get(&id).copied();
             while self.step(&mut comm) {}
             let is = (comm.state(), comm.epoch);
-            if is_worth_logging(was, is) {
+            if is_worth_logging(comm.logged.replace(is), is) {
                 self.actions.push(CoordinatorAction::Log(LogEntry::Comm(comm.status())));
             }
-            self.logged.insert(id, is);
             self.answer_waiting(&mut comm);
             if comm.stage == CommStage::Ended {
-                self.logged.remove(&id);
                 self.remember(comm.status());
             } else {
                 self.comms.insert(id, comm);
@@ -69,6 +66,10 @@ impl CoordinatorMachine {
             CommStage::Running { work } => self.run(comm, work),
             CommStage::Inviting => self.invite(comm),
             CommStage::Growing { id, off } => self.grow(comm, &id, off),
+            CommStage::Failed { why, .. } | CommStage::GoingOn { why, .. } if comm.living().is_empty() => {
+                comm.end(CommStage::Ended, format!("all its devices were lost: {why}"));
+                true
+            }
             CommStage::Failed { why, weight, gave_up } => self.wait_to_go_on(comm, (why, weight), gave_up),
             CommStage::GoingOn { attempt, last, why } => self.go_on(comm, (attempt, last), why),
             CommStage::Leaving { gracefully } => self.leave(comm, gracefully),
@@ -80,15 +81,19 @@ impl CoordinatorMachine {
         if let Some(CommFailure { why, .. }) = comm.failure(&self.table) {
             return self.abandon(comm, why);
         }
-        let host = comm.members[0];
-        match self.table.phase(host, comm.id, comm.epoch) {
-            Some(DevicePhase::Hosting { id: Some(id) }) => {
-                comm.stage = CommStage::Meeting { id: id.clone() };
-                true
-            }
+        let Some(id) = self.meeting_id(comm.members[0], comm.formation()) else { return false };
+        comm.stage = CommStage::Meeting { id };
+        true
+    }
+
+    /// Returns the id of the meeting that leads to `formation`, if `host` has made it. Otherwise
+    /// orders it to.
+    pub(super) fn meeting_id(&mut self, host: DeviceId, formation: CommFormation) -> Option<String> {
+        match self.table.phase(host, formation.comm, formation.epoch) {
+            Some(DevicePhase::Hosting(Some(id))) => Some(id.clone()),
             _ => {
-                self.order(host, &DeviceOrder::Host(comm.formation()));
-                false
+                self.order(host, &DeviceOrder::Host(formation));
+                None
             }
         }
     }
@@ -100,7 +105,7 @@ impl CoordinatorMachine {
         let order = comm.join(comm.formation(), id);
         let mut all_there = true;
         for member in comm.members.clone() {
-            if !matches!(self.table.phase(member, comm.id, comm.epoch), Some(DevicePhase::Ready { .. })) {
+            if !matches!(self.table.phase(member, comm.id, comm.epoch), Some(DevicePhase::Ready(_))) {
                 all_there = false;
                 self.order(member, &order);
             }
@@ -117,9 +122,7 @@ impl CoordinatorMachine {
 
     /// Ends a communicator whose members have not come together. Those that have come leave.
     fn abandon(&mut self, comm: &mut Comm, why: String) -> Moved {
-        for request_id in comm.take_waiting(&[WaitCondition::Ready]) {
-            self.reply(request_id, Err(RequestError::NotFormed { why: why.clone() }));
-        }
+        self.refuse(comm, &[WaitCondition::Ready], &RequestError::NotFormed { why: why.clone() });
         comm.end(CommStage::Leaving { gracefully: false }, format!("it did not come about: {why}"));
         true
     }
@@ -141,19 +144,15 @@ impl CoordinatorMachine {
         if let Some(CommFailure { why, culprit, report, .. }) = trouble {
             let failure = Some(why.clone());
             comm.last = Some(GroupOutcome { group, failure, culprit, checkpoint: None, report });
-            self.counts.failed += 1;
-            comm.ending = false;
-            for request_id in comm.take_waiting(&[WaitCondition::Done, WaitCondition::Finalized]) {
-                self.reply(request_id, Err(RequestError::Failed { comm: comm.id, why: why.clone() }));
-            }
+            self.undo_group(comm, &RequestError::Failed { comm: comm.id, why });
             return self.watch(comm);
         }
         let order = DeviceOrder::Run { comm: comm.id, epoch: comm.epoch, group, work };
         let mut all_done = true;
         for member in comm.members.clone() {
-            let phase = self.table.phase(member, comm.id, comm.epoch);
-            all_done &= matches!(phase, Some(DevicePhase::Ready { groups, .. }) if *groups >= group);
-            if matches!(phase, Some(DevicePhase::Ready { groups, .. }) if *groups < group) {
+            let done = self.table.groups_done(member, comm.id, comm.epoch);
+            all_done &= done.is_some_and(|done| done >= group);
+            if done.is_some_and(|done| done < group) {
                 self.order(member, &order);
             }
         }
@@ -165,8 +164,8 @@ impl CoordinatorMachine {
     pub(super) fn conclude_group(&mut self, comm: &mut Comm) -> Moved {
         let outcome = comm.outcome(&self.table);
         comm.last = Some(outcome.clone());
-        *(if outcome.failure.is_none() { &mut self.counts.succeeded } else { &mut self.counts.failed }) += 1;
         let Some(why) = outcome.failure else {
+            self.counts.succeeded += 1;
             for request_id in comm.take_waiting(&[WaitCondition::Done]) {
                 // Only a checkpoint is waited for, and that has a number.
                 self.reply(request_id, Ok(Reply::Checkpoint(outcome.checkpoint.unwrap_or_default())));
@@ -174,19 +173,19 @@ impl CoordinatorMachine {
             comm.stage = if comm.ending { CommStage::Leaving { gracefully: true } } else { CommStage::Ready };
             return true;
         };
-        comm.ending = false;
-        for request_id in comm.take_waiting(&[WaitCondition::Done, WaitCondition::Finalized]) {
-            self.reply(request_id, Err(RequestError::CheckpointFailed { comm: comm.id, why: why.clone() }));
-        }
+        self.undo_group(comm, &RequestError::CheckpointFailed { comm: comm.id, why });
         comm.stage = CommStage::Ready;
         true
     }
 
+    /// Counts a group that has failed, and refuses what waits for it to succeed.
+    fn undo_group(&mut self, comm: &mut Comm, refusal: &RequestError) {
+        self.counts.failed += 1;
+        comm.ending = false;
+        self.refuse(comm, &[WaitCondition::Done, WaitCondition::Finalized], refusal);
+    }
+
     fn wait_to_go_on(&self, comm: &mut Comm, (why, weight): (String, u8), gave_up: bool) -> Moved {
-        if comm.living().is_empty() {
-            comm.end(CommStage::Ended, format!("all its devices were lost: {why}"));
-            return true;
-        }
         if !gave_up && self.find_cause(comm, &why, weight) {
             return true;
         }
@@ -219,16 +218,11 @@ impl CoordinatorMachine {
     }
 
     fn go_on(&mut self, comm: &mut Comm, (attempt, last): (u32, u32), why: String) -> Moved {
-        let living = comm.living();
-        if living.is_empty() {
-            comm.end(CommStage::Ended, format!("all its devices were lost: {why}"));
-            return true;
-        }
         let lost = comm.lost.iter().copied().collect();
         let (epoch, groups, outcome) = (comm.epoch, comm.groups, comm.last.clone());
         let order = DeviceOrder::GoOn { comm: comm.id, epoch, attempt, groups, last: outcome, lost };
         let (mut successors, mut refused, mut all_tried) = (None, why, true);
-        for member in living {
+        for member in comm.living() {
             let Some(membership) = self.table.membership_or_loss(member, comm) else { continue };
             match &membership.phase {
                 _ if membership.formation.epoch > epoch => {
@@ -281,9 +275,8 @@ impl CoordinatorMachine {
     }
 
     fn give_up(&mut self, comm: &mut Comm, why: String) -> Moved {
-        for request_id in comm.take_waiting(&[WaitCondition::Ready]) {
-            self.reply(request_id, Err(RequestError::Failed { comm: comm.id, why: why.clone() }));
-        }
+        let refusal = RequestError::Failed { comm: comm.id, why: why.clone() };
+        self.refuse(comm, &[WaitCondition::Ready], &refusal);
         comm.stage = CommStage::Failed { why, weight: CAUSE, gave_up: true };
         true
     }
@@ -311,35 +304,29 @@ impl CoordinatorMachine {
 
     /// Answers the requests for which the wait is over.
     fn answer_waiting(&mut self, comm: &mut Comm) {
-        let over: &[WaitCondition] = match comm.stage {
-            CommStage::Ended => &[
-                WaitCondition::Ready,
-                WaitCondition::Grown,
-                WaitCondition::Done,
-                WaitCondition::Settled,
-                WaitCondition::Finalized,
-                WaitCondition::Ended,
-            ],
-            CommStage::Ready => &[WaitCondition::Ready, WaitCondition::Grown, WaitCondition::Settled],
-            CommStage::Failed { .. } => &[WaitCondition::Settled],
-            _ => &[],
-        };
-        let (waiting, id) = (std::mem::take(&mut comm.waiting), comm.id);
-        for (request_id, condition) in waiting {
-            let reply = match condition {
-                condition if !over.contains(&condition) => {
+        for (request_id, condition) in std::mem::take(&mut comm.waiting) {
+            let reply = match (&comm.stage, condition) {
+                (CommStage::Ended, WaitCondition::Finalized | WaitCondition::Ended) => Ok(Reply::Ended),
+                (CommStage::Ended, WaitCondition::Ready | WaitCondition::Grown | WaitCondition::Done) => {
+                    Err(RequestError::Ended { comm: comm.id, why: comm.end_reason.clone() })
+                }
+                (CommStage::Ready, WaitCondition::Ready | WaitCondition::Grown)
+                | (CommStage::Ready | CommStage::Failed { .. } | CommStage::Ended, WaitCondition::Settled) => {
+                    Ok(Reply::Status(comm.status()))
+                }
+                _ => {
                     comm.waiting.push((request_id, condition));
                     continue;
                 }
-                WaitCondition::Finalized | WaitCondition::Ended => Ok(Reply::Ended),
-                WaitCondition::Ready | WaitCondition::Grown | WaitCondition::Done
-                    if comm.stage == CommStage::Ended =>
-                {
-                    Err(RequestError::Ended { comm: id, why: comm.end_reason.clone() })
-                }
-                _ => Ok(Reply::Status(comm.status())),
             };
             self.reply(request_id, reply);
+        }
+    }
+
+    /// Refuses the requests that wait for one of these conditions.
+    pub(super) fn refuse(&mut self, comm: &mut Comm, conditions: &[WaitCondition], refusal: &RequestError) {
+        for request_id in comm.take_waiting(conditions) {
+            self.reply(request_id, Err(refusal.clone()));
         }
     }
 
@@ -347,13 +334,11 @@ impl CoordinatorMachine {
     fn expel_strays(&mut self) {
         let mut strays = Vec::new();
         for (id, device) in self.table.iter() {
-            let is_outside = device.report.membership.as_ref().is_some_and(DeviceMembership::is_outside);
-            if is_outside && !self.is_open() {
-                // The members that it is to join may come back.
-                continue;
-            }
-            let comm = device.report.membership.as_ref().map(|membership| membership.formation.comm);
-            if let Some(comm) = comm.filter(|comm| device.owner != Some(*comm)) {
+            let Some(membership) = &device.report.membership else { continue };
+            let comm = membership.formation.comm;
+            // The members that a newcomer is to join may come back until requests are taken.
+            let may_stay = membership.is_outside() && !self.is_open();
+            if device.owner != Some(comm) && !may_stay {
                 strays.push((id, DeviceOrder::Leave { comm, gracefully: false }));
             }
         }
@@ -368,20 +353,15 @@ impl Comm {
     /// after it.
     fn outcome(&self, table: &DeviceTable) -> GroupOutcome {
         let outcome_of = |member: &DeviceId| {
-            let last = table.membership(*member, self.id)?.last.clone()?;
-            (last.group == self.groups).then_some((*member, last))
+            let last = table.membership(*member, self.id)?.last.clone();
+            let last = last.filter(|last| last.group == self.groups)?;
+            let failure = last.failure.map(|failure| format!("device {member}: {failure}"));
+            Some(GroupOutcome { failure, ..last })
         };
         let outcomes: Vec<_> = self.members.iter().filter_map(outcome_of).collect();
-        let failed = || outcomes.iter().filter(|(_, last)| last.failure.is_some());
-        // A failure that names another device only reports that the group has failed there.
-        let first = failed().find(|(_, last)| last.culprit.is_none()).or_else(|| failed().next());
-        let failure = first.and_then(|(member, last)| {
-            last.failure.as_ref().map(|failure| format!("device {member}: {failure}"))
-        });
-        let culprit = first.and_then(|(_, last)| last.culprit);
-        let checkpoint = outcomes.iter().find_map(|(_, last)| last.checkpoint).filter(|_| failure.is_none());
-        let report = first.and_then(|(_, last)| last.report.clone());
-        GroupOutcome { group: self.groups, failure, culprit, checkpoint, report }
+        let (group, failed) = (self.groups, GroupOutcome::cause(&outcomes));
+        let checkpoint = outcomes.iter().find_map(|last| last.checkpoint).filter(|_| failed.is_none());
+        GroupOutcome { group, checkpoint, ..failed.cloned().unwrap_or_default() }
     }
 }
 

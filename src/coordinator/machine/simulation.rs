@@ -1,9 +1,9 @@
 //! Simulated histories: a coordinator, devices and clients, with all events that are possible, in
 //! an order drawn from a seed.
 //!
-//! Devices are the real [`Agent`](crate::coordinator::Agent); the network between them is a model.
-//! After each step the rules are checked. `SHMCCL_LONG=1` runs 100,000 histories. Each has a seed
-//! of its own, counted from one that the clock gives. `SHMCCL_SEED=N` runs that history alone, and
+//! Devices are the real `Agent`; the network between them is a model. After each step the rules are
+//! checked. `SHMCCL_LONG=1` runs 100,000 histories. Each has a seed of its own, counted from one
+//! that the clock gives. `SHMCCL_SEED=N` runs that history alone, and
 //! prints its events if it fails.
 
 mod network;

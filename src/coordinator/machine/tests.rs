@@ -7,8 +7,8 @@ use super::*;
 use crate::coordinator::agent::{Agent, GroupFailure, TaskOutcome};
 use crate::coordinator::id::MAX_NUMBER;
 use crate::coordinator::order::{CommFormation, DeviceMembership, DevicePhase, FailureKind};
-use crate::coordinator::request::GroupOutcome;
-use fixture::Fixture;
+use crate::coordinator::request::{CallProgress, CommState, GroupOutcome};
+use fixture::{Fixture, agent};
 
 const SETTINGS: CoordinatorSettings =
     CoordinatorSettings { adopt_ms: 400, patience_ms: 3000, hang_rule: None, spares_hung: false };
@@ -21,7 +21,7 @@ fn what_was_finalized_is_left_when_its_group_is_done_though_nobody_waits_for_it_
     fixture.call().unwrap();
     let request_id = fixture.ask(ClientRequest::Finalize(COMM));
     assert_eq!(fixture.status().state, CommState::Finalizing);
-    fixture.happen(CoordinatorEvent::ClientGone { client: ClientId::new(request_id) });
+    fixture.happen(CoordinatorEvent::ClientGone(ClientId(request_id)));
     assert_eq!(fixture.status().state, CommState::Finalizing);
     assert!(matches!(fixture.call(), Err(RequestError::WrongState { state: CommState::Finalizing, .. })));
     fixture.end_group(&Ok(()));
@@ -74,7 +74,7 @@ fn what_has_lost_all_devices_says_so_to_who_waits_and_who_wants_to_go_on() {
         fixture.devices.remove(&device);
     }
     for device in [1, 2].map(DeviceId::new) {
-        fixture.happen(CoordinatorEvent::Gone { device });
+        fixture.happen(CoordinatorEvent::Gone(device));
     }
     let Some(Ok(Reply::Status(told))) = fixture.replies.remove(&waiting) else { panic!("no answer") };
     assert_eq!(told.state, CommState::Failed, "when the first is lost");
@@ -150,12 +150,12 @@ fn a_member_that_comes_back_late_is_as_welcome_as_one_that_hears_an_order_late()
 #[test]
 fn a_member_that_has_died_with_the_coordinator_is_not_waited_for() {
     let (mut fixture, _) = half_adopted();
-    fixture.happen(CoordinatorEvent::Gone { device: DeviceId::new(2) });
+    fixture.happen(CoordinatorEvent::Gone(DeviceId::new(2)));
     assert_eq!(fixture.killed, [], "another process may have its number");
     assert_eq!((fixture.status().state, fixture.status().lost), (CommState::Failed, vec![DeviceId::new(2)]));
     assert_eq!(fixture.machine.awaited(), [].into());
     // Another process may have its number by and by.
-    fixture.register(Agent::new(DeviceId::new(2)), 2);
+    fixture.register(agent(2), 2);
     assert!(fixture.machine.dead.is_empty());
 }
 
@@ -170,7 +170,7 @@ fn a_member_without_signs_of_life_is_lost_by_that_though_it_has_heard_all_and_is
     fixture.pass(1);
     for look in 0..3 {
         assert_eq!(fixture.dropped, [], "look {look}");
-        fixture.happen(CoordinatorEvent::Heartbeat { device: up });
+        fixture.happen(CoordinatorEvent::Heartbeat(up));
         fixture.pass(500);
     }
     assert_eq!((&fixture.dropped[..], &fixture.killed[..]), (&[hung][..], &[hung][..]));
@@ -216,7 +216,7 @@ fn a_call_that_names_a_group_is_executed_in_that_or_not_at_all() {
     };
     let (first, cancel) = (start(&mut fixture), ClientRequest::GroupCancel { comm: COMM, group: None });
     fixture.group = Some(first);
-    assert!(matches!(fixture.call(), Ok(Reply::Queued { calls: 1, .. })));
+    assert!(matches!(fixture.call(), Ok(Reply::Called(CallProgress::Queued { calls: 1, .. }))));
     assert_eq!(fixture.answer(cancel.clone()), Ok(Reply::GroupCancelled));
     assert_eq!(fixture.answer(cancel), Err(RequestError::GroupOpen { comm: COMM, open: false }));
     assert_eq!(fixture.call(), Err(RequestError::NoSuchGroup { comm: COMM, group: first }));
@@ -227,7 +227,7 @@ fn a_call_that_names_a_group_is_executed_in_that_or_not_at_all() {
         "it is another one"
     );
     fixture.group = Some(second);
-    assert!(matches!(fixture.call(), Ok(Reply::Queued { calls: 1, .. })));
+    assert!(matches!(fixture.call(), Ok(Reply::Called(CallProgress::Queued { calls: 1, .. }))));
 
     fixture.restart();
     assert_eq!(fixture.call(), Err(RequestError::NoSuchGroup { comm: COMM, group: second }));
@@ -302,7 +302,7 @@ fn a_device_that_dies_in_a_checkpoint_is_a_failure_and_one_that_is_destroyed_is_
     let request_id = fixture.ask(checkpoint());
     fixture.devices.remove(&DeviceId::new(2));
     fixture.tasks.remove(&DeviceId::new(2));
-    fixture.happen(CoordinatorEvent::Gone { device: DeviceId::new(2) });
+    fixture.happen(CoordinatorEvent::Gone(DeviceId::new(2)));
     assert!(
         matches!(&fixture.replies[&request_id], Err(RequestError::Failed { why, .. }) if why == "device 2 was lost")
     );
@@ -335,19 +335,18 @@ fn alone(device: u32, comm: u64, text: &str) -> DeviceReport {
     let formation =
         CommFormation { comm, incarnation: 9, epoch: 1, members: vec![device], keep_going: false };
     let (kind, why) = (FailureKind::Other, text.to_owned());
-    let phase = DevicePhase::Failed { groups: 1, attempt: 1, why, kind, culprit: None };
+    let phase = DevicePhase::Failed { attempt: 1, why, kind, culprit: None };
     let (failure, report) = (Some(text.repeat(2)), Some(text.repeat(16)));
     let last = Some(GroupOutcome { group: 1, failure, culprit: None, checkpoint: None, report });
-    let membership = Some(DeviceMembership { formation, has_met: true, phase, last });
-    DeviceReport { version: 1, heard: 0, timeout_ms: 0, membership }
+    let membership = Some(DeviceMembership { formation, has_met: true, groups: 1, phase, last });
+    DeviceReport { version: 1, membership, ..DeviceReport::default() }
 }
 
 #[test]
 fn numbers_for_communicators_do_not_run_out_by_one_that_a_device_makes_up() {
     let mut fixture = Fixture::new(3);
-    let (range, socket) = (AddressRange { min: 0x1000, max: 0x2000 }, String::new());
     let report = alone(9, MAX_NUMBER - 1, "");
-    fixture.happen(CoordinatorEvent::Registered { device: DeviceId::new(9), range, socket, report });
+    fixture.happen(CoordinatorEvent::Registered { device: DeviceId::new(9), report });
     for expected in 1..=2 {
         match fixture.answer(ClientRequest::Init { devices: 1, keep_going: false }) {
             Ok(Reply::Status(status)) => assert_eq!(status.comm.get(), expected),
@@ -365,10 +364,9 @@ fn numbers_for_communicators_do_not_run_out_by_one_that_a_device_makes_up() {
 fn a_list_of_communicators_that_have_much_to_say_comes_in_messages_that_are_short_enough() {
     let mut fixture = Fixture::new(0);
     for device in 1..=100 {
-        let (range, socket) = (AddressRange { min: 0x1000, max: 0x2000 }, String::new());
         // Each of these takes six bytes in a message.
         let report = alone(device, 1000 + u64::from(device), &"\u{1}".repeat(1 << 10));
-        fixture.happen(CoordinatorEvent::Registered { device: DeviceId::new(device), range, socket, report });
+        fixture.happen(CoordinatorEvent::Registered { device: DeviceId::new(device), report });
     }
     let (mut from, mut listed) = (CommId::default(), 0);
     loop {
@@ -393,11 +391,11 @@ fn a_log_has_a_line_for_each_turn_and_none_for_what_only_goes_on() {
     fixture.pass(10 * SETTINGS.patience_ms);
     let lost = DeviceId::new(2);
     fixture.devices.remove(&lost);
-    fixture.happen(CoordinatorEvent::Gone { device: lost });
+    fixture.happen(CoordinatorEvent::Gone(lost));
     fixture.answer(ClientRequest::GoOn(COMM)).unwrap();
     fixture.answer(ClientRequest::Finalize(COMM)).unwrap();
     let words = fixture.logged.iter().map(|turn| match turn {
-        LogEntry::Registered { device } => format!("{device} registered"),
+        LogEntry::Registered(device) => format!("{device} registered"),
         LogEntry::Lost { device, .. } => format!("{device} lost"),
         LogEntry::Comm(status) => format!("{} {}", status.state, status.epoch),
     });
@@ -432,7 +430,7 @@ fn a_device_whose_worker_hangs_is_gone_on_without_and_holds_no_answer_up() {
     let lost = DeviceId::new(1);
     fixture.tasks.remove(&lost);
     fixture.devices.remove(&lost);
-    fixture.happen(CoordinatorEvent::Gone { device: lost });
+    fixture.happen(CoordinatorEvent::Gone(lost));
     let request_id = fixture.ask(ClientRequest::GoOn(COMM));
     fixture.pass(SETTINGS.patience_ms - 1);
     assert_eq!(
@@ -499,9 +497,9 @@ fn a_newcomer_that_hangs_is_named_with_how_that_was_found_and_forgiven_when_it_c
     let why = fixture.replies[&in_vain].as_ref().unwrap_err().to_string();
     assert!(why.contains("device 3 was lost: it hangs, with an order unheard for 3000 ms;"), "{why}");
     assert_eq!(fixture.status().state, CommState::Ready);
-    fixture.register(Agent::new(newcomer), 3);
+    fixture.register(agent(3), 3);
     let again = fixture.ask(ClientRequest::Grow { comm: COMM, devices: 1 });
-    fixture.happen(CoordinatorEvent::Gone { device: newcomer });
+    fixture.happen(CoordinatorEvent::Gone(newcomer));
     let why = fixture.replies[&again].as_ref().unwrap_err().to_string();
     assert!(why.contains("device 3 was lost;"), "its connection has ended this time: {why}");
 }

@@ -7,9 +7,9 @@ use nix::errno::Errno;
 use nix::poll::PollFlags;
 
 use super::Coordinator;
-use super::peer::{MAX_CLIENTS, Peer, PeerCapacity, PeerState};
+use super::peer::{MAX_CLIENTS, Peer, PeerState};
 use crate::coordinator::error::Result;
-use crate::coordinator::handshake::{GREETING_TIME, check_peer};
+use crate::coordinator::handshake::{GREETING_TIME, PeerRole, check_peer};
 use crate::coordinator::id::{ClientId, DeviceId};
 use crate::coordinator::machine::{CoordinatorEvent, MAX_DEVICES};
 use crate::coordinator::wire::{MAX_MESSAGE, PeerConnection};
@@ -68,28 +68,39 @@ impl Coordinator {
 
     /// Returns the next event of a peer; `None` as well when nothing more is to be taken of it.
     fn next_event(&mut self, number: u64) -> Option<CoordinatorEvent> {
-        let capacity = self.capacity(number)?;
-        let (peer, heartbeat) = (self.peers.get_mut(&number)?, self.heartbeat);
-        let message = match peer.state {
-            PeerState::Unidentified { .. } => {
-                peer.greeted(heartbeat, capacity).map(|greeted| greeted.then_some(None))
-            }
+        if matches!(self.peers.get(&number)?.state, PeerState::Unidentified { .. }) {
+            self.greet(number);
+        }
+        let peer = self.peers.get_mut(&number)?;
+        let event = match peer.state {
             // Until requests are taken they stay in the connection, where their memory is bounded.
             PeerState::Client { .. } if !self.machine.is_open() => Ok(None),
-            PeerState::Client { .. } => peer.request(number).map(|event| event.map(Some)),
-            PeerState::Device { .. } => peer.device_message().map(|event| event.map(Some)),
+            PeerState::Client { .. } => peer.request(number),
+            PeerState::Unidentified { .. } | PeerState::Device { .. } => peer.device_message(),
         };
-        match message {
-            Ok(Some(Some(event))) if self.is_current(&event, number) => return Some(event),
-            Ok(Some(None)) => {
-                self.make_room();
-                // The recursion ends: a peer greets once.
-                return self.next_event(number);
-            }
+        match event {
+            Ok(Some(event)) if self.is_current(&event, number) => return Some(event),
             Ok(None) => {}
-            Ok(Some(Some(_))) | Err(_) => self.disconnect(number),
+            Ok(Some(_)) | Err(_) => self.disconnect(number),
         }
         None
+    }
+
+    /// Takes the greeting of a peer, if it has come.
+    fn greet(&mut self, number: u64) {
+        let (heartbeat, devices) = (self.heartbeat, &self.devices);
+        let is_full_of_clients = self.clients() >= MAX_CLIENTS && self.most_idle().is_none();
+        let Some(peer) = self.peers.get_mut(&number) else { return };
+        let is_back = devices.contains_key(&DeviceId::new(peer.pid));
+        let greeted = peer.greeted(heartbeat, |role| match role {
+            PeerRole::Client => is_full_of_clients,
+            _ => devices.len() >= MAX_DEVICES && !is_back,
+        });
+        match greeted {
+            Ok(true) => self.make_room(),
+            Ok(false) => {}
+            Err(_) => self.disconnect(number),
+        }
     }
 
     /// Whether the event comes over the connection that counts: a device's latest.
@@ -99,7 +110,7 @@ impl Coordinator {
                 self.devices.insert(*device, number);
                 true
             }
-            CoordinatorEvent::Reported { device, .. } | CoordinatorEvent::Heartbeat { device } => {
+            CoordinatorEvent::Reported { device, .. } | CoordinatorEvent::Heartbeat(device) => {
                 self.devices.get(device) == Some(&number)
             }
             _ => true,
@@ -126,7 +137,7 @@ impl Coordinator {
         match peer.state {
             PeerState::Unidentified { .. } => {}
             PeerState::Client { .. } => {
-                self.handle(CoordinatorEvent::ClientGone { client: ClientId::new(number) });
+                self.handle(CoordinatorEvent::ClientGone(ClientId(number)));
             }
             PeerState::Device { .. } => {
                 let device = DeviceId::new(peer.pid);
@@ -134,24 +145,10 @@ impl Coordinator {
                 if self.devices.get(&device) == Some(&number) {
                     self.devices.remove(&device);
                     self.killable.forget(device);
-                    self.handle(CoordinatorEvent::Gone { device });
+                    self.handle(CoordinatorEvent::Gone(device));
                 }
             }
         }
-    }
-
-    /// Returns which roles have room for a peer that may be about to greet, or `None` where there
-    /// is no such peer.
-    fn capacity(&self, number: u64) -> Option<PeerCapacity> {
-        let peer = self.peers.get(&number)?;
-        if !matches!(peer.state, PeerState::Unidentified { .. }) {
-            return Some(PeerCapacity::default());
-        }
-        let is_back = self.devices.contains_key(&DeviceId::new(peer.pid));
-        Some(PeerCapacity {
-            is_full_of_devices: self.devices.len() >= MAX_DEVICES && !is_back,
-            is_full_of_clients: self.clients() >= MAX_CLIENTS && self.most_idle().is_none(),
-        })
     }
 
     /// Disconnects the client that has been idle for longest, where the newest one is one too many.
@@ -211,7 +208,7 @@ mod tests {
             let (stop, stop_pipe) = UnixStream::pair().unwrap();
             let directory = RuntimeDirectory::at(&path).unwrap();
             let coordinator =
-                Coordinator::embedded(&directory, CoordinatorSettings::default(), stop_pipe, |_| {}).unwrap();
+                Coordinator::embedded(&directory, CoordinatorSettings::default(), stop_pipe).unwrap();
             Self { coordinator, held: vec![stop], path }
         }
 
@@ -291,7 +288,7 @@ mod tests {
         assert!(left.len() <= MAX_BUFFERED / MAX_MESSAGE + 1 && left[0] == short, "{} are left", left.len());
         let mut now_ms = 0;
         while !fixture.coordinator.machine.is_open() {
-            fixture.coordinator.handle(CoordinatorEvent::Tick { now_ms });
+            fixture.coordinator.handle(CoordinatorEvent::Tick(now_ms));
             now_ms += 10;
         }
         assert!(left.iter().all(|number| fixture.coordinator.next_event(*number).is_some()));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::coordinator::error::RequestError;
 use crate::coordinator::handshake::{DeviceMessage, Hello, HelloReply, NumberedRequest, PeerRole, VERSION};
 use crate::coordinator::id::{ClientId, DeviceId};
-use crate::coordinator::machine::{CoordinatorEvent, MAX_DEVICES};
+use crate::coordinator::machine::{CoordinatorEvent, MAX_DEVICES, RequestId};
 use crate::coordinator::wire::PeerConnection;
 
 /// The most clients at a time. Devices and unidentified peers have places of their own.
@@ -22,24 +22,6 @@ pub(super) struct Peer {
     pub(super) state: PeerState,
 }
 
-/// The roles that have no room for another peer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct PeerCapacity {
-    pub(super) is_full_of_devices: bool,
-    pub(super) is_full_of_clients: bool,
-}
-
-impl PeerCapacity {
-    fn refusal(self, role: PeerRole) -> Option<RequestError> {
-        let (what, limit) = match role {
-            PeerRole::Device if self.is_full_of_devices => ("places for devices in the pool", MAX_DEVICES),
-            PeerRole::Client if self.is_full_of_clients => ("places for clients", MAX_CLIENTS),
-            _ => return None,
-        };
-        Some(RequestError::Exhausted { what: what.to_owned(), limit })
-    }
-}
-
 /// The role of a peer, and how far it is in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerState {
@@ -52,20 +34,21 @@ pub(super) enum PeerState {
 }
 
 impl Peer {
-    /// Takes a greeting. Returns whether there was one.
+    /// Takes a greeting. Returns whether there was one. `is_full` says of which roles there are
+    /// as many as there may be.
     ///
     /// # Errors
     /// A text that says why the peer is refused.
     pub(super) fn greeted(
         &mut self,
         heartbeat: Option<Duration>,
-        capacity: PeerCapacity,
+        is_full: impl FnOnce(PeerRole) -> bool,
     ) -> Result<bool, String> {
         let Some(Hello { shmccl, role }) = self.connection.next()? else { return Ok(false) };
         let is_ours = shmccl == VERSION;
         let heartbeat = heartbeat.filter(|_| role == PeerRole::Device && is_ours);
         let heartbeat_us = heartbeat.map(|period| u64::try_from(period.as_micros()).unwrap_or(u64::MAX));
-        let refusal = capacity.refusal(role).filter(|_| is_ours);
+        let refusal = if is_ours && is_full(role) { one_too_many(role) } else { None };
         let is_refused = refusal.is_some();
         self.connection.send(&HelloReply { refusal, ..HelloReply::new(heartbeat_us) });
         if !is_ours {
@@ -113,7 +96,8 @@ impl Peer {
         if *unanswered > MAX_UNANSWERED {
             return Err("too many requests at a time".to_owned());
         }
-        Ok(Some(CoordinatorEvent::Requested { client: ClientId::new(client), number, request }))
+        let request_id = RequestId { client: ClientId(client), number };
+        Ok(Some(CoordinatorEvent::Requested { request_id, request }))
     }
 
     /// Takes a message of a device, if one has come.
@@ -124,18 +108,26 @@ impl Peer {
         let PeerState::Device { is_known } = &mut self.state else { return Ok(None) };
         let Some(message) = self.connection.next::<DeviceMessage>()? else { return Ok(None) };
         let device = DeviceId::new(self.pid);
-        match message {
-            DeviceMessage::Heartbeat if *is_known => Ok(Some(CoordinatorEvent::Heartbeat { device })),
-            DeviceMessage::Heartbeat => Err("a device that has not reported its state".to_owned()),
-            DeviceMessage::State { range, socket, report } => {
-                Ok(Some(if std::mem::replace(is_known, true) {
-                    CoordinatorEvent::Reported { device, report: *report }
-                } else {
-                    CoordinatorEvent::Registered { device, range, socket, report: *report }
-                }))
+        let was_known = std::mem::replace(is_known, true);
+        Ok(Some(match message {
+            DeviceMessage::Heartbeat if was_known => CoordinatorEvent::Heartbeat(device),
+            DeviceMessage::Heartbeat => return Err("a device that has not reported its state".to_owned()),
+            DeviceMessage::State(report) if was_known => {
+                CoordinatorEvent::Reported { device, report: *report }
             }
-        }
+            DeviceMessage::State(report) => CoordinatorEvent::Registered { device, report: *report },
+        }))
     }
+}
+
+/// Returns why another peer of this role is refused.
+fn one_too_many(role: PeerRole) -> Option<RequestError> {
+    let (what, limit) = match role {
+        PeerRole::Device => ("places for devices in the pool", MAX_DEVICES),
+        PeerRole::Client => ("places for clients", MAX_CLIENTS),
+        PeerRole::Unknown => return None,
+    };
+    Some(RequestError::Exhausted { what: what.to_owned(), limit })
 }
 
 #[cfg(test)]
@@ -155,8 +147,7 @@ mod tests {
         let greeting = serde_json::json!({ "shmccl": shmccl, "role": role });
         std::io::Write::write_all(&mut there, &encode(&greeting).unwrap()).unwrap();
         peer.connection.read();
-        let capacity = PeerCapacity { is_full_of_devices: true, is_full_of_clients: true };
-        let greeted = peer.greeted(None, capacity);
+        let greeted = peer.greeted(None, |_| true);
         let context = IoContext { peer: "coordinator", operation: "asking", patience: GREETING_TIME };
         let reply = read::<HelloReply>(&mut there, context).unwrap();
         (reply.check().map_or_else(|error| error.to_string(), |reply| reply.shmccl), greeted)

@@ -1,6 +1,5 @@
 //! How a coordinator is told to end, and what it is asked by a signal.
 
-use std::fmt;
 use std::io::{ErrorKind, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -10,21 +9,11 @@ use nix::sys::signal::Signal;
 use crate::error::Error;
 use crate::shm::system::InterruptWatch;
 
-/// A function of the program that is called at an event.
-pub(super) struct Hook<F: ?Sized>(pub(super) Box<F>);
-
-impl<F: ?Sized> fmt::Debug for Hook<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Hook")
-    }
-}
-
 /// What ends a coordinator.
-#[derive(Debug)]
 pub(super) enum Shutdown {
     /// A signal, where no other part of this process waits for signals. SIGQUIT calls `on_quit`,
     /// and ends nothing.
-    Signal { watch: Option<InterruptWatch>, on_quit: Option<Hook<dyn FnMut() + Send>> },
+    Signal { watch: Option<InterruptWatch>, on_quit: Option<Box<dyn FnMut() + Send>> },
     /// The end of the other side of this pipe.
     StopPipe(UnixStream),
 }
@@ -43,7 +32,7 @@ impl Shutdown {
     }
 
     /// Has `answer` called at SIGQUIT, where this process hears of signals here.
-    pub(super) fn on_quit(&mut self, answer: Hook<dyn FnMut() + Send>) {
+    pub(super) fn on_quit(&mut self, answer: Box<dyn FnMut() + Send>) {
         if let Self::Signal { on_quit, .. } = self {
             *on_quit = Some(answer);
         }
@@ -61,7 +50,7 @@ impl Shutdown {
         match self {
             Self::Signal { watch, on_quit } => match watch.as_mut().and_then(InterruptWatch::next) {
                 Some(interrupt) if interrupt.signal == Signal::SIGQUIT => {
-                    on_quit.iter_mut().for_each(|Hook(answer)| answer());
+                    on_quit.iter_mut().for_each(|answer| answer());
                     false
                 }
                 interrupt => interrupt.is_some(),

@@ -29,7 +29,7 @@ fn a_registered_region_is_found_by_its_id_through_another_handle() {
 fn an_all_zero_table_names_nothing() {
     let (registrar, _) = table();
     for id in 0..512 {
-        assert!(registrar.table().lookup(MemoryId::new(id).unwrap()).is_err());
+        assert!(registrar.table.lookup(MemoryId::new(id).unwrap()).is_err());
     }
 }
 
@@ -56,15 +56,15 @@ fn every_id_can_be_in_use_and_one_that_is_given_back_is_used_again() {
     registrar.unregister(ids[77]).unwrap();
     let again = registrar.register(Rank::known(1), region(5, 6)).unwrap();
     assert_eq!(again, ids[77]);
-    assert_eq!(registrar.table().lookup(again).unwrap(), (Rank::known(1), region(5, 6)));
-    assert_eq!(registrar.table().lookup(ids[511]).unwrap().1, region(511, 1));
+    assert_eq!(registrar.table.lookup(again).unwrap(), (Rank::known(1), region(5, 6)));
+    assert_eq!(registrar.table.lookup(ids[511]).unwrap().1, region(511, 1));
 }
 
 #[test]
 fn a_trigger_may_name_any_part_of_a_region_and_nothing_past_it() {
     let (mut registrar, _) = table();
     let id = registrar.register(Rank::known(0), region(1000, 50)).unwrap();
-    let table = registrar.table();
+    let table = &registrar.table;
     assert_eq!(table.resolve(id, 20, 30).unwrap(), (Rank::known(0), region(1020, 30)));
     assert_eq!(table.resolve(id, 50, 0).unwrap().1, region(1050, 0));
     for (offset, len) in [(51, 0), (20, 31), (u32::MAX, 1), (0, u32::MAX), (u32::MAX, u32::MAX)] {
@@ -84,7 +84,7 @@ fn a_mix_of_two_entries_is_refused_word_by_word() {
         for (word, cell) in words[..4].iter().enumerate() {
             plain::store(cell, if mix >> word & 1 == 1 { old[word] } else { new[word] });
         }
-        assert!(matches!(registrar.table().lookup(id), Err(Error::Layout { .. })), "mix {mix:04b}");
+        assert!(matches!(registrar.table.lookup(id), Err(Error::Layout { .. })), "mix {mix:04b}");
     }
 }
 
@@ -98,7 +98,7 @@ fn a_forged_entry_is_checked_against_the_heaps() {
         for (cell, value) in words.iter().zip(forged.into_iter().chain([seal(forged)])) {
             plain::store(cell, value);
         }
-        let error = registrar.table().lookup(id).unwrap_err();
+        let error = registrar.table.lookup(id).unwrap_err();
         assert!(matches!(error, Error::InvalidRank { .. } | Error::OutOfRange { .. }), "{forged:?}: {error}");
     }
 }
@@ -109,7 +109,7 @@ fn the_windows_of_all_heaps_take_the_first_ids_in_order() {
     let windows = HeapWindows::with_limits(2, HEAP, HEAP / 4, 1 << 10).unwrap();
     heap_windows(&mut registrar, &windows).unwrap();
     for (id, expected) in (0..).zip(windows.iter()) {
-        assert_eq!(registrar.table().lookup(MemoryId::new(id).unwrap()).unwrap(), expected);
+        assert_eq!(registrar.table.lookup(MemoryId::new(id).unwrap()).unwrap(), expected);
     }
     assert_eq!(registrar.register(Rank::known(0), region(0, 1)).unwrap().get(), 8);
     assert!(matches!(
@@ -127,8 +127,8 @@ fn a_piece_of_a_split_transfer_resolves_to_the_bytes_that_were_meant() {
     let at = |rank, offset| HeapPlace { rank: Rank::known(rank), offset: HeapOffset::new(offset) };
     let mut done = 0;
     for piece in windows.split(at(0, 4001), at(1, 8190), 10_000).unwrap() {
-        let source = registrar.table().resolve(piece.source, piece.source_offset, piece.len).unwrap();
-        let target = registrar.table().resolve(piece.target, piece.target_offset, piece.len).unwrap();
+        let source = registrar.table.resolve(piece.source, piece.source_offset, piece.len).unwrap();
+        let target = registrar.table.resolve(piece.target, piece.target_offset, piece.len).unwrap();
         assert_eq!(source, (Rank::known(0), region(4001 + done, piece.len.into())));
         assert_eq!(target, (Rank::known(1), region(8190 + done, piece.len.into())));
         done += u64::from(piece.len);

@@ -127,7 +127,7 @@ fn a_revocation_reaches_a_sleeper_in_another_process() {
 fn every_kind_of_host_wakes_its_sleepers() {
     let full = HostKernel::detect();
     for kernel in [full, full.without_membarrier(), full.without_waitv()] {
-        let (cells, revoke) = ([SemaphoreCell::new(0), SemaphoreCell::new(0)], RevokeCell::new());
+        let (cells, revoke) = ([SemaphoreCell::new(0), SemaphoreCell::new(0)], RevokeCell::default());
         let attend = |sends: usize| {
             let mut sender = SemaphoreSender::new(&cells[sends], 0);
             let mut receiver = SemaphoreReceiver::new(&cells[1 - sends], 0);
@@ -176,7 +176,7 @@ fn a_sleep_ends_at_its_timeout() {
 fn a_sleep_without_end_lasts_until_it_is_woken() {
     let kernel = HostKernel::detect();
     for words in [1, 2] {
-        let latch = Latch::new();
+        let latch = Latch::default();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !latch.is_open() {

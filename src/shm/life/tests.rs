@@ -15,7 +15,7 @@ use super::*;
 const WATCHDOG: Duration = Duration::from_secs(60);
 
 fn cells(n: usize) -> Arc<[LifeCell]> {
-    (0..n).map(|_| LifeCell::new()).collect()
+    (0..n).map(|_| LifeCell::default()).collect()
 }
 
 /// The cells of a job whose ranks are threads of this process.

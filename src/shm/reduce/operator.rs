@@ -129,7 +129,11 @@ pub(crate) trait ElementOperator<R: Numeric>: 'static {
     /// Whether original inputs are multiplied by scalars first.
     const SCALES: bool = false;
 
-    fn combine(one: R, other: R) -> R;
+    /// Takes one more input, which most operators add.
+    #[inline(always)]
+    fn combine(one: R, other: R) -> R {
+        one.add(other)
+    }
 
     /// Takes the last step, before the result is stored.
     #[inline(always)]
@@ -157,12 +161,7 @@ pub(crate) struct Mean;
 #[derive(Debug)]
 pub(crate) struct ScaledSum;
 
-impl<R: Numeric> ElementOperator<R> for Sum {
-    #[inline(always)]
-    fn combine(one: R, other: R) -> R {
-        one.add(other)
-    }
-}
+impl<R: Numeric> ElementOperator<R> for Sum {}
 
 impl<R: Numeric> ElementOperator<R> for Product {
     #[inline(always)]
@@ -187,11 +186,6 @@ impl<R: Numeric> ElementOperator<R> for Maximum {
 
 impl<R: Numeric> ElementOperator<R> for Mean {
     #[inline(always)]
-    fn combine(one: R, other: R) -> R {
-        one.add(other)
-    }
-
-    #[inline(always)]
     fn finish(result: R, divisor: R) -> R {
         result.divide(divisor)
     }
@@ -199,11 +193,6 @@ impl<R: Numeric> ElementOperator<R> for Mean {
 
 impl<R: Numeric> ElementOperator<R> for ScaledSum {
     const SCALES: bool = true;
-
-    #[inline(always)]
-    fn combine(one: R, other: R) -> R {
-        one.add(other)
-    }
 }
 
 #[cfg(test)]

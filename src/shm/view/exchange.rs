@@ -70,8 +70,7 @@ impl Span {
     ) -> Result<()> {
         let ((target, len), (source, n_given)) = (taken.locate()?, given.locate()?);
         if n_given != len {
-            let (name, value) = ("bytes given", n_given as u64);
-            return Err(Error::InvalidArgument { name, value, expected: "as many as are taken" });
+            return Err(Error::invalid("bytes given", n_given as u64, "as many as are taken"));
         }
         let shared = self.locate(offset, len as u64)?;
         let is_apart = |one: *const u8, other: *const u8| one.addr().abs_diff(other.addr()) >= len;

@@ -67,8 +67,7 @@ fn a_range_outside_is_refused_and_changes_nothing() {
         refused(span.fill(offset, len, 1));
         refused(span.copy_to(offset, &whole, 0, len, CacheHint::Bypass));
         refused(span.part(offset, len).map(drop));
-        refused(span.copy_within(offset, 0, len));
-        refused(span.copy_within(0, offset, len));
+        refused(span.copy_to(0, &span, offset, len, CacheHint::Keep));
     }
     assert_eq!(whole.read::<[u64; 24]>(0).unwrap(), [0; 24]);
 }
@@ -92,7 +91,7 @@ fn no_bytes_are_legal_up_to_the_end() {
         span.copy_in(offset, &[]).unwrap();
         span.copy_out(offset, &mut []).unwrap();
         span.fill(offset, 0, 1).unwrap();
-        span.copy_within(offset, 0, 0).unwrap();
+        span.copy_to(offset, &span, 0, 0, CacheHint::Keep).unwrap();
         assert!(span.part(offset, 0).unwrap().is_empty());
     }
 }
@@ -135,7 +134,7 @@ fn copies_between_spans_may_overlap() {
     let (mapping, span) = span();
     let bytes: Vec<u8> = (0..64).collect();
     span.copy_in(0, &bytes).unwrap();
-    span.copy_within(0, 16, 48).unwrap();
+    span.copy_to(0, &span, 16, 48, CacheHint::Keep).unwrap();
     let mut out = [0; 64];
     span.copy_out(0, &mut out).unwrap();
     assert_eq!((&out[..16], &out[16..]), (&bytes[..16], &bytes[..48]));

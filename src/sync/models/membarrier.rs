@@ -87,9 +87,9 @@ impl Host {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             cores: Core::all(),
-            revoke: RevokeCell::new(),
+            revoke: RevokeCell::default(),
             semaphore: SemaphoreCell::new(0),
-            park: ParkCell::new(),
+            park: ParkCell::default(),
             ghosts: [Ghost::new(), Ghost::new(), Ghost::new()],
             cells: [BarrierCell::new(0), BarrierCell::new(0), BarrierCell::new(0)],
         })

@@ -34,7 +34,7 @@ mod c1_post {
     #[test]
     fn a_post_carries_its_words_and_that_older_ones_were_read() {
         model(|| {
-            let ring = || [PostCell::new(), PostCell::new()];
+            let ring = || [PostCell::default(), PostCell::default()];
             let ghosts = || [Ghost::new(), Ghost::new(), Ghost::new(), Ghost::new()];
             let board = Arc::new(Board { rings: [ring(), ring()], read: [ghosts(), ghosts()] });
             let other = Arc::clone(&board);
@@ -100,7 +100,7 @@ mod c1_c2_staged_ahead {
     #[test]
     fn a_post_carries_what_was_staged_and_a_step_that_the_slot_is_free_for_the_next_call() {
         model(|| {
-            let ring = || [PostCell::new(), PostCell::new()];
+            let ring = || [PostCell::default(), PostCell::default()];
             let scratches = Arc::new(Scratches {
                 posts: [ring(), ring()],
                 done: [ProgressCell::new(0), ProgressCell::new(0)],
@@ -175,7 +175,7 @@ fn receive(pipe: &Pipe, kinds: Kinds) {
 fn messages_come_in_order(kinds: Kinds) {
     model(move || {
         let pipe = Arc::new(Pipe {
-            cards: [PostCell::new(), PostCell::new()],
+            cards: [PostCell::default(), PostCell::default()],
             slots: [Ghost::new(), Ghost::new()],
             signals: SemaphoreCell::new(0),
             taken: ProgressCell::new(0),

@@ -26,10 +26,10 @@ impl Table {
         Arc::new(Self {
             round: RoundCell::default(),
             offers: [OfferCell::default(), OfferCell::default(), OfferCell::default()],
-            park: ParkCell::new(),
+            park: ParkCell::default(),
             cores: Core::all(),
-            revoke: RevokeCell::new(),
-            lives: [LifeCell::new(), LifeCell::new(), LifeCell::new()],
+            revoke: RevokeCell::default(),
+            lives: [LifeCell::default(), LifeCell::default(), LifeCell::default()],
             came: ghosts(),
             prepared: ghosts(),
         })

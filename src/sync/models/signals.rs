@@ -61,7 +61,7 @@ mod s1_signal {
             let mut receiver = SemaphoreReceiver::new(&world.semaphore, 0);
             receiver.relaxed_wait(&world.waiting(PARK)).unwrap();
             receiver.relaxed_wait(&world.waiting(PARK)).unwrap();
-            assert_eq!(receiver.expected(), 3);
+            assert_eq!(receiver.consumed(), 2);
             sender.join().unwrap();
         });
     }
@@ -73,7 +73,7 @@ mod t1_open {
     #[test]
     fn who_finds_a_latch_open_sees_what_came_before() {
         model(|| {
-            let (world, latch) = (World::new(), Arc::new(Latch::new()));
+            let (world, latch) = (World::new(), Arc::new(Latch::default()));
             let opener = {
                 let latch = Arc::clone(&latch);
                 spawn(&world, move |world| {

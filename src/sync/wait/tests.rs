@@ -39,17 +39,17 @@ fn a_poll_that_succeeds_at_once_touches_neither_watch_nor_clock() {
     }
     let kernel = MockKernel::new();
     let context = Waiting::new(&kernel, &Untouchable, WaitPolicy::OVERSUBSCRIBED, Duration::ZERO);
-    assert_eq!(wait_until(&context, &ParkCell::new(), || Some(5)), Ok(5));
+    assert_eq!(wait_until(&context, &ParkCell::default(), || Some(5)), Ok(5));
 }
 
 #[test]
 fn every_policy_ends_at_the_deadline_and_not_before() {
     for policy in POLICIES {
-        let (kernel, revoke) = (MockKernel::new(), RevokeCell::new());
+        let (kernel, revoke) = (MockKernel::new(), RevokeCell::default());
         let timeout = Duration::from_millis(5);
         let context = Waiting::new(&kernel, &revoke, policy, timeout);
         let start = Instant::now();
-        let stop = wait_until(&context, &ParkCell::new(), || None::<()>);
+        let stop = wait_until(&context, &ParkCell::default(), || None::<()>);
         assert_eq!(stop, Err(Stop::Timeout), "{policy:?}");
         assert!(start.elapsed() >= timeout, "{policy:?}");
     }
@@ -61,7 +61,7 @@ fn a_sleeper_without_a_bell_asks_its_watch_again_and_again() {
         let kernel = MockKernel::new();
         let watch = Nagging { asked: Cell::new(0), stops_at: 3 };
         let context = Waiting::new(&kernel, &watch, policy, LONG);
-        assert_eq!(wait_until(&context, &ParkCell::new(), || None::<()>), Err(Stop::ProxyLost));
+        assert_eq!(wait_until(&context, &ParkCell::default(), || None::<()>), Err(Stop::ProxyLost));
         assert_eq!(watch.asked.get(), 3);
     }
 }
@@ -73,14 +73,14 @@ fn the_last_look_comes_after_the_reason_to_stop() {
         let watch = Nagging { asked: Cell::new(0), stops_at: 1 };
         let context = Waiting::new(&kernel, &watch, policy, LONG);
         let signalled_before_it_died = || (watch.asked.get() > 0).then_some("news");
-        assert_eq!(wait_until(&context, &ParkCell::new(), signalled_before_it_died), Ok("news"));
+        assert_eq!(wait_until(&context, &ParkCell::default(), signalled_before_it_died), Ok("news"));
     }
 }
 
 #[test]
 fn a_sleeper_is_woken_by_its_cell_and_by_the_bell() {
     for by_bell in [false, true] {
-        let (kernel, revoke, park) = (MockKernel::new(), RevokeCell::new(), ParkCell::new());
+        let (kernel, revoke, park) = (MockKernel::new(), RevokeCell::default(), ParkCell::default());
         let news = AtomicU64::new(0);
         let context = Waiting::new(&kernel, &revoke, PARK_AT_ONCE, LONG);
         let outcome = std::thread::scope(|scope| {
@@ -105,7 +105,7 @@ fn a_sleeper_is_woken_by_its_cell_and_by_the_bell() {
 
 #[test]
 fn a_stop_becomes_the_error_that_says_who_was_awaited() {
-    let (kernel, revoke) = (MockKernel::new(), RevokeCell::new());
+    let (kernel, revoke) = (MockKernel::new(), RevokeCell::default());
     let context = Waiting::new(&kernel, &revoke, WaitPolicy::for_spinners(1), Duration::from_secs(2));
     let timeout = context.error(Stop::Timeout, "wait", Some(Rank::known(3)));
     assert_eq!(timeout.to_string(), "wait timed out after 2s, awaiting rank 3");

@@ -24,7 +24,7 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{SysconfVar, sysconf};
 use serde::Deserialize;
 
-use super::super::json::{TraceWriter, WRITER};
+use super::super::json::WRITER;
 use crate::sync::header::Creator;
 
 /// The head of a file, in which its writer stands.
@@ -99,9 +99,7 @@ fn writer(path: &Path) -> Option<Creator> {
     File::open(path).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
     let head = String::from_utf8_lossy(&head);
     let (_, writer) = head.split_once(&format!("\"{WRITER}\":"))?;
-    let TraceWriter { pid, start } =
-        TraceWriter::deserialize(&mut serde_json::Deserializer::from_str(writer)).ok()?;
-    Some(Creator { pid, start })
+    Creator::deserialize(&mut serde_json::Deserializer::from_str(writer)).ok()
 }
 
 fn numbered(path: &Path, number: u64) -> PathBuf {
@@ -126,8 +124,8 @@ mod tests {
         File::options().write(true).open(path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
     }
 
-    fn head_by(Creator { pid, start }: Creator) -> String {
-        let writer = serde_json::to_string(&TraceWriter { pid, start }).unwrap();
+    fn head_by(writer: Creator) -> String {
+        let writer = serde_json::to_string(&writer).unwrap();
         format!(r#"{{"displayTimeUnit":"ns","otherData":{{"{WRITER}":{writer},"overwritten":{{}}"#)
     }
 

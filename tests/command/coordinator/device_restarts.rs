@@ -133,7 +133,7 @@ fn a_device_that_dies_at_once_again_and_again_is_started_so_often_and_a_fleet_th
     let follow = move |end: &DeviceEnd| tell.send(end.clone()).is_ok();
     let start = |restarts, follow| {
         let options = FleetOptions { restarts, ..FleetOptions::default() };
-        Fleet::start_with(&directory, &program, &[DeviceKind::new(1)], options, follow).unwrap()
+        Fleet::start(&directory, &program, &[DeviceKind::new(1)], options, follow).unwrap()
     };
     let fleet = start(3, Box::new(follow.clone()) as Box<dyn FnMut(&DeviceEnd) -> bool + Send>);
     let ends: Vec<_> = (0..4).map(|_| told.recv().unwrap()).collect();

@@ -8,8 +8,8 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shmccl::coordinator::{
-    Collective, Device, DeviceCall, DeviceEnd, DeviceId, DeviceKind, DeviceReduceOp, Fleet, Pool,
-    PoolOptions, RuntimeDirectory,
+    Collective, Device, DeviceCall, DeviceEnd, DeviceId, DeviceKind, DeviceReduceOp, Fleet, FleetOptions,
+    Pool, PoolOptions, RuntimeDirectory,
 };
 use shmccl::launch::Program;
 use shmccl::reduce::DataType;
@@ -193,8 +193,9 @@ fn devices_of_a_program_end_with_a_coordinator_that_is_another_process() {
     let directory = RuntimeDirectory::at(outside.parent.join("shmccl")).unwrap();
     let (tell, told) = std::sync::mpsc::channel();
     let options = options(2);
-    let on_end = move |end: &DeviceEnd| tell.send(end.to_string()).unwrap();
-    let fleet = Fleet::start(&directory, &options.program, &options.devices, on_end).unwrap();
+    let on_end = move |end: &DeviceEnd| tell.send(end.to_string()).is_err();
+    let (program, kinds) = (&options.program, &options.devices);
+    let fleet = Fleet::start(&directory, program, kinds, FleetOptions::default(), on_end).unwrap();
     outside.ctl_until("devices", |table| table.matches("free").count() == 2);
     outside.kill_coordinator();
     let mut ends = [told.recv().unwrap(), told.recv().unwrap()];

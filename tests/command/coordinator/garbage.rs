@@ -32,11 +32,11 @@ const MESSAGES: [&str; 16] = [
     r#"{"number":5,"request":{"destroy":1}}"#,
     r#"{"number":6,"request":{"checkpoint":{"comm":1,"directory":"/dev/null/nowhere"}}}"#,
     r#"{"number":7,"request":{"restore":{"comm":1,"directory":"nowhere"}}}"#,
-    r#"{"state":{"range":{"min":0,"max":18446744073709551615},"socket":"","report":{"version":1,"heard":0,"timeout_ms":0,"membership":null}}}"#,
-    r#"{"state":{"range":{"min":9,"max":1},"socket":"x","report":{"version":2,"heard":0,"timeout_ms":0,"membership":{"formation":{"comm":281474976710654,"incarnation":0,"epoch":18446744073709551615,"members":[],"keep_going":true},"has_met":true,"phase":{"ready":{"groups":18446744073709551615,"tried":null}},"last":null}}}}"#,
-    r#"{"state":{"range":{"min":9,"max":1},"socket":"x","report":{"version":3,"heard":0,"timeout_ms":0,"membership":{"formation":{"comm":0,"incarnation":0,"epoch":0,"members":[1,1,1],"keep_going":true},"has_met":false,"phase":{"going_on":{"groups":0,"attempt":4294967295}},"last":null}}}}"#,
-    r#"{"state":{"range":{"min":9,"max":1},"socket":"x","report":{"version":1,"heard":0,"timeout_ms":0,"membership":{"formation":{"comm":281474976710655,"incarnation":0,"epoch":1,"members":[4294967295],"keep_going":true},"has_met":true,"phase":{"ready":{"groups":0,"tried":null}},"last":null}}}}"#,
-    r#"{"device":1,"comm":1,"address":18446744073709551615,"len":18446744073709551615,"direction":"put"}"#,
+    r#"{"state":{"version":1,"heard":0,"timeout_ms":0,"range":{"min":0,"max":18446744073709551615},"socket":"","membership":null}}"#,
+    r#"{"state":{"version":2,"heard":0,"timeout_ms":0,"range":{"min":9,"max":1},"socket":"x","membership":{"formation":{"comm":281474976710654,"incarnation":0,"epoch":18446744073709551615,"members":[],"keep_going":true},"has_met":true,"groups":18446744073709551615,"phase":{"ready":null},"last":null}}}"#,
+    r#"{"state":{"version":3,"heard":0,"timeout_ms":0,"range":{"min":9,"max":1},"socket":"x","membership":{"formation":{"comm":0,"incarnation":0,"epoch":0,"members":[1,1,1],"keep_going":true},"has_met":false,"groups":0,"phase":{"going_on":4294967295},"last":null}}}"#,
+    r#"{"state":{"version":1,"heard":0,"timeout_ms":0,"range":{"min":9,"max":1},"socket":"x","membership":{"formation":{"comm":281474976710655,"incarnation":0,"epoch":1,"members":[4294967295],"keep_going":true},"has_met":true,"groups":0,"phase":{"ready":null},"last":null}}}"#,
+    r#"{"device":1,"comm":1,"bytes":{"address":18446744073709551615,"len":18446744073709551615},"direction":"put"}"#,
 ];
 
 fn draw(random: &mut RandomIndex) -> Vec<u8> {

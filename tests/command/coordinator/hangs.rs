@@ -123,7 +123,7 @@ fn a_device_that_hears_and_never_does_what_it_is_told_holds_no_answer_up() {
     let report = |version: u32, heard: u32, membership: &str| {
         let range = r#""range":{"min":4096,"max":8192},"socket":"none""#;
         let counts = format!(r#""version":{version},"heard":{heard},"timeout_ms":100"#);
-        format!(r#"{{"state":{{{range},"report":{{{counts},"membership":{membership}}}}}}}"#)
+        format!(r#"{{"state":{{{counts},{range},"membership":{membership}}}}}"#)
     };
     say(&mut device, &report(1, 0, "null"));
     pool.ctl_until("devices", |table| table.contains("free"));
@@ -132,7 +132,7 @@ fn a_device_that_hears_and_never_does_what_it_is_told_holds_no_answer_up() {
         let order = message(&mut device);
         let formation = order.strip_prefix(r#"{"host":"#).unwrap().strip_suffix('}').unwrap();
         let place = format!(
-            r#"{{"formation":{formation},"has_met":false,"phase":{{"hosting":{{"id":null}}}},"last":null}}"#
+            r#"{{"formation":{formation},"has_met":false,"groups":0,"phase":{{"hosting":null}},"last":null}}"#
         );
         say(&mut device, &report(2, 1, &place));
         asking.join().unwrap()

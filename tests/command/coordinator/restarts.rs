@@ -44,7 +44,7 @@ impl Traffic {
         let mut client = Client::connect(&directory, PATIENCE).unwrap();
         let n_devices = u32::try_from(pool.devices().len()).unwrap();
         let CommStatus { comm, devices, .. } = client.init(n_devices, false).unwrap();
-        let is_ours = |job: &Job| devices.iter().all(|device| job.processes().contains(&device.get()));
+        let is_ours = |job: &Job| devices.iter().all(|device| job.processes.contains(&device.get()));
         let job = Job::all().into_iter().find(is_ours).unwrap();
         Self { directory, client, devices, comm, job, groups: 0 }
     }

@@ -14,7 +14,7 @@ use crate::run::{Started, job, run, told};
 /// Stops rank 1 so many times, each time as soon as it is in the job; the others bring it back.
 pub(crate) fn stop(mut comm: Box<Communicator>, times: u64) -> shmccl::Result<Box<Communicator>> {
     let (tell, told) = mpsc::channel();
-    comm.on_recovery(move |recovery| _ = tell.send(recovery.sequence()));
+    comm.on_recovery(move |recovery| _ = tell.send(recovery.sequence));
     let mut returns = 0;
     loop {
         returns = told.try_iter().last().unwrap_or(returns);

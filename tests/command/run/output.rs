@@ -11,7 +11,7 @@ use crate::run::{run, scratch, shmccl, text, told};
 
 #[test]
 fn it_says_how_it_pinned_in_one_line_unless_told_to_be_quiet() {
-    let plan = Launch::new(2).unwrap().plan().describe() + "\n";
+    let plan = Launch::new(2).unwrap().plan().to_string() + "\n";
     assert_eq!(told(&run(&["-n", "2", "--", "true"])), (0, plan));
     assert_eq!(told(&run(&["-n", "2", "-q", "--", "true"])), (0, String::new()));
     assert!(told(&run(&["-n", "2", "--no-pin", "--", "true"])).1.contains("not pinned"));

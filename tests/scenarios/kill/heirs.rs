@@ -112,7 +112,7 @@ fn be_an_heir() {
     comm.on_recovery(move |recovery| {
         assert!(!panics, "as it was told to");
         announce(rank, recovery);
-        tell.send(recovery.sequence()).unwrap();
+        tell.send(recovery.sequence).unwrap();
     });
     let sequence = told.try_recv();
     assert_eq!(sequence.is_ok(), comm.was_restarted(), "told at once, or not yet");
@@ -151,25 +151,20 @@ fn live(comm: &mut Communicator, life: u64, way: &str) -> Result<()> {
 
 /// Says what is told of a recovery, and what there is to inherit.
 fn announce(rank: Rank, recovery: &Recovery) {
-    assert_eq!(recovery.restarted().contains(&rank), recovery.was_restarted());
+    assert_eq!(recovery.restarted.contains(&rank), recovery.was_restarted);
     let heap = match recovery.inherited(LEGACY) {
         Ok(span) if is_legacy_of(rank, &span) => "inherits",
         Ok(_) => "inherits something else",
-        Err(Error::Unavailable { .. }) if recovery.was_restarted() => "inherits nothing",
+        Err(Error::Unavailable { .. }) if recovery.was_restarted => "inherits nothing",
         Err(Error::Unavailable { .. }) => "kept",
         Err(error) => panic!("{error}"),
     };
     assert!(recovery.keeps_heap());
     let past_its_end = Region::new(HeapOffset::new(8 << 20), 8);
     let refused = recovery.inherited(past_its_end).unwrap_err();
-    assert_eq!(matches!(refused, Error::OutOfRange { .. }), recovery.was_restarted(), "{refused}");
-    let back: Vec<_> = recovery.restarted().iter().map(ToString::to_string).collect();
-    say(&format!(
-        "epoch {} on from {} back {} {heap}",
-        recovery.epoch(),
-        recovery.sequence(),
-        back.join(",")
-    ));
+    assert_eq!(matches!(refused, Error::OutOfRange { .. }), recovery.was_restarted, "{refused}");
+    let back: Vec<_> = recovery.restarted.iter().map(ToString::to_string).collect();
+    say(&format!("epoch {} on from {} back {} {heap}", recovery.epoch, recovery.sequence, back.join(",")));
 }
 
 fn is_legacy_of(rank: Rank, span: &Span) -> bool {

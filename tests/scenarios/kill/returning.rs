@@ -122,9 +122,9 @@ pub(crate) fn listen(comm: &mut Communicator) -> mpsc::Receiver<u64> {
     comm.on_recovery(move |recovery| {
         let _ = RETURNED.set(());
         check_inheritance(recovery);
-        let restarted: Vec<_> = recovery.restarted().iter().map(ToString::to_string).collect();
-        say(&format!("back {} {} {}", recovery.sequence(), restarted.join(","), now()));
-        let _ = tell.send(recovery.sequence());
+        let restarted: Vec<_> = recovery.restarted.iter().map(ToString::to_string).collect();
+        say(&format!("back {} {} {}", recovery.sequence, restarted.join(","), now()));
+        let _ = tell.send(recovery.sequence);
     });
     told
 }
@@ -132,15 +132,15 @@ pub(crate) fn listen(comm: &mut Communicator) -> mpsc::Receiver<u64> {
 /// The predecessor's diary is where this rank's own will be.
 fn check_inheritance(recovery: &Recovery) {
     assert!(recovery.keeps_heap());
-    if !recovery.was_restarted() {
+    if !recovery.was_restarted {
         assert!(matches!(recovery.inherited(DIARY), Err(Error::Unavailable { .. })));
         return;
     }
     let left: u64 = recovery.inherited(DIARY).unwrap().read(0).unwrap();
-    let agreed = recovery.sequence();
+    let agreed = recovery.sequence;
     let is_near = (agreed.saturating_sub(1)..=agreed + 1).contains(&left);
     // In a later epoch than the first it may have died before it wrote any.
-    assert!(is_near || (left == 0 && recovery.epoch() > 2), "{left}, agreed {agreed}");
+    assert!(is_near || (left == 0 && recovery.epoch > 2), "{left}, agreed {agreed}");
 }
 
 /// Whom the second kill is for.

@@ -13,16 +13,17 @@
 use super::exchange::{ArrivedPiece, Core, PieceRun, exchange, in_order};
 use super::{Operand, PipeWorker};
 use crate::collective::transport::link::Link;
+use crate::collective::transport::pipe::Transport;
 use crate::error::Result;
 
 pub(super) fn all_reduce<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> {
     let (me, len) = (worker.me(), worker.call.block_len()?);
     let core = Core::new(worker.n());
     if let Some(mut mine) = core.fold(worker, len)? {
-        for round in 0..core.size().ilog2() {
+        for round in 0..core.size.ilog2() {
             let peer = me ^ 1 << round;
             let theirs_fresh = round == 0 && !core.stands_in(peer);
-            let finish = 2 << round == core.size();
+            let finish = 2 << round == core.size;
             swap(worker, peer, mine, theirs_fresh, finish)?;
             mine = Operand { at: worker.output(0), fresh: false };
         }

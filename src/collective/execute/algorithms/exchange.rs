@@ -6,10 +6,10 @@
 //! other in the same order at both members, and each pair meets in the same ones. So the rule of
 //! the [`pipes`](crate::collective::transport::pipe) holds, with times (exchange, k).
 
-use super::PieceCut;
-use super::{Operand, PipeWorker};
+use super::{Operand, PieceCut, PipeWorker};
 use crate::collective::call::shifted;
 use crate::collective::transport::link::Link;
+use crate::collective::transport::pipe::Transport;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 
@@ -74,17 +74,13 @@ pub(super) fn exchange<L: Link>(
 /// and gets the result from it after.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Core {
-    size: usize,
+    pub(super) size: usize,
     n: usize,
 }
 
 impl Core {
     pub(super) fn new(n: usize) -> Self {
         Self { size: 1 << n.ilog2(), n }
-    }
-
-    pub(super) fn size(self) -> usize {
-        self.size
     }
 
     /// Returns whether `member` of the core stands in for another one.

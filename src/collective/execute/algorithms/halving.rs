@@ -16,8 +16,7 @@
 use std::ops::Range;
 
 use super::exchange::{ArrivedPiece, Core, PieceRun, exchange, in_order};
-use super::{ALIGN, PieceCut};
-use super::{Operand, PipeWorker};
+use super::{ALIGN, Operand, PieceCut, PipeWorker};
 use crate::collective::call::shifted;
 use crate::collective::transport::link::Link;
 use crate::error::Result;
@@ -42,7 +41,7 @@ pub(super) fn all_reduce<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> 
 
 /// Returns the bytes of a vector of `len` that belong to `blocks` of the core's members.
 fn bytes_of(blocks: &Range<usize>, core: Core, len: u64) -> (u64, u64) {
-    let block = len.div_ceil(core.size() as u64).next_multiple_of(ALIGN);
+    let block = len.div_ceil(core.size as u64).next_multiple_of(ALIGN);
     let bound = |block_index: usize| (block_index as u64).saturating_mul(block).min(len);
     (bound(blocks.start), bound(blocks.end) - bound(blocks.start))
 }
@@ -54,8 +53,8 @@ fn reduce_halves<L: Link>(
     mut mine: Operand,
     len: u64,
 ) -> Result<()> {
-    let (me, mut blocks) = (worker.me(), 0..core.size());
-    for round in (0..core.size().ilog2()).rev() {
+    let (me, mut blocks) = (worker.me(), 0..core.size);
+    for round in (0..core.size.ilog2()).rev() {
         let distance = 1 << round;
         let peer = me ^ distance;
         let (kept, given) = halves(&blocks, me, distance);
@@ -63,7 +62,7 @@ fn reduce_halves<L: Link>(
         let (given_at, given_len) = bytes_of(&given, core, len);
         let sent = PieceRun::in_a_row(worker, shifted(mine.at, given_at), given_len);
         let received = PieceCut::for_pipeline(kept_len, worker.pipes.slot_len());
-        let theirs_fresh = distance * 2 == core.size() && !core.stands_in(peer);
+        let theirs_fresh = distance * 2 == core.size && !core.stands_in(peer);
         exchange(worker, peer, sent, received, |worker, ArrivedPiece { slot, at, len, .. }| {
             let theirs = Operand { at: slot, fresh: theirs_fresh };
             let operands = in_order(me, mine.shifted(kept_at + at), peer, theirs);
@@ -78,7 +77,7 @@ fn reduce_halves<L: Link>(
 /// Collects the result from the blocks that each member of the core has in its output.
 fn gather_halves<L: Link>(worker: &mut PipeWorker<'_, L>, core: Core, len: u64) -> Result<()> {
     let me = worker.me();
-    for round in 0..core.size().ilog2() {
+    for round in 0..core.size.ilog2() {
         let (size, first) = (1 << round, me >> round << round);
         let (mine_at, mine_len) = bytes_of(&(first..first + size), core, len);
         let (theirs_at, theirs_len) = bytes_of(&(first ^ size..(first ^ size) + size), core, len);
@@ -169,7 +168,7 @@ mod tests {
     fn blocks_cover_a_vector_of_any_length() {
         for len in [0, 4, 127, 128, 1000, 4096, 100_000] {
             let core = Core::new(11);
-            let (mut end, all) = (0, 0..core.size());
+            let (mut end, all) = (0, 0..core.size);
             for block in all.clone() {
                 let (at, bytes) = bytes_of(&(block..block + 1), core, len);
                 assert_eq!(at, end);

@@ -12,11 +12,11 @@
 //! two fragments to each peer at a time, received at the next time in the same order. The slots of
 //! a pipe hold more than those of one time.
 
-use super::{ALIGN, PieceCut};
-use super::{Operand, PerMember, PipeWorker};
+use super::{ALIGN, Operand, PerMember, PieceCut, PipeWorker};
 use crate::collective::call::Operation;
 use crate::collective::region::PIPE_SLOTS;
 use crate::collective::transport::link::Link;
+use crate::collective::transport::pipe::Transport;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 

@@ -22,11 +22,11 @@
 //! input is overwritten, in a call in place, only by the result for it, which has gone round the
 //! ring after it.
 
-use super::{ALIGN, WORTH_SENDING};
-use super::{Operand, PipeWorker};
+use super::{ALIGN, Operand, PipeWorker, WORTH_SENDING};
 use crate::collective::call::Operation;
 use crate::collective::region::PIPE_SLOTS;
 use crate::collective::transport::link::Link;
+use crate::collective::transport::pipe::Transport;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 
@@ -113,23 +113,20 @@ impl RingWalk {
             return Ok(());
         }
         let source = if step == self.first {
-            self.start(worker, &piece)?
+            Some(self.start(worker, &piece)?)
         } else {
             self.pass_on(worker, &piece, step)?
         };
-        match source {
-            Some(source) => worker.pipes.send(right(worker), source, piece.len),
-            None => Ok(()),
-        }
+        source.map_or(Ok(()), |source| worker.pipes.send(right(worker), source, piece.len))
     }
 
     /// Returns what this member sends of its own.
-    fn start<L: Link>(&self, worker: &PipeWorker<'_, L>, piece: &RingPiece) -> Result<Option<HeapOffset>> {
+    fn start<L: Link>(&self, worker: &PipeWorker<'_, L>, piece: &RingPiece) -> Result<HeapOffset> {
         let source = worker.input(piece.input_at);
         if self.operation == Operation::AllGather {
             worker.copy(source, worker.output(piece.output_at), piece.len)?;
         }
-        Ok(Some(source))
+        Ok(source)
     }
 
     /// Receives `piece` and does what is to be done to it; returns what to send on.
@@ -141,35 +138,20 @@ impl RingWalk {
     ) -> Result<Option<HeapOffset>> {
         let (left, len) = (left(worker), piece.len);
         let slot = worker.pipes.receive(left)?;
-        let done = if step < self.n - 1 {
-            let send_staging = worker.pipes.reserve(right(worker))?;
-            self.combine(worker, piece, slot, step, send_staging)?;
-            send_staging
+        let target = if step < self.n - 1 {
+            worker.pipes.reserve(right(worker))?
         } else {
-            let output = worker.output(piece.output_at);
-            if step == self.n - 1 {
-                self.combine(worker, piece, slot, step, output)?;
-            } else {
-                worker.copy(slot, output, len)?;
-            }
-            output
+            worker.output(piece.output_at)
         };
+        if step < self.n {
+            let come = Operand { at: slot, fresh: step == 1 };
+            let own = Operand { at: worker.input(piece.input_at), fresh: true };
+            worker.combine(&[come, own], target, len, step == self.n - 1)?;
+        } else {
+            worker.copy(slot, target, len)?;
+        }
         worker.pipes.release(left);
-        Ok((step < self.last).then_some(done))
-    }
-
-    /// Combines what has come in `step` with this member's own.
-    fn combine<L: Link>(
-        &self,
-        worker: &PipeWorker<'_, L>,
-        piece: &RingPiece,
-        slot: HeapOffset,
-        step: u64,
-        target: HeapOffset,
-    ) -> Result<()> {
-        let come = Operand { at: slot, fresh: step == 1 };
-        let own = Operand { at: worker.input(piece.input_at), fresh: true };
-        worker.combine(&[come, own], target, piece.len, step == self.n - 1)
+        Ok((step < self.last).then_some(target))
     }
 }
 

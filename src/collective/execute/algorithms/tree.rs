@@ -29,10 +29,10 @@
 
 use arrayvec::ArrayVec;
 
-use super::PieceCut;
-use super::{Operand, PerMember, PipeWorker};
+use super::{Operand, PerMember, PieceCut, PipeWorker};
 use crate::collective::call::Operation;
 use crate::collective::transport::link::Link;
+use crate::collective::transport::pipe::Transport;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 

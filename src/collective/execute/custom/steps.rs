@@ -10,52 +10,16 @@ use crate::collective::call::{Call, Input, Operation, Output};
 use crate::collective::execute::algorithms::{self, Operand, PipeWorker};
 use crate::collective::rendezvous::members::Members;
 use crate::collective::transport::link::Link;
-use crate::collective::transport::pipe::Pipes;
+use crate::collective::transport::pipe::Transport;
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, Region};
 use crate::rank::{MAX_RANKS, Rank};
 use crate::reduce::DataType;
 
-/// The pipes of a call, over channels of either kind.
-trait Transport {
-    fn reserve(&mut self, to: usize) -> Result<HeapOffset>;
-    fn send(&mut self, to: usize, source: HeapOffset, len: u64) -> Result<()>;
-    fn receive(&mut self, from: usize) -> Result<HeapOffset>;
-    fn release(&mut self, from: usize);
-    fn flush(&mut self, to: usize) -> Result<()>;
-    fn await_taken(&mut self, to: usize) -> Result<()>;
-}
-
-impl<L: Link> Transport for Pipes<'_, L> {
-    fn reserve(&mut self, to: usize) -> Result<HeapOffset> {
-        Self::reserve(self, to)
-    }
-
-    fn send(&mut self, to: usize, source: HeapOffset, len: u64) -> Result<()> {
-        Self::send(self, to, source, len)
-    }
-
-    fn receive(&mut self, from: usize) -> Result<HeapOffset> {
-        Self::receive(self, from)
-    }
-
-    fn release(&mut self, from: usize) {
-        Self::release(self, from);
-    }
-
-    fn flush(&mut self, to: usize) -> Result<()> {
-        Self::flush(self, to)
-    }
-
-    fn await_taken(&mut self, to: usize) -> Result<()> {
-        Self::await_taken(self, to)
-    }
-}
-
 /// Executes the worker's call by `algorithm`, among two members or more.
 ///
 /// # Errors
-/// Whatever the algorithm returns; those of [`Pipes`]. These are of no further use then.
+/// Whatever the algorithm returns; those of [`Transport`]. These are of no further use then.
 pub(in crate::collective) fn run<L: Link>(
     worker: &mut PipeWorker<'_, L>,
     algorithm: &dyn CustomAlgorithm,

@@ -35,29 +35,26 @@
 //! would be found there later, and a store through the cache would first read the line. In place,
 //! lines are in the cache, and results go there. The planner decides, and hands down a `CacheHint`.
 
-pub(crate) mod checked;
-pub(crate) mod slots;
-pub(crate) mod staging;
+mod checked;
+mod slots;
+mod staging;
 
 use std::ops::Range;
 
-use super::combine;
-use crate::collective::call::{Call, Operation, Output, part_mut, shifted};
+use crate::collective::call::{Call, Operation, Output};
 use crate::collective::plan::Prestaged;
 use crate::collective::rendezvous::members::{Members, PerMember, fill};
 use crate::error::Result;
 use crate::heap::Region;
 use crate::reduce::{Source, SourcePlace, Target};
 use crate::shm::{CacheHint, Span};
-use checked::Checked;
-use slots::StagedPiece;
-use staging::Staging;
+use slots::{Slots, StagedPiece};
 pub(crate) use staging::prestage;
 
 /// How a call is executed: the same on all members.
 #[derive(Clone, Debug)]
 pub(crate) struct StagedCall {
-    staging: Staging,
+    slots: Slots,
     /// By how many bytes the slots of each member begin behind a line.
     behind: PerMember<u64>,
     /// What the input of each member is multiplied by, if it is.
@@ -89,43 +86,6 @@ impl StagedPart {
     }
 }
 
-/// Moves bytes between buffers and the staging areas of members, from one step to the next.
-trait MovePieces {
-    /// Copies what others need of piece `number` of this member's input, if there is that piece,
-    /// into its staging area.
-    fn stage(&self, members: &Members, call: &Call<'_>, number: u64) -> Result<()>;
-
-    /// Copies block `block` of what `member` has staged to block `to` of this member's output, if
-    /// it has one. A member takes its own where that lies.
-    fn take(
-        &self,
-        members: &Members,
-        call: &mut Call<'_>,
-        piece: StagedPiece,
-        member: usize,
-        block: usize,
-        to: u64,
-    ) -> Result<()>;
-
-    /// Combines `part` of all inputs, this member's own where it lies, into its output and the
-    /// staging areas of the members that get the result.
-    fn reduce(&self, members: &Members, call: &mut Call<'_>, part: &StagedPart) -> Result<()>;
-
-    /// Copies the results that others have left in this member's staging area into its output, if
-    /// it has one.
-    fn take_results(&self, members: &Members, call: &mut Call<'_>, piece: StagedPiece) -> Result<()>;
-
-    /// Takes the results of `done` out of the slot in which it stages `next`, of which it is as
-    /// long.
-    fn exchange(
-        &self,
-        members: &Members,
-        call: &mut Call<'_>,
-        done: StagedPiece,
-        next: StagedPiece,
-    ) -> Result<()>;
-}
-
 impl StagedCall {
     /// Makes the way to execute `call`, which all members of `members` have posted;
     /// `oversubscribed` ones share cores. Results are stored by `cache_hint`.
@@ -135,12 +95,12 @@ impl StagedCall {
         oversubscribed: bool,
         cache_hint: CacheHint,
     ) -> Self {
-        let staging = Staging::new(call, members, oversubscribed);
-        let behind_of = |member| staging.behind(members.board.post_of(member).large().buffers());
+        let slots = Slots::of(call, members, oversubscribed);
+        let behind_of = |member| slots.behind(members.board.post_of(member).buffers());
         let behind = (0..members.n_members()).map(behind_of).collect();
         let mut scalars = PerMember::new();
-        combine::gather_scalars(members, call, &mut scalars, |post| post.large().scalar());
-        Self { staging, behind, scalars, cache_hint }
+        members.gather_scalars(call, &mut scalars, |post| post.scalar());
+        Self { slots, behind, scalars, cache_hint }
     }
 
     /// Executes `call` after all members have posted, and some have staged `prestaged`.
@@ -150,31 +110,30 @@ impl StagedCall {
     /// [`crate::Error::OutOfRange`] for buffers that are not allocated.
     pub(crate) fn run(&self, members: &mut Members, call: &mut Call<'_>, prestaged: Prestaged) -> Result<()> {
         if members.is_watched() {
-            self.take_steps(&Checked::new(self), members, call, prestaged)
+            self.take_steps::<true>(members, call, prestaged)
         } else {
-            self.take_steps(self, members, call, prestaged)
+            self.take_steps::<false>(members, call, prestaged)
         }
     }
 
-    /// Takes all steps of `call`, in which `moves` moves the bytes.
-    fn take_steps(
+    /// Takes all steps of `call`; what is `WATCHED` is checked and struck ([`checked`]).
+    fn take_steps<const WATCHED: bool>(
         &self,
-        moves: &impl MovePieces,
         members: &mut Members,
         call: &mut Call<'_>,
         prestaged: Prestaged,
     ) -> Result<()> {
-        let slots = self.staging.slots;
-        let first = self.begin(moves, members, call, prestaged)?;
+        let slots = self.slots;
+        let first = self.begin::<WATCHED>(members, call, prestaged)?;
         let n_told = if prestaged == Prestaged::All { slots.lag } else { 0 };
         for number in 0..slots.pieces + slots.lag {
             if number >= n_told {
                 members.board.await_step(first.wrapping_add(number), call.operation)?;
             }
             if let Some(piece) = slots.piece(number) {
-                self.work(moves, members, call, piece)?;
+                self.work::<WATCHED>(members, call, piece)?;
             }
-            self.turn_over(moves, members, call, number)?;
+            self.turn_over::<WATCHED>(members, call, number)?;
             if number < slots.pieces {
                 members.board.step();
             }
@@ -183,21 +142,20 @@ impl StagedCall {
     }
 
     /// Takes the steps before which nothing has to be waited for; returns the first.
-    fn begin(
+    fn begin<const WATCHED: bool>(
         &self,
-        moves: &impl MovePieces,
         members: &mut Members,
         call: &Call<'_>,
         prestaged: Prestaged,
     ) -> Result<u64> {
-        let lag = self.staging.slots.lag;
+        let lag = self.slots.lag;
         if prestaged == Prestaged::All {
             return Ok(members.board.skip_steps(lag));
         }
         let mut last = 0;
         for number in 0..lag {
             if prestaged == Prestaged::NotMe {
-                moves.stage(members, call, number)?;
+                self.slots.stage::<WATCHED>(members, call, number)?;
             }
             last = members.board.step();
         }
@@ -206,115 +164,84 @@ impl StagedCall {
 
     /// Takes the results of the piece before `number` whose slot is free then, and stages the next
     /// one there.
-    fn turn_over(
+    fn turn_over<const WATCHED: bool>(
         &self,
-        moves: &impl MovePieces,
         members: &Members,
         call: &mut Call<'_>,
         number: u64,
     ) -> Result<()> {
-        let slots = self.staging.slots;
+        let slots = self.slots;
         let later = number + slots.lag;
         let done = number.checked_sub(slots.lag).and_then(|number| slots.piece(number));
-        match (done.filter(|_| self.staging.returns), slots.piece(later)) {
-            (Some(done), Some(next)) if done.count == next.count => moves.exchange(members, call, done, next),
-            (Some(done), _) => {
-                moves.take_results(members, call, done)?;
-                moves.stage(members, call, later)
+        match (done.filter(|_| self.slots.returns), slots.piece(later)) {
+            (Some(done), Some(next)) if done.count == next.count => {
+                self.exchange::<WATCHED>(members, call, done, next)
             }
-            (None, _) => moves.stage(members, call, later),
+            (Some(done), _) => {
+                self.take_results::<WATCHED>(members, call, done)?;
+                self.slots.stage::<WATCHED>(members, call, later)
+            }
+            (None, _) => self.slots.stage::<WATCHED>(members, call, later),
         }
     }
 
     /// Uses the inputs that all have staged.
-    fn work(
+    fn work<const WATCHED: bool>(
         &self,
-        moves: &impl MovePieces,
         members: &Members,
         call: &mut Call<'_>,
         piece: StagedPiece,
     ) -> Result<()> {
         let (me, n) = (members.me(), members.n_members());
         match call.operation {
-            Operation::AllReduce | Operation::Reduce => moves.reduce(
-                members,
-                call,
-                &StagedPart::new(piece, 0, self.staging.share(members, me, piece)),
-            ),
+            Operation::AllReduce | Operation::Reduce => {
+                let part = StagedPart::new(piece, 0, self.slots.share(members, me, piece));
+                self.reduce::<WATCHED>(members, call, &part)
+            }
             Operation::ReduceScatter => {
-                moves.reduce(members, call, &StagedPart::new(piece, me as u64, 0..piece.len))
+                self.reduce::<WATCHED>(members, call, &StagedPart::new(piece, me as u64, 0..piece.len))
             }
-            Operation::Broadcast => moves.take(members, call, piece, call.root, 0, 0),
-            Operation::Scatter => moves.take(members, call, piece, call.root, me, 0),
-            Operation::AllToAll => {
-                (0..n).try_for_each(|member| moves.take(members, call, piece, member, me, member as u64))
-            }
-            _ => (0..n).try_for_each(|member| moves.take(members, call, piece, member, 0, member as u64)),
+            Operation::Broadcast => self.take::<WATCHED>(members, call, piece, (call.root, 0), 0),
+            Operation::Scatter => self.take::<WATCHED>(members, call, piece, (call.root, me), 0),
+            operation => (0..n).try_for_each(|member| {
+                let block = if operation == Operation::AllToAll { me } else { 0 };
+                self.take::<WATCHED>(members, call, piece, (member, block), member)
+            }),
         }
     }
 
     /// Returns where `part` is in the staging area of `member`.
     fn slot(&self, members: &Members, member: usize, part: &StagedPart) -> Region {
-        self.staging.slot(members, member, self.behind[member], part)
+        self.slots.slot(members, member, self.behind[member], part)
     }
 
-    /// Combines `part` of all inputs into the output and the staging areas of `receivers`.
-    fn combine(
-        &self,
-        members: &Members,
-        call: &mut Call<'_>,
-        part: &StagedPart,
-        receivers: Range<usize>,
-    ) -> Result<()> {
+    /// Combines `part` of all inputs, this member's own where it lies, into its output, which comes
+    /// first if there is one, and over what the other members have staged that get the result.
+    fn combine(&self, members: &Members, call: &mut Call<'_>, part: &StagedPart) -> Result<()> {
         let (mut sources, mut targets) = (PerMember::new(), PerMember::new());
-        self.sources(members, call, part, &mut sources)?;
-        self.targets(members, &mut call.output, receivers, part, &mut targets)?;
-        let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
-        let count = part.len() / self.staging.size;
-        if self.cache_hint == CacheHint::Bypass && targets.len() > 1 {
-            return reducer.combine_keeping_others(&self.scalars, &sources, &mut targets, count);
-        }
-        reducer.combine_scaled(&self.scalars, &sources, &mut targets, count)
-    }
-
-    /// Finds where `part` of each member's input is.
-    #[inline]
-    fn sources<'a>(
-        &self,
-        members: &'a Members,
-        call: &Call<'a>,
-        part: &StagedPart,
-        sources: &mut PerMember<Source<'a>>,
-    ) -> Result<()> {
+        let (view, len) = (members.view(), part.len());
         let input_at = part.block * call.block_len()? + part.start();
         let source = |member| {
             if member == members.me() {
-                return call.input.place(members.view(), input_at, part.len()).map(Source::fresh);
+                return call.input.place(view, input_at, len).map(Source::fresh);
             }
             let (span, offset) = self.staged(members, member, part)?;
             Ok(Source::fresh(SourcePlace::Shared(span, offset)))
         };
-        fill(sources, (0..members.n_members()).map(source))
-    }
-
-    /// Finds where the results of `part` go: into `output`, which comes first if there is one, and
-    /// over what the other `receivers` have staged.
-    #[inline]
-    fn targets<'a>(
-        &self,
-        members: &'a Members,
-        output: &'a mut Output<'_>,
-        receivers: Range<usize>,
-        part: &StagedPart,
-        targets: &mut PerMember<Target<'a>>,
-    ) -> Result<()> {
-        targets.extend(own_output(members, output, part.start(), part.len())?);
-        let others = receivers.filter(|&member| member != members.me());
-        let staged = |member| {
+        fill(&mut sources, (0..members.n_members()).map(source))?;
+        let receivers = other_receivers(members, call);
+        targets.extend(call.output.target(view, part.start(), len)?);
+        let target = |member| {
             let (span, offset) = self.staged(members, member, part)?;
             Ok(Target::Shared(span, offset))
         };
-        fill(targets, others.map(staged))
+        fill(&mut targets, receivers.map(target))?;
+        let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
+        let count = len / self.slots.size;
+        if self.cache_hint == CacheHint::Bypass && targets.len() > 1 {
+            return reducer.combine_keeping_others(&self.scalars, &sources, &mut targets, count);
+        }
+        reducer.combine_scaled(&self.scalars, &sources, &mut targets, count)
     }
 
     /// Returns the heap in which `part` of the input of `member` is staged, and where.
@@ -322,42 +249,59 @@ impl StagedCall {
         let region = self.slot(members, member, part);
         Ok((members.heap_of(member, region)?, region.offset.get()))
     }
-}
 
-impl MovePieces for StagedCall {
-    fn stage(&self, members: &Members, call: &Call<'_>, number: u64) -> Result<()> {
-        self.staging.stage(members, call, number)
-    }
-
-    fn take(
+    /// Copies block `block` of what `member` has staged to block `to` of this member's output, if
+    /// it has one. A member takes its own where that lies.
+    fn take<const WATCHED: bool>(
         &self,
         members: &Members,
         call: &mut Call<'_>,
         piece: StagedPiece,
-        member: usize,
-        block: usize,
-        to: u64,
+        (member, block): (usize, usize),
+        to: usize,
     ) -> Result<()> {
         let part = StagedPart::new(piece, block as u64, 0..piece.len);
-        let at = to * call.block_len()? + piece.start;
+        let at = to as u64 * call.block_len()? + piece.start;
         if member == members.me() {
             let input_at = part.block * call.block_len()? + piece.start;
             return call.keep(members.view(), input_at, at, piece.len);
+        }
+        if WATCHED && !matches!(call.output, Output::None) {
+            self.check_staged(members, call, member, &part, block)?;
         }
         let (span, offset) = self.staged(members, member, &part)?;
         call.output.copy(members.view(), at, span, offset, part.len())
     }
 
-    fn reduce(&self, members: &Members, call: &mut Call<'_>, part: &StagedPart) -> Result<()> {
+    /// Combines `part` of all inputs.
+    fn reduce<const WATCHED: bool>(
+        &self,
+        members: &Members,
+        call: &mut Call<'_>,
+        part: &StagedPart,
+    ) -> Result<()> {
         if part.len() == 0 {
             return Ok(());
         }
-        let receivers = receivers(call.operation, call.root, members.n_members());
-        self.combine(members, call, part, receivers)
+        if WATCHED {
+            self.check_inputs(members, call, part)?;
+        }
+        self.combine(members, call, part)?;
+        if WATCHED { self.tell_result(members, call, part) } else { Ok(()) }
     }
 
-    fn take_results(&self, members: &Members, call: &mut Call<'_>, piece: StagedPiece) -> Result<()> {
-        self.staging.others_shares(members, piece).into_iter().try_for_each(|bytes| {
+    /// Copies the results that others have left in this member's staging area into its output, if
+    /// it has one.
+    fn take_results<const WATCHED: bool>(
+        &self,
+        members: &Members,
+        call: &mut Call<'_>,
+        piece: StagedPiece,
+    ) -> Result<()> {
+        if WATCHED {
+            self.check_results(members, call, piece)?;
+        }
+        self.slots.others_shares(members, piece).into_iter().try_for_each(|bytes| {
             let part = StagedPart::new(piece, 0, bytes);
             let source = self.slot(members, members.me(), &part);
             let span = members.heap_of(members.me(), source)?;
@@ -365,49 +309,40 @@ impl MovePieces for StagedCall {
         })
     }
 
-    fn exchange(
+    /// Takes the results of `done` out of the slot in which it stages `next`, of which it is as
+    /// long.
+    fn exchange<const WATCHED: bool>(
         &self,
         members: &Members,
         call: &mut Call<'_>,
         done: StagedPiece,
         next: StagedPiece,
     ) -> Result<()> {
-        self.staging.others_shares(members, done).into_iter().try_for_each(|bytes| {
+        if WATCHED {
+            self.check_results(members, call, done)?;
+        }
+        self.slots.others_shares(members, done).into_iter().try_for_each(|bytes| {
             let part = StagedPart::new(done, 0, bytes);
             let region = self.slot(members, members.me(), &part);
             let span = members.heap_of(members.me(), region)?;
             let input_at = next.start + part.bytes.start;
             call.exchange(members.view(), part.start(), input_at, span, region, self.cache_hint)
-        })
+        })?;
+        if WATCHED { self.tell_exchanged(members, call, done, next) } else { Ok(()) }
     }
 }
 
-/// Returns the members in whose staging area the results of `operation` are left.
-fn receivers(operation: Operation, root: usize, n_members: usize) -> Range<usize> {
-    match operation {
-        Operation::AllReduce => 0..n_members,
-        Operation::Reduce => root..root + 1,
+/// Returns the members in whose staging area the results of `call` are left.
+fn receivers(members: &Members, call: &Call<'_>) -> Range<usize> {
+    match call.operation {
+        Operation::AllReduce => 0..members.n_members(),
+        Operation::Reduce => call.root..call.root + 1,
         _ => 0..0,
     }
 }
 
-/// Returns where the `len` bytes at `at` of this member's output go, if it has one.
-fn own_output<'a>(
-    members: &'a Members,
-    output: &'a mut Output<'_>,
-    at: u64,
-    len: u64,
-) -> Result<Option<Target<'a>>> {
-    let view = members.view();
-    Ok(match output {
-        Output::Heap(offset) => {
-            let region = Region::new(shifted(*offset, at), len);
-            Some(Target::Shared(view.reach(view.rank(), region)?, region.offset.get()))
-        }
-        Output::Memory(memory) => Some(Target::Slice(part_mut(memory, at, len)?)),
-        Output::Within(memory, start) => {
-            Some(Target::Slice(part_mut(memory, start.saturating_add(at), len)?))
-        }
-        Output::None => None,
-    })
+/// Returns those but this member.
+fn other_receivers(members: &Members, call: &Call<'_>) -> impl Iterator<Item = usize> + use<> {
+    let me = members.me();
+    receivers(members, call).filter(move |&member| member != me)
 }

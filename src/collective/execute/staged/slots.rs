@@ -39,14 +39,11 @@ pub(super) struct Slots {
     /// Elements of each block.
     count: u64,
     /// Bytes of an element.
-    size: u64,
+    pub(super) size: u64,
     /// From one slot to the next, in bytes.
     stride: u64,
-}
-
-/// Returns whether results of `operation` go through the staging area, too.
-pub(super) fn returns(operation: Operation) -> bool {
-    matches!(operation, Operation::AllReduce | Operation::Reduce)
+    /// Whether results go through the staging area, too.
+    pub(super) returns: bool,
 }
 
 /// A part of every block of a call.
@@ -71,7 +68,8 @@ impl Slots {
         oversubscribed: bool,
     ) -> Self {
         let (size, blocks) = (data_type.size() as u64, operation.blocks(n_members).0);
-        let is_close = returns(operation) && (oversubscribed || n_members == 2);
+        let returns = matches!(operation, Operation::AllReduce | Operation::Reduce);
+        let is_close = returns && (oversubscribed || n_members == 2);
         let lag = if is_close { 1 } else { LAG };
         let slot_len = SLOTS_LEN / (2 * lag);
         // There are at most 64 members and so 64 blocks: more than ALIGN each.
@@ -82,7 +80,7 @@ impl Slots {
         let elements = longest / size;
         // No elements are one piece of none.
         let pieces = count.div_ceil(elements).max(1);
-        Self { lag, pieces, elements, count, size, stride: slot_len + ALIGN }
+        Self { lag, pieces, elements, count, size, stride: slot_len + ALIGN, returns }
     }
 
     /// Returns piece `number`, if there are so many.

@@ -16,8 +16,8 @@
 
 use std::ops::Range;
 
-use super::slots::{Slots, StagedPiece, returns};
-use super::{StagedPart, checked};
+use super::StagedPart;
+use super::slots::{Slots, StagedPiece};
 use crate::collective::call::{Call, Input, Operation, shifted};
 use crate::collective::execute::zero_copy::share;
 use crate::collective::rendezvous::buffers::Buffers;
@@ -25,27 +25,11 @@ use crate::collective::rendezvous::members::Members;
 use crate::error::Result;
 use crate::heap::Region;
 
-/// How a call is staged: the same on all members.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Staging {
-    pub(super) slots: Slots,
-    /// Bytes of an element.
-    pub(super) size: u64,
-    /// Whether results go through the staging area, too.
-    pub(super) returns: bool,
-}
-
-impl Staging {
+impl Slots {
     /// Makes how members of `members` stage `call`; `oversubscribed` ones share cores.
-    pub(super) fn new(call: &Call<'_>, members: &Members, oversubscribed: bool) -> Self {
-        let slots = Slots::new(
-            call.operation,
-            call.data_type,
-            call.count,
-            members.n_members() as u64,
-            oversubscribed,
-        );
-        Self { slots, size: call.data_type.size() as u64, returns: returns(call.operation) }
+    pub(super) fn of(call: &Call<'_>, members: &Members, oversubscribed: bool) -> Self {
+        let n_members = members.n_members() as u64;
+        Self::new(call.operation, call.data_type, call.count, n_members, oversubscribed)
     }
 
     /// By how many bytes the slots of a member whose `buffers` are there begin behind a line.
@@ -56,7 +40,7 @@ impl Staging {
     /// Returns where `part` is in the staging area of `member`, whose slots begin so far `behind` a
     /// line.
     pub(super) fn slot(&self, members: &Members, member: usize, behind: u64, part: &StagedPart) -> Region {
-        let at = self.slots.place(part.piece, part.block) + behind + part.bytes.start;
+        let at = self.place(part.piece, part.block) + behind + part.bytes.start;
         Region::new(shifted(members.staging(member).offset, at), part.len())
     }
 
@@ -72,18 +56,21 @@ impl Staging {
     }
 
     /// Copies what others need of piece `number` of this member's input, if there is that piece,
-    /// into its staging area.
+    /// into its staging area; what is `WATCHED` is told of and struck.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`] for a buffer that is not allocated.
-    pub(super) fn stage(&self, members: &Members, call: &Call<'_>, number: u64) -> Result<()> {
-        let Some(piece) = self.own_piece(call, number) else { return Ok(()) };
-        self.each_part(members, call, piece, |_, part| self.stage_part(members, call, part))
-    }
-
-    /// Returns piece `number` of this member's input, if there is one.
-    pub(super) fn own_piece(&self, call: &Call<'_>, number: u64) -> Option<StagedPiece> {
-        self.slots.piece(number).filter(|_| !matches!(call.input, Input::None))
+    pub(super) fn stage<const WATCHED: bool>(
+        &self,
+        members: &Members,
+        call: &Call<'_>,
+        number: u64,
+    ) -> Result<()> {
+        let Some(piece) = self.piece(number).filter(|_| !matches!(call.input, Input::None)) else {
+            return Ok(());
+        };
+        self.each_part(members, call, piece, |_, part| self.stage_part(members, call, part))?;
+        if WATCHED { self.tell_piece(members, call, piece) } else { Ok(()) }
     }
 
     /// Hands `visit` each part of `piece` that this member stages, with its number among them.
@@ -140,13 +127,12 @@ fn unshared_block(members: &Members, call: &Call<'_>) -> Option<u64> {
 /// # Errors
 /// [`crate::Error::OutOfRange`] for a buffer that is not allocated.
 pub(crate) fn prestage(call: &Call<'_>, members: &Members, oversubscribed: bool) -> Result<()> {
-    let staging = Staging::new(call, members, oversubscribed);
-    let is_watched = members.is_watched();
-    (0..staging.slots.lag).try_for_each(|number| {
-        if is_watched {
-            checked::stage(&staging, members, call, number)
+    let slots = Slots::of(call, members, oversubscribed);
+    (0..slots.lag).try_for_each(|number| {
+        if members.is_watched() {
+            slots.stage::<true>(members, call, number)
         } else {
-            staging.stage(members, call, number)
+            slots.stage::<false>(members, call, number)
         }
     })
 }

@@ -74,7 +74,7 @@ fn content_of(file: &Path) -> std::result::Result<String, TuningFault> {
     let mut content = String::new();
     // What the file system says of its length is not always so.
     opened.take(MAX_LEN + 1).read_to_string(&mut content).map_err(TuningFault::Unreadable)?;
-    if content.len() as u64 > MAX_LEN { Err(TuningFault::TooLong { most: MAX_LEN }) } else { Ok(content) }
+    if content.len() as u64 > MAX_LEN { Err(TuningFault::TooLong(MAX_LEN)) } else { Ok(content) }
 }
 
 fn is_missing(fault: Option<&TuningFault>) -> bool {

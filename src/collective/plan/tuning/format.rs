@@ -63,7 +63,7 @@ pub(super) fn parse(content: &str) -> Result<Table, TableFault> {
     let version = *whole.version.get_ref();
     let at = |place: usize, fault| (Some(line_of(content, place)), fault);
     if version != VERSION {
-        return Err(at(whole.version.span().start, TuningFault::Version { found: version }));
+        return Err(at(whole.version.span().start, TuningFault::Version(version)));
     }
     let mut cases: Vec<Case> = Vec::new();
     for entry in &whole.case {
@@ -97,7 +97,7 @@ impl TableEntry {
         let operation = self.operation().map_err(|fault| (self.operation.span().start, fault))?;
         let n_ranks = *self.ranks.get_ref();
         if !(2..=MAX_RANKS).contains(&n_ranks) {
-            return Err((self.ranks.span().start, TuningFault::Ranks { found: n_ranks }));
+            return Err((self.ranks.span().start, TuningFault::Ranks(n_ranks)));
         }
         let steps = self.steps(operation)?;
         Ok(Case { operation, n_ranks, oversubscribed: self.oversubscribed, buffers: self.buffers, steps })
@@ -107,7 +107,7 @@ impl TableEntry {
         let name = self.operation.get_ref();
         let has_choice = |operation: &Operation| Algorithm::OneShot.supports(*operation);
         let found = Operation::ALL.into_iter().filter(has_choice).find(|operation| operation.name() == name);
-        found.ok_or_else(|| TuningFault::UnknownOperation { name: name.clone() })
+        found.ok_or_else(|| TuningFault::UnknownOperation(name.clone()))
     }
 
     fn steps(&self, operation: Operation) -> Result<Vec<Step>, (usize, TuningFault)> {
@@ -122,8 +122,7 @@ impl TableEntry {
         let limits = sizes.iter().copied().map(Some).chain([None]);
         let step = |(up_to, name): (_, &Spanned<String>)| {
             let algorithm = name.get_ref().parse::<Algorithm>();
-            let algorithm =
-                algorithm.map_err(|_| TuningFault::UnknownAlgorithm { name: name.get_ref().clone() });
+            let algorithm = algorithm.map_err(|_| TuningFault::UnknownAlgorithm(name.get_ref().clone()));
             match algorithm {
                 Ok(algorithm) if algorithm.supports(operation) => Ok(Step { up_to, algorithm }),
                 Ok(algorithm) => Err((name.span().start, TuningFault::Unsupported { algorithm, operation })),

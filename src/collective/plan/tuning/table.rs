@@ -171,32 +171,20 @@ pub enum TuningFault {
     #[error("is no regular file")]
     NotAFile,
     /// No table is as long.
-    #[error("has more than {most} bytes, and no tuning table is as long")]
-    TooLong {
-        /// The most that are read.
-        most: u64,
-    },
+    #[error("has more than {0} bytes, and no tuning table is as long")]
+    TooLong(u64),
     /// It is no TOML, or no table in TOML.
     #[error("{0}")]
     Malformed(String),
     /// It is of another version.
-    #[error("is of version {found}, and this is a reader of version {}", super::format::VERSION)]
-    Version {
-        /// The version.
-        found: u32,
-    },
+    #[error("is of version {0}, and this is a reader of version {reader}", reader = super::format::VERSION)]
+    Version(u32),
     /// No operation has this name, or not one that there are several algorithms for.
-    #[error("there are no algorithms to choose from for the operation {name:?}")]
-    UnknownOperation {
-        /// The name.
-        name: String,
-    },
+    #[error("there are no algorithms to choose from for the operation {0:?}")]
+    UnknownOperation(String),
     /// No algorithm has this name.
-    #[error("{name:?} is {}", crate::collective::call::UnknownAlgorithm)]
-    UnknownAlgorithm {
-        /// The name.
-        name: String,
-    },
+    #[error("{0:?} is {fault}", fault = crate::collective::call::UnknownAlgorithm)]
+    UnknownAlgorithm(String),
     /// The algorithm cannot do the operation.
     #[error("{algorithm} cannot do {operation}")]
     Unsupported {
@@ -206,11 +194,8 @@ pub enum TuningFault {
         operation: Operation,
     },
     /// A communicator cannot have so many ranks, or has no choice.
-    #[error("ranks is {found}, expected 2 to {MAX_RANKS}")]
-    Ranks {
-        /// How many.
-        found: u32,
-    },
+    #[error("ranks is {0}, expected 2 to {MAX_RANKS}")]
+    Ranks(u32),
     /// Sizes and algorithms do not match.
     #[error(
         "up_to has {sizes} sizes for {algorithms} algorithms, expected one less, as the last is for all that is longer"

@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Random;
 use super::world::Broken;
-use crate::coordinator::agent::{DeviceTask, GroupFailure, TaskOutcome};
+use crate::coordinator::agent::{GroupFailure, TaskOutcome};
 use crate::coordinator::call::GroupWork;
 use crate::coordinator::id::DeviceId;
-use crate::coordinator::order::FailureKind;
+use crate::coordinator::order::{DeviceOrder, FailureKind};
 
 /// One epoch of a communicator.
 #[derive(Debug, Default)]
@@ -121,37 +121,42 @@ impl Network {
         epoch.given_up.extend(given_up);
     }
 
-    /// Returns the outcome of `task`; `None` when it has to wait.
+    /// Returns the outcome of `order`; `None` when it has to wait.
     pub(super) fn work(
         &mut self,
         place: &Position,
-        task: &DeviceTask,
+        order: &DeviceOrder,
         random: &mut Random,
     ) -> Option<TaskOutcome> {
-        match task {
-            DeviceTask::Host if random.once_in(30) => Some(TaskOutcome::Hosted(Err("no socket".to_owned()))),
-            DeviceTask::Host => {
+        match order {
+            DeviceOrder::Host(_) if random.once_in(30) => {
+                Some(TaskOutcome::Hosted(Err("no socket".to_owned())))
+            }
+            DeviceOrder::Host(_) => {
                 let id = format!("meeting {}", self.meetings.len());
                 self.meetings.insert(id.clone(), Meeting { host: Some(place.device), ..Meeting::default() });
                 Some(TaskOutcome::Hosted(Ok(id)))
             }
-            DeviceTask::Meet { n_ranks, rank, id } => {
+            DeviceOrder::Join { formation, id, .. } if formation.epoch == 1 => {
+                let (n_ranks, rank) = (formation.members.len(), formation.rank_of(place.device)?);
                 let meeting = self.meetings.entry(id.clone()).or_default();
-                meeting.ranked.insert(*rank, place.device);
-                meeting.awaited = Some((*n_ranks as usize, *n_ranks as usize));
+                meeting.ranked.insert(rank, place.device);
+                meeting.awaited = Some((n_ranks, n_ranks));
                 self.meet(place, (id, 1), random).map(TaskOutcome::Met)
             }
-            DeviceTask::Join { id } => {
+            DeviceOrder::Join { id, .. } => {
                 let meeting = self.meetings.entry(id.clone()).or_default();
                 if !meeting.newcomers.contains(&place.device) {
                     meeting.newcomers.push(place.device);
                 }
                 self.meet(place, (id, place.epoch), random).map(TaskOutcome::Met)
             }
-            DeviceTask::Grow { n_ranks, id } => self.grow(place, *n_ranks as usize, id, random),
-            DeviceTask::Run { work } => self.run(place, work, random).map(TaskOutcome::Ran),
-            DeviceTask::GoOn => self.go_on(place, random).map(TaskOutcome::WentOn),
-            DeviceTask::Leave { gracefully } => self.leave(place, *gracefully).then_some(TaskOutcome::Left),
+            DeviceOrder::Grow { formation, id, .. } => self.grow(place, formation.members.len(), id, random),
+            DeviceOrder::Run { work, .. } => self.run(place, work, random).map(TaskOutcome::Ran),
+            DeviceOrder::GoOn { .. } => self.go_on(place, random).map(TaskOutcome::WentOn),
+            DeviceOrder::Leave { gracefully, .. } => {
+                self.leave(place, *gracefully).then_some(TaskOutcome::Left)
+            }
         }
     }
 

@@ -133,10 +133,10 @@ fn ready_together(world: &World, comm: &Comm) -> Result<(), String> {
         let is_there = |it: &&DeviceMembership| {
             let is_busy = matches!(
                 it.phase,
-                DevicePhase::Joining { .. }
+                DevicePhase::Joining(_)
                     | DevicePhase::Growing { .. }
-                    | DevicePhase::GoingOn { .. }
-                    | DevicePhase::Running { .. }
+                    | DevicePhase::GoingOn(_)
+                    | DevicePhase::Running(_)
             );
             !is_busy
                 && (it.formation.comm, it.formation.epoch, &it.formation.members)
@@ -248,7 +248,7 @@ fn one_ready_epoch(world: &World) -> Result<(), String> {
     for device in world.devices.values() {
         let Some(membership) = &device.agent.report().membership else { continue };
         let Some(job) = &device.job else { continue };
-        let is_up = matches!(membership.phase, DevicePhase::Ready { .. } | DevicePhase::Running { .. });
+        let is_up = matches!(membership.phase, DevicePhase::Ready(_) | DevicePhase::Running(_));
         let CommFormation { comm, incarnation, epoch, .. } = membership.formation;
         let place = (job.clone(), epoch);
         if is_up && world.network.epochs.get(&place).is_some_and(|epoch| !epoch.has_ended) {

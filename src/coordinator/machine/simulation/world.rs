@@ -9,17 +9,17 @@ use std::time::Duration;
 use super::Random;
 use super::network::Network;
 use super::rules;
-use crate::coordinator::agent::{Agent, AgentStep, DeviceTask, TaskOutcome};
+use crate::coordinator::agent::{Agent, AgentStep, TaskOutcome};
 use crate::coordinator::call::AddressRange;
 use crate::coordinator::id::{CommId, DeviceId, GroupId};
 use crate::coordinator::machine::{
-    CoordinatorAction, CoordinatorEvent, CoordinatorMachine, CoordinatorSettings,
+    CoordinatorAction, CoordinatorEvent, CoordinatorMachine, CoordinatorSettings, RequestId,
 };
-use crate::coordinator::order::DeviceReport;
+use crate::coordinator::order::{DeviceOrder, DeviceReport};
 use crate::coordinator::wire::encode;
 use crate::launch::HangRule;
 pub(super) use device::SimDevice;
-use device::{PATIENCE_MS, SILENCE_MS, TIMEOUT};
+use device::{PATIENCE_MS, SILENCE_MS, TIMEOUT_MS};
 
 /// How long a coordinator waits for devices of the one before it.
 const ADOPT_MS: u64 = 400;
@@ -183,7 +183,8 @@ impl World {
     fn start_device(&mut self) {
         let id = DeviceId::new(self.next_device);
         self.next_device += 1;
-        let (agent, inbox) = (Agent::new(id).with_timeout(TIMEOUT), VecDeque::new());
+        let report = DeviceReport { timeout_ms: TIMEOUT_MS, range: RANGE, ..DeviceReport::default() };
+        let (agent, inbox) = (Agent::new(id, report), VecDeque::new());
         let (job, task, link) = (None, None, None);
         let (is_stopped, is_stuck, is_called_off) = (false, false, false);
         let device = SimDevice { agent, inbox, job, task, is_stopped, is_stuck, is_called_off, link };
@@ -263,7 +264,7 @@ impl World {
         self.last_orders.insert(id, self.now_ms);
         self.heartbeats.insert(id, self.now_ms);
         self.note(|| format!("device {id} connects: {report:?}"));
-        self.handle(CoordinatorEvent::Registered { device: id, range: RANGE, socket: String::new(), report })
+        self.handle(CoordinatorEvent::Registered { device: id, report })
     }
 
     fn pass_time(&mut self, most: u64) -> Result<(), String> {
@@ -280,7 +281,7 @@ impl World {
         if self.random.once_in(3) {
             return Ok(());
         }
-        self.handle(CoordinatorEvent::Tick { now_ms: self.now_ms })
+        self.handle(CoordinatorEvent::Tick(self.now_ms))
     }
 
     /// Has the coordinator find that awaited devices are dead.
@@ -289,7 +290,7 @@ impl World {
         let mut dead =
             awaited.into_iter().filter(|device| !self.devices.contains_key(device)).collect::<Vec<_>>();
         dead.retain(|_| self.random.once_in(2));
-        dead.into_iter().try_for_each(|device| self.handle(CoordinatorEvent::Gone { device }))
+        dead.into_iter().try_for_each(|device| self.handle(CoordinatorEvent::Gone(device)))
     }
 
     /// Has a message arrive, or a device work.
@@ -321,7 +322,7 @@ impl World {
         }
         let Some(report) = &mut report else {
             self.known.remove(&device);
-            return self.handle(CoordinatorEvent::Gone { device });
+            return self.handle(CoordinatorEvent::Gone(device));
         };
         if self.broken == Some(Broken::StaleReports) {
             report.version = self.now_ms + 1_000_000;
@@ -340,14 +341,11 @@ impl World {
 
     fn work(&mut self, id: DeviceId) {
         let Some(device) = self.devices.get_mut(&id) else { return };
-        let Some(task) = device.task.clone().filter(|_| !device.is_stuck) else { return };
-        let Some(outcome) = self.network.work(&device.place(id), &task, &mut self.random) else { return };
+        let Some(order) = device.task.clone().filter(|_| !device.is_stuck) else { return };
+        let Some(outcome) = self.network.work(&device.place(id), &order, &mut self.random) else { return };
         device.task = None;
-        match (&task, &outcome) {
-            (
-                DeviceTask::Meet { id, .. } | DeviceTask::Join { id } | DeviceTask::Grow { id, .. },
-                TaskOutcome::Met(Ok(_)),
-            ) => {
+        match (&order, &outcome) {
+            (DeviceOrder::Join { id, .. } | DeviceOrder::Grow { id, .. }, TaskOutcome::Met(Ok(_))) => {
                 device.job = Some(id.clone());
             }
             (_, TaskOutcome::Left) => device.job = None,
@@ -362,7 +360,7 @@ impl World {
         let Some(device) = self.devices.get_mut(&id) else { return };
         for step in steps {
             match step {
-                AgentStep::Begin(task) => (device.task, device.is_called_off) = (Some(task), false),
+                AgentStep::Begin(order) => (device.task, device.is_called_off) = (Some(order), false),
                 AgentStep::Interrupt { lost } => {
                     device.is_called_off = true;
                     self.network.interrupt(&device.place(id), &lost);
@@ -407,9 +405,7 @@ impl World {
         let is_short = match &action {
             CoordinatorAction::Order { order, .. } => encode(order).is_ok(),
             CoordinatorAction::Reply { reply, .. } => encode(reply).is_ok(),
-            CoordinatorAction::Drop { .. } | CoordinatorAction::GiveUp { .. } | CoordinatorAction::Log(_) => {
-                true
-            }
+            CoordinatorAction::Drop(_) | CoordinatorAction::GiveUp { .. } | CoordinatorAction::Log(_) => true,
         };
         if !is_short {
             return Err(format!("there is no room in a message for {action:?}"));
@@ -421,7 +417,7 @@ impl World {
                     device.inbox.push_back(order);
                 }
             }
-            CoordinatorAction::Drop { device } => {
+            CoordinatorAction::Drop(device) => {
                 return Err(format!("device {device} was dropped, which is sound"));
             }
             CoordinatorAction::GiveUp { device, kills, .. } => {
@@ -429,8 +425,8 @@ impl World {
                 self.kill_hung(device, kills)?;
             }
             CoordinatorAction::Log(_) => {}
-            CoordinatorAction::Reply { client, number, reply } => {
-                self.take_reply(client.get(), number, &reply)?
+            CoordinatorAction::Reply { request_id: RequestId { client, number }, reply } => {
+                self.take_reply(client.0, number, &reply)?
             }
         }
         Ok(())

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::*;
 use super::{COMM, SETTINGS};
-use crate::coordinator::agent::{Agent, AgentStep, DeviceTask, GroupFailure, TaskOutcome};
-use crate::coordinator::call::{Collective, DeviceCall, DeviceReduceOp};
+use crate::coordinator::agent::{Agent, AgentStep, GroupFailure, TaskOutcome};
+use crate::coordinator::call::{AddressRange, Collective, DeviceCall, DeviceReduceOp};
 use crate::coordinator::id::GroupId;
 use crate::coordinator::request::CommStatus;
 use crate::reduce::DataType;
@@ -14,7 +14,7 @@ use crate::reduce::DataType;
 pub(super) struct Fixture {
     pub(super) machine: CoordinatorMachine,
     pub(super) devices: BTreeMap<DeviceId, Agent>,
-    pub(super) tasks: BTreeMap<DeviceId, DeviceTask>,
+    pub(super) tasks: BTreeMap<DeviceId, DeviceOrder>,
     /// The devices that take no orders.
     pub(super) stopped: BTreeSet<DeviceId>,
     /// The devices that take orders, and never end a task.
@@ -30,6 +30,12 @@ pub(super) struct Fixture {
     /// The group that calls name.
     pub(super) group: Option<GroupId>,
     pub(super) now_ms: u64,
+}
+
+/// A device that is in no communicator.
+pub(super) fn agent(device: u32) -> Agent {
+    let range = AddressRange { min: 0x1000, max: 0x2000 };
+    Agent::new(DeviceId::new(device), DeviceReport { range, ..DeviceReport::default() })
 }
 
 impl Fixture {
@@ -51,7 +57,7 @@ impl Fixture {
             now_ms: 0,
         };
         fixture.pass(0);
-        (1..=devices).for_each(|device| fixture.register(Agent::new(DeviceId::new(device)), device));
+        (1..=devices).for_each(|device| fixture.register(agent(device), device));
         fixture.pass(SETTINGS.adopt_ms);
         fixture
     }
@@ -75,8 +81,7 @@ impl Fixture {
         agent.connect();
         let (device, report) = (DeviceId::new(device), agent.outgoing_report());
         self.devices.insert(device, agent);
-        let range = AddressRange { min: 0x1000, max: 0x2000 };
-        self.happen(CoordinatorEvent::Registered { device, range, socket: String::new(), report });
+        self.happen(CoordinatorEvent::Registered { device, report });
     }
 
     /// Lets time pass while the coordinator runs.
@@ -91,7 +96,7 @@ impl Fixture {
     /// Lets time pass, of which the coordinator learns afterwards.
     pub(super) fn pause(&mut self, ms: u64) {
         self.now_ms += ms;
-        self.happen(CoordinatorEvent::Tick { now_ms: self.now_ms });
+        self.happen(CoordinatorEvent::Tick(self.now_ms));
     }
 
     pub(super) fn happen(&mut self, event: CoordinatorEvent) {
@@ -106,14 +111,14 @@ impl Fixture {
                         events.extend(self.report(device));
                     }
                     CoordinatorAction::Order { .. } => {}
-                    CoordinatorAction::Drop { device } => self.dropped.push(device),
+                    CoordinatorAction::Drop(device) => self.dropped.push(device),
                     CoordinatorAction::GiveUp { device, kills, .. } => {
                         self.dropped.push(device);
                         self.killed.extend(kills.then_some(device));
                     }
                     CoordinatorAction::Log(turn) => self.logged.push(turn),
-                    CoordinatorAction::Reply { client, reply, .. } => {
-                        _ = self.replies.insert(client.get(), reply)
+                    CoordinatorAction::Reply { request_id, reply } => {
+                        _ = self.replies.insert(request_id.client.0, reply)
                     }
                 }
             }
@@ -131,8 +136,8 @@ impl Fixture {
     pub(super) fn perform(&mut self, device: DeviceId, steps: Vec<AgentStep>) {
         for step in steps {
             match (step, self.tasks.get(&device)) {
-                (AgentStep::Begin(task), _) => _ = self.tasks.insert(device, task),
-                (AgentStep::Interrupt { .. }, Some(DeviceTask::Run { .. }))
+                (AgentStep::Begin(order), _) => _ = self.tasks.insert(device, order),
+                (AgentStep::Interrupt { .. }, Some(DeviceOrder::Run { .. }))
                     if !self.slow.contains(&device) =>
                 {
                     self.finish(device, TaskOutcome::Ran(Err("it was interrupted".to_owned().into())));
@@ -150,8 +155,8 @@ impl Fixture {
 
     /// Does one task that is no group. Returns the report of the device.
     pub(super) fn work(&mut self) -> Option<CoordinatorEvent> {
-        let is_to_do = |device: &DeviceId, task: &DeviceTask| {
-            !matches!(task, DeviceTask::Run { .. }) && !self.slow.contains(device)
+        let is_to_do = |device: &DeviceId, task: &DeviceOrder| {
+            !matches!(task, DeviceOrder::Run { .. }) && !self.slow.contains(device)
         };
         // Newcomers are the first to learn the outcome of a meeting.
         let found = self.tasks.iter().rfind(|(device, task)| is_to_do(device, task));
@@ -162,9 +167,9 @@ impl Fixture {
         self.finish(
             device,
             match task {
-                DeviceTask::Host => TaskOutcome::Hosted(Ok("id".to_owned())),
-                DeviceTask::GoOn => TaskOutcome::WentOn(Ok(lost)),
-                DeviceTask::Leave { .. } => TaskOutcome::Left,
+                DeviceOrder::Host(_) => TaskOutcome::Hosted(Ok("id".to_owned())),
+                DeviceOrder::GoOn { .. } => TaskOutcome::WentOn(Ok(lost)),
+                DeviceOrder::Leave { .. } => TaskOutcome::Left,
                 _ => TaskOutcome::Met(self.meetings.clone().map(|()| members)),
             },
         );
@@ -174,8 +179,9 @@ impl Fixture {
     /// Sends a request as a new client. Returns the client.
     pub(super) fn ask(&mut self, request: ClientRequest) -> u64 {
         self.asked += 1;
-        let client = ClientId::new(self.asked);
-        self.happen(CoordinatorEvent::Requested { client, number: 1, request });
+        let client = ClientId(self.asked);
+        let request_id = RequestId { client, number: 1 };
+        self.happen(CoordinatorEvent::Requested { request_id, request });
         self.asked
     }
 

@@ -4,19 +4,20 @@ use super::{Broken, RANGE, World};
 use crate::coordinator::call::{Collective, DeviceCall, DeviceReduceOp};
 use crate::coordinator::error::RequestError;
 use crate::coordinator::id::{ClientId, CommId, DeviceId, GroupId};
-use crate::coordinator::machine::CoordinatorEvent;
-use crate::coordinator::request::{ClientRequest, CommState, Reply};
+use crate::coordinator::machine::{CoordinatorEvent, CoordinatorMachine, RequestId};
+use crate::coordinator::request::{CallProgress, ClientRequest, CommState, Reply};
 use crate::reduce::DataType;
 
 impl World {
     pub(super) fn lose_client(&mut self) -> Result<(), String> {
         let client = self.random.below(3);
         self.asked.retain(|(request_id, _), _| *request_id != client);
-        self.handle(CoordinatorEvent::ClientGone { client: ClientId::new(client) })
+        self.handle(CoordinatorEvent::ClientGone(ClientId(client)))
     }
 
     pub(super) fn ask(&mut self) -> Result<(), String> {
-        if self.machine.is_none() {
+        // Requests that come earlier wait in their connections.
+        if !self.machine.as_ref().is_some_and(CoordinatorMachine::is_open) {
             return Ok(());
         }
         let request = self.draw_request();
@@ -33,7 +34,8 @@ impl World {
         }
         self.asked.insert((client, number), 0);
         self.note(|| format!("request {number} of client {client}: {request:?}"));
-        self.handle(CoordinatorEvent::Requested { client: ClientId::new(client), number, request })
+        let request_id = RequestId { client: ClientId(client), number };
+        self.handle(CoordinatorEvent::Requested { request_id, request })
     }
 
     fn draw_request(&mut self) -> ClientRequest {
@@ -89,10 +91,10 @@ impl World {
             Ok(Reply::Status(_)) if self.growing.contains(&number) => Some("grown"),
             Ok(Reply::Status(status)) if status.state == CommState::Ready => Some("ready"),
             Ok(Reply::Status(status)) if status.state == CommState::Failed => Some("failed"),
-            Ok(Reply::InProgress(_)) => Some("group"),
+            Ok(Reply::Called(CallProgress::InProgress(_))) => Some("group"),
             Ok(Reply::Ended) if self.finalizing.contains(&number) => Some("finalized"),
             Ok(Reply::Ended) => Some("destroyed"),
-            Ok(Reply::Queued { .. }) => Some("open group"),
+            Ok(Reply::Called(CallProgress::Queued { .. })) => Some("open group"),
             Ok(Reply::Located(_)) => Some("located"),
             Ok(Reply::Checkpoint(_)) => Some("checkpoint"),
             Err(RequestError::CheckpointFailed { .. }) => Some("checkpoint failed"),
@@ -113,7 +115,7 @@ impl World {
             Ok(Reply::Checkpoint(written)) if !self.network.written.contains(written) => {
                 return Err(format!("checkpoint {written} was told to client {client}, and nobody wrote it"));
             }
-            Ok(Reply::InProgress(_)) if self.grouped.contains(&number) => {
+            Ok(Reply::Called(CallProgress::InProgress(_))) if self.grouped.contains(&number) => {
                 return Err(format!("the call of request {number} was for a group, and runs alone"));
             }
             _ => {}

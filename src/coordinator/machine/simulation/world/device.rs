@@ -2,14 +2,13 @@
 //! given up.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::time::Duration;
 
 use super::super::network::Position;
 use super::{Broken, World};
-use crate::coordinator::agent::{Agent, DeviceTask};
+use crate::coordinator::agent::Agent;
 use crate::coordinator::id::{ClientId, DeviceId};
-use crate::coordinator::machine::CoordinatorEvent;
-use crate::coordinator::order::{DeviceOrder, DevicePhase};
+use crate::coordinator::machine::{CoordinatorEvent, RequestId};
+use crate::coordinator::order::{DeviceMembership, DeviceOrder, DevicePhase};
 use crate::coordinator::request::ClientRequest;
 
 /// The shortest time without heartbeats after which a device counts as lost.
@@ -19,7 +18,7 @@ pub(super) const SILENCE_MS: u64 = 1600;
 pub(super) const PATIENCE_MS: u64 = 3000;
 
 /// How long devices report that they wait for others.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const TIMEOUT_MS: u64 = 1000;
 
 /// A device process.
 pub(in super::super) struct SimDevice {
@@ -28,7 +27,7 @@ pub(in super::super) struct SimDevice {
     pub(in super::super) inbox: VecDeque<DeviceOrder>,
     /// The meeting at which its communicator was formed.
     pub(in super::super) job: Option<String>,
-    pub(super) task: Option<DeviceTask>,
+    pub(super) task: Option<DeviceOrder>,
     pub(super) is_stopped: bool,
     /// Its worker hangs for ever, although it takes orders and sends heartbeats.
     pub(in super::super) is_stuck: bool,
@@ -53,7 +52,7 @@ impl SimDevice {
     pub(super) fn is_in_checkpoint(&self) -> bool {
         let membership = self.agent.report().membership.as_ref();
         membership.is_some_and(|it| match &it.phase {
-            DevicePhase::Running { work: Some(work), .. } => work.directory().is_some(),
+            DevicePhase::Running(Some(work)) => work.directory().is_some(),
             _ => false,
         })
     }
@@ -65,8 +64,8 @@ impl SimDevice {
 
     pub(super) fn place(&self, device: DeviceId) -> Position {
         let membership = self.agent.report().membership.as_ref();
-        let group = match membership.map(|membership| &membership.phase) {
-            Some(DevicePhase::Running { group, .. }) => *group,
+        let group = match membership {
+            Some(DeviceMembership { phase: DevicePhase::Running(_), groups, .. }) => *groups,
             _ => 0,
         };
         Position {
@@ -88,7 +87,7 @@ impl World {
         for device in self.devices.iter().filter_map(is_up).collect::<Vec<_>>() {
             if self.known.contains_key(&device) {
                 self.heartbeats.insert(device, self.now_ms);
-                self.handle(CoordinatorEvent::Heartbeat { device })?;
+                self.handle(CoordinatorEvent::Heartbeat(device))?;
             }
         }
         Ok(())
@@ -107,15 +106,20 @@ impl World {
     /// know how long a group takes.
     pub(super) fn give_up_on_what_is_stuck(&mut self) -> Result<(), String> {
         let is_in_group =
-            |device: &&SimDevice| device.is_stuck && matches!(device.task, Some(DeviceTask::Run { .. }));
+            |device: &&SimDevice| device.is_stuck && matches!(device.task, Some(DeviceOrder::Run { .. }));
         let hanging = self.devices.values().filter(is_in_group).filter_map(|device| device.agent.comm());
         for comm in hanging.collect::<BTreeSet<_>>() {
             let number = self.requests;
-            if self.machine.as_ref().is_some_and(|machine| machine.comms.contains_key(&comm)) {
+            if self
+                .machine
+                .as_ref()
+                .is_some_and(|machine| machine.is_open() && machine.comms.contains_key(&comm))
+            {
                 self.requests += 1;
                 self.asked.insert((0, number), 0);
-                let (client, request) = (ClientId::new(0), ClientRequest::Destroy(comm));
-                self.handle(CoordinatorEvent::Requested { client, number, request })?;
+                let request_id = RequestId { client: ClientId(0), number };
+                let request = ClientRequest::Destroy(comm);
+                self.handle(CoordinatorEvent::Requested { request_id, request })?;
             }
         }
         Ok(())
