@@ -20,9 +20,15 @@ const SCENARIO: &str = "SHMCCL_TEST_SCENARIO";
 pub(crate) fn shmccl(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
     command.args(words).stdin(Stdio::null());
-    for variable in
-        ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "SHMCCL_HEAP", "SHMCCL_LOG", "SHMCCL_TRACE", "SHMCCL_FAULTS"]
-    {
+    for variable in [
+        "NO_COLOR",
+        "CLICOLOR",
+        "CLICOLOR_FORCE",
+        "SHMCCL_HEAP",
+        "SHMCCL_LOG",
+        "SHMCCL_TRACE",
+        "SHMCCL_FAULTS",
+    ] {
         command.env_remove(variable);
     }
     // The built-in table, whatever was measured on this machine.
@@ -39,7 +45,8 @@ pub(crate) fn job(flags: &[&str], scenario: &str) -> Command {
     command
 }
 
-/// Starts a command and returns its exit code, or 128 plus the number of the signal that ended it, and stderr.
+/// Starts a command and returns its exit code, or 128 plus the number of the signal that ended it,
+/// and stderr.
 pub(crate) fn end_of(command: &mut Command) -> (i32, String) {
     let started = Started::new(command, 0);
     let (code, stderr, _) = started.end();
@@ -95,7 +102,8 @@ impl Started {
         kill(self.pid(), signal).unwrap();
     }
 
-    /// Awaits its end, and sees to it that no device is left. Returns exit code (128 plus the signal), stderr, stdout.
+    /// Awaits its end, and sees to it that no device is left. Returns exit code (128 plus the
+    /// signal), stderr, stdout.
     pub(crate) fn end(mut self) -> (i32, String, String) {
         use std::os::unix::process::ExitStatusExt;
         let mut stderr = self.child.stderr.take().unwrap();
