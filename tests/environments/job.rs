@@ -87,11 +87,6 @@ impl Started {
         }
     }
 
-    /// The devices that have said who they are.
-    pub(crate) fn pids(&self) -> &[Pid] {
-        &self.pids
-    }
-
     /// The started process.
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().try_into().unwrap())
@@ -151,9 +146,9 @@ pub(crate) fn say(line: std::fmt::Arguments<'_>) {
 
 fn play(scenario: &str) -> shmccl::Result<()> {
     let (word, _number) = scenario.split_once(' ').unwrap_or((scenario, "0"));
-    let Some(JoinedAs::Device(comm)) = join_job()? else { panic!("a device was to be started") };
+    let Some(JoinedAs::Device(mut comm)) = join_job()? else { panic!("a device was to be started") };
     match word {
-        "sum" => sum(&comm),
+        "sum" => sum(&mut comm),
         "wait" => {
             say(format_args!("pid {}", std::process::id()));
             comm.barrier()?;
@@ -166,7 +161,7 @@ fn play(scenario: &str) -> shmccl::Result<()> {
 }
 
 /// Does one all_reduce and says its result.
-fn sum(comm: &Communicator) -> shmccl::Result<()> {
+fn sum(comm: &mut Communicator) -> shmccl::Result<()> {
     let mut sum = [u64::from(comm.rank().get()) + 1];
     comm.all_reduce_in_place(&mut sum, &ReduceOp::Sum)?;
     say(format_args!("sum {}", sum[0]));

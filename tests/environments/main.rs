@@ -6,7 +6,7 @@
 //! ([`support::can_be_played`]).
 
 mod job;
-mod signals;
+mod limits;
 
 use std::path::{Path, PathBuf};
 
