@@ -6,7 +6,9 @@ use std::sync::{Mutex, PoisonError};
 
 use super::names::ClaimedNames;
 use super::{JobOutcome, Launch, Observer, supervise};
-use crate::bootstrap::{Options, ProxyMode, checksums_from_env, cores_from_env, dump_heap_from_env, resource_error};
+use crate::bootstrap::{
+    Options, ProxyMode, checksums_from_env, cores_from_env, dump_heap_from_env, resource_error,
+};
 use crate::channel::Control;
 use crate::collective::CALL_NAMES;
 use crate::comm::{Communicator, JoinedAs, init_threads, join_job};

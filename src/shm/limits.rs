@@ -285,7 +285,10 @@ mod tests {
             let told = error.to_string();
             assert!(told.starts_with("test needs fancy_call, which is refused here: allow it"), "{told}");
         }
-        assert_eq!(refused_call("test", "fancy_call", os(libc::EMFILE)).unwrap_err().raw_os_error(), Some(libc::EMFILE));
+        assert_eq!(
+            refused_call("test", "fancy_call", os(libc::EMFILE)).unwrap_err().raw_os_error(),
+            Some(libc::EMFILE)
+        );
     }
 
     #[test]

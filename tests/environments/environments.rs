@@ -5,8 +5,11 @@
 //! Where only root can make the surroundings, the test says so elsewhere
 //! ([`support::can_be_played`]).
 
+mod crashes;
 mod job;
 mod limits;
+mod memory;
+mod presence;
 
 use std::path::{Path, PathBuf};
 

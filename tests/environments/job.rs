@@ -145,10 +145,22 @@ pub(crate) fn say(line: std::fmt::Arguments<'_>) {
 }
 
 fn play(scenario: &str) -> shmccl::Result<()> {
-    let (word, _number) = scenario.split_once(' ').unwrap_or((scenario, "0"));
+    let (word, number) = scenario.split_once(' ').unwrap_or((scenario, "0"));
     let Some(JoinedAs::Device(mut comm)) = join_job()? else { panic!("a device was to be started") };
     match word {
         "sum" => sum(&mut comm),
+        "alloc" => {
+            comm.alloc::<u8>(3 << 20)?.fill(number.parse().unwrap());
+            comm.barrier()
+        }
+        "abort" => {
+            comm.alloc::<u8>(1 << 20)?.fill(0xA7);
+            comm.barrier()?;
+            if comm.rank().get().to_string() == number {
+                std::process::abort();
+            }
+            comm.barrier()
+        }
         "wait" => {
             say(format_args!("pid {}", std::process::id()));
             comm.barrier()?;
