@@ -163,7 +163,7 @@ pub fn checksums_from_env() -> Result<bool> {
     switch_from_env(CHECKSUMS)
 }
 
-/// The variable that asks for a rank's own memory in its core dumps.
+/// The variable that asks for a rank's own memory in its core dumps: see [`dump_heap_from_env`].
 pub const DUMP_HEAP: &str = "SHMCCL_DUMP_HEAP";
 
 /// Returns whether [`DUMP_HEAP`] asks for the rank's own segment in its core dumps: `1`; nothing or

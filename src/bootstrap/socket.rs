@@ -15,7 +15,6 @@ use nix::sys::socket::{
 
 use super::message::MAX_MESSAGE;
 use crate::error::{Error, Result};
-use crate::shm::limits::refused_call;
 use crate::shm::system::{ReceivedMessage, receive};
 
 /// Makes a connected pair of control sockets, the root's end first, closed on exec.
@@ -94,12 +93,6 @@ pub(crate) fn resource_error(action: &'static str, source: std::io::Error) -> Er
         _ => return Error::os(action, source),
     };
     Error::ResourceLimit { resource, action, remedy, source }
-}
-
-/// Returns the error for a process that was started and cannot be watched.
-pub(crate) fn unwatchable(action: &'static str, source: std::io::Error) -> Error {
-    let needs = "the system call pidfd_open, of Linux 5.3";
-    refused_call(action, needs, source).unwrap_or_else(|source| resource_error(action, source))
 }
 
 /// Returns another descriptor of the same thing.

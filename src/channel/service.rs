@@ -94,8 +94,8 @@ impl ProxyThread {
     /// Starts serving with `handler`, sharing a core as `policy` says.
     ///
     /// # Errors
-    /// [`Error::ResourceLimit`] or [`Error::Os`] when there can be no thread; [`Error::Layout`] when a
-    /// fifo is damaged.
+    /// [`Error::ResourceLimit`] or [`Error::Os`] when there can be no thread; [`Error::Layout`]
+    /// when a fifo is damaged.
     pub(crate) fn start<T: Handler + Send + 'static>(
         mapped: &Arc<EpochMapping>,
         served: ServedFifos,

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use super::observer::{OutputPipe, OutputStream};
 use super::restart::Grace;
 use super::{Launch, Program};
-use crate::bootstrap::{CHECKSUMS, CORES, ProxyMode, environment, pair, resource_error, unwatchable};
+use crate::bootstrap::{CHECKSUMS, CORES, ProxyMode, environment, pair, resource_error};
 use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::rank::Rank;
 use crate::shm::system::{pidfd_kill, pidfd_open};
@@ -145,7 +145,7 @@ impl Process {
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
-                Err(unwatchable("watching a device process", error))
+                Err(resource_error("watching a device process", error))
             }
         }
     }

@@ -144,8 +144,9 @@ impl Reducer {
     /// With `finish` the operator's final step is taken too (an average divides), once at the end
     /// of a reduction that takes several calls. Each source is read once and each target written
     /// once. A source may be the very bytes of a target. Sources marked fresh are multiplied by the
-    /// scalar of `PreMulSum`, or by what keeps an average of floats from overflowing. With one source the result is that source, scaled and finished alike.
-    /// Orders nothing between processes: that is the business of the signals around it.
+    /// scalar of `PreMulSum`, or by what keeps an average of floats from overflowing. With one
+    /// source the result is that source, scaled and finished alike. Orders nothing between
+    /// processes: that is the business of the signals around it.
     ///
     /// # Errors
     /// Nothing was changed.

@@ -20,7 +20,7 @@
 //! process without `futex_waitv` looks every 20 ms instead.
 //!
 //! An emulator or a sandbox may refuse robust lists. Then the rank holds a lock instead
-//! ([`PresenceLock`]), which the system takes back when it closes the files of the dead. Peers look
+//! (`presence.rs`), which the system takes back when it closes the files of the dead. Peers look
 //! at such locks every 20 ms.
 
 #![allow(unsafe_code, reason = "robust futex list of the life thread")]
@@ -89,8 +89,8 @@ impl LifeLock {
     ///
     /// # Errors
     /// [`Error::InvalidRank`] when `cells` has none for `rank` or more than there can be ranks;
-    /// [`Error::Layout`] when the cell has been used; [`Error::ResourceLimit`] or [`Error::Os`] when
-    /// the thread cannot be started.
+    /// [`Error::Layout`] when the cell has been used; [`Error::ResourceLimit`] or [`Error::Os`]
+    /// when the thread cannot be started.
     pub fn take<C, F>(
         kernel: HostKernel,
         cells: C,

@@ -64,7 +64,7 @@ pub(super) fn refused(action: &'static str, store: Store, source: impl Into<io::
 ///
 /// # Errors
 /// The source, where it means something else.
-pub(crate) fn refused_call(
+pub(super) fn refused_call(
     action: &'static str,
     needs: &'static str,
     source: io::Error,

@@ -58,8 +58,8 @@ pub(super) struct HeapBlock {
 
 // SAFETY: the addresses stay valid in every thread until the owner is dropped. The owners move
 // between threads: MmapRaw is Send and Sync by itself. A HeapBlock is exclusively owned memory of
-// the global allocator, and ReservedAddresses are addresses that nobody else unmaps. A Shmem is a pointer, a descriptor and strings that nothing touches until
-// `drop`, which may run on any thread.
+// the global allocator, and ReservedAddresses are addresses that nobody else unmaps. A Shmem is a
+// pointer, a descriptor and strings that nothing touches until `drop`, which may run on any thread.
 unsafe impl Send for Owned {}
 // SAFETY: as above; through `&Owned` nothing of the owner can be reached at all.
 unsafe impl Sync for Owned {}

@@ -6,9 +6,9 @@
 //! | named | `/dev/shm/NAME`, by the `shared_memory` crate | yes | the name | at `create` |
 //! | file | any file that can be mapped | yes | the file, which is its point | at `commit` |
 //!
-//! Memory is taken by `fallocate`; where a file system or a sandbox refuses that, by writing what is
-//! there once more. No core dump holds a segment unless it is asked to
-//! ([`Mapping::take_into_dumps`]).
+//! Memory is taken by `fallocate`; where a file system or a sandbox refuses that, by writing what
+//! is there once more. No core dump holds a segment unless it is asked to
+//! (`Mapping::take_into_dumps`).
 //!
 //! Life: `create` (length set, sealed, header page committed, header described) -> the owner
 //! commits and initialises what it needs -> [`SegmentHeader::publish`] (edge H1) -> peers

@@ -21,6 +21,7 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::unistd::{Pid, pipe2};
 
+use super::limits;
 use crate::sync::header::Creator;
 
 /// The most descriptors that the kernel lets one message carry (`SCM_MAX_FD`).
@@ -160,7 +161,11 @@ pub(crate) fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
     match RawFd::try_from(raw) {
         // SAFETY: the kernel has just opened `raw` for this process.
         Ok(raw) if raw >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(raw) }),
-        _ => Err(io::Error::last_os_error()),
+        _ => {
+            let (action, needs) = ("watching a process", "the system call pidfd_open (Linux 5.3)");
+            let refused = limits::refused_call(action, needs, io::Error::last_os_error());
+            Err(refused.map_or_else(|other| other, io::Error::other))
+        }
     }
 }
 

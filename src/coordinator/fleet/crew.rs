@@ -13,7 +13,7 @@ use nix::sys::signal::SigSet;
 use nix::unistd::Pid;
 
 use super::{DeviceEnd, DeviceKind, GRACE, terminate};
-use crate::bootstrap::{poll_timeout, resource_error, unwatchable};
+use crate::bootstrap::{poll_timeout, resource_error};
 use crate::coordinator::adoption::fleet::AdoptedDevice;
 use crate::coordinator::directory::RuntimeDirectory;
 use crate::coordinator::id::DeviceId;
@@ -153,7 +153,7 @@ impl Crew {
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
-                Err(unwatchable(ACTION, error))
+                Err(resource_error(ACTION, error))
             }
         }
     }

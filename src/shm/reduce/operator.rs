@@ -18,8 +18,8 @@ pub(crate) trait Numeric: bytemuck::Pod {
     /// Returns what an average of `n` inputs multiplies each by, and what it divides their sum by;
     /// `n` is at most [`MAX_PLACES`](super::MAX_PLACES).
     ///
-    /// Floats are multiplied by a power of two, `1 / n` or less. So no sum overflows, and the result
-    /// is that of the sum divided by `n` to the last bit, unless it is subnormal.
+    /// Floats are multiplied by a power of two, `1 / n` or less. So no sum overflows, and the
+    /// result is that of the sum divided by `n` to the last bit, unless it is subnormal.
     fn mean_terms(n: u8) -> (Self, Self);
 }
 
@@ -140,7 +140,8 @@ pub(crate) trait ElementOperator<R: Numeric>: 'static {
     /// Whether original inputs are multiplied first.
     const SCALES: bool = false;
 
-    /// Returns what an original input is multiplied by: its rank's scalar, or a share of an average.
+    /// Returns what an original input is multiplied by: its rank's scalar, or a share of an
+    /// average.
     #[inline(always)]
     fn factor(scalar: R, _share: R) -> R {
         scalar
