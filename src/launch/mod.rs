@@ -14,7 +14,7 @@
 //! | `SHMCCL_TIMEOUT_MS` | how long to wait for the launcher's Welcome |
 //! | `SHMCCL_CHECKSUMS` | 1, where data are to be [checked](Launch::checksums) on their way |
 //! | `SHMCCL_CORES` | how many cores to [count on](Launch::cores), where ranks are told |
-//! | `SHMCCL_DUMP_HEAP` | 1, where core dumps hold a rank's [own heap](crate::bootstrap::DUMP_HEAP) |
+//! | `SHMCCL_DUMP_HEAP` | 1, where core dumps hold the rank's [heap](crate::bootstrap::DUMP_HEAP) |
 //! | `SHMCCL_FAULTS` | the [plan of faults](crate::faults), where there is one |
 //!
 //! One poll loop, in the thread that started the processes, watches sockets, process descriptors,
