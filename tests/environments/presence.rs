@@ -34,7 +34,7 @@ fn who_dies_or_leaves_is_told_apart_where_the_system_watches_over_nobody() {
             let second = member(id.trim(), part, second_is_watched, 1);
             first.hear("together");
             if part == "dies" {
-                kill(second.pids()[0], Signal::SIGKILL).unwrap();
+                kill(second.pid(), Signal::SIGKILL).unwrap();
             }
             let context = format!("{pid}: {part}, {first_is_watched} {second_is_watched}");
             assert_eq!(first.hear("told ").trim(), told, "{context}");

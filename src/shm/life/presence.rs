@@ -39,6 +39,7 @@ pub(super) fn is_present(file: BorrowedFd<'_>, rank: Rank) -> bool {
 
 /// Returns the exclusive lock of the byte of `rank`.
 fn byte_of(rank: Rank) -> libc::flock {
+    #[expect(clippy::cast_possible_truncation, reason = "small constants of the C library")]
     let (l_type, l_whence) = (libc::F_WRLCK as libc::c_short, libc::SEEK_SET as libc::c_short);
     libc::flock { l_type, l_whence, l_start: rank.get().into(), l_len: 1, l_pid: 0 }
 }
