@@ -63,7 +63,7 @@ pub fn join_from_env() -> Result<Option<Joining>> {
 
 /// Replaces this process by `program`, bound to the life of the launcher. A trampoline calls it.
 ///
-/// The program ignores SIGQUIT unless it says otherwise. From a terminal that signal reaches all
+/// The program begins with no signal blocked, and ignores SIGQUIT unless it says otherwise. From a terminal that signal reaches all
 /// processes of the job, but it is a question to the launcher.
 ///
 /// Returns only on failure:
@@ -81,7 +81,9 @@ pub fn become_program<A: AsRef<OsStr>>(
     match bound {
         Ok(()) => {
             ignore_quit();
-            Error::os("executing the program", Command::new(program).args(args).exec())
+            let mut command = Command::new(program);
+            unblock_all_in(&mut command);
+            Error::os("executing the program", command.args(args).exec())
         }
         Err(error) => error,
     }

@@ -124,10 +124,6 @@ impl Device {
             bind_to_launcher(launcher)?;
         }
         let directory = PathBuf::from(std::env::var_os(DIRECTORY).ok_or(damaged(DIRECTORY))?);
-        // The signals that end a device may have been blocked by the process that has started it.
-        let mut ending = SigSet::empty();
-        [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| ending.add(signal));
-        let _ = ending.thread_unblock();
         let options = DeviceOptions { max_address: MIN_ADDRESS.saturating_add(memory), timeout, core };
         let on_loss = outlives.map_or(OnCoordinatorLoss::End, OnCoordinatorLoss::WaitFor);
         Self::open(&RuntimeDirectory::at(directory)?, &options, on_loss).map(Some)
