@@ -20,9 +20,15 @@ const SCENARIO: &str = "SHMCCL_TEST_SCENARIO";
 pub(crate) fn shmccl(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
     command.args(words).stdin(Stdio::null());
-    for variable in
-        ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "SHMCCL_HEAP", "SHMCCL_LOG", "SHMCCL_TRACE", "SHMCCL_FAULTS"]
-    {
+    for variable in [
+        "NO_COLOR",
+        "CLICOLOR",
+        "CLICOLOR_FORCE",
+        "SHMCCL_HEAP",
+        "SHMCCL_LOG",
+        "SHMCCL_TRACE",
+        "SHMCCL_FAULTS",
+    ] {
         command.env_remove(variable);
     }
     // The built-in table, whatever was measured on this machine.
@@ -39,7 +45,8 @@ pub(crate) fn job(flags: &[&str], scenario: &str) -> Command {
     command
 }
 
-/// Starts a command and returns its exit code, or 128 plus the number of the signal that ended it, and stderr.
+/// Starts a command and returns its exit code, or 128 plus the number of the signal that ended it,
+/// and stderr.
 pub(crate) fn end_of(command: &mut Command) -> (i32, String) {
     let started = Started::new(command, 0);
     let (code, stderr, _) = started.end();
@@ -80,11 +87,6 @@ impl Started {
         }
     }
 
-    /// The devices that have said who they are.
-    pub(crate) fn pids(&self) -> &[Pid] {
-        &self.pids
-    }
-
     /// The started process.
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().try_into().unwrap())
@@ -95,7 +97,8 @@ impl Started {
         kill(self.pid(), signal).unwrap();
     }
 
-    /// Awaits its end, and sees to it that no device is left. Returns exit code (128 plus the signal), stderr, stdout.
+    /// Awaits its end, and sees to it that no device is left. Returns exit code (128 plus the
+    /// signal), stderr, stdout.
     pub(crate) fn end(mut self) -> (i32, String, String) {
         use std::os::unix::process::ExitStatusExt;
         let mut stderr = self.child.stderr.take().unwrap();
@@ -143,9 +146,9 @@ pub(crate) fn say(line: std::fmt::Arguments<'_>) {
 
 fn play(scenario: &str) -> shmccl::Result<()> {
     let (word, _number) = scenario.split_once(' ').unwrap_or((scenario, "0"));
-    let Some(JoinedAs::Device(comm)) = join_job()? else { panic!("a device was to be started") };
+    let Some(JoinedAs::Device(mut comm)) = join_job()? else { panic!("a device was to be started") };
     match word {
-        "sum" => sum(&comm),
+        "sum" => sum(&mut comm),
         "wait" => {
             say(format_args!("pid {}", std::process::id()));
             comm.barrier()?;
@@ -158,7 +161,7 @@ fn play(scenario: &str) -> shmccl::Result<()> {
 }
 
 /// Does one all_reduce and says its result.
-fn sum(comm: &Communicator) -> shmccl::Result<()> {
+fn sum(comm: &mut Communicator) -> shmccl::Result<()> {
     let mut sum = [u64::from(comm.rank().get()) + 1];
     comm.all_reduce_in_place(&mut sum, &ReduceOp::Sum)?;
     say(format_args!("sum {}", sum[0]));

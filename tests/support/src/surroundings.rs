@@ -69,13 +69,15 @@ impl Surroundings {
 
     /// Has `command` started in these surroundings.
     pub fn around(self, command: &mut Command) -> &mut Command {
-        // SAFETY: what runs between fork and exec makes system calls only; all memory was had before.
+        // SAFETY: what runs between fork and exec makes system calls only; all memory was had
+        // before.
         unsafe { command.pre_exec(move || self.enter()) }
     }
 
     fn enter(&self) -> io::Result<()> {
         for ignored in &self.ignored {
-            // SAFETY: no handler of this program is replaced by one that could not run; it is about to be another.
+            // SAFETY: no handler of this program is replaced by one that could not run; it is about
+            // to be another.
             unsafe { signal(*ignored, SigHandler::SigIgn) }?;
         }
         if let Some(blocked) = &self.blocked {

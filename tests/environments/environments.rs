@@ -2,10 +2,11 @@
 //! calls, signals as no shell leaves them, limits, namespaces, other users.
 //!
 //! `device_process` is an entry point: it does nothing unless the environment tells it its part.
-//! Where only root can make the surroundings, the test says so elsewhere ([`support::can_be_played`]).
+//! Where only root can make the surroundings, the test says so elsewhere
+//! ([`support::can_be_played`]).
 
 mod job;
-mod signals;
+mod limits;
 
 use std::path::{Path, PathBuf};
 
