@@ -150,7 +150,10 @@ fn main() -> ExitCode {
     };
     conclude(execute(&cli).and_then(|code| {
         output::settle(None);
-        output::failure().filter(|_| code == failure::DONE).map_or(Ok(code), Err).context(output::CANNOT_WRITE)
+        output::failure()
+            .filter(|_| code == failure::DONE)
+            .map_or(Ok(code), Err)
+            .context(output::CANNOT_WRITE)
     }))
 }
 

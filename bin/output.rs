@@ -123,7 +123,8 @@ static DETACHED: OnceLock<Option<Writers>> = OnceLock::new();
 /// Lets threads write everything from now on. So the caller goes on, whether somebody reads or not.
 /// Where there is no room for threads, the caller writes itself.
 pub(crate) fn detach() {
-    let start = || Some(Writers { stdout: Writer::start(io::stdout())?, stderr: Writer::start(io::stderr())? });
+    let start =
+        || Some(Writers { stdout: Writer::start(io::stdout())?, stderr: Writer::start(io::stderr())? });
     DETACHED.get_or_init(start);
 }
 

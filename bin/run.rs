@@ -47,6 +47,9 @@ const TRAMPOLINE: &str = "become";
 /// The exit code for a program that was killed, less the number of the signal.
 const BY_SIGNAL: i32 = 128;
 
+/// The least time that a reader of the last output has.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// The longest time for killed processes to end.
 const ORPHANS_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -100,7 +103,7 @@ fn finish(outcome: shmccl::Result<JobOutcome>, lines: &Lines, grace: Duration) -
         Err(Error::Interrupted { .. }) if lines.have_ended_the_job() => closed().map(|()| failure::DONE),
         Err(error) => {
             let code = conclude(error);
-            output::settle(Some(grace));
+            output::settle(Some(grace.max(LAST_WORDS)));
             if let Some(unread) = closed().err().filter(|unread| !failure::is_closed_pipe(unread)) {
                 output::note(&failure::chain(&unread));
             }
@@ -235,7 +238,7 @@ impl Drop for Orphans {
     }
 }
 
-/// Returns the children of this process, whose only thread is the parent of them all.
+/// Returns the children of this process, whose main thread is the parent of them all.
 fn children() -> Vec<Pid> {
     let me = Pid::this();
     let list = std::fs::read_to_string(format!("/proc/{me}/task/{me}/children")).unwrap_or_default();

@@ -15,8 +15,8 @@ use crate::shm::system::{pidfd_exit, pidfd_kill, pidfd_open, unblock_all_in};
 
 /// The end of a process; `None` inside where the system does not tell how it has ended.
 ///
-/// Only its parent learns that before Linux 6.15, and not even the parent where another thread of it
-/// has waited for all children.
+/// Only its parent learns that before Linux 6.15, and not even the parent where another thread of
+/// it has waited for all children.
 pub(crate) type ProcessEnd = Option<ExitStatus>;
 
 /// A child of this process, which is killed on drop. Its descriptor says that it has ended, as

@@ -92,7 +92,8 @@ impl Observer for Lines {
     }
 
     fn on_restart_failed(&mut self, device: DeviceName, error: &shmccl::Error) {
-        let why = std::iter::successors(error.source(), |cause| cause.source()).map(|cause| format!(": {cause}"));
+        let why =
+            std::iter::successors(error.source(), |cause| cause.source()).map(|cause| format!(": {cause}"));
         output::note(&format!("{device} cannot be started again: {error}{}", why.collect::<String>()));
     }
 

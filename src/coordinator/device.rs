@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 
 use self::copies::CopyServer;
@@ -43,6 +43,7 @@ use crate::comm::Aborter;
 use crate::error::Error;
 use crate::faults::Faults;
 use crate::heap::{DeviceAddress, DeviceMemory, MIN_ADDRESS};
+use crate::launch::claim_core;
 use crate::rank::{MAX_RANKS, Rank};
 use crate::shm::system::InterruptWatch;
 use crate::shm::{Backing, Identity};
@@ -136,6 +137,8 @@ impl Device {
     ) -> Result<Self> {
         if let Some(core) = options.core {
             run_on(core)?;
+            // Jobs that are pinned begin behind it.
+            claim_core(core);
         }
         let id = DeviceId::new(std::process::id());
         let identity = Identity { job: u64::from(id.get()), epoch: 0, owner: 0 };

@@ -52,8 +52,8 @@ pub(crate) fn claim(core: usize) -> bool {
     }
 }
 
-/// Finds the cores of `cores` that other jobs had at the first call, `plan`s around them, and claims
-/// what `firsts` names of the plan. Plans again if another launcher is quicker.
+/// Finds the cores of `cores` that other jobs had at the first call, `plan`s around them, and
+/// claims what `firsts` names of the plan. Plans again if another launcher is quicker.
 pub(super) fn plan_around<P>(
     cores: &[PhysicalCore],
     plan: impl Fn(&BTreeSet<usize>) -> P,

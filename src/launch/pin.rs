@@ -2,8 +2,8 @@
 //!
 //! With fewer processes than physical cores, each has a set of cores of its own, for threads that
 //! its program may have. With no more ranks than cores, each rank has a core of its own. The proxy
-//! thread of a device shares the device's cores: on one core the two hand over by yielding, which is
-//! quicker than a wake-up across cores. More ranks than cores share them in turn. Cores of other
+//! thread of a device shares the device's cores: on one core the two hand over by yielding, which
+//! is quicker than a wake-up across cores. More ranks than cores share them in turn. Cores of other
 //! jobs come last (`cores.rs`), and so do cores that share a physical core.
 
 use std::collections::BTreeSet;
@@ -37,7 +37,8 @@ impl PinPlan {
         let (cores, n_ranks) = (cores::allowed(), n_ranks as usize);
         if !pin || cores.is_empty() {
             let count = cores.iter().map(Vec::len).sum::<usize>();
-            let count = if count > 0 { count } else { std::thread::available_parallelism().map_or(1, usize::from) };
+            let count =
+                if count > 0 { count } else { std::thread::available_parallelism().map_or(1, usize::from) };
             let (sets, taken) = ((0..count).map(|core| vec![core]).collect(), BTreeSet::new());
             return Self { n_ranks, proxy, sets, n_cores: count, pinned: false, taken };
         }
@@ -62,7 +63,8 @@ impl PinPlan {
         }
         let sets = if usable.len() >= n_ranks + services && !one_each {
             let service = usable.split_off(usable.len() - services);
-            let share = |rank: usize| &usable[rank * usable.len() / n_ranks..(rank + 1) * usable.len() / n_ranks];
+            let share =
+                |rank: usize| &usable[rank * usable.len() / n_ranks..(rank + 1) * usable.len() / n_ranks];
             let ranks = (0..n_ranks).map(share);
             ranks.chain((services > 0).then_some(&*service)).map(|cores| sorted(cores)).collect()
         } else {
@@ -253,7 +255,12 @@ mod tests {
     fn unpinned(n_ranks: usize, proxy: ProxyMode, n_cores: usize) -> PinPlan {
         let cores: Vec<_> = (0..n_cores).collect();
         let one_each = PinPlan::around(
-            n_ranks, proxy, &cores.iter().map(|core| vec![*core]).collect::<Vec<_>>(), true, &BTreeSet::new());
+            n_ranks,
+            proxy,
+            &cores.iter().map(|core| vec![*core]).collect::<Vec<_>>(),
+            true,
+            &BTreeSet::new(),
+        );
         PinPlan { pinned: false, ..one_each }
     }
 
@@ -288,7 +295,8 @@ mod tests {
 
     #[test]
     fn a_job_begins_behind_the_cores_of_other_jobs_and_shares_them_where_it_has_to() {
-        let beside = |n_ranks, cores: &[usize], taken: &[usize]| plan(n_ranks, ProxyMode::Thread, cores, taken);
+        let beside =
+            |n_ranks, cores: &[usize], taken: &[usize]| plan(n_ranks, ProxyMode::Thread, cores, taken);
         assert_eq!(sets(&beside(2, &[0, 1, 2, 3], &[0, 1])), [[2], [3]]);
         assert_eq!(sets(&beside(1, &[0, 1, 2, 3], &[0, 2])), [[1, 3]]);
         assert_eq!(sets(&beside(3, &[0, 1, 2, 3], &[0, 1])), [vec![2], vec![3], vec![0, 1]]);
@@ -298,7 +306,8 @@ mod tests {
 
     #[test]
     fn the_plan_is_told_in_one_line() {
-        let line = |n_ranks, proxy, cores: &[usize], taken: &[usize]| plan(n_ranks, proxy, cores, taken).to_string();
+        let line =
+            |n_ranks, proxy, cores: &[usize], taken: &[usize]| plan(n_ranks, proxy, cores, taken).to_string();
         assert_eq!(
             line(4, ProxyMode::Thread, &[0, 1], &[]),
             "4 ranks on 2 cores: rank r on core r mod 2, 4 spinners per core, proxies on the core of their device"
@@ -330,7 +339,11 @@ mod tests {
         };
         assert_eq!(firsts(&[vec![0, 1], vec![2, 3]], &[]), [0, 2, 1, 3]);
         assert_eq!(firsts(&[vec![0, 2], vec![1, 3]], &[]), [0, 1, 2, 3]);
-        assert_eq!(firsts(&[vec![0, 2], vec![1, 3]], &[0]), [1, 3, 2, 0], "its sibling before the core itself");
+        assert_eq!(
+            firsts(&[vec![0, 2], vec![1, 3]], &[0]),
+            [1, 3, 2, 0],
+            "its sibling before the core itself"
+        );
     }
 
     #[test]

@@ -10,9 +10,9 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
+use super::Launch;
 use super::observer::{OutputPipe, OutputStream};
 use super::restart::Grace;
-use super::Launch;
 use crate::bootstrap::{CHECKSUMS, CORES, ProxyMode, environment, pair, resource_error};
 use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::process::{OwnedChild, has_ended};

@@ -6,8 +6,8 @@
 //! restarted, even if it ends with an error: the others do not take it back. Once a rank is back,
 //! its failure is forgotten, and cannot be the cause of a later end of the job.
 //!
-//! When no restart is left, or the system starts no other process, the others learn which rank is not
-//! restarted, and do not wait for it.
+//! When no restart is left, or the system starts no other process, the others learn which rank is
+//! not restarted, and do not wait for it.
 
 use std::time::{Duration, Instant};
 

@@ -335,9 +335,8 @@ impl KeptChildren {
         let mut kept = KEPT_CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
         kept.0 += 1;
         if kept.0 == 1 {
-            kept.1 = action_of_sigchld(None).filter(|it| {
-                it.sa_sigaction == libc::SIG_IGN || it.sa_flags & libc::SA_NOCLDWAIT != 0
-            });
+            kept.1 = action_of_sigchld(None)
+                .filter(|it| it.sa_sigaction == libc::SIG_IGN || it.sa_flags & libc::SA_NOCLDWAIT != 0);
             if let Some(mut action) = kept.1 {
                 action.sa_flags &= !libc::SA_NOCLDWAIT;
                 if action.sa_sigaction == libc::SIG_IGN {

@@ -7,6 +7,10 @@
 
 mod job;
 mod limits;
+mod places;
+mod replaced;
+mod signals;
+mod unread;
 
 use std::path::{Path, PathBuf};
 
