@@ -92,9 +92,13 @@ impl Observer for Lines {
     }
 
     fn on_restart_failed(&mut self, device: DeviceName, error: &shmccl::Error) {
-        let why =
-            std::iter::successors(error.source(), |cause| cause.source()).map(|cause| format!(": {cause}"));
-        output::note(&format!("{device} cannot be started again: {error}{}", why.collect::<String>()));
+        let mut line = format!("{device} cannot be started again: {error}");
+        let mut cause = error.source();
+        while let Some(told) = cause {
+            line = format!("{line}: {told}");
+            cause = told.source();
+        }
+        output::note(&line);
     }
 
     fn on_output(&mut self, line: OutputLine<'_>) {

@@ -66,7 +66,7 @@ impl PinPlan {
             let share =
                 |rank: usize| &usable[rank * usable.len() / n_ranks..(rank + 1) * usable.len() / n_ranks];
             let ranks = (0..n_ranks).map(share);
-            ranks.chain((services > 0).then_some(&*service)).map(|cores| sorted(cores)).collect()
+            ranks.chain((services > 0).then_some(&*service)).map(sorted).collect()
         } else {
             let mut threads: Vec<_> = cores
                 .iter()
@@ -265,7 +265,9 @@ mod tests {
     }
 
     fn sets(plan: &PinPlan) -> Vec<&[usize]> {
-        (0..plan.n_ranks as u32).map(|rank| plan.cores(DeviceName::Rank(Rank::known(rank)))).collect()
+        (0..u32::try_from(plan.n_ranks).unwrap())
+            .map(|rank| plan.cores(DeviceName::Rank(Rank::known(rank))))
+            .collect()
     }
 
     #[test]

@@ -87,6 +87,11 @@ impl Started {
         }
     }
 
+    /// The devices that have said who they are, in that order.
+    pub(crate) fn pids(&self) -> &[Pid] {
+        &self.pids
+    }
+
     /// The started process.
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().try_into().unwrap())
@@ -188,7 +193,7 @@ fn recover(comm: &mut Communicator) -> shmccl::Result<()> {
     comm.barrier()?;
     let lost = comm.barrier().unwrap_err();
     match comm.recover(0) {
-        Ok(comm) => {
+        Ok(mut comm) => {
             comm.barrier()?;
             say(format_args!("back"));
             Ok(())

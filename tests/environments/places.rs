@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use shmccl::launch::launch;
+
 use crate::job::{end_of, job, shmccl};
 use crate::scratch;
 
@@ -81,6 +83,6 @@ fn a_program_launches_itself_where_there_is_no_proc() {
 #[test]
 fn launching_process() {
     if std::env::var_os("SHMCCL_TEST_LAUNCHES").is_some() {
-        shmccl::launch(2, |comm| comm.barrier()).unwrap();
+        launch(2, |comm| comm.barrier()).unwrap();
     }
 }

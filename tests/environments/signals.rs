@@ -49,7 +49,7 @@ fn ranks_begin_with_no_signal_blocked_and_their_children_are_theirs_to_wait_for(
 
 #[test]
 fn a_measuring_job_ends_where_nobody_is_told_of_the_end_of_children() {
-    let words = ["perf", "launch", "-g", "2", "-n", "1", "-w", "0"];
+    let words = ["perf", "launch", "-g", "2", "-n", "1"];
     let (code, stderr) = end_of(Surroundings::plain().ignoring(Signal::SIGCHLD).around(&mut shmccl(&words)));
     assert_eq!(code, 0, "{stderr}");
 }
