@@ -9,7 +9,11 @@ mod crashes;
 mod job;
 mod limits;
 mod memory;
+mod places;
 mod presence;
+mod replaced;
+mod signals;
+mod unread;
 
 use std::path::{Path, PathBuf};
 
