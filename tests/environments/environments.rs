@@ -5,8 +5,15 @@
 //! Where only root can make the surroundings, the test says so elsewhere
 //! ([`support::can_be_played`]).
 
+mod crashes;
 mod job;
 mod limits;
+mod memory;
+mod places;
+mod presence;
+mod replaced;
+mod signals;
+mod unread;
 
 use std::path::{Path, PathBuf};
 
