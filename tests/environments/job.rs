@@ -15,6 +15,7 @@ use support::{Watchdog, is_running, wait_until};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const SCENARIO: &str = "SHMCCL_TEST_SCENARIO";
+const LAUNCHES: &str = "SHMCCL_TEST_LAUNCHES";
 
 /// The command with these words.
 pub(crate) fn shmccl(words: &[&str]) -> Command {
@@ -42,6 +43,14 @@ pub(crate) fn job(flags: &[&str], scenario: &str) -> Command {
     let program = ["--", this.to_str().unwrap(), "--exact", "job::device_process", "--nocapture"];
     let mut command = shmccl(&[&["run"], flags, &program].concat());
     command.env(SCENARIO, scenario);
+    command
+}
+
+/// This program, which launches two devices of itself that play `scenario`.
+pub(crate) fn launching(scenario: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "job::launching_process", "--nocapture"]).stdin(Stdio::null());
+    command.env(LAUNCHES, scenario);
     command
 }
 
@@ -136,6 +145,21 @@ fn device_process() {
     std::process::exit(code);
 }
 
+/// The launcher and its devices in one program.
+#[test]
+fn launching_process() {
+    let Ok(scenario) = std::env::var(LAUNCHES) else { return };
+    let code = match shmccl::launch::launch(2, |comm| play_in(comm, &scenario)) {
+        Ok(_) => 0,
+        Err(shmccl::Error::Interrupted { signal }) => 128 + signal,
+        Err(error) => {
+            let _ = std::io::stderr().write_all(format!("{}\n", chain(&error)).as_bytes());
+            3
+        }
+    };
+    std::process::exit(code);
+}
+
 fn chain(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {source}"),
@@ -150,10 +174,14 @@ pub(crate) fn say(line: std::fmt::Arguments<'_>) {
 }
 
 fn play(scenario: &str) -> shmccl::Result<()> {
-    let (word, number) = scenario.split_once(' ').unwrap_or((scenario, "0"));
     let Some(JoinedAs::Device(mut comm)) = join_job()? else { panic!("a device was to be started") };
+    play_in(&mut comm, scenario)
+}
+
+fn play_in(comm: &mut Communicator, scenario: &str) -> shmccl::Result<()> {
+    let (word, number) = scenario.split_once(' ').unwrap_or((scenario, "0"));
     match word {
-        "sum" => sum(&mut comm),
+        "sum" => sum(comm),
         "alloc" => {
             comm.alloc::<u8>(3 << 20)?.fill(number.parse().unwrap());
             comm.barrier()
@@ -173,7 +201,7 @@ fn play(scenario: &str) -> shmccl::Result<()> {
                 std::thread::park();
             }
         }
-        "recover" => recover(&mut comm),
+        "recover" => recover(comm),
         _ => panic!("{scenario} is no scenario"),
     }
 }
