@@ -1,4 +1,5 @@
-//! Reads the state of processes in `/proc`. It holds at the moment of reading only.
+//! The process that owns a thing; and the state of processes, read in `/proc`, which holds at the
+//! moment of reading only.
 
 #[cfg(feature = "coordinator")]
 use std::os::unix::process::ExitStatusExt;
@@ -6,6 +7,21 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use crate::shm::state_of_process;
+
+/// The process that owns a thing. A child of a fork has a copy, and ends nothing of its parent's by
+/// dropping it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OwnerProcess(u32);
+
+impl OwnerProcess {
+    pub(crate) fn this() -> Self {
+        Self(std::process::id())
+    }
+
+    pub(crate) fn is_this(self) -> bool {
+        self == Self::this()
+    }
+}
 
 /// Returns the process that `thread` belongs to.
 pub(crate) fn of_thread(thread: u32) -> Option<u32> {

@@ -12,12 +12,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::observer::{OutputPipe, OutputStream};
-use super::restart::Grace;
 use super::{Launch, Program};
 use crate::bootstrap::{CHECKSUMS, CORES, ProxyMode, environment, pair, resource_error};
 use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::rank::Rank;
 use crate::shm::system::{pidfd_kill, pidfd_open};
+use crate::sync::grace::Grace;
 
 /// Held while a descriptor is inheritable, so that only the process it is meant for inherits it.
 static SPAWNING: Mutex<()> = Mutex::new(());
