@@ -122,7 +122,8 @@ fn run_root<C: AsFd>(
             for socket in sockets {
                 root.add_member(socket, Placement { cpu: None, devices: 1, proxies: 0 });
             }
-            let deadline = deadline.map(|deadline| deadline.max(Grace::begin(LAST_MOMENT, HostKernel::clock())));
+            let deadline =
+                deadline.map(|deadline| deadline.max(Grace::begin(LAST_MOMENT, HostKernel::clock())));
             if let Err(error) = serve_until_go(&mut root, deadline) {
                 root.send_to_all(&Rejection::of_error(&error).message(job_id));
             }

@@ -122,9 +122,9 @@ impl Write for DeadlineStream<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixListener};
+    use std::time::Instant;
 
     use super::*;
 

@@ -13,7 +13,7 @@ use super::assignment::is_device;
 use super::client::Client;
 use super::directory::RuntimeDirectory;
 use super::error::{CoordinatorError, Result};
-use super::fleet::{hang_up_on, DeviceEnd, DeviceKind, Fleet, FleetOptions};
+use super::fleet::{DeviceEnd, DeviceKind, Fleet, FleetOptions, hang_up_on};
 use super::handshake::PATIENCE;
 use super::id::DeviceId;
 use super::machine::CoordinatorSettings;

@@ -209,7 +209,12 @@ impl Fleet {
         let builder = std::thread::Builder::new().name("shmccl fleet".to_owned()).stack_size(256 << 10);
         let run = move || Crew::new(plan, options.restarts).run(&stop_pipe, &sender, on_end);
         let thread = builder.spawn(run).map_err(|error| resource_error(ACTION, error))?;
-        let mut fleet = Self { devices: Vec::new(), stop: Some(stop), thread: Some(thread), process: OwnerProcess::this() };
+        let mut fleet = Self {
+            devices: Vec::new(),
+            stop: Some(stop),
+            thread: Some(thread),
+            process: OwnerProcess::this(),
+        };
         fleet.devices = started.recv().expect("the thread sends what it has started")?;
         Ok(fleet)
     }

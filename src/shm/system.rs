@@ -19,9 +19,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::unistd::{Pid, pipe2};
 
 use crate::sync::header::Creator;
@@ -376,10 +376,10 @@ impl Creator {
     pub fn is_alive(&self) -> bool {
         self.pid_here().is_some()
             && match std::fs::read_to_string(format!("/proc/{}/stat", self.pid)) {
-            Ok(stat) if has_ended(&stat) => false,
-            Ok(stat) => self.start == 0 || start_time(&stat).is_none_or(|start| start == self.start),
-            Err(_) => false,
-        }
+                Ok(stat) if has_ended(&stat) => false,
+                Ok(stat) => self.start == 0 || start_time(&stat).is_none_or(|start| start == self.start),
+                Err(_) => false,
+            }
     }
 }
 

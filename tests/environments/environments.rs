@@ -5,8 +5,11 @@
 //! Where only root can make the surroundings, the test says so elsewhere
 //! ([`support::can_be_played`]).
 
+mod descendants;
 mod job;
 mod limits;
+mod namespaces;
+mod pauses;
 
 use std::path::{Path, PathBuf};
 

@@ -323,8 +323,8 @@ fn whoever_has_come_by_the_deadline_is_received_however_late_the_host_is() {
 fn of_those_who_have_come_by_the_deadline_none_is_said_to_be_missing_however_late_the_host_is() {
     let point = point("late-host-of-some");
     let listener = MeetingHost::open(point.clone()).unwrap().try_clone_listener().unwrap();
-    let connections =
-        [0, 2].map(|rank| request(&point, |request| JoinRequest { rank, n_ranks: 3, timeout_ms: 0, ..request }));
+    let connections = [0, 2]
+        .map(|rank| request(&point, |request| JoinRequest { rank, n_ranks: 3, timeout_ms: 0, ..request }));
     assert!(Meeting::new(listener, point.job_id, None).assemble().is_none());
     for connection in &connections {
         let told = hear::<Rejected>(connection).and_then(Rejection::from_message);

@@ -242,7 +242,8 @@ mod tests {
         ] {
             let mut absence = Absence::begin(on_loss, Duration::ZERO);
             (0..60).for_each(|at| assert!(!absence.is_over(on_loss, &busy, at * second)));
-            let is_over = [&missing, &refused].map(|error| absence.clone().is_over(on_loss, error, 60 * second));
+            let is_over =
+                [&missing, &refused].map(|error| absence.clone().is_over(on_loss, error, 60 * second));
             assert_eq!(is_over, expected, "{on_loss:?}");
             assert!(!absence.is_over(on_loss, &busy, 60 * second));
         }

@@ -242,7 +242,9 @@ impl<'c> WatchedStream<'c> {
             };
             match error.kind() {
                 ErrorKind::ConnectionRefused => return Err(CoordinatorError::Disconnected { peer: DEVICE }),
-                ErrorKind::TimedOut if !grace.is_over(HostKernel::clock()) => client.check(device, &location)?,
+                ErrorKind::TimedOut if !grace.is_over(HostKernel::clock()) => {
+                    client.check(device, &location)?
+                }
                 _ => return Err(context.error(error)),
             }
         };
