@@ -187,6 +187,15 @@ mod tests {
     }
 
     #[test]
+    fn an_id_that_no_rank_uses_in_time_is_used_up() {
+        let id = UniqueId::new_within(Duration::from_millis(20)).unwrap();
+        crate::testing::wait_until("nobody hosts it any more", || {
+            let joined = crate::Communicator::join_within(&id, Duration::from_secs(60));
+            matches!(joined, Err(Error::NoMeeting { .. }))
+        });
+    }
+
+    #[test]
     fn what_is_no_id_is_refused_with_the_place_where_it_goes_wrong() {
         let id = UniqueId { words: [0xabab_abab_abab_abab; 2] }.to_string();
         let upper = id.replace('b', "B");

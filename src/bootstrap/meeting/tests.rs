@@ -1,3 +1,5 @@
+use std::time::Instant;
+
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::*;
