@@ -27,9 +27,11 @@ const DIGITS: usize = 32;
 ///
 /// The process that makes an id hosts the meeting, in a thread of its own that sleeps until a
 /// process comes. It need not be a rank, but must not end before all have met. An id serves one
-/// meeting, whether that succeeds or fails. An id that no rank uses within an hour is used up, so
-/// that neither thread nor socket stays ([`UniqueId::new_within`]). It is valid on this machine, within one network
+/// meeting, whether that succeeds or fails. It is valid on this machine, within one network
 /// namespace, for processes of the same effective user. Knowing it lets no other user in.
+///
+/// An id that no rank uses within an hour is used up, so that neither thread nor socket stays.
+/// [`UniqueId::new_within`] takes another time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct UniqueId {
     words: [u64; 2],

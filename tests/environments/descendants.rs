@@ -65,7 +65,7 @@ pub(crate) fn forks(mut comm: Communicator) -> shmccl::Result<()> {
     let region = cells.region();
     proxied.put_with_signal(region.offset, region.offset, region.len)?;
     crate::job::sum(&mut comm)?;
-    // SAFETY: the child drops what it has, which takes no lock that another thread may have held, and ends.
+    // SAFETY: the child drops what it has, which takes no lock of another thread, and ends.
     if matches!(unsafe { fork() }.unwrap(), ForkResult::Child) {
         let is_none = join_job().is_ok_and(|joined| joined.is_none());
         drop((direct, proxied, other, comm, cells, stream));
