@@ -25,11 +25,13 @@ mod units;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::builder::styling;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use nix::sys::signal::SigSet;
 
 use compare::flags::CompareArgs;
 use ctl::flags::CtlArgs;
@@ -52,6 +54,9 @@ Sizes are whole numbers with K, M, G or T behind them (4K, 64MiB), all powers of
 Tables go to stdout, everything else to stderr. NO_COLOR turns colour off.
 Exit code: 0 done, 1 failed or wrong data, 2 wrong usage.
 ";
+
+/// How long a reader of the output of a command that has failed may take.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Shared-memory collective communication between the processes of one host.
 #[derive(Debug, Parser)]
@@ -137,11 +142,19 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
 }
 
 fn main() -> ExitCode {
+    // Whatever the starter has blocked: Ctrl-C and SIGTERM end every command.
+    let _ = SigSet::empty().thread_set_mask();
     let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => return conclude(explain(&error)),
     };
-    conclude(execute(&cli))
+    conclude(execute(&cli).and_then(|code| {
+        output::settle(None);
+        output::failure()
+            .filter(|_| code == failure::DONE)
+            .map_or(Ok(code), Err)
+            .context(output::CANNOT_WRITE)
+    }))
 }
 
 fn execute(cli: &Cli) -> anyhow::Result<u8> {
@@ -173,6 +186,7 @@ fn conclude(outcome: anyhow::Result<u8>) -> ExitCode {
         Err(error) if failure::is_closed_pipe(&error) => ExitCode::from(failure::DONE),
         Err(error) => {
             output::error(&failure::chain(&error));
+            output::settle(Some(LAST_WORDS));
             ExitCode::from(failure::exit_code(&error))
         }
     }

@@ -136,6 +136,19 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// The operating system, a sandbox or a file system has not what an action needs.
+    #[error("{action} needs {needs}, which is refused here: {remedy}")]
+    Refused {
+        /// The action that was attempted.
+        action: &'static str,
+        /// What was refused, such as a system call.
+        needs: &'static str,
+        /// How to have it.
+        remedy: &'static str,
+        /// The system's own error.
+        #[source]
+        source: std::io::Error,
+    },
     /// The operating system refused.
     #[error("{action} failed")]
     Os {

@@ -16,7 +16,7 @@ use super::socket::ControlSocket;
 use crate::error::{DeviceName, Error, Result};
 use crate::logs::LAUNCH;
 use crate::rank::{Rank, check_n_ranks};
-use crate::shm::system::{SocketRefusal, ignore_quit, inherited_socket};
+use crate::shm::system::{SocketRefusal, ignore_quit, inherited_socket, unblock_all_in};
 
 pub(crate) const RANK: &str = "SHMCCL_RANK";
 pub(crate) const SIZE: &str = "SHMCCL_SIZE";
@@ -73,8 +73,8 @@ pub fn join_from_env() -> Result<Option<Joining>> {
 
 /// Replaces this process by `program`, bound to the life of the launcher. A trampoline calls it.
 ///
-/// The program ignores SIGQUIT unless it says otherwise. From a terminal that signal reaches all
-/// processes of the job, but it is a question to the launcher.
+/// The program begins with no signal blocked, and ignores SIGQUIT unless it says otherwise. From a
+/// terminal that signal reaches all processes of the job, but it is a question to the launcher.
 ///
 /// Returns only on failure:
 /// - [`Error::Environment`] when no launcher started this process.
@@ -91,7 +91,9 @@ pub fn become_program<A: AsRef<OsStr>>(
     match bound {
         Ok(()) => {
             ignore_quit();
-            Error::os("executing the program", Command::new(program).args(args).exec())
+            let mut command = Command::new(program);
+            unblock_all_in(&mut command);
+            Error::os("executing the program", command.args(args).exec())
         }
         Err(error) => error,
     }

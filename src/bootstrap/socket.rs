@@ -87,7 +87,10 @@ pub(crate) fn resource_error(action: &'static str, source: std::io::Error) -> Er
     let (resource, remedy) = match source.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EMFILE | Errno::ETOOMANYREFS) => ("file descriptors", "raise `ulimit -n`"),
         Some(Errno::ENFILE) => ("file descriptors", "raise the sysctl fs.file-max"),
-        Some(Errno::EAGAIN) => ("processes", "raise `ulimit -u` or the pids limit of the container"),
+        Some(Errno::EAGAIN) => (
+            "processes or threads",
+            "raise `ulimit -u` or the pids limit of the container; `ulimit -d` or `ulimit -v`, where they are set",
+        ),
         Some(Errno::ENOMEM) => ("memory", "free some, or start fewer ranks"),
         _ => return Error::os(action, source),
     };

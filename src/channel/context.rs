@@ -10,6 +10,7 @@ mod watches;
 
 use super::epoch::EpochMapping;
 use super::slot::ChannelSlots;
+use crate::bootstrap::dump_heap_from_env;
 use crate::error::{EpochReport, Error, Result};
 use crate::faults::Injector;
 use crate::heap::SymmetricHeap;
@@ -76,7 +77,7 @@ impl RankContext {
     /// itself included. The errors of its waits carry what `observe` sees.
     ///
     /// # Errors
-    /// Those of [`SymmetricHeap::new`].
+    /// Those of [`SymmetricHeap::new`]; [`Error::Setting`] for what the environment says of dumps.
     pub(crate) fn new(
         mapped: Arc<EpochMapping>,
         rank: Rank,
@@ -85,6 +86,7 @@ impl RankContext {
         observe: Observe,
     ) -> Result<Self> {
         let heap = SymmetricHeap::new(mapped.view(rank).clone(), Arc::clone(mapped.segment(rank)))?;
+        let heap = if dump_heap_from_env()? { heap.dumped()? } else { heap };
         Ok(Self {
             slots: ChannelSlots::new(mapped.n_ranks()),
             mapped,

@@ -203,7 +203,8 @@ impl LiveRank {
         let mut registrar = MemoryRegistrar::new(mapped.memory_table(rank)?);
         heap_windows(&mut registrar, mapped.windows())?;
         let heartbeat = Heartbeat::new(Arc::clone(mapped), rank);
-        let life = LifeLock::take(*mapped.kernel(), mapped.control().lives(), rank, heartbeat)?;
+        let (kernel, control) = (*mapped.kernel(), mapped.control());
+        let life = LifeLock::take(kernel, control.lives(), control.segment(), rank, heartbeat)?;
         step("seen alive");
         Ok(Self { rank, life, registrar })
     }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 
 use self::copies::CopyServer;
@@ -37,12 +37,13 @@ use super::id::DeviceId;
 use super::order::{DeviceOrder, DeviceReport};
 use super::wire::PeerConnection;
 use crate::bootstrap::{
-    LAUNCHER, Options, bind_to_launcher, checksums_from_env, cores_from_env, poll_timeout,
+    LAUNCHER, Options, bind_to_launcher, checksums_from_env, cores_from_env, dump_heap_from_env, poll_timeout,
 };
 use crate::comm::Aborter;
 use crate::error::Error;
 use crate::faults::Faults;
 use crate::heap::{DeviceAddress, DeviceMemory, MIN_ADDRESS};
+use crate::launch::claim_core;
 use crate::rank::{MAX_RANKS, Rank};
 use crate::shm::system::InterruptWatch;
 use crate::shm::{Backing, Identity};
@@ -131,10 +132,6 @@ impl Device {
         if outlives.is_none() {
             bind_to_launcher(launcher)?;
         }
-        // The signals that end a device may have been blocked by the process that has started it.
-        let mut ending = SigSet::empty();
-        [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| ending.add(signal));
-        let _ = ending.thread_unblock();
         let options = DeviceOptions { max_address: MIN_ADDRESS.saturating_add(memory), timeout, core };
         let on_loss = outlives.map_or(OnCoordinatorLoss::End, OnCoordinatorLoss::WaitFor);
         Self::open(&RuntimeDirectory::at(directory)?, &options, on_loss).map(Some)
@@ -147,6 +144,8 @@ impl Device {
     ) -> Result<Self> {
         if let Some(core) = options.core {
             run_on(core)?;
+            // Jobs that are pinned begin behind it.
+            claim_core(core);
         }
         let id = DeviceId::new(std::process::id());
         let identity = Identity { job: u64::from(id.get()), epoch: 0, owner: 0 };
@@ -160,6 +159,7 @@ impl Device {
         Faults::from_env()?;
         checksums_from_env()?;
         cores_from_env()?;
+        dump_heap_from_env()?;
         let worker = DeviceWorker::start(id, Arc::clone(&memory), comm_options)?;
         let copies = CopyServer::start(id, Arc::clone(&memory), PATIENCE)?;
         let timeout_ms = u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX);

@@ -106,9 +106,9 @@ pub struct DeviceEnd {
     pub name: Option<String>,
     /// How it has ended.
     ///
-    /// `None` for a device that was [taken over](DeviceKind::taken_over) where the system tells
-    /// only its parent, which is dead: before Linux 6.15. Such a device counts as one that has
-    /// died.
+    /// `None` where the system does not tell: before Linux 6.15, for a device that was [taken
+    /// over](DeviceKind::taken_over), and in a program that waits for all of its children itself.
+    /// Such a device counts as one that has died.
     pub status: Option<ExitStatus>,
     /// Whether it had replaced another one.
     pub was_restarted: bool,

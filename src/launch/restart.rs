@@ -6,7 +6,8 @@
 //! restarted, even if it ends with an error: the others do not take it back. Once a rank is back,
 //! its failure is forgotten, and cannot be the cause of a later end of the job.
 //!
-//! When no restart is left, the others learn which rank is not restarted, and do not wait for it.
+//! When no restart is left, or the system starts no other process, the others learn which rank is
+//! not restarted, and do not wait for it.
 
 use std::time::Duration;
 
@@ -19,9 +20,9 @@ use crate::shm::HostKernel;
 use crate::sync::grace::Grace;
 
 impl SupervisedJob<'_> {
-    /// Starts the process of a member on its core, for the first time or `again`.
+    /// Starts the process of a member on its cores, for the first time or `again`.
     pub(super) fn start_process(&self, device: DeviceName, again: bool) -> Result<Started> {
-        let _core = self.plan.borrow_core(device);
+        let _cores = self.plan.borrow_cores(device);
         start(self.launch, device, again)
     }
 
@@ -39,6 +40,7 @@ impl SupervisedJob<'_> {
             && !self.processes.iter().any(|process| process.was_killed)
             && self.ready_after.is_some()
             && !self.processes[id.0].has_left
+            && !self.processes[id.0].cannot_restart
             && self.is_rank(id)
             && self.ids().any(is_company)
     }
@@ -58,7 +60,7 @@ impl SupervisedJob<'_> {
     }
 
     /// Starts those again that have ended and can be, and kills those whose time is up.
-    pub(super) fn restart_the_dead(&mut self) -> Result<()> {
+    pub(super) fn restart_the_dead(&mut self) {
         for id in self.ids() {
             let process = &mut self.processes[id.0];
             let has_ended = process.has_ended();
@@ -67,14 +69,13 @@ impl SupervisedJob<'_> {
                 process.kill_as_failure();
             }
             match self.first_cause.cause(id).filter(|_| has_ended) {
-                Some(cause) if self.can_restart(id) => self.restart(id, cause)?,
+                Some(cause) if self.can_restart(id) => self.restart(id, cause),
                 // It could be when it was lost, but another one has taken the last restart since.
                 Some(_) => self.begin_grace_unless_going_on(id),
                 None => {}
             }
         }
         self.announce_unrestarted();
-        Ok(())
     }
 
     /// Tells the others which lost ranks are not restarted, once all restarts are used up.
@@ -87,9 +88,18 @@ impl SupervisedJob<'_> {
         }
     }
 
-    fn restart(&mut self, id: MemberId, cause: ExitCause) -> Result<()> {
+    fn restart(&mut self, id: MemberId, cause: ExitCause) {
         let device = self.root.device(id);
-        let started = self.start_process(device, true)?;
+        let started = match self.start_process(device, true) {
+            Ok(started) => started,
+            Err(error) => {
+                tracing::warn!(target: LAUNCH, %device, %error, "cannot be started again");
+                self.processes[id.0].cannot_restart = true;
+                self.observer.on_restart_failed(device, &error);
+                self.root.announce_not_restarted(id);
+                return self.begin_grace_unless_going_on(id);
+            }
+        };
         tracing::info!(target: LAUNCH, %device, pid = started.process.pid().as_raw(), "started again");
         self.processes[id.0] = started.process;
         self.pipes.extend(started.pipes);
@@ -102,6 +112,5 @@ impl SupervisedJob<'_> {
         self.restarts_left -= 1;
         self.restarted.push((device, cause));
         self.observer.on_restart(device, cause, self.restarts_left);
-        Ok(())
     }
 }

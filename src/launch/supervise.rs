@@ -10,7 +10,7 @@ use tracing::{debug, info, warn};
 
 use super::first_cause::{FaultNaming, FirstCause};
 use super::hang::HangWatch;
-use super::observer::{Observer, OutputLine, OutputPipe};
+use super::observer::{Observer, OutputBacklog, OutputLine, OutputPipe};
 use super::pin::PinPlan;
 use super::process::{Process, devices};
 use super::{JobOutcome, Launch};
@@ -19,12 +19,15 @@ use crate::channel::Control;
 use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::logs::LAUNCH;
 use crate::shm::HostKernel;
-use crate::shm::system::InterruptWatch;
+use crate::shm::system::{InterruptWatch, KeptChildren};
 use crate::sync::Revocation;
 use crate::sync::grace::Grace;
 
 /// The pause before a send that the kernel refused for want of room is tried again.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(1);
+
+/// The pause before an observer that is not done with the output is asked again.
+const OUTPUT_PAUSE: Duration = Duration::from_millis(5);
 
 /// How often an output is read when all processes have ended; more than a pipe holds.
 const MAX_READS_AT_END: usize = 64;
@@ -41,6 +44,7 @@ pub(super) fn run(
     let began = Instant::now();
     let interrupts = InterruptWatch::start(launch.heed_quit)
         .map_err(|error| Error::os("catching the signals that interrupt a job", error))?;
+    let _kept = KeptChildren::start();
     let segment = control.descriptor().expect("this process has made it");
     let mut job = SupervisedJob {
         launch,
@@ -155,7 +159,7 @@ impl SupervisedJob<'_> {
         self.fail_never_joined();
         self.stop_idle_service();
         self.find_hung();
-        self.restart_the_dead()?;
+        self.restart_the_dead();
         if self.only_lost_ones_are_left() && !self.has_ended() {
             self.begin_grace();
         }
@@ -189,8 +193,9 @@ impl SupervisedJob<'_> {
                 add(PollSource::Member(MemberId(index)), descriptor, PollFlags::POLLIN);
             }
         }
+        let is_full = self.observer.backlog() == OutputBacklog::Full;
         for (index, pipe) in self.pipes.iter().enumerate() {
-            if let Some(descriptor) = pipe.descriptor() {
+            if let Some(descriptor) = pipe.descriptor().filter(|_| !is_full) {
                 add(PollSource::Pipe(index), descriptor, PollFlags::POLLIN);
             }
         }
@@ -222,7 +227,9 @@ impl SupervisedJob<'_> {
         let until_kill = self.ending.map(|ending| ending.patience(HostKernel::clock()));
         let until_retry = self.root.has_backlog().then_some(BACKLOG_PAUSE);
         let until_look = self.hangs.as_ref().map(HangWatch::patience);
-        [until_kill, until_retry, until_look, self.until_restart()].into_iter().flatten().min()
+        let until_taken = (self.observer.backlog() > OutputBacklog::None).then_some(OUTPUT_PAUSE);
+        let all = [until_kill, until_retry, until_look, until_taken, self.until_restart()];
+        all.into_iter().flatten().min()
     }
 
     fn take_interrupts(&mut self) {

@@ -141,5 +141,10 @@ pub(super) fn open_file(path: &Path) -> Result<(File, bool)> {
 /// Locks the file for as long as any process has this opening of it, or a duplicate. Waits for a
 /// holder that is about to be gone.
 pub(super) fn lock_file(file: &File) -> Result<()> {
-    files::lock(file, PATIENCE, || true).map_err(|error| Error::os("locking the file of a segment", error))
+    let refused = |source: io::Error| match source.kind() {
+        // Another process has it.
+        io::ErrorKind::WouldBlock => Error::os("locking the file of a segment", source),
+        _ => limits::refused_by_file_system("locking the file of a segment", "locks on files", source),
+    };
+    files::lock(file, PATIENCE, || true).map_err(refused)
 }

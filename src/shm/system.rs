@@ -11,11 +11,10 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
-#[cfg(feature = "coordinator")]
-use std::os::unix::process::ExitStatusExt;
-#[cfg(feature = "coordinator")]
-use std::process::ExitStatus;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::{self, ThreadId};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
@@ -24,6 +23,7 @@ use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::unistd::{Pid, pipe2};
 
+use super::limits;
 use crate::sync::header::Creator;
 
 /// The most descriptors that the kernel lets one message carry (`SCM_MAX_FD`).
@@ -178,7 +178,11 @@ pub(crate) fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
     match RawFd::try_from(raw) {
         // SAFETY: the kernel has just opened `raw` for this process.
         Ok(raw) if raw >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(raw) }),
-        _ => Err(io::Error::last_os_error()),
+        _ => {
+            let (action, needs) = ("watching a process", "the system call pidfd_open (Linux 5.3)");
+            let refused = limits::refused_call(action, needs, io::Error::last_os_error());
+            Err(refused.map_or_else(|other| other, io::Error::other))
+        }
     }
 }
 
@@ -196,7 +200,6 @@ pub(crate) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: Signal) {
 }
 
 /// `struct pidfd_info` of the kernel, as it was at first.
-#[cfg(feature = "coordinator")]
 #[repr(C)]
 #[derive(Debug, Default)]
 struct PidfdInfo {
@@ -207,14 +210,11 @@ struct PidfdInfo {
 }
 
 /// The bit of its mask that asks how a process has ended, and says that this is told.
-#[cfg(feature = "coordinator")]
 const PIDFD_INFO_EXIT: u64 = 1 << 3;
 
 /// `PIDFD_GET_INFO`: `_IOWR(0xFF, 11, struct pidfd_info)`.
-#[cfg(feature = "coordinator")]
 const PIDFD_GET_INFO: libc::Ioctl = 0xC040_FF0B_u32 as libc::Ioctl;
 
-#[cfg(feature = "coordinator")]
 const _: () = assert!(size_of::<PidfdInfo>() == 64);
 
 /// Returns how the process behind `pidfd` has ended, also where it is no child of this one; `None`
@@ -222,7 +222,6 @@ const _: () = assert!(size_of::<PidfdInfo>() == 64);
 ///
 /// # Errors
 /// The system's: before Linux 6.15 only the parent can ask.
-#[cfg(feature = "coordinator")]
 pub(crate) fn pidfd_exit(pidfd: BorrowedFd<'_>) -> io::Result<Option<ExitStatus>> {
     let mut info = PidfdInfo { mask: PIDFD_INFO_EXIT, ..PidfdInfo::default() };
     // SAFETY: the request names the size of `info`, which is the kernel's to write as long as the
@@ -256,10 +255,13 @@ static WATCHED: Mutex<bool> = Mutex::new(false);
 /// Handlers, unlike a blocked mask, work whatever other threads do, and are not inherited by
 /// programs that are started meanwhile. A signal that the process ignores stays ignored, so that
 /// the terminal does not end what a shell has started in the background. SIGQUIT is the exception,
-/// as it ends nothing here.
+/// as it ends nothing here. The signals are unblocked in the thread that has started the watch, and
+/// blocked again there at its end.
 #[derive(Debug)]
 pub(crate) struct InterruptWatch {
     previous: Vec<(Signal, SigAction)>,
+    /// The signals that were blocked in this thread.
+    blocked: (ThreadId, SigSet),
 }
 
 impl InterruptWatch {
@@ -275,7 +277,7 @@ impl InterruptWatch {
         }
         let handler = SigHandler::SigAction(note_interrupt);
         let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
-        let mut watch = Self { previous: Vec::new() };
+        let mut watch = Self { previous: Vec::new(), blocked: (thread::current().id(), SigSet::empty()) };
         *watched = true;
         drop(watched);
         // An interrupt of an earlier watch is not this one's. All that come from here on are.
@@ -288,7 +290,11 @@ impl InterruptWatch {
             if matches!(previous.handler(), SigHandler::SigIgn) && signal != Signal::SIGQUIT {
                 watch.restore_last();
             }
+            if SigSet::thread_get_mask()?.contains(signal) {
+                watch.blocked.1.add(signal);
+            }
         }
+        watch.blocked.1.thread_unblock()?;
         Ok(Some(watch))
     }
 
@@ -320,11 +326,73 @@ impl InterruptWatch {
 
 impl Drop for InterruptWatch {
     fn drop(&mut self) {
+        let (thread, blocked) = &self.blocked;
+        if *thread == thread::current().id() {
+            let _ = blocked.thread_block();
+        }
         while !self.previous.is_empty() {
             self.restore_last();
         }
         *WATCHED.lock().unwrap_or_else(PoisonError::into_inner) = false;
     }
+}
+
+/// Has `command` start with no signal blocked, whatever this thread blocks.
+pub(crate) fn unblock_all_in(command: &mut Command) {
+    if SigSet::thread_get_mask().is_ok_and(|mask| mask != SigSet::empty()) {
+        // SAFETY: between fork and exec it makes one system call, and touches no memory of others.
+        unsafe { command.pre_exec(|| Ok(SigSet::empty().thread_set_mask()?)) };
+    }
+}
+
+/// Has the system keep ended children until they are waited for, while it lives. A process that
+/// ignores SIGCHLD, as its starter may have, would never learn how they have ended.
+#[derive(Debug)]
+pub(crate) struct KeptChildren(());
+
+/// How many [`KeptChildren`] there are, and what the first one has replaced.
+static KEPT_CHILDREN: Mutex<(usize, Option<libc::sigaction>)> = Mutex::new((0, None));
+
+impl KeptChildren {
+    pub(crate) fn start() -> Self {
+        let mut kept = KEPT_CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.0 += 1;
+        if kept.0 == 1 {
+            kept.1 = action_of_sigchld(None)
+                .filter(|it| it.sa_sigaction == libc::SIG_IGN || it.sa_flags & libc::SA_NOCLDWAIT != 0);
+            if let Some(mut action) = kept.1 {
+                action.sa_flags &= !libc::SA_NOCLDWAIT;
+                if action.sa_sigaction == libc::SIG_IGN {
+                    action.sa_sigaction = libc::SIG_DFL;
+                }
+                action_of_sigchld(Some(&action));
+            }
+        }
+        Self(())
+    }
+}
+
+impl Drop for KeptChildren {
+    fn drop(&mut self) {
+        let mut kept = KEPT_CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.0 -= 1;
+        if kept.0 == 0 {
+            kept.1.take().and_then(|before| action_of_sigchld(Some(&before)));
+        }
+    }
+}
+
+/// Returns what the process does at SIGCHLD, and has it do something else from now on: nothing that
+/// it did not do before but for flags, or the default.
+fn action_of_sigchld(next: Option<&libc::sigaction>) -> Option<libc::sigaction> {
+    // SAFETY: `sigaction` consists of integers and an optional function, for which all-zero is a
+    // valid value.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    let next = next.map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: both pointers are null or live for the call; a handler in `next` was the program's
+    // own before.
+    let status = unsafe { libc::sigaction(libc::SIGCHLD, next, &raw mut before) };
+    (status == 0).then_some(before)
 }
 
 /// Has this process, and the program that takes its place, ignore SIGQUIT, which a terminal sends

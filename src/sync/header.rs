@@ -166,7 +166,7 @@ impl SegmentHeader {
     /// Acquires (H1) from [`publish`](Self::publish).
     ///
     /// # Errors
-    /// [`Error::Layout`] naming the first field that does not match.
+    /// [`Layout`](crate::Error::Layout) naming the first field that does not match.
     pub fn check(&self, expected: &Expected) -> Result<()> {
         let ready = u64::from(self.is_ready());
         check_layout("segment state", READY, ready)?;

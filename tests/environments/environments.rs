@@ -5,11 +5,18 @@
 //! Where only root can make the surroundings, the test says so elsewhere
 //! ([`support::can_be_played`]).
 
+mod crashes;
 mod descendants;
 mod job;
 mod limits;
+mod memory;
 mod namespaces;
 mod pauses;
+mod places;
+mod presence;
+mod replaced;
+mod signals;
+mod unread;
 
 use std::path::{Path, PathBuf};
 

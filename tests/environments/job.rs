@@ -108,6 +108,11 @@ impl Started {
         }
     }
 
+    /// The devices that have said who they are, in that order.
+    pub(crate) fn pids(&self) -> &[Pid] {
+        &self.pids
+    }
+
     /// The started process.
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().try_into().unwrap())
@@ -166,7 +171,7 @@ pub(crate) fn say(line: std::fmt::Arguments<'_>) {
 }
 
 fn play(scenario: &str) -> shmccl::Result<()> {
-    let (word, _number) = scenario.split_once(' ').unwrap_or((scenario, "0"));
+    let (word, number) = scenario.split_once(' ').unwrap_or((scenario, "0"));
     match scenario {
         "lone" => return descendants::lone(),
         "pool" => return descendants::pool(),
@@ -183,6 +188,18 @@ fn play(scenario: &str) -> shmccl::Result<()> {
         "report" => namespaces::report(*comm),
         "shrink" => namespaces::shrink(*comm),
         "sum" => sum(&mut comm),
+        "alloc" => {
+            comm.alloc::<u8>(3 << 20)?.fill(number.parse().unwrap());
+            comm.barrier()
+        }
+        "abort" => {
+            comm.alloc::<u8>(1 << 20)?.fill(0xA7);
+            comm.barrier()?;
+            if comm.rank().get().to_string() == number {
+                std::process::abort();
+            }
+            comm.barrier()
+        }
         "wait" => {
             say(format_args!("pid {}", std::process::id()));
             comm.barrier()?;
@@ -190,6 +207,7 @@ fn play(scenario: &str) -> shmccl::Result<()> {
                 std::thread::park();
             }
         }
+        "recover" => recover(&mut comm),
         _ => panic!("{scenario} is no scenario"),
     }
 }
@@ -200,4 +218,33 @@ pub(crate) fn sum(comm: &mut Communicator) -> shmccl::Result<()> {
     comm.all_reduce_in_place(&mut sum, &ReduceOp::Sum)?;
     say(format_args!("sum {}", sum[0]));
     Ok(())
+}
+
+/// Says who it is, rank 1 last, whose successor the other one comes together with; or it goes on
+/// without one.
+fn recover(comm: &mut Communicator) -> shmccl::Result<()> {
+    if comm.was_restarted() {
+        comm.barrier()?;
+        say(format_args!("back"));
+        return Ok(());
+    }
+    if comm.rank().get() == 1 {
+        comm.barrier()?;
+        say(format_args!("pid {}", std::process::id()));
+        loop {
+            std::thread::park();
+        }
+    }
+    say(format_args!("pid {}", std::process::id()));
+    comm.barrier()?;
+    let lost = comm.barrier().unwrap_err();
+    match comm.recover(0) {
+        Ok(mut comm) => {
+            comm.barrier()?;
+            say(format_args!("back"));
+            Ok(())
+        }
+        Err(_) if comm.shrink().is_ok() => Ok(()),
+        Err(_) => Err(lost),
+    }
 }
