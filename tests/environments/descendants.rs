@@ -29,8 +29,12 @@ pub(crate) fn parent(mut comm: Communicator) -> shmccl::Result<()> {
         let mut child = alone("lone");
         match number {
             None => _ = child.env_remove("SHMCCL_SOCKET"),
-            // SAFETY: what runs between fork and exec makes one system call, which fails for -1.
-            Some(number) => _ = unsafe { child.pre_exec(move || Ok(_ = nix::libc::dup2(0, number))) },
+            Some(number) => {
+                // SAFETY: the child has nothing else under the number; -1 is refused.
+                let replace = move || Ok(_ = unsafe { nix::libc::dup2(0, number) });
+                // SAFETY: what runs between fork and exec makes one system call.
+                unsafe { child.pre_exec(replace) };
+            }
         }
         assert!(child.status().unwrap().success(), "{number:?}");
     }

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use shmccl::bootstrap::Options;
@@ -27,9 +27,16 @@ const SIGN: &str = "SHMCCL_TEST_SIGN";
 fn pause(started: &Started) {
     let tell = |signal| started.pids.iter().for_each(|pid| kill(*pid, signal).unwrap());
     tell(Signal::SIGSTOP);
-    std::thread::sleep(PAUSE);
+    pass(PAUSE);
     tell(Signal::SIGCONT);
-    std::thread::sleep(WAKING);
+    pass(WAKING);
+}
+
+fn pass(time: Duration) {
+    let began = Instant::now();
+    while let Some(left) = time.checked_sub(began.elapsed()) {
+        std::thread::park_timeout(left);
+    }
 }
 
 fn sign(name: &str) -> PathBuf {
