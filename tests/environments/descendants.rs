@@ -30,8 +30,11 @@ pub(crate) fn parent(mut comm: Communicator) -> shmccl::Result<()> {
         match number {
             None => _ = child.env_remove("SHMCCL_SOCKET"),
             Some(number) => {
-                // SAFETY: the child has nothing else under the number; -1 is refused.
-                let replace = move || Ok(_ = unsafe { nix::libc::dup2(0, number) });
+                let replace = move || {
+                    // SAFETY: the child has nothing else under the number; -1 is refused.
+                    _ = unsafe { nix::libc::dup2(0, number) };
+                    Ok(())
+                };
                 // SAFETY: what runs between fork and exec makes one system call.
                 unsafe { child.pre_exec(replace) };
             }
