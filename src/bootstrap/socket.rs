@@ -190,7 +190,7 @@ impl Deadline {
         self.start.elapsed()
     }
 
-    /// Waits until `socket` has something to read, at most for `nap`. Returns whether it has.
+    /// Waits until `socket` has something to read, at most for `nap`.
     ///
     /// # Errors
     /// [`Error::Timeout`] of `operation`.
@@ -199,13 +199,12 @@ impl Deadline {
         socket: &OwnedFd,
         operation: &'static str,
         nap: Duration,
-    ) -> Result<bool> {
+    ) -> Result<()> {
         let is_over = self.grace.is_over(HostKernel::clock());
         let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
         match poll(&mut polled, poll_timeout(Some(self.grace.next_look().min(nap)))) {
             Ok(0) if is_over => Err(Error::timed_out(operation, None, self.waited())),
-            Ok(0) | Err(Errno::EINTR) => Ok(false),
-            Ok(_) => Ok(true),
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(errno) => Err(Error::os("waiting on the control socket", errno)),
         }
     }

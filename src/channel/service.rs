@@ -157,9 +157,7 @@ pub(crate) fn serve_all(
     Ok(())
 }
 
-/// A proxy's handler that notes what the one in it does.
-///
-/// Notes each trigger in the lane of the fifo that it comes from.
+/// A proxy's handler that notes each trigger in the lane of the fifo that it comes from.
 #[derive(Debug)]
 pub(crate) struct Traced<T> {
     inner: T,

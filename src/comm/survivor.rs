@@ -124,7 +124,9 @@ impl<'a> Survivor<'a> {
         let needs = "an epoch from which nobody has gone on";
         match outcome {
             RoundOutcome::Together => Err(Error::Unavailable { operation: self.operation, needs }),
-            _ => Ok(()),
+            RoundOutcome::Repeated | RoundOutcome::Failed(_) | RoundOutcome::Lost(_) | RoundOutcome::Vain => {
+                Ok(())
+            }
         }
     }
 
@@ -212,7 +214,9 @@ impl OpenRound<'_> {
             }
             // In a round that was in vain a survivor goes on in another way, and meets this one in
             // the next.
-            _ => Ok(None),
+            RoundOutcome::Together | RoundOutcome::Repeated | RoundOutcome::Lost(_) | RoundOutcome::Vain => {
+                Ok(None)
+            }
         }
     }
 

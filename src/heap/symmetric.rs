@@ -58,13 +58,14 @@ pub struct SymmetricHeap {
 }
 
 impl SymmetricHeap {
-    /// Looks at the heaps in `window` as `rank`. `segment` is the rank's own part of the window.
-    /// The heap is empty.
+    /// Looks at the heaps through `view`. `segment` is the rank's own part of the window. The heap
+    /// is empty.
     ///
     /// There is one such object per rank, in the process of that rank.
     ///
     /// # Errors
-    /// Those of [`HeapView::new`].
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a heap whose length cannot be
+    /// divided.
     pub fn new(view: HeapView, segment: Arc<Segment>) -> Result<Self> {
         let ledger = HeapLedger::new(view.shape().len())?;
         Ok(Self { view, segment, ledger: Mutex::new(ledger), is_dumped: false })

@@ -1,5 +1,5 @@
-//! A started process: spawned with its socket, watched by descriptor, killed and reaped at the
-//! latest on drop.
+//! A member of a job as the launcher sees it: its process, spawned with its socket, watched by
+//! descriptor, killed and reaped at the latest on drop; and what is known of its part in the job.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;

@@ -6,14 +6,15 @@ use nix::sys::resource::Resource;
 use nix::sys::signal::Signal;
 use support::Surroundings;
 
-use crate::job::{Started, end_of, job};
+use crate::job::{Started, job};
 use crate::scratch;
 
 #[test]
 fn a_small_job_runs_with_few_descriptors() {
     let run = &mut job(&["-n", "2", "-q"], "sum");
     let few = Surroundings::plain().limited(Resource::RLIMIT_NOFILE, 64);
-    assert_eq!(end_of(few.around(run)), (0, String::new()));
+    let (code, stderr, stdout) = Started::new(few.around(run), 0).end();
+    assert_eq!((code, stderr.as_str(), stdout.matches("sum 3\n").count()), (0, "", 2), "{stdout}");
 }
 
 #[test]
