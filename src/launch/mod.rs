@@ -37,6 +37,7 @@
 mod cores;
 mod first_cause;
 mod hang;
+mod held;
 mod job;
 mod leftovers;
 mod names;
@@ -294,6 +295,7 @@ impl Launch {
     /// the same core. The others learn of the loss and are not ended: they
     /// [`recover`](crate::Communicator::recover).
     ///
+    /// - It runs the same file, also where that was replaced or removed meanwhile.
     /// - A rank is restarted when the job is up and another rank lives. A rank that was given up is
     ///   killed first, after the time of grace.
     /// - A death after the last of `restarts` ends the job like any other. The others learn that no
@@ -398,6 +400,11 @@ impl Launch {
     #[must_use]
     pub fn plan(&self) -> PinPlan {
         PinPlan::new(self.n_ranks, self.options.proxy, self.pin, self.one_core_each)
+    }
+
+    fn held_program(&self) -> Option<held::HeldProgram> {
+        let path = self.program.path.as_ref().filter(|_| self.restarts > 0)?;
+        held::HeldProgram::find(path)
     }
 
     fn offer(&self) -> Offer {

@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::Launch;
+use super::held::HeldProgram;
 use super::observer::{OutputPipe, OutputStream};
 use crate::bootstrap::{CHECKSUMS, CORES, ProxyMode, environment, pair, resource_error};
 use crate::error::{DeviceName, Error, ExitCause, Result};
@@ -57,13 +58,19 @@ pub(super) fn devices(launch: &Launch) -> impl Iterator<Item = DeviceName> + use
     (0..launch.n_ranks).map(Rank::known).map(DeviceName::Rank).chain(service)
 }
 
-/// Starts the process of one member. A restarted one (`again`) suffers no faults.
+/// Starts the process of one member. A restarted one (`again`) suffers no faults, and runs what the
+/// first one ran, where that is `held`.
 ///
 /// # Errors
 /// [`Error::ResourceLimit`] or [`Error::Os`].
-pub(super) fn start(launch: &Launch, device: DeviceName, again: bool) -> Result<Started> {
+pub(super) fn start(
+    launch: &Launch,
+    device: DeviceName,
+    again: bool,
+    held: Option<&HeldProgram>,
+) -> Result<Started> {
     let (socket, inherited) = pair()?;
-    let mut command = command(launch, device);
+    let mut command = command(launch, device, held.filter(|_| again));
     command.env(environment::SOCKET, inherited.as_raw_fd().to_string());
     if again {
         command.env_remove(crate::faults::VARIABLE);
@@ -77,11 +84,14 @@ pub(super) fn start(launch: &Launch, device: DeviceName, again: bool) -> Result<
     Ok(Started { process, socket, pipes })
 }
 
-fn command(launch: &Launch, device: DeviceName) -> Command {
-    let program = match device {
-        DeviceName::Rank(_) => &launch.program,
-        DeviceName::Proxy => &launch.service,
+fn command(launch: &Launch, device: DeviceName, held: Option<&HeldProgram>) -> Command {
+    let mut program = match device {
+        DeviceName::Rank(_) => launch.program.clone(),
+        DeviceName::Proxy => launch.service.clone(),
     };
+    if let (DeviceName::Rank(_), Some(held)) = (device, held) {
+        program.path = Some(held.name());
+    }
     let mut command = match &launch.trampoline {
         Some(trampoline) => {
             let mut command = trampoline.command();

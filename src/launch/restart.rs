@@ -23,7 +23,7 @@ impl SupervisedJob<'_> {
     /// Starts the process of a member on its cores, for the first time or `again`.
     pub(super) fn start_process(&self, device: DeviceName, again: bool) -> Result<Started> {
         let _cores = self.plan.borrow_cores(device);
-        start(self.launch, device, again)
+        start(self.launch, device, again, self.held.as_ref())
     }
 
     /// Returns the time until the next look at a deadline of a lost member.

@@ -10,6 +10,7 @@ use tracing::{debug, info, warn};
 
 use super::first_cause::{FaultNaming, FirstCause};
 use super::hang::HangWatch;
+use super::held::HeldProgram;
 use super::observer::{Observer, OutputBacklog, OutputLine, OutputPipe};
 use super::pin::PinPlan;
 use super::process::{Process, devices};
@@ -58,6 +59,7 @@ pub(super) fn run(
         first_cause: FirstCause::new(devices(launch).count()),
         naming: FaultNaming::new(control.clone()),
         interrupted: None,
+        held: launch.held_program(),
         restarts_left: launch.restarts,
         restarted: Vec::new(),
         hangs: launch.hang_rule.map(|rule| HangWatch::new(rule, control, devices(launch).count())),
@@ -90,6 +92,8 @@ pub(super) struct SupervisedJob<'o> {
     pub(super) naming: FaultNaming,
     /// The first interrupt, and whether it came before any failure.
     interrupted: Option<(Signal, bool)>,
+    /// The program of the ranks, if they may be started again.
+    pub(super) held: Option<HeldProgram>,
     pub(super) restarts_left: u32,
     /// The restarted members in order, each with the cause of its death by name.
     pub(super) restarted: Vec<(DeviceName, ExitCause)>,

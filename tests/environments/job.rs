@@ -17,6 +17,7 @@ use crate::{descendants, namespaces, pauses};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const SCENARIO: &str = "SHMCCL_TEST_SCENARIO";
+const LAUNCHES: &str = "SHMCCL_TEST_LAUNCHES";
 
 /// The command with these words.
 pub(crate) fn shmccl(words: &[&str]) -> Command {
@@ -64,6 +65,14 @@ pub(crate) fn alone(scenario: &str) -> Command {
 pub(crate) fn this_program() -> [String; 4] {
     let this = std::env::current_exe().unwrap().into_os_string().into_string().unwrap();
     [this, "--exact".into(), "job::device_process".into(), "--nocapture".into()]
+}
+
+/// This program, which launches two devices of itself that play `scenario`.
+pub(crate) fn launching(scenario: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "job::launching_process", "--nocapture"]).stdin(Stdio::null());
+    command.env(LAUNCHES, scenario);
+    command
 }
 
 /// Starts a command and returns its exit code, or 128 plus the number of the signal that ended it,
@@ -157,6 +166,21 @@ fn device_process() {
     std::process::exit(code);
 }
 
+/// The launcher and its devices in one program.
+#[test]
+fn launching_process() {
+    let Ok(scenario) = std::env::var(LAUNCHES) else { return };
+    let code = match shmccl::launch::launch(2, |comm| play_in(comm, &scenario)) {
+        Ok(_) => 0,
+        Err(shmccl::Error::Interrupted { signal }) => 128 + signal,
+        Err(error) => {
+            let _ = std::io::stderr().write_all(format!("{}\n", chain(&error)).as_bytes());
+            3
+        }
+    };
+    std::process::exit(code);
+}
+
 fn chain(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {source}"),
@@ -171,7 +195,6 @@ pub(crate) fn say(line: std::fmt::Arguments<'_>) {
 }
 
 fn play(scenario: &str) -> shmccl::Result<()> {
-    let (word, number) = scenario.split_once(' ').unwrap_or((scenario, "0"));
     match scenario {
         "lone" => return descendants::lone(),
         "pool" => return descendants::pool(),
@@ -181,13 +204,20 @@ fn play(scenario: &str) -> shmccl::Result<()> {
         _ => {}
     }
     let Some(JoinedAs::Device(mut comm)) = join_job()? else { panic!("a device was to be started") };
-    match word {
+    match scenario {
         "fork" => descendants::forks(*comm),
         "held" => pauses::held(*comm),
         "parent" => descendants::parent(*comm),
         "report" => namespaces::report(*comm),
         "shrink" => namespaces::shrink(*comm),
-        "sum" => sum(&mut comm),
+        _ => play_in(&mut comm, scenario),
+    }
+}
+
+fn play_in(comm: &mut Communicator, scenario: &str) -> shmccl::Result<()> {
+    let (word, number) = scenario.split_once(' ').unwrap_or((scenario, "0"));
+    match word {
+        "sum" => sum(comm),
         "alloc" => {
             comm.alloc::<u8>(3 << 20)?.fill(number.parse().unwrap());
             comm.barrier()
@@ -207,7 +237,7 @@ fn play(scenario: &str) -> shmccl::Result<()> {
                 std::thread::park();
             }
         }
-        "recover" => recover(&mut comm),
+        "recover" => recover(comm),
         _ => panic!("{scenario} is no scenario"),
     }
 }

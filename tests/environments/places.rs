@@ -2,9 +2,7 @@
 
 use std::process::Command;
 
-use shmccl::launch::launch;
-
-use crate::job::{end_of, job, shmccl};
+use crate::job::{end_of, job, launching, shmccl};
 use crate::scratch;
 
 /// The command in namespaces of its own (`flags`), once `script` has been run there.
@@ -74,15 +72,7 @@ fn a_program_launches_itself_where_there_is_no_proc() {
     if !support::can_be_played("a_program_launches_itself_where_there_is_no_proc") {
         return;
     }
-    let mut program = Command::new(std::env::current_exe().unwrap());
-    program.args(["--exact", "places::launching_process", "--nocapture"]).env("SHMCCL_TEST_LAUNCHES", "1");
+    let program = launching("sum");
     let (code, stderr) = end_of(&mut unshared("--mount", "umount -l /proc", &program));
     assert_eq!((code, stderr), (0, String::new()));
-}
-
-#[test]
-fn launching_process() {
-    if std::env::var_os("SHMCCL_TEST_LAUNCHES").is_some() {
-        launch(2, |comm| comm.barrier()).unwrap();
-    }
 }

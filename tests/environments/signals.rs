@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::{Surroundings, Watchdog};
 
-use crate::job::{Started, end_of, job, shmccl};
+use crate::job::{Started, end_of, job, launching, shmccl};
 use crate::scratch;
 
 #[test]
@@ -71,4 +71,13 @@ fn a_pool_tells_of_its_devices_and_ends_whatever_its_starter_has_blocked_or_igno
     let code = pool.wait().unwrap().code();
     // A device that dies before it has registered ends the pool as well.
     assert!(code == Some(0) || told.contains("before it had registered"), "{code:?} {told}");
+}
+
+#[test]
+fn a_program_that_launches_itself_ends_whatever_its_starter_has_blocked_or_ignored() {
+    let odd = || Surroundings::plain().ignoring(Signal::SIGCHLD).blocking(Signal::SIGTERM);
+    assert_eq!(end_of(odd().around(&mut launching("sum"))), (0, String::new()));
+    let started = Started::new(odd().around(&mut launching("wait")), 2);
+    started.signal(Signal::SIGTERM);
+    assert_eq!(started.end().0, 128 + Signal::SIGTERM as i32);
 }
