@@ -312,9 +312,12 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// Nobody receives under a [`UniqueId`](crate::UniqueId): it has served its meeting, the
-    /// process that made it has ended, or nobody has made it.
-    #[error("no meeting under this unique id: it is over, or the process that made the id has ended")]
+    /// Nobody receives under a [`UniqueId`](crate::UniqueId): it has served its meeting, nobody has
+    /// come in time, the process that made it has ended, or it was made elsewhere.
+    #[error(
+        "no meeting under this unique id: it is over, or the process that made the id has ended \
+         or is in another network namespace"
+    )]
     NoMeeting {
         /// The system's own error.
         #[source]

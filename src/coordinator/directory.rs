@@ -121,7 +121,7 @@ impl RuntimeDirectory {
         Self::sweep_pools(&parent, false)?;
         // Only this process makes such a name, and no process sweeps it while this one lives.
         let number = crate::epoch_id::fresh_job_id();
-        let Creator { pid, start } = Creator::this_process();
+        let Creator { pid, start, .. } = Creator::this_process();
         Self::at(parent.join(format!("{POOL}{pid}-{start}-{number:x}")))
     }
 
@@ -187,7 +187,7 @@ fn is_of_use(path: &Path) -> bool {
 pub(super) fn owner_of_pool(name: &str) -> Option<Creator> {
     let mut parts = name.strip_prefix(POOL)?.splitn(3, '-');
     let (pid, start) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-    parts.next().map(|_| Creator { pid, start })
+    parts.next().map(|_| Creator { pid, start, ..Creator::this_process() })
 }
 
 #[cfg(test)]

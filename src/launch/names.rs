@@ -105,8 +105,8 @@ fn dead_creator(name: &str) -> Result<Option<u64>> {
     let in_use = |holder| Err(Error::NameInUse { name: name.to_owned(), holder });
     match Segment::attach_named(name, &Expected::default()) {
         Ok(segment) => match segment.header().creator() {
-            creator if creator.is_alive() => in_use(Some(creator.pid)),
-            creator => Ok(Some(creator.pid)),
+            creator if creator.is_dead() => Ok(Some(creator.pid)),
+            creator => in_use(creator.pid_here()),
         },
         Err(_) => in_use(None),
     }
@@ -225,7 +225,7 @@ fn holder(file: &File) -> Option<u64> {
     let mut text = [0; 64];
     let len = file.read_at(&mut text, 0).ok()?;
     let pid = signer(str::from_utf8(&text[..len]).ok()?)?;
-    Creator { pid, start: 0 }.is_alive().then_some(pid)
+    Creator { pid, ..Creator::default() }.is_alive().then_some(pid)
 }
 
 /// Returns the process that has signed a file with this text.

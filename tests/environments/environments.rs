@@ -8,11 +8,14 @@
 mod command;
 mod crashes;
 mod defaults;
+mod descendants;
 mod doctor;
 mod everywhere;
 mod job;
 mod limits;
 mod memory;
+mod namespaces;
+mod pauses;
 mod places;
 mod presence;
 mod replaced;
