@@ -63,7 +63,8 @@ impl Trial {
     /// that reserves much more than it uses.
     pub(crate) fn draw_crash(number: u64, random: &mut Random) -> Self {
         let signal = [Signal::SIGABRT, Signal::SIGSEGV][usize::try_from(random.below(2)).unwrap()];
-        Self { signal, heap_len: 256 << 20, ..Self::draw(number, random) }
+        // Named segments have all of their memory from the start.
+        Self { signal, heap_len: 256 << 20, named: false, ..Self::draw(number, random) }
     }
 
     /// What its segments are called, if they have names.
