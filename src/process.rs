@@ -1,5 +1,5 @@
-//! Children of this process; and the state of any process as `/proc` tells it, which holds at the
-//! moment of reading only.
+//! Children of this process, and what it owns; and the state of any process as `/proc` tells it,
+//! which holds at the moment of reading only.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -101,6 +101,21 @@ fn pid_of(child: &Child) -> Pid {
 pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::new(pidfd, PollFlags::POLLIN)];
     matches!(poll(&mut polled, PollTimeout::ZERO), Ok(ready) if ready > 0)
+}
+
+/// The process that owns a thing. A child of a fork has a copy, and ends nothing of its parent's by
+/// dropping it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OwnerProcess(u32);
+
+impl OwnerProcess {
+    pub(crate) fn this() -> Self {
+        Self(std::process::id())
+    }
+
+    pub(crate) fn is_this(self) -> bool {
+        self == Self::this()
+    }
 }
 
 /// Returns the process that `thread` belongs to.

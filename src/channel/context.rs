@@ -14,6 +14,7 @@ use crate::bootstrap::dump_heap_from_env;
 use crate::error::{EpochReport, Error, Result};
 use crate::faults::Injector;
 use crate::heap::SymmetricHeap;
+use crate::process::OwnerProcess;
 use crate::rank::Rank;
 use crate::shm::{CellRef, HostKernel};
 use crate::sync::atomic::AtomicU64;
@@ -35,6 +36,8 @@ pub(crate) type Observe = fn(&EpochMapping) -> Option<Box<dyn EpochReport>>;
 pub(crate) struct RankContext {
     mapped: Arc<EpochMapping>,
     rank: Rank,
+    /// The process that is the rank.
+    process: OwnerProcess,
     heap: SymmetricHeap,
     slots: ChannelSlots,
     /// How many threads that may spin share this rank's core.
@@ -88,6 +91,7 @@ impl RankContext {
             slots: ChannelSlots::new(mapped.n_ranks()),
             mapped,
             rank,
+            process: OwnerProcess::this(),
             heap,
             spinners: AtomicU64::new(spinners.into()),
             oversubscribed: spinners > 1,
@@ -126,6 +130,12 @@ impl RankContext {
 
     pub(crate) fn rank(&self) -> Rank {
         self.rank
+    }
+
+    /// Returns whether this process is a child of the rank that has forked, and not the rank: it
+    /// must not leave in the rank's name.
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.process.is_this()
     }
 
     pub(crate) fn heap(&self) -> &SymmetricHeap {

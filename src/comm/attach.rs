@@ -61,7 +61,8 @@ impl Communicator {
     }
 }
 
-/// Joins the job that this process was started for. Returns `None` when no launcher started it.
+/// Joins the job that this process was started for. Returns `None` when no launcher started it,
+/// also where a rank has started it with its own environment.
 ///
 /// The proxy service process serves until the job ends, and then returns [`JoinedAs::Proxy`]. A
 /// restarted rank ([`Launch::restart`](crate::launch::Launch::restart)) waits until the others take

@@ -13,12 +13,12 @@ use nix::unistd::Pid;
 use super::Launch;
 use super::held::HeldProgram;
 use super::observer::{OutputPipe, OutputStream};
-use super::restart::Grace;
 use crate::bootstrap::{CHECKSUMS, CORES, ProxyMode, environment, pair, resource_error};
 use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::process::{OwnedChild, has_ended};
 use crate::rank::Rank;
 use crate::shm::system::{pidfd_kill, pidfd_open, pidfd_signal};
+use crate::sync::grace::Grace;
 
 /// Held while a descriptor is inheritable, so that only the process it is meant for inherits it.
 static SPAWNING: Mutex<()> = Mutex::new(());

@@ -14,7 +14,6 @@ use super::held::HeldProgram;
 use super::observer::{Observer, OutputBacklog, OutputLine, OutputPipe};
 use super::pin::PinPlan;
 use super::process::{Process, devices};
-use super::restart::Grace;
 use super::{JobOutcome, Launch};
 use crate::bootstrap::{BlamedMember, BootstrapRoot, MemberId, RootEvent, poll_timeout};
 use crate::channel::Control;
@@ -23,6 +22,7 @@ use crate::logs::LAUNCH;
 use crate::shm::HostKernel;
 use crate::shm::system::{InterruptWatch, KeptChildren};
 use crate::sync::Revocation;
+use crate::sync::grace::Grace;
 
 /// The pause before a send that the kernel refused for want of room is tried again.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(1);
@@ -167,7 +167,7 @@ impl SupervisedJob<'_> {
         if self.only_lost_ones_are_left() && !self.has_ended() {
             self.begin_grace();
         }
-        if self.ending.as_mut().is_some_and(|ending| ending.is_over(Instant::now())) {
+        if self.ending.as_mut().is_some_and(|ending| ending.is_over(HostKernel::clock())) {
             self.kill_all();
         }
         Ok(())
@@ -228,7 +228,7 @@ impl SupervisedJob<'_> {
 
     /// Returns how long the loop may sleep when nothing happens.
     fn patience(&self) -> Option<Duration> {
-        let until_kill = self.ending.map(|ending| ending.patience(Instant::now()));
+        let until_kill = self.ending.map(|ending| ending.patience(HostKernel::clock()));
         let until_retry = self.root.has_backlog().then_some(BACKLOG_PAUSE);
         let until_look = self.hangs.as_ref().map(HangWatch::patience);
         let until_taken = (self.observer.backlog() > OutputBacklog::None).then_some(OUTPUT_PAUSE);
@@ -395,7 +395,7 @@ impl SupervisedJob<'_> {
     }
 
     fn begin_grace(&mut self) {
-        self.ending.get_or_insert_with(|| Grace::begin(self.launch.grace, Instant::now()));
+        self.ending.get_or_insert_with(|| Grace::begin(self.launch.grace, HostKernel::clock()));
     }
 
     fn kill_all(&mut self) {

@@ -10,6 +10,7 @@
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -18,6 +19,8 @@ use std::thread::{self, ThreadId};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use nix::unistd::{Pid, pipe2};
 
 use super::limits;
@@ -123,14 +126,26 @@ fn take_ancillary(message: &libc::msghdr, mut visit: impl FnMut(Ancillary)) {
     }
 }
 
-/// Takes possession of the `SOCK_SEQPACKET` socket that the launcher left open for this process as
-/// number `raw`.
-///
-/// Succeeds at most once per process. A second call is refused, and so is a number that holds
-/// something else.
-pub(crate) fn inherited_socket(raw: RawFd) -> io::Result<OwnedFd> {
-    static TAKEN: Mutex<bool> = Mutex::new(false);
-    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+/// Why there is no inherited socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SocketRefusal {
+    /// This process has taken it before.
+    Taken,
+    /// The number is closed here, or holds something else; or the parent has taken it and forked.
+    NotInherited,
+}
+
+/// Takes possession of the `SOCK_SEQPACKET` socket that the process `launcher` has made and left
+/// open for this process as number `raw`. Succeeds at most once per process.
+pub(crate) fn inherited_socket(raw: RawFd, launcher: i32) -> Result<OwnedFd, SocketRefusal> {
+    static TAKEN_BY: Mutex<Option<u32>> = Mutex::new(None);
+    let mut taken_by = TAKEN_BY.lock().unwrap_or_else(PoisonError::into_inner);
+    let this = std::process::id();
+    match *taken_by {
+        Some(process) if process == this => return Err(SocketRefusal::Taken),
+        Some(_) => return Err(SocketRefusal::NotInherited),
+        None => {}
+    }
     let mut kind: libc::c_int = 0;
     // The size of `kind`.
     let mut len: libc::socklen_t = 4;
@@ -139,17 +154,20 @@ pub(crate) fn inherited_socket(raw: RawFd) -> io::Result<OwnedFd> {
     let status = unsafe {
         libc::getsockopt(raw, libc::SOL_SOCKET, libc::SO_TYPE, (&raw mut kind).cast(), &raw mut len)
     };
-    if status != 0 {
-        return Err(io::Error::last_os_error());
+    if status != 0 || kind != libc::SOCK_SEQPACKET {
+        return Err(SocketRefusal::NotInherited);
     }
-    if *taken || kind != libc::SOCK_SEQPACKET {
-        return Err(io::ErrorKind::AlreadyExists.into());
+    // SAFETY: `raw` is open, as the answer above shows, and is borrowed for one question.
+    let maker = getsockopt(&unsafe { BorrowedFd::borrow_raw(raw) }, PeerCredentials);
+    // A launcher outside of this PID namespace has no number here.
+    if !maker.is_ok_and(|maker| maker.pid() == launcher || maker.pid() == 0) {
+        return Err(SocketRefusal::NotInherited);
     }
-    *taken = true;
+    *taken_by = Some(this);
     // SAFETY: the number was opened before this program started and announced to it alone; nothing
-    // in this program has opened a socket of this type under it, and `taken` lets one caller pass.
+    // in this program has such a socket of the launcher, and `taken_by` lets one caller pass.
     let socket = unsafe { OwnedFd::from_raw_fd(raw) };
-    fcntl(&socket, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    fcntl(&socket, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).map_err(|_| SocketRefusal::NotInherited)?;
     Ok(socket)
 }
 
@@ -404,19 +422,38 @@ impl Creator {
     pub fn this_process() -> Self {
         let pid = u64::from(std::process::id());
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        Self { pid, start: start_time(&stat).unwrap_or(0) }
+        Self { pid, start: start_time(&stat).unwrap_or(0), namespace: namespace("pid") }
     }
 
-    /// Returns whether that process is still there. An entry that waits for the parent to ask does
-    /// not count. A process without a known start time is taken to be there.
+    /// Returns the number of that process, unless it means another process here, or none. A
+    /// process of another PID namespace has no number that is known here.
+    #[must_use]
+    pub fn pid_here(&self) -> Option<u64> {
+        (self.namespace == 0 || self.namespace == namespace("pid")).then_some(self.pid)
+    }
+
+    /// Returns whether that process is known to have ended.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.pid_here().is_some() && !self.is_alive()
+    }
+
+    /// Returns whether that process is seen to be there. An entry that waits for the parent to ask
+    /// does not count. A process without a known start time is taken to be there.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        match std::fs::read_to_string(format!("/proc/{}/stat", self.pid)) {
-            Ok(stat) if has_ended(&stat) => false,
-            Ok(stat) => self.start == 0 || start_time(&stat).is_none_or(|start| start == self.start),
-            Err(_) => false,
-        }
+        self.pid_here().is_some()
+            && match std::fs::read_to_string(format!("/proc/{}/stat", self.pid)) {
+                Ok(stat) if has_ended(&stat) => false,
+                Ok(stat) => self.start == 0 || start_time(&stat).is_none_or(|start| start == self.start),
+                Err(_) => false,
+            }
     }
+}
+
+/// Returns the number of this process's namespace of a `kind`; 0 where the system does not tell.
+pub(crate) fn namespace(kind: &str) -> u64 {
+    std::fs::metadata(format!("/proc/self/ns/{kind}")).map_or(0, |namespace| namespace.ino())
 }
 
 /// Returns field 22 of `/proc/PID/stat`.
@@ -450,7 +487,17 @@ mod tests {
         assert!(me.start > 0);
         assert!(me.is_alive());
         assert!(!Creator { start: me.start + 1, ..me }.is_alive());
-        assert!(!Creator { pid: u64::from(u32::MAX), start: 1 }.is_alive());
+        let dead = Creator { pid: u64::from(u32::MAX), start: 1, ..me };
+        assert!(!dead.is_alive() && dead.is_dead() && !me.is_dead());
+    }
+
+    #[test]
+    fn of_a_process_of_another_pid_namespace_nothing_is_known() {
+        let me = Creator::this_process();
+        let elsewhere = Creator { namespace: me.namespace + 1, ..me };
+        assert_eq!((elsewhere.pid_here(), elsewhere.is_alive(), elsewhere.is_dead()), (None, false, false));
+        let of_old = Creator { namespace: 0, ..me };
+        assert_eq!((of_old.pid_here(), of_old.is_alive()), (Some(me.pid), true));
     }
 
     #[test]
@@ -461,7 +508,7 @@ mod tests {
             std::process::Command::new("true").stdout(std::process::Stdio::piped()).spawn().unwrap();
         // Its end of the pipe is closed as it ends, a moment before.
         std::io::copy(&mut child.stdout.take().unwrap(), &mut std::io::sink()).unwrap();
-        let entry = Creator { pid: child.id().into(), start: 0 };
+        let entry = Creator { pid: child.id().into(), ..Creator::default() };
         crate::testing::wait_until("it has ended", || !entry.is_alive());
         child.wait().unwrap();
     }

@@ -11,6 +11,8 @@ use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator};
 use support::{Watchdog, is_running, wait_until};
 
+use crate::{descendants, namespaces, pauses};
+
 /// No started job is there for longer, be the machine as busy as it may.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -39,11 +41,30 @@ pub(crate) fn shmccl(words: &[&str]) -> Command {
 
 /// `shmccl run` with these flags, of devices that play `scenario` ([`play`]).
 pub(crate) fn job(flags: &[&str], scenario: &str) -> Command {
-    let this = std::env::current_exe().unwrap();
-    let program = ["--", this.to_str().unwrap(), "--exact", "job::device_process", "--nocapture"];
-    let mut command = shmccl(&[&["run"], flags, &program].concat());
+    job_within(flags, &[], scenario)
+}
+
+/// The same, but with the devices within the program of `wrapper`.
+pub(crate) fn job_within(flags: &[&str], wrapper: &[&str], scenario: &str) -> Command {
+    let program = this_program();
+    let words = [&["run"], flags, &["--"], wrapper, &program.each_ref().map(String::as_str)].concat();
+    let mut command = shmccl(&words);
     command.env(SCENARIO, scenario);
     command
+}
+
+/// A process that plays `scenario`, and that no launcher starts.
+pub(crate) fn alone(scenario: &str) -> Command {
+    let [program, args @ ..] = this_program();
+    let mut command = Command::new(program);
+    command.args(args).env(SCENARIO, scenario).env("SHMCCL_TUNING", "");
+    command
+}
+
+/// The words that start this program as a device.
+pub(crate) fn this_program() -> [String; 4] {
+    let this = std::env::current_exe().unwrap().into_os_string().into_string().unwrap();
+    [this, "--exact".into(), "job::device_process".into(), "--nocapture".into()]
 }
 
 /// This program, which launches two devices of itself that play `scenario`.
@@ -66,7 +87,7 @@ pub(crate) fn end_of(command: &mut Command) -> (i32, String) {
 pub(crate) struct Started {
     child: Child,
     stdout: BufReader<ChildStdout>,
-    pids: Vec<Pid>,
+    pub(crate) pids: Vec<Pid>,
     _watchdog: Watchdog,
 }
 
@@ -174,8 +195,23 @@ pub(crate) fn say(line: std::fmt::Arguments<'_>) {
 }
 
 fn play(scenario: &str) -> shmccl::Result<()> {
+    match scenario {
+        "lone" => return descendants::lone(),
+        "pool" => return descendants::pool(),
+        "no device" => return descendants::no_device(),
+        "host" => return pauses::host(),
+        "guest" => return pauses::guest(),
+        _ => {}
+    }
     let Some(JoinedAs::Device(mut comm)) = join_job()? else { panic!("a device was to be started") };
-    play_in(&mut comm, scenario)
+    match scenario {
+        "fork" => descendants::forks(*comm),
+        "held" => pauses::held(*comm),
+        "parent" => descendants::parent(*comm),
+        "report" => namespaces::report(*comm),
+        "shrink" => namespaces::shrink(*comm),
+        _ => play_in(&mut comm, scenario),
+    }
 }
 
 fn play_in(comm: &mut Communicator, scenario: &str) -> shmccl::Result<()> {
@@ -207,7 +243,7 @@ fn play_in(comm: &mut Communicator, scenario: &str) -> shmccl::Result<()> {
 }
 
 /// Does one all_reduce and says its result.
-fn sum(comm: &mut Communicator) -> shmccl::Result<()> {
+pub(crate) fn sum(comm: &mut Communicator) -> shmccl::Result<()> {
     let mut sum = [u64::from(comm.rank().get()) + 1];
     comm.all_reduce_in_place(&mut sum, &ReduceOp::Sum)?;
     say(format_args!("sum {}", sum[0]));
