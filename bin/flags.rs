@@ -25,8 +25,8 @@ pub(crate) struct JobArgs {
     /// The longest time that any wait may take, such as 500ms, 30s or 2m
     #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "30s")]
     pub(crate) timeout: Duration,
-    /// Let the scheduler choose the cores of ranks and proxies, which otherwise begin behind those
-    /// of other jobs
+    /// Let the scheduler choose the cores of ranks and proxies. Otherwise a job begins behind the
+    /// cores of others
     #[arg(long)]
     pub(crate) no_pin: bool,
 }
