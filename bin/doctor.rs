@@ -1,10 +1,5 @@
-<<<<<<< HEAD
-//! `shmccl doctor`: checks whether the machine can carry a job, by trying what a job needs. Each
-//! finding has one line of advice.
-=======
 //! `shmccl doctor`: checks whether the machine can carry a job, by trying what a job needs, with
 //! one line of advice for each finding.
->>>>>>> main
 
 mod cores;
 mod limits;
