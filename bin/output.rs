@@ -197,7 +197,10 @@ pub(crate) fn progress(steps: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(steps), target);
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {msg}  {elapsed}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.enable_steady_tick(Duration::from_millis(250));
+    // It ticks in a thread, and panics where the system refuses one.
+    if !bar.is_hidden() && std::thread::Builder::new().spawn(|| ()).is_ok() {
+        bar.enable_steady_tick(Duration::from_millis(250));
+    }
     bar
 }
 

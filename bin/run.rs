@@ -44,9 +44,6 @@ reads the input.";
 const SERVICE: &str = "proxy-service";
 const TRAMPOLINE: &str = "become";
 
-/// The exit code for a program that was killed, less the number of the signal.
-const BY_SIGNAL: i32 = 128;
-
 /// The least time that a reader of the last output has.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -167,7 +164,7 @@ fn conclude(error: Error) -> Result<u8> {
             (format!("{error}; {remedy}"), failure::FAILED.into())
         }
         Error::DeviceFailed { cause, .. } => (error.to_string(), code_of(*cause)),
-        Error::Interrupted { signal } => (error.to_string(), BY_SIGNAL + signal),
+        Error::Interrupted { signal } => (error.to_string(), failure::BY_SIGNAL + signal),
         _ => return Err(error.into()),
     };
     output::error(&line);
@@ -177,8 +174,8 @@ fn conclude(error: Error) -> Result<u8> {
 fn code_of(cause: ExitCause) -> i32 {
     match cause {
         ExitCause::Code(code) => code,
-        ExitCause::Signal(signal) => BY_SIGNAL + signal,
-        ExitCause::Injected(_) => BY_SIGNAL + Signal::SIGKILL as i32,
+        ExitCause::Signal(signal) => failure::BY_SIGNAL + signal,
+        ExitCause::Injected(_) => failure::BY_SIGNAL + Signal::SIGKILL as i32,
         _ => failure::FAILED.into(),
     }
 }
@@ -238,9 +235,10 @@ impl Drop for Orphans {
     }
 }
 
-/// Returns the children of this process, whose main thread is the parent of them all.
+/// Returns the children of all threads of this process.
 fn children() -> Vec<Pid> {
-    let me = Pid::this();
-    let list = std::fs::read_to_string(format!("/proc/{me}/task/{me}/children")).unwrap_or_default();
-    list.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect()
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let numbers = lists.collect::<String>();
+    numbers.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect()
 }

@@ -7,6 +7,8 @@ mod words;
 
 use std::time::Duration;
 
+use nix::errno::Errno;
+
 pub use detail::{Detail, EpochReport};
 pub use ending::{DeviceName, ExitCause};
 pub use fault_hit::{FaultHit, FaultKind};
@@ -487,9 +489,15 @@ impl Error {
         Self::InvalidArgument { name, value, expected }
     }
 
-    /// Wraps the current `errno` of a failed system call.
+    /// Wraps the current `errno` of a failed system call. Any call may find no descriptor left.
     pub(crate) fn os(action: &'static str, source: impl Into<std::io::Error>) -> Self {
-        Self::Os { action, source: source.into() }
+        let (source, resource) = (source.into(), "file descriptors");
+        let remedy = match source.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EMFILE | Errno::ETOOMANYREFS) => "raise `ulimit -n`",
+            Some(Errno::ENFILE) => "raise the sysctl fs.file-max",
+            _ => return Self::Os { action, source },
+        };
+        Self::ResourceLimit { resource, action, remedy, source }
     }
 }
 

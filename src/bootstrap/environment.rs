@@ -40,14 +40,14 @@ const PROXY: &str = "proxy";
 /// - [`Error::Layout`] when launcher and program do not fit.
 /// - [`Error::PeerLost`], [`Error::ProxyLost`], [`Error::Revoked`], [`Error::Timeout`].
 pub fn join_from_env() -> Result<Option<Joining>> {
-    let Some(socket) = std::env::var_os(SOCKET) else { return Ok(None) };
+    let Some(socket) = set(SOCKET) else { return Ok(None) };
     let socket = parse(SOCKET, &socket, "the number of a descriptor", |text| text.parse().ok())?;
     let n_ranks: u32 = variable(SIZE, "a number of ranks from 1 to 64", |text| text.parse().ok())?;
     check_n_ranks(n_ranks)?;
     let device = variable(RANK, "a rank, or `proxy`", |text| parse_device(text, n_ranks))?;
     let job_id = variable(JOB, "a job id in hexadecimal", |text| u64::from_str_radix(text, 16).ok())?;
     let launcher = variable(LAUNCHER, "a process id", |text| text.parse().ok())?;
-    let timeout = match std::env::var_os(TIMEOUT_MS) {
+    let timeout = match set(TIMEOUT_MS) {
         Some(text) => {
             let ms = parse(TIMEOUT_MS, &text, "a number of milliseconds", |text| text.parse().ok())?;
             Duration::from_millis(ms)
@@ -137,6 +137,11 @@ fn parse_device(text: &str, n_ranks: u32) -> Option<DeviceName> {
         return Some(DeviceName::Proxy);
     }
     Rank::new(text.parse().ok()?, n_ranks).ok().map(DeviceName::Rank)
+}
+
+/// Returns the value of a variable. An empty one counts as not set.
+pub(crate) fn set(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
 fn variable<T>(name: &'static str, expected: &'static str, read: impl Fn(&str) -> Option<T>) -> Result<T> {

@@ -85,8 +85,6 @@ pub(super) fn has_hung_up(socket: &OwnedFd) -> bool {
 /// Returns the error for a system call that may fail for want of descriptors or processes.
 pub(crate) fn resource_error(action: &'static str, source: std::io::Error) -> Error {
     let (resource, remedy) = match source.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EMFILE | Errno::ETOOMANYREFS) => ("file descriptors", "raise `ulimit -n`"),
-        Some(Errno::ENFILE) => ("file descriptors", "raise the sysctl fs.file-max"),
         Some(Errno::EAGAIN) => (
             "processes or threads",
             "raise `ulimit -u` or the pids limit of the container; `ulimit -d` or `ulimit -v`, where they are set",

@@ -36,6 +36,7 @@ use super::handshake::{COORDINATOR, DeviceMessage, HelloReply, PATIENCE, PeerRol
 use super::id::DeviceId;
 use super::order::{DeviceOrder, DeviceReport};
 use super::wire::PeerConnection;
+use crate::bootstrap::environment::set;
 use crate::bootstrap::{
     LAUNCHER, Options, bind_to_launcher, checksums_from_env, cores_from_env, dump_heap_from_env, poll_timeout,
 };
@@ -112,7 +113,7 @@ impl Device {
     /// [`Error::Environment`] when the variables are damaged; [`Error::Revoked`] when the process
     /// that has started it is dead already; those of [`Device::start`].
     pub fn from_env() -> Result<Option<Self>> {
-        let Some(text) = std::env::var_os(DEVICE) else { return Ok(None) };
+        let Some(text) = set(DEVICE) else { return Ok(None) };
         let damaged = |variable| Error::Environment { variable, expected: "expected what a pool has set" };
         let assignment: Option<Assignment> = text.to_str().and_then(|text| serde_json::from_str(text).ok());
         let Assignment { memory, timeout, core, outlives } = assignment.ok_or(damaged(DEVICE))?;

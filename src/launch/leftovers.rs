@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 
 use nix::errno::Errno;
@@ -67,8 +67,12 @@ pub fn clean(only: Option<&str>, dry_run: bool, on_found: &mut dyn FnMut(&Leftov
 
 /// Returns the names that look like a job's, by prefix.
 fn candidates() -> Result<BTreeMap<String, Vec<String>>> {
-    let entries = std::fs::read_dir("/dev/shm").map_err(|error| Error::os(CLEANING, error))?;
     let mut candidates: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let entries = match std::fs::read_dir("/dev/shm") {
+        // Where there is none, nothing has a name.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(candidates),
+        entries => entries.map_err(|error| Error::os(CLEANING, error))?,
+    };
     for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
         if let Some(prefix) = name.strip_suffix(".lock") {
             candidates.entry(prefix.to_owned()).or_default();

@@ -78,6 +78,19 @@ pub(super) fn refused_call(
     }
 }
 
+/// Wraps the `source` of a failed call to make something in `/dev/shm`.
+pub(crate) fn refused_in_dev_shm(action: &'static str, source: impl Into<io::Error>) -> Error {
+    const NEEDS: &str = "a /dev/shm that this user can write to";
+    const REMEDY: &str = "mount one (mount -t tmpfs -o mode=1777 tmpfs /dev/shm), or do without names";
+    let source = source.into();
+    match source.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR | libc::EROFS | libc::EACCES | libc::EOPNOTSUPP | libc::EISDIR) => {
+            Error::Refused { action, needs: NEEDS, remedy: REMEDY, source }
+        }
+        _ => refused(action, Store::SharedMemoryFileSystem, source),
+    }
+}
+
 /// Wraps the `source` of something that the file system of a segment cannot do.
 pub(super) fn refused_by_file_system(action: &'static str, needs: &'static str, source: io::Error) -> Error {
     let remedy = "put the file on another file system, such as ext4, xfs or tmpfs";
@@ -107,12 +120,10 @@ fn shortage(errno: i32, store: Store) -> Option<(&'static str, &'static str)> {
     Some(match errno {
         libc::ENOSPC | libc::ENOMEM => store.shortage(),
         libc::EDQUOT => ("disk quota", "free space, or have the quota raised"),
-        libc::EMFILE => ("file descriptors", "raise the limit of the process with `ulimit -n`"),
         libc::EAGAIN => (
             "threads",
             "raise `ulimit -u` or the pids limit of the container; `ulimit -d` or `ulimit -v`, where they are set",
         ),
-        libc::ENFILE => ("file descriptors", "raise the limit of the system, sysctl fs.file-max"),
         libc::EFBIG => ("file size", "raise `ulimit -f`; it also applies to shared memory"),
         _ => return None,
     })

@@ -5,8 +5,12 @@
 //! Where only root can make the surroundings, the test says so elsewhere
 //! ([`support::can_be_played`]).
 
+mod command;
 mod crashes;
+mod defaults;
 mod descendants;
+mod doctor;
+mod everywhere;
 mod job;
 mod limits;
 mod memory;
@@ -16,6 +20,7 @@ mod places;
 mod presence;
 mod replaced;
 mod signals;
+mod strangers;
 mod unread;
 
 use std::path::{Path, PathBuf};

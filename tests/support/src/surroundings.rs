@@ -6,9 +6,10 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use nix::errno::Errno;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
-use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
+use nix::unistd::{Gid, Pid, Uid, setgid, setgroups, setuid};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
 
 /// A description of surroundings, which one command is started in.
@@ -19,6 +20,7 @@ pub struct Surroundings {
     blocked: Option<SigSet>,
     limits: Vec<(Resource, u64)>,
     user: Option<u32>,
+    core: Option<CpuSet>,
 }
 
 impl Surroundings {
@@ -67,6 +69,20 @@ impl Surroundings {
         self
     }
 
+    /// Leaves the first of the cores of this process.
+    ///
+    /// # Panics
+    /// Where the system does not say which cores there are.
+    #[must_use]
+    pub fn on_one_core(mut self) -> Self {
+        let all = sched_getaffinity(Pid::from_raw(0)).expect("the cores of this process");
+        let first = (0..CpuSet::count()).find(|&core| all.is_set(core).unwrap_or(false));
+        let mut one = CpuSet::new();
+        one.set(first.expect("a core")).expect("it is in range");
+        self.core = Some(one);
+        self
+    }
+
     /// Has `command` started in these surroundings.
     pub fn around(self, command: &mut Command) -> &mut Command {
         // SAFETY: what runs between fork and exec makes system calls only; all memory was had
@@ -85,6 +101,9 @@ impl Surroundings {
         }
         for &(resource, limit) in &self.limits {
             setrlimit(resource, limit, limit)?;
+        }
+        if let Some(core) = &self.core {
+            sched_setaffinity(Pid::from_raw(0), core)?;
         }
         if let Some(user) = self.user {
             setgroups(&[])?;
