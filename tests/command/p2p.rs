@@ -37,7 +37,7 @@ fn line() -> Regex {
         r"rank  core( +\d){3}  time/limit( +\d){3}".to_owned(),
         format!(r" +\d +\d+(?: +{value}){{3}} +\d(?: +{ratio}){{3}}"),
         r"all to all: every rank puts a block to every other at once".to_owned(),
-        r"channel +block +time +GB/s in all +per rank +limit +time/limit +\(p10\.\.p90\)".to_owned(),
+        r"channel +block +time +GB/s in all +per rank +limit +time/limit +\(spread\)".to_owned(),
         r"(?:memory|port) +1344 B +[\d.]+ [num]?s +[\d.]+ +[\d.]+ +plain copies \(.+\) +[\d.]+ +\([\d.]+\.\.[\d.]+\)".to_owned(),
         r"Data checked: 0 words wrong\.".to_owned(),
     ];
