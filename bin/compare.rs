@@ -36,7 +36,7 @@ use series::{Series, Subject};
 /// Ends the help.
 pub(crate) const HELP: &str = "\
 With none of --json, --csv and --svg it writes compare.json, compare.csv and compare.svg in the
-current directory; with any of them, just what is named.";
+current directory, where it can; with any of them, just what is named.";
 
 /// The file `compare.json`.
 #[derive(Debug, Serialize)]
@@ -56,8 +56,18 @@ struct CompareJson<'s> {
 /// # Errors
 /// Bad flags, a failed job, wrong data, and those of writing.
 pub(crate) fn run(args: &CompareArgs) -> Result<u8> {
-    let files = args.files();
-    check_files(&files)?;
+    let mut files = args.files();
+    match check_files(&files) {
+        // Nobody has asked for these.
+        Err(error) if !args.names_files() => {
+            output::note(&format!(
+                "{}; no file is written: name those that are wanted",
+                failure::chain(&error)
+            ));
+            files = CompareFiles::default();
+        }
+        checked => checked?,
+    }
     // A table that programs would refuse is refused before any process starts.
     Table::load()?;
     let series = match args.op {

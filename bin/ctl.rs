@@ -32,7 +32,7 @@ A session: start `shmccl coordinator` and some of `shmccl device`, each in a ter
   shmccl ctl checkpoint 1 saved
   shmccl ctl finalize 1
 
-They find each other in $XDG_RUNTIME_DIR/shmccl, or else /tmp/shmccl-UID.";
+They find each other in $XDG_RUNTIME_DIR/shmccl, or in /tmp/shmccl-UID where that cannot be.";
 
 /// Shorter files are read as a whole. Some files of the kernel do not know their length.
 const SMALL: u64 = 1 << 20;

@@ -1,9 +1,10 @@
-//! `shmccl doctor`: checks whether the machine can carry a job, with one line of advice for each
-//! finding.
+//! `shmccl doctor`: checks whether the machine can carry a job, by trying what a job needs, with one
+//! line of advice for each finding.
 
 mod cores;
 mod limits;
 mod memory;
+mod trial;
 
 use std::path::PathBuf;
 
@@ -128,13 +129,14 @@ impl Severity {
 /// Runs the command. The exit code is 1 if a finding is bad.
 ///
 /// # Errors
-/// Those of writing the report.
+/// Those of writing the report, and an interrupt.
 pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::check_writable(path)?;
     }
     let job = PlannedJob { ranks: args.ranks, proxy: args.proxy, heap: args.heap };
-    let findings = examine(&HostFiles::new(), job);
+    let mut findings = examine(&HostFiles::new(), job);
+    findings.extend(trial::examine(job)?);
     let verdict = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Severity::Ok);
     let diagnosis = Diagnosis { machine: MachineInfo::detect(), ranks: args.ranks, verdict, findings };
     if let Some(path) = &args.json {

@@ -32,17 +32,22 @@ impl UsageError {
     }
 }
 
-/// Returns the exit code of an error.
+/// The exit code for a process that a signal has ended, less the number of the signal.
+pub(crate) const BY_SIGNAL: i32 = 128;
+
+/// Returns the exit code of an error. An interrupt has that of a shell.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     // Only the job may notice a wrong plan of faults, or a wrong variable.
     let of_coordinator = match error.downcast_ref() {
         Some(CoordinatorError::Engine(error)) => Some(error),
         _ => None,
     };
-    let of_engine = error.downcast_ref().or(of_coordinator);
-    let is_setting =
-        matches!(of_engine, Some(shmccl::Error::FaultPlan { .. } | shmccl::Error::Setting { .. }));
-    if is_setting || error.downcast_ref::<UsageError>().is_some() { USAGE } else { FAILED }
+    match error.downcast_ref().or(of_coordinator) {
+        Some(shmccl::Error::Interrupted { signal }) => u8::try_from(BY_SIGNAL + signal).unwrap_or(FAILED),
+        Some(shmccl::Error::FaultPlan { .. } | shmccl::Error::Setting { .. }) => USAGE,
+        _ if error.downcast_ref::<UsageError>().is_some() => USAGE,
+        _ => FAILED,
+    }
 }
 
 /// Whether an error only says that stdout was closed, as in `shmccl doctor | head -1`. Any other
@@ -129,6 +134,12 @@ mod tests {
             chain(&error),
             "SHMCCL_CHECKSUMS: expected 1, or 0 for none; set it to that, or not at all"
         );
+    }
+
+    #[test]
+    fn an_interrupt_has_the_exit_code_of_a_shell_below_a_context() {
+        let interrupted = Err::<(), _>(shmccl::Error::Interrupted { signal: 15 });
+        assert_eq!(exit_code(&interrupted.context("with 2 ranks").unwrap_err()), 143);
     }
 
     #[test]

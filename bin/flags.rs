@@ -25,7 +25,8 @@ pub(crate) struct JobArgs {
     /// The longest time that any wait may take, such as 500ms, 30s or 2m
     #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "30s")]
     pub(crate) timeout: Duration,
-    /// Let the scheduler choose the cores of ranks and proxies
+    /// Let the scheduler choose the cores of ranks and proxies. Otherwise a job begins behind the
+    /// cores of others
     #[arg(long)]
     pub(crate) no_pin: bool,
 }
@@ -45,7 +46,7 @@ pub(crate) struct SweepArgs {
     #[arg(short = 'f', long, value_name = "FACTOR", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 4)]
     pub(crate) stepfactor: u64,
     /// Operations to time at each size, at least [default: as many as a fixed time allows]
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(short = 'n', long, value_name = "N", value_parser = parse_iters)]
     pub(crate) iters: Option<u64>,
     /// Operations before the clock starts, at least [default: as many as it takes to settle]
     #[arg(short = 'w', long = "warmup_iters", visible_alias = "warmup-iters", value_name = "N", value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
@@ -119,6 +120,15 @@ impl SweepArgs {
             ));
         }
         Ok(())
+    }
+}
+
+/// Reads how many operations are timed.
+fn parse_iters(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(0) => Err("0 times nothing; leave it out for as many as a fixed time allows".to_owned()),
+        Ok(iters @ 1..=1_000_000_000) => Ok(iters),
+        _ => Err("expected a number from 1 to 1000000000".to_owned()),
     }
 }
 

@@ -9,6 +9,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{fmt, registry};
 
 use crate::failure::UsageError;
+use crate::output::StderrWriter;
 
 /// The variable that says what is printed.
 const VARIABLE: &str = "SHMCCL_LOG";
@@ -26,7 +27,7 @@ const PREFIX: &str = "shmccl::";
 pub(crate) fn start() -> Result<(), UsageError> {
     let Some(text) = std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) else { return Ok(()) };
     let targets = read(&text.to_string_lossy())?;
-    let printer = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    let printer = fmt::layer().with_writer(|| StderrWriter).with_ansi(false);
     registry().with(printer).with(targets).init();
     Ok(())
 }

@@ -25,11 +25,14 @@ mod units;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
-use clap::builder::styling;
+use clap::builder::{Resettable, styling};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::signal::SigSet;
 
 use compare::flags::CompareArgs;
 use ctl::flags::CtlArgs;
@@ -50,8 +53,12 @@ device, perf, compare and tune. The ranks of run are programs of their own, and 
 subscriber of `tracing` that they install.
 Sizes are whole numbers with K, M, G or T behind them (4K, 64MiB), all powers of two.
 Tables go to stdout, everything else to stderr. NO_COLOR turns colour off.
-Exit code: 0 done, 1 failed or wrong data, 2 wrong usage.
+Exit code: 0 done, 1 failed or wrong data, 2 wrong usage, 128 plus the number of the signal that \
+stopped a job.
 ";
+
+/// How long a reader of the output of a command that has failed may take.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Shared-memory collective communication between the processes of one host.
 #[derive(Debug, Parser)]
@@ -117,7 +124,7 @@ impl Cli {
     /// # Errors
     /// Those of clap, among them help and version.
     fn read() -> Result<Self, clap::Error> {
-        let matches = with_negative_numbers(Self::command()).try_get_matches()?;
+        let matches = as_read(Self::command()).try_get_matches()?;
         let mut cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut Self::command()))?;
         if let (Command::Perf(args), Some((_, matches))) = (&mut cli.command, matches.subcommand()) {
             args.given = perf::flags::given(matches);
@@ -127,21 +134,46 @@ impl Cli {
 }
 
 /// Lets values be negative numbers, so that the error for `-1` names the value and not an unknown
-/// flag.
-fn with_negative_numbers(command: clap::Command) -> clap::Command {
+/// flag. Takes a variable of the environment that is empty for one that is not set.
+fn as_read(command: clap::Command) -> clap::Command {
     let takes_values = |arg: clap::Arg| match arg.get_action().takes_values() {
         true => arg.allow_negative_numbers(true),
         false => arg,
     };
-    command.mut_args(takes_values).mut_subcommands(with_negative_numbers)
+    let has_variable = |arg: clap::Arg| match arg.get_env().and_then(std::env::var_os) {
+        Some(value) if value.is_empty() => arg.env(Resettable::Reset),
+        _ => arg,
+    };
+    command.mut_args(|arg| has_variable(takes_values(arg))).mut_subcommands(as_read)
 }
 
+/// The stack that the command needs, with room for more.
+const STACK: usize = 2 << 20;
+
 fn main() -> ExitCode {
+    // Whatever the starter has blocked: Ctrl-C and SIGTERM end every command.
+    let _ = SigSet::empty().thread_set_mask();
+    // Under `ulimit -s 64` the definitions of all flags do not fit.
+    let is_small = getrlimit(Resource::RLIMIT_STACK).is_ok_and(|(limit, _)| limit < STACK as u64);
+    let elsewhere = is_small.then(|| std::thread::Builder::new().stack_size(STACK).spawn(run_command));
+    match elsewhere {
+        Some(Ok(thread)) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        Some(Err(_)) | None => run_command(),
+    }
+}
+
+fn run_command() -> ExitCode {
     let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => return conclude(explain(&error)),
     };
-    conclude(execute(&cli))
+    conclude(execute(&cli).and_then(|code| {
+        output::settle(None);
+        output::failure()
+            .filter(|_| code == failure::DONE)
+            .map_or(Ok(code), Err)
+            .context(output::CANNOT_WRITE)
+    }))
 }
 
 fn execute(cli: &Cli) -> anyhow::Result<u8> {
@@ -173,6 +205,7 @@ fn conclude(outcome: anyhow::Result<u8>) -> ExitCode {
         Err(error) if failure::is_closed_pipe(&error) => ExitCode::from(failure::DONE),
         Err(error) => {
             output::error(&failure::chain(&error));
+            output::settle(Some(LAST_WORDS));
             ExitCode::from(failure::exit_code(&error))
         }
     }
@@ -233,7 +266,7 @@ mod tests {
 
     #[test]
     fn the_definitions_are_consistent() {
-        with_negative_numbers(Cli::command()).debug_assert();
+        as_read(Cli::command()).debug_assert();
         PerfArgs::augment_args(clap::Command::new("perf")).debug_assert();
         CompareArgs::augment_args(clap::Command::new("compare")).debug_assert();
         RunArgs::augment_args(clap::Command::new("run")).debug_assert();
@@ -255,12 +288,12 @@ mod tests {
             (&["perf", "-c", "-1"], "invalid value '-1' for '--check <N>': "),
         ] {
             let words = ["shmccl"].iter().chain(words);
-            let refused = with_negative_numbers(Cli::command()).try_get_matches_from(words).unwrap_err();
+            let refused = as_read(Cli::command()).try_get_matches_from(words).unwrap_err();
             let line = one_line(&refused, "shmccl");
             assert!(line.starts_with(told), "{line}");
         }
         let run = ["shmccl", "run", "-n", "2", "--", "./prog", "-1", "-n", "-2"];
-        let matches = with_negative_numbers(Cli::command()).try_get_matches_from(run).unwrap();
+        let matches = as_read(Cli::command()).try_get_matches_from(run).unwrap();
         let Command::Run(args) = Cli::from_arg_matches(&matches).unwrap().command else { panic!("run") };
         assert_eq!(args.program, ["./prog", "-1", "-n", "-2"]);
     }

@@ -1,5 +1,8 @@
 //! Where output goes and how it looks: tables to stdout, everything else to stderr, colour and
-//! progress on a terminal only. If stdout is for a report, tables go to stderr, too.
+//! progress on a terminal only. If stdout is for a report, tables go to stderr, too. Commands that
+//! supervise others write through threads (`writer.rs`).
+
+mod writer;
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
@@ -11,6 +14,9 @@ use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result};
 use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use shmccl::launch::{OutputBacklog, OutputStream};
+
+use writer::Writer;
 
 /// Set once stdout belongs to a report.
 static STDOUT_IS_TAKEN: OnceLock<()> = OnceLock::new();
@@ -78,7 +84,7 @@ pub(crate) fn has_colour(stream: &impl RawStream) -> bool {
 /// Those of stdout, a closed pipe among them.
 pub(crate) fn print(text: &str) -> Result<()> {
     if is_stdout_taken() {
-        let _ = io::stderr().lock().write_all(text.as_bytes());
+        let _ = StderrWriter.write_all(text.as_bytes());
         return Ok(());
     }
     print_report(text.as_bytes())
@@ -89,6 +95,10 @@ pub(crate) fn print(text: &str) -> Result<()> {
 /// # Errors
 /// Those of [`print`].
 pub(crate) fn print_report(content: &[u8]) -> Result<()> {
+    if let Some(writers) = detached() {
+        writers.stdout.write_and_wait(content);
+        return writers.stdout.error().map_or(Ok(()), Err).context(CANNOT_WRITE);
+    }
     let mut stdout = io::stdout().lock();
     stdout.write_all(content).and_then(|()| stdout.flush()).context(CANNOT_WRITE)
 }
@@ -99,7 +109,78 @@ pub(crate) const CANNOT_WRITE: &str = "cannot write to standard output";
 /// Writes one line to stderr. An error of stderr is ignored.
 pub(crate) fn note(line: &str) {
     // In one piece, as processes that share a stderr write between pieces.
-    let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
+    let _ = StderrWriter.write_all(format!("{line}\n").as_bytes());
+}
+
+/// The threads that write for a command.
+struct Writers {
+    stdout: Writer,
+    stderr: Writer,
+}
+
+static DETACHED: OnceLock<Option<Writers>> = OnceLock::new();
+
+/// Lets threads write everything from now on. So the caller goes on, whether somebody reads or not.
+/// Where there is no room for threads, the caller writes itself.
+pub(crate) fn detach() {
+    let start =
+        || Some(Writers { stdout: Writer::start(io::stdout())?, stderr: Writer::start(io::stderr())? });
+    DETACHED.get_or_init(start);
+}
+
+fn detached() -> Option<&'static Writers> {
+    DETACHED.get()?.as_ref()
+}
+
+/// Hands bytes of a rank to the thread that writes them, whatever else it has to write.
+pub(crate) fn pass_on(stream: OutputStream, bytes: &[u8]) {
+    match (detached(), stream) {
+        (Some(writers), OutputStream::Stdout) => writers.stdout.write(bytes),
+        (Some(writers), OutputStream::Stderr) => writers.stderr.write(bytes),
+        (None, OutputStream::Stdout) => _ = print_report(bytes),
+        (None, OutputStream::Stderr) => _ = io::stderr().write_all(bytes),
+    }
+}
+
+/// Returns how much is written yet of what was passed on.
+pub(crate) fn backlog() -> OutputBacklog {
+    detached().map_or(OutputBacklog::None, |it| it.stdout.backlog().max(it.stderr.backlog()))
+}
+
+/// Returns the error that has ended stdout, or stderr: ranks may go on without a reader of that.
+pub(crate) fn failure() -> Option<io::Error> {
+    let writers = detached()?;
+    let of_stderr = || writers.stderr.error().filter(|error| error.kind() != io::ErrorKind::BrokenPipe);
+    writers.stdout.error().or_else(of_stderr)
+}
+
+/// Waits until all is written, or nothing was for the time of `patience`. What is left then is
+/// lost, which a note says.
+pub(crate) fn settle(patience: Option<Duration>) {
+    static HAS_GIVEN_UP: OnceLock<()> = OnceLock::new();
+    let Some(writers) = detached().filter(|_| HAS_GIVEN_UP.get().is_none()) else { return };
+    let lost = writers.stdout.settle(patience) + writers.stderr.settle(patience);
+    if lost > 0 {
+        HAS_GIVEN_UP.get_or_init(|| ());
+        note(&format!("nobody reads the output: its last {lost} bytes are lost"));
+    }
+}
+
+/// Standard error, written to by a thread where the command has one for it.
+pub(crate) struct StderrWriter;
+
+impl Write for StderrWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match detached() {
+            Some(writers) => writers.stderr.write_and_wait(bytes),
+            None => io::stderr().lock().write_all(bytes)?,
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Writes the error line of a command.
@@ -116,7 +197,10 @@ pub(crate) fn progress(steps: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(steps), target);
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {msg}  {elapsed}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.enable_steady_tick(Duration::from_millis(250));
+    // It ticks in a thread, and panics where the system refuses one.
+    if !bar.is_hidden() && std::thread::Builder::new().spawn(|| ()).is_ok() {
+        bar.enable_steady_tick(Duration::from_millis(250));
+    }
     bar
 }
 

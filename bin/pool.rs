@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shmccl::collective::tuning::Table;
@@ -57,6 +57,9 @@ const ADOPTION: Duration = Duration::from_millis(500);
 /// The longest time in which the coordinator answers the request for a report.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long a reader of the last notes may take.
+const LAST_NOTES: Duration = Duration::from_secs(1);
+
 /// The devices that have registered, and the first that has failed to.
 #[derive(Clone, Debug, Default)]
 struct Registrations(Arc<Mutex<RegistrationState>>);
@@ -93,6 +96,7 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
     if !kinds.is_empty() {
         Table::load()?;
     }
+    output::detach();
     let directory = RuntimeDirectory::open()?;
     let settings = CoordinatorSettings {
         adopt_ms: milliseconds(ADOPTION),
@@ -108,7 +112,7 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
     }
     let asked = directory.clone();
     coordinator.on_quit(move || print_reports(asked.clone()));
-    let program = Program::new(std::env::current_exe().context("finding this executable")?, ["device"]);
+    let program = Program::this_with(["device"]);
     let registrations = Registrations::default();
     let come = registrations.clone();
     coordinator.on_registered(move |device| come.note_come(device));
@@ -130,6 +134,7 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
     // Devices that end because the coordinator ends are not reported.
     coordinator.serve_until(|| fleet.end())?;
     drop(fleet);
+    output::settle(Some(LAST_NOTES));
     registrations.verdict()?;
     Ok(failure::DONE)
 }
@@ -139,6 +144,7 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
 /// # Errors
 /// No coordinator; those of the system.
 pub(crate) fn be_device(args: &DeviceArgs) -> Result<u8> {
+    output::detach();
     let device = match Device::from_env()? {
         Some(device) => device,
         None => {
@@ -156,6 +162,7 @@ pub(crate) fn be_device(args: &DeviceArgs) -> Result<u8> {
     let (id, range) = (device.id(), device.range());
     output::note(&format!("device {id} has addresses {:#x} to {:#x}; Ctrl-C ends it", range.min, range.max));
     device.serve()?;
+    output::settle(Some(LAST_NOTES));
     Ok(failure::DONE)
 }
 

@@ -71,9 +71,8 @@ impl JobRow {
     fn of(seen: &ObservedJob, pools: &mut Pools) -> Self {
         let report = &seen.report;
         let processes: Vec<_> = report.ranks.iter().map(|rank| rank.pid).collect();
-        let creator = report.creator.pid;
-        let rank = processes.iter().flatten().next();
-        let command = rank.copied().or_else(|| u32::try_from(creator).ok()).map(command).unwrap_or_default();
+        let creator = report.creator.pid_here().and_then(|pid| u32::try_from(pid).ok());
+        let command = processes.iter().flatten().next().copied().or(creator).map(command).unwrap_or_default();
         let owner = pools.owner(processes.iter().flatten().copied());
         let (communicator, pool) =
             owner.map(|PoolCommunicator { communicator, pool }| (communicator, pool)).unzip();
@@ -82,7 +81,7 @@ impl JobRow {
             epoch: report.epoch,
             ranks: report.ranks.len(),
             processes,
-            creator,
+            creator: report.creator.pid,
             age_s: report.age.as_secs(),
             state: jobs::state(report),
             communicator,

@@ -44,8 +44,8 @@ reads the input.";
 const SERVICE: &str = "proxy-service";
 const TRAMPOLINE: &str = "become";
 
-/// The exit code for a program that was killed, less the number of the signal.
-const BY_SIGNAL: i32 = 128;
+/// The least time that a reader of the last output has.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The longest time for killed processes to end.
 const ORPHANS_PATIENCE: Duration = Duration::from_secs(5);
@@ -69,6 +69,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
     }
     check_directory(&args.segment)?;
     Table::load()?;
+    output::detach();
     let orphans = Orphans::adopt();
     let launch = job(args)?;
     if !args.quiet {
@@ -78,30 +79,32 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
     let mut lines = Lines::new(launch.job_id());
     let outcome = launch.supervise(&mut lines);
     drop(orphans);
-    finish(outcome, lines)
+    finish(outcome, &lines, args.grace)
 }
 
 /// Returns the exit code of a job with this `outcome`. A closed output decides only if nothing else
-/// went wrong.
+/// went wrong. After a failure or an interrupt, output that nobody takes within `grace` is lost.
 ///
 /// # Errors
 /// Those of printing the output, and those of the library but for failures of ranks.
-fn finish(outcome: shmccl::Result<JobOutcome>, lines: Lines) -> Result<u8> {
-    let has_ended_it = lines.have_ended_the_job();
-    let closed = lines.closed().context(output::CANNOT_WRITE);
+fn finish(outcome: shmccl::Result<JobOutcome>, lines: &Lines, grace: Duration) -> Result<u8> {
+    let closed = || output::failure().map_or(Ok(()), Err).context(output::CANNOT_WRITE);
     match outcome {
         Ok(outcome) => {
             for (device, cause) in &outcome.lost {
                 output::note(&format!("{device} {cause}; the others went on"));
             }
-            closed.map(|()| failure::DONE)
+            output::settle(None);
+            closed().map(|()| failure::DONE)
         }
-        Err(Error::Interrupted { .. }) if has_ended_it => closed.map(|()| failure::DONE),
+        Err(Error::Interrupted { .. }) if lines.have_ended_the_job() => closed().map(|()| failure::DONE),
         Err(error) => {
-            if let Some(unread) = closed.err().filter(|unread| !failure::is_closed_pipe(unread)) {
+            let code = conclude(error);
+            output::settle(Some(grace.max(LAST_WORDS)));
+            if let Some(unread) = closed().err().filter(|unread| !failure::is_closed_pipe(unread)) {
                 output::note(&failure::chain(&unread));
             }
-            conclude(error)
+            code
         }
     }
 }
@@ -120,12 +123,11 @@ fn check_directory(backing: &SegmentBacking) -> Result<()> {
 }
 
 fn job(args: &RunArgs) -> Result<Launch> {
-    let this = std::env::current_exe().context("finding this executable")?;
     let (program, program_args) = args.program.split_first().expect("clap asks for a program");
     let mut launch = Launch::new(args.ranks)?
         .program(Program::new(program, program_args))
-        .trampoline(Program::new(&this, [TRAMPOLINE, "--"]))
-        .service(Program::new(&this, [SERVICE]))
+        .trampoline(Program::this_with([TRAMPOLINE, "--"]))
+        .service(Program::this_with([SERVICE]))
         .proxy(ProxyMode::from(args.job.proxy))
         .backing(args.segment.clone())
         .timeout(args.job.timeout)
@@ -162,7 +164,7 @@ fn conclude(error: Error) -> Result<u8> {
             (format!("{error}; {remedy}"), failure::FAILED.into())
         }
         Error::DeviceFailed { cause, .. } => (error.to_string(), code_of(*cause)),
-        Error::Interrupted { signal } => (error.to_string(), BY_SIGNAL + signal),
+        Error::Interrupted { signal } => (error.to_string(), failure::BY_SIGNAL + signal),
         _ => return Err(error.into()),
     };
     output::error(&line);
@@ -172,8 +174,8 @@ fn conclude(error: Error) -> Result<u8> {
 fn code_of(cause: ExitCause) -> i32 {
     match cause {
         ExitCause::Code(code) => code,
-        ExitCause::Signal(signal) => BY_SIGNAL + signal,
-        ExitCause::Injected(_) => BY_SIGNAL + Signal::SIGKILL as i32,
+        ExitCause::Signal(signal) => failure::BY_SIGNAL + signal,
+        ExitCause::Injected(_) => failure::BY_SIGNAL + Signal::SIGKILL as i32,
         _ => failure::FAILED.into(),
     }
 }
@@ -233,9 +235,10 @@ impl Drop for Orphans {
     }
 }
 
-/// Returns the children of this process, whose only thread is the parent of them all.
+/// Returns the children of all threads of this process.
 fn children() -> Vec<Pid> {
-    let me = Pid::this();
-    let list = std::fs::read_to_string(format!("/proc/{me}/task/{me}/children")).unwrap_or_default();
-    list.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect()
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let numbers = lists.collect::<String>();
+    numbers.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect()
 }

@@ -159,7 +159,7 @@ fn target(args: &TuneArgs) -> Result<PathBuf> {
         .context("there is no home directory for the table; name a file with --output")?;
     if let Some(directory) = usual.parent() {
         std::fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+            .with_context(|| format!("cannot make {}; name a file with --output", directory.display()))?;
     }
     Ok(usual)
 }

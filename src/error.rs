@@ -7,6 +7,8 @@ mod words;
 
 use std::time::Duration;
 
+use nix::errno::Errno;
+
 pub use detail::{Detail, EpochReport};
 pub use ending::{DeviceName, ExitCause};
 pub use fault_hit::{FaultHit, FaultKind};
@@ -131,6 +133,19 @@ pub enum Error {
         /// The action that was attempted.
         action: &'static str,
         /// How to get more of it.
+        remedy: &'static str,
+        /// The system's own error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The operating system, a sandbox or a file system has not what an action needs.
+    #[error("{action} needs {needs}, which is refused here: {remedy}")]
+    Refused {
+        /// The action that was attempted.
+        action: &'static str,
+        /// What was refused, such as a system call.
+        needs: &'static str,
+        /// How to have it.
         remedy: &'static str,
         /// The system's own error.
         #[source]
@@ -297,9 +312,12 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// Nobody receives under a [`UniqueId`](crate::UniqueId): it has served its meeting, the
-    /// process that made it has ended, or nobody has made it.
-    #[error("no meeting under this unique id: it is over, or the process that made the id has ended")]
+    /// Nobody receives under a [`UniqueId`](crate::UniqueId): it has served its meeting, nobody has
+    /// come in time, the process that made it has ended, or it was made elsewhere.
+    #[error(
+        "no meeting under this unique id: it is over, or the process that made the id has ended \
+         or is in another network namespace"
+    )]
     NoMeeting {
         /// The system's own error.
         #[source]
@@ -471,9 +489,15 @@ impl Error {
         Self::InvalidArgument { name, value, expected }
     }
 
-    /// Wraps the current `errno` of a failed system call.
+    /// Wraps the current `errno` of a failed system call. Any call may find no descriptor left.
     pub(crate) fn os(action: &'static str, source: impl Into<std::io::Error>) -> Self {
-        Self::Os { action, source: source.into() }
+        let (source, resource) = (source.into(), "file descriptors");
+        let remedy = match source.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EMFILE | Errno::ETOOMANYREFS) => "raise `ulimit -n`",
+            Some(Errno::ENFILE) => "raise the sysctl fs.file-max",
+            _ => return Self::Os { action, source },
+        };
+        Self::ResourceLimit { resource, action, remedy, source }
     }
 }
 

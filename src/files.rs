@@ -11,6 +11,8 @@ use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::poll::{PollTimeout, poll};
 use nix::sys::stat::{major, minor};
 
+use crate::sync::grace::Grace;
+
 /// The pause before another try of a held lock.
 const PAUSE_MS: u8 = 5;
 
@@ -25,12 +27,12 @@ const PAUSE_MS: u8 = 5;
 /// [`io::ErrorKind::WouldBlock`] when another holder has it all the time; the system's error for
 /// locking it.
 pub(crate) fn lock(file: &File, patience: Duration, may_go: impl Fn() -> bool) -> io::Result<()> {
-    let began = Instant::now();
+    let (began, mut grace) = (Instant::now(), Grace::begin(patience, Duration::ZERO));
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(()),
             Err(TryLockError::Error(error)) => return Err(error),
-            Err(TryLockError::WouldBlock) if began.elapsed() >= patience || !may_go() => {
+            Err(TryLockError::WouldBlock) if grace.is_over(began.elapsed()) || !may_go() => {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             // Sleeps; a signal only shortens it.

@@ -1,11 +1,122 @@
-//! Reads the state of processes in `/proc`. It holds at the moment of reading only.
+//! Children of this process, and what it owns; and the state of any process as `/proc` tells it,
+//! which holds at the moment of reading only.
 
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[cfg(feature = "coordinator")]
 use std::os::unix::process::ExitStatusExt;
-#[cfg(feature = "coordinator")]
-use std::process::ExitStatus;
+use std::process::{Child, Command, ExitStatus};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::Pid;
 
 use crate::shm::state_of_process;
+use crate::shm::system::{pidfd_exit, pidfd_kill, pidfd_open, unblock_all_in};
+
+/// The end of a process; `None` inside where the system does not tell how it has ended.
+///
+/// Only its parent learns that before Linux 6.15, and not even the parent where another thread of
+/// it has waited for all children.
+pub(crate) type ProcessEnd = Option<ExitStatus>;
+
+/// A child of this process, which is killed on drop. Its descriptor says that it has ended, as
+/// waiting for it may fail.
+#[derive(Debug)]
+pub(crate) struct OwnedChild {
+    child: Child,
+    pidfd: OwnedFd,
+    end: Option<ProcessEnd>,
+}
+
+/// Starts a process of which no signal is blocked.
+pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
+    unblock_all_in(command);
+    command.spawn()
+}
+
+impl OwnedChild {
+    /// Owns a child, which is killed if the system does not let it be watched.
+    pub(crate) fn watch(mut child: Child) -> io::Result<Self> {
+        match pidfd_open(pid_of(&child)) {
+            Ok(pidfd) => Ok(Self { child, pidfd, end: None }),
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        pid_of(&self.child)
+    }
+
+    /// Returns its outputs, once, as far as they are pipes.
+    pub(crate) fn take_outputs(&mut self) -> [Option<OwnedFd>; 2] {
+        [self.child.stdout.take().map(OwnedFd::from), self.child.stderr.take().map(OwnedFd::from)]
+    }
+
+    /// Reaps it if it has ended, and returns its end.
+    pub(crate) fn end(&mut self) -> Option<ProcessEnd> {
+        if self.end.is_none() {
+            self.end = match self.child.try_wait() {
+                Ok(status) => status.map(Some),
+                Err(_) => has_ended(self.as_fd()).then(|| pidfd_exit(self.as_fd()).ok().flatten()),
+            };
+        }
+        self.end
+    }
+
+    /// Returns its end, where [`OwnedChild::end`] has found it.
+    pub(crate) fn known_end(&self) -> Option<ProcessEnd> {
+        self.end
+    }
+
+    /// Kills it, by its descriptor: once it was waited for, another process may have its number.
+    pub(crate) fn kill(&self) {
+        pidfd_kill(self.as_fd());
+    }
+}
+
+impl AsFd for OwnedChild {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+impl Drop for OwnedChild {
+    fn drop(&mut self) {
+        if self.end.is_none() {
+            self.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn pid_of(child: &Child) -> Pid {
+    Pid::from_raw(child.id().cast_signed())
+}
+
+/// Returns whether the process behind a descriptor has ended.
+pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::new(pidfd, PollFlags::POLLIN)];
+    matches!(poll(&mut polled, PollTimeout::ZERO), Ok(ready) if ready > 0)
+}
+
+/// The process that owns a thing. A child of a fork has a copy, and ends nothing of its parent's by
+/// dropping it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OwnerProcess(u32);
+
+impl OwnerProcess {
+    pub(crate) fn this() -> Self {
+        Self(std::process::id())
+    }
+
+    pub(crate) fn is_this(self) -> bool {
+        self == Self::this()
+    }
+}
 
 /// Returns the process that `thread` belongs to.
 pub(crate) fn of_thread(thread: u32) -> Option<u32> {
@@ -35,7 +146,22 @@ pub(crate) fn exit_of_unreaped(process: u32) -> Option<ExitStatus> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Stdio;
+
     use super::*;
+
+    #[test]
+    fn a_child_that_somebody_else_has_waited_for_has_ended_all_the_same() {
+        let child = spawn(Command::new("sh").args(["-c", "read line; exit 7"]).stdin(Stdio::piped()));
+        let mut child = child.unwrap();
+        let stdin = child.stdin.take();
+        let mut child = OwnedChild::watch(child).unwrap();
+        assert_eq!(child.end(), None);
+        drop(stdin);
+        nix::sys::wait::waitpid(child.pid(), None).unwrap();
+        let end = child.end().expect("its descriptor says so");
+        assert!(end.is_none_or(|status| status.code() == Some(7)), "from Linux 6.15 on the system tells how");
+    }
 
     #[cfg(feature = "coordinator")]
     #[test]

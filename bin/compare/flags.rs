@@ -43,12 +43,17 @@ pub(crate) struct CompareFiles {
 }
 
 impl CompareArgs {
+    /// Whether a file is named.
+    pub(crate) fn names_files(&self) -> bool {
+        self.files != CompareFiles::default()
+    }
+
     /// Returns the named files, or three in the current directory if none is named.
     pub(crate) fn files(&self) -> CompareFiles {
         let usual = |kind: &str| Some(PathBuf::from(format!("compare.{kind}")));
-        match &self.files {
-            files if *files != CompareFiles::default() => files.clone(),
-            _ => CompareFiles { json: usual("json"), csv: usual("csv"), svg: usual("svg") },
+        match self.names_files() {
+            true => self.files.clone(),
+            false => CompareFiles { json: usual("json"), csv: usual("csv"), svg: usual("svg") },
         }
     }
 }

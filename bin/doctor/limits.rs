@@ -1,21 +1,28 @@
 //! Checks the limits of this process, which every device process inherits, and the system calls
-//! that waiting uses.
+//! that waiting uses. Whether a job starts within the limits is tried (`trial.rs`): what is said of
+//! them here is an estimate of what a job may need later.
 
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use shmccl::shm::HostKernel;
+use shmccl::shm::probe::{TriedCalls, try_calls};
 
-use super::{HostFinding, PlannedJob};
+use super::{HostFinding, PlannedJob, Severity};
 use crate::units::format_size;
 
-/// Checks the limits on descriptors, address space, file size and locked memory, and system calls.
+/// The memory of its own that a rank needs, with room for a little more.
+const OWN_MEMORY: u64 = 32 << 20;
+
+/// Checks the limits on descriptors, address space, data, file size and locked memory, and system
+/// calls.
 pub(super) fn examine(job: PlannedJob) -> Vec<HostFinding> {
     let mut findings = vec![
         descriptors(soft(Resource::RLIMIT_NOFILE), job),
         address_space(soft(Resource::RLIMIT_AS), job),
+        data(soft(Resource::RLIMIT_DATA)),
         file_size(soft(Resource::RLIMIT_FSIZE), job),
         locked(soft(Resource::RLIMIT_MEMLOCK)),
     ];
-    findings.extend(system_calls(&HostKernel::detect()));
+    findings.extend(system_calls(&HostKernel::detect(), &try_calls()));
     findings
 }
 
@@ -30,7 +37,7 @@ fn descriptors(limit: Option<u64>, job: PlannedJob) -> HostFinding {
     let topic = "open files";
     let needed = 64 + 4 * u64::from(job.ranks);
     match limit {
-        Some(limit) if limit < needed => HostFinding::bad(
+        Some(limit) if limit < needed => HostFinding::warn(
             topic,
             format!("at most {limit}, {needed} needed"),
             format!("raise it: ulimit -n {}", needed.next_power_of_two()),
@@ -49,6 +56,12 @@ fn address_space(limit: Option<u64>, job: PlannedJob) -> HostFinding {
     enough("address space", limit, window.saturating_add(1 << 30), advice)
 }
 
+/// Checks the limit on memory of a process's own: the stacks of its threads, and what it allocates.
+fn data(limit: Option<u64>) -> HostFinding {
+    let advice = "threads of a rank and its own buffers count; raise it: ulimit -d unlimited".to_owned();
+    enough("data size", limit, OWN_MEMORY, advice)
+}
+
 /// Checks the limit on file sizes, which holds for segments: each is a file in memory.
 fn file_size(limit: Option<u64>, job: PlannedJob) -> HostFinding {
     let advice =
@@ -58,7 +71,7 @@ fn file_size(limit: Option<u64>, job: PlannedJob) -> HostFinding {
 
 fn enough(topic: &'static str, limit: Option<u64>, needed: u64, advice: String) -> HostFinding {
     if limit.is_some_and(|limit| limit < needed) {
-        HostFinding::bad(topic, unlimited(limit), advice)
+        HostFinding::warn(topic, unlimited(limit), advice)
     } else {
         HostFinding::ok(topic, unlimited(limit))
     }
@@ -74,49 +87,55 @@ fn unlimited(limit: Option<u64>) -> String {
 }
 
 /// Checks system calls by trying them, as a container may refuse a call that the kernel has.
-fn system_calls(kernel: &HostKernel) -> Vec<HostFinding> {
-    vec![
-        system_call(
-            "membarrier",
-            kernel.has_membarrier(),
-            "4.16",
-            "every signal pays a fence of some 10 ns in case somebody sleeps; a newer kernel, or a container that \
-             allows the call, spares it",
+fn system_calls(kernel: &HostKernel, tried: &TriedCalls) -> Vec<HostFinding> {
+    use Severity::{Bad, Warn};
+    let TriedCalls { pidfd_open, memfd_create, fallocate, set_robust_list } = tried;
+    let calls = [
+        ("pidfd_open", pidfd_open.is_ok(), "5.3", Bad, "no job starts without it"),
+        ("memfd_create", memfd_create.is_ok(), "3.17", Bad, "no job starts without it"),
+        (
+            "fallocate",
+            fallocate.is_ok(),
+            "3.5",
+            Warn,
+            "memory is committed by writing to it, which takes longer",
         ),
-        system_call(
-            "futex_waitv",
-            kernel.has_waitv(),
-            "5.16",
-            "the death of a rank is seen by looking every few ms instead of at once; a newer kernel, or a container \
-             that allows the call, mends that",
-        ),
-    ]
+        ("set_robust_list", set_robust_list.is_ok(), "2.6.17", Warn, SEEN_LATER),
+        ("membarrier", kernel.has_membarrier(), "4.16", Warn, "every signal pays a fence of some 10 ns"),
+        ("futex_waitv", kernel.has_waitv(), "5.16", Warn, SEEN_LATER),
+    ];
+    let finding = |(topic, works, since, verdict, cost)| match works {
+        true => HostFinding::ok(topic, "works"),
+        false => HostFinding {
+            verdict,
+            ..HostFinding::warn(
+                topic,
+                format!("refused (Linux has it since {since})"),
+                format!("{cost}; {ALLOW}"),
+            )
+        },
+    };
+    calls.into_iter().map(finding).collect()
 }
 
-fn system_call(topic: &'static str, works: bool, since: &str, advice: &str) -> HostFinding {
-    if works {
-        HostFinding::ok(topic, "works")
-    } else {
-        HostFinding::warn(topic, format!("refused (Linux has it since {since})"), advice)
-    }
-}
+const SEEN_LATER: &str = "the death of a rank is seen by looking every 20 ms instead of at once";
+const ALLOW: &str = "allow it in the profile of the sandbox or container (seccomp), or use a newer kernel";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Severity;
     use crate::flags::ProxyPlace;
 
     const JOB: PlannedJob = PlannedJob { ranks: 8, proxy: ProxyPlace::Thread, heap: 256 << 20 };
 
     #[test]
-    fn limits_below_what_the_job_needs_are_bad_and_name_the_command() {
+    fn limits_below_what_the_job_may_need_are_told_with_the_command() {
         for (finding, command) in [
             (descriptors(Some(32), JOB), "ulimit -n 128"),
             (address_space(Some(1 << 30), JOB), "ulimit -v"),
             (file_size(Some(1 << 20), JOB), "ulimit -f"),
         ] {
-            assert_eq!(finding.verdict, Severity::Bad);
+            assert_eq!(finding.verdict, Severity::Warn);
             assert!(finding.advice.unwrap().contains(command));
         }
     }
@@ -135,25 +154,20 @@ mod tests {
     #[test]
     fn an_absurd_heap_is_refused_and_not_wrapped_around() {
         let job = PlannedJob { heap: u64::MAX, ..JOB };
-        assert_eq!(address_space(Some(1 << 40), job).verdict, Severity::Bad);
-        assert_eq!(file_size(Some(1 << 40), job).verdict, Severity::Bad);
+        assert_eq!(address_space(Some(1 << 40), job).verdict, Severity::Warn);
+        assert_eq!(file_size(Some(1 << 40), job).verdict, Severity::Warn);
     }
 
     #[test]
-    fn a_call_that_is_refused_is_told_with_what_it_costs() {
-        let kernel = HostKernel::detect().without_membarrier().without_waitv();
-        let findings = system_calls(&kernel);
-        assert_eq!(findings.iter().map(|finding| finding.verdict).collect::<Vec<_>>(), [Severity::Warn; 2]);
-        assert_eq!(findings[0].found, "refused (Linux has it since 4.16)");
-        assert!(findings[1].advice.as_deref().unwrap().contains("every few ms"));
-    }
-
-    #[test]
-    fn what_works_needs_no_advice() {
-        let kernel = HostKernel::detect();
-        let found = system_calls(&kernel);
-        for (finding, works) in found.iter().zip([kernel.has_membarrier(), kernel.has_waitv()]) {
-            assert_eq!((finding.verdict == Severity::Ok, finding.advice.is_none()), (works, works));
-        }
+    fn a_call_that_is_refused_is_told_with_what_it_costs_and_one_that_works_needs_no_advice() {
+        let kernel = HostKernel::detect().without_membarrier();
+        let refused = || Err(std::io::ErrorKind::Unsupported.into());
+        let tried = TriedCalls { memfd_create: refused(), ..try_calls() };
+        let findings = system_calls(&kernel, &tried);
+        let of = |call: &str| findings.iter().find(|finding| finding.topic == call).unwrap();
+        assert_eq!((of("pidfd_open").verdict, of("memfd_create").verdict), (Severity::Ok, Severity::Bad));
+        assert_eq!(of("membarrier").found, "refused (Linux has it since 4.16)");
+        assert!(of("membarrier").advice.as_deref().unwrap().starts_with("every signal pays a fence"));
+        assert!(findings.iter().all(|it| (it.verdict == Severity::Ok) == it.advice.is_none()));
     }
 }

@@ -1,6 +1,7 @@
 //! Flags of `shmccl perf`, and which tests they ask for.
 
 mod collective;
+mod compatible;
 mod scope;
 
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ pub(crate) use scope::given;
 
 /// Flags of `shmccl perf`.
 #[derive(Clone, Debug, Args)]
+#[command(args = compatible::flags(), mut_arg("timeout", |timeout| timeout.short('T')))]
 pub(crate) struct PerfArgs {
     /// Tests to run [default: all but trace_cost, p2p and the collective operations]
     #[arg(value_enum, value_name = "TEST")]
@@ -30,7 +32,7 @@ pub(crate) struct PerfArgs {
     pub(crate) channel: Option<TestChannel>,
     /// Write the report to a file as well; with - to standard output, and the table to standard
     /// error
-    #[arg(long, value_name = "FILE")]
+    #[arg(short = 'J', long, visible_alias = "output_file", value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) sweep: SweepArgs,

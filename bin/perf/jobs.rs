@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use shmccl::bootstrap::ProxyMode;
 use shmccl::error::DeviceName;
 use shmccl::heap::layout::HeapShape;
-use shmccl::launch::{Launch, Observer, OutputLine, OutputStream, Program};
+use shmccl::launch::{Launch, Observer, OutputBacklog, OutputLine, OutputStream, Program};
 use shmccl::{Error, Rank};
 
 use super::plan::{PerfPlan, VARIABLE};
@@ -23,14 +23,15 @@ pub(crate) const DEVICE_COMMAND: &str = "perf-device";
 
 /// How long ranks may take to print their errors once one has failed or was killed. A rank that
 /// waits for bare flags never learns of it, and is killed then.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Returns the core of each of `n_ranks` ranks; `None` where the scheduler decides.
 ///
 /// # Errors
 /// More ranks than there can be.
 pub(crate) fn cores(n_ranks: u32, args: &JobArgs) -> Result<Vec<Option<u32>>> {
-    let plan = Launch::new(n_ranks)?.pin(!args.no_pin).plan();
+    let launch = Launch::new(n_ranks)?.proxy(ProxyMode::from(args.proxy));
+    let plan = launch.pin(!args.no_pin).one_core_each().plan();
     let core = |rank| Ok(plan.placement(DeviceName::Rank(Rank::new(rank, n_ranks)?)).cpu);
     (0..n_ranks).map(core).collect()
 }
@@ -126,7 +127,8 @@ pub(crate) fn carry_out(
     let heap_len = args.heap.unwrap_or(order.heap_len);
     let whence = if args.heap.is_some() { "--heap" } else { "--minbytes and --maxbytes ask for too much" };
     HeapShape::new(ranks, heap_len).map_err(|error| UsageError::new(format!("{whence}: {error}")))?;
-    let program = Program::new(std::env::current_exe().context("finding this executable")?, [order.command]);
+    let program = Program::this_with([order.command]);
+    output::detach();
     let launch = order
         .environment
         .into_iter()
@@ -139,6 +141,7 @@ pub(crate) fn carry_out(
         .timeout(args.timeout)
         .grace(LAST_WORDS)
         .pin(!args.no_pin)
+        .one_core_each()
         .capture_output(true);
     let launch = if order.is_traced { launch.trace("/dev/null") } else { launch };
     let mut collector =
@@ -166,6 +169,10 @@ impl Observer for Collector<'_> {
 
     fn on_ready(&mut self, after: Duration) {
         self.ready_after = Some(after);
+    }
+
+    fn backlog(&self) -> OutputBacklog {
+        output::backlog()
     }
 
     fn on_output(&mut self, line: OutputLine<'_>) {

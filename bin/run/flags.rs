@@ -35,7 +35,7 @@ pub(crate) struct RunArgs {
     #[arg(short, long)]
     pub(crate) keep_going: bool,
     /// How long ranks may take to end after a failure or an interrupt, such as 500ms, 30s or 2m;
-    /// then they are killed (0: at once)
+    /// then they are killed (0: at once). So long the output that is left waits for its reader
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "2s")]
     pub(crate) grace: Duration,
     /// Restart this many ranks in all that die, each in its place. The others are told, and can

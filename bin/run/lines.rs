@@ -1,11 +1,12 @@
 //! Prints the output of ranks line by line, each behind the name of its rank.
 
-use std::io::{self, ErrorKind, Write};
+use std::error::Error;
+use std::io;
 use std::time::{Duration, Instant};
 
 use anstyle::{AnsiColor, Style};
 use shmccl::error::{DeviceName, ExitCause};
-use shmccl::launch::{Observer, OutputLine, OutputStream};
+use shmccl::launch::{Observer, OutputBacklog, OutputLine, OutputStream};
 use shmccl::observe::{Job, Report};
 
 use crate::output;
@@ -29,9 +30,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 pub(super) struct Lines {
     colour_stdout: bool,
     colour_stderr: bool,
-    /// The error that ended the output.
-    closed: Option<io::Error>,
-    /// Whether the job was interrupted before that.
+    /// Whether the job was interrupted before its output was closed.
     interrupted: bool,
     job: u64,
     /// Whether the stragglers were reported already, and when they were looked for. A look reads
@@ -45,7 +44,6 @@ impl Lines {
         Self {
             colour_stdout: output::has_colour(&io::stdout()),
             colour_stderr: output::has_colour(&io::stderr()),
-            closed: None,
             interrupted: false,
             job,
             has_told: false,
@@ -55,13 +53,7 @@ impl Lines {
 
     /// Whether the job was interrupted because its output was closed.
     pub(super) fn have_ended_the_job(&self) -> bool {
-        self.closed.is_some() && !self.interrupted
-    }
-
-    /// # Errors
-    /// The error that ended the output.
-    pub(super) fn closed(self) -> io::Result<()> {
-        self.closed.map_or(Ok(()), Err)
+        !self.interrupted && output::failure().is_some()
     }
 }
 
@@ -99,34 +91,35 @@ impl Observer for Lines {
         output::note(&format!("{device} {cause}; started again ({left} more times at most)"));
     }
 
+    fn on_restart_failed(&mut self, device: DeviceName, error: &shmccl::Error) {
+        let mut line = format!("{device} cannot be started again: {error}");
+        let mut cause = error.source();
+        while let Some(told) = cause {
+            line = format!("{line}: {told}");
+            cause = told.source();
+        }
+        output::note(&line);
+    }
+
     fn on_output(&mut self, line: OutputLine<'_>) {
-        if self.closed.is_some() {
-            return;
-        }
-        let written = match line.stream {
-            OutputStream::Stdout => {
-                let mut stdout = io::stdout().lock();
-                stdout.write_all(&prefixed(&line, self.colour_stdout)).and_then(|()| stdout.flush())
-            }
-            OutputStream::Stderr => match io::stderr().lock().write_all(&prefixed(&line, self.colour_stderr))
-            {
-                // Ranks may go on without stderr.
-                Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-                written => written,
-            },
+        let colour = match line.stream {
+            OutputStream::Stdout => self.colour_stdout,
+            OutputStream::Stderr => self.colour_stderr,
         };
-        if let Err(error) = written {
-            self.closed = Some(error);
-        }
+        output::pass_on(line.stream, &prefixed(&line, colour));
+    }
+
+    fn backlog(&self) -> OutputBacklog {
+        output::backlog()
     }
 
     fn on_interrupt(&mut self) {
-        self.interrupted = self.closed.is_none();
+        self.interrupted = output::failure().is_none();
     }
 
     /// Ends the job once its output is closed, as ranks without a prefix would end.
     fn wants_end(&mut self) -> bool {
-        self.closed.is_some()
+        output::failure().is_some()
     }
 }
 

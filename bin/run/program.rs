@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{AccessFlags, access};
 
 /// The reason why a program cannot be executed. It reads as one line with the remedy.
@@ -25,7 +26,12 @@ enum ProgramFault {
     },
     Missing,
     Directory,
+    /// It has no execute bit.
     NotExecutable,
+    /// Its file system is mounted so that nothing of it is executed.
+    OnNoExec,
+    /// It is another user's to execute.
+    NotPermitted,
     /// The interpreter of a script is missing.
     NoInterpreter(String),
     /// Any other error of the system.
@@ -38,7 +44,9 @@ impl ProgramError {
         let shmccl::Error::Os { source, .. } = error else { return None };
         let reason = match source.kind() {
             ErrorKind::NotFound => ProgramFault::Missing,
-            ErrorKind::PermissionDenied => ProgramFault::NotExecutable,
+            ErrorKind::PermissionDenied => {
+                examine(Path::new(program)).err().unwrap_or(ProgramFault::NotPermitted)
+            }
             _ => ProgramFault::Other(source.to_string()),
         };
         Some(Self { program: program.to_owned(), reason })
@@ -48,7 +56,7 @@ impl ProgramError {
     pub(super) fn exit_code(&self) -> u8 {
         match self.reason {
             ProgramFault::NotInPath { .. } | ProgramFault::Missing | ProgramFault::NoInterpreter(_) => 127,
-            ProgramFault::Directory | ProgramFault::NotExecutable | ProgramFault::Other(_) => 126,
+            _ => 126,
         }
     }
 }
@@ -67,6 +75,10 @@ impl fmt::Display for ProgramError {
             ProgramFault::Missing => f.write_str("no such file"),
             ProgramFault::Directory => f.write_str("it is a directory"),
             ProgramFault::NotExecutable => write!(f, "it may not be executed; try chmod +x {program}"),
+            ProgramFault::OnNoExec => f.write_str(
+                "its file system is mounted noexec; copy it to another, or name its interpreter first",
+            ),
+            ProgramFault::NotPermitted => f.write_str("this user may not execute it"),
             ProgramFault::NoInterpreter(interpreter) => {
                 write!(f, "its interpreter {interpreter} does not exist")
             }
@@ -110,8 +122,14 @@ fn examine(path: &Path) -> Result<(), ProgramFault> {
         return Err(ProgramFault::Directory);
     }
     // Root may access everything, but executes only files that have an execute bit.
-    if access(path, AccessFlags::X_OK).is_err() || metadata.permissions().mode() & 0o111 == 0 {
+    if metadata.permissions().mode() & 0o111 == 0 {
         return Err(ProgramFault::NotExecutable);
+    }
+    if statvfs(path).is_ok_and(|it| it.flags().contains(FsFlags::ST_NOEXEC)) {
+        return Err(ProgramFault::OnNoExec);
+    }
+    if access(path, AccessFlags::X_OK).is_err() {
+        return Err(ProgramFault::NotPermitted);
     }
     match interpreter(path) {
         Some(interpreter) if !Path::new(&interpreter).exists() => {

@@ -207,6 +207,8 @@ pub(crate) struct ProducerEnd<H: Deref<Target = FifoHeader>, S: Deref<Target = [
     tail: u64,
     /// Whether the push under way has been counted as a stall.
     stalled: bool,
+    /// The process whose place it is, and not that of a fork of it.
+    process: u32,
 }
 
 impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> ProducerEnd<H, S> {
@@ -214,7 +216,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> ProducerEnd<H, S>
         // A `tail` that makes any position look full, so that the first push reads the real one.
         let capacity = fifo.capacity();
         let tail = fifo.header.head.load(Ordering::Relaxed).wrapping_sub(capacity); // relaxed: a guess
-        Self { fifo, place, cell, capacity, tail, stalled: false }
+        Self { fifo, place, cell, capacity, tail, stalled: false, process: std::process::id() }
     }
 
     fn cell(&self) -> &ProducerCell {
@@ -275,6 +277,9 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> ProducerEnd<H, S>
 impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Drop for ProducerEnd<H, S> {
     #[inline]
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            return;
+        }
         if self.place != EXCLUSIVE {
             self.announce(0);
         }

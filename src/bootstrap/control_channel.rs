@@ -41,7 +41,7 @@ impl ControlChannel {
     /// Waits for an `M`, or for a message that makes it pointless.
     pub(super) fn receive<M: ControlMessage>(
         &self,
-        deadline: Deadline,
+        mut deadline: Deadline,
         operation: &'static str,
     ) -> Result<(M, Vec<OwnedFd>)> {
         loop {

@@ -14,8 +14,9 @@ use super::member::Joining;
 use super::options::Options;
 use super::socket::ControlSocket;
 use crate::error::{DeviceName, Error, Result};
+use crate::logs::LAUNCH;
 use crate::rank::{Rank, check_n_ranks};
-use crate::shm::system::{ignore_quit, inherited_socket};
+use crate::shm::system::{SocketRefusal, ignore_quit, inherited_socket, unblock_all_in};
 
 pub(crate) const RANK: &str = "SHMCCL_RANK";
 pub(crate) const SIZE: &str = "SHMCCL_SIZE";
@@ -27,7 +28,8 @@ pub(crate) const TIMEOUT_MS: &str = "SHMCCL_TIMEOUT_MS";
 /// The value of [`RANK`] for the proxy service.
 const PROXY: &str = "proxy";
 
-/// Joins the job that this process was started for. Returns `None` when no launcher started it.
+/// Joins the job that this process was started for. Returns `None` when no launcher started it,
+/// also where it descends from a rank and has the rank's environment, but not its socket.
 ///
 /// The process is killed from here on when the launcher dies. The launcher must have started it
 /// without a wrapper in between. The calling thread must stay, since the kernel ties the request to
@@ -38,24 +40,32 @@ const PROXY: &str = "proxy";
 /// - [`Error::Layout`] when launcher and program do not fit.
 /// - [`Error::PeerLost`], [`Error::ProxyLost`], [`Error::Revoked`], [`Error::Timeout`].
 pub fn join_from_env() -> Result<Option<Joining>> {
-    let Some(socket) = std::env::var_os(SOCKET) else { return Ok(None) };
+    let Some(socket) = set(SOCKET) else { return Ok(None) };
     let socket = parse(SOCKET, &socket, "the number of a descriptor", |text| text.parse().ok())?;
     let n_ranks: u32 = variable(SIZE, "a number of ranks from 1 to 64", |text| text.parse().ok())?;
     check_n_ranks(n_ranks)?;
     let device = variable(RANK, "a rank, or `proxy`", |text| parse_device(text, n_ranks))?;
     let job_id = variable(JOB, "a job id in hexadecimal", |text| u64::from_str_radix(text, 16).ok())?;
     let launcher = variable(LAUNCHER, "a process id", |text| text.parse().ok())?;
-    let timeout = match std::env::var_os(TIMEOUT_MS) {
+    let timeout = match set(TIMEOUT_MS) {
         Some(text) => {
             let ms = parse(TIMEOUT_MS, &text, "a number of milliseconds", |text| text.parse().ok())?;
             Duration::from_millis(ms)
         }
         None => Options::default().timeout,
     };
-    let socket = inherited_socket(socket).map_err(|_| Error::Environment {
-        variable: SOCKET,
-        expected: "expected the launcher's socket, open and not taken before by this process",
-    })?;
+    let socket = match inherited_socket(socket, launcher) {
+        Ok(socket) => socket,
+        // The rank has taken it, and this process is another one.
+        Err(SocketRefusal::NotInherited) => {
+            tracing::info!(target: LAUNCH, "no socket of the launcher was inherited: not started by it");
+            return Ok(None);
+        }
+        Err(SocketRefusal::Taken) => {
+            let expected = "expected the launcher's socket, not taken before by this process";
+            return Err(Error::Environment { variable: SOCKET, expected });
+        }
+    };
     bind_to_launcher(launcher)?;
     let channel = ControlChannel { socket: ControlSocket::new(socket), job_id, n_ranks, guard: None };
     Joining::begin(channel, device, timeout).map(Some)
@@ -63,8 +73,8 @@ pub fn join_from_env() -> Result<Option<Joining>> {
 
 /// Replaces this process by `program`, bound to the life of the launcher. A trampoline calls it.
 ///
-/// The program ignores SIGQUIT unless it says otherwise. From a terminal that signal reaches all
-/// processes of the job, but it is a question to the launcher.
+/// The program begins with no signal blocked, and ignores SIGQUIT unless it says otherwise. From a
+/// terminal that signal reaches all processes of the job, but it is a question to the launcher.
 ///
 /// Returns only on failure:
 /// - [`Error::Environment`] when no launcher started this process.
@@ -81,7 +91,9 @@ pub fn become_program<A: AsRef<OsStr>>(
     match bound {
         Ok(()) => {
             ignore_quit();
-            Error::os("executing the program", Command::new(program).args(args).exec())
+            let mut command = Command::new(program);
+            unblock_all_in(&mut command);
+            Error::os("executing the program", command.args(args).exec())
         }
         Err(error) => error,
     }
@@ -125,6 +137,11 @@ fn parse_device(text: &str, n_ranks: u32) -> Option<DeviceName> {
         return Some(DeviceName::Proxy);
     }
     Rank::new(text.parse().ok()?, n_ranks).ok().map(DeviceName::Rank)
+}
+
+/// Returns the value of a variable. An empty one counts as not set.
+pub(crate) fn set(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
 fn variable<T>(name: &'static str, expected: &'static str, read: impl Fn(&str) -> Option<T>) -> Result<T> {

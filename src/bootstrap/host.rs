@@ -7,7 +7,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixListener;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
@@ -24,6 +24,8 @@ use super::root::{BootstrapRoot, MemberId, Offer, RootEvent};
 use super::socket::{poll_timeout, resource_error};
 use crate::error::{Error, Result};
 use crate::logs::step;
+use crate::shm::HostKernel;
+use crate::sync::grace::Grace;
 
 /// How many connections may wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -43,8 +45,8 @@ const REPLY: Duration = Duration::from_millis(10);
 pub(crate) struct MeetingHost {
     listener: UnixListener,
     point: MeetingPoint,
-    /// When the host ends if nobody has come.
-    deadline: Option<Instant>,
+    /// How long the host waits if no rank comes.
+    patience: Option<Duration>,
 }
 
 impl MeetingHost {
@@ -63,7 +65,7 @@ impl MeetingHost {
             Ok(listener)
         };
         let listener = open().map_err(|errno: Errno| resource_error("opening a meeting", errno.into()))?;
-        Ok(Self { listener: listener.into(), point, deadline: None })
+        Ok(Self { listener: listener.into(), point, patience: None })
     }
 
     /// Returns another descriptor of the listening socket, as a forked process has one.
@@ -72,10 +74,9 @@ impl MeetingHost {
         self.listener.try_clone()
     }
 
-    /// Lets it wait so long at most, also when nobody comes.
-    pub(crate) fn for_at_most(mut self, patience: Duration) -> Self {
-        self.deadline = Instant::now().checked_add(patience);
-        self
+    /// Lets it wait so long at most for the first rank.
+    pub(crate) fn for_at_most(self, patience: Duration) -> Self {
+        Self { patience: Some(patience), ..self }
     }
 
     /// Starts the thread. When all have come, it makes the control segment for their number by
@@ -91,8 +92,8 @@ impl MeetingHost {
         let thread = builder.spawn(move || {
             // Signals are the application's. It cannot fail with a valid set.
             let _ = SigSet::all().thread_block();
-            if let Some(assembled) = Meeting::new(self.listener, self.point.job_id, self.deadline).assemble()
-            {
+            let patience = self.patience.map(|patience| Grace::begin(patience, HostKernel::clock()));
+            if let Some(assembled) = Meeting::new(self.listener, self.point.job_id, patience).assemble() {
                 run_root(assembled, &self.point, make_control);
             }
         });
@@ -121,7 +122,8 @@ fn run_root<C: AsFd>(
             for socket in sockets {
                 root.add_member(socket, Placement { cpu: None, devices: 1, proxies: 0 });
             }
-            let deadline = deadline.map(|deadline| deadline.max(Instant::now() + LAST_MOMENT));
+            let deadline =
+                deadline.map(|deadline| deadline.max(Grace::begin(LAST_MOMENT, HostKernel::clock())));
             if let Err(error) = serve_until_go(&mut root, deadline) {
                 root.send_to_all(&Rejection::of_error(&error).message(job_id));
             }
@@ -137,12 +139,13 @@ fn run_root<C: AsFd>(
 
 /// Drives the root until all members have got Go, or one is lost. Its messages outlive it. A
 /// message that came by the deadline is read, however late that is noticed.
-fn serve_until_go(root: &mut BootstrapRoot, deadline: Option<Instant>) -> Result<()> {
+fn serve_until_go(root: &mut BootstrapRoot, mut deadline: Option<Grace>) -> Result<()> {
     let (mut is_over, mut late_rounds) = (false, LateRounds::default());
     while !is_over || root.has_backlog() {
-        let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-        let until = if late_rounds.is_none() { deadline } else { Some(Instant::now() + REPLY) };
-        let (ids, is_quiet) = wait(root, until)?;
+        let is_late = deadline.as_mut().is_some_and(|deadline| deadline.is_over(HostKernel::clock()));
+        let patience =
+            if late_rounds.is_none() { deadline.as_ref().map(Grace::next_look) } else { Some(REPLY) };
+        let (ids, is_quiet) = wait(root, patience)?;
         if late_rounds.is_last(is_late, is_quiet) {
             if !is_over {
                 root.declare_laggards_lost();
@@ -166,12 +169,11 @@ fn serve_until_go(root: &mut BootstrapRoot, deadline: Option<Instant>) -> Result
 
 /// Waits for an event. Returns the members that it may concern, and whether nobody has sent
 /// anything.
-fn wait(root: &BootstrapRoot, deadline: Option<Instant>) -> Result<(Vec<MemberId>, bool)> {
+fn wait(root: &BootstrapRoot, patience: Option<Duration>) -> Result<(Vec<MemberId>, bool)> {
     let (ids, mut polled): (Vec<_>, Vec<_>) =
         root.sockets().map(|(id, socket, _)| (id, PollFd::new(socket, PollFlags::POLLIN))).unzip();
-    let until_end = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let until_retry = root.has_backlog().then_some(BACKLOG_PAUSE);
-    match poll(&mut polled, poll_timeout([until_end, until_retry].into_iter().flatten().min())) {
+    match poll(&mut polled, poll_timeout([patience, until_retry].into_iter().flatten().min())) {
         Ok(n_ready) => Ok((ids, n_ready == 0)),
         Err(Errno::EINTR) => Ok((ids, false)),
         Err(errno) => Err(Error::os("waiting at a meeting", errno)),
@@ -202,7 +204,7 @@ mod tests {
         let (header, pid) = (Hello::header(JOB), std::process::id());
         let hello = Hello { header, layout_version: LAYOUT_VERSION, pid, member: 1, reserved: 0 };
         send(members[1].as_fd(), bytemuck::bytes_of(&hello), &[]).unwrap();
-        serve_until_go(&mut root, Some(Instant::now())).unwrap();
+        serve_until_go(&mut root, Some(Grace::begin(Duration::ZERO, HostKernel::clock()))).unwrap();
         let told = |member: usize| match try_receive(members[member].as_fd()).unwrap() {
             Incoming::Message(bytes, _) => bytes,
             other => panic!("{other:?}"),

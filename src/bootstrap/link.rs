@@ -105,7 +105,7 @@ impl ControlLink {
     /// # Errors
     /// [`Error::Timeout`], or [`Error::Os`] when the socket fails.
     pub fn wait_event(&self, timeout: Duration) -> Result<LinkEvent> {
-        let deadline = Deadline::after(timeout);
+        let mut deadline = Deadline::by_the_clock(timeout);
         loop {
             match try_receive(self.socket.as_fd())? {
                 Incoming::HungUp => return Ok(LinkEvent::LauncherGone),

@@ -21,7 +21,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
@@ -36,6 +36,8 @@ use super::socket::{ControlSocket, Incoming, hang_up, poll_timeout, resource_err
 use crate::error::{Error, Result};
 use crate::logs::{MEETING, step};
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
+use crate::shm::HostKernel;
+use crate::sync::grace::Grace;
 
 /// The most connections: one per rank, and as many again that say nothing.
 const MAX_CONNECTIONS: usize = 2 * MAX_RANKS as usize;
@@ -68,8 +70,8 @@ pub(super) struct AssembledRanks {
     /// The root's ends of the sockets, in order of rank. The next message on each is a Hello.
     pub(super) sockets: Vec<OwnedFd>,
     pub(super) heap_len: u64,
-    /// The end of the shortest timeout; `None` for never.
-    pub(super) deadline: Option<Instant>,
+    /// What is left of the shortest timeout.
+    pub(super) deadline: Option<Grace>,
 }
 
 /// A meeting that waits for its connections.
@@ -79,8 +81,8 @@ pub(super) struct Meeting {
     job_id: u64,
     connections: Vec<Connection>,
     terms: Option<ClaimedTerms>,
-    /// The end of the host's patience, or of the shortest timeout among those with a rank.
-    deadline: Option<Instant>,
+    /// The host's patience until a rank comes; then the shortest timeout among those with a rank.
+    deadline: Option<Grace>,
 }
 
 #[derive(Debug)]
@@ -91,8 +93,8 @@ struct Connection {
     /// for one.
     has_asked: bool,
     claim: Option<ClaimedTerms>,
-    /// The end of its timeout, while it is a joiner without a rank.
-    until: Option<Instant>,
+    /// Its timeout, while it is a joiner without a rank.
+    until: Option<Grace>,
 }
 
 /// A claimed rank and its terms.
@@ -127,8 +129,9 @@ impl From<Error> for MeetingFailure {
 }
 
 impl Meeting {
-    /// Makes a meeting that is over at `deadline`, or at the end of the shortest timeout.
-    pub(super) fn new(listener: UnixListener, job_id: u64, deadline: Option<Instant>) -> Self {
+    /// Makes a meeting that is over at the end of the shortest timeout, or of `deadline` if no rank
+    /// comes.
+    pub(super) fn new(listener: UnixListener, job_id: u64, deadline: Option<Grace>) -> Self {
         Self { listener, job_id, connections: Vec::new(), terms: None, deadline }
     }
 
@@ -201,13 +204,18 @@ impl Meeting {
         }
     }
 
-    fn is_late(&self) -> bool {
-        self.next_deadline().is_some_and(|deadline| Instant::now() >= deadline)
+    /// Counts the time since the last look, and returns whether the shortest timeout is over.
+    fn is_late(&mut self) -> bool {
+        let now = HostKernel::clock();
+        let joiners = self.connections.iter_mut().filter_map(|connection| connection.until.as_mut());
+        // All of them count.
+        joiners.chain(&mut self.deadline).filter_map(|grace| grace.is_over(now).then_some(())).count() > 0
     }
 
-    /// Returns the end of the shortest timeout.
-    fn next_deadline(&self) -> Option<Instant> {
-        self.connections.iter().filter_map(|connection| connection.until).chain(self.deadline).min()
+    /// Returns how long the host may wait until it looks again.
+    fn patience(&self) -> Option<Duration> {
+        let joiners = self.connections.iter().filter_map(|connection| connection.until);
+        joiners.chain(self.deadline).map(|grace| grace.patience(HostKernel::clock())).min()
     }
 
     fn n_ranks(&self) -> Option<u32> {
@@ -237,8 +245,7 @@ impl Meeting {
             .chain(sockets.map(|socket| socket.as_fd()))
             .map(|socket| PollFd::new(socket, PollFlags::POLLIN))
             .collect();
-        let left = self.next_deadline().map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        match poll(&mut polled, poll_timeout(left)) {
+        match poll(&mut polled, poll_timeout(self.patience())) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(Error::os("waiting at a meeting", errno)),
         }
@@ -336,7 +343,7 @@ impl Meeting {
         claim: Option<ClaimedTerms>,
         patience: Duration,
     ) -> Result<(), MeetingFailure> {
-        let until = Instant::now().checked_add(patience);
+        let until = Some(Grace::begin(patience, HostKernel::clock()));
         self.connections[index].has_asked = true;
         if let Some(claim) = claim {
             self.wait_until(until);
@@ -348,8 +355,10 @@ impl Meeting {
         Ok(())
     }
 
-    fn wait_until(&mut self, until: Option<Instant>) {
-        self.deadline = [self.deadline, until].into_iter().flatten().min();
+    fn wait_until(&mut self, until: Option<Grace>) {
+        // The first rank ends the host's patience.
+        let others = self.deadline.filter(|_| self.terms.is_some());
+        self.deadline = [others, until].into_iter().flatten().min();
     }
 
     /// Gives a connection the rank that it claims.

@@ -61,7 +61,8 @@ pub use link::{ControlLink, LinkEvent, LinkWatch, MemberHeartbeat};
 pub use member::{Joining, RankContribution, Shared};
 pub use message::CONTRIBUTION_LEN;
 pub use options::{
-    CHECKSUMS, CORES, Options, Placement, ProxyMode, SegmentBacking, checksums_from_env, cores_from_env,
+    CHECKSUMS, CORES, DUMP_HEAP, Options, Placement, ProxyMode, SegmentBacking, checksums_from_env,
+    cores_from_env, dump_heap_from_env,
 };
 pub(crate) use root::{BlamedMember, BootstrapRoot, MemberId, Offer, RootEvent};
 #[cfg(test)]

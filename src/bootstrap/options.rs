@@ -160,10 +160,31 @@ pub const CHECKSUMS: &str = "SHMCCL_CHECKSUMS";
 /// # Errors
 /// [`Error::Setting`] for another value.
 pub fn checksums_from_env() -> Result<bool> {
-    match std::env::var_os(CHECKSUMS).as_ref().map(|text| text.to_str()) {
+    switch_from_env(CHECKSUMS)
+}
+
+/// The variable that asks for a rank's own memory in its core dumps: see [`dump_heap_from_env`].
+pub const DUMP_HEAP: &str = "SHMCCL_DUMP_HEAP";
+
+/// Returns whether [`DUMP_HEAP`] asks for the rank's own segment in its core dumps: `1`; nothing or
+/// `0` for none.
+///
+/// A core dump holds no shared memory otherwise, since peers learn of a death only when the dump is
+/// written. With it a dump holds the control structures of the rank, and of its heap what was ever
+/// allocated. A gigabyte of that delays the news by a second or so. What ordinary memory the
+/// program itself has delays them, too. Segments of peers are never dumped.
+///
+/// # Errors
+/// [`Error::Setting`] for another value.
+pub fn dump_heap_from_env() -> Result<bool> {
+    switch_from_env(DUMP_HEAP)
+}
+
+fn switch_from_env(variable: &'static str) -> Result<bool> {
+    match std::env::var_os(variable).as_ref().map(|text| text.to_str()) {
         None | Some(Some("" | "0")) => Ok(false),
         Some(Some("1")) => Ok(true),
-        Some(_) => Err(Error::Setting { variable: CHECKSUMS, expected: "1, or 0 for none" }),
+        Some(_) => Err(Error::Setting { variable, expected: "1, or 0 for none" }),
     }
 }
 

@@ -15,7 +15,9 @@ use nix::sys::socket::{
 
 use super::message::MAX_MESSAGE;
 use crate::error::{Error, Result};
+use crate::shm::HostKernel;
 use crate::shm::system::{ReceivedMessage, receive};
+use crate::sync::grace::Grace;
 
 /// Makes a connected pair of control sockets, the root's end first, closed on exec.
 ///
@@ -83,9 +85,10 @@ pub(super) fn has_hung_up(socket: &OwnedFd) -> bool {
 /// Returns the error for a system call that may fail for want of descriptors or processes.
 pub(crate) fn resource_error(action: &'static str, source: std::io::Error) -> Error {
     let (resource, remedy) = match source.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EMFILE | Errno::ETOOMANYREFS) => ("file descriptors", "raise `ulimit -n`"),
-        Some(Errno::ENFILE) => ("file descriptors", "raise the sysctl fs.file-max"),
-        Some(Errno::EAGAIN) => ("processes", "raise `ulimit -u` or the pids limit of the container"),
+        Some(Errno::EAGAIN) => (
+            "processes or threads",
+            "raise `ulimit -u` or the pids limit of the container; `ulimit -d` or `ulimit -v`, where they are set",
+        ),
         Some(Errno::ENOMEM) => ("memory", "free some, or start fewer ranks"),
         _ => return Error::os(action, source),
     };
@@ -167,12 +170,17 @@ pub(crate) fn try_receive(socket: BorrowedFd<'_>) -> Result<Incoming> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     start: Instant,
-    limit: Duration,
+    grace: Grace,
 }
 
 impl Deadline {
     pub(crate) fn after(limit: Duration) -> Self {
-        Self { start: Instant::now(), limit }
+        Self { start: Instant::now(), grace: Grace::begin(limit, HostKernel::clock()) }
+    }
+
+    /// Makes a deadline that no pause puts off, for a wait after which nobody is to blame.
+    pub(crate) fn by_the_clock(limit: Duration) -> Self {
+        Self { start: Instant::now(), grace: Grace::by_the_clock(limit, HostKernel::clock()) }
     }
 
     /// Returns how long ago the wait began.
@@ -180,26 +188,21 @@ impl Deadline {
         self.start.elapsed()
     }
 
-    fn left(&self) -> Duration {
-        self.limit.saturating_sub(self.start.elapsed())
-    }
-
-    /// Waits until `socket` has something to read, at most for `nap`. Returns whether it has.
+    /// Waits until `socket` has something to read, at most for `nap`.
     ///
     /// # Errors
     /// [`Error::Timeout`] of `operation`.
     pub(crate) fn wait_a_while(
-        &self,
+        &mut self,
         socket: &OwnedFd,
         operation: &'static str,
         nap: Duration,
-    ) -> Result<bool> {
-        let left = self.left();
+    ) -> Result<()> {
+        let is_over = self.grace.is_over(HostKernel::clock());
         let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut polled, poll_timeout(Some(left.min(nap)))) {
-            Ok(0) if left.is_zero() => Err(Error::timed_out(operation, None, self.waited())),
-            Ok(0) | Err(Errno::EINTR) => Ok(false),
-            Ok(_) => Ok(true),
+        match poll(&mut polled, poll_timeout(Some(self.grace.next_look().min(nap)))) {
+            Ok(0) if is_over => Err(Error::timed_out(operation, None, self.waited())),
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(errno) => Err(Error::os("waiting on the control socket", errno)),
         }
     }

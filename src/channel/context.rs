@@ -10,9 +10,11 @@ mod watches;
 
 use super::epoch::EpochMapping;
 use super::slot::ChannelSlots;
+use crate::bootstrap::dump_heap_from_env;
 use crate::error::{EpochReport, Error, Result};
 use crate::faults::Injector;
 use crate::heap::SymmetricHeap;
+use crate::process::OwnerProcess;
 use crate::rank::Rank;
 use crate::shm::{CellRef, HostKernel};
 use crate::sync::atomic::AtomicU64;
@@ -34,6 +36,8 @@ pub(crate) type Observe = fn(&EpochMapping) -> Option<Box<dyn EpochReport>>;
 pub(crate) struct RankContext {
     mapped: Arc<EpochMapping>,
     rank: Rank,
+    /// The process that is the rank.
+    process: OwnerProcess,
     heap: SymmetricHeap,
     slots: ChannelSlots,
     /// How many threads that may spin share this rank's core.
@@ -73,7 +77,7 @@ impl RankContext {
     /// itself included. The errors of its waits carry what `observe` sees.
     ///
     /// # Errors
-    /// Those of [`SymmetricHeap::new`].
+    /// Those of [`SymmetricHeap::new`]; [`Error::Setting`] for what the environment says of dumps.
     pub(crate) fn new(
         mapped: Arc<EpochMapping>,
         rank: Rank,
@@ -82,10 +86,12 @@ impl RankContext {
         observe: Observe,
     ) -> Result<Self> {
         let heap = SymmetricHeap::new(mapped.view(rank).clone(), Arc::clone(mapped.segment(rank)))?;
+        let heap = if dump_heap_from_env()? { heap.dumped()? } else { heap };
         Ok(Self {
             slots: ChannelSlots::new(mapped.n_ranks()),
             mapped,
             rank,
+            process: OwnerProcess::this(),
             heap,
             spinners: AtomicU64::new(spinners.into()),
             oversubscribed: spinners > 1,
@@ -124,6 +130,12 @@ impl RankContext {
 
     pub(crate) fn rank(&self) -> Rank {
         self.rank
+    }
+
+    /// Returns whether this process is a child of the rank that has forked, and not the rank: it
+    /// must not leave in the rank's name.
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.process.is_this()
     }
 
     pub(crate) fn heap(&self) -> &SymmetricHeap {

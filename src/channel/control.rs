@@ -173,6 +173,11 @@ impl Control {
         self.mapping.cells(FAULTS + u64::from(rank.get()) * words * 8, words).expect("in the layout")
     }
 
+    /// Returns the segment, where this is no copy.
+    pub(crate) fn segment(&self) -> Option<Arc<Segment>> {
+        self.segment.clone()
+    }
+
     /// Returns the descriptor, where this is no copy.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.segment.as_deref().map(Segment::as_fd)

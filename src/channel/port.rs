@@ -17,6 +17,7 @@ use super::wait_kind::WaitKind;
 use crate::error::Result;
 use crate::heap::layout::{FIFO_SLOTS, FifoCells};
 use crate::heap::{HeapOffset, HeapPlace, MemoryTable, Region};
+use crate::process::OwnerProcess;
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{ParkCell, SemaphoreCell, SemaphoreReceiver};
@@ -101,18 +102,20 @@ impl Port {
 
 /// Tells the proxy of a producer when it has come, and when it has gone.
 #[derive(Debug)]
-struct ProducerGuard(CellRef<Roster>);
+struct ProducerGuard(CellRef<Roster>, OwnerProcess);
 
 impl ProducerGuard {
     fn begin(roster: CellRef<Roster>) -> Self {
         roster.count_change();
-        Self(roster)
+        Self(roster, OwnerProcess::this())
     }
 }
 
 impl Drop for ProducerGuard {
     fn drop(&mut self) {
-        self.0.count_change();
+        if self.1.is_this() {
+            self.0.count_change();
+        }
     }
 }
 
@@ -321,6 +324,9 @@ impl Drop for PortChannel {
     /// directly. If that comes to nothing, the slot stays taken, as it does when the thread panics:
     /// then nobody is to wait for this one.
     fn drop(&mut self) {
+        if self.context.is_forked() {
+            return;
+        }
         if !self.pending || !std::thread::panicking() && self.flush_all().is_ok() {
             // Not what was pushed: a handler of the user's own may have raised the semaphore less
             // often.

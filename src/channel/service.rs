@@ -13,6 +13,7 @@ use super::epoch::EpochMapping;
 use super::executor::Executor;
 use super::inject::ProxyFaults;
 use super::slot::MAX_CHANNELS_PER_PEER;
+use crate::bootstrap::resource_error;
 use crate::error::{Error, Result};
 use crate::faults::{Faults, Injector};
 use crate::heap::layout::{FIFO_SLOTS, FifoCells, N_FIFOS};
@@ -93,7 +94,8 @@ impl ProxyThread {
     /// Starts serving with `handler`, sharing a core as `policy` says.
     ///
     /// # Errors
-    /// [`Error::Os`] when there can be no thread; [`Error::Layout`] when a fifo is damaged.
+    /// [`Error::ResourceLimit`] or [`Error::Os`] when there can be no thread; [`Error::Layout`]
+    /// when a fifo is damaged.
     pub(crate) fn start<T: Handler + Send + 'static>(
         mapped: &Arc<EpochMapping>,
         served: ServedFifos,
@@ -106,7 +108,7 @@ impl ProxyThread {
         let thread = std::thread::Builder::new()
             .name("shmccl-proxy".into())
             .spawn(move || server.run(handler))
-            .map_err(|source| Error::os("starting the proxy thread", source))?;
+            .map_err(|source| resource_error("starting the proxy thread", source))?;
         Ok(Self { mapped: Arc::clone(mapped), doorbell, stop, thread: Some(thread) })
     }
 }
@@ -155,9 +157,7 @@ pub(crate) fn serve_all(
     Ok(())
 }
 
-/// A proxy's handler that notes what the one in it does.
-///
-/// Notes each trigger in the lane of the fifo that it comes from.
+/// A proxy's handler that notes each trigger in the lane of the fifo that it comes from.
 #[derive(Debug)]
 pub(crate) struct Traced<T> {
     inner: T,

@@ -49,6 +49,7 @@ pub(crate) use call::{BlockLayout, CallBlock, Choice, Input, Output};
 pub(crate) use engine::{CALL_NAMES, Engine, group};
 pub use execute::custom::{AlgorithmMismatch, CustomAlgorithm, Place, Registration, Steps};
 pub(crate) use execute::zero_copy::share as share_of;
+pub(crate) use plan::Planner;
 pub use plan::tuning;
 pub(crate) use region::lease::{GONE, LEFT, RegionOwner};
 pub(crate) use region::{CommLayout, LAP, TURNS};

@@ -61,7 +61,8 @@ impl Communicator {
     }
 }
 
-/// Joins the job that this process was started for. Returns `None` when no launcher started it.
+/// Joins the job that this process was started for. Returns `None` when no launcher started it,
+/// also where a rank has started it with its own environment.
 ///
 /// The proxy service process serves until the job ends, and then returns [`JoinedAs::Proxy`]. A
 /// restarted rank ([`Launch::restart`](crate::launch::Launch::restart)) waits until the others take
@@ -202,7 +203,8 @@ impl LiveRank {
         let mut registrar = MemoryRegistrar::new(mapped.memory_table(rank)?);
         heap_windows(&mut registrar, mapped.windows())?;
         let heartbeat = Heartbeat::new(Arc::clone(mapped), rank);
-        let life = LifeLock::take(*mapped.kernel(), mapped.control().lives(), rank, heartbeat)?;
+        let (kernel, control) = (*mapped.kernel(), mapped.control());
+        let life = LifeLock::take(kernel, control.lives(), control.segment(), rank, heartbeat)?;
         step("seen alive");
         Ok(Self { rank, life, registrar })
     }

@@ -31,11 +31,12 @@
 //! It ends the epoch where it has not ended. It waits until every rank has called it, has left, or
 //! is lost. No rank in particular is needed, and no launcher.
 //!
+//! The ranks meet like those of a [`UniqueId`](crate::UniqueId), which the first one makes. They
+//! may be in PID namespaces of their own, but need one network namespace. So do [`recover`] and
+//! [`grow`].
+//!
 //! A launcher goes on after a loss only with [`Launch::keep_going`], also where it restarts ranks.
 //! It restarts them until no restart is left, even if nobody takes them back.
-//!
-//! Ranks open each other's segments in `/proc`. The system allows that to processes of one user
-//! that see each other's process ids and may be traced (not after `PR_SET_DUMPABLE`).
 //!
 //! A rank that was given up in the middle of a call may still write into outputs of that call.
 //!

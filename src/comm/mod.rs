@@ -73,7 +73,8 @@ pub use unique_id::UniqueId;
 ///
 /// Dropping a communicator leaves it, and dropping the last one leaves the job. A peer that still
 /// needs this rank gets [`crate::Error::PeerLost`]. [`Communicator::finalize`] leaves when all are
-/// done.
+/// done. A child of a fork is not the rank: dropping its copies does nothing, and it must not use
+/// them otherwise.
 #[derive(Debug)]
 pub struct Communicator {
     rank: Rank,
@@ -88,6 +89,17 @@ pub struct Communicator {
     /// How its collective calls are done.
     choice: Choice,
     membership: Arc<JobMembership>,
+}
+
+impl Drop for Communicator {
+    /// Leaves nothing in a child of a fork, which is not the rank.
+    fn drop(&mut self) {
+        if self.context().is_forked() {
+            let Self { job_barrier, engine, loan, membership, .. } = self;
+            let kept = (job_barrier.take(), engine.take(), std::mem::take(loan), Arc::clone(membership));
+            std::mem::forget(kept);
+        }
+    }
 }
 
 impl Communicator {

@@ -12,13 +12,12 @@ use super::attach::name_hang_up;
 use super::launcher_link::{Incarnation, LauncherLink};
 use super::recovery::{RankProgress, assemble, is_worth_another_try};
 use super::survivor::{OpenRound, Survivor, is_gone};
-use super::unique_id::UniqueId;
 use crate::bootstrap::{Options, RankClaim, WaitGuard, meet};
 use crate::error::{Error, Result};
 use crate::logs::{EPOCH, step};
 use crate::rank::{Rank, RankSet};
 use crate::sync::LifeStatus;
-use crate::sync::regroup::{OFFER_WORDS, RoundOutcome};
+use crate::sync::regroup::RoundOutcome;
 
 const RECOVER: &str = "recover";
 
@@ -93,7 +92,7 @@ impl RecoveryRound<'_> {
     fn assemble(&self, old: &Communicator) -> Result<Option<Communicator>> {
         let Self { open, .. } = self;
         self.check_departures()?;
-        let own = match self.make_id() {
+        let own = match open.host() {
             Ok(own) => own,
             Err(error) => {
                 let stands = open.round.conclude(open.own_failure());
@@ -182,40 +181,17 @@ impl RecoveryRound<'_> {
         Ok(())
     }
 
-    /// Makes the id of the meeting and writes it into this member's offer, if this is the first
-    /// survivor.
-    fn make_id(&self) -> Result<Option<UniqueId>> {
-        let OpenRound { survivor, chosen, epoch_id, .. } = self.open;
-        let rank = survivor.context.rank();
-        if chosen.iter().next() != Some(rank) {
-            return Ok(None);
-        }
-        // If the round fails, nobody may come. The others may take one timeout until they have
-        // offered, and one more to come.
-        let id = UniqueId::good_for(survivor.context.timeout().saturating_mul(2), epoch_id.epoch)?;
-        let mut offer = [0; OFFER_WORDS];
-        offer[..2].copy_from_slice(&id.words());
-        survivor.offers[rank.index()].write(offer);
-        Ok(Some(id))
-    }
-
     fn meet(&self, old: &Communicator) -> Result<Communicator> {
-        let OpenRound { survivor, chosen, .. } = self.open;
-        let (mapped, rank) = (survivor.context.mapped(), survivor.context.rank());
-        let first = chosen.iter().next().expect("this rank is one of them");
-        let [high, low, ..] = survivor.offers[first.index()].read();
-        let (heap_len, timeout) = (mapped.shape().len(), survivor.context.timeout());
+        let context = self.open.survivor.context;
+        let (mapped, rank) = (context.mapped(), context.rank());
+        let (heap_len, timeout) = (mapped.shape().len(), context.timeout());
         let options = Options { heap_len, timeout, ..Options::default() };
         let n_ranks = mapped.n_ranks();
         let part = RankClaim { rank, n_ranks, n_members: n_ranks };
-        let point = UniqueId::from_words([high, low]).meeting_point();
-        let met = meet(&point, part, &options, Some(self.guard()));
+        let met = meet(&self.open.meeting_point()?, part, &options, Some(self.guard()));
         let met = met.and_then(|joining| assemble(joining, self.mine, Some(mapped)));
         let (mut comm, incarnations) = met.map_err(name_hang_up)?;
         comm.succeed(old, incarnations);
-        // Observers from outside find it by the number that the launcher gave to the job.
-        let origin = mapped.control().origin().unwrap_or(mapped.epoch_id().job);
-        comm.context().mapped().control().go_on_from(origin);
         Ok(comm)
     }
 

@@ -1,45 +1,26 @@
 //! Shrinking after a loss: the survivors agree on who they are and come together in a new epoch.
 //!
 //! They agree in rounds, in the old epoch's control segment (see
-//! [`regroup`](crate::sync::regroup)). Each survivor makes a fresh segment, and the first one a
-//! control segment. They offer these by process and descriptor, since the system lets processes of
-//! one user open each other's. So neither launcher nor host is needed. A rank that was given up and
-//! wakes later maps only the old epoch, and learns by its next wait that it was not chosen.
+//! [`regroup`](crate::sync::regroup)). In each round the first survivor hosts a meeting, like that
+//! of processes without a launcher, and offers its id to the others. So no launcher is needed. A
+//! rank that was given up and wakes later maps only the old epoch, and learns by its next wait that
+//! it was not chosen.
 
-use std::fs::OpenOptions;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
-use nix::errno::Errno;
-use nix::fcntl::OFlag;
-
 use super::Communicator;
-use super::attach::{JoinParams, LiveRank};
-use super::init::CoreSet;
+use super::attach::{join_assembled, name_hang_up};
 use super::launcher_link::Incarnation;
 use super::membership::JobMembership;
-use super::survivor::{OpenRound, Survivor};
-use crate::bootstrap::{CONTRIBUTION_LEN, SegmentBacking, resource_error};
-use crate::channel::{Control, EpochMapping, RankContext};
-use crate::epoch_id::EpochId;
+use super::survivor::{OpenRound, Survivor, is_gone};
+use crate::bootstrap::{Options, RankClaim, WaitGuard, meet};
 use crate::error::{Error, Result};
-use crate::heap::layout::HeapShape;
 use crate::logs::{EPOCH, step};
 use crate::rank::{Rank, RankSet};
-use crate::shm::Segment;
 use crate::sync::LifeStatus;
-use crate::sync::header::Creator;
-use crate::sync::regroup::{OFFER_WORDS, OfferCell, RoundOutcome};
+use crate::sync::regroup::RoundOutcome;
 
 const SHRINK: &str = "shrink";
-
-/// The places in an offer: first the process, by id and start, then descriptors, then the cores.
-const SEGMENT: usize = 2;
-const CONTROL: usize = 3;
-const CORES: usize = 4;
-
-const _: () = assert!(CORES + CONTRIBUTION_LEN / 8 == OFFER_WORDS);
 
 /// The result of [`Communicator::shrink`].
 #[derive(Debug)]
@@ -125,22 +106,20 @@ impl Communicator {
 
 /// Joins the epoch of those who were chosen; `None` when the round has to be repeated.
 fn enter(open: &OpenRound<'_>) -> Result<Option<Communicator>> {
-    let OpenRound { survivor, round, chosen, epoch_id } = open;
-    let own = match NewSegments::make(survivor.context, *chosen, *epoch_id) {
-        Ok(own) => own,
-        Err(error) => return fail(open, error),
-    };
-    survivor.offers[round.rank.index()].write(own.offer());
+    let OpenRound { round, chosen, .. } = open;
+    if let Err(error) = open.host() {
+        return fail(open, error);
+    }
     if let Some(outcome) = open.offer(|| round.poll_offers(*chosen))? {
         return open.after(outcome);
     }
-    let comm = match own.join(survivor.context, &survivor.offers, *chosen) {
+    let comm = match meet_chosen(open) {
         Ok(comm) => comm,
-        Err(error) => return fail(open, error),
+        Err(error) => return fail(open, by_old_numbers(open, error)),
     };
-    step("about to be ready");
+    step("about to be ready to go on");
     round.ready();
-    step("ready");
+    step("ready to go on");
     let outcome = open.wait(|| round.poll_outcome(*chosen)).or_else(|late| {
         // The others may have come together at the last moment: then this one is with them.
         match round.conclude(RoundOutcome::Repeated) {
@@ -151,80 +130,66 @@ fn enter(open: &OpenRound<'_>) -> Result<Option<Communicator>> {
     if outcome == RoundOutcome::Together { Ok(Some(comm)) } else { open.after(outcome) }
 }
 
-/// Ends the round with the failure of this member, unless it was for a death.
+/// Meets the others who were chosen. Errors name ranks by their places among them.
+fn meet_chosen(open: &OpenRound<'_>) -> Result<Communicator> {
+    let OpenRound { survivor, chosen, .. } = open;
+    let (context, n_ranks) = (survivor.context, chosen.len());
+    let options = Options {
+        heap_len: context.mapped().shape().len(),
+        timeout: context.timeout(),
+        ..Options::default()
+    };
+    let rank = Rank::new(chosen.place_of(context.rank()), n_ranks)?;
+    let part = RankClaim { rank, n_ranks, n_members: n_ranks };
+    meet(&open.meeting_point()?, part, &options, Some(guard(open)))
+        .and_then(|joining| join_assembled(joining, context.told_cores()))
+        .map_err(name_hang_up)
+}
+
+/// Watches the others who were chosen, and the launcher.
+fn guard(open: &OpenRound<'_>) -> WaitGuard {
+    let (mapped, chosen) = (Arc::clone(open.survivor.context.mapped()), open.chosen);
+    let lost = move || (0..).zip(chosen.iter()).find(|(_, rank)| is_gone(&mapped, *rank));
+    let guard = WaitGuard::new(move || lost().map(|(place, _)| Rank::known(place)));
+    match open.survivor.launcher_state.cloned() {
+        Some(launcher_state) => guard.unless(move || launcher_state.is_orphaned()),
+        None => guard,
+    }
+}
+
+/// Names ranks as the old communicator does. Where a meeting does not say who is late, that is its
+/// host.
+fn by_old_numbers(open: &OpenRound<'_>, error: Error) -> Error {
+    let old = |place: Rank| open.chosen.iter().nth(place.index()).unwrap_or(place);
+    match error {
+        Error::PeerLost { rank } => Error::PeerLost { rank: old(rank) },
+        Error::FailedElsewhere { operation, rank } => Error::FailedElsewhere { operation, rank: old(rank) },
+        Error::Timeout { awaited, waited, .. } => {
+            let host = Some(open.first()).filter(|host| *host != open.survivor.context.rank());
+            Error::timed_out(SHRINK, awaited.map(old).or(host), waited)
+        }
+        other => other,
+    }
+}
+
+/// Ends the round with the reason why this member's meeting has failed, unless it has ended.
 fn fail(open: &OpenRound<'_>, error: Error) -> Result<Option<Communicator>> {
-    let own = open.own_failure();
-    // The offer of a dead rank cannot be opened, and that is no survivor's failure.
-    match open.await_reason().unwrap_or_else(|| open.round.conclude(own)) {
+    let (own, round) = (open.own_failure(), &open.round);
+    let orphaned = open.survivor.check_launcher().err();
+    if orphaned.is_some() || matches!(error, Error::Timeout { .. }) {
+        round.conclude(RoundOutcome::Repeated);
+        return Err(orphaned.unwrap_or(error));
+    }
+    let cause = match error {
+        Error::FailedElsewhere { rank, .. } => RoundOutcome::Failed(rank),
+        // A member that has hung up may live, and have an error that it is about to say.
+        Error::PeerLost { .. } | Error::NoMeeting { .. } => {
+            open.await_reason().unwrap_or(RoundOutcome::Repeated)
+        }
+        _ => own,
+    };
+    match round.conclude(cause) {
         stands if stands == own => Err(error),
         stands => open.after(stands),
     }
-}
-
-/// The segments that one member makes for the new epoch. They stay open until all have them.
-struct NewSegments {
-    epoch_id: EpochId,
-    shape: HeapShape,
-    rank: Rank,
-    cores: CoreSet,
-    segment: Segment,
-    control: Option<Arc<Segment>>,
-}
-
-impl NewSegments {
-    fn make(context: &RankContext, chosen: RankSet, epoch_id: EpochId) -> Result<Self> {
-        let shape = HeapShape::new(chosen.len(), context.mapped().shape().len())?;
-        let rank = Rank::new(chosen.place_of(context.rank()), chosen.len())?;
-        let segment = EpochMapping::create_segment(epoch_id, rank, shape, &SegmentBacking::Anonymous)?;
-        let is_first = rank.get() == 0;
-        let control = is_first.then(|| Control::create(chosen.len(), epoch_id).map(|(_, segment)| segment));
-        Ok(Self { epoch_id, shape, rank, cores: CoreSet::own(), segment, control: control.transpose()? })
-    }
-
-    fn offer(&self) -> [u64; OFFER_WORDS] {
-        let number = |segment: &Segment| segment.as_fd().as_raw_fd().unsigned_abs().into();
-        let Creator { pid, start } = Creator::this_process();
-        let mut words = [0; OFFER_WORDS];
-        let control = self.control.as_deref().map_or(0, number);
-        words[..CORES].copy_from_slice(&[pid, start, number(&self.segment), control]);
-        let cores: [u64; CONTRIBUTION_LEN / 8] = bytemuck::cast(*self.cores.bytes());
-        words[CORES..].copy_from_slice(&cores);
-        words
-    }
-
-    /// Opens the offers of all that were `chosen`. This member's own offer stays open until it
-    /// returns from the round: the new epoch has descriptors of its own.
-    fn join(&self, old: &RankContext, offers: &[OfferCell], chosen: RankSet) -> Result<Communicator> {
-        let Self { epoch_id, shape, rank, cores, .. } = self;
-        let offered: Vec<_> = chosen.iter().map(|rank| offers[rank.index()].read()).collect();
-        let first = offered.first().expect("this rank is one of them");
-        let theirs = Control::attach(open(first, first[CONTROL])?, shape.n_ranks(), *epoch_id)?;
-        let segments = offered.iter().map(|words| open(words, words[SEGMENT])).collect::<Result<_>>()?;
-        let mapped = EpochMapping::attach(*epoch_id, *shape, theirs, segments, &SegmentBacking::Anonymous)?;
-        let all: Vec<_> = offered.iter().map(cores_of).collect();
-        let params = JoinParams::with_proxy_threads(cores.spinners(&all), old.told_cores(), old.timeout());
-        let mapped = Arc::new(mapped);
-        LiveRank::announce(&mapped, *rank)?.join(&mapped, &params)
-    }
-}
-
-fn cores_of(words: &[u64; OFFER_WORDS]) -> [u8; CONTRIBUTION_LEN] {
-    bytemuck::cast_slice(&words[CORES..]).try_into().expect("of as many bytes")
-}
-
-/// Opens a descriptor of the process that made this offer. Attaching checks that it is the right
-/// thing.
-fn open(offer: &[u64; OFFER_WORDS], descriptor: u64) -> Result<OwnedFd> {
-    const ACTION: &str = "opening the segment of another rank";
-    let [pid, start, ..] = *offer;
-    if !(Creator { pid, start }).is_alive() {
-        return Err(Error::os(ACTION, Errno::ESRCH));
-    }
-    let flags = OFlag::O_NOCTTY | OFlag::O_NONBLOCK;
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(flags.bits())
-        .open(format!("/proc/{pid}/fd/{descriptor}"));
-    file.map(OwnedFd::from).map_err(|error| resource_error(ACTION, error))
 }

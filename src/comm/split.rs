@@ -18,6 +18,7 @@ use std::sync::Arc;
 use super::Communicator;
 use super::stream::EngineLoan;
 use super::workspace::{ALIGN, Workspace};
+use crate::collective::Planner;
 use crate::collective::tuning::{Table, Tuning};
 use crate::collective::{CallSignature, ChannelKind, CommLayout, Engine, LAP, Operation};
 use crate::error::{Error, Result};
@@ -90,11 +91,9 @@ impl Communicator {
         };
         let members: Arc<[Rank]> = group.iter().map(|&member| self.members[member]).collect();
         let bases = group.iter().map(|&member| bases[member]).collect();
-        let planner = &self.engine()?.planner;
-        let (tuning, customs) = (planner.tuning().clone(), planner.customs.clone());
+        let planner = self.engine()?.planner.derived(members.len());
         let owner = self.membership.clone();
-        let mut engine = Engine::new(self.context(), members.clone(), bases, owner, tuning)?;
-        engine.planner.customs = customs;
+        let engine = Engine::new(self.context(), members.clone(), bases, owner, planner)?;
         Ok(Some(Self {
             rank: Rank::known(u32::try_from(rank).expect("at most 64 members")),
             members,
@@ -223,8 +222,8 @@ impl Communicator {
         self.barrier_within()?;
         self.membership.workspace.open(part);
         let bases = vec![mine.offset; self.members.len()];
-        let (host, built_in) = (self.membership.clone(), Tuning::default());
-        let mut engine = Engine::new(self.context(), self.members.clone(), bases, host, built_in)?;
+        let (host, planner) = (self.membership.clone(), Planner::new(Tuning::default(), bases.len()));
+        let mut engine = Engine::new(self.context(), self.members.clone(), bases, host, planner)?;
         if let Some(job_barrier) = &mut self.job_barrier {
             job_barrier.departures = Some(engine.departures().clone());
             engine.members.board.watch_barrier();

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use nix::errno::Errno;
+
 use crate::channel::{EpochMapping, MAX_ROUNDS, RankContext};
 use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::logs::step;
 use crate::rank::{Rank, RankSet};
+use crate::shm::system::namespace;
 use crate::shm::{CellRef, CellSlice, HostKernel};
 use crate::sync::regroup::{OfferCell, Round, RoundCell, RoundOutcome};
 use crate::sync::{LifeStatus, ParkCell, Waiting, wait_until};
@@ -14,6 +17,8 @@ use crate::sync::{LifeStatus, ParkCell, Waiting, wait_until};
 use super::Communicator;
 use super::epoch_commit::CancelWatch;
 use super::launcher_link::LauncherState;
+use super::unique_id::UniqueId;
+use crate::bootstrap::MeetingPoint;
 
 /// How long a rank whose descriptors are gone may take to show as dead, or to say why it has hung
 /// up.
@@ -22,13 +27,13 @@ const REASONS_SHOW: Duration = Duration::from_millis(500);
 /// A member of an epoch that has ended, which goes on by `operation`.
 pub(super) struct Survivor<'a> {
     pub(super) context: &'a RankContext,
-    pub(super) offers: CellSlice<OfferCell>,
+    offers: CellSlice<OfferCell>,
     park: CellRef<ParkCell>,
     rounds: CellSlice<RoundCell>,
     operation: &'static str,
     /// The state of the launcher, if there is one. A rank without its launcher does not go on: the
     /// next epoch would end as it begins.
-    launcher_state: Option<&'a LauncherState>,
+    pub(super) launcher_state: Option<&'a LauncherState>,
 }
 
 /// A round in which those who go on have been chosen, this member among them.
@@ -81,6 +86,10 @@ impl<'a> Survivor<'a> {
             let epoch_id = self.epoch_id_after(number);
             let open = OpenRound { survivor: self, chosen: candidates, epoch_id, round };
             if let Some(comm) = cross(&open)? {
+                // Observers from outside find it by the number that the job had at first.
+                let mapped = self.context.mapped();
+                let origin = mapped.control().origin().unwrap_or(mapped.epoch_id().job);
+                comm.context().mapped().control().go_on_from(origin);
                 return Ok((comm, candidates));
             }
         }
@@ -115,7 +124,9 @@ impl<'a> Survivor<'a> {
         let needs = "an epoch from which nobody has gone on";
         match outcome {
             RoundOutcome::Together => Err(Error::Unavailable { operation: self.operation, needs }),
-            _ => Ok(()),
+            RoundOutcome::Repeated | RoundOutcome::Failed(_) | RoundOutcome::Lost(_) | RoundOutcome::Vain => {
+                Ok(())
+            }
         }
     }
 
@@ -129,6 +140,53 @@ impl<'a> Survivor<'a> {
 }
 
 impl OpenRound<'_> {
+    /// Makes the id under which they meet and writes it into this member's offer, if this is the
+    /// first of the chosen. Returns the id then.
+    ///
+    /// # Errors
+    /// Those of [`UniqueId::new`].
+    pub(super) fn host(&self) -> Result<Option<UniqueId>> {
+        let context = self.survivor.context;
+        if self.first() != context.rank() {
+            return Ok(None);
+        }
+        // If the round fails, nobody may come. The others may take one timeout until they have
+        // offered, and one more to come.
+        let id = UniqueId::good_for(context.timeout().saturating_mul(2), self.epoch_id.epoch)?;
+        let [high, low] = id.words();
+        let offer = [high, low, self.seal([high, low]), namespace("net")];
+        self.survivor.offers[context.rank().index()].write(offer);
+        Ok(Some(id))
+    }
+
+    /// Returns where they meet, once all have offered.
+    ///
+    /// # Errors
+    /// - [`Error::NoMeeting`] when the round is over, and the host may be in the next one.
+    /// - [`Error::Unavailable`] when the host cannot be reached from here.
+    pub(super) fn meeting_point(&self) -> Result<MeetingPoint> {
+        let [high, low, seal, network] = self.survivor.offers[self.first().index()].read();
+        if seal != self.seal([high, low]) {
+            return Err(Error::NoMeeting { source: Errno::ESTALE.into() });
+        }
+        if network != namespace("net") {
+            let needs = "one network namespace for all ranks";
+            return Err(Error::Unavailable { operation: self.survivor.operation, needs });
+        }
+        Ok(UniqueId::from_words([high, low]).meeting_point())
+    }
+
+    /// Returns the word that tells an id of this round from that of another one, and from a torn
+    /// one. A rank that was given up must not come to a meeting of the others.
+    fn seal(&self, [high, low]: [u64; 2]) -> u64 {
+        high ^ low ^ self.epoch_id.epoch
+    }
+
+    /// Returns the member that hosts the meeting.
+    pub(super) fn first(&self) -> Rank {
+        self.chosen.iter().next().expect("this rank is one of them")
+    }
+
     /// Returns the outcome of a failure of this member.
     pub(super) fn own_failure(&self) -> RoundOutcome {
         RoundOutcome::Failed(self.round.rank)
@@ -156,7 +214,9 @@ impl OpenRound<'_> {
             }
             // In a round that was in vain a survivor goes on in another way, and meets this one in
             // the next.
-            _ => Ok(None),
+            RoundOutcome::Together | RoundOutcome::Repeated | RoundOutcome::Lost(_) | RoundOutcome::Vain => {
+                Ok(None)
+            }
         }
     }
 

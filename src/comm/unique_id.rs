@@ -14,6 +14,9 @@ use crate::error::{Error, Result};
 /// The beginning of the text of an id.
 const PREFIX: &str = "shmccl-";
 
+/// How long an id is good for if no rank comes, unless its maker says otherwise.
+const UNUSED: Duration = Duration::from_secs(3600);
+
 /// Hexadecimal digits of the random words.
 const DIGITS: usize = 32;
 
@@ -26,6 +29,9 @@ const DIGITS: usize = 32;
 /// process comes. It need not be a rank, but must not end before all have met. An id serves one
 /// meeting, whether that succeeds or fails. It is valid on this machine, within one network
 /// namespace, for processes of the same effective user. Knowing it lets no other user in.
+///
+/// An id that no rank uses within an hour is used up, so that neither thread nor socket stays.
+/// [`UniqueId::new_within`] takes another time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct UniqueId {
     words: [u64; 2],
@@ -44,19 +50,23 @@ impl UniqueId {
     /// [`Error::ResourceLimit`] or [`Error::Os`] when there is no socket, thread or random number
     /// to be had.
     pub fn new() -> Result<Self> {
-        Self::hosted_by(FIRST_EPOCH, |host| host)
+        Self::new_within(UNUSED)
     }
 
-    /// Makes an id like [`UniqueId::new`], but for ranks of `epoch`. The host ends if its meeting
-    /// has not begun within `patience`.
+    /// Makes an id like [`UniqueId::new`] that is used up if no rank has come within `patience`.
+    /// From the first rank on, the timeouts of the ranks count.
+    ///
+    /// # Errors
+    /// Those of [`UniqueId::new`].
+    pub fn new_within(patience: Duration) -> Result<Self> {
+        Self::good_for(patience, FIRST_EPOCH)
+    }
+
+    /// Makes an id like [`UniqueId::new_within`], but for ranks of `epoch`.
     ///
     /// # Errors
     /// Those of [`UniqueId::new`].
     pub(crate) fn good_for(patience: Duration, epoch: u64) -> Result<Self> {
-        Self::hosted_by(epoch, |host| host.for_at_most(patience))
-    }
-
-    fn hosted_by(epoch: u64, settle: impl FnOnce(MeetingHost) -> MeetingHost) -> Result<Self> {
         let mut words = [0; 2];
         let bytes = bytemuck::bytes_of_mut(&mut words);
         let random = File::open("/dev/urandom").and_then(|mut source| source.read_exact(bytes));
@@ -64,7 +74,8 @@ impl UniqueId {
         let id = Self { words };
         let point = MeetingPoint { epoch, ..id.meeting_point() };
         let epoch_id = EpochId { job: point.job_id, epoch: point.epoch };
-        settle(MeetingHost::open(point)?)
+        MeetingHost::open(point)?
+            .for_at_most(patience)
             .start(move |n_ranks| Control::create(n_ranks, epoch_id).map(|(_, segment)| segment))?;
         Ok(id)
     }
@@ -175,6 +186,15 @@ mod tests {
                 prop_assert_eq!(id.to_string(), text);
             }
         }
+    }
+
+    #[test]
+    fn an_id_that_no_rank_uses_in_time_is_used_up() {
+        let id = UniqueId::new_within(Duration::from_millis(20)).unwrap();
+        crate::testing::wait_until("nobody hosts it any more", || {
+            let joined = crate::Communicator::join_within(&id, Duration::from_secs(60));
+            matches!(joined, Err(Error::NoMeeting { .. }))
+        });
     }
 
     #[test]

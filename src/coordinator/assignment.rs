@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::directory::{DIRECTORY, ProcessEnvironment, RuntimeDirectory};
 use super::id::DeviceId;
 use crate::bootstrap::LAUNCHER;
+use crate::bootstrap::environment::set;
 use crate::shm::state_of_process;
 use crate::shm::system::pidfd_open;
 
@@ -154,7 +155,7 @@ pub(super) fn is_dead(device: DeviceId) -> bool {
 
 /// Whether this process was started as a device.
 pub(super) fn is_device() -> bool {
-    std::env::var_os(DEVICE).is_some()
+    set(DEVICE).is_some()
 }
 
 /// Whether both are one directory.

@@ -4,13 +4,15 @@ use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::poll;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 use crate::bootstrap::poll_timeout;
+use crate::shm::HostKernel;
+use crate::sync::grace::Grace;
 
 /// The pause between two attempts to connect while the backlog is full. The kernel reports no room.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -52,17 +54,16 @@ impl Address {
     /// # Errors
     /// The system's.
     pub(super) fn connect_within(&self, patience: Duration) -> Result<UnixStream> {
-        let began = Instant::now();
+        let mut grace = Grace::begin(patience, HostKernel::clock());
         loop {
             match self.connect_at_once() {
                 Err(error) if error.raw_os_error() == Some(Errno::EINTR as i32) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    let left = patience.saturating_sub(began.elapsed());
-                    if left.is_zero() {
+                    if grace.is_over(HostKernel::clock()) {
                         return Err(Error::from(ErrorKind::TimedOut));
                     }
                     // A signal only makes the next attempt come sooner.
-                    let _ = poll(&mut [], poll_timeout(Some(left.min(PAUSE))));
+                    let _ = poll(&mut [], poll_timeout(Some(grace.next_look().min(PAUSE))));
                 }
                 connected => return connected,
             }
@@ -74,35 +75,44 @@ impl Address {
 #[derive(Debug)]
 pub(super) struct DeadlineStream<'a> {
     stream: &'a UnixStream,
-    until: Instant,
+    grace: Grace,
 }
 
 impl<'a> DeadlineStream<'a> {
     /// Gives everything together `limit` from now on. Changes the timeouts of `stream` itself.
     pub(super) fn new(stream: &'a UnixStream, limit: Duration) -> Self {
-        let now = Instant::now();
-        // A limit past the range of the clock counts as no deadline that ever comes.
-        let until = now.checked_add(limit).unwrap_or(now + Duration::from_secs(u32::MAX.into()));
-        Self { stream, until }
+        Self { stream, grace: Grace::begin(limit, HostKernel::clock()) }
     }
 
-    fn left(&self) -> Result<Duration> {
-        let left = self.until.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+    /// Tries until something moves, or the time is over.
+    fn retry(&mut self, mut attempt: impl FnMut(&UnixStream, Duration) -> Result<usize>) -> Result<usize> {
+        loop {
+            if self.grace.is_over(HostKernel::clock()) {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            match attempt(self.stream, self.grace.next_look()) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+        }
     }
 }
 
 impl Read for DeadlineStream<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
-        self.stream.set_read_timeout(Some(self.left()?))?;
-        self.stream.read(buffer)
+        self.retry(|mut stream, patience| {
+            stream.set_read_timeout(Some(patience))?;
+            stream.read(buffer)
+        })
     }
 }
 
 impl Write for DeadlineStream<'_> {
     fn write(&mut self, bytes: &[u8]) -> Result<usize> {
-        self.stream.set_write_timeout(Some(self.left()?))?;
-        self.stream.write(bytes)
+        self.retry(|mut stream, patience| {
+            stream.set_write_timeout(Some(patience))?;
+            stream.write(bytes)
+        })
     }
 
     fn flush(&mut self) -> Result<()> {
@@ -114,6 +124,7 @@ impl Write for DeadlineStream<'_> {
 mod tests {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixListener};
+    use std::time::Instant;
 
     use super::*;
 

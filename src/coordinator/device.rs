@@ -21,14 +21,14 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 
 use self::copies::CopyServer;
 use self::worker::DeviceWorker;
 use super::adoption::search::{CoordinatorSearch, OnCoordinatorLoss, Searched};
 use super::agent::{Agent, AgentStep};
-use super::assignment::{Assignment, DEVICE};
+use super::assignment::{Assignment, DEVICE, StartedDevice};
 use super::call::AddressRange;
 use super::directory::{DIRECTORY, RuntimeDirectory};
 use super::error::{CoordinatorError, Result};
@@ -36,13 +36,15 @@ use super::handshake::{COORDINATOR, DeviceMessage, HelloReply, PATIENCE, PeerRol
 use super::id::DeviceId;
 use super::order::{DeviceOrder, DeviceReport};
 use super::wire::PeerConnection;
+use crate::bootstrap::environment::set;
 use crate::bootstrap::{
-    LAUNCHER, Options, bind_to_launcher, checksums_from_env, cores_from_env, poll_timeout,
+    LAUNCHER, Options, bind_to_launcher, checksums_from_env, cores_from_env, dump_heap_from_env, poll_timeout,
 };
 use crate::comm::Aborter;
 use crate::error::Error;
 use crate::faults::Faults;
 use crate::heap::{DeviceAddress, DeviceMemory, MIN_ADDRESS};
+use crate::launch::claim_core;
 use crate::rank::{MAX_RANKS, Rank};
 use crate::shm::system::InterruptWatch;
 use crate::shm::{Backing, Identity};
@@ -96,7 +98,8 @@ impl Device {
     }
 
     /// Returns the device that this process was started as, by a [`Pool`](super::Pool) or a
-    /// [`Fleet`](super::Fleet); `None` when it was not started as one.
+    /// [`Fleet`](super::Fleet); `None` when it was not started as one, also where a device has
+    /// started it with its own environment.
     ///
     /// A program that has a pool calls this first of all, and then [serves](Device::serve). From
     /// here on the process ends when the process of its pool does. The kernel kills it, provided
@@ -110,24 +113,26 @@ impl Device {
     /// [`Error::Environment`] when the variables are damaged; [`Error::Revoked`] when the process
     /// that has started it is dead already; those of [`Device::start`].
     pub fn from_env() -> Result<Option<Self>> {
-        let Some(text) = std::env::var_os(DEVICE) else { return Ok(None) };
+        let Some(text) = set(DEVICE) else { return Ok(None) };
         let damaged = |variable| Error::Environment { variable, expected: "expected what a pool has set" };
         let assignment: Option<Assignment> = text.to_str().and_then(|text| serde_json::from_str(text).ok());
         let Assignment { memory, timeout, core, outlives } = assignment.ok_or(damaged(DEVICE))?;
         let launcher = std::env::var(LAUNCHER).ok().and_then(|text| text.parse().ok());
         let launcher = launcher.ok_or(damaged(LAUNCHER))?;
-        if outlives.is_none() {
-            if getppid().as_raw() != launcher {
+        let directory = PathBuf::from(std::env::var_os(DIRECTORY).ok_or(damaged(DIRECTORY))?);
+        if getppid().as_raw() != launcher {
+            let parent = DeviceId::new(getppid().as_raw().unsigned_abs());
+            if StartedDevice::of(parent, &RuntimeDirectory::unchecked(&directory)).is_some() {
+                return Ok(None);
+            }
+            if outlives.is_none() {
                 // It is dead, and another pool may have its directory by now.
                 return Err(Error::Revoked { by: None }.into());
             }
+        }
+        if outlives.is_none() {
             bind_to_launcher(launcher)?;
         }
-        let directory = PathBuf::from(std::env::var_os(DIRECTORY).ok_or(damaged(DIRECTORY))?);
-        // The signals that end a device may have been blocked by the process that has started it.
-        let mut ending = SigSet::empty();
-        [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| ending.add(signal));
-        let _ = ending.thread_unblock();
         let options = DeviceOptions { max_address: MIN_ADDRESS.saturating_add(memory), timeout, core };
         let on_loss = outlives.map_or(OnCoordinatorLoss::End, OnCoordinatorLoss::WaitFor);
         Self::open(&RuntimeDirectory::at(directory)?, &options, on_loss).map(Some)
@@ -140,6 +145,8 @@ impl Device {
     ) -> Result<Self> {
         if let Some(core) = options.core {
             run_on(core)?;
+            // Jobs that are pinned begin behind it.
+            claim_core(core);
         }
         let id = DeviceId::new(std::process::id());
         let identity = Identity { job: u64::from(id.get()), epoch: 0, owner: 0 };
@@ -153,6 +160,7 @@ impl Device {
         Faults::from_env()?;
         checksums_from_env()?;
         cores_from_env()?;
+        dump_heap_from_env()?;
         let worker = DeviceWorker::start(id, Arc::clone(&memory), comm_options)?;
         let copies = CopyServer::start(id, Arc::clone(&memory), PATIENCE)?;
         let timeout_ms = u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX);

@@ -1,4 +1,5 @@
-//! Where a coordinator is found: `$XDG_RUNTIME_DIR/shmccl`, or `/tmp/shmccl-UID`.
+//! Where a coordinator is found: `$XDG_RUNTIME_DIR/shmccl`, or `/tmp/shmccl-UID` where this user
+//! cannot make anything in the former.
 //!
 //! Only its user may enter the directory: mode and owner are checked whenever it is opened. A lock
 //! on the directory says that a coordinator lives, and ends with it; so a socket without a lock is
@@ -11,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use nix::unistd::geteuid;
+use nix::unistd::{AccessFlags, access, geteuid};
 
 use super::error::{CoordinatorError, Result};
 use super::id::DeviceId;
@@ -19,6 +20,9 @@ use crate::sync::header::Creator;
 
 /// The variable that tells a started device the directory of its coordinator.
 pub(super) const DIRECTORY: &str = "SHMCCL_POOL";
+
+/// The name of the directory.
+const NAME: &str = "shmccl";
 
 /// The name of a coordinator's socket.
 const SOCKET: &str = "coordinator";
@@ -52,12 +56,13 @@ impl RuntimeDirectory {
     }
 
     /// Returns where it is for a process whose runtime directory is `parent`. An empty one counts
-    /// as none.
+    /// as none, and so does one that is of no use: a container, or another user (`su`), inherits
+    /// the variable without the directory.
     fn beneath(parent: Option<&OsStr>) -> PathBuf {
-        match parent.filter(|path| !path.is_empty()) {
-            Some(parent) => Path::new(parent).join("shmccl"),
-            None => PathBuf::from(format!("/tmp/shmccl-{}", geteuid())),
-        }
+        let beneath = parent.filter(|path| !path.is_empty()).map(|path| Path::new(path).join(NAME));
+        beneath
+            .filter(|path| is_of_use(path))
+            .unwrap_or_else(|| PathBuf::from(format!("/tmp/{NAME}-{}", geteuid())))
     }
 
     /// Returns where another process of this user would look for its coordinator, if it were a
@@ -116,7 +121,7 @@ impl RuntimeDirectory {
         Self::sweep_pools(&parent, false)?;
         // Only this process makes such a name, and no process sweeps it while this one lives.
         let number = crate::epoch_id::fresh_job_id();
-        let Creator { pid, start } = Creator::this_process();
+        let Creator { pid, start, .. } = Creator::this_process();
         Self::at(parent.join(format!("{POOL}{pid}-{start}-{number:x}")))
     }
 
@@ -170,11 +175,19 @@ impl ProcessEnvironment {
     }
 }
 
+/// Whether this user has, or can make, a directory at `path` that is short enough for a socket. What
+/// a relative path means is another process's to say.
+fn is_of_use(path: &Path) -> bool {
+    let is_short = path.join(SOCKET).as_os_str().len() <= MAX_SOCKET;
+    let may_make = |parent: &Path| access(&parent.join("."), AccessFlags::W_OK | AccessFlags::X_OK).is_ok();
+    path.is_relative() || is_short && (path.is_dir() || path.parent().is_some_and(may_make))
+}
+
 /// Returns the process whose pool has a directory of this name, with its start time.
 pub(super) fn owner_of_pool(name: &str) -> Option<Creator> {
     let mut parts = name.strip_prefix(POOL)?.splitn(3, '-');
     let (pid, start) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-    parts.next().map(|_| Creator { pid, start })
+    parts.next().map(|_| Creator { pid, start, ..Creator::this_process() })
 }
 
 #[cfg(test)]
@@ -203,6 +216,23 @@ mod tests {
         assert!(refused(parent.join("link")).contains("is no directory"));
         std::fs::write(parent.join("file"), "").unwrap();
         assert!(refused(parent.join("file")).contains("is no directory"));
+        std::fs::remove_dir_all(parent).unwrap();
+    }
+
+    #[test]
+    fn a_runtime_directory_that_is_of_no_use_to_this_user_counts_as_none() {
+        let parent = scratch("of-no-use");
+        let file = parent.join("file");
+        std::fs::write(&file, "").unwrap();
+        let beneath = |path: &Path| RuntimeDirectory::beneath(Some(path.as_os_str()));
+        assert_eq!(beneath(&parent), parent.join("shmccl"));
+        assert_eq!(beneath(Path::new("here")), Path::new("here/shmccl"));
+        let long = parent.join("x".repeat(100));
+        std::fs::create_dir(&long).unwrap();
+        let fallback = PathBuf::from(format!("/tmp/shmccl-{}", geteuid()));
+        for useless in [&parent.join("missing"), &file, &long, Path::new("")] {
+            assert_eq!(beneath(useless), fallback, "{}", useless.display());
+        }
         std::fs::remove_dir_all(parent).unwrap();
     }
 

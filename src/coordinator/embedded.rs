@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::SigSet;
 
@@ -13,7 +13,7 @@ use super::assignment::is_device;
 use super::client::Client;
 use super::directory::RuntimeDirectory;
 use super::error::{CoordinatorError, Result};
-use super::fleet::{DeviceEnd, DeviceKind, Fleet, FleetOptions};
+use super::fleet::{DeviceEnd, DeviceKind, Fleet, FleetOptions, hang_up_on};
 use super::handshake::PATIENCE;
 use super::id::DeviceId;
 use super::machine::CoordinatorSettings;
@@ -22,6 +22,9 @@ use crate::bootstrap::resource_error;
 use crate::error::Error;
 use crate::launch::Program;
 use crate::logs::COORDINATOR;
+use crate::process::OwnerProcess;
+use crate::shm::HostKernel;
+use crate::sync::grace::Grace;
 
 /// The properties of a pool.
 #[derive(Clone, Debug)]
@@ -100,6 +103,7 @@ pub struct Pool {
     directory: RuntimeDirectory,
     /// Whether the directory is removed with it.
     is_private: bool,
+    process: OwnerProcess,
     timeout: Duration,
     /// Dropped to have the coordinator end.
     stop: Option<UnixStream>,
@@ -146,6 +150,7 @@ impl Pool {
         let mut pool = Self {
             directory,
             is_private: options.directory.is_none(),
+            process: OwnerProcess::this(),
             timeout: options.timeout,
             stop: None,
             coordinator: None,
@@ -220,7 +225,11 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        drop(self.stop.take());
+        if !self.process.is_this() {
+            std::mem::forget((self.coordinator.take(), self.fleet.take()));
+            return;
+        }
+        hang_up_on(self.stop.take());
         if let Some(Ok(Err(error))) = self.coordinator.take().map(JoinHandle::join) {
             tracing::error!(target: COORDINATOR, %error, "the coordinator of a pool has failed");
         }
@@ -235,14 +244,16 @@ impl Drop for Pool {
 /// Waits until all devices have registered.
 fn await_devices(devices: &[DeviceId], events: &Receiver<StartEvent>) -> Result<()> {
     let mut awaited: BTreeSet<_> = devices.iter().copied().collect();
-    let until = Instant::now() + PATIENCE;
+    let mut grace = Grace::begin(PATIENCE, HostKernel::clock());
     while let Some(next) = awaited.first() {
-        match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        let is_over = grace.is_over(HostKernel::clock());
+        match events.recv_timeout(grace.next_look()) {
             Ok(Ok(device)) => _ = awaited.remove(&device),
             Ok(Err(end)) if awaited.contains(&end.device) => {
                 return Err(CoordinatorError::NotStarted { how: end.to_string() });
             }
             Ok(Err(_)) => {}
+            Err(RecvTimeoutError::Timeout) if !is_over => {}
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                 let how = format!("device {next} has not registered in {PATIENCE:?}");
                 return Err(CoordinatorError::NotStarted { how });

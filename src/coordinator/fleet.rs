@@ -16,6 +16,7 @@
 pub(super) mod crew;
 
 use std::fmt;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -23,7 +24,7 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
@@ -36,7 +37,10 @@ use super::machine::MAX_DEVICES;
 use crate::bootstrap::{poll_timeout, resource_error};
 use crate::error::Error;
 use crate::launch::Program;
+use crate::process::OwnerProcess;
+use crate::shm::HostKernel;
 use crate::shm::system::pidfd_signal;
+use crate::sync::grace::Grace;
 use crew::{Crew, FleetPlan};
 
 /// How long processes that are told to end may take for it.
@@ -102,9 +106,9 @@ pub struct DeviceEnd {
     pub name: Option<String>,
     /// How it has ended.
     ///
-    /// `None` for a device that was [taken over](DeviceKind::taken_over) where the system tells
-    /// only its parent, which is dead: before Linux 6.15. Such a device counts as one that has
-    /// died.
+    /// `None` where the system does not tell: before Linux 6.15, for a device that was [taken
+    /// over](DeviceKind::taken_over), and in a program that waits for all of its children itself.
+    /// Such a device counts as one that has died.
     pub status: Option<ExitStatus>,
     /// Whether it had replaced another one.
     pub was_restarted: bool,
@@ -167,6 +171,7 @@ pub struct Fleet {
     /// Dropped to have the thread end.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
+    process: OwnerProcess,
 }
 
 impl Fleet {
@@ -204,7 +209,12 @@ impl Fleet {
         let builder = std::thread::Builder::new().name("shmccl fleet".to_owned()).stack_size(256 << 10);
         let run = move || Crew::new(plan, options.restarts).run(&stop_pipe, &sender, on_end);
         let thread = builder.spawn(run).map_err(|error| resource_error(ACTION, error))?;
-        let mut fleet = Self { devices: Vec::new(), stop: Some(stop), thread: Some(thread) };
+        let mut fleet = Self {
+            devices: Vec::new(),
+            stop: Some(stop),
+            thread: Some(thread),
+            process: OwnerProcess::this(),
+        };
         fleet.devices = started.recv().expect("the thread sends what it has started")?;
         Ok(fleet)
     }
@@ -217,15 +227,24 @@ impl Fleet {
 
     /// Begins to end the devices, and reports no more ends. Dropping the fleet waits for that.
     pub fn end(&mut self) {
-        drop(self.stop.take());
+        hang_up_on(self.stop.take());
     }
 }
 
 impl Drop for Fleet {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            std::mem::forget(self.thread.take());
+            return;
+        }
         self.end();
         let _ = self.thread.take().map(JoinHandle::join);
     }
+}
+
+/// Closes a pipe, also where a child of a fork has a copy.
+pub(super) fn hang_up_on(pipe: Option<UnixStream>) {
+    let _ = pipe.map(|pipe| pipe.shutdown(Shutdown::Both));
 }
 
 /// Ends all processes, and waits until they have ended: tells them to end, and kills those that
@@ -234,18 +253,19 @@ pub(super) fn terminate(processes: &[impl AsFd], grace: Duration) {
     let mut living: Vec<_> = processes.iter().map(AsFd::as_fd).collect();
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         living.iter().for_each(|process| pidfd_signal(*process, signal));
-        await_ends(&mut living, Instant::now() + grace);
+        await_ends(&mut living, Grace::begin(grace, HostKernel::clock()));
     }
 }
 
-/// Takes out the processes that have ended, until all have or it is `until`. A failed wait ends it.
-fn await_ends(living: &mut Vec<BorrowedFd<'_>>, until: Instant) {
+/// Takes out the processes that have ended, until all have or `grace` is over. A failed wait ends
+/// it.
+fn await_ends(living: &mut Vec<BorrowedFd<'_>>, mut grace: Grace) {
     while !living.is_empty() {
-        let left = until.saturating_duration_since(Instant::now());
+        let is_over = grace.is_over(HostKernel::clock());
         let mut polled: Vec<_> =
             living.iter().map(|process| PollFd::new(*process, PollFlags::POLLIN)).collect();
-        match poll(&mut polled, poll_timeout(Some(left))) {
-            Ok(0) => return,
+        match poll(&mut polled, poll_timeout(Some(grace.next_look()))) {
+            Ok(0) if is_over => return,
             Ok(_) | Err(Errno::EINTR) => {}
             Err(_) => return,
         }

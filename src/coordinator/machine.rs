@@ -248,7 +248,10 @@ impl CoordinatorMachine {
                 return Vec::new();
             }
             CoordinatorEvent::Gone(device) => self.gone(device),
-            CoordinatorEvent::Requested { request_id, request } => self.request(request_id, request),
+            CoordinatorEvent::Requested { request_id, request } => {
+                debug_assert!(self.is_open(), "requests wait at their connection until then");
+                self.request(request_id, request);
+            }
             CoordinatorEvent::ClientGone(client) => self.forget(client),
             CoordinatorEvent::Tick(now_ms) => self.tick(now_ms),
         }

@@ -230,7 +230,9 @@ impl DevicePhase {
             | Self::Unmet(text)
             | Self::Failed { why: text, .. } => [text, ""],
             Self::Ready(Some(FailedGrowth { id, why })) => [id, why],
-            _ => [""; 2],
+            Self::Hosting(None) | Self::Ready(None) | Self::Running(_) | Self::GoingOn(_) | Self::Leaving => {
+                [""; 2]
+            }
         }
     }
 

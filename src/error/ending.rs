@@ -33,6 +33,10 @@ pub enum ExitCause {
     /// By a signal.
     #[error("was killed by {}", signal_name(*.0))]
     Signal(i32),
+    /// In a way that the system has told nobody: another part of the launching program waits for
+    /// all of its children, and Linux is older than 6.15.
+    #[error("has ended, and it is unknown how: the launcher's program waits for all of its children itself")]
+    Unknown,
     /// Not at all: it closed its control socket without leaving the job, and had to be killed.
     #[error("closed its control socket without leaving the job")]
     HungUp,

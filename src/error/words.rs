@@ -6,7 +6,8 @@ use crate::rank::Rank;
 pub(super) fn name_holder(holder: Option<u64>) -> String {
     match holder {
         Some(pid) => format!("belongs to process {pid}, which is running; choose another name"),
-        None => "does not tell whose it is; choose another name, or remove it if nobody needs it".into(),
+        None => "is another user's, or does not tell whose it is; choose another name, or remove it if nobody needs it"
+            .into(),
     }
 }
 

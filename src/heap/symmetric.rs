@@ -53,19 +53,32 @@ pub struct SymmetricHeap {
     view: HeapView,
     segment: Arc<Segment>,
     ledger: Mutex<HeapLedger>,
+    /// Whether this rank's own part is to be in the core dumps of its process.
+    is_dumped: bool,
 }
 
 impl SymmetricHeap {
-    /// Looks at the heaps in `window` as `rank`. `segment` is the rank's own part of the window.
-    /// The heap is empty.
+    /// Looks at the heaps through `view`. `segment` is the rank's own part of the window. The heap
+    /// is empty.
     ///
     /// There is one such object per rank, in the process of that rank.
     ///
     /// # Errors
-    /// Those of [`HeapView::new`].
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a heap whose length cannot be
+    /// divided.
     pub fn new(view: HeapView, segment: Arc<Segment>) -> Result<Self> {
         let ledger = HeapLedger::new(view.shape().len())?;
-        Ok(Self { view, segment, ledger: Mutex::new(ledger) })
+        Ok(Self { view, segment, ledger: Mutex::new(ledger), is_dumped: false })
+    }
+
+    /// Takes this rank's control structures, and whatever is committed of its part from now on,
+    /// into the core dumps of this process.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for a segment without control structures.
+    pub(crate) fn dumped(self) -> Result<Self> {
+        self.view.own().take_into_dumps(0, HEAP)?;
+        Ok(Self { is_dumped: true, ..self })
     }
 
     /// Returns the way to the bytes, without the right to allocate.
@@ -129,7 +142,11 @@ impl SymmetricHeap {
         let mut ledger = self.ledger();
         let missing = ledger.missing(region)?;
         if !missing.is_empty() {
-            self.segment.commit(HEAP + missing.start, missing.end - missing.start)?;
+            let (start, len) = (HEAP + missing.start, missing.end - missing.start);
+            self.segment.commit(start, len)?;
+            if self.is_dumped {
+                self.view.own().take_into_dumps(start, len)?;
+            }
         }
         ledger.backed(region)
     }

@@ -17,7 +17,7 @@ use crate::heap::layout::{HEAP, HeapShape, SegmentCells};
 use crate::heap::offset::{HeapOffset, Region};
 use crate::heap::windows::HeapPlace;
 use crate::rank::Rank;
-use crate::shm::{CacheHint, CellRef, CellSlice, SharedLayout, Span, Window};
+use crate::shm::{CacheHint, CellRef, CellSlice, Mapping, SharedLayout, Span, Window};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
 
@@ -69,6 +69,11 @@ impl HeapView {
     #[must_use]
     pub fn window(&self) -> &Arc<Window> {
         &self.window
+    }
+
+    /// Returns the segment of the rank that this view works for.
+    pub(super) fn own(&self) -> &Mapping {
+        self.window.mapping(self.rank).expect("`new` has found every rank's")
     }
 
     /// Returns how many bytes from the start of the heap have memory behind them on every rank.

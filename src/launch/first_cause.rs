@@ -161,7 +161,6 @@ impl FaultNaming {
 mod tests {
     use super::*;
     use crate::epoch_id::EpochId;
-    use crate::faults::FaultHit;
 
     fn lost(id: usize) -> BlamedMember {
         BlamedMember { id: MemberId(id), is_late: false }

@@ -6,7 +6,9 @@ use std::sync::{Mutex, PoisonError};
 
 use super::names::ClaimedNames;
 use super::{JobOutcome, Launch, Observer, supervise};
-use crate::bootstrap::{Options, ProxyMode, checksums_from_env, cores_from_env, resource_error};
+use crate::bootstrap::{
+    Options, ProxyMode, checksums_from_env, cores_from_env, dump_heap_from_env, resource_error,
+};
 use crate::channel::Control;
 use crate::collective::CALL_NAMES;
 use crate::comm::{Communicator, JoinedAs, init_threads, join_job};
@@ -104,6 +106,7 @@ impl Launch {
         self.options.check_faults(self.n_ranks)?;
         checksums_from_env()?;
         cores_from_env()?;
+        dump_heap_from_env()?;
         let epoch_id = EpochId { job: self.job_id, epoch: FIRST_EPOCH };
         let (control, _) = Control::create(self.n_ranks, epoch_id)?;
         let mut on_stale = |name: &str, creator| observer.on_stale_name(name, creator);

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 
 use nix::errno::Errno;
@@ -67,8 +67,12 @@ pub fn clean(only: Option<&str>, dry_run: bool, on_found: &mut dyn FnMut(&Leftov
 
 /// Returns the names that look like a job's, by prefix.
 fn candidates() -> Result<BTreeMap<String, Vec<String>>> {
-    let entries = std::fs::read_dir("/dev/shm").map_err(|error| Error::os(CLEANING, error))?;
     let mut candidates: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let entries = match std::fs::read_dir("/dev/shm") {
+        // Where there is none, nothing has a name.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(candidates),
+        entries => entries.map_err(|error| Error::os(CLEANING, error))?,
+    };
     for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
         if let Some(prefix) = name.strip_suffix(".lock") {
             candidates.entry(prefix.to_owned()).or_default();
@@ -141,7 +145,7 @@ impl SweepClaim {
         let mut bytes = [0; size_of::<SegmentHeader>()];
         let is_whole = file.read_exact(&mut bytes).is_ok();
         let (job, creator) = match SegmentHeader::origin_in(&bytes) {
-            Some((job, creator)) if !creator.is_alive() => (Some(job), Some(creator.pid)),
+            Some((job, creator)) if creator.is_dead() => (Some(job), Some(creator.pid)),
             None if self.signer.is_some() && (!is_whole || bytes == [0; _]) => (None, None),
             _ => return None,
         };
@@ -255,7 +259,7 @@ mod tests {
         let prefix = prefix("dead");
         let pid = dead();
         let [first, second, claim] = ["0", "1", "lock"].map(|end| format!("{prefix}.{end}"));
-        leave_segment(&first, Creator { pid, start: 1 });
+        leave_segment(&first, Creator { pid, start: 1, namespace: 0 });
         std::fs::write(format!("/dev/shm/{second}"), [0; 4096]).unwrap();
         std::fs::write(format!("/dev/shm/{claim}"), format!("shmccl {pid}")).unwrap();
         let left = |name: &String, job, creator| Leftover { name: name.clone(), job, creator };
@@ -285,9 +289,9 @@ mod tests {
         let claim =
             ClaimedNames::claim(&SegmentBacking::Named(prefixes[0].clone()), 1, 7, &mut |_, _| {}).unwrap();
         let pid = dead();
-        leave_segment(&names[0], Creator { pid, start: 1 });
+        leave_segment(&names[0], Creator { pid, start: 1, namespace: 0 });
         leave_segment(&names[1], Creator::this_process());
-        leave_segment(&names[2], Creator { pid, start: 1 });
+        leave_segment(&names[2], Creator { pid, start: 1, namespace: 0 });
         let user = File::open(format!("/dev/shm/{}", names[2])).unwrap();
         for (prefix, name) in prefixes.iter().zip(&names) {
             assert_eq!(found(prefix, false), [], "{name}");

@@ -14,6 +14,7 @@
 //! | `SHMCCL_TIMEOUT_MS` | how long to wait for the launcher's Welcome |
 //! | `SHMCCL_CHECKSUMS` | 1, where data are to be [checked](Launch::checksums) on their way |
 //! | `SHMCCL_CORES` | how many cores to [count on](Launch::cores), where ranks are told |
+//! | `SHMCCL_DUMP_HEAP` | 1, where core dumps hold the rank's [heap](crate::bootstrap::DUMP_HEAP) |
 //! | `SHMCCL_FAULTS` | the [plan of faults](crate::faults), where there is one |
 //!
 //! One poll loop, in the thread that started the processes, watches sockets, process descriptors,
@@ -33,8 +34,10 @@
 //!   (`names.rs`).
 //! - A child inherits its own socket and no other descriptor.
 
+mod cores;
 mod first_cause;
 mod hang;
+mod held;
 mod job;
 mod leftovers;
 mod names;
@@ -46,15 +49,18 @@ mod supervise;
 
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+#[cfg(feature = "coordinator")]
+pub(crate) use cores::claim as claim_core;
 #[cfg(feature = "coordinator")]
 pub(crate) use hang::BeatHistory;
 pub use hang::HangRule;
 pub use job::{LaunchedAs, launch, launch_threads, spawn_threads};
 pub use leftovers::{Leftover, clean};
-pub use observer::{Observer, OutputLine, OutputStream};
+pub use observer::{Observer, OutputBacklog, OutputLine, OutputStream};
 pub use pin::PinPlan;
 
 use crate::bootstrap::{Offer, Options, ProxyMode, SegmentBacking};
@@ -73,6 +79,7 @@ pub struct Launch {
     job_id: u64,
     options: Options,
     pin: bool,
+    one_core_each: bool,
     grace: Duration,
     program: Program,
     service: Program,
@@ -90,38 +97,52 @@ pub struct Launch {
 /// A program and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    path: OsString,
+    /// The running executable, if it is none.
+    path: Option<OsString>,
     args: Vec<OsString>,
 }
 
 impl Program {
     /// Names a program in `PATH` or by its path, with arguments.
     pub fn new<A: AsRef<OsStr>>(path: impl AsRef<OsStr>, args: impl IntoIterator<Item = A>) -> Self {
-        let args = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
-        Self { path: path.as_ref().to_owned(), args }
-    }
-
-    /// Returns the command that starts it.
-    #[cfg(feature = "coordinator")]
-    pub(crate) fn command(&self) -> std::process::Command {
-        let mut command = std::process::Command::new(&self.path);
-        command.args(&self.args);
-        command
+        Self { path: Some(path.as_ref().to_owned()), ..Self::this_with(args) }
     }
 
     /// Returns the running executable with its own arguments.
     #[must_use]
     pub fn this() -> Self {
-        Self { path: this_executable(), args: std::env::args_os().skip(1).collect() }
+        Self::this_with(std::env::args_os().skip(1))
+    }
+
+    /// Returns the running executable with other arguments. It is the image that runs, also when
+    /// its file is replaced or removed meanwhile.
+    pub fn this_with<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Self {
+        Self { path: None, args: args.into_iter().map(|arg| arg.as_ref().to_owned()).collect() }
+    }
+
+    fn path(&self) -> OsString {
+        self.path.clone().unwrap_or_else(this_executable)
+    }
+
+    /// Returns the command that starts it.
+    pub(crate) fn command(&self) -> std::process::Command {
+        let mut command = std::process::Command::new(self.path());
+        command.args(&self.args);
+        command
     }
 }
 
+/// Where the system shows the image that runs, whatever became of its file.
+const THIS_IMAGE: &str = "/proc/self/exe";
+
 /// Returns the path of the running executable, or its link in `/proc` when the file has been
-/// replaced.
+/// replaced. Without `/proc` it is the path by which it was started.
 fn this_executable() -> OsString {
+    let file = |path: &Path| std::fs::metadata(path).ok().map(|it| (it.dev(), it.ino()));
     match std::env::current_exe() {
-        Ok(path) if path.exists() => path.into_os_string(),
-        _ => "/proc/self/exe".into(),
+        Ok(path) if file(&path) == file(Path::new(THIS_IMAGE)) => path.into_os_string(),
+        Err(_) if !Path::new("/proc/self").exists() => std::env::args_os().next().unwrap_or_default(),
+        _ => THIS_IMAGE.into(),
     }
 }
 
@@ -152,6 +173,7 @@ impl Launch {
             job_id: fresh_job_id(),
             options: Options::default(),
             pin: true,
+            one_core_each: false,
             grace: Duration::from_secs(2),
             program: Program::this(),
             service: Program::this(),
@@ -195,10 +217,19 @@ impl Launch {
         self
     }
 
-    /// Sets whether processes are pinned to cores.
+    /// Sets whether processes are pinned to cores: with fewer processes than cores, to a set of
+    /// cores each.
     #[must_use]
     pub fn pin(mut self, pin: bool) -> Self {
         self.pin = pin;
+        self
+    }
+
+    /// Pins each process to one core, however many there are. What is measured then does not depend
+    /// on what the system does with more.
+    #[must_use]
+    pub fn one_core_each(mut self) -> Self {
+        self.one_core_each = true;
         self
     }
 
@@ -264,6 +295,7 @@ impl Launch {
     /// the same core. The others learn of the loss and are not ended: they
     /// [`recover`](crate::Communicator::recover).
     ///
+    /// - It runs the same file, also where that was replaced or removed meanwhile.
     /// - A rank is restarted when the job is up and another rank lives. A rank that was given up is
     ///   killed first, after the time of grace.
     /// - A death after the last of `restarts` ends the job like any other. The others learn that no
@@ -362,9 +394,17 @@ impl Launch {
 
     /// Returns where processes will run, given the cores that this process may use. It prints as
     /// one line.
+    ///
+    /// Cores that jobs of other processes are pinned to come last. The cores of this job count as
+    /// those of this process from then on, until it ends.
     #[must_use]
     pub fn plan(&self) -> PinPlan {
-        PinPlan::new(self.n_ranks, self.options.proxy, self.pin)
+        PinPlan::new(self.n_ranks, self.options.proxy, self.pin, self.one_core_each)
+    }
+
+    fn held_program(&self) -> Option<held::HeldProgram> {
+        let path = self.program.path.as_ref().filter(|_| self.restarts > 0)?;
+        held::HeldProgram::find(path)
     }
 
     fn offer(&self) -> Offer {

@@ -30,6 +30,7 @@ use crate::channel::segment_name;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::rank::Rank;
+use crate::shm::limits::refused_in_dev_shm;
 use crate::shm::{Expected, Janitor, Segment, Sweep, check_name};
 use crate::sync::header::Creator;
 
@@ -98,14 +99,14 @@ impl Drop for PrefixClaim {
 fn dead_creator(name: &str) -> Result<Option<u64>> {
     match open(path(name).as_c_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW, Mode::empty()) {
         Err(Errno::ENOENT) => return Ok(None),
-        Ok(_) | Err(Errno::EACCES) => {}
+        Ok(_) | Err(Errno::EACCES | Errno::ELOOP) => {}
         Err(errno) => return Err(Error::os(CLAIMING, errno)),
     }
     let in_use = |holder| Err(Error::NameInUse { name: name.to_owned(), holder });
     match Segment::attach_named(name, &Expected::default()) {
         Ok(segment) => match segment.header().creator() {
-            creator if creator.is_alive() => in_use(Some(creator.pid)),
-            creator => Ok(Some(creator.pid)),
+            creator if creator.is_dead() => Ok(Some(creator.pid)),
+            creator => in_use(creator.pid_here()),
         },
         Err(_) => in_use(None),
     }
@@ -178,7 +179,7 @@ impl Drop for PrefixLock {
 pub(super) fn unnamed() -> Result<File> {
     let flags = OFlag::O_TMPFILE | OFlag::O_RDWR | OFlag::O_CLOEXEC;
     let file = open(c"/dev/shm", flags, Mode::S_IRUSR | Mode::S_IWUSR);
-    file.map(File::from).map_err(|errno| Error::os(CLAIMING, errno))
+    file.map(File::from).map_err(|errno| refused_in_dev_shm(CLAIMING, errno))
 }
 
 pub(super) fn lock(file: File) -> std::result::Result<Flock<File>, (File, Errno)> {
@@ -203,6 +204,9 @@ fn remove_leftover(name: &str) -> Result<()> {
     let file = match open(path(name).as_c_str(), flags, Mode::empty()) {
         Ok(file) => File::from(file),
         Err(Errno::ENOENT) => return Ok(()),
+        Err(Errno::EACCES | Errno::ELOOP) => {
+            return Err(Error::NameInUse { name: name.to_owned(), holder: None });
+        }
         Err(errno) => return Err(refused(errno)),
     };
     match files::lock(&file, PATIENCE, || holder(&file).is_none()) {
@@ -221,7 +225,7 @@ fn holder(file: &File) -> Option<u64> {
     let mut text = [0; 64];
     let len = file.read_at(&mut text, 0).ok()?;
     let pid = signer(str::from_utf8(&text[..len]).ok()?)?;
-    Creator { pid, start: 0 }.is_alive().then_some(pid)
+    Creator { pid, ..Creator::default() }.is_alive().then_some(pid)
 }
 
 /// Returns the process that has signed a file with this text.

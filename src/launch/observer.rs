@@ -31,6 +31,11 @@ pub trait Observer {
         let _ = (device, cause, left);
     }
 
+    /// Reports that a rank was to be restarted and the system has refused it. The rank is lost.
+    fn on_restart_failed(&mut self, device: DeviceName, error: &Error) {
+        let _ = (device, error);
+    }
+
     /// Reports a SIGQUIT, which asks what the job is doing; only with [`Launch::heed_quit`].
     fn on_quit(&mut self) {}
 
@@ -46,8 +51,17 @@ pub trait Observer {
     }
 
     /// Hands over a line that a process has printed; only with [`Launch::capture_output`].
+    ///
+    /// A job is supervised only when this has returned: an observer that hands lines on to a reader
+    /// does that in a thread of its own, and says so by [`Observer::backlog`].
     fn on_output(&mut self, line: OutputLine<'_>) {
         let _ = line;
+    }
+
+    /// Returns how far the observer is with the lines that it was handed. While there is a backlog
+    /// it is asked again, and about its wish to end the job, within milliseconds.
+    fn backlog(&self) -> OutputBacklog {
+        OutputBacklog::None
     }
 
     /// Returns whether the job is to end. It is asked after every event until the job is
@@ -64,8 +78,23 @@ impl<F: FnMut(DeviceName)> Observer for F {
     }
 }
 
+/// How far an observer is with the lines that it was handed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OutputBacklog {
+    /// It is done with all of them.
+    None,
+    /// It is not done, and takes more.
+    Some,
+    /// It is not done, and takes no more: the processes wait until it does, once their pipes are
+    /// full.
+    Full,
+}
+
 /// A line that is longer is handed on in parts.
-const MAX_LINE: usize = 64 << 10;
+const MAX_LINE: usize = 16 << 20;
+
+/// How much is read at a time.
+const READ_LEN: usize = 64 << 10;
 
 /// An output of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -128,10 +157,10 @@ impl OutputPipe {
     pub(super) fn read(&mut self, take: &mut dyn FnMut(OutputLine<'_>)) -> bool {
         let Some(pipe) = &self.pipe else { return false };
         let before = self.partial.len();
-        self.partial.resize(before + MAX_LINE, 0);
+        self.partial.resize(before + READ_LEN, 0);
         let got = nix::unistd::read(pipe, &mut self.partial[before..]);
         self.partial.truncate(before + got.unwrap_or(0));
-        self.hand_on_lines(take);
+        self.hand_on_lines(before, take);
         match got {
             Ok(0) => self.finish(take),
             Ok(_) | Err(Errno::EINTR) => return true,
@@ -150,16 +179,18 @@ impl OutputPipe {
         }
     }
 
-    fn hand_on_lines(&mut self, take: &mut dyn FnMut(OutputLine<'_>)) {
+    /// Hands on all lines that have an end, which the first `without_end` bytes have not.
+    fn hand_on_lines(&mut self, mut without_end: usize, take: &mut dyn FnMut(OutputLine<'_>)) {
+        let mut hand_on = |text| take(OutputLine { device: self.device, stream: self.stream, text });
         let mut rest = self.partial.as_slice();
-        while let Some(end) = rest.iter().position(|&byte| byte == b'\n') {
-            take(OutputLine { device: self.device, stream: self.stream, text: &rest[..end] });
-            rest = &rest[end + 1..];
+        while let Some(end) = rest[without_end..].iter().position(|&byte| byte == b'\n') {
+            hand_on(&rest[..without_end + end]);
+            rest = &rest[without_end + end + 1..];
+            without_end = 0;
         }
-        while rest.len() > MAX_LINE {
-            let (part, more) = rest.split_at(MAX_LINE);
-            take(OutputLine { device: self.device, stream: self.stream, text: part });
-            rest = more;
+        if rest.len() > MAX_LINE {
+            hand_on(rest);
+            rest = &[];
         }
         let done = self.partial.len() - rest.len();
         self.partial.drain(..done);

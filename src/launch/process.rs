@@ -1,23 +1,24 @@
-//! A started process: spawned with its socket, watched by descriptor, killed and reaped at the
-//! latest on drop.
+//! A member of a job as the launcher sees it: its process, spawned with its socket, watched by
+//! descriptor, killed and reaped at the latest on drop; and what is known of its part in the job.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
+use super::Launch;
+use super::held::HeldProgram;
 use super::observer::{OutputPipe, OutputStream};
-use super::restart::Grace;
-use super::{Launch, Program};
 use crate::bootstrap::{CHECKSUMS, CORES, ProxyMode, environment, pair, resource_error};
 use crate::error::{DeviceName, Error, ExitCause, Result};
+use crate::process::{OwnedChild, has_ended};
 use crate::rank::Rank;
-use crate::shm::system::{pidfd_kill, pidfd_open};
+use crate::shm::system::{pidfd_kill, pidfd_open, pidfd_signal};
+use crate::sync::grace::Grace;
 
 /// Held while a descriptor is inheritable, so that only the process it is meant for inherits it.
 static SPAWNING: Mutex<()> = Mutex::new(());
@@ -25,9 +26,7 @@ static SPAWNING: Mutex<()> = Mutex::new(());
 /// A started process and, when a wrapper stands between, the process that joined in its place.
 #[derive(Debug)]
 pub(super) struct Process {
-    child: Child,
-    pidfd: OwnedFd,
-    status: Option<ExitStatus>,
+    child: OwnedChild,
     /// Of the process that joined, where it is not the child itself.
     joined: Option<OwnedFd>,
     /// Whether the launcher has killed it.
@@ -38,6 +37,8 @@ pub(super) struct Process {
     pub(super) is_reported: bool,
     /// Whether it has left. The others do not take such a member back.
     pub(super) has_left: bool,
+    /// Whether the system has refused to start another process in its place.
+    pub(super) cannot_restart: bool,
     /// The time after which it is killed if it has not ended, where it is lost and to be restarted.
     pub(super) restart_deadline: Option<Grace>,
 }
@@ -57,13 +58,19 @@ pub(super) fn devices(launch: &Launch) -> impl Iterator<Item = DeviceName> + use
     (0..launch.n_ranks).map(Rank::known).map(DeviceName::Rank).chain(service)
 }
 
-/// Starts the process of one member. A restarted one (`again`) suffers no faults.
+/// Starts the process of one member. A restarted one (`again`) suffers no faults, and runs what the
+/// first one ran, where that is `held`.
 ///
 /// # Errors
 /// [`Error::ResourceLimit`] or [`Error::Os`].
-pub(super) fn start(launch: &Launch, device: DeviceName, again: bool) -> Result<Started> {
+pub(super) fn start(
+    launch: &Launch,
+    device: DeviceName,
+    again: bool,
+    held: Option<&HeldProgram>,
+) -> Result<Started> {
     let (socket, inherited) = pair()?;
-    let mut command = command(launch, device);
+    let mut command = command(launch, device, held.filter(|_| again));
     command.env(environment::SOCKET, inherited.as_raw_fd().to_string());
     if again {
         command.env_remove(crate::faults::VARIABLE);
@@ -71,30 +78,28 @@ pub(super) fn start(launch: &Launch, device: DeviceName, again: bool) -> Result<
     let child = spawn(&mut command, &inherited)?;
     drop(inherited);
     let mut process = Process::watch(child)?;
-    let mut pipes = Vec::new();
-    if let Some(stdout) = process.child.stdout.take() {
-        pipes.push(OutputPipe::new(device, OutputStream::Stdout, stdout.into())?);
-    }
-    if let Some(stderr) = process.child.stderr.take() {
-        pipes.push(OutputPipe::new(device, OutputStream::Stderr, stderr.into())?);
-    }
+    let outputs = [OutputStream::Stdout, OutputStream::Stderr].into_iter().zip(process.child.take_outputs());
+    let pipes = outputs.filter_map(|(stream, pipe)| Some(OutputPipe::new(device, stream, pipe?)));
+    let pipes = pipes.collect::<Result<_>>()?;
     Ok(Started { process, socket, pipes })
 }
 
-fn command(launch: &Launch, device: DeviceName) -> Command {
-    let program = match device {
-        DeviceName::Rank(_) => &launch.program,
-        DeviceName::Proxy => &launch.service,
+fn command(launch: &Launch, device: DeviceName, held: Option<&HeldProgram>) -> Command {
+    let mut program = match device {
+        DeviceName::Rank(_) => launch.program.clone(),
+        DeviceName::Proxy => launch.service.clone(),
     };
+    if let (DeviceName::Rank(_), Some(held)) = (device, held) {
+        program.path = Some(held.name());
+    }
     let mut command = match &launch.trampoline {
-        Some(Program { path, args }) => {
-            let mut command = Command::new(path);
-            command.args(args).arg(&program.path);
+        Some(trampoline) => {
+            let mut command = trampoline.command();
+            command.arg(program.path()).args(&program.args);
             command
         }
-        None => Command::new(&program.path),
+        None => program.command(),
     };
-    command.args(&program.args);
     command.envs(environment::variables(device, launch.n_ranks, launch.job_id, launch.options.timeout));
     if !launch.options.faults.is_empty() {
         command.env(crate::faults::VARIABLE, launch.options.faults.to_string());
@@ -123,40 +128,34 @@ fn spawn(command: &mut Command, inherited: &OwnedFd) -> Result<Child> {
     };
     let _one_at_a_time = SPAWNING.lock().unwrap_or_else(PoisonError::into_inner);
     set(FdFlag::empty())?;
-    let child = command.spawn();
+    let child = crate::process::spawn(command);
     set(FdFlag::FD_CLOEXEC)?;
     child.map_err(|error| resource_error("starting a device process", error))
 }
 
 impl Process {
-    fn watch(mut child: Child) -> Result<Self> {
-        match pidfd_open(pid_of(&child)) {
-            Ok(pidfd) => Ok(Self {
-                child,
-                pidfd,
-                status: None,
-                joined: None,
-                was_killed: false,
-                was_stopped_idle: false,
-                is_reported: false,
-                has_left: false,
-                restart_deadline: None,
-            }),
-            Err(error) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                Err(resource_error("watching a device process", error))
-            }
-        }
+    fn watch(child: Child) -> Result<Self> {
+        let child =
+            OwnedChild::watch(child).map_err(|error| resource_error("watching a device process", error))?;
+        Ok(Self {
+            child,
+            joined: None,
+            was_killed: false,
+            was_stopped_idle: false,
+            is_reported: false,
+            has_left: false,
+            cannot_restart: false,
+            restart_deadline: None,
+        })
     }
 
     pub(super) fn pid(&self) -> Pid {
-        pid_of(&self.child)
+        self.child.pid()
     }
 
     /// Returns the descriptors that become readable when a part of this process ends.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let child = self.status.is_none().then(|| self.pidfd.as_fd());
+        let child = self.child.known_end().is_none().then(|| self.child.as_fd());
         child.into_iter().chain(self.joined.as_ref().map(AsFd::as_fd))
     }
 
@@ -180,11 +179,7 @@ impl Process {
 
     /// Reaps the child if it has ended in this moment, and says so.
     pub(super) fn reap(&mut self) -> bool {
-        if self.status.is_none() {
-            self.status = self.child.try_wait().ok().flatten();
-            return self.status.is_some();
-        }
-        false
+        self.child.known_end().is_none() && self.child.end().is_some()
     }
 
     /// Returns whether another process than the child has joined and is there.
@@ -194,13 +189,15 @@ impl Process {
 
     /// Returns whether nothing of it is left.
     pub(super) fn has_ended(&self) -> bool {
-        self.status.is_some() && self.joined.is_none()
+        self.child.known_end().is_some() && self.joined.is_none()
     }
 
-    /// Returns how the ended child failed. It is `None` for exit code 0, and when the launcher
-    /// killed it.
+    /// Returns how the ended child failed. It is `None` for exit code 0, for an unknown end of a
+    /// member that has left, and when the launcher killed it.
     pub(super) fn failure(&self) -> Option<ExitCause> {
-        let status = self.status?;
+        let Some(status) = self.child.known_end()? else {
+            return (!self.was_killed && !self.has_left).then_some(ExitCause::Unknown);
+        };
         match (status.signal(), status.code()) {
             (Some(signal), _) if self.was_killed && signal == Signal::SIGKILL as i32 => None,
             (Some(signal), _) => Some(ExitCause::Signal(signal)),
@@ -211,10 +208,7 @@ impl Process {
 
     /// Passes a signal on.
     pub(super) fn signal(&self, signal: Signal) {
-        // Not reaped yet, so the number is still its own.
-        if self.status.is_none() {
-            let _ = kill(self.pid(), signal);
-        }
+        pidfd_signal(self.child.as_fd(), signal);
     }
 
     /// Kills what is left of it.
@@ -235,9 +229,7 @@ impl Process {
 
     /// Kills what is left of it, which counts as its own failure.
     pub(super) fn kill_as_failure(&mut self) {
-        if self.status.is_none() {
-            let _ = self.child.kill();
-        }
+        self.child.kill();
         if let Some(joined) = &self.joined {
             pidfd_kill(joined.as_fd());
         }
@@ -247,17 +239,5 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
-        if self.status.is_none() {
-            let _ = self.child.wait();
-        }
     }
-}
-
-fn pid_of(child: &Child) -> Pid {
-    Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX))
-}
-
-fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
-    let mut polled = [PollFd::new(pidfd, PollFlags::POLLIN)];
-    matches!(poll(&mut polled, PollTimeout::ZERO), Ok(ready) if ready > 0)
 }

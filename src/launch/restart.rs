@@ -6,26 +6,29 @@
 //! restarted, even if it ends with an error: the others do not take it back. Once a rank is back,
 //! its failure is forgotten, and cannot be the cause of a later end of the job.
 //!
-//! When no restart is left, the others learn which rank is not restarted, and do not wait for it.
+//! When no restart is left, or the system starts no other process, the others learn which rank is
+//! not restarted, and do not wait for it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::process::{Started, start};
 use super::supervise::SupervisedJob;
 use crate::bootstrap::MemberId;
 use crate::error::{DeviceName, ExitCause, Result};
 use crate::logs::LAUNCH;
+use crate::shm::HostKernel;
+use crate::sync::grace::Grace;
 
 impl SupervisedJob<'_> {
-    /// Starts the process of a member on its core, for the first time or `again`.
+    /// Starts the process of a member on its cores, for the first time or `again`.
     pub(super) fn start_process(&self, device: DeviceName, again: bool) -> Result<Started> {
-        let _core = self.plan.borrow_core(device);
-        start(self.launch, device, again)
+        let _cores = self.plan.borrow_cores(device);
+        start(self.launch, device, again, self.held.as_ref())
     }
 
     /// Returns the time until the next look at a deadline of a lost member.
     pub(super) fn until_restart(&self) -> Option<Duration> {
-        let now = Instant::now();
+        let now = HostKernel::clock();
         self.processes.iter().filter_map(|process| Some(process.restart_deadline?.patience(now))).min()
     }
 
@@ -37,6 +40,7 @@ impl SupervisedJob<'_> {
             && !self.processes.iter().any(|process| process.was_killed)
             && self.ready_after.is_some()
             && !self.processes[id.0].has_left
+            && !self.processes[id.0].cannot_restart
             && self.is_rank(id)
             && self.ids().any(is_company)
     }
@@ -44,7 +48,7 @@ impl SupervisedJob<'_> {
     /// Sets a deadline for the end of a lost member that is to be restarted.
     pub(super) fn mark_for_restart(&mut self, id: MemberId) {
         if self.can_restart(id) && !self.processes[id.0].has_ended() {
-            let begin = || Grace::begin(self.launch.grace, Instant::now());
+            let begin = || Grace::begin(self.launch.grace, HostKernel::clock());
             self.processes[id.0].restart_deadline.get_or_insert_with(begin);
         }
     }
@@ -56,23 +60,22 @@ impl SupervisedJob<'_> {
     }
 
     /// Starts those again that have ended and can be, and kills those whose time is up.
-    pub(super) fn restart_the_dead(&mut self) -> Result<()> {
+    pub(super) fn restart_the_dead(&mut self) {
         for id in self.ids() {
             let process = &mut self.processes[id.0];
             let has_ended = process.has_ended();
             let deadline = &mut process.restart_deadline;
-            if deadline.take_if(|grace| grace.is_over(Instant::now())).is_some() && !has_ended {
+            if deadline.take_if(|grace| grace.is_over(HostKernel::clock())).is_some() && !has_ended {
                 process.kill_as_failure();
             }
             match self.first_cause.cause(id).filter(|_| has_ended) {
-                Some(cause) if self.can_restart(id) => self.restart(id, cause)?,
+                Some(cause) if self.can_restart(id) => self.restart(id, cause),
                 // It could be when it was lost, but another one has taken the last restart since.
                 Some(_) => self.begin_grace_unless_going_on(id),
                 None => {}
             }
         }
         self.announce_unrestarted();
-        Ok(())
     }
 
     /// Tells the others which lost ranks are not restarted, once all restarts are used up.
@@ -85,9 +88,18 @@ impl SupervisedJob<'_> {
         }
     }
 
-    fn restart(&mut self, id: MemberId, cause: ExitCause) -> Result<()> {
+    fn restart(&mut self, id: MemberId, cause: ExitCause) {
         let device = self.root.device(id);
-        let started = self.start_process(device, true)?;
+        let started = match self.start_process(device, true) {
+            Ok(started) => started,
+            Err(error) => {
+                tracing::warn!(target: LAUNCH, %device, %error, "cannot be started again");
+                self.processes[id.0].cannot_restart = true;
+                self.observer.on_restart_failed(device, &error);
+                self.root.announce_not_restarted(id);
+                return self.begin_grace_unless_going_on(id);
+            }
+        };
         tracing::info!(target: LAUNCH, %device, pid = started.process.pid().as_raw(), "started again");
         self.processes[id.0] = started.process;
         self.pipes.extend(started.pipes);
@@ -100,97 +112,5 @@ impl SupervisedJob<'_> {
         self.restarts_left -= 1;
         self.restarted.push((device, cause));
         self.observer.on_restart(device, cause, self.restarts_left);
-        Ok(())
-    }
-}
-
-/// The least number of looks while a time of grace passes.
-const LOOKS: u32 = 10;
-
-/// The shortest slice. The launcher's polls have about that resolution.
-const SHORTEST: Duration = Duration::from_millis(1);
-
-/// A time of grace, in which others may end by themselves.
-///
-/// It is counted in slices: however late the launcher looks, at most one slice has passed. A pause
-/// of the launcher may have paused the others too (a suspended machine, a stopped process group),
-/// and that time does not count against them.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Grace {
-    left: Duration,
-    slice: Duration,
-    looked: Instant,
-}
-
-impl Grace {
-    /// Begins a time of grace of length `all` at `now`.
-    pub(super) fn begin(all: Duration, now: Instant) -> Self {
-        Self { left: all, slice: (all / LOOKS).max(SHORTEST), looked: now }
-    }
-
-    /// Counts the time since the last look, but at most one slice, and returns whether none is
-    /// left.
-    pub(super) fn is_over(&mut self, now: Instant) -> bool {
-        let passed = now.saturating_duration_since(self.looked).min(self.slice);
-        self.left = self.left.saturating_sub(passed);
-        self.looked = now;
-        self.left.is_zero()
-    }
-
-    /// Returns the time until the next look is due.
-    pub(super) fn patience(&self, now: Instant) -> Duration {
-        self.left.min(self.slice).saturating_sub(now.saturating_duration_since(self.looked))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ALL: Duration = Duration::from_secs(2);
-
-    #[test]
-    fn grace_passes_by_the_clock_where_looks_are_on_time() {
-        let mut now = Instant::now();
-        let (began, mut grace) = (now, Grace::begin(ALL, now));
-        while !grace.is_over(now) {
-            now += grace.patience(now);
-        }
-        assert_eq!(now - began, ALL);
-        assert!(grace.patience(now).is_zero() && grace.is_over(now));
-    }
-
-    #[test]
-    fn of_a_pause_however_long_a_tenth_counts_at_most() {
-        let mut now = Instant::now();
-        let mut grace = Grace::begin(ALL, now);
-        for _ in 0..9 {
-            now += ALL * 1000;
-            assert!(!grace.is_over(now));
-        }
-        assert!(!grace.is_over(now), "no time has passed");
-        now += ALL / LOOKS;
-        assert!(grace.is_over(now));
-    }
-
-    #[test]
-    fn looks_that_come_early_count_for_what_they_are() {
-        let mut now = Instant::now();
-        let mut grace = Grace::begin(ALL, now);
-        for step in 1..=2000 {
-            now += Duration::from_millis(1);
-            assert_eq!(grace.is_over(now), step == 2000);
-        }
-    }
-
-    #[test]
-    fn no_grace_is_over_at_once_a_short_one_soon_and_an_endless_one_never() {
-        let mut now = Instant::now();
-        assert!(Grace::begin(Duration::ZERO, now).is_over(now));
-        let (mut short, mut endless) =
-            (Grace::begin(Duration::from_nanos(5), now), Grace::begin(Duration::MAX, now));
-        now += short.patience(now);
-        assert!(short.is_over(now) && !endless.is_over(now));
-        assert!(endless.patience(now) > ALL * 1000);
     }
 }

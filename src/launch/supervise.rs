@@ -10,21 +10,25 @@ use tracing::{debug, info, warn};
 
 use super::first_cause::{FaultNaming, FirstCause};
 use super::hang::HangWatch;
-use super::observer::{Observer, OutputLine, OutputPipe};
+use super::held::HeldProgram;
+use super::observer::{Observer, OutputBacklog, OutputLine, OutputPipe};
 use super::pin::PinPlan;
 use super::process::{Process, devices};
-use super::restart::Grace;
 use super::{JobOutcome, Launch};
 use crate::bootstrap::{BlamedMember, BootstrapRoot, MemberId, RootEvent, poll_timeout};
 use crate::channel::Control;
 use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::logs::LAUNCH;
 use crate::shm::HostKernel;
-use crate::shm::system::InterruptWatch;
+use crate::shm::system::{InterruptWatch, KeptChildren};
 use crate::sync::Revocation;
+use crate::sync::grace::Grace;
 
 /// The pause before a send that the kernel refused for want of room is tried again.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(1);
+
+/// The pause before an observer that is not done with the output is asked again.
+const OUTPUT_PAUSE: Duration = Duration::from_millis(5);
 
 /// How often an output is read when all processes have ended; more than a pipe holds.
 const MAX_READS_AT_END: usize = 64;
@@ -41,6 +45,7 @@ pub(super) fn run(
     let began = Instant::now();
     let interrupts = InterruptWatch::start(launch.heed_quit)
         .map_err(|error| Error::os("catching the signals that interrupt a job", error))?;
+    let _kept = KeptChildren::start();
     let segment = control.descriptor().expect("this process has made it");
     let mut job = SupervisedJob {
         launch,
@@ -54,6 +59,7 @@ pub(super) fn run(
         first_cause: FirstCause::new(devices(launch).count()),
         naming: FaultNaming::new(control.clone()),
         interrupted: None,
+        held: launch.held_program(),
         restarts_left: launch.restarts,
         restarted: Vec::new(),
         hangs: launch.hang_rule.map(|rule| HangWatch::new(rule, control, devices(launch).count())),
@@ -86,6 +92,8 @@ pub(super) struct SupervisedJob<'o> {
     pub(super) naming: FaultNaming,
     /// The first interrupt, and whether it came before any failure.
     interrupted: Option<(Signal, bool)>,
+    /// The program of the ranks, if they may be started again.
+    pub(super) held: Option<HeldProgram>,
     pub(super) restarts_left: u32,
     /// The restarted members in order, each with the cause of its death by name.
     pub(super) restarted: Vec<(DeviceName, ExitCause)>,
@@ -155,11 +163,11 @@ impl SupervisedJob<'_> {
         self.fail_never_joined();
         self.stop_idle_service();
         self.find_hung();
-        self.restart_the_dead()?;
+        self.restart_the_dead();
         if self.only_lost_ones_are_left() && !self.has_ended() {
             self.begin_grace();
         }
-        if self.ending.as_mut().is_some_and(|ending| ending.is_over(Instant::now())) {
+        if self.ending.as_mut().is_some_and(|ending| ending.is_over(HostKernel::clock())) {
             self.kill_all();
         }
         Ok(())
@@ -189,8 +197,9 @@ impl SupervisedJob<'_> {
                 add(PollSource::Member(MemberId(index)), descriptor, PollFlags::POLLIN);
             }
         }
+        let is_full = self.observer.backlog() == OutputBacklog::Full;
         for (index, pipe) in self.pipes.iter().enumerate() {
-            if let Some(descriptor) = pipe.descriptor() {
+            if let Some(descriptor) = pipe.descriptor().filter(|_| !is_full) {
                 add(PollSource::Pipe(index), descriptor, PollFlags::POLLIN);
             }
         }
@@ -219,10 +228,12 @@ impl SupervisedJob<'_> {
 
     /// Returns how long the loop may sleep when nothing happens.
     fn patience(&self) -> Option<Duration> {
-        let until_kill = self.ending.map(|ending| ending.patience(Instant::now()));
+        let until_kill = self.ending.map(|ending| ending.patience(HostKernel::clock()));
         let until_retry = self.root.has_backlog().then_some(BACKLOG_PAUSE);
         let until_look = self.hangs.as_ref().map(HangWatch::patience);
-        [until_kill, until_retry, until_look, self.until_restart()].into_iter().flatten().min()
+        let until_taken = (self.observer.backlog() > OutputBacklog::None).then_some(OUTPUT_PAUSE);
+        let all = [until_kill, until_retry, until_look, until_taken, self.until_restart()];
+        all.into_iter().flatten().min()
     }
 
     fn take_interrupts(&mut self) {
@@ -384,7 +395,7 @@ impl SupervisedJob<'_> {
     }
 
     fn begin_grace(&mut self) {
-        self.ending.get_or_insert_with(|| Grace::begin(self.launch.grace, Instant::now()));
+        self.ending.get_or_insert_with(|| Grace::begin(self.launch.grace, HostKernel::clock()));
     }
 
     fn kill_all(&mut self) {

@@ -13,6 +13,8 @@ use crate::heap::layout::{CONTROL_LEN, FifoCells, HEAP, N_FIFOS, SegmentCells};
 use crate::process;
 use crate::proxy::Trigger;
 use crate::rank::{Rank, RankSet};
+use crate::shm::SegmentHeader;
+use crate::sync::header::{Creator, HEADER_LEN};
 use crate::sync::{Activity, LifeCell, LifeStatus, PostCell, ProgressCell};
 
 /// A call of a communicator.
@@ -124,7 +126,10 @@ impl RankReport {
         segment: Option<BorrowedFd<'_>>,
         now: Duration,
     ) -> Self {
-        let pid = life.thread().and_then(process::of_thread);
+        let creator = segment.and_then(|segment| creator_in(segment).ok());
+        // The numbers of threads are those of the rank's own PID namespace, too.
+        let is_here = creator.is_none_or(|creator| creator.pid_here().is_some());
+        let pid = life.thread().filter(|_| is_here).and_then(process::of_thread);
         let wait = Wait::of(activity, now);
         let running = activity.since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
         let call = activity.call.map(|words| ObservedCall {
@@ -224,6 +229,10 @@ impl RankReport {
     pub fn has_timed_out(&self) -> bool {
         self.wait.as_ref().is_some_and(|wait| wait.timed_out)
     }
+}
+
+fn creator_in(segment: BorrowedFd<'_>) -> Result<Creator> {
+    Ok(copy_of(segment, 0, HEADER_LEN)?.cell::<SegmentHeader>(0)?.creator())
 }
 
 impl FifoView {

@@ -20,7 +20,13 @@ pub enum ReduceOp {
     Min,
     /// Takes the greatest.
     Max,
-    /// Adds, and divides by the number of ranks.
+    /// Adds, and divides by the number of ranks n. Integers wrap as sums do, and truncate toward
+    /// zero.
+    ///
+    /// Floats are multiplied by the greatest power of two up to 1 / n first. So an average of large
+    /// numbers is finite, as with NCCL, which multiplies each input by 1 / n, rounded to its type.
+    /// Here the result is that of the sum divided by n, rounded once at the end. Only where
+    /// elements of `f32` or `f64` are within n times the least normal number does it lose bits.
     Avg,
     /// Multiplies each rank's input by a scalar of that rank, then adds. Where one rank does all of
     /// it, as [`SwitchChannel::reduce`](crate::comm::SwitchChannel::reduce) does, it multiplies the

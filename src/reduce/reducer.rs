@@ -8,8 +8,8 @@ use super::{
 use crate::error::{Error, Result};
 use crate::rank::check_n_ranks;
 use crate::shm::reduce::{
-    Arithmetic, CombineKernels, Maximum, Mean, Minimum, OperandAddresses, Product, ScaledSum, Sum, Supported,
-    Terms, with_addresses,
+    Arithmetic, CombineKernels, Maximum, Mean, Minimum, OperandAddresses, PartialMean, Product, ScaledSum,
+    Sum, Supported, Terms, with_addresses,
 };
 
 /// Combines elements of one type by one operator. Cheap to clone, needs no preparation per call,
@@ -144,8 +144,9 @@ impl Reducer {
     /// With `finish` the operator's final step is taken too (an average divides), once at the end
     /// of a reduction that takes several calls. Each source is read once and each target written
     /// once. A source may be the very bytes of a target. Sources marked fresh are multiplied by the
-    /// scalar of `PreMulSum`. With one source the result is that source, scaled and finished alike.
-    /// Orders nothing between processes: that is the business of the signals around it.
+    /// scalar of `PreMulSum`, or by what keeps an average of floats from overflowing. With one
+    /// source the result is that source, scaled and finished alike. Orders nothing between
+    /// processes: that is the business of the signals around it.
     ///
     /// # Errors
     /// Nothing was changed.
@@ -321,7 +322,7 @@ fn kernels_of<T: Arithmetic>(op: &ReduceOp, kernel: Supported) -> &'static Combi
         ReduceOp::Prod => CombineKernels::of::<T, Product, Product>(kernel),
         ReduceOp::Min => CombineKernels::of::<T, Minimum, Minimum>(kernel),
         ReduceOp::Max => CombineKernels::of::<T, Maximum, Maximum>(kernel),
-        ReduceOp::Avg => CombineKernels::of::<T, Sum, Mean>(kernel),
+        ReduceOp::Avg => CombineKernels::of::<T, PartialMean, Mean>(kernel),
         ReduceOp::PreMulSum(_) => CombineKernels::of::<T, ScaledSum, ScaledSum>(kernel),
         ReduceOp::Custom(_) => unreachable!("a custom operator has no kernel"),
     }

@@ -18,11 +18,19 @@
 //!
 //! The ranks may be threads of one process: each has its own thread here, hence its own list. A
 //! process without `futex_waitv` looks every 20 ms instead.
+//!
+//! An emulator or a sandbox may refuse robust lists. Then the rank holds a lock instead
+//! (`presence.rs`), which the system takes back when it closes the files of the dead. Peers look
+//! at such locks every 20 ms.
 
 #![allow(unsafe_code, reason = "robust futex list of the life thread")]
 
+mod presence;
+
 use std::{
+    io,
     ops::Deref,
+    os::fd::AsFd,
     sync::{Arc, mpsc},
     thread::JoinHandle,
     time::Duration,
@@ -30,7 +38,10 @@ use std::{
 
 use nix::sys::signal::SigSet;
 
+use self::presence::{PresenceLock, is_present};
+use super::Segment;
 use super::kernel::HostKernel;
+use super::limits::{self, Store};
 use crate::{
     error::{Error, Result},
     rank::{MAX_RANKS, Rank},
@@ -39,6 +50,9 @@ use crate::{
 
 /// How often the life thread looks at all cells even if nothing wakes it.
 const LOOK_ANYWAY: Duration = Duration::from_millis(500);
+
+/// How often it looks at the locks of ranks that live by one.
+const LOOK_AT_LOCKS: Duration = Duration::from_millis(20);
 
 /// What the life thread does for its rank.
 pub trait LifeObserver: Send + 'static {
@@ -68,15 +82,22 @@ pub struct LifeLock {
 }
 
 impl LifeLock {
-    /// Takes the cell of `rank` and watches all others of `cells`, one per rank.
+    /// Takes the cell of `rank` and watches all others of `cells`, one per rank. Ranks that the
+    /// system cannot watch lock `segment`, which all have.
     ///
     /// `vital` is called on a thread of its own.
     ///
     /// # Errors
     /// [`Error::InvalidRank`] when `cells` has none for `rank` or more than there can be ranks;
-    /// [`Error::Layout`] when the cell has been used; [`Error::Os`] when the thread cannot be
-    /// started.
-    pub fn take<C, F>(kernel: HostKernel, cells: C, rank: Rank, vital: F) -> Result<Self>
+    /// [`Error::Layout`] when the cell has been used; [`Error::ResourceLimit`] or [`Error::Os`]
+    /// when the thread cannot be started.
+    pub fn take<C, F>(
+        kernel: HostKernel,
+        cells: C,
+        segment: Option<Arc<Segment>>,
+        rank: Rank,
+        vital: F,
+    ) -> Result<Self>
     where
         C: Deref<Target = [LifeCell]> + Send + 'static,
         F: LifeObserver,
@@ -87,11 +108,11 @@ impl LifeLock {
         }
         let stop = Arc::new(Latch::default());
         let (taken, outcome) = mpsc::sync_channel(1);
-        let watcher = Watcher { kernel, cells, rank, stop: Arc::clone(&stop), lost: 0, vital };
+        let watcher = Watcher { kernel, cells, segment, rank, stop: Arc::clone(&stop), lost: 0, vital };
         let thread = std::thread::Builder::new()
             .name("shmccl-life".into())
             .spawn(move || watcher.run(&taken))
-            .map_err(|source| Error::os("starting the life thread", source))?;
+            .map_err(|source| limits::refused("starting the life thread", Store::Memory, source))?;
         let lock = Self { stop, kernel, thread: Some(thread) };
         match outcome.recv() {
             Ok(Ok(())) => Ok(lock),
@@ -116,6 +137,7 @@ impl Drop for LifeLock {
 struct Watcher<C, F> {
     kernel: HostKernel,
     cells: C,
+    segment: Option<Arc<Segment>>,
     rank: Rank,
     stop: Arc<Latch>,
     /// A bit for each rank with a loss that has been reported.
@@ -129,14 +151,30 @@ impl<C: Deref<Target = [LifeCell]>, F: LifeObserver> Watcher<C, F> {
         // valid set.
         let _ = SigSet::all().thread_block();
         let cells = &*self.cells;
-        let own = RobustLock::take(self.kernel, &cells[self.rank.index()]);
+        let own = RobustLock::take(self.kernel, cells, self.segment.as_deref(), self.rank);
         // The receiver may be gone: then there is no one to report to either.
         let heard = taken.send(own.as_ref().map(|_| ()).map_err(|found| *found)).is_ok();
         while own.is_ok() && heard && !self.stop.is_open() {
+            let by_lock = self.look_at_locks();
             let words = look(&self.kernel, cells, &self.stop, self.rank, &mut self.lost, &mut self.vital);
             let rest = self.vital.beat();
-            self.kernel.sleep(&words, rest.min(LOOK_ANYWAY));
+            self.kernel.sleep(&words, rest.min(if by_lock { LOOK_AT_LOCKS } else { LOOK_ANYWAY }));
         }
+    }
+
+    /// Gives up the peers whose locks are free, and returns whether any lives by a lock.
+    fn look_at_locks(&self) -> bool {
+        let Some(segment) = &self.segment else { return false };
+        let peers = Rank::of_each(self.cells.iter()).filter(|(rank, _)| *rank != self.rank);
+        let mut by_lock = false;
+        for (rank, cell) in peers.filter(|(_, cell)| cell.lives_by_lock()) {
+            by_lock = true;
+            // One that has left has said so before it let go.
+            if !is_present(segment.as_fd(), rank) && cell.status() == LifeStatus::Alive {
+                cell.mark_lost(&self.kernel);
+            }
+        }
+        by_lock
     }
 }
 
@@ -176,6 +214,8 @@ struct RobustLock<'a> {
     list: *mut RobustList,
     /// The list that the C library had registered for this thread.
     previous: *mut RobustHead,
+    /// What the rank lives by where the system refuses the list.
+    _presence: Option<PresenceLock>,
 }
 
 /// What the system is told to walk: `struct robust_list_head` of its interface.
@@ -201,14 +241,25 @@ struct RobustList {
 }
 
 impl<'a> RobustLock<'a> {
-    fn take(kernel: HostKernel, cell: &'a LifeCell) -> Result<Self, u32> {
+    fn take(
+        kernel: HostKernel,
+        cells: &'a [LifeCell],
+        segment: Option<&Segment>,
+        rank: Rank,
+    ) -> Result<Self, u32> {
+        let cell = &cells[rank.index()];
         let list = RobustList::around(cell);
         let previous = robust_list();
         // Listed first, taken second: a thread that is killed in between holds a word without its
         // id, which the system leaves alone.
-        set_robust_list(list.cast());
+        let is_listed = set_robust_list(list.cast()).is_ok();
+        let file = segment.filter(|_| !is_listed);
+        let presence = file.and_then(|segment| PresenceLock::take(segment.as_fd(), rank).ok());
+        if presence.is_some() && cell.status() == LifeStatus::Absent {
+            cell.live_by_lock();
+        }
         let thread = u32::try_from(nix::unistd::gettid().as_raw()).unwrap_or(0);
-        let lock = Self { kernel, cell, thread, list, previous };
+        let lock = Self { kernel, cell, thread, list, previous, _presence: presence };
         // Where it fails, the drop of `lock` leaves a cell alone that holds another id.
         cell.take(&kernel, thread).map(|()| lock)
     }
@@ -221,7 +272,7 @@ impl Drop for RobustLock<'_> {
         } else {
             self.cell.leave(&self.kernel, self.thread);
         }
-        set_robust_list(self.previous);
+        let _ = set_robust_list(self.previous);
         // SAFETY: `list` came from Box::into_raw in `RobustList::around`, and since the line above
         // the system does not know it any more.
         drop(unsafe { Box::from_raw(self.list) });
@@ -231,27 +282,35 @@ impl Drop for RobustLock<'_> {
 impl RobustList {
     /// Returns a list of one lock, the word of `cell`. To be freed by `Box::from_raw`.
     fn around(cell: &LifeCell) -> *mut Self {
-        let list = Box::into_raw(Box::new(Self {
+        let mut list = Box::new(Self {
             head: RobustHead { first: std::ptr::null(), futex_offset: 0, pending: std::ptr::null() },
             node: RobustNode { next: std::ptr::null() },
-        }));
-        // SAFETY: `list` comes from a Box, so the place of its field is in bounds.
-        let node = unsafe { &raw const (*list).node };
+        });
+        let node = &raw const list.node;
         let futex = std::ptr::from_ref(cell).addr();
-        // SAFETY: `list` comes from a Box of this call and nothing else refers to it.
-        let filled = unsafe { &mut *list };
-        filled.head.first = node;
+        list.head.first = node;
         // The head is the first field: the circle closes at the list itself.
-        filled.node.next = list.cast_const().cast();
-        filled.head.futex_offset = futex.wrapping_sub(node.addr()).cast_signed() as libc::c_long;
-        list
+        list.node.next = (&raw const list.head).cast();
+        list.head.futex_offset = futex.wrapping_sub(node.addr()).cast_signed() as libc::c_long;
+        Box::into_raw(list)
     }
 }
 
-fn set_robust_list(head: *mut RobustHead) {
+/// Returns whether the system watches over the ranks of this process, by what it says when it is
+/// asked to.
+///
+/// # Errors
+/// The system's, such as ENOSYS of an emulator. A rank then lives by a lock on a file, for which it
+/// needs `/proc`.
+pub fn check_robust_list() -> io::Result<()> {
+    set_robust_list(robust_list())
+}
+
+fn set_robust_list(head: *mut RobustHead) -> io::Result<()> {
     // SAFETY: the system only keeps the address; it reads the list when this thread ends, and
     // `RobustLock` puts the former list back before it frees its own.
-    unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<RobustHead>()) };
+    let done = unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<RobustHead>()) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn robust_list() -> *mut RobustHead {

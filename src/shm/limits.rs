@@ -59,6 +59,49 @@ pub(super) fn refused(action: &'static str, store: Store, source: impl Into<io::
     Error::ResourceLimit { resource, action, remedy, source }
 }
 
+/// Says that `needs`, a system call, is refused by a sandbox or missing, where that is what the
+/// `source` of its failure means.
+///
+/// # Errors
+/// The source, where it means something else.
+pub(super) fn refused_call(
+    action: &'static str,
+    needs: &'static str,
+    source: io::Error,
+) -> Result<Error, io::Error> {
+    let remedy = "allow it in the profile of the sandbox or container (seccomp), or leave the emulator";
+    match source.raw_os_error() {
+        Some(libc::ENOSYS | libc::EPERM | libc::EACCES) => {
+            Ok(Error::Refused { action, needs, remedy, source })
+        }
+        _ => Err(source),
+    }
+}
+
+/// Wraps the `source` of a failed call to make something in `/dev/shm`.
+pub(crate) fn refused_in_dev_shm(action: &'static str, source: impl Into<io::Error>) -> Error {
+    const NEEDS: &str = "a /dev/shm that this user can write to";
+    const REMEDY: &str = "mount one (mount -t tmpfs -o mode=1777 tmpfs /dev/shm), or do without names";
+    let source = source.into();
+    match source.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR | libc::EROFS | libc::EACCES | libc::EOPNOTSUPP | libc::EISDIR) => {
+            Error::Refused { action, needs: NEEDS, remedy: REMEDY, source }
+        }
+        _ => refused(action, Store::SharedMemoryFileSystem, source),
+    }
+}
+
+/// Wraps the `source` of something that the file system of a segment cannot do.
+pub(super) fn refused_by_file_system(action: &'static str, needs: &'static str, source: io::Error) -> Error {
+    let remedy = "put the file on another file system, such as ext4, xfs or tmpfs";
+    match source.raw_os_error() {
+        Some(libc::ENODEV | libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOLCK) => {
+            Error::Refused { action, needs, remedy, source }
+        }
+        _ => refused(action, Store::File, source),
+    }
+}
+
 /// Wraps the `source` of a failed `mmap`, where want of memory means want of address space.
 pub(super) fn refused_mapping(action: &'static str, source: impl Into<io::Error>) -> Error {
     let source = source.into();
@@ -66,19 +109,21 @@ pub(super) fn refused_mapping(action: &'static str, source: impl Into<io::Error>
         return Error::ResourceLimit {
             resource: "address space",
             action,
-            remedy: "raise `ulimit -v` (and vm.max_map_count; vm.overcommit_memory=2 refuses large reservations)",
+            remedy: "raise `ulimit -v`, or the sysctl vm.max_map_count",
             source,
         };
     }
-    refused(action, Store::Memory, source)
+    refused_by_file_system(action, "shared mappings", source)
 }
 
 fn shortage(errno: i32, store: Store) -> Option<(&'static str, &'static str)> {
     Some(match errno {
         libc::ENOSPC | libc::ENOMEM => store.shortage(),
         libc::EDQUOT => ("disk quota", "free space, or have the quota raised"),
-        libc::EMFILE => ("file descriptors", "raise the limit of the process with `ulimit -n`"),
-        libc::ENFILE => ("file descriptors", "raise the limit of the system, sysctl fs.file-max"),
+        libc::EAGAIN => (
+            "threads",
+            "raise `ulimit -u` or the pids limit of the container; `ulimit -d` or `ulimit -v`, where they are set",
+        ),
         libc::EFBIG => ("file size", "raise `ulimit -f`; it also applies to shared memory"),
         _ => return None,
     })
@@ -242,6 +287,19 @@ mod tests {
                 other => panic!("errno {errno}: {other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn a_system_call_that_is_refused_is_named_with_its_remedy_and_nothing_else_is() {
+        for errno in [libc::ENOSYS, libc::EPERM] {
+            let error = refused_call("test", "fancy_call", os(errno)).unwrap();
+            let told = error.to_string();
+            assert!(told.starts_with("test needs fancy_call, which is refused here: allow it"), "{told}");
+        }
+        assert_eq!(
+            refused_call("test", "fancy_call", os(libc::EMFILE)).unwrap_err().raw_os_error(),
+            Some(libc::EMFILE)
+        );
     }
 
     #[test]

@@ -1,10 +1,13 @@
 //! A stretch of this process's address space with shared memory behind it.
 
 use std::alloc::Layout;
+use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use memmap2::MmapRaw;
+use nix::errno::Errno;
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
 use shared_memory::Shmem;
 
 use super::cells::{CellRef, CellSlice, SharedLayout};
@@ -31,12 +34,20 @@ pub(super) struct Owned(#[expect(dead_code, reason = "held for its drop")] Arc<M
 /// What unmaps the memory when it is dropped.
 #[expect(dead_code, reason = "held for their drop")]
 pub(super) enum MappingOwner {
-    /// A mapped descriptor, or the reservation of a whole window.
+    /// A mapped descriptor.
     Mmap(MmapRaw),
+    /// Addresses, and whatever was mapped there since.
+    Reserved(ReservedAddresses),
     /// A named segment.
     Shmem(Shmem),
     /// Memory of this process alone.
     Heap(HeapBlock),
+}
+
+/// Addresses that this process has set aside.
+pub(super) struct ReservedAddresses {
+    base: NonNull<u8>,
+    len: usize,
 }
 
 /// Zeroed memory from the allocator, for tests and for interpreters that know no `mmap`.
@@ -47,8 +58,8 @@ pub(super) struct HeapBlock {
 
 // SAFETY: the addresses stay valid in every thread until the owner is dropped. The owners move
 // between threads: MmapRaw is Send and Sync by itself. A HeapBlock is exclusively owned memory of
-// the global allocator. A Shmem is a pointer, a descriptor and strings that nothing touches until
-// `drop`, which may run on any thread.
+// the global allocator, and ReservedAddresses are addresses that nobody else unmaps. A Shmem is a
+// pointer, a descriptor and strings that nothing touches until `drop`, which may run on any thread.
 unsafe impl Send for Owned {}
 // SAFETY: as above; through `&Owned` nothing of the owner can be reached at all.
 unsafe impl Sync for Owned {}
@@ -90,23 +101,35 @@ impl Mapping {
         Ok(unsafe { Self::new(base, bytes, MappingOwner::Heap(HeapBlock { base, layout })) })
     }
 
-    /// Wraps a mapping that memmap2 made.
+    /// Sets `len` bytes of addresses aside, without access from the start: the system counts no
+    /// memory for them, however strictly it counts.
+    pub(super) fn reserve(len: u64) -> Result<Self, Errno> {
+        let len = to_usize(len);
+        let bytes = NonZeroUsize::new(len).ok_or(Errno::EINVAL)?;
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
+        // SAFETY: the system chooses addresses where nothing is mapped.
+        let base = unsafe { mmap_anonymous(None, bytes, ProtFlags::PROT_NONE, flags) }?.cast();
+        // SAFETY: `len` bytes at `base` were reserved just above, and are until the owner is
+        // dropped. `Window` makes them accessible before it hands them out.
+        Ok(unsafe { Self::new(base, len, MappingOwner::Reserved(ReservedAddresses { base, len })) })
+    }
+
+    /// Wraps a mapping that memmap2 made, and keeps it out of core dumps.
     pub(super) fn of_mmap(map: MmapRaw) -> Self {
         let base = NonNull::new(map.as_mut_ptr()).expect("mmap does not return null");
         let len = map.len();
         // SAFETY: memmap2 mapped `len` bytes at `base` and unmaps them when the owner is dropped;
-        // the mapping is readable and writable because this module's callers use `map_raw` or
-        // `map_anon` only.
-        unsafe { Self::new(base, len, MappingOwner::Mmap(map)) }
+        // the mapping is readable and writable because this module's callers use `map_raw` only.
+        unsafe { Self::new(base, len, MappingOwner::Mmap(map)) }.kept_out_of_dumps()
     }
 
-    /// Wraps a mapping that the `shared_memory` crate made.
+    /// Wraps a mapping that the `shared_memory` crate made, and keeps it out of core dumps.
     pub(super) fn of_shmem(shmem: Shmem) -> Self {
         let base = NonNull::new(shmem.as_ptr()).expect("a live Shmem is mapped");
         let len = shmem.len();
         // SAFETY: the crate mapped `len` bytes at `base` readable and writable, and unmaps them in
         // its drop.
-        unsafe { Self::new(base, len, MappingOwner::Shmem(shmem)) }
+        unsafe { Self::new(base, len, MappingOwner::Shmem(shmem)) }.kept_out_of_dumps()
     }
 
     /// # Safety
@@ -126,6 +149,31 @@ impl Mapping {
     pub fn part(&self, offset: u64, len: u64) -> Result<Self> {
         let base = self.locate("mapping", offset, len)?;
         Ok(Self { base, len: to_usize(len), owner: self.owner.clone() })
+    }
+
+    /// Keeps its bytes out of the core dumps of this process.
+    ///
+    /// The system writes shared memory into a dump page by page, and gives memory to pages that
+    /// have none. Peers learn of a death when the dump is written, not before.
+    pub(super) fn kept_out_of_dumps(self) -> Self {
+        self.advise(MmapAdvise::MADV_DONTDUMP);
+        self
+    }
+
+    /// Takes the bytes `offset..offset + len` into the core dumps of this process.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub(crate) fn take_into_dumps(&self, offset: u64, len: u64) -> Result<()> {
+        self.part(offset, len)?.advise(MmapAdvise::MADV_DODUMP);
+        Ok(())
+    }
+
+    /// Advises the system on all its pages. Refused or ignored, everything works as well.
+    pub(super) fn advise(&self, advice: MmapAdvise) {
+        // SAFETY: the bytes are this mapping's own, mapped while it lives. None of the advices that
+        // this directory gives changes contents.
+        let _ = unsafe { madvise(self.base.cast(), self.len, advice) };
     }
 
     /// Returns its length in bytes.
@@ -206,6 +254,14 @@ impl Mapping {
 impl std::fmt::Debug for Owned {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("..")
+    }
+}
+
+impl Drop for ReservedAddresses {
+    fn drop(&mut self) {
+        // SAFETY: reserved in `Mapping::reserve` and unmapped only here, when no mapping, cell or
+        // span in it is left.
+        let _ = unsafe { munmap(self.base.cast(), self.len) };
     }
 }
 

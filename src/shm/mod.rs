@@ -42,6 +42,7 @@ pub mod limits;
 pub mod mapping;
 mod named;
 pub mod packet;
+pub mod probe;
 pub mod reduce;
 pub mod segment;
 pub(crate) mod system;

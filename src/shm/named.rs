@@ -42,7 +42,10 @@ impl NamedSegment {
         limits::check_memory(action, STORE, len)?;
         let shmem = ShmemConf::new().os_id(&path).size(to_usize(len)).create();
         // From here on an early return drops the Shmem, which removes the name.
-        let shmem = shmem.map_err(|error| wrap(action, &error))?;
+        let shmem = shmem.map_err(|error| match error {
+            ShmemError::MappingIdExists => Error::NameInUse { name: name.to_owned(), holder: None },
+            error => wrap(action, &error),
+        })?;
         let fd = open(action, &path)?;
         segment::allocate(fd.as_fd(), STORE, 0, len)?;
         Ok(Self { mapping: Mapping::of_shmem(shmem), fd })
@@ -105,14 +108,13 @@ fn wrap(action: &'static str, error: &ShmemError) -> Error {
         ShmemError::MapCreateFailed(errno)
         | ShmemError::MapOpenFailed(errno)
         | ShmemError::UnknownOsError(errno) => errno.cast_signed(),
-        ShmemError::MappingIdExists => libc::EEXIST,
         _ => libc::EINVAL,
     };
     let source = io::Error::from_raw_os_error(errno);
     if errno == libc::ENOMEM {
         limits::refused_mapping(action, source)
     } else {
-        limits::refused(action, STORE, source)
+        limits::refused_in_dev_shm(action, source)
     }
 }
 
@@ -141,5 +143,10 @@ pub(super) fn open_file(path: &Path) -> Result<(File, bool)> {
 /// Locks the file for as long as any process has this opening of it, or a duplicate. Waits for a
 /// holder that is about to be gone.
 pub(super) fn lock_file(file: &File) -> Result<()> {
-    files::lock(file, PATIENCE, || true).map_err(|error| Error::os("locking the file of a segment", error))
+    let refused = |source: io::Error| match source.kind() {
+        // Another process has it.
+        io::ErrorKind::WouldBlock => Error::os("locking the file of a segment", source),
+        _ => limits::refused_by_file_system("locking the file of a segment", "locks on files", source),
+    };
+    files::lock(file, PATIENCE, || true).map_err(refused)
 }

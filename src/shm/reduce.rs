@@ -30,7 +30,7 @@ mod store;
 
 pub(crate) use self::arithmetic::{Arithmetic, MiniFloat};
 pub(crate) use self::kernels::{CombineKernels, Terms};
-pub(crate) use self::operator::{Maximum, Mean, Minimum, Product, ScaledSum, Sum};
+pub(crate) use self::operator::{Maximum, Mean, Minimum, PartialMean, Product, ScaledSum, Sum};
 pub(crate) use self::places::{OperandAddresses, with_addresses};
 use super::Span;
 
@@ -42,7 +42,7 @@ pub const MAX_PLACES: usize = 64;
 pub struct Source<'a> {
     /// Where its elements are.
     pub place: SourcePlace<'a>,
-    /// Whether it is an original input, which an operator may have to scale first, or already a
+    /// Whether it is an original input, which an average and `PreMulSum` scale first, or already a
     /// partial result.
     pub fresh: bool,
 }

@@ -6,13 +6,19 @@
 //! | named | `/dev/shm/NAME`, by the `shared_memory` crate | yes | the name | at `create` |
 //! | file | any file that can be mapped | yes | the file, which is its point | at `commit` |
 //!
+//! Memory is taken by `fallocate`; where a file system or a sandbox refuses that, by writing what
+//! is there once more. No core dump holds a segment unless it is asked to
+//! (`Mapping::take_into_dumps`).
+//!
 //! Life: `create` (length set, sealed, header page committed, header described) -> the owner
 //! commits and initialises what it needs -> [`SegmentHeader::publish`] (edge H1) -> peers
 //! [`attach`](Segment::attach) by descriptor, or by name. An attached segment has the right kind,
 //! length and header, or is refused with the first thing that differs.
 
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
@@ -38,6 +44,9 @@ pub const MAX_LEN: u64 = 1 << 40;
 
 /// The most that is committed by one system call, so that a signal costs little repeated work.
 const COMMIT_STEP: u64 = 64 << 20;
+
+/// The most that is read and written at once where nothing else commits.
+const REWRITE_STEP: u64 = 256 << 10;
 
 /// What errors say was being done.
 const COMMITTING: &str = "committing memory of a segment";
@@ -293,7 +302,11 @@ fn memfd(len: u64) -> Result<OwnedFd> {
         Err(Errno::EINVAL) => memfd_create(c"shmccl", flags),
         other => other,
     };
-    let file = File::from(fd.map_err(|errno| limits::refused(action, Store::Memory, errno))?);
+    let refused = |errno: Errno| {
+        limits::refused_call(action, "the system call memfd_create", errno.into())
+            .unwrap_or_else(|source| limits::refused(action, Store::Memory, source))
+    };
+    let file = File::from(fd.map_err(refused)?);
     resize(&file, Store::Memory, len)?;
     fcntl(&file, FcntlArg::F_ADD_SEALS(SEALS | SealFlag::F_SEAL_SEAL))
         .map_err(|errno| Error::os("sealing an anonymous segment", errno))?;
@@ -310,7 +323,8 @@ fn total(ranges: &[Range]) -> u64 {
     ranges.iter().map(|(from, to)| to - from).sum()
 }
 
-/// Reserves pages. Stops for no signal.
+/// Reserves pages, on file systems without `fallocate` and under those who refuse it as well. Stops
+/// for no signal.
 pub(super) fn allocate(fd: BorrowedFd<'_>, store: Store, offset: u64, len: u64) -> Result<()> {
     limits::check_file_size(COMMITTING, offset + len)?;
     let mut at = offset;
@@ -320,8 +334,25 @@ pub(super) fn allocate(fd: BorrowedFd<'_>, store: Store, offset: u64, len: u64) 
         match fallocate(fd, FallocateFlags::empty(), from, bytes) {
             Ok(()) => at += step,
             Err(Errno::EINTR) => {}
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EPERM) => {
+                write_anew(fd, at, step).map_err(|source| limits::refused(COMMITTING, store, source))?;
+                at += step;
+            }
             Err(errno) => return Err(limits::refused(COMMITTING, store, errno)),
         }
+    }
+    Ok(())
+}
+
+/// Writes what is there once more, and so has the system find pages for it. Nobody else writes
+/// there: what is not committed yet was not handed out.
+fn write_anew(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
+    let file = File::from(fd.try_clone_to_owned()?);
+    let mut bytes = vec![0; to_usize(len.min(REWRITE_STEP))];
+    for at in (offset..offset + len).step_by(bytes.len()) {
+        let piece = &mut bytes[..to_usize((offset + len - at).min(REWRITE_STEP))];
+        file.read_exact_at(piece, at)?;
+        file.write_all_at(piece, at)?;
     }
     Ok(())
 }

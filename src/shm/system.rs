@@ -10,17 +10,20 @@
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-#[cfg(feature = "coordinator")]
-use std::os::unix::process::ExitStatusExt;
-#[cfg(feature = "coordinator")]
-use std::process::ExitStatus;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::{self, ThreadId};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use nix::unistd::{Pid, pipe2};
 
+use super::limits;
 use crate::sync::header::Creator;
 
 /// The most descriptors that the kernel lets one message carry (`SCM_MAX_FD`).
@@ -123,14 +126,26 @@ fn take_ancillary(message: &libc::msghdr, mut visit: impl FnMut(Ancillary)) {
     }
 }
 
-/// Takes possession of the `SOCK_SEQPACKET` socket that the launcher left open for this process as
-/// number `raw`.
-///
-/// Succeeds at most once per process. A second call is refused, and so is a number that holds
-/// something else.
-pub(crate) fn inherited_socket(raw: RawFd) -> io::Result<OwnedFd> {
-    static TAKEN: Mutex<bool> = Mutex::new(false);
-    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+/// Why there is no inherited socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SocketRefusal {
+    /// This process has taken it before.
+    Taken,
+    /// The number is closed here, or holds something else; or the parent has taken it and forked.
+    NotInherited,
+}
+
+/// Takes possession of the `SOCK_SEQPACKET` socket that the process `launcher` has made and left
+/// open for this process as number `raw`. Succeeds at most once per process.
+pub(crate) fn inherited_socket(raw: RawFd, launcher: i32) -> Result<OwnedFd, SocketRefusal> {
+    static TAKEN_BY: Mutex<Option<u32>> = Mutex::new(None);
+    let mut taken_by = TAKEN_BY.lock().unwrap_or_else(PoisonError::into_inner);
+    let this = std::process::id();
+    match *taken_by {
+        Some(process) if process == this => return Err(SocketRefusal::Taken),
+        Some(_) => return Err(SocketRefusal::NotInherited),
+        None => {}
+    }
     let mut kind: libc::c_int = 0;
     // The size of `kind`.
     let mut len: libc::socklen_t = 4;
@@ -139,17 +154,20 @@ pub(crate) fn inherited_socket(raw: RawFd) -> io::Result<OwnedFd> {
     let status = unsafe {
         libc::getsockopt(raw, libc::SOL_SOCKET, libc::SO_TYPE, (&raw mut kind).cast(), &raw mut len)
     };
-    if status != 0 {
-        return Err(io::Error::last_os_error());
+    if status != 0 || kind != libc::SOCK_SEQPACKET {
+        return Err(SocketRefusal::NotInherited);
     }
-    if *taken || kind != libc::SOCK_SEQPACKET {
-        return Err(io::ErrorKind::AlreadyExists.into());
+    // SAFETY: `raw` is open, as the answer above shows, and is borrowed for one question.
+    let maker = getsockopt(&unsafe { BorrowedFd::borrow_raw(raw) }, PeerCredentials);
+    // A launcher outside of this PID namespace has no number here.
+    if !maker.is_ok_and(|maker| maker.pid() == launcher || maker.pid() == 0) {
+        return Err(SocketRefusal::NotInherited);
     }
-    *taken = true;
+    *taken_by = Some(this);
     // SAFETY: the number was opened before this program started and announced to it alone; nothing
-    // in this program has opened a socket of this type under it, and `taken` lets one caller pass.
+    // in this program has such a socket of the launcher, and `taken_by` lets one caller pass.
     let socket = unsafe { OwnedFd::from_raw_fd(raw) };
-    fcntl(&socket, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    fcntl(&socket, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).map_err(|_| SocketRefusal::NotInherited)?;
     Ok(socket)
 }
 
@@ -160,7 +178,11 @@ pub(crate) fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
     match RawFd::try_from(raw) {
         // SAFETY: the kernel has just opened `raw` for this process.
         Ok(raw) if raw >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(raw) }),
-        _ => Err(io::Error::last_os_error()),
+        _ => {
+            let (action, needs) = ("watching a process", "the system call pidfd_open (Linux 5.3)");
+            let refused = limits::refused_call(action, needs, io::Error::last_os_error());
+            Err(refused.map_or_else(|other| other, io::Error::other))
+        }
     }
 }
 
@@ -178,7 +200,6 @@ pub(crate) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: Signal) {
 }
 
 /// `struct pidfd_info` of the kernel, as it was at first.
-#[cfg(feature = "coordinator")]
 #[repr(C)]
 #[derive(Debug, Default)]
 struct PidfdInfo {
@@ -189,14 +210,11 @@ struct PidfdInfo {
 }
 
 /// The bit of its mask that asks how a process has ended, and says that this is told.
-#[cfg(feature = "coordinator")]
 const PIDFD_INFO_EXIT: u64 = 1 << 3;
 
 /// `PIDFD_GET_INFO`: `_IOWR(0xFF, 11, struct pidfd_info)`.
-#[cfg(feature = "coordinator")]
 const PIDFD_GET_INFO: libc::Ioctl = 0xC040_FF0B_u32 as libc::Ioctl;
 
-#[cfg(feature = "coordinator")]
 const _: () = assert!(size_of::<PidfdInfo>() == 64);
 
 /// Returns how the process behind `pidfd` has ended, also where it is no child of this one; `None`
@@ -204,7 +222,6 @@ const _: () = assert!(size_of::<PidfdInfo>() == 64);
 ///
 /// # Errors
 /// The system's: before Linux 6.15 only the parent can ask.
-#[cfg(feature = "coordinator")]
 pub(crate) fn pidfd_exit(pidfd: BorrowedFd<'_>) -> io::Result<Option<ExitStatus>> {
     let mut info = PidfdInfo { mask: PIDFD_INFO_EXIT, ..PidfdInfo::default() };
     // SAFETY: the request names the size of `info`, which is the kernel's to write as long as the
@@ -238,10 +255,13 @@ static WATCHED: Mutex<bool> = Mutex::new(false);
 /// Handlers, unlike a blocked mask, work whatever other threads do, and are not inherited by
 /// programs that are started meanwhile. A signal that the process ignores stays ignored, so that
 /// the terminal does not end what a shell has started in the background. SIGQUIT is the exception,
-/// as it ends nothing here.
+/// as it ends nothing here. The signals are unblocked in the thread that has started the watch, and
+/// blocked again there at its end.
 #[derive(Debug)]
 pub(crate) struct InterruptWatch {
     previous: Vec<(Signal, SigAction)>,
+    /// The signals that were blocked in this thread.
+    blocked: (ThreadId, SigSet),
 }
 
 impl InterruptWatch {
@@ -257,7 +277,7 @@ impl InterruptWatch {
         }
         let handler = SigHandler::SigAction(note_interrupt);
         let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
-        let mut watch = Self { previous: Vec::new() };
+        let mut watch = Self { previous: Vec::new(), blocked: (thread::current().id(), SigSet::empty()) };
         *watched = true;
         drop(watched);
         // An interrupt of an earlier watch is not this one's. All that come from here on are.
@@ -270,7 +290,11 @@ impl InterruptWatch {
             if matches!(previous.handler(), SigHandler::SigIgn) && signal != Signal::SIGQUIT {
                 watch.restore_last();
             }
+            if SigSet::thread_get_mask()?.contains(signal) {
+                watch.blocked.1.add(signal);
+            }
         }
+        watch.blocked.1.thread_unblock()?;
         Ok(Some(watch))
     }
 
@@ -302,11 +326,73 @@ impl InterruptWatch {
 
 impl Drop for InterruptWatch {
     fn drop(&mut self) {
+        let (thread, blocked) = &self.blocked;
+        if *thread == thread::current().id() {
+            let _ = blocked.thread_block();
+        }
         while !self.previous.is_empty() {
             self.restore_last();
         }
         *WATCHED.lock().unwrap_or_else(PoisonError::into_inner) = false;
     }
+}
+
+/// Has `command` start with no signal blocked, whatever this thread blocks.
+pub(crate) fn unblock_all_in(command: &mut Command) {
+    if SigSet::thread_get_mask().is_ok_and(|mask| mask != SigSet::empty()) {
+        // SAFETY: between fork and exec it makes one system call, and touches no memory of others.
+        unsafe { command.pre_exec(|| Ok(SigSet::empty().thread_set_mask()?)) };
+    }
+}
+
+/// Has the system keep ended children until they are waited for, while it lives. A process that
+/// ignores SIGCHLD, as its starter may have, would never learn how they have ended.
+#[derive(Debug)]
+pub(crate) struct KeptChildren(());
+
+/// How many [`KeptChildren`] there are, and what the first one has replaced.
+static KEPT_CHILDREN: Mutex<(usize, Option<libc::sigaction>)> = Mutex::new((0, None));
+
+impl KeptChildren {
+    pub(crate) fn start() -> Self {
+        let mut kept = KEPT_CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.0 += 1;
+        if kept.0 == 1 {
+            kept.1 = action_of_sigchld(None)
+                .filter(|it| it.sa_sigaction == libc::SIG_IGN || it.sa_flags & libc::SA_NOCLDWAIT != 0);
+            if let Some(mut action) = kept.1 {
+                action.sa_flags &= !libc::SA_NOCLDWAIT;
+                if action.sa_sigaction == libc::SIG_IGN {
+                    action.sa_sigaction = libc::SIG_DFL;
+                }
+                action_of_sigchld(Some(&action));
+            }
+        }
+        Self(())
+    }
+}
+
+impl Drop for KeptChildren {
+    fn drop(&mut self) {
+        let mut kept = KEPT_CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.0 -= 1;
+        if kept.0 == 0 {
+            kept.1.take().and_then(|before| action_of_sigchld(Some(&before)));
+        }
+    }
+}
+
+/// Returns what the process does at SIGCHLD, and has it do something else from now on: nothing that
+/// it did not do before but for flags, or the default.
+fn action_of_sigchld(next: Option<&libc::sigaction>) -> Option<libc::sigaction> {
+    // SAFETY: `sigaction` consists of integers and an optional function, for which all-zero is a
+    // valid value.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    let next = next.map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: both pointers are null or live for the call; a handler in `next` was the program's
+    // own before.
+    let status = unsafe { libc::sigaction(libc::SIGCHLD, next, &raw mut before) };
+    (status == 0).then_some(before)
 }
 
 /// Has this process, and the program that takes its place, ignore SIGQUIT, which a terminal sends
@@ -336,19 +422,38 @@ impl Creator {
     pub fn this_process() -> Self {
         let pid = u64::from(std::process::id());
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        Self { pid, start: start_time(&stat).unwrap_or(0) }
+        Self { pid, start: start_time(&stat).unwrap_or(0), namespace: namespace("pid") }
     }
 
-    /// Returns whether that process is still there. An entry that waits for the parent to ask does
-    /// not count. A process without a known start time is taken to be there.
+    /// Returns the number of that process, unless it means another process here, or none. A
+    /// process of another PID namespace has no number that is known here.
+    #[must_use]
+    pub fn pid_here(&self) -> Option<u64> {
+        (self.namespace == 0 || self.namespace == namespace("pid")).then_some(self.pid)
+    }
+
+    /// Returns whether that process is known to have ended.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.pid_here().is_some() && !self.is_alive()
+    }
+
+    /// Returns whether that process is seen to be there. An entry that waits for the parent to ask
+    /// does not count. A process without a known start time is taken to be there.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        match std::fs::read_to_string(format!("/proc/{}/stat", self.pid)) {
-            Ok(stat) if has_ended(&stat) => false,
-            Ok(stat) => self.start == 0 || start_time(&stat).is_none_or(|start| start == self.start),
-            Err(_) => false,
-        }
+        self.pid_here().is_some()
+            && match std::fs::read_to_string(format!("/proc/{}/stat", self.pid)) {
+                Ok(stat) if has_ended(&stat) => false,
+                Ok(stat) => self.start == 0 || start_time(&stat).is_none_or(|start| start == self.start),
+                Err(_) => false,
+            }
     }
+}
+
+/// Returns the number of this process's namespace of a `kind`; 0 where the system does not tell.
+pub(crate) fn namespace(kind: &str) -> u64 {
+    std::fs::metadata(format!("/proc/self/ns/{kind}")).map_or(0, |namespace| namespace.ino())
 }
 
 /// Returns field 22 of `/proc/PID/stat`.
@@ -382,7 +487,17 @@ mod tests {
         assert!(me.start > 0);
         assert!(me.is_alive());
         assert!(!Creator { start: me.start + 1, ..me }.is_alive());
-        assert!(!Creator { pid: u64::from(u32::MAX), start: 1 }.is_alive());
+        let dead = Creator { pid: u64::from(u32::MAX), start: 1, ..me };
+        assert!(!dead.is_alive() && dead.is_dead() && !me.is_dead());
+    }
+
+    #[test]
+    fn of_a_process_of_another_pid_namespace_nothing_is_known() {
+        let me = Creator::this_process();
+        let elsewhere = Creator { namespace: me.namespace + 1, ..me };
+        assert_eq!((elsewhere.pid_here(), elsewhere.is_alive(), elsewhere.is_dead()), (None, false, false));
+        let of_old = Creator { namespace: 0, ..me };
+        assert_eq!((of_old.pid_here(), of_old.is_alive()), (Some(me.pid), true));
     }
 
     #[test]
@@ -393,7 +508,7 @@ mod tests {
             std::process::Command::new("true").stdout(std::process::Stdio::piped()).spawn().unwrap();
         // Its end of the pipe is closed as it ends, a moment before.
         std::io::copy(&mut child.stdout.take().unwrap(), &mut std::io::sink()).unwrap();
-        let entry = Creator { pid: child.id().into(), start: 0 };
+        let entry = Creator { pid: child.id().into(), ..Creator::default() };
         crate::testing::wait_until("it has ended", || !entry.is_alive());
         child.wait().unwrap();
     }

@@ -8,8 +8,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
-use memmap2::MmapOptions;
-use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mprotect};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, mmap};
 
 use super::limits;
 use super::mapping::{Mapping, to_usize};
@@ -44,19 +43,14 @@ impl Window {
         let align = if stride.is_multiple_of(HUGE) { HUGE } else { PAGE };
         // At most 64 ranks of 1 TiB: no overflow.
         let len = u64::from(n_ranks) * stride;
-        let reserved = MmapOptions::new().len(to_usize(len + align - PAGE)).no_reserve_swap().map_anon();
-        let reserved =
-            Mapping::of_mmap(reserved.map_err(|source| limits::refused_mapping(action, source))?.into());
-        // SAFETY: the reservation was made just above and nothing else knows its addresses; nothing
-        // is stored there.
-        unsafe { mprotect(reserved.base().cast(), to_usize(reserved.len()), ProtFlags::PROT_NONE) }
-            .map_err(|errno| limits::refused_mapping(action, errno))?;
+        let reserved = Mapping::reserve(len + align - PAGE);
+        let reserved = reserved.map_err(|errno| limits::refused_mapping(action, errno))?;
         let to_align = (reserved.base().as_ptr().addr() as u64).wrapping_neg() % align;
         let range = reserved.part(to_align, len)?;
         Ok(Self { range, stride, segments: vec![None; n_ranks as usize] })
     }
 
-    /// Maps the segment of `rank` at its place.
+    /// Maps the segment of `rank` at its place, and keeps it out of core dumps.
     ///
     /// # Errors
     /// [`Error::InvalidRank`]; [`Error::InvalidArgument`] when the segment is longer than the
@@ -73,9 +67,12 @@ impl Window {
         }
         let place = self.range.part(offset, segment.len())?;
         replace(place.base(), segment)?;
-        advise_huge(&place);
+        // Before there are any pages: those that are there already are not exchanged at once. The
+        // kernel takes the advice for shared memory and then mostly does as its own setting says,
+        // which `doctor` tells.
+        place.advise(MmapAdvise::MADV_HUGEPAGE);
         self.segments[rank.index()] = Some(place.clone());
-        Ok(place)
+        Ok(place.kept_out_of_dumps())
     }
 
     /// Returns the mapping of `rank`'s segment, once there is one.
@@ -111,17 +108,6 @@ fn replace(base: NonNull<u8>, segment: &Segment) -> Result<()> {
     unsafe { mmap(address, len, prot, flags, segment.as_fd(), 0) }
         .map_err(|errno| limits::refused_mapping("mapping a segment into the window", errno))?;
     Ok(())
-}
-
-/// Asks for huge pages, before there are any pages: those that are there already are not exchanged
-/// at once.
-///
-/// The kernel takes the advice for shared memory and then mostly does as its own setting says,
-/// which `doctor` tells. Refused or ignored, everything works as well.
-fn advise_huge(place: &Mapping) {
-    // SAFETY: the whole range is this mapping's own, mapped while `place` lives, and the advice
-    // changes no contents.
-    let _ = unsafe { madvise(place.base().cast(), to_usize(place.len()), MmapAdvise::MADV_HUGEPAGE) };
 }
 
 #[cfg(test)]

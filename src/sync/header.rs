@@ -10,6 +10,7 @@
 //! | 40 | segment length in bytes | " | " |
 //! | 48 | creator's process id | " | " |
 //! | 56 | creator's start time (ticks since boot) | " | " |
+//! | 64 | creator's PID namespace (its inode), 0 unknown | " | " |
 //! | 128 | state: 0 initialising, 1 ready | creator | whoever attaches |
 //!
 //! The whole is 256 bytes; the rest is zero. A fresh segment is zero, which reads as
@@ -34,7 +35,7 @@ use crate::error::{Result, check_layout};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"shmccl\x01\xf5");
 
 /// Version of everything that processes share. Changes when any shared layout changes.
-pub const LAYOUT_VERSION: u32 = 9;
+pub const LAYOUT_VERSION: u32 = 10;
 
 /// Bytes at the start of a segment that belong to the header.
 pub const HEADER_LEN: u64 = 256;
@@ -54,7 +55,8 @@ pub struct SegmentHeader {
     len: AtomicU64,
     creator_pid: AtomicU64,
     creator_start: AtomicU64,
-    padding: [AtomicU64; 8],
+    creator_namespace: AtomicU64,
+    padding: [AtomicU64; 7],
     state: AtomicU64,
     padding_after: [AtomicU64; 15],
 }
@@ -71,6 +73,7 @@ const _: () = {
     assert!(offset_of!(SegmentHeader, len) == 40);
     assert!(offset_of!(SegmentHeader, creator_pid) == 48);
     assert!(offset_of!(SegmentHeader, creator_start) == 56);
+    assert!(offset_of!(SegmentHeader, creator_namespace) == 64);
     assert!(offset_of!(SegmentHeader, state) == 128);
 };
 
@@ -95,13 +98,16 @@ pub struct Expected {
 }
 
 /// The process that created a segment, told from later processes with the same number by its start
-/// time.
+/// time, and from those of other PID namespaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Creator {
-    /// Process id.
+    /// Process id, in its own PID namespace.
     pub pid: u64,
     /// Start time in clock ticks since boot; zero if it could not be read.
     pub start: u64,
+    /// The inode of its PID namespace; zero if it is not known.
+    #[serde(default)]
+    pub namespace: u64,
 }
 
 impl SegmentHeader {
@@ -120,6 +126,7 @@ impl SegmentHeader {
         self.len.store(len, Ordering::Relaxed); // carried by H1
         self.creator_pid.store(creator.pid, Ordering::Relaxed); // carried by H1
         self.creator_start.store(creator.start, Ordering::Relaxed); // carried by H1
+        self.creator_namespace.store(creator.namespace, Ordering::Relaxed); // carried by H1
     }
 
     /// Returns the job and the creator that a header in a copy of a segment's first bytes names,
@@ -132,6 +139,7 @@ impl SegmentHeader {
         let creator = Creator {
             pid: word(offset_of!(Self, creator_pid)),
             start: word(offset_of!(Self, creator_start)),
+            namespace: word(offset_of!(Self, creator_namespace)),
         };
         let job = word(offset_of!(Self, job));
         (word(offset_of!(Self, magic)) == MAGIC && job != 0).then_some((job, creator))
@@ -158,7 +166,7 @@ impl SegmentHeader {
     /// Acquires (H1) from [`publish`](Self::publish).
     ///
     /// # Errors
-    /// [`Error::Layout`] naming the first field that does not match.
+    /// [`Layout`](crate::Error::Layout) naming the first field that does not match.
     pub fn check(&self, expected: &Expected) -> Result<()> {
         let ready = u64::from(self.is_ready());
         check_layout("segment state", READY, ready)?;
@@ -214,6 +222,7 @@ impl SegmentHeader {
         Creator {
             pid: self.creator_pid.load(Ordering::Relaxed), // ordered by H1 in `check`
             start: self.creator_start.load(Ordering::Relaxed), // ordered by H1 in `check`
+            namespace: self.creator_namespace.load(Ordering::Relaxed), // ordered by H1 in `check`
         }
     }
 }
@@ -228,7 +237,7 @@ mod tests {
 
     fn ready_header() -> crate::shm::CellRef<SegmentHeader> {
         let header = Mapping::boxed(HEADER_LEN).unwrap().cell::<SegmentHeader>(0).unwrap();
-        header.describe(ME, 4096, Creator { pid: 5, start: 6 });
+        header.describe(ME, 4096, Creator { pid: 5, start: 6, namespace: 7 });
         header.publish();
         header
     }
@@ -253,7 +262,7 @@ mod tests {
         let header = ready_header();
         header.check(&Expected { len: Some(4096), identity: Some(ME) }).unwrap();
         assert_eq!(header.identity(), ME);
-        assert_eq!(header.creator(), Creator { pid: 5, start: 6 });
+        assert_eq!(header.creator(), Creator { pid: 5, start: 6, namespace: 7 });
     }
 
     #[test]
@@ -286,14 +295,14 @@ mod models {
             let identity = Identity { job: 7, epoch: 3, owner: 1 };
             let thread = loom::thread::spawn(move || {
                 creator.1.store(9, Ordering::Relaxed); // carried by H1
-                creator.0.describe(identity, 4096, Creator { pid: 5, start: 6 });
+                creator.0.describe(identity, 4096, Creator { pid: 5, start: 6, namespace: 7 });
                 creator.0.publish();
             });
             let expected = Expected { len: Some(4096), identity: Some(identity) };
             match shared.0.check(&expected) {
                 Ok(()) => {
                     assert_eq!(shared.1.load(Ordering::Relaxed), 9); // ordered by H1 in `check`
-                    assert_eq!(shared.0.creator(), Creator { pid: 5, start: 6 });
+                    assert_eq!(shared.0.creator(), Creator { pid: 5, start: 6, namespace: 7 });
                 }
                 Err(Error::Layout { what, .. }) => assert_eq!(what, "segment state"),
                 Err(other) => panic!("{other}"),

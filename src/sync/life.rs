@@ -17,6 +17,10 @@
 //! |---|---|---|---|
 //! | L1 end | `leave`, `mark_lost`, the system at death | `status` | all the rank did before |
 //!
+//! Where the system refuses robust futexes, a rank lives for as long as it holds a lock on a file
+//! that all have, and says so in its cell. Whoever finds the cell alive and the lock free marks the
+//! rank lost.
+//!
 //! L1 with R1 of [`revoke`](super::revoke) carries a dead rank's last signal to a third rank that
 //! is told of the death.
 //!
@@ -34,7 +38,7 @@ use std::time::Duration;
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering, Reserved};
 use super::kernel::{Kernel, SleepWord};
-use super::plain::{advance_time, load_time};
+use super::plain::{self, advance_time, load_time};
 
 /// Set when a sleeper wants to be woken (`FUTEX_WAITERS`).
 const WAITERS: u32 = 0x8000_0000;
@@ -61,18 +65,22 @@ pub enum LifeStatus {
 /// | field | bytes | written by | read by |
 /// |---|---|---|---|
 /// | word | 0..4 | its rank, the operating system, whoever gives the rank up | all ranks |
-/// | reserved | 4..128 | nobody | nobody |
+/// | reserved | 4..8 | nobody | nobody |
+/// | by lock | 8..16 | its rank, before it arrives: 1 where it lives by a lock | all ranks |
+/// | reserved | 16..128 | nobody | nobody |
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub struct LifeCell {
     word: AtomicU32,
-    reserved: Reserved<31>,
+    reserved: Reserved<1>,
+    by_lock: AtomicU64,
+    reserved_too: Reserved<28>,
 }
 
 #[cfg(not(loom))]
 const _: () = {
     assert!(size_of::<LifeCell>() == 128 && align_of::<LifeCell>() == 128);
-    assert!(std::mem::offset_of!(LifeCell, word) == 0);
+    assert!(std::mem::offset_of!(LifeCell, word) == 0 && std::mem::offset_of!(LifeCell, by_lock) == 8);
 };
 
 impl LifeCell {
@@ -108,6 +116,17 @@ impl LifeCell {
         self.word.compare_exchange(0, thread | WAITERS, Ordering::Relaxed, Ordering::Relaxed)?;
         kernel.wake_all(&self.word);
         Ok(())
+    }
+
+    /// Tells that its rank, which is about to arrive, lives by a lock. A peer that sees the rank
+    /// before this word takes it for one that the system watches, until the next look.
+    pub(crate) fn live_by_lock(&self) {
+        plain::store(&self.by_lock, 1);
+    }
+
+    /// Returns whether its rank is to be looked for at the lock by which it lives.
+    pub(crate) fn lives_by_lock(&self) -> bool {
+        plain::load(&self.by_lock) != 0 && self.status() == LifeStatus::Alive
     }
 
     /// Says good-bye on behalf of the owner, `thread`; does nothing if it was given up meanwhile.

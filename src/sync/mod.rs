@@ -20,6 +20,7 @@
 //! | [`activity`] | what a rank tells of itself to whoever looks on | none |
 //! | [`record`] | a ring in which a thread notes what it does | none |
 //! | [`wait`] | the one waiting loop of the engine | none of its own |
+//! | `grace` | time that is counted by looks, so that a pause does not count | none |
 //! | [`header`] | what the first bytes of a segment say about it, and their hand-over | H1 |
 //!
 //! `Ordering` appears in this module and in the proxy crate, and nowhere else. A site that orders
@@ -30,6 +31,7 @@ pub mod activity;
 pub mod agreement;
 pub mod atomic;
 pub mod barrier;
+pub(crate) mod grace;
 pub mod header;
 pub mod kernel;
 pub mod life;

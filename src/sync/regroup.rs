@@ -308,19 +308,19 @@ fn lacks_none(roll: &RollWord, chosen: RankSet) -> bool {
     chosen.without(roll.read()).len() == 0
 }
 
-/// How many numbers a member offers.
-pub(crate) const OFFER_WORDS: usize = 12;
+/// How many numbers a member offers: where it hosts a meeting, if it does.
+pub(crate) const OFFER_WORDS: usize = 4;
 
 /// What one member offers to the others of its round.
 ///
 /// The words are `Relaxed`: G1 orders them. A member writes them again in the next round only, when
-/// this one is over. A reader that is late may take a segment of the next round for one of this;
-/// the epoch in its header tells.
+/// this one is over. A reader that is late may read a mixture; the seal tells.
 #[repr(C, align(128))]
 #[derive(Debug)]
 #[cfg_attr(test, derive(Default))]
 pub(crate) struct OfferCell {
     words: [AtomicU64; OFFER_WORDS],
+    reserved: Reserved<24>,
 }
 
 #[cfg(not(loom))]

@@ -12,7 +12,8 @@
 //! on its own cell and on the bell of the watch.
 //!
 //! # Invariants
-//! - Every wait has a deadline and a watch.
+//! - Every wait has a deadline and a watch. A pause of the waiter hardly counts (`grace`): what it
+//!   waits for may have been paused, too.
 //! - The first poll costs what it costs to poll. Neither clock nor watch is touched before a whole
 //!   burst of polls has failed, or eight polls with a yield before each.
 //! - A sleep is never longer than [`LONGEST_SLEEP`], as a second line of defence behind the wake.
@@ -24,6 +25,7 @@ use std::time::Duration;
 
 use super::{
     atomic::spin_loop,
+    grace::Grace,
     kernel::{Kernel, SleepWord},
     park::ParkCell,
 };
@@ -195,8 +197,8 @@ where
 /// A wait after its first poll has failed.
 struct LongWait<'a, 'c, K: ?Sized, W: ?Sized> {
     context: &'a Waiting<'c, K, W>,
-    /// When the clock was read first.
-    begun: Option<Duration>,
+    /// When the clock was read first, and how much of the time to wait is left.
+    begun: Option<(Duration, Grace)>,
 }
 
 /// What became of a stretch of waiting.
@@ -211,7 +213,7 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> LongWait<'_, '_, K, W> {
     #[inline(never)]
     fn wait<T>(mut self, park: &ParkCell, poll: &mut impl FnMut() -> Option<T>) -> Result<T, Stop> {
         let waited = self.out(park, poll);
-        if let Some(since) = self.begun {
+        if let Some((since, _)) = self.begun {
             self.context.watch.end(since, waited.as_ref().err().copied());
         }
         waited
@@ -281,7 +283,7 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> LongWait<'_, '_, K, W> {
                 return Err(stop);
             }
             let remaining = self.remaining()?;
-            if let Some(since) = self.begun {
+            if let Some((since, _)) = self.begun {
                 self.context.watch.begin(since);
             }
             match self.context.watch.bell() {
@@ -295,18 +297,26 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> LongWait<'_, '_, K, W> {
         }
     }
 
+    /// Counts the time until now, and returns how long the wait has lasted, pauses left aside.
     fn waited(&mut self) -> Duration {
-        let now = self.context.kernel.now();
-        let begun = *self.begun.get_or_insert_with(|| {
-            self.context.watch.begin(now);
-            now
-        });
-        now.saturating_sub(begun)
+        self.context.timeout - self.look().left()
     }
 
+    /// Returns how long the waiter may sleep until it looks again.
     fn remaining(&mut self) -> Result<Duration, Stop> {
-        let waited = self.waited();
-        if waited < self.context.timeout { Ok(self.context.timeout - waited) } else { Err(Stop::Timeout) }
+        let grace = self.look();
+        if grace.left().is_zero() { Err(Stop::Timeout) } else { Ok(grace.next_look()) }
+    }
+
+    fn look(&mut self) -> Grace {
+        let Waiting { kernel, watch, timeout, .. } = *self.context;
+        let now = kernel.now();
+        let (_, grace) = self.begun.get_or_insert_with(|| {
+            watch.begin(now);
+            (now, Grace::begin(timeout, now))
+        });
+        grace.is_over(now);
+        *grace
     }
 }
 

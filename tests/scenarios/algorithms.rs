@@ -118,8 +118,14 @@ fn first_and_last_steps(comm: &mut Communicator) -> Result<()> {
         let (input, sums) = (send(seat), recv(seat));
         let divided: Vec<f32> = input.iter().map(|value| value / own).collect();
         let ranks = f32::from(u8::try_from(n).unwrap());
+        // Two of them together are more than a float can be.
+        let (huge, average) = (vec![3e38_f32; input.len()], vec![3e38_f32; sums.len()]);
         for algorithm in choices(name) {
-            for (op, input, step) in [(&ReduceOp::Avg, &input, 1.0 / ranks), (&scaled, &divided, 1.0)] {
+            for (op, input, sums, step) in [
+                (&ReduceOp::Avg, &input, &sums, 1.0 / ranks),
+                (&ReduceOp::Avg, &huge, &average, 1.0),
+                (&scaled, &divided, &sums, 1.0),
+            ] {
                 comm.set_algorithm(algorithm);
                 let mut got = vec![f32::NAN; sums.len()];
                 match name {
@@ -128,7 +134,7 @@ fn first_and_last_steps(comm: &mut Communicator) -> Result<()> {
                     _ => comm.reduce_scatter(input, &mut got, op),
                 }?;
                 let is_right = |(got, sum): (&f32, &f32)| (got - sum * step).abs() <= sum * 1e-6;
-                assert!(got.iter().zip(&sums).all(is_right), "{op} in {name} by {algorithm:?}");
+                assert!(got.iter().zip(sums).all(is_right), "{op} in {name} by {algorithm:?}");
             }
         }
     }

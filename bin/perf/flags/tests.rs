@@ -39,6 +39,15 @@ fn flags_in_the_manner_of_nccl_tests_are_understood() {
 }
 
 #[test]
+fn flags_that_scripts_for_nccl_tests_have_are_taken_where_they_change_nothing() {
+    let words = "all_reduce -b 8 -e 128M -f 2 -g 2 -t 1 -n 20 -w 5 -m 1 -N 1 -a 1 -p 0 -c 1 -z 0 -G 0 -C 0 -S 0 -T 60 -J x";
+    let args = perf(&words.split(' ').collect::<Vec<_>>());
+    assert_eq!((args.job.timeout.as_secs(), args.json.as_deref()), (60, Some("x".as_ref())));
+    let words = "--nthreads 1 --agg_iters 1 --run_cycles 1 --parallel_init 1 --blocking 1 --cudagraph 0 --report_cputime 1";
+    assert_eq!(perf(&words.split(' ').collect::<Vec<_>>()).plan().unwrap(), perf(&[]).plan().unwrap());
+}
+
+#[test]
 fn no_test_named_means_all_and_a_test_named_twice_runs_once() {
     assert_eq!(perf(&[]).plan().unwrap().len(), 13);
     let plan = perf(&["overlap", "put_latency", "overlap"]).plan().unwrap();
@@ -108,7 +117,11 @@ fn a_wrong_value_is_told_in_one_line_that_says_what_would_be_right() {
         (&["-b", "4Q"][..], "expected a whole number with K, M, G or T behind it"),
         (&["-b", "1.5M"], "expected a whole number"),
         (&["-f", "0"], "0 is not in 1.."),
-        (&["-n", "0"], "0 is not in 1.."),
+        (&["-n", "0"], "0 times nothing; leave it out"),
+        (&["-t", "2"], "each rank is a process (-g); expected 1, or leave it out"),
+        (&["-G", "10"], "Graphs: there are none; expected 0, or leave it out"),
+        (&["-N", "0"], "repeat the command for more; expected 1"),
+        (&["-T", "soon"], "expected a whole number with us, ms, s or m"),
         (&["-c", "yes"], "expected 0 for no verifying"),
         (&["-g", "1"], "1 is not in 2..=64: a rank alone"),
         (&["-g", "two"], "expected a number from 2 to 64"),

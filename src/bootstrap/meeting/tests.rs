@@ -1,3 +1,5 @@
+use std::time::Instant;
+
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::*;
@@ -311,8 +313,8 @@ fn a_rank_that_never_comes_is_named_at_the_deadline_of_the_most_impatient() {
 fn whoever_has_come_by_the_deadline_is_received_however_late_the_host_is() {
     let point = point("late-host");
     let host = MeetingHost::open(point.clone()).unwrap();
-    let mut meeting = Meeting::new(host.try_clone_listener().unwrap(), point.job_id, Some(Instant::now()));
-    let come = |rank| request(&point, |request| JoinRequest { rank, n_ranks: 3, ..request });
+    let mut meeting = Meeting::new(host.try_clone_listener().unwrap(), point.job_id, None);
+    let come = |rank| request(&point, |request| JoinRequest { rank, n_ranks: 3, timeout_ms: 0, ..request });
     let _in_their_sockets = [come(0), come(2)];
     meeting.accept_waiting().unwrap();
     let _at_the_door = come(1);
@@ -323,9 +325,9 @@ fn whoever_has_come_by_the_deadline_is_received_however_late_the_host_is() {
 fn of_those_who_have_come_by_the_deadline_none_is_said_to_be_missing_however_late_the_host_is() {
     let point = point("late-host-of-some");
     let listener = MeetingHost::open(point.clone()).unwrap().try_clone_listener().unwrap();
-    let connections =
-        [0, 2].map(|rank| request(&point, |request| JoinRequest { rank, n_ranks: 3, ..request }));
-    assert!(Meeting::new(listener, point.job_id, Some(Instant::now())).assemble().is_none());
+    let connections = [0, 2]
+        .map(|rank| request(&point, |request| JoinRequest { rank, n_ranks: 3, timeout_ms: 0, ..request }));
+    assert!(Meeting::new(listener, point.job_id, None).assemble().is_none());
     for connection in &connections {
         let told = hear::<Rejected>(connection).and_then(Rejection::from_message);
         assert_eq!(told, Some(Rejection::Missing(Rank::known(1))));

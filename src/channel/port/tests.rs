@@ -93,7 +93,8 @@ fn a_channel_that_outlives_its_proxy_is_told_so_at_once() {
     let mapped = mapped(2, |mapped| mapped);
     let context = context(&mapped, OWN, Duration::from_secs(3600));
     let mut channel = channel(&context);
-    let life = crate::shm::LifeLock::take(*mapped.kernel(), mapped.control().lives(), OWN, |_| {}).unwrap();
+    let life =
+        crate::shm::LifeLock::take(*mapped.kernel(), mapped.control().lives(), None, OWN, |_| {}).unwrap();
     drop(proxy(&mapped, executor(&mapped)));
     drop(life);
     channel.signal().unwrap();

@@ -14,7 +14,6 @@ use crate::collective::execute::staged::prestage;
 use crate::collective::execute::{self, eager, fused};
 use crate::collective::message::progress::{self, MessageBatch};
 use crate::collective::message::{InPlaceBlock, MessageEnd};
-use crate::collective::plan::tuning::Tuning;
 use crate::collective::plan::{Planner, Proposal, WORD_LEN, Way};
 use crate::collective::region::lease::{Lease, RegionOwner};
 use crate::collective::rendezvous::buffers::Buffers;
@@ -46,7 +45,7 @@ pub(crate) struct Engine {
 impl Engine {
     /// Makes the engine of `ranks` of the job, whose zeroed regions start at `bases`. This rank's
     /// was taken from `host` and goes back there; operations over proxied channels get these from
-    /// it, too. Algorithms are chosen by `tuning`, which is the same on all members.
+    /// it, too. The `planner` goes by the same tuning on all members.
     ///
     /// # Errors
     /// Those of [`Members::new`].
@@ -55,9 +54,8 @@ impl Engine {
         ranks: Arc<[Rank]>,
         bases: Vec<HeapOffset>,
         host: Arc<H>,
-        tuning: Tuning,
+        planner: Planner,
     ) -> Result<Self> {
-        let planner = Planner::new(tuning, ranks.len());
         let (members, lease) = Members::new(context, ranks, bases, host.clone())?;
         Ok(Self { members, pipework: Pipework::new(host), planner, taken: Choice::default(), lease })
     }

@@ -49,7 +49,7 @@ pub(crate) struct Planner {
     /// The part of the tuning that matters to this communicator.
     table: CommTable,
     tuning: Tuning,
-    pub(crate) customs: Customs,
+    customs: Customs,
     pub(crate) routes: MeasuredRoutes,
     /// Of short calls.
     pub(crate) eager_trial: EagerTrial,
@@ -209,6 +209,12 @@ impl Planner {
         &self.tuning
     }
 
+    /// Makes the planner of a derived communicator, with the same tuning and the same algorithms of
+    /// the user's own.
+    pub(crate) fn derived(&self, n_members: usize) -> Self {
+        Self { customs: self.customs.clone(), ..Self::new(self.tuning.clone(), n_members) }
+    }
+
     /// Goes by `tuning` from now on.
     pub(crate) fn set_tuning(&mut self, tuning: Tuning) {
         self.recent = RecentWords::default();
@@ -241,14 +247,13 @@ impl Planner {
         let signature = call.signature().with_choice(choice);
         let len = call.input_len(self.n_members)?;
         let way = self.way(call.operation, len, choice)?;
+        let is_eager = way == Way::Eager;
+        if is_eager && (choice != Choice::default() || !self.table.is_on_trial(call.operation, len)) {
+            // Its address goes nowhere, so it stays in registers.
+            return Ok(Proposal { way, len, signature, foreseen: None, prestages: false });
+        }
         let proposal = Proposal { way, len, signature, foreseen: None, prestages: false };
-        if way != Way::Eager {
-            return Ok(self.complete(proposal, call));
-        }
-        if choice != Choice::default() || !self.table.is_on_trial(call.operation, len) {
-            return Ok(proposal);
-        }
-        Ok(self.try_out(proposal, call))
+        Ok(if is_eager { self.try_out(proposal, call) } else { self.complete(proposal, call) })
     }
 
     /// Says whether `call` travels with its post, and may do so with others.

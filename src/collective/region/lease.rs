@@ -92,6 +92,9 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        if self.context.is_forked() {
+            return;
+        }
         if std::thread::panicking() {
             self.context.mapped().life(self.context.rank()).mark_lost(self.context.kernel());
             return;

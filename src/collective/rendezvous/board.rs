@@ -197,7 +197,7 @@ impl CallBoard {
     pub(crate) fn post(&mut self, signature: CallSignature, post: EagerPost<'_>) {
         let call = CallWithHistory::new(signature, self.history);
         self.keep(call);
-        self.put_up(call, [post.checksum, post.scalar], post.data);
+        self.put_up(call, post.head(), post.data);
     }
 
     /// Posts as [`CallBoard::post`] does, and keeps its own books only when the others can read it:
@@ -205,7 +205,7 @@ impl CallBoard {
     #[inline(always)]
     pub(crate) fn post_first(&mut self, signature: CallSignature, post: EagerPost<'_>) {
         let call = CallWithHistory::new(signature, self.history);
-        self.put_up(call, [post.checksum, post.scalar], post.data);
+        self.put_up(call, post.head(), post.data);
         self.keep(call);
     }
 

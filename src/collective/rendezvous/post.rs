@@ -99,6 +99,12 @@ impl<'d> EagerPost<'d> {
     pub(crate) const fn of(data: &'d [u64]) -> Self {
         Self { checksum: 0, scalar: 0, data }
     }
+
+    /// Returns the words before the data.
+    #[inline(always)]
+    pub(crate) const fn head(&self) -> [u64; 2] {
+        [self.checksum, self.scalar]
+    }
 }
 
 /// What a member posts of any other call that moves data.
@@ -226,7 +232,9 @@ mod tests {
         assert_eq!([read.balance(), read.scalar()], [u64::MAX, 3]);
         assert_eq!([read.last_duration(), read.last_short_duration()], [4, 5]);
 
-        cell.post(2, [7, 8, 9, 10], &[11, 12]);
+        let eager = EagerPost { checksum: 9, scalar: 10, data: &[11, 12] };
+        let [checksum, scalar] = eager.head();
+        cell.post(2, [7, 8, checksum, scalar], eager.data);
         assert_eq!([read.checksum(), read.eager_scalar(), read.word(0), read.word(1)], [9, 10, 11, 12]);
         assert_eq!(read.eager_duration(), 11);
     }

@@ -442,8 +442,8 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// Removes the files of a failed attempt, unless they are valid. The next checkpoint removes
-    /// what cannot be removed now.
+    /// Removes the files of a failed attempt, unless they are valid or a planned fault has killed
+    /// this rank. The next checkpoint removes what cannot be removed now.
     fn sweep(&self, error: &Error) {
         if self.lock.is_some()
             && !matches!(error, Error::FaultInjected { .. })

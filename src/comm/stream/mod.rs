@@ -172,6 +172,11 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        if self.context.is_forked() {
+            // Its thread did not come along: what is enqueued is the rank's to do.
+            std::mem::forget((Arc::clone(&self.queue), self.worker.take()));
+            return;
+        }
         self.queue.close();
         let is_own = self.is_on_its_thread();
         match self.worker.take() {

@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn what_a_pool_has_left_is_found_though_its_number_is_anothers_now_and_that_of_a_living_one_stays() {
         let parent = scratch("pools");
-        let Creator { pid, start } = Creator::this_process();
+        let Creator { pid, start, .. } = Creator::this_process();
         let names =
             [format!("pool-{pid}-{start}-a"), format!("pool-{pid}-{}-b", start + 1), "pool-1".to_owned()];
         names.iter().for_each(|name| std::fs::create_dir(parent.join(name)).unwrap());

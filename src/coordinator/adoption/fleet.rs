@@ -6,14 +6,12 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
 use crate::coordinator::assignment::StartedDevice;
 use crate::coordinator::directory::RuntimeDirectory;
 use crate::coordinator::fleet::crew::EndedDevice;
 use crate::coordinator::fleet::{DeviceEnd, DeviceKind};
 use crate::coordinator::id::DeviceId;
-use crate::process;
+use crate::process::{self, ProcessEnd};
 use crate::shm::system::pidfd_exit;
 
 /// The devices that a fleet still has to start, as [`DeviceKind::missing`] finds them.
@@ -79,8 +77,7 @@ impl AdoptedDevice {
     }
 
     pub(in crate::coordinator) fn has_ended(&self) -> bool {
-        let mut polled = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
-        poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+        process::has_ended(self.as_fd())
     }
 
     /// Returns how the device has ended; `None` as long as that is not known yet.
@@ -97,7 +94,7 @@ impl AdoptedDevice {
     }
 
     /// Returns the end of the device, with this status as far as it is known.
-    pub(in crate::coordinator) fn into_ended(self, status: Option<ExitStatus>) -> EndedDevice {
+    pub(in crate::coordinator) fn into_ended(self, status: ProcessEnd) -> EndedDevice {
         let Self { device, kind, since, .. } = self;
         let name = kind.name.clone();
         let end = DeviceEnd { device, name, status, was_restarted: false, was_taken_over: true, restarts: 0 };

@@ -17,6 +17,8 @@ use crate::coordinator::handshake::{Hello, HelloReply, PATIENCE, PeerRole, VERSI
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::wire::PeerConnection;
 use crate::error::Error;
+use crate::shm::HostKernel;
+use crate::sync::grace::Grace;
 
 /// How often a device without a coordinator looks for one.
 const LOOK: Duration = Duration::from_millis(20);
@@ -37,12 +39,13 @@ pub(in crate::coordinator) enum OnCoordinatorLoss {
     WaitFor(Duration),
 }
 
-/// How long a device has had no coordinator.
+/// How long a device may have no coordinator. A pause hardly counts: the next coordinator may have
+/// been paused, too.
 #[derive(Clone, Copy, Debug)]
 struct Absence {
-    since: Instant,
-    /// Since when there has been no socket either.
-    missing: Option<Instant>,
+    left: Grace,
+    /// While there is no socket either.
+    missing: Option<Grace>,
 }
 
 /// A coordinator that was greeted and has not answered yet.
@@ -84,7 +87,7 @@ impl CoordinatorSearch {
         directory: &RuntimeDirectory,
         on_loss: OnCoordinatorLoss,
     ) -> Self {
-        let absence = Absence { since: Instant::now(), missing: None };
+        let absence = Absence::begin(on_loss, HostKernel::clock());
         let looks_at = Instant::now() + LOOK;
         Self { device, directory: directory.clone(), on_loss, absence, attempt: None, looks_at }
     }
@@ -125,7 +128,7 @@ impl CoordinatorSearch {
                 | CoordinatorError::Refused(_)),
             ) => return Err(error),
             // The coordinator is not there yet, has no time, or is another program.
-            Err(error) if self.absence.is_over(self.on_loss, &error) => {
+            Err(error) if self.absence.is_over(self.on_loss, &error, HostKernel::clock()) => {
                 self.sweep();
                 return Ok(Searched::GivenUp);
             }
@@ -178,8 +181,17 @@ impl Attempt {
 }
 
 impl Absence {
+    fn begin(on_loss: OnCoordinatorLoss, now: Duration) -> Self {
+        let limit = match on_loss {
+            OnCoordinatorLoss::WaitFor(limit) => limit,
+            OnCoordinatorLoss::WaitForEver | OnCoordinatorLoss::End => Duration::MAX,
+        };
+        Self { left: Grace::begin(limit, now), missing: None }
+    }
+
     /// Notes how the way to a coordinator has failed. Returns whether the device gives up.
-    fn is_over(&mut self, on_loss: OnCoordinatorLoss, error: &CoordinatorError) -> bool {
+    fn is_over(&mut self, on_loss: OnCoordinatorLoss, error: &CoordinatorError, now: Duration) -> bool {
+        let has_waited = self.left.is_over(now);
         let kind = match error {
             CoordinatorError::Engine(Error::Os { source, .. }) => source.kind(),
             _ => ErrorKind::Other,
@@ -190,11 +202,9 @@ impl Absence {
         match (on_loss, kind) {
             (OnCoordinatorLoss::End, ErrorKind::NotFound | ErrorKind::ConnectionRefused) => true,
             (OnCoordinatorLoss::WaitFor(_), ErrorKind::NotFound) => {
-                self.missing.get_or_insert_with(Instant::now).elapsed() >= MISSING
+                self.missing.get_or_insert_with(|| Grace::begin(MISSING, now)).is_over(now)
             }
-            (OnCoordinatorLoss::WaitFor(limit), ErrorKind::ConnectionRefused) => {
-                self.since.elapsed() >= limit
-            }
+            (OnCoordinatorLoss::WaitFor(_), ErrorKind::ConnectionRefused) => has_waited,
             _ => false,
         }
     }
@@ -223,23 +233,28 @@ mod tests {
     fn a_device_gives_up_as_it_was_told_and_never_where_somebody_listens() {
         let (missing, refused, busy) =
             (error(ErrorKind::NotFound), error(ErrorKind::ConnectionRefused), error(ErrorKind::WouldBlock));
-        let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
-        let absence = Absence { since: long_ago, missing: None };
+        let second = Duration::from_secs(1);
         for (on_loss, expected) in [
             (OnCoordinatorLoss::WaitForEver, [false, false]),
             (OnCoordinatorLoss::End, [true, true]),
             (OnCoordinatorLoss::WaitFor(Duration::from_secs(59)), [false, true]),
             (OnCoordinatorLoss::WaitFor(Duration::from_secs(3600)), [false, false]),
         ] {
-            let is_over = [&missing, &refused].map(|error| absence.clone().is_over(on_loss, error));
+            let mut absence = Absence::begin(on_loss, Duration::ZERO);
+            (0..60).for_each(|at| assert!(!absence.is_over(on_loss, &busy, at * second)));
+            let is_over =
+                [&missing, &refused].map(|error| absence.clone().is_over(on_loss, error, 60 * second));
             assert_eq!(is_over, expected, "{on_loss:?}");
-            assert!(!absence.clone().is_over(on_loss, &busy));
+            assert!(!absence.is_over(on_loss, &busy, 60 * second));
         }
         // A coordinator that is started again at once is there at the next look.
         let on_loss = OnCoordinatorLoss::WaitFor(Duration::from_secs(3600));
-        let mut replaced = Absence { since: long_ago, missing: Some(long_ago) };
-        assert!(replaced.clone().is_over(on_loss, &missing), "it is gone for good");
-        assert!(!replaced.is_over(on_loss, &refused) && !replaced.is_over(on_loss, &missing));
+        let mut replaced = Absence::begin(on_loss, Duration::ZERO);
+        let mut looks = (0..).map(|look| look * second / 20);
+        let mut look = |error| replaced.is_over(on_loss, error, looks.next().unwrap());
+        let n_looks = (1..).find(|_| look(&missing)).unwrap();
+        assert_eq!(n_looks, 21, "it is gone for good");
+        assert!(!look(&refused) && !look(&missing));
     }
 
     #[test]

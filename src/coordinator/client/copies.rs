@@ -5,7 +5,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Client, unexpected};
 use crate::coordinator::call::{AddressRange, Bytes};
@@ -16,6 +16,8 @@ use crate::coordinator::id::DeviceId;
 use crate::coordinator::request::{ClientRequest, Location, Reply};
 use crate::coordinator::wire::{IoContext, read, write};
 use crate::error::Error;
+use crate::shm::HostKernel;
+use crate::sync::grace::Grace;
 
 const DEVICE: &str = "device";
 
@@ -171,9 +173,10 @@ impl Client {
         Ok(location)
     }
 
-    /// Returns how long to wait for a device at a time. A timeout of zero would be none.
+    /// Returns how long to wait for a device at a time: no longer than the slices in which the
+    /// timeout is counted. A timeout of zero would be none.
     fn slice(&self) -> Duration {
-        self.timeout.clamp(Duration::from_millis(1), QUIET)
+        Grace::begin(self.timeout, Duration::ZERO).next_look().clamp(Duration::from_millis(1), QUIET)
     }
 
     /// Asks the coordinator whether the device is where it was. A coordinator that does not answer,
@@ -231,7 +234,7 @@ impl<'c> WatchedStream<'c> {
             IoContext { peer: DEVICE, operation: "connecting with a device", patience: client.timeout };
         let address =
             Address::of_name(&location.socket).map_err(|error| Error::os(context.operation, error))?;
-        let since = Instant::now();
+        let mut grace = Grace::begin(client.timeout, HostKernel::clock());
         let stream = loop {
             let error = match address.connect_within(client.slice()) {
                 Ok(stream) => break stream,
@@ -239,7 +242,9 @@ impl<'c> WatchedStream<'c> {
             };
             match error.kind() {
                 ErrorKind::ConnectionRefused => return Err(CoordinatorError::Disconnected { peer: DEVICE }),
-                ErrorKind::TimedOut if since.elapsed() < client.timeout => client.check(device, &location)?,
+                ErrorKind::TimedOut if !grace.is_over(HostKernel::clock()) => {
+                    client.check(device, &location)?
+                }
                 _ => return Err(context.error(error)),
             }
         };
@@ -262,11 +267,11 @@ impl<'c> WatchedStream<'c> {
 
     /// Tries until something moves.
     fn retry(&mut self, mut attempt: impl FnMut(&UnixStream) -> io::Result<usize>) -> io::Result<usize> {
-        let since = Instant::now();
+        let mut grace = Grace::begin(self.client.timeout, HostKernel::clock());
         loop {
             match attempt(&self.stream) {
                 Err(error)
-                    if error.kind() == ErrorKind::WouldBlock && since.elapsed() < self.client.timeout => {}
+                    if error.kind() == ErrorKind::WouldBlock && !grace.is_over(HostKernel::clock()) => {}
                 moved => return moved,
             }
             if let Err(error) = self.client.check(self.device, &self.location) {

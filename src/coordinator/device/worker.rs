@@ -30,6 +30,9 @@ pub(super) struct DeviceWorker {
     off: CancelToken,
 }
 
+/// Makes the descriptor readable when it is told to, and when it is dropped.
+struct Waker(Arc<EventFd>);
+
 /// The state of the thread.
 struct WorkerThread {
     device: DeviceId,
@@ -44,26 +47,37 @@ impl DeviceWorker {
     /// # Errors
     /// [`Error::ResourceLimit`], [`Error::Os`].
     pub(super) fn start(device: DeviceId, memory: Arc<DeviceMemory>, options: Options) -> Result<Self> {
+        let mut thread_state = WorkerThread { device, memory, options, comm: None };
+        Self::run(move |order, off| {
+            let outcome = thread_state.work(order, off);
+            (outcome, thread_state.comm.as_ref().map(Communicator::aborter))
+        })
+    }
+
+    /// Starts a thread that has `work` done for each order.
+    fn run(
+        mut work: impl FnMut(DeviceOrder, CancelToken) -> (TaskOutcome, Option<Aborter>) + Send + 'static,
+    ) -> Result<Self> {
         let wakeup = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
         let wakeup = wakeup.map_err(|errno| resource_error("preparing a device's worker", errno.into()))?;
         let wakeup = Arc::new(wakeup);
-        let waker = Arc::clone(&wakeup);
+        let waker = Waker(Arc::clone(&wakeup));
         let (orders, todo) = channel();
         let (done, outcomes) = channel();
-        let work = move || {
+        let serve = move || {
+            // Dropped in the opposite order, also by a panic: the sender is gone when the waker says so.
+            let waker = waker;
+            let done = done;
             // Signals are for the thread that serves.
             let _ = SigSet::all().thread_block();
-            let mut thread_state = WorkerThread { device, memory, options, comm: None };
             for (order, off) in todo {
-                let outcome = thread_state.work(order, off);
-                if done.send((outcome, thread_state.comm.as_ref().map(Communicator::aborter))).is_err() {
+                if done.send(work(order, off)).is_err() {
                     return;
                 }
-                // A full counter is readable already.
-                let _ = waker.write(1);
+                waker.wake();
             }
         };
-        let thread = std::thread::Builder::new().name("shmccl device".to_owned()).spawn(work);
+        let thread = std::thread::Builder::new().name("shmccl device".to_owned()).spawn(serve);
         thread.map_err(|error| resource_error("starting a device's worker", error))?;
         Ok(Self { orders, outcomes, wakeup, off: CancelToken::default() })
     }
@@ -99,6 +113,19 @@ impl DeviceWorker {
                 Err(Error::Unavailable { operation, needs })
             }
         }
+    }
+}
+
+impl Waker {
+    fn wake(&self) {
+        // A full counter is readable already.
+        let _ = self.0.write(1);
+    }
+}
+
+impl Drop for Waker {
+    fn drop(&mut self) {
+        self.wake();
     }
 }
 
@@ -231,7 +258,22 @@ fn shorten(report: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
     use super::*;
+
+    #[test]
+    fn a_worker_that_panics_wakes_its_device() {
+        let mut worker = DeviceWorker::run(|_, _| panic!("as the test has it")).unwrap();
+        assert!(worker.finished().unwrap().is_none());
+        worker.begin(DeviceOrder::Leave { comm: crate::coordinator::CommId::new(1), gracefully: true });
+        let patience = PollTimeout::try_from(Duration::from_secs(60)).unwrap();
+        let mut polled = [PollFd::new(worker.descriptor(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut polled, patience), Ok(1));
+        assert!(matches!(worker.finished(), Err(Error::Unavailable { .. })));
+    }
 
     #[test]
     fn a_report_that_is_too_long_keeps_whole_lines_and_the_one_that_names_the_straggler() {

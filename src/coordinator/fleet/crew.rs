@@ -1,8 +1,8 @@
 //! The thread that is the parent of a fleet's devices.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::SigSet;
-use nix::unistd::Pid;
 
 use super::{DeviceEnd, DeviceKind, GRACE, terminate};
 use crate::bootstrap::{poll_timeout, resource_error};
@@ -20,7 +19,8 @@ use crate::coordinator::id::DeviceId;
 use crate::error::Error;
 use crate::launch::Program;
 use crate::logs::COORDINATOR;
-use crate::shm::system::{pidfd_kill, pidfd_open};
+use crate::process::{self, OwnedChild};
+use crate::shm::system::KeptChildren;
 
 /// How long a Ctrl-C that the devices have received may take to reach this process as well.
 const CTRL_C_DELAY: Duration = Duration::from_millis(300);
@@ -54,12 +54,12 @@ pub(super) struct Crew {
     living: Vec<ChildDevice>,
     /// The devices that it has not started.
     adopted: Vec<AdoptedDevice>,
+    _kept: KeptChildren,
 }
 
 #[derive(Debug)]
 struct ChildDevice {
-    child: Child,
-    pidfd: OwnedFd,
+    child: OwnedChild,
     kind: Arc<DeviceKind>,
     began: Instant,
     was_restarted: bool,
@@ -75,7 +75,8 @@ pub(in crate::coordinator) struct EndedDevice {
 
 impl Crew {
     pub(super) fn new(plan: FleetPlan, restarts: u32) -> Self {
-        Self { plan, restarts: RestartBudget::new(restarts), living: Vec::new(), adopted: Vec::new() }
+        let (restarts, _kept) = (RestartBudget::new(restarts), KeptChildren::start());
+        Self { plan, restarts, living: Vec::new(), adopted: Vec::new(), _kept }
     }
 
     /// Starts the devices, replaces those that die, and ends all when the other side of `stop` is
@@ -92,13 +93,12 @@ impl Crew {
         if started.send(devices).is_err() || !is_up {
             return;
         }
-        // Signals are for the program's own threads. Devices begin with the mask as it was.
-        let before = SigSet::thread_get_mask();
+        // Signals are for the program's own threads.
         let _ = SigSet::all().thread_block();
         while !self.is_stopped(stop, None) {
             let mut dead = self.reap(stop);
             dead.extend(self.reap_adopted(stop));
-            self.replace(dead, stop, &mut on_end, before.as_ref().ok());
+            self.replace(dead, stop, &mut on_end);
         }
         terminate(&self.living, GRACE);
     }
@@ -141,31 +141,21 @@ impl Crew {
 
     fn start(&mut self, kind: &Arc<DeviceKind>, was_restarted: bool) -> Result<DeviceId, Error> {
         const ACTION: &str = "starting a device";
-        let mut child = self.plan.command(kind).spawn().map_err(|error| resource_error(ACTION, error))?;
-        match pidfd_open(pid_of(&child)) {
-            Ok(pidfd) => {
-                let (kind, began) = (Arc::clone(kind), Instant::now());
-                let member = ChildDevice { child, pidfd, kind, began, was_restarted };
-                let device = member.device();
-                self.living.push(member);
-                Ok(device)
-            }
-            Err(error) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                Err(resource_error(ACTION, error))
-            }
-        }
+        let child = process::spawn(&mut self.plan.command(kind)).and_then(OwnedChild::watch);
+        let child = child.map_err(|error| resource_error(ACTION, error))?;
+        let member = ChildDevice { child, kind: Arc::clone(kind), began: Instant::now(), was_restarted };
+        let device = member.device();
+        self.living.push(member);
+        Ok(device)
     }
 
     /// Reports the dead devices, and starts others in their places where `on_end` says so, unless
-    /// it is stopped meanwhile. They begin with the signal `mask` of the first ones.
+    /// it is stopped meanwhile.
     fn replace(
         &mut self,
         dead: Vec<EndedDevice>,
         stop: &UnixStream,
         on_end: &mut impl FnMut(&DeviceEnd) -> bool,
-        mask: Option<&SigSet>,
     ) {
         let (mut places, mut pause) = (Vec::new(), Duration::ZERO);
         for EndedDevice { mut end, kind, lived } in dead {
@@ -178,8 +168,6 @@ impl Crew {
         if places.is_empty() || self.is_stopped(stop, Some(pause)) {
             return;
         }
-        let ours = SigSet::thread_get_mask();
-        mask.map(SigSet::thread_set_mask);
         for (dead, kind) in places {
             let (left, name) = (self.restarts.left, kind.name.as_deref().unwrap_or_default());
             match self.start(&kind, true) {
@@ -195,7 +183,6 @@ impl Crew {
                 }
             }
         }
-        let _ = ours.map(|ours| ours.thread_set_mask());
     }
 
     /// Waits until a device ends or the fleet is to stop; with a `limit`, for that long and for the
@@ -216,8 +203,8 @@ impl Crew {
     /// Takes out the devices that have ended. Where they were told to end, waits for a moment
     /// whether the fleet is to stop as well, and returns none then.
     fn reap(&mut self, stop: &UnixStream) -> Vec<EndedDevice> {
-        let gone = self.living.extract_if(.., |it| !matches!(it.child.try_wait(), Ok(None)));
-        let mut ended: Vec<_> = gone.filter_map(ChildDevice::into_ended).collect();
+        let gone = self.living.extract_if(.., |it| it.child.end().is_some());
+        let mut ended: Vec<_> = gone.map(ChildDevice::into_ended).collect();
         let were_told = ended.iter().any(|it| it.end.was_told());
         if were_told && self.is_stopped(stop, Some(CTRL_C_DELAY)) {
             ended.clear();
@@ -228,37 +215,29 @@ impl Crew {
 
 impl Drop for Crew {
     fn drop(&mut self) {
-        // By the descriptor: the program may have waited for all of its children, and then another
-        // process may have the number of one.
-        self.living.iter().for_each(|member| pidfd_kill(member.as_fd()));
-        self.living.iter_mut().for_each(|member| _ = member.child.wait());
+        // All of them before the first one is waited for.
+        self.living.iter().for_each(|member| member.child.kill());
     }
 }
 
 impl ChildDevice {
     fn device(&self) -> DeviceId {
-        DeviceId::new(self.child.id())
+        DeviceId::new(self.child.pid().as_raw().cast_unsigned())
     }
 
-    /// Returns the end of the device; `None` where the program has waited for all of its children,
-    /// and has taken the status.
-    fn into_ended(mut self) -> Option<EndedDevice> {
-        let (device, status) = (self.device(), self.child.try_wait().ok()?);
+    fn into_ended(mut self) -> EndedDevice {
+        let (device, status) = (self.device(), self.child.end().flatten());
         let Self { kind, began, was_restarted, .. } = self;
         let name = kind.name.clone();
         let end = DeviceEnd { device, name, status, was_restarted, was_taken_over: false, restarts: 0 };
-        Some(EndedDevice { end, kind, lived: began.elapsed() })
+        EndedDevice { end, kind, lived: began.elapsed() }
     }
 }
 
 impl AsFd for ChildDevice {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
+        self.child.as_fd()
     }
-}
-
-fn pid_of(child: &Child) -> Pid {
-    Pid::from_raw(child.id().cast_signed())
 }
 
 /// How long a device must have lived for its replacement to start at once.

@@ -135,10 +135,13 @@ impl DeviceTable {
         self.devices.remove(&device).map(|device| device.owner)
     }
 
-    /// Takes a report. Returns whether it is the newest.
+    /// Takes a report. Returns whether it is the newest. A device keeps its addresses and its
+    /// socket, which calls were checked against, for as long as it is registered.
     pub(crate) fn report(&mut self, device: DeviceId, report: DeviceReport) -> bool {
         let Some(device) = self.devices.get_mut(&device) else { return false };
-        if report.version <= device.report.version || report.heard > device.sent {
+        let is_new = report.version > device.report.version && report.heard <= device.sent;
+        let is_there = (report.range, &report.socket) == (device.report.range, &device.report.socket);
+        if !is_new || !is_there {
             return false;
         }
         device.report = report;
@@ -246,14 +249,14 @@ impl DeviceTable {
     /// have not done it in time, and which of that it is.
     pub(crate) fn overdue(&self, now_ms: u64, patience_ms: u64) -> Vec<(DeviceId, String)> {
         let is_over = |due: Option<u64>| due.is_some_and(|due| now_ms >= due);
-        let why = |(id, device): (DeviceId, &DeviceRecord)| match () {
-            () if is_over(device.confirmation_due_ms(patience_ms)) => {
+        let why = |(id, device): (DeviceId, &DeviceRecord)| {
+            if is_over(device.confirmation_due_ms(patience_ms)) {
                 Some((id, format!("it hangs, with an order unheard for {patience_ms} ms")))
-            }
-            () if is_over(device.due_ms(patience_ms)) => {
+            } else if is_over(device.due_ms(patience_ms)) {
                 Some((id, "it hangs, and has not done its order in time".to_owned()))
+            } else {
+                None
             }
-            () => None,
         };
         self.iter().filter_map(why).collect()
     }

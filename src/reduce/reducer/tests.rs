@@ -357,6 +357,32 @@ fn integers_wrap_and_their_averages_truncate_toward_zero() {
 }
 
 #[test]
+fn an_average_of_large_floats_is_finite_and_otherwise_that_of_the_sum_divided_at_the_end() {
+    for n in [2, 3, 7, 64] {
+        let ranks = |value: f32| vec![vec![value; 3]; n as usize];
+        let average = |inputs: &[Vec<f32>]| {
+            combine(&ReduceOp::Avg, n, &inputs.iter().map(Vec::as_slice).collect::<Vec<_>>())
+        };
+        let short = |inputs: &[Vec<f32>]| {
+            let inputs: Vec<Vec<_>> =
+                inputs.iter().map(|one| one.iter().map(|x| bf16::from_f32(*x)).collect()).collect();
+            combine(&ReduceOp::Avg, n, &inputs.iter().map(Vec::as_slice).collect::<Vec<_>>())
+        };
+        let large = bf16::MAX.to_f32();
+        assert_eq!(average(&ranks(large)), [large; 3], "{n}");
+        assert_eq!(average(&ranks(-large)), [-large; 3], "{n}");
+        assert_eq!(short(&ranks(large)), [bf16::MAX; 3], "{n}");
+        // The least that there is survives being made smaller.
+        let least = bf16::from_bits(1);
+        assert_eq!(short(&ranks(least.to_f32())), [least; 3], "{n}");
+        let mixed: Vec<_> = (0..n).map(|rank| vec![(rank as f32 + 0.3).sin(), 1e-3, 7e9]).collect();
+        let sum = combine(&ReduceOp::Sum, n, &mixed.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        assert_eq!(average(&mixed), sum.iter().map(|sum| sum / n as f32).collect::<Vec<_>>(), "{n}");
+    }
+    assert_eq!(combine(&ReduceOp::Avg, 3, &[&[f64::MAX], &[f64::MAX], &[-f64::MAX]]), [f64::MAX / 3.0]);
+}
+
+#[test]
 fn minimum_and_maximum_pass_nan_on_and_order_zeros() {
     let (one, other) = ([0.0, -0.0, f32::NAN, 1.0, f32::INFINITY], [-0.0, 0.0, 1.0, -f32::NAN, f32::MAX]);
     let bits = |op| combine(&op, 2, &[&one[..], &other]).iter().map(|x| x.to_bits()).collect::<Vec<_>>();

@@ -11,6 +11,7 @@ use std::{
 use memmap2::{MmapOptions, MmapRaw};
 
 use super::*;
+use crate::shm::{Backing, Identity};
 
 const WATCHDOG: Duration = Duration::from_secs(60);
 
@@ -39,7 +40,8 @@ where
     C: Deref<Target = [LifeCell]> + Send + 'static,
 {
     let (report, losses) = channel();
-    let lock = LifeLock::take(kernel, cells, rank(own), move |lost| report.send(lost).unwrap_or(())).unwrap();
+    let lock =
+        LifeLock::take(kernel, cells, None, rank(own), move |lost| report.send(lost).unwrap_or(())).unwrap();
     (lock, losses)
 }
 
@@ -74,7 +76,7 @@ fn a_heart_beats_again_when_it_asks_to() {
     }
     for kernel in hosts() {
         let (tell, beats) = channel();
-        let _lock = LifeLock::take(kernel, Threads(cells(2)), rank(0), Hasty(tell)).unwrap();
+        let _lock = LifeLock::take(kernel, Threads(cells(2)), None, rank(0), Hasty(tell)).unwrap();
         // Twice a second they would take longer than the watchdog waits.
         let end = Instant::now() + WATCHDOG;
         for _ in 0..200 {
@@ -105,7 +107,8 @@ fn a_life_thread_that_ends_by_a_panic_is_a_loss() {
     let kernel = HostKernel::detect();
     let cells = Threads(cells(3));
     let (_watching, losses) = take(kernel, cells.clone(), 0);
-    let fragile = LifeLock::take(kernel, cells.clone(), rank(1), |_| std::panic::resume_unwind(Box::new(())));
+    let fragile =
+        LifeLock::take(kernel, cells.clone(), None, rank(1), |_| std::panic::resume_unwind(Box::new(())));
     cells[2].mark_lost(&kernel);
     let both = [losses.recv_timeout(WATCHDOG).unwrap(), losses.recv_timeout(WATCHDOG).unwrap()];
     assert!(both.contains(&rank(1)) && both.contains(&rank(2)));
@@ -117,21 +120,21 @@ fn a_cell_is_taken_once() {
     let kernel = HostKernel::detect();
     let cells = Threads(cells(1));
     let (lock, _) = take(kernel, cells.clone(), 0);
-    let again = LifeLock::take(kernel, cells.clone(), rank(0), |_| {});
+    let again = LifeLock::take(kernel, cells.clone(), None, rank(0), |_| {});
     assert!(matches!(again, Err(Error::Layout { what: "life cell", .. })));
     assert_eq!(cells[0].status(), LifeStatus::Alive, "the refused one leaves the cell alone");
     drop(lock);
-    assert!(matches!(LifeLock::take(kernel, cells, rank(0), |_| {}), Err(Error::Layout { .. })));
+    assert!(matches!(LifeLock::take(kernel, cells, None, rank(0), |_| {}), Err(Error::Layout { .. })));
 }
 
 #[test]
 fn there_is_a_cell_for_every_rank_and_no_more_than_ranks() {
     let kernel = HostKernel::detect();
     assert!(matches!(
-        LifeLock::take(kernel, Threads(cells(2)), rank(2), |_| {}),
+        LifeLock::take(kernel, Threads(cells(2)), None, rank(2), |_| {}),
         Err(Error::InvalidRank { rank: 2, n_ranks: 2 })
     ));
-    assert!(LifeLock::take(kernel, Threads(cells(65)), rank(0), |_| {}).is_err());
+    assert!(LifeLock::take(kernel, Threads(cells(65)), None, rank(0), |_| {}).is_err());
 }
 
 /// The cells of a job whose ranks are processes: the page behind a descriptor.
@@ -203,4 +206,17 @@ fn a_killed_process_is_reported_to_every_other_rank() {
         }
         child.wait().unwrap();
     }
+}
+
+#[test]
+fn a_rank_that_lives_by_a_lock_is_there_until_it_lets_go() {
+    let segment = Segment::create(&Backing::Anonymous, 4096, Identity::default()).unwrap();
+    let present = |number| is_present(segment.as_fd(), rank(number));
+    assert!(!present(0) && !present(1));
+    let [first, second] = [0, 1].map(|number| PresenceLock::take(segment.as_fd(), rank(number)).unwrap());
+    assert!(present(0) && present(1) && !present(2));
+    drop(first);
+    assert!(!present(0) && present(1));
+    drop(second);
+    assert!(!present(1));
 }

@@ -255,7 +255,8 @@ impl WordKernel {
 }
 
 fn combine<T: Arithmetic, O: ElementOperator<T::Register>>(words: &[u64], scalar: u64, divisor: u8) -> u64 {
-    let (scalar, divisor) = (scalar_of::<T>(scalar), T::Register::small(divisor));
+    let (share, divisor) = T::Register::mean_terms(divisor);
+    let scalar = O::factor(scalar_of::<T>(scalar), share);
     match *words {
         // Of a length that is known here, or there are loops of several kinds for each lane.
         [first, second] => combine_among::<T, O>(&[first, second], scalar, divisor),

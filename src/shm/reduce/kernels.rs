@@ -241,8 +241,8 @@ unsafe fn sweep<I: Instructions, T: Arithmetic, O: ElementOperator<T::Register>,
 ) {
     let (sources, targets, end) = (job.places.sources(), job.places.targets(), job.count);
     let scalars = job.terms.scalars;
-    let (fresh, divisor) = (job.places.fresh(), T::Register::small(job.terms.divisor));
-    let run = BlockLoop::<I, T, O> { sources, scalars, targets, fresh, divisor, code: PhantomData };
+    let (fresh, (share, divisor)) = (job.places.fresh(), T::Register::mean_terms(job.terms.divisor));
+    let run = BlockLoop::<I, T, O> { sources, scalars, targets, fresh, share, divisor, code: PhantomData };
     let streamed = if I::STREAMS && job.n_past > 0 {
         // SAFETY: the caller's contract.
         unsafe { run.streamed_blocks::<L>(end, job.n_past) }
@@ -288,6 +288,8 @@ struct BlockLoop<'a, I, T: Arithmetic, O> {
     scalars: &'a [u64],
     targets: &'a [*mut u8],
     fresh: u64,
+    /// What an average multiplies the fresh sources by, and what it divides by at the end.
+    share: T::Register,
     divisor: T::Register,
     code: PhantomData<(I, O)>,
 }
@@ -387,7 +389,8 @@ impl<I: Instructions, T: Arithmetic, O: ElementOperator<T::Register>> BlockLoop<
         // SAFETY: the caller's contract.
         let mut numbers = unsafe { T::widen_block::<I, L>(block) };
         if O::SCALES && self.fresh >> index & 1 == 1 {
-            let scalar = scalar_of::<T>(self.scalars[index.min(self.scalars.len() - 1)]);
+            let scalar = self.scalars[index.min(self.scalars.len() - 1)];
+            let scalar = O::factor(scalar_of::<T>(scalar), self.share);
             for number in &mut numbers {
                 *number = number.multiply(scalar);
             }

@@ -13,8 +13,14 @@ pub(crate) trait Numeric: bytemuck::Pod {
     fn divide(self, divisor: Self) -> Self;
     /// Returns the number as it may be stored: every NaN becomes the same one.
     fn settle(self) -> Self;
-    /// Returns a small number, at most [`MAX_PLACES`](super::MAX_PLACES).
-    fn small(value: u8) -> Self;
+    /// Whether an average multiplies its inputs before it adds them.
+    const SCALES_MEAN: bool;
+    /// Returns what an average of `n` inputs multiplies each by, and what it divides their sum by;
+    /// `n` is at most [`MAX_PLACES`](super::MAX_PLACES).
+    ///
+    /// Floats are multiplied by a power of two, `1 / n` or less. So no sum overflows, and the
+    /// result is that of the sum divided by `n` to the last bit, unless it is subnormal.
+    fn mean_terms(n: u8) -> (Self, Self);
 }
 
 macro_rules! integer {
@@ -56,9 +62,11 @@ macro_rules! integer {
                 self
             }
 
+            const SCALES_MEAN: bool = false;
+
             #[inline(always)]
-            fn small(value: u8) -> Self {
-                Self::try_from(value).expect("at most MAX_PLACES, which every integer holds")
+            fn mean_terms(n: u8) -> (Self, Self) {
+                (1, Self::try_from(n).expect("at most MAX_PLACES, which every integer holds"))
             }
         }
     )*};
@@ -102,9 +110,12 @@ macro_rules! float {
                 if self.is_nan() { Self::NAN } else { self }
             }
 
+            const SCALES_MEAN: bool = true;
+
             #[inline(always)]
-            fn small(value: u8) -> Self {
-                Self::from(value)
+            fn mean_terms(n: u8) -> (Self, Self) {
+                let share = 1.0 / Self::from(n.next_power_of_two());
+                (share, Self::from(n) * share)
             }
         }
     )*};
@@ -126,8 +137,15 @@ float!(f32, f64);
 
 /// What is done to the operands of one element.
 pub(crate) trait ElementOperator<R: Numeric>: 'static {
-    /// Whether original inputs are multiplied by scalars first.
+    /// Whether original inputs are multiplied first.
     const SCALES: bool = false;
+
+    /// Returns what an original input is multiplied by: its rank's scalar, or a share of an
+    /// average.
+    #[inline(always)]
+    fn factor(scalar: R, _share: R) -> R {
+        scalar
+    }
 
     /// Takes one more input, which most operators add.
     #[inline(always)]
@@ -154,9 +172,13 @@ pub(crate) struct Minimum;
 /// Takes the greatest.
 #[derive(Debug)]
 pub(crate) struct Maximum;
-/// Adds, and divides the sum by the number of ranks.
+/// Adds, and divides the sum by the number of ranks. Floats are made smaller before, so that their
+/// sum does not overflow.
 #[derive(Debug)]
 pub(crate) struct Mean;
+/// Adds like [`Mean`], and leaves the division to the last step.
+#[derive(Debug)]
+pub(crate) struct PartialMean;
 /// Adds inputs that are multiplied by scalars.
 #[derive(Debug)]
 pub(crate) struct ScaledSum;
@@ -184,7 +206,23 @@ impl<R: Numeric> ElementOperator<R> for Maximum {
     }
 }
 
+impl<R: Numeric> ElementOperator<R> for PartialMean {
+    const SCALES: bool = R::SCALES_MEAN;
+
+    #[inline(always)]
+    fn factor(_scalar: R, share: R) -> R {
+        share
+    }
+}
+
 impl<R: Numeric> ElementOperator<R> for Mean {
+    const SCALES: bool = R::SCALES_MEAN;
+
+    #[inline(always)]
+    fn factor(_scalar: R, share: R) -> R {
+        share
+    }
+
     #[inline(always)]
     fn finish(result: R, divisor: R) -> R {
         result.divide(divisor)

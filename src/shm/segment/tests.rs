@@ -288,7 +288,7 @@ fn a_name_that_is_taken_stays_with_its_owner() {
     let name = unique("taken");
     let _first = Segment::create(&Backing::Named(name.clone()), LEN, ME).unwrap();
     match Segment::create(&Backing::Named(name.clone()), LEN, ME) {
-        Err(Error::Os { source, .. }) => assert_eq!(source.kind(), io::ErrorKind::AlreadyExists),
+        Err(Error::NameInUse { name: taken, holder: None }) => assert_eq!(taken, name),
         other => panic!("{other:?}"),
     }
     assert!(shm_path(&name).exists());

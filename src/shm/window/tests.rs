@@ -117,3 +117,40 @@ fn mappings_of(segment: &Segment) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.split_ascii_whitespace().nth(4) == Some(&inode)).count()
 }
+
+/// What `/proc` says of the pages at `address`, by two letters each.
+fn flags_at(address: *const u8) -> String {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut is_there = false;
+    for line in maps.lines() {
+        let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+        if let Some(range) = range {
+            let [start, end] = [range.0, range.1].map(|end| usize::from_str_radix(end, 16).unwrap_or(0));
+            is_there = (start..end).contains(&address.addr());
+        } else if let Some(flags) = line.strip_prefix("VmFlags: ").filter(|_| is_there) {
+            return flags.to_owned();
+        }
+    }
+    panic!("nothing is mapped at {address:?}");
+}
+
+fn is_dumped(mapping: &Mapping, offset: u64) -> bool {
+    let address = mapping.part(offset, 1).unwrap().base();
+    !flags_at(address.as_ptr()).split(' ').any(|flag| flag == "dd")
+}
+
+#[test]
+fn no_core_dump_holds_a_segment_but_what_was_asked_for() {
+    let segment = segment(4 * PAGE);
+    let mut window = Window::reserve(2, 4 * PAGE).unwrap();
+    let places = [0, 1].map(|rank| window.map(Rank::known(rank), &segment).unwrap());
+    let [own, other] = &places;
+    let elsewhere = segment.map().unwrap();
+    assert!(!is_dumped(own, 0) && !is_dumped(other, 0) && !is_dumped(&elsewhere, 0));
+    own.take_into_dumps(PAGE, 2 * PAGE).unwrap();
+    assert_eq!([0, 1, 2, 3].map(|page| is_dumped(own, page * PAGE)), [false, true, true, false]);
+    assert!(!is_dumped(other, PAGE));
+    let named = format!("shmccl-test-dumps-{}", std::process::id());
+    let named = Segment::create(&Backing::Named(named), PAGE, Identity::default()).unwrap();
+    assert!(!is_dumped(&named.map().unwrap(), 0));
+}

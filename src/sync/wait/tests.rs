@@ -6,8 +6,8 @@ use std::{
 };
 
 use super::super::{
-    atomic::{AtomicU64, Ordering},
-    kernel::mock::MockKernel,
+    atomic::{AtomicU32, AtomicU64, Ordering},
+    kernel::{Kernel, SleepWord, mock::MockKernel},
     revoke::{Revocation, RevokeCell},
 };
 use super::*;
@@ -53,6 +53,32 @@ fn every_policy_ends_at_the_deadline_and_not_before() {
         assert_eq!(stop, Err(Stop::Timeout), "{policy:?}");
         assert!(start.elapsed() >= timeout, "{policy:?}");
     }
+}
+
+#[test]
+fn of_each_pause_of_the_waiter_a_tenth_of_the_timeout_counts_at_most() {
+    /// A machine that is paused for an hour whenever somebody sleeps.
+    struct OftenPaused(Cell<Duration>);
+    impl Kernel for OftenPaused {
+        fn light_barrier(&self) {}
+        fn heavy_barrier(&self) {}
+        fn sleep(&self, _words: &[SleepWord<'_>], _timeout: Duration) {
+            self.0.set(self.0.get() + Duration::from_secs(3600));
+        }
+        fn wake_all(&self, _word: &AtomicU32) {}
+        fn yield_now(&self) {}
+        fn now(&self) -> Duration {
+            self.0.get()
+        }
+    }
+    let (kernel, revoke) = (OftenPaused(Cell::new(LONG)), RevokeCell::default());
+    let context = Waiting::new(&kernel, &revoke, PARK_AT_ONCE, LONG);
+    let pauses = |kernel: &OftenPaused| (kernel.0.get() - LONG).as_secs() / 3600;
+    let waited = wait_until(&context, &ParkCell::default(), || (pauses(&kernel) == 9).then_some("late"));
+    assert_eq!(waited, Ok("late"));
+    kernel.0.set(LONG);
+    assert_eq!(wait_until(&context, &ParkCell::default(), || None::<()>), Err(Stop::Timeout));
+    assert_eq!(pauses(&kernel), 10);
 }
 
 #[test]

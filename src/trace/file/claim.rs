@@ -133,7 +133,8 @@ mod tests {
     fn what_others_have_written_is_left_alone_while_they_live_and_if_it_was_since_this_process_began() {
         let stem = format!("shmccl-others-{}", std::process::id());
         let path = |end: &str| std::env::temp_dir().join(format!("{stem}{end}.json"));
-        let (living, dead) = (Creator::this_process(), Creator { pid: u64::from(u32::MAX), start: 1 });
+        let (living, dead) =
+            (Creator::this_process(), Creator { pid: u64::from(u32::MAX), ..Creator::default() });
         for (end, head, is_old, is_kept) in [
             (".0", head_by(living), true, true),
             (".1", head_by(dead), false, true),

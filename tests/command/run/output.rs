@@ -5,14 +5,13 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use shmccl::launch::Launch;
-
 use crate::run::{run, scratch, shmccl, text, told};
 
 #[test]
 fn it_says_how_it_pinned_in_one_line_unless_told_to_be_quiet() {
-    let plan = Launch::new(2).unwrap().plan().to_string() + "\n";
-    assert_eq!(told(&run(&["-n", "2", "--", "true"])), (0, plan));
+    let (code, plan) = told(&run(&["-n", "2", "--", "true"]));
+    assert!(code == 0 && plan.starts_with("2 ranks on ") && plan.contains(" spinner"), "{plan}");
+    assert_eq!(plan.lines().count(), 1, "{plan}");
     assert_eq!(told(&run(&["-n", "2", "-q", "--", "true"])), (0, String::new()));
     assert!(told(&run(&["-n", "2", "--no-pin", "--", "true"])).1.contains("not pinned"));
     // A service has nobody to serve, and needs nobody.

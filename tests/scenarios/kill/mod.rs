@@ -10,6 +10,7 @@
 //! the table.
 #![expect(clippy::print_stdout, reason = "devices report on stdout, and the table is the result")]
 
+mod cores;
 mod device;
 mod flood;
 mod gathering;
@@ -34,6 +35,7 @@ mod work;
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use nix::time::{ClockId, clock_gettime};
 use shmccl::bootstrap::ProxyMode;
 use shmccl::error::{DeviceName, ExitCause};
@@ -42,6 +44,7 @@ use shmccl::{Error, Rank};
 use support::{Random, Watchdog, is_running, long};
 
 use crate::sorts::count_operations;
+use cores::Cores;
 use device::{be_a_device, is_device};
 use flood::{be_a_flooder, flood};
 use hopeless::{be_forsaken, be_hopeless, run_forsaken, run_hopeless};
@@ -59,6 +62,9 @@ const PHASES: [&str; 6] = ["init", "put", "wait", "barrier", "flush", "teardown"
 /// Through what they do it.
 const MODES: [&str; 3] = ["direct", "thread proxy", "service"];
 
+/// The series of kills.
+const KILLED: &str = "whoever_survives_a_killed_process_is_told_and_nothing_is_left";
+
 /// One trial may take so long before the process is aborted.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -68,13 +74,12 @@ fn whoever_survives_a_killed_process_is_told_and_nothing_is_left() {
         return be_a_device();
     }
     let trials = if long() { 300 } else { 30 };
-    let test = "whoever_survives_a_killed_process_is_told_and_nothing_is_left";
-    let Some(mut series) = Series::begin(test, &format!("{trials} trials")) else { return };
+    let Some(mut series) = Series::begin(KILLED, &format!("{trials} trials")) else { return };
     let mut statistics = Statistics::default();
     for number in 0..trials {
         let draw = |random: &mut Random| Trial::draw(number, random);
         series.trial(draw, |trial| {
-            let report = trial.run();
+            let report = trial.run(KILLED);
             trial.judge(&report, &mut statistics);
             let alive: Vec<_> = report.pids.values().filter(|&&pid| is_running(pid)).collect();
             assert!(alive.is_empty(), "{alive:?} are left after {trial:?}");
@@ -83,6 +88,25 @@ fn whoever_survives_a_killed_process_is_told_and_nothing_is_left() {
         });
     }
     println!("{statistics}");
+    statistics.hold_the_promise(strict());
+}
+
+#[test]
+fn whoever_survives_a_crash_that_dumps_core_is_told_as_soon_and_the_dump_is_small() {
+    if is_device() {
+        return be_a_device();
+    }
+    let test = "whoever_survives_a_crash_that_dumps_core_is_told_as_soon_and_the_dump_is_small";
+    let trials = if long() { 200 } else { 12 };
+    let Some(mut series) = Series::begin(test, &format!("{trials} trials")) else { return };
+    let cores = Cores::switch_on(test);
+    let mut statistics = Statistics::default();
+    for number in 0..trials {
+        let draw = |random: &mut Random| Trial::draw_crash(number, random);
+        series.trial(draw, |trial| trial.judge(&trial.run(test), &mut statistics));
+        cores.judge();
+    }
+    println!("{statistics}\n{cores}");
     statistics.hold_the_promise(strict());
 }
 
@@ -101,16 +125,25 @@ fn whatever_the_operation_at_which_a_rank_is_killed_the_others_lose_it_and_nothi
 #[test]
 fn the_names_of_a_killed_ranks_segments_are_removed_and_those_of_others_are_not() {
     let (victim, delay_us) = (DeviceName::Rank(Rank::new(1, 2).unwrap()), 100);
-    let trial =
-        Trial { number: 1000, n_ranks: 2, phase: "wait", mode: "direct", victim, named: true, delay_us };
+    let trial = Trial {
+        number: 1000,
+        n_ranks: 2,
+        phase: "wait",
+        mode: "direct",
+        victim,
+        named: true,
+        delay_us,
+        signal: Signal::SIGKILL,
+        heap_len: 2 << 20,
+    };
     let _watchdog = Watchdog::start(&format!("{trial:?}"), PATIENCE);
-    trial.judge(&trial.run(), &mut Statistics::default());
+    trial.judge(&trial.run(KILLED), &mut Statistics::default());
     assert_eq!(shared_memory(&trial.prefix()), [""; 0]);
     // What another job has under these names stays, and the job does not start.
     let name = format!("{}.1", trial.prefix());
     let path = std::path::Path::new("/dev/shm").join(&name);
     std::fs::write(&path, b"of another job").unwrap();
-    let report = trial.run();
+    let report = trial.run(KILLED);
     let left = std::fs::read(&path);
     std::fs::remove_file(&path).unwrap();
     assert!(

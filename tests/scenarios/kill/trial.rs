@@ -10,7 +10,7 @@ use shmccl::bootstrap::{ProxyMode, SegmentBacking};
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Launch, Observer, OutputLine};
 use shmccl::{Error, Rank, Result};
-use support::Random;
+use support::{Random, is_running};
 
 use crate::kill::device::saying;
 use crate::kill::statistics::Statistics;
@@ -26,6 +26,8 @@ pub(crate) struct Trial {
     pub(crate) victim: DeviceName,
     pub(crate) named: bool,
     pub(crate) delay_us: u64,
+    pub(crate) signal: Signal,
+    pub(crate) heap_len: u64,
 }
 
 impl Trial {
@@ -52,7 +54,17 @@ impl Trial {
             victim,
             named: random.below(4) == 0,
             delay_us: random.below(longest),
+            signal: Signal::SIGKILL,
+            heap_len: 2 << 20,
         }
+    }
+
+    /// Draws like [`draw`](Self::draw) one that does not end by a kill but by a crash, in a job
+    /// that reserves much more than it uses.
+    pub(crate) fn draw_crash(number: u64, random: &mut Random) -> Self {
+        let signal = [Signal::SIGABRT, Signal::SIGSEGV][usize::try_from(random.below(2)).unwrap()];
+        // Named segments have all of their memory from the start.
+        Self { signal, heap_len: 256 << 20, named: false, ..Self::draw(number, random) }
     }
 
     /// What its segments are called, if they have names.
@@ -60,11 +72,12 @@ impl Trial {
         format!("shmccl-kill-{}-{}", std::process::id(), self.number)
     }
 
-    pub(crate) fn run(&self) -> Report {
-        let test = this_test("whoever_survives_a_killed_process_is_told_and_nothing_is_left");
+    /// Runs the job of `test`.
+    pub(crate) fn run(&self, test: &str) -> Report {
+        let test = this_test(test);
         let mode = if self.mode == "service" { ProxyMode::Process } else { ProxyMode::Thread };
         let mut launch = Launch::new(self.n_ranks).unwrap().program(test.clone()).service(test).proxy(mode);
-        launch = launch.heap_len(2 << 20).timeout(Duration::from_secs(10)).capture_output(true);
+        launch = launch.heap_len(self.heap_len).timeout(Duration::from_secs(10)).capture_output(true);
         launch =
             launch.grace(Duration::from_secs(10)).env("KILL_PHASE", self.phase).env("KILL_MODE", self.mode);
         if self.named {
@@ -91,7 +104,8 @@ impl Trial {
         let killed = report.killed.unwrap_or_else(|| panic!("nobody was killed in {}", context()));
         let may_end_well = self.phase == "teardown";
         match &report.result {
-            Err(Error::DeviceFailed { device, cause: ExitCause::Signal(9) }) if *device == self.victim => {}
+            Err(Error::DeviceFailed { device, cause: ExitCause::Signal(signal) })
+                if (*device, *signal) == (self.victim, self.signal as i32) => {}
             Ok(()) if may_end_well => statistics.too_late += 1,
             _ => panic!("{}", context()),
         }
@@ -176,12 +190,15 @@ impl Watcher<'_> {
     /// Kills the victim a little later.
     fn strike(&mut self) {
         let pid = self.pids[&self.trial.victim.to_string()];
-        let delay_us = self.trial.delay_us;
+        let (delay_us, signal) = (self.trial.delay_us, self.trial.signal);
         self.killer = Some(std::thread::spawn(move || {
             doze(delay_us);
             let at = now();
-            // It may have ended by itself in a teardown.
-            let _ = kill(pid, Signal::SIGKILL);
+            // It may have ended by itself in a teardown. Rust's handler of SIGSEGV takes the first
+            // one that no access has caused.
+            while kill(pid, signal).is_ok() && signal == Signal::SIGSEGV && is_running(pid) {
+                doze(100);
+            }
             at
         }));
     }

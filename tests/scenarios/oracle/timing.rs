@@ -6,7 +6,7 @@
 //! sizes that swallow each other are among them.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shmccl::collective::tuning::{BufferKind, Case, Step, Table};
 use shmccl::collective::{Algorithm, ChannelKind, Operation};
@@ -35,7 +35,12 @@ const COUNTS: [usize; 4] = [13, 1500, 9001, 300_001];
 fn dawdle(random: &mut Random) {
     match random.below(4) {
         0 => (0..random.below(30)).for_each(|_| std::thread::yield_now()),
-        1 => (0..random.below(20_000)).for_each(|_| std::hint::spin_loop()),
+        1 => {
+            let (began, pause) = (Instant::now(), Duration::from_micros(random.below(100)));
+            while began.elapsed() < pause {
+                std::hint::spin_loop();
+            }
+        }
         _ => {}
     }
 }

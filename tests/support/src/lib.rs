@@ -9,6 +9,7 @@ mod long;
 mod orphans;
 mod process;
 pub mod reduction;
+mod surroundings;
 mod watchdog;
 
 pub use another_user::can_be_played;
@@ -16,4 +17,5 @@ pub use chance::{Random, seed, told_seed};
 pub use long::long;
 pub use orphans::await_all_children;
 pub use process::{is_running, wait_until};
+pub use surroundings::Surroundings;
 pub use watchdog::Watchdog;

@@ -121,6 +121,8 @@ trait Element: Copy {
     fn wide(self) -> Self::Wide;
     fn stored(wide: Self::Wide) -> Self;
     fn apply(operator: Operator, one: Self::Wide, other: Self::Wide) -> Self::Wide;
+    /// What an average adds instead of `wide`, and by how much it divides the sum of that.
+    fn share(wide: Self::Wide, n_ranks: u32) -> Self::Wide;
     fn divided(wide: Self::Wide, n_ranks: u32) -> Self::Wide;
     fn times(wide: Self::Wide, scalar: Self::Wide) -> Self::Wide;
 }
@@ -164,6 +166,10 @@ macro_rules! integers {
                 Self::stored(result).into()
             }
 
+            fn share(wide: i128, _n_ranks: u32) -> i128 {
+                wide
+            }
+
             fn divided(wide: i128, n_ranks: u32) -> i128 {
                 wide / i128::from(n_ranks)
             }
@@ -203,8 +209,12 @@ macro_rules! floats {
                 }
             }
 
+            fn share(wide: $wide, n_ranks: u32) -> $wide {
+                wide / n_ranks.next_power_of_two() as $wide
+            }
+
             fn divided(wide: $wide, n_ranks: u32) -> $wide {
-                wide / n_ranks as $wide
+                wide / (n_ranks as $wide / n_ranks.next_power_of_two() as $wide)
             }
 
             fn times(wide: $wide, scalar: $wide) -> $wide {
@@ -274,6 +284,7 @@ fn reduced<T: Element>(
             let wide = T::read(&bytes[index * width..][..width]).wide();
             match operator {
                 Operator::PreMulSum(scalar) if *fresh => T::times(wide, T::read(&scalar[..width]).wide()),
+                Operator::Avg if *fresh => T::share(wide, n_ranks),
                 _ => wide,
             }
         });

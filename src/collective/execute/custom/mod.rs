@@ -207,8 +207,8 @@ impl Place {
     }
 
     /// Marks the elements as ones that no rank has combined yet: for a message that was sent
-    /// straight from an input. Operators that do something to each input, such as multiply it, do
-    /// it then.
+    /// straight from an input. Operators that do something to each input do it then: `PreMulSum`,
+    /// and averages of floats.
     #[must_use]
     pub fn uncombined(self) -> Self {
         Self { fresh: true, ..self }

@@ -34,19 +34,21 @@ impl Table {
     /// Makes the table of this process: see [the module](super).
     ///
     /// # Errors
-    /// [`Error::Tuning`] for a file that cannot be used, and for one that was named and is not
-    /// there.
+    /// [`Error::Tuning`] for a file with something wrong in it, and for one that was named and
+    /// cannot be read.
     pub fn load() -> Result<Self> {
         Self::find(std::env::var_os(VARIABLE), usual_file())
     }
 
-    /// Makes the table in the file that is `named`, or in the `usual` one if that is there.
+    /// Makes the table in the file that is `named`, or in the `usual` one if that can be read.
+    ///
+    /// Nobody has asked for the usual one. It may lie in a home that this user may not enter.
     pub(super) fn find(named: Option<OsString>, usual: Option<PathBuf>) -> Result<Self> {
         match (named, usual) {
             (Some(named), _) if named.is_empty() => Ok(Self::default()),
             (Some(named), _) => Self::read(named),
             (None, Some(usual)) => match Self::read(usual) {
-                Err(error) if is_missing(error.detail()) => Ok(Self::default()),
+                Err(error) if is_out_of_reach(error.detail()) => Ok(Self::default()),
                 read => read,
             },
             (None, None) => Ok(Self::default()),
@@ -77,7 +79,12 @@ fn content_of(file: &Path) -> std::result::Result<String, TuningFault> {
     if content.len() as u64 > MAX_LEN { Err(TuningFault::TooLong(MAX_LEN)) } else { Ok(content) }
 }
 
-fn is_missing(fault: Option<&TuningFault>) -> bool {
-    let Some(TuningFault::Unreadable(error)) = fault else { return false };
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+/// Whether there is no file to read, or this user may not read it. A text that is no text is a file
+/// with something wrong in it.
+fn is_out_of_reach(fault: Option<&TuningFault>) -> bool {
+    match fault {
+        Some(TuningFault::Unreadable(error)) => error.kind() != io::ErrorKind::InvalidData,
+        Some(TuningFault::NotAFile) => true,
+        _ => false,
+    }
 }

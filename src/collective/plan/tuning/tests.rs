@@ -182,13 +182,14 @@ fn an_error_names_the_file_the_line_and_the_remedy() {
 }
 
 #[test]
-fn a_usual_file_that_is_missing_and_an_empty_name_mean_the_built_in_table() {
-    let missing = Some(PathBuf::from("/nonexistent/tuning.toml"));
-    assert_eq!(Table::find(None, missing.clone()).unwrap(), Table::default());
-    assert_eq!(Table::find(None, Some(PathBuf::from("/dev/null/tuning.toml"))).unwrap(), Table::default());
+fn a_usual_file_that_cannot_be_read_and_an_empty_name_mean_the_built_in_table() {
+    let too_long = format!("/{}/tuning.toml", "x".repeat(300));
+    for usual in ["/nonexistent/tuning.toml", "/dev/null/tuning.toml", "/dev", "/dev/null", &too_long] {
+        assert_eq!(Table::find(None, Some(usual.into())).unwrap(), Table::default(), "{usual}");
+        assert!(Table::find(Some(usual.into()), None).is_err(), "{usual} was asked for");
+    }
     assert_eq!(Table::find(None, None).unwrap(), Table::default());
     assert_eq!(Table::find(Some("".into()), Some(PathBuf::from("/dev"))).unwrap(), Table::default());
-    assert!(Table::find(None, Some(PathBuf::from("/dev"))).is_err(), "a directory is there and is no table");
 }
 
 #[test]

@@ -1,0 +1,65 @@
+//! Starts a job that does nothing, as `shmccl run` would, and looks for the tuning table that its
+//! ranks would find.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use anyhow::Result;
+use shmccl::Error;
+use shmccl::collective::tuning::{Table, VARIABLE, usual_file};
+
+use super::{HostFinding, PlannedJob};
+use crate::failure;
+use crate::flags::JobArgs;
+use crate::perf::jobs::{self, DEVICE_COMMAND, DeviceCommand};
+use crate::perf::plan::{self, PerfPlan};
+use crate::units::format_ns;
+
+/// The longest time for ranks to meet.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Starts a job and looks at the tuning table.
+///
+/// # Errors
+/// [`Error::Interrupted`].
+pub(super) fn examine(job: PlannedJob) -> Result<Vec<HostFinding>> {
+    let table = tuning_table(std::env::var_os(VARIABLE));
+    Ok(vec![table, start(job)?])
+}
+
+fn start(job: PlannedJob) -> Result<HostFinding> {
+    let topic = "a job";
+    let args = JobArgs { proxy: job.proxy, heap: Some(job.heap), timeout: PATIENCE, no_pin: false };
+    let environment = vec![(plan::VARIABLE, serde_json::to_string(&PerfPlan::of_nothing())?)];
+    // A trace of this job must not take the place of one that the user has.
+    let is_traced = std::env::var_os("SHMCCL_TRACE").is_some();
+    let order = DeviceCommand { command: DEVICE_COMMAND, environment, heap_len: job.heap, is_traced };
+    Ok(match jobs::carry_out(order, job.ranks, &args, &mut |_| Ok(())) {
+        Ok(ready_after) => {
+            let after = ready_after.map_or(f64::NAN, |after| after.as_secs_f64() * 1e9);
+            HostFinding::ok(topic, format!("starts: all ranks were ready after {}", format_ns(after)))
+        }
+        Err(error) if matches!(error.downcast_ref(), Some(Error::Interrupted { .. })) => return Err(error),
+        Err(error) => HostFinding::bad(topic, "does not start", failure::chain(&error)),
+    })
+}
+
+/// Says which table programs find, where the variable has it `named` or at the usual place.
+fn tuning_table(named: Option<OsString>) -> HostFinding {
+    let topic = "tuning table";
+    let usual = if named.is_none() { usual_file() } else { None };
+    if let Err(error) = Table::load() {
+        return HostFinding::bad(topic, "cannot be used", error.to_string());
+    }
+    match (named.filter(|named| !named.is_empty()), usual) {
+        (Some(named), _) => HostFinding::ok(topic, named.to_string_lossy()),
+        (None, Some(usual)) => match Table::read(&usual) {
+            Ok(_) => HostFinding::ok(topic, usual.to_string_lossy()),
+            Err(error) if usual.symlink_metadata().is_ok() => {
+                HostFinding::warn(topic, "built in", error.to_string())
+            }
+            Err(_) => HostFinding::ok(topic, "built in"),
+        },
+        (None, None) => HostFinding::ok(topic, "built in"),
+    }
+}

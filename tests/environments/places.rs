@@ -1,0 +1,91 @@
+//! Where a job runs: cores that another job has, mounts that execute nothing, no `/proc`.
+
+use std::io::Write;
+use std::process::Command;
+
+use crate::job::{end_of, job, launching, shmccl};
+use crate::scratch;
+
+/// Whether `test` can have namespaces of its own. A container may refuse them even to root.
+fn can_unshare(test: &str) -> bool {
+    let tried = || Command::new("unshare").args(["--net", "--mount", "true"]).output();
+    support::can_be_played(test) && {
+        let can = tried().is_ok_and(|output| output.status.success());
+        if !can {
+            let _ = writeln!(std::io::stderr(), "{test}: NOT TRIED, since this system refuses namespaces");
+        }
+        can
+    }
+}
+
+/// The command in namespaces of its own (`flags`), once `script` has been run there.
+fn unshared(flags: &str, script: &str, command: &Command) -> Command {
+    let mut shell = Command::new("unshare");
+    shell.args([flags, "sh", "-ec", &format!("{script}; exec \"$@\""), "sh"]);
+    shell.arg(command.get_program()).args(command.get_args());
+    command.get_envs().for_each(|(name, value)| match value {
+        Some(value) => _ = shell.env(name, value),
+        None => _ = shell.env_remove(name),
+    });
+    shell
+}
+
+#[test]
+fn a_job_begins_behind_the_cores_of_another_and_says_so() {
+    if !can_unshare("a_job_begins_behind_the_cores_of_another_and_says_so") {
+        return;
+    }
+    let this = env!("CARGO_BIN_EXE_shmccl");
+    let nested = shmccl(&["run", "-q", "-n", "1", "--", this, "run", "-n", "1", "--", "true"]);
+    // No other job of this machine is seen there.
+    let (code, stderr) = end_of(&mut unshared("--net", ":", &nested));
+    assert_eq!(code, 0, "{stderr}");
+    let n_cores = std::thread::available_parallelism().unwrap().get();
+    assert!(stderr.contains("; another job runs on core "), "{stderr}");
+    assert_eq!(stderr.contains("on core 0, "), n_cores == 1, "{stderr}");
+}
+
+#[test]
+fn one_rank_may_use_all_cores_for_its_threads() {
+    if !can_unshare("one_rank_may_use_all_cores_for_its_threads") {
+        return;
+    }
+    let script = "nproc >&2";
+    let run = shmccl(&["run", "-q", "-n", "1", "--", "sh", "-c", script]);
+    let n_cores = std::thread::available_parallelism().unwrap();
+    assert_eq!(end_of(&mut unshared("--net", ":", &run)), (0, format!("{n_cores}\n")));
+}
+
+#[test]
+fn a_program_on_a_mount_that_executes_nothing_is_refused_with_the_remedy() {
+    if !can_unshare("a_program_on_a_mount_that_executes_nothing_is_refused_with_the_remedy") {
+        return;
+    }
+    let directory = scratch("noexec");
+    let program = directory.join("program");
+    let script =
+        format!("mount -t tmpfs -o noexec none {0}; cp /bin/true {0}/program", directory.to_str().unwrap());
+    let run = shmccl(&["run", "-q", "-n", "1", "--", program.to_str().unwrap()]);
+    let (code, stderr) = end_of(&mut unshared("--mount", &script, &run));
+    assert_eq!(code, 126, "{stderr}");
+    assert!(stderr.contains("its file system is mounted noexec; copy it to another"), "{stderr}");
+}
+
+#[test]
+fn a_job_runs_where_there_is_no_proc() {
+    if !can_unshare("a_job_runs_where_there_is_no_proc") {
+        return;
+    }
+    let (code, stderr) = end_of(&mut unshared("--mount", "umount -l /proc", &job(&["-n", "2", "-q"], "sum")));
+    assert_eq!((code, stderr), (0, String::new()));
+}
+
+#[test]
+fn a_program_launches_itself_where_there_is_no_proc() {
+    if !can_unshare("a_program_launches_itself_where_there_is_no_proc") {
+        return;
+    }
+    let program = launching("sum");
+    let (code, stderr) = end_of(&mut unshared("--mount", "umount -l /proc", &program));
+    assert_eq!((code, stderr), (0, String::new()));
+}

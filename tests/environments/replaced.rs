@@ -1,0 +1,89 @@
+//! An executable that is replaced or removed while its job runs, and a system that starts no more
+//! processes.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use nix::sys::signal::{Signal, kill};
+
+use crate::job::{Started, job};
+use crate::scratch;
+
+/// The same command, but of a copy of its program at `path`.
+fn copied(command: &Command, path: &Path) -> Command {
+    std::fs::copy(command.get_program(), path).unwrap();
+    let mut copy = Command::new(path);
+    copy_environment(command, copy.args(command.get_args()));
+    copy
+}
+
+fn copy_environment(from: &Command, to: &mut Command) {
+    from.get_envs().for_each(|(name, value)| match value {
+        Some(value) => _ = to.env(name, value),
+        None => _ = to.env_remove(name),
+    });
+}
+
+#[test]
+fn a_rank_is_started_again_though_the_launchers_executable_was_replaced_or_removed() {
+    for is_replaced in [true, false] {
+        let path = scratch("replaced").join("shmccl");
+        let mut command = copied(&job(&["-n", "2", "-q", "--restart", "1"], "recover"), &path);
+        let started = Started::new(&mut command, 2);
+        std::fs::remove_file(&path).unwrap();
+        if is_replaced {
+            std::fs::copy("/bin/false", &path).unwrap();
+        }
+        kill(started.pids()[1], Signal::SIGKILL).unwrap();
+        let (code, stderr, stdout) = started.end();
+        assert_eq!(code, 0, "{stderr}");
+        assert!(stderr.contains("rank 1 was killed by SIGKILL; started again"), "{stderr}");
+        assert_eq!(stdout.matches("back\n").count(), 2, "{stdout}");
+    }
+}
+
+#[test]
+fn a_rank_is_started_again_though_its_program_was_replaced_or_removed() {
+    for is_script in [true, false] {
+        let program = scratch("program").join("program");
+        let plain = job(&["-n", "2", "-q", "--restart", "1"], "recover");
+        let mut words: Vec<_> = plain.get_args().map(ToOwned::to_owned).collect();
+        let this = words.iter().position(|word| word == "--").unwrap() + 1;
+        if is_script {
+            let text = format!("#!/bin/sh\nexec {} \"$@\"\n", words[this].to_str().unwrap());
+            std::fs::write(&program, text).unwrap();
+            std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+        } else {
+            std::fs::hard_link(&words[this], &program).unwrap();
+        }
+        words[this] = program.clone().into();
+        let mut command = Command::new(plain.get_program());
+        copy_environment(&plain, command.args(words));
+        let started = Started::new(&mut command, 2);
+        std::fs::remove_file(&program).unwrap();
+        if is_script {
+            std::fs::copy("/bin/false", &program).unwrap();
+        }
+        kill(started.pids()[1], Signal::SIGKILL).unwrap();
+        let (code, stderr, stdout) = started.end();
+        assert_eq!(code, 0, "{stderr}");
+        assert_eq!(stdout.matches("back\n").count(), 2, "{stdout}");
+    }
+}
+
+#[test]
+fn a_restart_that_cannot_start_is_a_lost_rank() {
+    for (flag, code) in [("--keep-going", 0), ("--grace=300ms", 128 + Signal::SIGKILL as i32)] {
+        let mut command = job(&["-n", "2", "-q", "--restart", "1", flag], "recover");
+        let started = Started::new(&mut command, 2);
+        // Fewer than it has already, and more than it polls.
+        let limit = ["--pid", &started.pid().to_string(), "--nofile=8:8"];
+        assert!(Command::new("prlimit").args(limit).status().unwrap().success());
+        kill(started.pids()[1], Signal::SIGKILL).unwrap();
+        let (ended, stderr, _) = started.end();
+        assert_eq!(ended, code, "{stderr}");
+        assert!(stderr.contains("rank 1 cannot be started again: "), "{stderr}");
+    }
+}

@@ -1,0 +1,50 @@
+//! Programs for a user who may not enter the directories that they were built in.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A user that owns nothing.
+pub(crate) const STRANGER: u32 = 65534;
+
+/// Returns the program of `command` where every user can execute it: itself, or a copy.
+fn for_all(program: &Path, directory: &Path) -> PathBuf {
+    let may_enter = |above: &Path| above.metadata().is_ok_and(|found| found.permissions().mode() & 1 != 0);
+    if program.ancestors().all(may_enter) {
+        return program.to_owned();
+    }
+    let copy = directory.join(program.file_name().unwrap());
+    if !copy.exists() {
+        std::fs::copy(program, &copy).unwrap();
+    }
+    copy
+}
+
+/// Returns a directory that every user may write to, and nobody has.
+pub(crate) fn open_scratch(name: &str) -> PathBuf {
+    let directory = std::env::temp_dir().join(format!("shmccl-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&directory);
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o1777)).unwrap();
+    directory
+}
+
+/// Returns `command`, with programs that a user can execute who may enter `directory`.
+pub(crate) fn executable_by_all(command: &Command, directory: &Path) -> Command {
+    let there = |word: &std::ffi::OsStr| match Path::new(word) {
+        path if path.is_absolute() && path.is_file() => for_all(path, directory).into_os_string(),
+        _ => word.to_owned(),
+    };
+    let mut copy = Command::new(there(command.get_program()));
+    copy.args(command.get_args().map(there)).current_dir(directory);
+    with_environment_of(command, copy)
+}
+
+/// Returns `command` with what another one changes in the environment.
+pub(crate) fn with_environment_of(other: &Command, mut command: Command) -> Command {
+    other.get_envs().for_each(|(name, value)| match value {
+        Some(value) => _ = command.env(name, value),
+        None => _ = command.env_remove(name),
+    });
+    command
+}
