@@ -110,6 +110,9 @@ fn merged(rows: &[PerfRow], channel: TestChannel, bytes: u64) -> Result<PerfRow>
     })
 }
 
+/// Rounds of all algorithms of an operation, which are many.
+const ROUNDS_OF_ALGORITHMS: u64 = 4;
+
 /// Measures the collective operation of `test` by all algorithms at every size.
 ///
 /// Algorithms over one channel take turns in one job. Those over the other channel follow in a job
@@ -124,6 +127,7 @@ pub(super) fn operation(args: &CompareArgs, test: Test) -> Result<Series> {
     let n_ranks = args.ranks.unwrap_or(RANKS);
     let sizes = whole_blocks(&args.sweep.sizes()?, operation, n_ranks);
     let common = plan(args)?;
+    let common = PerfPlan { rounds: common.rounds.min(ROUNDS_OF_ALGORITHMS), ..common };
     let jobs: Vec<_> = sizes
         .iter()
         .flat_map(|&bytes| CHANNELS.map(|channel| (bytes, channel)))

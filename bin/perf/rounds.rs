@@ -11,7 +11,7 @@ use super::stats::median;
 
 /// Rounds of a measurement. Of so many the median of as many others lies between the least and the
 /// greatest nineteen times in twenty.
-pub(crate) const ROUNDS: u64 = 8;
+const ROUNDS: u64 = 8;
 
 /// Operations that are worth rounds, where the user says how many.
 const WORTH_ROUNDS: u64 = 64 * ROUNDS;
@@ -19,8 +19,8 @@ const WORTH_ROUNDS: u64 = 64 * ROUNDS;
 /// What the machine does to two runs is never closer than this share of a figure.
 const CLOSEST: f64 = 0.05;
 
-/// What two runs have more than two rounds: this share of where rounds lie, on either side.
-const BEYOND: f64 = 0.25;
+/// What runs differ in more than rounds: this share of where rounds lie on either side, by rounds.
+const BEYOND: f64 = 2.0;
 
 /// Returns how many rounds `iters` operations are measured in.
 pub(crate) fn rounds_of(iters: Option<u64>) -> u64 {
@@ -65,7 +65,7 @@ fn merged(mut rows: Vec<PerfRow>) -> Option<PerfRow> {
         let middle = median(&mut values).filter(|_| 2 * values.len() > rows.len());
         *of(&mut row) = middle;
         if let (Some(middle), [least, .., greatest]) = (middle, values.as_slice()) {
-            let (closest, beyond) = (middle * CLOSEST, (greatest - least) * BEYOND);
+            let (closest, beyond) = (middle * CLOSEST, (greatest - least) * BEYOND / rows.len() as f64);
             let (low, high) = ((least - beyond).max(0.0), greatest + beyond);
             row.spread.insert(key.to_owned(), (low.min(middle - closest), high.max(middle + closest)));
         }
@@ -97,8 +97,8 @@ mod tests {
 
     #[test]
     fn a_figure_is_the_median_of_rounds_and_its_spread_is_where_they_lie() {
-        let merged = merged_of(&[row(100.0, None), row(300.0, Some(9.0)), row(120.0, None)]);
-        assert_eq!((merged.times.p50_ns, merged.spread["p50_ns"]), (Some(120.0), (50.0, 350.0)));
+        let merged = merged_of(&[row(100.0, None), row(130.0, Some(9.0)), row(120.0, None)]);
+        assert_eq!((merged.times.p50_ns, merged.spread["p50_ns"]), (Some(120.0), (80.0, 150.0)));
         assert_eq!((merged.iterations, merged.wrong, merged.times.min_ns), (30, Some(3), Some(60.0)));
         // One round of three knows no percentile.
         assert_eq!((merged.times.p99_ns, merged.spread.get("p99_ns")), (None, None));

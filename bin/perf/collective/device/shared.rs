@@ -12,8 +12,11 @@ use crate::perf::collective::case::CaseData;
 use crate::perf::collective::pattern::{ForType, TestElement};
 use crate::perf::collective::staged_limit::{StagedLimit, StagedVariant};
 use crate::perf::collective::timed_case::{ByLibrary, RunCase, TimedCase};
-use crate::perf::interleave::{Contender, NamedLimit, Participants, interleave_with_limits};
+use crate::perf::interleave::{Contender, Effort, NamedLimit, Participants, interleave_with_limits};
 use crate::perf::report::Memory;
+
+/// Slices of each algorithm, however long they take: there are many algorithms.
+const FEWEST_SLICES_OF_ALGORITHMS: u64 = 9;
 
 /// A figure of ordinary memory, beside the operation in the heap and a hand-written loop.
 ///
@@ -145,7 +148,9 @@ impl CollectiveBench<'_> {
         let contenders: Vec<&mut dyn Contender> =
             all.iter_mut().map(|each| each as &mut dyn Contender).collect();
         let participants = Participants::of(self.sync.as_deref_mut(), &mut self.all);
+        let fewest_slices = FEWEST_SLICES_OF_ALGORITHMS.div_ceil(self.plan.rounds);
         let effort = self.plan.effort(self.test, Some(self.settings.channel));
+        let effort = Effort { fewest_slices, ..effort };
         let run = interleave_with_limits(participants, contenders, &mut limits, names.len(), effort)?;
         let wrong: Vec<u64> = all.iter().map(|each| each.wrong).collect();
         for (test, (name, wrong)) in names.iter().zip(wrong).enumerate() {
