@@ -1,5 +1,5 @@
-//! `shmccl doctor`: checks whether the machine can carry a job, by trying what a job needs, with one
-//! line of advice for each finding.
+//! `shmccl doctor`: checks whether the machine can carry a job, by trying what a job needs, with
+//! one line of advice for each finding.
 
 mod cores;
 mod limits;

@@ -172,7 +172,8 @@ pub const DUMP_HEAP: &str = "SHMCCL_DUMP_HEAP";
 /// A core dump holds no shared memory otherwise, since peers learn of a death only when the dump is
 /// written. With it a dump holds the control structures of the rank, and of its heap what was ever
 /// allocated. A gigabyte of that delays the news by a second or so. What ordinary memory the
-/// program itself has delays them, too. Segments of peers are never dumped.
+/// program itself has delays them, too. Segments of peers are never dumped,
+/// nor is the memory of a pool's devices.
 ///
 /// # Errors
 /// [`Error::Setting`] for another value.

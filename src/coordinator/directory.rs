@@ -175,8 +175,8 @@ impl ProcessEnvironment {
     }
 }
 
-/// Whether this user has, or can make, a directory at `path` that is short enough for a socket. What
-/// a relative path means is another process's to say.
+/// Whether this user has, or can make, a directory at `path` that is short enough for a socket.
+/// What a relative path means is another process's to say.
 fn is_of_use(path: &Path) -> bool {
     let is_short = path.join(SOCKET).as_os_str().len() <= MAX_SOCKET;
     let may_make = |parent: &Path| access(&parent.join("."), AccessFlags::W_OK | AccessFlags::X_OK).is_ok();

@@ -9,7 +9,8 @@ use support::{Surroundings, can_be_played};
 use crate::job::{Started, end_of, job, shmccl};
 use crate::strangers::{executable_by_all, open_scratch};
 
-/// What `run` and `doctor` say in the same surroundings: exit codes, stderr of one and table of the other.
+/// What `run` and `doctor` say in the same surroundings: exit codes, stderr of one and table of the
+/// other.
 fn both(surroundings: impl Fn() -> Surroundings) -> [(i32, String); 2] {
     let flags = ["-n", "2", "-q", "--heap", "16M", "--timeout", "20s"];
     let run = end_of(surroundings().around(&mut job(&flags, "sum")));

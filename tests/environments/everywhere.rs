@@ -1,5 +1,5 @@
-//! Every command in every kind of surroundings ends well, or with one line that has the remedy. With
-//! `--nocapture` the table of what happened is printed.
+//! Every command in every kind of surroundings ends well, or with one line that has the remedy.
+//! With `--nocapture` the table of what happened is printed.
 #![expect(clippy::print_stdout, reason = "the table is the result")]
 
 use std::io::{BufRead, BufReader};

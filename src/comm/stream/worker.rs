@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::StreamStatus;
+use crate::bootstrap::resource_error;
 use crate::channel::RankContext;
 use crate::error::{Error, Result};
 use crate::sync::{ParkCell, SleepWord, Stop, WaitPolicy, Waiting, Watch, wait_until};
@@ -82,13 +83,13 @@ impl StreamQueue {
     /// Starts the thread that executes the tasks in order, until the queue is closed and empty.
     ///
     /// # Errors
-    /// [`Error::Os`].
+    /// [`Error::ResourceLimit`], [`Error::Os`].
     pub(super) fn start(self: &Arc<Self>) -> Result<JoinHandle<()>> {
         let queue = Arc::clone(self);
         std::thread::Builder::new()
             .name("shmccl-stream".into())
             .spawn(move || queue.serve())
-            .map_err(|source| Error::os("starting the thread of a stream", source))
+            .map_err(|source| resource_error("starting the thread of a stream", source))
     }
 
     /// Checks that one more task can wait.

@@ -65,7 +65,8 @@ impl DeviceWorker {
         let (orders, todo) = channel();
         let (done, outcomes) = channel();
         let serve = move || {
-            // Dropped in the opposite order, also by a panic: the sender is gone when the waker says so.
+            // Dropped in the opposite order, also by a panic: the sender is gone when the waker
+            // says so.
             let waker = waker;
             let done = done;
             // Signals are for the thread that serves.

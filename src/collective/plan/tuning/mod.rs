@@ -11,7 +11,8 @@
 //! reads the table from the file that `SHMCCL_TUNING` names, or else from
 //! `$XDG_CONFIG_HOME/shmccl/tuning.toml` or `~/.config/shmccl/tuning.toml`. Where no such file can
 //! be read, and where `SHMCCL_TUNING` is empty, the built-in table is taken; `shmccl doctor` says
-//! which one it is. The file is a regular one of at most 1 MiB. A table serves direct channels. Over proxied ones, operation and size decide.
+//! which one it is. The file is a regular one of at most 1 MiB. A table serves direct channels.
+//! Over proxied ones, operation and size decide.
 //!
 //! Tables are measured out of place, in buffers of up to 8 MiB and with `f32` sums, and serve in
 //! place and above as well. Where a table has no case for it, an all-reduce of 4 to 8 KiB between
