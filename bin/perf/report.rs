@@ -11,6 +11,9 @@ use super::test::{Test, TestChannel};
 use crate::host::MachineInfo;
 use crate::units::{percent, three_digits};
 
+/// Fewer slices tell nothing of others.
+const FEWEST_SLICES: usize = 5;
+
 /// Repetitions of a steady figure lie within this share of the greatest of them.
 pub(crate) const STEADY: f64 = 0.2;
 
@@ -316,7 +319,8 @@ pub(crate) fn row_of(
         [("p50_ns", comparison.p50_ns), ("ratio", comparison.ratio), ("device_cpu_ns", comparison.cpu_ns)];
     let known =
         |(key, spread): (&str, Option<Spread>)| Some((key.to_owned(), spread.map(|s| (s.p10, s.p90))?));
-    row.spread = spreads.into_iter().filter_map(known).collect();
+    row.spread =
+        spreads.into_iter().filter(|_| comparison.slices >= FEWEST_SLICES).filter_map(known).collect();
     row.cores = RowCores {
         sibling_slices: (comparison.kind != SliceKind::Alike).then_some(comparison.sibling_share),
         probe_ns: (comparison.probe_ns > UNPROBED).then_some(comparison.probe_ns),
