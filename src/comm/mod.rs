@@ -260,7 +260,8 @@ impl Communicator {
     }
 
     /// Ends the epoch. Every wait of every rank returns [`crate::Error::Revoked`] within
-    /// milliseconds, and so does every collective call of this rank from now on.
+    /// milliseconds, and so does every collective call of this rank from now on. A rank that moves
+    /// data looks up at the end of its piece, 32 MiB at most.
     pub fn revoke(&self) {
         self.context().abort();
     }

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::libc;
 use nix::sys::resource::Resource;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -26,12 +28,16 @@ const REMEDIES: [&str; 9] =
 type Place = (&'static str, fn(Command, &Path) -> Option<Command>);
 
 /// Those that everybody can make.
-const OF_ALL: [Place; 5] = [
+const OF_ALL: [Place; 9] = [
     ("one core", |command, _| Some(around(Surroundings::plain().on_one_core(), command))),
     ("stack of 64 KiB", |command, _| limited(Resource::RLIMIT_STACK, 64 << 10, command)),
     ("16 descriptors", |command, _| limited(Resource::RLIMIT_NOFILE, 16, command)),
     ("256 MiB of addresses", |command, _| limited(Resource::RLIMIT_AS, 256 << 20, command)),
     ("2 MiB of data", |command, _| limited(Resource::RLIMIT_DATA, 2 << 20, command)),
+    ("no memfd_create", |command, _| refused(libc::SYS_memfd_create, Errno::EPERM, command)),
+    ("no pidfd_open", |command, _| refused(libc::SYS_pidfd_open, Errno::ENOSYS, command)),
+    ("no fallocate", |command, _| refused(libc::SYS_fallocate, Errno::EOPNOTSUPP, command)),
+    ("no robust lists", |command, _| refused(libc::SYS_set_robust_list, Errno::ENOSYS, command)),
 ];
 
 /// Those that only root can make.
@@ -71,6 +77,10 @@ fn around(surroundings: Surroundings, mut command: Command) -> Command {
 
 fn limited(resource: Resource, limit: u64, command: Command) -> Option<Command> {
     Some(around(Surroundings::plain().limited(resource, limit), command))
+}
+
+fn refused(call: i64, errno: Errno, command: Command) -> Option<Command> {
+    Some(around(Surroundings::plain().refusing(call, errno), command))
 }
 
 /// Returns `command` behind a shell that does `first` and becomes it.

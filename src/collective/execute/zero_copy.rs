@@ -23,6 +23,10 @@ use crate::shm::CacheHint;
 /// that no two members write the same cache line pair.
 const SHARE_ALIGN: u64 = 128;
 
+/// Longer shares are done in pieces of so many bytes, with a look between two of them at whether the
+/// epoch has ended: a piece takes milliseconds, and a share can take a second.
+const PIECE: u64 = if cfg!(test) { 1 << 20 } else { 32 << 20 };
+
 /// Executes `call`, whose buffers all members reach, after all have posted.
 ///
 /// # Errors
@@ -43,15 +47,33 @@ fn work(members: &Members, call: &Call<'_>) -> Result<()> {
         Operation::AllReduce => reduce_share(members, call, 0..n),
         Operation::Reduce => reduce_share(members, call, call.root..call.root + 1),
         Operation::ReduceScatter => reduce(members, call, 0..call.count, call.count, mine, me..me + 1, 0),
-        Operation::Broadcast if gets => transfer(members, (call.root, 0), (me, 0), block),
+        Operation::Broadcast if gets => transfer(members, call, (call.root, 0), (me, 0), block),
         Operation::AllGather => each_from(me, n)
-            .try_for_each(|member| transfer(members, (member, 0), (me, member as u64 * block), block)),
-        Operation::AllToAll => each_from(me, n)
-            .try_for_each(|member| transfer(members, (member, mine), (me, member as u64 * block), block)),
-        Operation::Gather => transfer(members, (me, 0), (call.root, mine), block),
-        Operation::Scatter if gets => transfer(members, (call.root, mine), (me, 0), block),
+            .try_for_each(|member| transfer(members, call, (member, 0), (me, member as u64 * block), block)),
+        Operation::AllToAll => each_from(me, n).try_for_each(|member| {
+            transfer(members, call, (member, mine), (me, member as u64 * block), block)
+        }),
+        Operation::Gather => transfer(members, call, (me, 0), (call.root, mine), block),
+        Operation::Scatter if gets => transfer(members, call, (call.root, mine), (me, 0), block),
         _ => Ok(()),
     }
+}
+
+/// Does `step` for each piece of `len` bytes, given by where it begins and its length, as long as
+/// the epoch lasts.
+fn in_pieces(
+    members: &Members,
+    call: &Call<'_>,
+    len: u64,
+    mut step: impl FnMut(u64, u64) -> Result<()>,
+) -> Result<()> {
+    let mut at = 0;
+    while len - at > PIECE {
+        step(at, PIECE)?;
+        at += PIECE;
+        members.board.context().check(call.operation.name())?;
+    }
+    step(at, len - at)
 }
 
 /// Returns the members, this one first: so they do not all begin at the same one.
@@ -94,6 +116,23 @@ fn reduce(
     output_at: u64,
 ) -> Result<()> {
     let size = call.data_type.size() as u64;
+    in_pieces(members, call, (elements.end - elements.start) * size, |at, len| {
+        let start = elements.start + at / size;
+        let piece = start..start + len / size;
+        reduce_piece(members, call, piece, most, input_at, receivers.clone(), output_at + at)
+    })
+}
+
+fn reduce_piece(
+    members: &Members,
+    call: &Call<'_>,
+    elements: std::ops::Range<u64>,
+    most: u64,
+    input_at: u64,
+    receivers: std::ops::Range<usize>,
+    output_at: u64,
+) -> Result<()> {
+    let size = call.data_type.size() as u64;
     let (count, len) = (elements.end - elements.start, (elements.end - elements.start) * size);
     if count == 0 {
         return Ok(());
@@ -122,18 +161,60 @@ fn reduce(
 
 /// Copies `len` bytes of the input of one member to the output of another one: both are told by the
 /// member's number, and by how many bytes into its buffer they begin.
-fn transfer(members: &Members, from: (usize, u64), to: (usize, u64), len: u64) -> Result<()> {
+fn transfer(
+    members: &Members,
+    call: &Call<'_>,
+    from: (usize, u64),
+    to: (usize, u64),
+    len: u64,
+) -> Result<()> {
     let source = input_of(members.board.post_of(from.0), from.1, len);
     let target = output_of(members.board.post_of(to.0), to.1, len);
     if from.0 == to.0 && source == target {
         return Ok(());
     }
-    let span = members.heap_of(from.0, source)?;
-    span.copy_to(
-        source.offset.get(),
-        members.heap_of(to.0, target)?,
-        target.offset.get(),
-        len,
-        CacheHint::Keep,
-    )
+    let (span, to_span) = (members.heap_of(from.0, source)?, members.heap_of(to.0, target)?);
+    let copy = |at, len| {
+        let (from, to) = (source.offset.get() + at, target.offset.get() + at);
+        span.copy_to(from, to_span, to, len, CacheHint::Keep)
+    };
+    // Pieces of what overlaps would not be copied as a whole is.
+    if from.0 == to.0 && source.overlaps(target) { copy(0, len) } else { in_pieces(members, call, len, copy) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PIECE;
+    use crate::bootstrap::Options;
+    use crate::error::Error;
+    use crate::reduce::{CustomOp, ReduceOp};
+    use crate::{Collectives, Communicator};
+
+    #[test]
+    fn a_member_of_an_epoch_that_ends_does_no_more_than_its_piece() {
+        const N_PIECES: u64 = 4;
+        let options = Options { heap_len: 64 << 20, ..Options::default() };
+        let part = |mut comm: Communicator| {
+            let len = 2 * N_PIECES * PIECE / 8;
+            let [input, output] = [1, 0].map(|value| {
+                let buffer = comm.alloc::<u64>(len.try_into().unwrap()).unwrap();
+                buffer.fill(value);
+                buffer
+            });
+            let aborter = comm.aborter();
+            let ending = CustomOp::new("ending sum", move |sums: &mut [u64], others: &[u64]| {
+                aborter.revoke();
+                sums.iter_mut().zip(others).for_each(|(sum, other)| *sum += other);
+            });
+            let error = comm.all_reduce(&input, &output, &ReduceOp::Custom(ending)).unwrap_err();
+            assert!(matches!(error.origin(), Error::Revoked { .. }), "{error}");
+            output.to_vec().into_iter().filter(|sum| *sum == 2).count() as u64
+        };
+        let comms = Communicator::init_all_with(2, &options).unwrap();
+        let threads = comms.into_iter().map(|comm| std::thread::spawn(move || part(comm)));
+        let threads: Vec<_> = threads.collect();
+        let done: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert!(done.iter().all(|done| *done <= 2 * PIECE / 8), "{done:?}");
+        assert!(done.iter().any(|done| *done > 0), "whoever has ended it has done its piece");
+    }
 }

@@ -130,7 +130,7 @@ fn a_descriptor_of_something_else_is_refused() {
     assert_eq!(refused_field(attach(read.into(), AttachAs::Sealed)), "kind of file");
     let null = File::options().read(true).write(true).open("/dev/null").unwrap();
     assert_eq!(refused_field(attach(null.into(), AttachAs::Unsealed)), "kind of file");
-    let path = TempPath::new("foreign");
+    let path = TempPath::new("foreign-segment");
     std::fs::write(&path.0, vec![7; 4096]).unwrap();
     let open = |write| OwnedFd::from(File::options().read(true).write(write).open(&path.0).unwrap());
     assert_eq!(refused_field(attach(open(true), AttachAs::Sealed)), "seals of a segment");
