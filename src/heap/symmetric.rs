@@ -64,7 +64,7 @@ impl SymmetricHeap {
     /// There is one such object per rank, in the process of that rank.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a heap whose length cannot be
+    /// [`Error::InvalidArgument`] for a heap whose length cannot be
     /// divided.
     pub fn new(view: HeapView, segment: Arc<Segment>) -> Result<Self> {
         let ledger = HeapLedger::new(view.shape().len())?;

@@ -303,6 +303,17 @@ mod tests {
     }
 
     #[test]
+    fn what_a_file_system_cannot_do_is_told_with_another_one_as_the_remedy() {
+        for error in [
+            refused_mapping("test", os(libc::ENODEV)),
+            refused_by_file_system("test", "locks on files", os(libc::ENOLCK)),
+        ] {
+            let told = error.to_string();
+            assert!(told.contains("refused here: put the file on another file system"), "{told}");
+        }
+    }
+
+    #[test]
     fn want_of_memory_in_a_mapping_is_want_of_addresses() {
         let error = refused_mapping("map", os(libc::ENOMEM));
         assert!(matches!(error, Error::ResourceLimit { resource: "address space", .. }));

@@ -45,6 +45,17 @@ fn memory_is_had_where_nothing_can_be_allocated_ahead() {
 }
 
 #[test]
+fn a_file_system_that_cannot_hold_a_segment_is_told_with_its_remedy() {
+    let directory = scratch("no-locks");
+    let segment = format!("file:{}", directory.display());
+    let run = &mut job(&["-n", "1", "-q", "--segment", &segment], "sum");
+    let (code, told) = end_of(Surroundings::plain().refusing(libc::SYS_flock, Errno::ENOLCK).around(run));
+    let expected = "locking the file of a segment needs locks on files, which is refused here: put the file on another file system";
+    assert!(code != 0 && told.contains(expected), "{told}");
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
 fn a_call_that_a_job_cannot_do_without_is_named_with_its_remedy() {
     for (call, name) in [(libc::SYS_memfd_create, "memfd_create"), (libc::SYS_pidfd_open, "pidfd_open")] {
         for errno in [Errno::ENOSYS, Errno::EPERM] {
