@@ -13,7 +13,7 @@
 //! | [`proxy`], [`trace_cost`] | tests of proxies and traces |
 //! | [`barrier`], [`collective`], [`matrix`] | tests of all ranks |
 //! | [`fifo`], [`launching`] | tests of the launcher's own process |
-//! | [`slices`], [`stats`], [`report`], [`view`] | from samples to rows and the table |
+//! | [`rounds`], [`slices`], [`stats`], [`report`], [`view`] | from samples to rows and the table |
 
 pub(crate) mod barrier;
 mod bench;
@@ -34,6 +34,7 @@ pub(crate) mod plan;
 mod proxy;
 mod rate;
 pub(crate) mod report;
+pub(crate) mod rounds;
 pub(crate) mod slices;
 pub(crate) mod stats;
 pub(crate) mod sync;
@@ -43,16 +44,17 @@ mod transfer;
 mod view;
 
 use anyhow::Result;
+use indicatif::ProgressBar;
 use shmccl::collective::tuning::Table;
 
-use crate::host::{HostFiles, MachineInfo};
+use crate::host::MachineInfo;
 use crate::output::{self, Look};
 use crate::perf::flags::PerfArgs;
 use crate::perf::report::{PerfReport, PerfRow};
 use crate::perf::test::{Test, TestChannel};
 use crate::{failure, file};
 use plan::{PATIENCE_MS, PerfPlan};
-pub(crate) use view::note_spread;
+use rounds::{in_rounds, rounds_of};
 
 /// Milliseconds for a figure where per cents matter.
 const FINE_FIGURE_MS: u64 = 3000;
@@ -68,7 +70,7 @@ const RANK_COUNTS: [u32; 3] = [2, 4, 8];
 /// # Errors
 /// Bad combinations of flags, a job that fails, files that cannot be written.
 pub(crate) fn run(args: &PerfArgs) -> Result<u8> {
-    let wanted = without_fifo_rate_on_one_core(args)?;
+    let wanted = what_cores_can_show(args)?;
     check_files(args)?;
     for &(test, _) in wanted.iter().filter(|(test, _)| test.is_collective()) {
         collective::table::plan(args, test)?;
@@ -76,12 +78,20 @@ pub(crate) fn run(args: &PerfArgs) -> Result<u8> {
     if wanted.iter().any(|(test, _)| test.starts_processes()) {
         Table::load()?;
     }
-    let mut report = PerfReport { machine: MachineInfo::detect(), rows: measure(args, wanted)? };
+    let (collective, others) = wanted.into_iter().partition::<Vec<_>, _>(|(test, _)| test.is_collective());
+    let one_core = jobs::share_a_core(&args.job)?;
+    jobs::note_shared_core(one_core);
+    let progress = output::progress(rounds_of(args.sweep.iters) * others.len() as u64);
+    let mut rows = in_rounds(rounds_of(args.sweep.iters), || measure(args, &others, &progress))?;
+    progress.finish_and_clear();
+    for (test, _) in collective {
+        rows.extend(collective::table::run(args, test)?);
+    }
+    let mut report = PerfReport { machine: MachineInfo::detect(), rows };
     note_siblings(&mut report);
     // Files first: a reader of the table may stop reading.
     write_files(args, &report)?;
     let printed = print(&report);
-    note_spread(&report.rows);
     match report.wrong_rows() {
         0 => printed.map(|()| failure::DONE),
         wrong => anyhow::bail!("wrong data in {wrong} of {} rows", report.rows.len()),
@@ -137,12 +147,14 @@ pub(crate) fn note_siblings(report: &mut PerfReport) {
     }
 }
 
-fn measure(args: &PerfArgs, wanted: Vec<(Test, Vec<TestChannel>)>) -> Result<Vec<PerfRow>> {
-    let one_core = jobs::share_a_core(&args.job)?;
-    jobs::note_shared_core(one_core);
-    let progress = output::progress(wanted.len() as u64);
+/// Measures a round of all tests that are not collective.
+fn measure(
+    args: &PerfArgs,
+    wanted: &[(Test, Vec<TestChannel>)],
+    progress: &ProgressBar,
+) -> Result<Vec<PerfRow>> {
     let mut rows = Vec::new();
-    for (test, channels) in wanted {
+    for &(test, ref channels) in wanted {
         progress.set_message(test.name());
         match test {
             Test::FifoRate => rows.extend(fifo::measure(
@@ -151,7 +163,8 @@ fn measure(args: &PerfArgs, wanted: Vec<(Test, Vec<TestChannel>)>) -> Result<Vec
             )?),
             Test::Launch => {
                 for ranks in counts(args) {
-                    rows.push(launching::measure(ranks, args.sweep.iters, &args.job)?);
+                    let effort = plan(args, Vec::new())?.effort(test, None);
+                    rows.push(launching::measure(ranks, effort, &args.job)?);
                 }
             }
             Test::Barrier => {
@@ -160,44 +173,38 @@ fn measure(args: &PerfArgs, wanted: Vec<(Test, Vec<TestChannel>)>) -> Result<Vec
                 }
             }
             Test::P2p => {
-                for channel in channels {
-                    rows.extend(matrix::run(args, channel, plan(args, Vec::new())?, &progress)?);
+                for &channel in channels {
+                    rows.extend(matrix::run(args, channel, plan(args, Vec::new())?, progress)?);
                 }
             }
             Test::TraceCost => rows.extend(trace_cost(args)?),
-            _ if test.is_collective() => rows.extend(collective::table::run(args, test)?),
             _ if channels.is_empty() => rows.extend(job(args, test, None, args.ranks.unwrap_or(2))?),
             _ => {
-                for channel in channels {
+                for &channel in channels {
                     rows.extend(job(args, test, Some(channel), args.ranks.unwrap_or(2))?);
                 }
             }
         }
         progress.inc(1);
     }
-    progress.finish_and_clear();
     Ok(rows)
 }
 
-/// Returns what to run. The producers of `fifo_rate` and its limit spin, each on a core of its own.
-/// Without a second core that test is left out where all tests are asked for.
+/// Returns what to run. Tests that show nothing on so few cores are left out where all tests are
+/// asked for.
 ///
 /// # Errors
-/// Wrong usage, and `fifo_rate` by name on a single core.
-fn without_fifo_rate_on_one_core(args: &PerfArgs) -> Result<Vec<(Test, Vec<TestChannel>)>> {
-    let mut wanted = args.plan()?;
-    if HostFiles::new().allowed_cpus().len() < 2 {
-        const REASON: &str =
-            "fifo_rate needs two cores, one to push and one to serve; this process may use one";
-        if args.tests.contains(&Test::FifoRate) {
-            anyhow::bail!(REASON);
+/// Wrong usage, and such a test by name.
+fn what_cores_can_show(args: &PerfArgs) -> Result<Vec<(Test, Vec<TestChannel>)>> {
+    let mut shown = Vec::new();
+    for (test, channels) in args.plan()? {
+        match test.lack_of_cores() {
+            None => shown.push((test, channels)),
+            Some(reason) if args.tests.contains(&test) => anyhow::bail!(reason),
+            Some(reason) => output::note(&format!("left out: {reason}")),
         }
-        if wanted.iter().any(|(test, _)| *test == Test::FifoRate) {
-            output::note(&format!("left out: {REASON}"));
-        }
-        wanted.retain(|(test, _)| *test != Test::FifoRate);
     }
-    Ok(wanted)
+    Ok(shown)
 }
 
 fn counts(args: &PerfArgs) -> Vec<u32> {
@@ -222,5 +229,5 @@ fn trace_cost(args: &PerfArgs) -> Result<Vec<PerfRow>> {
 fn plan(args: &PerfArgs, tests: Vec<(Test, Option<TestChannel>)>) -> Result<PerfPlan> {
     let one_core = jobs::share_a_core(&args.job)?;
     let plan = PerfPlan::new(tests, args.sweep.sizes()?, &args.sweep, &args.job, one_core);
-    Ok(PerfPlan { patience_ms: PATIENCE_MS, ..plan })
+    Ok(PerfPlan { patience_ms: PATIENCE_MS, rounds: rounds_of(args.sweep.iters), ..plan })
 }

@@ -154,6 +154,11 @@ pub(crate) fn round_figures(low: f64, high: f64) -> Vec<f64> {
     if tens.len() >= 3 { tens } else { steps(&[1.0, 2.0, 5.0]) }
 }
 
+/// Writes a whole number.
+pub(crate) fn whole(value: f64) -> String {
+    format!("{value:.0}")
+}
+
 /// Writes a share of one as a whole percentage.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)

@@ -1,6 +1,6 @@
 //! Taking the figures of a comparison, by the tests of `shmccl perf`.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use shmccl::collective::Operation;
 
 use super::flags::CompareArgs;
@@ -12,9 +12,10 @@ use crate::perf::collective::layout::{CaseLayout, blocks};
 use crate::perf::plan::{CollectiveSettings, DeviceLine, PerfPlan};
 use crate::perf::sync::RankAverage;
 
-use crate::perf::report::{Memory, PerfReport, PerfRow, RowLimit, RowTimes};
+use crate::perf::report::{Memory, PerfReport, PerfRow, RowTimes};
+use crate::perf::rounds::{in_rounds, rounds_of};
 use crate::perf::test::{Test, TestChannel};
-use crate::perf::{jobs, note_siblings, note_spread};
+use crate::perf::{jobs, note_siblings};
 
 /// Milliseconds for a figure of puts where the user does not say how many operations.
 const FIGURE_MS: u64 = 120;
@@ -42,36 +43,43 @@ type JobTests = &'static [(Test, Option<TestChannel>)];
 const JOBS: [(&str, JobTests); 3] = [
     ("direct", &[(Test::PutLatency, DIRECT), (Test::PutBandwidth, DIRECT)]),
     ("proxied", &[(Test::PutLatency, PROXIED), (Test::PutBandwidth, PROXIED)]),
-    ("overlap", &[(Test::Overlap, DIRECT), (Test::Overlap, PROXIED)]),
+    ("overlap", &[(Test::Overlap, PROXIED)]),
 ];
 const DIRECT: Option<TestChannel> = Some(TestChannel::Memory);
 const PROXIED: Option<TestChannel> = Some(TestChannel::Port);
 
-/// Measures puts over both channels at every size.
+/// Measures puts over both channels at every size, in jobs that take turns.
 ///
 /// # Errors
 /// Bad sizes, a job that fails.
 pub(super) fn puts(args: &CompareArgs) -> Result<Series> {
     let sizes = args.sweep.sizes()?;
     let common = plan(args)?;
-    let progress = output::progress((JOBS.len() * 2 * sizes.len()) as u64);
-    let mut rows = Vec::new();
-    for (name, tests) in JOBS {
-        progress.set_message(name);
-        let plan = PerfPlan {
-            tests: tests.to_vec(),
-            sizes: sizes.clone(),
-            figure_ms: FIGURE_MS,
-            patience_ms: PATIENCE_MS,
-            patient: Some(Test::PutLatency),
-            ..common.clone()
-        };
-        rows.extend(jobs::run(&plan, RANKS, &args.job, &mut |_| progress.inc(1))?.rows);
-    }
+    let overlap_left_out = Test::Overlap.lack_of_cores();
+    let jobs = &JOBS[..if overlap_left_out.is_some() { 2 } else { 3 }];
+    let figures: usize = jobs.iter().map(|(_, tests)| tests.len() * sizes.len()).sum();
+    let progress = output::progress(common.rounds * figures as u64);
+    let rows = in_rounds(common.rounds, || {
+        let mut rows = Vec::new();
+        for (name, tests) in jobs {
+            progress.set_message(*name);
+            let plan = PerfPlan {
+                tests: tests.to_vec(),
+                sizes: sizes.clone(),
+                figure_ms: FIGURE_MS,
+                patience_ms: PATIENCE_MS,
+                patient: Some(Test::PutLatency),
+                ..common.clone()
+            };
+            rows.extend(jobs::run(&plan, RANKS, &args.job, &mut |_| progress.inc(1))?.rows);
+        }
+        Ok(rows)
+    })?;
     progress.finish_and_clear();
     let mut report = report(rows);
-    let overlap = report.rows.iter().find(|row| row.test == Test::Overlap && row.variant.is_some());
-    let subject = Subject::Puts { overlap_place: overlap.and_then(|row| row.variant.clone()) };
+    let overlap = report.rows.iter().find(|row| row.test == Test::Overlap);
+    let overlap_place = overlap.and_then(|row| row.variant.clone());
+    let subject = Subject::Puts { overlap_place, overlap_left_out };
     let points = sizes.iter().flat_map(|&bytes| CHANNELS.map(|channel| (bytes, channel)));
     report.rows =
         points.map(|(bytes, channel)| merged(&report.rows, channel, bytes)).collect::<Result<_>>()?;
@@ -86,28 +94,24 @@ fn merged(rows: &[PerfRow], channel: TestChannel, bytes: u64) -> Result<PerfRow>
         row.with_context(|| format!("{} over {} at {bytes} B was not reported", test.name(), channel.name()))
     };
     let (latency, bandwidth, overlap) =
-        (find(Test::PutLatency)?, find(Test::PutBandwidth)?, find(Test::Overlap)?);
-    let times = [latency.times.min_ns, latency.times.p50_ns, latency.times.max_ns, bandwidth.times.gb_per_s];
-    ensure!(times.iter().all(Option::is_some), "a row without times");
-    let wrong = [latency, bandwidth, overlap].map(|row| row.wrong);
+        (find(Test::PutLatency)?, find(Test::PutBandwidth)?, find(Test::Overlap).ok());
+    let others = bandwidth.spread.iter().chain(overlap.iter().flat_map(|row| &row.spread));
+    let new = others.filter(|(key, _)| *key == "gb_per_s" || !latency.spread.contains_key(*key));
+    let spread = latency.spread.iter().chain(new).map(|(key, spread)| (key.clone(), *spread)).collect();
+    let wrong = [latency.wrong, bandwidth.wrong, overlap.and_then(|row| row.wrong)];
     Ok(PerfRow {
-        channel: Some(channel),
-        bytes: Some(bytes),
-        iterations: latency.iterations,
-        times: RowTimes {
-            gb_per_s: bandwidth.times.gb_per_s,
-            p50_all_ns: None,
-            per_s: None,
-            ..latency.times.clone()
-        },
-        limit: RowLimit { ratio_p10: None, ratio_p90: None, ..latency.limit.clone() },
-        cpu: bandwidth.cpu.clone(),
-        overlap: overlap.overlap,
+        times: RowTimes { gb_per_s: bandwidth.times.gb_per_s, ..latency.times.clone() },
+        device_cpu_ns: bandwidth.device_cpu_ns,
+        overlap: overlap.and_then(|row| row.overlap),
         fifo: bandwidth.fifo.clone(),
+        spread,
         wrong: wrong.into_iter().flatten().reduce(|sum, wrong| sum + wrong),
-        ..PerfRow::new(Test::PutLatency, RANKS)
+        ..latency.clone()
     })
 }
+
+/// Rounds of all algorithms of an operation, which are many.
+const ROUNDS_OF_ALGORITHMS: u64 = 4;
 
 /// Measures the collective operation of `test` by all algorithms at every size.
 ///
@@ -123,31 +127,35 @@ pub(super) fn operation(args: &CompareArgs, test: Test) -> Result<Series> {
     let n_ranks = args.ranks.unwrap_or(RANKS);
     let sizes = whole_blocks(&args.sweep.sizes()?, operation, n_ranks);
     let common = plan(args)?;
+    let common = PerfPlan { rounds: common.rounds.min(ROUNDS_OF_ALGORITHMS), ..common };
     let jobs: Vec<_> = sizes
         .iter()
         .flat_map(|&bytes| CHANNELS.map(|channel| (bytes, channel)))
         .map(|(bytes, channel)| (bytes, channel, algorithms(operation, channel, n_ranks, bytes)))
         .collect();
     let figures: usize = jobs.iter().map(|(_, _, algorithms)| algorithms.len()).sum();
-    let progress = output::progress(figures as u64);
+    let progress = output::progress(common.rounds * figures as u64);
     progress.set_message(test.name());
-    let mut rows = Vec::new();
-    for (bytes, channel, algorithms) in jobs {
-        // No time is given: the least number of slices takes long enough.
-        let plan = PerfPlan {
-            tests: vec![(test, None)],
-            sizes: vec![bytes],
-            collective: Some(settings(operation, channel, algorithms)),
-            ..common.clone()
-        };
-        jobs::supervise(&plan, n_ranks, &args.job, &mut |line| {
-            if let DeviceLine::Figure(row) = DeviceLine::read(line)? {
-                progress.inc(1);
-                rows.push(*row);
-            }
-            Ok(())
-        })?;
-    }
+    let rows = in_rounds(common.rounds, || {
+        let mut rows = Vec::new();
+        for (bytes, channel, algorithms) in &jobs {
+            // No time is given: the least number of slices takes long enough.
+            let plan = PerfPlan {
+                tests: vec![(test, None)],
+                sizes: vec![*bytes],
+                collective: Some(settings(operation, *channel, algorithms.clone())),
+                ..common.clone()
+            };
+            jobs::supervise(&plan, n_ranks, &args.job, &mut |line| {
+                if let DeviceLine::Figure(row) = DeviceLine::read(line)? {
+                    progress.inc(1);
+                    rows.push(*row);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(rows)
+    })?;
     progress.finish_and_clear();
     let subject = Subject::Operation { test, n_ranks };
     Ok(Series { report: report(rows), proxy: args.job.proxy, subject })
@@ -199,15 +207,15 @@ fn plan(args: &CompareArgs) -> Result<PerfPlan> {
         check: args.sweep.check(),
         one_core,
         proxy: args.job.proxy,
+        rounds: rounds_of(args.sweep.iters),
         ..PerfPlan::of_nothing()
     })
 }
 
-/// Makes a report of what was measured, and says so if the machine was busy.
+/// Makes a report of what was measured.
 fn report(rows: Vec<PerfRow>) -> PerfReport {
     let mut report = PerfReport { machine: MachineInfo::detect(), rows };
     note_siblings(&mut report);
-    note_spread(&report.rows);
     report
 }
 

@@ -8,6 +8,7 @@ use crate::flags::ProxyPlace;
 use crate::perf::report::{PerfReport, PerfRow};
 use crate::perf::slices::APART;
 use crate::perf::test::{Test, TestChannel};
+use crate::units::three_digits;
 
 /// The name of the row in which the library chooses the algorithm by itself.
 pub(super) const BY_DEFAULT: &str = "default";
@@ -34,6 +35,8 @@ pub(super) enum Subject {
     Puts {
         /// Where the proxy ran while overlap was measured, which differs from all other figures.
         overlap_place: Option<String>,
+        /// Why overlap was not measured, if it was not.
+        overlap_left_out: Option<String>,
     },
     /// A collective operation.
     Operation {
@@ -115,10 +118,9 @@ impl Series {
         self.sizes().into_iter().filter_map(|bytes| self.point(bytes)).collect()
     }
 
-    /// Returns how many times as long as direct proxied takes at a size, unless the two cannot be
-    /// [compared](Self::is_even).
-    pub(super) fn factor(&self, bytes: u64) -> Option<f64> {
-        self.point(bytes).filter(|_| self.is_even(bytes)).map(|point| point.factor())
+    /// Returns the size, where both channels can be [compared](Self::is_even) at it.
+    pub(super) fn even_point(&self, bytes: u64) -> Option<Point<'_>> {
+        self.point(bytes).filter(|_| self.is_even(bytes))
     }
 
     /// Whether the cores were of one kind in the jobs of both channels at a size, as far as they
@@ -152,6 +154,16 @@ impl Point<'_> {
     /// Returns how many times as long as direct proxied takes.
     pub(super) fn factor(&self) -> f64 {
         time(self.proxied) / time(self.direct).max(1e-3)
+    }
+
+    /// Returns what stands before what is made of both times: `~` unless both are steady.
+    pub(super) fn mark(&self) -> &'static str {
+        if [self.direct, self.proxied].iter().all(|row| row.is_steady("p50_ns")) { "" } else { "~" }
+    }
+
+    /// Writes how many times as long as direct proxied takes.
+    pub(super) fn told_factor(&self) -> String {
+        format!("{}{} x", self.mark(), three_digits(self.factor()))
     }
 
     /// Returns what both channels cost, where both have a figure.

@@ -91,8 +91,8 @@ fn panels_of_puts(series: &Series, conclusions: &Conclusions) -> [Panel<'static>
     let device_mark = conclusions.mark_of_puts(|found| found.device_time);
     let bandwidth_mark = conclusions.mark_of_puts(|found| Some(found.bandwidth));
     let (device_time, bandwidth) =
-        (both(series, |row| row.cpu.p50_ns), both(series, |row| row.times.gb_per_s));
-    let overlap = both(series, |row| row.overlap);
+        (both(series, |row| row.device_cpu_ns), both(series, |row| row.times.gb_per_s));
+    let overlap = both(series, |row| row.overlap).split_off(1);
     [
         panel("Latency, one way", "time per put", format_ns, latency, latency_mark),
         panel("CPU time of the device thread", "time per put", format_ns, device_time, device_mark),

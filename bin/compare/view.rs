@@ -9,22 +9,26 @@ use super::crossover::Crossover;
 use super::series::{Point, Series, Subject, algorithm, is_thin};
 use crate::flags::ProxyPlace;
 use crate::output::Look;
-use crate::perf::report::PerfRow;
+use crate::perf::report::{PerfRow, legend};
 use crate::perf::test::TestChannel;
 use crate::table::TextTable;
-use crate::units::{fine_percent, format_ns, format_size, or_dash, percent, three_digits};
+use crate::units::{fine_percent, format_ns, format_size, or_dash, percent, three_digits, whole};
 
 /// The columns that a narrow terminal goes without in the table of the quickest.
 const EXPENDABLE: [&str; 4] = ["limit", "wrong", "GB/s", "direct/limit"];
 
-/// Returns everything that goes to stdout.
+/// Columns of a line where nothing else is known: of a report, a mail, a terminal.
+const WIDTH: usize = 100;
+
+/// Returns everything that goes to stdout: first what it comes to, then the figures.
 pub(super) fn text(look: Look, series: &Series, conclusions: &Conclusions) -> String {
-    let mut parts = vec![format!("{}\n\n{}", series.report.machine.line(), explanation(series))];
+    let look = Look { width: Some(look.width.unwrap_or(WIDTH)), ..look };
+    let summary = conclusions.summary.iter().map(|sentence| wrapped(sentence, look)).collect::<String>();
+    let mut parts = vec![format!("{}\n", series.report.machine.line()), summary, explanation(series)];
     match &series.subject {
-        Subject::Puts { overlap_place } => {
+        Subject::Puts { .. } => {
             let points = series.points();
-            let note = overlap_note(overlap_place.as_deref());
-            parts.extend([latency_table(look, &points), device_table(look, &points) + &note]);
+            parts.extend([latency_table(look, &points), device_table(look, &points)]);
             parts.extend(fifo_table(look, &points));
         }
         Subject::Operation { .. } => {
@@ -35,9 +39,26 @@ pub(super) fn text(look: Look, series: &Series, conclusions: &Conclusions) -> St
             }
         }
     }
+    let legend = legend(&parts.join(""));
+    parts.extend((!legend.is_empty()).then_some(legend));
     parts.extend(charts(look, series, conclusions));
-    parts.push(conclusions.summary.join("\n") + "\n");
     parts.join("\n")
+}
+
+/// Breaks a sentence into lines. All but the first are indented.
+fn wrapped(sentence: &str, look: Look) -> String {
+    let (mut text, mut column) = (String::new(), 0);
+    for word in sentence.split(' ') {
+        let len = word.chars().count();
+        let gap = match column {
+            0 => "",
+            column if column + 1 + len > look.width.unwrap_or(WIDTH) => "\n  ",
+            _ => " ",
+        };
+        column = if gap.len() > 1 { 2 + len } else { column + gap.len() + len };
+        text.extend([gap, word]);
+    }
+    text + "\n"
 }
 
 /// Says what was done, and what the two channels are.
@@ -71,101 +92,83 @@ fn latency_table(look: Look, points: &[Point<'_>]) -> String {
         let wrong = direct.wrong.zip(proxied.wrong).map(|(direct, proxied)| direct.saturating_add(proxied));
         [
             format_size(*bytes),
-            or_dash(direct.times.p50_ns, format_ns),
-            or_dash(direct.times.p99_ns, format_ns),
-            or_dash(proxied.times.p50_ns, format_ns),
-            or_dash(proxied.times.p99_ns, format_ns),
-            times(point.factor()),
-            or_dash(direct.times.gb_per_s, three_digits),
-            or_dash(proxied.times.gb_per_s, three_digits),
+            told(direct, "p50_ns", format_ns),
+            told(direct, "p99_ns", format_ns),
+            told(proxied, "p50_ns", format_ns),
+            told(proxied, "p99_ns", format_ns),
+            point.told_factor(),
+            told(direct, "gb_per_s", three_digits),
+            told(proxied, "gb_per_s", three_digits),
             or_dash(wrong, |wrong| wrong.to_string()),
         ]
     };
-    let table = table_of(head, points, row).text(look, &["p99", "wrong", "proxied/direct"]);
+    let mut table = table_of(head, points, row);
+    if points.iter().all(|point| (point.direct.wrong, point.proxied.wrong) == (Some(0), Some(0))) {
+        table.drop_column("wrong");
+    }
+    let table = table.text(look, &["p99", "proxied/direct"]);
     format!(
-        "Latency of one put, from the put until the receiver holds the data; bandwidth of puts in a row\n{table}{}",
+        "Latency of one put, until the receiver holds the data; bandwidth of puts in a row\n{table}{}",
         of_means(points)
     )
 }
 
-/// Says where the proxy ran while overlap was measured.
-fn overlap_note(place: Option<&str>) -> String {
-    let place = match place {
-        Some("proxy on other cores") => "the proxy on other cores than its device".to_owned(),
-        Some(place) => format!("the {place}"),
-        None => return String::new(),
-    };
-    format!(
-        "overlap: measured by itself, with {place}; below 0, both together took longer than one after the other.\n"
-    )
-}
-
-/// Says which percentiles are not of single puts.
+/// Says up to which size percentiles are not of single puts.
 fn of_means(points: &[Point<'_>]) -> String {
-    let told = |name: &str, side: fn(&Point<'_>) -> Option<u64>| {
-        let means =
-            points.iter().filter_map(|point| Some((point.bytes, side(point).filter(|puts| *puts > 2)?)));
-        let (bytes, puts) = means.max_by_key(|(bytes, _)| *bytes)?;
-        Some(format!(
-            "p50, p99: {name} up to {}, of means of {puts} puts, since one is too short for the clock.\n",
-            format_size(bytes)
-        ))
-    };
-    let direct = told("direct", |point| point.direct.times.operations_per_sample);
-    let proxied = told("proxied", |point| point.proxied.times.operations_per_sample);
-    direct.into_iter().chain(proxied).collect()
+    let is_mean = |row: &PerfRow| row.times.operations_per_sample > Some(2);
+    let means = points.iter().rfind(|point| is_mean(point.direct) || is_mean(point.proxied));
+    means.map_or_else(String::new, |last| {
+        format!(
+            "p50, p99: up to {} of means of several puts, since one is too short for the clock.\n",
+            format_size(last.bytes)
+        )
+    })
 }
 
 fn device_table(look: Look, points: &[Point<'_>]) -> String {
-    let head = "size, CPU direct, CPU proxied, overlap direct, overlap proxied, direct/limit, proxied/limit";
+    let head = "size, CPU direct, CPU proxied, overlap proxied, direct/limit, proxied/limit";
     let row = |point: &Point<'_>| {
         let Point { bytes, direct, proxied } = point;
         [
             format_size(*bytes),
-            or_dash(direct.cpu.p50_ns, format_ns),
-            or_dash(proxied.cpu.p50_ns, format_ns),
-            or_dash(direct.overlap, percent),
-            or_dash(proxied.overlap, percent),
-            or_dash(direct.limit.ratio, times),
-            or_dash(proxied.limit.ratio, times),
+            told(direct, "device_cpu_ns", format_ns),
+            told(proxied, "device_cpu_ns", format_ns),
+            told(proxied, "overlap", percent),
+            or_dash(direct.told_ratio(" x"), |told| told),
+            or_dash(proxied.told_ratio(" x"), |told| told),
         ]
     };
-    let table = table_of(head, points, row).text(look, &["proxied/limit", "direct/limit"]);
-    format!(
-        "What one put costs the device thread; how much of it hides behind computation; latency over the machine's limit\n{table}"
-    )
+    let mut table = table_of(head, points, row);
+    let (mut overlap, mut hidden) = ("how much of it hides behind computation; ", points.iter());
+    if hidden.all(|point| point.proxied.overlap.is_none()) {
+        overlap = "";
+        table.drop_column("overlap proxied");
+    }
+    let table = table.text(look, &["proxied/limit", "direct/limit"]);
+    format!("What a put costs the device thread; {overlap}latency over its limit\n{table}")
 }
 
-/// Lays out how full the fifo is while puts are pushed without a pause. `None` where no size was
-/// small enough to fill it.
+/// Lays out how full the fifo is while puts are pushed without a pause, at all sizes that are small
+/// enough to fill it. `None` where there is none.
 fn fifo_table(look: Look, points: &[Point<'_>]) -> Option<String> {
-    let missing = points.iter().filter(|point| point.proxied.fifo.depth.is_none()).count();
-    if missing == points.len() {
-        return None;
-    }
+    let filled: Vec<_> = points.iter().copied().filter(|point| point.proxied.fifo.depth.is_some()).collect();
     let row = |point: &Point<'_>| {
-        let fifo = &point.proxied.fifo;
-        let count = |count: Option<u64>| or_dash(count, |count| count.to_string());
         [
             format_size(point.bytes),
-            count(fifo.pushes),
-            count(fifo.depth_p50),
-            count(fifo.depth),
-            or_dash(fifo.share_of_stalls(), fine_percent),
+            told(point.proxied, "fifo_depth_p50", whole),
+            told(point.proxied, "fifo_depth", whole),
+            told(point.proxied, "stall_share", fine_percent),
         ]
     };
-    let table = table_of("size, pushes, depth p50, depth max, stalls", points, row).text(look, &[]);
+    let table = table_of("size, depth p50, depth max, stalls", &filled, row).text(look, &[]);
     let turn = fine_percent(1.0 / FIFO_SLOTS as f64);
-    let mut text = format!(
+    let text = format!(
         "The fifo under proxied puts pushed as fast as they can be, without a flush\n{table}\
          depth:  triggers that wait for the proxy; there is room for {FIFO_SLOTS}.\n\
          stalls: pushes that found no room and waited, as a share of all; {turn}, one in\n        \
          {FIFO_SLOTS}, where device and proxy take turns to fill and to empty it.\n"
     );
-    if missing > 0 {
-        text.push_str("-:      not measured: with puts so large it takes long to fill the fifo.\n");
-    }
-    Some(text)
+    (!filled.is_empty()).then_some(text)
 }
 
 /// Lays out a line for each size. Who was the quickest is told where there was a choice.
@@ -174,19 +177,21 @@ fn quickest_table(look: Look, series: &Series) -> String {
     let row = |bytes: u64| {
         let of = |channel| series.quickest(bytes, channel);
         let (direct, proxied) = (of(TestChannel::Memory), of(TestChannel::Port));
-        let told = |row: Option<&PerfRow>| or_dash(row.and_then(|row| row.times.p50_ns), format_ns);
+        let told = |row: Option<&PerfRow>, key, write: fn(f64) -> String| {
+            or_dash(row.and_then(|row| row.told(key, write)), |told| told)
+        };
         let named = |row: Option<&PerfRow>| or_dash(row, |row| algorithm(row).to_owned());
         let wrong = series.wrong_at(bytes);
         let texts = [
             format_size(bytes),
-            told(direct),
+            told(direct, "p50_ns", format_ns),
             named(direct),
-            told(proxied),
+            told(proxied, "p50_ns", format_ns),
             named(proxied),
-            or_dash(series.factor(bytes), times),
-            or_dash(direct.and_then(|row| row.times.gb_per_s), three_digits),
-            or_dash(direct.and_then(|row| row.limit.p50_ns), format_ns),
-            or_dash(direct.and_then(|row| row.limit.ratio), times),
+            or_dash(series.even_point(bytes), |point| point.told_factor()),
+            told(direct, "gb_per_s", three_digits),
+            told(direct, "limit_p50_ns", format_ns),
+            or_dash(direct.and_then(|row| row.told_ratio(" x")), |told| told),
             or_dash(wrong, |wrong| wrong.to_string()),
         ];
         (texts.to_vec(), wrong.is_some_and(|wrong| wrong > 0))
@@ -210,8 +215,8 @@ fn algorithm_table(look: Look, series: &Series, word: &str, channel: TestChannel
         let best = series.quickest(bytes, channel).filter(|row| !is_thin(row)).map(algorithm);
         let cell = |name: &&str| {
             let mark = if best == Some(*name) { "*" } else { "" };
-            let ns = series.row(bytes, channel, name).and_then(|row| row.times.p50_ns);
-            or_dash(ns, |ns| format_ns(ns) + mark)
+            let row = series.row(bytes, channel, name);
+            or_dash(row.and_then(|row| row.told("p50_ns", format_ns)), |told| told + mark)
         };
         let texts = [format_size(bytes)].into_iter().chain(algorithms.iter().map(cell));
         (texts.collect(), false)
@@ -226,7 +231,7 @@ fn algorithm_table(look: Look, series: &Series, word: &str, channel: TestChannel
 
 fn charts(look: Look, series: &Series, conclusions: &Conclusions) -> Vec<String> {
     type Figure = fn(&PerfRow) -> Option<f64>;
-    let (time, device_time): (Figure, Figure) = (|row| row.times.p50_ns, |row| row.cpu.p50_ns);
+    let (time, device_time): (Figure, Figure) = (|row| row.times.p50_ns, |row| row.device_cpu_ns);
     let charts = match &series.subject {
         Subject::Puts { .. } => vec![
             ("Latency of one put (p50) by size", time, conclusions.mark_of_puts(|found| Some(found.latency))),
@@ -257,8 +262,8 @@ fn charts(look: Look, series: &Series, conclusions: &Conclusions) -> Vec<String>
     charts.into_iter().filter_map(draw).collect()
 }
 
-fn times(factor: f64) -> String {
-    format!("{} x", three_digits(factor))
+fn told(row: &PerfRow, key: &str, write: impl FnOnce(f64) -> String) -> String {
+    or_dash(row.told(key, write), |told| told)
 }
 
 /// Makes a table of points. The head has the names of all columns, with commas between.

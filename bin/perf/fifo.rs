@@ -32,9 +32,6 @@ const PAUSE: u32 = 20;
 /// Looks in vain after which the clock is read.
 const LOOKS: u32 = 4096;
 
-/// Slices are never fewer.
-const FEWEST_SLICES: usize = 9;
-
 /// The cores of the two ends: the same one where there is only one.
 #[derive(Clone, Copy, Debug)]
 struct FifoCores {
@@ -101,9 +98,9 @@ fn measure_one(setup: Setup, cores: FifoCores, effort: Effort, patience: Duratio
             Some(iters) => pushed >= iters,
             None => {
                 let spent = Duration::from_nanos(now_ns() - started);
-                slice >= FEWEST_SLICES
+                slice >= effort.fewest_slices
                     && spent >= effort.time
-                    && (slice as u64 >= ENOUGH_FOR_P99 || spent >= effort.time + effort.patience)
+                    && (slice >= ENOUGH_FOR_P99 || spent >= effort.time + effort.patience)
             }
         };
         if enough {

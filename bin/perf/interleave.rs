@@ -21,7 +21,7 @@ const SETTLED_AFTER: u64 = 24;
 /// Nanoseconds after which a test has settled, too: long operations take one route from the start.
 const SETTLING_NS: u64 = 100_000_000;
 
-/// Slices are never fewer, however long an operation takes.
+/// Slices of all rounds are never fewer, however long an operation takes.
 pub(crate) const FEWEST_SLICES: u64 = 15;
 
 /// Work that all its ranks do together and that can be timed in slices.
@@ -110,6 +110,8 @@ pub(crate) struct Effort {
     pub(crate) time: Duration,
     /// How much longer to go on at most, while there are too few samples for a 99th percentile.
     pub(crate) patience: Duration,
+    /// Slices of each contender, however long they take.
+    pub(crate) fewest_slices: u64,
     /// How long to leave the cores alone before each limit, so that idle proxies are asleep.
     pub(crate) rest: Duration,
 }
@@ -200,8 +202,7 @@ pub(crate) fn interleave(
     limits: &[LimitRule],
     effort: Effort,
 ) -> Result<Measured> {
-    let rules = Rules { tests: 1, fewest_slices: FEWEST_SLICES };
-    let run = take_turns(participants, contenders, rules, effort)?;
+    let run = take_turns(participants, contenders, 1, effort)?;
     let comparisons = match limits {
         [] => run.compare(0, |_| Vec::new()).into_iter().collect(),
         limits => limits.iter().filter_map(|limit| run.compare(0, |all| limit.samples(all))).collect(),
@@ -213,7 +214,7 @@ pub(crate) fn interleave(
 /// A limit and its name.
 pub(crate) type NamedLimit<'l> = (String, Box<dyn Contender + 'l>);
 
-/// Lets `contenders` and then `limits` take turns.
+/// Lets `contenders`, which are tests up to number `tests`, and then `limits` take turns.
 ///
 /// # Errors
 /// Whatever a contender fails with; a limit that gets elements wrong.
@@ -221,25 +222,15 @@ pub(crate) fn interleave_with_limits<'l>(
     participants: Participants<'_>,
     mut contenders: Vec<&'l mut dyn Contender>,
     limits: &'l mut [NamedLimit<'_>],
-    rules: Rules,
+    tests: usize,
     effort: Effort,
 ) -> anyhow::Result<Interleaved> {
     let first = contenders.len();
     contenders.extend(limits.iter_mut().map(|(_, limit)| &mut **limit as &mut dyn Contender));
-    let run = take_turns(participants, &mut contenders, rules, effort)?;
+    let run = take_turns(participants, &mut contenders, tests, effort)?;
     let wrong: u64 = contenders[first..].iter().map(|limit| limit.wrong()).sum();
     anyhow::ensure!(wrong == 0, "the limit got {wrong} elements wrong");
     Ok(run)
-}
-
-/// Which contenders are tests, and how often all take turns at least.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rules {
-    /// How many contenders are tests, from the first on. The others are limits, before which
-    /// proxies get time to fall asleep.
-    pub(crate) tests: usize,
-    /// Slices of each, however long they take.
-    pub(crate) fewest_slices: u64,
 }
 
 /// The measurements of contenders that took turns.
@@ -294,25 +285,26 @@ impl Interleaved {
     }
 }
 
-/// Lets `contenders` take turns, a slice each, until there are enough.
+/// Lets `contenders` take turns, a slice each, until there are enough. From number `tests` on they
+/// are limits, before which proxies get time to fall asleep.
 ///
 /// # Errors
 /// Whatever a contender fails with.
 pub(crate) fn take_turns(
     mut participants: Participants<'_>,
     contenders: &mut [&mut dyn Contender],
-    rules: Rules,
+    tests: usize,
     effort: Effort,
 ) -> Result<Interleaved> {
     // Limits, too: where ranks share cores, the operations at the start of a slice are slower than
     // those at its end.
-    let fewest = ENOUGH_FOR_P99.div_ceil(rules.fewest_slices.max(1));
+    let fewest = ENOUGH_FOR_P99.div_ceil(effort.fewest_slices.max(1));
     let ops = contenders.iter_mut().enumerate().map(|(index, contender)| {
-        let effort = if index < rules.tests { effort } else { effort.of_limit() };
+        let effort = if index < tests { effort } else { effort.of_limit() };
         calibrate(&mut participants, *contender, effort, fewest)
     });
     let ops = ops.collect::<Result<Vec<_>>>()?;
-    let fewest_ops = ops[..rules.tests].iter().copied().min().unwrap_or(0);
+    let fewest_ops = ops[..tests].iter().copied().min().unwrap_or(0);
     let per_sample = contenders.iter().map(|contender| contender.per_sample()).collect();
     let mut run = Interleaved { rounds: Vec::new(), per_sample, operations: 0 };
     let (started, mut done, mut proxied_before) = (now_ns(), 0, true);
@@ -321,7 +313,7 @@ pub(crate) fn take_turns(
             Some(iters) => run.operations >= iters,
             None => {
                 let spent = Duration::from_nanos(now_ns() - started);
-                done >= rules.fewest_slices
+                done >= effort.fewest_slices
                     && spent >= effort.time
                     && (spent >= effort.time + effort.patience || run.shows_p99())
             }
@@ -332,10 +324,10 @@ pub(crate) fn take_turns(
         let probe_ns = participants.probe();
         let mut samples = vec![Vec::new(); contenders.len()];
         for index in order(done, contenders.len()) {
-            if index >= rules.tests && proxied_before {
+            if index >= tests && proxied_before {
                 rest(effort.rest);
             }
-            proxied_before = index < rules.tests;
+            proxied_before = index < tests;
             participants.share(0)?;
             contenders[index].slice(ops[index], &mut samples[index])?;
         }
@@ -395,7 +387,7 @@ pub(crate) fn calibrate(
     };
     contender.settle(op_ns);
     let raised = fewest * contender.batch();
-    let lasts = raised as f64 * op_ns * FEWEST_SLICES as f64 <= effort.patience.as_nanos() as f64;
+    let lasts = raised as f64 * op_ns * effort.fewest_slices as f64 <= effort.patience.as_nanos() as f64;
     if participants.share(u64::from(effort.iters.is_none() && ops < raised && lasts))? == 1 {
         ops = raised;
     }

@@ -2,12 +2,13 @@
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 
 use crate::flags::JobArgs;
 use crate::perf::clock::now_ns;
+use crate::perf::interleave::Effort;
 use crate::perf::jobs;
 use crate::perf::plan::PerfPlan;
 use crate::perf::report::{PerfRow, row_of};
@@ -15,24 +16,17 @@ use crate::perf::slices::{Slices, UNPROBED};
 use crate::perf::stats::ENOUGH_FOR_P99;
 use crate::perf::test::Test;
 
-/// The fewest and the most jobs for one figure, unless the user says how many. The most are enough
-/// for a 99th percentile.
-const JOBS: [u64; 2] = [20, ENOUGH_FOR_P99];
-
-/// How long to go on for more than the fewest.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 /// Starts jobs of `ranks` processes that do nothing, again and again. Between them it starts as
 /// many processes that have nothing to do with each other: the limit.
 ///
 /// # Errors
 /// Whatever keeps a job from starting.
-pub(crate) fn measure(ranks: u32, iters: Option<u64>, args: &JobArgs) -> Result<PerfRow> {
+pub(crate) fn measure(ranks: u32, effort: Effort, args: &JobArgs) -> Result<PerfRow> {
     let plan = PerfPlan::of_nothing();
     let mut slices = Slices::new();
-    let [fewest, most] = iters.map_or(JOBS, |iters| [iters; 2]);
+    let [fewest, most] = effort.iters.map_or([effort.fewest_slices, ENOUGH_FOR_P99], |iters| [iters; 2]);
     let (started, mut jobs) = (Instant::now(), 0);
-    while jobs < fewest || jobs < most && started.elapsed() < PATIENCE {
+    while jobs < fewest || jobs < most && started.elapsed() < effort.patience {
         jobs += 1;
         let finished = jobs::run(&plan, ranks, args, &mut |_| {})?;
         let ready_after = finished.ready_after.context("a job that was never ready")?;

@@ -91,10 +91,9 @@ mod tests {
             limit: RowLimit {
                 name: Some("plain copies (avx2 streaming)".to_owned()),
                 ratio: Some(1.23),
-                ratio_p10: Some(0.999),
-                ratio_p90: Some(12.3),
                 ..RowLimit::default()
             },
+            spread: ["p50_ns", "gb_per_s", "ratio"].map(|key| (key.to_owned(), (1.2, 1.3))).into(),
             wrong: Some(0),
             ..PerfRow::new(Test::P2p, n_ranks)
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::interleave::Effort;
+use super::interleave::{Effort, FEWEST_SLICES};
 use super::report::{Memory, PairPlacement, PerfRow};
 use super::sync::{RankAverage, RankPair};
 use super::test::{Test, TestChannel};
@@ -44,6 +44,8 @@ pub(crate) struct PerfPlan {
     pub(crate) patience_ms: u64,
     /// The only test that goes on for so long, where only its percentiles are shown.
     pub(crate) patient: Option<Test>,
+    /// In how many rounds a figure is measured. This job does its share.
+    pub(crate) rounds: u64,
     /// Where proxies run.
     pub(crate) proxy: ProxyPlace,
     /// The settings of collective tests.
@@ -76,7 +78,7 @@ impl PerfPlan {
 
     /// Makes a plan of a job that starts and ends.
     pub(crate) fn of_nothing() -> Self {
-        Self { check: true, ..Self::default() }
+        Self { check: true, rounds: 1, ..Self::default() }
     }
 
     /// Returns the bytes of heap that the job needs on every rank.
@@ -92,15 +94,16 @@ impl PerfPlan {
         pages(largest).saturating_mul(3).saturating_add(packets).saturating_add(16 << 20)
     }
 
-    /// Returns how much to measure for one figure.
+    /// Returns how much to measure for one figure in this round.
     pub(crate) fn effort(&self, test: Test, channel: Option<TestChannel>) -> Effort {
         let is_patient = self.patient.is_none_or(|patient| patient == test);
         let rest = if channel == Some(TestChannel::Port) { PROXIES_ASLEEP_AFTER } else { Duration::ZERO };
         Effort {
-            iters: self.iters,
+            iters: self.iters.map(|iters| iters.div_ceil(self.rounds)),
             warmup: self.warmup,
-            time: Duration::from_millis(self.figure_ms),
-            patience: if is_patient { Duration::from_millis(self.patience_ms) } else { Duration::ZERO },
+            time: Duration::from_millis(self.figure_ms / self.rounds),
+            patience: Duration::from_millis(if is_patient { self.patience_ms / self.rounds } else { 0 }),
+            fewest_slices: FEWEST_SLICES.div_ceil(self.rounds),
             rest,
         }
     }

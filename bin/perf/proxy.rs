@@ -6,7 +6,7 @@ use shmccl::channel::Channel;
 use shmccl::heap::HeapOffset;
 use shmccl::shm::CopyKernel;
 
-use super::bench::{TestBench, TestResult, with_channel};
+use super::bench::{TestBench, TestResult};
 use super::buffers::{PairBuffers, PairEnds};
 use super::clock::{self, now_ns};
 use super::interleave::{Contender, Effort, LimitRule, Measured};
@@ -122,10 +122,6 @@ impl TestBench<'_> {
     }
 }
 
-/// Repetitions of each of the three timings, unless the user says how many, or there is time for
-/// more.
-const ROUNDS: u64 = 15;
-
 /// Transfers before the clock counts, unless the user says how many.
 const WARMUP: u64 = 5;
 
@@ -139,9 +135,8 @@ struct Overlap {
     /// round.
     slices: Slices,
     rounds: u64,
-    /// The share of the transfer that hides behind as much computation. It is 1 when all of it
-    /// hides, below 0 when both together take longer than one after the other, `None` when too
-    /// short to tell.
+    /// The share of the transfer that hides behind as much computation, `None` when too short to
+    /// tell.
     hidden: Option<f64>,
     /// Words that did not arrive as sent.
     wrong: u64,
@@ -172,25 +167,25 @@ impl<C: Channel> OverlapTest<'_, C> {
         let mut warm: Vec<f64> = (0..warmup).map(|_| round(&mut self, None)).collect::<Result<_>>()?;
         let mine = steps_for(median(&mut warm).unwrap_or(0.0));
         let steps = self.sync.share(mine);
-        let (mut alone, mut computing, mut both) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut transfers, mut hidden) = (Vec::new(), Vec::new());
         let round_ns = 3 * (now_ns() - began) / warmup;
         let affordable = u64::try_from(effort.patience.as_nanos()).unwrap_or(u64::MAX) / round_ns.max(1);
-        let rounds = self.sync.share(effort.iters.unwrap_or(affordable.clamp(ROUNDS, ENOUGH_FOR_P99)));
+        let rounds =
+            self.sync.share(effort.iters.unwrap_or(affordable.clamp(effort.fewest_slices, ENOUGH_FOR_P99)));
         let mut slices = Slices::new();
         for _ in 0..rounds {
             let probe = self.sync.probe();
-            alone.push(round(&mut self, None)?);
+            let transfer = round(&mut self, None)?;
             let start = now_ns();
             compute(steps);
-            computing.push((now_ns() - start) as f64);
-            both.push(round(&mut self, Some(steps))?);
-            let last = |times: &[f64]| times.last().copied().unwrap_or(0.0);
-            slices.push(probe, &[last(&both)], &[last(&alone).max(last(&computing))]);
+            let work = (now_ns() - start) as f64;
+            let together = round(&mut self, Some(steps))?;
+            slices.push(probe, &[together], &[transfer.max(work)]);
+            transfers.push(transfer);
+            hidden.push(share_hidden(transfer, work, together));
         }
-        let middle = |times: &[f64]| median(&mut times.to_vec()).unwrap_or(0.0);
-        let (transfer, work, together) = (middle(&alone), middle(&computing), middle(&both));
-        let hidden = (transfer >= SHORTEST_NS).then(|| share_hidden(transfer, work, together));
-        Ok(Overlap { slices, rounds, hidden, wrong })
+        let is_long = median(&mut transfers).is_some_and(|transfer| transfer >= SHORTEST_NS);
+        Ok(Overlap { slices, rounds, hidden: median(&mut hidden).filter(|_| is_long), wrong })
     }
 
     /// Does one transfer, with `work` between handing it over and its completion. Returns the
@@ -218,9 +213,10 @@ impl<C: Channel> OverlapTest<'_, C> {
     }
 }
 
-/// Returns how much of the shorter time is saved by doing both `together`.
+/// Returns how much of the shorter time is saved by doing both `together`: all of it at most, and
+/// nothing where something else has made both together longer than one after the other.
 fn share_hidden(transfer: f64, work: f64, together: f64) -> f64 {
-    (transfer + work - together) / transfer.min(work).max(1.0)
+    ((transfer + work - together) / transfer.min(work).max(1.0)).clamp(0.0, 1.0)
 }
 
 /// Returns the number of steps that take about `ns`.
@@ -250,31 +246,29 @@ fn compute(steps: u64) {
 
 impl TestBench<'_> {
     /// Measures the overlap. A proxy that shares the core of its device can hide nothing, so it is
-    /// started on other cores, where there are any.
+    /// started on other cores.
     pub(crate) fn overlap(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> TestResult {
         let is_pinned = clock::is_pinned()?;
         let core = clock::step_aside()?;
         let place = match (self.plan.proxy, core.has_moved()) {
-            _ if self.channel != Some(TestChannel::Port) => None,
-            (ProxyPlace::Process, _) => Some("service process"),
-            (ProxyPlace::Thread, true) => Some("proxy on other cores"),
-            (ProxyPlace::Thread, false) if is_pinned => Some("proxy on the device's core"),
-            (ProxyPlace::Thread, false) => Some("proxy on any core"),
+            (ProxyPlace::Process, _) => "service process",
+            (ProxyPlace::Thread, true) => "proxy on other cores",
+            (ProxyPlace::Thread, false) if is_pinned => "proxy on the device's core",
+            (ProxyPlace::Thread, false) => "proxy on any core",
         };
-        with_channel!(self, buffers.peer(), channel => {
-            core.back()?;
-            let ends = buffers.ends(self.comm, 0)?;
-            let (source, target) = (buffers.source(), buffers.target());
-            let test = OverlapTest { sync: &mut *sync, channel, ends, source, target };
-            let overlap = test.run(self.plan.effort(self.test, None))?;
-            let wrong = overlap.wrong + sync.share_back(overlap.wrong);
-            let comparisons = overlap.slices.compare().into_iter().collect();
-            let measured = Measured { comparisons, operations: overlap.rounds, wrong };
-            let limit = "longer of transfer and computation alone";
-            self.report(buffers.leads(), &measured, Some(buffers.len()), limit, |row| {
-                row.overlap = overlap.hidden;
-                row.variant = place.map(str::to_owned);
-            })
+        let channel = self.comm.port_channel(buffers.peer())?;
+        core.back()?;
+        let ends = buffers.ends(self.comm, 0)?;
+        let (source, target) = (buffers.source(), buffers.target());
+        let test = OverlapTest { sync: &mut *sync, channel, ends, source, target };
+        let overlap = test.run(self.plan.effort(self.test, None))?;
+        let wrong = overlap.wrong + sync.share_back(overlap.wrong);
+        let comparisons = overlap.slices.compare().into_iter().collect();
+        let measured = Measured { comparisons, operations: overlap.rounds, wrong };
+        let limit = "longer of transfer and computation alone";
+        self.report(buffers.leads(), &measured, Some(buffers.len()), limit, |row| {
+            row.overlap = overlap.hidden;
+            row.variant = Some(place.to_owned());
         })
     }
 }
@@ -284,9 +278,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_longer_together_hides_less_than_nothing() {
+    fn what_is_hidden_is_all_at_most_and_nothing_at_least() {
         assert!((share_hidden(10_000.0, 10_000.0, 10_000.0) - 1.0).abs() < 1e-9);
         assert!(share_hidden(10_000.0, 12_000.0, 22_000.0).abs() < 1e-9);
-        assert!((share_hidden(10_000.0, 10_000.0, 22_000.0) + 0.2).abs() < 1e-9);
+        assert_eq!(share_hidden(10_000.0, 10_000.0, 193_000.0), 0.0);
+        assert_eq!(share_hidden(10_000.0, 10_000.0, 9_000.0), 1.0);
     }
 }

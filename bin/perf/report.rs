@@ -1,12 +1,57 @@
 //! What the measuring commands report: a row for each figure, and the machine.
 
+use std::collections::BTreeMap;
+
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use super::slices::{SliceComparison, SliceKind, UNPROBED};
+use super::slices::{SliceComparison, SliceKind, Spread, UNPROBED};
 use super::stats::TimeSummary;
 use super::test::{Test, TestChannel};
 use crate::host::MachineInfo;
+use crate::units::{percent, three_digits};
+
+/// Fewer slices tell nothing of others.
+const FEWEST_SLICES: usize = 5;
+
+/// Repetitions of a steady figure lie within this share of the greatest of them.
+pub(crate) const STEADY: f64 = 0.2;
+
+pub(crate) type FigureOf = fn(&mut PerfRow) -> &mut Option<f64>;
+
+/// What repetitions of a measurement may give differently, by its key in JSON.
+pub(crate) const FIGURES: [(&str, FigureOf); 14] = [
+    ("min_ns", |row| &mut row.times.min_ns),
+    ("p50_ns", |row| &mut row.times.p50_ns),
+    ("p99_ns", |row| &mut row.times.p99_ns),
+    ("max_ns", |row| &mut row.times.max_ns),
+    ("gb_per_s", |row| &mut row.times.gb_per_s),
+    ("per_s", |row| &mut row.times.per_s),
+    ("limit_p50_ns", |row| &mut row.limit.p50_ns),
+    ("ratio", |row| &mut row.limit.ratio),
+    ("device_cpu_ns", |row| &mut row.device_cpu_ns),
+    ("overlap", |row| &mut row.overlap),
+    ("fifo_depth", |row| &mut row.fifo.depth),
+    ("fifo_depth_p50", |row| &mut row.fifo.depth_p50),
+    ("stall_share", |row| &mut row.fifo.stall_share),
+    ("probe_ns", |row| &mut row.cores.probe_ns),
+];
+
+/// Says what the marks in a table mean, if it has any.
+pub(crate) fn legend(table: &str) -> String {
+    let lines = [
+        (
+            '~',
+            format!(
+                "not steady: repetitions are few, or more than {} apart (see the spread)",
+                percent(STEADY)
+            ),
+        ),
+        ('!', "quicker than its limit: noise, or that limit is none".to_owned()),
+    ];
+    let told = lines.into_iter().filter(|(mark, _)| table.contains(*mark));
+    told.map(|(mark, text)| format!("{mark}: {text}.\n")).collect()
+}
 
 /// One figure. What does not apply to a test is `None`, and null in JSON; times are per operation.
 ///
@@ -31,11 +76,10 @@ pub(crate) struct PerfRow {
     /// The limit that the times are compared with.
     #[serde(flatten)]
     pub(crate) limit: RowLimit,
-    /// CPU time of the device thread.
-    #[serde(flatten)]
-    pub(crate) cpu: RowCpu,
-    /// How much of the transfer was hidden behind computation: 1 is all of it. Below 0, both
-    /// together took longer than one after the other.
+    /// CPU time of the device thread for one operation, without reading that clock: the median
+    /// over slices.
+    pub(crate) device_cpu_ns: Option<f64>,
+    /// How much of the transfer was hidden behind computation, from none (0) to all (1).
     pub(crate) overlap: Option<f64>,
     /// The fifo of a proxied test.
     #[serde(flatten)]
@@ -43,6 +87,10 @@ pub(crate) struct PerfRow {
     /// How near the two cores were to each other.
     #[serde(flatten)]
     pub(crate) cores: RowCores,
+    /// Between which two values repetitions of a figure lie, by its key in JSON. Those of rows that
+    /// were measured in rounds are of rounds, and otherwise of slices (p10 and p90).
+    #[serde(default)]
+    pub(crate) spread: BTreeMap<String, (f64, f64)>,
     /// Bytes (or words, or triggers) that did not arrive as sent; `None` when nothing was checked.
     pub(crate) wrong: Option<u64>,
     /// The figures of a collective operation, among the other keys.
@@ -61,15 +109,13 @@ pub(crate) struct RowTimes {
     /// Operations that a sample is the mean of: 1 where each was timed by itself, 2 where a round
     /// trip was.
     pub(crate) operations_per_sample: Option<u64>,
-    /// The quickest.
+    /// The quickest; of rounds, the median of those.
     pub(crate) min_ns: Option<f64>,
     /// The median, in the most frequent kind of slices.
     pub(crate) p50_ns: Option<f64>,
-    /// The median of all samples, in slices of whatever kind.
-    pub(crate) p50_all_ns: Option<f64>,
     /// The 99th percentile, of a hundred samples at least.
     pub(crate) p99_ns: Option<f64>,
-    /// The slowest.
+    /// The slowest; of rounds, the median of those.
     pub(crate) max_ns: Option<f64>,
     /// 10^9 bytes per second.
     pub(crate) gb_per_s: Option<f64>,
@@ -89,24 +135,6 @@ pub(crate) struct RowLimit {
     /// Time of the test over time of the limit in the same slice: the median over slices. As each
     /// slice has its own two medians, this is not quite the ratio of the medians of all slices.
     pub(crate) ratio: Option<f64>,
-    /// The tenth percentile of that ratio over slices.
-    pub(crate) ratio_p10: Option<f64>,
-    /// The ninetieth percentile of that ratio over slices.
-    pub(crate) ratio_p90: Option<f64>,
-}
-
-/// CPU time of the device thread for one operation, without reading that clock.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct RowCpu {
-    /// The median over slices.
-    #[serde(rename = "device_cpu_ns")]
-    pub(crate) p50_ns: Option<f64>,
-    /// The tenth percentile over slices.
-    #[serde(rename = "device_cpu_p10_ns")]
-    pub(crate) p10_ns: Option<f64>,
-    /// The ninetieth percentile over slices.
-    #[serde(rename = "device_cpu_p90_ns")]
-    pub(crate) p90_ns: Option<f64>,
 }
 
 /// How full a fifo was, while puts were pushed as fast as they can be, without a flush.
@@ -114,14 +142,16 @@ pub(crate) struct RowCpu {
 pub(crate) struct RowFifo {
     /// The most triggers that waited at once.
     #[serde(rename = "fifo_depth")]
-    pub(crate) depth: Option<u64>,
+    pub(crate) depth: Option<f64>,
     /// The median of how many waited.
     #[serde(rename = "fifo_depth_p50")]
-    pub(crate) depth_p50: Option<u64>,
+    pub(crate) depth_p50: Option<f64>,
     /// Triggers pushed: meanwhile, or for the whole row where depths are not measured.
     pub(crate) pushes: Option<u64>,
     /// How many of those pushes found the fifo full, and waited.
     pub(crate) stalls: Option<u64>,
+    /// Those as a share of all pushes.
+    pub(crate) stall_share: Option<f64>,
 }
 
 /// How near the two cores were to each other.
@@ -138,13 +168,30 @@ impl PerfRow {
     pub(crate) fn new(test: Test, ranks: u32) -> Self {
         Self { test, ranks, ..Self::default() }
     }
-}
 
-impl RowFifo {
-    /// Returns the share of pushes that found the fifo full, where there were any pushes.
-    pub(crate) fn share_of_stalls(&self) -> Option<f64> {
-        let (stalls, pushes) = self.stalls.zip(self.pushes)?;
-        (pushes > 0).then(|| stalls as f64 / pushes as f64)
+    /// Returns whether repetitions of the figure `key` are known to lie close together.
+    pub(crate) fn is_steady(&self, key: &str) -> bool {
+        self.spread.get(key).is_some_and(|(low, high)| high - low <= STEADY * high)
+    }
+
+    /// Writes the figure `key`, if there is one, and marks it where it is not steady.
+    pub(crate) fn told(&self, key: &str, write: impl FnOnce(f64) -> String) -> Option<String> {
+        let (_, of) = FIGURES.iter().find(|(name, _)| *name == key)?;
+        let mark = if self.is_steady(key) { "" } else { "~" };
+        of(&mut self.clone()).map(|figure| format!("{mark}{}", write(figure)))
+    }
+
+    /// Writes the ratio to the limit, and marks it below 1, too.
+    pub(crate) fn told_ratio(&self, unit: &str) -> Option<String> {
+        let mark = |ratio: f64| if ratio < 0.9995 { "!" } else { "" };
+        self.told("ratio", |ratio| format!("{}{unit}{}", three_digits(ratio), mark(ratio)))
+    }
+
+    /// Writes between which values repetitions of that ratio lie.
+    pub(crate) fn ratio_spread(&self) -> Option<String> {
+        self.spread
+            .get("ratio")
+            .map(|(low, high)| format!("({}..{})", three_digits(*low), three_digits(*high)))
     }
 }
 
@@ -257,25 +304,23 @@ pub(crate) fn row_of(
     comparison: &SliceComparison,
     limit: &str,
 ) -> PerfRow {
-    let (ratio, cpu) = (comparison.ratio, comparison.cpu_ns);
     let mut row = PerfRow::new(test, ranks);
     row.channel = channel;
     row.set_times(comparison.test);
-    row.times.p50_all_ns = Some(comparison.p50_all_ns);
     row.times.samples = Some(comparison.test.count);
     row.times.operations_per_sample = Some(comparison.per_sample);
     row.limit = RowLimit {
         name: comparison.limit.map(|_| limit.to_owned()),
         p50_ns: comparison.limit.map(|times| times.p50_ns),
-        ratio: ratio.map(|ratio| ratio.median),
-        ratio_p10: ratio.map(|ratio| ratio.p10),
-        ratio_p90: ratio.map(|ratio| ratio.p90),
+        ratio: comparison.ratio.map(|ratio| ratio.median),
     };
-    row.cpu = RowCpu {
-        p50_ns: cpu.map(|cpu| cpu.median),
-        p10_ns: cpu.map(|cpu| cpu.p10),
-        p90_ns: cpu.map(|cpu| cpu.p90),
-    };
+    row.device_cpu_ns = comparison.cpu_ns.map(|cpu| cpu.median);
+    let spreads =
+        [("p50_ns", comparison.p50_ns), ("ratio", comparison.ratio), ("device_cpu_ns", comparison.cpu_ns)];
+    let known =
+        |(key, spread): (&str, Option<Spread>)| Some((key.to_owned(), spread.map(|s| (s.p10, s.p90))?));
+    row.spread =
+        spreads.into_iter().filter(|_| comparison.slices >= FEWEST_SLICES).filter_map(known).collect();
     row.cores = RowCores {
         sibling_slices: (comparison.kind != SliceKind::Alike).then_some(comparison.sibling_share),
         probe_ns: (comparison.probe_ns > UNPROBED).then_some(comparison.probe_ns),
@@ -297,28 +342,37 @@ impl PerfRow {
     pub(crate) fn set_bandwidth(&mut self, bytes: u64) {
         let p50_ns = self.times.p50_ns.filter(|ns| *ns > 0.0);
         self.times.gb_per_s = p50_ns.map(|ns| bytes as f64 / ns);
+        self.set_rate_spread("gb_per_s", bytes as f64);
+    }
+
+    /// Sets the spread of a rate, of `work` in the time of an operation.
+    fn set_rate_spread(&mut self, key: &str, work: f64) {
+        if let Some(&(low, high)) = self.spread.get("p50_ns") {
+            self.spread.insert(key.to_owned(), (work / high, work / low));
+        }
     }
 
     /// Sets the rate of operations.
     pub(crate) fn set_rate(&mut self) {
         self.times.per_s = self.times.p50_ns.map(|ns| 1e9 / ns);
+        self.set_rate_spread("per_s", 1e9);
     }
 
     /// Sets how much was pushed, and how often into a full fifo.
     pub(crate) fn set_pushes(&mut self, counted: FifoCounts) {
-        self.fifo.pushes = Some(counted.pushed);
-        self.fifo.stalls = Some(counted.stalls);
+        (self.fifo.pushes, self.fifo.stalls) = (Some(counted.pushed), Some(counted.stalls));
+        self.fifo.stall_share = (counted.pushed > 0).then(|| counted.stalls as f64 / counted.pushed as f64);
     }
 
     /// Sets how full a flood has kept the fifo, and its pushes. Without a flood nothing is known of
     /// them.
     pub(crate) fn set_level(&mut self, level: Option<FifoLevel>) {
-        self.fifo = RowFifo {
-            depth: level.and_then(|level| level.greatest),
-            depth_p50: level.and_then(|level| level.p50),
-            pushes: level.map(|level| level.counted.pushed),
-            stalls: level.map(|level| level.counted.stalls),
-        };
+        self.fifo = RowFifo::default();
+        if let Some(FifoLevel { p50, greatest, counted }) = level {
+            self.set_pushes(counted);
+            self.fifo.depth = greatest.map(|depth| depth as f64);
+            self.fifo.depth_p50 = p50.map(|depth| depth as f64);
+        }
     }
 }
 
@@ -338,7 +392,6 @@ mod tests {
             "iterations",
             "min_ns",
             "p50_ns",
-            "p50_all_ns",
             "p99_ns",
             "max_ns",
             "gb_per_s",
@@ -365,21 +418,20 @@ mod tests {
             operations_per_sample: Some(2),
             min_ns: Some(1.0),
             p50_ns: Some(2.5),
-            p50_all_ns: Some(3.0),
             p99_ns: None,
             max_ns: Some(4.0),
             gb_per_s: Some(3.2),
             per_s: Some(4e8),
         };
-        row.limit = RowLimit {
-            name: Some("plain copy (memcpy)".to_owned()),
-            p50_ns: Some(2.0),
-            ratio: Some(1.25),
-            ratio_p10: Some(1.0),
-            ratio_p90: Some(1.5),
-        };
-        row.cpu = RowCpu { p50_ns: Some(10.0), p10_ns: Some(9.0), p90_ns: Some(11.0) };
-        row.fifo = RowFifo { depth: Some(512), depth_p50: Some(256), pushes: Some(1000), stalls: Some(3) };
+        row.limit =
+            RowLimit { name: Some("plain copy (memcpy)".to_owned()), p50_ns: Some(2.0), ratio: Some(1.25) };
+        row.device_cpu_ns = Some(10.0);
+        row.set_level(Some(FifoLevel {
+            p50: Some(256),
+            greatest: Some(512),
+            counted: FifoCounts { pushed: 1000, stalls: 3 },
+        }));
+        row.spread.insert("ratio".to_owned(), (1.0, 1.5));
         row.cores = RowCores { sibling_slices: Some(0.25), probe_ns: Some(130.0) };
         row.place = Some(PairPlacement { from: 0, to: 1, from_core: Some(0), to_core: None });
         let text = serde_json::to_string(&row).unwrap();
@@ -387,14 +439,43 @@ mod tests {
             text,
             "{\"test\":\"put_bandwidth\",\"channel\":\"port\",\"variant\":\"latency\",\"ranks\":2,\
              \"bytes\":8,\"iterations\":5,\"samples\":5,\"operations_per_sample\":2,\"min_ns\":1.0,\
-             \"p50_ns\":2.5,\"p50_all_ns\":3.0,\"p99_ns\":null,\"max_ns\":4.0,\"gb_per_s\":3.2,\
+             \"p50_ns\":2.5,\"p99_ns\":null,\"max_ns\":4.0,\"gb_per_s\":3.2,\
              \"per_s\":400000000.0,\"limit\":\"plain copy (memcpy)\",\"limit_p50_ns\":2.0,\"ratio\":1.25,\
-             \"ratio_p10\":1.0,\"ratio_p90\":1.5,\"device_cpu_ns\":10.0,\"device_cpu_p10_ns\":9.0,\
-             \"device_cpu_p90_ns\":11.0,\"overlap\":0.5,\"fifo_depth\":512,\"fifo_depth_p50\":256,\
-             \"pushes\":1000,\"stalls\":3,\"sibling_slices\":0.25,\"probe_ns\":130.0,\"wrong\":0,\
-             \"from\":0,\"to\":1,\"from_core\":0,\"to_core\":null}"
+             \"device_cpu_ns\":10.0,\"overlap\":0.5,\"fifo_depth\":512.0,\"fifo_depth_p50\":256.0,\
+             \"pushes\":1000,\"stalls\":3,\"stall_share\":0.003,\"sibling_slices\":0.25,\"probe_ns\":130.0,\
+             \"spread\":{\"ratio\":[1.0,1.5]},\"wrong\":0,\"from\":0,\"to\":1,\"from_core\":0,\"to_core\":null}"
         );
         assert_eq!(serde_json::from_str::<PerfRow>(&text).unwrap(), row);
+    }
+
+    #[test]
+    fn a_figure_says_whether_it_is_steady_and_whether_its_limit_held() {
+        let mut row = PerfRow::new(Test::PutLatency, 2);
+        assert_eq!((row.told("p50_ns", three_digits), row.told_ratio(" x")), (None, None));
+        (row.times.p50_ns, row.limit.ratio) = (Some(100.0), Some(0.672));
+        // Of one repetition nobody knows.
+        assert_eq!(row.told("p50_ns", three_digits).as_deref(), Some("~100"));
+        for (spread, p50, ratio) in [((90.0, 110.0), "100", "0.672 x!"), ((85.0, 110.0), "~100", "~0.672 x!")]
+        {
+            row.spread.insert("p50_ns".to_owned(), spread);
+            row.spread.insert("ratio".to_owned(), spread);
+            assert_eq!(row.told("p50_ns", three_digits).as_deref(), Some(p50));
+            assert_eq!(row.told_ratio(" x").as_deref(), Some(ratio));
+        }
+        row.limit.ratio = Some(0.9996);
+        assert_eq!(row.told_ratio("").as_deref(), Some("~1.00"));
+        assert_eq!(legend("1.00"), "");
+        assert!(legend("~1.00").starts_with("~: not steady: ") && legend("0.672!").starts_with("!: quicker"));
+    }
+
+    #[test]
+    fn the_spread_of_a_rate_is_that_of_its_time() {
+        let mut row = PerfRow::new(Test::PutLatency, 2);
+        row.times.p50_ns = Some(100.0);
+        row.spread.insert("p50_ns".to_owned(), (50.0, 200.0));
+        row.set_bandwidth(1000);
+        row.set_rate();
+        assert_eq!((row.spread["gb_per_s"], row.spread["per_s"]), ((5.0, 20.0), (5e6, 2e7)));
     }
 
     #[test]

@@ -75,8 +75,8 @@ pub(crate) struct SliceComparison {
     pub(crate) probe_ns: f64,
     /// The test.
     pub(crate) test: TimeSummary,
-    /// The median of all samples of the test, in slices of whatever kind.
-    pub(crate) p50_all_ns: f64,
+    /// The medians of the test in those slices.
+    pub(crate) p50_ns: Option<Spread>,
     /// The limit; `None` when none was measured.
     pub(crate) limit: Option<TimeSummary>,
     /// Time of the test over time of the limit in the same slice.
@@ -137,7 +137,9 @@ impl Slices {
             of: kinds.len(),
             sibling_share: share(siblings, kinds.len()),
             probe_ns: median(&mut chosen.iter().map(|slice| slice.probe_ns).collect::<Vec<_>>())?,
-            p50_all_ns: pool(self.slices.iter().map(|slice| slice.samples.as_slice()))?.p50_ns,
+            p50_ns: Spread::of(
+                &mut chosen.iter().filter_map(|slice| median(&mut slice.samples.clone())).collect::<Vec<_>>(),
+            ),
             test: pool(chosen.iter().map(|slice| slice.samples.as_slice()))?,
             limit: pool(chosen.iter().map(|slice| slice.limit.as_slice())),
             ratio: Spread::of(&mut chosen.iter().filter_map(|slice| slice.ratio()).collect::<Vec<_>>()),
@@ -299,6 +301,8 @@ mod tests {
         );
         assert!((verdict.ratio.unwrap().median - 150.0 / 130.0).abs() < 1e-9);
         assert_eq!(verdict.test.count, 2000);
+        let p50 = verdict.p50_ns.unwrap();
+        assert!(p50.p10 < p50.median && p50.median < p50.p90, "{p50:?}");
     }
 
     #[test]
@@ -309,16 +313,6 @@ mod tests {
         assert!((verdict.sibling_share - 0.4).abs() < 1e-9);
         assert!((verdict.ratio.unwrap().median - 1.2).abs() < 1e-9);
         assert!(verdict.test.min_ns > 150.0 && verdict.limit.unwrap().min_ns > 129.0);
-    }
-
-    #[test]
-    fn the_median_of_all_samples_leaves_no_slice_out() {
-        let verdict = slices(&[(51, 130.0, 156.0, 130.0), (49, 20.0, 60.0, 20.0)]).compare().unwrap();
-        assert_eq!(verdict.kind, SliceKind::Separate);
-        // Half of all lies among the siblings, so that the quickest of the others is in the middle.
-        assert!(verdict.p50_all_ns < verdict.test.p50_ns * 0.99, "{verdict:?}");
-        let alike = slices(&[(100, 130.0, 150.0, 130.0)]).compare().unwrap();
-        assert_eq!(alike.p50_all_ns, alike.test.p50_ns);
     }
 
     #[test]

@@ -4,6 +4,8 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use shmccl::collective::{Algorithm, Operation};
 
+use crate::host::HostFiles;
+
 /// The tests of `shmccl perf`, in the order in which they run.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize, Deserialize,
@@ -37,8 +39,8 @@ pub(crate) enum Test {
     Barrier,
     /// From starting processes to all ranks ready
     Launch,
-    /// How much of a transfer hides behind computation, with the proxy on another core; below 0,
-    /// both together take longer
+    /// How much of a proxied transfer hides behind computation, with the proxy on another core; the
+    /// device copies a direct one itself, and nothing hides
     Overlap,
     /// What a trace costs: traced operations against untraced ones
     TraceCost,
@@ -122,6 +124,18 @@ impl Test {
         self != Self::FifoRate
     }
 
+    /// Says which cores it lacks, where this process has too few for it to show anything.
+    pub(crate) fn lack_of_cores(self) -> Option<String> {
+        let (needed, words) = match self {
+            Self::FifoRate => (2, "two cores, one to push and one to serve"),
+            Self::Overlap => (3, "three cores, one for the proxy beside those of two devices"),
+            _ => return None,
+        };
+        let cores = HostFiles::new().allowed_cpus().len();
+        let told = || format!("{} needs {words}; this process may use {cores}", self.name());
+        (cores < needed).then(told)
+    }
+
     /// Returns whether it runs only when named: it prints a table of its own, or takes long.
     pub(crate) fn is_on_request(self) -> bool {
         matches!(self, Self::TraceCost | Self::P2p) || self.is_collective()
@@ -143,13 +157,12 @@ impl Test {
     pub(crate) fn channels(self) -> &'static [TestChannel] {
         match self {
             Self::PacketLatency | Self::GetLatency => &[TestChannel::Memory],
-            Self::ProxyRoundTrip => &[TestChannel::Port],
+            Self::ProxyRoundTrip | Self::Overlap => &[TestChannel::Port],
             Self::SignalLatency
             | Self::PutLatency
             | Self::PutBandwidth
             | Self::PutBidirectional
             | Self::MessageRate
-            | Self::Overlap
             | Self::P2p => &[TestChannel::Memory, TestChannel::Port],
             _ => &[],
         }

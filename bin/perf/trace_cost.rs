@@ -16,9 +16,7 @@ use super::buffers::PairBuffers;
 use super::collective::case::{CaseData, CaseSpec, CollectiveBuffers};
 use super::collective::layout::CaseLayout;
 use super::collective::timed_case::{ByLibrary, TimedCase};
-use super::interleave::{
-    Contender, Effort, FEWEST_SLICES, Interleaved, Measured, Participants, Rules, take_turns,
-};
+use super::interleave::{Contender, Effort, Interleaved, Measured, Participants, take_turns};
 use super::ping_pong::PingPong;
 use super::report::Memory;
 use super::sync::RankAverage;
@@ -142,6 +140,5 @@ fn with_and_without<C: Contender>(
     let set_tracing = &set_tracing;
     let mut all = TRACED.map(|is_traced| MaybeTraced { contender, set_tracing, is_traced });
     let mut all: Vec<&mut dyn Contender> = all.iter_mut().map(|each| each as &mut dyn Contender).collect();
-    let rules = Rules { tests: TRACED.len(), fewest_slices: FEWEST_SLICES };
-    Ok(take_turns(participants, &mut all, rules, effort)?)
+    Ok(take_turns(participants, &mut all, TRACED.len(), effort)?)
 }

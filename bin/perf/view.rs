@@ -1,11 +1,10 @@
 //! The report of `shmccl perf` as a table: a line per row, a column per figure that any row has.
-//! And a warning where what was measured differs too much from itself.
 
-use super::report::{PerfReport, PerfRow};
+use super::report::{PerfReport, PerfRow, legend};
 use super::test::Test;
-use crate::output::{self, Look};
+use crate::output::Look;
 use crate::table::TextTable;
-use crate::units::{fine_percent, format_ns, format_size, percent, three_digits};
+use crate::units::{fine_percent, format_ns, format_size, percent, three_digits, whole};
 
 type PerfColumn = (&'static str, fn(&PerfRow) -> Option<String>);
 
@@ -19,22 +18,22 @@ const COLUMNS: [PerfColumn; 23] = [
     ("ranks", |row| Some(row.ranks.to_string())),
     ("size", |row| row.bytes.map(format_size)),
     (TOGETHER, |row| row.times.operations_per_sample.map(|count| count.to_string())),
-    ("min", |row| row.times.min_ns.map(format_ns)),
-    ("p50", |row| row.times.p50_ns.map(format_ns)),
-    ("p99", |row| row.times.p99_ns.map(format_ns)),
-    ("max", |row| row.times.max_ns.map(format_ns)),
-    ("GB/s", |row| row.times.gb_per_s.map(three_digits)),
-    ("M/s", |row| row.times.per_s.map(|per_s| three_digits(per_s / 1e6))),
-    ("overlap", |row| row.overlap.map(percent)),
-    ("device CPU", |row| row.cpu.p50_ns.map(format_ns)),
-    ("depth p50", |row| row.fifo.depth_p50.map(|depth| depth.to_string())),
-    ("depth max", |row| row.fifo.depth.map(|depth| depth.to_string())),
-    ("stalls", |row| row.fifo.share_of_stalls().map(fine_percent)),
+    ("min", |row| row.told("min_ns", format_ns)),
+    ("p50", |row| row.told("p50_ns", format_ns)),
+    ("p99", |row| row.told("p99_ns", format_ns)),
+    ("max", |row| row.told("max_ns", format_ns)),
+    ("GB/s", |row| row.told("gb_per_s", three_digits)),
+    ("M/s", |row| row.told("per_s", |per_s| three_digits(per_s / 1e6))),
+    ("overlap", |row| row.told("overlap", percent)),
+    ("device CPU", |row| row.told("device_cpu_ns", format_ns)),
+    ("depth p50", |row| row.told("fifo_depth_p50", whole)),
+    ("depth max", |row| row.told("fifo_depth", whole)),
+    ("stalls", |row| row.told("stall_share", fine_percent)),
     ("limit", |row| row.limit.name.clone()),
-    ("limit p50", |row| row.limit.p50_ns.map(format_ns)),
+    ("limit p50", |row| row.told("limit_p50_ns", format_ns)),
     ("cost", cost),
-    ("time/limit", |row| row.limit.ratio.map(three_digits)),
-    ("(p10..p90)", spread),
+    ("time/limit", |row| row.told_ratio("")),
+    ("(spread)", PerfRow::ratio_spread),
     ("wrong", |row| row.wrong.map(|wrong| wrong.to_string())),
 ];
 
@@ -53,7 +52,7 @@ const EXPENDABLE: [&str; 13] = [
     "depth max",
     "ranks",
     "limit p50",
-    "(p10..p90)",
+    "(spread)",
     "device CPU",
     "limit",
     "p99",
@@ -66,7 +65,8 @@ pub(crate) fn text(look: Look, report: &PerfReport) -> String {
     let whole = grid(&report.rows.iter().collect::<Vec<_>>());
     let head = report.machine.line();
     if whole.fits(look) {
-        return format!("{head}\n\n{}{}", whole.text(look, &[]), note(report));
+        let table = whole.text(look, &[]);
+        return format!("{head}\n\n{table}{}{}", note(report), legend(&table));
     }
     let mut tests: Vec<_> = report.rows.iter().map(|row| row.test).collect();
     tests.dedup();
@@ -75,7 +75,8 @@ pub(crate) fn text(look: Look, report: &PerfReport) -> String {
         grid.drop_column(TEST);
         format!("{}\n{}", test.name(), grid.text(look, &EXPENDABLE))
     };
-    format!("{head}\n\n{}{}", tests.iter().map(table).collect::<Vec<_>>().join("\n"), note(report))
+    let tables = tests.iter().map(table).collect::<Vec<_>>().join("\n");
+    format!("{head}\n\n{tables}{}{}", note(report), legend(&tables))
 }
 
 /// Returns a note on samples that are means of several operations, if there are any.
@@ -106,62 +107,26 @@ fn grid(rows: &[&PerfRow]) -> TextTable<'static> {
 
 /// Writes by how much a traced operation takes longer.
 fn cost(row: &PerfRow) -> Option<String> {
-    let ratio = row.limit.ratio.filter(|_| row.test == Test::TraceCost)?;
-    Some(format!("{:+.1} %", 100.0 * (ratio - 1.0)))
-}
-
-/// Writes the tenth and the ninetieth percentile of the ratio.
-fn spread(row: &PerfRow) -> Option<String> {
-    let (low, high) = row.limit.ratio_p10.zip(row.limit.ratio_p90)?;
-    Some(format!("({}..{})", three_digits(low), three_digits(high)))
-}
-
-/// A ninetieth percentile of a ratio that is more than so many times the tenth: something else than
-/// the test has changed meanwhile.
-const TOO_WIDE: f64 = 3.0;
-
-/// Ratios of fewer samples spread in any case.
-const LEAST_SAMPLES: u64 = 100;
-
-/// Warns in one line, if there is reason to.
-pub(crate) fn note_spread(rows: &[PerfRow]) {
-    if let Some(line) = warning(rows) {
-        output::note(&line);
-    }
-}
-
-fn warning(rows: &[PerfRow]) -> Option<String> {
-    let settled = rows.iter().filter(|row| row.times.samples.is_some_and(|samples| samples >= LEAST_SAMPLES));
-    let spreads: Vec<_> =
-        settled.filter_map(|row| Some((row, row.limit.ratio_p10?, row.limit.ratio_p90?))).collect();
-    let width = |low: f64, high: f64| high / low.max(f64::MIN_POSITIVE);
-    let wide = spreads.iter().filter(|(_, low, high)| width(*low, *high) > TOO_WIDE);
-    let (row, low, high) = wide.clone().max_by(|a, b| width(a.1, a.2).total_cmp(&width(b.1, b.2)))?;
-    let words = [
-        Some(row.test.name().to_owned()),
-        row.channel.map(|channel| channel.name().to_owned()),
-        row.bytes.map(format_size),
-    ];
-    Some(format!(
-        "the machine was busy, or its cores drifted: {} of {} ratios spread more than {TOO_WIDE}-fold, that of {} from {} to {}; measure again",
-        wide.count(),
-        spreads.len(),
-        words.into_iter().flatten().collect::<Vec<_>>().join(" "),
-        three_digits(*low),
-        three_digits(*high)
-    ))
+    let told = row.told("ratio", |ratio| format!("{:+.1} %", 100.0 * (ratio - 1.0)));
+    told.filter(|_| row.test == Test::TraceCost)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::host::MachineInfo;
-    use crate::perf::report::{RowCpu, RowFifo, RowLimit, RowTimes};
+    use crate::perf::report::{FIGURES, RowFifo, RowLimit, RowTimes};
     use crate::perf::test::{Test, TestChannel};
 
-    fn ratio(median: f64, p10: f64, p90: f64) -> RowLimit {
-        let [ratio, ratio_p10, ratio_p90] = [median, p10, p90].map(Some);
-        RowLimit { ratio, ratio_p10, ratio_p90, ..RowLimit::default() }
+    fn ratio(median: f64) -> RowLimit {
+        RowLimit { ratio: Some(median), ..RowLimit::default() }
+    }
+
+    /// All figures with the same spread.
+    fn spread(low: f64, high: f64) -> BTreeMap<String, (f64, f64)> {
+        FIGURES.into_iter().map(|(key, _)| (key.to_owned(), (low, high))).collect()
     }
 
     #[test]
@@ -170,7 +135,8 @@ mod tests {
             channel: Some(TestChannel::Memory),
             bytes: Some(8),
             times: RowTimes { p50_ns: Some(134.0), ..RowTimes::default() },
-            limit: ratio(1.05, 1.02, 1.11),
+            limit: ratio(1.05),
+            spread: spread(1.02, 1.11),
             wrong: Some(0),
             ..PerfRow::new(Test::PutLatency, 2)
         };
@@ -180,15 +146,12 @@ mod tests {
         let text = text(Look::plain(), &report);
         let lines: Vec<Vec<&str>> =
             text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(
-            lines[0],
-            ["test", "channel", "ranks", "size", "p50", "time/limit", "(p10..p90)", "wrong"]
-        );
+        assert_eq!(lines[0], ["test", "channel", "ranks", "size", "p50", "time/limit", "(spread)", "wrong"]);
         assert_eq!(
             lines[1],
             ["put_latency", "memory", "2", "8", "B", "134", "ns", "1.05", "(1.02..1.11)", "0"]
         );
-        assert_eq!(lines[2], ["barrier", "-", "8", "-", "1.50", "us", "-", "-", "-"]);
+        assert_eq!(lines[2], ["barrier", "-", "8", "-", "~1.50", "us", "-", "-", "-"]);
     }
 
     /// Fills every column that any test fills, in figures of full length.
@@ -207,17 +170,18 @@ mod tests {
                 per_s: Some(1.23e5),
                 ..RowTimes::default()
             },
-            cpu: RowCpu { p50_ns: ns, ..RowCpu::default() },
+            device_cpu_ns: ns,
             fifo: RowFifo {
-                depth: Some(512),
-                depth_p50: Some(256),
-                pushes: Some(100_000),
-                stalls: Some(12_345),
+                depth: Some(512.0),
+                depth_p50: Some(256.0),
+                stall_share: Some(0.123_45),
+                ..RowFifo::default()
             },
+            spread: spread(0.123, 0.987),
             limit: RowLimit {
                 name: Some("raw copy + flag + 2 yield hand-offs".to_owned()),
                 p50_ns: ns,
-                ..ratio(0.123, 0.123, 0.123)
+                ..ratio(0.123)
             },
             wrong: Some(0),
             ..PerfRow::new(test, 64)
@@ -257,35 +221,5 @@ mod tests {
     fn a_report_without_rows_is_a_head_line() {
         let report = PerfReport { machine: MachineInfo::detect(), rows: vec![] };
         assert!(text(Look::plain(), &report).starts_with(&report.machine.line()));
-    }
-
-    fn row(bytes: u64, spread: Option<(f64, f64)>) -> PerfRow {
-        let (ratio_p10, ratio_p90) = spread.unzip();
-        PerfRow {
-            bytes: Some(bytes),
-            channel: Some(TestChannel::Memory),
-            times: RowTimes { samples: Some(100), ..RowTimes::default() },
-            limit: RowLimit { ratio_p10, ratio_p90, ..RowLimit::default() },
-            ..PerfRow::new(Test::PutLatency, 2)
-        }
-    }
-
-    #[test]
-    fn ratios_that_differ_threefold_are_told_in_one_line_by_the_widest() {
-        let calm = [row(8, Some((1.0, 2.9))), row(16, None)];
-        assert_eq!(warning(&calm), None);
-        let busy = [&calm[..], &[row(32, Some((0.5, 2.0))), row(4096, Some((0.25, 2.5)))]].concat();
-        let line = warning(&busy).unwrap();
-        assert!(
-            line.contains(
-                "2 of 3 ratios spread more than 3-fold, that of put_latency memory 4 KiB from 0.250 to 2.50"
-            ),
-            "{line}"
-        );
-        assert!(!line.contains('\n'));
-        assert!(warning(&[row(8, Some((0.0, 1.0)))]).is_some());
-        let mut few = row(8, Some((0.0, 1.0)));
-        few.times.samples = Some(99);
-        assert_eq!(warning(&[few]), None);
     }
 }

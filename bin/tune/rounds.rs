@@ -56,8 +56,8 @@ pub(super) fn measure(
     let mut candidates = Vec::new();
     for &algorithm in algorithms {
         comm_of(trial).set_algorithm(Some(algorithm));
-        let effort =
-            Effort { iters: None, warmup: None, time, patience: Duration::ZERO, rest: Duration::ZERO };
+        let zero = Duration::ZERO;
+        let effort = Effort { iters: None, warmup: None, time, patience: zero, fewest_slices: 1, rest: zero };
         let ops = calibrate(&mut Participants::All(all_sync), trial, effort, 1)?;
         candidates.push(Candidate { algorithm, ops, times: Vec::new(), out: false });
     }

@@ -281,10 +281,13 @@ fn perf_runs_every_test_and_gives_each_figure_its_limit() {
         assert!(row["samples"].as_u64().unwrap() > 0 && row["p50_ns"].as_f64().unwrap() > 0.0, "{row}");
         assert!(row["wrong"].is_null() || row["wrong"] == 0, "{row}");
     }
-    for test in ["limits", "signal_latency", "put_bandwidth", "message_rate", "barrier", "launch", "overlap"]
-    {
+    for test in ["limits", "signal_latency", "put_bandwidth", "message_rate", "barrier", "launch"] {
         assert!(rows.iter().any(|row| row["test"] == test), "{test}");
     }
+    // A proxy beside two devices has something to show on a core of its own only.
+    let has_overlap = rows.iter().any(|row| row["test"] == "overlap");
+    assert!(has_overlap != error.contains("left out: overlap needs three cores"), "{error}");
+    assert!(table.contains("\n~: not steady: "), "{table}");
     std::fs::remove_dir_all(directory).unwrap();
 }
 

@@ -70,8 +70,8 @@ impl AlgorithmCrossovers {
     fn overtaking_sentence(&self, series: &Series) -> Option<String> {
         let costs = costs(series);
         let times = |cost: &Cost| {
-            let factor = series.factor(cost.bytes).unwrap_or(f64::NAN);
-            format!("{} x as long at {}", three_digits(factor), format_size(cost.bytes))
+            let factor = series.even_point(cost.bytes).map(|point| point.told_factor()).unwrap_or_default();
+            format!("{factor} as long at {}", format_size(cost.bytes))
         };
         let times = format!("it takes {} and {}", times(costs.first()?), times(costs.last()?));
         Some(match self.proxied? {

@@ -5,10 +5,10 @@ use serde::Serialize;
 
 use super::{between, level_in_words};
 use crate::compare::crossover::{Cost, Crossover, LEVEL};
-use crate::compare::series::{Point, Series, time};
+use crate::compare::series::{Point, Series, Subject, time};
 use crate::flags::ProxyPlace;
 use crate::perf::report::PerfRow;
-use crate::units::{format_about, format_ns, format_size, percent, three_digits};
+use crate::units::{format_about, format_ns, format_size, percent};
 
 /// Sizes that are less than this factor apart are one.
 const TELLING: f64 = 1.25;
@@ -18,7 +18,7 @@ const TELLING: f64 = 1.25;
 pub(crate) struct PutCrossovers {
     /// In CPU time of the device thread; `None` when that was not measured.
     pub(crate) device_time: Option<Crossover>,
-    /// Between which sizes that crossover lies, where slices differ enough to tell.
+    /// Between which sizes that crossover lies, as far as rounds differ.
     pub(crate) device_time_range: Option<(f64, f64)>,
     /// In latency.
     pub(crate) latency: Crossover,
@@ -37,7 +37,7 @@ impl PutCrossovers {
         };
         let latency = costs(|row| row.times.p50_ns).unwrap_or_default();
         let per_byte = costs(|row| Some(1.0 / row.times.gb_per_s?.max(1e-9))).unwrap_or_default();
-        let device_time = costs(|row| row.cpu.p50_ns).map(|costs| Crossover::below(&costs, 1.0 - LEVEL));
+        let device_time = costs(|row| row.device_cpu_ns).map(|costs| Crossover::below(&costs, 1.0 - LEVEL));
         let mark = device_time.and_then(Crossover::mark);
         Self {
             device_time,
@@ -62,7 +62,7 @@ impl PutCrossovers {
         let mut sentences =
             vec![self.crossover_sentence(series, &points), self.latency_sentence(first, last)];
         sentences.extend(device_sentence(first, last));
-        sentences.extend(overlap_sentence(&points));
+        sentences.extend(overlap_sentence(series, &points));
         sentences
     }
 
@@ -82,10 +82,9 @@ impl PutCrossovers {
         };
         match self.main() {
             Crossover::Between { estimate, .. } => {
-                let range = self.device_time_range.map(|(low, high)| (format_about(low), format_about(high)));
-                let range = range.filter(|(low, high)| low != high);
+                let range = self.device_time_range.filter(|(low, high)| *high > low * TELLING);
                 let spread = range.map_or_else(String::new, |(low, high)| {
-                    format!(" (between {low} and {high} in most slices)")
+                    format!(" (between {} and {} by round)", format_about(low), format_about(high))
                 });
                 format!(
                     "Crossover at about {}{spread}: below it put directly; above it a proxied put {what} than a direct one, and {who}.",
@@ -109,10 +108,11 @@ impl PutCrossovers {
     fn latency_sentence(&self, first: &Point<'_>, last: &Point<'_>) -> String {
         let cost = match time(first.proxied) - time(first.direct) {
             added if added > 0.0 => format!(
-                "the proxy adds {} at {} ({} x direct)",
+                "the proxy adds {}{} at {} ({} direct)",
+                first.mark(),
                 format_ns(added),
                 format_size(first.bytes),
-                three_digits(first.factor())
+                first.told_factor()
             ),
             _ => format!("the proxy adds nothing at {}", format_size(first.bytes)),
         };
@@ -122,20 +122,18 @@ impl PutCrossovers {
                 format!("from {} on a proxied put is quicker", format_size(first_ahead))
             }
             Crossover::Passing { first_ahead, last_ahead } => format!(
-                "a proxied put is quicker at some sizes {}, but not at the largest ({} x direct)",
+                "a proxied put is quicker at some sizes {}, but not at the largest ({} direct)",
                 between(first_ahead, last_ahead),
-                three_digits(last.factor())
+                last.told_factor()
             ),
             Crossover::Never => match (level_in_words(self.level), self.level) {
                 (Some(level), Crossover::Passing { .. }) => {
                     format!("{level}, and direct is ahead at the others")
                 }
                 (Some(level), _) => level,
-                (None, _) => format!(
-                    "direct stays ahead up to {} ({} x)",
-                    format_size(last.bytes),
-                    three_digits(last.factor())
-                ),
+                (None, _) => {
+                    format!("direct stays ahead up to {} ({})", format_size(last.bytes), last.told_factor())
+                }
             },
         };
         format!("Latency: {cost}; {rest}.")
@@ -144,11 +142,14 @@ impl PutCrossovers {
 
 /// Returns between which sizes the crossover of device time at `mark` lies.
 ///
-/// That is where lines cross that a tenth of the slices lie below for one channel, and above for
-/// the other. `None` where slices hardly differ, or were not told apart.
+/// That is where lines cross that no round lies below for one channel, and none above for the
+/// other. `None` where there was one round.
 fn range(points: &[Point<'_>], mark: f64) -> Option<(f64, f64)> {
     type Figure = fn(&PerfRow) -> Option<f64>;
-    let (low, high): (Figure, Figure) = (|row| row.cpu.p10_ns, |row| row.cpu.p90_ns);
+    let (low, high): (Figure, Figure) = (
+        |row| row.spread.get("device_cpu_ns").map(|(low, _)| *low),
+        |row| row.spread.get("device_cpu_ns").map(|(_, high)| *high),
+    );
     let crossover = |direct, proxied| -> Option<Crossover> {
         let costs: Option<Vec<Cost>> = points.iter().map(|point| point.cost(direct, proxied)).collect();
         Some(Crossover::below(&costs?, 1.0 - LEVEL))
@@ -157,38 +158,42 @@ fn range(points: &[Point<'_>], mark: f64) -> Option<(f64, f64)> {
     let (first, last) = (points.first()?.bytes as f64, points.last()?.bytes as f64);
     let low = early.mark().unwrap_or(first).min(mark);
     let high = late.mark().unwrap_or(last).max(mark);
-    (high > low * TELLING).then_some((low, high))
+    Some((low, high))
 }
 
 fn device_sentence(first: &Point<'_>, last: &Point<'_>) -> Option<String> {
     let told = |point: &Point<'_>| {
         Some(format!(
             "{} against {} at {}",
-            format_ns(point.proxied.cpu.p50_ns?),
-            format_ns(point.direct.cpu.p50_ns?),
+            point.proxied.told("device_cpu_ns", format_ns)?,
+            point.direct.told("device_cpu_ns", format_ns)?,
             format_size(point.bytes)
         ))
     };
     Some(format!("Device time, proxied against direct: {}, {}.", told(first)?, told(last)?))
 }
 
-fn overlap_sentence(points: &[Point<'_>]) -> Option<String> {
-    let overlaps = points.iter().filter_map(|point| Some((point, point.proxied.overlap?)));
-    let (best, proxied) = overlaps.max_by(|a, b| a.1.total_cmp(&b.1))?;
+fn overlap_sentence(series: &Series, points: &[Point<'_>]) -> Option<String> {
+    let place = match &series.subject {
+        Subject::Puts { overlap_left_out: Some(reason), .. } => {
+            return Some(format!("Overlap: not measured: {reason}."));
+        }
+        Subject::Puts { overlap_place: Some(place), .. } => format!(", {place}"),
+        _ => String::new(),
+    };
+    let overlap = |point: &&Point<'_>| point.proxied.overlap.unwrap_or(-1.0);
+    let best = points.iter().max_by(|a, b| overlap(a).total_cmp(&overlap(b)))?;
     Some(format!(
-        "Overlap: at best {} of a proxied transfer hides behind computation (at {}; direct there: {}).",
-        percent(proxied),
-        format_size(best.bytes),
-        percent(best.direct.overlap?)
+        "Overlap: at best {} of a proxied transfer hides behind computation (at {}{place}); nothing of a direct one, which the device copies itself.",
+        best.proxied.told("overlap", percent)?,
+        format_size(best.bytes)
     ))
 }
 
-/// Whether the proxy hid clearly more than a direct put did, at most of the sizes that are long
-/// enough to tell.
+/// Whether the proxy hid a clear part, at most of the sizes that are long enough to tell.
 fn hides(points: &[Point<'_>]) -> bool {
-    let gain = |point: &Point<'_>| Some(point.proxied.overlap? - point.direct.overlap?);
-    let gains: Vec<f64> = points.iter().filter_map(gain).collect();
-    2 * gains.iter().filter(|gain| **gain > 0.2).count() > gains.len()
+    let hidden: Vec<f64> = points.iter().filter_map(|point| point.proxied.overlap).collect();
+    2 * hidden.iter().filter(|hidden| **hidden > 0.2).count() > hidden.len()
 }
 
 /// Whether two devices and their proxies had to share cores.

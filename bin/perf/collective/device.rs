@@ -21,9 +21,7 @@ use super::timed_case::{BATCH_BYTES, ByLibrary, RunCase, TimedCase};
 use crate::output;
 use crate::perf::barrier::YieldBarrier;
 use crate::perf::clock;
-use crate::perf::interleave::{
-    Contender, FEWEST_SLICES, Measured, NamedLimit, Participants, Rules, interleave_with_limits,
-};
+use crate::perf::interleave::{Contender, Measured, NamedLimit, Participants, interleave_with_limits};
 use crate::perf::links::SignalEnd;
 use crate::perf::ping_pong::PingPong;
 use crate::perf::plan::{CollectiveSettings, DeviceLine, PerfPlan, RankPlacement};
@@ -169,9 +167,8 @@ impl CollectiveBench<'_> {
         let data = CaseData::<T>::new(self.comm, spec, self.buffers, self.settings.memory)?;
         let mut test = TimedCase::new(ByLibrary(self.comm), data, &self.gathering, wanted.bytes);
         let participants = Participants::of(self.sync.as_deref_mut(), &mut self.all);
-        let rules = Rules { tests: 1, fewest_slices: FEWEST_SLICES };
         let effort = self.plan.effort(self.test, None);
-        let run = interleave_with_limits(participants, vec![&mut test], &mut limits, rules, effort)?;
+        let run = interleave_with_limits(participants, vec![&mut test], &mut limits, 1, effort)?;
         let wrong = self.gathering.borrow_mut().total(test.wrong())?;
         if self.comm.rank().get() == 0 {
             let measured = run.against_limits(0, 1, wrong);

@@ -9,7 +9,7 @@ use crate::perf::flags::PerfArgs;
 use crate::perf::interleave::FEWEST_SLICES;
 use crate::perf::jobs;
 use crate::perf::plan::{DeviceLine, PATIENCE_MS, PerfPlan, RankPlacement};
-use crate::perf::report::{Memory, PerfRow};
+use crate::perf::report::{Memory, PerfRow, legend};
 use crate::perf::test::Test;
 use crate::table::TextTable;
 use crate::units::{format_ns, format_size, or_dash, three_digits};
@@ -129,14 +129,10 @@ fn limits(rows: &[PerfRow]) -> String {
             place.to_owned(),
             row.limit.name.clone().unwrap_or_default(),
             or_dash(row.bytes, format_size),
-            or_dash(row.times.p50_ns, format_ns),
+            or_dash(row.told("p50_ns", format_ns), |told| told),
             or_dash(row.limit.p50_ns, format_ns),
-            or_dash(row.limit.ratio, three_digits),
-            format!(
-                "{}..{}",
-                or_dash(row.limit.ratio_p10, three_digits),
-                or_dash(row.limit.ratio_p90, three_digits)
-            ),
+            or_dash(row.told_ratio(""), |told| told),
+            or_dash(row.ratio_spread(), |told| told),
         ];
         if with_heap {
             let (p50, ratio) = heap(row).unzip();
@@ -145,10 +141,12 @@ fn limits(rows: &[PerfRow]) -> String {
         (texts, row.wrong.is_some_and(|wrong| wrong > 0))
     };
     let mut head =
-        vec!["test", "type", "place", "limit", "size", "p50", "limit p50", "time/limit", "(p10..p90)"];
+        vec!["test", "type", "place", "limit", "size", "p50", "limit p50", "time/limit", "(spread)"];
     if with_heap {
         head.extend(["heap p50", "time/heap"]);
     }
     let grid = TextTable { head, words: 4, rows: rows.iter().map(line).collect() };
-    grid.text(Look::plain(), &[])
+    let table = grid.text(Look::plain(), &[]);
+    let legend = legend(&table);
+    table + &legend
 }

@@ -26,12 +26,14 @@ pub(crate) struct Matrix {
 }
 
 /// One pair.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Cell {
     /// In the matrix's unit.
     pub(crate) value: f64,
-    /// Time over limit.
-    pub(crate) ratio: Option<f64>,
+    /// The value as a text, with a mark where it is not steady.
+    told: String,
+    /// Time over limit, with its marks.
+    pub(crate) ratio: Option<String>,
     /// Whether both ranks share a core.
     pub(crate) one_core: bool,
 }
@@ -39,7 +41,7 @@ pub(crate) struct Cell {
 impl Cell {
     /// Writes the value, with an asterisk where both ranks share a core.
     pub(crate) fn text(&self) -> String {
-        format!("{}{}", three_digits(self.value), if self.one_core { "*" } else { "" })
+        format!("{}{}", self.told, if self.one_core { "*" } else { "" })
     }
 }
 
@@ -61,6 +63,7 @@ impl Matrix {
         let rows: Vec<&PerfRow> = rows.iter().filter(is_of).collect();
         let first = rows.first()?;
         let n_ranks = first.ranks as usize;
+        let key = if figure == MatrixFigure::Latency { "p50_ns" } else { "gb_per_s" };
         let value = |row: &PerfRow| {
             if figure == MatrixFigure::Latency { row.times.p50_ns } else { row.times.gb_per_s }
         };
@@ -76,8 +79,9 @@ impl Matrix {
             let (Some(place), Some(value)) = (row.place, value(row)) else { continue };
             let (from, to) = (place.from as usize, place.to as usize);
             cores[from] = place.from_core;
-            cells[from][to] =
-                Some(Cell { value: value * scale, ratio: row.limit.ratio, one_core: place.one_core() });
+            let told = row.told(key, |value| three_digits(value * scale)).unwrap_or_default();
+            let (value, one_core) = (value * scale, place.one_core());
+            cells[from][to] = Some(Cell { value, told, ratio: row.told_ratio(""), one_core });
         }
         Some(Self { figure, channel, bytes: first.bytes.unwrap_or(0), cores, unit, cells })
     }

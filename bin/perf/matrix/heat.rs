@@ -132,8 +132,8 @@ impl HeatGrid {
         let height = u32::try_from(self.side / 4)?.clamp(12, 18);
         let (middle, upper, lower) = (x + self.side / 2, y + self.side * 2 / 5, y + self.side * 7 / 10);
         root.draw_text(&cell.text(), &centred(height, &ink), (middle, upper))?;
-        if let Some(ratio) = cell.ratio {
-            let text = format!("{} x", three_digits(ratio));
+        if let Some(ratio) = &cell.ratio {
+            let text = format!("{ratio} x");
             root.draw_text(&text, &centred(height * 3 / 4, &ink), (middle, lower))?;
         }
         Ok(())

@@ -3,13 +3,13 @@
 use super::cells::{Cell, Matrix};
 use crate::output::Look;
 use crate::perf::plan::MatrixFigure;
-use crate::perf::report::{PerfReport, PerfRow};
+use crate::perf::report::{PerfReport, PerfRow, legend};
 use crate::perf::test::TestChannel;
 use crate::table::TextTable;
 use crate::units::{format_ns, format_size, or_dash, three_digits};
 
 /// Columns that a narrow terminal goes without, in the table of all ranks at once.
-const EXPENDABLE: [&str; 3] = ["limit", "(p10..p90)", "time"];
+const EXPENDABLE: [&str; 3] = ["limit", "(spread)", "time"];
 
 /// Writes everything that goes to stdout.
 pub(crate) fn text(look: Look, report: &PerfReport) -> String {
@@ -25,7 +25,8 @@ pub(crate) fn text(look: Look, report: &PerfReport) -> String {
     }
     parts.push(at_once(look, &report.rows));
     parts.push(faults(&report.rows));
-    parts.join("\n")
+    let text = parts.join("\n");
+    format!("{text}{}", legend(&text))
 }
 
 fn head(matrix: &Matrix) -> String {
@@ -47,7 +48,7 @@ fn tables(look: Look, matrix: &Matrix) -> String {
     let core = |from: usize| or_dash(matrix.cores[from], |core| core.to_string());
     let values =
         grid(matrix, &["rank", "core"], &names, &|from| vec![names[from].clone(), core(from)], &Cell::text);
-    let ratio = |cell: &Cell| or_dash(cell.ratio, three_digits);
+    let ratio = |cell: &Cell| or_dash(cell.ratio.clone(), |told| told);
     let ratios = grid(matrix, &["time/limit"], &names, &|from| vec![names[from].clone()], &ratio);
     let beside = values.clone().beside(ratios.clone());
     if beside.fits(look) {
@@ -81,22 +82,20 @@ fn at_once(look: Look, rows: &[PerfRow]) -> String {
     let all: Vec<&PerfRow> =
         rows.iter().filter(|row| row.variant.as_deref() == Some(MatrixFigure::AllToAll.name())).collect();
     let line = |row: &&PerfRow| {
-        let per_rank = row.times.gb_per_s.map(|whole| whole / f64::from(row.ranks));
-        let spread = row.limit.ratio_p10.zip(row.limit.ratio_p90);
+        let per_rank = |whole| three_digits(whole / f64::from(row.ranks));
         let texts = vec![
             or_dash(row.channel, |channel| channel.name().to_owned()),
             or_dash(row.bytes, format_size),
-            or_dash(row.times.p50_ns, format_ns),
-            or_dash(row.times.gb_per_s, three_digits),
-            or_dash(per_rank, three_digits),
+            or_dash(row.told("p50_ns", format_ns), |told| told),
+            or_dash(row.told("gb_per_s", three_digits), |told| told),
+            or_dash(row.told("gb_per_s", per_rank), |told| told),
             or_dash(row.limit.name.clone(), |limit| limit),
-            or_dash(row.limit.ratio, three_digits),
-            or_dash(spread, |(low, high)| format!("({}..{})", three_digits(low), three_digits(high))),
+            or_dash(row.told_ratio(""), |told| told),
+            or_dash(row.ratio_spread(), |told| told),
         ];
         (texts, row.wrong.is_some_and(|wrong| wrong > 0))
     };
-    let head =
-        vec!["channel", "block", "time", "GB/s in all", "per rank", "limit", "time/limit", "(p10..p90)"];
+    let head = vec!["channel", "block", "time", "GB/s in all", "per rank", "limit", "time/limit", "(spread)"];
     let grid = TextTable { head, words: 1, rows: all.iter().map(line).collect() };
     format!("all to all: every rank puts a block to every other at once\n{}", grid.text(look, &EXPENDABLE))
 }

@@ -12,9 +12,7 @@ use crate::perf::collective::case::CaseData;
 use crate::perf::collective::pattern::{ForType, TestElement};
 use crate::perf::collective::staged_limit::{StagedLimit, StagedVariant};
 use crate::perf::collective::timed_case::{ByLibrary, RunCase, TimedCase};
-use crate::perf::interleave::{
-    Contender, FEWEST_SLICES, NamedLimit, Participants, Rules, interleave_with_limits,
-};
+use crate::perf::interleave::{Contender, Effort, NamedLimit, Participants, interleave_with_limits};
 use crate::perf::report::Memory;
 
 /// Slices of each algorithm, however long they take: there are many algorithms.
@@ -106,10 +104,9 @@ impl CollectiveBench<'_> {
         let swap = |case: &mut TimedCase<T, _>| case.swap(&mut on_heap.borrow_mut());
         let mut heap = SharedCase::new(&case, swap);
         let participants = Participants::of(self.sync.as_deref_mut(), &mut self.all);
-        let rules = Rules { tests: 1, fewest_slices: FEWEST_SLICES };
         let contenders: Vec<&mut dyn Contender> = vec![&mut test, &mut heap];
         let effort = self.plan.effort(self.test, None);
-        let run = interleave_with_limits(participants, contenders, &mut limits, rules, effort)?;
+        let run = interleave_with_limits(participants, contenders, &mut limits, 1, effort)?;
         let wrong = case.borrow().wrong() + on_heap.borrow().wrong;
         let wrong = self.gathering.borrow_mut().total(wrong)?;
         if self.comm.rank().get() == 0 {
@@ -151,9 +148,10 @@ impl CollectiveBench<'_> {
         let contenders: Vec<&mut dyn Contender> =
             all.iter_mut().map(|each| each as &mut dyn Contender).collect();
         let participants = Participants::of(self.sync.as_deref_mut(), &mut self.all);
-        let rules = Rules { tests: names.len(), fewest_slices: FEWEST_SLICES_OF_ALGORITHMS };
+        let fewest_slices = FEWEST_SLICES_OF_ALGORITHMS.div_ceil(self.plan.rounds);
         let effort = self.plan.effort(self.test, Some(self.settings.channel));
-        let run = interleave_with_limits(participants, contenders, &mut limits, rules, effort)?;
+        let effort = Effort { fewest_slices, ..effort };
+        let run = interleave_with_limits(participants, contenders, &mut limits, names.len(), effort)?;
         let wrong: Vec<u64> = all.iter().map(|each| each.wrong).collect();
         for (test, (name, wrong)) in names.iter().zip(wrong).enumerate() {
             let wrong = self.gathering.borrow_mut().total(wrong)?;
