@@ -115,7 +115,7 @@ fn group(controller: &str) -> PathBuf {
 
 /// What each command does, in few words.
 fn command(name: &str, directory: &Path) -> Command {
-    let sizes = ["-b", "8", "-e", "8", "-n", "20", "-w", "1", "--heap", "4M", "--timeout", "20s"];
+    let sizes = ["-b", "8", "-e", "8", "-n", "1", "-w", "1", "--heap", "4M", "--timeout", "20s"];
     let mut command = match name {
         "run" => job(&["-n", "2", "-q", "--heap", "4M", "--timeout", "20s"], "sum"),
         "perf" => shmccl(&[&["perf", "all_reduce"], &sizes[..]].concat()),

@@ -23,8 +23,8 @@ use crate::shm::CacheHint;
 /// that no two members write the same cache line pair.
 const SHARE_ALIGN: u64 = 128;
 
-/// Longer shares are done in pieces of so many bytes, with a look between two of them at whether the
-/// epoch has ended: a piece takes milliseconds, and a share can take a second.
+/// Longer shares are done in pieces of so many bytes, with a look between two of them at whether
+/// the epoch has ended: a piece takes milliseconds, and a share can take a second.
 const PIECE: u64 = if cfg!(test) { 1 << 20 } else { 32 << 20 };
 
 /// Executes `call`, whose buffers all members reach, after all have posted.
