@@ -19,6 +19,9 @@ const WORTH_ROUNDS: u64 = 64 * ROUNDS;
 /// What the machine does to two runs is never closer than this share of a figure.
 const CLOSEST: f64 = 0.05;
 
+/// Shares are never closer than this: a twentieth of nothing is nothing.
+const CLOSEST_SHARE: f64 = 0.01;
+
 /// What runs differ in more than rounds: this share of where rounds lie on either side, by rounds.
 const BEYOND: f64 = 2.0;
 
@@ -65,9 +68,12 @@ fn merged(mut rows: Vec<PerfRow>) -> Option<PerfRow> {
         let middle = median(&mut values).filter(|_| 2 * values.len() > rows.len());
         *of(&mut row) = middle;
         if let (Some(middle), [least, .., greatest]) = (middle, values.as_slice()) {
-            let (closest, beyond) = (middle * CLOSEST, (greatest - least) * BEYOND / rows.len() as f64);
+            let floor = if matches!(key, "overlap" | "stall_share") { CLOSEST_SHARE } else { 0.0 };
+            let (closest, beyond) =
+                ((middle * CLOSEST).max(floor), (greatest - least) * BEYOND / rows.len() as f64);
             let (low, high) = ((least - beyond).max(0.0), greatest + beyond);
-            row.spread.insert(key.to_owned(), (low.min(middle - closest), high.max(middle + closest)));
+            row.spread
+                .insert(key.to_owned(), (low.min((middle - closest).max(0.0)), high.max(middle + closest)));
         }
     }
     if let (Some(figures), Some(gb_per_s)) = (&mut row.collective, row.times.gb_per_s) {
@@ -110,6 +116,13 @@ mod tests {
         let merged = merged_of(&[row(100.0, None), row(100.0, None)]);
         assert_eq!(merged.spread["p50_ns"], (95.0, 105.0));
         assert!(merged.is_steady("p50_ns"));
+    }
+
+    #[test]
+    fn a_share_of_nothing_in_all_rounds_may_be_a_little_in_the_next_run() {
+        let mut none = row(100.0, None);
+        none.overlap = Some(0.0);
+        assert_eq!(merged_of(&[none.clone(), none]).spread["overlap"], (0.0, 0.01));
     }
 
     #[test]
