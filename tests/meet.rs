@@ -19,7 +19,8 @@ use shmccl::{Communicator, Result, UniqueId};
 
 const PART: &str = "SHMCCL_TEST_MEET";
 const WATCHDOG: Duration = Duration::from_secs(30);
-const NOBODY: &str = "no meeting under this unique id: it is over, or the process that made the id has ended";
+const NOBODY: &str = "no meeting under this unique id: it is over, or the process that made the id has ended \
+    or is in another network namespace";
 
 /// A part is a list of words, done in order: `host` makes the id (otherwise `id=ID` is given),
 /// `init=RANK/N` joins, `ring` passes a number round, `barrier` waits for everybody, `finalize`
