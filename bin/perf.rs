@@ -70,8 +70,8 @@ const RANK_COUNTS: [u32; 3] = [2, 4, 8];
 /// # Errors
 /// Bad combinations of flags, a job that fails, files that cannot be written.
 pub(crate) fn run(args: &PerfArgs) -> Result<u8> {
-    let wanted = what_cores_can_show(args)?;
     check_files(args)?;
+    let wanted = what_cores_can_show(args)?;
     for &(test, _) in wanted.iter().filter(|(test, _)| test.is_collective()) {
         collective::table::plan(args, test)?;
     }

@@ -81,6 +81,10 @@ impl Reduction {
         }
     }
 
+    fn n_ranks(&self) -> u32 {
+        u32::try_from(self.inputs.len()).unwrap()
+    }
+
     fn number(&self) -> Number {
         Number::of_code(self.dtype.code())
     }
@@ -117,18 +121,15 @@ impl Reduction {
                 sources[1..].iter().for_each(|(other, _)| take_first(&mut result, other, self.dtype.size()));
                 result
             }
-            Some(operators) => {
-                let n_ranks = u32::try_from(self.inputs.len()).unwrap();
-                reduce(self.number(), &operators[..1], n_ranks, &sources, last)
-            }
+            Some(operators) => reduce(self.number(), &operators[..1], self.n_ranks(), &sources, last),
         }
     }
 
     /// The `bytes` of the input of `rank`, multiplied if its operator does so.
     fn scaled(&self, rank: usize, bytes: Vec<u8>) -> Vec<u8> {
         match self.operators.as_ref().map(|operators| operators[rank]) {
-            Some(operator @ Operator::PreMulSum(_)) => {
-                reduce(self.number(), &[operator], 1, &[(bytes, true)], false)
+            Some(operator @ (Operator::PreMulSum(_) | Operator::Avg)) => {
+                reduce(self.number(), &[operator], self.n_ranks(), &[(bytes, true)], false)
             }
             _ => bytes,
         }
