@@ -7,18 +7,13 @@ use std::time::Duration;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use support::Watchdog;
+use support::{Watchdog, plain_command};
 
 use crate::{remarks, scratch, text};
 
 fn shmccl(words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
-    command.args(words).stdin(Stdio::null());
-    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "SHMCCL_HEAP"] {
-        command.env_remove(variable);
-    }
-    // The built-in table, whatever was measured on this machine.
-    command.env("SHMCCL_TUNING", "");
+    let mut command = plain_command(env!("CARGO_BIN_EXE_shmccl"));
+    command.args(words);
     command
 }
 

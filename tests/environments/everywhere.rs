@@ -14,8 +14,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::{Surroundings, Watchdog, can_be_played};
 
-use crate::job::{Started, job, shmccl};
-use crate::strangers::{STRANGER, executable_by_all, open_scratch, with_environment_of};
+use crate::job::{Started, job, shmccl, with_environment_of};
+use crate::strangers::{STRANGER, executable_by_all, open_scratch};
 
 /// The commands that are tried, by name.
 const COMMANDS: [&str; 5] = ["run", "perf", "compare", "doctor", "coordinator"];

@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use shmccl::comm::{JoinedAs, join_job};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator};
-use support::{Watchdog, is_running, wait_until};
+use support::{Watchdog, is_running, plain_command, wait_until};
 
 use crate::{descendants, namespaces, pauses};
 
@@ -21,21 +21,8 @@ const LAUNCHES: &str = "SHMCCL_TEST_LAUNCHES";
 
 /// The command with these words.
 pub(crate) fn shmccl(words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
-    command.args(words).stdin(Stdio::null());
-    for variable in [
-        "NO_COLOR",
-        "CLICOLOR",
-        "CLICOLOR_FORCE",
-        "SHMCCL_HEAP",
-        "SHMCCL_LOG",
-        "SHMCCL_TRACE",
-        "SHMCCL_FAULTS",
-    ] {
-        command.env_remove(variable);
-    }
-    // The built-in table, whatever was measured on this machine.
-    command.env("SHMCCL_TUNING", "");
+    let mut command = plain_command(env!("CARGO_BIN_EXE_shmccl"));
+    command.args(words);
     command
 }
 
@@ -44,12 +31,21 @@ pub(crate) fn job(flags: &[&str], scenario: &str) -> Command {
     job_within(flags, &[], scenario)
 }
 
-/// The same, but with the devices within the program of `wrapper`.
+/// Like [`job`], but with the devices within the program of `wrapper`.
 pub(crate) fn job_within(flags: &[&str], wrapper: &[&str], scenario: &str) -> Command {
     let program = this_program();
     let words = [&["run"], flags, &["--"], wrapper, &program.each_ref().map(String::as_str)].concat();
     let mut command = shmccl(&words);
     command.env(SCENARIO, scenario);
+    command
+}
+
+/// Returns `command` with what another one changes in the environment.
+pub(crate) fn with_environment_of(other: &Command, mut command: Command) -> Command {
+    other.get_envs().for_each(|(name, value)| match value {
+        Some(value) => _ = command.env(name, value),
+        None => _ = command.env_remove(name),
+    });
     command
 }
 

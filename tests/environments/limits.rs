@@ -6,7 +6,7 @@ use nix::sys::resource::Resource;
 use nix::sys::signal::Signal;
 use support::Surroundings;
 
-use crate::job::{Started, job};
+use crate::job::{Started, job, with_environment_of};
 use crate::scratch;
 
 #[test]
@@ -24,11 +24,7 @@ fn a_job_runs_and_ends_in_a_directory_that_is_gone() {
     let mut shell = Command::new("sh");
     shell.args(["-c", "cd \"$0\" && rmdir \"$0\" && exec \"$@\""]).arg(&gone);
     shell.arg(wait.get_program()).args(wait.get_args());
-    wait.get_envs().for_each(|(name, value)| match value {
-        Some(value) => _ = shell.env(name, value),
-        None => _ = shell.env_remove(name),
-    });
-    let started = Started::new(&mut shell, 2);
+    let started = Started::new(&mut with_environment_of(&wait, shell), 2);
     assert!(!gone.exists());
     started.signal(Signal::SIGTERM);
     assert_eq!(started.end().0, 128 + Signal::SIGTERM as i32);

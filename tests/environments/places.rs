@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::Command;
 
-use crate::job::{end_of, job, launching, shmccl};
+use crate::job::{end_of, job, launching, shmccl, with_environment_of};
 use crate::scratch;
 
 /// Whether `test` can have namespaces of its own. A container may refuse them even to root.
@@ -23,11 +23,7 @@ fn unshared(flags: &str, script: &str, command: &Command) -> Command {
     let mut shell = Command::new("unshare");
     shell.args([flags, "sh", "-ec", &format!("{script}; exec \"$@\""), "sh"]);
     shell.arg(command.get_program()).args(command.get_args());
-    command.get_envs().for_each(|(name, value)| match value {
-        Some(value) => _ = shell.env(name, value),
-        None => _ = shell.env_remove(name),
-    });
-    shell
+    with_environment_of(command, shell)
 }
 
 #[test]

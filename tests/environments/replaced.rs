@@ -8,22 +8,15 @@ use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
 
-use crate::job::{Started, job};
+use crate::job::{Started, job, with_environment_of};
 use crate::scratch;
 
-/// The same command, but of a copy of its program at `path`.
+/// Returns `command` with a copy of its program at `path` in place of it.
 fn copied(command: &Command, path: &Path) -> Command {
     std::fs::copy(command.get_program(), path).unwrap();
     let mut copy = Command::new(path);
-    copy_environment(command, copy.args(command.get_args()));
-    copy
-}
-
-fn copy_environment(from: &Command, to: &mut Command) {
-    from.get_envs().for_each(|(name, value)| match value {
-        Some(value) => _ = to.env(name, value),
-        None => _ = to.env_remove(name),
-    });
+    copy.args(command.get_args());
+    with_environment_of(command, copy)
 }
 
 #[test]
@@ -60,8 +53,8 @@ fn a_rank_is_started_again_though_its_program_was_replaced_or_removed() {
         }
         words[this] = program.clone().into();
         let mut command = Command::new(plain.get_program());
-        copy_environment(&plain, command.args(words));
-        let started = Started::new(&mut command, 2);
+        command.args(words);
+        let started = Started::new(&mut with_environment_of(&plain, command), 2);
         std::fs::remove_file(&program).unwrap();
         if is_script {
             std::fs::copy("/bin/false", &program).unwrap();

@@ -4,6 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::job::with_environment_of;
+
 /// A user that owns nothing.
 pub(crate) const STRANGER: u32 = 65534;
 
@@ -38,13 +40,4 @@ pub(crate) fn executable_by_all(command: &Command, directory: &Path) -> Command 
     let mut copy = Command::new(there(command.get_program()));
     copy.args(command.get_args().map(there)).current_dir(directory);
     with_environment_of(command, copy)
-}
-
-/// Returns `command` with what another one changes in the environment.
-pub(crate) fn with_environment_of(other: &Command, mut command: Command) -> Command {
-    other.get_envs().for_each(|(name, value)| match value {
-        Some(value) => _ = command.env(name, value),
-        None => _ = command.env_remove(name),
-    });
-    command
 }

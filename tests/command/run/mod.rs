@@ -21,7 +21,7 @@ use shmccl::channel::Channel;
 use shmccl::comm::{JoinedAs, join_job};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error};
-use support::{Watchdog, is_running, wait_until};
+use support::{Watchdog, is_running, plain_command, wait_until};
 
 use crate::{scratch, text};
 
@@ -32,21 +32,8 @@ const SCENARIO: &str = "SHMCCL_TEST_SCENARIO";
 
 /// `shmccl run` with these flags and program.
 fn shmccl(words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
-    command.arg("run").args(words).stdin(Stdio::null());
-    for variable in [
-        "NO_COLOR",
-        "CLICOLOR",
-        "CLICOLOR_FORCE",
-        "SHMCCL_HEAP",
-        "SHMCCL_LOG",
-        "SHMCCL_TRACE",
-        "SHMCCL_FAULTS",
-    ] {
-        command.env_remove(variable);
-    }
-    // The built-in table, whatever was measured on this machine.
-    command.env("SHMCCL_TUNING", "");
+    let mut command = plain_command(env!("CARGO_BIN_EXE_shmccl"));
+    command.arg("run").args(words);
     command
 }
 
