@@ -32,7 +32,12 @@ const OF_ALL: [Place; 9] = [
     ("one core", |command, _| Some(around(Surroundings::plain().on_one_core(), command))),
     ("stack of 64 KiB", |command, _| limited(Resource::RLIMIT_STACK, 64 << 10, command)),
     ("16 descriptors", |command, _| limited(Resource::RLIMIT_NOFILE, 16, command)),
-    ("256 MiB of addresses", |command, _| limited(Resource::RLIMIT_AS, 256 << 20, command)),
+    // Otherwise the C library reserves 128 MiB for a moment as each thread starts, and where that
+    // fails the standard library aborts, or not, as the threads happen to start.
+    ("256 MiB of addresses", |mut command, _| {
+        command.env("MALLOC_ARENA_MAX", "1");
+        limited(Resource::RLIMIT_AS, 256 << 20, command)
+    }),
     ("2 MiB of data", |command, _| limited(Resource::RLIMIT_DATA, 2 << 20, command)),
     ("no memfd_create", |command, _| refused(libc::SYS_memfd_create, Errno::EPERM, command)),
     ("no pidfd_open", |command, _| refused(libc::SYS_pidfd_open, Errno::ENOSYS, command)),
