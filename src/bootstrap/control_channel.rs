@@ -22,6 +22,9 @@ pub(super) struct ControlChannel {
     pub(super) n_ranks: u32,
     /// The guard that checks while this waits.
     pub(super) guard: Option<WaitGuard>,
+    /// The time beyond a timeout for which this listens. The root's time is up first, and it can
+    /// name who is late.
+    pub(super) last_words: Duration,
 }
 
 impl ControlChannel {
@@ -38,12 +41,13 @@ impl ControlChannel {
         }
     }
 
-    /// Waits for an `M`, or for a message that makes it pointless.
+    /// Waits `timeout` for an `M`, or for a message that makes it pointless.
     pub(super) fn receive<M: ControlMessage>(
         &self,
-        mut deadline: Deadline,
+        timeout: Duration,
         operation: &'static str,
     ) -> Result<(M, Vec<OwnedFd>)> {
+        let mut deadline = Deadline::after(timeout.saturating_add(self.last_words));
         loop {
             let (bytes, received) = match try_receive(self.socket.as_fd())? {
                 Incoming::Message(bytes, received) => (bytes, received),

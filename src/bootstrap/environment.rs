@@ -67,7 +67,13 @@ pub fn join_from_env() -> Result<Option<Joining>> {
         }
     };
     bind_to_launcher(launcher)?;
-    let channel = ControlChannel { socket: ControlSocket::new(socket), job_id, n_ranks, guard: None };
+    let channel = ControlChannel {
+        socket: ControlSocket::new(socket),
+        job_id,
+        n_ranks,
+        guard: None,
+        last_words: Duration::ZERO,
+    };
     Joining::begin(channel, device, timeout).map(Some)
 }
 

@@ -18,8 +18,7 @@ use super::socket::{ControlSocket, Deadline, resource_error};
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
 
-/// The time beyond its timeout for which a member listens. The host's time is up first, and it can
-/// name the missing rank.
+/// The last words of a host: what it says once its own time is up.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The place where processes with the same id meet.
@@ -113,9 +112,10 @@ fn come(
     guard: Option<WaitGuard>,
 ) -> Result<Joining> {
     let socket = reach(point, timeout)?;
-    let mut channel = ControlChannel { socket, job_id: point.job_id, n_ranks: MAX_RANKS, guard };
+    let mut channel =
+        ControlChannel { socket, job_id: point.job_id, n_ranks: MAX_RANKS, guard, last_words: LAST_WORDS };
     channel.send(request, &[])?;
-    let (met, _) = channel.receive::<Met>(Deadline::after(timeout.saturating_add(LAST_WORDS)), MEETING)?;
+    let (met, _) = channel.receive::<Met>(timeout, MEETING)?;
     check_n_ranks(met.n_ranks)?;
     channel.n_ranks = met.n_ranks;
     let rank = Rank::new(met.rank, met.n_ranks)?;

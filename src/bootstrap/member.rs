@@ -10,7 +10,7 @@ use super::message::{
     Welcome,
 };
 use super::options::{Options, Placement, ProxyMode, SegmentBacking};
-use super::socket::{Deadline, duplicate, has_hung_up};
+use super::socket::{duplicate, has_hung_up};
 use crate::epoch_id::EpochId;
 use crate::error::{DeviceName, Error, Result, check_layout};
 use crate::rank::{Rank, check_n_ranks};
@@ -78,8 +78,7 @@ impl Joining {
         let (header, member) = (Hello::header(channel.job_id), message::member_code(device));
         let (layout_version, pid) = (LAYOUT_VERSION, std::process::id());
         channel.send(&Hello { header, layout_version, pid, member, reserved: 0 }, &[])?;
-        let (welcome, descriptors) =
-            channel.receive::<Welcome>(Deadline::after(timeout), "joining the job (welcome)")?;
+        let (welcome, descriptors) = channel.receive::<Welcome>(timeout, "joining the job (welcome)")?;
         check_layout("number of ranks", channel.n_ranks.into(), welcome.n_ranks.into())?;
         check_layout("rank", member.into(), welcome.member.into())?;
         let found = descriptors.len() as u64;
@@ -137,9 +136,9 @@ impl Joining {
 
     /// Waits until the others say where they are to be met; returns the token of the id.
     pub(crate) fn await_invite(&self) -> Result<[u64; 2]> {
-        let deadline = Deadline::after(self.options.timeout);
+        let timeout = self.options.timeout;
         let (invite, _) =
-            self.channel.receive::<Invite>(deadline, "waiting to be taken back by the other ranks")?;
+            self.channel.receive::<Invite>(timeout, "waiting to be taken back by the other ranks")?;
         Ok(invite.token)
     }
 
@@ -188,9 +187,9 @@ impl Joining {
         let header = Contribution::header(self.channel.job_id);
         let contribution = Contribution { header, round: self.round, reserved: 0, bytes: padded };
         self.channel.send(&contribution, descriptor.as_slice())?;
-        let deadline = Deadline::after(self.options.timeout);
+        let timeout = self.options.timeout;
         let (gathered, descriptors) =
-            self.channel.receive::<Gathered>(deadline, "joining the job (segments)")?;
+            self.channel.receive::<Gathered>(timeout, "joining the job (segments)")?;
         check_layout("bootstrap round", self.round.into(), gathered.round.into())?;
         check_layout("number of ranks", self.n_ranks().into(), gathered.n_ranks.into())?;
         check_layout(
@@ -217,7 +216,7 @@ impl Shared {
     pub fn ready(self) -> Result<ControlLink> {
         let Joining { channel, options, .. } = self.joining;
         channel.send(&Ready { header: Ready::header(channel.job_id) }, &[])?;
-        channel.receive::<Go>(Deadline::after(options.timeout), "joining the job (ready)")?;
+        channel.receive::<Go>(options.timeout, "joining the job (ready)")?;
         Ok(channel.into_link())
     }
 }

@@ -85,7 +85,13 @@ fn serve(root: &mut BootstrapRoot) -> Vec<RootEvent> {
 
 fn begin(member: u32, n_ranks: u32, socket: OwnedFd) -> Result<Joining> {
     let device = if member == n_ranks { DeviceName::Proxy } else { rank(member) };
-    let channel = ControlChannel { socket: ControlSocket::new(socket), job_id: JOB, n_ranks, guard: None };
+    let channel = ControlChannel {
+        socket: ControlSocket::new(socket),
+        job_id: JOB,
+        n_ranks,
+        guard: None,
+        last_words: Duration::ZERO,
+    };
     Joining::begin(channel, device, WATCHDOG)
 }
 

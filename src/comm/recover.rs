@@ -132,17 +132,17 @@ impl RecoveryRound<'_> {
             round.conclude(self.open.own_failure());
             return Err(error);
         }
-        let (own, has_hung_up) = match error {
+        let (own, says_why) = match error {
             Error::FailedElsewhere { rank, .. } if chosen.contains(rank) => {
-                (RoundOutcome::Failed(rank), false)
+                (RoundOutcome::Failed(rank), true)
             }
             Error::PeerLost { rank } => (RoundOutcome::Repeated, chosen.contains(rank)),
             // The host is one of them; or another member has cancelled it, and is about to say why.
             Error::NoMeeting { .. } => (RoundOutcome::Repeated, true),
             _ => (RoundOutcome::Repeated, false),
         };
-        // That member may live, and have an error that it is about to say.
-        let told = has_hung_up.then(|| self.open.await_reason()).flatten();
+        // That member may live. It says itself whether it has failed, or waited in vain for another.
+        let told = says_why.then(|| self.open.await_reason()).flatten();
         self.after(told.unwrap_or_else(|| round.conclude(own)))
     }
 

@@ -181,7 +181,8 @@ fn fail(open: &OpenRound<'_>, error: Error) -> Result<Option<Communicator>> {
         return Err(orphaned.unwrap_or(error));
     }
     let cause = match error {
-        Error::FailedElsewhere { rank, .. } => RoundOutcome::Failed(rank),
+        // That member says itself whether it has failed, or has waited in vain for another one.
+        Error::FailedElsewhere { rank, .. } => open.await_reason().unwrap_or(RoundOutcome::Failed(rank)),
         // A member that has hung up may live, and have an error that it is about to say.
         Error::PeerLost { .. } | Error::NoMeeting { .. } => {
             open.await_reason().unwrap_or(RoundOutcome::Repeated)

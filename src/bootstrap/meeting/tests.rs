@@ -6,7 +6,6 @@ use super::*;
 use crate::bootstrap::control_channel::ControlChannel;
 use crate::bootstrap::join_request::reach;
 use crate::bootstrap::message::Rejected;
-use crate::bootstrap::socket::Deadline;
 use crate::bootstrap::{
     Joining, MeetingHost, MeetingPoint, Options, RankClaim, WaitGuard, meet, meet_as_joiner,
 };
@@ -70,8 +69,9 @@ fn request(point: &MeetingPoint, change: impl FnOnce(JoinRequest) -> JoinRequest
 /// Goes on as a rank that has sent its request. It does so before a rank with a short timeout, to
 /// be heard before that ends.
 fn stay(point: &MeetingPoint, socket: ControlSocket, n_ranks: u32, rank: u32) -> Result<Joining> {
-    let channel = ControlChannel { socket, job_id: point.job_id, n_ranks, guard: None };
-    channel.receive::<Met>(Deadline::after(WATCHDOG), "meeting")?;
+    let channel =
+        ControlChannel { socket, job_id: point.job_id, n_ranks, guard: None, last_words: Duration::ZERO };
+    channel.receive::<Met>(WATCHDOG, "meeting")?;
     let mut joining = Joining::begin(channel, DeviceName::Rank(Rank::known(rank)), WATCHDOG)?;
     joining.options = patient(WATCHDOG);
     Ok(joining)
