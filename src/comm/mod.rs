@@ -166,6 +166,29 @@ impl Communicator {
         MemoryChannel::open(self.context(), self.member(peer)?)
     }
 
+    /// Opens a direct channel to `peer` over semaphores in heap memory: `outbound` of the peer's
+    /// heap, and `inbound` of this rank's. It pairs with the channel of the peer over the same two.
+    ///
+    /// It takes none of the places that [`Communicator::memory_channel`] counts. A semaphore has
+    /// [`SEMAPHORE_LEN`](crate::channel::SEMAPHORE_LEN) bytes, at a multiple of as many, and was
+    /// zeroed before either rank opened its channel. One rank raises it, over one channel at a
+    /// time.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`] for memory that is not allocated;
+    /// [`crate::Error::Misaligned`]; [`crate::Error::InvalidRank`].
+    pub fn memory_channel_over(
+        &self,
+        peer: Rank,
+        outbound: HeapOffset,
+        inbound: HeapOffset,
+    ) -> Result<MemoryChannel> {
+        let (member, own) = (self.member(peer)?, self.context().rank());
+        let (outbound, inbound) =
+            (self.heap().view().cell(member, outbound)?, self.heap().view().cell(own, inbound)?);
+        Ok(MemoryChannel::over(self.context(), member, outbound, inbound))
+    }
+
     /// Opens the next proxied channel to `peer`. The first one starts the proxy thread, where
     /// proxies are threads.
     ///

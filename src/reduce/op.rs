@@ -52,6 +52,15 @@ impl Scalar {
         Self { dtype: T::DATA_TYPE, bytes }
     }
 
+    /// Wraps the element of type `dtype` that consists of these bytes; `None` for more or fewer
+    /// bytes than it has, or more than 8.
+    #[must_use]
+    pub fn from_bytes(dtype: DataType, element: &[u8]) -> Option<Self> {
+        let mut bytes = [0; 8];
+        bytes.get_mut(..dtype.size()).filter(|bytes| bytes.len() == element.len())?.copy_from_slice(element);
+        Some(Self { dtype, bytes })
+    }
+
     /// Returns the zero of a type.
     pub(crate) const fn zero(dtype: DataType) -> Self {
         Self { dtype, bytes: [0; 8] }
@@ -262,6 +271,15 @@ mod tests {
             assert!(UnknownOp.to_string().contains(op.name()));
         }
         assert_eq!("mulsum".parse::<ReduceOp>(), Err(UnknownOp));
+    }
+
+    #[test]
+    fn a_scalar_is_made_of_its_value_or_of_its_bytes() {
+        assert_eq!(Scalar::from_bytes(DataType::F32, &2.5_f32.to_ne_bytes()), Some(Scalar::new(2.5_f32)));
+        assert_eq!(Scalar::from_bytes(DataType::I8, &[3]), Some(Scalar::new(3_i8)));
+        for (dtype, len) in [(DataType::F32, 3), (DataType::F32, 5), (DataType::I64, 0), (DataType::I64, 9)] {
+            assert_eq!(Scalar::from_bytes(dtype, &vec![0; len]), None, "{dtype} of {len} bytes");
+        }
     }
 
     #[test]

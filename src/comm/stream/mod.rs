@@ -117,10 +117,18 @@ impl Stream {
     /// # Errors
     /// [`Error::StreamFailed`]; [`Error::Exhausted`].
     pub fn call(&self, function: impl FnOnce() + Send + 'static) -> Result<()> {
-        self.enqueue("call", move || {
+        self.try_call(move || {
             function();
             Ok(())
         })
+    }
+
+    /// Enqueues a call like [`Stream::call`] of a function that may fail. Its error fails the stream.
+    ///
+    /// # Errors
+    /// Those of [`Stream::call`].
+    pub fn try_call(&self, function: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+        self.enqueue("call", function)
     }
 
     /// Says whether all is done that was enqueued.
