@@ -4,8 +4,9 @@
 //! [`Communicator::start`] returns a [`Work`], by which the program looks, waits, or does neither.
 //!
 //! # What runs where
-//! Nothing that waits begins in [`Communicator::start`]. What was started on one communicator takes
-//! its turns in that order:
+//! Nothing that waits begins in [`Communicator::start`], but for [the first
+//! call](crate::collective::semantics#the-first-call) of a job. What was started on one
+//! communicator takes its turns in that order:
 //!
 //! - **Calls of all ranks** run one after the other. [`Work::wait`] executes the one that it is for,
 //!   and all before it, on the waiting thread, unless another thread has begun them. So a start with

@@ -97,6 +97,7 @@ scenario!(a_program_that_only_looks_sees_the_end, Job::of(2), |comm| {
 scenario!(a_wait_that_ends_before_the_operation_leaves_it_going, Job::of(2), |comm| {
     let (sums, first) = (comm.alloc::<u64>(5)?, rank(comm, 0));
     sums.fill(1);
+    comm.prepare()?;
     let mut channel = comm.memory_channel(comm.right())?;
     if comm.rank() == first {
         let work = start_sum(comm, &sums)?;
@@ -385,7 +386,7 @@ scenario!(
     Job::of(2).timeout(Duration::from_millis(200)).broken(),
     |comm| {
         let (sums, first) = (comm.alloc::<u64>(1)?, rank(comm, 0));
-        comm.barrier()?;
+        comm.prepare()?;
         if comm.rank() == first {
             let error = start_sum(comm, &sums)?.wait().unwrap_err();
             assert!(matches!(error.origin(), Error::Timeout { .. } | Error::PeerLost { .. }), "{error:?}");

@@ -72,24 +72,6 @@ impl CallQueue {
         }
     }
 
-    /// Gives up the receives of which nothing has come: the communicator is dropped.
-    pub(super) fn cancel_receives(&self) {
-        let mut state = self.state.lock();
-        let needs = "a communicator that is not dropped before the message has come";
-        let error = Arc::new(Error::Unavailable { operation: Operation::Recv.name(), needs });
-        let cancelled = state.messages.cancel_receives();
-        for call in &mut state.calls {
-            if let CallStage::Open(_, failure) = &mut call.stage
-                && cancelled.contains(&call.number)
-            {
-                failure.get_or_insert_with(|| Arc::clone(&error));
-            }
-        }
-        let ended = state.take_ended();
-        drop(state);
-        self.end_all(ended);
-    }
-
     /// Tells of operations that have ended, without the lock.
     pub(super) fn end_all(&self, ended: Vec<Ended>) {
         if ended.is_empty() {
@@ -154,9 +136,29 @@ impl QueueState {
             }
         }
         match self.messages.advance(engine) {
-            Ok(has_moved) if has_moved || is_new => self.take_ended(),
+            Ok(has_moved) if has_moved || is_new || self.is_dropped => self.take_ended(),
             Ok(_) => Vec::new(),
             Err(error) => self.fail_open(&Arc::new(error)),
+        }
+    }
+
+    /// Gives up the receives of which nothing has come: the communicator is dropped.
+    fn cancel_receives(&mut self) {
+        let needs = "a communicator that is not dropped before the message has come";
+        let error = Arc::new(Error::Unavailable { operation: Operation::Recv.name(), needs });
+        for cancelled in self.messages.cancel_receives() {
+            self.fail_calls(|number| number == cancelled, &error);
+        }
+    }
+
+    /// Has the open calls fail whose numbers are concerned.
+    fn fail_calls(&mut self, is_concerned: impl Fn(u64) -> bool, error: &Arc<Error>) {
+        for call in &mut self.calls {
+            if let CallStage::Open(_, failure) = &mut call.stage
+                && is_concerned(call.number)
+            {
+                failure.get_or_insert_with(|| Arc::clone(error));
+            }
         }
     }
 
@@ -171,18 +173,16 @@ impl QueueState {
 
     fn fail_open(&mut self, error: &Arc<Error>) -> Vec<Ended> {
         self.messages.clear();
-        for call in &mut self.calls {
-            if let CallStage::Open(_, failure) = &mut call.stage {
-                failure.get_or_insert_with(|| Arc::clone(error));
-            }
-        }
+        self.fail_calls(|_| true, error);
         self.take_ended()
     }
 
     /// Takes out the operations that were open and have no messages left.
     fn take_ended(&mut self) -> Vec<Ended> {
-        let mut ended = Vec::new();
-        let mut at = 0;
+        if self.is_dropped {
+            self.cancel_receives();
+        }
+        let (mut ended, mut at) = (Vec::new(), 0);
         while let Some(call) = self.calls.get(at) {
             let CallStage::Open(..) = call.stage else { break };
             if self.messages.has(call.number) {

@@ -60,6 +60,8 @@ struct QueueState {
     n_ended: u64,
     /// Threads that wait for messages, the worker left aside.
     n_waiting: u32,
+    /// The communicator is: a receive of which nothing has come fails.
+    is_dropped: bool,
     worker: WorkerState,
 }
 
@@ -156,7 +158,7 @@ impl Drop for EngineLoan {
             if std::thread::panicking() && !queue.state.look(|state| state.calls.is_empty()) {
                 queue.context().mark_own_loss();
             }
-            queue.cancel_receives();
+            queue.state.lock().is_dropped = true;
             drop(queue.drain());
         }
         queue.end_worker();
@@ -172,6 +174,7 @@ impl CallQueue {
             messages: OpenMessages::default(),
             n_ended: 0,
             n_waiting: 0,
+            is_dropped: false,
             worker: WorkerState::default(),
         };
         let message_park = context.mapped().cells(context.rank()).message_park();
