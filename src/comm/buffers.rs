@@ -3,11 +3,11 @@
 
 use crate::collective::{CallBlock, Input, Output};
 use crate::error::{Error, Result};
-use crate::heap::{DeviceBuffer, HeapOffset, Region};
+use crate::heap::{ArenaBuffer, DeviceBuffer, HeapOffset, Region};
 use crate::reduce::Element;
 
-/// The input of a collective call. It is made from `&DeviceBuffer<T>`, or from `&[T]`, `&Vec<T>`,
-/// an array and whatever else lends a slice.
+/// The input of a collective call. It is made from `&DeviceBuffer<T>` and `&ArenaBuffer<T>`, or
+/// from `&[T]`, `&Vec<T>`, an array and whatever else lends a slice.
 ///
 /// Heap buffers are read where they are, unless staging is quicker. Slices are copied through the
 /// heap.
@@ -20,8 +20,8 @@ pub(super) enum Send<'a, T> {
     Slice(&'a [T]),
 }
 
-/// The output of a collective call. It is made from `&DeviceBuffer<T>`, or from `&mut [T]`,
-/// `&mut Vec<T>`, an array and whatever else lends a slice.
+/// The output of a collective call. It is made from `&DeviceBuffer<T>` and `&ArenaBuffer<T>`, or
+/// from `&mut [T]`, `&mut Vec<T>`, an array and whatever else lends a slice.
 #[derive(Debug)]
 pub struct RecvBuffer<'a, T>(pub(super) Recv<'a, T>);
 
@@ -101,6 +101,13 @@ impl<T: Element> From<&DeviceBuffer<T>> for SendBuffer<'_, T> {
     }
 }
 
+impl<T: Element> From<&ArenaBuffer<T>> for SendBuffer<'_, T> {
+    #[inline]
+    fn from(buffer: &ArenaBuffer<T>) -> Self {
+        Self(Send::Heap(buffer.region()))
+    }
+}
+
 impl<'a, T, S: AsRef<[T]> + ?Sized> From<&'a S> for SendBuffer<'a, T> {
     #[inline]
     fn from(slice: &'a S) -> Self {
@@ -111,6 +118,13 @@ impl<'a, T, S: AsRef<[T]> + ?Sized> From<&'a S> for SendBuffer<'a, T> {
 impl<T: Element> From<&DeviceBuffer<T>> for RecvBuffer<'_, T> {
     #[inline]
     fn from(buffer: &DeviceBuffer<T>) -> Self {
+        Self(Recv::Heap(buffer.region()))
+    }
+}
+
+impl<T: Element> From<&ArenaBuffer<T>> for RecvBuffer<'_, T> {
+    #[inline]
+    fn from(buffer: &ArenaBuffer<T>) -> Self {
         Self(Recv::Heap(buffer.region()))
     }
 }
