@@ -88,14 +88,16 @@ pub enum Error {
         /// The multiple it has to be, in bytes.
         align: u64,
     },
-    /// The symmetric heap cannot satisfy an allocation.
+    /// The heap cannot satisfy an allocation, symmetric or from its arena.
     #[error(
-        "out of device memory: asked for {asked} bytes, {free} free, {contiguous} contiguous; \
+        "out of device memory: asked for {asked} bytes, {free} of {len} free, {contiguous} contiguous; \
          start with a larger heap (`Launch::heap_len`, or --heap or SHMCCL_HEAP of the command)"
     )]
     OutOfMemory {
         /// Bytes asked for.
         asked: u64,
+        /// Bytes that such allocations can have in all.
+        len: u64,
         /// Bytes free in all.
         free: u64,
         /// The longest free run, in bytes.

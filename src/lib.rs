@@ -109,6 +109,8 @@ pub use comm::stream::{Event, Stream};
 #[cfg(not(loom))]
 pub use comm::{Blocks, Collectives, Communicator, Group, UniqueId, Work};
 pub use error::{Error, Result};
+#[cfg(not(loom))]
+pub use heap::{Arena, ArenaBuffer};
 pub use rank::Rank;
 #[doc(no_inline)]
 pub use shmccl_proxy as proxy;

@@ -7,19 +7,19 @@ use bytemuck::Pod;
 
 use crate::collective::{CallBlock, Input, Output};
 use crate::error::{Error, Result};
-use crate::heap::{DeviceBuffer, HeapOffset, Region};
+use crate::heap::{ArenaBuffer, DeviceBuffer, HeapOffset, Region};
 use crate::reduce::{DataType, Element};
 
-/// The input of a collective call. It is made from `&DeviceBuffer<T>`, or from `&[T]`, `&Vec<T>`,
-/// an array and whatever else lends a slice.
+/// The input of a collective call. It is made from `&DeviceBuffer<T>` and `&ArenaBuffer<T>`, or
+/// from `&[T]`, `&Vec<T>`, an array and whatever else lends a slice.
 ///
 /// Heap buffers are read where they are, unless staging is quicker. Slices are copied through the
 /// heap.
 #[derive(Clone, Copy, Debug)]
 pub struct SendBuffer<'a, T>(SendBytes<'a>, PhantomData<&'a [T]>);
 
-/// The output of a collective call. It is made from `&DeviceBuffer<T>`, or from `&mut [T]`,
-/// `&mut Vec<T>`, an array and whatever else lends a slice.
+/// The output of a collective call. It is made from `&DeviceBuffer<T>` and `&ArenaBuffer<T>`, or
+/// from `&mut [T]`, `&mut Vec<T>`, an array and whatever else lends a slice.
 #[derive(Debug)]
 pub struct RecvBuffer<'a, T>(RecvBytes<'a>, PhantomData<&'a mut [T]>);
 
@@ -136,6 +136,13 @@ impl<T: Element> From<&DeviceBuffer<T>> for SendBuffer<'_, T> {
     }
 }
 
+impl<T: Element> From<&ArenaBuffer<T>> for SendBuffer<'_, T> {
+    #[inline]
+    fn from(buffer: &ArenaBuffer<T>) -> Self {
+        Self(buffer.region().into(), PhantomData)
+    }
+}
+
 impl<'a, T: Element, S: AsRef<[T]> + ?Sized> From<&'a S> for SendBuffer<'a, T> {
     #[inline]
     fn from(slice: &'a S) -> Self {
@@ -146,6 +153,13 @@ impl<'a, T: Element, S: AsRef<[T]> + ?Sized> From<&'a S> for SendBuffer<'a, T> {
 impl<T: Element> From<&DeviceBuffer<T>> for RecvBuffer<'_, T> {
     #[inline]
     fn from(buffer: &DeviceBuffer<T>) -> Self {
+        Self(buffer.region().into(), PhantomData)
+    }
+}
+
+impl<T: Element> From<&ArenaBuffer<T>> for RecvBuffer<'_, T> {
+    #[inline]
+    fn from(buffer: &ArenaBuffer<T>) -> Self {
         Self(buffer.region().into(), PhantomData)
     }
 }

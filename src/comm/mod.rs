@@ -6,6 +6,7 @@
 //! own and may move to other threads.
 
 mod alloc;
+mod arena;
 mod attach;
 mod buffers;
 mod call_queue;
@@ -219,8 +220,9 @@ impl Communicator {
     /// [`crate::Error::OutOfRange`], [`crate::Error::InvalidRank`]; [`crate::Error::Exhausted`]
     /// when all 512 ids are in use.
     pub fn register(&self, rank: Rank, region: Region) -> Result<MemoryId> {
-        self.heap().view().check(region)?;
-        self.membership.registrar().register(self.member(rank)?, region)
+        let rank = self.member(rank)?;
+        self.heap().view().check(rank, region)?;
+        self.membership.registrar().register(rank, region)
     }
 
     /// Takes an id back. No trigger that names it may be in flight: flush first.

@@ -69,7 +69,8 @@ impl Communicator {
         }
         let bases: Vec<_> = told.iter().map(|theirs| HeapOffset::new(theirs[2])).collect();
         let view = self.heap().view();
-        let reached = bases.iter().try_for_each(|&base| view.check(Region::new(base, region.len)));
+        let mut places = self.members.iter().zip(&bases);
+        let reached = places.try_for_each(|(&rank, &base)| view.check(rank, Region::new(base, region.len)));
         let channels = self.engine()?.open_memory_channels(operation, reached)?;
         Ok(SwitchChannel {
             context: Arc::clone(self.context()),

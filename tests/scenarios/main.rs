@@ -7,6 +7,7 @@ mod harness;
 mod again;
 mod agreements;
 mod algorithms;
+mod arenas;
 mod barriers;
 mod blocks;
 mod checkpoints;

@@ -25,6 +25,7 @@ pub(crate) const KINDS: [&str; 27] = [
     "put",
     "barrier",
     "alloc",
+    "arena",
     "broadcast",
     "reduce",
     "gather",
@@ -156,6 +157,12 @@ fn operate(comm: &mut Communicator, kind: &str, buffer: &DeviceBuffer<f32>) -> R
         "alloc" => {
             let buffer = comm.alloc::<u64>(1000)?;
             comm.free(buffer)
+        }
+        "arena" => {
+            let _shift = comm.arena().alloc::<u8>(100 * comm.rank().index())?;
+            let (input, output) = (comm.arena().alloc::<f32>(1 << 15)?, comm.arena().alloc::<f32>(1 << 15)?);
+            comm.all_reduce(&input, &output, &ReduceOp::Sum)?;
+            comm.all_gather(&block, &comm.arena().alloc::<f32>(BLOCK * n_ranks)?)
         }
         "split" => {
             let color = comm.rank().get() % 2;
