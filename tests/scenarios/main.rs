@@ -43,4 +43,5 @@ mod streams;
 mod survivors;
 mod switch;
 mod tuning;
+mod untyped;
 mod verbs;
