@@ -47,6 +47,16 @@ pub enum Error {
         /// The algorithms that can do it, in words.
         supported: &'static str,
     },
+    /// An operator is not defined on the type of the elements. Nothing has changed.
+    #[error("operator {operator} is not defined on {data_type}; use {supported}")]
+    UnsupportedOperator {
+        /// The operator.
+        operator: &'static str,
+        /// The type.
+        data_type: &'static str,
+        /// What can be done on elements of the type, in words.
+        supported: &'static str,
+    },
     /// A buffer has another number of elements than the call needs.
     #[error("the number of {name} is {count}, expected {expected}")]
     WrongCount {

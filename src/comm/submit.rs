@@ -23,7 +23,8 @@ pub trait Submit<'a> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an operator of another type, and for buffers that overlap in
-    /// part; those of the call, where it is executed at once.
+    /// part; [`Error::UnsupportedOperator`] for one that is not defined on the type; those of the
+    /// call, where it is executed at once.
     fn submit(&mut self, request: Request<'a, '_>) -> Result<()>;
 }
 

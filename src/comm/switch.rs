@@ -118,6 +118,7 @@ impl<T: Element> SwitchChannel<T> {
     /// Nothing was changed then.
     /// - [`Error::OutOfRange`] when the buffers end before.
     /// - [`Error::InvalidArgument`] when `op` is for another type, and for a `recv` that overlaps.
+    /// - [`Error::UnsupportedOperator`] when `op` is not defined on the type.
     /// - [`Error::Unavailable`] when this rank has left the job.
     ///
     /// # Ordering

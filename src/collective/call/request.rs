@@ -28,7 +28,7 @@ impl<'a> Request<'a, '_> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an operator of another type, and for buffers that overlap in
-    /// part.
+    /// part; [`Error::UnsupportedOperator`].
     #[inline]
     pub(crate) fn check(self, rank: Rank, n_ranks: u32) -> Result<Call<'a>> {
         let Self { operation, data_type, count, root, op, layout, input, output } = self;

@@ -217,8 +217,8 @@ impl fmt::Display for OperatorName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plain = usize::try_from(self.code).ok().and_then(|code| ReduceOp::PLAIN.get(code));
         // The code of a sum that is multiplied before tells of the type, and not of the scalar.
-        let scaled =
-            self.data_type.map(|data_type| (data_type, ReduceOp::PreMulSum(Scalar::zero(data_type))));
+        let scaled = |data_type: DataType| ReduceOp::PreMulSum(Scalar::zero(data_type.real_type()));
+        let scaled = self.data_type.map(|data_type| (data_type, scaled(data_type)));
         let is_meant = |(data_type, op): &(DataType, ReduceOp)| {
             Reducer::new(*data_type, op, 1).is_ok_and(|reducer| reducer.code() == self.code)
         };
@@ -301,8 +301,10 @@ mod tests {
             CallSignature::new(Operation::AllReduce).of(4, data_type).by(code).operator_name().unwrap()
         };
         for data_type in DataType::ALL {
-            assert_eq!(name(data_type, &ReduceOp::PreMulSum(Scalar::zero(data_type))), "mulsum");
-            assert_eq!(name(data_type, &ReduceOp::Max), "max");
+            let scaled = ReduceOp::PreMulSum(Scalar::zero(data_type.real_type()));
+            for op in ReduceOp::PLAIN.into_iter().chain([scaled]).filter(|op| op.supports(data_type)) {
+                assert_eq!(name(data_type, &op), op.name());
+            }
         }
         assert_eq!(name(DataType::F32, &ReduceOp::PreMulSum(Scalar::new(0.5_f32))), "mulsum");
         let own = name(DataType::F32, &ReduceOp::Custom(CustomOp::new::<f32>("mulsum", |_, _| ())));
