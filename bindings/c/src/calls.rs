@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
 
-use shmccl::comm::{Blocks, RecvBytes, SendBytes, StatusHandle, Submit};
+use shmccl::comm::{Blocks, RecvBytes, SendBytes, Submit};
 use shmccl::reduce::{DataType, ReduceOp, Scalar};
 use shmccl::{Collectives, Rank};
 
@@ -13,10 +13,7 @@ use crate::failure::{Failure, answer};
 use crate::handles::lock;
 use crate::operand::Operand;
 use crate::types::shmcclResult_t;
-use crate::types::{DataTypeCode, RedOpCode, data_type, elements, required, unsigned};
-
-/// The rank of a receive from whichever rank sends first.
-pub const SHMCCL_ANY_SOURCE: c_int = -1;
+use crate::types::{DataTypeCode, RedOpCode, data_type, elements, required};
 
 /// An operation, for `shmcclCall_t`.
 #[repr(C)]
@@ -40,9 +37,9 @@ pub enum shmcclOperation_t {
     shmcclOpScatter = 7,
     /// `shmcclAlltoAllv`.
     shmcclOpAlltoAllv = 8,
-    /// `shmcclSend`, with a tag.
+    /// `shmcclSend`.
     shmcclOpSend = 9,
-    /// `shmcclRecv`, with a tag and from any rank.
+    /// `shmcclRecv`.
     shmcclOpRecv = 10,
 }
 
@@ -62,10 +59,8 @@ pub struct shmcclCall_t {
     pub datatype: DataTypeCode,
     /// The operator of a reduction.
     pub op: RedOpCode,
-    /// The root, or the peer of a message. `SHMCCL_ANY_SOURCE` receives from any rank.
+    /// The root, or the peer of a message.
     pub peer: c_int,
-    /// The tag of a message, not negative. A message is received by its tag.
-    pub tag: c_int,
     /// What is sent.
     pub sendbuff: *const c_void,
     /// Where to receive.
@@ -94,7 +89,6 @@ impl shmcclCall_t {
             datatype,
             op: 0,
             peer: 0,
-            tag: 0,
             sendbuff: std::ptr::null(),
             recvbuff: std::ptr::null_mut(),
             count: 0,
@@ -124,9 +118,8 @@ enum Action {
     Gather(Buffers, Rank),
     Scatter(Buffers, Rank),
     AllToAllV(Buffers, Box<[Vec<usize>; 4]>),
-    Send(SendBytes<'static>, Rank, u32),
-    Recv(RecvBytes<'static>, Rank, u32),
-    RecvAny(RecvBytes<'static>, u32, StatusHandle),
+    Send(SendBytes<'static>, Rank),
+    Recv(RecvBytes<'static>, Rank),
 }
 
 /// The buffers of a collective call.
@@ -147,14 +140,6 @@ impl Call {
         // SAFETY: the caller's duties are the same.
         let action = unsafe { reader.action() }?;
         Ok(Self { data_type, action })
-    }
-
-    /// Returns where a receive from any rank tells whose message it was.
-    pub(crate) fn status(&self) -> Option<StatusHandle> {
-        match &self.action {
-            Action::RecvAny(_, _, status) => Some(status.clone()),
-            _ => None,
-        }
     }
 
     /// Puts the call to `taker`.
@@ -187,9 +172,8 @@ impl Call {
                 let [_, _, recvcounts, rdispls] = &*blocks;
                 taker.all_to_all_v_in_place(buffer, Blocks::new(recvcounts, rdispls))
             }
-            Action::Send(buffer, peer, tag) => taker.send_tagged(buffer, peer, tag),
-            Action::Recv(buffer, peer, tag) => taker.recv_tagged(buffer, peer, tag),
-            Action::RecvAny(buffer, tag, status) => taker.recv_any_into(buffer, tag, &status),
+            Action::Send(buffer, peer) => taker.send(buffer, peer),
+            Action::Recv(buffer, peer) => taker.recv(buffer, peer),
         }
     }
 }
@@ -250,16 +234,12 @@ impl Reader<'_> {
             SEND => {
                 let buffer = self.operand(self.asked.sendbuff, one, "sendbuff")?;
                 // SAFETY: the caller answers for the buffer.
-                Action::Send(unsafe { buffer.input() }, self.peer()?, self.tag()?)
+                Action::Send(unsafe { buffer.input() }, self.peer()?)
             }
             RECV => {
                 let buffer = self.operand(self.asked.recvbuff, one, "recvbuff")?;
                 // SAFETY: the caller answers for the buffer.
-                let buffer = unsafe { buffer.output() };
-                match self.asked.peer {
-                    SHMCCL_ANY_SOURCE => Action::RecvAny(buffer, self.tag()?, StatusHandle::new()),
-                    _ => Action::Recv(buffer, self.peer()?, self.tag()?),
-                }
+                Action::Recv(unsafe { buffer.output() }, self.peer()?)
             }
             other => {
                 let text = format!("operation is {other}, which is no shmcclOperation_t");
@@ -331,10 +311,6 @@ impl Reader<'_> {
 
     fn peer(&self) -> Result<Rank, Failure> {
         self.state.member(self.asked.peer, "the root or peer")
-    }
-
-    fn tag(&self) -> Result<u32, Failure> {
-        unsigned(self.asked.tag, "tag")
     }
 
     fn op(&self) -> Result<ReduceOp, Failure> {

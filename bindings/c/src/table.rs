@@ -50,7 +50,7 @@ table! {
     shmcclRedOpCreatePreMulSum shmcclRedOpDestroy
     shmcclGroupStart shmcclGroupEnd
     shmcclStreamCreate shmcclStreamDestroy shmcclStreamSynchronize shmcclStreamQuery
-    shmcclSubmit shmcclRequestTest shmcclRequestWait shmcclRequestSource shmcclRequestFree
+    shmcclSubmit shmcclRequestTest shmcclRequestWait shmcclRequestFree
     shmcclMemAlloc shmcclMemFree shmcclMemLocate shmcclMemAddress
     shmcclCommWindowRegister shmcclCommWindowDeregister shmcclWindowAddress
     shmcclPutSignal shmcclSignal shmcclWaitSignal

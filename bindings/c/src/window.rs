@@ -29,7 +29,9 @@ pub const SHMCCL_SIGNALS: c_int = 16;
 const PER_PAIR: usize = SHMCCL_SIGNALS as usize;
 
 /// The memory of a semaphore.
-type Semaphore = [u8; SEMAPHORE_LEN as usize];
+type Semaphore = [u8; 128];
+
+const _: () = assert!(size_of::<Semaphore>() as u64 == SEMAPHORE_LEN);
 
 /// What the windows of a communicator signal with.
 pub(crate) struct Signals {
@@ -66,16 +68,12 @@ impl Signals {
     fn allocate(state: &CommState) -> Result<ArenaBuffer<Semaphore>, Failure> {
         let count = state.n_ranks() * PER_PAIR;
         let memory = state.arena.alloc_aligned(count, SEMAPHORE_LEN)?;
-        memory.fill([0; SEMAPHORE_LEN as usize]);
+        memory.fill([0; size_of::<Semaphore>()]);
         Ok(memory)
     }
 
     /// Opens the channels to all ranks, whose semaphores begin at `bases`.
-    fn open(
-        comm: &Communicator,
-        memory: ArenaBuffer<Semaphore>,
-        bases: &[u64],
-    ) -> Result<Self, Error> {
+    fn open(comm: &Communicator, memory: ArenaBuffer<Semaphore>, bases: &[u64]) -> Result<Self, Error> {
         let cell = |base: u64, source: u32, index: usize| {
             HeapOffset::new(base + (u64::from(source) * PER_PAIR as u64 + index as u64) * SEMAPHORE_LEN)
         };
@@ -230,7 +228,7 @@ pub unsafe extern "C" fn shmcclPutSignal(
         group::refuse("shmcclPutSignal")?;
         let state = CommState::get(comm)?;
         let (window, rank) = (window_of(comm, win)?, state.member(peer, "peer")?);
-        let len = count.checked_mul(data_type(datatype)?.size()).unwrap_or(usize::MAX);
+        let len = count.saturating_mul(data_type(datatype)?.size());
         let part = window.parts[rank.index()];
         if (peerWinOffset as u64).checked_add(len as u64).is_none_or(|end| end > part.len) {
             let text = format!(
