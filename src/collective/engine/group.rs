@@ -166,14 +166,44 @@ impl<'a> GroupMessages<'a> {
 /// Returns each message that is sent among `own` with the one that receives it.
 fn pair<'a>(own: impl Iterator<Item = MessageEnd<'a>>) -> Result<Vec<(MessageEnd<'a>, MessageEnd<'a>)>> {
     let (sent, received): (Vec<_>, Vec<_>) = own.partition(MessageEnd::is_sent);
-    if sent.len() != received.len() {
-        return Err(Error::InvalidArgument {
-            name: "the number of messages that a rank sends to itself in a group",
-            value: sent.len() as u64,
-            expected: "as many as it receives from itself in the same group",
-        });
-    }
+    check_pairs(sent.len(), received.len())?;
     Ok(sent.into_iter().zip(received).collect())
+}
+
+fn check_pairs(n_sent: usize, n_received: usize) -> Result<()> {
+    if n_sent == n_received {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument {
+        name: "the number of messages that a rank sends to itself in a group",
+        value: n_sent as u64,
+        expected: "as many as it receives from itself in the same group",
+    })
+}
+
+/// Checks that what goes from member `me` to itself is both sent and received in `calls`.
+///
+/// # Errors
+/// [`Error::InvalidArgument`].
+pub(crate) fn check_own(calls: &[Call<'_>], me: usize) -> Result<()> {
+    let count =
+        |operation| calls.iter().filter(|call| call.operation == operation && call.root == me).count();
+    check_pairs(count(Operation::Send), count(Operation::Recv))
+}
+
+/// Returns the messages that `calls` are, sends and receives, to and from others. Those of this
+/// member to itself are copied.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] when what goes from this rank to itself is not both sent and
+/// received, before anything has moved; [`Error::CallMismatch`] where the two differ.
+pub(super) fn messages<'a>(engine: &Engine, calls: &mut [Call<'a>]) -> Result<Vec<MessageEnd<'a>>> {
+    let members = &engine.members;
+    let mut ends = calls.iter_mut().map(MessageEnd::of).collect::<Result<Vec<_>>>()?;
+    for (sent, mut received) in pair(ends.extract_if(.., |end| end.state.peer == members.me()))? {
+        members.board.or_revoke(sent.copy_to(members, &mut received))?;
+    }
+    Ok(ends)
 }
 
 /// Delivers `messages`, in the order of `shares`.

@@ -54,6 +54,17 @@ pub(crate) fn run(batches: &mut [MessageBatch<'_, '_, '_>]) -> Result<()> {
     }
 }
 
+/// Does what can be done for `batch` now, without waiting. Returns whether that was anything.
+///
+/// # Errors
+/// Those of [`run`].
+pub(crate) fn poll(mut batch: MessageBatch<'_, '_, '_>) -> Result<bool> {
+    let mut queues = MessageQueues::new(&mut batch);
+    queues.fill();
+    let moved = queues.advance().and_then(|has_moved| queues.flush().map(|()| has_moved));
+    moved.map_err(|error| explain(std::slice::from_ref(&queues), error))
+}
+
 /// Delivers all of `batches`, which are not in queues yet. Whatever finds that the epoch has ended,
 /// members that disagree are told of that.
 #[inline]

@@ -57,8 +57,13 @@ pub(crate) enum MessageStage {
 impl MessageState {
     /// Returns whether there is nothing left to do at this end.
     #[inline]
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.stage == MessageStage::Done
+    }
+
+    /// Returns whether nothing was done for it yet.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.stage == MessageStage::Fresh
     }
 
     /// Returns whether nothing more of it will be sent: a later one may follow.
