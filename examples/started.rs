@@ -2,8 +2,8 @@
 //! the mean of a call, of the same call started and waited for, and of many that are started before
 //! the first wait.
 //!
-//! Run it alone (`cargo run --release --example started`), or under `shmccl run -n N -- ...` for any
-//! N.
+//! Run it alone (`cargo run --release --example started`), or under `shmccl run -n N -- ...` for
+//! any N.
 
 #![allow(clippy::print_stdout, reason = "examples print")]
 

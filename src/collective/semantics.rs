@@ -84,8 +84,8 @@
 //! A call without elements orders nothing. No call orders what other ranks do after they have
 //! entered it: another call does, or a [`barrier`](crate::Communicator::barrier).
 //!
-//! What a rank did before it ended a group, enqueued a call on a stream, or started it, comes before
-//! the call. Who has seen that a started call is done sees what it has written.
+//! What a rank did before it ended a group, enqueued a call on a stream, or started it, comes
+//! before the call. Who has seen that a started call is done sees what it has written.
 //!
 //! # Messages
 //! Between two ranks, messages are received in the order in which they were sent. There are no
@@ -101,8 +101,8 @@
 //! A rank that sends and receives at the same time puts both into one [group](crate::Group): two
 //! ranks that send first may wait for each other.
 //!
-//! Messages that were [started](crate::comm::start) one after the other are on their way at the same
-//! time, too.
+//! Messages that were [started](crate::comm::start) one after the other are on their way at the
+//! same time, too.
 //!
 //! # Groups
 //! A group takes the calls of one rank, on one or several communicators of one job, and executes

@@ -8,14 +8,14 @@
 //! call](crate::collective::semantics#the-first-call) of a job. What was started on one
 //! communicator takes its turns in that order:
 //!
-//! - **Calls of all ranks** run one after the other. [`Work::wait`] executes the one that it is for,
-//!   and all before it, on the waiting thread, unless another thread has begun them. So a start with
-//!   a wait behind it costs little more than the call.
+//! - **Calls of all ranks** run one after the other. [`Work::wait`] executes the one that it is
+//!   for, and all before it, on the waiting thread, unless another thread has begun them. So a
+//!   start with a wait behind it costs little more than the call.
 //! - **Messages** that follow each other in the order move together, like those of a
 //!   [group](crate::Group): in whoever starts, looks or waits. They may be done in any order.
-//! - **What nobody waits for** is done by a thread of the communicator, which the first start makes.
-//!   It takes up an operation within a millisecond or two: at once a long one, and one that was
-//!   looked at. It sleeps while there is nothing for it.
+//! - **What nobody waits for** is done by a thread of the communicator, which the first start
+//!   makes. It takes up an operation within a millisecond or two: at once a long one, and one that
+//!   was looked at. It sleeps while there is nothing for it.
 //!
 //! A call that the communicator executes at once, and [`Communicator::finalize`], come behind
 //! everything that was started, and execute what is left of it. If nothing is left they cost what
@@ -43,10 +43,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::Communicator;
-use super::call_queue::{CallQueue, Completion, Outcome, StartedCalls, operation_of};
+use super::call_queue::{CallList, CallQueue, Completion, Done, Outcome, StartedCalls, operation_of};
 use super::submit::{Caller, Submit};
 use crate::collective::group;
-use crate::collective::{Call, Choice, Request};
+use crate::collective::{Choice, Request};
 use crate::error::{Error, Result};
 
 /// An operation that was started: the `Work` of PyTorch, and the request of MPI.
@@ -64,7 +64,7 @@ pub struct Work {
 pub struct Starting {
     caller: Caller,
     choice: Choice,
-    calls: Vec<Call<'static>>,
+    calls: CallList,
 }
 
 /// Operands are in the heap, or live for ever.
@@ -76,7 +76,7 @@ impl Submit<'static> for Starting {
     fn submit(&mut self, request: Request<'static, '_>) -> Result<()> {
         let call = request.check(self.caller.rank, self.caller.n_ranks)?;
         call.check_choice(self.choice)?;
-        group::put(&mut self.calls, call)
+        self.calls.put(call)
     }
 }
 
@@ -91,7 +91,7 @@ impl Communicator {
     /// # Errors
     /// Nothing was started then, and `done` was dropped.
     /// - Those of `put`, of which no call was started.
-    /// - [`Error::InvalidArgument`] for a message to oneself that is not received by the same start.
+    /// - [`Error::InvalidArgument`] for a message to oneself that the same start does not receive.
     /// - [`Error::Exhausted`] when 65,536 operations are not done.
     /// - Those of starting a thread, and of the first call of a communicator.
     pub fn start(
@@ -100,13 +100,18 @@ impl Communicator {
         put: impl FnOnce(&mut Starting) -> Result<()>,
     ) -> Result<Work> {
         let (caller, choice) = (self.caller(), self.choice);
-        let mut starting = Starting { caller, choice, calls: Vec::with_capacity(1) };
+        let mut starting = Starting { caller, choice, calls: CallList::default() };
         put(&mut starting)?;
-        let calls = starting.calls;
-        group::check_own(&calls, caller.rank.index())?;
-        let (operation, outcome) = (operation_of(&calls), Arc::new(OnceLock::new()));
-        let queue = self.call_queue(|| group::signature(&calls, choice))?;
-        let completion = Completion { done: Box::new(done), outcome: Arc::clone(&outcome) };
+        self.start_calls(starting.calls, Box::new(done))
+    }
+
+    fn start_calls(&mut self, mut calls: CallList, done: Box<Done>) -> Result<Work> {
+        let (rank, choice) = (self.rank, self.choice);
+        let listed = calls.as_mut_slice();
+        group::check_own(listed, rank.index())?;
+        let (operation, outcome) = (operation_of(listed), Arc::new(OnceLock::new()));
+        let queue = self.call_queue(|| group::signature(listed, choice))?;
+        let completion = Completion { done, outcome: Arc::clone(&outcome) };
         queue.start(StartedCalls { calls, choice, completion })?;
         Ok(Work { operation, queue, outcome })
     }

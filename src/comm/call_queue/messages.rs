@@ -128,7 +128,7 @@ impl QueueState {
                 CallStage::Open(..) => {}
                 CallStage::Started(started) if started.is_by_messages() => {
                     let kind = started.choice.channel;
-                    let added = self.messages.add(engine, call.number, &mut started.calls, kind);
+                    let added = self.messages.add(engine, call.number, started.calls.as_mut_slice(), kind);
                     call.stage.open(added.err().map(Arc::new));
                     is_new = true;
                 }

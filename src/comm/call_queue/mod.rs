@@ -82,17 +82,28 @@ enum CallStage {
     Running,
 }
 
+/// Calls that are executed together: as a rule one.
+#[derive(Debug, Default)]
+pub(super) struct CallList {
+    first: Option<Call<'static>>,
+    /// All of them, if there are several.
+    several: Vec<Call<'static>>,
+}
+
 /// Calls that were started as one operation.
 #[derive(Debug)]
 pub(super) struct StartedCalls {
-    pub(super) calls: Vec<Call<'static>>,
+    pub(super) calls: CallList,
     pub(super) choice: Choice,
     pub(super) completion: Completion,
 }
 
+/// What the program does when an operation has ended.
+pub(super) type Done = dyn FnOnce(&Outcome) + Send;
+
 /// What is left to be done when an operation has ended.
 pub(super) struct Completion {
-    pub(super) done: Box<dyn FnOnce(&Outcome) + Send>,
+    pub(super) done: Box<Done>,
     pub(super) outcome: Arc<OnceLock<Outcome>>,
 }
 
@@ -195,13 +206,13 @@ impl CallQueue {
     ///
     /// # Errors
     /// [`Error::Exhausted`], and those of starting a thread. Nothing was started then.
-    pub(super) fn start(self: &Arc<Self>, started: StartedCalls) -> Result<()> {
+    pub(super) fn start(self: &Arc<Self>, mut started: StartedCalls) -> Result<()> {
         let (is_by_messages, is_long) = (started.is_by_messages(), started.is_long());
         if is_by_messages {
-            self.context().enter(operation_of(&started.calls))?;
+            self.context().enter(operation_of(started.calls.as_mut_slice()))?;
         }
-        self.begin_worker()?;
         let mut state = self.state.lock();
+        state.worker.begin(self)?;
         if state.calls.len() >= MAX_CALLS {
             // What was refused is dropped without the lock.
             drop(state);
@@ -249,16 +260,11 @@ impl CallQueue {
 
 /// Executes `calls` together, now that their turn has come. Where they cannot be, peers are not to
 /// wait for them.
-fn run_calls(
-    engine: &mut Engine,
-    mut calls: Vec<Call<'static>>,
-    choice: Choice,
-    context: &RankContext,
-) -> Result<()> {
-    enter(context, operation_of(&calls))?;
-    match calls.as_mut_slice() {
-        [call] => engine.run(call, choice),
-        _ => group::run(&mut [GroupShare { engine, choice, calls }]),
+fn run_calls(engine: &mut Engine, mut calls: CallList, choice: Choice, context: &RankContext) -> Result<()> {
+    enter(context, operation_of(calls.as_mut_slice()))?;
+    match &mut calls.first {
+        Some(call) => engine.run(call, choice),
+        None => group::run(&mut [GroupShare { engine, choice, calls: calls.several }]),
     }
 }
 
@@ -281,10 +287,33 @@ const FULL: Error = Error::Exhausted {
     limit: MAX_CALLS as u64,
 };
 
+impl CallList {
+    /// Adds `call`.
+    ///
+    /// # Errors
+    /// Those of [`group::put`].
+    pub(super) fn put(&mut self, call: Call<'static>) -> Result<()> {
+        if self.first.is_none() && self.several.is_empty() {
+            self.first = Some(call);
+            return Ok(());
+        }
+        self.several.extend(self.first.take());
+        group::put(&mut self.several, call)
+    }
+
+    /// Returns all calls.
+    pub(super) fn as_mut_slice(&mut self) -> &mut [Call<'static>] {
+        match &mut self.first {
+            Some(call) => std::slice::from_mut(call),
+            None => &mut self.several,
+        }
+    }
+}
+
 impl StartedCalls {
     /// Returns whether they are messages, which are open all at a time.
     fn is_by_messages(&self) -> bool {
-        self.calls.iter().all(|call| call.operation.has_peer())
+        self.calls.first.iter().chain(&self.calls.several).all(|call| call.operation.has_peer())
     }
 }
 

@@ -58,11 +58,26 @@ enum Next {
 impl StartedCalls {
     /// Returns whether they take far longer than to wake the worker.
     pub(super) fn is_long(&self) -> bool {
-        self.calls.iter().any(|call| call.block_len().is_ok_and(|len| len >= LONG))
+        let mut calls = self.calls.first.iter().chain(&self.calls.several);
+        calls.any(|call| call.block_len().is_ok_and(|len| len >= LONG))
     }
 }
 
 impl WorkerState {
+    /// Starts the worker of `queue`, if there is none.
+    ///
+    /// # Errors
+    /// [`crate::Error::ResourceLimit`], [`crate::Error::Os`].
+    pub(super) fn begin(&mut self, queue: &Arc<CallQueue>) -> Result<()> {
+        if self.thread.is_none() {
+            let queue = Arc::clone(queue);
+            let started = std::thread::Builder::new().name("shmccl-work".into()).spawn(move || queue.serve());
+            let action = "starting the thread of a communicator";
+            self.thread = Some(started.map_err(|source| resource_error(action, source))?);
+        }
+        Ok(())
+    }
+
     /// Has the worker look soon, or at once.
     pub(super) fn call(&mut self, is_urgent: bool) {
         self.is_urged |= is_urgent;
@@ -116,22 +131,6 @@ impl QueueState {
 }
 
 impl CallQueue {
-    /// Starts the worker, if there is none.
-    ///
-    /// # Errors
-    /// [`crate::Error::ResourceLimit`], [`crate::Error::Os`].
-    pub(super) fn begin_worker(self: &Arc<Self>) -> Result<()> {
-        let mut state = self.state.lock();
-        if state.worker.thread.is_none() {
-            let queue = Arc::clone(self);
-            let started = std::thread::Builder::new().name("shmccl-work".into()).spawn(move || queue.serve());
-            let thread =
-                started.map_err(|source| resource_error("starting the thread of a communicator", source))?;
-            state.worker.thread = Some(thread);
-        }
-        Ok(())
-    }
-
     /// Ends the worker, if there is one. Nothing is left to be done.
     pub(super) fn end_worker(&self) {
         let mut state = self.state.lock();
