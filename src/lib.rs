@@ -106,6 +106,7 @@ mod trials;
 #[cfg(not(loom))]
 pub use comm::stream::{Event, Stream};
 #[cfg(not(loom))]
+pub use collective::{MessageStatus, StatusHandle};
 pub use comm::{Blocks, Collectives, Communicator, Group, UniqueId};
 pub use error::{Error, Result};
 pub use rank::Rank;

@@ -1,9 +1,10 @@
 //! The typed collective operations.
 
+use super::Communicator;
 use super::buffers::{Blocks, check_apart, check_distinct};
 use super::buffers::{Recv, RecvBuffer, Send, SendBuffer};
-use super::submit::{Submit, same, submit, submit_blocks};
-use crate::collective::{BlockLayout, Input, Operation, Output};
+use super::submit::{Envelope, Submit, same, submit, submit_blocks, submit_message};
+use crate::collective::{BlockLayout, Input, MessageStatus, Operation, Output, StatusHandle};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
@@ -379,10 +380,25 @@ pub trait Collectives<'a>: Submit<'a> {
     /// proxied channels if they are flushed. It acquires nothing.
     #[inline]
     fn send<T: Element>(&mut self, send: impl Into<SendBuffer<'a, T>>, peer: Rank) -> Result<()> {
+        self.send_tagged(send, peer, 0)
+    }
+
+    /// Sends a message with a `tag`, which [`Collectives::recv_tagged`] of the same tag receives,
+    /// or [`Collectives::recv_any_into`]. [`Collectives::send`] is the same with tag 0.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::send`].
+    #[inline]
+    fn send_tagged<T: Element>(
+        &mut self,
+        send: impl Into<SendBuffer<'a, T>>,
+        peer: Rank,
+        tag: u32,
+    ) -> Result<()> {
         let send = send.into();
-        self.caller().is_root(peer)?;
+        let envelope = Envelope { peer: Some(peer), tag, status: None };
         let (count, input) = (send.count(), send.input());
-        submit::<T, _>(self, Operation::Send, count, peer.index(), None, input, Output::None)
+        submit_message::<T, _>(self, Operation::Send, envelope, count, input, Output::None)
     }
 
     /// Receives a message of `peer` by [`Collectives::send`], with as many elements as `recv` has,
@@ -396,11 +412,71 @@ pub trait Collectives<'a>: Submit<'a> {
     /// they are flushed.
     #[inline]
     fn recv<T: Element>(&mut self, recv: impl Into<RecvBuffer<'a, T>>, peer: Rank) -> Result<()> {
+        self.recv_tagged(recv, peer, 0)
+    }
+
+    /// Receives the next message of `peer` with this `tag`, by [`Collectives::send_tagged`], with
+    /// as many elements as `recv` has, of the same type. It passes over messages of other tags,
+    /// which later calls receive: see [`semantics`](crate::collective::semantics#messages).
+    ///
+    /// # Errors
+    /// Those of [`Collectives::send`].
+    ///
+    /// # Ordering
+    /// That of [`Collectives::recv`].
+    #[inline]
+    fn recv_tagged<T: Element>(
+        &mut self,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        peer: Rank,
+        tag: u32,
+    ) -> Result<()> {
         let recv = recv.into();
-        self.caller().is_root(peer)?;
+        let envelope = Envelope { peer: Some(peer), tag, status: None };
         let (count, output) = (recv.count(), recv.output());
-        submit::<T, _>(self, Operation::Recv, count, peer.index(), None, Input::None, output)
+        submit_message::<T, _>(self, Operation::Recv, envelope, count, Input::None, output)
+    }
+
+    /// Receives a message with this `tag` of any other rank, with as many elements as `recv` has,
+    /// of the same type, and leaves in `status` which one it was, once it is done. Ranks whose
+    /// messages are there are served in turn.
+    ///
+    /// [`Communicator::recv_any`](super::Communicator::recv_any) returns the status at once.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::send`]; [`Error::PeerLost`] when a rank dies, or all others have
+    /// left.
+    ///
+    /// # Ordering
+    /// That of [`Collectives::recv`], for the rank that has sent the message.
+    fn recv_any_into<T: Element>(
+        &mut self,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        tag: u32,
+        status: &StatusHandle,
+    ) -> Result<()> {
+        let recv = recv.into();
+        let envelope = Envelope { peer: None, tag, status: Some(status.clone()) };
+        let (count, output) = (recv.count(), recv.output());
+        submit_message::<T, _>(self, Operation::RecvAny, envelope, count, Input::None, output)
     }
 }
 
 impl<'a, S: Submit<'a> + ?Sized> Collectives<'a> for S {}
+
+impl Communicator {
+    /// Receives a message with this `tag` of any other rank, like
+    /// [`Collectives::recv_any_into`], and returns which one it was.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::recv_any_into`].
+    pub fn recv_any<'a, T: Element>(
+        &mut self,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        tag: u32,
+    ) -> Result<MessageStatus> {
+        let status = StatusHandle::new();
+        self.recv_any_into(recv, tag, &status)?;
+        Ok(status.get().expect("the receive is done"))
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::Communicator;
 use super::buffers::{RecvBuffer, SendBuffer};
-use crate::collective::{BlockLayout, Input, Operation, Output, Request};
+use crate::collective::{BlockLayout, Input, Operation, Output, Request, StatusHandle};
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 use crate::reduce::{Element, ReduceOp};
@@ -124,8 +124,8 @@ pub(super) fn submit<'a, T: Element, S: Submit<'a> + ?Sized>(
     input: Input<'a>,
     output: Output<'a>,
 ) -> Result<()> {
-    let (data_type, layout) = (T::DATA_TYPE, None);
-    taker.submit(Request { operation, data_type, count, root, op, layout, input, output })
+    let (data_type, tag, status, layout) = (T::DATA_TYPE, 0, None, None);
+    taker.submit(Request { operation, data_type, count, root, tag, status, op, layout, input, output })
 }
 
 /// Passes an exchange of the blocks of `layout` to `taker`.
@@ -139,7 +139,39 @@ pub(super) fn submit_blocks<'a, T: Element, S: Submit<'a> + ?Sized>(
     output: Output<'a>,
 ) -> Result<()> {
     let (operation, data_type, layout) = (Operation::AllToAllV, T::DATA_TYPE, Some(Box::new(layout)));
-    taker.submit(Request { operation, data_type, count: 0, root: 0, op: None, layout, input, output })
+    let (count, root, tag, status, op) = (0, 0, 0, None, None);
+    taker.submit(Request { operation, data_type, count, root, tag, status, op, layout, input, output })
+}
+
+/// The other end of a message, and the tag that both ends call.
+#[derive(Debug)]
+pub(super) struct Envelope {
+    /// None for a message from any rank.
+    pub(super) peer: Option<Rank>,
+    pub(super) tag: u32,
+    pub(super) status: Option<StatusHandle>,
+}
+
+/// Passes the end of a message to `taker`: it is sent if there is an `input`.
+///
+/// # Errors
+/// [`Error::InvalidRank`]; those of [`Submit::submit`].
+#[inline]
+pub(super) fn submit_message<'a, T: Element, S: Submit<'a> + ?Sized>(
+    taker: &mut S,
+    operation: Operation,
+    envelope: Envelope,
+    count: u64,
+    input: Input<'a>,
+    output: Output<'a>,
+) -> Result<()> {
+    let Envelope { peer, tag, status } = envelope;
+    let root = match peer {
+        Some(peer) => Rank::new(peer.get(), taker.caller().n_ranks)?.index(),
+        None => 0,
+    };
+    let (data_type, op, layout) = (T::DATA_TYPE, None, None);
+    taker.submit(Request { operation, data_type, count, root, tag, status, op, layout, input, output })
 }
 
 /// Returns `count`, if it is the `expected` one.
