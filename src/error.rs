@@ -527,7 +527,8 @@ mod tests {
     fn messages_are_lower_case_and_carry_their_values() {
         let timeout = Error::timed_out("wait", Some(Rank::known(3)), Duration::from_millis(1500));
         assert_eq!(timeout.to_string(), "wait timed out after 1.5s, awaiting rank 3");
-        let tagged = |awaited| Error::timed_out("recv", awaited, Duration::from_secs(2)).tagged(7).to_string();
+        let tagged =
+            |awaited| Error::timed_out("recv", awaited, Duration::from_secs(2)).tagged(7).to_string();
         assert_eq!(tagged(Some(Rank::known(3))), "recv timed out after 2s, awaiting rank 3 with tag 7");
         assert_eq!(tagged(None), "recv timed out after 2s, awaiting any rank with tag 7");
         assert_eq!(Error::PeerLost { rank: Rank::known(1) }.to_string(), "rank 1 was lost");

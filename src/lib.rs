@@ -104,9 +104,9 @@ pub mod trace;
 mod trials;
 
 #[cfg(not(loom))]
-pub use comm::stream::{Event, Stream};
-#[cfg(not(loom))]
 pub use collective::{MessageStatus, StatusHandle};
+#[cfg(not(loom))]
+pub use comm::stream::{Event, Stream};
 pub use comm::{Blocks, Collectives, Communicator, Group, UniqueId};
 pub use error::{Error, Result};
 pub use rank::Rank;

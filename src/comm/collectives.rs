@@ -445,7 +445,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ///
     /// # Errors
     /// Those of [`Collectives::send`]; [`Error::PeerLost`] when a rank dies, or all others have
-    /// left.
+    /// left; [`Error::InvalidArgument`] where there are no others.
     ///
     /// # Ordering
     /// That of [`Collectives::recv`], for the rank that has sent the message.

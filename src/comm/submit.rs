@@ -155,7 +155,8 @@ pub(super) struct Envelope {
 /// Passes the end of a message to `taker`: it is sent if there is an `input`.
 ///
 /// # Errors
-/// [`Error::InvalidRank`]; those of [`Submit::submit`].
+/// [`Error::InvalidRank`]; [`Error::InvalidArgument`] where there is nobody else; those of
+/// [`Submit::submit`].
 #[inline]
 pub(super) fn submit_message<'a, T: Element, S: Submit<'a> + ?Sized>(
     taker: &mut S,
@@ -166,8 +167,12 @@ pub(super) fn submit_message<'a, T: Element, S: Submit<'a> + ?Sized>(
     output: Output<'a>,
 ) -> Result<()> {
     let Envelope { peer, tag, status } = envelope;
+    let n_ranks = taker.caller().n_ranks;
     let root = match peer {
-        Some(peer) => Rank::new(peer.get(), taker.caller().n_ranks)?.index(),
+        Some(peer) => Rank::new(peer.get(), n_ranks)?.index(),
+        None if n_ranks == 1 => {
+            return Err(Error::invalid("the number of other ranks to receive from", 0, "one at least"));
+        }
         None => 0,
     };
     let (data_type, op, layout) = (T::DATA_TYPE, None, None);

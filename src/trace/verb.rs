@@ -117,8 +117,11 @@ impl Verb {
 mod tests {
     use super::*;
 
-    const CALLS: CallNames =
-        CallNames { operation: |code| (code == 2).then_some("all_reduce"), has_tag: |_| false, algorithm: |_| None };
+    const CALLS: CallNames = CallNames {
+        operation: |code| (code == 2).then_some("all_reduce"),
+        has_tag: |_| false,
+        algorithm: |_| None,
+    };
 
     #[test]
     fn names_are_found_by_numbers() {

@@ -42,5 +42,7 @@ mod stream_failures;
 mod streams;
 mod survivors;
 mod switch;
+mod tag_programs;
+mod tags;
 mod tuning;
 mod verbs;

@@ -60,9 +60,9 @@ use crate::heap::Region;
 use crate::rank::Rank;
 pub(crate) use in_place::InPlaceBlock;
 use send::Afterwards;
+use state::ANY_SOURCE;
 pub(crate) use state::MessageStage;
 pub(crate) use state::MessageState;
-use state::ANY_SOURCE;
 use unexpected::UnexpectedMessage;
 pub(crate) use unexpected::UnexpectedMessages;
 
@@ -107,7 +107,9 @@ impl<'a> MessageEnd<'a> {
     #[inline]
     pub(crate) fn of(call: &mut Call<'a>) -> Result<Self> {
         let contents = match call.operation {
-            Operation::Recv | Operation::RecvAny => MessageContents::Received(std::mem::replace(&mut call.output, Output::None)),
+            Operation::Recv | Operation::RecvAny => {
+                MessageContents::Received(std::mem::replace(&mut call.output, Output::None))
+            }
             _ => MessageContents::Sent(std::mem::replace(&mut call.input, Input::None)),
         };
         let peer = if call.operation == Operation::RecvAny { ANY_SOURCE } else { call.root };

@@ -17,8 +17,8 @@ use super::{InPlaceBlock, MessageEnd, Progress};
 use crate::collective::call::{CallSignature, ChannelKind, Operation, Output};
 use crate::collective::rendezvous::members::Members;
 use crate::collective::transport::link::{Bare, Link};
-use crate::collective::transport::{PipeVisitor, Pipework};
 use crate::collective::transport::pipe::Pipes;
+use crate::collective::transport::{PipeVisitor, Pipework};
 use crate::error::Result;
 use crate::rank::MAX_RANKS;
 

@@ -148,7 +148,9 @@ mod tests {
     fn what_has_no_length_or_is_too_long_for_memory_waits() {
         let mut unexpected = UnexpectedMessages::default();
         assert!(unexpected.admit(0, CallSignature::new(Operation::Send)).is_none());
-        assert!(unexpected.admit(0, CallSignature::new(Operation::Send).of(1 << 47, DataType::F64)).is_none());
+        assert!(
+            unexpected.admit(0, CallSignature::new(Operation::Send).of(1 << 47, DataType::F64)).is_none()
+        );
         assert_eq!(unexpected.len(), 0);
         assert!(!unexpected.has_some_of(0));
     }

@@ -105,8 +105,8 @@ impl Pipework {
         Ok(())
     }
 
-    /// Lets `visitor` have the pipes of `kind`, which are open, for messages. What goes over them is
-    /// checked and struck where it `is_watched`.
+    /// Lets `visitor` have the pipes of `kind`, which are open, for messages. What goes over them
+    /// is checked and struck where it `is_watched`.
     ///
     /// # Errors
     /// Those of the visitor.
