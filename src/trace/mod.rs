@@ -21,8 +21,8 @@
 //! | `args` | `bytes`, `peer`, `algorithm`, `channel`, `sequence`, `tag`, `epoch`, `failed` |
 //!
 //! Sequences count the calls of one kind to one peer, operations of a communicator by their numbers
-//! on its board, triggers of a proxy. A tag of 0 is left out. Waits are called *long* when they have
-//! left the first spell of spinning behind them.
+//! on its board, triggers of a proxy. A tag of 0 is left out. Waits are called *long* when they
+//! have left the first spell of spinning behind them.
 //!
 //! Times are the processor's: on many machines it counts in steps of 10 ns. A wait for what is
 //! there already takes no time at all. Every span begins before anything is done.
