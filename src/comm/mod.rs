@@ -30,6 +30,7 @@ mod submit;
 mod survivor;
 mod switch;
 mod unique_id;
+mod untyped;
 mod workspace;
 
 use std::sync::Arc;
@@ -48,7 +49,7 @@ use crate::shm::{CellRef, SharedLayout, Span};
 use crate::sync::Revocation;
 
 pub use attach::{JoinedAs, join_job};
-pub use buffers::{Blocks, RecvBuffer, SendBuffer};
+pub use buffers::{Blocks, RecvBuffer, RecvBytes, SendBuffer, SendBytes};
 pub use checkpoint::CheckpointFault;
 pub use collectives::Collectives;
 pub use group::{Group, GroupMember, OnGroup};
@@ -62,6 +63,7 @@ pub use shrink::Shrunk;
 pub use submit::{Caller, Submit};
 pub use switch::SwitchChannel;
 pub use unique_id::UniqueId;
+pub use untyped::Untyped;
 
 /// A rank's place in a communicator, with the symmetric heap, channels to its peers, and collective
 /// operations.

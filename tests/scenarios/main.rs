@@ -45,4 +45,5 @@ mod switch;
 mod tag_programs;
 mod tags;
 mod tuning;
+mod untyped;
 mod verbs;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use shmccl::collective::{CallMismatch, ChannelKind};
 use shmccl::heap::DeviceBuffer;
-use shmccl::reduce::ReduceOp;
+use shmccl::reduce::{DataType, ReduceOp};
 use shmccl::{Blocks, Collectives, Communicator, Error, Group, Result, StatusHandle};
 
 use crate::harness::{Job, is_lost, pattern, rank};
@@ -521,3 +521,19 @@ fn a_rank_that_is_alone_receives_from_nobody() {
         Ok(())
     });
 }
+
+scenario!(bytes_of_a_type_that_is_a_value_have_tags, Job::of(2), |comm| {
+    let (peer, status) = (comm.right(), StatusHandle::new());
+    let (sent, mut first, mut second) = ([1_u8, 2, 3, 4, 5, 6, 7, 8], [0_u8; 4], [0_u8; 4]);
+    let mut group = Group::start();
+    let all = group.join(comm);
+    group.on(all).untyped(DataType::F32).send_tagged(&sent[..4], peer, 1)?;
+    group.on(all).untyped(DataType::F32).send_tagged(&sent[4..], peer, 2)?;
+    group.on(all).untyped(DataType::F32).recv_tagged(&mut second[..], peer, 2)?;
+    group.on(all).untyped(DataType::F32).recv_any_into(&mut first[..], 1, &status)?;
+    group.end()?;
+    drop(group);
+    assert_eq!((&first[..], &second[..]), (&sent[..4], &sent[4..]));
+    let told = status.get().unwrap();
+    assert_eq!((told.source, told.count, told.data_type, told.bytes()), (peer, 1, DataType::F32, 4));
+});
