@@ -42,6 +42,8 @@ pub(super) struct Source {
     n_open: usize,
     /// Whether an unexpected message of it may be for one of them.
     pub(super) may_have_come: bool,
+    /// Whether a message of it is being passed over, which is for none of them.
+    pub(super) is_passed_over: bool,
     /// Whether the message in front of its pipe was to be passed over, and there was no room.
     pub(super) is_stalled: bool,
 }

@@ -222,6 +222,7 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
             return self.take_unexpected(matching, source);
         }
         if std::mem::take(&mut matching.sources[source].may_have_come)
+            && matching.awaits(source)
             && self.match_unexpected(matching, source)?
         {
             matching.sources[source].may_have_come = true;
@@ -244,7 +245,10 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
         let Some(message) = unexpected.unfinished(source) else { return Ok(false) };
         let visitor = TakeUnexpected(message);
         let has_moved = pipework.visit(members, *kind, *is_watched, visitor)?;
-        matching.sources[source].may_have_come |= has_moved && unexpected.unfinished(source).is_none();
+        if unexpected.unfinished(source).is_none() {
+            let from = &mut matching.sources[source];
+            from.may_have_come |= !std::mem::take(&mut from.is_passed_over);
+        }
         Ok(has_moved)
     }
 
@@ -273,7 +277,7 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
         if !matching.awaits(source) {
             return Ok(None);
         }
-        let Some(sent) = pipework.visit(members, *kind, *is_watched, Front(source))? else {
+        let Some(sent) = pipework.visit(members, *kind, *is_watched, LookAtFront(source))? else {
             return Ok(None);
         };
         let Some(at) = matching.take(messages, source, sent) else {
@@ -281,7 +285,9 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
             if let Some(first) = first {
                 return Err(members.board.report_mismatch(source, messages[first].state.signature, sent));
             }
-            matching.sources[source].is_stalled = unexpected.admit(source, sent).is_none();
+            let has_room = unexpected.admit(source, sent).is_some();
+            let from = &mut matching.sources[source];
+            (from.is_passed_over, from.is_stalled) = (has_room, !has_room);
             return Ok(None);
         };
         if messages[at].state.peer != source {
@@ -340,9 +346,9 @@ impl PipeVisitor for TakeUnexpected<'_> {
 }
 
 /// Looks at the message in front of the pipe from a member.
-struct Front(usize);
+struct LookAtFront(usize);
 
-impl PipeVisitor for Front {
+impl PipeVisitor for LookAtFront {
     type Outcome = Option<CallSignature>;
 
     fn visit<L: Link>(self, pipes: &mut Pipes<'_, L>) -> Result<Option<CallSignature>> {
