@@ -255,6 +255,7 @@ fn gather(comm: &mut Communicator, gathering: &Gathering) -> Result<()> {
 
 fn run(comm: &mut Communicator, seed: u64, n_steps: u32) -> Result<()> {
     let (me, n) = (comm.rank().get(), comm.n_ranks());
+    comm.prepare()?;
     let heap = comm.alloc::<u8>(ROOM)?;
     for step in draw(&mut Random(seed), n, n_steps) {
         match step {
