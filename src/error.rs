@@ -240,6 +240,15 @@ pub enum Error {
         #[source]
         source: std::sync::Arc<Error>,
     },
+    /// An operation that was [started](crate::Communicator::start) failed.
+    #[error("{operation}, which was started, failed")]
+    WorkFailed {
+        /// The operation.
+        operation: &'static str,
+        /// Why.
+        #[source]
+        source: std::sync::Arc<Error>,
+    },
     /// A function that the program has handed over panicked.
     #[error("a function of the program's own panicked")]
     Panicked,
@@ -450,11 +459,11 @@ impl Error {
         Self::Unavailable { operation: "recover", needs }
     }
 
-    /// Returns the error that made an operation of a stream fail, or else this one.
+    /// Returns the error that made an operation fail, of a stream or started, or else this one.
     #[must_use]
     pub fn origin(&self) -> &Self {
         match self {
-            Self::StreamFailed { source, .. } => source.origin(),
+            Self::StreamFailed { source, .. } | Self::WorkFailed { source, .. } => source.origin(),
             _ => self,
         }
     }

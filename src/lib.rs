@@ -47,6 +47,7 @@
 //! | reading and writing the buffers of all ranks at once | [`comm::SwitchChannel`] |
 //! | further communicators | [`Communicator::split`], [`Communicator::duplicate`] |
 //! | operations in order, behind the program's back | [`Stream`], [`Event`], [`comm::stream`] |
+//! | operations that are started now and waited for later | [`Communicator::start`], [`Work`] |
 //! | a pool of devices, within the program | [`coordinator::Pool`] |
 //! | a proxy with a handler of one's own | [`Communicator::start_proxy`] |
 //! | what can go wrong | [`Error`] |
@@ -107,7 +108,8 @@ mod trials;
 pub use collective::{MessageStatus, StatusHandle};
 #[cfg(not(loom))]
 pub use comm::stream::{Event, Stream};
-pub use comm::{Blocks, Collectives, Communicator, Group, UniqueId};
+#[cfg(not(loom))]
+pub use comm::{Blocks, Collectives, Communicator, Group, UniqueId, Work};
 pub use error::{Error, Result};
 pub use rank::Rank;
 #[doc(no_inline)]

@@ -47,7 +47,7 @@ pub use call::{
     StatusHandle, UnknownAlgorithm,
 };
 pub(crate) use call::{BlockLayout, CallBlock, Choice, Input, Output};
-pub(crate) use engine::{CALL_NAMES, Engine, group};
+pub(crate) use engine::{CALL_NAMES, Engine, group, open::OpenMessages};
 pub use execute::custom::{AlgorithmMismatch, CustomAlgorithm, Place, Registration, Steps};
 pub(crate) use execute::zero_copy::share as share_of;
 pub(crate) use plan::Planner;

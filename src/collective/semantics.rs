@@ -12,7 +12,8 @@
 //! outputs.
 //!
 //! A [group](crate::Group) and a [stream](crate::Stream) take the same calls and execute them
-//! later.
+//! later. So does [`Communicator::start`](crate::Communicator::start), whose
+//! [`Work`](crate::Work) the program waits for.
 //!
 //! # In place
 //! The two buffers of a call lie apart, or the call is *in place*:
@@ -83,7 +84,8 @@
 //! A call without elements orders nothing. No call orders what other ranks do after they have
 //! entered it: another call does, or a [`barrier`](crate::Communicator::barrier).
 //!
-//! What a rank did before it ended a group, or enqueued a call on a stream, comes before the call.
+//! What a rank did before it ended a group, enqueued a call on a stream, or started it, comes
+//! before the call. Who has seen that a started call is done sees what it has written.
 //!
 //! # Messages
 //! A message has a *tag*, any `u32`: 0 unless the call names one. A receive takes the next message
@@ -109,6 +111,9 @@
 //!
 //! A rank that sends and receives at the same time puts both into one [group](crate::Group): two
 //! ranks that send first may wait for each other.
+//!
+//! Messages that were [started](crate::comm::start) one after the other are on their way at the
+//! same time, too.
 //!
 //! # Groups
 //! A group takes the calls of one rank, on one or several communicators of one job, and executes

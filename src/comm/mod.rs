@@ -8,6 +8,7 @@
 mod alloc;
 mod attach;
 mod buffers;
+mod call_queue;
 mod checkpoint;
 mod collectives;
 mod engine;
@@ -25,6 +26,7 @@ mod recover;
 mod recovery;
 mod shrink;
 mod split;
+pub mod start;
 pub mod stream;
 mod submit;
 mod survivor;
@@ -60,6 +62,7 @@ use membership::JobMembership;
 use ports::ChannelUser;
 pub use recovery::Recovery;
 pub use shrink::Shrunk;
+pub use start::{Starting, Work};
 pub use submit::{Caller, Submit};
 pub use switch::SwitchChannel;
 pub use unique_id::UniqueId;
@@ -86,8 +89,8 @@ pub struct Communicator {
     job_barrier: Option<JobBarrier>,
     /// The engine that executes its collective calls, made by the first of them.
     engine: Option<Box<Engine>>,
-    /// The streams that have the engine, while calls of this communicator may be enqueued there.
-    loan: stream::EngineLoan,
+    /// The queue that has the engine while calls of this communicator may be in it.
+    loan: call_queue::EngineLoan,
     /// How its collective calls are done.
     choice: Choice,
     membership: Arc<JobMembership>,

@@ -38,6 +38,7 @@ mod reports;
 mod seats;
 mod sorts;
 mod standoffs;
+mod started;
 mod stream_failures;
 mod streams;
 mod survivors;

@@ -178,17 +178,62 @@ impl<'a> GroupMessages<'a> {
 /// tag, the first with the first.
 fn pair<'a>(own: impl Iterator<Item = MessageEnd<'a>>) -> Result<Vec<(MessageEnd<'a>, MessageEnd<'a>)>> {
     let (mut sent, mut received): (Vec<_>, Vec<_>) = own.partition(MessageEnd::is_sent);
-    let tag = |end: &MessageEnd<'_>| end.state.signature.tag();
+    let tag = |end: &MessageEnd<'_>| end.state.signature.tag().unwrap_or(0);
     sent.sort_by_key(tag);
     received.sort_by_key(tag);
-    if !sent.iter().map(tag).eq(received.iter().map(tag)) {
-        return Err(Error::InvalidArgument {
-            name: "the number of messages that a rank sends to itself in a group",
-            value: sent.len() as u64,
-            expected: "as many as it receives from itself in the same group, with the same tags",
-        });
-    }
+    check_pairs(sent.iter().map(tag), received.iter().map(tag))?;
     Ok(sent.into_iter().zip(received).collect())
+}
+
+/// Checks that what a rank sends to itself with some tags is received with the same ones.
+fn check_pairs(sent: impl ExactSizeIterator<Item = u32>, received: impl Iterator<Item = u32>) -> Result<()> {
+    let value = sent.len() as u64;
+    if sent.eq(received) {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument {
+        name: "the number of messages that a rank sends to itself in a group",
+        value,
+        expected: "as many as it receives from itself in the same group, with the same tags",
+    })
+}
+
+/// Checks that what goes from member `me` to itself is both sent and received in `calls`.
+///
+/// # Errors
+/// [`Error::InvalidArgument`].
+pub(crate) fn check_own(calls: &[Call<'_>], me: usize) -> Result<()> {
+    let tags = |operation| {
+        let own = calls.iter().filter(|call| call.operation == operation && call.root == me);
+        let mut tags: Vec<_> = own.map(|call| call.tag).collect();
+        tags.sort_unstable();
+        tags
+    };
+    check_pairs(tags(Operation::Send).into_iter(), tags(Operation::Recv).into_iter())
+}
+
+/// Returns the messages that `calls` are, sends and receives, to and from others, and where those
+/// from any member leave their status. Those of this member to itself are copied.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] when what goes from this rank to itself is not both sent and
+/// received, before anything has moved; [`Error::CallMismatch`] where the two differ.
+pub(super) fn messages<'a>(
+    engine: &Engine,
+    calls: &mut [Call<'a>],
+) -> Result<Vec<(MessageEnd<'a>, Option<StatusHandle>)>> {
+    let members = &engine.members;
+    let statuses: Vec<_> = calls.iter_mut().filter_map(|call| call.status.take()).collect();
+    let mut ends = calls.iter_mut().map(MessageEnd::of).collect::<Result<Vec<_>>>()?;
+    for (sent, mut received) in pair(ends.extract_if(.., |end| end.state.peer == members.me()))? {
+        members.board.or_revoke(sent.copy_to(members, &mut received))?;
+    }
+    let mut statuses = statuses.into_iter();
+    let mut with_status = |end: MessageEnd<'a>| {
+        let is_from_any = end.state.operation == Operation::RecvAny;
+        (end, if is_from_any { statuses.next() } else { None })
+    };
+    Ok(ends.into_iter().map(&mut with_status).collect())
 }
 
 /// Delivers `messages`, in the order of `shares`.

@@ -2,6 +2,7 @@
 
 mod agreements;
 pub(crate) mod group;
+pub(crate) mod open;
 mod trace;
 mod word;
 

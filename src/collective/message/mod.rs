@@ -57,7 +57,8 @@ use crate::collective::transport::link::Link;
 use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
 use crate::heap::Region;
-use crate::rank::Rank;
+use crate::rank::{Rank, RankSet};
+use crate::sync::Stop;
 pub(crate) use in_place::InPlaceBlock;
 use send::Afterwards;
 use state::ANY_SOURCE;
@@ -171,6 +172,24 @@ impl<'a> MessageEnd<'a> {
         let source = Rank::new(source, u32::try_from(n).unwrap_or(u32::MAX))?;
         let data_type = signature.data_type().expect("it is of this member's own making");
         Ok(MessageStatus { source, tag, count, data_type })
+    }
+
+    /// Returns why it is in vain, if it is: its peer is gone, or all are that it may come from.
+    pub(crate) fn check(&self, members: &Members) -> Option<Stop> {
+        if self.state.peer != ANY_SOURCE {
+            return members.board.check_member(self.state.peer);
+        }
+        let mut gone = members.others().map(|(member, _)| members.board.check_member(member));
+        let first = gone.next()??;
+        gone.all(|stop| stop.is_some()).then_some(first)
+    }
+
+    /// Returns the ranks of the job that it may be awaited from.
+    pub(crate) fn awaited(&self, members: &Members) -> RankSet {
+        match members.ranks().get(self.state.peer) {
+            Some(peer) => RankSet::from_iter([*peer]),
+            None => members.others().map(|(_, rank)| rank).collect(),
+        }
     }
 
     /// Takes `message`, which is for this receive and has come before.

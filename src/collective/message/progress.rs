@@ -18,7 +18,7 @@ use crate::collective::call::{CallSignature, ChannelKind};
 use crate::collective::rendezvous::members::Members;
 use crate::collective::transport::Pipework;
 use crate::error::{Error, Result};
-use crate::rank::{Rank, RankSet};
+use crate::rank::RankSet;
 use crate::sync::{Stop, Waiting, WaitingIn, Watch, spin_until, wait_until};
 
 use super::deadlock::PairDeadlock;
@@ -54,6 +54,17 @@ pub(crate) fn run(batches: &mut [MessageBatch<'_, '_, '_>]) -> Result<()> {
         }
         batches => deliver(&mut batches.iter_mut().map(MessageQueues::new).collect::<Vec<_>>()),
     }
+}
+
+/// Does what can be done for `batch` now, without waiting. Returns whether that was anything.
+///
+/// # Errors
+/// Those of [`run`].
+pub(crate) fn poll(mut batch: MessageBatch<'_, '_, '_>) -> Result<bool> {
+    let mut queues = MessageQueues::new(&mut batch);
+    queues.fill();
+    let moved = queues.advance().and_then(|has_moved| queues.flush().map(|()| has_moved));
+    moved.map_err(|error| explain(std::slice::from_ref(&queues), error))
 }
 
 /// Delivers all of `batches`, which are not in queues yet. Whatever finds that the epoch has ended,
@@ -148,15 +159,6 @@ fn is_in_vain(batch: &MessageQueues<'_, '_>, message: &MessageEnd<'_>) -> bool {
     others.all(|(member, _)| board.awaited_in(member).is_some() || board.check_member(member).is_some())
 }
 
-/// Returns why a receive from any member is in vain, if one is left in `batch`: all others have
-/// left.
-fn all_gone(batch: &MessageQueues<'_, '_>) -> Option<Stop> {
-    let _open = batch.open_to_any()?;
-    let mut gone = batch.members.others().map(|(member, _)| batch.members.board.check_member(member));
-    let first = gone.next()??;
-    gone.all(|stop| stop.is_some()).then_some(first)
-}
-
 /// Watches the epoch, and whether the peers of all messages that are not done live, have not left,
 /// and are not in another call in which they wait for this member in turn.
 struct PeersWait<'w, 'b, 'r, 'a> {
@@ -204,9 +206,8 @@ impl LongWait for PeersWait<'_, '_, '_, '_> {
             let board = &batch.members.board;
             // A member at the barrier is there for all messages.
             let at_barrier = || batch.first().and_then(|_| board.check_barrier());
-            let mut open = batch.open_by_peer();
-            let checked = open.find_map(|message| board.check_member(message.state.peer));
-            checked.or_else(|| all_gone(batch)).or_else(at_barrier)
+            let mut open = batch.open_by_peer().chain(batch.open_to_any());
+            open.find_map(|message| message.check(batch.members)).or_else(at_barrier)
         };
         let peers = || self.batches.borrow().iter().find_map(of_batch);
         self.context.watch(None).check().or_else(peers).or_else(|| self.in_other_call()).or_else(|| {
@@ -225,11 +226,7 @@ impl LongWait for PeersWait<'_, '_, '_, '_> {
     fn seen(&self) -> WaitingIn {
         let batches = self.batches.borrow();
         let open = || batches.iter().flat_map(|batch| batch.open().map(move |message| (batch, message)));
-        let awaited = open().flat_map(|(batch, message)| {
-            let of_any = || batch.members.others().map(|(_, rank)| rank).collect();
-            let of_one = |rank: &Rank| RankSet::from_iter([*rank]);
-            batch.members.ranks().get(message.state.peer).map_or_else(of_any, of_one).iter()
-        });
+        let awaited = open().flat_map(|(batch, message)| message.awaited(batch.members).iter());
         WaitingIn {
             call: Some((
                 open().next().map_or(CallSignature::NONE, |(_, message)| message.state.signature).words(),

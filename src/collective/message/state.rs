@@ -71,7 +71,7 @@ pub(crate) enum MessageStage {
 impl MessageState {
     /// Returns whether there is nothing left to do at this end.
     #[inline]
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.stage == MessageStage::Done
     }
 
@@ -83,6 +83,11 @@ impl MessageState {
     /// Returns whether it is to receive a message of `source` that was sent like `sent`.
     pub(super) fn is_for(&self, source: usize, sent: CallSignature) -> bool {
         self.may_come_from(source) && self.signature.receives(sent)
+    }
+
+    /// Returns whether nothing was done for it yet.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.stage == MessageStage::Fresh
     }
 
     /// Returns whether nothing more of it will be sent: a later one may follow.

@@ -59,11 +59,11 @@ use crate::channel::RankContext;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 
-pub(super) use calls::EngineLoan;
 pub use calls::OnStream;
 pub use copies::{HostBuffer, HostSource};
 pub use event::Event;
 pub use worker::MAX_ENQUEUED;
+pub(super) use worker::Monitor;
 use worker::{Failure, StreamQueue, StreamTask};
 
 /// Operations in order, executed by a thread of its own: see the [module](self).
