@@ -224,12 +224,14 @@ pub enum Error {
         rank: Rank,
     },
     /// A wait passed its deadline although nobody died.
-    #[error("{operation} timed out after {waited:?}{}{}", awaiting(*.awaited), held_up(*.straggler))]
+    #[error("{operation} timed out after {waited:?}{}{}", awaiting(*.awaited, *.tag), held_up(*.straggler))]
     Timeout {
         /// The operation that waited.
         operation: &'static str,
         /// The rank that was awaited, where it is one.
         awaited: Option<Rank>,
+        /// The tag of the message that was awaited, unless that is 0 and of a known rank.
+        tag: Option<u32>,
         /// For how long.
         waited: Duration,
         /// The rank that holds the others up, where the report tells that: it is awaited, be it by
@@ -494,7 +496,15 @@ impl Error {
 
     /// A wait in `operation`, for `awaited` if for a rank, that has lasted for as long as it may.
     pub(crate) fn timed_out(operation: &'static str, awaited: Option<Rank>, waited: Duration) -> Self {
-        Self::Timeout { operation, awaited, waited, straggler: None, report: None }
+        Self::Timeout { operation, awaited, tag: None, waited, straggler: None, report: None }
+    }
+
+    /// Says of a timeout that its wait was for a message with this `tag`.
+    pub(crate) fn tagged(mut self, tag: u32) -> Self {
+        if let Self::Timeout { awaited, tag: named, .. } = &mut self {
+            *named = Some(tag).filter(|&tag| tag != 0 || awaited.is_none());
+        }
+        self
     }
 
     /// Says of a timeout that its wait was part of `operation`.
@@ -538,6 +548,10 @@ mod tests {
     fn messages_are_lower_case_and_carry_their_values() {
         let timeout = Error::timed_out("wait", Some(Rank::known(3)), Duration::from_millis(1500));
         assert_eq!(timeout.to_string(), "wait timed out after 1.5s, awaiting rank 3");
+        let tagged =
+            |awaited| Error::timed_out("recv", awaited, Duration::from_secs(2)).tagged(7).to_string();
+        assert_eq!(tagged(Some(Rank::known(3))), "recv timed out after 2s, awaiting rank 3 with tag 7");
+        assert_eq!(tagged(None), "recv timed out after 2s, awaiting any rank with tag 7");
         assert_eq!(Error::PeerLost { rank: Rank::known(1) }.to_string(), "rank 1 was lost");
         assert_eq!(Error::Revoked { by: None }.to_string(), "the communicator was revoked by the launcher");
         let died =

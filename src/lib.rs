@@ -105,6 +105,8 @@ pub mod trace;
 mod trials;
 
 #[cfg(not(loom))]
+pub use collective::{MessageStatus, StatusHandle};
+#[cfg(not(loom))]
 pub use comm::stream::{Event, Stream};
 #[cfg(not(loom))]
 pub use comm::{Blocks, Collectives, Communicator, Group, UniqueId, Work};

@@ -43,7 +43,8 @@ pub mod semantics;
 mod transport;
 
 pub use call::{
-    Algorithm, Call, CallMismatch, CallSignature, ChannelKind, Operation, Request, UnknownAlgorithm,
+    Algorithm, Call, CallMismatch, CallSignature, ChannelKind, MessageStatus, Operation, Request,
+    StatusHandle, UnknownAlgorithm,
 };
 pub(crate) use call::{BlockLayout, CallBlock, Choice, Input, Output};
 pub(crate) use engine::{CALL_NAMES, Engine, group, open::OpenMessages};

@@ -1,8 +1,10 @@
 //! The typed collective operations.
 
+use super::Communicator;
 use super::buffers::{Blocks, RecvBuffer, SendBuffer};
 use super::submit::Submit;
 use super::untyped::Untyped;
+use crate::collective::{MessageStatus, StatusHandle};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
@@ -317,7 +319,22 @@ pub trait Collectives<'a>: Submit<'a> {
     /// proxied channels if they are flushed. It acquires nothing.
     #[inline]
     fn send<T: Element>(&mut self, send: impl Into<SendBuffer<'a, T>>, peer: Rank) -> Result<()> {
-        self.untyped(T::DATA_TYPE).send(send.into(), peer)
+        self.send_tagged(send, peer, 0)
+    }
+
+    /// Sends a message with a `tag`, which [`Collectives::recv_tagged`] of the same tag receives,
+    /// or [`Collectives::recv_any_into`]. [`Collectives::send`] is the same with tag 0.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::send`].
+    #[inline]
+    fn send_tagged<T: Element>(
+        &mut self,
+        send: impl Into<SendBuffer<'a, T>>,
+        peer: Rank,
+        tag: u32,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).send_tagged(send.into(), peer, tag)
     }
 
     /// Receives a message of `peer` by [`Collectives::send`], with as many elements as `recv` has,
@@ -331,8 +348,65 @@ pub trait Collectives<'a>: Submit<'a> {
     /// they are flushed.
     #[inline]
     fn recv<T: Element>(&mut self, recv: impl Into<RecvBuffer<'a, T>>, peer: Rank) -> Result<()> {
-        self.untyped(T::DATA_TYPE).recv(recv.into(), peer)
+        self.recv_tagged(recv, peer, 0)
+    }
+
+    /// Receives the next message of `peer` with this `tag`, by [`Collectives::send_tagged`], with
+    /// as many elements as `recv` has, of the same type. It passes over messages of other tags,
+    /// which later calls receive: see [`semantics`](crate::collective::semantics#messages).
+    ///
+    /// # Errors
+    /// Those of [`Collectives::send`].
+    ///
+    /// # Ordering
+    /// That of [`Collectives::recv`].
+    #[inline]
+    fn recv_tagged<T: Element>(
+        &mut self,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        peer: Rank,
+        tag: u32,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).recv_tagged(recv.into(), peer, tag)
+    }
+
+    /// Receives a message with this `tag` of any other rank, with as many elements as `recv` has,
+    /// of the same type, and leaves in `status` which one it was, once it is done. Ranks whose
+    /// messages are there are served in turn.
+    ///
+    /// [`Communicator::recv_any`](super::Communicator::recv_any) returns the status at once.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::send`]; [`Error::PeerLost`] when a rank dies, or all others have
+    /// left; [`Error::InvalidArgument`] where there are no others.
+    ///
+    /// # Ordering
+    /// That of [`Collectives::recv`], for the rank that has sent the message.
+    fn recv_any_into<T: Element>(
+        &mut self,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        tag: u32,
+        status: &StatusHandle,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).recv_any_into(recv.into(), tag, status)
     }
 }
 
 impl<'a, S: Submit<'a> + ?Sized> Collectives<'a> for S {}
+
+impl Communicator {
+    /// Receives a message with this `tag` of any other rank, like
+    /// [`Collectives::recv_any_into`], and returns which one it was.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::recv_any_into`].
+    pub fn recv_any<'a, T: Element>(
+        &mut self,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        tag: u32,
+    ) -> Result<MessageStatus> {
+        let status = StatusHandle::new();
+        self.recv_any_into(recv, tag, &status)?;
+        Ok(status.get().expect("the receive is done"))
+    }
+}

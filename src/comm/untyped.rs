@@ -4,10 +4,8 @@ use super::buffers::{Blocks, Recv, RecvBytes, Send, SendBytes, check_apart, chec
 #[cfg(doc)]
 use super::collectives::Collectives;
 use super::submit::{Submit, same};
-use crate::collective::{BlockLayout, Input, Operation, Output, Request};
-#[cfg(doc)]
-use crate::error::Error;
-use crate::error::Result;
+use crate::collective::{BlockLayout, Input, Operation, Output, Request, StatusHandle};
+use crate::error::{Error, Result};
 use crate::rank::Rank;
 use crate::reduce::{DataType, ReduceOp};
 
@@ -19,6 +17,15 @@ use crate::reduce::{DataType, ReduceOp};
 pub struct Untyped<'s, S: ?Sized> {
     taker: &'s mut S,
     data_type: DataType,
+}
+
+/// The other end of a message, and the tag that both call.
+struct Envelope {
+    /// 0 for any rank.
+    peer: usize,
+    tag: u32,
+    /// Where a receive from any rank tells which one it was.
+    status: Option<StatusHandle>,
 }
 
 impl<'s, S: ?Sized> Untyped<'s, S> {
@@ -318,10 +325,20 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
     /// Those of it; [`Error::InvalidArgument`] for a part of an element.
     #[inline]
     pub fn send(&mut self, send: impl Into<SendBytes<'a>>, peer: Rank) -> Result<()> {
+        self.send_tagged(send, peer, 0)
+    }
+
+    /// Does [`Collectives::send_tagged`] on bytes.
+    ///
+    /// # Errors
+    /// Those of it; [`Error::InvalidArgument`] for a part of an element.
+    #[inline]
+    pub fn send_tagged(&mut self, send: impl Into<SendBytes<'a>>, peer: Rank, tag: u32) -> Result<()> {
         let send = send.into();
         self.taker.caller().is_root(peer)?;
         let (count, input) = (send.count(self.data_type)?, send.input());
-        self.submit(Operation::Send, count, peer.index(), None, input, Output::None)
+        let envelope = Envelope { peer: peer.index(), tag, status: None };
+        self.submit_message(Operation::Send, count, envelope, input, Output::None)
     }
 
     /// Does [`Collectives::recv`] on bytes.
@@ -330,10 +347,65 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
     /// Those of it; [`Error::InvalidArgument`] for a part of an element.
     #[inline]
     pub fn recv(&mut self, recv: impl Into<RecvBytes<'a>>, peer: Rank) -> Result<()> {
+        self.recv_tagged(recv, peer, 0)
+    }
+
+    /// Does [`Collectives::recv_tagged`] on bytes.
+    ///
+    /// # Errors
+    /// Those of it; [`Error::InvalidArgument`] for a part of an element.
+    #[inline]
+    pub fn recv_tagged(&mut self, recv: impl Into<RecvBytes<'a>>, peer: Rank, tag: u32) -> Result<()> {
         let recv = recv.into();
         self.taker.caller().is_root(peer)?;
         let (count, output) = (recv.count(self.data_type)?, recv.output());
-        self.submit(Operation::Recv, count, peer.index(), None, Input::None, output)
+        let envelope = Envelope { peer: peer.index(), tag, status: None };
+        self.submit_message(Operation::Recv, count, envelope, Input::None, output)
+    }
+
+    /// Does [`Collectives::recv_any_into`] on bytes.
+    ///
+    /// # Errors
+    /// Those of it; [`Error::InvalidArgument`] for a part of an element.
+    pub fn recv_any_into(
+        &mut self,
+        recv: impl Into<RecvBytes<'a>>,
+        tag: u32,
+        status: &StatusHandle,
+    ) -> Result<()> {
+        let recv = recv.into();
+        if self.taker.caller().n_ranks == 1 {
+            return Err(Error::invalid("the number of other ranks to receive from", 0, "one at least"));
+        }
+        let (count, output) = (recv.count(self.data_type)?, recv.output());
+        let envelope = Envelope { peer: 0, tag, status: Some(status.clone()) };
+        self.submit_message(Operation::RecvAny, count, envelope, Input::None, output)
+    }
+
+    /// Passes one end of a message to the taker.
+    #[inline]
+    fn submit_message(
+        &mut self,
+        operation: Operation,
+        count: u64,
+        envelope: Envelope,
+        input: Input<'a>,
+        output: Output<'a>,
+    ) -> Result<()> {
+        let Envelope { peer: root, tag, status } = envelope;
+        let (data_type, op, layout) = (self.data_type, None, None);
+        self.taker.submit(Request {
+            operation,
+            data_type,
+            count,
+            root,
+            tag,
+            status,
+            op,
+            layout,
+            input,
+            output,
+        })
     }
 
     /// Passes a call to the taker.
@@ -347,8 +419,19 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
         input: Input<'a>,
         output: Output<'a>,
     ) -> Result<()> {
-        let (data_type, layout) = (self.data_type, None);
-        self.taker.submit(Request { operation, data_type, count, root, op, layout, input, output })
+        let (data_type, tag, status, layout) = (self.data_type, 0, None, None);
+        self.taker.submit(Request {
+            operation,
+            data_type,
+            count,
+            root,
+            tag,
+            status,
+            op,
+            layout,
+            input,
+            output,
+        })
     }
 
     /// Passes an exchange of the blocks of `layout` to the taker.
@@ -359,6 +442,8 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
             data_type,
             count: 0,
             root: 0,
+            tag: 0,
+            status: None,
             op: None,
             layout,
             input,

@@ -44,6 +44,8 @@ mod stream_failures;
 mod streams;
 mod survivors;
 mod switch;
+mod tag_programs;
+mod tags;
 mod tuning;
 mod untyped;
 mod verbs;

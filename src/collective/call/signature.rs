@@ -18,7 +18,7 @@ use crate::reduce::{DataType, ReduceOp, Reducer, Scalar};
 /// | 0 | 8..16 | the code of the type + 1; 0 for none |
 /// | 0 | 16..24 | the root, the peer, or the number of calls |
 /// | 0 | 24..32 | the algorithm and the kind of channel that the caller has chosen |
-/// | 0 | 32..64 | the code of the operator |
+/// | 0 | 32..64 | the code of the operator, the tag of a message |
 /// | 1 | 0..48 | the count |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallSignature {
@@ -93,6 +93,13 @@ impl CallSignature {
         self
     }
 
+    /// Says that the message has this `tag`.
+    #[inline]
+    #[must_use]
+    pub(crate) const fn tagged(self, tag: u32) -> Self {
+        self.by(tag)
+    }
+
     /// Says that the caller has made this `choice`.
     #[must_use]
     #[inline]
@@ -116,13 +123,35 @@ impl CallSignature {
 
     /// Returns whether a message that was sent like `sent` is what this call receives.
     #[inline]
-    pub(crate) fn answers(self, sent: Self) -> bool {
-        let counterpart = match self.operation() {
-            Some(Operation::Recv) => Some(Operation::Send),
-            other => other,
-        };
-        let type_code = |signature: Self| signature.head >> 8 & 0xff;
-        sent.operation() == counterpart && sent.count == self.count && type_code(sent) == type_code(self)
+    pub(crate) const fn answers(self, sent: Self) -> bool {
+        (self.sent_for() ^ sent.head) & (Self::KIND | Self::TYPE) == 0 && sent.count == self.count
+    }
+
+    /// Returns whether this call is to receive a message that was sent like `sent`, by operation
+    /// and tag; if it does not [answer](Self::answers) that message, one of the two is wrong.
+    #[inline]
+    pub(crate) const fn receives(self, sent: Self) -> bool {
+        (self.sent_for() ^ sent.head) & Self::KIND == 0
+    }
+
+    /// Returns whether receives of other tags pass over what was sent like this.
+    #[inline]
+    pub(crate) const fn may_be_passed_over(self) -> bool {
+        self.head & 0xff == Operation::Send as u64
+    }
+
+    /// The bits of the first word that say which receive a message is for.
+    const KIND: u64 = 0xffff_ffff_0000_00ff;
+
+    /// Those that say of which type its elements are.
+    const TYPE: u64 = 0xff00;
+
+    /// Returns the first word of a message that this call receives, but for its peer.
+    #[inline]
+    const fn sent_for(self) -> u64 {
+        let code = self.head & 0xff;
+        let is_receive = code == Operation::Recv as u64 || code == Operation::RecvAny as u64;
+        if is_receive { self.head & !0xff | Operation::Send as u64 } else { self.head }
     }
 
     /// Returns the words that are posted.
@@ -164,7 +193,15 @@ impl CallSignature {
     /// Returns the other end of a message.
     #[must_use]
     pub fn peer(self) -> Option<u64> {
-        self.operation().filter(|operation| operation.has_peer()).map(|_| self.head >> 16 & 0xff)
+        let named = |operation: &Operation| operation.has_peer() && *operation != Operation::RecvAny;
+        self.operation().filter(named).map(|_| self.head >> 16 & 0xff)
+    }
+
+    /// Returns the tag of a message.
+    #[must_use]
+    pub fn tag(self) -> Option<u32> {
+        let tag = u32::try_from(self.head >> 32).expect("32 bits are left");
+        self.operation().filter(|operation| operation.has_peer()).map(|_| tag)
     }
 
     /// Returns how many calls it has, where it is a group.
@@ -250,6 +287,9 @@ impl fmt::Display for CallSignature {
         if let Some(peer) = self.peer() {
             let preposition = if operation == Operation::Send { "to" } else { "from" };
             write!(f, " {preposition} rank {peer}")?;
+        }
+        if let Some(tag) = self.tag().filter(|&tag| tag != 0 || self.peer().is_none()) {
+            write!(f, " with tag {tag}")?;
         }
         match self.choice() {
             Some(choice) if choice == Choice::default() => {}

@@ -2,7 +2,7 @@
 //! move together, as those of a group do, whoever looks.
 
 use super::{Engine, group};
-use crate::collective::call::{Call, CallSignature, ChannelKind};
+use crate::collective::call::{Call, CallSignature, ChannelKind, StatusHandle};
 use crate::collective::message::MessageEnd;
 use crate::collective::message::progress;
 use crate::error::Result;
@@ -15,6 +15,8 @@ pub(crate) struct OpenMessages {
     ends: Vec<MessageEnd<'static>>,
     /// The number of the call that each is of.
     calls: Vec<u64>,
+    /// Where each leaves its status, if it is to come from any member.
+    statuses: Vec<Option<StatusHandle>>,
     kind: ChannelKind,
 }
 
@@ -31,7 +33,10 @@ impl OpenMessages {
         calls: &mut [Call<'static>],
         kind: ChannelKind,
     ) -> Result<()> {
-        self.ends.extend(group::messages(engine, calls)?);
+        for (end, status) in group::messages(engine, calls)? {
+            self.ends.push(end);
+            self.statuses.push(status);
+        }
         self.calls.resize(self.ends.len(), number);
         self.kind = kind;
         Ok(())
@@ -54,6 +59,7 @@ impl OpenMessages {
         let has_moved = moved.inspect_err(|_| engine.members.board.revoke())?;
         if has_moved && self.ends.iter().any(|end| end.state.is_done()) {
             engine.members.board.report_delivered();
+            self.tell(engine)?;
             self.remove(|end| end.state.is_done());
         }
         Ok(has_moved)
@@ -75,7 +81,7 @@ impl OpenMessages {
 
     /// Returns why a message is in vain, if one is, and whom it awaits.
     pub(crate) fn check(&self, engine: &Engine) -> Option<Stop> {
-        self.ends.iter().find_map(|end| engine.members.board.check_member(end.state.peer))
+        self.ends.iter().find_map(|end| end.check(&engine.members))
     }
 
     /// Returns what the first is called as.
@@ -85,12 +91,23 @@ impl OpenMessages {
 
     /// Returns the ranks of the job that are awaited.
     pub(crate) fn awaited(&self, engine: &Engine) -> RankSet {
-        self.ends.iter().filter_map(|end| engine.members.ranks().get(end.state.peer).copied()).collect()
+        self.ends.iter().flat_map(|end| end.awaited(&engine.members).iter()).collect()
+    }
+
+    /// Leaves the statuses of those that are done.
+    fn tell(&self, engine: &Engine) -> Result<()> {
+        let mut told = self.ends.iter().zip(&self.statuses).filter(|(end, _)| end.state.is_done());
+        told.try_for_each(|(end, status)| match status {
+            Some(status) => end.status(&engine.members).map(|told| status.set(told)),
+            None => Ok(()),
+        })
     }
 
     fn remove(&mut self, is_over: impl Fn(&MessageEnd<'_>) -> bool) {
         let mut over = self.ends.iter().map(&is_over);
         self.calls.retain(|_| !over.next().unwrap_or_default());
+        let mut over = self.ends.iter().map(&is_over);
+        self.statuses.retain(|_| !over.next().unwrap_or_default());
         self.ends.retain(|end| !is_over(end));
     }
 }

@@ -109,9 +109,13 @@ impl CallQueue {
     fn fail(&self, watch: &impl Watch, stop: Stop) {
         let context = self.context();
         let waiting = Waiting::new(context.kernel(), watch, context.policy(), context.timeout());
-        let awaited = self.state.look(QueueState::awaited);
-        let error =
-            context.error(&waiting, stop, "messages", awaited.and_then(|awaited| awaited.iter().next()));
+        let (awaited, call) = self.state.look(|state| (state.awaited(), state.messages.call()));
+        let awaited = awaited.filter(|awaited| awaited.len() == 1).and_then(|awaited| awaited.iter().next());
+        let error = context.error(&waiting, stop, "messages", awaited);
+        let error = match call.and_then(CallSignature::tag) {
+            Some(tag) => error.tagged(tag),
+            None => error,
+        };
         context.abort();
         let ended = self.state.lock().fail_open(&Arc::new(error));
         self.end_all(ended);
