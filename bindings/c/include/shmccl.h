@@ -29,6 +29,11 @@ typedef struct shmcclTable shmcclTable;
 #define SHMCCL_SPLIT_NOCOLOR -1
 
 /**
+ * The rank of a receive from whichever rank sends first.
+ */
+#define SHMCCL_ANY_SOURCE -1
+
+/**
  * How many signals a pair of ranks has in each direction, by their indices.
  */
 #define SHMCCL_SIGNALS 16
@@ -280,11 +285,11 @@ typedef enum {
      */
     shmcclOpAlltoAllv = 8,
     /**
-     * `shmcclSend`.
+     * `shmcclSend`, with a tag.
      */
     shmcclOpSend = 9,
     /**
-     * `shmcclRecv`.
+     * `shmcclRecv`, with a tag and from any rank.
      */
     shmcclOpRecv = 10,
 } shmcclOperation_t;
@@ -370,9 +375,13 @@ typedef struct {
      */
     shmcclRedOp_t op;
     /**
-     * The root, or the peer of a message.
+     * The root, or the peer of a message. `SHMCCL_ANY_SOURCE` receives from any rank.
      */
     int peer;
+    /**
+     * The tag of a message, not negative. A message is received by its tag.
+     */
+    int tag;
     /**
      * What is sent.
      */
@@ -825,6 +834,11 @@ shmcclResult_t shmcclRequestTest(shmcclRequest_t request, int *isDone);
 shmcclResult_t shmcclRequestWait(shmcclRequest_t request, uint64_t timeoutMs);
 
 /**
+ * Stores the rank that has sent the message of a receive from `SHMCCL_ANY_SOURCE`, which is done.
+ */
+shmcclResult_t shmcclRequestSource(shmcclRequest_t request, int *rank);
+
+/**
  * Frees the handle of an operation. One that is not done goes on, and keeps its buffers until then.
  */
 shmcclResult_t shmcclRequestFree(shmcclRequest_t request);
@@ -1056,6 +1070,7 @@ struct shmcclTable {
     shmcclResult_t (*Submit)(shmcclComm_t comm, const shmcclCall_t *calls, size_t ncalls, shmcclDone_t done, void *arg, shmcclRequest_t *request);
     shmcclResult_t (*RequestTest)(shmcclRequest_t request, int *isDone);
     shmcclResult_t (*RequestWait)(shmcclRequest_t request, uint64_t timeoutMs);
+    shmcclResult_t (*RequestSource)(shmcclRequest_t request, int *rank);
     shmcclResult_t (*RequestFree)(shmcclRequest_t request);
     shmcclResult_t (*MemAlloc)(shmcclComm_t comm, void **ptr, size_t size);
     shmcclResult_t (*MemFree)(void *ptr);

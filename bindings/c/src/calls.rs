@@ -6,14 +6,17 @@ use std::sync::Mutex;
 
 use shmccl::comm::{Blocks, RecvBytes, SendBytes, Submit};
 use shmccl::reduce::{DataType, ReduceOp, Scalar};
-use shmccl::{Collectives, Rank};
+use shmccl::{Collectives, Rank, StatusHandle};
 
 use crate::comm::CommState;
 use crate::failure::{Failure, answer};
 use crate::handles::lock;
 use crate::operand::Operand;
 use crate::types::shmcclResult_t;
-use crate::types::{DataTypeCode, RedOpCode, data_type, elements, required};
+use crate::types::{DataTypeCode, RedOpCode, data_type, elements, required, unsigned};
+
+/// The rank of a receive from whichever rank sends first.
+pub const SHMCCL_ANY_SOURCE: c_int = -1;
 
 /// An operation, for `shmcclCall_t`.
 #[repr(C)]
@@ -37,9 +40,9 @@ pub enum shmcclOperation_t {
     shmcclOpScatter = 7,
     /// `shmcclAlltoAllv`.
     shmcclOpAlltoAllv = 8,
-    /// `shmcclSend`.
+    /// `shmcclSend`, with a tag.
     shmcclOpSend = 9,
-    /// `shmcclRecv`.
+    /// `shmcclRecv`, with a tag and from any rank.
     shmcclOpRecv = 10,
 }
 
@@ -59,8 +62,10 @@ pub struct shmcclCall_t {
     pub datatype: DataTypeCode,
     /// The operator of a reduction.
     pub op: RedOpCode,
-    /// The root, or the peer of a message.
+    /// The root, or the peer of a message. `SHMCCL_ANY_SOURCE` receives from any rank.
     pub peer: c_int,
+    /// The tag of a message, not negative. A message is received by its tag.
+    pub tag: c_int,
     /// What is sent.
     pub sendbuff: *const c_void,
     /// Where to receive.
@@ -89,6 +94,7 @@ impl shmcclCall_t {
             datatype,
             op: 0,
             peer: 0,
+            tag: 0,
             sendbuff: std::ptr::null(),
             recvbuff: std::ptr::null_mut(),
             count: 0,
@@ -118,8 +124,9 @@ enum Action {
     Gather(Buffers, Rank),
     Scatter(Buffers, Rank),
     AllToAllV(Buffers, Box<[Vec<usize>; 4]>),
-    Send(SendBytes<'static>, Rank),
-    Recv(RecvBytes<'static>, Rank),
+    Send(SendBytes<'static>, Rank, u32),
+    Recv(RecvBytes<'static>, Rank, u32),
+    RecvAny(RecvBytes<'static>, u32, StatusHandle),
 }
 
 /// The buffers of a collective call.
@@ -140,6 +147,14 @@ impl Call {
         // SAFETY: the caller's duties are the same.
         let action = unsafe { reader.action() }?;
         Ok(Self { data_type, action })
+    }
+
+    /// Returns where a receive from any rank tells whose message it was.
+    pub(crate) fn status(&self) -> Option<StatusHandle> {
+        match &self.action {
+            Action::RecvAny(_, _, status) => Some(status.clone()),
+            _ => None,
+        }
     }
 
     /// Puts the call to `taker`.
@@ -172,8 +187,9 @@ impl Call {
                 let [_, _, recvcounts, rdispls] = &*blocks;
                 taker.all_to_all_v_in_place(buffer, Blocks::new(recvcounts, rdispls))
             }
-            Action::Send(buffer, peer) => taker.send(buffer, peer),
-            Action::Recv(buffer, peer) => taker.recv(buffer, peer),
+            Action::Send(buffer, peer, tag) => taker.send_tagged(buffer, peer, tag),
+            Action::Recv(buffer, peer, tag) => taker.recv_tagged(buffer, peer, tag),
+            Action::RecvAny(buffer, tag, status) => taker.recv_any_into(buffer, tag, &status),
         }
     }
 }
@@ -234,12 +250,16 @@ impl Reader<'_> {
             SEND => {
                 let buffer = self.operand(self.asked.sendbuff, one, "sendbuff")?;
                 // SAFETY: the caller answers for the buffer.
-                Action::Send(unsafe { buffer.input() }, self.peer()?)
+                Action::Send(unsafe { buffer.input() }, self.peer()?, self.tag()?)
             }
             RECV => {
                 let buffer = self.operand(self.asked.recvbuff, one, "recvbuff")?;
                 // SAFETY: the caller answers for the buffer.
-                Action::Recv(unsafe { buffer.output() }, self.peer()?)
+                let buffer = unsafe { buffer.output() };
+                match self.asked.peer {
+                    SHMCCL_ANY_SOURCE => Action::RecvAny(buffer, self.tag()?, StatusHandle::new()),
+                    _ => Action::Recv(buffer, self.peer()?, self.tag()?),
+                }
             }
             other => {
                 let text = format!("operation is {other}, which is no shmcclOperation_t");
@@ -311,6 +331,10 @@ impl Reader<'_> {
 
     fn peer(&self) -> Result<Rank, Failure> {
         self.state.member(self.asked.peer, "the root or peer")
+    }
+
+    fn tag(&self) -> Result<u32, Failure> {
+        unsigned(self.asked.tag, "tag")
     }
 
     fn op(&self) -> Result<ReduceOp, Failure> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shmccl::comm::Starting;
-use shmccl::{Error, Group, Rank, Work};
+use shmccl::{Error, Group, Rank, StatusHandle, Work};
 
 use crate::calls::shmcclOperation_t::{self, *};
 use crate::calls::{Call, shmcclCall_t};
@@ -16,7 +16,7 @@ use crate::handles::Handles;
 use crate::stream::StreamState;
 use crate::types::shmcclResult_t::{self, *};
 use crate::types::{
-    DataTypeCode, RedOpCode, elements, required, shmcclComm_t, shmcclRequest_t, shmcclStream_t,
+    DataTypeCode, RedOpCode, elements, required, shmcclComm_t, shmcclRequest_t, shmcclStream_t, signed,
 };
 
 /// Does `call` now, on a stream, or at the end of a group.
@@ -363,12 +363,13 @@ fn run(state: &CommState, mut calls: Vec<Call>) -> Result<(), Failure> {
 
 /// Starts the calls as one operation.
 fn start(state: &Arc<CommState>, calls: Vec<Call>, done: Done) -> Result<shmcclRequest_t, Failure> {
+    let status = calls.iter().find_map(Call::status);
     let ended = move |outcome: &Result<(), Arc<Error>>| {
         done.tell(outcome.as_ref().err().map(|error| Failure::from(&**error)).as_ref());
     };
     let put = |taker: &mut Starting| calls.into_iter().try_for_each(|call| call.put(taker));
     let work = state.with(|comm| Ok(comm.start(ended, put)?))?;
-    REQUESTS.insert(Arc::new(work))
+    REQUESTS.insert(Arc::new(RequestState { work, status }))
 }
 
 /// What is to be called when an operation has ended.
@@ -394,16 +395,23 @@ impl Done {
     }
 }
 
-static REQUESTS: Handles<Work, { 1 << 16 }> = Handles::new(3, "request");
+/// An operation that was started.
+struct RequestState {
+    work: Work,
+    /// Whose message was received, where that is open.
+    status: Option<StatusHandle>,
+}
+
+static REQUESTS: Handles<RequestState, { 1 << 16 }> = Handles::new(3, "request");
 
 /// Says whether an operation is done, and lets messages progress. It does not wait. For one that has
 /// failed it stores 1 and returns the failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn shmcclRequestTest(request: shmcclRequest_t, isDone: Option<&mut c_int>) -> shmcclResult_t {
     answer(|| {
-        let (work, isDone) = (REQUESTS.get(request)?, required(isDone, "isDone")?);
-        *isDone = work.is_done().into();
-        match work.outcome() {
+        let (state, isDone) = (REQUESTS.get(request)?, required(isDone, "isDone")?);
+        *isDone = state.work.is_done().into();
+        match state.work.outcome() {
             Some(Err(error)) => Err(Failure::from(&*error)),
             _ => Ok(()),
         }
@@ -417,7 +425,7 @@ pub extern "C" fn shmcclRequestTest(request: shmcclRequest_t, isDone: Option<&mu
 pub extern "C" fn shmcclRequestWait(request: shmcclRequest_t, timeoutMs: u64) -> shmcclResult_t {
     let mut is_done = true;
     let waited = answer(|| {
-        let work = REQUESTS.get(request)?;
+        let work = REQUESTS.get(request)?.work.clone();
         match timeoutMs {
             0 => work.wait()?,
             some => is_done = work.wait_timeout(Duration::from_millis(some))?,
@@ -425,6 +433,18 @@ pub extern "C" fn shmcclRequestWait(request: shmcclRequest_t, timeoutMs: u64) ->
         Ok(())
     });
     if is_done { waited } else { shmcclInProgress }
+}
+
+/// Stores the rank that has sent the message of a receive from `SHMCCL_ANY_SOURCE`, which is done.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclRequestSource(request: shmcclRequest_t, rank: Option<&mut c_int>) -> shmcclResult_t {
+    answer(|| {
+        let (state, rank) = (REQUESTS.get(request)?, required(rank, "rank")?);
+        let missing = "the operation is not done, or receives from no open source";
+        let status = state.status.as_ref().and_then(StatusHandle::get);
+        *rank = signed(status.ok_or_else(|| Failure::usage(missing.into()))?.source.get());
+        Ok(())
+    })
 }
 
 /// Frees the handle of an operation. One that is not done goes on, and keeps its buffers until then.

@@ -50,7 +50,7 @@ table! {
     shmcclRedOpCreatePreMulSum shmcclRedOpDestroy
     shmcclGroupStart shmcclGroupEnd
     shmcclStreamCreate shmcclStreamDestroy shmcclStreamSynchronize shmcclStreamQuery
-    shmcclSubmit shmcclRequestTest shmcclRequestWait shmcclRequestFree
+    shmcclSubmit shmcclRequestTest shmcclRequestWait shmcclRequestSource shmcclRequestFree
     shmcclMemAlloc shmcclMemFree shmcclMemLocate shmcclMemAddress
     shmcclCommWindowRegister shmcclCommWindowDeregister shmcclWindowAddress
     shmcclPutSignal shmcclSignal shmcclWaitSignal

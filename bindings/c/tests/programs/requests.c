@@ -20,7 +20,7 @@ static void tell(void *arg, shmcclResult_t result, const char *text, int lost) {
     told->calls++;
 }
 
-static shmcclCall_t call(shmcclOperation_t operation, const void *send, void *recv, size_t count, int peer) {
+static shmcclCall_t call(shmcclOperation_t operation, const void *send, void *recv, size_t count, int peer, int tag) {
     shmcclCall_t made = {0};
     made.size = sizeof made;
     made.operation = operation;
@@ -29,6 +29,7 @@ static shmcclCall_t call(shmcclOperation_t operation, const void *send, void *re
     made.recvbuff = recv;
     made.count = count;
     made.peer = peer;
+    made.tag = tag;
     return made;
 }
 
@@ -38,7 +39,7 @@ static void started_collectives_are_done_in_order(void) {
     shmcclRequest_t requests[MANY];
     for (int i = 0; i < MANY; i++) {
         for (int k = 0; k < COUNT; k++) x[i][k] = rank + i + k;
-        shmcclCall_t one = call(shmcclOpAllReduce, x[i], y[i], COUNT, 0);
+        shmcclCall_t one = call(shmcclOpAllReduce, x[i], y[i], COUNT, 0, 0);
         OK(shmcclSubmit(comm, &one, 1, tell, &told[i], &requests[i]));
     }
     for (int i = MANY - 1; i >= 0; i--) {
@@ -58,7 +59,7 @@ static void synchronous_calls_stand_behind(void) {
     int32_t x = rank, y = 0, z = 0;
     Told told = {0};
     shmcclRequest_t request;
-    shmcclCall_t one = call(shmcclOpAllReduce, &x, &y, 1, 0);
+    shmcclCall_t one = call(shmcclOpAllReduce, &x, &y, 1, 0, 0);
     OK(shmcclSubmit(comm, &one, 1, tell, &told, &request));
     OK(shmcclRequestFree(request));
     OK(shmcclAllReduce(&x, &z, 1, shmcclInt32, shmcclSum, comm, NULL));
@@ -76,8 +77,8 @@ static void synchronous_calls_stand_behind(void) {
 static void messages_progress_together(void) {
     int32_t given[2] = {rank, rank + 100}, got[2] = {-1, -1};
     int right = (rank + 1) % n, left = (rank + n - 1) % n;
-    shmcclCall_t calls[4] = {call(shmcclOpRecv, NULL, &got[0], 1, left), call(shmcclOpRecv, NULL, &got[1], 1, left),
-                             call(shmcclOpSend, &given[0], NULL, 1, right), call(shmcclOpSend, &given[1], NULL, 1, right)};
+    shmcclCall_t calls[4] = {call(shmcclOpRecv, NULL, &got[1], 1, left, 7), call(shmcclOpRecv, NULL, &got[0], 1, left, 5),
+                             call(shmcclOpSend, &given[0], NULL, 1, right, 5), call(shmcclOpSend, &given[1], NULL, 1, right, 7)};
     shmcclRequest_t requests[4];
     for (int i = 0; i < 4; i++) OK(shmcclSubmit(messages, &calls[i], 1, NULL, NULL, &requests[i]));
     for (int i = 0; i < 4; i++) {
@@ -94,15 +95,39 @@ static void messages_progress_together(void) {
     EXPECT(got[0] == left && got[1] == left + 100);
 }
 
+/* Rank 0 receives from all others, in whatever order they come. */
+static void whoever_sends_is_named(void) {
+    int32_t given = rank, got;
+    int seen = 0, source;
+    shmcclRequest_t request;
+    if (rank != 0) {
+        shmcclCall_t send = call(shmcclOpSend, &given, NULL, 1, 0, 3);
+        OK(shmcclSubmit(messages, &send, 1, NULL, NULL, NULL));
+        return;
+    }
+    for (int r = 1; r < n; r++) {
+        shmcclCall_t receive = call(shmcclOpRecv, NULL, &got, 1, SHMCCL_ANY_SOURCE, 3);
+        OK(shmcclSubmit(messages, &receive, 1, NULL, NULL, &request));
+        OK(shmcclRequestWait(request, 0));
+        OK(shmcclRequestSource(request, &source));
+        OK(shmcclRequestFree(request));
+        EXPECT(source == got);
+        seen |= 1 << source;
+    }
+    EXPECT(seen == (1 << n) - 2);
+}
+
 static void wrong_calls_start_nothing(void) {
     int32_t x = 1, y;
     Told told = {0};
     shmcclRequest_t request;
-    shmcclCall_t wrong = call(shmcclOpAllReduce, &x, &y, 1, 0);
+    shmcclCall_t wrong = call(shmcclOpAllReduce, &x, &y, 1, 0, 0);
     wrong.size = 8;
     FAILS(shmcclInvalidArgument, "sizeof(shmcclCall_t)", shmcclSubmit(comm, &wrong, 1, tell, &told, &request));
-    wrong = call((shmcclOperation_t)99, &x, &y, 1, 0);
+    wrong = call((shmcclOperation_t)99, &x, &y, 1, 0, 0);
     FAILS(shmcclInvalidArgument, "operation is 99", shmcclSubmit(comm, &wrong, 1, tell, &told, &request));
+    wrong = call(shmcclOpSend, &x, NULL, 1, 0, -2);
+    FAILS(shmcclInvalidArgument, "tag is -2", shmcclSubmit(comm, &wrong, 1, tell, &told, &request));
     FAILS(shmcclInvalidArgument, "calls is a null pointer", shmcclSubmit(comm, NULL, 1, tell, &told, &request));
     EXPECT(told.calls == 0);
 }
@@ -114,7 +139,7 @@ static void a_revoked_epoch_ends_what_was_started(void) {
     shmcclRequest_t request;
     OK(shmcclBarrier(comm));
     if (rank == 0) {
-        shmcclCall_t never = call(shmcclOpRecv, NULL, &y, 1, 1);
+        shmcclCall_t never = call(shmcclOpRecv, NULL, &y, 1, 1, 11);
         OK(shmcclSubmit(messages, &never, 1, tell, &told, &request));
         int done = 1;
         OK(shmcclRequestTest(request, &done));
@@ -137,6 +162,7 @@ int main(void) {
     started_collectives_are_done_in_order();
     synchronous_calls_stand_behind();
     messages_progress_together();
+    whoever_sends_is_named();
     wrong_calls_start_nothing();
     a_revoked_epoch_ends_what_was_started();
     OK(shmcclCommDestroy(messages));
