@@ -12,7 +12,7 @@
 //! | [`WATERMARK`] | 128 | how much of the heap all ranks have memory for | the rank | proxies |
 //! | [`MESSAGE_PARK`] | 128 | the rank asleep (no message, no room) | the rank, its peers | both |
 //! | [`ROSTER`] | 128 | how often producers have come or gone | the rank's threads | its proxy |
-//! | [`ARENA_LEN`] | 128 | how much of the heap's end is the arena's, with memory | the rank | all |
+//! | [`ARENA_LEN`] | 128 | how much of the heap's end the arena has memory for | the rank | all |
 //! | [`HEAP`] | as long as asked for | this rank's part of the symmetric heap | all | all |
 //!
 //! Everything before the heap is [`CONTROL_LEN`] bytes and is committed when the segment is made.

@@ -36,8 +36,9 @@ pub enum ReduceOp {
     /// [`Bool`](super::Bool).
     BitXor,
     /// Multiplies each rank's input by a scalar of that rank, then adds. Complex elements are
-    /// multiplied by a scalar of their [`DataType::real_type`]. Where one rank does all of it, as [`SwitchChannel::reduce`](crate::comm::SwitchChannel::reduce) does, it multiplies the
-    /// inputs of all by the scalar that it was called with.
+    /// multiplied by a scalar of their [`DataType::real_type`]. Where one rank does all of it, as
+    /// [`SwitchChannel::reduce`](crate::comm::SwitchChannel::reduce) does, it multiplies the inputs
+    /// of all by the scalar that it was called with.
     PreMulSum(Scalar),
     /// Calls a function of the user's.
     Custom(CustomOp),

@@ -299,7 +299,8 @@ fn is_refused<T: Element>(comm: &mut Communicator, op: &ReduceOp) -> Result<()> 
     let heap = comm.alloc::<T>(64)?;
     let mut slice = vec![T::zeroed(); 64];
     let switch = comm.switch_channel(&heap)?;
-    // By one rank alone: had it posted anything, the others would come to a call that is not theirs.
+    // By one rank alone: had it posted anything, the others would come to a call that is not
+    // theirs.
     if comm.rank().get() == 1 {
         let mut half = vec![T::zeroed(); 32];
         assert_told(comm.all_reduce_in_place(&heap, op));

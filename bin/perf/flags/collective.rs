@@ -53,8 +53,8 @@ const MOST_STEPS: u64 = 100_000;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Options for collective operations")]
 pub(crate) struct CollectiveArgs {
-    /// Operator: sum, prod, max, min, avg, mulsum, band, bor or bxor; or all that are defined on the
-    /// type
+    /// Operator: sum, prod, max, min, avg, mulsum, band, bor or bxor; or all that are defined on
+    /// the type
     #[arg(short = 'o', long, value_name = "OP", value_parser = parse_op, default_value = "sum")]
     op: String,
     /// Type of the elements: int8, uint8, int16, uint16, int32, uint32, int64, uint64, half,

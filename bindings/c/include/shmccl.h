@@ -538,7 +538,8 @@ shmcclResult_t shmcclCommCount(shmcclComm_t comm, int *count);
 shmcclResult_t shmcclCommUserRank(shmcclComm_t comm, int *rank);
 
 /**
- * Stores the number that the job has for `rank` of the communicator. Texts of errors name ranks so.
+ * Stores the number that the job has for `rank` of the communicator. Texts of errors name ranks
+ * so.
  */
 shmcclResult_t shmcclCommJobRank(shmcclComm_t comm, int rank, int *jobRank);
 
@@ -560,8 +561,8 @@ shmcclResult_t shmcclCommDuplicate(shmcclComm_t comm, shmcclComm_t *newcomm);
  * that ended the epoch. All ranks that are left call it, on the job's first communicator.
  *
  * Ranks of `excludeRanksList` are given up first, whether they live or not. `lost` and `nLost` may
- * be NULL; otherwise `lost` has room for `shmcclCommCount` ranks, and gets those of `comm` that are
- * not in `newcomm`. Memory and windows of the old communicator do not belong to the new one.
+ * be NULL; otherwise `lost` has room for `shmcclCommCount` ranks, and gets those of `comm` that
+ * are not in `newcomm`. Memory and windows of the old communicator do not belong to the new one.
  * Destroy the old one.
  *
  * `shmcclExcluded`: the others have given this rank up. `shmcclTimeout` names a rank that has not
@@ -624,8 +625,8 @@ shmcclResult_t shmcclCommDestroy(shmcclComm_t comm);
 shmcclResult_t shmcclCommGetAsyncError(shmcclComm_t comm, shmcclResult_t *asyncError);
 
 /**
- * Combines `count` elements of all ranks, element by element, into the `recvbuff` of each. The result
- * is the same bits on every rank. In place: `sendbuff == recvbuff`.
+ * Combines `count` elements of all ranks, element by element, into the `recvbuff` of each. The
+ * result is the same bits on every rank. In place: `sendbuff == recvbuff`.
  *
  * Duties of the caller:
  * The buffers are the call's until it is done, and as long as described.
@@ -639,8 +640,8 @@ shmcclResult_t shmcclAllReduce(const void *sendbuff,
                                shmcclStream_t stream);
 
 /**
- * Combines `count` elements of all ranks into the `recvbuff` of `root`. Other ranks may pass NULL for
- * it. In place: `sendbuff == recvbuff` on the root.
+ * Combines `count` elements of all ranks into the `recvbuff` of `root`. Other ranks may pass NULL
+ * for it. In place: `sendbuff == recvbuff` on the root.
  *
  * Duties of the caller:
  * The buffers are the call's until it is done, and as long as described.
@@ -655,8 +656,8 @@ shmcclResult_t shmcclReduce(const void *sendbuff,
                             shmcclStream_t stream);
 
 /**
- * Copies `count` elements of the root to the `recvbuff` of every rank. Other ranks may pass NULL for
- * `sendbuff`. In place: `sendbuff == recvbuff` on the root.
+ * Copies `count` elements of the root to the `recvbuff` of every rank. Other ranks may pass NULL
+ * for `sendbuff`. In place: `sendbuff == recvbuff` on the root.
  *
  * Duties of the caller:
  * The buffers are the call's until it is done, and as long as described.
@@ -670,8 +671,8 @@ shmcclResult_t shmcclBroadcast(const void *sendbuff,
                                shmcclStream_t stream);
 
 /**
- * Collects `sendcount` elements of each rank, in the order of the ranks, in the `recvbuff` of all. In
- * place: `sendbuff` is this rank's block of `recvbuff`.
+ * Collects `sendcount` elements of each rank, in the order of the ranks, in the `recvbuff` of all.
+ * In place: `sendbuff` is this rank's block of `recvbuff`.
  *
  * Duties of the caller:
  * The buffers are the call's until it is done, and as long as described.
@@ -684,8 +685,8 @@ shmcclResult_t shmcclAllGather(const void *sendbuff,
                                shmcclStream_t stream);
 
 /**
- * Combines blocks of `recvcount` elements for each rank, and leaves block r of the result to rank r.
- * In place: `recvbuff` is this rank's block of `sendbuff`.
+ * Combines blocks of `recvcount` elements for each rank, and leaves block r of the result to rank
+ * r. In place: `recvbuff` is this rank's block of `sendbuff`.
  *
  * Duties of the caller:
  * The buffers are the call's until it is done, and as long as described.
@@ -699,8 +700,8 @@ shmcclResult_t shmcclReduceScatter(const void *sendbuff,
                                    shmcclStream_t stream);
 
 /**
- * Sends block r of `sendbuff` to rank r, and collects the blocks from all ranks in order. A block has
- * `count` elements. In place: `sendbuff == recvbuff`.
+ * Sends block r of `sendbuff` to rank r, and collects the blocks from all ranks in order. A block
+ * has `count` elements. In place: `sendbuff == recvbuff`.
  *
  * Duties of the caller:
  * The buffers are the call's until it is done, and as long as described.
@@ -713,8 +714,8 @@ shmcclResult_t shmcclAlltoAll(const void *sendbuff,
                               shmcclStream_t stream);
 
 /**
- * Collects `count` elements of each rank, in the order of the ranks, in the `recvbuff` of `root`. Other
- * ranks may pass NULL for it. In place: on the root, `sendbuff` is its block of `recvbuff`.
+ * Collects `count` elements of each rank, in the order of the ranks, in the `recvbuff` of `root`.
+ * Other ranks may pass NULL for it. In place: on the root, `sendbuff` is its block of `recvbuff`.
  *
  * Duties of the caller:
  * The buffers are the call's until it is done, and as long as described.
@@ -728,8 +729,8 @@ shmcclResult_t shmcclGather(const void *sendbuff,
                             shmcclStream_t stream);
 
 /**
- * Sends block r of the root's `sendbuff`, `count` elements, to rank r. Other ranks may pass NULL for
- * `sendbuff`. In place: on the root, `recvbuff` is its block of `sendbuff`.
+ * Sends block r of the root's `sendbuff`, `count` elements, to rank r. Other ranks may pass NULL
+ * for `sendbuff`. In place: on the root, `recvbuff` is its block of `sendbuff`.
  *
  * Duties of the caller:
  * The buffers are the call's until it is done, and as long as described.
@@ -743,10 +744,10 @@ shmcclResult_t shmcclScatter(const void *sendbuff,
                              shmcclStream_t stream);
 
 /**
- * Sends a block to each rank and collects a block from each: block r of what is sent goes to rank r.
- * Counts and displacements are elements, one number for each rank, and are read now. Blocks may be
- * empty. Blocks that are received overlap no other. In place: equal buffers and equal blocks; the
- * block from a rank replaces the one that goes to it.
+ * Sends a block to each rank and collects a block from each: block r of what is sent goes to rank
+ * r. Counts and displacements are elements, one number for each rank, and are read now. Blocks may
+ * be empty. Blocks that are received overlap no other. In place: equal buffers and equal blocks;
+ * the block from a rank replaces the one that goes to it.
  *
  * Duties of the caller:
  * The buffers are the call's until it is done, and as long as described.
@@ -762,9 +763,9 @@ shmcclResult_t shmcclAlltoAllv(const void *sendbuff,
                                shmcclStream_t stream);
 
 /**
- * Sends `count` elements to `peer`, which receives as many of the same type. It returns when `sendbuff`
- * may be written again, which may be before the peer has received. Two ranks that send to each other
- * put both calls of each into a group.
+ * Sends `count` elements to `peer`, which receives as many of the same type. It returns when
+ * `sendbuff` may be written again, which may be before the peer has received. Two ranks that send
+ * to each other put both calls of each into a group.
  *
  * Duties of the caller:
  * The buffers are the call's until it is done, and as long as described.
@@ -790,15 +791,15 @@ shmcclResult_t shmcclRecv(void *recvbuff,
                           shmcclStream_t stream);
 
 /**
- * Returns when all ranks have called it, now, behind all enqueued calls of the communicator. What any
- * of them did before is visible.
+ * Returns when all ranks have called it, now, behind all enqueued calls of the communicator. What
+ * any of them did before is visible.
  */
 shmcclResult_t shmcclBarrier(shmcclComm_t comm);
 
 /**
- * Starts `ncalls` calls as one operation, several as in a group, and returns at once. Nothing waits
- * in the calling thread. `shmcclRequestWait` or `shmcclRequestTest` says when it is done, and
- * `done`, if it is not NULL, is called then. Buffers belong to the operation until it is done.
+ * Starts `ncalls` calls as one operation, several as in a group, and returns at once. Nothing
+ * waits in the calling thread. `shmcclRequestWait` or `shmcclRequestTest` says when it is done,
+ * and `done`, if it is not NULL, is called then. Buffers belong to the operation until it is done.
  *
  * With NULL for `request` the operation is done when the function returns. Its result is returned,
  * and `done` is called before.
@@ -810,8 +811,8 @@ shmcclResult_t shmcclBarrier(shmcclComm_t comm);
  * A failure of this function has started nothing, and `done` is not called.
  *
  * Duties of the caller:
- * `calls` leads to `ncalls` calls. Their buffers are the operation's until it is done. `done` may be
- * called with `arg` in any thread.
+ * `calls` leads to `ncalls` calls. Their buffers are the operation's until it is done. `done` may
+ * be called with `arg` in any thread.
  */
 shmcclResult_t shmcclSubmit(shmcclComm_t comm,
                             const shmcclCall_t *calls,
@@ -821,8 +822,8 @@ shmcclResult_t shmcclSubmit(shmcclComm_t comm,
                             shmcclRequest_t *request);
 
 /**
- * Says whether an operation is done, and lets messages progress. It does not wait. For one that has
- * failed it stores 1 and returns the failure.
+ * Says whether an operation is done, and lets messages progress. It does not wait. For one that
+ * has failed it stores 1 and returns the failure.
  */
 shmcclResult_t shmcclRequestTest(shmcclRequest_t request, int *isDone);
 
@@ -839,7 +840,8 @@ shmcclResult_t shmcclRequestWait(shmcclRequest_t request, uint64_t timeoutMs);
 shmcclResult_t shmcclRequestSource(shmcclRequest_t request, int *rank);
 
 /**
- * Frees the handle of an operation. One that is not done goes on, and keeps its buffers until then.
+ * Frees the handle of an operation. One that is not done goes on, and keeps its buffers until
+ * then.
  */
 shmcclResult_t shmcclRequestFree(shmcclRequest_t request);
 
@@ -879,8 +881,8 @@ shmcclResult_t shmcclGroupStart(void);
 shmcclResult_t shmcclGroupEnd(void);
 
 /**
- * Makes a stream. Any thread may enqueue calls of any communicator there. Each stream has a thread,
- * which sleeps when there is nothing to do.
+ * Makes a stream. Any thread may enqueue calls of any communicator there. Each stream has a
+ * thread, which sleeps when there is nothing to do.
  *
  * Buffers of an enqueued call belong to it until the stream was synchronised. The first call that
  * fails is the last one that is done: from then on every use of the stream returns that failure.
@@ -942,9 +944,9 @@ shmcclResult_t shmcclMemAddress(shmcclComm_t comm,
                                 void **ptr);
 
 /**
- * Makes `size` bytes of heap memory at `buff` the part of this rank in a window. All ranks call it,
- * each with a size of its own, which may be zero. Memory that belongs to a window is freed after
- * the window.
+ * Makes `size` bytes of heap memory at `buff` the part of this rank in a window. All ranks call
+ * it, each with a size of its own, which may be zero. Memory that belongs to a window is freed
+ * after the window.
  *
  * `shmcclRemoteError`: another rank could not, and no rank has the window.
  */
@@ -1011,8 +1013,8 @@ shmcclResult_t shmcclWaitSignal(int nDesc,
 const shmcclTable *shmcclGetTable(uint32_t version);
 
 /**
- * Stores the version of the library: 10000 times the major number, 100 times the minor one, and the
- * patch.
+ * Stores the version of the library: 10000 times the major number, 100 times the minor one, and
+ * the patch.
  */
 shmcclResult_t shmcclGetVersion(int *version);
 

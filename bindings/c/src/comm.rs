@@ -344,7 +344,8 @@ pub extern "C" fn shmcclCommUserRank(comm: shmcclComm_t, rank: Option<&mut c_int
     })
 }
 
-/// Stores the number that the job has for `rank` of the communicator. Texts of errors name ranks so.
+/// Stores the number that the job has for `rank` of the communicator. Texts of errors name ranks
+/// so.
 #[unsafe(no_mangle)]
 pub extern "C" fn shmcclCommJobRank(
     comm: shmcclComm_t,
@@ -391,8 +392,8 @@ pub extern "C" fn shmcclCommDuplicate(
 /// that ended the epoch. All ranks that are left call it, on the job's first communicator.
 ///
 /// Ranks of `excludeRanksList` are given up first, whether they live or not. `lost` and `nLost` may
-/// be NULL; otherwise `lost` has room for `shmcclCommCount` ranks, and gets those of `comm` that are
-/// not in `newcomm`. Memory and windows of the old communicator do not belong to the new one.
+/// be NULL; otherwise `lost` has room for `shmcclCommCount` ranks, and gets those of `comm` that
+/// are not in `newcomm`. Memory and windows of the old communicator do not belong to the new one.
 /// Destroy the old one.
 ///
 /// `shmcclExcluded`: the others have given this rank up. `shmcclTimeout` names a rank that has not

@@ -42,8 +42,8 @@ const fn call(
     shmcclCall_t { sendbuff, recvbuff, count, ..shmcclCall_t::new(operation, datatype) }
 }
 
-/// Combines `count` elements of all ranks, element by element, into the `recvbuff` of each. The result
-/// is the same bits on every rank. In place: `sendbuff == recvbuff`.
+/// Combines `count` elements of all ranks, element by element, into the `recvbuff` of each. The
+/// result is the same bits on every rank. In place: `sendbuff == recvbuff`.
 ///
 /// # Safety
 /// The buffers are the call's until it is done, and as long as described.
@@ -62,8 +62,8 @@ pub unsafe extern "C" fn shmcclAllReduce(
     unsafe { submit(comm, stream, &call) }
 }
 
-/// Combines `count` elements of all ranks into the `recvbuff` of `root`. Other ranks may pass NULL for
-/// it. In place: `sendbuff == recvbuff` on the root.
+/// Combines `count` elements of all ranks into the `recvbuff` of `root`. Other ranks may pass NULL
+/// for it. In place: `sendbuff == recvbuff` on the root.
 ///
 /// # Safety
 /// The buffers are the call's until it is done, and as long as described.
@@ -83,8 +83,8 @@ pub unsafe extern "C" fn shmcclReduce(
     unsafe { submit(comm, stream, &call) }
 }
 
-/// Copies `count` elements of the root to the `recvbuff` of every rank. Other ranks may pass NULL for
-/// `sendbuff`. In place: `sendbuff == recvbuff` on the root.
+/// Copies `count` elements of the root to the `recvbuff` of every rank. Other ranks may pass NULL
+/// for `sendbuff`. In place: `sendbuff == recvbuff` on the root.
 ///
 /// # Safety
 /// The buffers are the call's until it is done, and as long as described.
@@ -103,8 +103,8 @@ pub unsafe extern "C" fn shmcclBroadcast(
     unsafe { submit(comm, stream, &call) }
 }
 
-/// Collects `sendcount` elements of each rank, in the order of the ranks, in the `recvbuff` of all. In
-/// place: `sendbuff` is this rank's block of `recvbuff`.
+/// Collects `sendcount` elements of each rank, in the order of the ranks, in the `recvbuff` of all.
+/// In place: `sendbuff` is this rank's block of `recvbuff`.
 ///
 /// # Safety
 /// The buffers are the call's until it is done, and as long as described.
@@ -122,8 +122,8 @@ pub unsafe extern "C" fn shmcclAllGather(
     unsafe { submit(comm, stream, &call) }
 }
 
-/// Combines blocks of `recvcount` elements for each rank, and leaves block r of the result to rank r.
-/// In place: `recvbuff` is this rank's block of `sendbuff`.
+/// Combines blocks of `recvcount` elements for each rank, and leaves block r of the result to rank
+/// r. In place: `recvbuff` is this rank's block of `sendbuff`.
 ///
 /// # Safety
 /// The buffers are the call's until it is done, and as long as described.
@@ -142,8 +142,8 @@ pub unsafe extern "C" fn shmcclReduceScatter(
     unsafe { submit(comm, stream, &call) }
 }
 
-/// Sends block r of `sendbuff` to rank r, and collects the blocks from all ranks in order. A block has
-/// `count` elements. In place: `sendbuff == recvbuff`.
+/// Sends block r of `sendbuff` to rank r, and collects the blocks from all ranks in order. A block
+/// has `count` elements. In place: `sendbuff == recvbuff`.
 ///
 /// # Safety
 /// The buffers are the call's until it is done, and as long as described.
@@ -161,8 +161,8 @@ pub unsafe extern "C" fn shmcclAlltoAll(
     unsafe { submit(comm, stream, &call) }
 }
 
-/// Collects `count` elements of each rank, in the order of the ranks, in the `recvbuff` of `root`. Other
-/// ranks may pass NULL for it. In place: on the root, `sendbuff` is its block of `recvbuff`.
+/// Collects `count` elements of each rank, in the order of the ranks, in the `recvbuff` of `root`.
+/// Other ranks may pass NULL for it. In place: on the root, `sendbuff` is its block of `recvbuff`.
 ///
 /// # Safety
 /// The buffers are the call's until it is done, and as long as described.
@@ -181,8 +181,8 @@ pub unsafe extern "C" fn shmcclGather(
     unsafe { submit(comm, stream, &call) }
 }
 
-/// Sends block r of the root's `sendbuff`, `count` elements, to rank r. Other ranks may pass NULL for
-/// `sendbuff`. In place: on the root, `recvbuff` is its block of `sendbuff`.
+/// Sends block r of the root's `sendbuff`, `count` elements, to rank r. Other ranks may pass NULL
+/// for `sendbuff`. In place: on the root, `recvbuff` is its block of `sendbuff`.
 ///
 /// # Safety
 /// The buffers are the call's until it is done, and as long as described.
@@ -201,10 +201,10 @@ pub unsafe extern "C" fn shmcclScatter(
     unsafe { submit(comm, stream, &call) }
 }
 
-/// Sends a block to each rank and collects a block from each: block r of what is sent goes to rank r.
-/// Counts and displacements are elements, one number for each rank, and are read now. Blocks may be
-/// empty. Blocks that are received overlap no other. In place: equal buffers and equal blocks; the
-/// block from a rank replaces the one that goes to it.
+/// Sends a block to each rank and collects a block from each: block r of what is sent goes to rank
+/// r. Counts and displacements are elements, one number for each rank, and are read now. Blocks may
+/// be empty. Blocks that are received overlap no other. In place: equal buffers and equal blocks;
+/// the block from a rank replaces the one that goes to it.
 ///
 /// # Safety
 /// The buffers are the call's until it is done, and as long as described.
@@ -231,9 +231,9 @@ pub unsafe extern "C" fn shmcclAlltoAllv(
     unsafe { submit(comm, stream, &call) }
 }
 
-/// Sends `count` elements to `peer`, which receives as many of the same type. It returns when `sendbuff`
-/// may be written again, which may be before the peer has received. Two ranks that send to each other
-/// put both calls of each into a group.
+/// Sends `count` elements to `peer`, which receives as many of the same type. It returns when
+/// `sendbuff` may be written again, which may be before the peer has received. Two ranks that send
+/// to each other put both calls of each into a group.
 ///
 /// # Safety
 /// The buffers are the call's until it is done, and as long as described.
@@ -269,8 +269,8 @@ pub unsafe extern "C" fn shmcclRecv(
     unsafe { submit(comm, stream, &call) }
 }
 
-/// Returns when all ranks have called it, now, behind all enqueued calls of the communicator. What any
-/// of them did before is visible.
+/// Returns when all ranks have called it, now, behind all enqueued calls of the communicator. What
+/// any of them did before is visible.
 #[unsafe(no_mangle)]
 pub extern "C" fn shmcclBarrier(comm: shmcclComm_t) -> shmcclResult_t {
     answer(|| {
@@ -285,9 +285,9 @@ pub extern "C" fn shmcclBarrier(comm: shmcclComm_t) -> shmcclResult_t {
 /// function of the same communicator.
 pub type shmcclDone_t = Option<unsafe extern "C" fn(*mut c_void, shmcclResult_t, *const c_char, c_int)>;
 
-/// Starts `ncalls` calls as one operation, several as in a group, and returns at once. Nothing waits
-/// in the calling thread. `shmcclRequestWait` or `shmcclRequestTest` says when it is done, and
-/// `done`, if it is not NULL, is called then. Buffers belong to the operation until it is done.
+/// Starts `ncalls` calls as one operation, several as in a group, and returns at once. Nothing
+/// waits in the calling thread. `shmcclRequestWait` or `shmcclRequestTest` says when it is done,
+/// and `done`, if it is not NULL, is called then. Buffers belong to the operation until it is done.
 ///
 /// With NULL for `request` the operation is done when the function returns. Its result is returned,
 /// and `done` is called before.
@@ -299,8 +299,8 @@ pub type shmcclDone_t = Option<unsafe extern "C" fn(*mut c_void, shmcclResult_t,
 /// A failure of this function has started nothing, and `done` is not called.
 ///
 /// # Safety
-/// `calls` leads to `ncalls` calls. Their buffers are the operation's until it is done. `done` may be
-/// called with `arg` in any thread.
+/// `calls` leads to `ncalls` calls. Their buffers are the operation's until it is done. `done` may
+/// be called with `arg` in any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shmcclSubmit(
     comm: shmcclComm_t,
@@ -404,8 +404,8 @@ struct RequestState {
 
 static REQUESTS: Handles<RequestState, { 1 << 16 }> = Handles::new(3, "request");
 
-/// Says whether an operation is done, and lets messages progress. It does not wait. For one that has
-/// failed it stores 1 and returns the failure.
+/// Says whether an operation is done, and lets messages progress. It does not wait. For one that
+/// has failed it stores 1 and returns the failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn shmcclRequestTest(request: shmcclRequest_t, isDone: Option<&mut c_int>) -> shmcclResult_t {
     answer(|| {
@@ -447,7 +447,8 @@ pub extern "C" fn shmcclRequestSource(request: shmcclRequest_t, rank: Option<&mu
     })
 }
 
-/// Frees the handle of an operation. One that is not done goes on, and keeps its buffers until then.
+/// Frees the handle of an operation. One that is not done goes on, and keeps its buffers until
+/// then.
 #[unsafe(no_mangle)]
 pub extern "C" fn shmcclRequestFree(request: shmcclRequest_t) -> shmcclResult_t {
     answer(|| REQUESTS.take(request).map(drop))

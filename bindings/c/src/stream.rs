@@ -33,8 +33,8 @@ impl StreamState {
     }
 }
 
-/// Makes a stream. Any thread may enqueue calls of any communicator there. Each stream has a thread,
-/// which sleeps when there is nothing to do.
+/// Makes a stream. Any thread may enqueue calls of any communicator there. Each stream has a
+/// thread, which sleeps when there is nothing to do.
 ///
 /// Buffers of an enqueued call belong to it until the stream was synchronised. The first call that
 /// fails is the last one that is done: from then on every use of the stream returns that failure.

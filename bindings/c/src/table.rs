@@ -72,8 +72,8 @@ pub extern "C" fn shmcclGetTable(version: u32) -> *const shmcclTable {
     std::ptr::null()
 }
 
-/// Stores the version of the library: 10000 times the major number, 100 times the minor one, and the
-/// patch.
+/// Stores the version of the library: 10000 times the major number, 100 times the minor one, and
+/// the patch.
 #[unsafe(no_mangle)]
 pub extern "C" fn shmcclGetVersion(version: Option<&mut c_int>) -> shmcclResult_t {
     failure::answer(|| {

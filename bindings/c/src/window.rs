@@ -124,9 +124,9 @@ impl Offer {
     }
 }
 
-/// Makes `size` bytes of heap memory at `buff` the part of this rank in a window. All ranks call it,
-/// each with a size of its own, which may be zero. Memory that belongs to a window is freed after
-/// the window.
+/// Makes `size` bytes of heap memory at `buff` the part of this rank in a window. All ranks call
+/// it, each with a size of its own, which may be zero. Memory that belongs to a window is freed
+/// after the window.
 ///
 /// `shmcclRemoteError`: another rank could not, and no rank has the window.
 #[unsafe(no_mangle)]

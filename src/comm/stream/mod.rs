@@ -123,7 +123,8 @@ impl Stream {
         })
     }
 
-    /// Enqueues a call like [`Stream::call`] of a function that may fail. Its error fails the stream.
+    /// Enqueues a call like [`Stream::call`] of a function that may fail. Its error fails the
+    /// stream.
     ///
     /// # Errors
     /// Those of [`Stream::call`].
