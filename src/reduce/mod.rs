@@ -3,7 +3,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`data_type`] | [`DataType`]: types as values; [`Element`]: Rust types; [`Bool`]; complex numbers |
+//! | [`data_type`] | [`DataType`]: a type as a value; [`Element`]: Rust types; [`Bool`]; complex |
 //! | [`short_floats`] | the two 8-bit floats; short floats as `f32`, and back |
 //! | [`op`] | [`ReduceOp`]: sum, product, minimum, and more; [`CustomOp`]: the user's own |
 //! | [`reducer`] | [`Reducer`]: one type, one operator, ready to run |
