@@ -314,7 +314,7 @@ scenario!(
                 channels.push(comm.memory_channel_over(peer, cell(comm.rank(), index), cell(peer, index))?);
             }
         }
-        let numbers = comm.alloc::<u64>(2 * EACH as usize)?;
+        let numbers = comm.alloc::<u64>(channels.len())?;
         for (index, channel) in (0..).zip(&mut channels) {
             for _ in 0..3 {
                 channel.put_slice(numbers.part(index, 1)?.offset, &[index as u64 + 7])?;

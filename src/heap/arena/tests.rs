@@ -7,6 +7,11 @@ use crate::rank::Rank;
 
 const LEN: u64 = 16 * CHUNK;
 
+/// As many bytes as are committed together, as the length of a list.
+const PIECE: usize = 2 << 20;
+
+const _: () = assert!(PIECE as u64 == CHUNK);
+
 fn arenas(n_ranks: u32, len: u64) -> Vec<Arena> {
     heaps(n_ranks, len).into_iter().map(|heap| Arena::new(Arc::new(heap))).collect()
 }
@@ -22,7 +27,7 @@ where
 fn a_peer_reads_and_writes_a_buffer_that_one_rank_has_allocated_alone() {
     let arenas = arenas(3, LEN);
     let first = arenas[1].alloc::<u64>(10).unwrap();
-    let second = arenas[1].alloc::<u64>(3 * CHUNK as usize / 8).unwrap();
+    let second = arenas[1].alloc::<u64>(3 * PIECE / 8).unwrap();
     for (buffer, value) in [(&first, 7), (&second, 8)] {
         let theirs = arenas[0].heap.span(Rank::known(1), buffer.region()).unwrap();
         theirs.write(0, value).unwrap();
@@ -66,7 +71,7 @@ fn memory_is_taken_by_the_first_allocation_and_reused_when_it_was_freed() {
         HeapUsage { len: LEN / 4 * 3, free: LEN / 4 * 3, contiguous: LEN / 4 * 3, committed: 0, live: 0 }
     );
     for _ in 0..100 {
-        let (a, b) = (arena.alloc::<u8>(100).unwrap(), arena.alloc::<u8>(CHUNK as usize).unwrap());
+        let (a, b) = (arena.alloc::<u8>(100).unwrap(), arena.alloc::<u8>(PIECE).unwrap());
         assert_eq!(arena.usage().live, 2);
         drop(a);
         drop(b);
@@ -78,15 +83,15 @@ fn memory_is_taken_by_the_first_allocation_and_reused_when_it_was_freed() {
 #[test]
 fn a_full_arena_says_how_large_it_is_how_full_and_what_helps() {
     let arena = arenas(1, 4 * CHUNK).remove(0);
-    let _most = arena.alloc::<u8>(2 * CHUNK as usize).unwrap();
+    let _most = arena.alloc::<u8>(2 * PIECE).unwrap();
     for asked in [CHUNK + 1, u64::MAX / 2, u64::MAX - 1] {
-        let error = arena.alloc::<u8>(asked as usize).unwrap_err();
+        let error = arena.alloc::<u8>(usize::try_from(asked).unwrap()).unwrap_err();
         let told = matches!(error, Error::OutOfMemory { len, free, contiguous, .. }
             if len == 3 * CHUNK && free == CHUNK && contiguous == CHUNK);
         assert!(told && error.to_string().contains("--heap"), "{error}");
     }
     assert!(matches!(arena.alloc::<u64>(usize::MAX), Err(Error::OutOfMemory { .. })));
-    arena.alloc::<u8>(CHUNK as usize).unwrap();
+    arena.alloc::<u8>(PIECE).unwrap();
 }
 
 #[test]
@@ -99,7 +104,7 @@ fn a_heap_without_bytes_has_an_arena_without_bytes() {
 fn symmetric_memory_and_the_arena_leave_each_other_what_they_have() {
     let arenas: Vec<_> = arenas(2, 4 * CHUNK);
     let heap = &arenas[0].heap;
-    let local = arenas[0].alloc::<u8>(CHUNK as usize + 1).unwrap();
+    let local = arenas[0].alloc::<u8>(PIECE + 1).unwrap();
     local.fill(1);
     let granule = CHUNK + 64;
     let usage = heap.usage();
@@ -113,7 +118,7 @@ fn symmetric_memory_and_the_arena_leave_each_other_what_they_have() {
     let regions: Vec<_> = arenas.iter().map(|arena| arena.heap.plan(2 * CHUNK, 64).unwrap()).collect();
     assert_eq!(regions[0], regions[1]);
     assert_eq!(arenas[0].usage().len, 2 * CHUNK);
-    assert!(matches!(arenas[0].alloc::<u8>(CHUNK as usize), Err(Error::OutOfMemory { .. })));
+    assert!(matches!(arenas[0].alloc::<u8>(PIECE), Err(Error::OutOfMemory { .. })));
     heap.abandon(regions[0]).unwrap();
     drop(local);
     // What the arena had is symmetric memory now, and back.
@@ -123,14 +128,14 @@ fn symmetric_memory_and_the_arena_leave_each_other_what_they_have() {
     heap.span(Rank::known(0), all).unwrap().fill(0, all.len, 2).unwrap();
     assert!(matches!(arenas[0].alloc::<u8>(0), Err(Error::OutOfMemory { len: 0, .. })));
     heap.free(all).unwrap();
-    let local = arenas[0].alloc::<u8>(3 * CHUNK as usize).unwrap();
+    let local = arenas[0].alloc::<u8>(3 * PIECE).unwrap();
     assert!(local.to_vec().iter().all(|byte| *byte == 2), "reused memory keeps its old contents");
 }
 
 #[test]
 fn memory_that_the_machine_has_not_is_an_error_and_nothing_is_taken() {
     let arena = arenas(1, MAX_HEAP_LEN).remove(0);
-    let error = arena.alloc::<u8>(MAX_HEAP_LEN as usize / 2).unwrap_err();
+    let error = arena.alloc::<u8>(usize::try_from(MAX_HEAP_LEN / 2).unwrap()).unwrap_err();
     assert!(matches!(error, Error::ResourceLimit { .. }), "{error}");
     let usage = arena.usage();
     assert_eq!((usage.committed, usage.live, usage.free), (0, 0, usage.len));

@@ -15,7 +15,7 @@ use crate::kill::device::{Neighbours, open};
 use crate::sorts::Exchange;
 
 /// What it is. The first has a fifo full of puts.
-pub(crate) const KINDS: [&str; 27] = [
+pub(crate) const KINDS: [&str; 28] = [
     "flood",
     "all_reduce",
     "large all_reduce",
