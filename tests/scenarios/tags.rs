@@ -537,3 +537,32 @@ scenario!(bytes_of_a_type_that_is_a_value_have_tags, Job::of(2), |comm| {
     let told = status.get().unwrap();
     assert_eq!((told.source, told.count, told.data_type, told.bytes()), (peer, 1, DataType::F32, 4));
 });
+
+scenario!(started_messages_are_matched_by_tag_and_come_from_any_rank, Job::of(3), |comm| {
+    let (me, n) = (comm.rank().get(), comm.n_ranks());
+    comm.prepare()?;
+    let (sent, got) = (comm.alloc::<u32>(3)?, comm.alloc::<u32>(5)?);
+    sent.copy_from_slice(0, &[me, 10 + me, 20 + me])?;
+    let one = |buffer: &DeviceBuffer<u32>, at| buffer.part(at, 1).and_then(|part| comm.buffer::<u32>(part));
+    let [same, seven, eight] = [one(&sent, 0)?, one(&sent, 1)?, one(&sent, 2)?];
+    let places = (0..5).map(|at| one(&got, at)).collect::<Result<Vec<_>>>()?;
+    let (right, left, statuses) = (comm.right(), comm.left(), [StatusHandle::new(), StatusHandle::new()]);
+    let mut works = Vec::new();
+    // Received from the last to the first, two of them by whoever has sent.
+    works.push(comm.start(|_| (), |calls| calls.recv_tagged(&places[3], left, 8))?);
+    works.push(comm.start(|_| (), |calls| calls.recv_tagged(&places[2], left, 7))?);
+    for (place, status) in places.iter().zip(&statuses) {
+        works.push(comm.start(|_| (), |calls| calls.recv_any_into(place, 6, status))?);
+    }
+    for peer in [right, left] {
+        works.push(comm.start(|_| (), |calls| calls.send_tagged(&same, peer, 6))?);
+    }
+    works.push(comm.start(|_| (), |calls| calls.send_tagged(&seven, right, 7))?);
+    works.push(comm.start(|_| (), |calls| calls.send_tagged(&eight, right, 8))?);
+    works.iter().rev().try_for_each(|work| work.wait())?;
+    let got = got.to_vec();
+    assert_eq!(got[2..4], [10 + left.get(), 20 + left.get()]);
+    let sources = statuses.map(|status| status.get().unwrap().source.get());
+    assert_eq!(got[..2], sources);
+    assert_eq!(sources[0] + sources[1] + me, n * (n - 1) / 2);
+});
