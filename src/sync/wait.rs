@@ -194,7 +194,9 @@ where
 {
     match poll() {
         Some(value) => Ok(value),
-        None => LongWait { context, begun: None, check: interrupt_check(), asked: None }.wait(park, &mut poll),
+        None => {
+            LongWait { context, begun: None, check: interrupt_check(), asked: None }.wait(park, &mut poll)
+        }
     }
 }
 

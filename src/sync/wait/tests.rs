@@ -179,7 +179,11 @@ fn every_policy_ends_when_the_program_says_so_and_asks_again_while_it_does_not()
         let context = Waiting::new(&kernel, &revoke, policy, LONG);
         let wait = || wait_until(&context, &ParkCell::default(), || None::<()>);
         let start = Instant::now();
-        assert_eq!(super::super::interrupt::interruptible(third_time, wait), Err(Stop::Cancelled), "{policy:?}");
+        assert_eq!(
+            super::super::interrupt::interruptible(third_time, wait),
+            Err(Stop::Cancelled),
+            "{policy:?}"
+        );
         assert!(start.elapsed() >= 3 * INTERRUPT_INTERVAL, "{policy:?}");
         assert_eq!(ASKED.get(), 3);
     }
