@@ -136,7 +136,7 @@ fn types(criterion: &mut Criterion) {
     let mut place = vec![0_u8; LEN];
     let sources = [Source::fresh(SourcePlace::Target(0)), Source::fresh(SourcePlace::Slice(&other))];
     for dtype in DataType::ALL {
-        for op in ReduceOp::PLAIN {
+        for op in ReduceOp::PLAIN.into_iter().filter(|op| op.supports(dtype)) {
             let reducer = Reducer::new(dtype, &op, 3).expect("valid");
             let mut targets = [Target::Slice(&mut place)];
             let count = (LEN / dtype.size()) as u64;

@@ -133,6 +133,7 @@ impl Serialize for CallJson {
         map.serialize_entry("operator", &signature.operator_name())?;
         map.serialize_entry("root", &signature.root())?;
         map.serialize_entry("peer", &signature.peer())?;
+        map.serialize_entry("tag", &signature.tag())?;
         map.serialize_entry("calls", &signature.calls())?;
         map.serialize_entry("algorithm", &signature.algorithm().map(|algorithm| algorithm.to_string()))?;
         map.serialize_entry("channel", &signature.channel_kind().map(|kind| kind.to_string()))?;

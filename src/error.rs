@@ -47,6 +47,16 @@ pub enum Error {
         /// The algorithms that can do it, in words.
         supported: &'static str,
     },
+    /// An operator is not defined on the type of the elements. Nothing has changed.
+    #[error("operator {operator} is not defined on {data_type}; use {supported}")]
+    UnsupportedOperator {
+        /// The operator.
+        operator: &'static str,
+        /// The type.
+        data_type: &'static str,
+        /// What can be done on elements of the type, in words.
+        supported: &'static str,
+    },
     /// A buffer has another number of elements than the call needs.
     #[error("the number of {name} is {count}, expected {expected}")]
     WrongCount {
@@ -88,14 +98,16 @@ pub enum Error {
         /// The multiple it has to be, in bytes.
         align: u64,
     },
-    /// The symmetric heap cannot satisfy an allocation.
+    /// The heap cannot satisfy an allocation, symmetric or from its arena.
     #[error(
-        "out of device memory: asked for {asked} bytes, {free} free, {contiguous} contiguous; \
+        "out of device memory: asked for {asked} bytes, {free} of {len} free, {contiguous} contiguous; \
          start with a larger heap (`Launch::heap_len`, or --heap or SHMCCL_HEAP of the command)"
     )]
     OutOfMemory {
         /// Bytes asked for.
         asked: u64,
+        /// Bytes that such allocations can have in all.
+        len: u64,
         /// Bytes free in all.
         free: u64,
         /// The longest free run, in bytes.
@@ -212,12 +224,14 @@ pub enum Error {
         rank: Rank,
     },
     /// A wait passed its deadline although nobody died.
-    #[error("{operation} timed out after {waited:?}{}{}", awaiting(*.awaited), held_up(*.straggler))]
+    #[error("{operation} timed out after {waited:?}{}{}", awaiting(*.awaited, *.tag), held_up(*.straggler))]
     Timeout {
         /// The operation that waited.
         operation: &'static str,
         /// The rank that was awaited, where it is one.
         awaited: Option<Rank>,
+        /// The tag of the message that was awaited, unless that is 0 and of a known rank.
+        tag: Option<u32>,
         /// For how long.
         waited: Duration,
         /// The rank that holds the others up, where the report tells that: it is awaited, be it by
@@ -234,6 +248,15 @@ pub enum Error {
         operation: &'static str,
         /// How many operations of the stream there were up to it, itself included.
         number: u64,
+        /// Why.
+        #[source]
+        source: std::sync::Arc<Error>,
+    },
+    /// An operation that was [started](crate::Communicator::start) failed.
+    #[error("{operation}, which was started, failed")]
+    WorkFailed {
+        /// The operation.
+        operation: &'static str,
         /// Why.
         #[source]
         source: std::sync::Arc<Error>,
@@ -455,11 +478,11 @@ impl Error {
         Self::Unavailable { operation: "recover", needs }
     }
 
-    /// Returns the error that made an operation of a stream fail, or else this one.
+    /// Returns the error that made an operation fail, of a stream or started, or else this one.
     #[must_use]
     pub fn origin(&self) -> &Self {
         match self {
-            Self::StreamFailed { source, .. } => source.origin(),
+            Self::StreamFailed { source, .. } | Self::WorkFailed { source, .. } => source.origin(),
             _ => self,
         }
     }
@@ -480,7 +503,15 @@ impl Error {
 
     /// A wait in `operation`, for `awaited` if for a rank, that has lasted for as long as it may.
     pub(crate) fn timed_out(operation: &'static str, awaited: Option<Rank>, waited: Duration) -> Self {
-        Self::Timeout { operation, awaited, waited, straggler: None, report: None }
+        Self::Timeout { operation, awaited, tag: None, waited, straggler: None, report: None }
+    }
+
+    /// Says of a timeout that its wait was for a message with this `tag`.
+    pub(crate) fn tagged(mut self, tag: u32) -> Self {
+        if let Self::Timeout { awaited, tag: named, .. } = &mut self {
+            *named = Some(tag).filter(|&tag| tag != 0 || awaited.is_none());
+        }
+        self
     }
 
     /// Says of a timeout that its wait was part of `operation`.
@@ -524,6 +555,10 @@ mod tests {
     fn messages_are_lower_case_and_carry_their_values() {
         let timeout = Error::timed_out("wait", Some(Rank::known(3)), Duration::from_millis(1500));
         assert_eq!(timeout.to_string(), "wait timed out after 1.5s, awaiting rank 3");
+        let tagged =
+            |awaited| Error::timed_out("recv", awaited, Duration::from_secs(2)).tagged(7).to_string();
+        assert_eq!(tagged(Some(Rank::known(3))), "recv timed out after 2s, awaiting rank 3 with tag 7");
+        assert_eq!(tagged(None), "recv timed out after 2s, awaiting any rank with tag 7");
         assert_eq!(Error::PeerLost { rank: Rank::known(1) }.to_string(), "rank 1 was lost");
         assert_eq!(Error::Revoked { by: None }.to_string(), "the communicator was revoked by the launcher");
         let died =

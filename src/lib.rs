@@ -47,6 +47,7 @@
 //! | reading and writing the buffers of all ranks at once | [`comm::SwitchChannel`] |
 //! | further communicators | [`Communicator::split`], [`Communicator::duplicate`] |
 //! | operations in order, behind the program's back | [`Stream`], [`Event`], [`comm::stream`] |
+//! | operations that are started now and waited for later | [`Communicator::start`], [`Work`] |
 //! | a pool of devices, within the program | [`coordinator::Pool`] |
 //! | a proxy with a handler of one's own | [`Communicator::start_proxy`] |
 //! | what can go wrong | [`Error`] |
@@ -104,10 +105,14 @@ pub mod trace;
 mod trials;
 
 #[cfg(not(loom))]
+pub use collective::{MessageStatus, StatusHandle};
+#[cfg(not(loom))]
 pub use comm::stream::{Event, Stream};
 #[cfg(not(loom))]
-pub use comm::{Blocks, Collectives, Communicator, Group, UniqueId};
+pub use comm::{Blocks, Collectives, Communicator, Group, UniqueId, Work};
 pub use error::{Error, Result};
+#[cfg(not(loom))]
+pub use heap::{Arena, ArenaBuffer};
 pub use rank::Rank;
 #[doc(no_inline)]
 pub use shmccl_proxy as proxy;

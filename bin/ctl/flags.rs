@@ -184,7 +184,7 @@ pub(crate) struct CallArgs {
     /// Type of the elements: float64, int32, bfloat16, ...
     #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "float32")]
     pub(crate) data_type: DataType,
-    /// Operator of a reduction: sum, prod, min, max or avg [default: sum]
+    /// Operator of a reduction: sum, prod, min, max, avg, band, bor or bxor [default: sum]
     #[arg(short, long)]
     pub(crate) op: Option<DeviceReduceOp>,
     /// Root, if the operation has one [default: 0]

@@ -15,7 +15,7 @@ mod eager_limit;
 mod format;
 pub(crate) mod layout;
 mod limit;
-mod pattern;
+pub(crate) mod pattern;
 mod staged_limit;
 pub(crate) mod table;
 pub(crate) mod timed_case;

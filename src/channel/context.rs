@@ -38,7 +38,7 @@ pub(crate) struct RankContext {
     rank: Rank,
     /// The process that is the rank.
     process: OwnerProcess,
-    heap: SymmetricHeap,
+    heap: Arc<SymmetricHeap>,
     slots: ChannelSlots,
     /// How many threads that may spin share this rank's core.
     spinners: AtomicU64,
@@ -92,7 +92,7 @@ impl RankContext {
             mapped,
             rank,
             process: OwnerProcess::this(),
-            heap,
+            heap: Arc::new(heap),
             spinners: AtomicU64::new(spinners.into()),
             oversubscribed: spinners > 1,
             cores: None,
@@ -138,7 +138,7 @@ impl RankContext {
         !self.process.is_this()
     }
 
-    pub(crate) fn heap(&self) -> &SymmetricHeap {
+    pub(crate) fn heap(&self) -> &Arc<SymmetricHeap> {
         &self.heap
     }
 

@@ -191,7 +191,7 @@ impl FifoProducer {
     #[inline]
     fn resolve(&self, id: MemoryId, offset: u32, len: u32) -> Option<HeapPlace> {
         let (rank, region) = self.table.resolve(id, offset, len).ok()?;
-        self.heaps.check(region).ok()?;
+        self.heaps.check(rank, region).ok()?;
         Some(HeapPlace { rank, offset: region.offset })
     }
 }

@@ -191,7 +191,7 @@ impl MemoryChannel {
     ) -> Result<()> {
         self.verb(Verb::UNPACK_PACKETS, len, |channel| {
             let mine = channel.heaps.reach(channel.context.rank(), Region::new(target, len))?;
-            channel.heaps.check(Region::new(source, packed_len(kind, len)))?;
+            channel.heaps.check(channel.context.rank(), Region::new(source, packed_len(kind, len)))?;
             let mut done = 0;
             let mut poll = || mine.unpack_to(kind, source.get(), mine, target.get(), len, flag, &mut done);
             if poll()? {

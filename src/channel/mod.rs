@@ -34,6 +34,7 @@ mod wait_kind;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 use crate::rank::Rank;
+use crate::sync::SemaphoreCell;
 
 pub(crate) use context::{Blamed, EpochWatch, LongWait, RankContext};
 pub(crate) use control::{Control, LEN as CONTROL_LEN, MAX_ROUNDS};
@@ -47,6 +48,10 @@ pub(crate) use service::{ProxyThread, ProxyWaitPoint, ServedFifos, Traced, serve
 pub use slot::MAX_CHANNELS_PER_PEER;
 pub(crate) use slot::ReservedSlot;
 pub(crate) use wait_kind::WaitKind;
+
+/// Bytes of a semaphore, and the multiple that its offset is:
+/// [`Communicator::memory_channel_over`](crate::Communicator::memory_channel_over).
+pub const SEMAPHORE_LEN: u64 = size_of::<SemaphoreCell>() as u64;
 
 /// The verbs of every channel. Offsets count bytes from the start of the symmetric heap, lengths
 /// are bytes.

@@ -185,8 +185,8 @@ impl PortChannel {
         for (id, offset) in
             [(transfer.source, transfer.source_offset), (transfer.target, transfer.target_offset)]
         {
-            let (_, region) = self.table.resolve(id, offset, transfer.len)?;
-            self.context.heap().view().check(region)?;
+            let (rank, region) = self.table.resolve(id, offset, transfer.len)?;
+            self.context.heap().view().check(rank, region)?;
         }
         self.traced(Verb::PUT_REGISTERED, transfer.len.into(), |port| port.push(TriggerKind::DATA, transfer))
             .map(drop)
@@ -211,8 +211,8 @@ impl PortChannel {
         kind: TriggerKind,
     ) -> Result<Option<Position>> {
         let heaps = self.context.heap().view();
-        heaps.check(Region::new(target, len))?;
-        heaps.check(Region::new(source, len))?;
+        heaps.check(self.slot.peer, Region::new(target, len))?;
+        heaps.check(self.context.rank(), Region::new(source, len))?;
         let from = HeapPlace { rank: self.context.rank(), offset: source };
         let to = HeapPlace { rank: self.slot.peer, offset: target };
         let mut pieces = self.context.mapped().windows().split(from, to, len)?;

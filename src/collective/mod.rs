@@ -43,10 +43,11 @@ pub mod semantics;
 mod transport;
 
 pub use call::{
-    Algorithm, Call, CallMismatch, CallSignature, ChannelKind, Operation, Request, UnknownAlgorithm,
+    Algorithm, Call, CallMismatch, CallSignature, ChannelKind, MessageStatus, Operation, Request,
+    StatusHandle, UnknownAlgorithm,
 };
 pub(crate) use call::{BlockLayout, CallBlock, Choice, Input, Output};
-pub(crate) use engine::{CALL_NAMES, Engine, group};
+pub(crate) use engine::{CALL_NAMES, Engine, group, open::OpenMessages};
 pub use execute::custom::{AlgorithmMismatch, CustomAlgorithm, Place, Registration, Steps};
 pub(crate) use execute::zero_copy::share as share_of;
 pub(crate) use plan::Planner;

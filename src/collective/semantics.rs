@@ -12,7 +12,8 @@
 //! outputs.
 //!
 //! A [group](crate::Group) and a [stream](crate::Stream) take the same calls and execute them
-//! later.
+//! later. So does [`Communicator::start`](crate::Communicator::start), whose
+//! [`Work`](crate::Work) the program waits for.
 //!
 //! # In place
 //! The two buffers of a call lie apart, or the call is *in place*:
@@ -73,7 +74,7 @@
 //! | reduce, gather | all ranks, on the root; nobody, on the others |
 //! | broadcast, scatter | the root, on the others; nobody, on the root, which may return first |
 //! | all_to_all_v | each rank whose block for this one is not empty |
-//! | recv | the sender |
+//! | recv, recv_any | the sender |
 //! | send | nobody |
 //!
 //! The input of a call is there when the call begins: on a stream, at its turn; in a group, at the
@@ -83,21 +84,36 @@
 //! A call without elements orders nothing. No call orders what other ranks do after they have
 //! entered it: another call does, or a [`barrier`](crate::Communicator::barrier).
 //!
-//! What a rank did before it ended a group, or enqueued a call on a stream, comes before the call.
+//! What a rank did before it ended a group, enqueued a call on a stream, or started it, comes
+//! before the call. Who has seen that a started call is done sees what it has written.
 //!
 //! # Messages
-//! Between two ranks, messages are received in the order in which they were sent. There are no
-//! tags: the receiver asks for the same count and type.
+//! A message has a *tag*, any `u32`: 0 unless the call names one. A receive takes the next message
+//! of its tag. Between two ranks, messages of one tag are received in the order in which they were
+//! sent, those of different tags in any. The receiver asks for the same count and type. No receive
+//! takes any tag.
+//!
+//! A receive passes over messages of other tags. They are copied to memory of the receiver's own,
+//! up to 32 MiB of each sender and one message more; the sender goes on. From then on they stay
+//! where they are, and their sender waits. If the receiver waits for one behind them, both ranks
+//! get [`Error::CallMismatch`], which names both tags.
+//!
+//! [`recv_any`](crate::Communicator::recv_any) takes a message of any other rank, and tells which
+//! one it was. Ranks whose messages are there are served in turn. Where receives from one rank and
+//! from any are in one group, a message goes to the first of them that it is for.
 //!
 //! [`send`](crate::Collectives::send) returns when its buffer may be written again. Up to 1 KiB,
 //! that is before the receiver has called, unless four such messages wait for it already. Longer
 //! messages may have to wait. Other ranks are not concerned.
 //!
 //! Every rank makes its collective calls and messages in one order. A message that was sent before
-//! a collective call is received before it.
+//! a collective call is received before it, or passed over.
 //!
 //! A rank that sends and receives at the same time puts both into one [group](crate::Group): two
 //! ranks that send first may wait for each other.
+//!
+//! Messages that were [started](crate::comm::start) one after the other are on their way at the
+//! same time, too.
 //!
 //! # Groups
 //! A group takes the calls of one rank, on one or several communicators of one job, and executes

@@ -9,6 +9,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::Communicator;
+use super::call_queue::EngineLoan;
 use super::epoch_commit::EpochCommit;
 use super::heartbeat::Heartbeat;
 use super::init::CoreSet;
@@ -17,7 +18,6 @@ use super::launcher_link::{Incarnation, LauncherLink};
 use super::membership::{JobMembership, OwnSegment};
 use super::ports::Ports;
 use super::recovery::rejoin;
-use super::stream::EngineLoan;
 use super::workspace::Workspace;
 use crate::bootstrap::{
     Joining, MemberHeartbeat, Options, ProxyMode, Shared, checksums_from_env, cores_from_env, join_from_env,

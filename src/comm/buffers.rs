@@ -1,63 +1,87 @@
 //! The arguments of collective calls: device buffers, slices of ordinary memory, and blocks of a
 //! buffer.
 
+use std::marker::PhantomData;
+
+use bytemuck::Pod;
+
 use crate::collective::{CallBlock, Input, Output};
 use crate::error::{Error, Result};
-use crate::heap::{DeviceBuffer, HeapOffset, Region};
-use crate::reduce::Element;
+use crate::heap::{ArenaBuffer, DeviceBuffer, HeapOffset, Region};
+use crate::reduce::{DataType, Element};
 
-/// The input of a collective call. It is made from `&DeviceBuffer<T>`, or from `&[T]`, `&Vec<T>`,
-/// an array and whatever else lends a slice.
+/// The input of a collective call. It is made from `&DeviceBuffer<T>` and `&ArenaBuffer<T>`, or
+/// from `&[T]`, `&Vec<T>`, an array and whatever else lends a slice.
 ///
 /// Heap buffers are read where they are, unless staging is quicker. Slices are copied through the
 /// heap.
 #[derive(Clone, Copy, Debug)]
-pub struct SendBuffer<'a, T>(pub(super) Send<'a, T>);
+pub struct SendBuffer<'a, T>(SendBytes<'a>, PhantomData<&'a [T]>);
+
+/// The output of a collective call. It is made from `&DeviceBuffer<T>` and `&ArenaBuffer<T>`, or
+/// from `&mut [T]`, `&mut Vec<T>`, an array and whatever else lends a slice.
+#[derive(Debug)]
+pub struct RecvBuffer<'a, T>(RecvBytes<'a>, PhantomData<&'a mut [T]>);
+
+/// The input of a call whose [data type](DataType) is a value: a [`SendBuffer`] without its type.
+/// It is made from a [`Region`] of this rank's heap, from `&DeviceBuffer<T>`, from `&[u8]`, and
+/// from whatever else lends bytes. They need no alignment.
+#[derive(Clone, Copy, Debug)]
+pub struct SendBytes<'a>(pub(super) Send<'a>);
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Send<'a, T> {
+pub(super) enum Send<'a> {
     Heap(Region),
-    Slice(&'a [T]),
+    Slice(&'a [u8]),
 }
 
-/// The output of a collective call. It is made from `&DeviceBuffer<T>`, or from `&mut [T]`,
-/// `&mut Vec<T>`, an array and whatever else lends a slice.
+/// The output of a call whose [data type](DataType) is a value: a [`RecvBuffer`] without its type.
+/// It is made from a [`Region`] of this rank's heap, from `&DeviceBuffer<T>`, from `&mut [u8]`, and
+/// from whatever else lends bytes. They need no alignment.
 #[derive(Debug)]
-pub struct RecvBuffer<'a, T>(pub(super) Recv<'a, T>);
+pub struct RecvBytes<'a>(pub(super) Recv<'a>);
 
 #[derive(Debug)]
-pub(super) enum Recv<'a, T> {
+pub(super) enum Recv<'a> {
     Heap(Region),
-    Slice(&'a mut [T]),
+    Slice(&'a mut [u8]),
 }
 
-impl<'a, T: Element> SendBuffer<'a, T> {
+impl<'a> SendBytes<'a> {
     /// Returns the number of its elements.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a part of an element.
     #[inline]
-    pub(super) fn count(&self) -> u64 {
-        match &self.0 {
-            Send::Heap(region) => region.len / size_of::<T>() as u64,
-            Send::Slice(slice) => slice.len() as u64,
-        }
+    pub(super) fn count(&self, data_type: DataType) -> Result<u64> {
+        let len = match &self.0 {
+            Send::Heap(region) => region.len,
+            Send::Slice(bytes) => bytes.len() as u64,
+        };
+        count("the number of bytes sent", len, data_type)
     }
 
     #[inline]
     pub(super) fn input(self) -> Input<'a> {
         match self.0 {
             Send::Heap(region) => Input::Heap(region.offset),
-            Send::Slice(slice) => Input::Memory(bytemuck::cast_slice(slice)),
+            Send::Slice(bytes) => Input::Memory(bytes),
         }
     }
 }
 
-impl<'a, T: Element> RecvBuffer<'a, T> {
+impl<'a> RecvBytes<'a> {
     /// Returns the number of its elements.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a part of an element.
     #[inline]
-    pub(super) fn count(&self) -> u64 {
-        match &self.0 {
-            Recv::Heap(region) => region.len / size_of::<T>() as u64,
-            Recv::Slice(slice) => slice.len() as u64,
-        }
+    pub(super) fn count(&self, data_type: DataType) -> Result<u64> {
+        let len = match &self.0 {
+            Recv::Heap(region) => region.len,
+            Recv::Slice(bytes) => bytes.len() as u64,
+        };
+        count("the number of bytes received", len, data_type)
     }
 
     /// Returns the input that begins `at` bytes into this output.
@@ -73,7 +97,7 @@ impl<'a, T: Element> RecvBuffer<'a, T> {
     pub(super) fn into_input(self) -> Input<'a> {
         match self.0 {
             Recv::Heap(region) => Input::Heap(region.offset),
-            Recv::Slice(slice) => Input::Memory(bytemuck::cast_slice(slice)),
+            Recv::Slice(bytes) => Input::Memory(bytes),
         }
     }
 
@@ -81,7 +105,7 @@ impl<'a, T: Element> RecvBuffer<'a, T> {
     pub(super) fn output_within(self, at: u64) -> Output<'a> {
         match self.0 {
             Recv::Heap(region) => Output::Heap(HeapOffset::new(region.offset.get() + at)),
-            Recv::Slice(slice) => Output::Within(bytemuck::cast_slice_mut(slice), at),
+            Recv::Slice(bytes) => Output::Within(bytes, at),
         }
     }
 
@@ -89,36 +113,117 @@ impl<'a, T: Element> RecvBuffer<'a, T> {
     pub(super) fn output(self) -> Output<'a> {
         match self.0 {
             Recv::Heap(region) => Output::Heap(region.offset),
-            Recv::Slice(slice) => Output::Memory(bytemuck::cast_slice_mut(slice)),
+            Recv::Slice(bytes) => Output::Memory(bytes),
         }
     }
+}
+
+/// Returns the number of elements in `len` bytes.
+#[inline]
+fn count(name: &'static str, len: u64, data_type: DataType) -> Result<u64> {
+    let size = data_type.size() as u64;
+    if !len.is_multiple_of(size) {
+        let expected = "a multiple of the size of an element";
+        return Err(Error::InvalidArgument { name, value: len, expected });
+    }
+    Ok(len / size)
 }
 
 impl<T: Element> From<&DeviceBuffer<T>> for SendBuffer<'_, T> {
     #[inline]
     fn from(buffer: &DeviceBuffer<T>) -> Self {
-        Self(Send::Heap(buffer.region()))
+        Self(buffer.region().into(), PhantomData)
     }
 }
 
-impl<'a, T, S: AsRef<[T]> + ?Sized> From<&'a S> for SendBuffer<'a, T> {
+impl<T: Element> From<&ArenaBuffer<T>> for SendBuffer<'_, T> {
+    #[inline]
+    fn from(buffer: &ArenaBuffer<T>) -> Self {
+        Self(buffer.region().into(), PhantomData)
+    }
+}
+
+impl<'a, T: Element, S: AsRef<[T]> + ?Sized> From<&'a S> for SendBuffer<'a, T> {
     #[inline]
     fn from(slice: &'a S) -> Self {
-        Self(Send::Slice(slice.as_ref()))
+        Self(SendBytes(Send::Slice(bytemuck::cast_slice(slice.as_ref()))), PhantomData)
     }
 }
 
 impl<T: Element> From<&DeviceBuffer<T>> for RecvBuffer<'_, T> {
     #[inline]
     fn from(buffer: &DeviceBuffer<T>) -> Self {
-        Self(Recv::Heap(buffer.region()))
+        Self(buffer.region().into(), PhantomData)
     }
 }
 
-impl<'a, T, S: AsMut<[T]> + ?Sized> From<&'a mut S> for RecvBuffer<'a, T> {
+impl<T: Element> From<&ArenaBuffer<T>> for RecvBuffer<'_, T> {
+    #[inline]
+    fn from(buffer: &ArenaBuffer<T>) -> Self {
+        Self(buffer.region().into(), PhantomData)
+    }
+}
+
+impl<'a, T: Element, S: AsMut<[T]> + ?Sized> From<&'a mut S> for RecvBuffer<'a, T> {
     #[inline]
     fn from(slice: &'a mut S) -> Self {
-        Self(Recv::Slice(slice.as_mut()))
+        Self(RecvBytes(Recv::Slice(bytemuck::cast_slice_mut(slice.as_mut()))), PhantomData)
+    }
+}
+
+impl<'a, T> From<SendBuffer<'a, T>> for SendBytes<'a> {
+    #[inline]
+    fn from(buffer: SendBuffer<'a, T>) -> Self {
+        buffer.0
+    }
+}
+
+impl From<Region> for SendBytes<'_> {
+    #[inline]
+    fn from(region: Region) -> Self {
+        Self(Send::Heap(region))
+    }
+}
+
+impl<T: Pod> From<&DeviceBuffer<T>> for SendBytes<'_> {
+    #[inline]
+    fn from(buffer: &DeviceBuffer<T>) -> Self {
+        buffer.region().into()
+    }
+}
+
+impl<'a, S: AsRef<[u8]> + ?Sized> From<&'a S> for SendBytes<'a> {
+    #[inline]
+    fn from(bytes: &'a S) -> Self {
+        Self(Send::Slice(bytes.as_ref()))
+    }
+}
+
+impl<'a, T> From<RecvBuffer<'a, T>> for RecvBytes<'a> {
+    #[inline]
+    fn from(buffer: RecvBuffer<'a, T>) -> Self {
+        buffer.0
+    }
+}
+
+impl From<Region> for RecvBytes<'_> {
+    #[inline]
+    fn from(region: Region) -> Self {
+        Self(Recv::Heap(region))
+    }
+}
+
+impl<T: Pod> From<&DeviceBuffer<T>> for RecvBytes<'_> {
+    #[inline]
+    fn from(buffer: &DeviceBuffer<T>) -> Self {
+        buffer.region().into()
+    }
+}
+
+impl<'a, S: AsMut<[u8]> + ?Sized> From<&'a mut S> for RecvBytes<'a> {
+    #[inline]
+    fn from(bytes: &'a mut S) -> Self {
+        Self(Recv::Slice(bytes.as_mut()))
     }
 }
 

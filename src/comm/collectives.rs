@@ -1,14 +1,15 @@
 //! The typed collective operations.
 
-use super::buffers::{Blocks, check_apart, check_distinct};
-use super::buffers::{Recv, RecvBuffer, Send, SendBuffer};
-use super::submit::{Submit, same, submit, submit_blocks};
-use crate::collective::{BlockLayout, Input, Operation, Output};
+use super::Communicator;
+use super::buffers::{Blocks, RecvBuffer, SendBuffer};
+use super::submit::Submit;
+use super::untyped::Untyped;
+use crate::collective::{MessageStatus, StatusHandle};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
 use crate::rank::Rank;
-use crate::reduce::{Element, ReduceOp};
+use crate::reduce::{DataType, Element, ReduceOp};
 
 /// The collective operations and messages. A [`Communicator`](super::Communicator) executes a call
 /// at once; a [group](super::Group) and a [stream](crate::Stream) execute it later.
@@ -17,6 +18,12 @@ use crate::reduce::{Element, ReduceOp};
 /// their order, what they acquire, calls in place, equal bits, the first call, mismatches and
 /// failures.
 pub trait Collectives<'a>: Submit<'a> {
+    /// Takes calls on elements of `data_type`, which is a value here, in bytes.
+    #[inline]
+    fn untyped(&mut self, data_type: DataType) -> Untyped<'_, Self> {
+        Untyped::new(self, data_type)
+    }
+
     /// Combines the inputs of all ranks, element by element, into the output of each.
     ///
     /// # Errors
@@ -32,9 +39,7 @@ pub trait Collectives<'a>: Submit<'a> {
         recv: impl Into<RecvBuffer<'a, T>>,
         op: &ReduceOp,
     ) -> Result<()> {
-        let (send, recv) = (send.into(), recv.into());
-        let count = same("elements received", recv.count(), send.count())?;
-        submit::<T, _>(self, Operation::AllReduce, count, 0, Some(op), send.input(), recv.output())
+        self.untyped(T::DATA_TYPE).all_reduce(send.into(), recv.into(), op)
     }
 
     /// Combines the contents of `buffer` on all ranks, element by element, and leaves the result in
@@ -48,9 +53,7 @@ pub trait Collectives<'a>: Submit<'a> {
         buffer: impl Into<RecvBuffer<'a, T>>,
         op: &ReduceOp,
     ) -> Result<()> {
-        let buffer = buffer.into();
-        let (count, input) = (buffer.count(), buffer.as_input(0));
-        submit::<T, _>(self, Operation::AllReduce, count, 0, Some(op), input, buffer.output())
+        self.untyped(T::DATA_TYPE).all_reduce_in_place(buffer.into(), op)
     }
 
     /// Combines the inputs of all ranks, element by element, into the output of `root`. On other
@@ -66,10 +69,7 @@ pub trait Collectives<'a>: Submit<'a> {
         op: &ReduceOp,
         root: Rank,
     ) -> Result<()> {
-        let (send, recv) = (send.into(), recv.into());
-        let count = send.count();
-        let output = self.caller().output_at(root, recv, count)?;
-        submit::<T, _>(self, Operation::Reduce, count, root.index(), Some(op), send.input(), output)
+        self.untyped(T::DATA_TYPE).reduce(send.into(), recv.into(), op, root)
     }
 
     /// Combines the contents of `buffer` on all ranks, element by element, and leaves the result in
@@ -77,20 +77,14 @@ pub trait Collectives<'a>: Submit<'a> {
     ///
     /// # Errors
     /// Those of [`Collectives::reduce`].
+    #[inline]
     fn reduce_in_place<T: Element>(
         &mut self,
         buffer: impl Into<RecvBuffer<'a, T>>,
         op: &ReduceOp,
         root: Rank,
     ) -> Result<()> {
-        let buffer = buffer.into();
-        let count = buffer.count();
-        let (input, output) = if self.caller().is_root(root)? {
-            (buffer.as_input(0), buffer.output())
-        } else {
-            (buffer.into_input(), Output::None)
-        };
-        submit::<T, _>(self, Operation::Reduce, count, root.index(), Some(op), input, output)
+        self.untyped(T::DATA_TYPE).reduce_in_place(buffer.into(), op, root)
     }
 
     /// Copies the root's `send` to `recv` on every rank. On other ranks `send` is not touched and
@@ -105,25 +99,20 @@ pub trait Collectives<'a>: Submit<'a> {
         recv: impl Into<RecvBuffer<'a, T>>,
         root: Rank,
     ) -> Result<()> {
-        let (send, recv) = (send.into(), recv.into());
-        let count = recv.count();
-        let input = self.caller().input_at(root, send, count)?;
-        submit::<T, _>(self, Operation::Broadcast, count, root.index(), None, input, recv.output())
+        self.untyped(T::DATA_TYPE).broadcast(send.into(), recv.into(), root)
     }
 
     /// Copies the root's `buffer` to that of every other rank.
     ///
     /// # Errors
     /// Those of [`Collectives::broadcast`].
+    #[inline]
     fn broadcast_in_place<T: Element>(
         &mut self,
         buffer: impl Into<RecvBuffer<'a, T>>,
         root: Rank,
     ) -> Result<()> {
-        let buffer = buffer.into();
-        let count = buffer.count();
-        let input = if self.caller().is_root(root)? { buffer.as_input(0) } else { Input::None };
-        submit::<T, _>(self, Operation::Broadcast, count, root.index(), None, input, buffer.output())
+        self.untyped(T::DATA_TYPE).broadcast_in_place(buffer.into(), root)
     }
 
     /// Collects the inputs of all ranks, in the order of the ranks, in the output of each. The
@@ -137,10 +126,7 @@ pub trait Collectives<'a>: Submit<'a> {
         send: impl Into<SendBuffer<'a, T>>,
         recv: impl Into<RecvBuffer<'a, T>>,
     ) -> Result<()> {
-        let (send, recv) = (send.into(), recv.into());
-        let count = send.count();
-        same("elements received", recv.count(), self.caller().blocks(count))?;
-        submit::<T, _>(self, Operation::AllGather, count, 0, None, send.input(), recv.output())
+        self.untyped(T::DATA_TYPE).all_gather(send.into(), recv.into())
     }
 
     /// Does [`Collectives::all_gather`] in a `buffer` with a block for each rank. This rank's block
@@ -149,11 +135,9 @@ pub trait Collectives<'a>: Submit<'a> {
     /// # Errors
     /// Those of [`Collectives::all_gather`]; [`Error::InvalidArgument`] for a count that is not a
     /// multiple of the number of ranks.
+    #[inline]
     fn all_gather_in_place<T: Element>(&mut self, buffer: impl Into<RecvBuffer<'a, T>>) -> Result<()> {
-        let buffer = buffer.into();
-        let (count, at) = self.caller().own_block::<T>(buffer.count())?;
-        let input = buffer.as_input(at);
-        submit::<T, _>(self, Operation::AllGather, count, 0, None, input, buffer.output())
+        self.untyped(T::DATA_TYPE).all_gather_in_place(buffer.into())
     }
 
     /// Combines the inputs of all ranks, element by element, and leaves block r of the result to
@@ -168,10 +152,7 @@ pub trait Collectives<'a>: Submit<'a> {
         recv: impl Into<RecvBuffer<'a, T>>,
         op: &ReduceOp,
     ) -> Result<()> {
-        let (send, recv) = (send.into(), recv.into());
-        let count = recv.count();
-        same("elements sent", send.count(), self.caller().blocks(count))?;
-        submit::<T, _>(self, Operation::ReduceScatter, count, 0, Some(op), send.input(), recv.output())
+        self.untyped(T::DATA_TYPE).reduce_scatter(send.into(), recv.into(), op)
     }
 
     /// Does [`Collectives::reduce_scatter`] in a `buffer` with a block for each rank. The result
@@ -180,15 +161,13 @@ pub trait Collectives<'a>: Submit<'a> {
     /// # Errors
     /// Those of [`Collectives::reduce_scatter`]; [`Error::InvalidArgument`] for a count that is not
     /// a multiple of the number of ranks.
+    #[inline]
     fn reduce_scatter_in_place<T: Element>(
         &mut self,
         buffer: impl Into<RecvBuffer<'a, T>>,
         op: &ReduceOp,
     ) -> Result<()> {
-        let buffer = buffer.into();
-        let (count, at) = self.caller().own_block::<T>(buffer.count())?;
-        let input = buffer.as_input(0);
-        submit::<T, _>(self, Operation::ReduceScatter, count, 0, Some(op), input, buffer.output_within(at))
+        self.untyped(T::DATA_TYPE).reduce_scatter_in_place(buffer.into(), op)
     }
 
     /// Sends block r of the input to rank r, and collects the blocks from all ranks in the order of
@@ -203,10 +182,7 @@ pub trait Collectives<'a>: Submit<'a> {
         send: impl Into<SendBuffer<'a, T>>,
         recv: impl Into<RecvBuffer<'a, T>>,
     ) -> Result<()> {
-        let (send, recv) = (send.into(), recv.into());
-        let total = same("elements received", recv.count(), send.count())?;
-        let count = self.caller().block_of(total)?;
-        submit::<T, _>(self, Operation::AllToAll, count, 0, None, send.input(), recv.output())
+        self.untyped(T::DATA_TYPE).all_to_all(send.into(), recv.into())
     }
 
     /// Does [`Collectives::all_to_all`] in a `buffer`. The block from a rank replaces the one that
@@ -214,11 +190,9 @@ pub trait Collectives<'a>: Submit<'a> {
     ///
     /// # Errors
     /// Those of [`Collectives::all_to_all`].
+    #[inline]
     fn all_to_all_in_place<T: Element>(&mut self, buffer: impl Into<RecvBuffer<'a, T>>) -> Result<()> {
-        let buffer = buffer.into();
-        let count = self.caller().block_of(buffer.count())?;
-        let input = buffer.as_input(0);
-        submit::<T, _>(self, Operation::AllToAll, count, 0, None, input, buffer.output())
+        self.untyped(T::DATA_TYPE).all_to_all_in_place(buffer.into())
     }
 
     /// Collects the inputs of all ranks, in the order of the ranks, in the output of `root`. On
@@ -233,11 +207,7 @@ pub trait Collectives<'a>: Submit<'a> {
         recv: impl Into<RecvBuffer<'a, T>>,
         root: Rank,
     ) -> Result<()> {
-        let (send, recv) = (send.into(), recv.into());
-        let count = send.count();
-        let all = self.caller().blocks(count);
-        let output = self.caller().output_at(root, recv, all)?;
-        submit::<T, _>(self, Operation::Gather, count, root.index(), None, send.input(), output)
+        self.untyped(T::DATA_TYPE).gather(send.into(), recv.into(), root)
     }
 
     /// Does [`Collectives::gather`] in a `buffer`. On `root` it has a block for each rank, and the
@@ -246,19 +216,13 @@ pub trait Collectives<'a>: Submit<'a> {
     /// # Errors
     /// Those of [`Collectives::gather`]; [`Error::InvalidArgument`] for a count that is not a
     /// multiple of the number of ranks.
+    #[inline]
     fn gather_in_place<T: Element>(
         &mut self,
         buffer: impl Into<RecvBuffer<'a, T>>,
         root: Rank,
     ) -> Result<()> {
-        let buffer = buffer.into();
-        let (count, input, output) = if self.caller().is_root(root)? {
-            let (count, at) = self.caller().own_block::<T>(buffer.count())?;
-            (count, buffer.as_input(at), buffer.output())
-        } else {
-            (buffer.count(), buffer.into_input(), Output::None)
-        };
-        submit::<T, _>(self, Operation::Gather, count, root.index(), None, input, output)
+        self.untyped(T::DATA_TYPE).gather_in_place(buffer.into(), root)
     }
 
     /// Sends block r of the root's input to rank r. On other ranks `send` is not touched and may be
@@ -273,11 +237,7 @@ pub trait Collectives<'a>: Submit<'a> {
         recv: impl Into<RecvBuffer<'a, T>>,
         root: Rank,
     ) -> Result<()> {
-        let (send, recv) = (send.into(), recv.into());
-        let count = recv.count();
-        let all = self.caller().blocks(count);
-        let input = self.caller().input_at(root, send, all)?;
-        submit::<T, _>(self, Operation::Scatter, count, root.index(), None, input, recv.output())
+        self.untyped(T::DATA_TYPE).scatter(send.into(), recv.into(), root)
     }
 
     /// Does [`Collectives::scatter`] in a `buffer`. On `root` it has a block for each rank and
@@ -286,19 +246,13 @@ pub trait Collectives<'a>: Submit<'a> {
     /// # Errors
     /// Those of [`Collectives::scatter`]; [`Error::InvalidArgument`] for a count that is not a
     /// multiple of the number of ranks.
+    #[inline]
     fn scatter_in_place<T: Element>(
         &mut self,
         buffer: impl Into<RecvBuffer<'a, T>>,
         root: Rank,
     ) -> Result<()> {
-        let buffer = buffer.into();
-        let (count, input, output) = if self.caller().is_root(root)? {
-            let (count, at) = self.caller().own_block::<T>(buffer.count())?;
-            (count, buffer.as_input(0), buffer.output_within(at))
-        } else {
-            (buffer.count(), Input::None, buffer.output())
-        };
-        submit::<T, _>(self, Operation::Scatter, count, root.index(), None, input, output)
+        self.untyped(T::DATA_TYPE).scatter_in_place(buffer.into(), root)
     }
 
     /// Sends a block of the input to each rank, and collects a block from each. Block r of `sent`
@@ -316,6 +270,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ///   described.
     /// - [`Error::CallMismatch`] on both ranks when one sends a block of another length than the
     ///   other receives. The sender may get it by a later call.
+    #[inline]
     fn all_to_all_v<T: Element>(
         &mut self,
         send: impl Into<SendBuffer<'a, T>>,
@@ -323,18 +278,7 @@ pub trait Collectives<'a>: Submit<'a> {
         recv: impl Into<RecvBuffer<'a, T>>,
         received: Blocks<'_>,
     ) -> Result<()> {
-        let (send, recv) = (send.into(), recv.into());
-        let n_ranks = self.caller().n_ranks;
-        let layout = BlockLayout {
-            sent: sent.within(send.count(), n_ranks)?,
-            received: received.within(recv.count(), n_ranks)?,
-        };
-        check_apart(&layout.received)?;
-        if let (Send::Heap(source), Recv::Heap(target)) = (&send.0, &recv.0) {
-            let (sent, received) = ((*source, &layout.sent[..]), (*target, &layout.received[..]));
-            check_distinct(sent, received, size_of::<T>() as u64)?;
-        }
-        submit_blocks::<T, _>(self, layout, send.input(), recv.output())
+        self.untyped(T::DATA_TYPE).all_to_all_v(send.into(), sent, recv.into(), received)
     }
 
     /// Does [`Collectives::all_to_all_v`] in a `buffer`, like `MPI_Alltoallv` with `MPI_IN_PLACE`.
@@ -347,17 +291,13 @@ pub trait Collectives<'a>: Submit<'a> {
     /// # Errors
     /// Those of [`Collectives::all_to_all_v`], for `blocks` that overlap, too. A block on which two
     /// ranks disagree stays as it is.
+    #[inline]
     fn all_to_all_v_in_place<T: Element>(
         &mut self,
         buffer: impl Into<RecvBuffer<'a, T>>,
         blocks: Blocks<'_>,
     ) -> Result<()> {
-        let buffer = buffer.into();
-        let received = blocks.within(buffer.count(), self.caller().n_ranks)?;
-        check_apart(&received)?;
-        let layout = BlockLayout { sent: received.clone(), received };
-        let input = buffer.as_input(0);
-        submit_blocks::<T, _>(self, layout, input, buffer.output())
+        self.untyped(T::DATA_TYPE).all_to_all_v_in_place(buffer.into(), blocks)
     }
 
     /// Sends the elements of `send` to `peer`, which calls [`Collectives::recv`] for as many of the
@@ -379,10 +319,22 @@ pub trait Collectives<'a>: Submit<'a> {
     /// proxied channels if they are flushed. It acquires nothing.
     #[inline]
     fn send<T: Element>(&mut self, send: impl Into<SendBuffer<'a, T>>, peer: Rank) -> Result<()> {
-        let send = send.into();
-        self.caller().is_root(peer)?;
-        let (count, input) = (send.count(), send.input());
-        submit::<T, _>(self, Operation::Send, count, peer.index(), None, input, Output::None)
+        self.send_tagged(send, peer, 0)
+    }
+
+    /// Sends a message with a `tag`, which [`Collectives::recv_tagged`] of the same tag receives,
+    /// or [`Collectives::recv_any_into`]. [`Collectives::send`] is the same with tag 0.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::send`].
+    #[inline]
+    fn send_tagged<T: Element>(
+        &mut self,
+        send: impl Into<SendBuffer<'a, T>>,
+        peer: Rank,
+        tag: u32,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).send_tagged(send.into(), peer, tag)
     }
 
     /// Receives a message of `peer` by [`Collectives::send`], with as many elements as `recv` has,
@@ -396,11 +348,65 @@ pub trait Collectives<'a>: Submit<'a> {
     /// they are flushed.
     #[inline]
     fn recv<T: Element>(&mut self, recv: impl Into<RecvBuffer<'a, T>>, peer: Rank) -> Result<()> {
-        let recv = recv.into();
-        self.caller().is_root(peer)?;
-        let (count, output) = (recv.count(), recv.output());
-        submit::<T, _>(self, Operation::Recv, count, peer.index(), None, Input::None, output)
+        self.recv_tagged(recv, peer, 0)
+    }
+
+    /// Receives the next message of `peer` with this `tag`, by [`Collectives::send_tagged`], with
+    /// as many elements as `recv` has, of the same type. It passes over messages of other tags,
+    /// which later calls receive: see [`semantics`](crate::collective::semantics#messages).
+    ///
+    /// # Errors
+    /// Those of [`Collectives::send`].
+    ///
+    /// # Ordering
+    /// That of [`Collectives::recv`].
+    #[inline]
+    fn recv_tagged<T: Element>(
+        &mut self,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        peer: Rank,
+        tag: u32,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).recv_tagged(recv.into(), peer, tag)
+    }
+
+    /// Receives a message with this `tag` of any other rank, with as many elements as `recv` has,
+    /// of the same type, and leaves in `status` which one it was, once it is done. Ranks whose
+    /// messages are there are served in turn.
+    ///
+    /// [`Communicator::recv_any`](super::Communicator::recv_any) returns the status at once.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::send`]; [`Error::PeerLost`] when a rank dies, or all others have
+    /// left; [`Error::InvalidArgument`] where there are no others.
+    ///
+    /// # Ordering
+    /// That of [`Collectives::recv`], for the rank that has sent the message.
+    fn recv_any_into<T: Element>(
+        &mut self,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        tag: u32,
+        status: &StatusHandle,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).recv_any_into(recv.into(), tag, status)
     }
 }
 
 impl<'a, S: Submit<'a> + ?Sized> Collectives<'a> for S {}
+
+impl Communicator {
+    /// Receives a message with this `tag` of any other rank, like
+    /// [`Collectives::recv_any_into`], and returns which one it was.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::recv_any_into`].
+    pub fn recv_any<'a, T: Element>(
+        &mut self,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        tag: u32,
+    ) -> Result<MessageStatus> {
+        let status = StatusHandle::new();
+        self.recv_any_into(recv, tag, &status)?;
+        Ok(status.get().expect("the receive is done"))
+    }
+}

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Communicator;
+use super::call_queue::CallQueue;
 use crate::collective::tuning::{BufferKind, Table};
 use crate::collective::{Algorithm, CallSignature, ChannelKind, CustomAlgorithm, Engine, Operation};
 use crate::error::{Error, Result};
@@ -202,8 +203,18 @@ impl Communicator {
         done
     }
 
-    /// Waits until enqueued calls are done, and takes the engine back from the streams, if they
-    /// have it.
+    /// Returns the queue of calls that are executed later, with the engine in it. `call` is the one
+    /// that it is for.
+    pub(super) fn call_queue(&mut self, call: impl FnOnce() -> CallSignature) -> Result<Arc<CallQueue>> {
+        if let Some(queue) = self.loan.queue() {
+            return Ok(Arc::clone(queue));
+        }
+        self.engine_for(call)?;
+        let engine = self.engine.take().expect("it was there a moment ago");
+        Ok(self.loan.begin(&self.membership.context, engine))
+    }
+
+    /// Does what is in that queue, or waits until it is done, and takes the engine back.
     #[inline]
     pub(super) fn reclaim_engine(&mut self) {
         if self.engine.is_none() {

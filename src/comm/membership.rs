@@ -146,8 +146,8 @@ impl Drop for JobMembership {
     }
 }
 
-/// Ends the epoch of a communicator from any thread, even within a call. It is cheap to clone, and
-/// keeps nobody in the job.
+/// Ends the epoch of a communicator from any thread, even within a call, or says why it has ended.
+/// It is cheap to clone, and keeps nobody in the job.
 #[derive(Clone, Debug)]
 pub struct Aborter {
     membership: Weak<JobMembership>,
@@ -174,6 +174,13 @@ impl Aborter {
         membership.context.abort();
     }
 
+    /// Returns the reason why the epoch ended, as [`Communicator::revoked`] does, if the
+    /// communicator is still there.
+    #[must_use]
+    pub fn revoked(&self) -> Option<Revocation> {
+        self.membership.upgrade()?.context.mapped().revocation().read()
+    }
+
     /// Declares a rank of the job lost like [`Communicator::give_up`], if the communicator is still
     /// there. A rank that does not exist, and this one, are left alone.
     pub fn give_up(&self, rank: Rank) {
@@ -198,9 +205,12 @@ mod tests {
         let (mut waiting, idle) = (comms.remove(0), comms.remove(0));
         let aborter = waiting.aborter();
         let waiter = std::thread::spawn(move || waiting.barrier());
+        assert_eq!(aborter.revoked(), None);
         aborter.revoke();
         assert!(matches!(waiter.join().unwrap(), Err(Error::Revoked { .. })));
+        assert_eq!(idle.aborter().revoked(), Some(Revocation::Aborted(Some(Rank::known(0)))));
         drop(idle);
+        assert_eq!(aborter.revoked(), None, "nobody is in the job any more");
         aborter.revoke();
     }
 

@@ -6,8 +6,10 @@
 //! own and may move to other threads.
 
 mod alloc;
+mod arena;
 mod attach;
 mod buffers;
+mod call_queue;
 mod checkpoint;
 mod collectives;
 mod engine;
@@ -25,11 +27,13 @@ mod recover;
 mod recovery;
 mod shrink;
 mod split;
+pub mod start;
 pub mod stream;
 mod submit;
 mod survivor;
 mod switch;
 mod unique_id;
+mod untyped;
 mod workspace;
 
 use std::sync::Arc;
@@ -48,7 +52,7 @@ use crate::shm::{CellRef, SharedLayout, Span};
 use crate::sync::Revocation;
 
 pub use attach::{JoinedAs, join_job};
-pub use buffers::{Blocks, RecvBuffer, SendBuffer};
+pub use buffers::{Blocks, RecvBuffer, RecvBytes, SendBuffer, SendBytes};
 pub use checkpoint::CheckpointFault;
 pub use collectives::Collectives;
 pub use group::{Group, GroupMember, OnGroup};
@@ -59,9 +63,11 @@ use membership::JobMembership;
 use ports::ChannelUser;
 pub use recovery::Recovery;
 pub use shrink::Shrunk;
+pub use start::{Starting, Work};
 pub use submit::{Caller, Submit};
 pub use switch::SwitchChannel;
 pub use unique_id::UniqueId;
+pub use untyped::Untyped;
 
 /// A rank's place in a communicator, with the symmetric heap, channels to its peers, and collective
 /// operations.
@@ -84,8 +90,8 @@ pub struct Communicator {
     job_barrier: Option<JobBarrier>,
     /// The engine that executes its collective calls, made by the first of them.
     engine: Option<Box<Engine>>,
-    /// The streams that have the engine, while calls of this communicator may be enqueued there.
-    loan: stream::EngineLoan,
+    /// The queue that has the engine while calls of this communicator may be in it.
+    loan: call_queue::EngineLoan,
     /// How its collective calls are done.
     choice: Choice,
     membership: Arc<JobMembership>,
@@ -164,6 +170,29 @@ impl Communicator {
         MemoryChannel::open(self.context(), self.member(peer)?)
     }
 
+    /// Opens a direct channel to `peer` over semaphores in heap memory: `outbound` of the peer's
+    /// heap, and `inbound` of this rank's. It pairs with the channel of the peer over the same two.
+    ///
+    /// It takes none of the places that [`Communicator::memory_channel`] counts. A semaphore has
+    /// [`SEMAPHORE_LEN`](crate::channel::SEMAPHORE_LEN) bytes, at a multiple of as many, and was
+    /// zeroed before either rank opened its channel. One rank raises it, over one channel at a
+    /// time.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`] for memory that is not allocated;
+    /// [`crate::Error::Misaligned`]; [`crate::Error::InvalidRank`].
+    pub fn memory_channel_over(
+        &self,
+        peer: Rank,
+        outbound: HeapOffset,
+        inbound: HeapOffset,
+    ) -> Result<MemoryChannel> {
+        let (member, own) = (self.member(peer)?, self.context().rank());
+        let (outbound, inbound) =
+            (self.heap().view().cell(member, outbound)?, self.heap().view().cell(own, inbound)?);
+        Ok(MemoryChannel::over(self.context(), member, outbound, inbound))
+    }
+
     /// Opens the next proxied channel to `peer`. The first one starts the proxy thread, where
     /// proxies are threads.
     ///
@@ -191,8 +220,9 @@ impl Communicator {
     /// [`crate::Error::OutOfRange`], [`crate::Error::InvalidRank`]; [`crate::Error::Exhausted`]
     /// when all 512 ids are in use.
     pub fn register(&self, rank: Rank, region: Region) -> Result<MemoryId> {
-        self.heap().view().check(region)?;
-        self.membership.registrar().register(self.member(rank)?, region)
+        let rank = self.member(rank)?;
+        self.heap().view().check(rank, region)?;
+        self.membership.registrar().register(rank, region)
     }
 
     /// Takes an id back. No trigger that names it may be in flight: flush first.

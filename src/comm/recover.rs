@@ -141,7 +141,8 @@ impl RecoveryRound<'_> {
             Error::NoMeeting { .. } => (RoundOutcome::Repeated, true),
             _ => (RoundOutcome::Repeated, false),
         };
-        // That member may live. It says itself whether it has failed, or waited in vain for another.
+        // That member may live. It says itself whether it has failed, or waited in vain for
+        // another.
         let told = says_why.then(|| self.open.await_reason()).flatten();
         self.after(told.unwrap_or_else(|| round.conclude(own)))
     }

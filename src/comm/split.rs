@@ -16,7 +16,7 @@
 use std::sync::Arc;
 
 use super::Communicator;
-use super::stream::EngineLoan;
+use super::call_queue::EngineLoan;
 use super::workspace::{ALIGN, Workspace};
 use crate::collective::Planner;
 use crate::collective::tuning::{Table, Tuning};

@@ -1,11 +1,9 @@
 //! Takes collective calls, and checks those of their arguments that a rank can check alone.
 
 use super::Communicator;
-use super::buffers::{RecvBuffer, SendBuffer};
-use crate::collective::{BlockLayout, Input, Operation, Output, Request};
+use crate::collective::Request;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
-use crate::reduce::{Element, ReduceOp};
 
 /// The caller of a collective call: a rank among a number of ranks.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +23,8 @@ pub trait Submit<'a> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an operator of another type, and for buffers that overlap in
-    /// part; those of the call, where it is executed at once.
+    /// part; [`Error::UnsupportedOperator`] for one that is not defined on the type; those of the
+    /// call, where it is executed at once.
     fn submit(&mut self, request: Request<'a, '_>) -> Result<()>;
 }
 
@@ -54,48 +53,11 @@ impl Caller {
         count.saturating_mul(self.n_ranks.into())
     }
 
-    /// Returns the input of `count` elements that only `root` has.
-    #[inline]
-    pub(super) fn input_at<'a, T: Element>(
-        &self,
-        root: Rank,
-        send: SendBuffer<'a, T>,
-        count: u64,
-    ) -> Result<Input<'a>> {
-        if !self.is_root(root)? {
-            return Ok(Input::None);
-        }
-        same("elements sent", send.count(), count)?;
-        Ok(send.input())
-    }
-
-    /// Returns the output of `count` elements that only `root` has.
-    #[inline]
-    pub(super) fn output_at<'a, T: Element>(
-        &self,
-        root: Rank,
-        recv: RecvBuffer<'a, T>,
-        count: u64,
-    ) -> Result<Output<'a>> {
-        if !self.is_root(root)? {
-            return Ok(Output::None);
-        }
-        same("elements received", recv.count(), count)?;
-        Ok(recv.output())
-    }
-
     /// Returns whether this is `root`, a rank of the communicator.
     #[inline]
     pub(super) fn is_root(&self, root: Rank) -> Result<bool> {
         Rank::new(root.get(), self.n_ranks)?;
         Ok(self.rank == root)
-    }
-
-    /// Divides `total` elements `T` into a block for each rank. Returns the elements of a block,
-    /// and the bytes before this rank's.
-    pub(super) fn own_block<T: Element>(&self, total: u64) -> Result<(u64, u64)> {
-        let count = self.block_of(total)?;
-        Ok((count, count * u64::from(self.rank.get()) * size_of::<T>() as u64))
     }
 
     /// Returns the elements of one block, when `total` elements are a block for each rank.
@@ -108,38 +70,6 @@ impl Caller {
         }
         Ok(total / n_ranks)
     }
-}
-
-/// Passes a call to `taker`.
-///
-/// # Errors
-/// Those of [`Submit::submit`].
-#[inline]
-pub(super) fn submit<'a, T: Element, S: Submit<'a> + ?Sized>(
-    taker: &mut S,
-    operation: Operation,
-    count: u64,
-    root: usize,
-    op: Option<&ReduceOp>,
-    input: Input<'a>,
-    output: Output<'a>,
-) -> Result<()> {
-    let (data_type, layout) = (T::DATA_TYPE, None);
-    taker.submit(Request { operation, data_type, count, root, op, layout, input, output })
-}
-
-/// Passes an exchange of the blocks of `layout` to `taker`.
-///
-/// # Errors
-/// Those of [`Submit::submit`].
-pub(super) fn submit_blocks<'a, T: Element, S: Submit<'a> + ?Sized>(
-    taker: &mut S,
-    layout: BlockLayout,
-    input: Input<'a>,
-    output: Output<'a>,
-) -> Result<()> {
-    let (operation, data_type, layout) = (Operation::AllToAllV, T::DATA_TYPE, Some(Box::new(layout)));
-    taker.submit(Request { operation, data_type, count: 0, root: 0, op: None, layout, input, output })
 }
 
 /// Returns `count`, if it is the `expected` one.

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Communicator;
-use super::buffers::{Recv, RecvBuffer, Send, SendBuffer};
+use super::buffers::{Recv, RecvBuffer, RecvBytes, Send, SendBuffer, SendBytes};
 use super::engine::all_same;
 use crate::channel::{Channel, MemoryChannel, RankContext};
 use crate::collective::{Operation, PerMember, fill, share_of};
@@ -69,7 +69,8 @@ impl Communicator {
         }
         let bases: Vec<_> = told.iter().map(|theirs| HeapOffset::new(theirs[2])).collect();
         let view = self.heap().view();
-        let reached = bases.iter().try_for_each(|&base| view.check(Region::new(base, region.len)));
+        let mut places = self.members.iter().zip(&bases);
+        let reached = places.try_for_each(|(&rank, &base)| view.check(rank, Region::new(base, region.len)));
         let channels = self.engine()?.open_memory_channels(operation, reached)?;
         Ok(SwitchChannel {
             context: Arc::clone(self.context()),
@@ -117,14 +118,15 @@ impl<T: Element> SwitchChannel<T> {
     /// Nothing was changed then.
     /// - [`Error::OutOfRange`] when the buffers end before.
     /// - [`Error::InvalidArgument`] when `op` is for another type, and for a `recv` that overlaps.
+    /// - [`Error::UnsupportedOperator`] when `op` is not defined on the type.
     /// - [`Error::Unavailable`] when this rank has left the job.
     ///
     /// # Ordering
     /// None.
     #[inline]
     pub fn reduce<'a>(&self, at: usize, recv: impl Into<RecvBuffer<'a, T>>, op: &ReduceOp) -> Result<()> {
-        let recv = recv.into();
-        let count = recv.count();
+        let recv = RecvBytes::from(recv.into());
+        let count = recv.count(T::DATA_TYPE)?;
         let mut places = PerMember::new();
         self.places("reduce", at, count, &mut places)?;
         let sources = sources(&places);
@@ -133,7 +135,7 @@ impl<T: Element> SwitchChannel<T> {
                 let own = self.context.heap().reach(self.context.rank(), region)?;
                 Target::Shared(own, region.offset.get())
             }
-            Recv::Slice(slice) => Target::Slice(bytemuck::cast_slice_mut(slice)),
+            Recv::Slice(bytes) => Target::Slice(bytes),
         };
         self.reducer(op)?.combine(&sources, &mut [target], count, true)
     }
@@ -148,9 +150,9 @@ impl<T: Element> SwitchChannel<T> {
     /// None.
     #[inline]
     pub fn broadcast<'a>(&self, at: usize, send: impl Into<SendBuffer<'a, T>>) -> Result<()> {
-        let send = send.into();
+        let send = SendBytes::from(send.into());
         let mut targets = PerMember::new();
-        self.places("broadcast", at, send.count(), &mut targets)?;
+        self.places("broadcast", at, send.count(T::DATA_TYPE)?, &mut targets)?;
         // This rank's own first: so the members do not all begin at the same one.
         let (before, after) = targets.split_at(self.me);
         let mut targets = after.iter().chain(before);
@@ -162,8 +164,7 @@ impl<T: Element> SwitchChannel<T> {
                     source.copy_to(start, span, *offset, region.len, CacheHint::Keep)
                 })
             }
-            Send::Slice(slice) => {
-                let bytes = bytemuck::cast_slice(slice);
+            Send::Slice(bytes) => {
                 targets.try_for_each(|(span, offset)| span.copy_in_for(*offset, bytes, CacheHint::Keep))
             }
         }

@@ -13,7 +13,7 @@ use super::id::DeviceId;
 use crate::collective::Operation;
 use crate::heap::{DeviceMemory, MIN_ADDRESS};
 use crate::rank::MAX_RANKS;
-use crate::reduce::{DataType, ReduceOp};
+use crate::reduce::{DataType, ReduceOp, Reducer};
 
 /// The most calls in a group.
 pub const MAX_CALLS: usize = 64;
@@ -78,6 +78,15 @@ pub enum DeviceReduceOp {
     Max,
     /// Adds, and divides by the number of ranks.
     Avg,
+    /// Keeps the bits that are set in all inputs.
+    #[serde(rename = "band")]
+    BitAnd,
+    /// Keeps the bits that are set in any input.
+    #[serde(rename = "bor")]
+    BitOr,
+    /// Keeps the bits that are set in an odd number of inputs.
+    #[serde(rename = "bxor")]
+    BitXor,
 }
 
 /// One collective operation on the memory of all devices of a communicator.
@@ -143,6 +152,9 @@ impl DeviceReduceOp {
             Self::Min => ReduceOp::Min,
             Self::Max => ReduceOp::Max,
             Self::Avg => ReduceOp::Avg,
+            Self::BitAnd => ReduceOp::BitAnd,
+            Self::BitOr => ReduceOp::BitOr,
+            Self::BitXor => ReduceOp::BitXor,
         }
     }
 }
@@ -172,7 +184,7 @@ impl FromStr for DeviceReduceOp {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
-        by_name(name, "sum, prod, min, max or avg")
+        by_name(name, "sum, prod, min, max, avg, band, bor or bxor")
     }
 }
 
@@ -204,7 +216,8 @@ impl DeviceCall {
     /// Checks the call against the devices in the order of their ranks, before data move.
     ///
     /// # Errors
-    /// [`RequestError::WrongCount`], [`RequestError::NoSuchRoot`], [`RequestError::OutOfRange`].
+    /// [`RequestError::WrongCount`], [`RequestError::NoSuchRoot`], [`RequestError::OutOfRange`],
+    /// [`RequestError::BadOperator`].
     pub fn check(&self, devices: &[(DeviceId, AddressRange)]) -> Result<(), RequestError> {
         let n_ranks = devices.len();
         for given in [self.send.len(), self.recv.len()] {
@@ -214,6 +227,10 @@ impl DeviceCall {
         }
         if self.root as usize >= n_ranks {
             return Err(RequestError::NoSuchRoot { root: self.root, devices: n_ranks });
+        }
+        if self.collective.operation().reduces() {
+            Reducer::new(self.data_type, &self.op.reduce_op(), 1)
+                .map_err(|refused| RequestError::BadOperator { why: refused.to_string() })?;
         }
         for (rank, (device, range)) in devices.iter().enumerate() {
             let beyond = Bytes { address: self.send[rank], len: u64::MAX };
@@ -338,6 +355,14 @@ mod tests {
     }
 
     #[test]
+    fn an_operator_that_is_not_defined_on_the_type_is_refused_where_elements_are_combined() {
+        let with = |collective, op| DeviceCall { op, ..call(collective, 1, &[0x1000; 2], &[0x1000; 2]) };
+        let refused = with(Collective::AllReduce, DeviceReduceOp::BitXor).check(&pair()).unwrap_err();
+        assert!(refused.to_string().starts_with("operator bxor is not defined on double; use "), "{refused}");
+        assert_eq!(with(Collective::AllGather, DeviceReduceOp::BitXor).check(&pair()), Ok(()));
+    }
+
+    #[test]
     fn calls_together_have_no_more_operands_than_twice_what_the_smallest_device_has() {
         // All of the second device is 8 elements.
         let all = call(Collective::AllReduce, 8, &[0x1000; 2], &[0x1000; 2]);
@@ -364,7 +389,9 @@ mod tests {
         }
         assert_eq!("all-reduce".parse(), Ok(Collective::AllReduce));
         assert!("finalize".parse::<Collective>().is_err());
-        assert_eq!("avg".parse(), Ok(DeviceReduceOp::Avg));
+        for op in ReduceOp::PLAIN {
+            assert_eq!(op.name().parse().map(DeviceReduceOp::reduce_op), Ok(op));
+        }
         assert!("mean".parse::<DeviceReduceOp>().is_err());
     }
 }

@@ -286,6 +286,12 @@ pub enum RequestError {
         /// How many devices there are.
         devices: usize,
     },
+    /// The operator is not defined on the type of the elements.
+    #[error("{why}")]
+    BadOperator {
+        /// Which ones are.
+        why: String,
+    },
     /// A range of bytes reaches past a device's addresses.
     #[error(
         "{} bytes at {:#x} of device {device} are out of range: its addresses are {:#x} to {:#x}",

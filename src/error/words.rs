@@ -17,9 +17,14 @@ pub(super) fn signal_name(signal: i32) -> String {
     named.map_or_else(|_| format!("signal {signal}"), |name| name.to_string())
 }
 
-/// Names the rank that was waited for.
-pub(super) fn awaiting(rank: Option<Rank>) -> String {
-    rank.map_or_else(String::new, |rank| format!(", awaiting rank {rank}"))
+/// Names the rank that was waited for, and the tag of its message.
+pub(super) fn awaiting(rank: Option<Rank>, tag: Option<u32>) -> String {
+    match (rank, tag) {
+        (Some(rank), Some(tag)) => format!(", awaiting rank {rank} with tag {tag}"),
+        (Some(rank), None) => format!(", awaiting rank {rank}"),
+        (None, Some(tag)) => format!(", awaiting any rank with tag {tag}"),
+        (None, None) => String::new(),
+    }
 }
 
 /// Says which rank holds all up, and what to do.

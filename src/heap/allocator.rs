@@ -7,7 +7,7 @@
 //! An allocation takes the lowest address where it fits at its alignment. Lengths are rounded up to
 //! [`GRANULE`], and an empty allocation takes one granule, so that every live allocation has an
 //! offset of its own and freeing by offset is unambiguous. Neighbouring free runs are joined at
-//! once.
+//! once. A limit on an allocation decides whether it succeeds, and never where it is.
 
 use std::collections::BTreeMap;
 
@@ -50,15 +50,25 @@ impl Allocator {
     /// [`Error::InvalidArgument`] when `align` is not a power of two; [`Error::OutOfMemory`] when
     /// no free run holds it. Nothing has changed then.
     pub fn allocate(&mut self, len: u64, align: u64) -> Result<Region> {
+        self.allocate_below(self.len, len, align)
+    }
+
+    /// Takes as [`Allocator::allocate`] does, if that ends at `limit` or before. No live allocation
+    /// ends behind `limit`.
+    ///
+    /// # Errors
+    /// Those of [`Allocator::allocate`], which tell of the bytes before `limit`.
+    pub fn allocate_below(&mut self, limit: u64, len: u64, align: u64) -> Result<Region> {
         if !align.is_power_of_two() {
             return Err(Error::InvalidArgument { name: "align", value: align, expected: "a power of two" });
         }
         let align = align.max(GRANULE);
-        let Some((run, start, need)) = self.first_fit(len, align) else {
+        let Some((run, start, need)) = self.first_fit(limit, len, align) else {
             return Err(Error::OutOfMemory {
                 asked: len,
-                free: self.free_bytes,
-                contiguous: self.contiguous(align),
+                len: limit,
+                free: self.free_below(limit),
+                contiguous: self.contiguous_below(limit, align),
             });
         };
         self.carve(run, start, need);
@@ -120,25 +130,47 @@ impl Allocator {
         self.free_bytes
     }
 
+    /// Returns how many bytes are free before `limit`, behind which no live allocation ends.
+    #[must_use]
+    pub fn free_below(&self, limit: u64) -> u64 {
+        self.free_bytes - self.len.saturating_sub(limit)
+    }
+
+    /// Returns where the last live allocation ends, with what its length was rounded up by.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        match self.free.last_key_value() {
+            Some((&run, &len)) if run + len == self.len => run,
+            _ => self.len,
+        }
+    }
+
     /// Returns the longest allocation that would succeed at alignment `align`, a power of two, in
     /// bytes.
     #[must_use]
     pub fn contiguous(&self, align: u64) -> u64 {
+        self.contiguous_below(self.len, align)
+    }
+
+    /// Returns the longest allocation that [`Allocator::allocate_below`] would grant, in bytes.
+    #[must_use]
+    pub fn contiguous_below(&self, limit: u64, align: u64) -> u64 {
         let align = align.max(GRANULE);
         let usable = |(&run, &len): (&u64, &u64)| {
             let start = run.checked_next_multiple_of(align)?;
-            (run + len).checked_sub(start)
+            (run + len).min(limit).checked_sub(start)
         };
         self.free.iter().filter_map(usable).max().unwrap_or(0)
     }
 
-    /// Finds the lowest place: the free run, the start in it, and the bytes that are taken there.
-    fn first_fit(&self, len: u64, align: u64) -> Option<(u64, u64, u64)> {
+    /// Finds the lowest place, if it ends at `limit` or before: the free run, the start in it, and
+    /// the bytes that are taken there.
+    fn first_fit(&self, limit: u64, len: u64, align: u64) -> Option<(u64, u64, u64)> {
         let need = taken(len)?;
         self.free.iter().find_map(|(&run, &run_len)| {
             let start = run.checked_next_multiple_of(align)?;
             let end = start.checked_add(need)?;
-            (end <= run + run_len).then_some((run, start, need))
+            (end <= (run + run_len).min(limit)).then_some((run, start, need))
         })
     }
 
@@ -172,7 +204,7 @@ impl Allocator {
 }
 
 /// Returns how many bytes an allocation of `len` takes; `None` when they cannot be counted.
-fn taken(len: u64) -> Option<u64> {
+pub(super) fn taken(len: u64) -> Option<u64> {
     len.max(1).checked_next_multiple_of(GRANULE)
 }
 

@@ -12,6 +12,7 @@
 //! | [`WATERMARK`] | 128 | how much of the heap all ranks have memory for | the rank | proxies |
 //! | [`MESSAGE_PARK`] | 128 | the rank asleep (no message, no room) | the rank, its peers | both |
 //! | [`ROSTER`] | 128 | how often producers have come or gone | the rank's threads | its proxy |
+//! | [`ARENA_LEN`] | 128 | how much of the heap's end the arena has memory for | the rank | all |
 //! | [`HEAP`] | as long as asked for | this rank's part of the symmetric heap | all | all |
 //!
 //! Everything before the heap is [`CONTROL_LEN`] bytes and is committed when the segment is made.
@@ -54,6 +55,8 @@ pub const WATERMARK: u64 = 0x45800;
 pub const MESSAGE_PARK: u64 = 0x45880;
 /// Where the roster of the fifos is.
 pub const ROSTER: u64 = 0x45900;
+/// Where it stands how many bytes of the heap's end have memory behind them on this rank.
+pub const ARENA_LEN: u64 = 0x45980;
 /// How many bytes there are before the heap, to be committed when the segment is made.
 pub const CONTROL_LEN: u64 = 0x46000;
 /// Where the heap starts.
@@ -88,7 +91,8 @@ const _: () = {
     assert!(COMPLETIONS + N_FIFOS as u64 * PARK_STRIDE == WATERMARK);
     assert!(WATERMARK + 128 == MESSAGE_PARK);
     assert!(MESSAGE_PARK + PARK_STRIDE == ROSTER);
-    assert!(ROSTER + 128 <= CONTROL_LEN && CONTROL_LEN <= HEAP);
+    assert!(ROSTER + 128 == ARENA_LEN);
+    assert!(ARENA_LEN + 128 <= CONTROL_LEN && CONTROL_LEN <= HEAP);
 };
 
 /// How many heaps a job has, and how long each of them is.
@@ -213,6 +217,12 @@ impl SegmentCells {
         self.cell(WATERMARK)
     }
 
+    /// Returns how many bytes of the heap's end have memory behind them on this rank.
+    #[must_use]
+    pub fn arena_len(&self) -> CellRef<AtomicU64> {
+        self.cell(ARENA_LEN)
+    }
+
     /// Returns what the rank sleeps on when it waits for several peers.
     #[must_use]
     pub fn message_park(&self) -> CellRef<ParkCell> {
@@ -271,6 +281,7 @@ mod tests {
         places.push(place(std::slice::from_ref(&*cells.watermark())));
         places.push(place(std::slice::from_ref(&*cells.message_park())));
         places.push(place(std::slice::from_ref(&*cells.roster())));
+        places.push(place(std::slice::from_ref(&*cells.arena_len())));
         for index in 0..N_FIFOS {
             let fifo = cells.fifo(index).unwrap();
             places.push(place(std::slice::from_ref(&*fifo.header)));

@@ -7,6 +7,7 @@
 //! | [`offset`] | heap offsets and regions: the same on every rank |
 //! | [`allocator`] | deterministic first fit over numbers |
 //! | [`symmetric`] | the heap of one rank: allocation in steps |
+//! | [`arena`] | allocation by one rank alone, from the end of its heap |
 //! | [`view`] | the way from an offset to memory on any rank, for devices and proxies |
 //! | [`buffer`] | typed view of a region on its own rank |
 //! | [`device`] | a flat device address range of its own |
@@ -16,6 +17,7 @@
 //! Nothing here waits or talks to a peer: that the ranks agree is brought about one layer up.
 
 pub mod allocator;
+pub mod arena;
 pub mod buffer;
 pub mod device;
 pub mod layout;
@@ -28,6 +30,7 @@ pub mod view;
 pub mod windows;
 
 pub use allocator::Allocator;
+pub use arena::{Arena, ArenaBuffer};
 pub use buffer::DeviceBuffer;
 pub use device::{DeviceAddress, DeviceMemory, MIN_ADDRESS};
 pub use layout::{FifoCells, HeapShape, SegmentCells};

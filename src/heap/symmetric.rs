@@ -21,18 +21,22 @@
 //! watermarks. `backed` is this rank's own. `agreed` follows when an allocation is confirmed:
 //! everything below it is backed on *every* rank and may be touched there without a check of the
 //! peer. An abandoned allocation raises the first only.
+//!
+//! The end of the heap is this rank's [`arena`](super::arena). Neither grows into the other.
 
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::heap::allocator::{Allocator, GRANULE};
+use crate::heap::arena::ArenaBook;
 use crate::heap::layout::HEAP;
 use crate::heap::offset::Region;
 use crate::heap::view::HeapView;
+use crate::process::OwnerProcess;
 use crate::shm::Segment;
 
-/// What a heap holds at a moment.
+/// What a heap, or an arena, holds at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeapUsage {
     /// Bytes in all.
@@ -55,6 +59,8 @@ pub struct SymmetricHeap {
     ledger: Mutex<HeapLedger>,
     /// Whether this rank's own part is to be in the core dumps of its process.
     is_dumped: bool,
+    /// The process that is the rank, and that alone allocates.
+    process: OwnerProcess,
 }
 
 impl SymmetricHeap {
@@ -68,7 +74,8 @@ impl SymmetricHeap {
     /// divided.
     pub fn new(view: HeapView, segment: Arc<Segment>) -> Result<Self> {
         let ledger = HeapLedger::new(view.shape().len())?;
-        Ok(Self { view, segment, ledger: Mutex::new(ledger), is_dumped: false })
+        let process = OwnerProcess::this();
+        Ok(Self { view, segment, ledger: Mutex::new(ledger), is_dumped: false, process })
     }
 
     /// Takes this rank's control structures, and whatever is committed of its part from now on,
@@ -87,17 +94,55 @@ impl SymmetricHeap {
         &self.view
     }
 
-    /// Returns what the heap holds now.
+    /// Returns what the heap holds now. What the arena takes up is not free.
     #[must_use]
     pub fn usage(&self) -> HeapUsage {
         let ledger = self.ledger();
-        let allocator = &ledger.allocator;
+        let (allocator, limit) = (&ledger.allocator, ledger.limit());
         HeapUsage {
             len: allocator.len(),
-            free: allocator.free_bytes(),
-            contiguous: allocator.contiguous(1),
+            free: allocator.free_below(limit),
+            contiguous: allocator.contiguous_below(limit, 1),
             committed: ledger.backed,
             live: allocator.live(),
+        }
+    }
+
+    /// Returns what the arena holds now.
+    pub(super) fn local_usage(&self) -> HeapUsage {
+        let ledger = self.ledger();
+        ledger.arena.usage(ledger.arena_limit())
+    }
+
+    /// Takes a place of the arena, with memory behind it.
+    ///
+    /// # Errors
+    /// Those of [`Arena::alloc_aligned`](super::Arena::alloc_aligned).
+    pub(super) fn take_local(&self, len: u64, align: u64) -> Result<Region> {
+        if !self.process.is_this() {
+            let needs = "the process that is the rank, and not a child that it has forked";
+            return Err(Error::Unavailable { operation: "Arena::alloc", needs });
+        }
+        let mut ledger = self.ledger();
+        let limit = ledger.arena_limit();
+        let place = ledger.arena.take(limit, len, align)?;
+        match self.back(&ledger.arena.missing(place)) {
+            Ok(()) => {
+                self.view.raise_arena(ledger.arena.backed(place));
+                Ok(place)
+            }
+            Err(error) => {
+                ledger.arena.give_back(place);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives a place of the arena back, unless this is a child that was forked: there the lock may
+    /// be held by a thread that does not exist.
+    pub(super) fn give_back(&self, place: Region) {
+        if self.process.is_this() {
+            self.ledger().arena.give_back(place);
         }
     }
 
@@ -140,15 +185,21 @@ impl SymmetricHeap {
     /// [`Error::InvalidArgument`] when it was not planned.
     pub fn commit(&self, region: Region) -> Result<()> {
         let mut ledger = self.ledger();
-        let missing = ledger.missing(region)?;
-        if !missing.is_empty() {
-            let (start, len) = (HEAP + missing.start, missing.end - missing.start);
-            self.segment.commit(start, len)?;
-            if self.is_dumped {
-                self.view.own().take_into_dumps(start, len)?;
-            }
-        }
+        self.back(&ledger.missing(region)?)?;
         ledger.backed(region)
+    }
+
+    /// Puts memory behind `missing` bytes of the heap.
+    fn back(&self, missing: &Range<u64>) -> Result<()> {
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let (start, len) = (HEAP + missing.start, missing.end - missing.start);
+        self.segment.commit(start, len)?;
+        if self.is_dumped {
+            self.view.own().take_into_dumps(start, len)?;
+        }
+        Ok(())
     }
 
     /// Makes `region` usable: the last step when **every** rank has committed it.
@@ -206,6 +257,7 @@ pub(crate) struct HeapLedger {
     pending: Vec<Pending>,
     backed: u64,
     agreed: u64,
+    arena: ArenaBook,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -216,7 +268,18 @@ struct Pending {
 
 impl HeapLedger {
     pub(crate) fn new(heap_len: u64) -> Result<Self> {
-        Ok(Self { allocator: Allocator::new(heap_len)?, pending: Vec::new(), backed: 0, agreed: 0 })
+        let (allocator, arena) = (Allocator::new(heap_len)?, ArenaBook::new(heap_len)?);
+        Ok(Self { allocator, pending: Vec::new(), backed: 0, agreed: 0, arena })
+    }
+
+    /// Returns where symmetric allocations have to end.
+    fn limit(&self) -> u64 {
+        self.allocator.len() - self.arena.extent()
+    }
+
+    /// Returns how many bytes from the end of the heap the arena can take up.
+    fn arena_limit(&self) -> u64 {
+        self.allocator.len() - self.allocator.end()
     }
 
     /// Sets a region aside.
@@ -225,7 +288,7 @@ impl HeapLedger {
             let expected = "a power of two up to 2 MiB";
             return Err(Error::InvalidArgument { name: "align", value: align, expected });
         }
-        let region = self.allocator.allocate(len, align)?;
+        let region = self.allocator.allocate_below(self.limit(), len, align)?;
         self.pending.push(Pending { region, backed: false });
         Ok(region)
     }

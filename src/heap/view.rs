@@ -5,16 +5,18 @@
 //! the address of a peer's byte is one multiply-add away.
 //!
 //! **Every byte below a rank's watermark is backed by memory on every rank**, so a store there
-//! cannot fail. Nothing above it is reached through this type. The watermark is a word in the
-//! rank's segment. The rank's threads learn of a region after it was raised. A proxy in another
-//! process learns of a region by a trigger, whose edge F1 (publish) carries the watermark too. It
-//! only rises, so the word orders nothing itself.
+//! cannot fail. The watermark is a word in the rank's segment. The rank's threads learn of a region
+//! after it was raised. A proxy in another process learns of a region by a trigger, whose edge F1
+//! (publish) carries the watermark too. It only rises, so the word orders nothing itself.
+//!
+//! Above it, only the end of a heap is reached, as far as its owner says that there is memory
+//! behind its [`arena`](super::arena).
 
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::heap::layout::{HEAP, HeapShape, SegmentCells};
-use crate::heap::offset::{HeapOffset, Region};
+use crate::heap::offset::{HeapOffset, Region, fits};
 use crate::heap::windows::HeapPlace;
 use crate::rank::Rank;
 use crate::shm::{CacheHint, CellRef, CellSlice, Mapping, SharedLayout, Span, Window};
@@ -31,6 +33,8 @@ pub struct HeapView {
     /// The whole heap of each rank; handed out after a check against the watermark only.
     heaps: Arc<[Span]>,
     watermark: CellRef<AtomicU64>,
+    /// How many bytes of the end of each heap its owner has memory behind.
+    arena_lens: Arc<[CellRef<AtomicU64>]>,
 }
 
 impl HeapView {
@@ -47,8 +51,10 @@ impl HeapView {
         };
         let whole = |rank| mapping(Rank::known(rank))?.span(HEAP, shape.len());
         let heaps = (0..shape.n_ranks()).map(whole).collect::<Result<_>>()?;
-        let watermark = SegmentCells::new(mapping(rank)?.clone())?.watermark();
-        Ok(Self { window, rank, shape, heaps, watermark })
+        let cells = |rank: u32| SegmentCells::new(mapping(Rank::known(rank))?.clone());
+        let arena_lens = (0..shape.n_ranks()).map(|rank| Ok(cells(rank)?.arena_len()));
+        let (arena_lens, watermark) = (arena_lens.collect::<Result<_>>()?, cells(rank.get())?.watermark());
+        Ok(Self { window, rank, shape, heaps, watermark, arena_lens })
     }
 
     /// Returns the rank that this view works for.
@@ -83,11 +89,33 @@ impl HeapView {
         plain::load(&self.watermark).min(self.shape.len())
     }
 
+    /// Returns the `len` bytes at `address` as a region of this rank's own heap, if they lie there.
+    /// It does not tell whether they are allocated.
+    #[inline]
+    #[must_use]
+    pub fn region_of(&self, address: usize, len: u64) -> Option<Region> {
+        let offset = address.wrapping_sub(self.mine().start().addr().get()) as u64;
+        fits(offset, len, self.shape.len()).then(|| Region::new(HeapOffset::new(offset), len))
+    }
+
+    /// Returns whose heap the `len` bytes at `address` lie in, and where in it, if they lie in one.
+    /// It does not tell whether they are allocated.
+    #[must_use]
+    pub fn place_of(&self, address: usize, len: u64) -> Option<(Rank, Region)> {
+        let from_first = address.wrapping_sub(self.heaps[0].start().addr().get()) as u64;
+        let rank = usize::try_from(from_first / self.shape.segment_len()).ok()?;
+        let offset = from_first % self.shape.segment_len();
+        let region = Region::new(HeapOffset::new(offset), len);
+        let exists = rank < self.heaps.len() && fits(offset, len, self.shape.len());
+        exists.then(|| (Rank::known(u32::try_from(rank).unwrap_or(u32::MAX)), region))
+    }
+
     /// Reaches the bytes of `region` in the heap of `rank`. An empty region may stand anywhere in
     /// the heap.
     ///
     /// # Errors
-    /// [`Error::InvalidRank`]; [`Error::OutOfRange`] when the region reaches past the watermark.
+    /// [`Error::InvalidRank`]; [`Error::OutOfRange`] when the region reaches past the watermark,
+    /// and is not in the arena of `rank` as far as there is memory behind that.
     pub fn span(&self, rank: Rank, region: Region) -> Result<Span> {
         self.reach(rank, region)?.part(region.offset.get(), region.len)
     }
@@ -152,7 +180,7 @@ impl HeapView {
         let n_ranks = self.shape.n_ranks();
         let missing = || Error::InvalidRank { rank: rank.get(), n_ranks };
         let heap = self.heaps.get(rank.index()).ok_or_else(missing)?;
-        self.check(region)?;
+        self.check(rank, region)?;
         Ok(heap)
     }
 
@@ -163,14 +191,26 @@ impl HeapView {
         &self.heaps[self.rank.index()]
     }
 
-    /// Checks that every rank has memory behind all of `region`.
+    /// Checks that `rank` has memory behind all of `region`, as every rank has or in its arena.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
     #[inline]
-    pub(crate) fn check(&self, region: Region) -> Result<()> {
-        if region.len == 0 {
-            region.check("symmetric heap", self.shape.len())
+    pub(crate) fn check(&self, rank: Rank, region: Region) -> Result<()> {
+        if fits(region.offset.get(), region.len, self.watermark()) {
+            return Ok(());
+        }
+        self.check_arena(rank, region)
+    }
+
+    /// Checks that `rank` has memory behind all of `region`, which does not end below the
+    /// watermark.
+    #[inline(never)]
+    fn check_arena(&self, rank: Rank, region: Region) -> Result<()> {
+        let len = self.shape.len();
+        let arena = self.arena_lens.get(rank.index()).map_or(0, |bytes| plain::load(bytes).min(len));
+        if region.len == 0 || region.offset.get() >= len - arena {
+            region.check("symmetric heap", len)
         } else {
             region.check("symmetric heap, as far as it was allocated", self.watermark())
         }
@@ -194,6 +234,12 @@ impl HeapView {
         self.reach(rank, Region::new(offset, count.saturating_mul(size_of::<T>() as u64)))?;
         let mapping = self.window.mapping(rank).expect("every rank is mapped, checked in `new`");
         mapping.cells(HEAP + offset.get(), count)
+    }
+
+    /// Raises how many bytes of the heap's end have memory behind them. Only the rank itself does,
+    /// in `SymmetricHeap::take_local`.
+    pub(super) fn raise_arena(&self, len: u64) {
+        plain::store(&self.arena_lens[self.rank.index()], len);
     }
 
     /// Raises the watermark. Only the rank itself does, in `SymmetricHeap::confirm`.

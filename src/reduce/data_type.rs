@@ -1,9 +1,11 @@
 //! The type of elements: as a value that ranks can compare and users can name, and as a Rust type.
 
+use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
 use super::{F8E4M3, F8E5M2};
+use crate::shm::reduce::Arithmetic;
 
 /// Declares the data types. A row has the code, which never changes, the Rust type, and the names:
 /// first as nccl-tests spells it, then synonyms.
@@ -19,7 +21,7 @@ macro_rules! data_types {
 
         impl DataType {
             /// All of them, in the order of their codes.
-            pub const ALL: [Self; 12] = [$(Self::$dtype,)*];
+            pub const ALL: [Self; 17] = [$(Self::$dtype,)*];
 
             /// Returns bytes of one element.
             #[must_use]
@@ -68,6 +70,81 @@ data_types! {
     F8E4M3 = 10, F8E4M3, ["f8e4m3", "fp8_e4m3", "float8_e4m3fn"];
     /// [`F8E5M2`].
     F8E5M2 = 11, F8E5M2, ["f8e5m2", "fp8_e5m2", "float8_e5m2"];
+    /// `i16`.
+    I16 = 12, i16, ["int16", "i16", "short"];
+    /// `u16`.
+    U16 = 13, u16, ["uint16", "u16"];
+    /// [`Bool`].
+    Bool = 14, Bool, ["bool", "bool_"];
+    /// [`Complex64`].
+    Complex64 = 15, Complex64, ["complex64", "cfloat"];
+    /// [`Complex128`].
+    Complex128 = 16, Complex128, ["complex128", "cdouble"];
+}
+
+/// A truth value of one byte, as NumPy and PyTorch store it.
+///
+/// Any byte but 0 counts as true. Reductions store 0 or 1; what is only moved stays as it is.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct Bool(pub u8);
+
+impl From<bool> for Bool {
+    fn from(value: bool) -> Self {
+        Self(value.into())
+    }
+}
+
+impl From<Bool> for bool {
+    #[inline(always)]
+    fn from(value: Bool) -> Self {
+        value.0 != 0
+    }
+}
+
+/// By truth.
+impl PartialEq for Bool {
+    fn eq(&self, other: &Self) -> bool {
+        bool::from(*self) == bool::from(*other)
+    }
+}
+
+impl Eq for Bool {}
+
+impl Arithmetic for Bool {
+    type Register = u8;
+
+    const BLOCK: usize = 64;
+
+    #[inline(always)]
+    fn widen(self) -> u8 {
+        bool::from(self).into()
+    }
+
+    #[inline(always)]
+    fn narrow(number: u8) -> Self {
+        Self(number)
+    }
+}
+
+/// A complex number of two `f32`, which NumPy and PyTorch call `complex64`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Complex64 {
+    /// The real part.
+    pub re: f32,
+    /// The imaginary part.
+    pub im: f32,
+}
+
+/// A complex number of two `f64`, which NumPy and PyTorch call `complex128`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Complex128 {
+    /// The real part.
+    pub re: f64,
+    /// The imaginary part.
+    pub im: f64,
 }
 
 impl DataType {
@@ -92,7 +169,21 @@ impl DataType {
     /// Returns whether its elements are integers.
     #[must_use]
     pub const fn is_integer(self) -> bool {
-        matches!(self, Self::I8 | Self::U8 | Self::I32 | Self::U32 | Self::I64 | Self::U64)
+        matches!(
+            self,
+            Self::I8 | Self::U8 | Self::I16 | Self::U16 | Self::I32 | Self::U32 | Self::I64 | Self::U64
+        )
+    }
+
+    /// Returns the type of the numbers that an element consists of: that of the real part of a
+    /// complex one, and otherwise this one.
+    #[must_use]
+    pub const fn real_type(self) -> Self {
+        match self {
+            Self::Complex64 => Self::F32,
+            Self::Complex128 => Self::F64,
+            real => real,
+        }
     }
 
     /// Returns whether it is computed in a wider type, and rounded when it is stored: floats of 16
@@ -112,8 +203,8 @@ impl std::fmt::Display for DataType {
 /// A name that no data type has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no such data type, expected int8, uint8, int32, uint32, int64, uint64, half, bfloat16, float, double, f8e4m3 \
-     or f8e5m2"
+    "no such data type, expected int8, uint8, int16, uint16, int32, uint32, int64, uint64, half, bfloat16, float, \
+     double, f8e4m3, f8e5m2, bool, complex64 or complex128"
 )]
 pub struct UnknownDataType;
 
@@ -158,7 +249,7 @@ mod tests {
             assert_eq!(DataType::from_code(dtype.code()), Some(dtype));
             assert!(UnknownDataType.to_string().contains(dtype.name()));
         }
-        assert_eq!(DataType::from_code(12), None);
+        assert_eq!(DataType::from_code(17), None);
         assert_eq!(DataType::from_code(u8::MAX), None);
     }
 }

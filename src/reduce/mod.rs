@@ -3,7 +3,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`data_type`] | [`DataType`]: the type of elements as a value; [`Element`]: as a Rust type |
+//! | [`data_type`] | [`DataType`]: a type as a value; [`Element`]: Rust types; [`Bool`]; complex |
 //! | [`short_floats`] | the two 8-bit floats; short floats as `f32`, and back |
 //! | [`op`] | [`ReduceOp`]: sum, product, minimum, and more; [`CustomOp`]: the user's own |
 //! | [`reducer`] | [`Reducer`]: one type, one operator, ready to run |
@@ -19,6 +19,9 @@
 //! - **Shorter floats** are computed in `f32` across all sources of one call, and rounded once,
 //!   when stored. Collective operations that take several calls, one after the other, widen
 //!   elements before the first and round after the last.
+//! - **[`Bool`]**: any byte but 0 is true. Sum and maximum are "or", product and minimum are "and",
+//!   and results are 0 or 1.
+//! - **Complex numbers** are reduced part by part, as twice as many floats.
 //! - **Minimum and maximum** are NaN if any source is NaN, and -0 is less than +0.
 //! - **A NaN** is stored as the one quiet, positive NaN of its type. A custom operator stores what
 //!   it returns.
@@ -29,7 +32,7 @@ pub mod reducer;
 pub mod short_floats;
 
 pub use crate::shm::reduce::{MAX_PLACES, ReduceKernel, Source, SourcePlace, Target};
-pub use data_type::{DataType, Element};
+pub use data_type::{Bool, Complex64, Complex128, DataType, Element};
 pub use op::{CustomOp, ReduceOp, Scalar};
 pub use reducer::Reducer;
 pub use short_floats::{F8E4M3, F8E5M2};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{DataType, Element};
+use super::{DataType, Element, Reducer};
 use crate::shm::reduce::OperandAddresses;
 
 /// How the data of several ranks become one.
@@ -28,9 +28,17 @@ pub enum ReduceOp {
     /// Here the result is that of the sum divided by n, rounded once at the end. Only where
     /// elements of `f32` or `f64` are within n times the least normal number does it lose bits.
     Avg,
-    /// Multiplies each rank's input by a scalar of that rank, then adds. Where one rank does all of
-    /// it, as [`SwitchChannel::reduce`](crate::comm::SwitchChannel::reduce) does, it multiplies the
-    /// inputs of all by the scalar that it was called with.
+    /// Keeps the bits that are set in all inputs: of integers and [`Bool`](super::Bool).
+    BitAnd,
+    /// Keeps the bits that are set in any input: of integers and [`Bool`](super::Bool).
+    BitOr,
+    /// Keeps the bits that are set in an odd number of inputs: of integers and
+    /// [`Bool`](super::Bool).
+    BitXor,
+    /// Multiplies each rank's input by a scalar of that rank, then adds. Complex elements are
+    /// multiplied by a scalar of their [`DataType::real_type`]. Where one rank does all of it, as
+    /// [`SwitchChannel::reduce`](crate::comm::SwitchChannel::reduce) does, it multiplies the inputs
+    /// of all by the scalar that it was called with.
     PreMulSum(Scalar),
     /// Calls a function of the user's.
     Custom(CustomOp),
@@ -44,16 +52,26 @@ pub struct Scalar {
 }
 
 impl Scalar {
-    /// Wraps an element.
+    /// Wraps an element. No reduction takes a complex one.
     #[must_use]
     pub fn new<T: Element>(value: T) -> Self {
         let mut bytes = [0; 8];
-        bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&value));
+        bytes.iter_mut().zip(bytemuck::bytes_of(&value)).for_each(|(byte, &given)| *byte = given);
         Self { dtype: T::DATA_TYPE, bytes }
     }
 
+    /// Wraps the element of type `dtype` that consists of these bytes; `None` for more or fewer
+    /// bytes than it has, or more than 8.
+    #[must_use]
+    pub fn from_bytes(dtype: DataType, element: &[u8]) -> Option<Self> {
+        let mut bytes = [0; 8];
+        bytes.get_mut(..dtype.size()).filter(|bytes| bytes.len() == element.len())?.copy_from_slice(element);
+        Some(Self { dtype, bytes })
+    }
+
     /// Returns the zero of a type.
-    pub(crate) const fn zero(dtype: DataType) -> Self {
+    #[must_use]
+    pub const fn zero(dtype: DataType) -> Self {
         Self { dtype, bytes: [0; 8] }
     }
 
@@ -72,20 +90,41 @@ impl Scalar {
 
 impl ReduceOp {
     /// The operators that need nothing but their name.
-    pub const PLAIN: [Self; 5] = [Self::Sum, Self::Prod, Self::Min, Self::Max, Self::Avg];
+    pub const PLAIN: [Self; 8] =
+        [Self::Sum, Self::Prod, Self::Min, Self::Max, Self::Avg, Self::BitAnd, Self::BitOr, Self::BitXor];
 
-    /// Returns its name, as nccl-tests spells it; a custom operator's own.
+    /// Returns its name, as nccl-tests or MPI spells it; a custom operator's own.
     #[must_use]
     pub fn name(&self) -> &str {
+        match self {
+            Self::Custom(op) => op.name(),
+            built_in => built_in.kind(),
+        }
+    }
+
+    /// Returns its name, without that of a custom operator.
+    pub(super) const fn kind(&self) -> &'static str {
         match self {
             Self::Sum => "sum",
             Self::Prod => "prod",
             Self::Min => "min",
             Self::Max => "max",
             Self::Avg => "avg",
+            Self::BitAnd => "band",
+            Self::BitOr => "bor",
+            Self::BitXor => "bxor",
             Self::PreMulSum(_) => "mulsum",
-            Self::Custom(op) => op.name(),
+            Self::Custom(_) => "custom",
         }
+    }
+
+    /// Returns whether elements `dtype` can be combined by it.
+    ///
+    /// Integers take all operators, and floats all but the bitwise ones. [`Bool`](super::Bool)
+    /// takes all but averages and scaled sums. Complex types take sums, averages and scaled sums.
+    #[must_use]
+    pub fn supports(&self, dtype: DataType) -> bool {
+        Reducer::new(dtype, self, 1).is_ok()
     }
 
     /// Returns a number that ranks compare to see whether they mean the same operator; never
@@ -102,6 +141,9 @@ impl ReduceOp {
             Self::Min => 2,
             Self::Max => 3,
             Self::Avg => 4,
+            Self::BitAnd => 5,
+            Self::BitOr => 6,
+            Self::BitXor => 7,
             Self::PreMulSum(scalar) => hash(b"mulsum", scalar.dtype, &[]),
             Self::Custom(op) => hash(b"custom", op.data_type(), op.name().as_bytes()),
         }
@@ -116,6 +158,9 @@ impl ReduceOp {
             Self::Min => Some(2),
             Self::Max => Some(3),
             Self::Avg => Some(4),
+            Self::BitAnd => Some(5),
+            Self::BitOr => Some(6),
+            Self::BitXor => Some(7),
             Self::PreMulSum(_) | Self::Custom(_) => None,
         }
     }
@@ -148,7 +193,7 @@ impl std::fmt::Display for ReduceOp {
 
 /// A name that no plain operator has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no such operator, expected sum, prod, min, max or avg")]
+#[error("no such operator, expected sum, prod, min, max, avg, band, bor or bxor")]
 pub struct UnknownOp;
 
 impl std::str::FromStr for ReduceOp {
@@ -262,6 +307,15 @@ mod tests {
             assert!(UnknownOp.to_string().contains(op.name()));
         }
         assert_eq!("mulsum".parse::<ReduceOp>(), Err(UnknownOp));
+    }
+
+    #[test]
+    fn a_scalar_is_made_of_its_value_or_of_its_bytes() {
+        assert_eq!(Scalar::from_bytes(DataType::F32, &2.5_f32.to_ne_bytes()), Some(Scalar::new(2.5_f32)));
+        assert_eq!(Scalar::from_bytes(DataType::I8, &[3]), Some(Scalar::new(3_i8)));
+        for (dtype, len) in [(DataType::F32, 3), (DataType::F32, 5), (DataType::I64, 0), (DataType::I64, 9)] {
+            assert_eq!(Scalar::from_bytes(dtype, &vec![0; len]), None, "{dtype} of {len} bytes");
+        }
     }
 
     #[test]

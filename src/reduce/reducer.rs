@@ -3,13 +3,13 @@
 use half::{bf16, f16};
 
 use super::{
-    CustomOp, DataType, F8E4M3, F8E5M2, ReduceKernel, ReduceOp, Scalar, Source, Target, short_floats,
+    Bool, CustomOp, DataType, F8E4M3, F8E5M2, ReduceKernel, ReduceOp, Scalar, Source, Target, short_floats,
 };
 use crate::error::{Error, Result};
 use crate::rank::check_n_ranks;
 use crate::shm::reduce::{
-    Arithmetic, CombineKernels, Maximum, Mean, Minimum, OperandAddresses, PartialMean, Product, ScaledSum,
-    Sum, Supported, Terms, with_addresses,
+    Arithmetic, Bits, BitwiseAnd, BitwiseOr, BitwiseXor, CombineKernels, Maximum, Mean, Minimum,
+    OperandAddresses, PartialMean, Product, ScaledSum, Sum, Supported, Terms, with_addresses,
 };
 
 /// Combines elements of one type by one operator. Cheap to clone, needs no preparation per call,
@@ -37,7 +37,8 @@ impl Reducer {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when `op` is for elements of another type, or `n_ranks` is not
-    /// within 1 to 64.
+    /// within 1 to 64; [`Error::UnsupportedOperator`] unless `op` [supports](ReduceOp::supports)
+    /// `dtype`.
     #[inline(always)] // see `supported`
     pub fn new(dtype: DataType, op: &ReduceOp, n_ranks: u32) -> Result<Self> {
         Self::supported(dtype, op, n_ranks, Supported::best())
@@ -63,7 +64,7 @@ impl Reducer {
         check_operator(dtype, op)?;
         let steps = match op {
             ReduceOp::Custom(custom) => CombineSteps::Custom(custom.clone()),
-            _ => CombineSteps::Built(kernels(dtype, op, supported)),
+            _ => CombineSteps::Built(kernels(dtype, op, supported).ok_or_else(|| unsupported(dtype, op))?),
         };
         let n_ranks = u8::try_from(n_ranks).expect("checked above: at most 64");
         let code = op.plain_code().unwrap_or_else(|| short(op.code()) | HASHED);
@@ -165,7 +166,7 @@ impl Reducer {
     ) -> Result<()> {
         self.combine_by(sources, targets, count, |kernels, places| {
             let kernel = if finish { kernels.last } else { kernels.partial };
-            kernel.run(places, count, self.terms(&[]));
+            kernel.run(places, self.terms(&[]));
         })
     }
 
@@ -187,7 +188,7 @@ impl Reducer {
         count: u64,
     ) -> Result<()> {
         self.combine_by(sources, targets, count, |kernels, places| {
-            kernels.last.run(places, count, self.terms(scalars));
+            kernels.last.run(places, self.terms(scalars));
         })
     }
 
@@ -212,7 +213,7 @@ impl Reducer {
     ) -> Result<()> {
         let most_len = self.len(most)?;
         self.combine_by(sources, targets, count, |kernels, places| {
-            kernels.last.run_for_all(places, count, most_len, self.terms(scalars));
+            kernels.last.run_for_all(places, most_len, self.terms(scalars));
         })
     }
 
@@ -233,7 +234,7 @@ impl Reducer {
         count: u64,
     ) -> Result<()> {
         self.combine_by(sources, targets, count, |kernels, places| {
-            kernels.last.run_keeping_others(places, count, self.terms(scalars));
+            kernels.last.run_keeping_others(places, self.terms(scalars));
         })
     }
 
@@ -272,7 +273,9 @@ impl Reducer {
 #[inline]
 fn check_operator(dtype: DataType, op: &ReduceOp) -> Result<()> {
     match op {
-        ReduceOp::PreMulSum(scalar) => check_type(scalar.data_type(), dtype, "code of the scalar's type"),
+        ReduceOp::PreMulSum(scalar) => {
+            check_type(scalar.data_type(), dtype.real_type(), "code of the scalar's type")
+        }
         ReduceOp::Custom(custom) => {
             check_type(custom.data_type(), dtype, "code of the custom operator's type")
         }
@@ -286,7 +289,11 @@ fn check_type(found: DataType, expected: DataType, name: &'static str) -> Result
         return Ok(());
     }
     let value = found.code().into();
-    Err(Error::InvalidArgument { name, value, expected: "that of the elements to reduce" })
+    Err(Error::InvalidArgument {
+        name,
+        value,
+        expected: "that of the elements to reduce, or of their real parts",
+    })
 }
 
 /// Set in the code of an operator that is more than its name.
@@ -298,33 +305,85 @@ fn short(code: u64) -> u32 {
     u32::try_from((code ^ code >> 32) & u64::from(u32::MAX)).expect("masked")
 }
 
+#[cold]
+fn unsupported(dtype: DataType, op: &ReduceOp) -> Error {
+    let supported = match dtype {
+        DataType::Bool => "sum, prod, min, max, band, bor or bxor",
+        DataType::Complex64 | DataType::Complex128 => "sum, avg or mulsum",
+        _ => "sum, prod, min, max, avg or mulsum, or integers of the same bits",
+    };
+    Error::UnsupportedOperator { operator: op.kind(), data_type: dtype.name(), supported }
+}
+
+/// Returns the loops of a built-in operator, where it is defined on elements `dtype`.
 #[inline(never)]
-fn kernels(dtype: DataType, op: &ReduceOp, kernel: Supported) -> &'static CombineKernels {
+fn kernels(dtype: DataType, op: &ReduceOp, kernel: Supported) -> Option<&'static CombineKernels> {
     match dtype {
-        DataType::I8 => kernels_of::<i8>(op, kernel),
-        DataType::U8 => kernels_of::<u8>(op, kernel),
-        DataType::I32 => kernels_of::<i32>(op, kernel),
-        DataType::U32 => kernels_of::<u32>(op, kernel),
-        DataType::I64 => kernels_of::<i64>(op, kernel),
-        DataType::U64 => kernels_of::<u64>(op, kernel),
-        DataType::F16 => kernels_of::<f16>(op, kernel),
-        DataType::Bf16 => kernels_of::<bf16>(op, kernel),
-        DataType::F32 => kernels_of::<f32>(op, kernel),
-        DataType::F64 => kernels_of::<f64>(op, kernel),
-        DataType::F8E4M3 => kernels_of::<F8E4M3>(op, kernel),
-        DataType::F8E5M2 => kernels_of::<F8E5M2>(op, kernel),
+        DataType::I8 => of_integers::<i8>(op, kernel),
+        DataType::U8 => of_integers::<u8>(op, kernel),
+        DataType::I16 => of_integers::<i16>(op, kernel),
+        DataType::U16 => of_integers::<u16>(op, kernel),
+        DataType::I32 => of_integers::<i32>(op, kernel),
+        DataType::U32 => of_integers::<u32>(op, kernel),
+        DataType::I64 => of_integers::<i64>(op, kernel),
+        DataType::U64 => of_integers::<u64>(op, kernel),
+        DataType::F16 => of_numbers::<f16>(op, kernel),
+        DataType::Bf16 => of_numbers::<bf16>(op, kernel),
+        DataType::F32 => of_numbers::<f32>(op, kernel),
+        DataType::F64 => of_numbers::<f64>(op, kernel),
+        DataType::F8E4M3 => of_numbers::<F8E4M3>(op, kernel),
+        DataType::F8E5M2 => of_numbers::<F8E5M2>(op, kernel),
+        DataType::Bool => of_bools(op, kernel),
+        DataType::Complex64 => of_parts::<f32>(op, kernel),
+        DataType::Complex128 => of_parts::<f64>(op, kernel),
     }
 }
 
-fn kernels_of<T: Arithmetic>(op: &ReduceOp, kernel: Supported) -> &'static CombineKernels {
-    match op {
+fn of_numbers<T: Arithmetic>(op: &ReduceOp, kernel: Supported) -> Option<&'static CombineKernels> {
+    Some(match op {
         ReduceOp::Sum => CombineKernels::of::<T, Sum, Sum>(kernel),
         ReduceOp::Prod => CombineKernels::of::<T, Product, Product>(kernel),
         ReduceOp::Min => CombineKernels::of::<T, Minimum, Minimum>(kernel),
         ReduceOp::Max => CombineKernels::of::<T, Maximum, Maximum>(kernel),
         ReduceOp::Avg => CombineKernels::of::<T, PartialMean, Mean>(kernel),
         ReduceOp::PreMulSum(_) => CombineKernels::of::<T, ScaledSum, ScaledSum>(kernel),
-        ReduceOp::Custom(_) => unreachable!("a custom operator has no kernel"),
+        _ => return None,
+    })
+}
+
+fn of_integers<T: Arithmetic<Register: Bits>>(
+    op: &ReduceOp,
+    kernel: Supported,
+) -> Option<&'static CombineKernels> {
+    of_bits::<T>(op, kernel).or_else(|| of_numbers::<T>(op, kernel))
+}
+
+fn of_bits<T: Arithmetic<Register: Bits>>(
+    op: &ReduceOp,
+    kernel: Supported,
+) -> Option<&'static CombineKernels> {
+    Some(match op {
+        ReduceOp::BitAnd => CombineKernels::of::<T, BitwiseAnd, BitwiseAnd>(kernel),
+        ReduceOp::BitOr => CombineKernels::of::<T, BitwiseOr, BitwiseOr>(kernel),
+        ReduceOp::BitXor => CombineKernels::of::<T, BitwiseXor, BitwiseXor>(kernel),
+        _ => return None,
+    })
+}
+
+fn of_bools(op: &ReduceOp, kernel: Supported) -> Option<&'static CombineKernels> {
+    let op = match op {
+        ReduceOp::Sum | ReduceOp::Max => &ReduceOp::BitOr,
+        ReduceOp::Prod | ReduceOp::Min => &ReduceOp::BitAnd,
+        op => op,
+    };
+    of_bits::<Bool>(op, kernel)
+}
+
+/// Returns the loops for complex numbers, of which each part is a `T`.
+fn of_parts<T: Arithmetic>(op: &ReduceOp, kernel: Supported) -> Option<&'static CombineKernels> {
+    match op {
+        ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum(_) => of_numbers::<T>(op, kernel),
+        _ => None,
     }
 }
 

@@ -30,7 +30,9 @@ mod store;
 
 pub(crate) use self::arithmetic::{Arithmetic, MiniFloat};
 pub(crate) use self::kernels::{CombineKernels, Terms};
-pub(crate) use self::operator::{Maximum, Mean, Minimum, PartialMean, Product, ScaledSum, Sum};
+pub(crate) use self::operator::{
+    Bits, BitwiseAnd, BitwiseOr, BitwiseXor, Maximum, Mean, Minimum, PartialMean, Product, ScaledSum, Sum,
+};
 pub(crate) use self::places::{OperandAddresses, with_addresses};
 use super::Span;
 

@@ -179,6 +179,8 @@ struct Args {
     channel: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sequence: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tag: Option<u64>,
     epoch: u64,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     failed: bool,
@@ -210,13 +212,16 @@ impl Events<'_> {
             Verb::LONG_WAIT => ended.saturating_sub(begun),
             _ => self.scale.nanos(begun).min(ended),
         };
+        let number = Some(rest >> 32).filter(|number| *number > 0);
+        let (tag, sequence) = if verb.has_tag(self.calls) { (number, None) } else { (None, number) };
         let has_manner = cat == "operation" && manner & !FAILED != 0;
         let args = Args {
             bytes: Some(what >> 16).filter(|bytes| *bytes > 0),
             peer: u64::from(peer).checked_sub(1),
             algorithm: (self.calls.algorithm)(manner & (PORT - 1)),
             channel: has_manner.then_some(if manner & PORT == 0 { "memory" } else { "port" }),
-            sequence: Some(rest >> 32).filter(|sequence| *sequence > 0),
+            sequence,
+            tag,
             epoch: epoch.into(),
             failed: manner & FAILED != 0,
         };

@@ -18,11 +18,11 @@
 //! | thread | a thread of it that called something, or its proxy, be it a thread or a process |
 //! | span of a thread | a collective operation, a message, a verb of a channel; long waits in it |
 //! | span of a proxy | a trigger, from when it was taken until its data and signal were there |
-//! | `args` | `bytes`, `peer`, `algorithm`, `channel`, `sequence`, `epoch`, `failed` |
+//! | `args` | `bytes`, `peer`, `algorithm`, `channel`, `sequence`, `tag`, `epoch`, `failed` |
 //!
 //! Sequences count the calls of one kind to one peer, operations of a communicator by their numbers
-//! on its board, triggers of a proxy. Waits are called *long* when they have left the first spell
-//! of spinning behind them.
+//! on its board, triggers of a proxy. A tag of 0 is left out. Waits are called *long* when they
+//! have left the first spell of spinning behind them.
 //!
 //! Times are the processor's: on many machines it counts in steps of 10 ns. A wait for what is
 //! there already takes no time at all. Every span begins before anything is done.

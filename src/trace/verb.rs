@@ -12,6 +12,8 @@ pub(crate) struct Verb(u8);
 pub(crate) struct CallNames {
     /// Names an operation by its number.
     pub(crate) operation: fn(u8) -> Option<&'static str>,
+    /// Says whether an operation is a message, whose tag is told.
+    pub(crate) has_tag: fn(u8) -> bool,
     /// Names an algorithm by its number.
     pub(crate) algorithm: fn(u8) -> Option<&'static str>,
 }
@@ -84,6 +86,11 @@ impl Verb {
         Self(code)
     }
 
+    /// Returns whether its number is the tag of a message.
+    pub(super) fn has_tag(self, calls: CallNames) -> bool {
+        (calls.has_tag)(self.0)
+    }
+
     /// Returns its name and kind; none for a number that nothing has.
     pub(super) fn name(self, calls: CallNames) -> Option<(&'static str, &'static str)> {
         /// By the bits of their kind: data, signal, flush.
@@ -110,8 +117,11 @@ impl Verb {
 mod tests {
     use super::*;
 
-    const CALLS: CallNames =
-        CallNames { operation: |code| (code == 2).then_some("all_reduce"), algorithm: |_| None };
+    const CALLS: CallNames = CallNames {
+        operation: |code| (code == 2).then_some("all_reduce"),
+        has_tag: |_| false,
+        algorithm: |_| None,
+    };
 
     #[test]
     fn names_are_found_by_numbers() {

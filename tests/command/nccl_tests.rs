@@ -145,8 +145,15 @@ fn every_type_every_operator_and_every_root_is_a_row_of_its_own() {
         (
             &["all_reduce", "-d", "all"][..],
             2,
-            "int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2",
+            "int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2 \
+             int16 uint16 bool complex64 complex128",
         ),
+        (
+            &["all_reduce", "-d", "all", "-o", "bxor"],
+            2,
+            "int8 uint8 int32 uint32 int64 uint64 int16 uint16 bool",
+        ),
+        (&["reduce_scatter", "-o", "all", "-d", "bool"], 3, "sum prod max min band bor bxor"),
         (&["reduce_scatter", "-o", "all", "-d", "bf16"], 3, "sum prod max min avg mulsum"),
         (&["reduce", "-r", "-1", "-g", "3"], 4, "0 1 2"),
     ] {
@@ -262,9 +269,14 @@ fn what_cannot_be_meant_is_exit_code_two_and_one_line() {
         (&["reduce", "-r", "x"], "expected a rank, all or -1"),
         (
             &["all_reduce", "-o", "xor"],
-            "no such operator, expected sum, prod, min, max or avg, or mulsum or all",
+            "no such operator, expected sum, prod, min, max, avg, band, bor or bxor, or mulsum or all",
         ),
         (&["all_reduce", "-d", "float128"], "no such data type"),
+        (
+            &["reduce", "-o", "band"],
+            "operator band is not defined on float; use sum, prod, min, max, avg or mulsum",
+        ),
+        (&["all_reduce", "-o", "mulsum", "-d", "bool"], "operator mulsum is not defined on bool"),
         (&["all_reduce", "-a", "4"], "4 is not in 0..=3"),
         (&["all_reduce", "-i", "0"], "expected steps of at least a byte"),
         (&["all_reduce", "-i", "8", "-f", "2"], "cannot be used with"),

@@ -6,10 +6,10 @@ use std::process::{Command, ExitStatus};
 
 use nix::sys::wait::WaitStatus;
 use nix::unistd::{ForkResult, fork};
-use shmccl::Communicator;
 use shmccl::channel::Channel;
 use shmccl::comm::join_job;
 use shmccl::coordinator::{Device, DeviceKind, Pool, PoolOptions};
+use shmccl::{Collectives, Communicator};
 
 use crate::job::{Started, alone, job, say, this_program};
 
@@ -72,10 +72,16 @@ pub(crate) fn forks(mut comm: Communicator) -> shmccl::Result<()> {
     let region = cells.region();
     proxied.put_with_signal(region.offset, region.offset, region.len)?;
     crate::job::sum(&mut comm)?;
+    // A message that is on its way, and a thread that sees to it.
+    let mut messages = comm.duplicate()?;
+    let left = comm.left();
+    let work = messages.start(|_| (), |calls| calls.recv(&cells, left))?;
+    let idle = messages.start(|_| (), |_| Ok(()))?;
+    idle.wait()?;
     // SAFETY: the child drops what it has, which takes no lock of another thread, and ends.
     if matches!(unsafe { fork() }.unwrap(), ForkResult::Child) {
         let is_none = join_job().is_ok_and(|joined| joined.is_none());
-        drop((direct, proxied, other, comm, cells, stream));
+        drop((direct, proxied, other, messages, comm, cells, stream, work, idle));
         // SAFETY: nothing of this process is to run any more.
         unsafe { nix::libc::_exit(if is_none { 0 } else { 7 }) };
     }
@@ -85,8 +91,11 @@ pub(crate) fn forks(mut comm: Communicator) -> shmccl::Result<()> {
     proxied.wait()?;
     direct.signal()?;
     direct.wait()?;
+    let right = comm.right();
+    messages.start(|_| (), |calls| calls.send(&cells, right))?.wait()?;
+    work.wait()?;
     crate::job::sum(&mut comm)?;
-    drop((direct, proxied, other));
+    drop((direct, proxied, other, messages));
     comm.finalize()
 }
 

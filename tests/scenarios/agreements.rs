@@ -74,7 +74,7 @@ scenario!(
     |comm| {
         let half = comm.alloc::<u8>(2 << 20)?;
         let error = comm.alloc::<u8>(3 << 20).unwrap_err();
-        let told = matches!(error, Error::OutOfMemory { asked, free, contiguous }
+        let told = matches!(error, Error::OutOfMemory { asked, free, contiguous, .. }
         if asked == 3 << 20 && free == 2 << 20 && contiguous == 2 << 20);
         assert!(told, "{error}");
         assert!(comm.alloc::<u64>(usize::MAX).is_err());

@@ -4,8 +4,8 @@
 use shmccl::collective::CallMismatch;
 use shmccl::heap::DeviceBuffer;
 use shmccl::rank::Rank;
-use shmccl::reduce::{CustomOp, ReduceOp};
-use shmccl::{Collectives, Communicator, Error, Result};
+use shmccl::reduce::{Bool, Complex64, CustomOp, Element, ReduceOp, Scalar};
+use shmccl::{Collectives, Communicator, Error, Group, Result};
 
 use crate::harness::Job;
 
@@ -286,4 +286,51 @@ scenario!(buffers_of_the_heap_that_overlap_in_part_are_refused_before_anything_m
     own.fill(me as f32);
     comm.all_gather(&own, &all)?;
     assert_eq!([all.get(2999)?, all.get(3000)?], [0.0, 1.0]);
+});
+
+/// Has `op` refused on elements `T`, in whichever way it is asked for.
+fn is_refused<T: Element>(comm: &mut Communicator, op: &ReduceOp) -> Result<()> {
+    let assert_told = |refused: Result<()>| {
+        let Err(Error::UnsupportedOperator { operator, data_type, .. }) = refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!((operator, data_type), (op.name(), T::DATA_TYPE.name()));
+    };
+    let heap = comm.alloc::<T>(64)?;
+    let mut slice = vec![T::zeroed(); 64];
+    let switch = comm.switch_channel(&heap)?;
+    // By one rank alone: had it posted anything, the others would come to a call that is not
+    // theirs.
+    if comm.rank().get() == 1 {
+        let mut half = vec![T::zeroed(); 32];
+        assert_told(comm.all_reduce_in_place(&heap, op));
+        assert_told(comm.reduce(&slice.clone(), &mut slice, op, comm.rank()));
+        assert_told(comm.reduce_scatter(&slice, &mut half, op));
+        assert_told(switch.reduce(0, &mut half, op));
+        assert_told(switch.reduce_broadcast(0..64, op));
+        let stream = comm.stream()?;
+        assert_told(stream.on(comm).all_reduce_in_place(&heap, op));
+        stream.synchronise()?;
+        let mut group = Group::start();
+        let joined = group.join(comm);
+        assert_told(group.on(joined).all_reduce_in_place(&mut slice, op));
+        group.end()?;
+    }
+    Ok(())
+}
+
+scenario!(an_operator_that_a_type_does_not_have_is_refused_before_anything_is_posted, Job::of(2), |comm| {
+    for op in [ReduceOp::BitAnd, ReduceOp::BitOr, ReduceOp::BitXor] {
+        is_refused::<f32>(comm, &op)?;
+        is_refused::<Complex64>(comm, &op)?;
+    }
+    for op in [ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max] {
+        is_refused::<Complex64>(comm, &op)?;
+    }
+    for op in [ReduceOp::Avg, ReduceOp::PreMulSum(Scalar::new(Bool(1)))] {
+        is_refused::<Bool>(comm, &op)?;
+    }
+    let mut sum = [1.5_f32];
+    comm.all_reduce_in_place(&mut sum, &ReduceOp::Sum)?;
+    assert_eq!(sum, [3.0]);
 });

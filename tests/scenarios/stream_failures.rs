@@ -156,3 +156,11 @@ fn an_operator_that_panics_in_an_enqueued_call_ends_the_epoch() {
         Err(error)
     });
 }
+
+scenario!(a_function_that_fails_fails_its_stream_with_its_error, Job::of(1), |comm| {
+    let stream = comm.stream()?;
+    stream.try_call(|| Ok(()))?;
+    stream.try_call(|| Err(Error::Unavailable { operation: "this", needs: "that" }))?;
+    let error = stream.synchronise().unwrap_err();
+    assert!(names(&error, "call", 2) && error.origin().to_string() == "this needs that", "{error:?}");
+});

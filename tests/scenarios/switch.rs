@@ -6,7 +6,7 @@ use half::bf16;
 use shmccl::channel::Channel;
 use shmccl::comm::SwitchChannel;
 use shmccl::heap::DeviceBuffer;
-use shmccl::reduce::{CustomOp, Element, ReduceOp, Scalar};
+use shmccl::reduce::{Bool, Complex128, CustomOp, DataType, Element, ReduceOp, Scalar};
 use shmccl::{Collectives, Communicator, Error, Result};
 
 use crate::harness::{Job, Random, meet_at_last};
@@ -63,9 +63,14 @@ fn everything(comm: &mut Communicator) -> Result<()> {
         }
     });
     for op in ReduceOp::PLAIN {
-        agrees::<f32>(comm, &op, |rank, index| f32::from(small(rank, index)) + 0.25)?;
+        if op.supports(DataType::F32) {
+            agrees::<f32>(comm, &op, |rank, index| f32::from(small(rank, index)) + 0.25)?;
+        }
         agrees::<u8>(comm, &op, small)?;
     }
+    agrees::<Bool>(comm, &ReduceOp::BitXor, |rank, index| Bool(small(rank, index)))?;
+    let complex = |rank, index| Complex128 { re: small(rank, index).into(), im: small(index, rank).into() };
+    agrees::<Complex128>(comm, &ReduceOp::PreMulSum(Scalar::new(0.5_f64)), complex)?;
     agrees::<i64>(comm, &ReduceOp::Custom(max), |rank, index| i64::from(small(rank, index)) - 1)?;
     agrees::<bf16>(comm, &ReduceOp::Sum, |rank, index| bf16::from_f32(small(rank, index).into()))?;
     let scaled = ReduceOp::PreMulSum(Scalar::new(0.5_f64));

@@ -1,8 +1,8 @@
 //! One-sided traffic and signals, the same over direct and proxied channels.
 
-use shmccl::channel::Channel;
+use shmccl::channel::{Channel, MAX_CHANNELS_PER_PEER, SEMAPHORE_LEN};
 use shmccl::heap::HeapOffset;
-use shmccl::{Error, Result};
+use shmccl::{Error, Rank, Result};
 
 use crate::harness::{Job, pattern, rank};
 
@@ -294,3 +294,45 @@ scenario!(a_direct_channel_pairs_with_a_proxied_one, Job::of(2), |comm| {
         meet(&mut *channel)?;
     }
 });
+
+scenario!(
+    /// More than there are places for, from either rank to the other and to itself, all at once.
+    channels_over_semaphores_of_the_programs_own_pair_by_them_and_count_nowhere,
+    Job::of(2),
+    |comm| {
+        const EACH: u64 = 40;
+        let cells = comm.alloc_region(2 * EACH * SEMAPHORE_LEN, SEMAPHORE_LEN)?;
+        comm.span(comm.rank(), cells)?.fill(0, cells.len, 0)?;
+        comm.barrier()?;
+        let cell = |from: Rank, index: u64| {
+            let place = u64::from(from.get()) * EACH + index;
+            HeapOffset::new(cells.offset.get() + place * SEMAPHORE_LEN)
+        };
+        let mut channels = Vec::new();
+        for peer in [comm.right(), comm.rank()] {
+            for index in 0..EACH {
+                channels.push(comm.memory_channel_over(peer, cell(comm.rank(), index), cell(peer, index))?);
+            }
+        }
+        let numbers = comm.alloc::<u64>(channels.len())?;
+        for (index, channel) in (0..).zip(&mut channels) {
+            for _ in 0..3 {
+                channel.put_slice(numbers.part(index, 1)?.offset, &[index as u64 + 7])?;
+                channel.signal()?;
+            }
+        }
+        for channel in channels.iter_mut().rev() {
+            (0..3).try_for_each(|_| channel.wait())?;
+            assert!(!channel.poll());
+        }
+        assert!(numbers.to_vec().iter().zip(7..).all(|(found, expected)| *found == expected));
+        for offset in [cells.offset.get() + 8, u64::MAX - 127] {
+            let refused = comm.memory_channel_over(comm.right(), cells.offset, HeapOffset::new(offset));
+            assert!(matches!(refused, Err(Error::Misaligned { .. } | Error::OutOfRange { .. })), "{refused:?}");
+        }
+        // All places are left.
+        let counted = (0..MAX_CHANNELS_PER_PEER).map(|_| comm.memory_channel(comm.right()));
+        counted.collect::<Result<Vec<_>>>()?;
+        comm.barrier()?;
+    }
+);

@@ -15,7 +15,7 @@ use super::case::{CaseData, CaseSpec, CollectiveBuffers, is_defined};
 use super::eager_limit::{EagerLimit, eager_len};
 use super::layout::{CaseLayout, bus_factor};
 use super::limit::{HeapLimit, RankBuffers, SIZE};
-use super::pattern::{ForType, TestElement, operator, with_type};
+use super::pattern::{ForType, TestElement, check_operator, operator, with_type};
 use super::staged_limit::{StagedLimit, StagedVariant, staging_len};
 use super::timed_case::{BATCH_BYTES, ByLibrary, RunCase, TimedCase};
 use crate::output;
@@ -121,7 +121,8 @@ impl ForType for InOneMemory<'_, '_, '_> {
 }
 
 impl CollectiveBench<'_> {
-    /// Measures types, operators, roots and sizes, in nccl-tests' order.
+    /// Measures types, the operators that are defined on them, roots and sizes, in nccl-tests'
+    /// order.
     fn figures(&mut self) -> Result<()> {
         let settings = self.settings;
         let roots: Vec<_> = match settings.roots.as_slice() {
@@ -131,6 +132,9 @@ impl CollectiveBench<'_> {
         for data_type in &settings.types {
             let data_type = data_type.parse()?;
             for op in &settings.ops {
+                if self.operation.reduces() && check_operator(data_type, op).is_err() {
+                    continue;
+                }
                 for &root in &roots {
                     for &bytes in &self.plan.sizes {
                         self.both_places(Wanted { data_type, op, root, bytes, in_place: false })?;

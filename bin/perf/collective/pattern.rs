@@ -13,7 +13,9 @@
 use crate::perf::collective::case::CaseSpec;
 use half::{bf16, f16};
 use shmccl::collective::Operation;
-use shmccl::reduce::{DataType, Element, F8E4M3, F8E5M2, ReduceOp, Scalar};
+use shmccl::reduce::{
+    Bool, Complex64, Complex128, DataType, Element, F8E4M3, F8E5M2, ReduceOp, Reducer, Scalar,
+};
 use shmccl::shm::Span;
 use shmccl::{Rank, Result};
 
@@ -87,18 +89,33 @@ fn scalar(rank: u32) -> u32 {
 /// A name that no operator has.
 pub(crate) fn operator<T: TestElement>(name: &str, rank: Rank) -> anyhow::Result<ReduceOp> {
     Ok(match name {
-        "mulsum" => ReduceOp::PreMulSum(Scalar::new(T::of(scalar(rank.get())))),
+        "mulsum" => ReduceOp::PreMulSum(T::scalar(scalar(rank.get()))),
         _ => name.parse()?,
     })
 }
 
+/// Checks that the operator of this name is defined on `data_type`.
+///
+/// # Errors
+/// What the library refuses it by; a name that no operator has.
+pub(crate) fn check_operator(data_type: DataType, name: &str) -> anyhow::Result<()> {
+    let op = match name {
+        "mulsum" => ReduceOp::PreMulSum(Scalar::zero(data_type.real_type())),
+        _ => name.parse()?,
+    };
+    Ok(Reducer::new(data_type, &op, 1).map(drop)?)
+}
+
 fn reduce<T: TestElement>(column: &[u32], op: Option<&ReduceOp>) -> T {
     let sum = column.iter().sum::<u32>();
-    let extreme = |of: fn(u32, u32) -> u32| column.iter().copied().reduce(of).unwrap_or(0);
+    let folded = |of: fn(u32, u32) -> u32| column.iter().copied().reduce(of).unwrap_or(0);
     match op {
         Some(ReduceOp::Prod) => T::of(column.iter().product()),
-        Some(ReduceOp::Min) => T::of(extreme(u32::min)),
-        Some(ReduceOp::Max) => T::of(extreme(u32::max)),
+        Some(ReduceOp::Min) => T::of(folded(u32::min)),
+        Some(ReduceOp::Max) => T::of(folded(u32::max)),
+        Some(ReduceOp::BitAnd) => T::of(folded(|one, other| one & other)),
+        Some(ReduceOp::BitOr) => T::of(folded(|one, other| one | other)),
+        Some(ReduceOp::BitXor) => T::of(folded(|one, other| one ^ other)),
         Some(ReduceOp::Avg) => T::average(sum, column.len().try_into().expect("at most 64 ranks")),
         Some(ReduceOp::PreMulSum(_)) => T::of(scaled_sum(column)),
         // The reduction of moved data is never used, and need not be an element.
@@ -125,10 +142,10 @@ enum Values {
 impl Values {
     fn new<T: TestElement>(n_ranks: u32, op: Option<&ReduceOp>) -> Self {
         let summands = match op {
-            Some(ReduceOp::Prod) => return Self::Factors { n_ranks },
-            None | Some(ReduceOp::Min | ReduceOp::Max) => 1,
+            Some(ReduceOp::Prod) if T::EXACT > 1 => return Self::Factors { n_ranks },
             Some(ReduceOp::PreMulSum(_)) => SCALAR * n_ranks,
-            Some(_) => n_ranks,
+            Some(ReduceOp::Sum | ReduceOp::Avg) => n_ranks,
+            _ => 1,
         };
         match (T::EXACT / summands).min(MOST) {
             0 => Self::Sparse { every: summands.div_ceil(T::EXACT) },
@@ -172,6 +189,11 @@ pub(crate) trait TestElement: Element {
     /// Returns the average of `n` elements whose sum is `sum`, as the library defines it for the
     /// type.
     fn average(sum: u32, n: u32) -> Self;
+
+    /// Returns the scalar of that value, which elements are multiplied by.
+    fn scalar(whole: u32) -> Scalar {
+        Scalar::new(Self::of(whole))
+    }
 }
 
 macro_rules! integers {
@@ -190,7 +212,7 @@ macro_rules! integers {
     )*};
 }
 
-integers!(i8: 127, u8: 255, i32: 1 << 24, u32: 1 << 24, i64: 1 << 24, u64: 1 << 24);
+integers!(i8: 127, u8: 255, i16: 32767, u16: 65535, i32: 1 << 24, u32: 1 << 24, i64: 1 << 24, u64: 1 << 24);
 
 /// Types whose elements are computed as `f32`.
 macro_rules! floats {
@@ -229,6 +251,43 @@ impl TestElement for f64 {
     }
 }
 
+impl TestElement for Bool {
+    const EXACT: u32 = 1;
+
+    fn of(whole: u32) -> Self {
+        Self::from(whole != 0)
+    }
+
+    fn average(_sum: u32, _n: u32) -> Self {
+        unreachable!("it has no average")
+    }
+}
+
+/// Complex types: the parts differ in their signs.
+macro_rules! complex {
+    ($($complex:ident of $real:ty),*) => {$(
+        impl TestElement for $complex {
+            const EXACT: u32 = <$real>::EXACT;
+
+            fn of(whole: u32) -> Self {
+                let re = <$real>::of(whole);
+                Self { re, im: -re }
+            }
+
+            fn average(sum: u32, n: u32) -> Self {
+                let re = <$real>::average(sum, n);
+                Self { re, im: -re }
+            }
+
+            fn scalar(whole: u32) -> Scalar {
+                Scalar::new(<$real>::of(whole))
+            }
+        }
+    )*};
+}
+
+complex!(Complex64 of f32, Complex128 of f64);
+
 /// A function of a type of elements that is known only at run time.
 pub(crate) trait ForType {
     /// The result.
@@ -253,6 +312,11 @@ pub(crate) fn with_type<F: ForType>(data_type: DataType, what: F) -> F::Outcome 
         DataType::F64 => what.run::<f64>(),
         DataType::F8E4M3 => what.run::<F8E4M3>(),
         DataType::F8E5M2 => what.run::<F8E5M2>(),
+        DataType::I16 => what.run::<i16>(),
+        DataType::U16 => what.run::<u16>(),
+        DataType::Bool => what.run::<Bool>(),
+        DataType::Complex64 => what.run::<Complex64>(),
+        DataType::Complex128 => what.run::<Complex128>(),
     }
 }
 
@@ -268,6 +332,7 @@ impl OneWordData {
     pub(crate) fn new<T: TestElement>(spec: &CaseSpec, pattern: &Pattern<T>, rank: u32) -> Option<Self> {
         let count = size_of::<u64>() / size_of::<T>();
         let is_short = spec.layout.send() == count as u64 && spec.layout.recv() == count as u64;
+        let is_short = is_short && count > 0;
         if spec.operation != Operation::AllReduce || !is_short {
             return None;
         }
@@ -302,7 +367,7 @@ mod tests {
     use super::*;
     use shmccl::reduce::DataType;
 
-    const OPERATORS: [&str; 6] = ["sum", "prod", "min", "max", "avg", "mulsum"];
+    const OPERATORS: [&str; 9] = ["sum", "prod", "min", "max", "avg", "mulsum", "band", "bor", "bxor"];
 
     struct StaysExact {
         n_ranks: u32,
@@ -312,7 +377,8 @@ mod tests {
         type Outcome = ();
 
         fn run<T: TestElement>(self) {
-            for name in OPERATORS {
+            let is_defined = |name: &&str| check_operator(T::DATA_TYPE, name).is_ok();
+            for name in OPERATORS.into_iter().filter(is_defined) {
                 let op = operator::<T>(name, Rank::new(1, self.n_ranks).unwrap()).unwrap();
                 let values = Values::new::<T>(self.n_ranks, Some(&op));
                 let rows: Vec<_> = (0..self.n_ranks).map(|rank| values.of(rank, 1)).collect();
@@ -320,9 +386,9 @@ mod tests {
                     let column: Vec<_> = rows.iter().map(|row| row[place]).collect();
                     let most = match name {
                         "prod" => column.iter().product(),
-                        "min" | "max" => column.iter().copied().max().unwrap(),
+                        "sum" | "avg" => column.iter().sum(),
                         "mulsum" => scaled_sum(&column),
-                        _ => column.iter().sum(),
+                        _ => column.iter().copied().fold(0, |one, other| one | other),
                     };
                     // A product is a power of two, of which floats hold more.
                     assert!(most <= T::EXACT.max(if name == "prod" { 64 } else { 0 }), "{name} {most}");

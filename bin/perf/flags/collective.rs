@@ -5,6 +5,7 @@ use shmccl::collective::Algorithm;
 use shmccl::reduce::{DataType, ReduceOp};
 
 use crate::failure::UsageError;
+use crate::perf::collective::pattern::check_operator;
 use crate::perf::flags::PerfArgs;
 use crate::perf::plan::CollectiveSettings;
 use crate::perf::report::Memory;
@@ -18,11 +19,11 @@ const SCALED: &str = "mulsum";
 /// The word for all types, operators or ranks.
 const ALL: &str = "all";
 
-/// All operators, in the order in which nccl-tests goes through them.
-const OPERATORS: [&str; 6] = ["sum", "prod", "max", "min", "avg", SCALED];
+/// All operators, in the order in which nccl-tests goes through them, then those that it has not.
+const OPERATORS: [&str; 9] = ["sum", "prod", "max", "min", "avg", SCALED, "band", "bor", "bxor"];
 
-/// All types, in the order in which nccl-tests goes through them.
-const TYPES: [DataType; 12] = [
+/// All types, in the order in which nccl-tests goes through them, then those that it has not.
+const TYPES: [DataType; 17] = [
     DataType::I8,
     DataType::U8,
     DataType::I32,
@@ -35,6 +36,11 @@ const TYPES: [DataType; 12] = [
     DataType::Bf16,
     DataType::F8E4M3,
     DataType::F8E5M2,
+    DataType::I16,
+    DataType::U16,
+    DataType::Bool,
+    DataType::Complex64,
+    DataType::Complex128,
 ];
 
 /// Bytes from one size to the next where the user does not say, as in nccl-tests.
@@ -47,11 +53,13 @@ const MOST_STEPS: u64 = 100_000;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Options for collective operations")]
 pub(crate) struct CollectiveArgs {
-    /// Operator: sum, prod, max, min, avg, mulsum or all
+    /// Operator: sum, prod, max, min, avg, mulsum, band, bor or bxor; or all that are defined on
+    /// the type
     #[arg(short = 'o', long, value_name = "OP", value_parser = parse_op, default_value = "sum")]
     op: String,
-    /// Type of the elements: int8, uint8, int32, uint32, int64, uint64, half, bfloat16, float,
-    /// double, f8e4m3 or f8e5m2; or all
+    /// Type of the elements: int8, uint8, int16, uint16, int32, uint32, int64, uint64, half,
+    /// bfloat16, float, double, f8e4m3, f8e5m2, bool, complex64 or complex128; or all on which the
+    /// operator is defined
     #[arg(short = 'd', long, value_name = "TYPE", value_parser = parse_type, default_value = "float")]
     datatype: String,
     /// Root rank; all or -1 for each in turn
@@ -124,16 +132,21 @@ impl PerfArgs {
             let able = able.map(Algorithm::name).collect::<Vec<_>>().join(", ");
             return Err(UsageError::new(format!("{algorithm} cannot do {operation}; these can: {able}")));
         }
+        let types = named(&args.datatype, TYPES.into_iter().map(DataType::name));
+        let ops = match test {
+            _ if reduces => named(&args.op, OPERATORS.into_iter()),
+            // nccl-tests names an operator there, though none is applied.
+            Test::SendRecv => vec![ReduceOp::Sum.name().to_owned()],
+            _ => vec!["none".to_owned()],
+        };
+        if let ([data_type], [op], true) = (types.as_slice(), ops.as_slice(), reduces) {
+            check_operator(data_type.parse().map_err(refused)?, op).map_err(refused)?;
+        }
         Ok(CollectiveSettings {
             algorithm: args.algo.map(|algorithm| algorithm.name().to_owned()),
             channel: self.channel.unwrap_or(TestChannel::Memory),
-            types: named(&args.datatype, TYPES.into_iter().map(DataType::name)),
-            ops: match test {
-                _ if reduces => named(&args.op, OPERATORS.into_iter()),
-                // nccl-tests names an operator there, though none is applied.
-                Test::SendRecv => vec![ReduceOp::Sum.name().to_owned()],
-                _ => vec!["none".to_owned()],
-            },
+            types,
+            ops,
             roots,
             average: RankAverage::numbered(args.average),
             memory: args.memory,
@@ -168,6 +181,10 @@ impl PerfArgs {
             }
         }
     }
+}
+
+fn refused(error: impl std::fmt::Display) -> UsageError {
+    UsageError::new(error.to_string())
 }
 
 fn named<'n>(name: &str, all: impl Iterator<Item = &'n str>) -> Vec<String> {

@@ -5,6 +5,7 @@ mod buffers;
 mod operation;
 mod request;
 mod signature;
+mod status;
 
 use crate::error::{Error, Result};
 use crate::heap::{HeapView, Region};
@@ -18,6 +19,7 @@ pub(crate) use buffers::{Input, Output, part, part_mut, shifted};
 pub use operation::Operation;
 pub use request::Request;
 pub use signature::{CallMismatch, CallSignature};
+pub use status::{MessageStatus, StatusHandle};
 
 /// Some elements of a buffer: where the first is, and how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +46,10 @@ pub struct Call<'a> {
     pub(crate) count: u64,
     /// The member at the root, where there is one, or at the other end; 0 otherwise.
     pub(crate) root: usize,
+    /// The tag of a message; 0 where there is none.
+    pub(crate) tag: u32,
+    /// Where the status of a message from any member is left.
+    pub(crate) status: Option<StatusHandle>,
     /// How elements are combined, where they are.
     pub(crate) reducer: Option<Reducer>,
     /// Where blocks are whose lengths differ; `count` says nothing then.
@@ -63,7 +69,7 @@ impl<'a> Call<'a> {
 impl Call<'_> {
     /// Returns the call without buffers, layout and operator.
     pub(crate) fn bare(&self) -> Call<'static> {
-        Call { layout: None, reducer: None, input: Input::None, output: Output::None, ..*self }
+        Call { status: None, layout: None, reducer: None, input: Input::None, output: Output::None, ..*self }
     }
 
     /// Refuses what cannot be done in `choice`.
@@ -83,7 +89,7 @@ impl Call<'_> {
     /// [`Error::InvalidArgument`].
     #[inline]
     pub(crate) fn check_peer(&self, me: usize) -> Result<()> {
-        if self.operation.has_peer() && self.root == me {
+        if matches!(self.operation, Operation::Send | Operation::Recv) && self.root == me {
             return Err(Error::InvalidArgument {
                 name: "the peer of a message",
                 value: self.root as u64,
@@ -143,7 +149,7 @@ impl Call<'_> {
         let signature = CallSignature::new(self.operation).of(self.count, self.data_type).rooted(root);
         match &self.reducer {
             Some(reducer) => signature.by(reducer.code()),
-            None => signature,
+            None => signature.tagged(self.tag),
         }
     }
 

@@ -58,11 +58,13 @@ pub enum Operation {
     SetTuning,
     /// All prepare what calls need.
     Prepare,
+    /// One rank receives what any other sends it.
+    RecvAny,
 }
 
 impl Operation {
     /// All of them with their names, in the order of their codes.
-    const NAMED: &[(Self, &'static str); 26] = &[
+    const NAMED: &[(Self, &'static str); 27] = &[
         (Self::Barrier, "barrier"),
         (Self::AllReduce, "all_reduce"),
         (Self::Reduce, "reduce"),
@@ -89,10 +91,11 @@ impl Operation {
         (Self::Restore, "restore"),
         (Self::SetTuning, "set_tuning"),
         (Self::Prepare, "prepare"),
+        (Self::RecvAny, "recv_any"),
     ];
 
     /// All of them, in the order of their codes.
-    pub const ALL: [Self; 26] = firsts(Self::NAMED);
+    pub const ALL: [Self; 27] = firsts(Self::NAMED);
 
     /// Returns its name, as messages and tables print it.
     #[must_use]
@@ -110,7 +113,7 @@ impl Operation {
     #[must_use]
     #[inline]
     pub const fn has_peer(self) -> bool {
-        matches!(self, Self::Send | Self::Recv)
+        matches!(self, Self::Send | Self::Recv | Self::RecvAny)
     }
 
     /// Returns whether it is done by messages between pairs of ranks.
@@ -136,7 +139,7 @@ impl Operation {
             Self::ReduceScatter | Self::Scatter => (n_ranks, 1),
             Self::AllToAll => (n_ranks, n_ranks),
             Self::Send => (1, 0),
-            Self::Recv => (0, 1),
+            Self::Recv | Self::RecvAny => (0, 1),
             _ => (0, 0),
         }
     }

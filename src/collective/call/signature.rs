@@ -18,7 +18,7 @@ use crate::reduce::{DataType, ReduceOp, Reducer, Scalar};
 /// | 0 | 8..16 | the code of the type + 1; 0 for none |
 /// | 0 | 16..24 | the root, the peer, or the number of calls |
 /// | 0 | 24..32 | the algorithm and the kind of channel that the caller has chosen |
-/// | 0 | 32..64 | the code of the operator |
+/// | 0 | 32..64 | the code of the operator, the tag of a message |
 /// | 1 | 0..48 | the count |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallSignature {
@@ -93,6 +93,13 @@ impl CallSignature {
         self
     }
 
+    /// Says that the message has this `tag`.
+    #[inline]
+    #[must_use]
+    pub(crate) const fn tagged(self, tag: u32) -> Self {
+        self.by(tag)
+    }
+
     /// Says that the caller has made this `choice`.
     #[must_use]
     #[inline]
@@ -116,13 +123,35 @@ impl CallSignature {
 
     /// Returns whether a message that was sent like `sent` is what this call receives.
     #[inline]
-    pub(crate) fn answers(self, sent: Self) -> bool {
-        let counterpart = match self.operation() {
-            Some(Operation::Recv) => Some(Operation::Send),
-            other => other,
-        };
-        let type_code = |signature: Self| signature.head >> 8 & 0xff;
-        sent.operation() == counterpart && sent.count == self.count && type_code(sent) == type_code(self)
+    pub(crate) const fn answers(self, sent: Self) -> bool {
+        (self.sent_for() ^ sent.head) & (Self::KIND | Self::TYPE) == 0 && sent.count == self.count
+    }
+
+    /// Returns whether this call is to receive a message that was sent like `sent`, by operation
+    /// and tag; if it does not [answer](Self::answers) that message, one of the two is wrong.
+    #[inline]
+    pub(crate) const fn receives(self, sent: Self) -> bool {
+        (self.sent_for() ^ sent.head) & Self::KIND == 0
+    }
+
+    /// Returns whether receives of other tags pass over what was sent like this.
+    #[inline]
+    pub(crate) const fn may_be_passed_over(self) -> bool {
+        self.head & 0xff == Operation::Send as u64
+    }
+
+    /// The bits of the first word that say which receive a message is for.
+    const KIND: u64 = 0xffff_ffff_0000_00ff;
+
+    /// Those that say of which type its elements are.
+    const TYPE: u64 = 0xff00;
+
+    /// Returns the first word of a message that this call receives, but for its peer.
+    #[inline]
+    const fn sent_for(self) -> u64 {
+        let code = self.head & 0xff;
+        let is_receive = code == Operation::Recv as u64 || code == Operation::RecvAny as u64;
+        if is_receive { self.head & !0xff | Operation::Send as u64 } else { self.head }
     }
 
     /// Returns the words that are posted.
@@ -164,7 +193,15 @@ impl CallSignature {
     /// Returns the other end of a message.
     #[must_use]
     pub fn peer(self) -> Option<u64> {
-        self.operation().filter(|operation| operation.has_peer()).map(|_| self.head >> 16 & 0xff)
+        let named = |operation: &Operation| operation.has_peer() && *operation != Operation::RecvAny;
+        self.operation().filter(named).map(|_| self.head >> 16 & 0xff)
+    }
+
+    /// Returns the tag of a message.
+    #[must_use]
+    pub fn tag(self) -> Option<u32> {
+        let tag = u32::try_from(self.head >> 32).expect("32 bits are left");
+        self.operation().filter(|operation| operation.has_peer()).map(|_| tag)
     }
 
     /// Returns how many calls it has, where it is a group.
@@ -217,8 +254,8 @@ impl fmt::Display for OperatorName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plain = usize::try_from(self.code).ok().and_then(|code| ReduceOp::PLAIN.get(code));
         // The code of a sum that is multiplied before tells of the type, and not of the scalar.
-        let scaled =
-            self.data_type.map(|data_type| (data_type, ReduceOp::PreMulSum(Scalar::zero(data_type))));
+        let scaled = |data_type: DataType| ReduceOp::PreMulSum(Scalar::zero(data_type.real_type()));
+        let scaled = self.data_type.map(|data_type| (data_type, scaled(data_type)));
         let is_meant = |(data_type, op): &(DataType, ReduceOp)| {
             Reducer::new(*data_type, op, 1).is_ok_and(|reducer| reducer.code() == self.code)
         };
@@ -250,6 +287,9 @@ impl fmt::Display for CallSignature {
         if let Some(peer) = self.peer() {
             let preposition = if operation == Operation::Send { "to" } else { "from" };
             write!(f, " {preposition} rank {peer}")?;
+        }
+        if let Some(tag) = self.tag().filter(|&tag| tag != 0 || self.peer().is_none()) {
+            write!(f, " with tag {tag}")?;
         }
         match self.choice() {
             Some(choice) if choice == Choice::default() => {}
@@ -301,8 +341,10 @@ mod tests {
             CallSignature::new(Operation::AllReduce).of(4, data_type).by(code).operator_name().unwrap()
         };
         for data_type in DataType::ALL {
-            assert_eq!(name(data_type, &ReduceOp::PreMulSum(Scalar::zero(data_type))), "mulsum");
-            assert_eq!(name(data_type, &ReduceOp::Max), "max");
+            let scaled = ReduceOp::PreMulSum(Scalar::zero(data_type.real_type()));
+            for op in ReduceOp::PLAIN.into_iter().chain([scaled]).filter(|op| op.supports(data_type)) {
+                assert_eq!(name(data_type, &op), op.name());
+            }
         }
         assert_eq!(name(DataType::F32, &ReduceOp::PreMulSum(Scalar::new(0.5_f32))), "mulsum");
         let own = name(DataType::F32, &ReduceOp::Custom(CustomOp::new::<f32>("mulsum", |_, _| ())));

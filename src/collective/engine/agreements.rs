@@ -43,11 +43,11 @@ impl Engine {
     }
 
     /// Returns how many messages this member has sent, less those that it has received: see
-    /// [`Pipework::balance`].
+    /// [`Pipework::balance`]. Those that it has passed over are not received.
     ///
     /// [`Pipework::balance`]: crate::collective::transport::Pipework::balance
     pub(crate) fn balance(&self) -> u64 {
-        self.pipework.balance()
+        self.pipework.balance().wrapping_add(self.unexpected.len())
     }
 
     /// Returns when all members have come to the end: their last call.

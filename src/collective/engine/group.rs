@@ -13,9 +13,10 @@
 
 use super::Engine;
 use super::trace::Together;
-use crate::collective::call::{Call, CallSignature, Choice, Operation};
+use crate::collective::call::{Call, CallSignature, Choice, Operation, StatusHandle};
 use crate::collective::message::progress::{self, MessageBatch};
 use crate::collective::message::{InPlaceBlock, MessageEnd, all_to_all_v};
+use crate::collective::rendezvous::members::Members;
 use crate::error::{Error, Result};
 
 /// The most calls of one communicator that are put together.
@@ -53,6 +54,8 @@ struct GroupMessages<'a> {
     announced: Vec<Operation>,
     /// What this member sends to itself, and where it goes.
     own: Vec<(MessageEnd<'a>, MessageEnd<'a>)>,
+    /// Where those of the ends that come from any member leave their status, in their order.
+    statuses: Vec<StatusHandle>,
 }
 
 /// Returns what onlookers are told of `calls`, done in `choice`, before they are executed.
@@ -132,6 +135,7 @@ impl<'a> GroupMessages<'a> {
             messages.ends.extend(ends);
         }
         for call in share.calls.iter_mut().filter(|call| call.operation.has_peer()) {
+            messages.statuses.extend(call.status.take());
             messages.ends.push(MessageEnd::of(call)?);
         }
         share.calls.retain(|call| !call.operation.is_by_messages());
@@ -152,6 +156,13 @@ impl<'a> GroupMessages<'a> {
         (!is_empty).then(|| share.engine.batch(share.choice.channel, ends, in_place))
     }
 
+    /// Leaves the statuses of those that came from any member.
+    fn tell(&self, members: &Members) -> Result<()> {
+        let mut from_any = self.ends.iter().filter(|end| end.state.operation == Operation::RecvAny);
+        let mut statuses = self.statuses.iter().zip(&mut from_any);
+        statuses.try_for_each(|(status, end)| end.status(members).map(|told| status.set(told)))
+    }
+
     /// Begins to note them as those of `share`.
     fn note(&self, share: &GroupShare<'_, '_>) -> Together {
         let members = &share.engine.members;
@@ -163,17 +174,66 @@ impl<'a> GroupMessages<'a> {
     }
 }
 
-/// Returns each message that is sent among `own` with the one that receives it.
+/// Returns each message that is sent among `own` with the one that receives it: of those with one
+/// tag, the first with the first.
 fn pair<'a>(own: impl Iterator<Item = MessageEnd<'a>>) -> Result<Vec<(MessageEnd<'a>, MessageEnd<'a>)>> {
-    let (sent, received): (Vec<_>, Vec<_>) = own.partition(MessageEnd::is_sent);
-    if sent.len() != received.len() {
-        return Err(Error::InvalidArgument {
-            name: "the number of messages that a rank sends to itself in a group",
-            value: sent.len() as u64,
-            expected: "as many as it receives from itself in the same group",
-        });
-    }
+    let (mut sent, mut received): (Vec<_>, Vec<_>) = own.partition(MessageEnd::is_sent);
+    let tag = |end: &MessageEnd<'_>| end.state.signature.tag().unwrap_or(0);
+    sent.sort_by_key(tag);
+    received.sort_by_key(tag);
+    check_pairs(sent.iter().map(tag), received.iter().map(tag))?;
     Ok(sent.into_iter().zip(received).collect())
+}
+
+/// Checks that what a rank sends to itself with some tags is received with the same ones.
+fn check_pairs(sent: impl ExactSizeIterator<Item = u32>, received: impl Iterator<Item = u32>) -> Result<()> {
+    let value = sent.len() as u64;
+    if sent.eq(received) {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument {
+        name: "the number of messages that a rank sends to itself in a group",
+        value,
+        expected: "as many as it receives from itself in the same group, with the same tags",
+    })
+}
+
+/// Checks that what goes from member `me` to itself is both sent and received in `calls`.
+///
+/// # Errors
+/// [`Error::InvalidArgument`].
+pub(crate) fn check_own(calls: &[Call<'_>], me: usize) -> Result<()> {
+    let tags = |operation| {
+        let own = calls.iter().filter(|call| call.operation == operation && call.root == me);
+        let mut tags: Vec<_> = own.map(|call| call.tag).collect();
+        tags.sort_unstable();
+        tags
+    };
+    check_pairs(tags(Operation::Send).into_iter(), tags(Operation::Recv).into_iter())
+}
+
+/// Returns the messages that `calls` are, sends and receives, to and from others, and where those
+/// from any member leave their status. Those of this member to itself are copied.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] when what goes from this rank to itself is not both sent and
+/// received, before anything has moved; [`Error::CallMismatch`] where the two differ.
+pub(super) fn messages<'a>(
+    engine: &Engine,
+    calls: &mut [Call<'a>],
+) -> Result<Vec<(MessageEnd<'a>, Option<StatusHandle>)>> {
+    let members = &engine.members;
+    let statuses: Vec<_> = calls.iter_mut().filter_map(|call| call.status.take()).collect();
+    let mut ends = calls.iter_mut().map(MessageEnd::of).collect::<Result<Vec<_>>>()?;
+    for (sent, mut received) in pair(ends.extract_if(.., |end| end.state.peer == members.me()))? {
+        members.board.or_revoke(sent.copy_to(members, &mut received))?;
+    }
+    let mut statuses = statuses.into_iter();
+    let mut with_status = |end: MessageEnd<'a>| {
+        let is_from_any = end.state.operation == Operation::RecvAny;
+        (end, if is_from_any { statuses.next() } else { None })
+    };
+    Ok(ends.into_iter().map(&mut with_status).collect())
 }
 
 /// Delivers `messages`, in the order of `shares`.
@@ -184,10 +244,13 @@ fn deliver(shares: &mut [GroupShare<'_, '_>], messages: &mut [GroupMessages<'_>]
         members.board.or_revoke(copied)?;
     }
     if let ([share], [messages]) = (&mut *shares, &mut *messages) {
-        return messages.batch(share).map_or(Ok(()), |batch| deliver_batches(&mut [batch?]));
+        messages.batch(share).map_or(Ok(()), |batch| deliver_batches(&mut [batch?]))?;
+    } else {
+        let both = shares.iter_mut().zip(&mut *messages);
+        let batches = both.filter_map(|(share, messages)| messages.batch(share));
+        deliver_batches(&mut batches.collect::<Result<Vec<_>>>()?)?;
     }
-    let batches = shares.iter_mut().zip(messages).filter_map(|(share, messages)| messages.batch(share));
-    deliver_batches(&mut batches.collect::<Result<Vec<_>>>()?)
+    shares.iter().zip(messages).try_for_each(|(share, messages)| messages.tell(&share.engine.members))
 }
 
 fn deliver_batches(batches: &mut [MessageBatch<'_, '_, '_>]) -> Result<()> {

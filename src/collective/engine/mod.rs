@@ -2,6 +2,7 @@
 
 mod agreements;
 pub(crate) mod group;
+pub(crate) mod open;
 mod trace;
 mod word;
 
@@ -13,7 +14,7 @@ use crate::collective::call::{Algorithm, Call, CallSignature, ChannelKind, Choic
 use crate::collective::execute::staged::prestage;
 use crate::collective::execute::{self, eager, fused};
 use crate::collective::message::progress::{self, MessageBatch};
-use crate::collective::message::{InPlaceBlock, MessageEnd};
+use crate::collective::message::{InPlaceBlock, MessageEnd, UnexpectedMessages};
 use crate::collective::plan::{Planner, Proposal, WORD_LEN, Way};
 use crate::collective::region::lease::{Lease, RegionOwner};
 use crate::collective::rendezvous::buffers::Buffers;
@@ -35,6 +36,7 @@ use word::WordRun;
 pub(crate) struct Engine {
     pub(crate) members: Members,
     pipework: Pipework,
+    unexpected: UnexpectedMessages,
     pub(crate) planner: Planner,
     /// How the call that is being executed is done, for whoever notes it.
     taken: Choice,
@@ -57,7 +59,8 @@ impl Engine {
         planner: Planner,
     ) -> Result<Self> {
         let (members, lease) = Members::new(context, ranks, bases, host.clone())?;
-        Ok(Self { members, pipework: Pipework::new(host), planner, taken: Choice::default(), lease })
+        let (pipework, unexpected) = (Pipework::new(host), UnexpectedMessages::default());
+        Ok(Self { members, pipework, unexpected, planner, taken: Choice::default(), lease })
     }
 
     /// Returns the words that say which members have left.
@@ -244,7 +247,11 @@ impl Engine {
         call.check_peer(self.members.me())?;
         let mut messages = [MessageEnd::of(call)?];
         let done = progress::run(&mut [self.batch(kind, &mut messages, &[])?]);
-        self.members.board.or_revoke(done)
+        self.members.board.or_revoke(done)?;
+        if let Some(status) = &call.status {
+            status.set(messages[0].status(&self.members)?);
+        }
+        Ok(())
     }
 
     /// Returns a batch that delivers `messages`, which share the blocks `in_place`, over channels
@@ -258,9 +265,9 @@ impl Engine {
         messages: &'p mut [MessageEnd<'a>],
         in_place: &'p [InPlaceBlock<'a>],
     ) -> Result<MessageBatch<'e, 'p, 'a>> {
-        let Self { members, pipework, .. } = self;
+        let Self { members, pipework, unexpected, .. } = self;
         pipework.require(members, kind)?;
-        Ok(MessageBatch { members, pipework, kind, messages, in_place })
+        Ok(MessageBatch { members, pipework, unexpected, kind, messages, in_place })
     }
 
     /// Executes `calls`, operations of all members, one after the other, or together where they are

@@ -3,7 +3,7 @@
 //! Nothing below the engine knows of traces.
 
 use crate::collective::call::{Algorithm, Call, ChannelKind, Choice, Operation};
-use crate::collective::message::MessageEnd;
+use crate::collective::message::{MessageEnd, MessageState};
 use crate::collective::rendezvous::members::Members;
 use crate::error::Result;
 use crate::trace::{CallNames, PORT, Recorder, TraceSpan, Verb};
@@ -11,6 +11,7 @@ use crate::trace::{CallNames, PORT, Recorder, TraceSpan, Verb};
 /// How traces name operations and algorithms.
 pub(crate) const CALL_NAMES: CallNames = CallNames {
     operation: |code| Operation::from_code(code.into()).map(Operation::name),
+    has_tag: |code| Operation::from_code(code.into()).is_some_and(Operation::has_peer),
     algorithm: |code| {
         Algorithm::ALL.into_iter().find(|algorithm| *algorithm as u8 == code).map(Algorithm::name)
     },
@@ -85,8 +86,9 @@ impl Together {
     pub(crate) fn add_message(&mut self, members: &Members, message: &MessageEnd<'_>) {
         if self.begun.is_some() && message.state.operation.has_peer() {
             let peer = members.ranks().get(message.state.peer).copied();
-            let span =
-                TraceSpan::of(Verb::operation(message.state.operation as u8)).of_bytes(message.state.len);
+            let MessageState { operation, len, signature, .. } = message.state;
+            let span = TraceSpan::of(Verb::operation(operation as u8)).of_bytes(len);
+            let span = span.numbered(signature.tag().unwrap_or(0).into());
             self.spans.push(peer.map_or(span, |peer| span.with(peer)));
         }
     }
@@ -108,8 +110,8 @@ fn span_of(members: &Members, call: &Call<'_>, number: u64) -> TraceSpan {
     // As good as none where the bytes cannot be counted, and the call fails.
     let len = call.input_len(members.n_members()).unwrap_or(0);
     let span = TraceSpan::of(Verb::operation(operation as u8)).of_bytes(len);
-    let span = if operation.has_peer() { span } else { span.numbered(number) };
-    if !(operation.has_peer() || operation.has_root()) {
+    let span = span.numbered(if operation.has_peer() { call.tag.into() } else { number });
+    if !(operation.has_peer() || operation.has_root()) || operation == Operation::RecvAny {
         return span;
     }
     members.ranks().get(call.root).map_or(span, |peer| span.with(*peer))

@@ -95,16 +95,22 @@ fn wake(batch: &MessageQueues<'_, '_>, member: usize) {
 /// Returns the peers with which messages of one direction only are left in `batch`.
 fn one_way_peers(batch: &MessageQueues<'_, '_>) -> impl Iterator<Item = WaitingPeer> {
     let bits = |is_sent| {
-        let open = batch.open().filter(move |message| message.is_sent() == is_sent);
+        let open = batch.open_with_peer().filter(move |message| message.is_sent() == is_sent);
         open.fold(0_u64, |bits, message| bits | 1 << message.state.peer)
     };
-    let one_way = bits(true) ^ bits(false);
+    // What is for any member may come from this one.
+    let received = bits(false) | batch.open_to_any().map_or(0, |_| u64::MAX);
+    let one_way = bits(true) ^ received;
     let mut found = 0_u64;
-    batch.open().filter_map(move |message| {
+    batch.open_with_peer().filter_map(move |message| {
         let (peer, bit) = (message.state.peer, 1 << message.state.peer);
         let is_first = one_way & !found & bit != 0;
         found |= bit;
-        let direction = if message.is_sent() { MessageDirection::Sent } else { MessageDirection::Received };
+        let direction = match (message.is_sent(), batch.is_stalled(peer)) {
+            (true, _) => MessageDirection::Sent,
+            (false, true) => MessageDirection::Stalled,
+            (false, false) => MessageDirection::Received,
+        };
         is_first.then_some(WaitingPeer { peer, direction, call: message.state.signature })
     })
 }

@@ -38,10 +38,12 @@ pub(crate) struct InPlaceBlock<'a> {
 }
 
 /// A fragment that has come.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WaitingFragment {
     pub(super) number: u64,
     pub(super) at: HeapOffset,
+    /// Where the elements are, or [`HERE`](super::state::HERE).
+    pub(super) place: u64,
     /// So many bytes have to be given before it may be opened.
     pub(super) needed: u64,
 }
@@ -77,6 +79,11 @@ impl<'a> InPlaceBlock<'a> {
         self.kept.take()
     }
 
+    /// Returns whether a fragment is kept.
+    pub(super) fn keeps_one(&self) -> bool {
+        self.kept.get().is_some()
+    }
+
     /// Says whether `fragment` may be opened; otherwise keeps it.
     pub(super) fn admits(&self, message: WaitingFragment) -> bool {
         let is_given = self.was_copied_out(message.needed);
@@ -96,7 +103,7 @@ mod tests {
         let mut bytes = [1_u8, 2, 3];
         let in_place = InPlaceBlock::new(Output::Memory(&mut bytes));
         assert!(in_place.kept().is_none());
-        let message = WaitingFragment { number: 7, at: HeapOffset::new(64), needed: 2 };
+        let message = WaitingFragment { number: 7, at: HeapOffset::new(64), place: 0, needed: 2 };
         for copied_out in [0, 1] {
             in_place.count_copied_out(copied_out);
             assert!(!in_place.admits(message));

@@ -18,7 +18,7 @@
 //! are no inline messages.
 
 use super::in_place::InPlaceBlock;
-use super::state::{MessageStage, MessageState};
+use super::state::{Front, MessageStage, MessageState};
 use crate::collective::call::{CallSignature, Input, Output, part, part_mut};
 use crate::collective::rendezvous::members::Members;
 use crate::collective::transport::link::Link;
@@ -58,6 +58,12 @@ fn words(input: &Input<'_>, view: &HeapView, len: u64) -> Result<[u64; WORDS]> {
     Ok(words)
 }
 
+/// Returns what an inline message was sent as.
+#[inline]
+pub(super) fn sent_as(inline: &PostCell) -> CallSignature {
+    CallSignature::from_words([inline.word(0), inline.word(1)])
+}
+
 impl MessageState {
     /// Sends all of `input` as an inline message, for which there is room, if it may go as one;
     /// whether it did.
@@ -83,51 +89,59 @@ impl MessageState {
         Ok(true)
     }
 
-    /// Takes the next message into `output` if it is an inline message that has come; whether it
-    /// was.
+    /// Takes the next message into `output` if it is an inline message that has come, and returns
+    /// what is in front if that is one.
     ///
     /// # Errors
-    /// Those of [`super::MessageEnd::advance_over`].
+    /// Those of [`super::progress::run`].
     #[inline]
     pub(super) fn receive_inline<L: Link>(
         &mut self,
         output: &mut Output<'_>,
         pipes: &mut Pipes<'_, L>,
-    ) -> Result<bool> {
-        let Some(inline) = self.inline(pipes)? else { return Ok(false) };
+    ) -> Result<Front<()>> {
+        let inline = match self.inline(pipes)? {
+            Front::Own(inline) => inline,
+            Front::Nothing => return Ok(Front::Nothing),
+            Front::Other => return Ok(Front::Other),
+        };
         self.unpack(inline, output, pipes.members)?;
         pipes.give_back(self.peer);
-        Ok(true)
+        Ok(Front::Own(()))
     }
 
-    /// Takes the next message over a block, once that was copied out; returns whether the message
-    /// is an inline one.
+    /// Takes the next message over a block, once that was copied out, and returns what is in front
+    /// if that is an inline message.
     ///
     /// # Errors
-    /// Those of [`super::MessageEnd::advance_over`].
+    /// Those of [`super::progress::run`].
     pub(super) fn receive_inline_over<L: Link>(
         &mut self,
         in_place: &InPlaceBlock<'_>,
         pipes: &mut Pipes<'_, L>,
-    ) -> Result<bool> {
-        let Some(inline) = self.inline(pipes)? else { return Ok(false) };
+    ) -> Result<Front<()>> {
+        let inline = match self.inline(pipes)? {
+            Front::Own(inline) => inline,
+            Front::Nothing => return Ok(Front::Nothing),
+            Front::Other => return Ok(Front::Other),
+        };
         if in_place.was_copied_out(self.len) {
             self.unpack(inline, &mut in_place.block().borrow_mut(), pipes.members)?;
             pipes.give_back(self.peer);
         }
-        Ok(true)
+        Ok(Front::Own(()))
     }
 
-    /// Returns the inline message that has come, which is what was called for.
+    /// Returns the inline message that has come, if it is what was called for.
     #[inline]
-    fn inline<'p, L: Link>(&self, pipes: &'p Pipes<'_, L>) -> Result<Option<&'p PostCell>> {
+    fn inline<'p, L: Link>(&self, pipes: &'p Pipes<'_, L>) -> Result<Front<&'p PostCell>> {
         let come = if self.stage == MessageStage::Fresh { pipes.inline_from(self.peer) } else { None };
-        let Some(inline) = come else { return Ok(None) };
-        let theirs = CallSignature::from_words([inline.word(0), inline.word(1)]);
+        let Some(inline) = come else { return Ok(Front::Nothing) };
+        let theirs = sent_as(inline);
         if self.signature.answers(theirs) && self.len <= MOST {
-            Ok(Some(inline))
+            Ok(Front::Own(inline))
         } else {
-            Err(pipes.members.board.report_mismatch(self.peer, self.signature, theirs))
+            self.other(pipes.members, theirs)
         }
     }
 

@@ -13,9 +13,12 @@
 //! there, otherwise from the next line on, since a long copy to a crooked place is slow. That holds
 //! for fragments without a header, too.
 //!
-//! What comes at the two ends of a pipe goes together in order: the k-th message that is sent with
-//! the k-th that is received. If they differ in type or count, the receiver [reports a
-//! mismatch](crate::collective::rendezvous::mismatch_report).
+//! What comes at the two ends of a pipe goes together in order, for each tag: the k-th message that
+//! is sent with it and the k-th that is received. If they differ in type or count, the receiver
+//! [reports a mismatch](crate::collective::rendezvous::mismatch_report). The tag is in the
+//! signature. As long as messages come in the order of the receives, the first receive finds its
+//! own in front of the pipe; otherwise [`matching`] finds the receive that a message is for.
+//! A message that is for none is [unexpected].
 //!
 //! A message is done by one of these protocols. The sender alone chooses ([`send`]), and the header
 //! tells the receiver:
@@ -40,22 +43,29 @@ pub(crate) mod all_to_all_v;
 pub(crate) mod deadlock;
 pub(crate) mod in_place;
 pub(crate) mod inline;
+mod matching;
 pub(crate) mod progress;
 pub(crate) mod queues;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod state;
+pub(crate) mod unexpected;
 
-use crate::collective::call::{Call, CallMismatch, CallSignature, Input, Operation, Output};
+use crate::collective::call::{Call, CallMismatch, CallSignature, Input, MessageStatus, Operation, Output};
 use crate::collective::rendezvous::members::Members;
-use crate::collective::transport::link::{Bare, Link, PipeChannel};
+use crate::collective::transport::link::Link;
 use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
 use crate::heap::Region;
+use crate::rank::{Rank, RankSet};
+use crate::sync::Stop;
 pub(crate) use in_place::InPlaceBlock;
 use send::Afterwards;
+use state::ANY_SOURCE;
 pub(crate) use state::MessageStage;
-use state::MessageState;
+pub(crate) use state::MessageState;
+use unexpected::UnexpectedMessage;
+pub(crate) use unexpected::UnexpectedMessages;
 
 /// One end of a message. There is nothing to be dropped: many of them are made, moved and
 /// forgotten.
@@ -66,6 +76,17 @@ pub(crate) struct MessageEnd<'a> {
 }
 
 const _: () = assert!(!std::mem::needs_drop::<MessageEnd<'_>>());
+
+/// What a look at one end has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Nothing could be done.
+    None,
+    /// Something was done.
+    Some,
+    /// The message in front of the pipe is for another receive.
+    Other,
+}
 
 /// What a message is made of, or unpacked into.
 #[derive(Debug)]
@@ -87,10 +108,13 @@ impl<'a> MessageEnd<'a> {
     #[inline]
     pub(crate) fn of(call: &mut Call<'a>) -> Result<Self> {
         let contents = match call.operation {
-            Operation::Recv => MessageContents::Received(std::mem::replace(&mut call.output, Output::None)),
+            Operation::Recv | Operation::RecvAny => {
+                MessageContents::Received(std::mem::replace(&mut call.output, Output::None))
+            }
             _ => MessageContents::Sent(std::mem::replace(&mut call.input, Input::None)),
         };
-        Ok(Self::new(call.operation, call.signature(), call.root, call.block_len()?, contents))
+        let peer = if call.operation == Operation::RecvAny { ANY_SOURCE } else { call.root };
+        Ok(Self::new(call.operation, call.signature(), peer, call.block_len()?, contents))
     }
 
     /// Makes the end of a message between this member and `peer`, of `len` bytes, by which it takes
@@ -140,35 +164,85 @@ impl<'a> MessageEnd<'a> {
         }
     }
 
+    /// Returns what it has received, for whoever has called for a message of any member.
+    pub(crate) fn status(&self, members: &Members) -> Result<MessageStatus> {
+        let MessageState { signature, peer, .. } = self.state;
+        let (source, n) = (u32::try_from(peer).unwrap_or(u32::MAX), members.n_members());
+        let (tag, count) = (signature.tag().unwrap_or(0), signature.count());
+        let source = Rank::new(source, u32::try_from(n).unwrap_or(u32::MAX))?;
+        let data_type = signature.data_type().expect("it is of this member's own making");
+        Ok(MessageStatus { source, tag, count, data_type })
+    }
+
+    /// Returns why it is in vain, if it is: its peer is gone, or all are that it may come from.
+    pub(crate) fn check(&self, members: &Members) -> Option<Stop> {
+        if self.state.peer != ANY_SOURCE {
+            return members.board.check_member(self.state.peer);
+        }
+        let mut gone = members.others().map(|(member, _)| members.board.check_member(member));
+        let first = gone.next()??;
+        gone.all(|stop| stop.is_some()).then_some(first)
+    }
+
+    /// Returns the ranks of the job that it may be awaited from.
+    pub(crate) fn awaited(&self, members: &Members) -> RankSet {
+        match members.ranks().get(self.state.peer) {
+            Some(peer) => RankSet::from_iter([*peer]),
+            None => members.others().map(|(_, rank)| rank).collect(),
+        }
+    }
+
+    /// Takes `message`, which is for this receive and has come before.
+    ///
+    /// # Errors
+    /// [`crate::Error::CallMismatch`] when the two differ; [`crate::Error::OutOfRange`] for buffers
+    /// that are not allocated.
+    fn take(&mut self, members: &Members, message: &UnexpectedMessage) -> Result<()> {
+        let Self { state, contents } = self;
+        state.peer = message.state.peer;
+        if !state.signature.answers(message.sent) {
+            return Err(members.board.report_mismatch(state.peer, state.signature, message.sent));
+        }
+        if let MessageContents::Received(output) = contents {
+            output.write(members.view(), 0, &message.bytes)?;
+        }
+        (state.moved, state.stage) = (state.len, MessageStage::Done);
+        Ok(())
+    }
+
+    /// Returns whether it has begun to receive: some of its message has left the pipe.
+    fn has_begun(&self, in_place: &[InPlaceBlock<'_>]) -> bool {
+        let is_kept =
+            matches!(self.contents, MessageContents::ReceivedInPlace(block) if in_place[block].keeps_one());
+        self.state.stage == MessageStage::Begun || is_kept
+    }
+
     /// Does what can be done at this end now, without waiting, where the blocks are `in_place` that
-    /// it may be about; whether that was anything. What goes over `pipes` is checked and struck
-    /// where it `is_watched`.
+    /// it may be about.
     ///
     /// # Errors
     /// Those of [`progress::run`].
     #[inline]
-    pub(crate) fn advance_over<C: PipeChannel>(
+    fn advance<L: Link>(
         &mut self,
-        mut pipes: Pipes<'_, Bare<C>>,
         in_place: &[InPlaceBlock<'_>],
-        is_watched: bool,
-    ) -> Result<bool> {
-        if is_watched {
-            return self.advance(in_place, &mut pipes.checked());
-        }
-        self.advance(in_place, &mut pipes)
-    }
-
-    #[inline]
-    fn advance<L: Link>(&mut self, in_place: &[InPlaceBlock<'_>], pipes: &mut Pipes<'_, L>) -> Result<bool> {
+        pipes: &mut Pipes<'_, L>,
+    ) -> Result<Progress> {
         let Self { state, contents } = self;
         let (stage, moved) = (state.stage, state.moved);
+        let mut is_other = false;
         match contents {
             MessageContents::Sent(input) => state.send(input, Afterwards::Kept, pipes)?,
-            MessageContents::Received(output) => state.receive(output, pipes)?,
+            MessageContents::Received(output) => is_other = state.receive(output, pipes)?,
             MessageContents::SentInPlace(block) => state.send_in_place(&in_place[*block], pipes)?,
-            MessageContents::ReceivedInPlace(block) => state.receive_in_place(&in_place[*block], pipes)?,
+            MessageContents::ReceivedInPlace(block) => {
+                is_other = state.receive_in_place(&in_place[*block], pipes)?;
+            }
         }
-        Ok(state.stage != stage || state.moved != moved)
+        if is_other {
+            return Ok(Progress::Other);
+        }
+        let has_moved = state.stage != stage || state.moved != moved;
+        Ok(if has_moved { Progress::Some } else { Progress::None })
     }
 }

@@ -11,7 +11,8 @@
 
 use std::cell::{Cell, RefCell};
 
-use super::{InPlaceBlock, MessageEnd};
+use super::state::ANY_SOURCE;
+use super::{InPlaceBlock, MessageEnd, UnexpectedMessages};
 use crate::channel::{EpochWatch, LongWait, RankContext};
 use crate::collective::call::{CallSignature, ChannelKind};
 use crate::collective::rendezvous::members::Members;
@@ -29,6 +30,7 @@ pub(crate) struct MessageBatch<'e, 'p, 'a> {
     pub(crate) members: &'e Members,
     /// Those of `kind` are open.
     pub(crate) pipework: &'e mut Pipework,
+    pub(crate) unexpected: &'e mut UnexpectedMessages,
     pub(crate) kind: ChannelKind,
     /// Between this member and others, in the order of the calls.
     pub(crate) messages: &'p mut [MessageEnd<'a>],
@@ -52,6 +54,17 @@ pub(crate) fn run(batches: &mut [MessageBatch<'_, '_, '_>]) -> Result<()> {
         }
         batches => deliver(&mut batches.iter_mut().map(MessageQueues::new).collect::<Vec<_>>()),
     }
+}
+
+/// Does what can be done for `batch` now, without waiting. Returns whether that was anything.
+///
+/// # Errors
+/// Those of [`run`].
+pub(crate) fn poll(mut batch: MessageBatch<'_, '_, '_>) -> Result<bool> {
+    let mut queues = MessageQueues::new(&mut batch);
+    queues.fill();
+    let moved = queues.advance().and_then(|has_moved| queues.flush().map(|()| has_moved));
+    moved.map_err(|error| explain(std::slice::from_ref(&queues), error))
 }
 
 /// Delivers all of `batches`, which are not in queues yet. Whatever finds that the epoch has ended,
@@ -105,8 +118,8 @@ fn advance(batches: &mut [MessageQueues<'_, '_>]) -> Result<bool> {
 fn wait(batches: &mut [MessageQueues<'_, '_>]) -> Result<()> {
     let first = batches.iter().find_map(|batch| batch.first().map(|message| (batch.members, message)));
     let Some((members, message)) = first else { return Ok(()) };
-    let operation = message.state.operation;
-    let (peer, context) = (members.ranks()[message.state.peer], members.board.context());
+    let (operation, tag) = (message.state.operation, message.state.signature.tag());
+    let (peer, context) = (members.ranks().get(message.state.peer).copied(), members.board.context());
     let batches = RefCell::new(batches);
     let deadlock = PairDeadlock::default();
     let wait = PeersWait { context, batches: &batches, suspect: Cell::new(None), deadlock: &deadlock };
@@ -118,7 +131,13 @@ fn wait(batches: &mut [MessageQueues<'_, '_>]) -> Result<()> {
     };
     let waited = wait_until(&waiting, members.message_park(members.me()), poll);
     deadlock.end(&batches.borrow());
-    waited.unwrap_or_else(|stop| Err(context.error(&waiting, stop, operation.name(), Some(peer))))
+    waited.unwrap_or_else(|stop| {
+        let error = context.error(&waiting, stop, operation.name(), peer);
+        Err(match tag {
+            Some(tag) => error.tagged(tag),
+            None => error,
+        })
+    })
 }
 
 /// Returns what `error` is about, if it is about a disagreement in any communicator.
@@ -127,6 +146,17 @@ fn explain(batches: &[MessageQueues<'_, '_>], error: Error) -> Error {
     let concerned = batches.iter().filter_map(|batch| Some((batch, batch.first_or_last()?)));
     concerned
         .fold(error, |error, (batch, message)| batch.members.board.explain(message.state.signature, error))
+}
+
+/// Returns whether the wait for `message` is in vain, since its peer waits for this member in
+/// another call; for one of any member, whether all others do, or have left.
+fn is_in_vain(batch: &MessageQueues<'_, '_>, message: &MessageEnd<'_>) -> bool {
+    let board = &batch.members.board;
+    if message.state.peer != ANY_SOURCE {
+        return board.awaited_in(message.state.peer).is_some();
+    }
+    let mut others = batch.members.others();
+    others.all(|(member, _)| board.awaited_in(member).is_some() || board.check_member(member).is_some())
 }
 
 /// Watches the epoch, and whether the peers of all messages that are not done live, have not left,
@@ -149,10 +179,11 @@ impl PeersWait<'_, '_, '_, '_> {
     fn in_other_call(&self) -> Option<Stop> {
         let batches = self.batches.borrow();
         let all = batches.iter().enumerate();
-        let mut open =
-            all.flat_map(|(number, batch)| batch.open_by_peer().map(move |message| (number, batch, message)));
-        let found =
-            open.find(|(_, batch, message)| batch.members.board.awaited_in(message.state.peer).is_some());
+        let mut open = all.flat_map(|(number, batch)| {
+            let open = batch.open_by_peer().chain(batch.open_to_any());
+            open.map(move |message| (number, batch, message))
+        });
+        let found = open.find(|(_, batch, message)| is_in_vain(batch, message));
         let suspect = found.as_ref().map(|(number, _, message)| (*number, message.state.peer));
         let (_, batch, message) = found?;
         if self.suspect.replace(suspect) != suspect {
@@ -175,8 +206,8 @@ impl LongWait for PeersWait<'_, '_, '_, '_> {
             let board = &batch.members.board;
             // A member at the barrier is there for all messages.
             let at_barrier = || batch.first().and_then(|_| board.check_barrier());
-            let mut open = batch.open_by_peer();
-            open.find_map(|message| board.check_member(message.state.peer)).or_else(at_barrier)
+            let mut open = batch.open_by_peer().chain(batch.open_to_any());
+            open.find_map(|message| message.check(batch.members)).or_else(at_barrier)
         };
         let peers = || self.batches.borrow().iter().find_map(of_batch);
         self.context.watch(None).check().or_else(peers).or_else(|| self.in_other_call()).or_else(|| {
@@ -195,7 +226,7 @@ impl LongWait for PeersWait<'_, '_, '_, '_> {
     fn seen(&self) -> WaitingIn {
         let batches = self.batches.borrow();
         let open = || batches.iter().flat_map(|batch| batch.open().map(move |message| (batch, message)));
-        let awaited = open().map(|(batch, message)| batch.members.ranks()[message.state.peer]);
+        let awaited = open().flat_map(|(batch, message)| message.awaited(batch.members).iter());
         WaitingIn {
             call: Some((
                 open().next().map_or(CallSignature::NONE, |(_, message)| message.state.signature).words(),

@@ -2,8 +2,9 @@
 //! they are lent.
 
 use super::in_place::{InPlaceBlock, WaitingFragment};
-use super::state::{HEADER_LEN, HERE, MessageStage, MessageState, body_at, capacity};
-use crate::collective::call::{Output, shifted};
+use super::inline::sent_as;
+use super::state::{Front, HEADER_LEN, HERE, MessageStage, MessageState, body_at, capacity};
+use crate::collective::call::{CallSignature, Operation, Output, shifted};
 use crate::collective::rendezvous::members::Members;
 use crate::collective::transport::link::Link;
 use crate::collective::transport::pipe::{FragmentArrival, Pipes};
@@ -11,95 +12,106 @@ use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 
 impl MessageState {
-    /// Takes what has come into `output`.
+    /// Takes what has come into `output`; whether what is in front is another's.
     ///
     /// # Errors
-    /// Those of [`super::MessageEnd::advance_over`].
+    /// Those of [`super::progress::run`].
     #[inline]
     pub(super) fn receive<L: Link>(
         &mut self,
         output: &mut Output<'_>,
         pipes: &mut Pipes<'_, L>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         while self.stage != MessageStage::Done {
             pipes.look_for_signal(self.peer);
-            if self.receive_inline(output, pipes)? {
-                return Ok(());
+            match self.receive_inline(output, pipes)? {
+                Front::Nothing => {}
+                front => return Ok(front == Front::Other),
             }
-            let Some((number, at)) = pipes.take_signal(self.peer) else { return Ok(()) };
+            let Some((number, at)) = pipes.take_signal(self.peer) else { return Ok(false) };
             L::arrived(pipes, self.arrival(number), at)?;
-            self.open(output, pipes, number, at)?;
+            let Front::Own(place) = self.place(pipes.members, number, at)? else {
+                pipes.keep_signal(self.peer);
+                return Ok(true);
+            };
+            self.open(output, pipes, (number, at), place)?;
             pipes.give_back(self.peer);
         }
-        Ok(())
+        Ok(false)
     }
 
-    /// Takes what has come over a block, as far as that was given.
+    /// Takes what has come over a block, as far as that was given; whether what is in front is
+    /// another's.
     ///
     /// # Errors
-    /// Those of [`super::MessageEnd::advance_over`].
+    /// Those of [`super::progress::run`].
     #[inline(never)]
     pub(super) fn receive_in_place<L: Link>(
         &mut self,
         in_place: &InPlaceBlock<'_>,
         pipes: &mut Pipes<'_, L>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         while self.stage != MessageStage::Done {
             pipes.look_for_signal(self.peer);
-            if self.receive_inline_over(in_place, pipes)? {
-                return Ok(());
+            match self.receive_inline_over(in_place, pipes)? {
+                Front::Nothing => {}
+                front => return Ok(front == Front::Other),
             }
-            let Some((number, at)) = self.take_signal_over(in_place, pipes)? else { return Ok(()) };
+            let fragment = match self.take_signal_over(in_place, pipes)? {
+                Front::Own(fragment) => fragment,
+                front => return Ok(front == Front::Other),
+            };
             let block = &mut *in_place.block().borrow_mut();
-            self.open(block, pipes, number, at)?;
+            self.open(block, pipes, (fragment.number, fragment.at), fragment.place)?;
             pipes.give_back(self.peer);
         }
-        Ok(())
+        Ok(false)
     }
 
-    /// Returns the next message, if its signal was found and what it is copied over was given.
+    /// Returns the next fragment, if its signal was found and what it is copied over was given.
     fn take_signal_over<L: Link>(
         &self,
         in_place: &InPlaceBlock<'_>,
         pipes: &mut Pipes<'_, L>,
-    ) -> Result<Option<(u64, HeapOffset)>> {
-        let message = match in_place.kept() {
+    ) -> Result<Front<WaitingFragment>> {
+        let fragment = match in_place.kept() {
             Some(kept) => kept,
-            None => match pipes.take_signal(self.peer) {
-                Some((number, at)) => self.look_at(pipes, number, at)?,
-                None => return Ok(None),
-            },
+            None => {
+                let Some((number, at)) = pipes.take_signal(self.peer) else { return Ok(Front::Nothing) };
+                L::arrived(pipes, self.arrival(number), at)?;
+                let Front::Own(place) = self.place(pipes.members, number, at)? else {
+                    pipes.keep_signal(self.peer);
+                    return Ok(Front::Other);
+                };
+                WaitingFragment { number, at, place, needed: self.needed(pipes.members, place) }
+            }
         };
-        Ok(in_place.admits(message).then_some((message.number, message.at)))
+        Ok(if in_place.admits(fragment) { Front::Own(fragment) } else { Front::Nothing })
     }
 
-    /// Returns what has to be given before the message numbered `number` may be opened, which is
-    /// what was sent and called for.
-    fn look_at<L: Link>(&self, pipes: &Pipes<'_, L>, number: u64, at: HeapOffset) -> Result<WaitingFragment> {
-        let members = pipes.members;
-        L::arrived(pipes, self.arrival(number), at)?;
-        let needed = match self.place(members, number, at)? {
+    /// Returns what has to be given before a fragment with elements at `place` may be opened.
+    fn needed(&self, members: &Members, place: u64) -> u64 {
+        match place {
             HERE => self.len.min(self.moved + capacity(members)),
             _ => self.len,
-        };
-        Ok(WaitingFragment { number, at, needed })
+        }
     }
 
     fn arrival(&self, number: u64) -> FragmentArrival {
         FragmentArrival { operation: self.operation, member: self.peer, number }
     }
 
-    /// Takes what is in the message numbered `number`, at `at` of this member's heap.
+    /// Takes what is in the fragment numbered `number`, at `at` of this member's heap, whose
+    /// elements are at `place`.
     #[inline]
     fn open<L: Link>(
         &mut self,
         output: &mut Output<'_>,
         pipes: &Pipes<'_, L>,
-        number: u64,
-        at: HeapOffset,
+        (number, at): (u64, HeapOffset),
+        place: u64,
     ) -> Result<()> {
         let members = pipes.members;
-        let place = self.place(members, number, at)?;
         if place == HERE {
             let len = (self.len - self.moved).min(capacity(members));
             let source = Region::new(shifted(at, body_at(self.len)), len);
@@ -116,12 +128,11 @@ impl MessageState {
 
     /// Returns where the elements are that come by fragment `number` at `at`, or [`HERE`].
     #[inline]
-    fn place(&self, members: &Members, number: u64, at: HeapOffset) -> Result<u64> {
+    fn place(&self, members: &Members, number: u64, at: HeapOffset) -> Result<Front<u64>> {
         if self.stage != MessageStage::Fresh {
-            return Ok(HERE);
+            return Ok(Front::Own(HERE));
         }
-        let mine = members.heap_of(members.me(), Region::new(at, HEADER_LEN))?;
-        self.check(members, mine.read(at.get())?, number)
+        self.check(members, header(members, at)?, number)
     }
 
     /// Copies all of the message from `place` of the heap of its sender.
@@ -132,4 +143,27 @@ impl MessageState {
         self.moved = self.len;
         Ok(())
     }
+}
+
+/// Returns the header of the fragment at `at` of this member's heap.
+#[inline]
+fn header(members: &Members, at: HeapOffset) -> Result<[u64; 4]> {
+    members.heap_of(members.me(), Region::new(at, HEADER_LEN))?.read(at.get())
+}
+
+/// Returns what the message in front of the pipe from `source` was sent as, if one has come, and no
+/// receive has begun to take it.
+///
+/// # Errors
+/// Those of [`super::progress::run`].
+pub(super) fn front<L: Link>(pipes: &mut Pipes<'_, L>, source: usize) -> Result<Option<CallSignature>> {
+    pipes.look_for_signal(source);
+    if let Some(inline) = pipes.inline_from(source) {
+        return Ok(Some(sent_as(inline)));
+    }
+    let Some((number, at)) = pipes.take_signal(source) else { return Ok(None) };
+    pipes.keep_signal(source);
+    L::arrived(pipes, FragmentArrival { operation: Operation::Recv, member: source, number }, at)?;
+    let [head, count, ..] = header(pipes.members, at)?;
+    Ok(Some(CallSignature::from_words([head, count])))
 }

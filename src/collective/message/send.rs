@@ -43,7 +43,7 @@ impl MessageState {
     /// Sends a block that is soon written over.
     ///
     /// # Errors
-    /// Those of [`super::MessageEnd::advance_over`].
+    /// Those of [`super::progress::run`].
     #[inline(never)]
     pub(super) fn send_in_place<L: Link>(
         &mut self,
@@ -58,7 +58,7 @@ impl MessageState {
     /// Sends what has room of `input`.
     ///
     /// # Errors
-    /// Those of [`super::MessageEnd::advance_over`].
+    /// Those of [`super::progress::run`].
     // In line in the one place that counts, and in the one that does not.
     #[inline(always)]
     pub(super) fn send<L: Link>(

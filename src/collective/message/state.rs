@@ -15,6 +15,20 @@ const LINE: u64 = 64;
 /// The place of a message whose elements are in the slots themselves.
 pub(super) const HERE: u64 = u64::MAX;
 
+/// The peer of a receive from any member that has no message yet.
+pub(super) const ANY_SOURCE: usize = usize::MAX;
+
+/// What is in front of a pipe, for the receive that looks there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Front<T> {
+    /// Nothing that it can tell of.
+    Nothing,
+    /// Its own message.
+    Own(T),
+    /// A message that it passes over.
+    Other,
+}
+
 /// Returns the most bytes of elements in one fragment.
 #[inline]
 pub(super) fn capacity(members: &Members) -> u64 {
@@ -33,7 +47,7 @@ pub(crate) struct MessageState {
     /// What this member has called.
     pub(crate) signature: CallSignature,
     pub(crate) operation: Operation,
-    /// The member at the other end.
+    /// The member at the other end, or [`ANY_SOURCE`].
     pub(crate) peer: usize,
     /// How many bytes this member has for it, or room.
     pub(crate) len: u64,
@@ -57,8 +71,23 @@ pub(crate) enum MessageStage {
 impl MessageState {
     /// Returns whether there is nothing left to do at this end.
     #[inline]
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.stage == MessageStage::Done
+    }
+
+    /// Returns whether it may receive a message of `source`.
+    pub(super) fn may_come_from(&self, source: usize) -> bool {
+        self.peer == source || self.peer == ANY_SOURCE
+    }
+
+    /// Returns whether it is to receive a message of `source` that was sent like `sent`.
+    pub(super) fn is_for(&self, source: usize, sent: CallSignature) -> bool {
+        self.may_come_from(source) && self.signature.receives(sent)
+    }
+
+    /// Returns whether nothing was done for it yet.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.stage == MessageStage::Fresh
     }
 
     /// Returns whether nothing more of it will be sent: a later one may follow.
@@ -82,13 +111,25 @@ impl MessageState {
     /// # Errors
     /// [`crate::Error::CallMismatch`].
     #[inline]
-    pub(super) fn check(&self, members: &Members, header: [u64; 4], number: u64) -> Result<u64> {
+    pub(super) fn check(&self, members: &Members, header: [u64; 4], number: u64) -> Result<Front<u64>> {
         let [signature, count, place, sent_as] = header;
         let theirs = CallSignature::from_words([signature, count]);
         if self.signature.answers(theirs) && sent_as == number {
-            Ok(place)
+            Ok(Front::Own(place))
         } else {
-            Err(members.board.report_mismatch(self.peer, self.signature, theirs))
+            self.other(members, theirs)
         }
+    }
+
+    /// Says that a message like `theirs`, which is not the one that was called for, is another's.
+    ///
+    /// # Errors
+    /// [`crate::Error::CallMismatch`] where it cannot be.
+    #[cold]
+    pub(super) fn other<T>(&self, members: &Members, theirs: CallSignature) -> Result<Front<T>> {
+        if theirs.may_be_passed_over() && !self.signature.receives(theirs) {
+            return Ok(Front::Other);
+        }
+        Err(members.board.report_mismatch(self.peer, self.signature, theirs))
     }
 }

@@ -1,5 +1,5 @@
 //! Two members that wait for messages of each other, of which none will come: both receive, or both
-//! send more than has room.
+//! send more than has room, or one sends what the other can pass over no more.
 //!
 //! Only the two members move the messages between them, each in the one call that has the
 //! communicator's engine. So if each of them has only receives from the other left, or only sends
@@ -30,6 +30,20 @@ use crate::sync::PostCell;
 pub(crate) enum MessageDirection {
     Sent = 1,
     Received,
+    /// Received, behind a message for which there is no room.
+    Stalled,
+}
+
+impl MessageDirection {
+    /// Returns whether a member that waits so and one that waits so in turn both get nothing.
+    fn opposes(self, theirs: u64) -> bool {
+        let is = |direction: Self| theirs == direction as u64;
+        match self {
+            Self::Sent => is(Self::Sent) || is(Self::Stalled),
+            Self::Received => is(Self::Received) || is(Self::Stalled),
+            Self::Stalled => is(Self::Sent) || is(Self::Received) || is(Self::Stalled),
+        }
+    }
 }
 
 /// What a member has put up for another one.
@@ -76,14 +90,14 @@ impl DeadlockNotices {
         theirs.seen == stamp_of(self.0.mine[member].sequence())
     }
 
-    /// Returns the notice of `member`, if it waits in the same `direction` as this one: for
-    /// something that it does not get here.
+    /// Returns the notice of `member`, if that waits for something that it does not get from this
+    /// one, which waits in `direction`.
     ///
     /// # Ordering
     /// When there is one, acquires everything that member did before it put that up (C1).
     pub(crate) fn opposing(&self, member: usize, direction: MessageDirection) -> Option<DeadlockNotice> {
         let notice = read(&self.0.for_me[member]);
-        (notice.direction == direction as u64).then_some(notice)
+        direction.opposes(notice.direction).then_some(notice)
     }
 }
 

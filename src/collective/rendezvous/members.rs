@@ -66,6 +66,17 @@ impl Members {
         self.ranks.len()
     }
 
+    /// Returns the other member, where there is one other.
+    #[inline]
+    pub(crate) fn only_other(&self) -> Option<usize> {
+        (self.ranks.len() == 2).then(|| 1 - self.me)
+    }
+
+    /// Returns the other members, by their ranks in the job.
+    pub(crate) fn others(&self) -> impl Iterator<Item = (usize, Rank)> {
+        self.ranks.iter().copied().enumerate().filter(|&(member, _)| member != self.me)
+    }
+
     /// Returns whether somebody looks at what this member does, or strikes it: checksums are taken,
     /// or faults planned.
     #[inline]

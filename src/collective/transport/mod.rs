@@ -15,7 +15,8 @@ use crate::channel::{MemoryChannel, Port, PortChannel, ReservedSlot};
 use crate::collective::call::{CallSignature, ChannelKind, Operation};
 use crate::collective::rendezvous::members::Members;
 use crate::error::{Error, Result};
-use pipe::PipeEnd;
+use link::{Bare, Link};
+use pipe::{PipeEnd, Pipes};
 
 /// Opens proxied channels for pipes.
 pub(crate) trait OpenPorts: std::fmt::Debug + Send + Sync {
@@ -104,12 +105,51 @@ impl Pipework {
         Ok(())
     }
 
+    /// Lets `visitor` have the pipes of `kind`, which are open, for messages. What goes over them
+    /// is checked and struck where it `is_watched`.
+    ///
+    /// # Errors
+    /// Those of the visitor.
+    #[inline]
+    pub(crate) fn visit<V: PipeVisitor>(
+        &mut self,
+        members: &Members,
+        kind: ChannelKind,
+        is_watched: bool,
+        visitor: V,
+    ) -> Result<V::Outcome> {
+        let Self { ends, memory, ports, .. } = self;
+        let operation = Operation::Send;
+        match kind {
+            ChannelKind::Memory => {
+                let mut pipes = Pipes::<Bare<_>> { members, operation, ends, channels: memory };
+                if is_watched { visitor.visit(&mut pipes.checked()) } else { visitor.visit(&mut pipes) }
+            }
+            ChannelKind::Port => {
+                let mut pipes = Pipes::<Bare<_>> { members, operation, ends, channels: ports };
+                if is_watched { visitor.visit(&mut pipes.checked()) } else { visitor.visit(&mut pipes) }
+            }
+        }
+    }
+
     /// Returns how many fragments of messages this member has sent, less those that it has
     /// received, modulo 2^64. Over all members, each at the same point in the order of its calls,
     /// these add up to the number of those that are left in pipes.
     pub(crate) fn balance(&self) -> u64 {
         self.ends.iter().flatten().map(|end| end.balance).fold(0, u64::wrapping_add)
     }
+}
+
+/// Does something with pipes, whatever link they go by.
+pub(crate) trait PipeVisitor {
+    /// What comes of it.
+    type Outcome;
+
+    /// Does it.
+    ///
+    /// # Errors
+    /// Those of what is done.
+    fn visit<L: Link>(self, pipes: &mut Pipes<'_, L>) -> Result<Self::Outcome>;
 }
 
 /// Returns what `make` makes for each member but this one.

@@ -384,6 +384,11 @@ impl<L: Link> Pipes<'_, L> {
         Some((number, HeapOffset::new(inbox + number % PIPE_SLOTS * self.slot_len())))
     }
 
+    /// Leaves the fragment of `from` whose signal was taken last where it is, to be taken later.
+    pub(crate) fn keep_signal(&mut self, from: usize) {
+        self.ends[from].as_mut().expect(OTHERS).signalled = true;
+    }
+
     /// Gives the slot of the fragment of a message that was taken last from `from` back.
     #[inline]
     pub(crate) fn give_back(&mut self, from: usize) {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::Stream;
-use super::worker::Monitor;
 use crate::channel::RankContext;
 use crate::collective::group::{self, GroupShare};
-use crate::collective::{Call, CallSignature, Choice, Engine, Operation, Request};
+use crate::collective::{Call, Choice, Operation, Request};
 use crate::comm::Communicator;
+use crate::comm::call_queue::{Ticket, enter};
 use crate::comm::submit::{Caller, Submit};
 use crate::error::Result;
 
@@ -53,8 +53,8 @@ impl Submit<'static> for OnStream<'_> {
         call.check_choice(choice)?;
         call.check_peer(self.comm.rank.index())?;
         self.stream.check_room()?;
-        let mut ticket = self.comm.ticket(|| call.signature().with_choice(choice))?;
-        let (operation, context) = (call.operation.name(), Arc::clone(&ticket.queue.context));
+        let mut ticket = self.comm.call_queue(|| call.signature().with_choice(choice))?.ticket();
+        let (operation, context) = (call.operation.name(), Arc::clone(ticket.context()));
         self.stream.enqueue_call(operation, &context, move |context| {
             let engine = ticket.redeem();
             enter(context, operation)?;
@@ -81,11 +81,6 @@ impl Due {
     }
 }
 
-/// Begins `operation` now that its turn has come. Where it cannot, peers are not to wait for it.
-fn enter(context: &RankContext, operation: &'static str) -> Result<()> {
-    context.enter(operation).inspect_err(|_| context.abort())
-}
-
 impl Stream {
     /// Checks that one more operation can wait.
     ///
@@ -102,12 +97,12 @@ impl Stream {
     ) -> Result<()> {
         let due = |(comm, calls): (&mut Communicator, Vec<_>)| {
             let choice = comm.choice;
-            let ticket = comm.ticket(|| group::signature(&calls, choice))?;
+            let ticket = comm.call_queue(|| group::signature(&calls, choice))?.ticket();
             Ok(Due { ticket, choice, calls })
         };
         let mut comms = comms.map(due).collect::<Result<Vec<_>>>()?;
         let Some(first) = comms.first() else { return Ok(()) };
-        let context = Arc::clone(&first.ticket.queue.context);
+        let context = Arc::clone(first.ticket.context());
         let operation = Operation::Group.name();
         self.enqueue_call(operation, &context, move |context| {
             let mut shares: Vec<_> = comms.iter_mut().map(Due::share).collect();
@@ -132,129 +127,5 @@ impl Stream {
                 Ok(())
             }
         })
-    }
-}
-
-impl Communicator {
-    /// Returns the ticket of `call`, which is enqueued now. The first one lends the engine.
-    fn ticket(&mut self, call: impl FnOnce() -> CallSignature) -> Result<Ticket> {
-        if let Some(ticket) = self.loan.ticket() {
-            return Ok(ticket);
-        }
-        self.engine_for(call)?;
-        let engine = self.engine.take().expect("it was there a moment ago");
-        self.loan = EngineLoan::begin(self.context(), engine);
-        Ok(self.loan.ticket().expect("lent just now"))
-    }
-}
-
-/// An engine that streams have the use of, and the calls that wait for it.
-type CallQueue = Monitor<CallQueueState>;
-
-#[derive(Debug)]
-struct CallQueueState {
-    /// Not there while a call is executed, and after the loan.
-    engine: Option<Box<Engine>>,
-    /// How many tickets were issued.
-    issued: u64,
-    /// How many of them are done.
-    done: u64,
-}
-
-/// The engine of a communicator, while streams may have it.
-///
-/// Enqueued calls of one communicator run in order, whatever streams they are on. Each call has a
-/// ticket, numbered in the order of enqueuing, and the worker of its stream takes the engine when
-/// that number comes up. The next blocking call waits until the last ticket is done and takes the
-/// engine back, so blocking calls see no queue otherwise.
-///
-/// A ticket waits only for tickets of earlier calls, and so does everything else that a stream
-/// waits for. So there is no circle.
-#[derive(Debug, Default)]
-pub(in crate::comm) struct EngineLoan(Option<Arc<CallQueue>>);
-
-/// The right of one call to the engine, at its turn. It passes on when it is dropped, used or not:
-/// a call that was never enqueued does not count.
-#[derive(Debug)]
-pub(super) struct Ticket {
-    queue: Arc<CallQueue>,
-    number: u64,
-    engine: Option<Box<Engine>>,
-}
-
-impl EngineLoan {
-    /// Lends `engine`.
-    pub(super) fn begin(context: &Arc<RankContext>, engine: Box<Engine>) -> Self {
-        let state = CallQueueState { engine: Some(engine), issued: 0, done: 0 };
-        Self(Some(Arc::new(Monitor::new(context, state))))
-    }
-
-    /// Returns the ticket of the next call, or `None` when the engine is not lent.
-    pub(super) fn ticket(&self) -> Option<Ticket> {
-        let queue = Arc::clone(self.0.as_ref()?);
-        let number = queue.change(|state| {
-            state.issued += 1;
-            state.issued - 1
-        });
-        Some(Ticket { queue, number, engine: None })
-    }
-
-    /// Waits until all calls are done, and returns the engine, if it was lent.
-    #[inline]
-    pub(in crate::comm) fn end(&mut self) -> Option<Box<Engine>> {
-        self.0.take().map(|queue| queue.close())
-    }
-}
-
-/// Waits like [`EngineLoan::end`]. While it unwinds it ends the epoch first, because peers may
-/// never come to those calls.
-impl Drop for EngineLoan {
-    fn drop(&mut self) {
-        let Some(queue) = self.0.take() else { return };
-        if std::thread::panicking() && !queue.look(CallQueueState::is_done) {
-            queue.context.mark_own_loss();
-        }
-        drop(queue.close());
-    }
-}
-
-impl CallQueue {
-    /// Waits until all calls are done, and takes the engine back.
-    #[cold]
-    fn close(&self) -> Box<Engine> {
-        self.wait(|state| if state.is_done() { state.engine.take() } else { None })
-    }
-}
-
-impl CallQueueState {
-    fn is_done(&self) -> bool {
-        self.done == self.issued
-    }
-}
-
-impl Ticket {
-    /// Waits for its turn, and takes the engine.
-    pub(super) fn redeem(&mut self) -> &mut Engine {
-        let engine = self.await_turn();
-        self.engine.insert(engine)
-    }
-
-    fn await_turn(&self) -> Box<Engine> {
-        self.queue.wait(|state| if state.done == self.number { state.engine.take() } else { None })
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        if self.engine.is_some() && std::thread::panicking() {
-            // A function of the user has panicked within the call: peers must not wait for the rest
-            // of it.
-            self.queue.context.mark_own_loss();
-        }
-        let engine = self.engine.take().unwrap_or_else(|| self.await_turn());
-        self.queue.change(|state| {
-            state.engine = Some(engine);
-            state.done += 1;
-        });
     }
 }

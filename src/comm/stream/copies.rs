@@ -86,7 +86,7 @@ impl Stream {
         let n_ranks = u32::try_from(self.members.len()).expect("at most 64 members");
         let missing = Error::InvalidRank { rank: place.rank.get(), n_ranks };
         let rank = self.members.get(place.rank.index()).copied().ok_or(missing)?;
-        self.context.heap().view().check(Region::new(place.offset, len))?;
+        self.context.heap().view().check(rank, Region::new(place.offset, len))?;
         Ok(HeapPlace { rank, ..place })
     }
 }

@@ -59,11 +59,11 @@ use crate::channel::RankContext;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 
-pub(super) use calls::EngineLoan;
 pub use calls::OnStream;
 pub use copies::{HostBuffer, HostSource};
 pub use event::Event;
 pub use worker::MAX_ENQUEUED;
+pub(super) use worker::Monitor;
 use worker::{Failure, StreamQueue, StreamTask};
 
 /// Operations in order, executed by a thread of its own: see the [module](self).
@@ -117,10 +117,19 @@ impl Stream {
     /// # Errors
     /// [`Error::StreamFailed`]; [`Error::Exhausted`].
     pub fn call(&self, function: impl FnOnce() + Send + 'static) -> Result<()> {
-        self.enqueue("call", move || {
+        self.try_call(move || {
             function();
             Ok(())
         })
+    }
+
+    /// Enqueues a call like [`Stream::call`] of a function that may fail. Its error fails the
+    /// stream.
+    ///
+    /// # Errors
+    /// Those of [`Stream::call`].
+    pub fn try_call(&self, function: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+        self.enqueue("call", function)
     }
 
     /// Says whether all is done that was enqueued.

@@ -204,8 +204,8 @@ fn failed(operation: &'static str, number: u64, source: Error) -> Failure {
 
 /// A value behind a lock, and those who wait for it to change.
 #[derive(Debug)]
-pub(super) struct Monitor<T> {
-    pub(super) context: Arc<RankContext>,
+pub(in crate::comm) struct Monitor<T> {
+    pub(in crate::comm) context: Arc<RankContext>,
     value: Mutex<T>,
     park: ParkCell,
 }
@@ -227,17 +227,17 @@ impl Watch for Unstoppable<'_> {
 }
 
 impl<T> Monitor<T> {
-    pub(super) fn new(context: &Arc<RankContext>, value: T) -> Self {
+    pub(in crate::comm) fn new(context: &Arc<RankContext>, value: T) -> Self {
         Self { context: Arc::clone(context), value: Mutex::new(value), park: ParkCell::default() }
     }
 
     /// Looks at the value.
-    pub(super) fn look<R>(&self, look: impl FnOnce(&T) -> R) -> R {
+    pub(in crate::comm) fn look<R>(&self, look: impl FnOnce(&T) -> R) -> R {
         look(&self.lock())
     }
 
     /// Changes the value, and wakes the threads that wait for that.
-    pub(super) fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
+    pub(in crate::comm) fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let result = change(&mut self.lock());
         self.park.wake(self.context.kernel());
         result
@@ -257,7 +257,7 @@ impl<T> Monitor<T> {
     }
 
     /// Waits until `poll` returns something. Changes that `poll` makes wake nobody.
-    pub(super) fn wait<R>(&self, poll: impl FnMut(&mut T) -> Option<R>) -> R {
+    pub(in crate::comm) fn wait<R>(&self, poll: impl FnMut(&mut T) -> Option<R>) -> R {
         let wait = || self.wait_for(WaitPolicy::OVERSUBSCRIBED, Duration::MAX, poll);
         uninterrupted(wait).expect("there is no deadline")
     }
@@ -274,7 +274,8 @@ impl<T> Monitor<T> {
         self.wait_for(asleep, Duration::MAX, poll).expect("there is no deadline")
     }
 
-    fn wait_for<R>(
+    /// Waits for `timeout` at most until `poll` returns something.
+    pub(in crate::comm) fn wait_for<R>(
         &self,
         policy: WaitPolicy,
         timeout: Duration,
@@ -285,7 +286,8 @@ impl<T> Monitor<T> {
         wait_until(&waiting, &self.park, || poll(&mut self.lock())).ok()
     }
 
-    fn lock(&self) -> MutexGuard<'_, T> {
+    /// Locks the value. Changes wake nobody.
+    pub(in crate::comm) fn lock(&self) -> MutexGuard<'_, T> {
         // Nothing under the lock panics half way.
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -44,6 +44,8 @@ pub(super) fn execute(comm: &mut Communicator, memory: &DeviceMemory, calls: &[D
             data_type: call.data_type,
             count: call.count,
             root: call.root as usize * usize::from(operation.has_root()),
+            tag: 0,
+            status: None,
             op: operation.reduces().then_some(&op),
             layout: None,
             input: if has_input { Input::Memory(&input[..operands.sent]) } else { Input::None },

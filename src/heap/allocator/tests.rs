@@ -23,7 +23,10 @@ fn an_empty_allocation_has_an_offset_of_its_own() {
     let (first, second) = (heap.allocate(0, 1).unwrap(), heap.allocate(0, 1).unwrap());
     assert_ne!(first.offset, second.offset);
     assert_eq!((first.len, second.len), (0, 0));
-    assert!(matches!(heap.allocate(0, 1), Err(Error::OutOfMemory { asked: 0, free: 0, contiguous: 0 })));
+    assert!(matches!(
+        heap.allocate(0, 1),
+        Err(Error::OutOfMemory { asked: 0, len: 128, free: 0, contiguous: 0 })
+    ));
     heap.free(second).unwrap();
     heap.free(first).unwrap();
     assert_eq!(heap.contiguous(1), 128);
@@ -42,7 +45,7 @@ fn a_length_that_cannot_be_rounded_up_is_out_of_memory() {
     for asked in [u64::MAX, u64::MAX - 62, u64::MAX - 63, 1 << 63, (1 << 40) + 1] {
         let error = heap.allocate(asked, 64).unwrap_err();
         assert!(
-            matches!(error, Error::OutOfMemory { asked: told, free, contiguous }
+            matches!(error, Error::OutOfMemory { asked: told, free, contiguous, .. }
                 if told == asked && free == 1 << 40 && contiguous == 1 << 40),
             "{error}"
         );
@@ -71,9 +74,9 @@ fn out_of_memory_tells_what_was_asked_what_is_free_and_the_longest_run_at_that_a
         heap.free(regions[index]).unwrap();
     }
     let error = heap.allocate(200, 64).unwrap_err();
-    assert!(matches!(error, Error::OutOfMemory { asked: 200, free: 256, contiguous: 128 }), "{error}");
+    assert!(matches!(error, Error::OutOfMemory { asked: 200, free: 256, contiguous: 128, .. }), "{error}");
     let error = heap.allocate(100, 128).unwrap_err();
-    assert!(matches!(error, Error::OutOfMemory { asked: 100, free: 256, contiguous: 64 }), "{error}");
+    assert!(matches!(error, Error::OutOfMemory { asked: 100, free: 256, contiguous: 64, .. }), "{error}");
 }
 
 #[test]
@@ -178,7 +181,7 @@ proptest! {
                         prop_assert_eq!(region, Region::new(HeapOffset::new(offset), len));
                         live.push(region);
                     }
-                    (Err(Error::OutOfMemory { asked, free, contiguous }), None) => {
+                    (Err(Error::OutOfMemory { asked, free, contiguous, .. }), None) => {
                         prop_assert_eq!((asked, free, contiguous), (len, oracle.free_bytes(), oracle.contiguous(align)));
                     }
                     (got, expected) => prop_assert!(false, "got {got:?}, expected {expected:?}"),

@@ -160,7 +160,7 @@ fn a_full_heap_says_what_was_asked_and_what_is_left() {
     for asked in [CHUNK / 2 + 1, u64::MAX] {
         let error = heaps[0].plan(asked, 64).unwrap_err();
         assert!(
-            matches!(error, Error::OutOfMemory { asked: told, free, contiguous }
+            matches!(error, Error::OutOfMemory { asked: told, free, contiguous, .. }
                 if told == asked && free == CHUNK / 2 && contiguous == CHUNK / 2),
             "{error}"
         );

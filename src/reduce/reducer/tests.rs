@@ -6,7 +6,7 @@ mod streaming;
 use proptest::prelude::*;
 
 use super::*;
-use crate::reduce::{Element, Scalar, SourcePlace};
+use crate::reduce::{Complex64, Complex128, Element, Scalar, SourcePlace};
 use crate::shm::Mapping;
 
 const COUNTS: [usize; 9] = [0, 1, 7, 8, 9, 63, 64, 65, 1000];
@@ -18,13 +18,14 @@ const GUARD: u8 = 0xEE;
 fn operand(dtype: DataType, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut bytes = Vec::new();
-    for index in 0..LONGEST {
+    let part = dtype.real_type();
+    for index in 0..LONGEST * dtype.size() / part.size() {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         let bits = (state >> 3).to_le_bytes();
-        let small = small(dtype, bits[0]);
-        bytes.extend_from_slice(&if index % 2 == 0 { bits } else { small }[..dtype.size()]);
+        let small = small(part, bits[0]);
+        bytes.extend_from_slice(&if index % 2 == 0 { bits } else { small }[..part.size()]);
     }
     bytes
 }
@@ -44,7 +45,7 @@ fn small(dtype: DataType, bits: u8) -> [u8; 8] {
 }
 
 fn scalar(dtype: DataType) -> Scalar {
-    match dtype {
+    match dtype.real_type() {
         DataType::I8 => Scalar::new(-3_i8),
         DataType::U8 => Scalar::new(3_u8),
         DataType::I32 => Scalar::new(-3_i32),
@@ -57,13 +58,16 @@ fn scalar(dtype: DataType) -> Scalar {
         DataType::F64 => Scalar::new(0.3_f64),
         DataType::F8E4M3 => Scalar::new(F8E4M3::from_f32(0.3)),
         DataType::F8E5M2 => Scalar::new(F8E5M2::from_f32(0.3)),
+        DataType::I16 => Scalar::new(-3_i16),
+        DataType::U16 => Scalar::new(3_u16),
+        other => Scalar::zero(other),
     }
 }
 
+/// All operators that are defined on the type.
 fn ops(dtype: DataType) -> Vec<ReduceOp> {
-    let mut ops = ReduceOp::PLAIN.to_vec();
-    ops.push(ReduceOp::PreMulSum(scalar(dtype)));
-    ops
+    let all = ReduceOp::PLAIN.into_iter().chain([ReduceOp::PreMulSum(scalar(dtype))]);
+    all.filter(|op| op.supports(dtype)).collect()
 }
 
 fn kernels() -> impl Iterator<Item = ReduceKernel> {
@@ -185,11 +189,12 @@ macro_rules! every_kernel_agrees_with_the_oracle {
 every_kernel_agrees_with_the_oracle! {
     int8: I8, uint8: U8, int32: I32, uint32: U32, int64: I64, uint64: U64,
     half: F16, bfloat16: Bf16, float: F32, double: F64, fp8_e4m3: F8E4M3, fp8_e5m2: F8E5M2,
+    int16: I16, uint16: U16, bool: Bool, complex64: Complex64, complex128: Complex128,
 }
 
 #[test]
 fn words_are_combined_as_the_oracle_combines_their_elements() {
-    for dtype in DataType::ALL {
+    for dtype in DataType::ALL.into_iter().filter(|dtype| dtype.size() <= 8) {
         for op in ops(dtype) {
             for n_sources in [1, 2, 3, 64] {
                 let operands: Vec<_> =
@@ -305,6 +310,35 @@ fn an_operator_for_another_type_is_refused() {
     }
 }
 
+#[test]
+fn an_operator_that_is_not_defined_on_the_type_is_refused_with_those_that_are() {
+    let refused = |dtype, op: &ReduceOp| Reducer::new(dtype, op, 2).map(drop).unwrap_err().to_string();
+    for dtype in DataType::ALL {
+        let scaled = ReduceOp::PreMulSum(scalar(dtype));
+        for op in ReduceOp::PLAIN.iter().chain([&scaled]).filter(|op| !op.supports(dtype)) {
+            let told = refused(dtype, op);
+            let (head, use_instead) = told.split_once("; use ").unwrap();
+            assert_eq!(head, format!("operator {op} is not defined on {dtype}"));
+            let words: Vec<_> = use_instead.split([',', ' ']).collect();
+            for op in ops(dtype) {
+                assert!(words.contains(&op.name()), "{op} is missing: {told}");
+            }
+            assert!(!words.contains(&op.name()), "{told}");
+        }
+    }
+    let n_ops = |dtype| ops(dtype).len();
+    assert_eq!([DataType::I16, DataType::F16, DataType::Bool, DataType::Complex64].map(n_ops), [9, 6, 7, 3]);
+    // A complex scalar is of another type than the parts.
+    for scalar in [Scalar::new(Complex64 { re: 1.0, im: 0.0 }), Scalar::new(2.0_f64)] {
+        let told = refused(DataType::Complex64, &ReduceOp::PreMulSum(scalar));
+        assert!(told.contains("expected that of the elements to reduce, or of their real parts"), "{told}");
+    }
+    assert!(
+        refused(DataType::Complex128, &ReduceOp::PreMulSum(Scalar::new(Complex128::default())))
+            .contains("real")
+    );
+}
+
 /// Combines slices of elements of one type.
 fn combine<T: Element>(op: &ReduceOp, n_ranks: u32, sources: &[&[T]]) -> Vec<T> {
     let reducer = Reducer::new(T::DATA_TYPE, op, n_ranks).unwrap();
@@ -347,6 +381,32 @@ fn halves_are_summed_in_single_precision_and_rounded_once() {
     assert_eq!(saturated[0].0, 0x7E);
     let overflow = combine(&ReduceOp::Sum, 2, &[&[F8E5M2(0x7B)], &[F8E5M2(0x7B)]]);
     assert_eq!(overflow[0].0, 0x7C);
+}
+
+#[test]
+fn any_byte_but_zero_is_true_and_results_are_0_or_1() {
+    let (one, other) = ([0, 0, 2, 0xFF].map(Bool), [0, 4, 0, 0xFE].map(Bool));
+    let bytes = |op| combine(&op, 2, &[&one[..], &other]).iter().map(|truth| truth.0).collect::<Vec<_>>();
+    for op in [ReduceOp::Sum, ReduceOp::Max, ReduceOp::BitOr] {
+        assert_eq!(bytes(op), [0, 1, 1, 1]);
+    }
+    for op in [ReduceOp::Prod, ReduceOp::Min, ReduceOp::BitAnd] {
+        assert_eq!(bytes(op), [0, 0, 0, 1]);
+    }
+    assert_eq!(bytes(ReduceOp::BitXor), [0, 1, 1, 0]);
+    assert_eq!(combine(&ReduceOp::BitXor, 1, &[&one]).iter().map(|truth| truth.0).max(), Some(1));
+}
+
+#[test]
+fn complex_numbers_are_added_scaled_and_averaged_part_by_part() {
+    let number = |re, im| Complex64 { re, im };
+    let inputs = [&[number(1.0, -2.0)][..], &[number(f32::NAN, 5.0)]];
+    let sum = combine(&ReduceOp::Sum, 2, &inputs)[0];
+    assert!(sum.re.is_nan() && sum.im == 3.0, "{sum:?}");
+    let average = combine(&ReduceOp::Avg, 2, &inputs)[0];
+    assert!(average.re.is_nan() && average.im == 1.5, "{average:?}");
+    let scaled = combine(&ReduceOp::PreMulSum(Scalar::new(2.0_f32)), 2, &[inputs[0], inputs[0]]);
+    assert_eq!(scaled, [number(4.0, -8.0)]);
 }
 
 #[test]
@@ -395,7 +455,7 @@ fn minimum_and_maximum_pass_nan_on_and_order_zeros() {
 #[test]
 fn every_nan_is_stored_as_the_same_one() {
     let signalling = f64::from_bits(0xFFF0_0000_0000_0001);
-    for op in ReduceOp::PLAIN {
+    for op in ops(DataType::F64).into_iter().filter(|op| op.plain_code().is_some()) {
         let result = combine(&op, 2, &[&[signalling, f64::INFINITY], &[1.0, -f64::NAN]]);
         assert!(result.iter().all(|x| x.to_bits() == f64::NAN.to_bits()), "{op}");
     }
@@ -407,7 +467,7 @@ proptest! {
     #[test]
     fn any_shape_gives_what_the_oracle_gives(
         dtype in prop::sample::select(&DataType::ALL[..]),
-        op in 0..6_usize,
+        op: prop::sample::Index,
         n_sources in 1..=20_u64,
         n_targets in 1..=10_usize,
         count in 0..=LONGEST,
@@ -416,7 +476,7 @@ proptest! {
         finish: bool,
         seed: u32,
     ) {
-        let op = &ops(dtype)[op];
+        let op = &ops(dtype)[op.index(ops(dtype).len())];
         let operands: Vec<_> =
             (0..n_sources).map(|k| (operand(dtype, u64::from(seed) + k), (u64::from(seed) >> k) & 1 == 0)).collect();
         let expected = oracle::reduce(dtype, op, 5, &operands, finish);

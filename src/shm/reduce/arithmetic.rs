@@ -71,7 +71,7 @@ macro_rules! stored_as_computed {
     )*};
 }
 
-stored_as_computed!(i8, u8, i32, u32, i64, u64, f32, f64);
+stored_as_computed!(i8, u8, i16, u16, i32, u32, i64, u64, f32, f64);
 
 impl Arithmetic for bf16 {
     type Register = f32;

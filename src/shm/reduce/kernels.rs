@@ -22,7 +22,6 @@ use super::places::OperandAddresses;
 use super::store::{self, LINE, PIECE, SHORT, elements_before_line};
 use super::{MAX_PLACES, ReduceKernel, Supported};
 use crate::shm::copy::StorePolicy;
-use crate::shm::mapping::to_usize;
 
 /// All that is compiled for one type of element and one operator.
 #[derive(Debug)]
@@ -57,23 +56,13 @@ impl CombineKernels {
     }
 
     const fn new<T: Arithmetic, L: ElementOperator<T::Register>>(partial: Body, last: Body) -> Self {
-        let width = size_of::<T>() as u64;
-        let word = WordKernel::of::<T, L>();
-        Self {
-            partial: CombineKernel { body: partial, width },
-            last: CombineKernel { body: last, width },
-            word,
-        }
+        Self { partial: CombineKernel(partial), last: CombineKernel(last), word: WordKernel::of::<T, L>() }
     }
 }
 
 /// A compiled loop for one type of element and one operator.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CombineKernel {
-    body: Body,
-    /// Bytes of an element.
-    width: u64,
-}
+pub(crate) struct CombineKernel(Body);
 
 type Body = unsafe fn(&KernelCall<'_>);
 
@@ -90,80 +79,61 @@ pub(crate) struct Terms<'a> {
 /// One run of a kernel.
 struct KernelCall<'a> {
     places: &'a OperandAddresses<'a>,
-    count: usize,
     /// So many of the targets, the first ones, go past the cache.
     n_past: usize,
     terms: Terms<'a>,
 }
 
 impl CombineKernel {
-    /// Combines the first `count` elements of all sources into all targets, and stores them in the
-    /// better way.
+    /// Combines the elements of all sources into all targets, and stores them in the better way.
     #[inline]
-    pub(crate) fn run(self, places: &OperandAddresses<'_>, count: u64, terms: Terms<'_>) {
-        store::run(places, |policy| self.run_by(policy, places, count, terms));
+    pub(crate) fn run(self, places: &OperandAddresses<'_>, terms: Terms<'_>) {
+        store::run(places, |policy| self.run_by(policy, places, terms));
     }
 
     /// Combines like [`run`](Self::run), for results with several receivers that all combine a
     /// share at once and store it to all. `most_len` is the largest share, in bytes. The first
     /// target is this rank's own.
     #[inline]
-    pub(crate) fn run_for_all(
-        self,
-        places: &OperandAddresses<'_>,
-        count: u64,
-        most_len: u64,
-        terms: Terms<'_>,
-    ) {
+    pub(crate) fn run_for_all(self, places: &OperandAddresses<'_>, most_len: u64, terms: Terms<'_>) {
         store::run_for_all(places, most_len, |policy| match policy {
             StorePolicy::CopyForward => self.run_and_copy(places, terms),
-            policy => self.run_by(policy, places, count, terms),
+            policy => self.run_by(policy, places, terms),
         });
     }
 
     /// Combines all elements into the first target, from where they are copied to the others.
     pub(crate) fn run_and_copy(self, places: &OperandAddresses<'_>, terms: Terms<'_>) {
-        places.in_pieces(PIECE, |piece| self.run_past(0, piece, piece.len() as u64 / self.width, terms));
+        places.in_pieces(PIECE, |piece| self.run_past(0, piece, terms));
     }
 
     /// Combines by this policy.
     #[inline]
-    pub(crate) fn run_by(
-        self,
-        policy: StorePolicy,
-        places: &OperandAddresses<'_>,
-        count: u64,
-        terms: Terms<'_>,
-    ) {
+    pub(crate) fn run_by(self, policy: StorePolicy, places: &OperandAddresses<'_>, terms: Terms<'_>) {
         let n_past = if policy == StorePolicy::NonTemporal { places.targets().len() } else { 0 };
-        self.run_past(n_past, places, count, terms);
+        self.run_past(n_past, places, terms);
     }
 
     /// Combines for a first target that is not read soon, and others that are.
-    pub(crate) fn run_keeping_others(self, places: &OperandAddresses<'_>, count: u64, terms: Terms<'_>) {
-        self.run_past(store::n_past_but_others(places), places, count, terms);
+    pub(crate) fn run_keeping_others(self, places: &OperandAddresses<'_>, terms: Terms<'_>) {
+        self.run_past(store::n_past_but_others(places), places, terms);
     }
 
     /// Combines with the first `n_past` targets past the cache.
     #[inline]
-    fn run_past(self, n_past: usize, places: &OperandAddresses<'_>, count: u64, terms: Terms<'_>) {
+    fn run_past(self, n_past: usize, places: &OperandAddresses<'_>, terms: Terms<'_>) {
         let Terms { scalars, divisor } = terms;
-        let is_within = count.checked_mul(self.width).is_some_and(|len| len <= places.len() as u64);
-        assert!(is_within, "{count} elements reach past {} bytes", places.len());
         assert!(divisor > 0 && usize::from(divisor) <= MAX_PLACES, "an average of {divisor} ranks");
         let n_sources = places.sources().len();
         let is_for_each = scalars.len() == 1 || scalars.len() == n_sources;
         assert!(is_for_each, "{} scalars of {n_sources} sources", scalars.len());
-        // SAFETY: `CombineKernels::of` chose by what the processor was found to have; `count`
-        // elements lie within the places, asserted just above.
-        unsafe { (self.body)(&KernelCall { places, count: to_usize(count), n_past, terms }) };
+        // SAFETY: `CombineKernels::of` chose by what the processor was found to have.
+        unsafe { (self.0)(&KernelCall { places, n_past, terms }) };
     }
 }
 
-/// # Safety
-/// `count` elements lie within the places of the job.
-unsafe fn portable<T: Arithmetic, O: ElementOperator<T::Register>>(job: &KernelCall<'_>) {
-    // SAFETY: the caller's contract; every processor has these instructions.
+fn portable<T: Arithmetic, O: ElementOperator<T::Register>>(job: &KernelCall<'_>) {
+    // SAFETY: every processor has these instructions.
     unsafe { body::<Portable, T, O>(job) }
 }
 
@@ -195,7 +165,7 @@ mod x86_64 {
     }
 
     /// # Safety
-    /// `count` elements lie within the places of the job; the processor has AVX2 and F16C.
+    /// The processor has AVX2 and F16C.
     #[target_feature(enable = "avx2,f16c")]
     pub(super) unsafe fn avx2<T: Arithmetic, O: ElementOperator<T::Register>>(job: &KernelCall<'_>) {
         // SAFETY: the caller's contract.
@@ -203,8 +173,7 @@ mod x86_64 {
     }
 
     /// # Safety
-    /// `count` elements lie within the places of the job; the processor has AVX2, F16C and AVX-512
-    /// F, BW, DQ and VL.
+    /// The processor has AVX2, F16C and AVX-512 F, BW, DQ and VL.
     #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     pub(super) unsafe fn avx512<T: Arithmetic, O: ElementOperator<T::Register>>(job: &KernelCall<'_>) {
         // SAFETY: the caller's contract.
@@ -215,7 +184,7 @@ mod x86_64 {
 /// Runs the loop with blocks of the type's length.
 ///
 /// # Safety
-/// `count` elements lie within the places of the job; the processor has the instructions `I`.
+/// The processor has the instructions `I`.
 #[inline(always)]
 unsafe fn body<I: Instructions, T: Arithmetic, O: ElementOperator<T::Register>>(job: &KernelCall<'_>) {
     const { assert!((T::BLOCK * size_of::<T>()).is_multiple_of(LINE), "a block is whole lines") };
@@ -239,12 +208,14 @@ unsafe fn body<I: Instructions, T: Arithmetic, O: ElementOperator<T::Register>>(
 unsafe fn sweep<I: Instructions, T: Arithmetic, O: ElementOperator<T::Register>, const L: usize>(
     job: &KernelCall<'_>,
 ) {
-    let (sources, targets, end) = (job.places.sources(), job.places.targets(), job.count);
+    let (sources, targets) = (job.places.sources(), job.places.targets());
+    // So many elements lie within each place.
+    let end = job.places.len() / size_of::<T>();
     let scalars = job.terms.scalars;
     let (fresh, (share, divisor)) = (job.places.fresh(), T::Register::mean_terms(job.terms.divisor));
     let run = BlockLoop::<I, T, O> { sources, scalars, targets, fresh, share, divisor, code: PhantomData };
     let streamed = if I::STREAMS && job.n_past > 0 {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's contract; `end` as counted above.
         unsafe { run.streamed_blocks::<L>(end, job.n_past) }
     } else if job.places.len() >= SHORT {
         // Blocks begin with a line, too: a vector that is stored across two of them takes twice as
@@ -259,23 +230,23 @@ unsafe fn sweep<I: Instructions, T: Arithmetic, O: ElementOperator<T::Register>,
         (&[one, two], &[target]) => {
             let (sources, targets) = ([one, two], [target]);
             let run = BlockLoop { sources: &sources, targets: &targets, ..run };
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller's contract; `end` as counted above.
             unsafe { run.blocks::<L>(start, end) }
         }
         (&[one, two], &[first, second]) => {
             let (sources, targets) = ([one, two], [first, second]);
             let run = BlockLoop { sources: &sources, targets: &targets, ..run };
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller's contract; `end` as counted above.
             unsafe { run.blocks::<L>(start, end) }
         }
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's contract; `end` as counted above.
         _ => unsafe { run.blocks::<L>(start, end) },
     };
     // One loop for both ends: half the code.
     for rest in [0..streamed.start, done..end] {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's contract; `end` as counted above.
         let eights = unsafe { run.blocks::<8>(rest.start, rest.end) };
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's contract; `end` as counted above.
         unsafe { run.blocks::<1>(eights, rest.end) };
     }
 }

@@ -1,5 +1,7 @@
 //! The operators, as kernels are generic over them, and the arithmetic that they are made of.
 
+use std::ops::{BitAnd, BitOr, BitXor};
+
 /// A number that operators compute with.
 ///
 /// Integers wrap. Floats follow IEEE 754 without contraction; their minimum and maximum are the
@@ -21,6 +23,12 @@ pub(crate) trait Numeric: bytemuck::Pod {
     /// Floats are multiplied by a power of two, `1 / n` or less. So no sum overflows, and the
     /// result is that of the sum divided by `n` to the last bit, unless it is subnormal.
     fn mean_terms(n: u8) -> (Self, Self);
+}
+
+/// A number whose bits can be combined one by one.
+pub(crate) trait Bits:
+    Numeric + BitAnd<Output = Self> + BitOr<Output = Self> + BitXor<Output = Self>
+{
 }
 
 macro_rules! integer {
@@ -69,6 +77,8 @@ macro_rules! integer {
                 (1, Self::try_from(n).expect("at most MAX_PLACES, which every integer holds"))
             }
         }
+
+        impl Bits for $number {}
     )*};
 }
 
@@ -128,6 +138,8 @@ macro_rules! float {
 integer! {
     i8: one / divisor => (f32::from(one) / f32::from(divisor)) as Self;
     u8: one / divisor => (f32::from(one) / f32::from(divisor)) as Self;
+    i16: one / divisor => (f32::from(one) / f32::from(divisor)) as Self;
+    u16: one / divisor => (f32::from(one) / f32::from(divisor)) as Self;
     i32: one / divisor => (f64::from(one) / f64::from(divisor)) as Self;
     u32: one / divisor => (f64::from(one) / f64::from(divisor)) as Self;
     i64: one / divisor => one.wrapping_div(divisor);
@@ -206,6 +218,30 @@ impl<R: Numeric> ElementOperator<R> for Maximum {
     }
 }
 
+macro_rules! bitwise {
+    ($($(#[$doc:meta])* $operator:ident: $one:ident, $other:ident => $combined:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub(crate) struct $operator;
+
+        impl<R: Bits> ElementOperator<R> for $operator {
+            #[inline(always)]
+            fn combine($one: R, $other: R) -> R {
+                $combined
+            }
+        }
+    )*};
+}
+
+bitwise! {
+    /// Keeps the bits that are set in all inputs.
+    BitwiseAnd: one, other => one & other;
+    /// Keeps the bits that are set in any input.
+    BitwiseOr: one, other => one | other;
+    /// Keeps the bits that are set in an odd number of inputs.
+    BitwiseXor: one, other => one ^ other;
+}
+
 impl<R: Numeric> ElementOperator<R> for PartialMean {
     const SCALES: bool = R::SCALES_MEAN;
 
@@ -242,6 +278,12 @@ mod tests {
     fn division_by_way_of_floats_is_that_of_integers() {
         for divisor in 1..=u8::try_from(MAX_PLACES).unwrap() {
             for one in 0..=u8::MAX {
+                assert_eq!(one.divide(divisor), one / divisor);
+                let (one, divisor) = (one.cast_signed(), divisor.cast_signed());
+                assert_eq!(one.divide(divisor), one / divisor);
+            }
+            let divisor = u16::from(divisor);
+            for one in 0..=u16::MAX {
                 assert_eq!(one.divide(divisor), one / divisor);
                 let (one, divisor) = (one.cast_signed(), divisor.cast_signed());
                 assert_eq!(one.divide(divisor), one / divisor);

@@ -9,13 +9,13 @@ use shmccl::comm::{Blocks, Collectives, Group};
 use shmccl::heap::DeviceBuffer;
 use shmccl::reduce::ReduceOp;
 use shmccl::shm::packet::{PacketFlag, PacketKind};
-use shmccl::{Communicator, Error, Rank, Result};
+use shmccl::{Communicator, Error, Rank, Result, Work};
 
 use crate::kill::device::{Neighbours, open};
 use crate::sorts::Exchange;
 
 /// What it is. The first has a fifo full of puts.
-pub(crate) const KINDS: [&str; 26] = [
+pub(crate) const KINDS: [&str; 28] = [
     "flood",
     "all_reduce",
     "large all_reduce",
@@ -25,6 +25,7 @@ pub(crate) const KINDS: [&str; 26] = [
     "put",
     "barrier",
     "alloc",
+    "arena",
     "broadcast",
     "reduce",
     "gather",
@@ -36,6 +37,7 @@ pub(crate) const KINDS: [&str; 26] = [
     "get",
     "packets",
     "stream",
+    "started",
     "split",
     "group",
     "switch",
@@ -64,6 +66,7 @@ pub(crate) fn work(comm: &mut Communicator, kind: &str, mode: &str) -> Result<()
     match kind {
         "get" | "packets" => return by_own_core(comm, kind, &buffer),
         "stream" => return by_stream(comm, &buffer),
+        "started" => return started(comm, &buffer),
         "switch" => return by_switch(comm, &buffer),
         "derived" => return by_derived(comm, &buffer),
         "checkpoint" => return to_directory(comm),
@@ -155,6 +158,12 @@ fn operate(comm: &mut Communicator, kind: &str, buffer: &DeviceBuffer<f32>) -> R
             let buffer = comm.alloc::<u64>(1000)?;
             comm.free(buffer)
         }
+        "arena" => {
+            let _shift = comm.arena().alloc::<u8>(100 * comm.rank().index())?;
+            let (input, output) = (comm.arena().alloc::<f32>(1 << 15)?, comm.arena().alloc::<f32>(1 << 15)?);
+            comm.all_reduce(&input, &output, &ReduceOp::Sum)?;
+            comm.all_gather(&block, &comm.arena().alloc::<f32>(BLOCK * n_ranks)?)
+        }
         "split" => {
             let color = comm.rank().get() % 2;
             let half = comm.split(Some(color), 0)?;
@@ -202,6 +211,25 @@ fn by_stream(comm: &mut Communicator, buffer: &DeviceBuffer<f32>) -> Result<()> 
         let enqueued = reduced.and_then(|()| stream.on(comm).broadcast_in_place(buffer, root));
         let done = enqueued.and_then(|()| stream.synchronise());
         done.map_err(|error| match *error.origin() {
+            Error::PeerLost { rank } => Error::PeerLost { rank },
+            _ => error,
+        })?;
+    }
+}
+
+/// What is started, and waited for in another order: calls of all ranks, and messages beside them.
+fn started(comm: &mut Communicator, buffer: &DeviceBuffer<f32>) -> Result<()> {
+    let (few, sent) = (few(comm, buffer)?, comm.buffer::<f32>(buffer.part(1 << 17, 1 << 15)?)?);
+    let received = comm.buffer::<f32>(buffer.part(1 << 18, 1 << 15)?)?;
+    let (mut messages, right, left) = (comm.duplicate()?, comm.right(), comm.left());
+    loop {
+        let works = [
+            messages.start(|_| (), |calls| calls.recv(&received, left))?,
+            comm.start(|_| (), |calls| calls.all_reduce_in_place(&few, &ReduceOp::Sum))?,
+            messages.start(|_| (), |calls| calls.send(&sent, right))?,
+            comm.start(|_| (), |calls| calls.all_reduce_in_place(&few, &ReduceOp::Sum))?,
+        ];
+        works.iter().rev().try_for_each(Work::wait).map_err(|error| match *error.origin() {
             Error::PeerLost { rank } => Error::PeerLost { rank },
             _ => error,
         })?;

@@ -1,14 +1,39 @@
 //! The calls themselves, for elements whose type is a value, and for whatever takes calls.
 
-use half::{bf16, f16};
 use shmccl::collective::Operation;
 use shmccl::comm::{RecvBuffer, SendBuffer, Submit};
-use shmccl::reduce::{CustomOp, DataType, Element, F8E4M3, F8E5M2, ReduceOp, Scalar};
+use shmccl::reduce::{CustomOp, DataType, Element, ReduceOp, Scalar};
 use shmccl::{Collectives, Communicator, Rank, Result};
 use support::reduction::take_first;
 
 use crate::oracle::memory::Side;
 use crate::oracle::table::{Combination, Operator};
+
+/// The function of this name for elements of the type `$dtype`.
+macro_rules! of_type {
+    ($dtype:expr, $($function:ident)::+) => {
+        match $dtype {
+            DataType::I8 => $($function)::+::<i8>,
+            DataType::U8 => $($function)::+::<u8>,
+            DataType::I32 => $($function)::+::<i32>,
+            DataType::U32 => $($function)::+::<u32>,
+            DataType::I64 => $($function)::+::<i64>,
+            DataType::U64 => $($function)::+::<u64>,
+            DataType::F16 => $($function)::+::<half::f16>,
+            DataType::Bf16 => $($function)::+::<half::bf16>,
+            DataType::F32 => $($function)::+::<f32>,
+            DataType::F64 => $($function)::+::<f64>,
+            DataType::F8E4M3 => $($function)::+::<shmccl::reduce::F8E4M3>,
+            DataType::F8E5M2 => $($function)::+::<shmccl::reduce::F8E5M2>,
+            DataType::I16 => $($function)::+::<i16>,
+            DataType::U16 => $($function)::+::<u16>,
+            DataType::Bool => $($function)::+::<shmccl::reduce::Bool>,
+            DataType::Complex64 => $($function)::+::<shmccl::reduce::Complex64>,
+            DataType::Complex128 => $($function)::+::<shmccl::reduce::Complex128>,
+        }
+    };
+}
+pub(crate) use of_type;
 
 /// The two sides of a call.
 #[derive(Debug)]
@@ -36,7 +61,14 @@ fn reduce_op_of<T: Element>(operator: Operator, scalar: &[u8]) -> ReduceOp {
         Operator::Min => ReduceOp::Min,
         Operator::Max => ReduceOp::Max,
         Operator::Avg => ReduceOp::Avg,
-        Operator::PreMulSum => ReduceOp::PreMulSum(Scalar::new(bytemuck::pod_read_unaligned::<T>(scalar))),
+        Operator::BitAnd => ReduceOp::BitAnd,
+        Operator::BitOr => ReduceOp::BitOr,
+        Operator::BitXor => ReduceOp::BitXor,
+        Operator::PreMulSum => ReduceOp::PreMulSum(match T::DATA_TYPE {
+            DataType::Complex64 => Scalar::new(bytemuck::pod_read_unaligned::<f32>(scalar)),
+            DataType::Complex128 => Scalar::new(bytemuck::pod_read_unaligned::<f64>(scalar)),
+            _ => Scalar::new(bytemuck::pod_read_unaligned::<T>(scalar)),
+        }),
         Operator::Custom => ReduceOp::Custom(CustomOp::new::<T>("first", |first, other| {
             let size = size_of::<T>();
             take_first(bytemuck::cast_slice_mut(first), bytemuck::cast_slice(other), size);
@@ -135,20 +167,7 @@ pub(crate) fn ready<'a>(
     scalar: &[u8],
     sides: Sides<'a>,
 ) -> Result<Ready<'a>> {
-    let ready = match call.dtype {
-        DataType::I8 => ready_of::<i8>,
-        DataType::U8 => ready_of::<u8>,
-        DataType::I32 => ready_of::<i32>,
-        DataType::U32 => ready_of::<u32>,
-        DataType::I64 => ready_of::<i64>,
-        DataType::U64 => ready_of::<u64>,
-        DataType::F16 => ready_of::<f16>,
-        DataType::Bf16 => ready_of::<bf16>,
-        DataType::F32 => ready_of::<f32>,
-        DataType::F64 => ready_of::<f64>,
-        DataType::F8E4M3 => ready_of::<F8E4M3>,
-        DataType::F8E5M2 => ready_of::<F8E5M2>,
-    };
+    let ready = of_type!(call.dtype, ready_of);
     ready(comm, call, scalar, sides)
 }
 

@@ -1,12 +1,15 @@
 //! Buffers with guards around them, in the heap or in ordinary memory.
 //!
+//! In the heap they are in symmetric memory, or in the arena of a rank, each rank's at an offset of
+//! its own: every rank draws for itself.
+//!
 //! Streams take ordinary memory only where it lives for ever. What they write there no safe code
 //! gets to see, so only inputs are there. All else that would be in ordinary memory goes through
 //! the heap by copies of the stream.
 
 use shmccl::comm::stream::HostBuffer;
 use shmccl::heap::DeviceBuffer;
-use shmccl::{Communicator, Result, Stream};
+use shmccl::{ArenaBuffer, Communicator, Result, Stream};
 use support::long;
 
 use crate::harness::Random;
@@ -22,6 +25,8 @@ const SHIFTS: u64 = 320;
 #[derive(Debug)]
 pub(crate) struct Zone {
     heap: DeviceBuffer<u8>,
+    /// Where it is, if that is in the arena.
+    _arena: Option<ArenaBuffer<u8>>,
     /// Aligned for any element.
     ordinary: Vec<u64>,
     /// What lies around buffers, and in those that are to be filled.
@@ -38,12 +43,21 @@ impl Zone {
     pub(crate) fn of(comm: &mut Communicator, seed: u64, bytes: usize) -> Result<Self> {
         // The longest buffer with what is around it.
         let len = bytes + 2 * GUARD + 512;
-        let region = comm.alloc_region(len as u64, 128)?;
+        let symmetric = comm.alloc_region(len as u64, 128)?;
+        let mut own = Random(seed ^ u64::from(comm.rank().get()) << 32);
+        let arena = match own.below(2) {
+            0 => None,
+            _ => {
+                let _before = comm.arena().alloc::<u8>(usize::try_from(own.below(100_000)).unwrap())?;
+                Some(comm.arena().alloc_aligned::<u8>(len, 128)?)
+            }
+        };
+        let heap = arena.as_ref().map_or(comm.buffer(symmetric)?, |buffer| (**buffer).clone());
         let mut fill = Random(seed).bytes(8191);
         while fill.len() < len {
             fill.extend_from_within(..);
         }
-        Ok(Self { heap: comm.buffer(region)?, ordinary: vec![0; len / 8], fill })
+        Ok(Self { heap, _arena: arena, ordinary: vec![0; len / 8], fill })
     }
 
     /// A buffer of `len` bytes at some multiple of `align`, in the heap or not. Which contents it

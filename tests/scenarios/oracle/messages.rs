@@ -2,14 +2,13 @@
 //! what is received is what was sent, of every type, and nothing else is written. Of an exchange in
 //! place, some ranks do their part in two buffers.
 
-use half::{bf16, f16};
 use shmccl::comm::{RecvBuffer, SendBuffer};
 use shmccl::heap::Region;
-use shmccl::reduce::{DataType, Element, F8E4M3, F8E5M2};
+use shmccl::reduce::{DataType, Element};
 use shmccl::{Blocks, Collectives, Communicator, Group, Rank, Result};
 
 use crate::harness::{Random, rank};
-use crate::oracle::call::{Sides, recv_buffer, send_buffer};
+use crate::oracle::call::{Sides, of_type, recv_buffer, send_buffer};
 use crate::oracle::memory::{Side, Zone};
 use crate::oracle::table::{Memory, one_of};
 
@@ -183,20 +182,7 @@ impl Exchange {
     }
 
     fn execute(&self, comm: &mut Communicator, sides: Sides<'_>, layouts: (&Layout, &Layout)) -> Result<()> {
-        let execute = match self.dtype {
-            DataType::I8 => Self::execute_of::<i8>,
-            DataType::U8 => Self::execute_of::<u8>,
-            DataType::I32 => Self::execute_of::<i32>,
-            DataType::U32 => Self::execute_of::<u32>,
-            DataType::I64 => Self::execute_of::<i64>,
-            DataType::U64 => Self::execute_of::<u64>,
-            DataType::F16 => Self::execute_of::<f16>,
-            DataType::Bf16 => Self::execute_of::<bf16>,
-            DataType::F32 => Self::execute_of::<f32>,
-            DataType::F64 => Self::execute_of::<f64>,
-            DataType::F8E4M3 => Self::execute_of::<F8E4M3>,
-            DataType::F8E5M2 => Self::execute_of::<F8E5M2>,
-        };
+        let execute = of_type!(self.dtype, Self::execute_of);
         execute(self, comm, sides, layouts)
     }
 

@@ -15,6 +15,9 @@ pub(crate) enum Operator {
     Min,
     Max,
     Avg,
+    BitAnd,
+    BitOr,
+    BitXor,
     PreMulSum,
     /// The first that is not all zero bytes: associative, and tells orders apart.
     Custom,
@@ -30,9 +33,24 @@ impl Operator {
             Self::Min => reduction::Operator::Min,
             Self::Max => reduction::Operator::Max,
             Self::Avg => reduction::Operator::Avg,
+            Self::BitAnd => reduction::Operator::BitAnd,
+            Self::BitOr => reduction::Operator::BitOr,
+            Self::BitXor => reduction::Operator::BitXor,
             Self::PreMulSum => reduction::Operator::pre_mul_sum(scalar),
             Self::Custom => return None,
         })
+    }
+
+    /// Whether it is defined on elements `dtype`.
+    fn is_defined_on(self, dtype: DataType) -> bool {
+        match self {
+            Self::Sum | Self::Custom => true,
+            Self::Prod | Self::Min | Self::Max => {
+                !matches!(dtype, DataType::Complex64 | DataType::Complex128)
+            }
+            Self::Avg | Self::PreMulSum => dtype != DataType::Bool,
+            Self::BitAnd | Self::BitOr | Self::BitXor => dtype.is_integer() || dtype == DataType::Bool,
+        }
     }
 }
 
@@ -62,12 +80,15 @@ pub(crate) struct Combination {
     pub(crate) salt: u64,
 }
 
-const OPERATORS: [Operator; 7] = [
+const OPERATORS: [Operator; 10] = [
     Operator::Sum,
     Operator::Prod,
     Operator::Min,
     Operator::Max,
     Operator::Avg,
+    Operator::BitAnd,
+    Operator::BitOr,
+    Operator::BitXor,
     Operator::PreMulSum,
     Operator::Custom,
 ];
@@ -113,7 +134,7 @@ impl Combination {
             operation,
             algorithm,
             dtype,
-            operator: one_of(random, operators(operation)),
+            operator: one_of(random, &operators(operation, dtype)),
             values: one_of(random, &Values::ALL),
             count: count.min(elements(operation, dtype, n, LONGEST)),
             in_place: random.below(3) == 0,
@@ -130,7 +151,7 @@ impl Combination {
         for operation in Algorithm::OPERATIONS {
             for algorithm in algorithms(operation) {
                 for dtype in DataType::ALL {
-                    for &operator in operators(operation) {
+                    for operator in operators(operation, dtype) {
                         let any = Self::draw(random, n);
                         let counts = counts(operation, dtype, n);
                         let one = Self { operation, algorithm, dtype, operator, ..any };
@@ -139,7 +160,7 @@ impl Combination {
                 }
                 for dtype in [DataType::F32, one_of(random, &DataType::ALL)] {
                     let counts = large_counts(operation, dtype, n);
-                    let operator = one_of(random, operators(operation));
+                    let operator = one_of(random, &operators(operation, dtype));
                     let one = Self { operation, algorithm, dtype, operator, ..Self::draw(random, n) };
                     one.everywhere(&counts, random, n, &mut all);
                 }
@@ -172,8 +193,10 @@ fn algorithms(operation: Operation) -> Vec<Option<Algorithm>> {
     able.map(Some).chain([None]).collect()
 }
 
-fn operators(operation: Operation) -> &'static [Operator] {
-    if operation.reduces() { &OPERATORS } else { &OPERATORS[..1] }
+/// Each operator that is defined on elements `dtype`; any one where nothing is combined.
+fn operators(operation: Operation, dtype: DataType) -> Vec<Operator> {
+    let able = OPERATORS.into_iter().filter(|operator| operator.is_defined_on(dtype));
+    able.take(if operation.reduces() { OPERATORS.len() } else { 1 }).collect()
 }
 
 /// How many elements a block may have so that no buffer is longer than `bytes`.

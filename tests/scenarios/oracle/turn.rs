@@ -171,7 +171,7 @@ impl Length {
     /// The elements of a block of `call`.
     fn count(self, random: &mut Random, n: usize, call: &Combination) -> usize {
         match self {
-            Self::Words => 1 + below(random, 8 / call.dtype.size()),
+            Self::Words => 1 + below(random, (8 / call.dtype.size()).max(1)),
             Self::Tiny => below(random, 6),
             Self::Short => below(random, 2 * n + 70),
             Self::Any => call.count.min(elements(call.operation, call.dtype, n, LONG)),

@@ -34,8 +34,9 @@ impl Pool {
         let mut random = Random(seed);
         let mut strip = |dtype: DataType, values| {
             let mut strip = Vec::with_capacity(ELEMENTS * dtype.size());
-            for _ in 0..ELEMENTS {
-                strip.extend_from_slice(&element(&mut random, dtype, values)[..dtype.size()]);
+            let part = dtype.real_type();
+            while strip.len() < ELEMENTS * dtype.size() {
+                strip.extend_from_slice(&element(&mut random, part, values)[..part.size()]);
             }
             strip
         };
@@ -63,6 +64,7 @@ impl Pool {
 
     /// What a rank multiplies by in a scaled sum.
     pub(crate) fn scalar(&self, dtype: DataType, values: Values, salt: u64) -> Vec<u8> {
+        let dtype = dtype.real_type();
         match values {
             Values::Whole => whole(dtype, [-2, -1, 1, 2][(salt % 4) as usize])[..dtype.size()].to_vec(),
             _ => self.input(dtype, values, salt, 1),
@@ -95,6 +97,7 @@ fn near(random: &mut Random, dtype: DataType) -> [u8; 8] {
         DataType::F32 => padded(single.to_le_bytes()),
         DataType::F8E4M3 => padded([F8E4M3::from_f32(single).0]),
         DataType::F8E5M2 => padded([F8E5M2::from_f32(single).0]),
+        DataType::Bool => padded([u8::from(sign != 0) * 0x80]),
         _ => wide.to_le_bytes(),
     }
 }
@@ -114,6 +117,10 @@ fn whole(dtype: DataType, value: i8) -> [u8; 8] {
         DataType::F64 => f64::from(value).to_le_bytes(),
         DataType::F8E4M3 => padded([F8E4M3::from_f32(value.into()).0]),
         DataType::F8E5M2 => padded([F8E5M2::from_f32(value.into()).0]),
+        DataType::I16 => padded(i16::from(value).to_le_bytes()),
+        DataType::U16 => padded(u16::from(value.unsigned_abs()).to_le_bytes()),
+        DataType::Bool => padded([value.unsigned_abs()]),
+        DataType::Complex64 | DataType::Complex128 => unreachable!("made part by part"),
     }
 }
 

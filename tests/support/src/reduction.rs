@@ -34,11 +34,21 @@ pub enum Number {
     F8E4M3,
     /// The OCP's 8-bit float with 5 bits of exponent.
     F8E5M2,
+    /// `i16`.
+    I16,
+    /// `u16`.
+    U16,
+    /// A byte that is true unless it is 0.
+    Bool,
+    /// Two `f32`, the real and the imaginary part.
+    Complex64,
+    /// Two `f64`.
+    Complex128,
 }
 
 impl Number {
     /// All types, in the order of the library's codes for them.
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 17] = [
         Self::I8,
         Self::U8,
         Self::I32,
@@ -51,6 +61,11 @@ impl Number {
         Self::F64,
         Self::F8E4M3,
         Self::F8E5M2,
+        Self::I16,
+        Self::U16,
+        Self::Bool,
+        Self::Complex64,
+        Self::Complex128,
     ];
 
     /// Returns the type that the library gives this `code`.
@@ -76,6 +91,12 @@ pub enum Operator {
     Max,
     /// Adds, and divides by the number of ranks at the end.
     Avg,
+    /// Combines bit by bit: set where both are.
+    BitAnd,
+    /// Set where one is.
+    BitOr,
+    /// Set where one is and the other is not.
+    BitXor,
     /// Multiplies each fresh source by a scalar, whose bytes come first, and adds.
     PreMulSum([u8; 8]),
 }
@@ -105,6 +126,9 @@ impl Operator {
             "min" => Self::Min,
             "max" => Self::Max,
             "avg" => Self::Avg,
+            "band" => Self::BitAnd,
+            "bor" => Self::BitOr,
+            "bxor" => Self::BitXor,
             "mulsum" => Self::PreMulSum(scalar),
             _ => panic!("no operator is called {name}"),
         }
@@ -161,6 +185,9 @@ macro_rules! integers {
                     Operator::Prod => one.wrapping_mul(other),
                     Operator::Min => one.min(other),
                     Operator::Max => one.max(other),
+                    Operator::BitAnd => one & other,
+                    Operator::BitOr => one | other,
+                    Operator::BitXor => one ^ other,
                     _ => one + other,
                 };
                 Self::stored(result).into()
@@ -181,7 +208,7 @@ macro_rules! integers {
     )*};
 }
 
-integers!(i8, u8, i32, u32, i64, u64);
+integers!(i8, u8, i16, u16, i32, u32, i64, u64);
 
 macro_rules! floats {
     ($($number:ty as $wide:ty, $widen:expr, $narrow:expr;)*) => {$(
@@ -233,6 +260,51 @@ floats! {
     Float8<E5M2> as f32, Float8::to_f32, Float8::from_f32;
 }
 
+/// A truth value in a byte.
+#[derive(Clone, Copy)]
+struct Truth(bool);
+
+impl Element for Truth {
+    type Wide = bool;
+
+    fn read(bytes: &[u8]) -> Self {
+        Self(bytes != [0])
+    }
+
+    fn write(self, bytes: &mut [u8]) {
+        bytes[0] = self.0.into();
+    }
+
+    fn wide(self) -> bool {
+        self.0
+    }
+
+    fn stored(wide: bool) -> Self {
+        Self(wide)
+    }
+
+    fn apply(operator: Operator, one: bool, other: bool) -> bool {
+        match operator {
+            Operator::Sum | Operator::Max | Operator::BitOr => one || other,
+            Operator::Prod | Operator::Min | Operator::BitAnd => one && other,
+            Operator::BitXor => one != other,
+            Operator::Avg | Operator::PreMulSum(_) => panic!("{operator:?} is not defined on it"),
+        }
+    }
+
+    fn share(wide: bool, _n_ranks: u32) -> bool {
+        wide
+    }
+
+    fn divided(wide: bool, _n_ranks: u32) -> bool {
+        wide
+    }
+
+    fn times(wide: bool, _scalar: bool) -> bool {
+        wide
+    }
+}
+
 /// Calls `$function` for the type of elements that `$number` is, with the rest as its arguments.
 macro_rules! for_type {
     ($number:expr, $function:ident($($argument:expr),*)) => {
@@ -249,6 +321,12 @@ macro_rules! for_type {
             Number::F64 => $function::<f64>($($argument),*),
             Number::F8E4M3 => $function::<Float8<E4M3>>($($argument),*),
             Number::F8E5M2 => $function::<Float8<E5M2>>($($argument),*),
+            Number::I16 => $function::<i16>($($argument),*),
+            Number::U16 => $function::<u16>($($argument),*),
+            Number::Bool => $function::<Truth>($($argument),*),
+            // Part by part.
+            Number::Complex64 => $function::<f32>($($argument),*),
+            Number::Complex128 => $function::<f64>($($argument),*),
         }
     };
 }

@@ -1,10 +1,10 @@
 use shmccl::bootstrap::Options;
 use shmccl::collective::Algorithm;
 use shmccl::launch::launch_threads;
-use shmccl::reduce::{DataType, F8E5M2};
+use shmccl::reduce::{Complex128, DataType, F8E5M2};
 
 use super::*;
-use crate::perf::collective::pattern::{ForType, operator, with_type};
+use crate::perf::collective::pattern::{ForType, check_operator, operator, with_type};
 
 fn operations() -> impl Iterator<Item = Operation> {
     Algorithm::OPERATIONS.into_iter().chain([Operation::AllToAllV, Operation::Send])
@@ -55,6 +55,7 @@ fn is_right<T: TestElement>(comm: &mut Communicator) -> Result<()> {
 fn every_operation_comes_out_right_in_every_place() {
     launch_threads(3, &Options::default(), is_right::<f32>).unwrap();
     launch_threads(3, &Options::default(), is_right::<F8E5M2>).unwrap();
+    launch_threads(3, &Options::default(), is_right::<Complex128>).unwrap();
 }
 
 struct EveryOperator<'c>(&'c mut Communicator);
@@ -63,7 +64,8 @@ impl ForType for EveryOperator<'_> {
     type Outcome = Result<()>;
 
     fn run<T: TestElement>(self) -> Result<()> {
-        for name in ["sum", "prod", "min", "max", "avg", "mulsum"] {
+        let names = ["sum", "prod", "min", "max", "avg", "mulsum", "band", "bor", "bxor"];
+        for name in names.into_iter().filter(|name| check_operator(T::DATA_TYPE, name).is_ok()) {
             let op = operator::<T>(name, self.0.rank()).unwrap();
             let mut case = case_of::<T>(self.0, Operation::AllReduce, Memory::Heap, true, 20_000)?;
             case.pattern = Pattern::new(self.0.n_ranks(), Some(&op));

@@ -25,7 +25,7 @@ fn run_and_copy(reducer: &Reducer, places: &OperandAddresses<'_>) {
     if CopyKernel::RepMovsb.is_supported() {
         kernels.last.run_and_copy(places, reducer.terms(&[]));
     } else {
-        kernels.last.run_by(StorePolicy::Cached, places, places.len() as u64, reducer.terms(&[]));
+        kernels.last.run_by(StorePolicy::Cached, places, reducer.terms(&[]));
     }
 }
 

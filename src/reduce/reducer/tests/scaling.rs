@@ -4,7 +4,7 @@ use super::*;
 
 /// A scaled sum of each of `n` ranks, by scalars that differ as far as the type has so many.
 fn scaled_sums(dtype: DataType, n: usize) -> Vec<ReduceOp> {
-    let scalar = |rank: usize| match dtype {
+    let scalar = |rank: usize| match dtype.real_type() {
         DataType::I8 => Scalar::new(i8::try_from(rank % 23).unwrap() - 11),
         DataType::U8 => Scalar::new(u8::try_from(rank).unwrap()),
         DataType::I32 => Scalar::new(-70_001 * i32::try_from(rank).unwrap()),
@@ -17,6 +17,9 @@ fn scaled_sums(dtype: DataType, n: usize) -> Vec<ReduceOp> {
         DataType::F64 => Scalar::new(f64::from(fraction(rank)) / 3.0),
         DataType::F8E4M3 => Scalar::new(F8E4M3::from_f32(fraction(rank))),
         DataType::F8E5M2 => Scalar::new(F8E5M2::from_f32(fraction(rank))),
+        DataType::I16 => Scalar::new(-301 * i16::try_from(rank).unwrap()),
+        DataType::U16 => Scalar::new(301 * u16::try_from(rank).unwrap()),
+        other => unreachable!("{other} has no scalars"),
     };
     (0..n).map(|rank| ReduceOp::PreMulSum(scalar(rank))).collect()
 }
@@ -25,6 +28,11 @@ fn scaled_sums(dtype: DataType, n: usize) -> Vec<ReduceOp> {
 fn fraction(rank: usize) -> f32 {
     let sign = if rank.is_multiple_of(2) { 0.3 } else { -0.3 };
     f32::from(u8::try_from(rank + 1).unwrap()) * sign
+}
+
+/// The types of which there are scaled sums.
+fn scaled_types() -> impl Iterator<Item = DataType> {
+    DataType::ALL.into_iter().filter(|dtype| *dtype != DataType::Bool)
 }
 
 /// What the ranks tell each other of `ops`.
@@ -54,7 +62,7 @@ fn check_type(dtype: DataType, n_sources: usize, counts: &[usize]) {
 
 #[test]
 fn each_input_is_multiplied_by_the_scalar_of_its_rank() {
-    for dtype in DataType::ALL {
+    for dtype in scaled_types() {
         for n_sources in [1, 2, 3, 8, 9] {
             check_type(dtype, n_sources, &COUNTS);
         }
@@ -64,7 +72,7 @@ fn each_input_is_multiplied_by_the_scalar_of_its_rank() {
 
 #[test]
 fn without_scalars_of_others_all_are_multiplied_by_that_of_the_reducer() {
-    for dtype in DataType::ALL {
+    for dtype in scaled_types() {
         let op = ReduceOp::PreMulSum(scalar(dtype));
         let operands = [operand(dtype, 5), operand(dtype, 6)].map(|bytes| (bytes, true));
         let expected = oracle::reduce(dtype, &op, 2, &operands, true);
@@ -79,7 +87,7 @@ fn without_scalars_of_others_all_are_multiplied_by_that_of_the_reducer() {
 #[test]
 fn operators_that_multiply_nothing_have_no_scalar() {
     for op in ReduceOp::PLAIN {
-        assert_eq!(Reducer::new(DataType::F32, &op, 2).unwrap().scalar(), 0);
+        assert_eq!(Reducer::new(DataType::I32, &op, 2).unwrap().scalar(), 0);
     }
 }
 

@@ -80,9 +80,8 @@ unsafe fn sum<I: Instructions, T: Arithmetic>(shape: Shape, n_past: usize) -> (V
     EVENTS.take();
     with_addresses(&[source, source], &mut places, len as u64, |places| {
         let n_past = n_past.min(places.targets().len());
-        let job = KernelCall { places, count, n_past, terms: Terms { scalars: &[0], divisor: 1 } };
-        // SAFETY: `count` elements are as long as the places; the processor has `I` by the caller's
-        // contract.
+        let job = KernelCall { places, n_past, terms: Terms { scalars: &[0], divisor: 1 } };
+        // SAFETY: the caller's contract is the same.
         unsafe { body::<Noted<I>, T, Sum>(&job) }
     })
     .unwrap();

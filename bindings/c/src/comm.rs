@@ -1,0 +1,539 @@
+//! Communicators: made, derived, asked, and left.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use shmccl::bootstrap::Options;
+use shmccl::comm::Aborter;
+use shmccl::heap::{HeapView, Region};
+use shmccl::shm::Span;
+use shmccl::sync::Revocation;
+use shmccl::{Arena, Communicator, Error, Rank, UniqueId};
+
+use crate::failure::{Failure, answer, note};
+use crate::group::{self, PendingInit};
+use crate::handles::{Handles, lock};
+use crate::types::shmcclResult_t::{self, *};
+use crate::types::{elements, required, shmcclComm_t, shmcclUniqueId, signed, unsigned};
+use crate::window::Signals;
+
+/// The color of a rank that gets no communicator from `shmcclCommSplit`.
+pub const SHMCCL_SPLIT_NOCOLOR: c_int = -1;
+
+/// The options of a communicator. Begin with `SHMCCL_CONFIG_INITIALIZER`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct shmcclConfig_t {
+    /// The size of this structure.
+    pub size: usize,
+    /// Length of each rank's heap in bytes, the same on all ranks; 0 for 256 MiB.
+    pub heapBytes: u64,
+    /// How long a wait may take, in milliseconds; 0 for a minute.
+    pub timeoutMs: u64,
+}
+
+/// A communicator of one rank, with what can be known of it while a call has it.
+pub(crate) struct CommState {
+    /// `None` once it was finalized.
+    comm: Mutex<Option<Communicator>>,
+    rank: Rank,
+    members: Arc<[Rank]>,
+    /// Tells the ranks of jobs apart that this process is. Derived communicators share it.
+    pub(crate) membership: usize,
+    pub(crate) arena: Arena,
+    /// The way to the heaps of the job, whose ranks are numbered as the job does.
+    heaps: HeapView,
+    aborter: Aborter,
+    /// What its windows signal with, made with the first of them.
+    pub(crate) signals: Mutex<Option<Arc<Signals>>>,
+}
+
+static COMMS: Handles<CommState, 4096> = Handles::new(1, "comm");
+
+static MEMBERSHIPS: AtomicUsize = AtomicUsize::new(0);
+
+impl CommState {
+    /// Wraps a communicator of a new membership in a job.
+    fn first(comm: Communicator) -> Arc<Self> {
+        // Relaxed: only that numbers differ matters.
+        Self::of(comm, MEMBERSHIPS.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn of(comm: Communicator, membership: usize) -> Arc<Self> {
+        Arc::new(Self {
+            rank: comm.rank(),
+            members: comm.members().into(),
+            membership,
+            arena: comm.arena(),
+            heaps: comm.heap().view().clone(),
+            aborter: comm.aborter(),
+            signals: Mutex::new(None),
+            comm: Mutex::new(Some(comm)),
+        })
+    }
+
+    pub(crate) fn get(handle: shmcclComm_t) -> Result<Arc<Self>, Failure> {
+        COMMS.get(handle)
+    }
+
+    pub(crate) const fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    pub(crate) fn n_ranks(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Returns its ranks as the job numbers them.
+    pub(crate) fn members(&self) -> &Arc<[Rank]> {
+        &self.members
+    }
+
+    /// Reads a rank of it.
+    pub(crate) fn member(&self, rank: c_int, name: &str) -> Result<Rank, Failure> {
+        let n_ranks = u32::try_from(self.n_ranks()).unwrap_or(u32::MAX);
+        Ok(Rank::new(unsigned(rank, name)?, n_ranks).map_err(Error::from)?)
+    }
+
+    /// Returns bytes of the caller's as a region of this rank's heap, if they lie there.
+    pub(crate) fn region_of(&self, address: usize, len: u64) -> Option<Region> {
+        self.heaps.region_of(address, len)
+    }
+
+    /// Returns whose heap some bytes lie in, as C has the rank, and where.
+    pub(crate) fn place_of(&self, address: usize, len: u64) -> Option<(c_int, Region)> {
+        let (rank, region) = self.heaps.place_of(address, len)?;
+        Some((place_among(&self.members, rank), region))
+    }
+
+    /// Returns bytes in the heap of a rank.
+    pub(crate) fn span(&self, rank: Rank, region: Region) -> Result<Span, Failure> {
+        Ok(self.heaps.span(self.members[rank.index()], region)?)
+    }
+
+    /// Lets `run` have the communicator, alone.
+    pub(crate) fn with<R>(
+        &self,
+        run: impl FnOnce(&mut Communicator) -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
+        run(self.lock().get()?)
+    }
+
+    pub(crate) fn lock(&self) -> LockedComm<'_> {
+        LockedComm(lock(&self.comm))
+    }
+
+    /// Makes a communicator of the same membership by `derive`, and stores its handle.
+    fn derive(
+        &self,
+        newcomm: Option<&mut shmcclComm_t>,
+        derive: impl FnOnce(&mut Communicator) -> Result<Option<Communicator>, Error>,
+    ) -> Result<(), Failure> {
+        let newcomm = required(newcomm, "newcomm")?;
+        let derived = self.with(|comm| Ok(derive(comm)?))?;
+        *newcomm = match derived {
+            Some(derived) => COMMS.insert(Self::of(derived, self.membership))?,
+            None => std::ptr::null_mut(),
+        };
+        Ok(())
+    }
+}
+
+/// A communicator that the calling thread has alone.
+pub(crate) struct LockedComm<'a>(std::sync::MutexGuard<'a, Option<Communicator>>);
+
+impl LockedComm<'_> {
+    pub(crate) fn get(&mut self) -> Result<&mut Communicator, Failure> {
+        self.0.as_mut().ok_or_else(|| Failure::usage("the communicator was finalized; destroy it".into()))
+    }
+}
+
+/// Returns `rank` of the job as `comm` numbers it, as C has it: -1 where it is not in it.
+pub(crate) fn job_rank_in(comm: shmcclComm_t, rank: Rank) -> Result<c_int, Failure> {
+    if comm.is_null() {
+        return Ok(signed(rank.get()));
+    }
+    Ok(place_among(&CommState::get(comm)?.members, rank))
+}
+
+/// Returns the place of `rank` among `members`, as C has it: -1 where it is none of them.
+pub(crate) fn place_among(members: &[Rank], rank: Rank) -> c_int {
+    let place = members.iter().position(|member| *member == rank);
+    place.map_or(-1, |place| c_int::try_from(place).unwrap_or(c_int::MAX))
+}
+
+/// Takes a communicator that all its ranks have made, with the memory of its calls.
+fn adopt(mut comm: Communicator) -> Result<shmcclComm_t, Failure> {
+    // A restarted rank is not yet with the others.
+    if !comm.was_restarted() {
+        comm.prepare()?;
+    }
+    COMMS.insert(CommState::first(comm))
+}
+
+/// Makes a unique id, and begins to host its meeting in a thread of this process. The process must
+/// not end before all ranks have met, and need not be a rank itself. An id that no rank uses within
+/// an hour is used up.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclGetUniqueId(uniqueId: Option<&mut shmcclUniqueId>) -> shmcclResult_t {
+    answer(|| {
+        let target = required(uniqueId, "uniqueId")?;
+        target.internal = UniqueId::new()?.to_bytes().map(u8::cast_signed);
+        Ok(())
+    })
+}
+
+/// Joins the job that `shmccl run -n N -- PROGRAM` has started this process for. All ranks call it.
+///
+/// `shmcclInvalidUsage`: no launcher has started this process.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclCommInit(comm: Option<&mut shmcclComm_t>) -> shmcclResult_t {
+    answer(|| {
+        let comm = required(comm, "comm")?;
+        *comm = adopt(Communicator::from_env()?)?;
+        Ok(())
+    })
+}
+
+/// Meets the other ranks under `commId`, and makes a communicator of `nranks` ranks, this one being
+/// `rank`. It returns when all have come. In a group it is done by `shmcclGroupEnd`, and `comm` has
+/// to stay where it is until then: so one thread can be several ranks.
+///
+/// `shmcclNoMeeting`, `shmcclTimeout`, `shmcclPeerLost`: the ranks have not come together, and the
+/// id is used up.
+///
+/// # Safety
+/// `comm` is NULL, or a communicator handle can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shmcclCommInitRank(
+    comm: *mut shmcclComm_t,
+    nranks: c_int,
+    commId: shmcclUniqueId,
+    rank: c_int,
+) -> shmcclResult_t {
+    // SAFETY: the caller's duties are the same.
+    unsafe { shmcclCommInitRankConfig(comm, nranks, commId, rank, None) }
+}
+
+/// Does `shmcclCommInitRank` with options. `config` may be NULL.
+///
+/// # Safety
+/// `comm` is NULL, or a communicator handle can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shmcclCommInitRankConfig(
+    comm: *mut shmcclComm_t,
+    nranks: c_int,
+    commId: shmcclUniqueId,
+    rank: c_int,
+    config: Option<&shmcclConfig_t>,
+) -> shmcclResult_t {
+    group::answer_in_group(|| {
+        if comm.is_null() {
+            return Err(Failure::null("comm"));
+        }
+        let id = unique_id(&commId)?;
+        let init = RankInit {
+            n_ranks: unsigned(nranks, "nranks")?,
+            rank: unsigned(rank, "rank")?,
+            id,
+            options: options(config)?,
+        };
+        // SAFETY: the caller answers for the place, until the end of the group if there is one.
+        unsafe { group::init(PendingInit::new(init, comm)) }
+    })
+}
+
+/// A rank that is to meet others.
+pub(crate) struct RankInit {
+    n_ranks: u32,
+    rank: u32,
+    id: UniqueId,
+    options: Options,
+}
+
+impl RankInit {
+    /// Meets the others, and returns the handle of the communicator.
+    pub(crate) fn meet(&self) -> Result<shmcclComm_t, Failure> {
+        adopt(Communicator::init_rank_with(self.n_ranks, &self.id, self.rank, &self.options)?)
+    }
+}
+
+fn unique_id(id: &shmcclUniqueId) -> Result<UniqueId, Failure> {
+    Ok(UniqueId::from_bytes(&id.internal.map(i8::cast_unsigned))?)
+}
+
+fn options(config: Option<&shmcclConfig_t>) -> Result<Options, Failure> {
+    let mut options = Options::default();
+    let Some(config) = config else { return Ok(options) };
+    let size = size_of::<shmcclConfig_t>();
+    if config.size != size {
+        let text = format!(
+            "config.size is {}, expected {size}: begin with SHMCCL_CONFIG_INITIALIZER of this version's shmccl.h",
+            config.size
+        );
+        return Err(Failure::argument(text));
+    }
+    if config.heapBytes != 0 {
+        options.heap_len = config.heapBytes;
+    }
+    if config.timeoutMs != 0 {
+        options.timeout = Duration::from_millis(config.timeoutMs);
+    }
+    Ok(options)
+}
+
+/// Makes all `nranks` communicators of a job in this process. Rank i is `comms[i]`.
+///
+/// Calls of different ranks wait for each other. So each rank has a thread of its own, or one
+/// thread makes the calls of all within `shmcclGroupStart` and `shmcclGroupEnd`, or on a stream for
+/// each rank.
+///
+/// # Safety
+/// `comms` is NULL, or `nranks` communicator handles can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shmcclCommInitAll(comms: *mut shmcclComm_t, nranks: c_int) -> shmcclResult_t {
+    answer(|| {
+        if comms.is_null() {
+            return Err(Failure::null("comms"));
+        }
+        let made = Communicator::init_all(unsigned(nranks, "nranks")?)?;
+        let handles = prepare_all(made)?;
+        for (index, handle) in handles.into_iter().enumerate() {
+            // SAFETY: there are `nranks` of them, for which the caller has room.
+            let place = unsafe { comms.add(index) };
+            // SAFETY: as above.
+            unsafe { place.write(handle) };
+        }
+        Ok(())
+    })
+}
+
+/// Prepares the ranks of one process, each in a thread, because they wait for each other.
+fn prepare_all(comms: Vec<Communicator>) -> Result<Vec<shmcclComm_t>, Failure> {
+    /// A handle on its way between threads.
+    struct Handle(shmcclComm_t);
+    // SAFETY: a handle is a number, and leads nowhere.
+    unsafe impl Send for Handle {}
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = comms.into_iter().map(|comm| scope.spawn(|| adopt(comm).map(Handle))).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Handle, Failure>>| {
+            thread.join().unwrap_or_else(|panic| Err(Failure::panicked(&*panic))).map(|handle| handle.0)
+        };
+        // All are joined before the first failure is returned.
+        threads.into_iter().map(join).collect::<Vec<_>>().into_iter().collect()
+    })
+}
+
+/// Stores the number of ranks.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclCommCount(comm: shmcclComm_t, count: Option<&mut c_int>) -> shmcclResult_t {
+    answer(|| {
+        *required(count, "count")? = c_int::try_from(CommState::get(comm)?.n_ranks()).unwrap_or(c_int::MAX);
+        Ok(())
+    })
+}
+
+/// Stores the rank of the caller.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclCommUserRank(comm: shmcclComm_t, rank: Option<&mut c_int>) -> shmcclResult_t {
+    answer(|| {
+        *required(rank, "rank")? = signed(CommState::get(comm)?.rank.get());
+        Ok(())
+    })
+}
+
+/// Stores the number that the job has for `rank` of the communicator. Texts of errors name ranks
+/// so.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclCommJobRank(
+    comm: shmcclComm_t,
+    rank: c_int,
+    jobRank: Option<&mut c_int>,
+) -> shmcclResult_t {
+    answer(|| {
+        let state = CommState::get(comm)?;
+        *required(jobRank, "jobRank")? = signed(state.members[state.member(rank, "rank")?.index()].get());
+        Ok(())
+    })
+}
+
+/// Divides the communicator: ranks of one `color` come together in a new one, in the order of
+/// `key`, then of their ranks. `SHMCCL_SPLIT_NOCOLOR` takes part, and gets NULL. All ranks call it.
+/// The new communicator and the old one are independent of each other.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclCommSplit(
+    comm: shmcclComm_t,
+    color: c_int,
+    key: c_int,
+    newcomm: Option<&mut shmcclComm_t>,
+) -> shmcclResult_t {
+    answer(|| {
+        let color = match color {
+            SHMCCL_SPLIT_NOCOLOR => None,
+            color => Some(unsigned(color, "color")?),
+        };
+        CommState::get(comm)?.derive(newcomm, |comm| comm.split(color, key.into()))
+    })
+}
+
+/// Makes another communicator of the same ranks, with calls independent of this one's. All ranks
+/// call it.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclCommDuplicate(
+    comm: shmcclComm_t,
+    newcomm: Option<&mut shmcclComm_t>,
+) -> shmcclResult_t {
+    answer(|| CommState::get(comm)?.derive(newcomm, |comm| comm.duplicate().map(Some)))
+}
+
+/// Goes on without the lost ranks, once a call has failed with `shmcclPeerLost` or another error
+/// that ended the epoch. All ranks that are left call it, on the job's first communicator.
+///
+/// Ranks of `excludeRanksList` are given up first, whether they live or not. `lost` and `nLost` may
+/// be NULL; otherwise `lost` has room for `shmcclCommCount` ranks, and gets those of `comm` that
+/// are not in `newcomm`. Memory and windows of the old communicator do not belong to the new one.
+/// Destroy the old one.
+///
+/// `shmcclExcluded`: the others have given this rank up. `shmcclTimeout` names a rank that has not
+/// called it; the call can be repeated.
+///
+/// # Safety
+/// `excludeRanksList` holds `excludeRanksCount` numbers; `lost` is NULL, or has room as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shmcclCommShrink(
+    comm: shmcclComm_t,
+    excludeRanksList: *const c_int,
+    excludeRanksCount: c_int,
+    newcomm: Option<&mut shmcclComm_t>,
+    lost: *mut c_int,
+    nLost: Option<&mut c_int>,
+) -> shmcclResult_t {
+    answer(|| {
+        let (state, newcomm) = (CommState::get(comm)?, required(newcomm, "newcomm")?);
+        let count = unsigned(excludeRanksCount, "excludeRanksCount")? as usize;
+        // SAFETY: the caller answers for as many numbers.
+        let excluded = unsafe { elements(excludeRanksList, count, "excludeRanksList") }?;
+        let excluded = excluded.iter().map(|rank| state.member(*rank, "excludeRanksList"));
+        let excluded = excluded.collect::<Result<Vec<_>, _>>()?;
+        let shrunk = state.with(|comm| {
+            excluded.into_iter().try_for_each(|rank| comm.give_up(rank))?;
+            Ok(comm.shrink()?)
+        })?;
+        *newcomm = adopt(shrunk.comm)?;
+        if !lost.is_null() {
+            for (index, rank) in shrunk.lost.iter().enumerate() {
+                // SAFETY: the caller has room for all ranks of `comm`, which these are some of.
+                let place = unsafe { lost.add(index) };
+                // SAFETY: as above.
+                unsafe { place.write(signed(rank.get())) };
+            }
+        }
+        if let Some(nLost) = nLost {
+            *nLost = c_int::try_from(shrunk.lost.len()).unwrap_or(c_int::MAX);
+        }
+        Ok(())
+    })
+}
+
+/// Comes together with joining processes in a new communicator of `nranks` ranks. All ranks call
+/// it. One rank at least passes the id of the meeting, and the others may pass NULL. The joining
+/// processes call `shmcclCommJoin`. Ranks keep their numbers.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclCommGrow(
+    comm: shmcclComm_t,
+    nranks: c_int,
+    uniqueId: Option<&shmcclUniqueId>,
+    newcomm: Option<&mut shmcclComm_t>,
+) -> shmcclResult_t {
+    answer(|| {
+        let (state, newcomm) = (CommState::get(comm)?, required(newcomm, "newcomm")?);
+        let (n_ranks, id) = (unsigned(nranks, "nranks")?, uniqueId.map(unique_id).transpose()?);
+        *newcomm = adopt(state.with(|comm| Ok(comm.grow(n_ranks, id.as_ref())?))?)?;
+        Ok(())
+    })
+}
+
+/// Joins the ranks of a communicator that grow under `uniqueId`, as one of the ranks behind theirs.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclCommJoin(
+    uniqueId: Option<&shmcclUniqueId>,
+    newcomm: Option<&mut shmcclComm_t>,
+) -> shmcclResult_t {
+    answer(|| {
+        let newcomm = required(newcomm, "newcomm")?;
+        let id = unique_id(uniqueId.ok_or_else(|| Failure::null("uniqueId"))?)?;
+        *newcomm = adopt(Communicator::join(&id)?)?;
+        Ok(())
+    })
+}
+
+/// Ends the epoch of the communicator for all ranks: every wait returns `shmcclRevoked` within
+/// milliseconds. Any thread may call it, also while another one is in a call. The handle stays.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclCommRevoke(comm: shmcclComm_t) -> shmcclResult_t {
+    answer(|| {
+        CommState::get(comm)?.aborter.revoke();
+        Ok(())
+    })
+}
+
+/// Does `shmcclCommRevoke`, and destroys the communicator. A call of another thread returns first.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclCommAbort(comm: shmcclComm_t) -> shmcclResult_t {
+    answer(|| {
+        COMMS.take(comm)?.aborter.revoke();
+        Ok(())
+    })
+}
+
+/// Waits until all ranks have called it and have done their enqueued calls, and leaves. The handle
+/// is good for `shmcclCommDestroy` only. The ranks of one process call it in threads.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclCommFinalize(comm: shmcclComm_t) -> shmcclResult_t {
+    answer(|| {
+        let state = CommState::get(comm)?;
+        let mut locked = state.lock();
+        locked.get()?;
+        let comm = locked.0.take().expect("looked at just now");
+        drop(locked);
+        Ok(comm.finalize()?)
+    })
+}
+
+/// Leaves the communicator, once its enqueued calls are done, and frees the handle. It waits for no
+/// other rank. A rank that still needs this one gets `shmcclPeerLost`: where ranks may be at
+/// different points, all call `shmcclCommFinalize` before.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclCommDestroy(comm: shmcclComm_t) -> shmcclResult_t {
+    answer(|| COMMS.take(comm).map(drop))
+}
+
+/// Stores why the epoch of the communicator has ended, or `shmcclSuccess` if it has not. Every call
+/// returns that code from then on. It waits for nobody, and any thread may call it. The reason is
+/// the thread's last failure as well: `shmcclGetLastError`, `shmcclGetLastErrorRank`.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclCommGetAsyncError(
+    comm: shmcclComm_t,
+    asyncError: Option<&mut shmcclResult_t>,
+) -> shmcclResult_t {
+    answer(|| {
+        let asyncError = required(asyncError, "asyncError")?;
+        let ended = CommState::get(comm)?.aborter.revoked().map(Failure::from);
+        *asyncError = ended.map_or(shmcclSuccess, |failure| note(&failure));
+        Ok(())
+    })
+}
+
+impl From<Revocation> for Failure {
+    fn from(reason: Revocation) -> Self {
+        Self::from(match reason {
+            Revocation::PeerLost(rank) => Error::PeerLost { rank },
+            Revocation::ProxyLost => Error::ProxyLost,
+            Revocation::Aborted(by) => Error::Revoked { by },
+            Revocation::Corrupted(rank) => Error::PutCorrupted { rank },
+            _ => Error::Revoked { by: None },
+        })
+    }
+}

@@ -1,0 +1,240 @@
+//! Errors as codes, with the text and the rank kept for the thread that got one.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use shmccl::{Error, Rank};
+
+use crate::comm::job_rank_in;
+use crate::types::shmcclResult_t::{self, *};
+use crate::types::{ResultCode, required, shmcclComm_t};
+
+/// Why a function failed.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    code: shmcclResult_t,
+    text: String,
+    /// The rank that the error names, as the job numbers it.
+    rank: Option<Rank>,
+}
+
+impl Failure {
+    pub(crate) const fn new(code: shmcclResult_t, text: String) -> Self {
+        Self { code, text, rank: None }
+    }
+
+    pub(crate) const fn argument(text: String) -> Self {
+        Self::new(shmcclInvalidArgument, text)
+    }
+
+    pub(crate) const fn usage(text: String) -> Self {
+        Self::new(shmcclInvalidUsage, text)
+    }
+
+    /// The error of a null pointer that stands for nothing.
+    pub(crate) fn null(name: &str) -> Self {
+        Self::argument(format!("{name} is a null pointer"))
+    }
+
+    /// The error of a panic, which is a bug of ours.
+    pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Self {
+        let said = panic.downcast_ref::<&str>().copied();
+        let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic");
+        Self::new(shmcclInternalError, format!("{said}; this is a bug of shmccl, please report it"))
+    }
+
+    pub(crate) const fn code(&self) -> shmcclResult_t {
+        self.code
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(crate) const fn rank(&self) -> Option<Rank> {
+        self.rank
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { code: code_of(error.origin()), rank: rank_of(error.origin()), text: format!("{error:?}") }
+    }
+}
+
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Self {
+        Self { code: code_of(error.origin()), rank: rank_of(error.origin()), text: format!("{error:?}") }
+    }
+}
+
+/// Returns the code of an error of the engine.
+fn code_of(error: &Error) -> shmcclResult_t {
+    match error {
+        Error::InvalidArgument { .. }
+        | Error::WrongCount { .. }
+        | Error::InvalidRank { .. }
+        | Error::OutOfRange { .. }
+        | Error::Misaligned { .. }
+        | Error::Tuning { .. }
+        | Error::FaultPlan { .. } => shmcclInvalidArgument,
+        Error::UnsupportedAlgorithm { .. } => shmcclUnsupported,
+        Error::OutOfMemory { .. } => shmcclOutOfMemory,
+        Error::Exhausted { .. } => shmcclExhausted,
+        Error::Unavailable { .. } | Error::Environment { .. } | Error::Setting { .. } => shmcclInvalidUsage,
+        Error::Mismatch { .. }
+        | Error::CallMismatch { .. }
+        | Error::AlgorithmMismatch { .. }
+        | Error::TuningMismatch { .. }
+        | Error::Layout { .. } => shmcclMismatch,
+        Error::FailedElsewhere { .. } => shmcclRemoteError,
+        Error::Timeout { .. } => shmcclTimeout,
+        Error::PeerLost { .. } | Error::DeviceFailed { .. } => shmcclPeerLost,
+        Error::ProxyLost => shmcclProxyLost,
+        Error::Revoked { .. } => shmcclRevoked,
+        Error::Excluded => shmcclExcluded,
+        Error::NoMeeting { .. } | Error::RankTaken { .. } | Error::NoPlace { .. } => shmcclNoMeeting,
+        Error::Corrupted { .. } | Error::PutCorrupted { .. } => shmcclCorrupted,
+        Error::Interrupted { .. } => shmcclInterrupted,
+        Error::Panicked | Error::FaultInjected { .. } => shmcclInternalError,
+        // The system has refused, in one way or another.
+        _ => shmcclSystemError,
+    }
+}
+
+/// Returns the rank that an error of the engine names.
+fn rank_of(error: &Error) -> Option<Rank> {
+    match error {
+        Error::PeerLost { rank }
+        | Error::FailedElsewhere { rank, .. }
+        | Error::Mismatch { rank, .. }
+        | Error::TuningMismatch { rank, .. }
+        | Error::RankTaken { rank }
+        | Error::Corrupted { rank, .. }
+        | Error::PutCorrupted { rank } => Some(*rank),
+        Error::Timeout { awaited, straggler, .. } => straggler.or(*awaited),
+        Error::Revoked { by } => *by,
+        _ => None,
+    }
+}
+
+/// The last failure of a thread, with its text as C reads it.
+struct LastFailure {
+    text: CString,
+    rank: Option<Rank>,
+}
+
+thread_local! {
+    static LAST: RefCell<Option<LastFailure>> = const { RefCell::new(None) };
+}
+
+/// Keeps `failure` as the last one of this thread, and returns its code.
+pub(crate) fn note(failure: &Failure) -> shmcclResult_t {
+    // A text with a zero in it ends there.
+    let text = failure.text.split('\0').next().unwrap_or_default();
+    let text = CString::new(text).unwrap_or_default();
+    LAST.with(|last| last.replace(Some(LastFailure { text, rank: failure.rank })));
+    failure.code
+}
+
+/// Does `run`, and returns its end as a code. A panic ends here.
+pub(crate) fn answer(run: impl FnOnce() -> Result<(), Failure>) -> shmcclResult_t {
+    match attempt(run) {
+        Ok(()) => shmcclSuccess,
+        Err(failure) => note(&failure),
+    }
+}
+
+/// Does `run`. A panic is a failure.
+pub(crate) fn attempt<R>(run: impl FnOnce() -> Result<R, Failure>) -> Result<R, Failure> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| Err(Failure::panicked(&*panic)))
+}
+
+/// Returns what a code means, in a few words. The text lives as long as the program.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclGetErrorString(result: ResultCode) -> *const c_char {
+    let words = ALL.iter().find(|(code, _)| *code as u32 == result);
+    words.map_or(c"no result of shmccl", |(_, words)| *words).as_ptr()
+}
+
+const ALL: [(shmcclResult_t, &CStr); 19] = [
+    (shmcclSuccess, c"success"),
+    (shmcclSystemError, c"the operating system refused"),
+    (shmcclInternalError, c"a bug of shmccl"),
+    (shmcclInvalidArgument, c"an argument is wrong"),
+    (shmcclInvalidUsage, c"the function cannot be called here"),
+    (shmcclRemoteError, c"the call failed on another rank"),
+    (shmcclInProgress, c"not done yet"),
+    (shmcclOutOfMemory, c"the heap has no room"),
+    (shmcclExhausted, c"a table is full"),
+    (shmcclMismatch, c"ranks are in different calls"),
+    (shmcclTimeout, c"a wait timed out"),
+    (shmcclPeerLost, c"a rank was lost"),
+    (shmcclProxyLost, c"the proxy was lost"),
+    (shmcclRevoked, c"the communicator was revoked"),
+    (shmcclExcluded, c"this rank was given up by the others"),
+    (shmcclNoMeeting, c"the ranks did not meet"),
+    (shmcclCorrupted, c"data were corrupted"),
+    (shmcclUnsupported, c"not for this type, operator or algorithm"),
+    (shmcclInterrupted, c"the call was interrupted"),
+];
+
+/// Returns the text of the last failure of the calling thread, with its values and, where there is
+/// one, the remedy. The text is empty before the first failure, and is overwritten by the next
+/// failure of this thread. `comm` may be NULL: the text is the thread's, whatever it belongs to.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclGetLastError(comm: shmcclComm_t) -> *const c_char {
+    let _ = comm;
+    LAST.with(|last| last.borrow().as_ref().map_or(c"".as_ptr(), |last| last.text.as_ptr()))
+}
+
+/// Stores the rank that the last failure of the calling thread names, or -1 where it names none:
+/// the one that was lost, awaited, or has failed. It is numbered as `comm` numbers its ranks, with
+/// -1 for a rank that is not in `comm`. With NULL it is numbered as the job does.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclGetLastErrorRank(comm: shmcclComm_t, rank: Option<&mut c_int>) -> shmcclResult_t {
+    answer(|| {
+        let named = LAST.with(|last| last.borrow().as_ref().and_then(|last| last.rank));
+        *required(rank, "rank")? = match named {
+            Some(named) => job_rank_in(comm, named)?,
+            None => -1,
+        };
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_words_of_its_own_and_others_are_told() {
+        let words: std::collections::HashSet<_> = ALL.iter().map(|(_, words)| words).collect();
+        assert_eq!(words.len(), ALL.len());
+        for wrong in [1, 20, u32::MAX] {
+            // SAFETY: the function returns literals.
+            let said = unsafe { CStr::from_ptr(shmcclGetErrorString(wrong)) };
+            assert_eq!(said, c"no result of shmccl");
+        }
+    }
+
+    #[test]
+    fn a_panic_is_a_code_with_its_text_and_no_unwinding() {
+        assert_eq!(answer(|| panic!("index {} of 3", 7)), shmcclInternalError);
+        // SAFETY: the text is this thread's, which has no other failure meanwhile.
+        let text = unsafe { CStr::from_ptr(shmcclGetLastError(std::ptr::null_mut())) };
+        assert!(text.to_str().unwrap().starts_with("index 7 of 3"), "{text:?}");
+    }
+
+    #[test]
+    fn an_error_keeps_its_code_text_and_rank_through_a_stream() {
+        let lost = Error::PeerLost { rank: Rank::new(2, 3).unwrap() };
+        let failed =
+            Error::StreamFailed { operation: "all_reduce", number: 4, source: std::sync::Arc::new(lost) };
+        let failure = Failure::from(failed);
+        assert_eq!((failure.code(), failure.rank().map(Rank::get)), (shmcclPeerLost, Some(2)));
+        assert!(failure.text().contains("rank 2 was lost"), "{}", failure.text());
+    }
+}

@@ -1,0 +1,153 @@
+//! Compiles the programs of `tests/programs` against an installed library, as a user would, and
+//! runs them: under a launcher, or as they are.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use shmccl::error::DeviceName;
+use shmccl::launch::{Launch, Observer, Program};
+
+/// The longest wait in a program. Nothing takes that long unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Installs the library of this build, once.
+fn prefix() -> &'static Path {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    PREFIX.get_or_init(|| {
+        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("prefix");
+        let installed = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("install"))
+            .arg(&prefix)
+            .args(["--profile", if cfg!(debug_assertions) { "dev" } else { "release" }])
+            .status();
+        assert!(installed.unwrap().success());
+        prefix
+    })
+}
+
+/// What pkg-config says of the installed library.
+fn flags(asked: &[&str]) -> Vec<String> {
+    let mut command = Command::new("pkg-config");
+    command.args(asked).arg("shmccl").env("PKG_CONFIG_PATH", prefix().join("lib/pkgconfig"));
+    let output = command.output().expect("pkg-config is there");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+}
+
+/// Compiles a program, and returns the path of the executable.
+fn compiled(source: &str) -> PathBuf {
+    let (name, extension) = source.split_once('.').unwrap();
+    let (compiler, standard) = if extension == "c" { ("cc", "-std=c11") } else { ("c++", "-std=c++17") };
+    let target = prefix().join(name);
+    let mut command = Command::new(compiler);
+    command.args(["-Wall", "-Wextra", "-Werror", "-O1", "-g", standard, "-D_GNU_SOURCE"]);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source));
+    command.arg("-o").arg(&target).args(flags(&["--cflags", "--libs"])).arg("-lm");
+    command.arg(format!("-Wl,-rpath,{}", prefix().join("lib").display()));
+    assert!(command.status().unwrap().success(), "{command:?}");
+    target
+}
+
+#[derive(Default)]
+struct Silent;
+
+impl Observer for Silent {
+    fn on_loss(&mut self, _: DeviceName) {}
+}
+
+/// Runs a program as so many ranks.
+fn run_as(n_ranks: u32, program: &Path) {
+    let launch = launch(n_ranks, program);
+    launch.supervise(&mut Silent).unwrap_or_else(|error| panic!("{n_ranks} ranks: {error:?}"));
+}
+
+fn launch(n_ranks: u32, program: &Path) -> Launch {
+    let program = Program::new(program, [""; 0]);
+    Launch::new(n_ranks).unwrap().program(program).heap_len(64 << 20).timeout(PATIENCE)
+}
+
+#[test]
+fn every_operation_gives_what_it_promises_on_any_memory_now_in_groups_and_on_streams() {
+    let program = compiled("collectives.c");
+    [1, 2, 3].into_iter().for_each(|n_ranks| run_as(n_ranks, &program));
+}
+
+#[test]
+fn wrong_arguments_are_told_and_change_nothing() {
+    let program = compiled("arguments.c");
+    [2, 3].into_iter().for_each(|n_ranks| run_as(n_ranks, &program));
+}
+
+#[test]
+fn communicators_are_split_grown_revoked_shrunk_and_left() {
+    let program = compiled("communicators.c");
+    [2, 3].into_iter().for_each(|n_ranks| run_as(n_ranks, &program));
+}
+
+#[test]
+fn started_operations_are_done_in_order_and_messages_together() {
+    let program = compiled("requests.c");
+    [2, 3].into_iter().for_each(|n_ranks| run_as(n_ranks, &program));
+}
+
+#[test]
+fn puts_come_with_their_signals_and_stay_in_their_window() {
+    let program = compiled("windows.c");
+    [1, 2, 3].into_iter().for_each(|n_ranks| run_as(n_ranks, &program));
+}
+
+#[test]
+fn a_killed_rank_is_named_and_the_others_go_on() {
+    let program = compiled("lost.c");
+    for n_ranks in [2, 3] {
+        let outcome = launch(n_ranks, &program).keep_going(true).supervise(&mut Silent).unwrap();
+        let lost: Vec<_> = outcome.lost.iter().map(|(device, _)| *device).collect();
+        let last = shmccl::Rank::new(n_ranks - 1, n_ranks).unwrap();
+        assert_eq!(lost, [DeviceName::Rank(last)]);
+    }
+}
+
+#[test]
+fn one_process_can_be_all_ranks() {
+    assert!(Command::new(compiled("threads.c")).status().unwrap().success());
+}
+
+#[test]
+fn the_training_loop_of_a_course_on_nccl_runs_and_learns() {
+    assert!(Command::new(compiled("training.c")).status().unwrap().success());
+}
+
+#[test]
+fn a_program_in_cpp_uses_the_names_of_nccl_and_the_table() {
+    let program = compiled("ranks.cpp");
+    [2, 3].into_iter().for_each(|n_ranks| run_as(n_ranks, &program));
+}
+
+#[test]
+fn the_header_is_enough_for_a_program_that_links_statically() {
+    let target = prefix().join("threads_static");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/threads.c");
+    let mut command = Command::new("cc");
+    command.args(["-Wall", "-Werror", "-std=c11"]).arg(source).arg("-o").arg(&target);
+    command.args(flags(&["--cflags"])).arg(prefix().join("lib/libshmccl.a"));
+    command.args(flags(&["--static", "--libs-only-l"]).iter().filter(|flag| *flag != "-lshmccl"));
+    assert!(command.status().unwrap().success(), "{command:?}");
+    assert!(Command::new(target).status().unwrap().success());
+}
+
+#[test]
+fn the_library_exports_the_functions_of_its_header_and_nothing_else() {
+    let library = prefix().join("lib/libshmccl.so");
+    let output = Command::new("nm").args(["-D", "--defined-only", "-P"]).arg(&library).output().unwrap();
+    let listed = String::from_utf8(output.stdout).unwrap();
+    let mut exported: Vec<_> = listed.lines().filter_map(|line| line.split(' ').next()).collect();
+    let mut promised: Vec<_> = shmccl_c::TABLE_NAMES.to_vec();
+    promised.push("shmcclGetTable");
+    exported.sort_unstable();
+    promised.sort_unstable();
+    assert_eq!(exported, promised);
+    let output = Command::new("readelf").arg("-d").arg(&library).output().unwrap();
+    let dynamic = String::from_utf8(output.stdout).unwrap();
+    assert!(dynamic.contains("soname: [libshmccl.so.0]"), "{dynamic}");
+}
