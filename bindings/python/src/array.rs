@@ -53,11 +53,15 @@ impl Array {
         let span = places.span(rank, region)?;
         let shape: Vec<_> = shape.iter().map(|extent| extent.cast_signed()).collect();
         let mut step = dtype.size.cast_signed();
-        let mut strides: Vec<_> = shape.iter().rev().map(|&extent| {
-            let stride = step;
-            step *= extent.max(1);
-            stride
-        }).collect();
+        let mut strides: Vec<_> = shape
+            .iter()
+            .rev()
+            .map(|&extent| {
+                let stride = step;
+                step *= extent.max(1);
+                stride
+            })
+            .collect();
         strides.reverse();
         Ok(Self { span, region, dtype, shape, strides, rank, places: Arc::clone(places), memory })
     }
@@ -234,9 +238,14 @@ impl Array {
             return Err(PyBufferError::new_err("no room for a buffer"));
         }
         let asks = |flag: c_int| flags & flag == flag;
-        let format = if asks(ffi::PyBUF_FORMAT) { this.dtype.format.as_ptr().cast_mut() } else { std::ptr::null_mut() };
+        let format = if asks(ffi::PyBUF_FORMAT) {
+            this.dtype.format.as_ptr().cast_mut()
+        } else {
+            std::ptr::null_mut()
+        };
         let shape = if asks(ffi::PyBUF_ND) { this.shape.as_ptr().cast_mut() } else { std::ptr::null_mut() };
-        let strides = if asks(ffi::PyBUF_STRIDES) { this.strides.as_ptr().cast_mut() } else { std::ptr::null_mut() };
+        let strides =
+            if asks(ffi::PyBUF_STRIDES) { this.strides.as_ptr().cast_mut() } else { std::ptr::null_mut() };
         if asks(ffi::PyBUF_F_CONTIGUOUS) && !asks(ffi::PyBUF_ANY_CONTIGUOUS) && this.shape.len() > 1 {
             return Err(PyBufferError::new_err("the array lies in C's order"));
         }

@@ -63,7 +63,11 @@ impl PyChannel {
     }
 
     /// Returns the regions of `target` in the peer's heap and of `source` in this rank's.
-    fn ends(&self, target: &Bound<'_, PyAny>, source: Option<&Bound<'_, PyAny>>) -> PyResult<(Region, Region)> {
+    fn ends(
+        &self,
+        target: &Bound<'_, PyAny>,
+        source: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<(Region, Region)> {
         let bytes = Operand::of(target, Access::Write)?.bytes();
         // The peer's own place, or the same place of this rank.
         let here = self.places.own_region(bytes);
@@ -72,7 +76,9 @@ impl PyChannel {
             None => bytes.region(&self.places, self.rank, "the target")?,
         };
         let source = match (source, here) {
-            (Some(source), _) => Operand::of(source, Access::Read)?.bytes().region(&self.places, self.rank, "the source")?,
+            (Some(source), _) => {
+                Operand::of(source, Access::Read)?.bytes().region(&self.places, self.rank, "the source")?
+            }
             (None, Some(here)) => here,
             (None, None) => return Err(PyValueError::new_err("a target in the peer's heap needs a source")),
         };
@@ -115,7 +121,12 @@ impl PyChannel {
     /// Copies what lies in the peer's heap where `source` is to `target` in this rank's. Direct
     /// channels only.
     #[pyo3(signature = (target, source=None))]
-    fn get(&self, py: Python<'_>, target: &Bound<'_, PyAny>, source: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    fn get(
+        &self,
+        py: Python<'_>,
+        target: &Bound<'_, PyAny>,
+        source: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
         let (source, target) = self.ends(source.unwrap_or(target), Some(target))?;
         let done = self.with(py, |kind| match kind {
             Kind::Direct(channel) => channel.get(target.offset, source.offset, target.len).map(Some),

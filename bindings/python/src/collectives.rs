@@ -96,13 +96,16 @@ impl<'a, 'py> Asked<'a, 'py> {
             Some(send) if !is_same => Some(self.operand(send, Access::Read)?),
             _ => None,
         };
-        let first = input.as_ref().or(output.as_ref()).ok_or_else(|| PyValueError::new_err("there is no array"))?;
+        let first =
+            input.as_ref().or(output.as_ref()).ok_or_else(|| PyValueError::new_err("there is no array"))?;
         let dtype = first.dtype;
         if let (Some(input), Some(output)) = (&input, &output)
             && input.dtype.name != output.dtype.name
         {
             let (of_input, of_output) = (input.dtype.name, output.dtype.name);
-            return Err(PyValueError::new_err(format!("the input is of {of_input}, and the output of {of_output}")));
+            return Err(PyValueError::new_err(format!(
+                "the input is of {of_input}, and the output of {of_output}"
+            )));
         }
         let data_type = dtype.data_type();
         let op = op.map_or(Ok(ReduceOp::Sum), |op| reduce_op(op, data_type))?;
@@ -346,7 +349,9 @@ impl Communicator {
         let out = match (out, x) {
             (Some(out), _) => out,
             (None, Some(x)) => asked.result(x, Change::Scatter)?,
-            (None, None) => return Err(PyValueError::new_err("scatter: pass out= on ranks other than the root")),
+            (None, None) => {
+                return Err(PyValueError::new_err("scatter: pass out= on ranks other than the root"));
+            }
         };
         asked.run(Verb::Scatter, x, Some(&out), None, root)?;
         Ok(out)
@@ -399,7 +404,9 @@ impl Communicator {
     ) -> PyResult<u32> {
         let (asked, shared) = (Asked::new(self, py, dtype, None)?, &self.shared);
         if shared.is_grouped() {
-            return Err(PyValueError::new_err("recv_any returns who has sent, so it does not go into a group"));
+            return Err(PyValueError::new_err(
+                "recv_any returns who has sent, so it does not go into a group",
+            ));
         }
         let output = asked.operand(out, Access::Write)?;
         let status = StatusHandle::default();

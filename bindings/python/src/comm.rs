@@ -70,7 +70,14 @@ impl Communicator {
     /// seconds.
     #[staticmethod]
     #[pyo3(signature = (size, id, rank, *, heap=256 << 20, timeout=60.0))]
-    fn init_rank(py: Python<'_>, size: u32, id: &UniqueId, rank: u32, heap: u64, timeout: f64) -> PyResult<Self> {
+    fn init_rank(
+        py: Python<'_>,
+        size: u32,
+        id: &UniqueId,
+        rank: u32,
+        heap: u64,
+        timeout: f64,
+    ) -> PyResult<Self> {
         let options = options(heap, timeout)?;
         let comm = detached(py, || Engine::init_rank_with(size, &id.0, rank, &options))?;
         Self::first(py, comm)
@@ -212,7 +219,11 @@ impl Communicator {
     fn channel(&self, py: Python<'_>, peer: u32, proxied: bool) -> PyResult<PyChannel> {
         let to = self.rank_of(py, peer)?;
         let kind = self.shared.with(py, |comm| {
-            Ok(if proxied { Kind::Proxied(comm.port_channel(to)?) } else { Kind::Direct(comm.memory_channel(to)?) })
+            Ok(if proxied {
+                Kind::Proxied(comm.port_channel(to)?)
+            } else {
+                Kind::Direct(comm.memory_channel(to)?)
+            })
         })?;
         Ok(PyChannel::new(kind, &self.shared.places, self.shared.rank.get(), peer))
     }
@@ -223,9 +234,12 @@ impl Communicator {
     #[pyo3(signature = (handler, n_fifos=1))]
     fn start_proxy(&self, py: Python<'_>, handler: Py<PyAny>, n_fifos: u32) -> PyResult<()> {
         if !handler.bind(py).is_callable() {
-            return Err(PyTypeError::new_err("start_proxy takes a function of a fifo's number and a trigger"));
+            return Err(PyTypeError::new_err(
+                "start_proxy takes a function of a fifo's number and a trigger",
+            ));
         }
-        self.shared.with(py, |comm| comm.start_proxy(n_fifos, |executor| PythonHandler::new(executor, handler)))
+        self.shared
+            .with(py, |comm| comm.start_proxy(n_fifos, |executor| PythonHandler::new(executor, handler)))
     }
 
     /// Makes a stream: a thread that executes calls in order.
@@ -310,7 +324,10 @@ impl Communicator {
 
     /// Chooses an algorithm by name for collective calls from now on; None for the best one.
     fn set_algorithm(&self, py: Python<'_>, name: Option<&str>) -> PyResult<()> {
-        let chosen = name.map(str::parse::<Algorithm>).transpose().map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let chosen = name
+            .map(str::parse::<Algorithm>)
+            .transpose()
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
         self.shared.with(py, |comm| {
             comm.set_algorithm(chosen);
             Ok(())

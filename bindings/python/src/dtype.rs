@@ -115,7 +115,8 @@ impl Dtype {
             b"Zf" | b"Zd" => "complex",
             _ => "",
         };
-        let is_it = |dtype: &&Self| dtype.size == size && dtype.name.trim_end_matches(char::is_numeric) == kind;
+        let is_it =
+            |dtype: &&Self| dtype.size == size && dtype.name.trim_end_matches(char::is_numeric) == kind;
         ALL.iter().find(is_it).ok_or_else(|| {
             let format = String::from_utf8_lossy(format);
             PyTypeError::new_err(format!(

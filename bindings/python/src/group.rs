@@ -82,7 +82,8 @@ impl PyGroup {
             return Ok(());
         }
         let stream = self.stream.as_ref().map(|stream| stream.get());
-        let kept: Vec<_> = calls.iter().flatten().flat_map(|call| &call.kept).map(|it| it.clone_ref(py)).collect();
+        let kept: Vec<_> =
+            calls.iter().flatten().flat_map(|call| &call.kept).map(|it| it.clone_ref(py)).collect();
         let calls: Vec<Vec<Call>> =
             calls.into_iter().map(|calls| calls.into_iter().map(|grouped| grouped.call).collect()).collect();
         match stream {

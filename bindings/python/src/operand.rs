@@ -161,7 +161,11 @@ impl Bytes {
     }
 
     fn start(self) -> *mut u8 {
-        if self.len == 0 { std::ptr::dangling_mut() } else { std::ptr::with_exposed_provenance_mut(self.address) }
+        if self.len == 0 {
+            std::ptr::dangling_mut()
+        } else {
+            std::ptr::with_exposed_provenance_mut(self.address)
+        }
     }
 }
 

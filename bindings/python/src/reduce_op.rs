@@ -68,7 +68,11 @@ fn scaled(factor: f64, data_type: DataType) -> PyResult<ReduceOp> {
         DataType::Bf16 => Scalar::new(half::bf16::from_f64(factor)),
         DataType::I32 => Scalar::new(whole(factor)? as i32),
         DataType::I64 => Scalar::new(whole(factor)?),
-        other => return Err(PyValueError::new_err(format!("PreMulSum takes floats, int32 and int64, not {other}"))),
+        other => {
+            return Err(PyValueError::new_err(format!(
+                "PreMulSum takes floats, int32 and int64, not {other}"
+            )));
+        }
     };
     Ok(ReduceOp::PreMulSum(scalar))
 }

@@ -55,7 +55,7 @@ def _find_job(env, rank, size):
     for launcher, rank_name, size_name, local_name, keys in _LAUNCHERS:
         if rank_name not in env or size_name not in env:
             continue
-        local = env.get(local_name)
+        local = env.get(local_name) if local_name else None
         key = "/".join(f"{name}={env[name]}" for name in keys if name in env) or _parent()
         return _Job(launcher, _number(env, rank_name), _number(env, size_name), _first_number(local), f"{launcher}:{key}")
     raise Environment(

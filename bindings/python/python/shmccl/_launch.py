@@ -168,8 +168,7 @@ def _run(rank, pipe, parent, fn, args, kwargs, id, n, settings):
         comm = _core.Communicator.init_rank(n, _core.UniqueId(id), rank, **settings)
         try:
             result = fn(comm, *args, **kwargs)
-            if not comm.closed:
-                comm.finalize()
+            _leave(comm)
             _tell(pipe, (True, result, None, None))
         except BaseException as error:
             # Before the others learn that this rank is gone.
@@ -182,6 +181,15 @@ def _run(rank, pipe, parent, fn, args, kwargs, id, n, settings):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _core.leave_all()
         sys.exit(1)
+
+
+def _leave(comm):
+    """Leaves with the others. Where one of them is lost, what this rank has done stands."""
+    try:
+        if not comm.closed:
+            comm.finalize()
+    except _CONSEQUENCES:
+        comm.close()
 
 
 def _tell_failure(pipe, error):
