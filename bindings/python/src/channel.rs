@@ -95,7 +95,7 @@ impl PyChannel {
     /// Copies `source` to where `target` lies in the peer's heap, or `target` itself without a
     /// source. `signal` tells the peer, and `flush` returns when the source may be written again.
     ///
-    /// `target` is this rank's array: the peer's is at the same place. A peer's array is taken, too.
+    /// `target` is this rank's array: the peer's is at the same place. It may be a peer's.
     #[pyo3(signature = (target, source=None, *, signal=false, flush=false))]
     fn put(
         &self,

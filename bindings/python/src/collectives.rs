@@ -283,8 +283,8 @@ impl Communicator {
         Ok(out)
     }
 
-    /// Sends `sent[r]` elements of `x` to rank r, and takes `received[r]` from it into `out`. Blocks
-    /// follow each other, or begin at `sent_at` and `received_at`.
+    /// Sends `sent[r]` elements of `x` to rank r, and takes `received[r]` from it into `out`.
+    /// Blocks follow each other, or begin at `sent_at` and `received_at`.
     #[pyo3(signature = (x, sent, out, received, *, sent_at=None, received_at=None, dtype=None, stream=None))]
     #[expect(clippy::too_many_arguments, reason = "the parameters of Python")]
     fn all_to_all_v<'py>(

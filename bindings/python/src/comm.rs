@@ -163,7 +163,7 @@ impl Communicator {
     ///
     /// The array is at the same place of every rank's heap. Its memory is used again once all ranks
     /// have dropped it.
-    /// With `local=True` this rank alone makes the array: it works in calls alike, but has no peers.
+    /// With `local=True` this rank alone makes the array. Calls take it alike; it has no peers.
     #[pyo3(signature = (shape, dtype=None, *, local=false))]
     fn zeros(
         &self,
@@ -376,8 +376,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Makes an all-reduce of two floats `count` times from Rust. Returns the seconds: what the same
-    /// calls from Python are to be compared with (`benches/call_cost.py`).
+    /// Makes an all-reduce of two floats `count` times from Rust. Returns the seconds, with
+    /// which the same calls from Python are compared (`benches/call_cost.py`).
     fn _time_all_reduce(&self, py: Python<'_>, count: u64) -> PyResult<f64> {
         self.shared.with(py, |comm| {
             let mut numbers = [1.0_f32; 2];

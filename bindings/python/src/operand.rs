@@ -3,7 +3,7 @@
 //! | object | read by | held by |
 //! |---|---|---|
 //! | `shmccl.Array` | its own fields | the caller's reference |
-//! | `torch.Tensor` | `data_ptr`, `dtype`, `nbytes`, `is_contiguous`, `is_cpu` | the caller's reference |
+//! | `torch.Tensor` | `data_ptr`, `dtype`, `nbytes` and such | the caller's reference |
 //! | NumPy arrays and all of the buffer protocol | `PyObject_GetBuffer` | the buffer, exported |
 //! | arrays with types that NumPy lacks | `__array_interface__` | the caller's reference |
 //! | the rest | `__dlpack__` | the capsule |
