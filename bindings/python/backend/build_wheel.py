@@ -1,7 +1,7 @@
 """Builds the wheel by maturin, with the command `shmccl` in it.
 
-The command is a program of its own, which starts and measures processes. It is built in the same target folder with
-the same settings as the extension module, so the engine is compiled once for both.
+The command is a program of its own, which starts and measures processes. It is built in the
+target folder of the extension module. Cargo tells the two workspaces apart, so each compiles the engine.
 """
 
 import os
@@ -19,7 +19,7 @@ ROOT = HERE.parent.parent
 def _build_command():
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", HERE / "target"))
     build = ["cargo", "build", "--release", "--locked", "-p", "shmccl-cli", "--bin", "shmccl"]
-    # As in Cargo.toml here: the module and the command share what is compiled.
+    # As in Cargo.toml here: the wheel is to be small.
     settings = ["--config", "profile.release.strip=true"]
     subprocess.run([*build, *settings, "--target-dir", str(target)], cwd=ROOT, check=True)
     place = HERE / "python" / "shmccl" / "_bin"

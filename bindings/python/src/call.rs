@@ -9,7 +9,7 @@ use crate::heap_places::HeapPlaces;
 use crate::operand::Bytes;
 
 /// What is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Verb {
     /// Input and output of one length.
     AllReduce,
@@ -24,7 +24,7 @@ pub enum Verb {
     /// Both have a block for each rank.
     AllToAll,
     /// Blocks of lengths of their own.
-    AllToAllV,
+    AllToAllV(Box<Layout>),
     /// The output, with a block for each rank, is the root's.
     Gather,
     /// The input, with a block for each rank, is the root's.
@@ -33,8 +33,8 @@ pub enum Verb {
     Send,
     /// An output from a peer.
     Recv,
-    /// An output from whoever sends first.
-    RecvAny,
+    /// An output from whoever sends first. The status is told who has.
+    RecvAny(StatusHandle),
 }
 
 /// The blocks of an [`Verb::AllToAllV`].
@@ -67,10 +67,6 @@ pub struct Call {
     pub root: Rank,
     /// The tag of a message.
     pub tag: u32,
-    /// Told who has sent the message of a [`Verb::RecvAny`].
-    pub status: Option<StatusHandle>,
-    /// The blocks, where they differ.
-    pub layout: Option<Box<Layout>>,
     /// Whether input and output are one buffer.
     pub in_place: bool,
 }
@@ -92,8 +88,8 @@ impl Call {
         root: Rank,
         rank: u32,
     ) -> PyResult<Self> {
-        let in_place = send.overlaps(recv) && is_in_place(verb, send, recv, rank)?;
-        Ok(Self { verb, data_type, send, recv, op, root, tag: 0, status: None, layout: None, in_place })
+        let in_place = send.overlaps(recv) && is_in_place(&verb, send, recv, rank)?;
+        Ok(Self { verb, data_type, send, recv, op, root, tag: 0, in_place })
     }
 
     /// Makes the call, or lets `taker` make it later.
@@ -114,7 +110,7 @@ impl Call {
         let both = || unsafe { self.longer().recv(heap) };
         let (op, root) = (&self.op, self.root);
         let mut taker = taker.untyped(self.data_type);
-        match (self.verb, self.in_place) {
+        match (&self.verb, self.in_place) {
             (Verb::AllReduce, false) => taker.all_reduce(send(), recv(), op),
             (Verb::AllReduce, true) => taker.all_reduce_in_place(both(), op),
             (Verb::Reduce, false) => taker.reduce(send(), recv(), op, root),
@@ -132,12 +128,8 @@ impl Call {
             (Verb::Scatter, true) => taker.scatter_in_place(both(), root),
             (Verb::Send, _) => taker.send_tagged(send(), root, self.tag),
             (Verb::Recv, _) => taker.recv_tagged(recv(), root, self.tag),
-            (Verb::RecvAny, _) => match &self.status {
-                Some(status) => taker.recv_any_into(recv(), self.tag, status),
-                None => Ok(()),
-            },
-            (Verb::AllToAllV, in_place) => {
-                let Some(layout) = &self.layout else { return Ok(()) };
+            (Verb::RecvAny(status), _) => taker.recv_any_into(recv(), self.tag, status),
+            (Verb::AllToAllV(layout), in_place) => {
                 let sent = Blocks::new(&layout.sent, &layout.sent_at);
                 let received = Blocks::new(&layout.received, &layout.received_at);
                 match in_place {
@@ -155,7 +147,7 @@ impl Call {
 
 /// Says whether a call whose buffers overlap is one in place.
 #[cold]
-fn is_in_place(verb: Verb, send: Bytes, recv: Bytes, rank: u32) -> PyResult<bool> {
+fn is_in_place(verb: &Verb, send: Bytes, recv: Bytes, rank: u32) -> PyResult<bool> {
     let block_of = |whole: Bytes, block: Bytes| block.address == whole.address + rank as usize * block.len;
     let fits = match verb {
         Verb::AllGather | Verb::Gather => block_of(recv, send),

@@ -304,11 +304,11 @@ impl Communicator {
         let input = if x.is(&out) { None } else { Some(asked.operand(x, Access::Read)?) };
         let data_type = output.dtype.data_type();
         let send = input.as_ref().unwrap_or(&output).bytes();
-        let (rank, verb) = (self.shared.rank, Verb::AllToAllV);
-        let mut call = Call::new(verb, data_type, (send, output.bytes()), ReduceOp::Sum, rank, rank.get())?;
         let (sent_at, received_at) =
             (sent_at.unwrap_or_else(|| behind(&sent)), received_at.unwrap_or_else(|| behind(&received)));
-        call.layout = Some(Box::new(Layout { sent, sent_at, received, received_at }));
+        let verb = Verb::AllToAllV(Box::new(Layout { sent, sent_at, received, received_at }));
+        let rank = self.shared.rank;
+        let call = Call::new(verb, data_type, (send, output.bytes()), ReduceOp::Sum, rank, rank.get())?;
         asked.issue(call, [Some(x), Some(&out)])?;
         Ok(out)
     }
@@ -410,8 +410,9 @@ impl Communicator {
         }
         let output = asked.operand(out, Access::Write)?;
         let status = StatusHandle::default();
-        let call = asked.message(Verb::RecvAny, (&output, NOTHING, output.bytes()), shared.rank, tag)?;
-        asked.issue(Call { status: Some(status.clone()), ..call }, [None, Some(out)])?;
+        let verb = Verb::RecvAny(status.clone());
+        let call = asked.message(verb, (&output, NOTHING, output.bytes()), shared.rank, tag)?;
+        asked.issue(call, [None, Some(out)])?;
         Ok(status.get().map_or(0, |status| status.source.get()))
     }
 }
