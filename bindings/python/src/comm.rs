@@ -162,7 +162,7 @@ impl Communicator {
     /// Makes an array of zeros in the heap of every rank. Collective: all ranks ask for the same.
     ///
     /// The array is at the same place of every rank's heap. Its memory is used again once all ranks
-    /// have dropped it.
+    /// have dropped it. It returns when it is zero on all ranks, so a peer may put into it at once.
     /// With `local=True` this rank alone makes the array. Calls take it alike; it has no peers.
     #[pyo3(signature = (shape, dtype=None, *, local=false))]
     fn zeros(
@@ -174,6 +174,9 @@ impl Communicator {
     ) -> PyResult<Array> {
         let array = self.empty(py, shape, dtype, local)?;
         array.clear().map_err(|error| exception(py, &error))?;
+        if !local {
+            self.barrier(py)?;
+        }
         Ok(array)
     }
 

@@ -44,7 +44,8 @@ if __name__ == "__main__":
         shmccl.launch(waits_for_ever, 2, start=sys.argv[2])
     elif sys.argv[1] == "init":
         with shmccl.init(timeout=20) as comm:
-            print(comm.rank, comm.size, sum_of_ranks(comm), flush=True)
+            # At once, as the ranks share the output.
+            os.write(1, f"{comm.rank} {comm.size} {sum_of_ranks(comm)}\n".encode())
     elif sys.argv[1] == "alone":
         # Rank 0 of two, whose peer never comes to the call.
         comm, peer = shmccl.init_all(2)

@@ -42,6 +42,21 @@ def test_a_put_and_its_signal_arrive_at_the_same_place_of_the_peer(proxied):
     on_ranks(body, n=2)
 
 
+def test_an_array_of_zeros_takes_what_a_peer_puts_at_once():
+    def body(comm):
+        peer = comm.channel(1 - comm.rank)
+        for _ in range(50):
+            # So long that a peer would be done before this rank has written its zeros.
+            heap = comm.zeros(1 << 20, "uint8")
+            heap[:1] = 7
+            peer.put(heap.numpy()[-1:], heap.numpy()[:1], signal=True)
+            peer.wait()
+            assert heap.numpy()[-1] == 7
+            comm.barrier()
+
+    on_ranks(body, n=2)
+
+
 def test_a_handler_of_python_sees_each_trigger_and_may_refuse_it():
     def body(comm):
         seen = []
@@ -78,6 +93,8 @@ def test_calls_on_a_stream_go_in_order_while_the_program_does_something_else():
             comm.all_reduce(np.ones(100_000), stream=stream)
             done = stream.record()
             done.synchronize()
+            # The event is reached a moment before the stream counts it as done.
+            stream.synchronize()
             assert stream.query() and done.query() and done.elapsed_since(first) >= 0.0
         assert ordinary[0] == 27.0 and heap[0] == 6.0
 
