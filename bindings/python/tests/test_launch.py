@@ -124,7 +124,7 @@ def nobody_is_left(group):
 
 
 @pytest.mark.parametrize("where", ["channel", "barrier"])
-def test_ctrl_c_ends_a_wait_within_100_ms(where):
+def test_ctrl_c_ends_a_wait(where):
     child = subprocess.Popen([*PROGRAM, "alone", where], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "waits\n"
     # Longer than a waiter stays awake.
