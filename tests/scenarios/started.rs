@@ -292,14 +292,15 @@ scenario!(ten_thousand_operations_that_are_started_and_dropped_are_all_done, Job
     let (sums, ends) = (comm.alloc::<u64>(1)?, Ends::default());
     let (right, left) = (comm.right(), comm.left());
     let mut messages = comm.duplicate()?;
-    let received = comm.alloc::<u64>(1)?;
+    // Of their own: nothing orders the two communicators.
+    let (sent, received) = (comm.alloc::<u64>(1)?, comm.alloc::<u64>(1)?);
     sums.set(0, 1)?;
     for _ in 0..MANY {
         comm.start(ends.count(), |calls| calls.all_reduce_in_place(&sums, &ReduceOp::Max))?;
     }
     for _ in 0..MANY / 10 {
         messages.start(ends.count(), |calls| calls.recv(&received, left))?;
-        messages.start(ends.count(), |calls| calls.send(&sums, right))?;
+        messages.start(ends.count(), |calls| calls.send(&sent, right))?;
     }
     comm.barrier()?;
     messages.barrier()?;
