@@ -6,8 +6,9 @@ mod puts;
 
 use serde::Serialize;
 
-use super::crossover::{Crossover, LEVEL};
+use super::crossover::Crossover;
 use super::series::{Series, Subject, is_thin};
+use crate::perf::report::LEVEL;
 use crate::units::{format_size, percent};
 use algorithms::AlgorithmCrossovers;
 use puts::PutCrossovers;

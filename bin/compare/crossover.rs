@@ -2,9 +2,6 @@
 
 use serde::Serialize;
 
-/// Differences below this share are noise and count as level.
-pub(crate) const LEVEL: f64 = 0.05;
-
 /// The size from which on the challenger is ahead of the holder, up to the largest size measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "where", rename_all = "snake_case")]
@@ -92,6 +89,7 @@ impl Crossover {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::perf::report::LEVEL;
 
     fn costs(list: &[(u64, f64, f64)]) -> Vec<Cost> {
         list.iter().map(|&(bytes, holder, challenger)| Cost { bytes, holder, challenger }).collect()

@@ -24,7 +24,8 @@ const WIDTH: usize = 100;
 pub(super) fn text(look: Look, series: &Series, conclusions: &Conclusions) -> String {
     let look = Look { width: Some(look.width.unwrap_or(WIDTH)), ..look };
     let summary = conclusions.summary.iter().map(|sentence| wrapped(sentence, look)).collect::<String>();
-    let mut parts = vec![format!("{}\n", series.report.machine.line()), summary, explanation(series)];
+    let machine = wrapped(&series.report.machine.line(), look);
+    let mut parts = vec![machine, summary, explanation(series)];
     match &series.subject {
         Subject::Puts { .. } => {
             let points = series.points();

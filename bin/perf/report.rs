@@ -17,6 +17,9 @@ const FEWEST_SLICES: usize = 5;
 /// Repetitions of a steady figure lie within this share of the greatest of them.
 pub(crate) const STEADY: f64 = 0.2;
 
+/// Differences below this share are noise and count as level.
+pub(crate) const LEVEL: f64 = 0.05;
+
 pub(crate) type FigureOf = fn(&mut PerfRow) -> &mut Option<f64>;
 
 /// What repetitions of a measurement may give differently, by its key in JSON.
@@ -181,9 +184,9 @@ impl PerfRow {
         of(&mut self.clone()).map(|figure| format!("{mark}{}", write(figure)))
     }
 
-    /// Writes the ratio to the limit, and marks it below 1, too.
+    /// Writes the ratio to the limit, and marks it where it is below 1 by more than [`LEVEL`], too.
     pub(crate) fn told_ratio(&self, unit: &str) -> Option<String> {
-        let mark = |ratio: f64| if ratio < 0.9995 { "!" } else { "" };
+        let mark = |ratio: f64| if ratio < 1.0 - LEVEL { "!" } else { "" };
         self.told("ratio", |ratio| format!("{}{unit}{}", three_digits(ratio), mark(ratio)))
     }
 
@@ -462,8 +465,10 @@ mod tests {
             assert_eq!(row.told("p50_ns", three_digits).as_deref(), Some(p50));
             assert_eq!(row.told_ratio(" x").as_deref(), Some(ratio));
         }
-        row.limit.ratio = Some(0.9996);
-        assert_eq!(row.told_ratio("").as_deref(), Some("~1.00"));
+        row.limit.ratio = Some(0.951);
+        assert_eq!(row.told_ratio("").as_deref(), Some("~0.951"));
+        row.limit.ratio = Some(0.949);
+        assert_eq!(row.told_ratio("").as_deref(), Some("~0.949!"));
         assert_eq!(legend("1.00"), "");
         assert!(legend("~1.00").starts_with("~: not steady: ") && legend("0.672!").starts_with("!: quicker"));
     }

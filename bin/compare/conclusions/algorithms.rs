@@ -4,8 +4,9 @@
 use serde::Serialize;
 
 use super::{between, level_in_words};
-use crate::compare::crossover::{Cost, Crossover, LEVEL};
+use crate::compare::crossover::{Cost, Crossover};
 use crate::compare::series::{BY_DEFAULT, Series, time};
+use crate::perf::report::LEVEL;
 use crate::perf::test::TestChannel;
 use crate::units::{format_about, format_size, percent, three_digits};
 
