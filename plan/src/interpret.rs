@@ -325,7 +325,7 @@ impl<'a> Machine<'a> {
         state.pushed - state.queue.len() as u64 >= state.latest[port]
     }
 
-    /// Returns where a part of an operand lies: the launch of the rank that accesses picks the half.
+    /// Returns where a part of an operand lies. The launch of who accesses picks the half.
     fn span(&self, operand: &Operand, first: usize, bytes: usize, launch: u64) -> Span {
         let half = match operand.buffer {
             crate::plan::Buffer::Scratch => self.lowered.ranks[operand.rank].half_of(launch),
