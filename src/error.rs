@@ -241,6 +241,17 @@ pub enum Error {
         /// prints it.
         report: Option<Box<dyn EpochReport>>,
     },
+    /// Thread blocks of an execution plan have waited in vain, as the deadline passed.
+    #[error("{plan} timed out: {blocks}; check the plan by `shmccl plan check`")]
+    PlanStalled {
+        /// The plan.
+        plan: String,
+        /// Which blocks wait, in which operations, and for what.
+        blocks: String,
+        /// The timeout.
+        #[source]
+        source: std::sync::Arc<Error>,
+    },
     /// An operation of a stream failed, and those behind it were not executed.
     #[error("operation {number} of the stream, {operation}, failed")]
     StreamFailed {
@@ -482,7 +493,9 @@ impl Error {
     #[must_use]
     pub fn origin(&self) -> &Self {
         match self {
-            Self::StreamFailed { source, .. } | Self::WorkFailed { source, .. } => source.origin(),
+            Self::StreamFailed { source, .. }
+            | Self::WorkFailed { source, .. }
+            | Self::PlanStalled { source, .. } => source.origin(),
             _ => self,
         }
     }
