@@ -6,14 +6,19 @@
 mod harness;
 
 mod corpus;
+mod stalled;
 mod verified;
+
+use std::time::Duration;
 
 use harness::Job;
 
 /// Runs all plans of so many ranks.
 macro_rules! all_plans {
     ($name:ident, $n_ranks:literal) => {
-        scenario!($name, Job::of($n_ranks).heap_len(64 << 20), |comm| { verified::all(comm)?; });
+        scenario!($name, Job::of($n_ranks).heap_len(64 << 20), |comm| {
+            verified::all(comm)?;
+        });
     };
 }
 
@@ -22,3 +27,9 @@ all_plans!(plans_of_3_ranks_compute_their_collectives, 3);
 all_plans!(plans_of_4_ranks_compute_their_collectives, 4);
 all_plans!(plans_of_8_ranks_compute_their_collectives, 8);
 all_plans!(plans_of_16_ranks_compute_their_collectives, 16);
+
+scenario!(
+    a_plan_that_stalls_names_the_block_and_the_operation,
+    Job::of(2).timeout(Duration::from_secs(1)).broken(),
+    |comm| { stalled::without_a_signal(comm)?; }
+);

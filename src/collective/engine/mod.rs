@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use crate::channel::RankContext;
 use crate::collective::call::{Algorithm, Call, CallSignature, ChannelKind, Choice, Operation, Request};
-use crate::collective::execute::staged::prestage;
 use crate::collective::execute::planned::PlanRunner;
+use crate::collective::execute::staged::prestage;
 use crate::collective::execute::{self, eager, fused};
 use crate::collective::message::progress::{self, MessageBatch};
 use crate::collective::message::{InPlaceBlock, MessageEnd, UnexpectedMessages};

@@ -41,8 +41,8 @@ use crate::shm::copy::fills_cache;
 use eager_trial::EagerTrial;
 use measured::MeasuredRoutes;
 use recent::RecentWords;
-use shelf::{PlanShelf, ShelvedPlan};
 pub(crate) use recent::{KnownWord, WORD_LEN, WordArguments};
+use shelf::{PlanShelf, ShelvedPlan};
 use trials::Route;
 use tuning::{BufferKind, CommTable, Tuning};
 

@@ -152,7 +152,8 @@ impl Placed {
             return Ok(());
         }
         let me = members.me();
-        let (source, len) = (self.place(me, code.output.buffer, code.output.offset), code.output.bytes as u64);
+        let (source, len) =
+            (self.place(me, code.output.buffer, code.output.offset), code.output.bytes as u64);
         let span = members.heap_of(me, Region::new(HeapOffset::new(source), len))?;
         call.output.copy(members.view(), 0, span, source, len)
     }

@@ -15,7 +15,7 @@
 //! # Order
 //! All members have posted a call before any begins its launch, and each posts once its last launch
 //! is over. So nothing of launch k is left when k + 1 begins. Within a launch only the plan orders:
-//! signals by S1, packets by their flags, proxied puts by F1 and S1. A relaxed signal is a full one.
+//! signals by S1, packets by their flags, proxied puts by F1 and S1. A relaxed signal is full.
 //!
 //! A launch ends when all blocks of the rank have ended and all that it pushed is done.
 

@@ -66,7 +66,12 @@ impl PlanRunner {
     /// [`Error::PlanStalled`] where blocks wait in vain; [`Error::OutOfMemory`] and
     /// [`Error::FailedElsewhere`] where there is no room for scratch; [`Error::OutOfRange`] for
     /// buffers that are not allocated; those of a wait.
-    pub(crate) fn run(&mut self, members: &mut Members, call: &mut Call<'_>, lowered: &Arc<Lowered>) -> Result<()> {
+    pub(crate) fn run(
+        &mut self,
+        members: &mut Members,
+        call: &mut Call<'_>,
+        lowered: &Arc<Lowered>,
+    ) -> Result<()> {
         let bounce = bounce_len(lowered);
         let placed = Placed::find(members, call, lowered, (&mut self.scratch, &mut self.stage, bounce))?;
         let code = &lowered.ranks[members.me()];

@@ -4,10 +4,10 @@
 //! for each channel and direction.
 //!
 //! A proxy raises semaphores of slots only, and there are fewer slots than a plan may have port
-//! channels. So all port channels of a plan between two ranks share one, a *line*. The sender writes
-//! into a ring of the receiver which counter a signal is for, and then pushes the signal. The ring
-//! is read after the semaphore: the push (F1) and the signal (S1) carry it. The receiver publishes
-//! how many signals it has read (C2), and a sender that is a ring ahead waits for that.
+//! channels. So all port channels of a plan between two ranks share one, a *line*. The sender
+//! writes into a ring of the receiver which counter a signal is for, and then pushes the signal.
+//! The ring is read after the semaphore: the push (F1) and the signal (S1) carry it. The receiver
+//! publishes how many signals it has read (C2), and a sender that is a ring ahead waits for that.
 
 use shmccl_plan::Lowered;
 use shmccl_plan::lower::RankCode;

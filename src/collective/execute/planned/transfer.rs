@@ -113,7 +113,9 @@ impl<'a> Mover<'a> {
     /// Combines sources into all plain targets. Returns a place that has the result.
     fn combine(self, sources: &[Found<'a>], targets: &[Found<'a>], len: u64) -> Result<Found<'a>> {
         let [source] = sources else { return self.reduce(sources, targets, len) };
-        for target in targets.iter().filter(|target| target.1 != source.1 || !std::ptr::eq(target.0, source.0)) {
+        for target in
+            targets.iter().filter(|target| target.1 != source.1 || !std::ptr::eq(target.0, source.0))
+        {
             source.0.copy_to(source.1, target.0, target.1, len, CacheHint::Keep)?;
         }
         Ok(*source)
@@ -124,7 +126,9 @@ impl<'a> Mover<'a> {
             .iter()
             .map(|&(span, at)| Source { place: SourcePlace::Shared(span, at), fresh: false })
             .collect();
-        let Some(first) = targets.first() else { return self.reduce(places, &[self.slot(MAX_PLACES, len)?], len) };
+        let Some(first) = targets.first() else {
+            return self.reduce(places, &[self.slot(MAX_PLACES, len)?], len);
+        };
         let mut targets: ArrayVec<_, MAX_PLACES> =
             targets.iter().map(|&(span, at)| Target::Shared(span, at)).collect();
         let reducer = self.reducer.expect("a plan that reduces does calls that do");
