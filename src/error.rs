@@ -241,6 +241,12 @@ pub enum Error {
         /// prints it.
         report: Option<Box<dyn EpochReport>>,
     },
+    /// A file is no execution plan that can be run.
+    #[error("{refusal}")]
+    Plan {
+        /// A [`Refusal`](shmccl_plan::Refusal): all that is wrong with it.
+        refusal: Detail,
+    },
     /// Thread blocks of an execution plan have waited in vain, as the deadline passed.
     #[error("{plan} timed out: {blocks}; check the plan by `shmccl plan check`")]
     PlanStalled {
@@ -508,6 +514,7 @@ impl Error {
             Self::CallMismatch { mismatch: detail }
             | Self::AlgorithmMismatch { mismatch: detail }
             | Self::Tuning { fault: detail, .. }
+            | Self::Plan { refusal: detail }
             | Self::FaultPlan { fault: detail, .. }
             | Self::Checkpoint { fault: detail, .. } => detail.downcast_ref(),
             _ => None,

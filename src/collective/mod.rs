@@ -52,6 +52,8 @@ pub(crate) use engine::{CALL_NAMES, Engine, group, open::OpenMessages};
 pub use execute::custom::{AlgorithmMismatch, CustomAlgorithm, Place, Registration, Steps};
 pub(crate) use execute::zero_copy::share as share_of;
 pub(crate) use plan::Planner;
+pub use plan::library::PLANS_VARIABLE;
+pub(crate) use plan::library::from_environment as plans_from_environment;
 pub use plan::tuning;
 pub(crate) use region::lease::{GONE, LEFT, RegionOwner};
 pub(crate) use region::{CommLayout, LAP, TURNS};

@@ -31,5 +31,7 @@ all_plans!(plans_of_16_ranks_compute_their_collectives, 16);
 scenario!(
     a_plan_that_stalls_names_the_block_and_the_operation,
     Job::of(2).timeout(Duration::from_secs(1)).broken(),
-    |comm| { stalled::without_a_signal(comm)?; }
+    |comm| {
+        stalled::without_a_signal(comm)?;
+    }
 );

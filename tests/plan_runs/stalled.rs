@@ -11,9 +11,8 @@ use shmccl::{Collectives, Communicator, Error, Result};
 /// has waited, and for whom.
 pub(crate) fn without_a_signal(comm: &mut Communicator) -> Result<()> {
     let mut plan = load("generated/ar_2");
-    let dropped = |operation: &shmccl::plan::plan::Operation| {
-        operation.code == shmccl::plan::plan::Code::RelaxedSignal
-    };
+    let dropped =
+        |operation: &shmccl::plan::plan::Operation| operation.code == shmccl::plan::plan::Code::RelaxedSignal;
     plan.ranks[1].blocks[3].operations.retain(|operation| !dropped(operation));
     comm.register_plan(&Arc::new(plan))?;
     let mut sums = vec![1_i32; 64];

@@ -163,7 +163,7 @@ impl Case<'_> {
     fn expected(&self, rank: usize, launch: u64, index: usize) -> u8 {
         let n = self.plan.ranks.len();
         let part = self.elements / n;
-        let sum = |index| (0..n).map(|rank| value(rank, launch, index)).sum();
+        let sum = |index| (0..n).map(|rank| value(rank, launch, index)).sum::<u8>();
         match Collective::of(self.plan) {
             Collective::AllReduce => sum(index),
             Collective::AllGather => value(index / part, launch, index % part),
@@ -176,5 +176,5 @@ impl Case<'_> {
 /// Returns a number below 8 that no neighbour, rank or launch has as a rule.
 fn value(rank: usize, launch: u64, index: usize) -> u8 {
     let mixed = (rank as u64 * 0x9e37 + launch * 0x79b9 + index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> 61) as u8
+    u8::try_from(mixed >> 61).unwrap()
 }

@@ -197,6 +197,40 @@ impl Engine {
         Ok(())
     }
 
+    /// Registers those of `plans` that are for as many members, as far as they do calls. Called by
+    /// all members.
+    ///
+    /// # Errors
+    /// What kept this member from reading them; [`Error::FailedElsewhere`]; [`Error::Mismatch`] for
+    /// different numbers of plans; those of [`Engine::register_plan`]. All end the epoch.
+    pub(crate) fn adopt_plans(&mut self, plans: Result<Vec<Arc<ExecutionPlan>>>) -> Result<()> {
+        let adopted = self.agree_on_plans(plans);
+        adopted.inspect_err(|_| self.members.board.revoke())
+    }
+
+    fn agree_on_plans(&mut self, plans: Result<Vec<Arc<ExecutionPlan>>>) -> Result<()> {
+        let mine = plans.as_ref().map_or(0, |plans| plans.len() as u64);
+        let told = self.exchange(Operation::RegisterAlgorithm, &[u64::from(plans.is_ok()), mine])?;
+        let plans = plans?;
+        for (words, &rank) in told.iter().zip(self.members.ranks().iter()) {
+            match *words.as_slice() {
+                [1, theirs] if theirs == mine => {}
+                [1, theirs] => {
+                    return Err(Error::Mismatch {
+                        what: "number of plans in SHMCCL_PLANS",
+                        mine,
+                        rank,
+                        theirs,
+                    });
+                }
+                _ => return Err(Error::FailedElsewhere { operation: "reading SHMCCL_PLANS", rank }),
+            }
+        }
+        let n_members = self.members.n_members();
+        let does_calls = |plan: &&Arc<ExecutionPlan>| ShelvedPlan::new(Arc::clone(plan), n_members).is_ok();
+        plans.iter().filter(does_calls).try_for_each(|plan| self.register_plan(plan))
+    }
+
     /// Removes the first plan called `name` that was registered. Called by all members.
     ///
     /// # Errors

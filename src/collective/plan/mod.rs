@@ -17,6 +17,7 @@
 //!   for combine elements in the same order.
 
 mod eager_trial;
+pub(crate) mod library;
 mod measured;
 mod recent;
 pub(crate) mod shelf;
