@@ -6,6 +6,7 @@
 mod harness;
 
 mod corpus;
+mod killed;
 mod stalled;
 mod verified;
 
@@ -35,3 +36,8 @@ scenario!(
         stalled::without_a_signal(comm)?;
     }
 );
+
+#[test]
+fn whoever_survives_a_rank_that_was_killed_amid_plans_is_told() {
+    killed::again_and_again("whoever_survives_a_rank_that_was_killed_amid_plans_is_told");
+}
