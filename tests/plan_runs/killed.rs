@@ -27,7 +27,7 @@ const PLAN: &str = "SHMCCL_TEST_PLAN";
 pub(crate) fn again_and_again(name: &str) {
     let _watchdog = Watchdog::start(name, Duration::from_secs(600));
     match join_job().unwrap() {
-        Some(JoinedAs::Device(comm)) => return run_until_lost(comm),
+        Some(JoinedAs::Device(comm)) => return run_until_lost(*comm),
         Some(JoinedAs::Proxy) => return,
         None => {}
     }
