@@ -21,6 +21,8 @@ torch.set_num_threads(1)
 IS_SHIM = os.environ.get("SHMCCL_TORCH") != "python"
 FORK = multiprocessing.get_context("fork")
 WATCHDOG = 120
+# The long forms of tests that have one.
+IS_LONG = os.environ.get("SHMCCL_LONG") == "1"
 
 
 class Killed(Exception):

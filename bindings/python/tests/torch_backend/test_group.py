@@ -267,14 +267,14 @@ def test_a_child_of_a_fork_is_told_that_it_is_no_rank():
 def elsewhere(rank, n, path):
     import shmccl.torch
 
-    os.environ["SHMCCL_TORCH_HOST"] = f"host{rank}"
+    os.environ.update(SHMCCL_TORCH_HOST=f"host{rank}", SHMCCL_TORCH_HOSTS="deny")
     shmccl.torch._place.cache_clear()
     dist.destroy_process_group()
     with pytest.raises(dist.DistBackendError, match="cannot share memory with this one.*host1" if rank == 0 else "host0"):
         init(rank, n, path, timeout=10)
 
 
-def test_ranks_that_cannot_share_memory_are_told_where_they_are(tmp_path):
+def test_a_group_of_several_hosts_can_be_forbidden_and_says_where_they_are(tmp_path):
     run(2, elsewhere, str(tmp_path / "store"))
 
 

@@ -48,7 +48,7 @@ def ddp_in_the_heap(rank, n):
     wrapped = shmccl.torch.zero_copy(torch.nn.parallel.DistributedDataParallel(model(), gradient_as_bucket_view=True))
     optimiser = torch.optim.SGD(wrapped.parameters(), lr=0.1)
     sizes = []
-    for step in range(30):
+    for step in range(200):
         wrapped(torch.full((4, 64), float(rank + step))).sum().backward()
         assert all(shmccl.torch.holds(parameter.grad) for parameter in wrapped.parameters())
         optimiser.step()
@@ -72,7 +72,7 @@ def fsdp_in_the_heap(rank, n):
     optimiser = torch.optim.SGD(whole.parameters(), lr=0.1)
     backend = shmccl.torch._backend(dist.distributed_c10d._get_default_group())
     used = []
-    for step in range(10):
+    for step in range(200):
         whole(torch.full((4, 64), float(rank + step))).sum().backward()
         optimiser.step()
         optimiser.zero_grad()

@@ -1,9 +1,10 @@
 """The ``torch.distributed`` backend: process groups over shared memory.
 
 With torch 2.14 or later ``torch.distributed.init_process_group("shmccl")`` finds it by itself; before that the program
-imports this module first. All ranks of a group run on one host, which they prove to each other by the group's store.
+imports this module first. Ranks that can share memory do; between hosts, gloo carries what has to cross.
 
 ``SHMCCL_TORCH=shim`` insists on the compiled backend, ``SHMCCL_TORCH=python`` on the one without a compiler.
+``SHMCCL_TORCH_HOSTS=deny`` makes a group of several hosts an error.
 """
 
 import functools
@@ -45,8 +46,8 @@ def _place() -> str:
     return f"boot {host} {spaces} uid {os.geteuid()}"
 
 
-def _prove_one_place(store, name, rank, size, timeout):
-    """Returns when all ranks have shown that they can share memory."""
+def _places(store, name, rank, size, timeout):
+    """Where each rank is: what it has put into the store, and no guess."""
     keys = [f"shmccl/{name}/place/{peer}" for peer in range(size)]
     store.set(keys[rank], _place())
     deadline, pause = time.monotonic() + timeout.total_seconds(), 0.0002
@@ -59,12 +60,7 @@ def _prove_one_place(store, name, rank, size, timeout):
             )
         time.sleep(pause)
         pause = min(2 * pause, 0.005)
-    for peer, place in enumerate(store.multi_get(keys)):
-        if place.decode() != _place():
-            raise dist.DistBackendError(
-                f"shmccl: group '{name}': rank {peer} cannot share memory with this one: it is at [{place.decode()}], this one "
-                f'at [{_place()}]; use backend="gloo" for groups across hosts, containers and users'
-            )
+    return [place.decode() for place in store.multi_get(keys)]
 
 
 @functools.cache
@@ -97,18 +93,29 @@ def _implementation():
 
 def _create(options, backend_options):
     reconfigurable = getattr(options, "enable_reconfigure", False)
-    if options.group_size > 1 and not reconfigurable:
-        _prove_one_place(options.store, options.group_id, options.group_rank, options.group_size, options.timeout)
-    return _implementation()(
-        store=options.store,
-        rank=options.group_rank,
-        size=options.group_size,
-        timeout=options.timeout,
-        name=options.group_id,
-        ranks=options.global_ranks_in_group,
-        place=_place(),
-        reconfigurable=reconfigurable,
-    )
+    make = functools.partial(_implementation(), place=_place(), reconfigurable=reconfigurable)
+    group = {
+        "store": options.store,
+        "rank": options.group_rank,
+        "size": options.group_size,
+        "timeout": options.timeout,
+        "name": options.group_id,
+    }
+    ranks = options.global_ranks_in_group
+    if options.group_size == 1 or reconfigurable:
+        return make(**group, ranks=ranks)
+    places = _places(**group)
+    other = next((peer for peer, place in enumerate(places) if place != _place()), None)
+    if other is None:
+        return make(**group, ranks=ranks)
+    if os.environ.get("SHMCCL_TORCH_HOSTS") == "deny":
+        raise dist.DistBackendError(
+            f"shmccl: group '{options.group_id}': rank {other} cannot share memory with this one: it is at [{places[other]}], "
+            f"this one at [{_place()}], and SHMCCL_TORCH_HOSTS=deny"
+        )
+    from ._hosts import SeveralHosts
+
+    return SeveralHosts(make, places, **group, ranks=ranks)
 
 
 def _backend(group=None):

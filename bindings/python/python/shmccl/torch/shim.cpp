@@ -379,6 +379,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   explicit Connection(ConnectionOptions options) : options_(std::move(options)) {}
 
   ~Connection() {
+    // A child of a fork is not here.
     if (!is_here()) return;
     if (messages_) table->CommDestroy(messages_);
     if (collectives_) table->CommDestroy(collectives_);
@@ -392,7 +393,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // How much lies in the heap, and how many tensors found no room there.
   std::atomic<uint64_t> heap_bytes{0}, heap_tensors{0}, ordinary_tensors{0};
   bool alone() const { return options_.size == 1; }
-  // False in a child of a fork.
   bool is_here() const { return pid_ == getpid(); }
 
   std::string describe(const char* operation) const {
@@ -461,7 +461,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void* allocate(size_t bytes) {
     ensure("allocate_tensor");
     void* memory = nullptr;
-    if (alone() || table->MemAlloc(collectives_, &memory, bytes) != shmcclSuccess) return nullptr;
+    if (alone() || bytes == 0 || table->MemAlloc(collectives_, &memory, bytes) != shmcclSuccess) return nullptr;
     return memory;
   }
 
@@ -602,7 +602,6 @@ class Pending : public Work {
     return is_done();
   }
 
-  // What is read after the end does not change any more.
   bool isSuccess() const override { return is_done() && !failure_; }
   std::exception_ptr exception() const override { return is_done() && failure_ ? error() : nullptr; }
 
@@ -750,7 +749,7 @@ class Pending : public Work {
   void tell(Report& report) {
     shmcclResult_t none = shmcclSuccess;
     if (!failure_ && report.hooked) report.call(report.on_success, *this);
-    else if (failure_ && report.failed.compare_exchange_strong(none, failure_.code) && !report.aborted) report.call(report.on_abort);
+    else if (failure_) report.failed.compare_exchange_strong(none, failure_.code);
     if (--report.pending > 0) return;
     std::lock_guard<std::mutex> lock(report.mutex);
     report.idle.notify_all();
@@ -1188,6 +1187,7 @@ class SharedBackend : public c10d::Backend {
     return code == shmcclTimeout ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR;
   }
 
+  // Calls the hooks, which failures do not: these are raised, and end nothing.
   void abort() override {
     report().aborted = true;
     report().call(report().on_abort);
@@ -1314,7 +1314,7 @@ class SharedBackend : public c10d::Backend {
     TORCH_CHECK_VALUE(options.device().is_cpu(), "shmccl: allocate_tensor gives memory of the CPU");
     const size_t bytes = static_cast<size_t>(count) * options.dtype().itemsize();
     auto connection = current();
-    void* memory = bytes ? connection->allocate(bytes) : nullptr;
+    void* memory = connection->allocate(bytes);
     if (!memory) {
       connection->ordinary_tensors++;
       return at::empty({count}, options);
