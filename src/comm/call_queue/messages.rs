@@ -111,7 +111,8 @@ impl CallQueue {
         let waiting = Waiting::new(context.kernel(), watch, context.policy(), context.timeout());
         let (awaited, call) = self.state.look(|state| (state.awaited(), state.messages.call()));
         let awaited = awaited.filter(|awaited| awaited.len() == 1).and_then(|awaited| awaited.iter().next());
-        let error = context.error(&waiting, stop, "messages", awaited);
+        let operation = call.and_then(CallSignature::operation).unwrap_or(Operation::Group);
+        let error = context.error(&waiting, stop, operation.name(), awaited);
         let error = match call.and_then(CallSignature::tag) {
             Some(tag) => error.tagged(tag),
             None => error,
