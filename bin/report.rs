@@ -24,7 +24,7 @@ not known.
     rank, process, life    absent, alive, left or lost; is_stopped
     call, last             the call that it is in, and the last operation that it has announced:
       call, number           in words, and its number within the communicator
-      operation, data_type, count, operator, root, peer, calls (of a group)
+      operation, data_type, count, operator, root, peer, tag, calls (of a group)
       algorithm, channel     the algorithm that the caller wants, and memory or port
     step, waits_on         steps of the call so far, and the call of a channel or proxy that it waits in
     awaits, waits_ms       ranks that it waits for, or did (itself: its proxy), and for how long

@@ -426,6 +426,13 @@ pub enum Error {
         /// How it ended.
         cause: ExitCause,
     },
+    /// The program ended a wait of its own thread: see
+    /// [`sync::interrupt`](crate::sync::interrupt).
+    #[error("{operation} was cancelled by the program")]
+    Cancelled {
+        /// The operation that waited.
+        operation: &'static str,
+    },
     /// The launcher was told to stop by a signal.
     #[error("interrupted by {}", signal_name(*.signal))]
     Interrupted {

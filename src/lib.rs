@@ -38,6 +38,7 @@
 //! | meeting processes that were started on their own | [`UniqueId`], [`Communicator::init_rank`] |
 //! | all communicators of one process, for threads of its own | [`Communicator::init_all`] |
 //! | memory: `alloc`, `free`, typed buffers | [`Communicator`], [`heap`] |
+//! | memory that a rank allocates alone | [`Communicator::arena`] |
 //! | put, get, signal, wait, flush, packets | [`channel::Channel`] and the two types behind it |
 //! | all-reduce, broadcast, messages and more | [`Collectives`]; first [`Communicator::prepare`] |
 //! | several such calls put together | [`Group`] |

@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::shm::HostKernel;
 use crate::shm::system::{ReceivedMessage, receive};
 use crate::sync::grace::Grace;
+use crate::sync::interrupt::{INTERRUPT_INTERVAL, interrupt_check, is_interrupted};
 
 /// Makes a connected pair of control sockets, the root's end first, closed on exec.
 ///
@@ -191,7 +192,7 @@ impl Deadline {
     /// Waits until `socket` has something to read, at most for `nap`.
     ///
     /// # Errors
-    /// [`Error::Timeout`] of `operation`.
+    /// [`Error::Timeout`], [`Error::Cancelled`] of `operation`.
     pub(crate) fn wait_a_while(
         &mut self,
         socket: &OwnedFd,
@@ -199,9 +200,11 @@ impl Deadline {
         nap: Duration,
     ) -> Result<()> {
         let is_over = self.grace.is_over(HostKernel::clock());
+        let nap = interrupt_check().map_or(nap, |_| nap.min(INTERRUPT_INTERVAL));
         let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
         match poll(&mut polled, poll_timeout(Some(self.grace.next_look().min(nap)))) {
             Ok(0) if is_over => Err(Error::timed_out(operation, None, self.waited())),
+            Ok(0) | Err(Errno::EINTR) if is_interrupted() => Err(Error::Cancelled { operation }),
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(errno) => Err(Error::os("waiting on the control socket", errno)),
         }

@@ -176,7 +176,7 @@ fn by_old_numbers(open: &OpenRound<'_>, error: Error) -> Error {
 fn fail(open: &OpenRound<'_>, error: Error) -> Result<Option<Communicator>> {
     let (own, round) = (open.own_failure(), &open.round);
     let orphaned = open.survivor.check_launcher().err();
-    if orphaned.is_some() || matches!(error, Error::Timeout { .. }) {
+    if orphaned.is_some() || matches!(error, Error::Timeout { .. } | Error::Cancelled { .. }) {
         round.conclude(RoundOutcome::Repeated);
         return Err(orphaned.unwrap_or(error));
     }

@@ -136,9 +136,8 @@ impl HeapView {
         self.copy_checked(source, target, len, cache_hint)
     }
 
-    /// Copies in as few steps as can be in the usual case: two ranks that are there, and ranges
-    /// below the watermark. Otherwise it changes nothing and returns `false`, and
-    /// [`HeapView::copy`] tells why.
+    /// Copies, in as few steps as can be between ranges below the watermark. Where it cannot, it
+    /// changes nothing and returns `false`, and [`HeapView::copy`] tells why.
     #[inline]
     #[must_use]
     pub(crate) fn try_copy(
@@ -152,9 +151,10 @@ impl HeapView {
         let (Some(from), Some(to)) = (heap(source.rank), heap(target.rank)) else { return false };
         let limit = plain::load(&self.watermark);
         from.try_copy_below(limit, source.offset.get(), to, target.offset.get(), len, cache_hint)
+            || self.copy_checked(source, target, len, cache_hint).is_ok()
     }
 
-    #[cold]
+    /// Copies between ranges of which one is in an arena, or nothing where one is nowhere.
     #[inline(never)]
     fn copy_checked(
         &self,

@@ -20,6 +20,7 @@
 //! | [`activity`] | what a rank tells of itself to whoever looks on | none |
 //! | [`record`] | a ring in which a thread notes what it does | none |
 //! | [`wait`] | the one waiting loop of the engine | none of its own |
+//! | [`interrupt`] | what a program does to end the waits of a thread | none |
 //! | `grace` | time that is counted by looks, so that a pause does not count | none |
 //! | [`header`] | what the first bytes of a segment say about it, and their hand-over | H1 |
 //!
@@ -33,6 +34,7 @@ pub mod atomic;
 pub mod barrier;
 pub(crate) mod grace;
 pub mod header;
+pub mod interrupt;
 pub mod kernel;
 pub mod life;
 #[cfg(all(test, loom))]

@@ -26,6 +26,7 @@ use std::time::Duration;
 use super::{
     atomic::spin_loop,
     grace::Grace,
+    interrupt::{INTERRUPT_INTERVAL, interrupt_check},
     kernel::{Kernel, SleepWord},
     park::ParkCell,
 };
@@ -60,6 +61,8 @@ pub enum Stop {
     Revoked(Option<Rank>),
     /// What a proxy has copied for a rank is not what was to be copied.
     Corrupted(Rank),
+    /// The program has ended the waits of this thread: see [`interrupt`](super::interrupt).
+    Cancelled,
 }
 
 /// What a waiter keeps an eye on besides what it waits for. Only looked at once a wait turns out to
@@ -155,6 +158,7 @@ impl<'a, K: ?Sized, W: ?Sized> Waiting<'a, K, W> {
             Stop::ProxyLost => Error::ProxyLost,
             Stop::Revoked(by) => Error::Revoked { by },
             Stop::Corrupted(rank) => Error::PutCorrupted { rank },
+            Stop::Cancelled => Error::Cancelled { operation },
         }
     }
 }
@@ -190,7 +194,9 @@ where
 {
     match poll() {
         Some(value) => Ok(value),
-        None => LongWait { context, begun: None }.wait(park, &mut poll),
+        None => {
+            LongWait { context, begun: None, check: interrupt_check(), asked: None }.wait(park, &mut poll)
+        }
     }
 }
 
@@ -199,6 +205,10 @@ struct LongWait<'a, 'c, K: ?Sized, W: ?Sized> {
     context: &'a Waiting<'c, K, W>,
     /// When the clock was read first, and how much of the time to wait is left.
     begun: Option<(Duration, Grace)>,
+    /// The question of the program whether to give up.
+    check: Option<fn() -> bool>,
+    /// When the wait began, or that question was asked last.
+    asked: Option<Duration>,
 }
 
 /// What became of a stretch of waiting.
@@ -253,6 +263,9 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> LongWait<'_, '_, K, W> {
                 if let Some(stop) = self.context.watch.check() {
                     return AwakeOutcome::Stopped(stop);
                 }
+                if self.is_cancelled() {
+                    return AwakeOutcome::Stopped(Stop::Cancelled);
+                }
                 let waited = self.waited();
                 if waited >= self.context.timeout {
                     return AwakeOutcome::Stopped(Stop::Timeout);
@@ -282,6 +295,9 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> LongWait<'_, '_, K, W> {
             if let Some(stop) = self.context.watch.check() {
                 return Err(stop);
             }
+            if self.is_cancelled() {
+                return Err(Stop::Cancelled);
+            }
             let remaining = self.remaining()?;
             if let Some((since, _)) = self.begun {
                 self.context.watch.begin(since);
@@ -305,7 +321,19 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> LongWait<'_, '_, K, W> {
     /// Returns how long the waiter may sleep until it looks again.
     fn remaining(&mut self) -> Result<Duration, Stop> {
         let grace = self.look();
-        if grace.left().is_zero() { Err(Stop::Timeout) } else { Ok(grace.next_look()) }
+        let longest = self.check.map_or(Duration::MAX, |_| INTERRUPT_INTERVAL);
+        if grace.left().is_zero() { Err(Stop::Timeout) } else { Ok(grace.next_look().min(longest)) }
+    }
+
+    /// Asks the program now and then whether to give up.
+    fn is_cancelled(&mut self) -> bool {
+        let Some(check) = self.check else { return false };
+        let now = self.context.kernel.now();
+        let is_due = now.saturating_sub(*self.asked.get_or_insert(now)) >= INTERRUPT_INTERVAL;
+        if is_due {
+            self.asked = Some(now);
+        }
+        is_due && check()
     }
 
     fn look(&mut self) -> Grace {

@@ -9,7 +9,7 @@ use nix::unistd::{ForkResult, fork};
 use shmccl::channel::Channel;
 use shmccl::comm::join_job;
 use shmccl::coordinator::{Device, DeviceKind, Pool, PoolOptions};
-use shmccl::{Collectives, Communicator};
+use shmccl::{Collectives, Communicator, Error};
 
 use crate::job::{Started, alone, job, say, this_program};
 
@@ -66,6 +66,7 @@ fn a_fork_of_a_rank_may_drop_what_it_has_and_is_no_rank() {
 /// Forks a child that drops everything, and goes on.
 pub(crate) fn forks(mut comm: Communicator) -> shmccl::Result<()> {
     let cells = comm.alloc::<u64>(2)?;
+    let (arena, local) = (comm.arena(), comm.arena().alloc::<u64>(2)?);
     let other = comm.split(Some(0), 0)?;
     let stream = comm.stream()?;
     let (mut direct, mut proxied) = (comm.memory_channel(comm.left())?, comm.port_channel(comm.left())?);
@@ -81,12 +82,15 @@ pub(crate) fn forks(mut comm: Communicator) -> shmccl::Result<()> {
     // SAFETY: the child drops what it has, which takes no lock of another thread, and ends.
     if matches!(unsafe { fork() }.unwrap(), ForkResult::Child) {
         let is_none = join_job().is_ok_and(|joined| joined.is_none());
+        let is_refused = matches!(arena.alloc::<u64>(2), Err(Error::Unavailable { .. }));
         drop((direct, proxied, other, messages, comm, cells, stream, work, idle));
+        drop((local, arena));
         // SAFETY: nothing of this process is to run any more.
-        unsafe { nix::libc::_exit(if is_none { 0 } else { 7 }) };
+        unsafe { nix::libc::_exit(if is_none && is_refused { 0 } else { 7 }) };
     }
     let status = nix::sys::wait::wait().unwrap();
     assert!(matches!(status, WaitStatus::Exited(_, 0)), "{status:?}");
+    assert_ne!(arena.alloc::<u64>(2)?.region(), local.region());
     proxied.flush()?;
     proxied.wait()?;
     direct.signal()?;

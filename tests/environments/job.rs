@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shmccl::comm::{JoinedAs, join_job};
 use shmccl::reduce::ReduceOp;
-use shmccl::{Collectives, Communicator};
+use shmccl::{Collectives, Communicator, Error};
 use support::{Watchdog, is_running, plain_command, wait_until};
 
 use crate::{descendants, namespaces, pauses};
@@ -220,12 +220,15 @@ fn play_in(comm: &mut Communicator, scenario: &str) -> shmccl::Result<()> {
         }
         "abort" => {
             comm.alloc::<u8>(1 << 20)?.fill(0xA7);
+            let local = comm.arena().alloc::<u8>(1 << 20)?;
+            local.fill(0xA8);
             comm.barrier()?;
             if comm.rank().get().to_string() == number {
                 std::process::abort();
             }
             comm.barrier()
         }
+        "fill" => fill(comm),
         "wait" => {
             say(format_args!("pid {}", std::process::id()));
             comm.barrier()?;
@@ -236,6 +239,33 @@ fn play_in(comm: &mut Communicator, scenario: &str) -> shmccl::Result<()> {
         "recover" => recover(comm),
         _ => panic!("{scenario} is no scenario"),
     }
+}
+
+/// Allocates alone until the system has no more memory, and goes on with what it has.
+fn fill(comm: &mut Communicator) -> shmccl::Result<()> {
+    const LEN: usize = 1 << 20;
+    comm.prepare()?;
+    comm.barrier()?;
+    let (arena, mut kept) = (comm.arena(), Vec::new());
+    let error = loop {
+        match arena.alloc::<u8>(LEN) {
+            Ok(buffer) => {
+                buffer.fill(1);
+                kept.push(buffer);
+            }
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::ResourceLimit { .. }), "{error}");
+    comm.barrier()?;
+    let (n_kept, usage) = (kept.len(), arena.usage());
+    kept.pop();
+    let again = arena.alloc::<u8>(LEN)?;
+    again.fill(1);
+    assert_eq!((arena.usage(), kept.len() + 1), (usage, n_kept));
+    comm.all_reduce_in_place(&again, &ReduceOp::Sum)?;
+    assert!(again.to_vec().iter().all(|sum| *sum == 2));
+    comm.barrier()
 }
 
 /// Does one all_reduce and says its result.

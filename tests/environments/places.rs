@@ -85,3 +85,17 @@ fn a_program_launches_itself_where_there_is_no_proc() {
     let (code, stderr) = end_of(&mut unshared("--mount", "umount -l /proc", &program));
     assert_eq!((code, stderr), (0, String::new()));
 }
+
+#[test]
+fn ranks_that_fill_a_file_system_by_allocating_alone_get_an_error_and_no_signal() {
+    if !can_unshare("ranks_that_fill_a_file_system_by_allocating_alone_get_an_error_and_no_signal") {
+        return;
+    }
+    let directory = scratch("full");
+    let place = directory.display();
+    let flags = ["-n", "2", "-q", "--heap", "128M", "--segment", &format!("file:{place}")];
+    let script = format!("mount -t tmpfs -o size=40m none {place}");
+    let (code, told) = end_of(&mut unshared("--mount", &script, &job(&flags, "fill")));
+    assert_eq!((code, told.as_str()), (0, ""));
+    std::fs::remove_dir_all(directory).unwrap();
+}

@@ -80,7 +80,7 @@ fn code_of(error: &Error) -> shmcclResult_t {
         | Error::Misaligned { .. }
         | Error::Tuning { .. }
         | Error::FaultPlan { .. } => shmcclInvalidArgument,
-        Error::UnsupportedAlgorithm { .. } => shmcclUnsupported,
+        Error::UnsupportedAlgorithm { .. } | Error::UnsupportedOperator { .. } => shmcclUnsupported,
         Error::OutOfMemory { .. } => shmcclOutOfMemory,
         Error::Exhausted { .. } => shmcclExhausted,
         Error::Unavailable { .. } | Error::Environment { .. } | Error::Setting { .. } => shmcclInvalidUsage,

@@ -48,7 +48,7 @@ impl RankContext {
     /// meet them there in its next one, and take that for done.
     #[cold]
     pub(crate) fn settle(&self, stop: Stop) -> Stop {
-        if stop == Stop::Timeout {
+        if matches!(stop, Stop::Timeout | Stop::Cancelled) {
             return stop;
         }
         if let Stop::PeerLost(rank) = stop {

@@ -253,7 +253,8 @@ fn deliver(shares: &mut [GroupShare<'_, '_>], messages: &mut [GroupMessages<'_>]
         let batches = both.filter_map(|(share, messages)| messages.batch(share));
         deliver_batches(&mut batches.collect::<Result<Vec<_>>>()?)?;
     }
-    shares.iter().zip(messages).try_for_each(|(share, messages)| messages.tell(&share.engine.members))
+    let mut from_any = shares.iter().zip(messages).filter(|(_, messages)| !messages.statuses.is_empty());
+    from_any.try_for_each(|(share, messages)| messages.tell(&share.engine.members))
 }
 
 fn deliver_batches(batches: &mut [MessageBatch<'_, '_, '_>]) -> Result<()> {

@@ -22,8 +22,9 @@ use crate::collective::transport::{PipeVisitor, Pipework};
 use crate::error::Result;
 use crate::rank::MAX_RANKS;
 
-/// The most queues: to each member and from it, and from any.
-const MOST: usize = 2 * MAX_RANKS as usize + 1;
+/// The most queues: to each member and from it. That from any takes the place of the one from this
+/// member itself, which has no pipe.
+const MOST: usize = 2 * MAX_RANKS as usize;
 
 /// No queue has this number.
 const NONE: u8 = u8::MAX;
@@ -65,14 +66,14 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
     pub(super) fn fill(&mut self) {
         let mut lasts = ArrayVec::<usize, MOST>::new();
         let (mut numbers, end) = ([NONE; MOST], self.messages.len());
-        let only_source = self.members.only_other();
+        let (me, mut is_from_any) = (self.members.me(), false);
         for (at, message) in self.messages.iter_mut().enumerate() {
-            if let (ANY_SOURCE, Some(source)) = (message.state.peer, only_source) {
-                message.state.peer = source;
+            if message.state.peer == ANY_SOURCE {
+                message.state.peer = self.members.only_other().unwrap_or(ANY_SOURCE);
             }
-            let peer = message.state.peer;
-            let queue = if peer == ANY_SOURCE { MOST - 1 } else { 2 * peer + usize::from(message.is_sent()) };
-            let number = &mut numbers[queue];
+            let peer = if message.state.peer == ANY_SOURCE { me } else { message.state.peer };
+            is_from_any |= peer == me;
+            let number = &mut numbers[2 * peer + usize::from(message.is_sent())];
             if let Some(last) = lasts.get_mut(usize::from(*number)) {
                 self.behind.resize(end, end);
                 self.behind[std::mem::replace(last, at)] = at;
@@ -82,7 +83,7 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
                 lasts.push(at);
             }
         }
-        if numbers[MOST - 1] != NONE || self.unexpected.len() > 0 && self.may_have_come() {
+        if is_from_any || self.unexpected.len() > 0 && self.may_have_come() {
             self.matching = Some(self.begin_matching());
         }
     }
@@ -159,14 +160,13 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
                     break;
                 }
                 if !message.state.is_done() {
-                    let visitor = Advance { message, in_place: self.in_place };
+                    let visitor = Advance { message: &mut *message, in_place: self.in_place };
                     match self.pipework.visit(self.members, self.kind, self.is_watched, visitor)? {
                         Progress::None => {}
                         Progress::Some => has_moved = true,
                         Progress::Other => is_out_of_order = true,
                     }
                 }
-                let message = &self.messages[at];
                 let behind = self.behind.get(at).copied().unwrap_or(end);
                 if *head == at && message.state.is_done() {
                     *head = behind;

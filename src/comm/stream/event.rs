@@ -42,7 +42,7 @@ impl Event {
     /// Waits until the event is reached. Everything that was done before it is visible then.
     ///
     /// # Errors
-    /// Those of [`Event::query`].
+    /// Those of [`Event::query`]; [`Error::Cancelled`].
     pub fn synchronise(&self) -> Result<()> {
         self.latest().map_or(Ok(()), |record| record.wait())
     }
@@ -76,7 +76,7 @@ impl EventRecord {
     }
 
     fn wait(&self) -> Result<()> {
-        self.0.wait(|reached| reached.as_ref().map(known)).map(drop)
+        self.0.wait_cancellable("synchronise", |reached| reached.as_ref().map(known))?.map(drop)
     }
 }
 

@@ -10,6 +10,7 @@ use super::StreamStatus;
 use crate::bootstrap::resource_error;
 use crate::channel::RankContext;
 use crate::error::{Error, Result};
+use crate::sync::interrupt::uninterrupted;
 use crate::sync::{ParkCell, SleepWord, Stop, WaitPolicy, Waiting, Watch, wait_until};
 
 /// The most operations that wait in a stream.
@@ -135,10 +136,10 @@ impl StreamQueue {
     /// Waits until all is done that has been enqueued by now.
     ///
     /// # Errors
-    /// [`Error::StreamFailed`].
+    /// [`Error::StreamFailed`]; [`Error::Cancelled`].
     pub(super) fn synchronise(&self) -> Result<()> {
         let goal = self.0.look(|state| state.enqueued);
-        self.0.wait(|state| (state.done >= goal).then(|| state.failed()))
+        self.0.wait_cancellable("synchronise", |state| (state.done >= goal).then(|| state.failed()))?
     }
 
     /// Lets the worker end when everything is done. A thread that unwinds ends the epoch before
@@ -242,9 +243,23 @@ impl<T> Monitor<T> {
         result
     }
 
+    /// Waits until `poll` returns something, or the program cancels the wait `operation`.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`].
+    pub(super) fn wait_cancellable<R>(
+        &self,
+        operation: &'static str,
+        poll: impl FnMut(&mut T) -> Option<R>,
+    ) -> Result<R> {
+        let done = self.wait_for(WaitPolicy::OVERSUBSCRIBED, Duration::MAX, poll);
+        done.ok_or(Error::Cancelled { operation })
+    }
+
     /// Waits until `poll` returns something. Changes that `poll` makes wake nobody.
     pub(in crate::comm) fn wait<R>(&self, poll: impl FnMut(&mut T) -> Option<R>) -> R {
-        self.wait_for(WaitPolicy::OVERSUBSCRIBED, Duration::MAX, poll).expect("there is no deadline")
+        let wait = || self.wait_for(WaitPolicy::OVERSUBSCRIBED, Duration::MAX, poll);
+        uninterrupted(wait).expect("there is no deadline")
     }
 
     /// Waits for as long as waiters stay awake.

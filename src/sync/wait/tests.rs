@@ -163,3 +163,28 @@ fn a_burst_ends_with_the_poll_that_succeeds_or_when_the_policy_would_give_way() 
     assert_eq!(polls_until(WaitPolicy::DEDICATED, 1001), (false, 1000));
     assert_eq!(polls_until(WaitPolicy::OVERSUBSCRIBED, 1), (false, 0));
 }
+
+#[test]
+fn every_policy_ends_when_the_program_says_so_and_asks_again_while_it_does_not() {
+    thread_local! {
+        static ASKED: Cell<u32> = const { Cell::new(0) };
+    }
+    fn third_time() -> bool {
+        ASKED.set(ASKED.get() + 1);
+        ASKED.get() == 3
+    }
+    for policy in POLICIES {
+        ASKED.set(0);
+        let (kernel, revoke) = (MockKernel::new(), RevokeCell::default());
+        let context = Waiting::new(&kernel, &revoke, policy, LONG);
+        let wait = || wait_until(&context, &ParkCell::default(), || None::<()>);
+        let start = Instant::now();
+        assert_eq!(
+            super::super::interrupt::interruptible(third_time, wait),
+            Err(Stop::Cancelled),
+            "{policy:?}"
+        );
+        assert!(start.elapsed() >= 3 * INTERRUPT_INTERVAL, "{policy:?}");
+        assert_eq!(ASKED.get(), 3);
+    }
+}

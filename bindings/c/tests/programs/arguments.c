@@ -53,6 +53,8 @@ int main(void) {
     FAILS(shmcclInvalidArgument, "datatype is 77",
           shmcclAllReduce(x, y, 1, (shmcclDataType_t)77, shmcclSum, comm, NULL));
     FAILS(shmcclInvalidArgument, "op is 77", shmcclAllReduce(x, y, 1, shmcclFloat32, (shmcclRedOp_t)77, comm, NULL));
+    FAILS(shmcclUnsupported, "operator band is not defined on float; use sum, prod",
+          shmcclAllReduce(x, y, 1, shmcclFloat32, shmcclBitAnd, comm, NULL));
     FAILS(shmcclInvalidArgument, "overlap", shmcclAllReduce(x, x + 1, 2, shmcclFloat32, shmcclSum, comm, NULL));
     FAILS(shmcclInvalidArgument, "does not exist", shmcclBroadcast(x, y, 1, shmcclFloat32, n, comm, NULL));
     FAILS(shmcclInvalidArgument, "fit into memory", shmcclAllGather(x, y, (size_t)-1, shmcclFloat32, comm, NULL));

@@ -1,0 +1,57 @@
+"""Collective communication between the processes of one machine, over shared memory.
+
+    import numpy as np, shmccl
+
+    def main(comm):
+        total = comm.all_reduce(np.array([comm.rank + 1.0]))
+        return total[0]
+
+    if __name__ == "__main__":
+        print(shmccl.launch(main, 2))       # [3.0, 3.0]
+
+Under `shmccl run`, torchrun, mpirun or srun, `shmccl.init()` returns this process's communicator. The manual is
+docs/python.md.
+"""
+
+import atexit as _atexit
+
+from . import _core, _errors
+from ._core import (
+    Array,
+    Channel,
+    Communicator,
+    Event,
+    Group,
+    PreMulSum,
+    Stream,
+    Trigger,
+    UniqueId,
+    __version__,
+    group,
+)
+from ._errors import *  # noqa: F403
+from ._init import init
+from ._launch import launch
+
+# A process that ends leaves its jobs like one that closes its communicators. Streams and handlers of proxies need the
+# interpreter until then.
+_atexit.register(_core.leave_all)
+
+__all__ = [
+    "Array",
+    "Channel",
+    "Communicator",
+    "Event",
+    "Group",
+    "PreMulSum",
+    "Stream",
+    "Trigger",
+    "UniqueId",
+    "group",
+    "init",
+    "init_all",
+    "launch",
+    *(name for name, kind in vars(_errors).items() if isinstance(kind, type)),
+]
+
+init_all = Communicator.init_all

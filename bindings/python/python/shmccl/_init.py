@@ -1,0 +1,185 @@
+"""Joins the job that some launcher has started this process for."""
+
+import collections
+import hashlib
+import os
+import socket
+import struct
+import time
+
+from . import _core
+from ._errors import Environment, InvalidArgument, Timeout
+from ._options import byte_count
+
+_Job = collections.namedtuple("_Job", "launcher rank size local_size key")
+# The most bytes of a name of an abstract socket.
+_NAME = "shmccl-init-{uid}-{digest}"
+_CREDENTIALS = "3i"
+_meetings = collections.Counter()
+
+
+def init(*, rank=None, size=None, id=None, heap="256M", timeout=60.0):
+    """Returns this process's communicator in the job that a launcher has started.
+
+    It works under `shmccl run`, torchrun, mpirun (Open MPI, MPICH, Intel MPI), srun and PALS. Elsewhere, set SHMCCL_RANK,
+    SHMCCL_SIZE and, where several jobs run at once, SHMCCL_KEY; or pass `rank` and `size` with an `id`, a
+    `shmccl.UniqueId` that one process has made.
+
+    All ranks have to be on one machine. They meet through a socket without a port, which no other user can reach.
+    """
+    settings = {"heap": byte_count(heap), "timeout": timeout}
+    if id is not None:
+        if rank is None or size is None:
+            raise InvalidArgument("an id needs rank= and size=, too")
+        return _core.Communicator.init_rank(size, id, rank, **settings)
+    if "SHMCCL_SOCKET" in os.environ:
+        return _core.Communicator.from_env()
+    job = _find_job(os.environ, rank, size)
+    if job.local_size is not None and job.local_size != job.size:
+        raise Environment(
+            f"{job.launcher} has put {job.local_size} of {job.size} ranks on this machine; shmccl joins the ranks of one "
+            "machine: start all there"
+        )
+    if job.size == 1:
+        return _core.Communicator.init_rank(1, _core.UniqueId(), 0, **settings)
+    number = _meetings[job.key]
+    _meetings[job.key] += 1
+    id = _exchange(f"{job.key}#{number}", job, timeout)
+    return _core.Communicator.init_rank(job.size, id, job.rank, **settings)
+
+
+def _find_job(env, rank, size):
+    """Finds who has started this process, by the variables that it has set."""
+    if rank is not None and size is not None:
+        return _Job("the program", rank, size, None, env.get("SHMCCL_KEY", _parent()))
+    for launcher, rank_name, size_name, local_name, keys in _LAUNCHERS:
+        if rank_name not in env or size_name not in env:
+            continue
+        local = env.get(local_name) if local_name else None
+        key = "/".join(f"{name}={env[name]}" for name in keys if name in env) or _parent()
+        return _Job(launcher, _number(env, rank_name), _number(env, size_name), _first_number(local), f"{launcher}:{key}")
+    raise Environment(
+        "no launcher has started this process: start the program with `shmccl run -n N -- python PROGRAM`, torchrun, mpirun "
+        "or srun, call shmccl.launch(fn, n), or set SHMCCL_RANK and SHMCCL_SIZE"
+    )
+
+
+# Who it is, the names of rank, size and ranks here, and what tells its jobs apart.
+_LAUNCHERS = [
+    ("the environment", "SHMCCL_RANK", "SHMCCL_SIZE", None, ["SHMCCL_KEY"]),
+    (
+        "torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+        ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"],
+    ),
+    (
+        "Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
+        ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid"],
+    ),
+    ("PALS", "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_SIZE", ["PALS_APID"]),
+    ("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_TASKS_PER_NODE", ["SLURM_JOB_ID", "SLURM_STEP_ID"]),
+    ("mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", ["PMI_JOBID", "PMI_PORT"]),
+    ("mpirun", "PMIX_RANK", "PMIX_SIZE", None, ["PMIX_NAMESPACE"]),
+]
+
+
+def _number(env, name):
+    try:
+        return int(env[name])
+    except ValueError:
+        raise Environment(f"{name} is {env[name]!r}, expected a number") from None
+
+
+def _first_number(text):
+    """Reads "4", and "4(x1)" as srun writes it; None where ranks are spread."""
+    head = (text or "").partition("(")[0]
+    return int(head) if head.isdigit() else None
+
+
+def _parent():
+    """Names the process that has started this one, where nothing else tells jobs apart."""
+    with open(f"/proc/{os.getppid()}/stat") as stat:
+        started = stat.read().rpartition(")")[2].split()[19]
+    return f"parent={os.getppid()}@{started}"
+
+
+def _exchange(key, job, timeout):
+    """Makes an id on rank 0, and hands it to the others."""
+    digest = hashlib.sha256(key.encode()).hexdigest()[:32]
+    name = "\0" + _NAME.format(uid=os.geteuid(), digest=digest)
+    deadline = time.monotonic() + timeout
+    if job.rank == 0:
+        return _hand_out(name, job, deadline, timeout)
+    return _ask(name, job, deadline, timeout)
+
+
+def _hand_out(name, job, deadline, timeout):
+    id = _core.UniqueId(good_for=max(timeout, 1.0))
+    told = set()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        try:
+            server.bind(name)
+        except OSError as error:
+            raise Environment(
+                f"another job meets by the same name as this one of {job.launcher} ({error}); set SHMCCL_KEY to a different "
+                "text for each job"
+            ) from error
+        server.listen(job.size)
+        while len(told) < job.size - 1:
+            # Short, so that Ctrl-C is noticed and the time kept.
+            server.settimeout(0.1)
+            try:
+                peer, _ = server.accept()
+            except TimeoutError:
+                if time.monotonic() > deadline:
+                    missing = sorted(set(range(1, job.size)) - told)
+                    raise Timeout(
+                        f"init timed out after {timeout} s, awaiting rank {missing[0]}; ranks {missing} have not come, or are on "
+                        "another machine",
+                        rank=missing[0],
+                    ) from None
+                continue
+            with peer:
+                if _is_own(peer):
+                    peer.settimeout(1.0)
+                    told |= _answer(peer, id)
+    return id
+
+
+def _answer(peer, id):
+    """Tells a rank the id, and returns which one it was."""
+    try:
+        rank = int(peer.recv(16))
+        peer.sendall(str(id).encode())
+        peer.recv(1)
+    except (OSError, ValueError):
+        return set()
+    return {rank}
+
+
+def _ask(name, job, deadline, timeout):
+    while True:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+            server.settimeout(1.0)
+            try:
+                server.connect(name)
+                if not _is_own(server):
+                    raise Environment("the place where the ranks meet belongs to another user")
+                server.sendall(str(job.rank).encode())
+                text = server.recv(64)
+                server.sendall(b".")
+                if text:
+                    return _core.UniqueId(text.decode())
+            except OSError:
+                pass
+        if time.monotonic() > deadline:
+            raise Timeout(
+                f"init timed out after {timeout} s, awaiting rank 0 of {job.launcher}; it has not come, or is on another machine",
+                rank=0,
+            )
+        time.sleep(0.005)
+
+
+def _is_own(peer):
+    """Returns whether the process at the other end is of the same user."""
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(_CREDENTIALS))
+    return struct.unpack(_CREDENTIALS, credentials)[1] == os.geteuid()

@@ -1,0 +1,171 @@
+//! A call of a communicator on bytes of Python objects: at once, in a group, or on a stream.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use shmccl::reduce::{DataType, ReduceOp};
+use shmccl::{Blocks, Collectives, Rank, Result, StatusHandle};
+
+use crate::heap_places::HeapPlaces;
+use crate::operand::Bytes;
+
+/// What is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Input and output of one length.
+    AllReduce,
+    /// The output is the root's.
+    Reduce,
+    /// In place.
+    Broadcast,
+    /// The output has a block for each rank.
+    AllGather,
+    /// The input has a block for each rank.
+    ReduceScatter,
+    /// Both have a block for each rank.
+    AllToAll,
+    /// Blocks of lengths of their own.
+    AllToAllV,
+    /// The output, with a block for each rank, is the root's.
+    Gather,
+    /// The input, with a block for each rank, is the root's.
+    Scatter,
+    /// An input for a peer.
+    Send,
+    /// An output from a peer.
+    Recv,
+    /// An output from whoever sends first.
+    RecvAny,
+}
+
+/// The blocks of an [`Verb::AllToAllV`].
+#[derive(Debug)]
+pub struct Layout {
+    /// Elements sent to each rank.
+    pub sent: Vec<usize>,
+    /// Where they begin.
+    pub sent_at: Vec<usize>,
+    /// Elements received from each rank.
+    pub received: Vec<usize>,
+    /// Where they go.
+    pub received_at: Vec<usize>,
+}
+
+/// A call. Empty bytes stand for what a rank neither gives nor gets.
+#[derive(Debug)]
+pub struct Call {
+    /// What is called.
+    pub verb: Verb,
+    /// The type of elements.
+    pub data_type: DataType,
+    /// The input.
+    pub send: Bytes,
+    /// The output.
+    pub recv: Bytes,
+    /// How a reduction combines.
+    pub op: ReduceOp,
+    /// The root, or the peer.
+    pub root: Rank,
+    /// The tag of a message.
+    pub tag: u32,
+    /// Told who has sent the message of a [`Verb::RecvAny`].
+    pub status: Option<StatusHandle>,
+    /// The blocks, where they differ.
+    pub layout: Option<Box<Layout>>,
+    /// Whether input and output are one buffer.
+    pub in_place: bool,
+}
+
+/// No bytes.
+pub const NOTHING: Bytes = Bytes { address: 0, len: 0 };
+
+impl Call {
+    /// Makes a call of `rank`, and sees whether it is in place.
+    ///
+    /// # Errors
+    /// `ValueError` for an input and an output that overlap otherwise.
+    #[inline]
+    pub fn new(
+        verb: Verb,
+        data_type: DataType,
+        (send, recv): (Bytes, Bytes),
+        op: ReduceOp,
+        root: Rank,
+        rank: u32,
+    ) -> PyResult<Self> {
+        let in_place = send.overlaps(recv) && is_in_place(verb, send, recv, rank)?;
+        Ok(Self { verb, data_type, send, recv, op, root, tag: 0, status: None, layout: None, in_place })
+    }
+
+    /// Makes the call, or lets `taker` make it later.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    ///
+    /// # Safety
+    /// For `'a`, the bytes are there, nothing else of this process writes the input, and nothing
+    /// else touches the output.
+    #[inline]
+    pub unsafe fn submit<'a>(&self, taker: &mut impl Collectives<'a>, heap: &HeapPlaces) -> Result<()> {
+        // SAFETY: the caller's promise. Only one of the two is made of bytes that are both.
+        let send = || unsafe { self.send.send(heap) };
+        // SAFETY: the same.
+        let recv = || unsafe { self.recv.recv(heap) };
+        // SAFETY: the same. The longer one of the two holds the other.
+        let both = || unsafe { self.longer().recv(heap) };
+        let (op, root) = (&self.op, self.root);
+        let mut taker = taker.untyped(self.data_type);
+        match (self.verb, self.in_place) {
+            (Verb::AllReduce, false) => taker.all_reduce(send(), recv(), op),
+            (Verb::AllReduce, true) => taker.all_reduce_in_place(both(), op),
+            (Verb::Reduce, false) => taker.reduce(send(), recv(), op, root),
+            (Verb::Reduce, true) => taker.reduce_in_place(both(), op, root),
+            (Verb::Broadcast, _) => taker.broadcast_in_place(recv(), root),
+            (Verb::AllGather, false) => taker.all_gather(send(), recv()),
+            (Verb::AllGather, true) => taker.all_gather_in_place(both()),
+            (Verb::ReduceScatter, false) => taker.reduce_scatter(send(), recv(), op),
+            (Verb::ReduceScatter, true) => taker.reduce_scatter_in_place(both(), op),
+            (Verb::AllToAll, false) => taker.all_to_all(send(), recv()),
+            (Verb::AllToAll, true) => taker.all_to_all_in_place(both()),
+            (Verb::Gather, false) => taker.gather(send(), recv(), root),
+            (Verb::Gather, true) => taker.gather_in_place(both(), root),
+            (Verb::Scatter, false) => taker.scatter(send(), recv(), root),
+            (Verb::Scatter, true) => taker.scatter_in_place(both(), root),
+            (Verb::Send, _) => taker.send_tagged(send(), root, self.tag),
+            (Verb::Recv, _) => taker.recv_tagged(recv(), root, self.tag),
+            (Verb::RecvAny, _) => match &self.status {
+                Some(status) => taker.recv_any_into(recv(), self.tag, status),
+                None => Ok(()),
+            },
+            (Verb::AllToAllV, in_place) => {
+                let Some(layout) = &self.layout else { return Ok(()) };
+                let sent = Blocks::new(&layout.sent, &layout.sent_at);
+                let received = Blocks::new(&layout.received, &layout.received_at);
+                match in_place {
+                    false => taker.all_to_all_v(send(), sent, recv(), received),
+                    true => taker.all_to_all_v_in_place(both(), received),
+                }
+            }
+        }
+    }
+
+    fn longer(&self) -> Bytes {
+        if self.send.len > self.recv.len { self.send } else { self.recv }
+    }
+}
+
+/// Says whether a call whose buffers overlap is one in place.
+#[cold]
+fn is_in_place(verb: Verb, send: Bytes, recv: Bytes, rank: u32) -> PyResult<bool> {
+    let block_of = |whole: Bytes, block: Bytes| block.address == whole.address + rank as usize * block.len;
+    let fits = match verb {
+        Verb::AllGather | Verb::Gather => block_of(recv, send),
+        Verb::ReduceScatter | Verb::Scatter => block_of(send, recv),
+        _ => send == recv,
+    };
+    if fits {
+        return Ok(true);
+    }
+    Err(PyValueError::new_err(
+        "input and output overlap; pass buffers that lie apart, the same one, or this rank's block of the longer one",
+    ))
+}

@@ -1,0 +1,176 @@
+//! Channels: put, signal, wait and flush between two ranks.
+
+use std::sync::{Arc, Mutex};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use shmccl::channel::{Channel, MemoryChannel, PortChannel};
+use shmccl::heap::Region;
+
+use crate::error::closed;
+use crate::heap_places::HeapPlaces;
+use crate::interrupt::detached;
+use crate::operand::{Access, Operand};
+use crate::shared::lock;
+
+/// Moves bytes to one peer and tells it so. Made by `comm.channel(peer)`.
+///
+/// The k-th channel that this rank opens to a peer pairs with the k-th that the peer opens to it.
+/// Sources and targets are arrays of the heap, or NumPy arrays and tensors that are parts of them.
+#[pyclass(frozen, module = "shmccl", name = "Channel")]
+pub struct PyChannel {
+    kind: Mutex<Option<Kind>>,
+    places: Arc<HeapPlaces>,
+    rank: u32,
+    /// The rank at the other end.
+    #[pyo3(get)]
+    peer: u32,
+    /// Whether a proxy moves the bytes.
+    #[pyo3(get)]
+    proxied: bool,
+}
+
+/// Who moves the bytes.
+pub enum Kind {
+    /// The caller's core.
+    Direct(MemoryChannel),
+    /// A proxy.
+    Proxied(PortChannel),
+}
+
+impl Kind {
+    fn verbs(&mut self) -> &mut dyn Channel {
+        match self {
+            Self::Direct(channel) => channel,
+            Self::Proxied(channel) => channel,
+        }
+    }
+}
+
+impl PyChannel {
+    /// Wraps a channel of `rank` to `peer`.
+    pub fn new(kind: Kind, places: &Arc<HeapPlaces>, rank: u32, peer: u32) -> Self {
+        let proxied = matches!(kind, Kind::Proxied(_));
+        Self { kind: Mutex::new(Some(kind)), places: Arc::clone(places), rank, peer, proxied }
+    }
+
+    fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        run: impl FnOnce(&mut Kind) -> shmccl::Result<R> + Send,
+    ) -> PyResult<R> {
+        detached(py, || lock(&self.kind).as_mut().map(run).transpose())?.ok_or_else(|| closed("channel"))
+    }
+
+    /// Returns the regions of `target` in the peer's heap and of `source` in this rank's.
+    fn ends(
+        &self,
+        target: &Bound<'_, PyAny>,
+        source: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<(Region, Region)> {
+        let bytes = Operand::of(target, Access::Write)?.bytes();
+        // The peer's own place, or the same place of this rank.
+        let here = self.places.own_region(bytes);
+        let target = match here.or_else(|| self.places.region_of(self.peer, bytes)) {
+            Some(region) => region,
+            None => bytes.region(&self.places, self.rank, "the target")?,
+        };
+        let source = match (source, here) {
+            (Some(source), _) => {
+                Operand::of(source, Access::Read)?.bytes().region(&self.places, self.rank, "the source")?
+            }
+            (None, Some(here)) => here,
+            (None, None) => return Err(PyValueError::new_err("a target in the peer's heap needs a source")),
+        };
+        if source.len != target.len {
+            let (from, to) = (source.len, target.len);
+            return Err(PyValueError::new_err(format!("the source has {from} bytes, and the target {to}")));
+        }
+        Ok((target, source))
+    }
+}
+
+#[pymethods]
+impl PyChannel {
+    /// Copies `source` to where `target` lies in the peer's heap, or `target` itself without a
+    /// source. `signal` tells the peer, and `flush` returns when the source may be written again.
+    ///
+    /// `target` is this rank's array: the peer's is at the same place. It may be a peer's.
+    #[pyo3(signature = (target, source=None, *, signal=false, flush=false))]
+    fn put(
+        &self,
+        py: Python<'_>,
+        target: &Bound<'_, PyAny>,
+        source: Option<&Bound<'_, PyAny>>,
+        signal: bool,
+        flush: bool,
+    ) -> PyResult<()> {
+        let (target, source) = self.ends(target, source)?;
+        let (to, from, len) = (target.offset, source.offset, source.len);
+        self.with(py, |kind| {
+            let channel = kind.verbs();
+            match (signal, flush) {
+                (false, false) => channel.put(to, from, len),
+                (true, false) => channel.put_with_signal(to, from, len),
+                (true, true) => channel.put_with_signal_and_flush(to, from, len),
+                (false, true) => channel.put(to, from, len).and_then(|()| channel.flush()),
+            }
+        })
+    }
+
+    /// Copies what lies in the peer's heap where `source` is to `target` in this rank's. Direct
+    /// channels only.
+    #[pyo3(signature = (target, source=None))]
+    fn get(
+        &self,
+        py: Python<'_>,
+        target: &Bound<'_, PyAny>,
+        source: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let (source, target) = self.ends(source.unwrap_or(target), Some(target))?;
+        let done = self.with(py, |kind| match kind {
+            Kind::Direct(channel) => channel.get(target.offset, source.offset, target.len).map(Some),
+            Kind::Proxied(_) => Ok(None),
+        })?;
+        done.ok_or_else(|| PyValueError::new_err("get takes a direct channel: comm.channel(peer)"))
+    }
+
+    /// Tells the peer that every earlier put of this channel has arrived.
+    fn signal(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |kind| kind.verbs().signal())
+    }
+
+    /// Returns after one signal of the peer, with everything that it put before.
+    fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |kind| kind.verbs().wait())
+    }
+
+    /// Takes a signal of the peer if there is one, and says whether there was.
+    fn poll(&self, py: Python<'_>) -> PyResult<bool> {
+        self.with(py, |kind| Ok(kind.verbs().poll()))
+    }
+
+    /// Returns when the sources of all earlier puts may be written again.
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |kind| kind.verbs().flush())
+    }
+
+    /// Gives the channel back.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| drop(lock(&self.kind).take()));
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _kind: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) {
+        self.close(py);
+    }
+}

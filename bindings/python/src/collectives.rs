@@ -1,0 +1,439 @@
+//! The collective calls and messages of a communicator.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyMemoryView;
+use shmccl::reduce::ReduceOp;
+use shmccl::{Error, Rank, StatusHandle};
+
+use crate::call::{Call, Layout, NOTHING, Verb};
+use crate::comm::Communicator;
+use crate::dtype::Dtype;
+use crate::error::{closed, exception};
+use crate::group::GroupedCall;
+use crate::interrupt::detached;
+use crate::operand::{Access, Bytes, Operand};
+use crate::reduce_op::reduce_op;
+use crate::shared::lock;
+use crate::stream::Stream;
+
+type Object<'py> = Bound<'py, PyAny>;
+
+/// What a call has in common with all others.
+struct Asked<'a, 'py> {
+    comm: &'a Communicator,
+    py: Python<'py>,
+    dtype: Option<&'static Dtype>,
+    stream: Option<&'a Bound<'py, Stream>>,
+}
+
+/// How the shape of a result follows from that of an input.
+#[derive(Clone, Copy)]
+enum Change {
+    Same,
+    /// A block for each rank.
+    Gather,
+    /// One block of those for each rank.
+    Scatter,
+}
+
+impl Change {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Same => "same",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+        }
+    }
+}
+
+impl<'a, 'py> Asked<'a, 'py> {
+    #[inline]
+    fn new(
+        comm: &'a Communicator,
+        py: Python<'py>,
+        dtype: Option<&Object<'py>>,
+        stream: Option<&'a Bound<'py, Stream>>,
+    ) -> PyResult<Self> {
+        Ok(Self { comm, py, dtype: dtype.map(Dtype::of).transpose()?, stream })
+    }
+
+    #[inline]
+    fn operand(&self, object: &Object<'py>, access: Access) -> PyResult<Operand<'py>> {
+        Operand::of(object, access)?.reinterpreted(self.dtype)
+    }
+
+    #[inline]
+    fn root(&self, root: u32) -> PyResult<Rank> {
+        Rank::new(root, self.comm.shared.size).map_err(|error| exception(self.py, &Error::from(error)))
+    }
+
+    fn is(&self, root: Rank) -> bool {
+        self.comm.shared.rank == root
+    }
+
+    /// Makes a new array for the result of a call with the input `x`.
+    #[cold]
+    fn result(&self, x: &Object<'py>, change: Change) -> PyResult<Object<'py>> {
+        let results = self.py.import(intern!(self.py, "shmccl._results"))?;
+        results.call_method1(intern!(self.py, "like"), (x, change.name(), self.comm.shared.size))
+    }
+
+    /// Makes a call with an input and an output, of one type.
+    #[inline]
+    fn run(
+        &self,
+        verb: Verb,
+        send: Option<&Object<'py>>,
+        recv: Option<&Object<'py>>,
+        op: Option<Option<&Object<'py>>>,
+        root: Rank,
+    ) -> PyResult<()> {
+        let output = recv.map(|recv| self.operand(recv, Access::Write)).transpose()?;
+        let is_same = matches!((send, recv), (Some(send), Some(recv)) if send.is(recv));
+        let input = match send {
+            Some(send) if !is_same => Some(self.operand(send, Access::Read)?),
+            _ => None,
+        };
+        let first =
+            input.as_ref().or(output.as_ref()).ok_or_else(|| PyValueError::new_err("there is no array"))?;
+        let dtype = first.dtype;
+        if let (Some(input), Some(output)) = (&input, &output)
+            && input.dtype.name != output.dtype.name
+        {
+            let (of_input, of_output) = (input.dtype.name, output.dtype.name);
+            return Err(PyValueError::new_err(format!(
+                "the input is of {of_input}, and the output of {of_output}"
+            )));
+        }
+        let data_type = dtype.data_type();
+        let op = op.map_or(Ok(ReduceOp::Sum), |op| reduce_op(op, data_type))?;
+        let recv_bytes = output.as_ref().map_or(NOTHING, Operand::bytes);
+        let send_bytes = if is_same { recv_bytes } else { input.as_ref().map_or(NOTHING, Operand::bytes) };
+        let rank = self.comm.shared.rank.get();
+        let call = Call::new(verb, data_type, (send_bytes, recv_bytes), op, root, rank)?;
+        self.issue(call, [send, recv])
+        // The operands live until here.
+    }
+
+    /// Makes a message of `operand`, which is the input or the output.
+    fn message(
+        &self,
+        verb: Verb,
+        (operand, send, recv): (&Operand<'py>, Bytes, Bytes),
+        peer: Rank,
+        tag: u32,
+    ) -> PyResult<Call> {
+        let rank = self.comm.shared.rank.get();
+        let call = Call::new(verb, operand.dtype.data_type(), (send, recv), ReduceOp::Sum, peer, rank)?;
+        Ok(Call { tag, ..call })
+    }
+
+    /// Makes `call`, puts it into the open group, or enqueues it.
+    #[inline]
+    fn issue(&self, call: Call, objects: [Option<&Object<'py>>; 2]) -> PyResult<()> {
+        let shared = &self.comm.shared;
+        if self.stream.is_some() || shared.is_grouped() {
+            return self.defer(call, objects);
+        }
+        // SAFETY: the operands of the caller hold the bytes until this returns. Other threads of
+        // the program leave them alone meanwhile, as the manual says.
+        shared.with(self.py, |comm| unsafe { call.submit(comm, &shared.places) })
+    }
+
+    #[cold]
+    fn defer(&self, call: Call, objects: [Option<&Object<'py>>; 2]) -> PyResult<()> {
+        let (py, shared) = (self.py, &self.comm.shared);
+        let kept = objects.into_iter().flatten().map(keep).collect::<PyResult<Vec<_>>>()?;
+        if shared.is_grouped() {
+            if self.stream.is_some() {
+                return Err(PyValueError::new_err("within a group, name the stream where the group is made"));
+            }
+            lock(&shared.grouped).push(GroupedCall { call, kept });
+            return Ok(());
+        }
+        let Some(stream) = self.stream.map(|stream| stream.get()) else { return Ok(()) };
+        let done = detached(py, || {
+            let (mut comm, stream) = (shared.lock(), stream.shared.lock());
+            let (Some(comm), Some(stream)) = (comm.as_mut(), stream.as_ref()) else { return Ok(None) };
+            // SAFETY: the objects are kept behind the call, on the same stream. Who enqueues leaves
+            // the arrays alone until the stream is synchronised, as the manual says.
+            unsafe { call.submit(&mut stream.on(comm), &shared.places) }.map(Some)
+        });
+        stream.keep(py, kept)?;
+        done?.ok_or_else(|| closed("communicator or stream"))
+    }
+}
+
+/// Returns what keeps the memory of `object` where it is.
+fn keep(object: &Object<'_>) -> PyResult<Py<PyAny>> {
+    // An exported buffer can be neither moved nor resized. Tensors and the rest do not move.
+    match PyMemoryView::from(object) {
+        Ok(view) => Ok(view.into_any().unbind()),
+        Err(_) => Ok(object.clone().unbind()),
+    }
+}
+
+#[pymethods]
+impl Communicator {
+    /// Combines the arrays of all ranks, element by element. Returns the result, which is `out`
+    /// where that is given; `out=x` replaces the input.
+    #[pyo3(signature = (x, op=None, out=None, *, dtype=None, stream=None))]
+    fn all_reduce<'py>(
+        &self,
+        py: Python<'py>,
+        x: &Object<'py>,
+        op: Option<&Object<'py>>,
+        out: Option<Object<'py>>,
+        dtype: Option<&Object<'py>>,
+        stream: Option<&Bound<'py, Stream>>,
+    ) -> PyResult<Object<'py>> {
+        let asked = Asked::new(self, py, dtype, stream)?;
+        let out = out.map_or_else(|| asked.result(x, Change::Same), Ok)?;
+        asked.run(Verb::AllReduce, Some(x), Some(&out), Some(op), self.shared.rank)?;
+        Ok(out)
+    }
+
+    /// Combines the arrays of all ranks into the result of `root`. Returns None on other ranks.
+    #[pyo3(signature = (x, op=None, root=0, out=None, *, dtype=None, stream=None))]
+    #[expect(clippy::too_many_arguments, reason = "the parameters of Python")]
+    fn reduce<'py>(
+        &self,
+        py: Python<'py>,
+        x: &Object<'py>,
+        op: Option<&Object<'py>>,
+        root: u32,
+        out: Option<Object<'py>>,
+        dtype: Option<&Object<'py>>,
+        stream: Option<&Bound<'py, Stream>>,
+    ) -> PyResult<Option<Object<'py>>> {
+        let asked = Asked::new(self, py, dtype, stream)?;
+        let root = asked.root(root)?;
+        let out = asked.at_root(root, x, out, Change::Same)?;
+        asked.run(Verb::Reduce, Some(x), out.as_ref(), Some(op), root)?;
+        Ok(out)
+    }
+
+    /// Copies the root's array to that of every other rank. Returns it.
+    #[pyo3(signature = (x, root=0, *, dtype=None, stream=None))]
+    fn broadcast<'py>(
+        &self,
+        py: Python<'py>,
+        x: Object<'py>,
+        root: u32,
+        dtype: Option<&Object<'py>>,
+        stream: Option<&Bound<'py, Stream>>,
+    ) -> PyResult<Object<'py>> {
+        let asked = Asked::new(self, py, dtype, stream)?;
+        let root = asked.root(root)?;
+        asked.run(Verb::Broadcast, None, Some(&x), None, root)?;
+        Ok(x)
+    }
+
+    /// Collects the arrays of all ranks, in the order of the ranks. The result has one row for each
+    /// rank.
+    #[pyo3(signature = (x, out=None, *, dtype=None, stream=None))]
+    fn all_gather<'py>(
+        &self,
+        py: Python<'py>,
+        x: &Object<'py>,
+        out: Option<Object<'py>>,
+        dtype: Option<&Object<'py>>,
+        stream: Option<&Bound<'py, Stream>>,
+    ) -> PyResult<Object<'py>> {
+        let asked = Asked::new(self, py, dtype, stream)?;
+        let out = out.map_or_else(|| asked.result(x, Change::Gather), Ok)?;
+        asked.run(Verb::AllGather, Some(x), Some(&out), None, self.shared.rank)?;
+        Ok(out)
+    }
+
+    /// Combines the arrays of all ranks, which have a block for each rank. Returns this rank's
+    /// block: `x[rank]` where x has one row for each rank, and else that part of the rows.
+    #[pyo3(signature = (x, op=None, out=None, *, dtype=None, stream=None))]
+    fn reduce_scatter<'py>(
+        &self,
+        py: Python<'py>,
+        x: &Object<'py>,
+        op: Option<&Object<'py>>,
+        out: Option<Object<'py>>,
+        dtype: Option<&Object<'py>>,
+        stream: Option<&Bound<'py, Stream>>,
+    ) -> PyResult<Object<'py>> {
+        let asked = Asked::new(self, py, dtype, stream)?;
+        let out = out.map_or_else(|| asked.result(x, Change::Scatter), Ok)?;
+        asked.run(Verb::ReduceScatter, Some(x), Some(&out), Some(op), self.shared.rank)?;
+        Ok(out)
+    }
+
+    /// Sends block r of the array to rank r. Returns the blocks that come from all ranks, in their
+    /// order.
+    #[pyo3(signature = (x, out=None, *, dtype=None, stream=None))]
+    fn all_to_all<'py>(
+        &self,
+        py: Python<'py>,
+        x: &Object<'py>,
+        out: Option<Object<'py>>,
+        dtype: Option<&Object<'py>>,
+        stream: Option<&Bound<'py, Stream>>,
+    ) -> PyResult<Object<'py>> {
+        let asked = Asked::new(self, py, dtype, stream)?;
+        let out = out.map_or_else(|| asked.result(x, Change::Same), Ok)?;
+        asked.run(Verb::AllToAll, Some(x), Some(&out), None, self.shared.rank)?;
+        Ok(out)
+    }
+
+    /// Sends `sent[r]` elements of `x` to rank r, and takes `received[r]` from it into `out`.
+    /// Blocks follow each other, or begin at `sent_at` and `received_at`.
+    #[pyo3(signature = (x, sent, out, received, *, sent_at=None, received_at=None, dtype=None, stream=None))]
+    #[expect(clippy::too_many_arguments, reason = "the parameters of Python")]
+    fn all_to_all_v<'py>(
+        &self,
+        py: Python<'py>,
+        x: &Object<'py>,
+        sent: Vec<usize>,
+        out: Object<'py>,
+        received: Vec<usize>,
+        sent_at: Option<Vec<usize>>,
+        received_at: Option<Vec<usize>>,
+        dtype: Option<&Object<'py>>,
+        stream: Option<&Bound<'py, Stream>>,
+    ) -> PyResult<Object<'py>> {
+        let asked = Asked::new(self, py, dtype, stream)?;
+        let output = asked.operand(&out, Access::Write)?;
+        let input = if x.is(&out) { None } else { Some(asked.operand(x, Access::Read)?) };
+        let data_type = output.dtype.data_type();
+        let send = input.as_ref().unwrap_or(&output).bytes();
+        let (rank, verb) = (self.shared.rank, Verb::AllToAllV);
+        let mut call = Call::new(verb, data_type, (send, output.bytes()), ReduceOp::Sum, rank, rank.get())?;
+        let (sent_at, received_at) =
+            (sent_at.unwrap_or_else(|| behind(&sent)), received_at.unwrap_or_else(|| behind(&received)));
+        call.layout = Some(Box::new(Layout { sent, sent_at, received, received_at }));
+        asked.issue(call, [Some(x), Some(&out)])?;
+        Ok(out)
+    }
+
+    /// Collects the arrays of all ranks on `root`, in the order of the ranks. Returns None on other
+    /// ranks.
+    #[pyo3(signature = (x, root=0, out=None, *, dtype=None, stream=None))]
+    fn gather<'py>(
+        &self,
+        py: Python<'py>,
+        x: &Object<'py>,
+        root: u32,
+        out: Option<Object<'py>>,
+        dtype: Option<&Object<'py>>,
+        stream: Option<&Bound<'py, Stream>>,
+    ) -> PyResult<Option<Object<'py>>> {
+        let asked = Asked::new(self, py, dtype, stream)?;
+        let root = asked.root(root)?;
+        let out = asked.at_root(root, x, out, Change::Gather)?;
+        asked.run(Verb::Gather, Some(x), out.as_ref(), None, root)?;
+        Ok(out)
+    }
+
+    /// Sends block r of the root's array to rank r. Other ranks pass None for `x`, and an `out`.
+    #[pyo3(signature = (x, root=0, out=None, *, dtype=None, stream=None))]
+    fn scatter<'py>(
+        &self,
+        py: Python<'py>,
+        x: Option<&Object<'py>>,
+        root: u32,
+        out: Option<Object<'py>>,
+        dtype: Option<&Object<'py>>,
+        stream: Option<&Bound<'py, Stream>>,
+    ) -> PyResult<Object<'py>> {
+        let asked = Asked::new(self, py, dtype, stream)?;
+        let root = asked.root(root)?;
+        let x = if asked.is(root) { x } else { None };
+        let out = match (out, x) {
+            (Some(out), _) => out,
+            (None, Some(x)) => asked.result(x, Change::Scatter)?,
+            (None, None) => {
+                return Err(PyValueError::new_err("scatter: pass out= on ranks other than the root"));
+            }
+        };
+        asked.run(Verb::Scatter, x, Some(&out), None, root)?;
+        Ok(out)
+    }
+
+    /// Sends the array to `peer`, which receives as many elements with the same `tag`.
+    #[pyo3(signature = (x, peer, *, tag=0, dtype=None, stream=None))]
+    fn send<'py>(
+        &self,
+        py: Python<'py>,
+        x: &Object<'py>,
+        peer: u32,
+        tag: u32,
+        dtype: Option<&Object<'py>>,
+        stream: Option<&Bound<'py, Stream>>,
+    ) -> PyResult<()> {
+        let asked = Asked::new(self, py, dtype, stream)?;
+        let input = asked.operand(x, Access::Read)?;
+        let call = asked.message(Verb::Send, (&input, input.bytes(), NOTHING), asked.root(peer)?, tag)?;
+        asked.issue(call, [Some(x), None])
+    }
+
+    /// Receives from `peer` into the array. Returns it.
+    #[pyo3(signature = (out, peer, *, tag=0, dtype=None, stream=None))]
+    fn recv<'py>(
+        &self,
+        py: Python<'py>,
+        out: Object<'py>,
+        peer: u32,
+        tag: u32,
+        dtype: Option<&Object<'py>>,
+        stream: Option<&Bound<'py, Stream>>,
+    ) -> PyResult<Object<'py>> {
+        let asked = Asked::new(self, py, dtype, stream)?;
+        let output = asked.operand(&out, Access::Write)?;
+        let call = asked.message(Verb::Recv, (&output, NOTHING, output.bytes()), asked.root(peer)?, tag)?;
+        asked.issue(call, [None, Some(&out)])?;
+        Ok(out)
+    }
+
+    /// Receives into the array from whichever other rank sends first with this `tag`. Returns that
+    /// rank.
+    #[pyo3(signature = (out, *, tag=0, dtype=None))]
+    fn recv_any<'py>(
+        &self,
+        py: Python<'py>,
+        out: &Object<'py>,
+        tag: u32,
+        dtype: Option<&Object<'py>>,
+    ) -> PyResult<u32> {
+        let (asked, shared) = (Asked::new(self, py, dtype, None)?, &self.shared);
+        if shared.is_grouped() {
+            return Err(PyValueError::new_err(
+                "recv_any returns who has sent, so it does not go into a group",
+            ));
+        }
+        let output = asked.operand(out, Access::Write)?;
+        let status = StatusHandle::default();
+        let call = asked.message(Verb::RecvAny, (&output, NOTHING, output.bytes()), shared.rank, tag)?;
+        asked.issue(Call { status: Some(status.clone()), ..call }, [None, Some(out)])?;
+        Ok(status.get().map_or(0, |status| status.source.get()))
+    }
+}
+
+impl<'py> Asked<'_, 'py> {
+    /// Returns the output of a call that only `root` has.
+    fn at_root(
+        &self,
+        root: Rank,
+        x: &Object<'py>,
+        out: Option<Object<'py>>,
+        change: Change,
+    ) -> PyResult<Option<Object<'py>>> {
+        match out {
+            _ if !self.is(root) => Ok(None),
+            Some(out) => Ok(Some(out)),
+            None => self.result(x, change).map(Some),
+        }
+    }
+}
+
+/// Returns where blocks begin that follow each other.
+fn behind(counts: &[usize]) -> Vec<usize> {
+    counts.iter().scan(0, |next, count| Some(std::mem::replace(next, *next + count))).collect()
+}

@@ -1,0 +1,395 @@
+//! The communicator of Python: membership, memory, derived communicators.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use shmccl::bootstrap::Options;
+use shmccl::collective::Algorithm;
+use shmccl::reduce::ReduceOp;
+use shmccl::{Collectives, Communicator as Engine, Error, Rank};
+
+use crate::allocations::{Allocations, ArrayMemory};
+use crate::array::Array;
+use crate::channel::{Kind, PyChannel};
+use crate::dtype::Dtype;
+use crate::error::{closed, exception};
+use crate::group::PyGroup;
+use crate::interrupt::detached;
+use crate::proxy::PythonHandler;
+use crate::shared::Shared;
+use crate::stream::Stream;
+use crate::unique_id::{UniqueId, seconds};
+
+/// Where arrays begin: NumPy, torch and the widest registers are content with it.
+const ALIGN: u64 = 128;
+
+/// A rank's place among others, with the heap, channels and collective calls.
+///
+/// `shmccl.init()` and `shmccl.launch()` make the first one of a job. Threads may share it: their
+/// calls go one after the other. It leaves the job when it is closed or dropped.
+#[pyclass(frozen, module = "shmccl", name = "Communicator", weakref)]
+pub struct Communicator {
+    /// The communicator of the engine.
+    pub shared: Arc<Shared>,
+}
+
+impl Communicator {
+    /// Wraps a communicator of a new epoch.
+    fn first(py: Python<'_>, comm: Engine) -> PyResult<Self> {
+        Self::wrap(py, comm, None)
+    }
+
+    fn wrap(py: Python<'_>, comm: Engine, allocations: Option<&Arc<Allocations>>) -> PyResult<Self> {
+        let shared = Shared::new(comm, allocations).map_err(|error| exception(py, &error))?;
+        Ok(Self { shared })
+    }
+
+    fn rank_of(&self, py: Python<'_>, rank: u32) -> PyResult<Rank> {
+        Rank::new(rank, self.shared.size).map_err(|error| exception(py, &Error::from(error)))
+    }
+}
+
+/// The options of a job without a launcher.
+fn options(heap: u64, timeout: f64) -> PyResult<Options> {
+    Ok(Options { heap_len: heap, timeout: seconds(timeout)?, ..Options::default() })
+}
+
+#[pymethods]
+impl Communicator {
+    /// Joins the job that `shmccl run` has started this process for.
+    #[staticmethod]
+    fn from_env(py: Python<'_>) -> PyResult<Self> {
+        let comm = detached(py, Engine::from_env)?;
+        Self::first(py, comm)
+    }
+
+    /// Meets the other ranks under `id`, as `rank` of `size`. `heap` is in bytes, `timeout` in
+    /// seconds.
+    #[staticmethod]
+    #[pyo3(signature = (size, id, rank, *, heap=256 << 20, timeout=60.0))]
+    fn init_rank(
+        py: Python<'_>,
+        size: u32,
+        id: &UniqueId,
+        rank: u32,
+        heap: u64,
+        timeout: f64,
+    ) -> PyResult<Self> {
+        let options = options(heap, timeout)?;
+        let comm = detached(py, || Engine::init_rank_with(size, &id.0, rank, &options))?;
+        Self::first(py, comm)
+    }
+
+    /// Makes all communicators of a job within this process, each for a thread of its own.
+    #[staticmethod]
+    #[pyo3(signature = (size, *, heap=256 << 20, timeout=60.0))]
+    fn init_all(py: Python<'_>, size: u32, heap: u64, timeout: f64) -> PyResult<Vec<Self>> {
+        let options = options(heap, timeout)?;
+        let comms = detached(py, || Engine::init_all_with(size, &options))?;
+        comms.into_iter().map(|comm| Self::first(py, comm)).collect()
+    }
+
+    /// Joins the members of a communicator that grow under `id`.
+    #[staticmethod]
+    #[pyo3(signature = (id, *, timeout=60.0))]
+    fn join(py: Python<'_>, id: &UniqueId, timeout: f64) -> PyResult<Self> {
+        let timeout = seconds(timeout)?;
+        let comm = detached(py, || Engine::join_within(&id.0, timeout))?;
+        Self::first(py, comm)
+    }
+
+    /// This rank.
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.shared.rank.get()
+    }
+
+    /// The number of ranks.
+    #[getter]
+    fn size(&self) -> u32 {
+        self.shared.size
+    }
+
+    /// Its ranks as the job numbers them, in order.
+    #[getter]
+    fn members(&self) -> Vec<u32> {
+        self.shared.members.clone()
+    }
+
+    /// The next rank in a ring.
+    #[getter]
+    fn right(&self) -> u32 {
+        (self.rank() + 1) % self.size()
+    }
+
+    /// The previous rank in a ring.
+    #[getter]
+    fn left(&self) -> u32 {
+        (self.rank() + self.size() - 1) % self.size()
+    }
+
+    /// The seconds after which a wait raises Timeout.
+    #[getter]
+    fn timeout(&self, py: Python<'_>) -> PyResult<f64> {
+        self.shared.with(py, |comm| Ok(comm.timeout().as_secs_f64()))
+    }
+
+    /// Whether the epoch has ended, for whatever reason.
+    #[getter]
+    fn revoked(&self, py: Python<'_>) -> PyResult<bool> {
+        self.shared.with(py, |comm| Ok(comm.revoked().is_some()))
+    }
+
+    /// Whether this process replaces a rank that has died.
+    #[getter]
+    fn was_restarted(&self, py: Python<'_>) -> PyResult<bool> {
+        self.shared.with(py, |comm| Ok(comm.was_restarted()))
+    }
+
+    /// Returns when all ranks have called it.
+    fn barrier(&self, py: Python<'_>) -> PyResult<()> {
+        self.shared.with(py, Engine::barrier)
+    }
+
+    /// Prepares the memory of collective calls. Collective; the first call does it as well.
+    fn prepare(&self, py: Python<'_>) -> PyResult<()> {
+        self.shared.with(py, Engine::prepare)
+    }
+
+    /// Makes an array of zeros in the heap of every rank. Collective: all ranks ask for the same.
+    ///
+    /// The array is at the same place of every rank's heap. Its memory is used again once all ranks
+    /// have dropped it.
+    /// With `local=True` this rank alone makes the array. Calls take it alike; it has no peers.
+    #[pyo3(signature = (shape, dtype=None, *, local=false))]
+    fn zeros(
+        &self,
+        py: Python<'_>,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        local: bool,
+    ) -> PyResult<Array> {
+        let array = self.empty(py, shape, dtype, local)?;
+        array.clear().map_err(|error| exception(py, &error))?;
+        Ok(array)
+    }
+
+    /// Makes an array like `zeros`, with whatever the memory holds.
+    #[pyo3(signature = (shape, dtype=None, *, local=false))]
+    fn empty(
+        &self,
+        py: Python<'_>,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        local: bool,
+    ) -> PyResult<Array> {
+        let dtype = dtype.map_or_else(|| Dtype::named("float64"), Dtype::of)?;
+        let shape = match shape.extract::<usize>() {
+            Ok(count) => vec![count],
+            Err(_) => shape.extract::<Vec<usize>>()?,
+        };
+        // A length that overflows is more than there is, which all ranks are told.
+        let len = shape.iter().try_fold(dtype.size as u64, |len, &extent| len.checked_mul(extent as u64));
+        let shared = &self.shared;
+        let len = len.unwrap_or(u64::MAX);
+        let (region, memory) = shared.with(py, |comm| {
+            if local {
+                let count = usize::try_from(len).unwrap_or(usize::MAX);
+                let buffer = comm.arena().alloc_aligned::<u8>(count, ALIGN)?;
+                return Ok((buffer.region(), ArrayMemory::Local(buffer)));
+            }
+            let (region, used) = shared.allocations.take(comm, len, ALIGN)?;
+            Ok((region, ArrayMemory::Shared(used)))
+        })?;
+        Array::new(&shared.places, shared.rank.get(), region, &shape, dtype, memory)
+            .map_err(|error| exception(py, &error))
+    }
+
+    /// Bytes of this rank's heap: all, free, and the longest allocation that would succeed.
+    fn heap_usage(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+        let usage = self.shared.with(py, |comm| Ok(comm.heap_usage()))?;
+        Ok((usage.len, usage.free, usage.contiguous))
+    }
+
+    /// Opens the next channel to `peer`. With `proxied=True` a proxy moves the bytes.
+    #[pyo3(signature = (peer, *, proxied=false))]
+    fn channel(&self, py: Python<'_>, peer: u32, proxied: bool) -> PyResult<PyChannel> {
+        let to = self.rank_of(py, peer)?;
+        let kind = self.shared.with(py, |comm| {
+            Ok(if proxied {
+                Kind::Proxied(comm.port_channel(to)?)
+            } else {
+                Kind::Direct(comm.memory_channel(to)?)
+            })
+        })?;
+        Ok(PyChannel::new(kind, &self.shared.places, self.shared.rank.get(), peer))
+    }
+
+    /// Starts this rank's proxy over `n_fifos` fifos. It calls `handler(fifo, trigger)` for each
+    /// trigger, then executes it. A trigger for which the handler returns False, or raises, is
+    /// refused. To be called before the first proxied channel.
+    #[pyo3(signature = (handler, n_fifos=1))]
+    fn start_proxy(&self, py: Python<'_>, handler: Py<PyAny>, n_fifos: u32) -> PyResult<()> {
+        if !handler.bind(py).is_callable() {
+            return Err(PyTypeError::new_err(
+                "start_proxy takes a function of a fifo's number and a trigger",
+            ));
+        }
+        self.shared
+            .with(py, |comm| comm.start_proxy(n_fifos, |executor| PythonHandler::new(executor, handler)))
+    }
+
+    /// Makes a stream: a thread that executes calls in order.
+    fn stream(&self, py: Python<'_>) -> PyResult<Stream> {
+        self.shared.with(py, |comm| comm.stream()).map(Stream::new)
+    }
+
+    /// Puts calls together: `with comm.group(): ...`. They are made at the end of the block, or
+    /// enqueued on `stream`.
+    #[pyo3(signature = (*, stream=None))]
+    fn group(&self, stream: Option<Py<Stream>>) -> PyGroup {
+        PyGroup::of(&self.shared, stream)
+    }
+
+    /// Divides the communicator: ranks of the same `color` come together, ordered by `key`.
+    /// Returns None without a color. Collective.
+    #[pyo3(signature = (color, key=0))]
+    fn split(&self, py: Python<'_>, color: Option<u32>, key: i64) -> PyResult<Option<Self>> {
+        let part = self.shared.with(py, |comm| comm.split(color, key))?;
+        part.map(|comm| Self::wrap(py, comm, Some(&self.shared.allocations))).transpose()
+    }
+
+    /// Makes another communicator of the same ranks. Collective.
+    fn duplicate(&self, py: Python<'_>) -> PyResult<Self> {
+        let comm = self.shared.with(py, Engine::duplicate)?;
+        Self::wrap(py, comm, Some(&self.shared.allocations))
+    }
+
+    /// Goes on without the lost ranks. All survivors call it once a call has failed. Returns the
+    /// new communicator and the ranks that are lost, as this one numbers them.
+    fn shrink(&self, py: Python<'_>) -> PyResult<(Self, Vec<u32>)> {
+        let shrunk = self.shared.with(py, Engine::shrink)?;
+        let lost = shrunk.lost.iter().map(|rank| rank.get()).collect();
+        Ok((Self::first(py, shrunk.comm)?, lost))
+    }
+
+    /// Comes together with ranks that `Communicator.join` under `id`, in a new communicator of
+    /// `size` ranks. Collective; one member passes the id at least.
+    #[pyo3(signature = (size, id=None))]
+    fn grow(&self, py: Python<'_>, size: u32, id: Option<&UniqueId>) -> PyResult<Self> {
+        let id = id.map(|id| id.0);
+        let comm = self.shared.with(py, |comm| comm.grow(size, id.as_ref()))?;
+        Self::first(py, comm)
+    }
+
+    /// Brings back the lost ranks, which `shmccl run --restart` has started again. `completed` is
+    /// the number of this rank's last completed step. Returns the new communicator and the least
+    /// of these numbers.
+    fn recover(&self, py: Python<'_>, completed: u64) -> PyResult<(Self, Option<u64>)> {
+        let told = Arc::new(std::sync::Mutex::new(None));
+        let heard = Arc::clone(&told);
+        let comm = self.shared.with(py, |comm| {
+            comm.on_recovery(move |recovery| *crate::shared::lock(&heard) = Some(recovery.sequence));
+            comm.recover(completed)
+        })?;
+        let sequence = *crate::shared::lock(&told);
+        Ok((Self::first(py, comm)?, sequence))
+    }
+
+    /// Declares `rank` lost, though it may live. That ends the epoch like a death.
+    fn give_up(&self, py: Python<'_>, rank: u32) -> PyResult<()> {
+        let lost = self.rank_of(py, rank)?;
+        self.shared.with(py, |comm| comm.give_up(lost))
+    }
+
+    /// Ends the epoch: every wait of every rank raises Revoked. Any thread may call it, also while
+    /// another one is in a call.
+    fn revoke(&self) {
+        self.shared.aborter.revoke();
+    }
+
+    /// Writes the heaps of all ranks to `directory`. Returns the number of the checkpoint.
+    /// Collective.
+    fn checkpoint(&self, py: Python<'_>, directory: PathBuf) -> PyResult<u64> {
+        self.shared.with(py, |comm| comm.checkpoint(&directory))
+    }
+
+    /// Reads back what `checkpoint` has written. All ranks have made the same arrays. Collective.
+    fn restore(&self, py: Python<'_>, directory: PathBuf) -> PyResult<u64> {
+        self.shared.with(py, |comm| comm.restore(&directory))
+    }
+
+    /// Chooses an algorithm by name for collective calls from now on; None for the best one.
+    fn set_algorithm(&self, py: Python<'_>, name: Option<&str>) -> PyResult<()> {
+        let chosen = name
+            .map(str::parse::<Algorithm>)
+            .transpose()
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        self.shared.with(py, |comm| {
+            comm.set_algorithm(chosen);
+            Ok(())
+        })
+    }
+
+    /// Tells what all ranks of the job are doing now, and which one holds the others up.
+    fn report(&self, py: Python<'_>) -> PyResult<String> {
+        self.shared.with(py, |comm| Ok(comm.report()?.to_string()))
+    }
+
+    /// Leaves when all ranks have called it, so that nobody is missed. Collective.
+    fn finalize(&self, py: Python<'_>) -> PyResult<()> {
+        let comm = self.shared.take().ok_or_else(|| closed("communicator"))?;
+        detached(py, || comm.finalize())
+    }
+
+    /// Leaves at once. A peer that still needs this rank gets PeerLost.
+    fn close(&self, py: Python<'_>) {
+        let comm = self.shared.take();
+        py.detach(|| drop(comm));
+    }
+
+    /// Whether it has left.
+    #[getter]
+    fn closed(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.shared.lock().is_none())
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    /// Finalizes; leaves at once where an exception ends the block.
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        if kind.is_none() && !self.closed(py) {
+            return self.finalize(py);
+        }
+        self.close(py);
+        Ok(())
+    }
+
+    /// Makes an all-reduce of two floats `count` times from Rust. Returns the seconds, with
+    /// which the same calls from Python are compared (`benches/call_cost.py`).
+    fn _time_all_reduce(&self, py: Python<'_>, count: u64) -> PyResult<f64> {
+        self.shared.with(py, |comm| {
+            let mut numbers = [1.0_f32; 2];
+            let start = Instant::now();
+            for _ in 0..count {
+                comm.all_reduce_in_place(&mut numbers, &ReduceOp::Max)?;
+            }
+            Ok(start.elapsed().as_secs_f64())
+        })
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<shmccl.Communicator rank {} of {}>", self.shared.rank, self.shared.size)
+    }
+}

@@ -1,0 +1,75 @@
+//! The engine's errors as exceptions of Python: a class for each variant, in `shmccl._errors`.
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use shmccl::{Error, Rank};
+
+/// Returns the exception for `error`, with its values as attributes.
+#[cold]
+pub fn exception(py: Python<'_>, error: &Error) -> PyErr {
+    made(py, error).unwrap_or_else(|failed| failed)
+}
+
+fn made(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
+    let values = PyDict::new(py);
+    if let Some(rank) = rank_of(error.origin()) {
+        values.set_item("rank", rank)?;
+    }
+    if let Error::Timeout { straggler, report, .. } = error.origin() {
+        values.set_item("straggler", straggler.map(Rank::get))?;
+        values.set_item("report", report.as_ref().map(ToString::to_string))?;
+    }
+    let class = py.import("shmccl._errors")?.getattr(name_of(error))?;
+    let exception = PyErr::from_value(class.call((format!("{error:?}"),), Some(&values))?);
+    if let Error::StreamFailed { source, .. } = error {
+        exception.set_cause(py, Some(made(py, source)?));
+    }
+    Ok(exception)
+}
+
+/// Returns the exception of a communicator, channel or stream that was closed.
+#[cold]
+pub fn closed(what: &str) -> PyErr {
+    PyRuntimeError::new_err(format!("the {what} is closed: it was finalized, or left with its block"))
+}
+
+/// The rank that an error is about.
+fn rank_of(error: &Error) -> Option<u32> {
+    match error {
+        Error::Timeout { awaited, .. } => awaited.map(Rank::get),
+        Error::Revoked { by } => by.map(Rank::get),
+        Error::PeerLost { rank }
+        | Error::Mismatch { rank, .. }
+        | Error::FailedElsewhere { rank, .. }
+        | Error::TuningMismatch { rank, .. }
+        | Error::RankTaken { rank }
+        | Error::Corrupted { rank, .. }
+        | Error::PutCorrupted { rank } => Some(rank.get()),
+        Error::InvalidRank { rank, .. } => Some(*rank),
+        _ => None,
+    }
+}
+
+/// Returns the name of the variant, which the class has too.
+macro_rules! names {
+    ($($variant:ident)*) => {
+        fn name_of(error: &Error) -> &'static str {
+            match error {
+                $(Error::$variant { .. } => stringify!($variant),)*
+                _ => "Error",
+            }
+        }
+
+        /// The names of the classes of exceptions, for the test that Python has them all.
+        pub const NAMES: &[&str] = &[$(stringify!($variant),)*];
+    };
+}
+
+names! {
+    InvalidArgument UnsupportedAlgorithm WrongCount InvalidRank OutOfRange Misaligned OutOfMemory Exhausted
+    Unavailable NameInUse ResourceLimit Refused Os Layout Mismatch CallMismatch AlgorithmMismatch FailedElsewhere
+    Timeout StreamFailed Panicked PeerLost Excluded ProxyLost Revoked Environment Setting Tuning TuningMismatch Trace
+    NoMeeting RankTaken NoPlace FaultPlan FaultInjected Checkpoint Corrupted PutCorrupted DeviceFailed Cancelled
+    Interrupted
+}

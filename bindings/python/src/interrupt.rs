@@ -1,0 +1,62 @@
+//! Calls of the engine without the interpreter's lock, which Ctrl-C ends.
+
+use std::cell::RefCell;
+use std::ffi::c_int;
+
+use pyo3::prelude::*;
+use shmccl::sync::interrupt::interruptible;
+
+use crate::error::exception;
+
+thread_local! {
+    /// What a handler of signals has raised in a wait of this thread.
+    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// Calls `run` without the lock. Signals are looked at every 50 ms while it waits.
+///
+/// # Errors
+/// The exception for what `run` returns, or what a handler of signals raised meanwhile.
+#[inline]
+pub fn detached<R: Send>(py: Python<'_>, run: impl FnOnce() -> shmccl::Result<R> + Send) -> PyResult<R> {
+    let done = py.detach(|| interruptible(has_raised, run));
+    // A call may have come to its end at the very moment.
+    match (RAISED.take(), done) {
+        (None, Ok(value)) => Ok(value),
+        (Some(raised), _) => Err(raised),
+        (None, Err(error)) => Err(exception(py, &error)),
+    }
+}
+
+/// Looks at the signals that have arrived. Only the main thread sees any.
+fn has_raised() -> bool {
+    Python::try_attach(|py| match py.check_signals() {
+        Ok(()) => false,
+        Err(error) => {
+            RAISED.set(Some(error));
+            true
+        }
+    })
+    .unwrap_or(true)
+}
+
+/// Says to C whether a wait is to end, as [`detached`] asks.
+extern "C" fn interrupt_check_of_c() -> c_int {
+    has_raised().into()
+}
+
+/// The address of `int check(void)`, for waits of extension modules in C: it looks at Python's
+/// signals and keeps what their handlers raise.
+#[pyfunction]
+pub fn interrupt_check() -> usize {
+    (interrupt_check_of_c as *const ()).expose_provenance()
+}
+
+/// Raises what `interrupt_check` has kept on this thread, if anything.
+///
+/// # Errors
+/// That.
+#[pyfunction]
+pub fn raise_interrupt() -> PyResult<()> {
+    RAISED.take().map_or(Ok(()), Err)
+}

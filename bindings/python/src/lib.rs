@@ -1,0 +1,60 @@
+//! The extension module `shmccl._core`: communicators, arrays, channels and streams for Python.
+//!
+//! | module | what |
+//! |---|---|
+//! | `comm`, `collectives` | the class `Communicator` |
+//! | `call` | a call on bytes: at once, in a group, on a stream |
+//! | `operand`, `dtype` | bytes of Python objects, and their types |
+//! | `array`, `allocations`, `dlpack_export`, `heap_places` | arrays of the heap |
+//! | `shared`, `interrupt` | the engine without the interpreter's lock, until Ctrl-C |
+//! | `group`, `stream`, `channel`, `proxy`, `reduce_op`, `unique_id` | a class or two each |
+//! | `table` | the functions of the C ABI |
+//! | `error`, `parent` | exceptions; the end of a launched rank |
+//!
+//! `unsafe` stands where bytes of Python objects become operands, and in the two protocols that
+//! lend them.
+
+mod allocations;
+mod array;
+mod call;
+mod channel;
+mod collectives;
+mod comm;
+mod dlpack_export;
+mod dtype;
+mod error;
+mod group;
+mod heap_places;
+mod interrupt;
+mod operand;
+mod parent;
+mod proxy;
+mod reduce_op;
+mod shared;
+mod stream;
+mod table;
+mod unique_id;
+
+use pyo3::prelude::*;
+
+/// The compiled part of the package `shmccl`.
+#[pymodule(gil_used = false)]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("_ERRORS", error::NAMES.to_vec())?;
+    module.add_class::<array::Array>()?;
+    module.add_class::<channel::PyChannel>()?;
+    module.add_class::<comm::Communicator>()?;
+    module.add_class::<group::PyGroup>()?;
+    module.add_class::<proxy::Trigger>()?;
+    module.add_class::<reduce_op::PreMulSum>()?;
+    module.add_class::<stream::Event>()?;
+    module.add_class::<stream::Stream>()?;
+    module.add_class::<unique_id::UniqueId>()?;
+    module.add_function(wrap_pyfunction!(group::group, module)?)?;
+    module.add_function(wrap_pyfunction!(interrupt::interrupt_check, module)?)?;
+    module.add_function(wrap_pyfunction!(interrupt::raise_interrupt, module)?)?;
+    module.add_function(wrap_pyfunction!(parent::end_with_parent, module)?)?;
+    module.add_function(wrap_pyfunction!(table::table, module)?)?;
+    module.add_function(wrap_pyfunction!(shared::leave_all, module)?)
+}

@@ -1,0 +1,85 @@
+//! Operators of reductions.
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+use shmccl::reduce::{DataType, ReduceOp, Scalar};
+
+/// Multiplies each rank's input by a factor of that rank, then adds: `op=PreMulSum(0.5)`.
+#[pyclass(frozen, module = "shmccl", name = "PreMulSum")]
+pub struct PreMulSum {
+    /// The factor of this rank.
+    #[pyo3(get)]
+    factor: f64,
+}
+
+#[pymethods]
+impl PreMulSum {
+    #[new]
+    fn new(factor: f64) -> Self {
+        Self { factor }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("PreMulSum({})", self.factor)
+    }
+}
+
+/// Returns the operator that `object` names, for elements of `data_type`. Adds for `None`.
+///
+/// # Errors
+/// `ValueError` for another name, `TypeError` for something else.
+#[inline]
+pub fn reduce_op(object: Option<&Bound<'_, PyAny>>, data_type: DataType) -> PyResult<ReduceOp> {
+    let Some(object) = object else { return Ok(ReduceOp::Sum) };
+    if let Ok(name) = object.cast::<PyString>() {
+        return named(name.to_str()?);
+    }
+    match object.cast::<PreMulSum>() {
+        Ok(op) => scaled(op.get().factor, data_type),
+        Err(_) => Err(PyTypeError::new_err("op: expected a name such as \"sum\", or PreMulSum(factor)")),
+    }
+}
+
+fn named(name: &str) -> PyResult<ReduceOp> {
+    Ok(match name {
+        "sum" => ReduceOp::Sum,
+        "prod" | "product" => ReduceOp::Prod,
+        "min" => ReduceOp::Min,
+        "max" => ReduceOp::Max,
+        "avg" | "mean" => ReduceOp::Avg,
+        "band" => ReduceOp::BitAnd,
+        "bor" => ReduceOp::BitOr,
+        "bxor" => ReduceOp::BitXor,
+        _ => {
+            return Err(PyValueError::new_err(format!(
+                "no operator {name:?}; expected sum, prod, min, max, avg, band, bor, bxor, or PreMulSum(factor)"
+            )));
+        }
+    })
+}
+
+/// Returns the operator that multiplies by `factor` first.
+fn scaled(factor: f64, data_type: DataType) -> PyResult<ReduceOp> {
+    let scalar = match data_type {
+        DataType::F32 => Scalar::new(factor as f32),
+        DataType::F64 => Scalar::new(factor),
+        DataType::F16 => Scalar::new(half::f16::from_f64(factor)),
+        DataType::Bf16 => Scalar::new(half::bf16::from_f64(factor)),
+        DataType::I32 => Scalar::new(whole(factor)? as i32),
+        DataType::I64 => Scalar::new(whole(factor)?),
+        other => {
+            return Err(PyValueError::new_err(format!(
+                "PreMulSum takes floats, int32 and int64, not {other}"
+            )));
+        }
+    };
+    Ok(ReduceOp::PreMulSum(scalar))
+}
+
+fn whole(factor: f64) -> PyResult<i64> {
+    if factor.fract() == 0.0 {
+        return Ok(factor as i64);
+    }
+    Err(PyValueError::new_err(format!("PreMulSum of integers takes a whole factor, not {factor}")))
+}

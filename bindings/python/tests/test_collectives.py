@@ -1,0 +1,185 @@
+"""Every collective call on arrays of NumPy, of the heap, and of the buffer protocol."""
+
+import array
+
+import ml_dtypes
+import numpy as np
+import pytest
+import shmccl
+
+SIZES = [0, 1, 3, 1000, 70_001]
+TYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
+
+
+def on_ranks(body, n=3, **settings):
+    """Runs `body` on `n` ranks that are processes."""
+    return shmccl.launch(body, n, start="fork", timeout=20.0, **settings)
+
+
+def test_all_reduce_of_every_type_and_size_is_what_numpy_computes():
+    def body(comm):
+        for name in TYPES:
+            for count in SIZES:
+                own = (np.arange(count) % 7 + comm.rank).astype(name)
+                expected = sum((np.arange(count) % 7 + rank).astype(name) for rank in range(comm.size))
+                np.testing.assert_array_equal(comm.all_reduce(own), expected, err_msg=f"{name} {count}")
+                comm.all_reduce(own, "sum", own)
+                np.testing.assert_array_equal(own, expected)
+
+    on_ranks(body)
+
+
+@pytest.mark.parametrize("op, combine", [("sum", np.add), ("prod", np.multiply), ("min", np.minimum), ("max", np.maximum)])
+def test_all_reduce_combines_as_it_is_told(op, combine):
+    def body(comm):
+        ranks = [np.array([rank + 1, -rank, 2], dtype="int32") for rank in range(comm.size)]
+        expected = combine.reduce(ranks)
+        np.testing.assert_array_equal(comm.all_reduce(ranks[comm.rank], op), expected)
+
+    on_ranks(body)
+
+
+def test_bits_averages_and_factors():
+    def body(comm):
+        bits = np.array([1 << comm.rank, 3], dtype="uint8")
+        assert comm.all_reduce(bits, "bor").tolist() == [7, 3]
+        assert comm.all_reduce(bits, "band").tolist() == [0, 3]
+        assert comm.all_reduce(bits, "bxor").tolist() == [7, 3]
+        assert comm.all_reduce(np.array([float(comm.rank)]), "avg").tolist() == [1.0]
+        assert comm.all_reduce(np.array([1.0, 2.0]), shmccl.PreMulSum(0.5)).tolist() == [1.5, 3.0]
+
+    on_ranks(body)
+
+
+def test_truth_values_and_complex_numbers():
+    def body(comm):
+        assert comm.all_reduce(np.array([comm.rank == 1, False])).tolist() == [True, False]
+        assert comm.all_reduce(np.array([1 + 2j], "complex64")).tolist() == [3 + 6j]
+
+    on_ranks(body)
+
+
+def test_short_floats_by_the_names_of_ml_dtypes_and_by_an_explicit_type_over_bytes():
+    def body(comm):
+        for kind in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
+            own = np.array([1.5, 2.0], dtype=kind)
+            comm.all_reduce(own, out=own)
+            assert own.astype(float).tolist() == [4.5 if kind is ml_dtypes.bfloat16 else float(kind(4.5)), 6.0]
+        bits = np.array([1.5], dtype=ml_dtypes.bfloat16).view("uint16")
+        comm.all_reduce(bits, out=bits, dtype="bfloat16")
+        assert bits.view(ml_dtypes.bfloat16).astype(float).tolist() == [4.5]
+
+    on_ranks(body)
+
+
+def test_what_rank_r_gets_of_every_other_call():
+    def body(comm):
+        rank, n = comm.rank, comm.size
+        own = np.array([rank, 10 * rank])
+        assert comm.all_gather(own).tolist() == [[r, 10 * r] for r in range(n)]
+        assert (comm.gather(own, root=1) is None) == (rank != 1)
+        blocks = np.arange(n * 2).reshape(n, 2) + 100 * rank
+        assert comm.reduce_scatter(blocks).tolist() == [6 * rank + 300, 6 * rank + 303]
+        assert comm.all_to_all(blocks).tolist() == [[2 * rank + 100 * r, 2 * rank + 1 + 100 * r] for r in range(n)]
+        got = comm.scatter(blocks if rank == 2 else None, root=2, out=np.empty(2, int))
+        assert got.tolist() == [2 * rank + 200, 2 * rank + 201]
+        summed = comm.reduce(own, root=2)
+        assert summed is None if rank != 2 else summed.tolist() == [3, 30]
+        told = np.full(3, rank)
+        assert comm.broadcast(told, root=1).tolist() == [1, 1, 1]
+
+    on_ranks(body)
+
+
+def test_calls_in_place_use_this_ranks_block_of_the_longer_array():
+    def body(comm):
+        rank, n = comm.rank, comm.size
+        whole = np.zeros((n, 2))
+        whole[rank] = rank
+        comm.all_gather(whole[rank], out=whole)
+        assert whole[:, 0].tolist() == [0, 1, 2]
+        sums = np.ones((n, 2))
+        comm.reduce_scatter(sums, out=sums[rank])
+        assert sums[rank].tolist() == [3, 3] and sums.sum() == 6 + 4
+        with pytest.raises(ValueError, match="overlap"):
+            comm.all_reduce(whole.reshape(-1)[:3], out=whole.reshape(-1)[1:4])
+        comm.barrier()
+
+    on_ranks(body)
+
+
+def test_blocks_of_different_lengths():
+    def body(comm):
+        rank, n = comm.rank, comm.size
+        sent = [to + 1 for to in range(n)]
+        out = np.zeros(n * (rank + 1), dtype="int32")
+        comm.all_to_all_v(np.full(sum(sent), rank, "int32"), sent, out, [rank + 1] * n)
+        assert out.tolist() == [r for r in range(n) for _ in range(rank + 1)]
+
+    on_ranks(body)
+
+
+def test_messages_and_groups_of_them():
+    def body(comm):
+        rank = comm.rank
+        if rank == 0:
+            comm.send(np.array([1.0, 2.0]), 1)
+        elif rank == 1:
+            assert comm.recv(np.zeros(2), 0).tolist() == [1.0, 2.0]
+        if rank == 2:
+            sources = {comm.recv_any(np.zeros(1), tag=7) for _ in range(2)}
+            assert sources == {0, 1}
+        else:
+            comm.send(np.ones(1), 2, tag=7)
+        mine, theirs = np.full(50_000, rank), np.zeros(50_000, int)
+        with comm.group():
+            comm.send(mine, comm.right)
+            comm.recv(theirs, comm.left)
+        assert (theirs == comm.left).all()
+
+    on_ranks(body)
+
+
+def test_bytes_arrays_and_views_without_numpy_are_operands_too():
+    def body(comm):
+        numbers = array.array("d", [comm.rank, 1.0])
+        comm.all_reduce(numbers, out=numbers)
+        assert numbers.tolist() == [3.0, 3.0]
+        text = bytearray(b"rank?")
+        if comm.rank == 0:
+            text[:] = b"zero!"
+        comm.broadcast(memoryview(text))
+        assert bytes(text) == b"zero!"
+
+    on_ranks(body)
+
+
+def test_wrong_arguments_name_the_remedy_and_leave_the_job_as_it_was():
+    def body(comm):
+        for wrong, message in [
+            (lambda: comm.all_reduce(np.zeros((4, 4))[:, 1]), "ascontiguousarray"),
+            (lambda: comm.all_reduce(b"read only", out=b"read only"), "read-only"),
+            (lambda: comm.all_reduce(np.zeros(2), "median"), "expected sum"),
+            (lambda: comm.all_reduce(np.zeros(2), out=np.zeros(3)), "elements received is 3"),
+            (lambda: comm.all_reduce(np.zeros(2), out=np.zeros(2, "float32")), "float32"),
+            (lambda: comm.all_reduce(np.array(["text"])), "dtype="),
+            (lambda: comm.all_reduce(3.0, out=np.zeros(1)), "expected an array"),
+            (lambda: comm.broadcast(np.zeros(2), root=7), "rank 7 does not exist"),
+        ]:
+            with pytest.raises((ValueError, TypeError), match=message):
+                wrong()
+        assert comm.all_reduce(np.ones(1)).tolist() == [3.0]
+
+    on_ranks(body)
+
+
+def test_ranks_in_different_calls_are_told_so():
+    def body(comm):
+        with pytest.raises(shmccl.CallMismatch, match="all_reduce"):
+            if comm.rank == 0:
+                comm.all_reduce(np.zeros(4))
+            else:
+                comm.broadcast(np.zeros(4))
+        comm.close()
+
+    on_ranks(body, n=2)

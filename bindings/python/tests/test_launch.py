@@ -1,0 +1,184 @@
+"""Ranks that `launch` starts, and processes that other launchers have started."""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import ranks
+import shmccl
+
+HERE = pathlib.Path(__file__).parent
+PROGRAM = [sys.executable, str(HERE / "ranks.py")]
+
+
+@pytest.mark.parametrize("start", ["spawn", "forkserver", "fork", None])
+def test_ranks_are_processes_however_they_are_started(start):
+    assert shmccl.launch(ranks.sum_of_ranks, 3, 2, start=start, timeout=30.0) == [6.0, 6.0, 6.0]
+
+
+def test_a_function_that_cannot_be_imported_runs_in_copies_of_this_process():
+    offset = 5
+    assert shmccl.launch(lambda comm: comm.rank + offset, 2) == [5, 6]
+
+
+def test_a_rank_that_raises_ends_all_and_its_traceback_is_shown():
+    with pytest.raises(shmccl.DeviceFailed, match="(?s)rank 1 raised ValueError: no such luck.*fails_on_rank_1") as failed:
+        shmccl.launch(ranks.fails_on_rank_1, 3)
+    assert failed.value.rank == 1
+    assert isinstance(failed.value.__cause__, ValueError)
+
+
+def test_a_rank_that_is_killed_is_named_and_the_others_can_go_on():
+    with pytest.raises(shmccl.DeviceFailed, match="rank 1 was killed by SIGKILL"):
+        shmccl.launch(ranks.is_killed_on_rank_1, 3)
+    first, lost, last = shmccl.launch(ranks.is_killed_on_rank_1, 3, keep_going=True)
+    assert first == last == (1, [1], 2, 1.0)
+    assert isinstance(lost, shmccl.DeviceFailed) and lost.rank == 1
+
+
+def test_a_result_that_cannot_be_pickled_is_an_error_of_its_rank():
+    with pytest.raises(shmccl.DeviceFailed, match="cannot be pickled"):
+        shmccl.launch(lambda comm: lambda: None, 2)
+
+
+def environments(n, names, **common):
+    rank, size = names
+    return [{**os.environ, **common, rank: str(r), size: str(n)} for r in range(n)]
+
+
+def run_all(envs):
+    children = [
+        subprocess.Popen([*PROGRAM, "init"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for env in envs
+    ]
+    told = [child.communicate(timeout=60) for child in children]
+    assert all(child.returncode == 0 for child in children), told
+    return [out.split() for out, _ in told]
+
+
+@pytest.mark.parametrize(
+    "names, common",
+    [
+        (("SHMCCL_RANK", "SHMCCL_SIZE"), {}),
+        (("SHMCCL_RANK", "SHMCCL_SIZE"), {"SHMCCL_KEY": "mine"}),
+        (("RANK", "WORLD_SIZE"), {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "TORCHELASTIC_RUN_ID": "none"}),
+        (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), {"PMIX_NAMESPACE": "prterun-1@1"}),
+        (("PMI_RANK", "PMI_SIZE"), {"MPI_LOCALNRANKS": "3"}),
+        (("SLURM_PROCID", "SLURM_NTASKS"), {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}),
+        (("PALS_RANKID", "PMI_SIZE"), {"PALS_APID": "abc"}),
+    ],
+)
+def test_init_finds_what_each_launcher_says(names, common):
+    assert run_all(environments(3, names, **common)) == [[str(rank), "3", "3.0"] for rank in range(3)]
+
+
+def test_init_works_under_the_command():
+    command = [sys.executable, "-m", "shmccl", "run", "-n", "2", "--", *PROGRAM, "init"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert sorted(line.split()[-3:] for line in done.stdout.splitlines()) == [["0", "2", "1.0"], ["1", "2", "1.0"]]
+
+
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="no mpirun on this machine")
+def test_init_works_under_mpirun():
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", *PROGRAM, "init"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_init_without_a_launcher_says_what_to_do():
+    names = ("SHMCCL_", "RANK", "WORLD_SIZE", "OMPI_", "PMI", "SLURM_", "PALS_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(names)}
+    done = subprocess.run([*PROGRAM, "init"], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "shmccl run -n N -- python PROGRAM" in done.stderr.splitlines()[-1]
+
+
+def test_ranks_on_several_machines_are_told_so_at_once():
+    (env, *_) = environments(4, ("RANK", "WORLD_SIZE"), LOCAL_WORLD_SIZE="2")
+    done = subprocess.run([*PROGRAM, "init"], env=env, capture_output=True, text=True, timeout=60)
+    assert "2 of 4 ranks on this machine" in done.stderr
+
+
+def test_a_missing_rank_is_named():
+    code = "import shmccl; shmccl.init(timeout=1.0)"
+    env = environments(3, ("SHMCCL_RANK", "SHMCCL_SIZE"), SHMCCL_KEY="short")[0]
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert "awaiting rank 1; ranks [1, 2] have not come" in done.stderr
+
+
+def nobody_is_left(group):
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.01)
+    pytest.fail("a process of the job is left")
+
+
+@pytest.mark.parametrize("where", ["channel", "barrier"])
+def test_ctrl_c_ends_a_wait_within_100_ms(where):
+    child = subprocess.Popen([*PROGRAM, "alone", where], stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "waits\n"
+    # Longer than a waiter stays awake.
+    time.sleep(0.3)
+    sent = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    assert child.stdout.readline() == "interrupted\n"
+    took = time.monotonic() - sent
+    assert child.wait(10) == 0
+    # It takes 50 ms at most; a machine that does something else may take longer.
+    assert took < 2.0
+
+
+@pytest.mark.parametrize("start", ["spawn", "fork"])
+def test_ctrl_c_ends_all_ranks(start):
+    child = subprocess.Popen(
+        [*PROGRAM, "launch", start], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert sorted([child.stdout.readline(), child.stdout.readline()]) == ["rank 0 waits\n", "rank 1 waits\n"]
+    sent = time.monotonic()
+    os.killpg(child.pid, signal.SIGINT)
+    _, error = child.communicate(timeout=10)
+    assert time.monotonic() - sent < 2.0
+    assert "KeyboardInterrupt" in error
+    nobody_is_left(child.pid)
+
+
+def test_ranks_end_with_the_process_that_has_launched_them():
+    child = subprocess.Popen([*PROGRAM, "launch", "fork"], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    child.stdout.readline(), child.stdout.readline()
+    child.kill()
+    child.wait()
+    nobody_is_left(child.pid)
+
+
+def test_the_package_is_imported_quickly_and_without_numpy_and_torch():
+    code = "import sys, shmccl; print([name for name in ('numpy', 'torch') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_each_error_of_the_engine_has_a_class_and_survives_pickling():
+    import pickle
+
+    for name in shmccl._core._ERRORS:
+        error = getattr(shmccl, name)("text", rank=3)
+        copy = pickle.loads(pickle.dumps(error))
+        assert isinstance(copy, shmccl.Error) and (str(copy), copy.rank) == ("text", 3), name
+
+
+def test_a_unique_id_is_pickled_and_printed():
+    import pickle
+
+    id = shmccl.UniqueId()
+    assert pickle.loads(pickle.dumps(id)) == id == shmccl.UniqueId(str(id))
+    with pytest.raises(ValueError):
+        shmccl.UniqueId("no id")
