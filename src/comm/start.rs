@@ -137,11 +137,15 @@ impl Work {
     /// another thread does.
     ///
     /// # Errors
-    /// [`Error::WorkFailed`] when the operation has failed.
+    /// [`Error::WorkFailed`] when the operation has failed. [`Error::Cancelled`] when the program
+    /// cancels the wait while another thread executes the operation, or for a message: it goes on.
     pub fn wait(&self) -> Result<()> {
         let outcome = match self.outcome.get() {
             Some(outcome) => outcome.clone(),
-            None => self.queue.await_outcome(&self.outcome),
+            None => {
+                let waited = self.queue.await_outcome(&self.outcome);
+                waited.map_err(|_| Error::Cancelled { operation: self.operation })?
+            }
         };
         self.result(outcome)
     }

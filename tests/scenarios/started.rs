@@ -8,6 +8,7 @@ use shmccl::collective::{ChannelKind, CustomAlgorithm, Operation, Steps};
 use shmccl::comm::Starting;
 use shmccl::heap::DeviceBuffer;
 use shmccl::reduce::{DataType, ReduceOp};
+use shmccl::sync::interrupt::interruptible;
 use shmccl::{Collectives, Communicator, Error, Result, Work};
 
 use crate::harness::{Job, is_lost, rank};
@@ -456,4 +457,34 @@ scenario!(an_algorithm_that_panics_in_a_started_call_ends_it_and_the_epoch, Job:
         assert!(is_expected, "{error:?}");
     }
     assert_eq!(ends.get(), 2);
+});
+
+scenario!(a_wait_that_is_cancelled_leaves_the_operation_going, Job::of(2), |comm| {
+    let (sums, received, left, right) =
+        (comm.alloc::<u64>(1)?, comm.alloc::<u64>(1)?, comm.left(), comm.right());
+    let is_cancelled = |work: &Work| {
+        let error = interruptible(|| true, || work.wait()).unwrap_err();
+        matches!(error, Error::Cancelled { .. }) && work.outcome().is_none()
+    };
+    let mut messages = comm.duplicate()?;
+    sums.set(0, 1)?;
+    // The peer has not sent it.
+    let message = messages.start(nothing, |calls| calls.recv(&received, left))?;
+    assert!(is_cancelled(&message));
+    // The worker does not come to it.
+    let ((entered, began), (release, released)) = (channel(), channel::<()>());
+    let stays = move |_: &Result<(), Arc<Error>>| {
+        entered.send(()).unwrap();
+        assert!(released.recv().is_err(), "nobody sends");
+    };
+    comm.start(stays, |calls| calls.all_reduce_in_place(&sums, &ReduceOp::Sum))?;
+    began.recv().unwrap();
+    let second = start_sum(comm, &sums)?;
+    assert!(is_cancelled(&second));
+    drop(release);
+    second.wait()?;
+    assert_eq!(sums.get(0)?, 4);
+    messages.start(nothing, |calls| calls.send(&sums, right))?;
+    message.wait()?;
+    assert_eq!(received.get(0)?, 4);
 });

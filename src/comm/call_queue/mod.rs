@@ -24,6 +24,7 @@ use std::collections::VecDeque;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use super::stream::Monitor;
 use crate::channel::RankContext;
@@ -31,7 +32,7 @@ use crate::collective::group::{self, GroupShare};
 use crate::collective::{Call, Choice, Engine, OpenMessages, Operation};
 use crate::error::{Error, Result};
 use crate::shm::CellRef;
-use crate::sync::ParkCell;
+use crate::sync::{ParkCell, WaitPolicy};
 use worker::WorkerState;
 
 /// The most calls that wait in a queue.
@@ -105,6 +106,10 @@ pub(super) struct Completion {
     pub(super) done: Box<dyn FnOnce(&Outcome) + Send>,
     pub(super) outcome: Arc<OnceLock<Outcome>>,
 }
+
+/// The program has ended a wait of its thread: see [`crate::sync::interrupt`].
+#[derive(Debug)]
+pub(super) struct Cancelled;
 
 /// What a thread that waits can do.
 enum Turn<R> {
@@ -226,35 +231,45 @@ impl CallQueue {
     }
 
     /// Does what is to be done until `outcome` is there.
-    pub(super) fn await_outcome(&self, outcome: &OnceLock<Outcome>) -> Outcome {
+    ///
+    /// # Errors
+    /// [`Cancelled`], and the operation goes on.
+    pub(super) fn await_outcome(&self, outcome: &OnceLock<Outcome>) -> Result<Outcome, Cancelled> {
         loop {
             if let Some(outcome) = outcome.get() {
-                return outcome.clone();
+                return Ok(outcome.clone());
             }
-            self.work_once(|_| outcome.get().map(|_| ()));
+            self.work_once(|_| outcome.get().map(|_| ()))?;
         }
     }
 
-    /// Does what is to be done until `over` returns something.
+    /// Does what is to be done until `over` returns something. A wait that is cancelled ends the
+    /// epoch, as that of a call does: so all comes to an end.
     fn work_until<R>(&self, mut over: impl FnMut(&mut QueueState) -> Option<R>) -> R {
         loop {
-            if let Some(value) = self.work_once(&mut over) {
-                return value;
+            match self.work_once(&mut over) {
+                Ok(Some(value)) => return value,
+                Ok(None) => {}
+                Err(Cancelled) => self.context().abort(),
             }
         }
     }
 
     /// Does what is to be done next, unless `over` returns something.
     #[inline]
-    fn work_once<R>(&self, mut over: impl FnMut(&mut QueueState) -> Option<R>) -> Option<R> {
+    fn work_once<R>(
+        &self,
+        mut over: impl FnMut(&mut QueueState) -> Option<R>,
+    ) -> Result<Option<R>, Cancelled> {
         let mut next = |state: &mut QueueState| over(state).map(Turn::Over).or_else(|| state.turn());
-        let turn = next(&mut self.state.lock());
-        match turn.unwrap_or_else(|| self.state.wait(next)) {
-            Turn::Over(value) => return Some(value),
+        let found = next(&mut self.state.lock());
+        let turn = found.or_else(|| self.state.wait_for(WaitPolicy::OVERSUBSCRIBED, Duration::MAX, next));
+        match turn.ok_or(Cancelled)? {
+            Turn::Over(value) => return Ok(Some(value)),
             Turn::Run(number, engine, started) => self.run(number, engine, started),
-            Turn::Messages(n_ended) => self.await_messages(n_ended),
+            Turn::Messages(n_ended) => self.await_messages(n_ended)?,
         }
-        None
+        Ok(None)
     }
 
     /// Executes `started`, whose turn it is.
