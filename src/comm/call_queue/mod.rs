@@ -266,14 +266,14 @@ impl CallQueue {
         let turn = found.or_else(|| self.state.wait_for(WaitPolicy::OVERSUBSCRIBED, Duration::MAX, next));
         match turn.ok_or(Cancelled)? {
             Turn::Over(value) => return Ok(Some(value)),
-            Turn::Run(number, engine, started) => self.run(number, engine, started),
+            Turn::Run(number, engine, started) => self.run(number, engine, *started),
             Turn::Messages(n_ended) => self.await_messages(n_ended)?,
         }
         Ok(None)
     }
 
     /// Executes `started`, whose turn it is.
-    fn run(&self, number: u64, engine: Box<Engine>, mut started: Box<StartedCalls>) {
+    fn run(&self, number: u64, engine: Box<Engine>, mut started: StartedCalls) {
         let mut ticket = Ticket { queue: self, number, engine: Some(engine) };
         let (choice, context) = (started.choice, self.context());
         let run = || run_calls(ticket.redeem(), &mut started.calls, choice, context);

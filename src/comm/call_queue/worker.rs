@@ -153,7 +153,7 @@ impl CallQueue {
             match next {
                 Next::Do(Turn::Run(number, engine, started)) => {
                     self.context().add_spinner();
-                    self.run(number, engine, started);
+                    self.run(number, engine, *started);
                     self.context().remove_spinner();
                 }
                 Next::Do(_) => self.see_to_messages(),
