@@ -10,7 +10,6 @@ use super::StreamStatus;
 use crate::bootstrap::resource_error;
 use crate::channel::RankContext;
 use crate::error::{Error, Result};
-use crate::sync::interrupt::uninterrupted;
 use crate::sync::{ParkCell, SleepWord, Stop, WaitPolicy, Waiting, Watch, wait_until};
 
 /// The most operations that wait in a stream.
@@ -256,12 +255,6 @@ impl<T> Monitor<T> {
         done.ok_or(Error::Cancelled { operation })
     }
 
-    /// Waits until `poll` returns something. Changes that `poll` makes wake nobody.
-    pub(in crate::comm) fn wait<R>(&self, poll: impl FnMut(&mut T) -> Option<R>) -> R {
-        let wait = || self.wait_for(WaitPolicy::OVERSUBSCRIBED, Duration::MAX, poll);
-        uninterrupted(wait).expect("there is no deadline")
-    }
-
     /// Waits for as long as waiters stay awake.
     pub(super) fn wait_awake<R>(&self, poll: impl FnMut(&mut T) -> Option<R>) -> Option<R> {
         let awake = WaitPolicy { park_after: Duration::MAX, ..WaitPolicy::OVERSUBSCRIBED };
@@ -274,7 +267,8 @@ impl<T> Monitor<T> {
         self.wait_for(asleep, Duration::MAX, poll).expect("there is no deadline")
     }
 
-    /// Waits for `timeout` at most until `poll` returns something.
+    /// Waits for `timeout` at most until `poll` returns something, or the program cancels the wait.
+    /// Changes that `poll` makes wake nobody.
     pub(in crate::comm) fn wait_for<R>(
         &self,
         policy: WaitPolicy,
