@@ -137,14 +137,16 @@ impl Work {
     /// another thread does.
     ///
     /// # Errors
-    /// [`Error::WorkFailed`] when the operation has failed. [`Error::Cancelled`] when the program
-    /// cancels the wait while another thread executes the operation, or for a message: it goes on.
+    /// - [`Error::WorkFailed`] when the operation has failed: also by [`Error::Cancelled`], if the
+    ///   program [cancels](crate::sync::interrupt) a call of all ranks that this thread executes.
+    /// - [`Error::Cancelled`] when the program cancels the wait for another thread, or for a
+    ///   message. The operation goes on.
     pub fn wait(&self) -> Result<()> {
         let outcome = match self.outcome.get() {
             Some(outcome) => outcome.clone(),
             None => {
                 let waited = self.queue.await_outcome(&self.outcome);
-                waited.map_err(|_| Error::Cancelled { operation: self.operation })?
+                waited.map_err(|_| self.cancelled())?
             }
         };
         self.result(outcome)
@@ -165,8 +167,13 @@ impl Work {
             if left.is_zero() {
                 return Ok(false);
             }
-            self.queue.await_change(left, || self.outcome.get().is_some());
+            let waited = self.queue.await_change(left, || self.outcome.get().is_some());
+            waited.map_err(|_| self.cancelled())?;
         }
+    }
+
+    fn cancelled(&self) -> Error {
+        Error::Cancelled { operation: self.operation }
     }
 
     fn result(&self, outcome: Outcome) -> Result<()> {

@@ -83,6 +83,12 @@ impl<T: Pod> DeviceBuffer<T> {
         self.region
     }
 
+    /// Returns the address of the first byte of the heap that it lies in.
+    #[inline]
+    pub(crate) fn heap_start(&self) -> usize {
+        self.span.start().addr().get().wrapping_sub(self.region.offset.get() as usize)
+    }
+
     /// Returns the bytes of the `count` elements from `index` on, the same on every rank.
     ///
     /// # Errors

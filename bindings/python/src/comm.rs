@@ -1,7 +1,7 @@
 //! The communicator of Python: membership, memory, derived communicators.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -19,9 +19,10 @@ use crate::error::{closed, exception};
 use crate::group::PyGroup;
 use crate::interrupt::detached;
 use crate::proxy::PythonHandler;
-use crate::shared::Shared;
+use crate::shared::{Shared, lock};
 use crate::stream::Stream;
 use crate::unique_id::{UniqueId, seconds};
+use crate::work::Work;
 
 /// Where arrays begin: NumPy, torch and the widest registers are content with it.
 const ALIGN: u64 = 128;
@@ -38,18 +39,37 @@ pub struct Communicator {
 
 impl Communicator {
     /// Wraps a communicator of a new epoch.
-    fn first(py: Python<'_>, comm: Engine) -> PyResult<Self> {
-        Self::wrap(py, comm, None)
+    fn first(py: Python<'_>, mut comm: Engine) -> PyResult<Self> {
+        let recovered = if comm.was_restarted() { *lock(&hear_of_recovery(&mut comm)) } else { None };
+        Self::wrap(py, comm, None, recovered)
     }
 
-    fn wrap(py: Python<'_>, comm: Engine, allocations: Option<&Arc<Allocations>>) -> PyResult<Self> {
-        let shared = Shared::new(comm, allocations).map_err(|error| exception(py, &error))?;
+    /// Wraps a communicator derived from this one.
+    fn derived(&self, py: Python<'_>, comm: Engine) -> PyResult<Self> {
+        Self::wrap(py, comm, Some(&self.shared.allocations), self.shared.recovered)
+    }
+
+    fn wrap(
+        py: Python<'_>,
+        comm: Engine,
+        allocations: Option<&Arc<Allocations>>,
+        recovered: Option<u64>,
+    ) -> PyResult<Self> {
+        let shared = Shared::new(comm, allocations, recovered).map_err(|error| exception(py, &error))?;
         Ok(Self { shared })
     }
 
     fn rank_of(&self, py: Python<'_>, rank: u32) -> PyResult<Rank> {
         Rank::new(rank, self.shared.size).map_err(|error| exception(py, &Error::from(error)))
     }
+}
+
+/// Lets `comm` tell which step all survivors had completed: at once, or when it is recovered.
+fn hear_of_recovery(comm: &mut Engine) -> Arc<Mutex<Option<u64>>> {
+    let told = Arc::new(Mutex::new(None));
+    let heard = Arc::clone(&told);
+    comm.on_recovery(move |recovery| *lock(&heard) = Some(recovery.sequence));
+    told
 }
 
 /// The options of a job without a launcher.
@@ -131,10 +151,25 @@ impl Communicator {
         (self.rank() + self.size() - 1) % self.size()
     }
 
-    /// The seconds after which a wait raises Timeout.
+    /// The seconds after which a wait raises Timeout. It can be set, for later waits of this rank
+    /// on all communicators of the job.
     #[getter]
     fn timeout(&self, py: Python<'_>) -> PyResult<f64> {
         self.shared.with(py, |comm| Ok(comm.timeout().as_secs_f64()))
+    }
+
+    #[setter]
+    fn set_timeout(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+        let timeout = seconds(timeout)?;
+        self.shared.with(py, |comm| comm.set_timeout(timeout))
+    }
+
+    /// How many bytes of this rank's inputs its calls have copied to where other ranks read them,
+    /// on all communicators of the job. Arrays of the heap are not copied; what a small call
+    /// carries with itself is not counted.
+    #[getter]
+    fn staged_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        self.shared.with(py, |comm| Ok(comm.staged_bytes()))
     }
 
     /// Whether the epoch has ended, for whatever reason.
@@ -147,6 +182,13 @@ impl Communicator {
     #[getter]
     fn was_restarted(&self, py: Python<'_>) -> PyResult<bool> {
         self.shared.with(py, |comm| Ok(comm.was_restarted()))
+    }
+
+    /// The step that all survivors of the latest recovery had completed, as they have told
+    /// `recover`. None where there was none.
+    #[getter]
+    fn recovered_step(&self) -> Option<u64> {
+        self.shared.recovered
     }
 
     /// Returns when all ranks have called it.
@@ -257,24 +299,34 @@ impl Communicator {
         PyGroup::of(&self.shared, stream)
     }
 
+    /// Starts calls as one operation: `with comm.start() as work: ...`. They go on when the block
+    /// has ended, and `work.wait()` waits for them.
+    ///
+    /// Operations of a communicator are done in order. Messages that must not wait for other calls
+    /// go through a `duplicate()`.
+    fn start(&self) -> Work {
+        Work::new(&self.shared)
+    }
+
     /// Divides the communicator: ranks of the same `color` come together, ordered by `key`.
     /// Returns None without a color. Collective.
     #[pyo3(signature = (color, key=0))]
     fn split(&self, py: Python<'_>, color: Option<u32>, key: i64) -> PyResult<Option<Self>> {
         let part = self.shared.with(py, |comm| comm.split(color, key))?;
-        part.map(|comm| Self::wrap(py, comm, Some(&self.shared.allocations))).transpose()
+        part.map(|comm| self.derived(py, comm)).transpose()
     }
 
     /// Makes another communicator of the same ranks. Collective.
     fn duplicate(&self, py: Python<'_>) -> PyResult<Self> {
         let comm = self.shared.with(py, Engine::duplicate)?;
-        Self::wrap(py, comm, Some(&self.shared.allocations))
+        self.derived(py, comm)
     }
 
     /// Goes on without the lost ranks. All survivors call it once a call has failed. Returns the
-    /// new communicator and the ranks that are lost, as this one numbers them.
+    /// new communicator and the ranks that are lost, as this one numbers them. This one is closed.
     fn shrink(&self, py: Python<'_>) -> PyResult<(Self, Vec<u32>)> {
         let shrunk = self.shared.with(py, Engine::shrink)?;
+        self.close(py);
         let lost = shrunk.lost.iter().map(|rank| rank.get()).collect();
         Ok((Self::first(py, shrunk.comm)?, lost))
     }
@@ -289,17 +341,17 @@ impl Communicator {
     }
 
     /// Brings back the lost ranks, which `shmccl run --restart` has started again. `completed` is
-    /// the number of this rank's last completed step. Returns the new communicator and the least
-    /// of these numbers.
-    fn recover(&self, py: Python<'_>, completed: u64) -> PyResult<(Self, Option<u64>)> {
-        let told = Arc::new(std::sync::Mutex::new(None));
-        let heard = Arc::clone(&told);
-        let comm = self.shared.with(py, |comm| {
-            comm.on_recovery(move |recovery| *crate::shared::lock(&heard) = Some(recovery.sequence));
-            comm.recover(completed)
+    /// the number of this rank's last completed step. Returns the new communicator, whose
+    /// `recovered_step` is the least of these numbers. A restarted rank has it from `init`. This
+    /// communicator is closed.
+    fn recover(&self, py: Python<'_>, completed: u64) -> PyResult<Self> {
+        let (comm, told) = self.shared.with(py, |comm| {
+            let told = hear_of_recovery(comm);
+            Ok((comm.recover(completed)?, told))
         })?;
-        let sequence = *crate::shared::lock(&told);
-        Ok((Self::first(py, comm)?, sequence))
+        self.close(py);
+        let recovered = *lock(&told);
+        Self::wrap(py, comm, None, recovered)
     }
 
     /// Declares `rank` lost, though it may live. That ends the epoch like a death.

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use shmccl::comm::Aborter;
 use shmccl::{Communicator, Rank, Result};
@@ -29,9 +30,11 @@ pub struct Shared {
     /// The arrays of the epoch.
     pub allocations: Arc<Allocations>,
     /// Whether calls are put into a group.
-    pub is_grouped: AtomicBool,
+    is_grouped: AtomicBool,
     /// The calls of an open group.
     pub grouped: Mutex<Vec<GroupedCall>>,
+    /// The step that all survivors had completed, where a recovery led to the epoch.
+    pub recovered: Option<u64>,
 }
 
 /// The communicators that are to leave when the interpreter ends.
@@ -42,7 +45,11 @@ impl Shared {
     ///
     /// # Errors
     /// Those of [`HeapPlaces::of`].
-    pub fn new(comm: Communicator, allocations: Option<&Arc<Allocations>>) -> Result<Arc<Self>> {
+    pub fn new(
+        comm: Communicator,
+        allocations: Option<&Arc<Allocations>>,
+        recovered: Option<u64>,
+    ) -> Result<Arc<Self>> {
         let shared = Arc::new(Self {
             aborter: comm.aborter(),
             rank: comm.rank(),
@@ -53,6 +60,7 @@ impl Shared {
             comm: Mutex::new(Some(comm)),
             is_grouped: AtomicBool::new(false),
             grouped: Mutex::default(),
+            recovered,
         });
         let mut open = lock(&OPEN);
         open.retain(|other| other.strong_count() > 0);
@@ -86,6 +94,26 @@ impl Shared {
         // Relaxed: a group is opened and closed by the thread that makes its calls, or by one that
         // holds the interpreter before it.
         self.is_grouped.load(Ordering::Relaxed)
+    }
+
+    /// Puts calls together from now on.
+    ///
+    /// # Errors
+    /// `RuntimeError` where they are already.
+    pub fn open_group(&self) -> PyResult<()> {
+        if self.is_grouped() {
+            return Err(PyRuntimeError::new_err("a communicator is in a group already; end that one first"));
+        }
+        // Relaxed: see `is_grouped`.
+        self.is_grouped.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns the calls that were put together, and makes others at once again.
+    pub fn close_group(&self) -> Vec<GroupedCall> {
+        // Relaxed: see `is_grouped`.
+        self.is_grouped.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *lock(&self.grouped))
     }
 
     /// Takes the communicator out.

@@ -31,49 +31,59 @@ impl CallQueue {
     /// [`Cancelled`], and the messages stay open.
     pub(super) fn await_messages(&self, n_ended: u64) -> Result<(), Cancelled> {
         let is_failure = |stop| stop != Stop::Cancelled;
-        let stopped = self.await_messages_for(self.context().timeout(), n_ended, is_failure);
-        if stopped == Some(Stop::Cancelled) { Err(Cancelled) } else { Ok(()) }
+        cancelled(self.await_messages_for(self.context().timeout(), n_ended, is_failure))
     }
 
     /// Waits until `is_done`, or until something else has changed, but no longer than `timeout`.
-    pub(in crate::comm) fn await_change(&self, timeout: Duration, is_done: impl Fn() -> bool) {
+    ///
+    /// # Errors
+    /// [`Cancelled`], and the operation goes on.
+    pub(in crate::comm) fn await_change(
+        &self,
+        timeout: Duration,
+        is_done: impl Fn() -> bool,
+    ) -> Result<(), Cancelled> {
         let mut state = self.state.lock();
         if is_done() {
-            return;
+            return Ok(());
         }
         state.urge_worker();
         let open = state.has_open().then_some(state.n_ended);
         drop(state);
-        match open {
+        cancelled(match open {
             Some(n_ended) => {
                 let is_failure = |stop| !matches!(stop, Stop::Timeout | Stop::Cancelled);
-                self.await_messages_for(timeout, n_ended, is_failure);
+                self.await_messages_for(timeout, n_ended, is_failure)
             }
             None => {
                 let change = |state: &mut QueueState| (is_done() || state.has_open()).then_some(());
-                self.state.wait_for(WaitPolicy::OVERSUBSCRIBED, timeout, change);
+                self.state.wait_for(WaitPolicy::OVERSUBSCRIBED, timeout, change)
             }
-        }
+        })
     }
 
-    /// Waits like [`Self::await_messages`]. Returns what has ended the wait before, which ends all
-    /// that is open if it `is_failure`.
+    /// Waits like [`Self::await_messages`].
+    ///
+    /// # Errors
+    /// What has ended the wait before. If it `is_failure`, it has ended all that was open.
     fn await_messages_for(
         &self,
         timeout: Duration,
         n_ended: u64,
         is_failure: impl Fn(Stop) -> bool,
-    ) -> Option<Stop> {
+    ) -> Result<(), Stop> {
         self.state.lock().n_waiting += 1;
         let (watch, policy) = (EpochWatch(MessagesWait(self)), self.context().policy());
-        let stopped = self.progress(&watch, policy, timeout, |state| state.n_ended != n_ended).err();
-        if let Some(stop) = stopped.filter(|stop| is_failure(*stop)) {
+        let waited = self.progress(&watch, policy, timeout, |state| state.n_ended != n_ended);
+        if let Err(stop) = waited
+            && is_failure(stop)
+        {
             self.fail(&watch, stop);
         }
         let mut state = self.state.lock();
         state.n_waiting -= 1;
         state.call_worker();
-        stopped
+        waited
     }
 
     /// Does the same as the worker, until somebody waits. Observers do not see that as a wait: the
@@ -135,6 +145,11 @@ impl CallQueue {
         let ended = self.state.lock().fail_open(&Arc::new(error));
         self.end_all(ended);
     }
+}
+
+/// Leaves of what ended a wait only that the program did.
+fn cancelled(waited: Result<(), Stop>) -> Result<(), Cancelled> {
+    if waited == Err(Stop::Cancelled) { Err(Cancelled) } else { Ok(()) }
 }
 
 impl QueueState {

@@ -261,10 +261,10 @@ impl CallQueue {
         &self,
         mut over: impl FnMut(&mut QueueState) -> Option<R>,
     ) -> Result<Option<R>, Cancelled> {
-        let mut next = |state: &mut QueueState| over(state).map(Turn::Over).or_else(|| state.turn());
-        let found = next(&mut self.state.lock());
-        let turn = found.or_else(|| self.state.wait_for(WaitPolicy::OVERSUBSCRIBED, Duration::MAX, next));
-        match turn.ok_or(Cancelled)? {
+        let next = |state: &mut QueueState| over(state).map(Turn::Over).or_else(|| state.turn());
+        // There is no deadline.
+        let turn = self.state.wait_for(WaitPolicy::OVERSUBSCRIBED, Duration::MAX, next);
+        match turn.map_err(|_| Cancelled)? {
             Turn::Over(value) => return Ok(Some(value)),
             Turn::Run(number, engine, started) => self.run(number, engine, *started),
             Turn::Messages(n_ended) => self.await_messages(n_ended)?,
