@@ -67,7 +67,8 @@ impl Home {
         if self.0.is_none_or(|start| start.get() == heap) {
             return Ok(());
         }
-        let expected = "a buffer of the communicator's own epoch: allocate it anew after shrink, grow and recover";
+        let expected =
+            "a buffer of the communicator's own epoch: allocate it anew after shrink, grow and recover";
         Err(Error::InvalidArgument { name: "the offset of a buffer", value: region.offset.get(), expected })
     }
 }

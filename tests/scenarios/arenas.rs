@@ -365,14 +365,18 @@ scenario!(a_buffer_of_an_epoch_before_is_no_operand, Job::of(2).broken(), |comm|
     comm.barrier()?;
     comm.revoke();
     let mut later = comm.shrink()?.comm;
+    let first = rank(&later, 0);
     let refused = [
         later.all_reduce_in_place(&own, &ReduceOp::Sum),
         later.all_gather(&of_all, &mut [0; 20]),
-        later.untyped(DataType::U32).broadcast_in_place(&of_all, rank(&later, 0)),
+        later.untyped(DataType::U32).broadcast_in_place(&of_all, first),
     ];
     for refused in refused {
         let name = "the offset of a buffer";
-        assert!(matches!(refused, Err(Error::InvalidArgument { name: told, .. }) if told == name), "{refused:?}");
+        assert!(
+            matches!(refused, Err(Error::InvalidArgument { name: told, .. }) if told == name),
+            "{refused:?}"
+        );
     }
     own.fill(7);
     let mut seven = own.to_vec();
