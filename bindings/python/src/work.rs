@@ -38,7 +38,9 @@ impl Work {
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let this = slf.get();
         if this.started.get().is_some() {
-            return Err(PyRuntimeError::new_err("the operation was started already; call comm.start() again"));
+            return Err(PyRuntimeError::new_err(
+                "the operation was started already; call comm.start() again",
+            ));
         }
         this.shared.open_group()?;
         Ok(slf.clone())

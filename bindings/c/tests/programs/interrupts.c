@@ -52,6 +52,7 @@ int main(void) {
         EXPECT(got == 1);
         OK(shmcclSetInterruptCheck(check));
         FAILS(shmcclInterrupted, "interrupt check", shmcclBarrier(comm));
+        FAILS(shmcclInterrupted, "interrupt check", shmcclBroadcast(NULL, &got, 1, shmcclInt32, 1, comm, NULL));
         says = 0;
         RETURNS(shmcclRevoked, shmcclBarrier(comm));
     } else {
@@ -61,7 +62,7 @@ int main(void) {
         shmcclResult_t ended = shmcclSuccess;
         while (ended == shmcclSuccess) OK(shmcclCommGetAsyncError(comm, &ended));
         EXPECT(ended == shmcclRevoked);
-        RETURNS(shmcclRevoked, shmcclBarrier(comm));
+        RETURNS(shmcclRevoked, shmcclBroadcast(&given, &got, 1, shmcclInt32, 1, comm, NULL));
     }
     OK(shmcclCommDestroy(messages));
     OK(shmcclCommDestroy(comm));
