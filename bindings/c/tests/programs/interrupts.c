@@ -52,7 +52,7 @@ int main(void) {
         EXPECT(got == 1);
         OK(shmcclSetInterruptCheck(check));
         FAILS(shmcclInterrupted, "interrupt check", shmcclBarrier(comm));
-        FAILS(shmcclInterrupted, "interrupt check", shmcclBroadcast(NULL, &got, 1, shmcclInt32, 1, comm, NULL));
+        FAILS(shmcclInterrupted, "interrupt check", shmcclAllReduce(&given, &got, 1, shmcclInt32, shmcclSum, comm, NULL));
         says = 0;
         RETURNS(shmcclRevoked, shmcclBarrier(comm));
     } else {
@@ -63,8 +63,8 @@ int main(void) {
         while (ended == shmcclSuccess) OK(shmcclCommGetAsyncError(comm, &ended));
         EXPECT(ended == shmcclRevoked);
         /* The call that rank 0 has given up may be answered; the next one is not. */
-        (void)shmcclBroadcast(&given, &got, 1, shmcclInt32, 1, comm, NULL);
-        RETURNS(shmcclRevoked, shmcclBroadcast(&given, &got, 1, shmcclInt32, 1, comm, NULL));
+        (void)shmcclAllReduce(&given, &got, 1, shmcclInt32, shmcclSum, comm, NULL);
+        RETURNS(shmcclRevoked, shmcclAllReduce(&given, &got, 1, shmcclInt32, shmcclSum, comm, NULL));
     }
     OK(shmcclCommDestroy(messages));
     OK(shmcclCommDestroy(comm));
