@@ -7,7 +7,8 @@
 //! | `operand`, `dtype` | bytes of Python objects, and their types |
 //! | `array`, `allocations`, `dlpack_export`, `heap_places` | arrays of the heap |
 //! | `shared`, `interrupt` | the engine without the interpreter's lock, until Ctrl-C |
-//! | `group`, `work`, `stream`, `channel`, `proxy`, `reduce_op`, `unique_id` | a class or two each |
+//! | `group`, `work`, `stream`, `channel` | a class or two each |
+//! | `proxy`, `reduce_op`, `unique_id` | handlers of Python, operators, ids of meetings |
 //! | `table` | the functions of the C ABI |
 //! | `error`, `parent` | exceptions; the end of a launched rank |
 //!
