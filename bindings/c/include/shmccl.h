@@ -1081,9 +1081,9 @@ shmcclResult_t shmcclWaitSignal(int nDesc,
  * Has every long wait of the library ask `check` whether to end: every 50 ms, in the thread whose
  * function waits. Threads of the library ask nobody. NULL asks no more.
  *
- * A function that is ended so returns `shmcclInterrupted`. A call that moves data of all ranks then
- * ends the epoch for all of them. An operation that was started goes on. The check may use another
- * language's interpreter, but no function of this library.
+ * A function that is ended so returns `shmcclInterrupted`. A call that moves data of all ranks
+ * then ends the epoch for all of them. An operation that was started goes on. The check may use
+ * another language's interpreter, but no function of this library.
  *
  * Duties of the caller:
  * `check` can be called from any thread that calls a function of this library, until another one
