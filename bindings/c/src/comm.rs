@@ -137,7 +137,7 @@ impl CommState {
     ) -> Result<(), Failure> {
         let newcomm = required(newcomm, "newcomm")?;
         let derived = self.with(|comm| Ok(derive(comm)?))?;
-        *newcomm = match derived {
+        *newcomm = match derived.map(prepared).transpose()? {
             Some(derived) => COMMS.insert(Self::of(derived, self.membership, self.recovery))?,
             None => std::ptr::null_mut(),
         };
@@ -176,8 +176,13 @@ fn adopt(mut comm: Communicator) -> Result<shmcclComm_t, Failure> {
         let recovery = *lock(&told);
         return keep(comm, recovery);
     }
+    keep(prepared(comm)?, None)
+}
+
+/// Takes the memory of calls, so that no later one waits for ranks that it does not concern.
+fn prepared(mut comm: Communicator) -> Result<Communicator, Failure> {
     comm.prepare()?;
-    keep(comm, None)
+    Ok(comm)
 }
 
 /// Takes a communicator of a new epoch.

@@ -49,6 +49,11 @@ impl Communicator {
         Self::wrap(py, comm, Some(&self.shared.allocations), self.shared.recovered)
     }
 
+    fn succeeded_by(&self, py: Python<'_>, successor: Self) -> Self {
+        self.shared.succeeded_by(py, &successor.shared);
+        successor
+    }
+
     fn wrap(
         py: Python<'_>,
         comm: Engine,
@@ -62,6 +67,25 @@ impl Communicator {
     fn rank_of(&self, py: Python<'_>, rank: u32) -> PyResult<Rank> {
         Rank::new(rank, self.shared.size).map_err(|error| exception(py, &Error::from(error)))
     }
+}
+
+/// Takes the memory of calls, so that no later one waits for ranks that it does not concern.
+fn prepared(mut comm: Engine) -> shmccl::Result<Engine> {
+    // Survivors are not yet with a restarted rank.
+    if !comm.was_restarted() {
+        comm.prepare()?;
+    }
+    Ok(comm)
+}
+
+/// Does that for the ranks of one process, each in a thread, because they wait for each other.
+fn all_prepared(comms: Vec<Engine>) -> shmccl::Result<Vec<Engine>> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = comms.into_iter().map(|comm| scope.spawn(|| prepared(comm))).collect();
+        let ended = threads.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::Panicked)));
+        // All are joined before the first failure is returned.
+        ended.collect::<Vec<_>>().into_iter().collect()
+    })
 }
 
 /// Lets `comm` tell which step all survivors had completed: at once, or when it is recovered.
@@ -82,7 +106,7 @@ impl Communicator {
     /// Joins the job that `shmccl run` has started this process for.
     #[staticmethod]
     fn from_env(py: Python<'_>) -> PyResult<Self> {
-        let comm = detached(py, Engine::from_env)?;
+        let comm = detached(py, || prepared(Engine::from_env()?))?;
         Self::first(py, comm)
     }
 
@@ -99,7 +123,7 @@ impl Communicator {
         timeout: f64,
     ) -> PyResult<Self> {
         let options = options(heap, timeout)?;
-        let comm = detached(py, || Engine::init_rank_with(size, &id.0, rank, &options))?;
+        let comm = detached(py, || prepared(Engine::init_rank_with(size, &id.0, rank, &options)?))?;
         Self::first(py, comm)
     }
 
@@ -108,7 +132,7 @@ impl Communicator {
     #[pyo3(signature = (size, *, heap=256 << 20, timeout=60.0))]
     fn init_all(py: Python<'_>, size: u32, heap: u64, timeout: f64) -> PyResult<Vec<Self>> {
         let options = options(heap, timeout)?;
-        let comms = detached(py, || Engine::init_all_with(size, &options))?;
+        let comms = detached(py, || all_prepared(Engine::init_all_with(size, &options)?))?;
         comms.into_iter().map(|comm| Self::first(py, comm)).collect()
     }
 
@@ -196,7 +220,8 @@ impl Communicator {
         self.shared.with(py, Engine::barrier)
     }
 
-    /// Prepares the memory of collective calls. Collective; the first call does it as well.
+    /// Prepares the memory of collective calls. Collective, and done by `init`, `split` and
+    /// `duplicate`. After a loss, and after `grow`, the first call does it as well.
     fn prepare(&self, py: Python<'_>) -> PyResult<()> {
         self.shared.with(py, Engine::prepare)
     }
@@ -312,23 +337,23 @@ impl Communicator {
     /// Returns None without a color. Collective.
     #[pyo3(signature = (color, key=0))]
     fn split(&self, py: Python<'_>, color: Option<u32>, key: i64) -> PyResult<Option<Self>> {
-        let part = self.shared.with(py, |comm| comm.split(color, key))?;
+        let part = self.shared.with(py, |comm| comm.split(color, key)?.map(prepared).transpose())?;
         part.map(|comm| self.derived(py, comm)).transpose()
     }
 
     /// Makes another communicator of the same ranks. Collective.
     fn duplicate(&self, py: Python<'_>) -> PyResult<Self> {
-        let comm = self.shared.with(py, Engine::duplicate)?;
+        let comm = self.shared.with(py, |comm| prepared(comm.duplicate()?))?;
         self.derived(py, comm)
     }
 
     /// Goes on without the lost ranks. All survivors call it once a call has failed. Returns the
-    /// new communicator and the ranks that are lost, as this one numbers them. This one is closed.
+    /// new communicator and the ranks that are lost, as this one numbers them. This one is closed,
+    /// and its `with` block ends with the new one.
     fn shrink(&self, py: Python<'_>) -> PyResult<(Self, Vec<u32>)> {
         let shrunk = self.shared.with(py, Engine::shrink)?;
-        self.close(py);
         let lost = shrunk.lost.iter().map(|rank| rank.get()).collect();
-        Ok((Self::first(py, shrunk.comm)?, lost))
+        Ok((self.succeeded_by(py, Self::first(py, shrunk.comm)?), lost))
     }
 
     /// Comes together with ranks that `Communicator.join` under `id`, in a new communicator of
@@ -343,15 +368,14 @@ impl Communicator {
     /// Brings back the lost ranks, which `shmccl run --restart` has started again. `completed` is
     /// the number of this rank's last completed step. Returns the new communicator, whose
     /// `recovered_step` is the least of these numbers. A restarted rank has it from `init`. This
-    /// communicator is closed.
+    /// communicator is closed, and its `with` block ends with the new one.
     fn recover(&self, py: Python<'_>, completed: u64) -> PyResult<Self> {
         let (comm, told) = self.shared.with(py, |comm| {
             let told = hear_of_recovery(comm);
             Ok((comm.recover(completed)?, told))
         })?;
-        self.close(py);
         let recovered = *lock(&told);
-        Self::wrap(py, comm, None, recovered)
+        Ok(self.succeeded_by(py, Self::wrap(py, comm, None, recovered)?))
     }
 
     /// Declares `rank` lost, though it may live. That ends the epoch like a death.
@@ -396,20 +420,20 @@ impl Communicator {
 
     /// Leaves when all ranks have called it, so that nobody is missed. Collective.
     fn finalize(&self, py: Python<'_>) -> PyResult<()> {
-        let comm = self.shared.take().ok_or_else(|| closed("communicator"))?;
+        let comm = self.shared.latest().take().ok_or_else(|| closed("communicator"))?;
         detached(py, || comm.finalize())
     }
 
     /// Leaves at once. A peer that still needs this rank gets PeerLost.
     fn close(&self, py: Python<'_>) {
-        let comm = self.shared.take();
+        let comm = self.shared.latest().take();
         py.detach(|| drop(comm));
     }
 
-    /// Whether it has left.
+    /// Whether it has left, and so has the one with which the program went on after a loss.
     #[getter]
     fn closed(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.shared.lock().is_none())
+        py.detach(|| self.shared.latest().lock().is_none())
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

@@ -1,7 +1,7 @@
 //! A communicator of the engine, shared by the objects of Python that use it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -35,6 +35,8 @@ pub struct Shared {
     pub grouped: Mutex<Vec<GroupedCall>>,
     /// The step that all survivors had completed, where a recovery led to the epoch.
     pub recovered: Option<u64>,
+    /// The communicator with which the program goes on after a loss.
+    successor: OnceLock<Weak<Self>>,
 }
 
 /// The communicators that are to leave when the interpreter ends.
@@ -61,6 +63,7 @@ impl Shared {
             is_grouped: AtomicBool::new(false),
             grouped: Mutex::default(),
             recovered,
+            successor: OnceLock::new(),
         });
         let mut open = lock(&OPEN);
         open.retain(|other| other.strong_count() > 0);
@@ -114,6 +117,19 @@ impl Shared {
         // Relaxed: see `is_grouped`.
         self.is_grouped.store(false, Ordering::Relaxed);
         std::mem::take(&mut *lock(&self.grouped))
+    }
+
+    /// Closes this communicator: the program goes on with `successor`, and leaves that one with it.
+    pub fn succeeded_by(&self, py: Python<'_>, successor: &Arc<Self>) {
+        let comm = self.take();
+        py.detach(|| drop(comm));
+        let _ = self.successor.set(Arc::downgrade(successor));
+    }
+
+    /// Returns the communicator with which the program goes on, which is this one as a rule.
+    pub fn latest(self: &Arc<Self>) -> Arc<Self> {
+        let successor = self.successor.get().and_then(Weak::upgrade);
+        successor.map_or_else(|| Arc::clone(self), |successor| successor.latest())
     }
 
     /// Takes the communicator out.
