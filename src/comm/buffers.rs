@@ -51,7 +51,7 @@ pub(super) enum Recv<'a> {
 /// The heap that a buffer lies in: the address of its first byte, which no other heap has. A
 /// [`Region`] is one of whatever heap it is used with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Home(Option<NonZero<usize>>);
+pub(super) struct Home(Option<NonZero<u64>>);
 
 impl Home {
     const ANY: Self = Self(None);
@@ -63,7 +63,7 @@ impl Home {
 
     /// Refuses a buffer of another heap than the caller's, such as that of an epoch before.
     #[inline]
-    fn check(self, region: Region, heap: usize) -> Result<()> {
+    fn check(self, region: Region, heap: u64) -> Result<()> {
         if self.0.is_none_or(|start| start.get() == heap) {
             return Ok(());
         }
@@ -79,7 +79,7 @@ impl<'a> SendBytes<'a> {
     /// # Errors
     /// [`Error::InvalidArgument`].
     #[inline]
-    pub(super) fn of_heap(self, heap: impl FnOnce() -> usize) -> Result<Self> {
+    pub(super) fn of_heap(self, heap: impl FnOnce() -> u64) -> Result<Self> {
         if let Send::Heap(region, home) = &self.0 {
             home.check(*region, heap())?;
         }
@@ -114,7 +114,7 @@ impl<'a> RecvBytes<'a> {
     /// # Errors
     /// [`Error::InvalidArgument`].
     #[inline]
-    pub(super) fn of_heap(self, heap: impl FnOnce() -> usize) -> Result<Self> {
+    pub(super) fn of_heap(self, heap: impl FnOnce() -> u64) -> Result<Self> {
         if let Recv::Heap(region, home) = &self.0 {
             home.check(*region, heap())?;
         }

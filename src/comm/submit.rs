@@ -11,7 +11,7 @@ pub struct Caller {
     pub(super) rank: Rank,
     pub(super) n_ranks: u32,
     /// The address of the rank's own heap.
-    pub(super) heap: usize,
+    pub(super) heap: u64,
 }
 
 /// Takes collective calls, to execute them at once or later.
