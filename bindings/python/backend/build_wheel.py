@@ -1,4 +1,4 @@
-"""Builds the wheel by maturin, with the command `shmccl` in it.
+"""Builds the wheel by maturin, with the command `shmccl` and the header `shmccl.h` in it.
 
 The command is a program of its own, which starts and measures processes. The package of the extension module has it as
 well, so that Cargo compiles the engine once for both.
@@ -24,6 +24,13 @@ def _build_command():
     shutil.copy2(target / "release" / "shmccl", place / "shmccl")
 
 
+def _copy_header():
+    place = HERE / "python" / "shmccl" / "include"
+    place.mkdir(exist_ok=True)
+    shutil.copy2(HERE.parent / "c" / "include" / "shmccl.h", place / "shmccl.h")
+
+
 def build_wheel(*arguments, **settings):
     _build_command()
+    _copy_header()
     return maturin.build_wheel(*arguments, **settings)
