@@ -36,7 +36,7 @@ pub struct Shared {
     /// The step that all survivors had completed, where a recovery led to the epoch.
     pub recovered: Option<u64>,
     /// The communicator with which the program goes on after a loss.
-    successor: OnceLock<Weak<Self>>,
+    successor: OnceLock<Arc<Self>>,
 }
 
 /// The communicators that are to leave when the interpreter ends.
@@ -123,13 +123,12 @@ impl Shared {
     pub fn succeeded_by(&self, py: Python<'_>, successor: &Arc<Self>) {
         let comm = self.take();
         py.detach(|| drop(comm));
-        let _ = self.successor.set(Arc::downgrade(successor));
+        let _ = self.successor.set(Arc::clone(successor));
     }
 
     /// Returns the communicator with which the program goes on, which is this one as a rule.
     pub fn latest(self: &Arc<Self>) -> Arc<Self> {
-        let successor = self.successor.get().and_then(Weak::upgrade);
-        successor.map_or_else(|| Arc::clone(self), |successor| successor.latest())
+        self.successor.get().map_or_else(|| Arc::clone(self), |successor| successor.latest())
     }
 
     /// Takes the communicator out.

@@ -58,7 +58,7 @@ def test_receives_that_are_started_first_keep_no_send_waiting():
                 comm.all_reduce(np.ones(1), out=total)
         for index in range(2):
             with messages.start() as work:
-                messages.send(np.full(1000, index), comm.right, tag=index)
+                messages.send(np.full(1000, float(index)), comm.right, tag=index)
             works.append(work)
         assert all(work.wait() for work in works)
         if comm.rank == 0:
