@@ -5,6 +5,8 @@
 //! group more operands than twice that memory
 //! ([`RequestError::GroupTooLarge`](crate::coordinator::RequestError::GroupTooLarge)).
 
+use super::scratch::Scratch;
+use super::undo::Overwritten;
 use crate::collective::{Input, Output, Request};
 use crate::comm::Submit;
 use crate::coordinator::call::{Bytes, DeviceCall};
@@ -15,23 +17,33 @@ use crate::{Communicator, Group};
 /// The operands of a call, in words, so that elements of every type are aligned.
 struct Operands {
     input: Vec<u64>,
-    /// The number of bytes of the input.
-    sent: usize,
+    /// Where the input was copied from.
+    sent: Operand,
     output: Vec<u64>,
-    /// The number of bytes of the output.
-    received: usize,
     /// Where the output belongs.
-    target: DeviceAddress,
+    received: Operand,
 }
 
-/// Executes `calls` together.
+/// Bytes of the device's memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Operand {
+    address: DeviceAddress,
+    len: usize,
+}
+
+/// Executes `calls` together. Returns what their results have overwritten of their inputs.
 ///
 /// # Errors
 /// [`Error::OutOfRange`], [`Error::ResourceLimit`]; those of the collective operations.
-pub(super) fn execute(comm: &mut Communicator, memory: &DeviceMemory, calls: &[DeviceCall]) -> Result<()> {
+pub(super) fn execute(
+    comm: &mut Communicator,
+    memory: &DeviceMemory,
+    calls: &[DeviceCall],
+    scratch: &mut Scratch,
+) -> Result<Vec<Overwritten>> {
     let (rank, n_ranks) = (comm.rank().index(), comm.n_ranks());
     let mut operands =
-        calls.iter().map(|call| fetch(call, memory, rank, n_ranks)).collect::<Result<Vec<_>>>()?;
+        calls.iter().map(|call| fetch(call, memory, rank, n_ranks, scratch)).collect::<Result<Vec<_>>>()?;
     let mut group = Group::start();
     let joined = group.join(comm);
     for (call, operands) in calls.iter().zip(&mut operands) {
@@ -48,19 +60,63 @@ pub(super) fn execute(comm: &mut Communicator, memory: &DeviceMemory, calls: &[D
             status: None,
             op: operation.reduces().then_some(&op),
             layout: None,
-            input: if has_input { Input::Memory(&input[..operands.sent]) } else { Input::None },
-            output: if has_output { Output::Memory(&mut output[..operands.received]) } else { Output::None },
+            input: if has_input { Input::Memory(&input[..operands.sent.len]) } else { Input::None },
+            output: if has_output {
+                Output::Memory(&mut output[..operands.received.len])
+            } else {
+                Output::None
+            },
         })?;
     }
     group.end()?;
     drop(group);
-    operands.iter().try_for_each(|operands| {
-        let output: &[u8] = bytemuck::cast_slice(&operands.output);
-        memory.copy_host_to_device(operands.target, &output[..operands.received])
-    })
+    let overwritten = keep_inputs(&mut operands, memory, scratch)?;
+    for Operands { input, output, received, .. } in operands {
+        let bytes: &[u8] = bytemuck::cast_slice(&output);
+        memory.copy_host_to_device(received.address, &bytes[..received.len])?;
+        [input, output].into_iter().for_each(|words| scratch.give_back(words));
+    }
+    Ok(overwritten)
 }
 
-fn fetch(call: &DeviceCall, memory: &DeviceMemory, rank: usize, n_ranks: u32) -> Result<Operands> {
+/// Takes out of `operands` the inputs that results are about to overwrite.
+fn keep_inputs(
+    operands: &mut [Operands],
+    memory: &DeviceMemory,
+    scratch: &mut Scratch,
+) -> Result<Vec<Overwritten>> {
+    let mut overwritten = Vec::new();
+    for at in 0..operands.len() {
+        let target = operands[at].received;
+        let words = if target == operands[at].sent {
+            std::mem::take(&mut operands[at].input)
+        } else if operands.iter().any(|other| other.sent.overlaps(target)) {
+            let mut words = scratch.take(target.len)?;
+            let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+            memory.copy_device_to_host(target.address, &mut bytes[..target.len])?;
+            words
+        } else {
+            continue;
+        };
+        overwritten.push(Overwritten { address: target.address, len: target.len, words });
+    }
+    Ok(overwritten)
+}
+
+impl Operand {
+    fn overlaps(self, other: Self) -> bool {
+        let (start, end) = (self.address.get(), self.address.get() + self.len as u64);
+        start < other.address.get() + other.len as u64 && other.address.get() < end
+    }
+}
+
+fn fetch(
+    call: &DeviceCall,
+    memory: &DeviceMemory,
+    rank: usize,
+    n_ranks: u32,
+    scratch: &mut Scratch,
+) -> Result<Operands> {
     let limit = memory.max_address().get();
     let beyond = |offset, len| Error::OutOfRange { what: "device addresses", offset, len, limit };
     let check = |bytes: Bytes| {
@@ -68,24 +124,11 @@ fn fetch(call: &DeviceCall, memory: &DeviceMemory, rank: usize, n_ranks: u32) ->
         // An address outside of the memory fails before anything is allocated.
         memory.fill(address, 0, 0)?;
         let len = usize::try_from(bytes.len).ok().filter(|_| bytes.len <= limit);
-        Ok::<_, Error>((address, len.ok_or_else(|| beyond(bytes.address, bytes.len))?))
+        Ok::<_, Error>(Operand { address, len: len.ok_or_else(|| beyond(bytes.address, bytes.len))? })
     };
     let (sent, received) = call.operands(rank, n_ranks as usize).ok_or_else(|| beyond(0, call.count))?;
-    let ((source, sent), (target, received)) = (check(sent)?, check(received)?);
-    let (mut input, output) = (words(sent)?, words(received)?);
-    memory.copy_device_to_host(source, &mut bytemuck::cast_slice_mut(&mut input)[..sent])?;
-    Ok(Operands { input, sent, output, received, target })
-}
-
-/// Allocates `len` bytes, if there is memory.
-fn words(len: usize) -> Result<Vec<u64>> {
-    let (count, mut words) = (len.div_ceil(8), Vec::new());
-    words.try_reserve_exact(count).map_err(|_| Error::ResourceLimit {
-        resource: "memory",
-        action: "copying the operands of a call",
-        remedy: "call for fewer elements at a time",
-        source: std::io::ErrorKind::OutOfMemory.into(),
-    })?;
-    words.resize(count, 0);
-    Ok(words)
+    let (sent, received) = (check(sent)?, check(received)?);
+    let (mut input, output) = (scratch.take(sent.len)?, scratch.take(received.len)?);
+    memory.copy_device_to_host(sent.address, &mut bytemuck::cast_slice_mut(&mut input)[..sent.len])?;
+    Ok(Operands { input, sent, output, received })
 }
