@@ -179,6 +179,10 @@ impl Client {
 
     /// Has a communicator that has failed go on with the devices that are left.
     ///
+    /// Where a group has failed, devices that had executed it take back what it has overwritten of
+    /// its own inputs, so it can be called again. A device to which a client has copied meanwhile
+    /// keeps what it has.
+    ///
     /// # Errors
     /// [`RequestError::Failed`] when they cannot; [`RequestError::WrongState`] when it has not
     /// failed.

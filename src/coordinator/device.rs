@@ -12,7 +12,7 @@
 
 mod calls;
 mod copies;
-mod scratch;
+mod operand;
 mod undo;
 mod worker;
 

@@ -15,7 +15,7 @@
 //! - `coordinator`, `device` and `typed`: the three services; `dialect`: what a listener speaks.
 //! - `connections`: the way to the coordinator; `groups`, `removal`, `copies`, `streams`: what
 //!   takes more than one request of it; `comms`: what is kept of communicators.
-//! - `refusal`: codes and sentences.
+//! - `refusal`: codes and sentences. `page`: the pool in a browser.
 
 mod comms;
 mod connections;
@@ -26,6 +26,7 @@ pub mod dialect;
 mod front;
 mod groups;
 pub mod listen;
+mod page;
 mod peer;
 mod refusal;
 mod removal;

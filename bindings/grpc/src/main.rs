@@ -1,5 +1,6 @@
 //! `shmccl-grpc`: serves the pool of this user over gRPC, until it is interrupted.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -29,6 +30,19 @@ struct Args {
     /// The token that calls from other hosts carry as `authorization: Bearer TOKEN`
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     token_file: Option<PathBuf>,
+    /// Show the pool and the jobs of this user on a page, at this loopback address
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:0", value_parser = parse_loopback)]
+    page: Option<SocketAddr>,
+    /// Show the page, and serve nothing else
+    #[arg(long, requires = "page", conflicts_with = "listen")]
+    only_page: bool,
+}
+
+/// Reads an address that no other host can reach.
+fn parse_loopback(text: &str) -> Result<SocketAddr, String> {
+    let address: Option<SocketAddr> = text.parse().ok();
+    let expected = "expected a loopback address and a port, such as 127.0.0.1:8080";
+    address.filter(|address| address.ip().is_loopback()).ok_or_else(|| expected.to_owned())
 }
 
 fn help() -> String {
@@ -53,12 +67,13 @@ Each device listens as well, at a port or socket of its own, which is printed as
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let secrets = match (args.tls_cert, args.tls_key, args.token_file) {
+    let secrets = match (args.tls_cert.clone(), args.tls_key.clone(), args.token_file.clone()) {
         (Some(certificate), Some(key), Some(token)) => Some(SecretFiles { certificate, key, token }),
         _ => None,
     };
     let max_message = (usize::from(args.max_message) << 20) + (64 << 10);
-    let options = Options { listen: args.listen, max_message, secrets };
+    let Args { listen, page, only_page, .. } = args;
+    let options = Options { listen, max_message, secrets, page, only_page };
     match serve(&options, |text| eprintln!("shmccl-grpc: {text}")) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -22,6 +22,7 @@ use crate::device::DeviceService;
 use crate::dialect::Dialect;
 use crate::front::{Front, MAX_MESSAGE};
 use crate::listen::{AddressBook, DevicePlace, ListenSpec, Listener, Place, Secrets};
+use crate::page::Page;
 use crate::serve::{Server, Services, ServicesBuilder};
 use crate::typed::PoolService;
 use crate::wire::DESCRIPTORS;
@@ -44,6 +45,10 @@ pub struct Options {
     pub max_message: usize,
     /// For listeners that other hosts can reach.
     pub secrets: Option<SecretFiles>,
+    /// Where the page is shown, if it is.
+    pub page: Option<SocketAddr>,
+    /// Whether nothing else is served.
+    pub only_page: bool,
 }
 
 /// The files of what a listener has that other hosts can reach.
@@ -59,7 +64,7 @@ pub struct SecretFiles {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { listen: Vec::new(), max_message: MAX_MESSAGE, secrets: None }
+        Self { listen: Vec::new(), max_message: MAX_MESSAGE, secrets: None, page: None, only_page: false }
     }
 }
 
@@ -95,7 +100,11 @@ async fn run(options: &Options, note: Note) -> Result<()> {
     let server = Server::new(Arc::clone(&front));
     let (reporter, health) = health_reporter();
     let usual = [ListenSpec { place: Place::Usual, dialect: Dialect::default() }];
-    let specs = if options.listen.is_empty() { &usual } else { &options.listen[..] };
+    let specs = match &options.listen[..] {
+        _ if options.only_page => &[],
+        [] => &usual[..],
+        given => given,
+    };
     let mut books = Vec::new();
     let mut listeners = JoinSet::new();
     for spec in specs {
@@ -105,6 +114,11 @@ async fn run(options: &Options, note: Note) -> Result<()> {
         let services = services_of(&front, spec.dialect, &book, health.clone())?;
         books.push(book);
         listeners.spawn(Arc::clone(&server).serve(listener, services));
+    }
+    if let Some(address) = options.page {
+        let page = Page::open(address, front.connections.clone())?;
+        note(&format!("the page is at {}", page.url()));
+        listeners.spawn(page.show());
     }
     tokio::select! {
         _ = interrupts.join_next() => {}

@@ -5,21 +5,21 @@
 //! group more operands than twice that memory
 //! ([`RequestError::GroupTooLarge`](crate::coordinator::RequestError::GroupTooLarge)).
 
-use super::scratch::Scratch;
+use super::operand::OperandCopy;
 use super::undo::Overwritten;
 use crate::collective::{Input, Output, Request};
 use crate::comm::Submit;
 use crate::coordinator::call::{Bytes, DeviceCall};
 use crate::error::{Error, Result};
-use crate::heap::{DeviceAddress, DeviceMemory};
+use crate::heap::{Arena, DeviceAddress, DeviceMemory};
 use crate::{Communicator, Group};
 
-/// The operands of a call, in words, so that elements of every type are aligned.
+/// The operands of a call.
 struct Operands {
-    input: Vec<u64>,
+    input: OperandCopy,
     /// Where the input was copied from.
     sent: Operand,
-    output: Vec<u64>,
+    output: OperandCopy,
     /// Where the output belongs.
     received: Operand,
 }
@@ -39,17 +39,15 @@ pub(super) fn execute(
     comm: &mut Communicator,
     memory: &DeviceMemory,
     calls: &[DeviceCall],
-    scratch: &mut Scratch,
 ) -> Result<Vec<Overwritten>> {
-    let (rank, n_ranks) = (comm.rank().index(), comm.n_ranks());
+    let (rank, n_ranks, arena) = (comm.rank().index(), comm.n_ranks(), comm.arena());
     let mut operands =
-        calls.iter().map(|call| fetch(call, memory, rank, n_ranks, scratch)).collect::<Result<Vec<_>>>()?;
+        calls.iter().map(|call| fetch(call, (memory, &arena), rank, n_ranks)).collect::<Result<Vec<_>>>()?;
     let mut group = Group::start();
     let joined = group.join(comm);
     for (call, operands) in calls.iter().zip(&mut operands) {
         let (operation, op) = (call.collective.operation(), call.op.reduce_op());
-        let input: &[u8] = bytemuck::cast_slice(&operands.input);
-        let output: &mut [u8] = bytemuck::cast_slice_mut(&mut operands.output);
+        let Operands { input, sent, output, received } = operands;
         let (has_input, has_output) = call.sides(rank);
         group.on(joined).submit(Request {
             operation,
@@ -60,47 +58,34 @@ pub(super) fn execute(
             status: None,
             op: operation.reduces().then_some(&op),
             layout: None,
-            input: if has_input { Input::Memory(&input[..operands.sent.len]) } else { Input::None },
-            output: if has_output {
-                Output::Memory(&mut output[..operands.received.len])
-            } else {
-                Output::None
-            },
+            input: if has_input { input.input(sent.len) } else { Input::None },
+            output: if has_output { output.output(received.len) } else { Output::None },
         })?;
     }
     group.end()?;
     drop(group);
-    let overwritten = keep_inputs(&mut operands, memory, scratch)?;
-    for Operands { input, output, received, .. } in operands {
-        let bytes: &[u8] = bytemuck::cast_slice(&output);
-        memory.copy_host_to_device(received.address, &bytes[..received.len])?;
-        [input, output].into_iter().for_each(|words| scratch.give_back(words));
+    let kept = operands.iter().map(|it| keeps_input(it, &operands)).collect::<Vec<_>>();
+    let mut overwritten = Vec::new();
+    for (Operands { input, sent, output, received }, is_kept) in operands.into_iter().zip(kept) {
+        let Operand { address, len } = received;
+        if is_kept {
+            let copy = if sent == received { input } else { copy_of(received, (memory, &arena))? };
+            overwritten.push(Overwritten { address, len, copy });
+        }
+        output.store(memory, address, len)?;
     }
     Ok(overwritten)
 }
 
-/// Takes out of `operands` the inputs that results are about to overwrite.
-fn keep_inputs(
-    operands: &mut [Operands],
-    memory: &DeviceMemory,
-    scratch: &mut Scratch,
-) -> Result<Vec<Overwritten>> {
-    let mut overwritten = Vec::new();
-    for at in 0..operands.len() {
-        let target = operands[at].received;
-        let words = if target == operands[at].sent {
-            std::mem::take(&mut operands[at].input)
-        } else if operands.iter().any(|other| other.sent.overlaps(target)) {
-            let mut words = scratch.take(target.len)?;
-            let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
-            memory.copy_device_to_host(target.address, &mut bytes[..target.len])?;
-            words
-        } else {
-            continue;
-        };
-        overwritten.push(Overwritten { address: target.address, len: target.len, words });
-    }
-    Ok(overwritten)
+/// Whether the output of a call goes where an input of the group was.
+fn keeps_input(call: &Operands, all: &[Operands]) -> bool {
+    all.iter().any(|other| other.sent.overlaps(call.received))
+}
+
+fn copy_of(operand: Operand, (memory, arena): (&DeviceMemory, &Arena)) -> Result<OperandCopy> {
+    let mut copy = OperandCopy::new(arena, operand.len)?;
+    copy.fetch(memory, operand.address, operand.len)?;
+    Ok(copy)
 }
 
 impl Operand {
@@ -112,10 +97,9 @@ impl Operand {
 
 fn fetch(
     call: &DeviceCall,
-    memory: &DeviceMemory,
+    (memory, arena): (&DeviceMemory, &Arena),
     rank: usize,
     n_ranks: u32,
-    scratch: &mut Scratch,
 ) -> Result<Operands> {
     let limit = memory.max_address().get();
     let beyond = |offset, len| Error::OutOfRange { what: "device addresses", offset, len, limit };
@@ -128,7 +112,6 @@ fn fetch(
     };
     let (sent, received) = call.operands(rank, n_ranks as usize).ok_or_else(|| beyond(0, call.count))?;
     let (sent, received) = (check(sent)?, check(received)?);
-    let (mut input, output) = (scratch.take(sent.len)?, scratch.take(received.len)?);
-    memory.copy_device_to_host(sent.address, &mut bytemuck::cast_slice_mut(&mut input)[..sent.len])?;
-    Ok(Operands { input, sent, output, received })
+    let input = copy_of(sent, (memory, arena))?;
+    Ok(Operands { input, sent, output: OperandCopy::new(arena, received.len)?, received })
 }

@@ -8,6 +8,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::operand::OperandCopy;
 use crate::error::Result;
 use crate::heap::{DeviceAddress, DeviceMemory};
 
@@ -16,7 +17,7 @@ use crate::heap::{DeviceAddress, DeviceMemory};
 pub(super) struct Overwritten {
     pub(super) address: DeviceAddress,
     pub(super) len: usize,
-    pub(super) words: Vec<u64>,
+    pub(super) copy: OperandCopy,
 }
 
 /// The newest group, if it can be taken back. Clones are the same.
@@ -29,9 +30,9 @@ impl Undo {
         *self.kept() = Some((group, overwritten));
     }
 
-    /// Forgets the group, and returns what was kept of it.
-    pub(super) fn forget(&self) -> Vec<Overwritten> {
-        self.kept().take().map(|(_, overwritten)| overwritten).unwrap_or_default()
+    /// Forgets the group.
+    pub(super) fn forget(&self) {
+        *self.kept() = None;
     }
 
     /// Takes group number `group` back, if it is the one that is kept.
@@ -41,10 +42,7 @@ impl Undo {
     pub(super) fn take_back(&self, group: u64, memory: &DeviceMemory) -> Result<()> {
         let mut kept = self.kept();
         let Some((_, overwritten)) = kept.take_if(|(number, _)| *number == group) else { return Ok(()) };
-        overwritten.iter().rev().try_for_each(|it| {
-            let bytes: &[u8] = bytemuck::cast_slice(&it.words);
-            memory.copy_host_to_device(it.address, &bytes[..it.len])
-        })
+        overwritten.iter().rev().try_for_each(|it| it.copy.store(memory, it.address, it.len))
     }
 
     fn kept(&self) -> MutexGuard<'_, Option<(u64, Vec<Overwritten>)>> {
@@ -68,7 +66,7 @@ mod tests {
             bytes
         };
         let before = u64::from_ne_bytes(*b"abcdefgh");
-        undo.keep(7, vec![Overwritten { address, len: 2, words: vec![before] }]);
+        undo.keep(7, vec![Overwritten { address, len: 2, copy: OperandCopy::Ordinary(vec![before]) }]);
         undo.take_back(8, &memory).unwrap();
         assert_eq!(read(), [0; 3]);
         undo.take_back(7, &memory).unwrap();

@@ -8,7 +8,6 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::SigSet;
 
 use super::calls::execute;
-use super::scratch::Scratch;
 use super::undo::Undo;
 use crate::bootstrap::{CancelToken, Options, resource_error};
 use crate::comm::Aborter;
@@ -41,7 +40,6 @@ struct WorkerThread {
     memory: Arc<DeviceMemory>,
     options: Options,
     comm: Option<Communicator>,
-    scratch: Scratch,
     undo: Undo,
 }
 
@@ -57,8 +55,7 @@ impl DeviceWorker {
         options: Options,
         undo: Undo,
     ) -> Result<Self> {
-        let scratch = Scratch::default();
-        let mut thread_state = WorkerThread { device, memory, options, comm: None, scratch, undo };
+        let mut thread_state = WorkerThread { device, memory, options, comm: None, undo };
         Self::run(move |order, off| {
             let outcome = thread_state.work(order, off);
             (outcome, thread_state.comm.as_ref().map(Communicator::aborter))
@@ -202,13 +199,11 @@ impl WorkerThread {
     }
 
     fn run(&mut self, group: u64, work: &GroupWork) -> std::result::Result<Option<u64>, GroupFailure> {
-        for overwritten in self.undo.forget() {
-            self.scratch.give_back(overwritten.words);
-        }
-        let Self { scratch, undo, memory, comm, .. } = self;
+        self.undo.forget();
+        let Self { undo, memory, comm, .. } = self;
         let comm = member(comm).map_err(failure_by)?;
         let outcome = match work {
-            GroupWork::Calls(calls) => execute(comm, memory, calls, scratch).map(|overwritten| {
+            GroupWork::Calls(calls) => execute(comm, memory, calls).map(|overwritten| {
                 undo.keep(group, overwritten);
                 None
             }),
@@ -230,6 +225,7 @@ impl WorkerThread {
     }
 
     fn leave(&mut self, gracefully: bool) {
+        self.undo.forget();
         let Some(comm) = self.comm.take() else { return };
         if gracefully {
             // If the others do not come, it is left all the same.

@@ -21,7 +21,13 @@ from pool import Pool
 from shmccl.v1 import pool_pb2 as v1
 from shmccl.v1 import pool_pb2_grpc as pool_services
 
-OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+OPTIONS = [
+    ("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
+    # A connection of its own for each channel, also after another one has failed.
+    ("grpc.use_local_subchannel_pool", 1),
+    # The server's HTTP library takes no path of a socket for an authority.
+    ("grpc.default_authority", "localhost"),
+]
 MIN = 0x1000
 
 
