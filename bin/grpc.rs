@@ -1,6 +1,6 @@
 //! `shmccl grpc`: becomes `shmccl-grpc`, the gRPC front of a pool, which is a program of its own.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -17,17 +17,17 @@ const PROGRAM: &str = "shmccl-grpc";
 pub(crate) struct GrpcArgs {
     /// What the front is told; `shmccl grpc -- --help` lists it
     #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
-    arguments: Vec<OsString>,
+    pub(crate) arguments: Vec<OsString>,
 }
 
-/// Becomes the front that lies beside this program, or is in `PATH`.
+/// Becomes the front that lies beside this program, or is in `PATH`, with these `arguments`.
 ///
 /// # Errors
 /// No such program; those of the system.
-pub(crate) fn run(args: &GrpcArgs) -> Result<u8> {
+pub(crate) fn become_front(arguments: &[impl AsRef<OsStr>]) -> Result<u8> {
     let beside = std::env::current_exe().ok().and_then(|this| Some(this.parent()?.join(PROGRAM)));
     let program = beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(PROGRAM));
-    let error = Command::new(&program).args(&args.arguments).exec();
+    let error = Command::new(&program).args(arguments).exec();
     if error.kind() == ErrorKind::NotFound {
         bail!(
             "{PROGRAM} is neither beside this program nor in PATH; install it with \

@@ -190,7 +190,7 @@ fn execute(cli: &Cli) -> anyhow::Result<u8> {
         Command::Coordinator(args) => pool::coordinate(args),
         Command::Device(args) => pool::be_device(args),
         Command::Ctl(args) => ctl::run(args),
-        Command::Grpc(args) => grpc::run(args),
+        Command::Grpc(args) => grpc::become_front(&args.arguments),
         Command::Ps(args) => ps::run(args),
         Command::Report(args) => report::run(args),
         Command::Top(args) => top::run(args),

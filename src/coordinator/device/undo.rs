@@ -22,12 +22,19 @@ pub(super) struct Overwritten {
 
 /// The newest group, if it can be taken back. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Undo(Arc<Mutex<Option<(u64, Vec<Overwritten>)>>>);
+pub(super) struct Undo(Arc<Mutex<Option<ExecutedGroup>>>);
+
+/// A group that was executed.
+#[derive(Debug)]
+struct ExecutedGroup {
+    number: u64,
+    overwritten: Vec<Overwritten>,
+}
 
 impl Undo {
-    /// Keeps what group number `group` has overwritten.
-    pub(super) fn keep(&self, group: u64, overwritten: Vec<Overwritten>) {
-        *self.kept() = Some((group, overwritten));
+    /// Keeps what a group has overwritten.
+    pub(super) fn keep(&self, number: u64, overwritten: Vec<Overwritten>) {
+        *self.kept() = Some(ExecutedGroup { number, overwritten });
     }
 
     /// Forgets the group.
@@ -35,17 +42,16 @@ impl Undo {
         *self.kept() = None;
     }
 
-    /// Takes group number `group` back, if it is the one that is kept.
+    /// Takes a group back, if it is the one that is kept.
     ///
     /// # Errors
     /// Those of [`DeviceMemory::copy_host_to_device`].
-    pub(super) fn take_back(&self, group: u64, memory: &DeviceMemory) -> Result<()> {
-        let mut kept = self.kept();
-        let Some((_, overwritten)) = kept.take_if(|(number, _)| *number == group) else { return Ok(()) };
-        overwritten.iter().rev().try_for_each(|it| it.copy.store(memory, it.address, it.len))
+    pub(super) fn take_back(&self, number: u64, memory: &DeviceMemory) -> Result<()> {
+        let Some(group) = self.kept().take_if(|group| group.number == number) else { return Ok(()) };
+        group.overwritten.iter().rev().try_for_each(|it| it.copy.store(memory, it.address, it.len))
     }
 
-    fn kept(&self) -> MutexGuard<'_, Option<(u64, Vec<Overwritten>)>> {
+    fn kept(&self) -> MutexGuard<'_, Option<ExecutedGroup>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
