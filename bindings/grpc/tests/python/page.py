@@ -119,9 +119,10 @@ def main(shmccl, front_program, screenshots):
 
 def look(pool, browser, url, address, screenshots):
     browser.ask("Page.navigate", url=url)
-    tiles = "document.querySelectorAll('.tile').length"
+    # Devices come first; behind them stand jobs that others have here.
+    tiles = "document.querySelector('.tiles')?.childElementCount"
     Pool.until(lambda: browser.value(tiles) == 6)
-    assert browser.value("document.querySelectorAll('.free').length") == 6
+    assert browser.value("document.querySelector('.tiles').querySelectorAll('.free').length") == 6
     browser.screenshot(f"{screenshots}/idle.png")
 
     client = Client(address)
@@ -138,7 +139,7 @@ def look(pool, browser, url, address, screenshots):
 
     worker = threading.Thread(target=work)
     worker.start()
-    rates = "[...document.querySelectorAll('.tile')].filter(tile => /B\\/s/.test(tile.textContent)).length"
+    rates = "[...document.querySelector('.tiles').children].filter(tile => /B\\/s/.test(tile.textContent)).length"
     Pool.until(lambda: browser.value(rates) == 4)
     browser.screenshot(f"{screenshots}/work.png")
     going_on.set()
