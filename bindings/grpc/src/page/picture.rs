@@ -170,8 +170,10 @@ fn job(report: &Report, rates: &BTreeMap<u32, f64>) -> Value {
     })
 }
 
+/// Tells the operation that a rank is in, or the last one.
 fn does(rank: &RankReport) -> Option<String> {
-    rank.call.as_ref().map(ToString::to_string)
+    let last = || rank.last.as_ref().map(|last| format!("last: {last}"));
+    rank.call.as_ref().map(ToString::to_string).or_else(last)
 }
 
 /// Returns the age of the last heartbeat in whole seconds, so that a picture in which nothing
