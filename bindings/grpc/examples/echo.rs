@@ -56,7 +56,9 @@ impl ServerStreamingService<ReadRequest> for Echo {
         let chunk = Bytes::from(vec![0; 1 << 20]);
         let n = request.into_inner().len >> 20;
         let chunks = (0..n).map(move |_| Ok(ReadResponse { data: chunk.clone() }));
-        Box::pin(async { Ok(tonic::Response::new(Box::pin(tokio_stream::iter(chunks)) as Self::ResponseStream)) })
+        Box::pin(async {
+            Ok(tonic::Response::new(Box::pin(tokio_stream::iter(chunks)) as Self::ResponseStream))
+        })
     }
 }
 
@@ -67,8 +69,16 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Body>, Infallible
             let codec = ProstCodec::<MemcpyRequest, MemcpyRequest>::default();
             Grpc::new(codec).max_decoding_message_size(MOST).unary(Echo, request).await
         }
-        "/echo/Up" => Grpc::new(ProstCodec::<WriteResponse, WriteRequest>::default()).client_streaming(Echo, request).await,
-        _ => Grpc::new(ProstCodec::<ReadResponse, ReadRequest>::default()).server_streaming(Echo, request).await,
+        "/echo/Up" => {
+            Grpc::new(ProstCodec::<WriteResponse, WriteRequest>::default())
+                .client_streaming(Echo, request)
+                .await
+        }
+        _ => {
+            Grpc::new(ProstCodec::<ReadResponse, ReadRequest>::default())
+                .server_streaming(Echo, request)
+                .await
+        }
     })
 }
 
@@ -80,7 +90,9 @@ async fn main() -> std::io::Result<()> {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
         let mut http = Builder::new(TokioExecutor::new());
-        http.initial_stream_window_size(8 << 20).initial_connection_window_size(16 << 20).max_frame_size(1 << 20);
+        http.initial_stream_window_size(8 << 20)
+            .initial_connection_window_size(16 << 20)
+            .max_frame_size(1 << 20);
         let connection = http.serve_connection(TokioIo::new(stream), service_fn(answer));
         tokio::spawn(async { connection.await.unwrap_or_default() });
     }

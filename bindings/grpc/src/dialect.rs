@@ -191,7 +191,7 @@ impl Dialect {
     pub fn elements(self, count: u64) -> Result<u64, Status> {
         match self.count {
             Count::Elements => Ok(count),
-            Count::Bytes if count % 8 == 0 => Ok(count / 8),
+            Count::Bytes if count.is_multiple_of(8) => Ok(count / 8),
             Count::Bytes => Err(Status::invalid_argument(format!(
                 "{count} bytes are not whole elements of 8 bytes each; this listener counts bytes"
             ))),
@@ -203,8 +203,8 @@ impl FromStr for Dialect {
     type Err = String;
 
     fn from_str(settings: &str) -> Result<Self, String> {
-        let given = settings.split(',').filter(|setting| !setting.is_empty());
-        given.fold(Ok(Self::default()), |dialect, setting| dialect?.with(setting))
+        let mut given = settings.split(',').filter(|setting| !setting.is_empty());
+        given.try_fold(Self::default(), Self::with)
     }
 }
 

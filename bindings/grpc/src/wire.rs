@@ -1,6 +1,11 @@
 //! The messages and services on the wire, as the `.proto` files have them.
 
-#![allow(missing_debug_implementations, unreachable_pub, reason = "generated")]
+#![allow(
+    missing_debug_implementations,
+    unreachable_pub,
+    clippy::allow_attributes_without_reason,
+    reason = "generated"
+)]
 
 /// The course's messages and services.
 pub mod gpu_sim {
