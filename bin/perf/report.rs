@@ -177,6 +177,15 @@ impl PerfRow {
         self.spread.get(key).is_some_and(|(low, high)| high - low <= STEADY * high)
     }
 
+    /// Returns between which values the figure `key` lies: within its spread where it is known not
+    /// to be steady, at the figure itself elsewhere.
+    pub(crate) fn range(&self, key: &str) -> Option<(f64, f64)> {
+        let (_, of) = FIGURES.iter().find(|(name, _)| *name == key)?;
+        let figure = (*of(&mut self.clone()))?;
+        let spread = self.spread.get(key).filter(|_| !self.is_steady(key));
+        Some(spread.map_or((figure, figure), |(low, high)| (low.min(figure), high.max(figure))))
+    }
+
     /// Writes the figure `key`, if there is one, and marks it where it is not steady.
     pub(crate) fn told(&self, key: &str, write: impl FnOnce(f64) -> String) -> Option<String> {
         let (_, of) = FIGURES.iter().find(|(name, _)| *name == key)?;

@@ -36,14 +36,21 @@ impl PutCrossovers {
             points.iter().map(|point| point.cost(cost, cost)).collect()
         };
         let latency = costs(|row| row.times.p50_ns).unwrap_or_default();
-        let per_byte = costs(|row| Some(1.0 / row.times.gb_per_s?.max(1e-9))).unwrap_or_default();
+        // The least of direct against the most of proxied: nobody is ahead by noise alone.
+        let surely = |direct: fn(&PerfRow) -> Option<f64>, proxied: fn(&PerfRow) -> Option<f64>| {
+            let costs: Option<Vec<Cost>> = points.iter().map(|point| point.cost(direct, proxied)).collect();
+            Crossover::below(&costs.unwrap_or_default(), 1.0 - LEVEL)
+        };
         let device_time = costs(|row| row.device_cpu_ns).map(|costs| Crossover::below(&costs, 1.0 - LEVEL));
         let mark = device_time.and_then(Crossover::mark);
         Self {
             device_time,
             device_time_range: mark.and_then(|mark| range(&points, mark)),
-            latency: Crossover::below(&latency, 1.0 - LEVEL),
-            bandwidth: Crossover::below(&per_byte, 1.0 - LEVEL),
+            latency: surely(|row| Some(row.range("p50_ns")?.0), |row| Some(row.range("p50_ns")?.1)),
+            bandwidth: surely(
+                |row| Some(1.0 / row.range("gb_per_s")?.1.max(1e-9)),
+                |row| Some(1.0 / row.range("gb_per_s")?.0.max(1e-9)),
+            ),
             level: Crossover::below(&latency, 1.0 + LEVEL),
         }
     }

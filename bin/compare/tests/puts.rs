@@ -215,6 +215,20 @@ fn from_too_few_samples_nothing_is_concluded() {
 }
 
 #[test]
+fn a_lead_that_only_noise_makes_is_not_told() {
+    let told = |widen: f64| {
+        let mut series = modelled(900.0, 4, 0.95);
+        for row in over(&mut series, TestChannel::Port).filter(|row| row.bytes == Some(8)) {
+            row.times.p50_ns = Some(50.0);
+            row.spread.insert("p50_ns".to_owned(), (50.0, 50.0 * widen));
+        }
+        sentences(&series)
+    };
+    assert!(told(1.1).contains("quicker at some sizes"), "{}", told(1.1));
+    assert!(!told(4.0).contains("quicker at some sizes"), "{}", told(4.0));
+}
+
+#[test]
 fn what_is_not_steady_or_below_its_limit_says_so_in_tables_and_sentences() {
     let mut series = modelled(900.0, 4, 0.95);
     let text_of = |series: &Series| super::text(Look::plain(), series);
