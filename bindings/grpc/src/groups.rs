@@ -83,7 +83,9 @@ fn in_turn<T>(
 /// # Errors
 /// Those of [`Client::start_group`].
 pub(crate) fn start(client: &mut Client, comm: CommId, restarts: bool) -> Result<GroupId, Refusal> {
-    usable(client, comm, restarts)?;
+    if restarts {
+        usable(client, comm, restarts)?;
+    }
     Ok(client.start_group(comm)?)
 }
 
