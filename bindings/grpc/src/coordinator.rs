@@ -143,10 +143,13 @@ fn init(
 ) -> Result<CommStatus, Refusal> {
     let made = loop {
         let refused = match client.init(devices, dialect.restart) {
-            Err(refused @ CoordinatorError::Refused(RequestError::NotEnoughDevices { .. })) => refused,
+            Err(CoordinatorError::Refused(refused)) => refused,
             made => break made?,
         };
-        if dialect.pool != PoolUse::Shared || !recycle(front, client, maker)? {
+        // No communicator ends for one that cannot be made all the same.
+        let may_help = matches!(&refused, RequestError::NotEnoughDevices { asked, devices, .. }
+            if *asked as usize <= *devices && dialect.pool == PoolUse::Shared);
+        if !may_help || !recycle(front, client, maker)? {
             return Err(refused.into());
         }
     };

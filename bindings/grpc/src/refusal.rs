@@ -74,12 +74,12 @@ fn code_of_request(refusal: &RequestError) -> Code {
         | RequestError::DeviceFailed { .. } => Code::ResourceExhausted,
         RequestError::NoSuchComm { .. }
         | RequestError::Ended { .. }
-        | RequestError::NoSuchGroup { .. }
         | RequestError::NoSuchDevice { .. }
         | RequestError::NotAllocated { .. } => Code::NotFound,
-        RequestError::WrongState { .. } | RequestError::GroupOpen { .. } | RequestError::Failed { .. } => {
-            Code::FailedPrecondition
-        }
+        RequestError::WrongState { .. }
+        | RequestError::GroupOpen { .. }
+        | RequestError::NoSuchGroup { .. }
+        | RequestError::Failed { .. } => Code::FailedPrecondition,
         RequestError::NotFormed { .. }
         | RequestError::NotGrown { .. }
         | RequestError::CheckpointFailed { .. } => Code::Aborted,

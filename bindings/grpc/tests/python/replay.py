@@ -249,6 +249,9 @@ def one_after_another(client):
     for _ in range(26):
         made = client.init(4)
         client.reduce(made.commId, 3)
+    with refused(Code.RESOURCE_EXHAUSTED):
+        client.init(5)
+    client.reduce(made.commId, 3)
     client.destroy(made.commId)
 
 
@@ -305,7 +308,7 @@ def joining(client):
         comm=made.comm, collective=v1.ALL_REDUCE, count=1, send=[MIN], recv=[MIN + 8], group=group))
     assert queued.queued
     client.pool.GroupCancel(v1.GroupRequest(comm=made.comm, group=group))
-    with refused(Code.NOT_FOUND):
+    with refused(Code.FAILED_PRECONDITION):
         client.pool.GroupEnd(v1.GroupRequest(comm=made.comm, group=group))
     with refused(Code.INVALID_ARGUMENT):
         client.pool.Call(v1.CallRequest(comm=made.comm))
