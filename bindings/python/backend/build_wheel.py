@@ -1,4 +1,4 @@
-"""Builds the wheel by maturin, with the command `shmccl` in it.
+"""Builds the wheel by maturin, with the command `shmccl` and the header `shmccl.h` in it.
 
 The command is a program of its own, which starts and measures processes. It is built in the
 target folder of the extension module. Cargo tells the two workspaces apart, so each compiles the engine.
@@ -27,7 +27,14 @@ def _build_command():
     shutil.copy2(target / "release" / "shmccl", place / "shmccl")
 
 
+def _copy_header():
+    place = HERE / "python" / "shmccl" / "include"
+    place.mkdir(exist_ok=True)
+    shutil.copy2(ROOT / "bindings" / "c" / "include" / "shmccl.h", place / "shmccl.h")
+
+
 def build_wheel(*arguments, **settings):
     if (ROOT / "bin" / "Cargo.toml").exists():
         _build_command()
+        _copy_header()
     return maturin.build_wheel(*arguments, **settings)

@@ -1,0 +1,27 @@
+//! MSCCL++ execution plans without an engine: what a plan says, what it means, and whether it is
+//! right.
+//!
+//! An *execution plan* is a JSON file that says, for each rank and each of its thread blocks, which
+//! operations make up a collective. MSCCL++'s DSL writes such files (this crate follows commit
+//! `1f5f065d`). The steps from a file to a proof:
+//!
+//! | step | from, to | place |
+//! |---|---|---|
+//! | read | JSON to a [`Plan`] that keeps every rule of the format | [`read`] |
+//! | lower | a plan and a message size to [`Lowered`] records | [`lower`] |
+//! | interpret | records to bytes, slowly, in a drawn order | [`interpret`] |
+//!
+//! An executor steps through the same records as the checker, so what is proved is what runs.
+#![forbid(unsafe_code)]
+
+pub mod collective;
+pub mod interpret;
+pub mod lower;
+pub mod plan;
+mod problem;
+pub mod read;
+mod rules;
+
+pub use lower::{Lowered, lower};
+pub use plan::Plan;
+pub use problem::{Place, Problem, Refusal};

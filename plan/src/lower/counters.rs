@@ -1,0 +1,70 @@
+//! Which counter each channel counts on.
+
+use std::collections::BTreeMap;
+
+use super::code::Counter;
+use crate::plan::{ChannelKind, Plan};
+
+/// The counters of all ranks.
+#[derive(Debug)]
+pub(super) struct Counters {
+    /// By rank: the counters that it waits on.
+    inbound: Vec<Vec<Counter>>,
+    index: BTreeMap<(usize, Counter), usize>,
+}
+
+impl Counters {
+    /// Pairs the channels of a plan: the k-th of a kind from a to b with the k-th from b to a. What
+    /// one side has more of exists at the other side, too.
+    pub(super) fn of(plan: &Plan) -> Self {
+        let mut channels: BTreeMap<(ChannelKind, usize, usize), usize> = BTreeMap::new();
+        for (rank, program) in plan.ranks.iter().enumerate() {
+            for kind in [ChannelKind::Memory, ChannelKind::Port] {
+                for &peer in program.channels(kind) {
+                    *channels.entry((kind, rank, peer as usize)).or_default() += 1;
+                }
+            }
+        }
+        let mut inbound = vec![Vec::new(); plan.ranks.len()];
+        let mut index = BTreeMap::new();
+        for kind in [ChannelKind::Memory, ChannelKind::Port] {
+            for (rank, counters) in inbound.iter_mut().enumerate() {
+                for peer in 0..plan.ranks.len() {
+                    let of = |from, to| channels.get(&(kind, from, to)).copied().unwrap_or(0);
+                    for ordinal in 0..of(rank, peer).max(of(peer, rank)) {
+                        let counter = Counter { kind, peer, ordinal };
+                        index.insert((rank, counter), counters.len());
+                        counters.push(counter);
+                    }
+                }
+            }
+        }
+        Self { inbound, index }
+    }
+
+    /// Returns the counters that a rank waits on.
+    pub(super) fn of_rank(&self, rank: usize) -> Vec<Counter> {
+        self.inbound[rank].clone()
+    }
+
+    /// Returns the peer of a channel of a rank, the counter that the peer waits on, and the
+    /// counter that the rank waits on.
+    pub(super) fn ends(&self, plan: &Plan, rank: usize, kind: ChannelKind, channel: usize) -> Ends {
+        let peers = plan.ranks[rank].channels(kind);
+        let peer = peers[channel] as usize;
+        let ordinal = peers[..channel].iter().filter(|&&other| other as usize == peer).count();
+        let inbound = |holder, peer| self.index[&(holder, Counter { kind, peer, ordinal })];
+        Ends { peer, outbound: inbound(peer, rank), inbound: inbound(rank, peer) }
+    }
+}
+
+/// The two ends of a channel, as one rank sees them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ends {
+    /// The other rank.
+    pub(super) peer: usize,
+    /// The counter of the other rank.
+    pub(super) outbound: usize,
+    /// The counter of this rank.
+    pub(super) inbound: usize,
+}

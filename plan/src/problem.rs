@@ -1,0 +1,107 @@
+//! What is wrong with a plan, and where.
+
+use std::fmt;
+
+use crate::plan::Code;
+
+/// Names a place in a plan, as exactly as it is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place {
+    /// The rank.
+    pub rank: Option<usize>,
+    /// The thread block of the rank.
+    pub block: Option<usize>,
+    /// The operation of the block, and that of a pipeline within it.
+    pub operation: Option<(usize, Option<usize>)>,
+    /// The name of the operation.
+    pub code: Option<Code>,
+}
+
+impl Place {
+    /// Names the plan as a whole.
+    pub const PLAN: Self = Self { rank: None, block: None, operation: None, code: None };
+
+    /// Names a rank.
+    #[must_use]
+    pub fn rank(rank: usize) -> Self {
+        Self { rank: Some(rank), ..Self::PLAN }
+    }
+
+    /// Names a thread block of a rank.
+    #[must_use]
+    pub fn block(rank: usize, block: usize) -> Self {
+        Self { block: Some(block), ..Self::rank(rank) }
+    }
+
+    /// Names operation `index` of this block, or of this pipeline.
+    #[must_use]
+    pub fn operation(self, index: usize, code: Option<Code>) -> Self {
+        let operation = match self.operation {
+            Some((pipeline, _)) => (pipeline, Some(index)),
+            None => (index, None),
+        };
+        Self { operation: Some(operation), code, ..self }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(rank) = self.rank else { return f.write_str("the plan") };
+        write!(f, "rank {rank}")?;
+        if let Some(block) = self.block {
+            write!(f, " block {block}")?;
+        }
+        match self.operation {
+            Some((index, Some(inner))) => write!(f, " operation {index}.{inner}")?,
+            Some((index, None)) => write!(f, " operation {index}")?,
+            None => {}
+        }
+        self.code.map_or(Ok(()), |code| write!(f, " ({code})"))
+    }
+}
+
+/// Says what breaks a rule of the format, where, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where.
+    pub place: Place,
+    /// What is wrong, and the remedy behind a semicolon.
+    pub what: String,
+}
+
+impl Problem {
+    /// Makes a problem.
+    pub fn new(place: Place, what: impl Into<String>) -> Self {
+        Self { place, what: what.into() }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.what)
+    }
+}
+
+/// Says why a file is no plan that can be run: all that is wrong with it, as far as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The name of the file.
+    pub file: String,
+    /// What is wrong, at least one thing.
+    pub problems: Vec<Problem>,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file)?;
+        if let Some(first) = self.problems.first() {
+            write!(f, ": {first}")?;
+        }
+        match self.problems.len() {
+            0 | 1 => Ok(()),
+            more => write!(f, " (and {} more)", more - 1),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
