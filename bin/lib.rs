@@ -9,6 +9,7 @@ mod doctor;
 mod failure;
 mod file;
 mod flags;
+mod grpc;
 mod host;
 mod jobs;
 mod log;
@@ -94,6 +95,8 @@ enum Command {
     /// Ask the coordinator for communicators, and run operations on them
     #[command(after_help = ctl::HELP)]
     Ctl(CtlArgs),
+    /// Serve the pool over gRPC, by the program shmccl-grpc
+    Grpc(grpc::GrpcArgs),
     /// List the jobs of this user on this host
     Ps(ps::PsArgs),
     /// Print what every rank of a job is doing, and which ranks the others wait for
@@ -190,6 +193,7 @@ fn execute(cli: &Cli) -> anyhow::Result<u8> {
         Command::Coordinator(args) => pool::coordinate(args),
         Command::Device(args) => pool::be_device(args),
         Command::Ctl(args) => ctl::run(args),
+        Command::Grpc(args) => grpc::become_front(&args.arguments),
         Command::Ps(args) => ps::run(args),
         Command::Report(args) => report::run(args),
         Command::Top(args) => top::run(args),
