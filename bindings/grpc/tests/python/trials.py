@@ -20,6 +20,7 @@ import grpc
 import gpu_sim_pb2 as pb
 from pool import Pool
 from replay import FAILED, IN_PROGRESS, MIN, OPTIONS, SUCCESS, Client, Code, packed, refused
+from shmccl.v1 import pool_pb2 as v1
 
 HEADERS = 1
 LONG = bool(os.environ.get("SHMCCL_LONG"))
@@ -101,6 +102,27 @@ def deadlines(pool):
     assert client.get(made.devices[1], MIN, 8) == packed([1.0])
     client.destroy(made.commId)
     kill(front)
+
+
+def clients_gone(pool):
+    """A communicator that was made for a client that has gone meanwhile is ended."""
+    front = pool.front("handout")
+    client = Client(front.addresses[0])
+    pool.coordinator.send_signal(signal.SIGSTOP)
+    with refused(Code.DEADLINE_EXCEEDED):
+        client.stub.CommInit(pb.CommInitRequest(numDevices=4), timeout=0.3)
+    pool.coordinator.send_signal(signal.SIGCONT)
+    Pool.until(lambda: state_of(client, 1) == v1.DESTROYED)
+    client.destroy(client.init(4).commId)
+    kill(front)
+
+
+def state_of(client, comm):
+    try:
+        return client.pool.Status(v1.StatusRequest(comm=comm)).state
+    except grpc.RpcError as error:
+        assert error.code() == Code.NOT_FOUND, error
+        return None
 
 
 def strangers(pool):
@@ -364,7 +386,7 @@ def idle(pool):
     kill(front)
 
 
-STEPS = [limits, deadlines, strangers, secrets, descriptions, fronts_killed, coordinators_killed, devices_killed, devices_stopped, fuzz, idle]
+STEPS = [limits, deadlines, clients_gone, strangers, secrets, descriptions, fronts_killed, coordinators_killed, devices_killed, devices_stopped, fuzz, idle]
 
 
 def main(shmccl, front, *wanted):
