@@ -7,7 +7,7 @@
 //! | step | from, to | place |
 //! |---|---|---|
 //! | read | JSON to a [`Plan`] that keeps every rule of the format | [`read`] |
-//! | lower | a plan and a message size to [`Lowered`] records | [`lower`] |
+//! | lower | a plan and a message size to [`Lowered`] records | [`mod@lower`] |
 //! | interpret | records to bytes, slowly, in a drawn order | [`interpret`] |
 //!
 //! The interpreter is slow and simple: the oracle for whatever steps through the same records.
