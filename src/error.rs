@@ -241,7 +241,7 @@ pub enum Error {
         /// prints it.
         report: Option<Box<dyn EpochReport>>,
     },
-    /// A file is no execution plan that can be run.
+    /// A file, or what was made of it, is no execution plan that can be run.
     #[error("{refusal}")]
     Plan {
         /// A [`Refusal`](shmccl_plan::Refusal): all that is wrong with it.

@@ -1,6 +1,6 @@
 //! The plans of `tests/plans` that name a collective, as their manifest lists them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use shmccl::plan::collective::Collective;
@@ -15,8 +15,7 @@ pub(crate) struct Listed {
 
 /// Returns the plans of a number of ranks that are calls.
 pub(crate) fn of_ranks(n_ranks: u32) -> Vec<Listed> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plans");
-    let manifest = std::fs::read_to_string(folder.join("MANIFEST.md")).unwrap();
+    let manifest = std::fs::read_to_string(folder().join("MANIFEST.md")).unwrap();
     let (mut section, mut found) = (String::new(), Vec::new());
     for line in manifest.lines() {
         if let Some(name) = line.strip_prefix("## ") {
@@ -29,11 +28,20 @@ pub(crate) fn of_ranks(n_ranks: u32) -> Vec<Listed> {
             continue;
         }
         let name = format!("{section}/{}", cells[1]);
-        let plan = read::read_file(&folder.join(format!("{name}.json"))).unwrap().plan;
+        let plan = load(&name);
         let is_call = !matches!(Collective::of(&plan), Collective::Other | Collective::SendRecv);
         if plan.ranks.len() == n_ranks as usize && is_call {
             found.push(Listed { name, plan: Arc::new(plan), smallest });
         }
     }
     found
+}
+
+/// Reads a plan by its name in the manifest.
+pub(crate) fn load(name: &str) -> Plan {
+    read::read_file(&folder().join(format!("{name}.json"))).unwrap().plan
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plans")
 }

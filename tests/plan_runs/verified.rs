@@ -41,33 +41,45 @@ enum Buffers {
     HeapInPlace,
 }
 
+/// The longest message of the short form, in bytes, where the plan lets one choose.
+const LONG: u64 = 48 << 10;
+
 const BUFFERS: [Buffers; 4] =
     [Buffers::Heap, Buffers::HeapInPlace, Buffers::Ordinary, Buffers::OrdinaryInPlace];
 
-/// Runs all plans of as many ranks as there are.
-pub(crate) fn all(comm: &mut Communicator) -> Result<()> {
-    for listed in of_ranks(comm.n_ranks()) {
-        comm.register_plan(&listed.plan)?;
-        let unit = granule(&listed.plan).unwrap();
-        let fits = |message: u64| (listed.plan.min_message..=listed.plan.max_message).contains(&message);
-        launches::<i32>(comm, &listed, listed.smallest, 5)?;
-        launches::<f32>(comm, &listed, listed.smallest, 5)?;
-        launches::<f16>(comm, &listed, listed.smallest, 5)?;
-        let longer = 3 * listed.smallest;
-        if fits(longer) {
-            launches::<f32>(comm, &listed, longer, 5)?;
-        }
-        let long = if support::long() { 1 << 20 } else { 128 << 10 };
-        let long = unit * (long / unit).max(1);
-        if fits(long) {
-            launches::<i32>(comm, &listed, long, 2)?;
-        }
-        comm.unregister_plan(&listed.plan.name)?;
-    }
-    Ok(())
+/// Runs all plans of as many ranks as there are, `count` of them.
+pub(crate) fn all(comm: &mut Communicator, count: usize) -> Result<()> {
+    let plans = of_ranks(comm.n_ranks());
+    assert_eq!(plans.len(), count);
+    plans.iter().try_for_each(|listed| one(comm, listed))
 }
 
+/// Runs a plan with each type: at its smallest size, at three times that, and at a longer one.
+fn one(comm: &mut Communicator, listed: &Listed) -> Result<()> {
+    comm.register_plan(&listed.plan)?;
+    let unit = granule(&listed.plan).unwrap();
+    let longer = |least: u64| (unit * (least / unit).max(1)).max(listed.smallest);
+    if support::long() {
+        for message in [listed.smallest, 3 * listed.smallest, longer(1 << 20)] {
+            launches::<i32>(comm, listed, message, 5)?;
+            launches::<f32>(comm, listed, message, 5)?;
+            launches::<f16>(comm, listed, message, 5)?;
+        }
+    } else if listed.smallest > LONG {
+        launches::<i32>(comm, listed, listed.smallest, 1)?;
+    } else {
+        launches::<i32>(comm, listed, listed.smallest, 5)?;
+        launches::<f16>(comm, listed, 3 * listed.smallest, 2)?;
+        launches::<f32>(comm, listed, longer(LONG), 1)?;
+    }
+    comm.unregister_plan(&listed.plan.name)
+}
+
+/// Calls with messages of so many bytes, if the plan does such, several times without a barrier.
 fn launches<T: Small>(comm: &mut Communicator, listed: &Listed, message: u64, count: u64) -> Result<()> {
+    if !(listed.plan.min_message..=listed.plan.max_message).contains(&message) {
+        return Ok(());
+    }
     let elements = usize::try_from(message).unwrap() / size_of::<T>();
     let case = Case { name: &listed.name, plan: &listed.plan, elements };
     let heap = [comm.alloc::<T>(elements)?, comm.alloc::<T>(elements)?];

@@ -10,7 +10,7 @@ use crate::channel::{MemoryChannel, ReservedSlot};
 use crate::collective::call::{CallSignature, ChannelKind, Choice, Operation};
 use crate::collective::execute::custom::{AlgorithmMismatch, CustomAlgorithm, Registration};
 use crate::collective::execute::planned::PlanRunner;
-use crate::collective::plan::shelf::ShelvedPlan;
+use crate::collective::plan::shelf::{ShelvedPlan, operation_of};
 use crate::collective::plan::tuning::{Table, Tuning};
 use crate::collective::transport::{NONE_LEFT, NONE_TO_BEGIN_WITH, agree_slots, check_balance};
 use crate::error::{Error, Result};
@@ -182,8 +182,7 @@ impl Engine {
     /// Those of [`ShelvedPlan::new`]; [`Error::Mismatch`], which all members get, when the plans
     /// differ; those of [`PlanRunner::new`] and of [`Engine::run`].
     pub(crate) fn register_plan(&mut self, plan: &Arc<ExecutionPlan>) -> Result<()> {
-        let shelved = ShelvedPlan::new(Arc::clone(plan), self.members.n_members())?;
-        let lowered = shelved.any_size()?;
+        let (shelved, lowered) = ShelvedPlan::new(Arc::clone(plan), self.members.n_members())?;
         let mine = u64::from(crc32c::crc32c(format!("{plan:?}").as_bytes()));
         let told = self.exchange(Operation::RegisterAlgorithm, &[mine])?;
         let different = told.iter().zip(self.members.ranks().iter()).find(|(words, _)| words[0] != mine);
@@ -227,8 +226,8 @@ impl Engine {
             }
         }
         let n_members = self.members.n_members();
-        let does_calls = |plan: &&Arc<ExecutionPlan>| ShelvedPlan::new(Arc::clone(plan), n_members).is_ok();
-        plans.iter().filter(does_calls).try_for_each(|plan| self.register_plan(plan))
+        let plans = plans.iter().filter(|plan| plan.ranks.len() == n_members && operation_of(plan).is_some());
+        plans.into_iter().try_for_each(|plan| self.register_plan(plan))
     }
 
     /// Removes the first plan called `name` that was registered. Called by all members.

@@ -47,6 +47,13 @@ pub(crate) struct Engine {
     lease: Lease,
 }
 
+impl Drop for Engine {
+    /// Lets go of the memory of plans as of the regions: when all members have.
+    fn drop(&mut self) {
+        self.lease.add(self.runners.drain(..).flat_map(PlanRunner::into_memory));
+    }
+}
+
 impl Engine {
     /// Makes the engine of `ranks` of the job, whose zeroed regions start at `bases`. This rank's
     /// was taken from `host` and goes back there; operations over proxied channels get these from

@@ -20,6 +20,7 @@ mod eager_trial;
 pub(crate) mod library;
 mod measured;
 mod recent;
+mod runnable;
 pub(crate) mod shelf;
 mod trials;
 pub mod tuning;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use shmccl_plan::collective::Collective;
 use shmccl_plan::lower::{granule, smallest};
 use shmccl_plan::plan::{Operation as PlanOperation, Operator};
-use shmccl_plan::{Lowered, Plan as ExecutionPlan, lower};
+use shmccl_plan::{Lowered, Plan as ExecutionPlan, Problem, Refusal, lower};
 
+use super::runnable;
 use crate::collective::call::{Call, Operation};
 use crate::error::{Error, Result};
 use crate::reduce::ReduceOp;
@@ -70,44 +71,35 @@ impl PlanShelf {
 }
 
 impl ShelvedPlan {
-    /// Looks at a plan for `n_members`.
+    /// Looks at a plan for `n_members`, and returns it also as it is lowered for its smallest size.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for another number of ranks; [`Error::Unavailable`] for a
-    /// collective that is no call, or without a size that fits.
-    pub(crate) fn new(plan: Arc<ExecutionPlan>, n_members: usize) -> Result<Self> {
+    /// collective that is no call, or without a size that fits; [`Error::Plan`] for what the engine
+    /// does not run.
+    pub(crate) fn new(plan: Arc<ExecutionPlan>, n_members: usize) -> Result<(Self, Arc<Lowered>)> {
         if plan.ranks.len() != n_members {
             let expected = "as many as the communicator has";
             return Err(Error::invalid("the number of ranks of the plan", plan.ranks.len() as u64, expected));
         }
         let refused = |needs| Error::Unavailable { operation: "register_plan", needs };
-        let operation = match Collective::of(&plan) {
-            Collective::AllReduce => Operation::AllReduce,
-            Collective::AllGather => Operation::AllGather,
-            Collective::ReduceScatter => Operation::ReduceScatter,
-            Collective::AllToAll => Operation::AllToAll,
-            Collective::SendRecv | Collective::Other => {
-                return Err(refused("a plan of allreduce, allgather, reducescatter or alltoall"));
-            }
-        };
-        let unit = granule(&plan).filter(|&unit| unit > 0);
-        let granule = unit.ok_or_else(|| refused("counts of chunks that some message fits"))?;
+        let operation = operation_of(&plan);
+        let operation =
+            operation.ok_or_else(|| refused("a plan of allreduce, allgather, reducescatter or alltoall"))?;
+        let sizes = granule(&plan).filter(|&unit| unit > 0).zip(smallest(&plan));
+        let (granule, message) = sizes.ok_or_else(|| refused("counts of chunks that some message fits"))?;
+        let lowered = lower(&plan, message).map_err(|problems| cannot_run(&plan, problems))?;
+        let problems = runnable::problems(&plan, &lowered);
+        if !problems.is_empty() {
+            return Err(cannot_run(&plan, problems));
+        }
         let mut operators = Vec::new();
         for block in plan.ranks.iter().flat_map(|rank| &rank.blocks) {
             note_operators(&block.operations, &mut operators);
         }
-        Ok(Self { plan, operation, granule, operators, sizes: Vec::new() })
-    }
-
-    /// Returns the plan lowered for some size.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] where there is none.
-    pub(crate) fn any_size(&self) -> Result<Lowered> {
-        let message = smallest(&self.plan);
-        let lowered = message.and_then(|message| lower(&self.plan, message).ok());
-        let needs = "a plan that can be lowered; `shmccl plan check` tells why this one cannot";
-        lowered.ok_or(Error::Unavailable { operation: "register_plan", needs })
+        let lowered = Arc::new(lowered);
+        let sizes = vec![(message, Some(Arc::clone(&lowered)))];
+        Ok((Self { plan, operation, granule, operators, sizes }, lowered))
     }
 
     /// Returns the message of `call` among `n_members`, if the plan may do it.
@@ -149,6 +141,21 @@ impl ShelvedPlan {
         });
         self.sizes[index].1.as_ref()
     }
+}
+
+/// Returns the operation that a plan is for, if it is one that plans do.
+pub(crate) fn operation_of(plan: &ExecutionPlan) -> Option<Operation> {
+    match Collective::of(plan) {
+        Collective::AllReduce => Some(Operation::AllReduce),
+        Collective::AllGather => Some(Operation::AllGather),
+        Collective::ReduceScatter => Some(Operation::ReduceScatter),
+        Collective::AllToAll => Some(Operation::AllToAll),
+        Collective::SendRecv | Collective::Other => None,
+    }
+}
+
+fn cannot_run(plan: &ExecutionPlan, problems: Vec<Problem>) -> Error {
+    Error::Plan { refusal: Box::new(Refusal { file: plan.name.clone(), problems }) }
 }
 
 fn note_operators(operations: &[PlanOperation], operators: &mut Vec<Operator>) {

@@ -18,11 +18,12 @@ pub(crate) struct Awaited<'a> {
 }
 
 impl CallBoard {
-    /// Waits within `operation` until `poll` returns something. Members make it do so before they
-    /// call [`CallBoard::wake`].
+    /// Waits within `operation`, which all members have posted, until `poll` returns something.
+    /// Members make it do so before they call [`CallBoard::wake`]. One that is in another call has
+    /// ended this one.
     ///
     /// # Errors
-    /// Those of [`CallBoard::await_post`].
+    /// Those of [`CallBoard::await_post`], but for a mismatch of calls.
     pub(crate) fn wait_for_any<T>(
         &self,
         operation: Operation,
@@ -36,8 +37,7 @@ impl CallBoard {
                 [member] => Some(self.ranks[member]),
                 _ => None,
             };
-            let error = self.context.error(&waiting, stop, operation.name(), only);
-            self.explain(self.call(operation), error)
+            self.context.error(&waiting, stop, operation.name(), only)
         })
     }
 }

@@ -38,19 +38,24 @@ impl Area {
         if bytes <= self.bytes {
             return Ok(());
         }
-        self.mine = None;
+        *self = Self::default();
         let taken = zeroed(members, bytes);
         let told = [u64::from(taken.is_ok()), taken.as_ref().map_or(0, |area| area.region().offset.get())];
         members.board.count_inner_steps(1);
         let all = members.exchange(operation, CallSignature::new(operation), &told)?;
-        self.mine = Some(taken?);
+        let mine = taken?;
         if let Some(member) = all.iter().position(|words| words[0] == 0) {
             let rank = members.ranks()[member];
             return Err(members.board.context().failed_elsewhere(operation.name(), rank));
         }
-        self.starts = all.iter().map(|words| HeapOffset::new(words[1])).collect();
-        self.bytes = bytes;
+        let starts = all.iter().map(|words| HeapOffset::new(words[1])).collect();
+        *self = Self { mine: Some(mine), bytes, starts };
         Ok(())
+    }
+
+    /// Hands over the memory of this rank, which others may still touch.
+    pub(super) fn into_memory(self) -> Option<ArenaBuffer<u8>> {
+        self.mine
     }
 }
 

@@ -7,12 +7,13 @@ use shmccl_plan::Lowered;
 use super::launch::{Launch, Round};
 use super::memory::{Area, Placed};
 use super::signals::{Signals, control_len, has_ports};
-use super::transfer::{Mover, bounce_len};
+use super::transfer::{Mover, bounce_len, mixes_forms};
 use crate::collective::call::{Call, CallSignature, Operation};
 use crate::collective::rendezvous::any_member::Awaited;
 use crate::collective::rendezvous::members::Members;
 use crate::collective::transport::Pipework;
 use crate::error::{Error, Result};
+use crate::heap::ArenaBuffer;
 
 /// Runs the launches of one plan on one rank.
 #[derive(Debug)]
@@ -20,12 +21,15 @@ pub(crate) struct PlanRunner {
     name: String,
     /// How many launches have begun.
     launches: u64,
+    /// The message of the last one.
+    message: u64,
+    /// Whether scratch has to be zero at a size that the last launch did not have.
+    mixes_forms: bool,
     signals: Signals,
     semaphores: Vec<u64>,
     scratch: Area,
     stage: Area,
-    /// The last field but for copies: what the others use lies in it.
-    _control: Area,
+    control: Area,
 }
 
 impl PlanRunner {
@@ -52,12 +56,19 @@ impl PlanRunner {
         Ok(Self {
             name,
             launches: 0,
+            message: 0,
+            mixes_forms: mixes_forms(lowered),
             signals,
             semaphores: semaphores.iter().map(|&value| value.into()).collect(),
             scratch: Area::default(),
             stage: Area::default(),
-            _control: control,
+            control,
         })
+    }
+
+    /// Ends it, and returns its memory, which members may touch that are in their last launch.
+    pub(crate) fn into_memory(self) -> impl Iterator<Item = ArenaBuffer<u8>> {
+        [self.scratch, self.stage, self.control].into_iter().filter_map(Area::into_memory)
     }
 
     /// Executes `call`, which all members have posted, by the plan as it is `lowered` for that.
@@ -73,6 +84,11 @@ impl PlanRunner {
         lowered: &Arc<Lowered>,
     ) -> Result<()> {
         let bounce = bounce_len(lowered);
+        if self.mixes_forms && self.message != lowered.message {
+            // Bytes of another size might look like a packet of this launch.
+            self.scratch = Area::default();
+        }
+        self.message = lowered.message;
         let placed = Placed::find(members, call, lowered, (&mut self.scratch, &mut self.stage, bounce))?;
         let code = &lowered.ranks[members.me()];
         placed.bring_input(members, call, code)?;

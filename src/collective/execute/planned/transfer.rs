@@ -10,7 +10,7 @@ use shmccl_plan::plan::Buffer;
 
 use super::memory::Placed;
 use crate::collective::rendezvous::members::Members;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 use crate::reduce::{MAX_PLACES, Reducer, Source, SourcePlace, Target};
 use crate::shm::packet::{PacketFlag, PacketKind};
@@ -30,6 +30,13 @@ pub(super) fn bounce_len(lowered: &Lowered) -> usize {
     let blocks = || lowered.ranks.iter().flat_map(|rank| &rank.blocks);
     let has_packets = blocks().flat_map(|block| &block.operands).any(|operand| operand.form == Form::Packets);
     if has_packets { (MAX_PLACES + 1) * PACKET_PIECE } else { 0 }
+}
+
+/// Returns whether words of a rank's scratch may be plain bytes at one size and packets at another.
+pub(super) fn mixes_forms(lowered: &Lowered) -> bool {
+    let operands = || lowered.ranks.iter().flat_map(|rank| &rank.blocks).flat_map(|block| &block.operands);
+    let has = |form| operands().any(|operand| operand.buffer == Buffer::Scratch && operand.form == form);
+    has(Form::Packets) && has(Form::Plain)
 }
 
 /// What transfers of a launch need besides their operands.
@@ -85,6 +92,8 @@ impl<'a> Mover<'a> {
         self.placed.place(operand.rank, operand.buffer, half + operand.at(first))
     }
 
+    /// Does a piece if all its packets are there. There are at most [`MAX_PLACES`] operands on a
+    /// side: a plan of more was not registered (`collective/plan/runnable.rs`).
     fn piece(self, sources: &[Operand], targets: &[Operand], first: usize, len: usize) -> Result<bool> {
         let mut places = ArrayVec::<Found<'a>, MAX_PLACES>::new();
         for source in sources {
@@ -95,12 +104,11 @@ impl<'a> Mover<'a> {
                     None => return Ok(false),
                 },
             };
-            places.try_push(place).map_err(|_| too_many(sources.len()))?;
+            places.push(place);
         }
         let mut plain = ArrayVec::<Found<'a>, MAX_PLACES>::new();
         for target in targets.iter().filter(|target| target.form == Form::Plain) {
-            let place = self.reach(target, first, len as u64)?;
-            plain.try_push(place).map_err(|_| too_many(targets.len()))?;
+            plain.push(self.reach(target, first, len as u64)?);
         }
         let value = self.combine(&places, &plain, len as u64)?;
         for target in targets.iter().filter(|target| target.form == Form::Packets) {
@@ -168,8 +176,4 @@ impl<'a> Mover<'a> {
         let number = (self.launch - 1) % u64::from(u32::MAX) + 1;
         u32::try_from(number).ok().and_then(PacketFlag::new).unwrap_or(PacketFlag::FIRST)
     }
-}
-
-fn too_many(operands: usize) -> Error {
-    Error::invalid("the number of operands of a plan's operation", operands as u64, "at most 64")
 }
