@@ -24,13 +24,14 @@ pub(crate) fn of_ranks(n_ranks: u32) -> Vec<Listed> {
         let cells: Vec<_> = line.split('|').map(str::trim).collect();
         let Some(smallest) = cells.get(11).and_then(|cell| cell.parse().ok()) else { continue };
         // One races on any machine, as its verdict says.
-        if !["generated", "upstream"].contains(&section.as_str()) || cells[14] == "race" {
+        let is_listed = ["generated", "upstream"].contains(&section.as_str()) && cells[14] != "race";
+        if !is_listed || cells[5] != n_ranks.to_string() {
             continue;
         }
         let name = format!("{section}/{}", cells[1]);
         let plan = load(&name);
         let is_call = !matches!(Collective::of(&plan), Collective::Other | Collective::SendRecv);
-        if plan.ranks.len() == n_ranks as usize && is_call {
+        if is_call {
             found.push(Listed { name, plan: Arc::new(plan), smallest });
         }
     }

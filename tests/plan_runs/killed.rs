@@ -67,6 +67,7 @@ fn run_until_lost(mut comm: Communicator) {
     if comm.rank().get() == 1 {
         let after = Duration::from_micros(number(AFTER));
         std::thread::spawn(move || {
+            #[expect(clippy::disallowed_methods, reason = "any moment will do: nothing is waited for")]
             std::thread::sleep(after);
             kill(Pid::this(), Signal::SIGKILL).unwrap();
         });
