@@ -19,6 +19,15 @@ pub struct Lowered {
     pub ranks: Vec<RankCode>,
 }
 
+impl Lowered {
+    /// Returns how many steps all blocks take together in a launch.
+    #[must_use]
+    pub fn steps(&self) -> usize {
+        let blocks = self.ranks.iter().flat_map(|rank| &rank.blocks);
+        blocks.fold(0, |steps: usize, block| steps.saturating_add(block.count()))
+    }
+}
+
 /// What one rank runs, and what it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankCode {
@@ -85,6 +94,15 @@ pub struct BlockCode {
 }
 
 impl BlockCode {
+    /// Returns how many steps a launch takes, with all iterations.
+    fn count(&self) -> usize {
+        let repeated = self.steps.iter().enumerate().filter_map(|(index, step)| match step.action {
+            Action::Repeat { first, iterations } => Some((index - first).saturating_mul(iterations)),
+            _ => None,
+        });
+        repeated.fold(self.steps.len(), usize::saturating_add)
+    }
+
     /// Returns the sources of a transfer, in the order of reduction.
     #[must_use]
     pub fn sources(&self, transfer: &Transfer) -> &[Operand] {
