@@ -13,6 +13,7 @@ mod jobs;
 mod log;
 mod output;
 mod perf;
+mod plan;
 mod plot;
 mod pool;
 mod ps;
@@ -37,6 +38,7 @@ use nix::sys::signal::SigSet;
 use compare::flags::CompareArgs;
 use ctl::flags::CtlArgs;
 use perf::flags::PerfArgs;
+use plan::PlanArgs;
 use pool::flags::{CoordinatorArgs, DeviceArgs};
 use run::flags::{BecomeArgs, RunArgs};
 
@@ -83,6 +85,8 @@ enum Command {
     /// Measure which collective algorithms are best here, and write a tuning table
     #[command(after_help = tune::HELP)]
     Tune(tune::TuneArgs),
+    /// Prove, show, draw, compare or import execution plans of MSCCL++
+    Plan(PlanArgs),
     /// Check this machine: cores, memory, limits, and what to do about them
     Doctor(doctor::DoctorArgs),
     /// Serve a pool of devices, until Ctrl-C
@@ -183,6 +187,7 @@ fn execute(cli: &Cli) -> anyhow::Result<u8> {
         Command::Run(args) => run::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Tune(args) => tune::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Coordinator(args) => pool::coordinate(args),
         Command::Device(args) => pool::be_device(args),
