@@ -14,6 +14,7 @@ use clap::Args;
 use shmccl::observe::{RankReport, RankWork, Report};
 
 use crate::failure;
+use crate::grpc;
 use crate::jobs::{self, JobNameError};
 use crate::output::{self, Look};
 use crate::units::parse_timeout;
@@ -41,6 +42,9 @@ pub(crate) struct TopArgs {
     /// Print one picture, and end
     #[arg(long)]
     pub(crate) once: bool,
+    /// Show all jobs and the pool on a page for a browser instead, by the program shmccl-grpc
+    #[arg(long, conflicts_with_all = ["job", "interval", "once"])]
+    pub(crate) page: bool,
 }
 
 /// What one rank did in an interval, and what it does now.
@@ -67,8 +71,11 @@ struct Throughput {
 /// Runs the command.
 ///
 /// # Errors
-/// No such job; those of stdout.
+/// No such job; those of stdout; no program for a page.
 pub(crate) fn run(args: &TopArgs) -> Result<u8> {
+    if args.page {
+        return grpc::become_front(&["--page", "--only-page"]);
+    }
     let mut before = look(args)?;
     let mut lines_up = 0;
     loop {

@@ -50,7 +50,10 @@ pub(crate) struct RankContext {
     service: Option<CellRef<ParkCell>>,
     /// Where this rank's proxy thread sleeps, once there is one.
     proxy: OnceLock<CellRef<ParkCell>>,
-    timeout: Duration,
+    /// How long a wait may take, in nanoseconds.
+    timeout: AtomicU64,
+    /// How many bytes of inputs calls have moved through staging areas.
+    staged: AtomicU64,
     observe: Observe,
     /// What [`condition`] knows; 0 as long as nothing is out of the ordinary.
     state: AtomicU64,
@@ -98,7 +101,8 @@ impl RankContext {
             cores: None,
             service: None,
             proxy: OnceLock::new(),
-            timeout,
+            timeout: AtomicU64::new(plain::nanos(timeout)),
+            staged: AtomicU64::new(0),
             observe,
             state: AtomicU64::new(0),
             injector: OnceLock::new(),
@@ -146,8 +150,24 @@ impl RankContext {
         &self.slots
     }
 
+    #[inline]
     pub(crate) fn timeout(&self) -> Duration {
-        self.timeout
+        Duration::from_nanos(plain::load(&self.timeout))
+    }
+
+    /// Gives waits that begin from now on so much time.
+    pub(crate) fn set_timeout(&self, timeout: Duration) {
+        plain::store(&self.timeout, plain::nanos(timeout));
+    }
+
+    /// Counts bytes of an input that go through a staging area.
+    #[inline]
+    pub(crate) fn count_staged(&self, len: u64) {
+        plain::add(&self.staged, len);
+    }
+
+    pub(crate) fn staged(&self) -> u64 {
+        plain::load(&self.staged)
     }
 
     #[inline]
@@ -221,7 +241,7 @@ impl RankContext {
 
     /// Returns the terms of a wait that `watch` looks after.
     pub(crate) fn waiting<'a, W: Watch>(&'a self, watch: &'a W) -> Waiting<'a, HostKernel, W> {
-        Waiting::new(self.kernel(), watch, self.policy(), self.timeout)
+        Waiting::new(self.kernel(), watch, self.policy(), self.timeout())
     }
 
     /// Returns the cell in which this rank tells observers of itself.

@@ -2,6 +2,7 @@
 //! buffer.
 
 use std::marker::PhantomData;
+use std::num::NonZero;
 
 use bytemuck::Pod;
 
@@ -31,7 +32,7 @@ pub struct SendBytes<'a>(pub(super) Send<'a>);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Send<'a> {
-    Heap(Region),
+    Heap(Region, Home),
     Slice(&'a [u8]),
 }
 
@@ -43,11 +44,48 @@ pub struct RecvBytes<'a>(pub(super) Recv<'a>);
 
 #[derive(Debug)]
 pub(super) enum Recv<'a> {
-    Heap(Region),
+    Heap(Region, Home),
     Slice(&'a mut [u8]),
 }
 
+/// The heap that a buffer lies in: the address of its first byte, which no other heap has. A
+/// [`Region`] is one of whatever heap it is used with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Home(Option<NonZero<u64>>);
+
+impl Home {
+    const ANY: Self = Self(None);
+
+    #[inline]
+    fn of<T: Pod>(buffer: &DeviceBuffer<T>) -> Self {
+        Self(NonZero::new(buffer.heap_start()))
+    }
+
+    /// Refuses a buffer of another heap than the caller's, such as that of an epoch before.
+    #[inline]
+    fn check(self, region: Region, heap: u64) -> Result<()> {
+        if self.0.is_none_or(|start| start.get() == heap) {
+            return Ok(());
+        }
+        let expected =
+            "a buffer of the communicator's own epoch: allocate it anew after shrink, grow and recover";
+        Err(Error::InvalidArgument { name: "the offset of a buffer", value: region.offset.get(), expected })
+    }
+}
+
 impl<'a> SendBytes<'a> {
+    /// Refuses a buffer of another heap than `heap`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`].
+    #[inline]
+    pub(super) fn of_heap(self, heap: impl FnOnce() -> u64) -> Result<Self> {
+        if let Send::Heap(region, home) = &self.0 {
+            home.check(*region, heap())?;
+        }
+        Ok(self)
+    }
+
     /// Returns the number of its elements.
     ///
     /// # Errors
@@ -55,7 +93,7 @@ impl<'a> SendBytes<'a> {
     #[inline]
     pub(super) fn count(&self, data_type: DataType) -> Result<u64> {
         let len = match &self.0 {
-            Send::Heap(region) => region.len,
+            Send::Heap(region, _) => region.len,
             Send::Slice(bytes) => bytes.len() as u64,
         };
         count("the number of bytes sent", len, data_type)
@@ -64,13 +102,25 @@ impl<'a> SendBytes<'a> {
     #[inline]
     pub(super) fn input(self) -> Input<'a> {
         match self.0 {
-            Send::Heap(region) => Input::Heap(region.offset),
+            Send::Heap(region, _) => Input::Heap(region.offset),
             Send::Slice(bytes) => Input::Memory(bytes),
         }
     }
 }
 
 impl<'a> RecvBytes<'a> {
+    /// Refuses a buffer of another heap than `heap`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`].
+    #[inline]
+    pub(super) fn of_heap(self, heap: impl FnOnce() -> u64) -> Result<Self> {
+        if let Recv::Heap(region, home) = &self.0 {
+            home.check(*region, heap())?;
+        }
+        Ok(self)
+    }
+
     /// Returns the number of its elements.
     ///
     /// # Errors
@@ -78,7 +128,7 @@ impl<'a> RecvBytes<'a> {
     #[inline]
     pub(super) fn count(&self, data_type: DataType) -> Result<u64> {
         let len = match &self.0 {
-            Recv::Heap(region) => region.len,
+            Recv::Heap(region, _) => region.len,
             Recv::Slice(bytes) => bytes.len() as u64,
         };
         count("the number of bytes received", len, data_type)
@@ -88,7 +138,7 @@ impl<'a> RecvBytes<'a> {
     #[inline]
     pub(super) fn as_input(&self, at: u64) -> Input<'static> {
         match &self.0 {
-            Recv::Heap(region) => Input::Heap(HeapOffset::new(region.offset.get() + at)),
+            Recv::Heap(region, _) => Input::Heap(HeapOffset::new(region.offset.get() + at)),
             Recv::Slice(_) => Input::InOutput(at),
         }
     }
@@ -96,7 +146,7 @@ impl<'a> RecvBytes<'a> {
     /// Returns it as an input, where it is no output.
     pub(super) fn into_input(self) -> Input<'a> {
         match self.0 {
-            Recv::Heap(region) => Input::Heap(region.offset),
+            Recv::Heap(region, _) => Input::Heap(region.offset),
             Recv::Slice(bytes) => Input::Memory(bytes),
         }
     }
@@ -104,7 +154,7 @@ impl<'a> RecvBytes<'a> {
     /// Returns the output that begins `at` bytes into it. The input lies in it, too.
     pub(super) fn output_within(self, at: u64) -> Output<'a> {
         match self.0 {
-            Recv::Heap(region) => Output::Heap(HeapOffset::new(region.offset.get() + at)),
+            Recv::Heap(region, _) => Output::Heap(HeapOffset::new(region.offset.get() + at)),
             Recv::Slice(bytes) => Output::Within(bytes, at),
         }
     }
@@ -112,7 +162,7 @@ impl<'a> RecvBytes<'a> {
     #[inline]
     pub(super) fn output(self) -> Output<'a> {
         match self.0 {
-            Recv::Heap(region) => Output::Heap(region.offset),
+            Recv::Heap(region, _) => Output::Heap(region.offset),
             Recv::Slice(bytes) => Output::Memory(bytes),
         }
     }
@@ -132,14 +182,14 @@ fn count(name: &'static str, len: u64, data_type: DataType) -> Result<u64> {
 impl<T: Element> From<&DeviceBuffer<T>> for SendBuffer<'_, T> {
     #[inline]
     fn from(buffer: &DeviceBuffer<T>) -> Self {
-        Self(buffer.region().into(), PhantomData)
+        Self(buffer.into(), PhantomData)
     }
 }
 
 impl<T: Element> From<&ArenaBuffer<T>> for SendBuffer<'_, T> {
     #[inline]
     fn from(buffer: &ArenaBuffer<T>) -> Self {
-        Self(buffer.region().into(), PhantomData)
+        Self((&**buffer).into(), PhantomData)
     }
 }
 
@@ -153,14 +203,14 @@ impl<'a, T: Element, S: AsRef<[T]> + ?Sized> From<&'a S> for SendBuffer<'a, T> {
 impl<T: Element> From<&DeviceBuffer<T>> for RecvBuffer<'_, T> {
     #[inline]
     fn from(buffer: &DeviceBuffer<T>) -> Self {
-        Self(buffer.region().into(), PhantomData)
+        Self(buffer.into(), PhantomData)
     }
 }
 
 impl<T: Element> From<&ArenaBuffer<T>> for RecvBuffer<'_, T> {
     #[inline]
     fn from(buffer: &ArenaBuffer<T>) -> Self {
-        Self(buffer.region().into(), PhantomData)
+        Self((&**buffer).into(), PhantomData)
     }
 }
 
@@ -181,14 +231,14 @@ impl<'a, T> From<SendBuffer<'a, T>> for SendBytes<'a> {
 impl From<Region> for SendBytes<'_> {
     #[inline]
     fn from(region: Region) -> Self {
-        Self(Send::Heap(region))
+        Self(Send::Heap(region, Home::ANY))
     }
 }
 
 impl<T: Pod> From<&DeviceBuffer<T>> for SendBytes<'_> {
     #[inline]
     fn from(buffer: &DeviceBuffer<T>) -> Self {
-        buffer.region().into()
+        Self(Send::Heap(buffer.region(), Home::of(buffer)))
     }
 }
 
@@ -209,14 +259,14 @@ impl<'a, T> From<RecvBuffer<'a, T>> for RecvBytes<'a> {
 impl From<Region> for RecvBytes<'_> {
     #[inline]
     fn from(region: Region) -> Self {
-        Self(Recv::Heap(region))
+        Self(Recv::Heap(region, Home::ANY))
     }
 }
 
 impl<T: Pod> From<&DeviceBuffer<T>> for RecvBytes<'_> {
     #[inline]
     fn from(buffer: &DeviceBuffer<T>) -> Self {
-        buffer.region().into()
+        Self(Recv::Heap(buffer.region(), Home::of(buffer)))
     }
 }
 

@@ -239,7 +239,7 @@ impl<'b> Submit<'b> for OnGroup<'_, '_, 'b> {
     }
 
     fn submit(&mut self, request: Request<'b, '_>) -> Result<()> {
-        let Caller { rank, n_ranks } = self.caller();
+        let Caller { rank, n_ranks, .. } = self.caller();
         let call = request.check(rank, n_ranks)?;
         let member = self.group.comms.get_mut(self.joined.index).ok_or(ENDED)?;
         call.check_choice(member.comm.choice)?;

@@ -146,6 +146,31 @@ impl Communicator {
         self.context().timeout()
     }
 
+    /// Gives every wait that begins from now on so much time. It concerns all communicators,
+    /// channels and streams of this rank in the epoch, and no other rank.
+    ///
+    /// # Errors
+    /// [`crate::Error::InvalidArgument`] for no time at all.
+    pub fn set_timeout(&self, timeout: Duration) -> Result<()> {
+        let expected = "more than no time";
+        if timeout.is_zero() {
+            return Err(crate::Error::InvalidArgument { name: "timeout", value: 0, expected });
+        }
+        self.context().set_timeout(timeout);
+        Ok(())
+    }
+
+    /// Returns how many bytes of this rank's inputs its calls have copied to where other ranks read
+    /// them, through all communicators of the epoch.
+    ///
+    /// Calls whose buffers lie in the heap on all ranks copy none, but for an all-reduce out of
+    /// place that was measured to be quicker so. What a small call carries with its post is not
+    /// counted.
+    #[must_use]
+    pub fn staged_bytes(&self) -> u64 {
+        self.context().staged()
+    }
+
     /// Leaves this rank's actions out of the trace from now on, or records them again, as at the
     /// start. It does nothing without a trace. Its proxy is traced in any case.
     ///

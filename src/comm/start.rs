@@ -43,10 +43,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::Communicator;
-use super::call_queue::{CallList, CallQueue, Completion, Done, Outcome, StartedCalls, operation_of};
+use super::call_queue::{CallList, CallQueue, Completion, Outcome, StartedCalls, operation_of};
 use super::submit::{Caller, Submit};
+use crate::collective::Request;
 use crate::collective::group;
-use crate::collective::{Choice, Request};
 use crate::error::{Error, Result};
 
 /// An operation that was started: the `Work` of PyTorch, and the request of MPI.
@@ -63,8 +63,7 @@ pub struct Work {
 #[derive(Debug)]
 pub struct Starting {
     caller: Caller,
-    choice: Choice,
-    calls: CallList,
+    started: Box<StartedCalls>,
 }
 
 /// Operands are in the heap, or live for ever.
@@ -75,8 +74,8 @@ impl Submit<'static> for Starting {
 
     fn submit(&mut self, request: Request<'static, '_>) -> Result<()> {
         let call = request.check(self.caller.rank, self.caller.n_ranks)?;
-        call.check_choice(self.choice)?;
-        self.calls.put(call)
+        call.check_choice(self.started.choice)?;
+        self.started.calls.put(call)
     }
 }
 
@@ -85,8 +84,8 @@ impl Communicator {
     /// [group](crate::Group).
     ///
     /// `done` is called once when the operation has ended, however that was, by the thread that
-    /// ended it. That is before anybody has waited in vain or not. It must not wait for what was
-    /// started. What it owns, such as the memory of operands, is kept until then.
+    /// ended it, and before any wait for it returns. What it owns, such as the memory of operands,
+    /// is kept until then. It must neither wait for what was started, nor drop this communicator.
     ///
     /// # Errors
     /// Nothing was started then, and `done` was dropped.
@@ -99,20 +98,20 @@ impl Communicator {
         done: impl FnOnce(&Result<(), Arc<Error>>) + Send + 'static,
         put: impl FnOnce(&mut Starting) -> Result<()>,
     ) -> Result<Work> {
-        let (caller, choice) = (self.caller(), self.choice);
-        let mut starting = Starting { caller, choice, calls: CallList::default() };
+        let completion = Completion { done: Box::new(done), outcome: Arc::default() };
+        let started = StartedCalls { calls: CallList::default(), choice: self.choice, completion };
+        let mut starting = Starting { caller: self.caller(), started: Box::new(started) };
         put(&mut starting)?;
-        self.start_calls(starting.calls, Box::new(done))
+        self.start_calls(starting.started)
     }
 
-    fn start_calls(&mut self, mut calls: CallList, done: Box<Done>) -> Result<Work> {
-        let (rank, choice) = (self.rank, self.choice);
-        let listed = calls.as_mut_slice();
-        group::check_own(listed, rank.index())?;
-        let (operation, outcome) = (operation_of(listed), Arc::new(OnceLock::new()));
-        let queue = self.call_queue(|| group::signature(listed, choice))?;
-        let completion = Completion { done, outcome: Arc::clone(&outcome) };
-        queue.start(StartedCalls { calls, choice, completion })?;
+    fn start_calls(&mut self, mut started: Box<StartedCalls>) -> Result<Work> {
+        let (choice, calls) = (started.choice, started.calls.as_mut_slice());
+        group::check_own(calls, self.rank.index())?;
+        let operation = operation_of(calls);
+        let queue = self.call_queue(|| group::signature(calls, choice))?;
+        let outcome = Arc::clone(&started.completion.outcome);
+        queue.start(started)?;
         Ok(Work { operation, queue, outcome })
     }
 }
@@ -138,11 +137,17 @@ impl Work {
     /// another thread does.
     ///
     /// # Errors
-    /// [`Error::WorkFailed`] when the operation has failed.
+    /// - [`Error::WorkFailed`] when the operation has failed: also by [`Error::Cancelled`], if the
+    ///   program [cancels](crate::sync::interrupt) a call of all ranks that this thread executes.
+    /// - [`Error::Cancelled`] when the program cancels the wait for another thread, or for a
+    ///   message. The operation goes on.
     pub fn wait(&self) -> Result<()> {
         let outcome = match self.outcome.get() {
             Some(outcome) => outcome.clone(),
-            None => self.queue.await_outcome(&self.outcome),
+            None => {
+                let waited = self.queue.await_outcome(&self.outcome);
+                waited.map_err(|_| self.cancelled())?
+            }
         };
         self.result(outcome)
     }
@@ -162,8 +167,13 @@ impl Work {
             if left.is_zero() {
                 return Ok(false);
             }
-            self.queue.await_change(left, || self.outcome.get().is_some());
+            let waited = self.queue.await_change(left, || self.outcome.get().is_some());
+            waited.map_err(|_| self.cancelled())?;
         }
+    }
+
+    fn cancelled(&self) -> Error {
+        Error::Cancelled { operation: self.operation }
     }
 
     fn result(&self, outcome: Outcome) -> Result<()> {

@@ -5,11 +5,13 @@ use crate::collective::Request;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 
-/// The caller of a collective call: a rank among a number of ranks.
+/// The caller of a collective call: a rank among a number of ranks, with a heap.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
     pub(super) rank: Rank,
     pub(super) n_ranks: u32,
+    /// The address of the rank's own heap.
+    pub(super) heap: u64,
 }
 
 /// Takes collective calls, to execute them at once or later.
@@ -32,7 +34,7 @@ pub trait Submit<'a> {
 impl<'a> Submit<'a> for Communicator {
     #[inline]
     fn caller(&self) -> Caller {
-        Caller { rank: self.rank, n_ranks: self.n_ranks() }
+        Caller { rank: self.rank, n_ranks: self.n_ranks(), heap: self.heap().view().start() }
     }
 
     #[inline]

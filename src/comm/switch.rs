@@ -131,7 +131,7 @@ impl<T: Element> SwitchChannel<T> {
         self.places("reduce", at, count, &mut places)?;
         let sources = sources(&places);
         let target = match recv.0 {
-            Recv::Heap(region) => {
+            Recv::Heap(region, _) => {
                 let own = self.context.heap().reach(self.context.rank(), region)?;
                 Target::Shared(own, region.offset.get())
             }
@@ -157,7 +157,7 @@ impl<T: Element> SwitchChannel<T> {
         let (before, after) = targets.split_at(self.me);
         let mut targets = after.iter().chain(before);
         match send.0 {
-            Send::Heap(region) => {
+            Send::Heap(region, _) => {
                 let (source, start) =
                     (self.context.heap().reach(self.context.rank(), region)?, region.offset.get());
                 targets.try_for_each(|(span, offset)| {

@@ -47,7 +47,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
         recv: impl Into<RecvBytes<'a>>,
         op: &ReduceOp,
     ) -> Result<()> {
-        let (send, recv) = (send.into(), recv.into());
+        let (send, recv) = (self.sent(send)?, self.received(recv)?);
         let count = same("elements received", recv.count(self.data_type)?, send.count(self.data_type)?)?;
         self.submit(Operation::AllReduce, count, 0, Some(op), send.input(), recv.output())
     }
@@ -58,7 +58,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
     /// Those of it; [`Error::InvalidArgument`] for a part of an element.
     #[inline]
     pub fn all_reduce_in_place(&mut self, buffer: impl Into<RecvBytes<'a>>, op: &ReduceOp) -> Result<()> {
-        let buffer = buffer.into();
+        let buffer = self.received(buffer)?;
         let (count, input) = (buffer.count(self.data_type)?, buffer.as_input(0));
         self.submit(Operation::AllReduce, count, 0, Some(op), input, buffer.output())
     }
@@ -75,7 +75,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
         op: &ReduceOp,
         root: Rank,
     ) -> Result<()> {
-        let (send, recv) = (send.into(), recv.into());
+        let (send, recv) = (self.sent(send)?, self.received(recv)?);
         let count = send.count(self.data_type)?;
         let output = self.output_at(root, recv, count)?;
         self.submit(Operation::Reduce, count, root.index(), Some(op), send.input(), output)
@@ -91,7 +91,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
         op: &ReduceOp,
         root: Rank,
     ) -> Result<()> {
-        let buffer = buffer.into();
+        let buffer = self.received(buffer)?;
         let count = buffer.count(self.data_type)?;
         let (input, output) = if self.taker.caller().is_root(root)? {
             (buffer.as_input(0), buffer.output())
@@ -112,7 +112,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
         recv: impl Into<RecvBytes<'a>>,
         root: Rank,
     ) -> Result<()> {
-        let (send, recv) = (send.into(), recv.into());
+        let (send, recv) = (self.sent(send)?, self.received(recv)?);
         let count = recv.count(self.data_type)?;
         let input = self.input_at(root, send, count)?;
         self.submit(Operation::Broadcast, count, root.index(), None, input, recv.output())
@@ -123,7 +123,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
     /// # Errors
     /// Those of it; [`Error::InvalidArgument`] for a part of an element.
     pub fn broadcast_in_place(&mut self, buffer: impl Into<RecvBytes<'a>>, root: Rank) -> Result<()> {
-        let buffer = buffer.into();
+        let buffer = self.received(buffer)?;
         let count = buffer.count(self.data_type)?;
         let input = if self.taker.caller().is_root(root)? { buffer.as_input(0) } else { Input::None };
         self.submit(Operation::Broadcast, count, root.index(), None, input, buffer.output())
@@ -139,7 +139,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
         send: impl Into<SendBytes<'a>>,
         recv: impl Into<RecvBytes<'a>>,
     ) -> Result<()> {
-        let (send, recv) = (send.into(), recv.into());
+        let (send, recv) = (self.sent(send)?, self.received(recv)?);
         let count = send.count(self.data_type)?;
         same("elements received", recv.count(self.data_type)?, self.taker.caller().blocks(count))?;
         self.submit(Operation::AllGather, count, 0, None, send.input(), recv.output())
@@ -150,7 +150,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
     /// # Errors
     /// Those of it; [`Error::InvalidArgument`] for a part of an element.
     pub fn all_gather_in_place(&mut self, buffer: impl Into<RecvBytes<'a>>) -> Result<()> {
-        let buffer = buffer.into();
+        let buffer = self.received(buffer)?;
         let (count, at) = self.own_block(buffer.count(self.data_type)?)?;
         let input = buffer.as_input(at);
         self.submit(Operation::AllGather, count, 0, None, input, buffer.output())
@@ -167,7 +167,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
         recv: impl Into<RecvBytes<'a>>,
         op: &ReduceOp,
     ) -> Result<()> {
-        let (send, recv) = (send.into(), recv.into());
+        let (send, recv) = (self.sent(send)?, self.received(recv)?);
         let count = recv.count(self.data_type)?;
         same("elements sent", send.count(self.data_type)?, self.taker.caller().blocks(count))?;
         self.submit(Operation::ReduceScatter, count, 0, Some(op), send.input(), recv.output())
@@ -178,7 +178,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
     /// # Errors
     /// Those of it; [`Error::InvalidArgument`] for a part of an element.
     pub fn reduce_scatter_in_place(&mut self, buffer: impl Into<RecvBytes<'a>>, op: &ReduceOp) -> Result<()> {
-        let buffer = buffer.into();
+        let buffer = self.received(buffer)?;
         let (count, at) = self.own_block(buffer.count(self.data_type)?)?;
         let input = buffer.as_input(0);
         self.submit(Operation::ReduceScatter, count, 0, Some(op), input, buffer.output_within(at))
@@ -194,7 +194,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
         send: impl Into<SendBytes<'a>>,
         recv: impl Into<RecvBytes<'a>>,
     ) -> Result<()> {
-        let (send, recv) = (send.into(), recv.into());
+        let (send, recv) = (self.sent(send)?, self.received(recv)?);
         let total = same("elements received", recv.count(self.data_type)?, send.count(self.data_type)?)?;
         let count = self.taker.caller().block_of(total)?;
         self.submit(Operation::AllToAll, count, 0, None, send.input(), recv.output())
@@ -205,7 +205,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
     /// # Errors
     /// Those of it; [`Error::InvalidArgument`] for a part of an element.
     pub fn all_to_all_in_place(&mut self, buffer: impl Into<RecvBytes<'a>>) -> Result<()> {
-        let buffer = buffer.into();
+        let buffer = self.received(buffer)?;
         let count = self.taker.caller().block_of(buffer.count(self.data_type)?)?;
         let input = buffer.as_input(0);
         self.submit(Operation::AllToAll, count, 0, None, input, buffer.output())
@@ -222,7 +222,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
         recv: impl Into<RecvBytes<'a>>,
         root: Rank,
     ) -> Result<()> {
-        let (send, recv) = (send.into(), recv.into());
+        let (send, recv) = (self.sent(send)?, self.received(recv)?);
         let count = send.count(self.data_type)?;
         let all = self.taker.caller().blocks(count);
         let output = self.output_at(root, recv, all)?;
@@ -234,7 +234,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
     /// # Errors
     /// Those of it; [`Error::InvalidArgument`] for a part of an element.
     pub fn gather_in_place(&mut self, buffer: impl Into<RecvBytes<'a>>, root: Rank) -> Result<()> {
-        let buffer = buffer.into();
+        let buffer = self.received(buffer)?;
         let (count, input, output) = if self.taker.caller().is_root(root)? {
             let (count, at) = self.own_block(buffer.count(self.data_type)?)?;
             (count, buffer.as_input(at), buffer.output())
@@ -255,7 +255,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
         recv: impl Into<RecvBytes<'a>>,
         root: Rank,
     ) -> Result<()> {
-        let (send, recv) = (send.into(), recv.into());
+        let (send, recv) = (self.sent(send)?, self.received(recv)?);
         let count = recv.count(self.data_type)?;
         let all = self.taker.caller().blocks(count);
         let input = self.input_at(root, send, all)?;
@@ -267,7 +267,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
     /// # Errors
     /// Those of it; [`Error::InvalidArgument`] for a part of an element.
     pub fn scatter_in_place(&mut self, buffer: impl Into<RecvBytes<'a>>, root: Rank) -> Result<()> {
-        let buffer = buffer.into();
+        let buffer = self.received(buffer)?;
         let (count, input, output) = if self.taker.caller().is_root(root)? {
             let (count, at) = self.own_block(buffer.count(self.data_type)?)?;
             (count, buffer.as_input(0), buffer.output_within(at))
@@ -288,14 +288,14 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
         recv: impl Into<RecvBytes<'a>>,
         received: Blocks<'_>,
     ) -> Result<()> {
-        let (send, recv) = (send.into(), recv.into());
+        let (send, recv) = (self.sent(send)?, self.received(recv)?);
         let n_ranks = self.taker.caller().n_ranks;
         let layout = BlockLayout {
             sent: sent.within(send.count(self.data_type)?, n_ranks)?,
             received: received.within(recv.count(self.data_type)?, n_ranks)?,
         };
         check_apart(&layout.received)?;
-        if let (Send::Heap(source), Recv::Heap(target)) = (&send.0, &recv.0) {
+        if let (Send::Heap(source, _), Recv::Heap(target, _)) = (&send.0, &recv.0) {
             let (sent, received) = ((*source, &layout.sent[..]), (*target, &layout.received[..]));
             check_distinct(sent, received, self.data_type.size() as u64)?;
         }
@@ -311,7 +311,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
         buffer: impl Into<RecvBytes<'a>>,
         blocks: Blocks<'_>,
     ) -> Result<()> {
-        let buffer = buffer.into();
+        let buffer = self.received(buffer)?;
         let received = blocks.within(buffer.count(self.data_type)?, self.taker.caller().n_ranks)?;
         check_apart(&received)?;
         let layout = BlockLayout { sent: received.clone(), received };
@@ -334,7 +334,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
     /// Those of it; [`Error::InvalidArgument`] for a part of an element.
     #[inline]
     pub fn send_tagged(&mut self, send: impl Into<SendBytes<'a>>, peer: Rank, tag: u32) -> Result<()> {
-        let send = send.into();
+        let send = self.sent(send)?;
         self.taker.caller().is_root(peer)?;
         let (count, input) = (send.count(self.data_type)?, send.input());
         let envelope = Envelope { peer: peer.index(), tag, status: None };
@@ -356,7 +356,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
     /// Those of it; [`Error::InvalidArgument`] for a part of an element.
     #[inline]
     pub fn recv_tagged(&mut self, recv: impl Into<RecvBytes<'a>>, peer: Rank, tag: u32) -> Result<()> {
-        let recv = recv.into();
+        let recv = self.received(recv)?;
         self.taker.caller().is_root(peer)?;
         let (count, output) = (recv.count(self.data_type)?, recv.output());
         let envelope = Envelope { peer: peer.index(), tag, status: None };
@@ -373,7 +373,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
         tag: u32,
         status: &StatusHandle,
     ) -> Result<()> {
-        let recv = recv.into();
+        let recv = self.received(recv)?;
         if self.taker.caller().n_ranks == 1 {
             return Err(Error::invalid("the number of other ranks to receive from", 0, "one at least"));
         }
@@ -449,6 +449,18 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
             input,
             output,
         })
+    }
+
+    /// Takes an input, of this rank's heap or of ordinary memory.
+    #[inline]
+    fn sent(&self, send: impl Into<SendBytes<'a>>) -> Result<SendBytes<'a>> {
+        send.into().of_heap(|| self.taker.caller().heap)
+    }
+
+    /// Takes an output, of this rank's heap or of ordinary memory.
+    #[inline]
+    fn received(&self, recv: impl Into<RecvBytes<'a>>) -> Result<RecvBytes<'a>> {
+        recv.into().of_heap(|| self.taker.caller().heap)
     }
 
     /// Returns the input of `count` elements that only `root` has.

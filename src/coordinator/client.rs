@@ -5,9 +5,12 @@ mod copies;
 
 use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::call::DeviceCall;
 use super::deadline_stream::DeadlineStream;
@@ -47,6 +50,13 @@ impl Client {
     pub fn connect(directory: &RuntimeDirectory, timeout: Duration) -> Result<Self> {
         let (stream, _) = connect(directory, PeerRole::Client, timeout)?;
         Ok(Self { stream, timeout, number: 0, incoming: Frames::default() })
+    }
+
+    /// Returns whether the coordinator has not hung up. It may do so at any time.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        // Nothing is asked for, so nothing but a hang-up is told.
+        poll(&mut [PollFd::new(self.stream.as_fd(), PollFlags::empty())], PollTimeout::ZERO) == Ok(0)
     }
 
     /// Makes a communicator of so many free devices. After a loss it goes on by itself if
@@ -168,6 +178,10 @@ impl Client {
     }
 
     /// Has a communicator that has failed go on with the devices that are left.
+    ///
+    /// Where a group has failed, devices that had executed it take back what it has overwritten of
+    /// its own inputs, so it can be called again. A device to which a client has copied meanwhile
+    /// keeps what it has.
     ///
     /// # Errors
     /// [`RequestError::Failed`] when they cannot; [`RequestError::WrongState`] when it has not

@@ -12,6 +12,8 @@
 
 mod calls;
 mod copies;
+mod operand;
+mod undo;
 mod worker;
 
 use std::path::PathBuf;
@@ -25,6 +27,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 
 use self::copies::CopyServer;
+use self::undo::Undo;
 use self::worker::DeviceWorker;
 use super::adoption::search::{CoordinatorSearch, OnCoordinatorLoss, Searched};
 use super::agent::{Agent, AgentStep};
@@ -161,8 +164,9 @@ impl Device {
         checksums_from_env()?;
         cores_from_env()?;
         dump_heap_from_env()?;
-        let worker = DeviceWorker::start(id, Arc::clone(&memory), comm_options)?;
-        let copies = CopyServer::start(id, Arc::clone(&memory), PATIENCE)?;
+        let undo = Undo::default();
+        let worker = DeviceWorker::start(id, Arc::clone(&memory), comm_options, undo.clone())?;
+        let copies = CopyServer::start(id, Arc::clone(&memory), undo, PATIENCE)?;
         let timeout_ms = u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX);
         let (range, socket) = (AddressRange::of(&memory), copies.socket().to_owned());
         let report = DeviceReport { timeout_ms, range, socket, ..DeviceReport::default() };

@@ -83,6 +83,12 @@ impl<T: Pod> DeviceBuffer<T> {
         self.region
     }
 
+    /// Returns the address of the first byte of the heap that it lies in.
+    #[inline]
+    pub(crate) fn heap_start(&self) -> u64 {
+        (self.span.start().addr().get() as u64).wrapping_sub(self.region.offset.get())
+    }
+
     /// Returns the bytes of the `count` elements from `index` on, the same on every rank.
     ///
     /// # Errors

@@ -195,6 +195,14 @@ impl DeviceMemory {
         used
     }
 
+    /// Zeroes all that copies have touched.
+    ///
+    /// # Errors
+    /// Those of [`DeviceMemory::copy_host_to_device`].
+    pub(crate) fn clear(&self) -> Result<()> {
+        self.used().into_iter().try_for_each(|used| self.span.fill(used.offset.get(), used.len, 0))
+    }
+
     /// Returns all of the segment, whose bytes are counted as they are addressed.
     pub(crate) fn span(&self) -> &Span {
         &self.span

@@ -82,6 +82,13 @@ impl HeapView {
         self.window.mapping(self.rank).expect("`new` has found every rank's")
     }
 
+    /// Returns the address of the first byte of this rank's own heap: no other heap of this process
+    /// has it.
+    #[inline]
+    pub(crate) fn start(&self) -> u64 {
+        self.mine().start().addr().get() as u64
+    }
+
     /// Returns how many bytes from the start of the heap have memory behind them on every rank.
     #[inline]
     #[must_use]
@@ -94,7 +101,7 @@ impl HeapView {
     #[inline]
     #[must_use]
     pub fn region_of(&self, address: usize, len: u64) -> Option<Region> {
-        let offset = address.wrapping_sub(self.mine().start().addr().get()) as u64;
+        let offset = (address as u64).wrapping_sub(self.start());
         fits(offset, len, self.shape.len()).then(|| Region::new(HeapOffset::new(offset), len))
     }
 

@@ -19,23 +19,13 @@ thread_local! {
 /// It concerns waits of the calling thread only, within `run`. A collective call that is cancelled
 /// ends the epoch, as one that fails does. Of two nested calls the inner one counts.
 pub fn interruptible<R>(check: fn() -> bool, run: impl FnOnce() -> R) -> R {
-    with_check(Some(check), run)
-}
-
-/// Calls `run`, whose waits nobody cancels.
-#[cfg(not(loom))]
-pub(crate) fn uninterrupted<R>(run: impl FnOnce() -> R) -> R {
-    with_check(None, run)
-}
-
-fn with_check<R>(check: Option<fn() -> bool>, run: impl FnOnce() -> R) -> R {
     struct Restore(Option<fn() -> bool>);
     impl Drop for Restore {
         fn drop(&mut self) {
             CHECK.set(self.0);
         }
     }
-    let _outer = Restore(CHECK.replace(check));
+    let _outer = Restore(CHECK.replace(Some(check)));
     run()
 }
 
@@ -62,7 +52,6 @@ mod tests {
             || {
                 assert!(is_interrupted());
                 interruptible(|| false, || assert!(!is_interrupted()));
-                uninterrupted(|| assert!(!is_interrupted()));
                 assert!(is_interrupted());
                 std::thread::spawn(|| assert!(!is_interrupted())).join().unwrap();
             },

@@ -69,6 +69,16 @@ fn the_version_is_that_of_the_package() {
 }
 
 #[test]
+fn a_front_that_is_not_installed_is_one_line_with_the_remedy() {
+    for words in [&["grpc", "--listen", "unix"][..], &["top", "--page"]] {
+        let output = shmccl(words).env("PATH", "/nowhere").output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        let told = stderr(&output);
+        assert!(told.contains("cargo install --path bindings/grpc") && told.lines().count() == 1, "{told}");
+    }
+}
+
+#[test]
 fn no_command_is_wrong_usage_and_shows_the_help() {
     let output = run(&[]);
     assert_eq!(output.status.code(), Some(2));

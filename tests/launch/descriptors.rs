@@ -27,8 +27,8 @@ fn descriptors_process() {
         return;
     }
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    // The first launch opens the pipe for interrupts, which is kept.
-    run(&launch(1, "")).0.unwrap();
+    // The first launch opens the pipe for interrupts and claims cores, both of which are kept.
+    run(&launch(3, "")).0.unwrap();
     let (before, inherited) = (open(), inheritable());
     for scenario in ["", "die:welcomed:9@1 wait", "garbage:before-join@0 wait", "exit:before-join:0"] {
         let scenario = launch(3, scenario).proxy(ProxyMode::Process).grace(Duration::from_millis(50));

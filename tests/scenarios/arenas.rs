@@ -6,7 +6,7 @@ use shmccl::channel::Channel;
 use shmccl::collective::{Algorithm, ChannelKind};
 use shmccl::heap::{DeviceBuffer, HeapOffset, Region};
 use shmccl::proxy::Transfer;
-use shmccl::reduce::ReduceOp;
+use shmccl::reduce::{DataType, ReduceOp};
 use shmccl::shm::packet::{PacketFlag, PacketKind};
 use shmccl::{Arena, ArenaBuffer, Collectives, Communicator, Error, Group, Result};
 
@@ -334,3 +334,52 @@ fn buffers_and_arenas_outlive_a_communicator_that_is_finalized() {
     drop(buffer);
     assert_eq!(arena.usage().live, 1);
 }
+
+scenario!(what_calls_stage_of_ordinary_memory_is_counted_and_nothing_of_the_heap, Job::of(2), |comm| {
+    let (mut ordinary, buffer) = (vec![1.0_f64; 50_000], comm.arena().alloc::<f64>(50_000)?);
+    let peer = comm.right();
+    let mut counts = vec![comm.staged_bytes()];
+    for _ in 0..3 {
+        comm.all_reduce_in_place(&buffer, &ReduceOp::Max)?;
+        comm.all_gather_in_place(&buffer)?;
+    }
+    counts.push(comm.staged_bytes());
+    comm.all_reduce_in_place(&mut ordinary, &ReduceOp::Max)?;
+    counts.push(comm.staged_bytes());
+    let first = rank(comm, 0);
+    comm.broadcast_in_place(&mut ordinary, first)?;
+    counts.push(comm.staged_bytes());
+    let mut group = Group::start();
+    let joined = group.join(comm);
+    group.on(joined).send(&ordinary, peer)?;
+    group.on(joined).recv(&buffer, peer)?;
+    group.end()?;
+    counts.push(comm.staged_bytes());
+    let root = if comm.rank() == first { 400_000 } else { 0 };
+    let steps: Vec<_> = counts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(steps, [0, 400_000, root, 400_000]);
+});
+
+scenario!(a_buffer_of_an_epoch_before_is_no_operand, Job::of(2).broken(), |comm| {
+    let (own, of_all) = (comm.arena().alloc::<u32>(10)?, comm.alloc::<u32>(10)?);
+    comm.barrier()?;
+    comm.revoke();
+    let mut later = comm.shrink()?.comm;
+    let first = rank(&later, 0);
+    let refused = [
+        later.all_reduce_in_place(&own, &ReduceOp::Sum),
+        later.all_gather(&of_all, &mut [0; 20]),
+        later.untyped(DataType::U32).broadcast_in_place(&of_all, first),
+    ];
+    for refused in refused {
+        let name = "the offset of a buffer";
+        assert!(
+            matches!(refused, Err(Error::InvalidArgument { name: told, .. }) if told == name),
+            "{refused:?}"
+        );
+    }
+    own.fill(7);
+    let mut seven = own.to_vec();
+    later.all_reduce_in_place(&mut seven, &ReduceOp::Sum)?;
+    assert_eq!(seven, [14; 10]);
+});

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use shmccl::channel::Channel;
 use shmccl::heap::DeviceBuffer;
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Group, Result};
@@ -96,5 +97,26 @@ scenario!(
                 assert!(theirs.equals(0, bytemuck::cast_slice(&input_of(peer)))?, "rank {peer}'s");
             }
         }
+    }
+);
+
+scenario!(
+    a_timeout_that_is_set_counts_for_waits_that_begin_later_and_for_this_rank_alone,
+    Job::of(2),
+    |comm| {
+        let (mut channel, before) = (comm.memory_channel(comm.right())?, comm.timeout());
+        let refused = comm.set_timeout(Duration::ZERO);
+        assert!(matches!(refused, Err(Error::InvalidArgument { name: "timeout", .. })), "{refused:?}");
+        if comm.rank().get() == 0 {
+            let short = Duration::from_millis(30);
+            comm.set_timeout(short)?;
+            let late = channel.wait();
+            assert!(matches!(late, Err(Error::Timeout { waited, .. }) if waited == short), "{late:?}");
+            comm.set_timeout(before)?;
+            channel.signal()?;
+        } else {
+            channel.wait()?;
+        }
+        assert_eq!(comm.timeout(), before);
     }
 );

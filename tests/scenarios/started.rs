@@ -4,9 +4,11 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use shmccl::collective::ChannelKind;
+use shmccl::collective::{ChannelKind, CustomAlgorithm, Operation, Steps};
+use shmccl::comm::Starting;
 use shmccl::heap::DeviceBuffer;
 use shmccl::reduce::{DataType, ReduceOp};
+use shmccl::sync::interrupt::interruptible;
 use shmccl::{Collectives, Communicator, Error, Result, Work};
 
 use crate::harness::{Job, is_lost, rank};
@@ -428,4 +430,64 @@ scenario!(a_function_that_panics_at_the_end_of_an_operation_is_told_to_who_waits
     let error = work.wait().unwrap_err();
     assert!(matches!(error.origin(), Error::Panicked), "{error:?}");
     start_sum(comm, &sums)?.wait()?;
+});
+
+/// Panics in the middle of a call, without the message, which two threads would print at once.
+#[derive(Debug)]
+struct Panics;
+
+impl CustomAlgorithm for Panics {
+    fn name(&self) -> &str {
+        "panics"
+    }
+
+    fn run(&self, _: &mut Steps<'_>) -> Result<()> {
+        std::panic::resume_unwind(Box::new("on purpose"))
+    }
+}
+
+scenario!(an_algorithm_that_panics_in_a_started_call_ends_it_and_the_epoch, Job::of(2).broken(), |comm| {
+    let (sums, ends) = (comm.alloc::<u64>(1)?, Ends::default());
+    comm.register_algorithm(Operation::AllReduce, Arc::new(Panics))?;
+    let sum = |calls: &mut Starting| calls.all_reduce_in_place(&sums, &ReduceOp::Sum);
+    let works = [comm.start(ends.count(), sum)?, comm.start(ends.count(), sum)?];
+    for work in &works {
+        let error = work.wait().unwrap_err();
+        let is_expected =
+            matches!(error.origin(), Error::Panicked | Error::Revoked { .. } | Error::PeerLost { .. });
+        assert!(is_expected, "{error:?}");
+    }
+    assert_eq!(ends.get(), 2);
+});
+
+scenario!(a_wait_that_is_cancelled_leaves_the_operation_going, Job::of(2), |comm| {
+    let (sums, received, left, right) =
+        (comm.alloc::<u64>(1)?, comm.alloc::<u64>(1)?, comm.left(), comm.right());
+    let is_cancelled = |work: &Work| {
+        let error = interruptible(|| true, || work.wait()).unwrap_err();
+        let within = interruptible(|| true, || work.wait_timeout(Duration::MAX)).unwrap_err();
+        let are_told = [&error, &within].map(|error| matches!(error, Error::Cancelled { .. }));
+        are_told == [true; 2] && work.outcome().is_none()
+    };
+    let mut messages = comm.duplicate()?;
+    sums.set(0, 1)?;
+    // The peer has not sent it.
+    let message = messages.start(nothing, |calls| calls.recv(&received, left))?;
+    assert!(is_cancelled(&message));
+    // The worker does not come to it.
+    let ((entered, began), (release, released)) = (channel(), channel::<()>());
+    let stays = move |_: &Result<(), Arc<Error>>| {
+        entered.send(()).unwrap();
+        assert!(released.recv().is_err(), "nobody sends");
+    };
+    comm.start(stays, |calls| calls.all_reduce_in_place(&sums, &ReduceOp::Sum))?;
+    began.recv().unwrap();
+    let second = start_sum(comm, &sums)?;
+    assert!(is_cancelled(&second));
+    drop(release);
+    second.wait()?;
+    assert_eq!(sums.get(0)?, 4);
+    messages.start(nothing, |calls| calls.send(&sums, right))?;
+    message.wait()?;
+    assert_eq!(received.get(0)?, 4);
 });

@@ -300,6 +300,11 @@ typedef enum {
 typedef struct shmcclComm shmcclComm;
 
 /**
+ * An event: a mark in a stream.
+ */
+typedef struct shmcclEvent shmcclEvent;
+
+/**
  * An operation that was started.
  */
 typedef struct shmcclRequest shmcclRequest;
@@ -431,6 +436,11 @@ typedef void (*shmcclDone_t)(void*, shmcclResult_t, const char*, int);
 typedef shmcclRequest *shmcclRequest_t;
 
 /**
+ * The handle of an event.
+ */
+typedef shmcclEvent *shmcclEvent_t;
+
+/**
  * The handle of a window.
  */
 typedef shmcclWindow *shmcclWindow_t;
@@ -452,6 +462,11 @@ typedef struct {
      */
     int sigIdx;
 } shmcclWaitSignalDesc_t;
+
+/**
+ * What `shmcclSetInterruptCheck` takes: it returns something else than 0 to end the wait.
+ */
+typedef int (*shmcclInterruptCheck_t)(void);
 
 #ifdef __cplusplus
 extern "C" {
@@ -623,6 +638,22 @@ shmcclResult_t shmcclCommDestroy(shmcclComm_t comm);
  * the thread's last failure as well: `shmcclGetLastError`, `shmcclGetLastErrorRank`.
  */
 shmcclResult_t shmcclCommGetAsyncError(shmcclComm_t comm, shmcclResult_t *asyncError);
+
+/**
+ * Gives every wait that begins from now on `timeoutMs` milliseconds, which is not 0. It concerns
+ * all communicators of this rank in the job, and no other rank.
+ */
+shmcclResult_t shmcclCommSetTimeout(shmcclComm_t comm, uint64_t timeoutMs);
+
+/**
+ * Stores how many bytes of this rank's inputs its calls have copied to where other ranks read
+ * them, through all communicators of the job.
+ *
+ * Calls whose buffers are memory of `shmcclMemAlloc` on all ranks copy none, but for an all-reduce
+ * out of place that was measured to be quicker so. What a small call carries with itself is not
+ * counted.
+ */
+shmcclResult_t shmcclCommStagedBytes(shmcclComm_t comm, uint64_t *bytes);
 
 /**
  * Combines `count` elements of all ranks, element by element, into the `recvbuff` of each. The
@@ -908,6 +939,46 @@ shmcclResult_t shmcclStreamSynchronize(shmcclStream_t stream);
 shmcclResult_t shmcclStreamQuery(shmcclStream_t stream);
 
 /**
+ * Makes an event, which no stream has recorded yet.
+ */
+shmcclResult_t shmcclEventCreate(shmcclEvent_t *event);
+
+/**
+ * Frees an event. Streams that wait for it are not concerned.
+ */
+shmcclResult_t shmcclEventDestroy(shmcclEvent_t event);
+
+/**
+ * Records an event in a stream: it is reached when everything is done that was enqueued there
+ * before. It may be recorded again, and stands for the latest record then.
+ */
+shmcclResult_t shmcclEventRecord(shmcclEvent_t event, shmcclStream_t stream);
+
+/**
+ * Lets later calls of a stream wait until an event is reached as it was recorded last. An event
+ * that was never recorded keeps nobody waiting.
+ */
+shmcclResult_t shmcclStreamWaitEvent(shmcclStream_t stream, shmcclEvent_t event);
+
+/**
+ * Says whether an event is reached: `shmcclSuccess`, `shmcclInProgress`, or the failure of a call
+ * before it.
+ */
+shmcclResult_t shmcclEventQuery(shmcclEvent_t event);
+
+/**
+ * Waits until an event is reached. What was done before it is visible then.
+ */
+shmcclResult_t shmcclEventSynchronize(shmcclEvent_t event);
+
+/**
+ * Stores the milliseconds from reaching `start` to reaching `end`, or 0 where that came first.
+ *
+ * `shmcclInvalidUsage`: one of the two is not reached, or no stream has recorded it.
+ */
+shmcclResult_t shmcclEventElapsedTime(float *ms, shmcclEvent_t start, shmcclEvent_t end);
+
+/**
  * Allocates `size` bytes of this rank's heap, aligned to 64 bytes at least. Other ranks are not
  * concerned. Calls move heap memory without staging it, and windows consist of it. Every function
  * recognises it by its address. Zero bytes are NULL.
@@ -1007,6 +1078,40 @@ shmcclResult_t shmcclWaitSignal(int nDesc,
                                 shmcclStream_t stream);
 
 /**
+ * Has every long wait of the library ask `check` whether to end: every 50 ms, in the thread whose
+ * function waits. Threads of the library ask nobody. NULL asks no more.
+ *
+ * A function that is ended so returns `shmcclInterrupted`. A call that moves data of all ranks
+ * then ends the epoch for all of them. An operation that was started goes on. The check may use
+ * another language's interpreter, but no function of this library.
+ *
+ * Duties of the caller:
+ * `check` can be called from any thread that calls a function of this library, until another one
+ * is set and these functions have returned.
+ */
+shmcclResult_t shmcclSetInterruptCheck(shmcclInterruptCheck_t check);
+
+/**
+ * Brings back the lost ranks, which `shmccl run --restart` starts again, once a call has failed.
+ * All ranks that are left call it, on the job's first communicator. A restarted rank calls
+ * `shmcclCommInit`.
+ *
+ * Each rank passes the number of its last `completed` step, and goes on behind the least of them:
+ * `shmcclCommGetRecovery`. Ranks keep their numbers. Memory and windows of the old communicator do
+ * not belong to the new one. Destroy the old one.
+ *
+ * `shmcclInvalidUsage`: nobody starts ranks again, or not this one. `shmcclTimeout` names a rank
+ * that has not come; the call can be repeated.
+ */
+shmcclResult_t shmcclCommRecover(shmcclComm_t comm, uint64_t completed, shmcclComm_t *newcomm);
+
+/**
+ * Stores whether this process replaces a rank that has died, and the step that all survivors of
+ * the latest recovery had completed. Both are 0 where there was none.
+ */
+shmcclResult_t shmcclCommGetRecovery(shmcclComm_t comm, int *wasRestarted, uint64_t *completed);
+
+/**
  * Returns the table of functions of this version, which lives as long as the program. For another
  * version it returns NULL, and `shmcclGetLastError` names both.
  */
@@ -1084,6 +1189,18 @@ struct shmcclTable {
     shmcclResult_t (*PutSignal)(const void *localbuff, size_t count, shmcclDataType_t datatype, int peer, shmcclWindow_t win, size_t peerWinOffset, int sigIdx, shmcclComm_t comm, shmcclStream_t stream);
     shmcclResult_t (*Signal)(int peer, int sigIdx, shmcclComm_t comm, shmcclStream_t stream);
     shmcclResult_t (*WaitSignal)(int nDesc, const shmcclWaitSignalDesc_t *signalDescs, shmcclComm_t comm, shmcclStream_t stream);
+    shmcclResult_t (*SetInterruptCheck)(shmcclInterruptCheck_t check);
+    shmcclResult_t (*CommSetTimeout)(shmcclComm_t comm, uint64_t timeoutMs);
+    shmcclResult_t (*CommStagedBytes)(shmcclComm_t comm, uint64_t *bytes);
+    shmcclResult_t (*CommRecover)(shmcclComm_t comm, uint64_t completed, shmcclComm_t *newcomm);
+    shmcclResult_t (*CommGetRecovery)(shmcclComm_t comm, int *wasRestarted, uint64_t *completed);
+    shmcclResult_t (*EventCreate)(shmcclEvent_t *event);
+    shmcclResult_t (*EventDestroy)(shmcclEvent_t event);
+    shmcclResult_t (*EventRecord)(shmcclEvent_t event, shmcclStream_t stream);
+    shmcclResult_t (*StreamWaitEvent)(shmcclStream_t stream, shmcclEvent_t event);
+    shmcclResult_t (*EventQuery)(shmcclEvent_t event);
+    shmcclResult_t (*EventSynchronize)(shmcclEvent_t event);
+    shmcclResult_t (*EventElapsedTime)(float *ms, shmcclEvent_t start, shmcclEvent_t end);
 };
 
 #ifdef __cplusplus

@@ -15,6 +15,7 @@ use shmccl::{Arena, Communicator, Error, Rank, UniqueId};
 use crate::failure::{Failure, answer, note};
 use crate::group::{self, PendingInit};
 use crate::handles::{Handles, lock};
+use crate::recovery::RecoveredFrom;
 use crate::types::shmcclResult_t::{self, *};
 use crate::types::{elements, required, shmcclComm_t, shmcclUniqueId, signed, unsigned};
 use crate::window::Signals;
@@ -48,6 +49,8 @@ pub(crate) struct CommState {
     aborter: Aborter,
     /// What its windows signal with, made with the first of them.
     pub(crate) signals: Mutex<Option<Arc<Signals>>>,
+    /// The recovery that led to its epoch.
+    pub(crate) recovery: Option<RecoveredFrom>,
 }
 
 static COMMS: Handles<CommState, 4096> = Handles::new(1, "comm");
@@ -56,12 +59,12 @@ static MEMBERSHIPS: AtomicUsize = AtomicUsize::new(0);
 
 impl CommState {
     /// Wraps a communicator of a new membership in a job.
-    fn first(comm: Communicator) -> Arc<Self> {
+    fn first(comm: Communicator, recovery: Option<RecoveredFrom>) -> Arc<Self> {
         // Relaxed: only that numbers differ matters.
-        Self::of(comm, MEMBERSHIPS.fetch_add(1, Ordering::Relaxed))
+        Self::of(comm, MEMBERSHIPS.fetch_add(1, Ordering::Relaxed), recovery)
     }
 
-    fn of(comm: Communicator, membership: usize) -> Arc<Self> {
+    fn of(comm: Communicator, membership: usize, recovery: Option<RecoveredFrom>) -> Arc<Self> {
         Arc::new(Self {
             rank: comm.rank(),
             members: comm.members().into(),
@@ -70,6 +73,7 @@ impl CommState {
             heaps: comm.heap().view().clone(),
             aborter: comm.aborter(),
             signals: Mutex::new(None),
+            recovery,
             comm: Mutex::new(Some(comm)),
         })
     }
@@ -133,8 +137,8 @@ impl CommState {
     ) -> Result<(), Failure> {
         let newcomm = required(newcomm, "newcomm")?;
         let derived = self.with(|comm| Ok(derive(comm)?))?;
-        *newcomm = match derived {
-            Some(derived) => COMMS.insert(Self::of(derived, self.membership))?,
+        *newcomm = match derived.map(prepared).transpose()? {
+            Some(derived) => COMMS.insert(Self::of(derived, self.membership, self.recovery))?,
             None => std::ptr::null_mut(),
         };
         Ok(())
@@ -166,11 +170,24 @@ pub(crate) fn place_among(members: &[Rank], rank: Rank) -> c_int {
 
 /// Takes a communicator that all its ranks have made, with the memory of its calls.
 fn adopt(mut comm: Communicator) -> Result<shmcclComm_t, Failure> {
-    // A restarted rank is not yet with the others.
-    if !comm.was_restarted() {
-        comm.prepare()?;
+    if comm.was_restarted() {
+        // It is not yet with the others.
+        let told = RecoveredFrom::hear(&mut comm);
+        let recovery = *lock(&told);
+        return keep(comm, recovery);
     }
-    COMMS.insert(CommState::first(comm))
+    keep(prepared(comm)?, None)
+}
+
+/// Takes the memory of calls, so that no later one waits for ranks that it does not concern.
+fn prepared(mut comm: Communicator) -> Result<Communicator, Failure> {
+    comm.prepare()?;
+    Ok(comm)
+}
+
+/// Takes a communicator of a new epoch.
+pub(crate) fn keep(comm: Communicator, recovery: Option<RecoveredFrom>) -> Result<shmcclComm_t, Failure> {
+    COMMS.insert(CommState::first(comm, recovery))
 }
 
 /// Makes a unique id, and begins to host its meeting in a thread of this process. The process must
@@ -522,6 +539,28 @@ pub extern "C" fn shmcclCommGetAsyncError(
         let asyncError = required(asyncError, "asyncError")?;
         let ended = CommState::get(comm)?.aborter.revoked().map(Failure::from);
         *asyncError = ended.map_or(shmcclSuccess, |failure| note(&failure));
+        Ok(())
+    })
+}
+
+/// Gives every wait that begins from now on `timeoutMs` milliseconds, which is not 0. It concerns
+/// all communicators of this rank in the job, and no other rank.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclCommSetTimeout(comm: shmcclComm_t, timeoutMs: u64) -> shmcclResult_t {
+    answer(|| CommState::get(comm)?.with(|comm| Ok(comm.set_timeout(Duration::from_millis(timeoutMs))?)))
+}
+
+/// Stores how many bytes of this rank's inputs its calls have copied to where other ranks read
+/// them, through all communicators of the job.
+///
+/// Calls whose buffers are memory of `shmcclMemAlloc` on all ranks copy none, but for an all-reduce
+/// out of place that was measured to be quicker so. What a small call carries with itself is not
+/// counted.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclCommStagedBytes(comm: shmcclComm_t, bytes: Option<&mut u64>) -> shmcclResult_t {
+    answer(|| {
+        let bytes = required(bytes, "bytes")?;
+        *bytes = CommState::get(comm)?.with(|comm| Ok(comm.staged_bytes()))?;
         Ok(())
     })
 }

@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use shmccl::{Error, Rank};
 
 use crate::comm::job_rank_in;
+use crate::interrupt::interruptible;
 use crate::types::shmcclResult_t::{self, *};
 use crate::types::{ResultCode, required, shmcclComm_t};
 
@@ -43,6 +44,12 @@ impl Failure {
         let said = panic.downcast_ref::<&str>().copied();
         let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic");
         Self::new(shmcclInternalError, format!("{said}; this is a bug of shmccl, please report it"))
+    }
+
+    /// The error of a function that the program's own check has ended, which failed by this one.
+    pub(crate) fn interrupted(self) -> Self {
+        let text = format!("the interrupt check has ended the wait: {}", self.text);
+        Self { code: shmcclInterrupted, text, rank: None }
     }
 
     pub(crate) const fn code(&self) -> shmcclResult_t {
@@ -97,7 +104,7 @@ fn code_of(error: &Error) -> shmcclResult_t {
         Error::Excluded => shmcclExcluded,
         Error::NoMeeting { .. } | Error::RankTaken { .. } | Error::NoPlace { .. } => shmcclNoMeeting,
         Error::Corrupted { .. } | Error::PutCorrupted { .. } => shmcclCorrupted,
-        Error::Interrupted { .. } => shmcclInterrupted,
+        Error::Interrupted { .. } | Error::Cancelled { .. } => shmcclInterrupted,
         Error::Panicked | Error::FaultInjected { .. } => shmcclInternalError,
         // The system has refused, in one way or another.
         _ => shmcclSystemError,
@@ -141,7 +148,7 @@ pub(crate) fn note(failure: &Failure) -> shmcclResult_t {
 
 /// Does `run`, and returns its end as a code. A panic ends here.
 pub(crate) fn answer(run: impl FnOnce() -> Result<(), Failure>) -> shmcclResult_t {
-    match attempt(run) {
+    match attempt(|| interruptible(run)) {
         Ok(()) => shmcclSuccess,
         Err(failure) => note(&failure),
     }

@@ -40,18 +40,27 @@ mod group;
 
 mod stream;
 
+mod event;
+
 mod memory;
 
 mod window;
+
+mod interrupt;
+
+mod recovery;
 
 mod table;
 
 pub use calls::*;
 pub use comm::*;
+pub use event::*;
 pub use failure::*;
 pub use group::*;
+pub use interrupt::*;
 pub use memory::*;
 pub use operations::*;
+pub use recovery::*;
 pub use stream::*;
 pub use table::*;
 pub use types::*;

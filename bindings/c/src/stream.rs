@@ -1,18 +1,22 @@
 //! Streams: calls that are done in order, behind the program's back.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use shmccl::comm::stream::StreamStatus;
-use shmccl::{Communicator, Stream};
+use shmccl::{Communicator, Event, Stream};
 
 use crate::failure::{Failure, answer};
-use crate::handles::Handles;
+use crate::handles::{Handles, lock};
 use crate::types::shmcclResult_t::{self, *};
 use crate::types::{required, shmcclStream_t};
 
 /// A stream, which is made by its first call: before, no rank of a job is known for it.
 #[derive(Default)]
-pub(crate) struct StreamState(OnceLock<Stream>);
+pub(crate) struct StreamState {
+    made: OnceLock<Stream>,
+    /// The events that its first call waits for.
+    awaited: Mutex<Vec<Event>>,
+}
 
 static STREAMS: Handles<StreamState, 4096> = Handles::new(2, "stream");
 
@@ -24,12 +28,29 @@ impl StreamState {
 
     /// Returns the stream, for a call of `comm`.
     pub(crate) fn for_call(&self, comm: &Communicator) -> Result<&Stream, Failure> {
-        if let Some(stream) = self.0.get() {
+        if let Some(stream) = self.made() {
             return Ok(stream);
         }
         let made = comm.stream()?;
+        let mut awaited = lock(&self.awaited);
+        awaited.drain(..).try_for_each(|event| made.wait(&event))?;
         // Another thread may have been quicker; an idle stream ends at once.
-        Ok(self.0.get_or_init(|| made))
+        Ok(self.made.get_or_init(|| made))
+    }
+
+    /// Returns the stream, if it has had a call.
+    pub(crate) fn made(&self) -> Option<&Stream> {
+        self.made.get()
+    }
+
+    /// Lets later calls wait for an event, as it is recorded now.
+    pub(crate) fn wait_for(&self, event: &Event) -> Result<(), Failure> {
+        let mut awaited = lock(&self.awaited);
+        match self.made() {
+            Some(stream) => stream.wait(event)?,
+            None => awaited.push(event.clone()),
+        }
+        Ok(())
     }
 }
 
@@ -58,7 +79,7 @@ pub extern "C" fn shmcclStreamDestroy(stream: shmcclStream_t) -> shmcclResult_t 
 /// NULL has nothing to wait for. It returns the failure of an enqueued call.
 #[unsafe(no_mangle)]
 pub extern "C" fn shmcclStreamSynchronize(stream: shmcclStream_t) -> shmcclResult_t {
-    answer(|| match StreamState::get(stream)?.as_ref().and_then(|state| state.0.get()) {
+    answer(|| match StreamState::get(stream)?.as_ref().and_then(|state| state.made()) {
         Some(stream) => Ok(stream.synchronise()?),
         None => Ok(()),
     })
@@ -71,7 +92,7 @@ pub extern "C" fn shmcclStreamQuery(stream: shmcclStream_t) -> shmcclResult_t {
     let mut status = shmcclSuccess;
     let asked = answer(|| {
         let state = StreamState::get(stream)?;
-        if let Some(stream) = state.as_ref().and_then(|state| state.0.get())
+        if let Some(stream) = state.as_ref().and_then(|state| state.made())
             && stream.query()? == StreamStatus::InProgress
         {
             status = shmcclInProgress;

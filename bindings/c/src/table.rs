@@ -54,6 +54,10 @@ table! {
     shmcclMemAlloc shmcclMemFree shmcclMemLocate shmcclMemAddress
     shmcclCommWindowRegister shmcclCommWindowDeregister shmcclWindowAddress
     shmcclPutSignal shmcclSignal shmcclWaitSignal
+    shmcclSetInterruptCheck shmcclCommSetTimeout shmcclCommStagedBytes
+    shmcclCommRecover shmcclCommGetRecovery
+    shmcclEventCreate shmcclEventDestroy shmcclEventRecord shmcclStreamWaitEvent
+    shmcclEventQuery shmcclEventSynchronize shmcclEventElapsedTime
 }
 
 /// Returns the table of functions of this version, which lives as long as the program. For another

@@ -156,6 +156,10 @@ pub struct shmcclRequest(());
 #[derive(Debug)]
 pub struct shmcclWindow(());
 
+/// An event: a mark in a stream.
+#[derive(Debug)]
+pub struct shmcclEvent(());
+
 /// The handle of a communicator. It is checked: one that was freed is an argument error.
 pub type shmcclComm_t = *mut shmcclComm;
 
@@ -164,6 +168,9 @@ pub type shmcclStream_t = *mut shmcclStream;
 
 /// The handle of an operation that was started.
 pub type shmcclRequest_t = *mut shmcclRequest;
+
+/// The handle of an event.
+pub type shmcclEvent_t = *mut shmcclEvent;
 
 /// The handle of a window.
 pub type shmcclWindow_t = *mut shmcclWindow;

@@ -109,6 +109,27 @@ fn a_killed_rank_is_named_and_the_others_go_on() {
 }
 
 #[test]
+fn a_killed_rank_comes_back_and_goes_on_where_the_others_are() {
+    let program = compiled("recover.c");
+    for n_ranks in [2, 3] {
+        let outcome = launch(n_ranks, &program).restart(1).supervise(&mut Silent);
+        outcome.unwrap_or_else(|error| panic!("{n_ranks} ranks: {error:?}"));
+    }
+}
+
+#[test]
+fn a_check_of_the_program_ends_waits_and_started_operations_go_on() {
+    let program = compiled("interrupts.c");
+    [2, 3].into_iter().for_each(|n_ranks| run_as(n_ranks, &program));
+}
+
+#[test]
+fn streams_wait_for_events_and_a_communicator_tells_what_it_has_staged() {
+    let program = compiled("events.c");
+    [2, 3].into_iter().for_each(|n_ranks| run_as(n_ranks, &program));
+}
+
+#[test]
 fn one_process_can_be_all_ranks() {
     assert!(Command::new(compiled("threads.c")).status().unwrap().success());
 }

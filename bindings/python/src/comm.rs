@@ -1,7 +1,7 @@
 //! The communicator of Python: membership, memory, derived communicators.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -19,9 +19,10 @@ use crate::error::{closed, exception};
 use crate::group::PyGroup;
 use crate::interrupt::detached;
 use crate::proxy::PythonHandler;
-use crate::shared::Shared;
+use crate::shared::{Shared, lock};
 use crate::stream::Stream;
 use crate::unique_id::{UniqueId, seconds};
+use crate::work::Work;
 
 /// Where arrays begin: NumPy, torch and the widest registers are content with it.
 const ALIGN: u64 = 128;
@@ -38,18 +39,61 @@ pub struct Communicator {
 
 impl Communicator {
     /// Wraps a communicator of a new epoch.
-    fn first(py: Python<'_>, comm: Engine) -> PyResult<Self> {
-        Self::wrap(py, comm, None)
+    fn first(py: Python<'_>, mut comm: Engine) -> PyResult<Self> {
+        let recovered = if comm.was_restarted() { *lock(&hear_of_recovery(&mut comm)) } else { None };
+        Self::wrap(py, comm, None, recovered)
     }
 
-    fn wrap(py: Python<'_>, comm: Engine, allocations: Option<&Arc<Allocations>>) -> PyResult<Self> {
-        let shared = Shared::new(comm, allocations).map_err(|error| exception(py, &error))?;
+    /// Wraps a communicator derived from this one.
+    fn derived(&self, py: Python<'_>, comm: Engine) -> PyResult<Self> {
+        Self::wrap(py, comm, Some(&self.shared.allocations), self.shared.recovered)
+    }
+
+    fn succeeded_by(&self, py: Python<'_>, successor: Self) -> Self {
+        self.shared.succeeded_by(py, &successor.shared);
+        successor
+    }
+
+    fn wrap(
+        py: Python<'_>,
+        comm: Engine,
+        allocations: Option<&Arc<Allocations>>,
+        recovered: Option<u64>,
+    ) -> PyResult<Self> {
+        let shared = Shared::new(comm, allocations, recovered).map_err(|error| exception(py, &error))?;
         Ok(Self { shared })
     }
 
     fn rank_of(&self, py: Python<'_>, rank: u32) -> PyResult<Rank> {
         Rank::new(rank, self.shared.size).map_err(|error| exception(py, &Error::from(error)))
     }
+}
+
+/// Takes the memory of calls, so that no later one waits for ranks that it does not concern.
+fn prepared(mut comm: Engine) -> shmccl::Result<Engine> {
+    // Survivors are not yet with a restarted rank.
+    if !comm.was_restarted() {
+        comm.prepare()?;
+    }
+    Ok(comm)
+}
+
+/// Does that for the ranks of one process, each in a thread, because they wait for each other.
+fn all_prepared(comms: Vec<Engine>) -> shmccl::Result<Vec<Engine>> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = comms.into_iter().map(|comm| scope.spawn(|| prepared(comm))).collect();
+        let ended = threads.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::Panicked)));
+        // All are joined before the first failure is returned.
+        ended.collect::<Vec<_>>().into_iter().collect()
+    })
+}
+
+/// Lets `comm` tell which step all survivors had completed: at once, or when it is recovered.
+fn hear_of_recovery(comm: &mut Engine) -> Arc<Mutex<Option<u64>>> {
+    let told = Arc::new(Mutex::new(None));
+    let heard = Arc::clone(&told);
+    comm.on_recovery(move |recovery| *lock(&heard) = Some(recovery.sequence));
+    told
 }
 
 /// The options of a job without a launcher.
@@ -62,7 +106,7 @@ impl Communicator {
     /// Joins the job that `shmccl run` has started this process for.
     #[staticmethod]
     fn from_env(py: Python<'_>) -> PyResult<Self> {
-        let comm = detached(py, Engine::from_env)?;
+        let comm = detached(py, || prepared(Engine::from_env()?))?;
         Self::first(py, comm)
     }
 
@@ -79,7 +123,7 @@ impl Communicator {
         timeout: f64,
     ) -> PyResult<Self> {
         let options = options(heap, timeout)?;
-        let comm = detached(py, || Engine::init_rank_with(size, &id.0, rank, &options))?;
+        let comm = detached(py, || prepared(Engine::init_rank_with(size, &id.0, rank, &options)?))?;
         Self::first(py, comm)
     }
 
@@ -88,7 +132,7 @@ impl Communicator {
     #[pyo3(signature = (size, *, heap=256 << 20, timeout=60.0))]
     fn init_all(py: Python<'_>, size: u32, heap: u64, timeout: f64) -> PyResult<Vec<Self>> {
         let options = options(heap, timeout)?;
-        let comms = detached(py, || Engine::init_all_with(size, &options))?;
+        let comms = detached(py, || all_prepared(Engine::init_all_with(size, &options)?))?;
         comms.into_iter().map(|comm| Self::first(py, comm)).collect()
     }
 
@@ -131,10 +175,25 @@ impl Communicator {
         (self.rank() + self.size() - 1) % self.size()
     }
 
-    /// The seconds after which a wait raises Timeout.
+    /// The seconds after which a wait raises Timeout. It can be set, for later waits of this rank
+    /// on all communicators of the job.
     #[getter]
     fn timeout(&self, py: Python<'_>) -> PyResult<f64> {
         self.shared.with(py, |comm| Ok(comm.timeout().as_secs_f64()))
+    }
+
+    #[setter]
+    fn set_timeout(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+        let timeout = seconds(timeout)?;
+        self.shared.with(py, |comm| comm.set_timeout(timeout))
+    }
+
+    /// How many bytes of this rank's inputs its calls have copied to where other ranks read them,
+    /// on all communicators of the job. Arrays of the heap are not copied; what a small call
+    /// carries with itself is not counted.
+    #[getter]
+    fn staged_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        self.shared.with(py, |comm| Ok(comm.staged_bytes()))
     }
 
     /// Whether the epoch has ended, for whatever reason.
@@ -149,12 +208,20 @@ impl Communicator {
         self.shared.with(py, |comm| Ok(comm.was_restarted()))
     }
 
+    /// The step that all survivors of the latest recovery had completed, as they have told
+    /// `recover`. None where there was none.
+    #[getter]
+    fn recovered_step(&self) -> Option<u64> {
+        self.shared.recovered
+    }
+
     /// Returns when all ranks have called it.
     fn barrier(&self, py: Python<'_>) -> PyResult<()> {
         self.shared.with(py, Engine::barrier)
     }
 
-    /// Prepares the memory of collective calls. Collective; the first call does it as well.
+    /// Prepares the memory of collective calls. Collective, and done by `init`, `split` and
+    /// `duplicate`. After a loss, and after `grow`, the first call does it as well.
     fn prepare(&self, py: Python<'_>) -> PyResult<()> {
         self.shared.with(py, Engine::prepare)
     }
@@ -257,26 +324,36 @@ impl Communicator {
         PyGroup::of(&self.shared, stream)
     }
 
+    /// Starts calls as one operation: `with comm.start() as work: ...`. They go on when the block
+    /// has ended, and `work.wait()` waits for them.
+    ///
+    /// Operations of a communicator are done in order. Messages that must not wait for other calls
+    /// go through a `duplicate()`.
+    fn start(&self) -> Work {
+        Work::new(&self.shared)
+    }
+
     /// Divides the communicator: ranks of the same `color` come together, ordered by `key`.
     /// Returns None without a color. Collective.
     #[pyo3(signature = (color, key=0))]
     fn split(&self, py: Python<'_>, color: Option<u32>, key: i64) -> PyResult<Option<Self>> {
-        let part = self.shared.with(py, |comm| comm.split(color, key))?;
-        part.map(|comm| Self::wrap(py, comm, Some(&self.shared.allocations))).transpose()
+        let part = self.shared.with(py, |comm| comm.split(color, key)?.map(prepared).transpose())?;
+        part.map(|comm| self.derived(py, comm)).transpose()
     }
 
     /// Makes another communicator of the same ranks. Collective.
     fn duplicate(&self, py: Python<'_>) -> PyResult<Self> {
-        let comm = self.shared.with(py, Engine::duplicate)?;
-        Self::wrap(py, comm, Some(&self.shared.allocations))
+        let comm = self.shared.with(py, |comm| prepared(comm.duplicate()?))?;
+        self.derived(py, comm)
     }
 
     /// Goes on without the lost ranks. All survivors call it once a call has failed. Returns the
-    /// new communicator and the ranks that are lost, as this one numbers them.
+    /// new communicator and the ranks that are lost, as this one numbers them. This one is closed,
+    /// and its `with` block ends with the new one.
     fn shrink(&self, py: Python<'_>) -> PyResult<(Self, Vec<u32>)> {
         let shrunk = self.shared.with(py, Engine::shrink)?;
         let lost = shrunk.lost.iter().map(|rank| rank.get()).collect();
-        Ok((Self::first(py, shrunk.comm)?, lost))
+        Ok((self.succeeded_by(py, Self::first(py, shrunk.comm)?), lost))
     }
 
     /// Comes together with ranks that `Communicator.join` under `id`, in a new communicator of
@@ -289,17 +366,16 @@ impl Communicator {
     }
 
     /// Brings back the lost ranks, which `shmccl run --restart` has started again. `completed` is
-    /// the number of this rank's last completed step. Returns the new communicator and the least
-    /// of these numbers.
-    fn recover(&self, py: Python<'_>, completed: u64) -> PyResult<(Self, Option<u64>)> {
-        let told = Arc::new(std::sync::Mutex::new(None));
-        let heard = Arc::clone(&told);
-        let comm = self.shared.with(py, |comm| {
-            comm.on_recovery(move |recovery| *crate::shared::lock(&heard) = Some(recovery.sequence));
-            comm.recover(completed)
+    /// the number of this rank's last completed step. Returns the new communicator, whose
+    /// `recovered_step` is the least of these numbers. A restarted rank has it from `init`. This
+    /// communicator is closed, and its `with` block ends with the new one.
+    fn recover(&self, py: Python<'_>, completed: u64) -> PyResult<Self> {
+        let (comm, told) = self.shared.with(py, |comm| {
+            let told = hear_of_recovery(comm);
+            Ok((comm.recover(completed)?, told))
         })?;
-        let sequence = *crate::shared::lock(&told);
-        Ok((Self::first(py, comm)?, sequence))
+        let recovered = *lock(&told);
+        Ok(self.succeeded_by(py, Self::wrap(py, comm, None, recovered)?))
     }
 
     /// Declares `rank` lost, though it may live. That ends the epoch like a death.
@@ -344,20 +420,20 @@ impl Communicator {
 
     /// Leaves when all ranks have called it, so that nobody is missed. Collective.
     fn finalize(&self, py: Python<'_>) -> PyResult<()> {
-        let comm = self.shared.take().ok_or_else(|| closed("communicator"))?;
+        let comm = self.shared.latest().take().ok_or_else(|| closed("communicator"))?;
         detached(py, || comm.finalize())
     }
 
     /// Leaves at once. A peer that still needs this rank gets PeerLost.
     fn close(&self, py: Python<'_>) {
-        let comm = self.shared.take();
+        let comm = self.shared.latest().take();
         py.detach(|| drop(comm));
     }
 
-    /// Whether it has left.
+    /// Whether it has left, and so has the one with which the program went on after a loss.
     #[getter]
     fn closed(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.shared.lock().is_none())
+        py.detach(|| self.shared.latest().lock().is_none())
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

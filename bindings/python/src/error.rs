@@ -20,7 +20,8 @@ fn made(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         values.set_item("straggler", straggler.map(Rank::get))?;
         values.set_item("report", report.as_ref().map(ToString::to_string))?;
     }
-    let class = py.import("shmccl._errors")?.getattr(name_of(error))?;
+    let named = if let Error::WorkFailed { source, .. } = error { source.origin() } else { error };
+    let class = py.import("shmccl._errors")?.getattr(name_of(named))?;
     let exception = PyErr::from_value(class.call((format!("{error:?}"),), Some(&values))?);
     if let Error::StreamFailed { source, .. } = error {
         exception.set_cause(py, Some(made(py, source)?));
@@ -67,7 +68,7 @@ macro_rules! names {
 }
 
 names! {
-    InvalidArgument UnsupportedAlgorithm WrongCount InvalidRank OutOfRange Misaligned OutOfMemory Exhausted
+    InvalidArgument UnsupportedAlgorithm UnsupportedOperator WrongCount InvalidRank OutOfRange Misaligned OutOfMemory Exhausted
     Unavailable NameInUse ResourceLimit Refused Os Layout Mismatch CallMismatch AlgorithmMismatch FailedElsewhere
     Timeout StreamFailed Panicked PeerLost Excluded ProxyLost Revoked Environment Setting Tuning TuningMismatch Trace
     NoMeeting RankTaken NoPlace FaultPlan FaultInjected Checkpoint Corrupted PutCorrupted DeviceFailed Cancelled

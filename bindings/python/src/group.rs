@@ -1,9 +1,7 @@
 //! Calls that are put together: `with comm.group(): ...`.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use shmccl::Group;
@@ -12,7 +10,7 @@ use crate::call::Call;
 use crate::comm::Communicator;
 use crate::error::closed;
 use crate::interrupt::detached;
-use crate::shared::{Shared, lock};
+use crate::shared::Shared;
 use crate::stream::Stream;
 
 /// A call of an open group, and the objects whose bytes it uses.
@@ -30,6 +28,7 @@ pub struct GroupedCall {
 /// So no order of sends and receives in it blocks. A block that an exception leaves makes no calls.
 #[pyclass(frozen, module = "shmccl", name = "Group")]
 pub struct PyGroup {
+    /// Each once. In one order in all threads, so that no two wait for each other.
     comms: Vec<Arc<Shared>>,
     stream: Option<Py<Stream>>,
 }
@@ -39,7 +38,10 @@ pub struct PyGroup {
 #[pyo3(signature = (*comms, stream=None))]
 pub fn group(comms: &Bound<'_, PyTuple>, stream: Option<Py<Stream>>) -> PyResult<PyGroup> {
     let shared = |comm: Bound<'_, PyAny>| Ok(Arc::clone(&comm.cast::<Communicator>()?.get().shared));
-    Ok(PyGroup { comms: comms.iter().map(shared).collect::<PyResult<_>>()?, stream })
+    let mut comms = comms.iter().map(shared).collect::<PyResult<Vec<_>>>()?;
+    comms.sort_by_key(Arc::as_ptr);
+    comms.dedup_by_key(|comm| Arc::as_ptr(comm));
+    Ok(PyGroup { comms, stream })
 }
 
 impl PyGroup {
@@ -49,12 +51,7 @@ impl PyGroup {
     }
 
     fn take_calls(&self) -> Vec<Vec<GroupedCall>> {
-        let take = |shared: &Arc<Shared>| {
-            // Relaxed: see `Shared::is_grouped`.
-            shared.is_grouped.store(false, Ordering::Relaxed);
-            std::mem::take(&mut *lock(&shared.grouped))
-        };
-        self.comms.iter().map(take).collect()
+        self.comms.iter().map(|shared| shared.close_group()).collect()
     }
 }
 
@@ -62,11 +59,11 @@ impl PyGroup {
 impl PyGroup {
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let this = slf.get();
-        if this.comms.iter().any(|shared| shared.is_grouped()) {
-            return Err(PyRuntimeError::new_err("a communicator is in a group already; end that one first"));
+        for (number, shared) in this.comms.iter().enumerate() {
+            shared.open_group().inspect_err(|_| {
+                this.comms[..number].iter().for_each(|shared| drop(shared.close_group()));
+            })?;
         }
-        // Relaxed: see `Shared::is_grouped`.
-        this.comms.iter().for_each(|shared| shared.is_grouped.store(true, Ordering::Relaxed));
         Ok(slf.clone())
     }
 
@@ -111,19 +108,15 @@ impl PyGroup {
         calls: &[Vec<Call>],
         end: impl FnOnce(Group<'_, 'static>) -> shmccl::Result<()>,
     ) -> shmccl::Result<Option<()>> {
-        // In one order in all threads, so that no two wait for each other.
-        let mut order: Vec<_> = (0..self.comms.len()).collect();
-        order.sort_by_key(|&index| Arc::as_ptr(&self.comms[index]));
-        order.dedup_by_key(|index| Arc::as_ptr(&self.comms[*index]));
-        let mut locked: Vec<_> = order.iter().map(|&index| (index, self.comms[index].lock())).collect();
+        let mut locked: Vec<_> = self.comms.iter().map(|shared| shared.lock()).collect();
         let mut group = Group::start();
-        for (index, comm) in &mut locked {
+        for ((comm, calls), shared) in locked.iter_mut().zip(calls).zip(&self.comms) {
             let Some(comm) = comm.as_mut() else { return Ok(None) };
             let member = group.join(comm);
-            for call in &calls[*index] {
+            for call in calls {
                 // SAFETY: the objects are kept until the calls are done, at once or on a stream.
                 // Who groups calls leaves their buffers alone until then, as the manual says.
-                unsafe { call.submit(&mut group.on(member), &self.comms[*index].places) }?;
+                unsafe { call.submit(&mut group.on(member), &shared.places) }?;
             }
         }
         end(group).map(Some)

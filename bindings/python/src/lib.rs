@@ -7,7 +7,8 @@
 //! | `operand`, `dtype` | bytes of Python objects, and their types |
 //! | `array`, `allocations`, `dlpack_export`, `heap_places` | arrays of the heap |
 //! | `shared`, `interrupt` | the engine without the interpreter's lock, until Ctrl-C |
-//! | `group`, `stream`, `channel`, `proxy`, `reduce_op`, `unique_id` | a class or two each |
+//! | `group`, `work`, `stream`, `channel` | a class or two each |
+//! | `proxy`, `reduce_op`, `unique_id` | handlers of Python, operators, ids of meetings |
 //! | `table` | the functions of the C ABI |
 //! | `error`, `parent` | exceptions; the end of a launched rank |
 //!
@@ -34,6 +35,7 @@ mod shared;
 mod stream;
 mod table;
 mod unique_id;
+mod work;
 
 use pyo3::prelude::*;
 
@@ -51,6 +53,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<stream::Event>()?;
     module.add_class::<stream::Stream>()?;
     module.add_class::<unique_id::UniqueId>()?;
+    module.add_class::<work::Work>()?;
     module.add_function(wrap_pyfunction!(group::group, module)?)?;
     module.add_function(wrap_pyfunction!(interrupt::interrupt_check, module)?)?;
     module.add_function(wrap_pyfunction!(interrupt::raise_interrupt, module)?)?;

@@ -1,8 +1,9 @@
 //! A communicator of the engine, shared by the objects of Python that use it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use shmccl::comm::Aborter;
 use shmccl::{Communicator, Rank, Result};
@@ -29,9 +30,13 @@ pub struct Shared {
     /// The arrays of the epoch.
     pub allocations: Arc<Allocations>,
     /// Whether calls are put into a group.
-    pub is_grouped: AtomicBool,
+    is_grouped: AtomicBool,
     /// The calls of an open group.
     pub grouped: Mutex<Vec<GroupedCall>>,
+    /// The step that all survivors had completed, where a recovery led to the epoch.
+    pub recovered: Option<u64>,
+    /// The communicator with which the program goes on after a loss.
+    successor: OnceLock<Arc<Self>>,
 }
 
 /// The communicators that are to leave when the interpreter ends.
@@ -42,7 +47,11 @@ impl Shared {
     ///
     /// # Errors
     /// Those of [`HeapPlaces::of`].
-    pub fn new(comm: Communicator, allocations: Option<&Arc<Allocations>>) -> Result<Arc<Self>> {
+    pub fn new(
+        comm: Communicator,
+        allocations: Option<&Arc<Allocations>>,
+        recovered: Option<u64>,
+    ) -> Result<Arc<Self>> {
         let shared = Arc::new(Self {
             aborter: comm.aborter(),
             rank: comm.rank(),
@@ -53,6 +62,8 @@ impl Shared {
             comm: Mutex::new(Some(comm)),
             is_grouped: AtomicBool::new(false),
             grouped: Mutex::default(),
+            recovered,
+            successor: OnceLock::new(),
         });
         let mut open = lock(&OPEN);
         open.retain(|other| other.strong_count() > 0);
@@ -86,6 +97,38 @@ impl Shared {
         // Relaxed: a group is opened and closed by the thread that makes its calls, or by one that
         // holds the interpreter before it.
         self.is_grouped.load(Ordering::Relaxed)
+    }
+
+    /// Puts calls together from now on.
+    ///
+    /// # Errors
+    /// `RuntimeError` where they are already.
+    pub fn open_group(&self) -> PyResult<()> {
+        if self.is_grouped() {
+            return Err(PyRuntimeError::new_err("a communicator is in a group already; end that one first"));
+        }
+        // Relaxed: see `is_grouped`.
+        self.is_grouped.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns the calls that were put together, and makes others at once again.
+    pub fn close_group(&self) -> Vec<GroupedCall> {
+        // Relaxed: see `is_grouped`.
+        self.is_grouped.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *lock(&self.grouped))
+    }
+
+    /// Closes this communicator: the program goes on with `successor`, and leaves that one with it.
+    pub fn succeeded_by(&self, py: Python<'_>, successor: &Arc<Self>) {
+        let comm = self.take();
+        py.detach(|| drop(comm));
+        let _ = self.successor.set(Arc::clone(successor));
+    }
+
+    /// Returns the communicator with which the program goes on, which is this one as a rule.
+    pub fn latest(self: &Arc<Self>) -> Arc<Self> {
+        self.successor.get().map_or_else(|| Arc::clone(self), |successor| successor.latest())
     }
 
     /// Takes the communicator out.

@@ -30,6 +30,34 @@ def is_killed_on_rank_1(comm):
         return error.rank, lost, rest.size, sum_of_ranks(rest)
 
 
+def comes_back(comm):
+    """Adds in steps. The last rank is killed in the fourth, and all go on where the slowest was."""
+    last, was_lost, step = comm.size - 1, comm.was_restarted, comm.recovered_step or 0
+    mine = comm.zeros(2, local=True).numpy()
+    while step < 6:
+        if comm.rank == last and step == 3 and not was_lost:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            # An array of the epoch before is ordinary memory to this one.
+            assert comm.all_reduce(np.full(2, step)).tolist() == [step * comm.size] * 2
+            mine[:] = step
+            comm.all_reduce(mine, out=mine)
+            assert mine.tolist() == [step * comm.size] * 2
+            step += 1
+        except shmccl.PeerLost as error:
+            assert error.rank == last
+            comm = comm.recover(step)
+            step, was_lost = comm.recovered_step, True
+            assert step <= 3 and not comm.was_restarted
+    mine = comm.zeros(1000, "float32")
+    mine[:] = 1.0
+    staged = comm.staged_bytes
+    assert comm.all_reduce(mine, out=mine).numpy()[999] == comm.size
+    assert comm.staged_bytes == staged
+    comm.barrier()
+    return was_lost
+
+
 def waits_for_ever(comm):
     # At once, as the ranks share the output.
     os.write(1, f"rank {comm.rank} waits\n".encode())
@@ -37,6 +65,13 @@ def waits_for_ever(comm):
         comm.channel(1).wait()
     else:
         comm.all_reduce(np.zeros(1))
+
+
+def started(comm):
+    """Starts a receive that nothing comes for."""
+    with comm.start() as work:
+        comm.recv(np.empty(1), 1)
+    return work
 
 
 if __name__ == "__main__":
@@ -52,6 +87,10 @@ if __name__ == "__main__":
         try:
             begun = time.monotonic()
             print("waits", flush=True)
-            {"channel": lambda: comm.channel(1).wait(), "barrier": comm.barrier}[sys.argv[2]]()
+            {"channel": lambda: comm.channel(1).wait(), "barrier": comm.barrier, "work": started(comm).wait}[sys.argv[2]]()
         except KeyboardInterrupt:
             print("interrupted", flush=True)
+    elif sys.argv[1] == "recover":
+        with shmccl.init(timeout=20) as comm:
+            # Its successor leaves when the process ends.
+            os.write(1, f"{comm.rank} {comes_back(comm)}\n".encode())

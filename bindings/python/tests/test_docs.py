@@ -15,9 +15,17 @@ def test_the_manual_has_programs():
     assert len(PROGRAMS) >= 8
 
 
-@pytest.mark.parametrize("number", range(len(PROGRAMS)))
-def test_a_program_of_the_manual_runs(number, tmp_path):
+def name(text):
+    return "torch" if "import torch" in text else "core"
+
+
+@pytest.mark.parametrize("text", PROGRAMS, ids=name)
+def test_a_program_of_the_manual_runs(text, tmp_path):
     program = tmp_path / "program.py"
-    program.write_text(PROGRAMS[number])
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
+    program.write_text(text)
+    command = [sys.executable, program]
+    if name(text) == "torch":
+        pytest.importorskip("torch")
+        command[1:1] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -84,6 +84,13 @@ def test_init_works_under_the_command():
     assert sorted(line.split()[-3:] for line in done.stdout.splitlines()) == [["0", "2", "1.0"], ["1", "2", "1.0"]]
 
 
+def test_a_killed_rank_comes_back_and_all_go_on_where_the_slowest_was():
+    command = [sys.executable, "-m", "shmccl", "run", "-n", "3", "--restart", "1", "--", *PROGRAM, "recover"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert sorted(line.split()[-2:] for line in done.stdout.splitlines()) == [[str(rank), "True"] for rank in range(3)]
+
+
 @pytest.mark.skipif(not shutil.which("mpirun"), reason="no mpirun on this machine")
 def test_init_works_under_mpirun():
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", *PROGRAM, "init"]
@@ -123,7 +130,7 @@ def nobody_is_left(group):
     pytest.fail("a process of the job is left")
 
 
-@pytest.mark.parametrize("where", ["channel", "barrier"])
+@pytest.mark.parametrize("where", ["channel", "barrier", "work"])
 def test_ctrl_c_ends_a_wait(where):
     child = subprocess.Popen([*PROGRAM, "alone", where], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "waits\n"

@@ -172,6 +172,40 @@ def test_a_communicator_grows_by_a_rank_that_joins():
     on_ranks(body, n=2)
 
 
+def test_a_block_ends_with_the_communicator_that_the_program_went_on_with():
+    def body(comm):
+        with comm.duplicate() as other:
+            other.barrier()
+        comm.revoke()
+        with comm:
+            rest, lost = comm.shrink()
+            assert lost == [] and not comm.closed
+            with pytest.raises(RuntimeError, match="closed"):
+                comm.barrier()
+            assert rest.all_reduce(np.ones(1)).tolist() == [comm.size]
+        assert rest.closed and comm.closed
+
+    on_ranks(body)
+
+
+def test_a_message_waits_for_no_rank_that_it_does_not_concern():
+    def body(comm):
+        other = comm.duplicate()
+        for first in (comm, other):
+            if comm.rank == 2:
+                comm.channel(0).wait()
+            else:
+                received = np.zeros(1)
+                with first.group():
+                    first.send(np.full(1, 7.0), 1 - comm.rank)
+                    first.recv(received, 1 - comm.rank)
+                assert received[0] == 7.0
+                if comm.rank == 0:
+                    comm.channel(2).signal()
+
+    on_ranks(body)
+
+
 def test_the_heap_is_written_to_disk_and_read_back(tmp_path):
     def body(comm):
         weights = comm.zeros(100)

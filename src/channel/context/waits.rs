@@ -233,7 +233,7 @@ impl RankContext {
         self.present(kind.name())?;
         let watch = EpochWatch(ChannelWait { context: self, kind, awaited: Some(awaited) });
         let policy = WaitPolicy { park_after: Duration::MAX, ..self.policy() };
-        let waiting = Waiting::new(self.kernel(), &watch, policy, self.timeout);
+        let waiting = Waiting::new(self.kernel(), &watch, policy, self.timeout());
         let unused = ParkCell::default();
         wait_until(&waiting, &unused, poll)
             .map_err(|stop| self.error(&waiting, stop, kind.name(), Some(awaited)))

@@ -10,7 +10,7 @@ pub(crate) mod staged;
 pub(crate) mod widened;
 pub(crate) mod zero_copy;
 
-use super::call::{Call, CallSignature, ChannelKind};
+use super::call::{Call, CallSignature, ChannelKind, Input};
 use super::plan::{Execution, PipeAlgorithm};
 use super::rendezvous::members::Members;
 use super::transport::Pipework;
@@ -40,6 +40,7 @@ pub(crate) fn run(
         }
         Execution::ZeroCopy => zero_copy::run(members, call),
         Execution::Staged { prestaged, hint, oversubscribed } => {
+            count_staged(members, call)?;
             StagedCall::new(call, members, oversubscribed, hint).run(members, call, prestaged)
         }
         Execution::OverPipes { algorithm, kind, chunked } => {
@@ -51,10 +52,20 @@ pub(crate) fn run(
                 |members: &mut Members, piece: &mut Call<'_>| pipework.run(members, piece, algorithm, kind);
             match chunked {
                 None => run(members, call),
-                Some(form) => chunked::run(members, call, form, run),
+                Some(form) => {
+                    count_staged(members, call)?;
+                    chunked::run(members, call, form, run)
+                }
             }
         }
     }
+}
+
+fn count_staged(members: &Members, call: &Call<'_>) -> Result<()> {
+    if !matches!(call.input, Input::None) {
+        members.board.context().count_staged(call.input_len(members.n_members())?);
+    }
+    Ok(())
 }
 
 impl PipeAlgorithm<'_> {

@@ -90,6 +90,9 @@ impl MessageState {
         if self.send_inline(input, pipes)? {
             return Ok(());
         }
+        if self.moved == 0 && !matches!(input, Input::Heap(_)) {
+            pipes.members.board.context().count_staged(self.len);
+        }
         let (number, _) = pipes.next_to(self.peer);
         let may_use_get = L::Channel::KIND == ChannelKind::Memory && afterwards == Afterwards::Kept;
         let exposed = match *input {

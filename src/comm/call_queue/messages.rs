@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{CallQueue, CallStage, Completion, Outcome, QueueState};
+use super::{CallQueue, CallStage, Cancelled, Completion, Outcome, QueueState};
 use crate::channel::{EpochWatch, LongWait, RankContext};
 use crate::collective::{CallSignature, Operation};
 use crate::error::Error;
@@ -26,40 +26,64 @@ impl CallQueue {
     }
 
     /// Waits until more calls of messages than `n_ended` are done, or none is open any more.
-    pub(super) fn await_messages(&self, n_ended: u64) {
-        self.await_messages_for(self.context().timeout(), n_ended, |_| true);
+    ///
+    /// # Errors
+    /// [`Cancelled`], and the messages stay open.
+    pub(super) fn await_messages(&self, n_ended: u64) -> Result<(), Cancelled> {
+        let is_failure = |stop| stop != Stop::Cancelled;
+        cancelled(self.await_messages_for(self.context().timeout(), n_ended, is_failure))
     }
 
     /// Waits until `is_done`, or until something else has changed, but no longer than `timeout`.
-    pub(in crate::comm) fn await_change(&self, timeout: Duration, is_done: impl Fn() -> bool) {
+    ///
+    /// # Errors
+    /// [`Cancelled`], and the operation goes on.
+    pub(in crate::comm) fn await_change(
+        &self,
+        timeout: Duration,
+        is_done: impl Fn() -> bool,
+    ) -> Result<(), Cancelled> {
         let mut state = self.state.lock();
         if is_done() {
-            return;
+            return Ok(());
         }
         state.urge_worker();
         let open = state.has_open().then_some(state.n_ended);
         drop(state);
-        match open {
-            Some(n_ended) => self.await_messages_for(timeout, n_ended, |stop| stop != Stop::Timeout),
+        cancelled(match open {
+            Some(n_ended) => {
+                let is_failure = |stop| !matches!(stop, Stop::Timeout | Stop::Cancelled);
+                self.await_messages_for(timeout, n_ended, is_failure)
+            }
             None => {
                 let change = |state: &mut QueueState| (is_done() || state.has_open()).then_some(());
-                self.state.wait_for(WaitPolicy::OVERSUBSCRIBED, timeout, change);
+                self.state.wait_for(WaitPolicy::OVERSUBSCRIBED, timeout, change)
             }
-        }
+        })
     }
 
-    /// Waits like [`Self::await_messages`]. What ends the wait before ends all that is open, if it
-    /// `is_failure`.
-    fn await_messages_for(&self, timeout: Duration, n_ended: u64, is_failure: impl Fn(Stop) -> bool) {
+    /// Waits like [`Self::await_messages`].
+    ///
+    /// # Errors
+    /// What has ended the wait before. If it `is_failure`, it has ended all that was open.
+    fn await_messages_for(
+        &self,
+        timeout: Duration,
+        n_ended: u64,
+        is_failure: impl Fn(Stop) -> bool,
+    ) -> Result<(), Stop> {
         self.state.lock().n_waiting += 1;
         let (watch, policy) = (EpochWatch(MessagesWait(self)), self.context().policy());
-        match self.progress(&watch, policy, timeout, |state| state.n_ended != n_ended) {
-            Err(stop) if is_failure(stop) => self.fail(&watch, stop),
-            _ => {}
+        let waited = self.progress(&watch, policy, timeout, |state| state.n_ended != n_ended);
+        if let Err(stop) = waited
+            && is_failure(stop)
+        {
+            self.fail(&watch, stop);
         }
         let mut state = self.state.lock();
         state.n_waiting -= 1;
         state.call_worker();
+        waited
     }
 
     /// Does the same as the worker, until somebody waits. Observers do not see that as a wait: the
@@ -111,7 +135,8 @@ impl CallQueue {
         let waiting = Waiting::new(context.kernel(), watch, context.policy(), context.timeout());
         let (awaited, call) = self.state.look(|state| (state.awaited(), state.messages.call()));
         let awaited = awaited.filter(|awaited| awaited.len() == 1).and_then(|awaited| awaited.iter().next());
-        let error = context.error(&waiting, stop, "messages", awaited);
+        let operation = call.and_then(CallSignature::operation).unwrap_or(Operation::Group);
+        let error = context.error(&waiting, stop, operation.name(), awaited);
         let error = match call.and_then(CallSignature::tag) {
             Some(tag) => error.tagged(tag),
             None => error,
@@ -120,6 +145,11 @@ impl CallQueue {
         let ended = self.state.lock().fail_open(&Arc::new(error));
         self.end_all(ended);
     }
+}
+
+/// Leaves of what ended a wait only that the program did.
+fn cancelled(waited: Result<(), Stop>) -> Result<(), Cancelled> {
+    if waited == Err(Stop::Cancelled) { Err(Cancelled) } else { Ok(()) }
 }
 
 impl QueueState {

@@ -21,7 +21,10 @@ mod messages;
 mod worker;
 
 use std::collections::VecDeque;
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use super::stream::Monitor;
 use crate::channel::RankContext;
@@ -29,7 +32,7 @@ use crate::collective::group::{self, GroupShare};
 use crate::collective::{Call, Choice, Engine, OpenMessages, Operation};
 use crate::error::{Error, Result};
 use crate::shm::CellRef;
-use crate::sync::ParkCell;
+use crate::sync::{ParkCell, WaitPolicy};
 use worker::WorkerState;
 
 /// The most calls that wait in a queue.
@@ -98,14 +101,15 @@ pub(super) struct StartedCalls {
     pub(super) completion: Completion,
 }
 
-/// What the program does when an operation has ended.
-pub(super) type Done = dyn FnOnce(&Outcome) + Send;
-
 /// What is left to be done when an operation has ended.
 pub(super) struct Completion {
-    pub(super) done: Box<Done>,
+    pub(super) done: Box<dyn FnOnce(&Outcome) + Send>,
     pub(super) outcome: Arc<OnceLock<Outcome>>,
 }
+
+/// The program has ended a wait of its thread: see [`crate::sync::interrupt`].
+#[derive(Debug)]
+pub(super) struct Cancelled;
 
 /// What a thread that waits can do.
 enum Turn<R> {
@@ -120,8 +124,8 @@ enum Turn<R> {
 /// The right of one call to the engine, at its turn. It passes on when it is dropped, used or not:
 /// a call that was never enqueued does not count.
 #[derive(Debug)]
-pub(super) struct Ticket {
-    queue: Arc<CallQueue>,
+pub(super) struct Ticket<Q: Deref<Target = CallQueue> = Arc<CallQueue>> {
+    queue: Q,
     number: u64,
     engine: Option<Box<Engine>>,
 }
@@ -206,7 +210,7 @@ impl CallQueue {
     ///
     /// # Errors
     /// [`Error::Exhausted`], and those of starting a thread. Nothing was started then.
-    pub(super) fn start(self: &Arc<Self>, mut started: StartedCalls) -> Result<()> {
+    pub(super) fn start(self: &Arc<Self>, mut started: Box<StartedCalls>) -> Result<()> {
         let (is_by_messages, is_long) = (started.is_by_messages(), started.is_long());
         if is_by_messages {
             self.context().enter(operation_of(started.calls.as_mut_slice()))?;
@@ -218,7 +222,7 @@ impl CallQueue {
             drop(state);
             return Err(FULL);
         }
-        state.push(CallStage::Started(Box::new(started)));
+        state.push(CallStage::Started(started));
         state.worker.call(is_long);
         let ended = if is_by_messages { state.advance() } else { Vec::new() };
         drop(state);
@@ -227,44 +231,77 @@ impl CallQueue {
     }
 
     /// Does what is to be done until `outcome` is there.
-    pub(super) fn await_outcome(self: &Arc<Self>, outcome: &OnceLock<Outcome>) -> Outcome {
-        self.work_until(|_| outcome.get().cloned())
+    ///
+    /// # Errors
+    /// [`Cancelled`], and the operation goes on.
+    pub(super) fn await_outcome(&self, outcome: &OnceLock<Outcome>) -> Result<Outcome, Cancelled> {
+        loop {
+            if let Some(outcome) = outcome.get() {
+                return Ok(outcome.clone());
+            }
+            self.work_once(|_| outcome.get().map(|_| ()))?;
+        }
     }
 
-    /// Does what is to be done until `over` returns something.
-    fn work_until<R>(self: &Arc<Self>, mut over: impl FnMut(&mut QueueState) -> Option<R>) -> R {
+    /// Does what is to be done until `over` returns something. A wait that is cancelled ends the
+    /// epoch, as that of a call does: so all comes to an end.
+    fn work_until<R>(&self, mut over: impl FnMut(&mut QueueState) -> Option<R>) -> R {
         loop {
-            let turn = self.state.wait(|state| over(state).map(Turn::Over).or_else(|| state.turn()));
-            match turn {
-                Turn::Over(value) => return value,
-                Turn::Run(number, engine, started) => self.run(number, engine, *started),
-                Turn::Messages(n_ended) => self.await_messages(n_ended),
+            match self.work_once(&mut over) {
+                Ok(Some(value)) => return value,
+                Ok(None) => {}
+                Err(Cancelled) => self.context().abort(),
             }
         }
     }
 
+    /// Does what is to be done next, unless `over` returns something.
+    #[inline]
+    fn work_once<R>(
+        &self,
+        mut over: impl FnMut(&mut QueueState) -> Option<R>,
+    ) -> Result<Option<R>, Cancelled> {
+        let next = |state: &mut QueueState| over(state).map(Turn::Over).or_else(|| state.turn());
+        // There is no deadline.
+        let turn = self.state.wait_for(WaitPolicy::OVERSUBSCRIBED, Duration::MAX, next);
+        match turn.map_err(|_| Cancelled)? {
+            Turn::Over(value) => return Ok(Some(value)),
+            Turn::Run(number, engine, started) => self.run(number, engine, *started),
+            Turn::Messages(n_ended) => self.await_messages(n_ended)?,
+        }
+        Ok(None)
+    }
+
     /// Executes `started`, whose turn it is.
-    fn run(self: &Arc<Self>, number: u64, engine: Box<Engine>, started: StartedCalls) {
-        let mut ticket = Ticket { queue: Arc::clone(self), number, engine: Some(engine) };
-        let completion = started.completion;
-        let done = run_calls(ticket.redeem(), started.calls, started.choice, self.context());
-        completion.end(done.map_err(Arc::new));
+    fn run(&self, number: u64, engine: Box<Engine>, mut started: StartedCalls) {
+        let mut ticket = Ticket { queue: self, number, engine: Some(engine) };
+        let (choice, context) = (started.choice, self.context());
+        let run = || run_calls(ticket.redeem(), &mut started.calls, choice, context);
+        let done = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+            // Peers must not wait for the rest of it.
+            context.abort();
+            Err(Error::Panicked)
+        });
+        started.completion.end(done.map_err(Arc::new));
     }
 
     /// Waits until all calls are done, and takes the engine back.
     #[cold]
-    fn drain(self: &Arc<Self>) -> Box<Engine> {
+    fn drain(&self) -> Box<Engine> {
         self.work_until(|state| if state.calls.is_empty() { state.engine.take() } else { None })
     }
 }
 
 /// Executes `calls` together, now that their turn has come. Where they cannot be, peers are not to
 /// wait for them.
-fn run_calls(engine: &mut Engine, mut calls: CallList, choice: Choice, context: &RankContext) -> Result<()> {
+fn run_calls(engine: &mut Engine, calls: &mut CallList, choice: Choice, context: &RankContext) -> Result<()> {
     enter(context, operation_of(calls.as_mut_slice()))?;
     match &mut calls.first {
         Some(call) => engine.run(call, choice),
-        None => group::run(&mut [GroupShare { engine, choice, calls: calls.several }]),
+        None => {
+            let calls = std::mem::take(&mut calls.several);
+            group::run(&mut [GroupShare { engine, choice, calls }])
+        }
     }
 }
 
@@ -322,7 +359,7 @@ impl Completion {
     fn end(self, outcome: Outcome) {
         let Self { done, outcome: place } = self;
         // Its panic was reported on this thread, which has more to do.
-        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| done(&outcome)));
+        let told = catch_unwind(AssertUnwindSafe(|| done(&outcome)));
         place.get_or_init(|| told.map_or_else(|_| Err(Arc::new(Error::Panicked)), |()| outcome));
     }
 }
@@ -349,7 +386,7 @@ impl QueueState {
     }
 }
 
-impl Ticket {
+impl<Q: Deref<Target = CallQueue>> Ticket<Q> {
     /// Waits for its turn, and takes the engine.
     pub(super) fn redeem(&mut self) -> &mut Engine {
         let engine = self.engine.take().unwrap_or_else(|| self.await_turn());
@@ -368,7 +405,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl<Q: Deref<Target = CallQueue>> Drop for Ticket<Q> {
     fn drop(&mut self) {
         if self.engine.is_some() && std::thread::panicking() {
             // A function of the user has panicked within the call: peers must not wait for the rest

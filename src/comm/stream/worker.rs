@@ -10,7 +10,6 @@ use super::StreamStatus;
 use crate::bootstrap::resource_error;
 use crate::channel::RankContext;
 use crate::error::{Error, Result};
-use crate::sync::interrupt::uninterrupted;
 use crate::sync::{ParkCell, SleepWord, Stop, WaitPolicy, Waiting, Watch, wait_until};
 
 /// The most operations that wait in a stream.
@@ -253,19 +252,13 @@ impl<T> Monitor<T> {
         poll: impl FnMut(&mut T) -> Option<R>,
     ) -> Result<R> {
         let done = self.wait_for(WaitPolicy::OVERSUBSCRIBED, Duration::MAX, poll);
-        done.ok_or(Error::Cancelled { operation })
-    }
-
-    /// Waits until `poll` returns something. Changes that `poll` makes wake nobody.
-    pub(in crate::comm) fn wait<R>(&self, poll: impl FnMut(&mut T) -> Option<R>) -> R {
-        let wait = || self.wait_for(WaitPolicy::OVERSUBSCRIBED, Duration::MAX, poll);
-        uninterrupted(wait).expect("there is no deadline")
+        done.map_err(|_| Error::Cancelled { operation })
     }
 
     /// Waits for as long as waiters stay awake.
     pub(super) fn wait_awake<R>(&self, poll: impl FnMut(&mut T) -> Option<R>) -> Option<R> {
         let awake = WaitPolicy { park_after: Duration::MAX, ..WaitPolicy::OVERSUBSCRIBED };
-        self.wait_for(awake, WaitPolicy::OVERSUBSCRIBED.park_after, poll)
+        self.wait_for(awake, WaitPolicy::OVERSUBSCRIBED.park_after, poll).ok()
     }
 
     /// Waits asleep from the start.
@@ -274,16 +267,20 @@ impl<T> Monitor<T> {
         self.wait_for(asleep, Duration::MAX, poll).expect("there is no deadline")
     }
 
-    /// Waits for `timeout` at most until `poll` returns something.
+    /// Waits for `timeout` at most until `poll` returns something. Changes that `poll` makes wake
+    /// nobody.
+    ///
+    /// # Errors
+    /// [`Stop::Timeout`]; [`Stop::Cancelled`].
     pub(in crate::comm) fn wait_for<R>(
         &self,
         policy: WaitPolicy,
         timeout: Duration,
         mut poll: impl FnMut(&mut T) -> Option<R>,
-    ) -> Option<R> {
+    ) -> Result<R, Stop> {
         let watch = Unstoppable(&self.context);
         let waiting = Waiting::new(self.context.kernel(), &watch, policy, timeout);
-        wait_until(&waiting, &self.park, || poll(&mut self.lock())).ok()
+        wait_until(&waiting, &self.park, || poll(&mut self.lock()))
     }
 
     /// Locks the value. Changes wake nobody.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use nix::poll::poll;
 use nix::sys::signal::SigSet;
 
+use super::undo::Undo;
 use crate::bootstrap::{poll_timeout, resource_error};
 use crate::coordinator::call::{AddressRange, Bytes};
 use crate::coordinator::deadline_stream::DeadlineStream;
@@ -48,6 +49,8 @@ pub(super) struct CopyServer {
 struct CopyService {
     device: DeviceId,
     memory: Arc<DeviceMemory>,
+    /// Nothing is taken back once a client has copied something new.
+    undo: Undo,
     /// The communicator whose clients are admitted. It does not change while a piece is copied.
     comm: RwLock<Option<CommId>>,
     /// How long a client may take for a piece.
@@ -63,6 +66,7 @@ impl CopyServer {
     pub(super) fn start(
         device: DeviceId,
         memory: Arc<DeviceMemory>,
+        undo: Undo,
         patience: Duration,
     ) -> Result<Self, Error> {
         const ACTION: &str = "opening a device's memory to clients";
@@ -71,16 +75,18 @@ impl CopyServer {
         let address = SocketAddr::from_abstract_name(&socket);
         let listener = address.and_then(|address| UnixListener::bind_addr(&address));
         let listener = Arc::new(listener.map_err(|error| resource_error(ACTION, error))?);
-        let service = Arc::new(CopyService { device, memory, comm: RwLock::new(None), patience });
+        let service = Arc::new(CopyService { device, memory, undo, comm: RwLock::new(None), patience });
         for _ in 0..MAX_COPIES {
             let (listener, service) = (Arc::clone(&listener), Arc::clone(&service));
             let serve = move || {
                 // Signals are for the thread that serves.
                 let _ = SigSet::all().thread_block();
+                // Kept from copy to copy: fresh memory takes longer to get than to fill.
+                let mut buffer = Vec::new();
                 loop {
                     match listener.accept() {
                         // Errors are for the client, which has been told as far as possible.
-                        Ok((stream, _)) => _ = service.serve(stream),
+                        Ok((stream, _)) => _ = service.serve(stream, &mut buffer),
                         // The system has no room for another connection; it may have later.
                         Err(_) => _ = poll(&mut [], poll_timeout(Some(NOT_ACCEPTING))),
                     }
@@ -104,7 +110,7 @@ impl CopyServer {
 }
 
 impl CopyService {
-    fn serve(&self, mut stream: UnixStream) -> Result<()> {
+    fn serve(&self, mut stream: UnixStream, buffer: &mut Vec<u8>) -> Result<()> {
         check_peer(&stream)?;
         let order = Self::take_order(&stream)?;
         let deadline =
@@ -115,13 +121,13 @@ impl CopyService {
         checked?;
         match order.direction {
             CopyDirection::Put => {
-                let outcome = match self.put(&order, &stream) {
+                let outcome = match self.put(&order, &stream, buffer) {
                     Err(CoordinatorError::Refused(refusal)) => Err(refusal),
                     outcome => Ok(outcome?),
                 };
                 write(&mut stream, &outcome, CLIENT)
             }
-            CopyDirection::Get => self.get(&order, &stream),
+            CopyDirection::Get => self.get(&order, &stream, buffer),
         }
     }
 
@@ -147,7 +153,10 @@ impl CopyService {
         AddressRange::of(&self.memory).check(device, order.bytes)?;
         match order.direction {
             CopyDirection::Get => Ok(()),
-            CopyDirection::Put => self.memory.touch(DeviceAddress::new(address), len),
+            CopyDirection::Put => {
+                self.undo.forget();
+                self.memory.touch(DeviceAddress::new(address), len)
+            }
         }
         .map_err(|error| RequestError::DeviceFailed { device, why: error.to_string() })
     }
@@ -162,8 +171,8 @@ impl CopyService {
         }
     }
 
-    fn put(&self, order: &CopyOrder, stream: &UnixStream) -> Result<()> {
-        self.in_pieces(order, |address, piece| {
+    fn put(&self, order: &CopyOrder, stream: &UnixStream, buffer: &mut Vec<u8>) -> Result<()> {
+        self.in_pieces(order, buffer, |address, piece| {
             DeadlineStream::new(stream, self.patience)
                 .read_exact(piece)
                 .map_err(|error| CLIENT.error(error))?;
@@ -172,8 +181,8 @@ impl CopyService {
         })
     }
 
-    fn get(&self, order: &CopyOrder, stream: &UnixStream) -> Result<()> {
-        self.in_pieces(order, |address, piece| {
+    fn get(&self, order: &CopyOrder, stream: &UnixStream, buffer: &mut Vec<u8>) -> Result<()> {
+        self.in_pieces(order, buffer, |address, piece| {
             let entered = self.enter(order)?;
             self.memory.copy_device_to_host(address, piece)?;
             drop(entered);
@@ -184,11 +193,13 @@ impl CopyService {
     fn in_pieces(
         &self,
         order: &CopyOrder,
+        buffer: &mut Vec<u8>,
         mut copy: impl FnMut(DeviceAddress, &mut [u8]) -> Result<()>,
     ) -> Result<()> {
         let Bytes { mut address, len } = order.bytes;
         let end = address + len;
-        let mut buffer = vec![0; usize::try_from(len).map_or(PIECE, |len| len.min(PIECE))];
+        let room = usize::try_from(len).map_or(PIECE, |len| len.min(PIECE));
+        buffer.resize(room.max(buffer.len()), 0);
         while address < end {
             let len = usize::try_from(end - address).map_or(PIECE, |left| left.min(PIECE));
             copy(DeviceAddress::new(address), &mut buffer[..len])?;
@@ -226,7 +237,9 @@ mod tests {
         let memory = DeviceMemory::create(&Backing::Anonymous, DeviceAddress::new(0x10_1000), identity);
         // Each of them is to have begun in it, be the machine busy.
         let patience = Duration::from_secs(1);
-        let copies = CopyServer::start(DeviceId::new(7), Arc::new(memory.unwrap()), patience).unwrap();
+        let copies =
+            CopyServer::start(DeviceId::new(7), Arc::new(memory.unwrap()), Undo::default(), patience)
+                .unwrap();
         copies.admit(Some(CommId::new(1)));
         let slow: Vec<_> = (0..MAX_COPIES).map(|_| begin(&copies, CopyDirection::Put, 0x1_0000)).collect();
         let drip = std::thread::spawn(move || {
@@ -247,7 +260,8 @@ mod tests {
         let identity = Identity { job: 7, epoch: 0, owner: 0 };
         let memory = DeviceMemory::create(&Backing::Anonymous, DeviceAddress::new(0x80_1000), identity);
         let memory = Arc::new(memory.unwrap());
-        let copies = CopyServer::start(DeviceId::new(7), Arc::clone(&memory), PATIENCE).unwrap();
+        let copies =
+            CopyServer::start(DeviceId::new(7), Arc::clone(&memory), Undo::default(), PATIENCE).unwrap();
         copies.admit(Some(CommId::new(1)));
         let mut bytes = vec![1; 0x80_0000];
         begin(&copies, CopyDirection::Get, 0x80_0000).read_exact(&mut bytes).unwrap();

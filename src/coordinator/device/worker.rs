@@ -8,6 +8,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::SigSet;
 
 use super::calls::execute;
+use super::undo::Undo;
 use crate::bootstrap::{CancelToken, Options, resource_error};
 use crate::comm::Aborter;
 use crate::coordinator::agent::{GroupFailure, TaskOutcome};
@@ -39,15 +40,22 @@ struct WorkerThread {
     memory: Arc<DeviceMemory>,
     options: Options,
     comm: Option<Communicator>,
+    undo: Undo,
 }
 
 impl DeviceWorker {
-    /// Starts the thread, which ends with the process.
+    /// Starts the thread, which ends with the process. It keeps in `undo` what the newest group has
+    /// overwritten.
     ///
     /// # Errors
     /// [`Error::ResourceLimit`], [`Error::Os`].
-    pub(super) fn start(device: DeviceId, memory: Arc<DeviceMemory>, options: Options) -> Result<Self> {
-        let mut thread_state = WorkerThread { device, memory, options, comm: None };
+    pub(super) fn start(
+        device: DeviceId,
+        memory: Arc<DeviceMemory>,
+        options: Options,
+        undo: Undo,
+    ) -> Result<Self> {
+        let mut thread_state = WorkerThread { device, memory, options, comm: None, undo };
         Self::run(move |order, off| {
             let outcome = thread_state.work(order, off);
             (outcome, thread_state.comm.as_ref().map(Communicator::aborter))
@@ -138,8 +146,11 @@ impl WorkerThread {
                 TaskOutcome::Met(self.join(&formation, &id, off).map_err(one_line))
             }
             DeviceOrder::Grow { formation, id, .. } => self.grow(formation.n_ranks(), &id, off),
-            DeviceOrder::Run { work, .. } => TaskOutcome::Ran(self.run(&work)),
-            DeviceOrder::GoOn { .. } => TaskOutcome::WentOn(self.go_on().map_err(one_line)),
+            DeviceOrder::Run { work, group, .. } => TaskOutcome::Ran(self.run(group, &work)),
+            DeviceOrder::GoOn { last, .. } => {
+                let failed = last.filter(|last| last.failure.is_some()).map(|last| last.group);
+                TaskOutcome::WentOn(self.go_on(failed).map_err(one_line))
+            }
             DeviceOrder::Leave { gracefully, .. } => {
                 self.leave(gracefully);
                 TaskOutcome::Left
@@ -152,8 +163,11 @@ impl WorkerThread {
         UniqueId::good_for(self.options.timeout, FIRST_EPOCH).map(|id| id.to_string())
     }
 
-    /// Meets the others under `id`, as a newcomer if it is not their first epoch.
+    /// Meets the others under `id`, as a newcomer if it is not their first epoch. Its memory is
+    /// zero then, whatever an earlier communicator has left there.
     fn join(&mut self, formation: &CommFormation, id: &str, off: CancelToken) -> Result<Vec<DeviceId>> {
+        self.undo.forget();
+        self.memory.clear()?;
         let id = id.parse()?;
         let comm = match formation.rank_of(self.device) {
             Some(rank) if formation.epoch == 1 => {
@@ -173,7 +187,8 @@ impl WorkerThread {
     }
 
     fn grow(&mut self, n_ranks: u32, id: &str, off: CancelToken) -> TaskOutcome {
-        let grown = self.comm().and_then(|(comm, _)| comm.grow_until(n_ranks, Some(&id.parse()?), Some(off)));
+        let grown =
+            member(&mut self.comm).and_then(|comm| comm.grow_until(n_ranks, Some(&id.parse()?), Some(off)));
         match grown {
             Ok(grown) => TaskOutcome::Met(Ok(self.enter(grown))),
             Err(error) if self.comm.as_ref().is_none_or(Communicator::has_ended) => {
@@ -183,16 +198,15 @@ impl WorkerThread {
         }
     }
 
-    fn comm(&mut self) -> Result<(&mut Communicator, &DeviceMemory)> {
-        let missing =
-            Error::Unavailable { operation: "an order", needs: "a device that is in a communicator" };
-        Ok((self.comm.as_mut().ok_or(missing)?, &self.memory))
-    }
-
-    fn run(&mut self, work: &GroupWork) -> std::result::Result<Option<u64>, GroupFailure> {
-        let (comm, memory) = self.comm().map_err(failure_by)?;
+    fn run(&mut self, group: u64, work: &GroupWork) -> std::result::Result<Option<u64>, GroupFailure> {
+        self.undo.forget();
+        let Self { undo, memory, comm, .. } = self;
+        let comm = member(comm).map_err(failure_by)?;
         let outcome = match work {
-            GroupWork::Calls(calls) => execute(comm, memory, calls).map(|()| None),
+            GroupWork::Calls(calls) => execute(comm, memory, calls).map(|overwritten| {
+                undo.keep(group, overwritten);
+                None
+            }),
             GroupWork::Checkpoint(directory) => comm.checkpoint_memory(memory, directory).map(Some),
             GroupWork::Restore(directory) => comm.restore_memory(memory, directory).map(Some),
         };
@@ -200,13 +214,18 @@ impl WorkerThread {
         outcome.map_err(|error| GroupFailure { is_undone, ..failure_by(error) })
     }
 
-    fn go_on(&mut self) -> Result<Vec<u32>> {
-        let shrunk = self.comm()?.0.shrink()?;
+    /// Goes on with the others that are left, after what this device has done of the `failed` group
+    /// was taken back.
+    fn go_on(&mut self, failed: Option<u64>) -> Result<Vec<u32>> {
+        let comm = member(&mut self.comm)?;
+        failed.map_or(Ok(()), |failed| self.undo.take_back(failed, &self.memory))?;
+        let shrunk = comm.shrink()?;
         self.comm = Some(shrunk.comm);
         Ok(shrunk.lost.into_iter().map(crate::Rank::get).collect())
     }
 
     fn leave(&mut self, gracefully: bool) {
+        self.undo.forget();
         let Some(comm) = self.comm.take() else { return };
         if gracefully {
             // If the others do not come, it is left all the same.
@@ -215,6 +234,13 @@ impl WorkerThread {
             comm.revoke();
         }
     }
+}
+
+/// # Errors
+/// [`Error::Unavailable`] for a device that is in no communicator.
+fn member(comm: &mut Option<Communicator>) -> Result<&mut Communicator> {
+    comm.as_mut()
+        .ok_or(Error::Unavailable { operation: "an order", needs: "a device that is in a communicator" })
 }
 
 /// Returns the failure of a group by `error`, with what that says of the cause.

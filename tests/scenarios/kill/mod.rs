@@ -33,6 +33,8 @@ mod trial;
 mod woken;
 mod work;
 
+use std::collections::HashSet;
+use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -293,9 +295,17 @@ fn doze(us: u64) {
     std::thread::park_timeout(Duration::from_micros(us));
 }
 
-/// How many descriptors this process has open, besides the one that looks.
+/// How many descriptors this process has open, besides the one that looks. Claims of cores do not
+/// count: a launching process keeps them, and the largest of its jobs makes the most of them.
 fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let claims = sockets.lines().filter(|line| line.contains("@shmccl-core-"));
+    let claims: HashSet<_> =
+        claims.map(|line| format!("socket:[{}]", line.split_whitespace().nth(6).unwrap())).collect();
+    let open = std::fs::read_dir("/proc/self/fd").unwrap();
+    let is_claim = |path: &Path| claims.contains(&*path.to_string_lossy());
+    open.filter(|entry| !std::fs::read_link(entry.as_ref().unwrap().path()).is_ok_and(|path| is_claim(&path)))
+        .count()
 }
 
 /// Names in `/dev/shm` that start with `prefix`.

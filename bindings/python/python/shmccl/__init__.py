@@ -26,6 +26,7 @@ from ._core import (
     Stream,
     Trigger,
     UniqueId,
+    Work,
     __version__,
     group,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "Stream",
     "Trigger",
     "UniqueId",
+    "Work",
     "group",
     "init",
     "init_all",

@@ -22,6 +22,10 @@ class UnsupportedAlgorithm(Error, ValueError):
     """An algorithm cannot do the operation that it was chosen for."""
 
 
+class UnsupportedOperator(Error, ValueError):
+    """An operator cannot combine elements of this type."""
+
+
 class WrongCount(Error, ValueError):
     """A buffer has another number of elements than the call needs."""
 

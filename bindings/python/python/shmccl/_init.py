@@ -38,7 +38,7 @@ def init(*, rank=None, size=None, id=None, heap="256M", timeout=60.0):
     if job.local_size is not None and job.local_size != job.size:
         raise Environment(
             f"{job.launcher} has put {job.local_size} of {job.size} ranks on this machine; shmccl joins the ranks of one "
-            "machine: start all there"
+            "machine: start all there, or use the backend of torch.distributed, shmccl.torch"
         )
     if job.size == 1:
         return _core.Communicator.init_rank(1, _core.UniqueId(), 0, **settings)

@@ -1,0 +1,146 @@
+//! What the front knows of communicators beyond what the coordinator does: who has made each, its
+//! ranks as they were told, and the calls of its open group.
+//!
+//! None of it outlives the front. The next one serves the same communicators: ranks are then those
+//! of the coordinator, a group that is open there can be ended, and only what was lost with it is
+//! refused.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use shmccl::coordinator::{CommId, DeviceCall, DeviceId, DeviceReduceOp, GroupId};
+use shmccl::heap::MIN_ADDRESS;
+use shmccl::reduce::DataType;
+
+/// The number of a connection of the front.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ConnectionId(pub(crate) u64);
+
+/// An all_reduce in place, at an address of each device.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AllReduce {
+    pub(crate) count: u64,
+    pub(crate) op: DeviceReduceOp,
+    /// A device that is not named has its operand at its lowest address.
+    pub(crate) addresses: BTreeMap<DeviceId, u64>,
+}
+
+/// A group that takes calls.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OpenGroup {
+    /// Its name at the coordinator; `None` where calls are executed at once.
+    pub(crate) id: Option<GroupId>,
+    pub(crate) calls: Vec<AllReduce>,
+}
+
+/// A communicator that was made through this front, or used.
+#[derive(Debug, Default)]
+pub(crate) struct CommRecord {
+    /// Its maker, if that was a client of this front.
+    pub(crate) maker: Option<ConnectionId>,
+    /// Its devices as the maker was told, by rank.
+    pub(crate) ranks: Vec<DeviceId>,
+    pub(crate) open: Option<OpenGroup>,
+    /// The devices that have no part in operations any more.
+    pub(crate) marked: BTreeSet<DeviceId>,
+    /// Rises with each use of any communicator.
+    used: u64,
+}
+
+/// All of them, and the connections that are open.
+#[derive(Debug, Default)]
+pub(crate) struct Comms(Mutex<State>);
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    records: BTreeMap<CommId, CommRecord>,
+    connections: HashSet<ConnectionId>,
+    uses: u64,
+}
+
+impl AllReduce {
+    /// Returns the call for a communicator of these `devices`.
+    pub(crate) fn on(&self, devices: &[DeviceId]) -> DeviceCall {
+        let address = |device| self.addresses.get(device).copied().unwrap_or(MIN_ADDRESS);
+        let addresses: Vec<_> = devices.iter().map(address).collect();
+        DeviceCall {
+            collective: shmccl::coordinator::Collective::AllReduce,
+            data_type: DataType::F64,
+            op: self.op,
+            root: 0,
+            count: self.count,
+            send: addresses.clone(),
+            recv: addresses,
+        }
+    }
+}
+
+impl Comms {
+    /// Has `action` look at the record of a communicator, which is made if there is none.
+    pub(crate) fn with<T>(&self, comm: CommId, action: impl FnOnce(&mut CommRecord) -> T) -> T {
+        let mut state = self.state();
+        state.uses += 1;
+        let used = state.uses;
+        let record = state.records.entry(comm).or_default();
+        record.used = used;
+        action(record)
+    }
+
+    /// Forgets a communicator that has ended.
+    pub(crate) fn forget(&self, comm: CommId) {
+        self.state().records.remove(&comm);
+    }
+
+    pub(crate) fn connected(&self, connection: ConnectionId) {
+        self.state().connections.insert(connection);
+    }
+
+    pub(crate) fn disconnected(&self, connection: ConnectionId) {
+        self.state().connections.remove(&connection);
+    }
+
+    /// Returns the communicators that may be ended for want of devices: those of `connection`, and
+    /// those of connections that have gone. The one that was used longest ago is the first, and
+    /// none has a group open.
+    pub(crate) fn idle(&self, connection: ConnectionId) -> Vec<CommId> {
+        let state = self.state();
+        let is_over = |maker: ConnectionId| maker == connection || !state.connections.contains(&maker);
+        let idle = |record: &CommRecord| record.open.is_none() && record.maker.is_some_and(is_over);
+        let mut found: Vec<_> = state.records.iter().filter(|(_, record)| idle(record)).collect();
+        found.sort_by_key(|(_, record)| record.used);
+        found.into_iter().map(|(comm, _)| *comm).collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_idle_and_of_the_same_connection_or_of_none_is_recycled_the_oldest_first() {
+        let comms = Comms::default();
+        let [mine, other, gone] = [1, 2, 3].map(ConnectionId);
+        [mine, other, gone].into_iter().for_each(|it| comms.connected(it));
+        for (number, maker) in [(1, mine), (2, other), (3, gone), (4, mine), (5, mine)] {
+            comms.with(CommId::new(number), |record| record.maker = Some(maker));
+        }
+        comms.with(CommId::new(4), |record| record.open = Some(OpenGroup::default()));
+        comms.with(CommId::new(6), |_| {});
+        comms.disconnected(gone);
+        comms.with(CommId::new(1), |_| {});
+        assert_eq!(comms.idle(mine), [3, 5, 1].map(CommId::new));
+    }
+
+    #[test]
+    fn a_rank_without_an_address_has_its_operand_where_the_memory_begins() {
+        let devices = [7, 9].map(DeviceId::new);
+        let addresses = BTreeMap::from([(devices[1], 0x2000)]);
+        let call = AllReduce { count: 3, op: DeviceReduceOp::Max, addresses }.on(&devices);
+        assert_eq!((&call.send, &call.recv), (&vec![0x1000, 0x2000], &vec![0x1000, 0x2000]));
+        assert_eq!(call.count, 3);
+    }
+}

@@ -1,0 +1,414 @@
+//! `gpu_sim.GPUCoordinator`: communicators, groups, copies, in the dialect of a listener.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use shmccl::coordinator::{Client, CommId, CommState, CommStatus, CoordinatorError, DeviceId, RequestError};
+use tonic::{Request, Response, Status, async_trait};
+
+use crate::comms::{AllReduce, ConnectionId, OpenGroup};
+use crate::connections::Pace;
+use crate::dialect::{Dialect, GroupUse, PoolUse, Removal};
+use crate::front::{Front, device_of};
+use crate::groups::{self, living};
+use crate::listen::AddressBook;
+use crate::refusal::Refusal;
+use crate::removal;
+use crate::wire::gpu_sim::{self, gpu_coordinator_server::GpuCoordinator, memcpy_request, memcpy_response};
+
+/// The service of one listener.
+#[derive(Clone, Debug)]
+pub(crate) struct CoordinatorService {
+    pub(crate) front: Arc<Front>,
+    pub(crate) dialect: Dialect,
+    /// Where the devices of this listener listen.
+    pub(crate) book: AddressBook,
+}
+
+/// Returns the connection over which a call has come.
+fn connection_of<T>(request: &Request<T>) -> ConnectionId {
+    request.extensions().get().copied().unwrap_or_default()
+}
+
+impl CoordinatorService {
+    /// Has `action` ask the coordinator about a communicator, and forgets the communicator where
+    /// the coordinator has none of this number.
+    async fn about<T: Send + 'static>(
+        &self,
+        pace: Pace,
+        comm: u64,
+        action: impl FnOnce(&Front, &mut Client, CommId) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Status> {
+        let (front, comm) = (Arc::clone(&self.front), CommId::new(comm));
+        let connections = self.front.connections.clone();
+        let outcome = connections.ask(pace, move |client| action(&front, client, comm)).await;
+        if outcome.as_ref().is_err_and(|refusal| refusal.code() == tonic::Code::NotFound) {
+            self.front.comms.forget(comm);
+        }
+        outcome
+    }
+
+    async fn all_reduce_of(
+        &self,
+        comm: u64,
+        count: u64,
+        op: i32,
+        addresses: HashMap<u32, gpu_sim::MemAddr>,
+    ) -> Result<bool, Status> {
+        let (count, op) = (self.dialect.elements(count)?, self.dialect.operator(op)?);
+        let dialect = self.dialect;
+        self.about(Pace::Slow, comm, move |front, client, comm| {
+            let status = groups::usable(client, comm, dialect.restart)?;
+            let addresses = addresses_of(front, &status, &addresses, dialect)?;
+            let call = AllReduce { count, op, addresses };
+            let open = front.comms.with(comm, |record| record.open.as_ref().map(|open| open.id));
+            let group = open.flatten();
+            let is_queued = group.is_some();
+            let marked = front.comms.with(comm, |record| record.marked.clone());
+            if marked.is_empty() {
+                groups::call(client, comm, &status.devices, &call, group, dialect.restart)?;
+            } else {
+                removal::call(client, &status, &marked, &call, group)?;
+            }
+            if is_queued {
+                front.comms.with(comm, |record| record.open.as_mut().map(|open| open.calls.push(call)));
+            }
+            Ok(true)
+        })
+        .await
+    }
+
+    fn metadata(&self, devices: &[shmccl::coordinator::DeviceStatus]) -> Vec<gpu_sim::DeviceMetadata> {
+        (0..)
+            .zip(devices)
+            .map(|(rank, device)| {
+                let told = self.dialect.addresses.then(|| self.book.address(device.device)).flatten();
+                metadata_of(device, rank, told)
+            })
+            .collect()
+    }
+}
+
+/// Returns the metadata of a device, which listens at `address` if that is to be told.
+pub(crate) fn metadata_of(
+    device: &shmccl::coordinator::DeviceStatus,
+    rank: u32,
+    address: Option<(String, u16)>,
+) -> gpu_sim::DeviceMetadata {
+    let rank = address.is_some().then_some(gpu_sim::Rank { value: rank });
+    let (ip, port) = address.unwrap_or_default();
+    gpu_sim::DeviceMetadata {
+        device_id: Some(gpu_sim::DeviceId { value: u64::from(device.device.get()) }),
+        min_mem_addr: Some(gpu_sim::MemAddr { value: device.range.min }),
+        max_mem_addr: Some(gpu_sim::MemAddr { value: device.range.max }),
+        ip,
+        port: u32::from(port),
+        rank,
+    }
+}
+
+/// Returns the address of each device that a map from ranks names.
+///
+/// On a listener that restarts, ranks stay what they were when the communicator was made, and those
+/// of devices that are gone are passed over.
+fn addresses_of(
+    front: &Front,
+    status: &CommStatus,
+    given: &HashMap<u32, gpu_sim::MemAddr>,
+    dialect: Dialect,
+) -> Result<BTreeMap<DeviceId, u64>, Refusal> {
+    let told = front.comms.with(status.comm, |record| record.ranks.clone());
+    let ranks = if dialect.restart && !told.is_empty() { &told } else { &status.devices };
+    let device = |rank: u32| {
+        let missing = || {
+            let (comm, n) = (status.comm, ranks.len());
+            let text =
+                format!("communicator {comm} has no rank {rank}: it has {n} devices, and ranks begin at 0");
+            Refusal(Status::invalid_argument(text))
+        };
+        ranks.get(rank as usize).copied().ok_or_else(missing)
+    };
+    given.iter().map(|(rank, address)| Ok((device(*rank)?, address.value))).collect()
+}
+
+/// Makes a communicator. Where the pool has too few free devices and it is shared, communicators
+/// are ended that are idle.
+fn init(
+    front: &Front,
+    client: &mut Client,
+    devices: u32,
+    dialect: Dialect,
+    maker: ConnectionId,
+) -> Result<CommStatus, Refusal> {
+    let made = loop {
+        let refused = match client.init(devices, dialect.restart) {
+            Err(CoordinatorError::Refused(refused)) => refused,
+            made => break made?,
+        };
+        // No communicator ends for one that cannot be made all the same.
+        let may_help = matches!(&refused, RequestError::NotEnoughDevices { asked, devices, .. }
+            if *asked as usize <= *devices && dialect.pool == PoolUse::Shared);
+        if !may_help || !recycle(front, client, maker)? {
+            return Err(refused.into());
+        }
+    };
+    front.comms.with(made.comm, |record| {
+        (record.maker, record.ranks) = (Some(maker), made.devices.clone());
+    });
+    Ok(made)
+}
+
+/// Ends a communicator that is idle. Returns whether there was one.
+fn recycle(front: &Front, client: &mut Client, connection: ConnectionId) -> Result<bool, Refusal> {
+    for comm in front.comms.idle(connection) {
+        let state = client.status(comm, false).map(|status| status.state);
+        let is_idle = matches!(state, Ok(CommState::Ready | CommState::Failed));
+        if is_idle {
+            let ended = client.destroy(comm);
+            front.comms.forget(comm);
+            return ended.map(|()| true).map_err(Refusal::from);
+        }
+        if state.is_err() || state.is_ok_and(CommState::has_ended) {
+            front.comms.forget(comm);
+        }
+    }
+    Ok(false)
+}
+
+/// Returns how the newest group has ended, as the handout names it.
+fn status_of(status: &CommStatus) -> gpu_sim::Status {
+    let has_failed = status.last.as_ref().map(|last| last.failure.is_some());
+    match (status.state, has_failed) {
+        (CommState::Failed, _) => gpu_sim::Status::Failed,
+        (CommState::Ready, Some(true)) => gpu_sim::Status::Failed,
+        (CommState::Ready, Some(false)) => gpu_sim::Status::Success,
+        _ => gpu_sim::Status::InProgress,
+    }
+}
+
+/// Copies to or from a device, behind groups of its communicator that have begun.
+pub(crate) fn memcpy(
+    front: &Front,
+    client: &mut Client,
+    request: memcpy_request::Either,
+    only: Option<DeviceId>,
+) -> Result<memcpy_response::Either, Refusal> {
+    let device = |given: Option<gpu_sim::DeviceId>| match (given, only) {
+        (None, Some(only)) => Ok(only),
+        (given, _) => device_of(given.map_or(0, |it| it.value)),
+    };
+    match request {
+        memcpy_request::Either::HostToDevice(copy) => {
+            let device = device(copy.dst_device_id)?;
+            front.settle(client, device)?;
+            let address = copy.dst_mem_addr.map_or(0, |it| it.value);
+            client.copy_host_to_device(device, address, &copy.host_src_data)?;
+            Ok(memcpy_response::Either::HostToDevice(gpu_sim::MemcpyHostToDeviceResponse { success: true }))
+        }
+        memcpy_request::Either::DeviceToHost(copy) => {
+            let device = device(copy.src_device_id)?;
+            front.settle(client, device)?;
+            let address = copy.src_mem_addr.map_or(0, |it| it.value);
+            check_reply(front, copy.num_bytes, client.address_range(device)?)?;
+            let data = Bytes::from(client.read_device(device, address, copy.num_bytes)?);
+            Ok(memcpy_response::Either::DeviceToHost(gpu_sim::MemcpyDeviceToHostResponse { dst_data: data }))
+        }
+    }
+}
+
+/// # Errors
+/// `ResourceExhausted` for bytes that a device has, but a message has no room for.
+fn check_reply(front: &Front, len: u64, range: shmccl::coordinator::AddressRange) -> Result<(), Refusal> {
+    let (most, has) = (front.max_message as u64 - 1024, range.max - range.min);
+    if len <= most || len > has {
+        return Ok(());
+    }
+    let text = format!("{len} bytes are more than a message may have, which is {most}; copy less at a time");
+    Err(Status::resource_exhausted(text).into())
+}
+
+/// The refusal of a method that only a variant has.
+pub(crate) fn not_here(method: &str, setting: &str) -> Status {
+    Status::unimplemented(format!(
+        "{method} is not in the dialect of this listener; a listener with {setting} has it"
+    ))
+}
+
+#[async_trait]
+impl GpuCoordinator for CoordinatorService {
+    async fn comm_init(
+        &self,
+        request: Request<gpu_sim::CommInitRequest>,
+    ) -> Result<Response<gpu_sim::CommInitResponse>, Status> {
+        let (maker, dialect) = (connection_of(&request), self.dialect);
+        let (front, devices) = (Arc::clone(&self.front), request.into_inner().num_devices);
+        let make = move |client: &mut Client| {
+            let made = init(&front, client, devices, dialect, maker)?;
+            let all: HashMap<_, _> = client.devices()?.into_iter().map(|it| (it.device, it)).collect();
+            let members = made.devices.iter().filter_map(|device| all.get(device).copied());
+            Ok((made.comm, members.collect::<Vec<_>>()))
+        };
+        let unmake = |client: &mut Client, (comm, _): (CommId, _)| drop(client.destroy(comm));
+        let (comm, members) = self.front.connections.ask_or_undo(Pace::Slow, make, unmake).await?;
+        if self.dialect.addresses {
+            self.book.add(&members);
+        }
+        let devices = self.metadata(&members);
+        Ok(Response::new(gpu_sim::CommInitResponse { success: true, comm_id: comm.get(), devices }))
+    }
+
+    async fn get_comm_status(
+        &self,
+        request: Request<gpu_sim::GetCommStatusRequest>,
+    ) -> Result<Response<gpu_sim::GetCommStatusResponse>, Status> {
+        let comm = request.into_inner().comm_id;
+        let status = self.about(Pace::Quick, comm, |_, client, comm| living(client, comm)).await?;
+        let status = self.dialect.status(status_of(&status));
+        Ok(Response::new(gpu_sim::GetCommStatusResponse { status }))
+    }
+
+    async fn group_start(
+        &self,
+        request: Request<gpu_sim::GroupStartRequest>,
+    ) -> Result<Response<gpu_sim::GroupStartResponse>, Status> {
+        let (comm, dialect) = (request.into_inner().comm_id, self.dialect);
+        self.about(Pace::Slow, comm, move |front, client, comm| {
+            if dialect.group == GroupUse::Eager && front.comms.with(comm, |record| record.open.is_some()) {
+                return Err(RequestError::GroupOpen { comm, open: true }.into());
+            }
+            let id = groups::start(client, comm, dialect.restart)?;
+            let id = match dialect.group {
+                GroupUse::Deferred => Some(id),
+                // It has told that one could be started.
+                GroupUse::Eager => client.cancel_group(comm, Some(id)).map(|()| None)?,
+            };
+            front.comms.with(comm, |record| record.open = Some(OpenGroup { id, calls: Vec::new() }));
+            Ok(())
+        })
+        .await?;
+        Ok(Response::new(gpu_sim::GroupStartResponse { success: true }))
+    }
+
+    async fn group_end(
+        &self,
+        request: Request<gpu_sim::GroupEndRequest>,
+    ) -> Result<Response<gpu_sim::GroupEndResponse>, Status> {
+        let (comm, dialect) = (request.into_inner().comm_id, self.dialect);
+        self.about(Pace::Slow, comm, move |front, client, comm| {
+            let open = front.comms.with(comm, |record| record.open.take());
+            match (open, dialect.group) {
+                (Some(OpenGroup { id: None, .. }), _) => living(client, comm).map(drop),
+                (None, GroupUse::Eager) => {
+                    living(client, comm)?;
+                    Err(RequestError::GroupOpen { comm, open: false }.into())
+                }
+                (open, _) => {
+                    let OpenGroup { id, calls } = open.unwrap_or_default();
+                    groups::end(client, comm, id, dialect.restart.then_some(&calls[..]))
+                }
+            }
+        })
+        .await?;
+        Ok(Response::new(gpu_sim::GroupEndResponse { success: true }))
+    }
+
+    async fn all_reduce_ring(
+        &self,
+        request: Request<gpu_sim::AllReduceRingRequest>,
+    ) -> Result<Response<gpu_sim::AllReduceRingResponse>, Status> {
+        let gpu_sim::AllReduceRingRequest { comm_id, count, op, mem_addrs } = request.into_inner();
+        let success = self.all_reduce_of(comm_id, count, op, mem_addrs).await?;
+        Ok(Response::new(gpu_sim::AllReduceRingResponse { success }))
+    }
+
+    async fn memcpy(
+        &self,
+        request: Request<gpu_sim::MemcpyRequest>,
+    ) -> Result<Response<gpu_sim::MemcpyResponse>, Status> {
+        let either = request.into_inner().either.ok_or_else(no_branch)?;
+        let front = Arc::clone(&self.front);
+        let copy = move |client: &mut Client| memcpy(&front, client, either, None);
+        let either = Some(self.front.connections.ask(Pace::Slow, copy).await?);
+        Ok(Response::new(gpu_sim::MemcpyResponse { either }))
+    }
+
+    async fn comm_finalize(
+        &self,
+        request: Request<gpu_sim::CommFinalizeRequest>,
+    ) -> Result<Response<gpu_sim::CommFinalizeResponse>, Status> {
+        let comm = request.into_inner().comm_id;
+        self.about(Pace::Slow, comm, |front, client, comm| {
+            client.finalize(comm)?;
+            front.comms.forget(comm);
+            Ok(())
+        })
+        .await?;
+        Ok(Response::new(gpu_sim::CommFinalizeResponse { success: true }))
+    }
+
+    async fn comm_destroy(
+        &self,
+        request: Request<gpu_sim::CommDestroyRequest>,
+    ) -> Result<Response<gpu_sim::CommDestroyResponse>, Status> {
+        let comm = request.into_inner().comm_id;
+        self.about(Pace::Slow, comm, |front, client, comm| {
+            client.destroy(comm)?;
+            front.comms.forget(comm);
+            Ok(())
+        })
+        .await?;
+        Ok(Response::new(gpu_sim::CommDestroyResponse { success: true }))
+    }
+
+    async fn naive_all_reduce(
+        &self,
+        request: Request<gpu_sim::NaiveAllReduceRequest>,
+    ) -> Result<Response<gpu_sim::NaiveAllReduceResponse>, Status> {
+        let gpu_sim::NaiveAllReduceRequest { comm_id, count, op, mem_addrs } = request.into_inner();
+        let success = self.all_reduce_of(comm_id, count, op, mem_addrs).await?;
+        Ok(Response::new(gpu_sim::NaiveAllReduceResponse { success }))
+    }
+
+    async fn all_reduce(
+        &self,
+        request: Request<gpu_sim::AllReduceRingRequest>,
+    ) -> Result<Response<gpu_sim::AllReduceRingResponse>, Status> {
+        self.all_reduce_ring(request).await
+    }
+
+    async fn comm_remove_device(
+        &self,
+        request: Request<gpu_sim::CommRemoveDeviceRequest>,
+    ) -> Result<Response<gpu_sim::CommRemoveDeviceResponse>, Status> {
+        if self.dialect.removal != Removal::Marked {
+            return Err(not_here("CommRemoveDevice", "removal=marked"));
+        }
+        let gpu_sim::CommRemoveDeviceRequest { comm_id, rank } = request.into_inner();
+        let rank = rank.map_or(0, |rank| rank.value);
+        self.about(Pace::Quick, comm_id, move |front, client, comm| {
+            removal::mark(front, &living(client, comm)?, rank)
+        })
+        .await?;
+        Ok(Response::new(gpu_sim::CommRemoveDeviceResponse { success: true }))
+    }
+
+    async fn heartbeat(
+        &self,
+        request: Request<gpu_sim::HeartbeatRequest>,
+    ) -> Result<Response<gpu_sim::HeartbeatResponse>, Status> {
+        let number = request.into_inner().device_id;
+        let lives = move |client: &mut Client| {
+            let device = device_of(number)?;
+            let is_there = client.devices()?.iter().any(|it| it.device == device);
+            is_there.then_some(()).ok_or_else(|| RequestError::NoSuchDevice { device }.into())
+        };
+        self.front.connections.ask(Pace::Quick, lives).await?;
+        Ok(Response::new(gpu_sim::HeartbeatResponse { success: true }))
+    }
+}
+
+/// The refusal of a copy that says neither where from nor where to.
+pub(crate) fn no_branch() -> Status {
+    Status::invalid_argument("the copy has neither hostToDevice nor deviceToHost; set one of them")
+}

@@ -1,0 +1,384 @@
+//! Where a front listens, and whose connections it takes.
+//!
+//! | place | who may come |
+//! |---|---|
+//! | a unix socket in the private runtime directory | processes of the same user |
+//! | TCP on loopback | processes of the same user, by the kernel's table of sockets |
+//! | TCP elsewhere | whoever has the token, over TLS |
+//!
+//! A connection that may not come is served all the same: each call is told why it is refused.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result, bail};
+use nix::unistd::geteuid;
+use shmccl::coordinator::{DeviceId, DeviceStatus};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::task::AbortHandle;
+use tokio_rustls::TlsAcceptor;
+use tonic::Status;
+
+use crate::dialect::Dialect;
+use crate::peer::user_of;
+
+/// Where a listener is, and what it speaks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenSpec {
+    pub place: Place,
+    pub dialect: Dialect,
+}
+
+/// A place to listen at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The usual socket in the runtime directory.
+    Usual,
+    Unix(PathBuf),
+    Tcp(SocketAddr),
+}
+
+/// A socket that listens.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    Unix { listener: UnixListener, file: SocketFile },
+    Tcp { listener: TcpListener, tls: Option<Arc<Secrets>> },
+}
+
+/// What a listener that other hosts can reach has.
+pub(crate) struct Secrets {
+    pub(crate) acceptor: TlsAcceptor,
+    pub(crate) token: String,
+}
+
+/// The file of a socket, which is removed with it.
+#[derive(Debug)]
+pub(crate) struct SocketFile(PathBuf);
+
+/// A connection, of whatever kind.
+pub(crate) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+
+/// A connection that has come, before TLS.
+pub(crate) enum Accepted {
+    Unix(UnixStream),
+    Tcp(TcpStream, Option<Arc<Secrets>>),
+}
+
+/// Whether calls of a connection are taken.
+#[derive(Clone)]
+pub(crate) enum Admission {
+    Open,
+    /// Only with this token.
+    Token(Arc<Secrets>),
+    /// None, for this reason.
+    Closed(Status),
+}
+
+impl Accepted {
+    /// Returns the connection, once both sides are ready, and whether its calls are taken.
+    ///
+    /// # Errors
+    /// Those of the socket and of TLS.
+    pub(crate) async fn admit(self) -> io::Result<(Box<dyn Wire>, Admission)> {
+        match self {
+            Self::Unix(stream) => {
+                let admission = of_user(stream.peer_cred().map(|peer| Some(peer.uid())));
+                Ok((Box::new(stream), admission))
+            }
+            Self::Tcp(stream, None) => {
+                stream.set_nodelay(true)?;
+                let admission = of_user(user_of(stream.peer_addr()?, stream.local_addr()?));
+                Ok((Box::new(stream), admission))
+            }
+            Self::Tcp(stream, Some(secrets)) => {
+                stream.set_nodelay(true)?;
+                let stream = secrets.acceptor.accept(stream).await?;
+                Ok((Box::new(stream), Admission::Token(secrets)))
+            }
+        }
+    }
+}
+
+/// Admits the processes of this user.
+fn of_user(user: io::Result<Option<u32>>) -> Admission {
+    let mine = geteuid().as_raw();
+    let refused = match user {
+        Ok(Some(theirs)) if theirs == mine => return Admission::Open,
+        Ok(Some(theirs)) => format!("the other side runs as user {theirs}, and this front as user {mine}"),
+        Ok(None) => "the user of the other side is not known".to_owned(),
+        Err(error) => format!("the user of the other side cannot be told ({error})"),
+    };
+    let text = format!("{refused}; a front serves its own user only, or others over TLS with a token");
+    Admission::Closed(Status::permission_denied(text))
+}
+
+impl Admission {
+    /// # Errors
+    /// `PermissionDenied` for another user, `Unauthenticated` without the token.
+    pub(crate) fn check(&self, headers: &http::HeaderMap) -> Result<(), Status> {
+        match self {
+            Self::Open => Ok(()),
+            Self::Closed(status) => Err(status.clone()),
+            Self::Token(secrets) => {
+                let given = headers.get(http::header::AUTHORIZATION).map(|value| value.as_bytes());
+                let given = given.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
+                if is_same(given, secrets.token.as_bytes()) {
+                    return Ok(());
+                }
+                let text =
+                    "this listener takes calls with its token only: metadata `authorization: Bearer TOKEN`";
+                Err(Status::unauthenticated(text))
+            }
+        }
+    }
+}
+
+/// Compares in a time that does not depend on where the two differ.
+pub(crate) fn is_same(given: &[u8], token: &[u8]) -> bool {
+    let differing = given.iter().zip(token).fold(0, |all, (one, other)| all | (one ^ other));
+    given.len() == token.len() && differing == 0
+}
+
+impl Listener {
+    /// Listens at `path`. A socket that a dead front has left there is replaced.
+    ///
+    /// # Errors
+    /// A front that lives there; those of the system.
+    pub(crate) fn unix(path: &Path) -> Result<Self> {
+        match std::os::unix::net::UnixStream::connect(path) {
+            Ok(_) => {
+                bail!("a front listens at {} already; end that one, or name another path", path.display())
+            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path)
+                    .with_context(|| format!("removing the dead socket {}", path.display()))?;
+            }
+            Err(_) => {}
+        }
+        let listener =
+            UnixListener::bind(path).with_context(|| format!("listening at {}", path.display()))?;
+        Ok(Self::Unix { listener, file: SocketFile(path.to_owned()) })
+    }
+
+    /// Listens at `address`: with `secrets`, unless only this host can reach it.
+    ///
+    /// # Errors
+    /// An address that others can reach, without secrets; those of the system.
+    pub(crate) fn tcp(address: SocketAddr, secrets: Option<&Arc<Secrets>>) -> Result<Self> {
+        let tls = match (address.ip().is_loopback(), secrets) {
+            (true, _) => None,
+            (false, Some(secrets)) => Some(Arc::clone(secrets)),
+            (false, None) => bail!(
+                "{address} can be reached from other hosts; give --tls-cert, --tls-key and --token-file, \
+                 or listen at 127.0.0.1"
+            ),
+        };
+        let listen = || {
+            let listener = std::net::TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            TcpListener::from_std(listener)
+        };
+        let listener = listen().with_context(|| format!("listening at {address}"))?;
+        Ok(Self::Tcp { listener, tls })
+    }
+
+    /// Returns the next connection.
+    ///
+    /// # Errors
+    /// Those of the system, which may have room for another connection later.
+    pub(crate) async fn accept(&self) -> io::Result<Accepted> {
+        match self {
+            Self::Unix { listener, .. } => Ok(Accepted::Unix(listener.accept().await?.0)),
+            Self::Tcp { listener, tls } => Ok(Accepted::Tcp(listener.accept().await?.0, tls.clone())),
+        }
+    }
+
+    /// Returns where it listens, as metadata tell it.
+    pub(crate) fn address(&self) -> Option<(String, u16)> {
+        match self {
+            Self::Unix { file, .. } => Some((format!("unix:{}", file.0.display()), 0)),
+            Self::Tcp { listener, .. } => {
+                let address = listener.local_addr().ok()?;
+                Some((address.ip().to_string(), address.port()))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix { file, .. } => write!(f, "unix:{}", file.0.display()),
+            Self::Tcp { listener, .. } => match listener.local_addr() {
+                Ok(address) => write!(f, "{address}"),
+                Err(_) => f.write_str("a port"),
+            },
+        }
+    }
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secrets")
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // It may have been removed already.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl FromStr for ListenSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (place, settings) = text.split_once(',').unwrap_or((text, ""));
+        let place = match place {
+            "unix" => Place::Usual,
+            place => match place.strip_prefix("unix:") {
+                Some(path) => Place::Unix(path.into()),
+                None => Place::Tcp(place.parse().map_err(|_| {
+                    "expected unix, unix:PATH, or an address and a port such as 127.0.0.1:60050, and settings \
+                     of the dialect behind it, such as unix,bytes"
+                        .to_owned()
+                })?),
+            },
+        };
+        Ok(Self { place, dialect: settings.parse()? })
+    }
+}
+
+/// Has `serve` serve a device at a listener.
+type Serve = dyn Fn(DeviceId, Listener) -> AbortHandle + Send + Sync;
+
+/// The listeners of devices that belong to one listener of the coordinator.
+///
+/// They are at the ports behind its own if those are asked for, or at free ones; or beside its
+/// socket, by the number of the device.
+#[derive(Clone)]
+pub(crate) struct AddressBook(Arc<Book>);
+
+struct Book {
+    place: DevicePlace,
+    secrets: Option<Arc<Secrets>>,
+    serve: Box<Serve>,
+    devices: Mutex<BTreeMap<DeviceId, Entry>>,
+}
+
+/// Where devices listen.
+#[derive(Clone, Debug)]
+pub(crate) enum DevicePlace {
+    /// Beside this socket.
+    Beside(PathBuf),
+    /// At free ports of this address.
+    At(IpAddr),
+}
+
+/// A device that listens.
+struct Entry {
+    address: Option<(String, u16)>,
+    task: AbortHandle,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl AddressBook {
+    pub(crate) fn new(
+        place: DevicePlace,
+        secrets: Option<Arc<Secrets>>,
+        serve: impl Fn(DeviceId, Listener) -> AbortHandle + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(Book { place, secrets, serve: Box::new(serve), devices: Mutex::default() }))
+    }
+
+    /// Has each of these devices listen that does not yet. Returns those that have begun.
+    pub(crate) fn add(&self, devices: &[DeviceStatus]) -> Vec<(DeviceId, String)> {
+        let mut all = self.devices();
+        let mut begun = Vec::new();
+        for device in devices.iter().map(|device| device.device) {
+            if all.contains_key(&device) {
+                continue;
+            }
+            // Where the system has no room for it, the next look may find some.
+            let Ok(listener) = self.bind(device) else { continue };
+            begun.push((device, listener.to_string()));
+            let address = listener.address();
+            all.insert(device, Entry { address, task: (self.0.serve)(device, listener) });
+        }
+        begun
+    }
+
+    /// Has no other devices listen but these.
+    pub(crate) fn keep(&self, devices: &[DeviceStatus]) {
+        self.devices().retain(|device, _| devices.iter().any(|it| it.device == *device));
+    }
+
+    /// Returns where a device listens.
+    pub(crate) fn address(&self, device: DeviceId) -> Option<(String, u16)> {
+        self.devices().get(&device).and_then(|entry| entry.address.clone())
+    }
+
+    fn bind(&self, device: DeviceId) -> Result<Listener> {
+        match &self.0.place {
+            DevicePlace::Beside(socket) => {
+                let mut path = socket.clone().into_os_string();
+                path.push(format!("-device-{device}"));
+                Listener::unix(Path::new(&path))
+            }
+            DevicePlace::At(ip) => Listener::tcp(SocketAddr::new(*ip, 0), self.0.secrets.as_ref()),
+        }
+    }
+
+    fn devices(&self) -> MutexGuard<'_, BTreeMap<DeviceId, Entry>> {
+        self.0.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for AddressBook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AddressBook").field("place", &self.0.place).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_read_with_its_dialect() {
+        let read = |text: &str| text.parse::<ListenSpec>();
+        assert_eq!(read("unix").unwrap(), ListenSpec { place: Place::Usual, dialect: Dialect::default() });
+        let tcp = read("127.0.0.1:60050,bytes,group=deferred").unwrap();
+        assert_eq!(tcp.place, Place::Tcp("127.0.0.1:60050".parse().unwrap()));
+        assert_eq!(tcp.dialect, "bytes,group=deferred".parse().unwrap());
+        assert!(read("60050").is_err() && read("unix,loud").is_err());
+    }
+
+    #[test]
+    fn what_other_hosts_can_reach_needs_a_certificate_and_a_token() {
+        let refused = Listener::tcp("0.0.0.0:0".parse().unwrap(), None).unwrap_err();
+        assert!(refused.to_string().contains("--token-file"), "{refused}");
+    }
+
+    #[test]
+    fn tokens_are_the_same_or_not() {
+        assert!(is_same(b"abc", b"abc"));
+        for other in [&b"abd"[..], b"ab", b"abcd", b""] {
+            assert!(!is_same(other, b"abc"));
+        }
+    }
+}

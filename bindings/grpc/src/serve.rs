@@ -1,0 +1,241 @@
+//! Serving connections: HTTP/2, the services by their names, deadlines, limits.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http2::Builder;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::sync::Semaphore;
+use tonic::body::Body;
+use tonic::server::NamedService;
+use tonic::{Code, Status};
+use tower_service::Service;
+
+use crate::comms::ConnectionId;
+use crate::front::Front;
+use crate::listen::{Accepted, Admission, Listener};
+
+/// What may be on its way to this side, in bytes: of one call, and of a connection.
+const STREAM_WINDOW: u32 = 8 << 20;
+const CONNECTION_WINDOW: u32 = 16 << 20;
+
+/// The longest frame of HTTP/2 that is taken.
+const FRAME: u32 = 1 << 20;
+
+/// The longest headers.
+const HEADERS: u32 = 16 << 10;
+
+/// The most calls of a connection at a time; others wait at the other side.
+const MAX_CALLS: u32 = 128;
+
+/// The most calls of all connections at a time; others wait before they are read.
+const MAX_CALLS_IN_ALL: usize = 256;
+
+/// The most connections of a listener; others wait in the backlog.
+const MAX_CONNECTIONS: usize = 256;
+
+/// How long no connection is accepted after the system had no room for one.
+const NOT_ACCEPTING: Duration = Duration::from_millis(50);
+
+/// How long a connection may take until it is one: TLS, and the first words of HTTP/2.
+const GREETING_TIME: Duration = Duration::from_secs(10);
+
+type Answer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+
+type Handler = Box<dyn Fn(Request<Incoming>) -> Answer + Send + Sync>;
+
+/// The services of a listener, by name.
+#[derive(Clone, Default)]
+pub(crate) struct Services(Arc<HashMap<&'static str, Handler>>);
+
+/// Services that are put together.
+#[derive(Default)]
+pub(crate) struct ServicesBuilder(HashMap<&'static str, Handler>);
+
+/// What all connections of a front share.
+#[derive(Debug)]
+pub(crate) struct Server {
+    front: Arc<Front>,
+    calls: Semaphore,
+    connections: AtomicU64,
+}
+
+impl ServicesBuilder {
+    pub(crate) fn add<S>(mut self, service: S) -> Self
+    where
+        S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>
+            + NamedService
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+        S::Future: Send,
+    {
+        let handler = move |request| -> Answer {
+            let mut service = service.clone();
+            Box::pin(async move {
+                let Ok(response) = service.call(request).await;
+                response
+            })
+        };
+        self.0.insert(S::NAME, Box::new(handler));
+        self
+    }
+
+    pub(crate) fn build(self) -> Services {
+        Services(Arc::new(self.0))
+    }
+}
+
+impl Services {
+    async fn call(&self, request: Request<Incoming>) -> Response<Body> {
+        let name = request.uri().path().split('/').nth(1).unwrap_or_default();
+        match self.0.get(name) {
+            Some(handler) => handler(request).await,
+            None => Status::unimplemented(format!("this listener has no service {name:?}")).into_http(),
+        }
+    }
+}
+
+impl fmt::Debug for Services {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+impl Server {
+    pub(crate) fn new(front: Arc<Front>) -> Arc<Self> {
+        Arc::new(Self { front, calls: Semaphore::new(MAX_CALLS_IN_ALL), connections: AtomicU64::new(0) })
+    }
+
+    /// Serves the connections of `listener`, until this is dropped.
+    pub(crate) async fn serve(self: Arc<Self>, listener: Listener, services: Services) {
+        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        // Dropped with this: the connections end with their listener.
+        let mut all = tokio::task::JoinSet::new();
+        loop {
+            while all.try_join_next().is_some() {}
+            // It is never closed.
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+            match listener.accept().await {
+                Ok(accepted) => {
+                    let (server, services) = (Arc::clone(&self), services.clone());
+                    all.spawn(async move {
+                        let _place = place;
+                        server.serve_connection(accepted, services).await;
+                    });
+                }
+                Err(_) => tokio::time::sleep(NOT_ACCEPTING).await,
+            }
+        }
+    }
+
+    async fn serve_connection(self: Arc<Self>, accepted: Accepted, services: Services) {
+        // Errors are for the client, which sees its connection end.
+        let Ok(Ok((stream, admission))) = tokio::time::timeout(GREETING_TIME, accepted.admit()).await else {
+            return;
+        };
+        let number = ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed) + 1);
+        self.front.comms.connected(number);
+        let server = Arc::clone(&self);
+        let serve = service_fn(move |request| {
+            let (server, admission, services) = (Arc::clone(&server), admission.clone(), services.clone());
+            async move { Ok::<_, Infallible>(server.call(request, &admission, &services, number).await) }
+        });
+        let mut http = Builder::new(TokioExecutor::new());
+        http.timer(TokioTimer::new())
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_frame_size(FRAME)
+            .max_header_list_size(HEADERS)
+            .max_concurrent_streams(MAX_CALLS)
+            .keep_alive_interval(Some(Duration::from_secs(60)));
+        let _ = http.serve_connection(TokioIo::new(stream), serve).await;
+        self.front.comms.disconnected(number);
+    }
+
+    async fn call(
+        &self,
+        mut request: Request<Incoming>,
+        admission: &Admission,
+        services: &Services,
+        connection: ConnectionId,
+    ) -> Response<Body> {
+        if let Err(refusal) = admission.check(request.headers()) {
+            return refusal.into_http();
+        }
+        let limit =
+            request.headers_mut().remove("grpc-timeout").and_then(|text| time_of(text.to_str().ok()?));
+        request.extensions_mut().insert(connection);
+        let answer = async {
+            // It is never closed.
+            let _place = self.calls.acquire().await;
+            services.call(request).await
+        };
+        let response = match limit {
+            None => answer.await,
+            Some(limit) => tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| {
+                let text = "the deadline of the call has passed; the operation goes on, and its status tells how it ends";
+                Status::deadline_exceeded(text).into_http()
+            }),
+        };
+        as_promised(response)
+    }
+}
+
+/// Returns a response with the code that is promised for a message that is too long.
+fn as_promised(response: Response<Body>) -> Response<Body> {
+    match Status::from_header_map(response.headers()) {
+        Some(status)
+            if status.code() == Code::OutOfRange && status.message().contains("message length too large") =>
+        {
+            Status::resource_exhausted(status.message().to_owned()).into_http()
+        }
+        _ => response,
+    }
+}
+
+/// Reads a deadline as gRPC has it: at most eight digits and a unit.
+fn time_of(text: &str) -> Option<Duration> {
+    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let number: u64 = number.parse().ok().filter(|_| number.len() <= 8)?;
+    Some(match unit {
+        "H" => Duration::from_secs(number * 3600),
+        "M" => Duration::from_secs(number * 60),
+        "S" => Duration::from_secs(number),
+        "m" => Duration::from_millis(number),
+        "u" => Duration::from_micros(number),
+        "n" => Duration::from_nanos(number),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadlines_are_read_as_grpc_has_them() {
+        assert_eq!(time_of("250m"), Some(Duration::from_millis(250)));
+        assert_eq!(time_of("99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
+        for wrong in ["", "m", "5", "5x", "123456789S", "-1S", "5é"] {
+            assert_eq!(time_of(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_has_its_own_code() {
+        let told = Status::out_of_range("Error, decoded message length too large: found 9 bytes");
+        let code = |response: Response<Body>| Status::from_header_map(response.headers()).unwrap().code();
+        assert_eq!(code(as_promised(told.into_http())), Code::ResourceExhausted);
+        assert_eq!(code(as_promised(Status::out_of_range("bytes").into_http())), Code::OutOfRange);
+    }
+}

@@ -1,0 +1,263 @@
+//! Streams of bytes from one device to another: begun on either side, in whatever order.
+//!
+//! | state | until |
+//! |---|---|
+//! | waiting | both sides have begun, or chunks come from outside |
+//! | moving | all bytes are there, or a device is lost |
+//! | done, failed | it is forgotten, the oldest ones first |
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use shmccl::coordinator::{Client, DeviceId};
+use tonic::Status;
+
+use crate::refusal::Refusal;
+
+/// The most streams that are known at a time.
+const MAX_STREAMS: usize = 4096;
+
+/// How far ahead of the numbers that were given a receiver may be.
+const AHEAD: u64 = 1024;
+
+/// The most bytes that are moved at a time.
+const PIECE: u64 = 4 << 20;
+
+/// One side of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Side {
+    pub(crate) device: DeviceId,
+    pub(crate) address: u64,
+    pub(crate) len: u64,
+    /// The device at the other side, where it was named.
+    pub(crate) peer: Option<DeviceId>,
+}
+
+/// How far a stream is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Progress {
+    #[default]
+    Waiting,
+    Moving,
+    Done,
+    Failed,
+}
+
+/// A stream of bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Transfer {
+    pub(crate) source: Option<Side>,
+    pub(crate) target: Option<Side>,
+    pub(crate) progress: Progress,
+}
+
+/// The streams of a front, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Streams(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// The newest number that was given.
+    newest: u64,
+    all: BTreeMap<u64, Transfer>,
+}
+
+impl Transfer {
+    /// Returns both sides, if they are there and nothing moves yet. It fails where they do not fit.
+    fn begin(&mut self) -> Option<(Side, Side)> {
+        let (source, target) = (self.source?, self.target?);
+        if self.progress != Progress::Waiting {
+            return None;
+        }
+        let fits = source.len == target.len
+            && source.peer.is_none_or(|peer| peer == target.device)
+            && target.peer.is_none_or(|peer| peer == source.device);
+        self.progress = if fits { Progress::Moving } else { Progress::Failed };
+        fits.then_some((source, target))
+    }
+}
+
+impl Streams {
+    /// Begins a stream at its source. Returns its number, and both sides if it can move.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` where there are too many.
+    pub(crate) fn send(&self, source: Side) -> Result<(u64, Option<(Side, Side)>), Status> {
+        let mut state = self.state();
+        state.make_room()?;
+        state.newest += 1;
+        let number = state.newest;
+        let transfer = state.all.entry(number).or_default();
+        transfer.source = Some(source);
+        Ok((number, transfer.begin()))
+    }
+
+    /// Begins a stream at its target. Returns both sides if it can move.
+    ///
+    /// # Errors
+    /// `NotFound` for a number that is far from all that were given, or was forgotten;
+    /// `FailedPrecondition` where it has been received; `ResourceExhausted`.
+    pub(crate) fn receive(&self, number: u64, target: Side) -> Result<Option<(Side, Side)>, Status> {
+        let mut state = self.state();
+        let is_near = number > state.newest && number <= state.newest.saturating_add(AHEAD);
+        if !state.all.contains_key(&number) {
+            if !is_near {
+                return Err(missing(number));
+            }
+            state.make_room()?;
+        }
+        let transfer = state.all.entry(number).or_default();
+        if transfer.target.is_some() {
+            return Err(Status::failed_precondition(format!(
+                "stream {number} has a receiver; begin another one"
+            )));
+        }
+        transfer.target = Some(target);
+        Ok(transfer.begin())
+    }
+
+    /// Takes the target of a stream for chunks from outside: of stream `number`, or of the only one
+    /// that waits for them on `device`. `None` where a device sends the bytes.
+    ///
+    /// # Errors
+    /// `NotFound` where no stream waits there, or more than one.
+    pub(crate) fn feed(&self, number: Option<u64>, device: DeviceId) -> Result<Option<(u64, Side)>, Status> {
+        let mut state = self.state();
+        let waits = |transfer: &Transfer| {
+            let is_here = transfer.target.is_some_and(|target| target.device == device);
+            is_here && transfer.source.is_none() && transfer.progress == Progress::Waiting
+        };
+        let number = match number {
+            Some(number) => number,
+            None => {
+                let mut waiting = state.all.iter().filter(|(_, transfer)| waits(transfer));
+                match (waiting.next(), waiting.next()) {
+                    (Some((number, _)), None) => *number,
+                    _ => {
+                        let text = format!(
+                            "chunks without a number came for device {device}, and not one stream waits there"
+                        );
+                        return Err(Status::not_found(text));
+                    }
+                }
+            }
+        };
+        let transfer = state.all.get_mut(&number).ok_or_else(|| missing(number))?;
+        if transfer.source.is_some() {
+            return Ok(None);
+        }
+        if !waits(transfer) {
+            return Err(Status::not_found(format!("stream {number} does not wait on device {device}")));
+        }
+        transfer.progress = Progress::Moving;
+        Ok(transfer.target.map(|target| (number, target)))
+    }
+
+    /// Notes how a stream has ended.
+    pub(crate) fn finish(&self, number: u64, is_done: bool) {
+        if let Some(transfer) = self.state().all.get_mut(&number) {
+            transfer.progress = if is_done { Progress::Done } else { Progress::Failed };
+        }
+    }
+
+    /// Returns a stream.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub(crate) fn get(&self, number: u64) -> Result<Transfer, Status> {
+        self.state().all.get(&number).copied().ok_or_else(|| missing(number))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn make_room(&mut self) -> Result<(), Status> {
+        if self.all.len() < MAX_STREAMS {
+            return Ok(());
+        }
+        let is_over = |transfer: &Transfer| matches!(transfer.progress, Progress::Done | Progress::Failed);
+        let oldest = self.all.iter().find(|(_, transfer)| is_over(transfer)).map(|(number, _)| *number);
+        let oldest = oldest.ok_or_else(|| {
+            Status::resource_exhausted(format!(
+                "{MAX_STREAMS} streams wait for their other side; end some first"
+            ))
+        })?;
+        self.all.remove(&oldest);
+        Ok(())
+    }
+}
+
+fn missing(number: u64) -> Status {
+    Status::not_found(format!("there is no stream {number}; BeginSend names one"))
+}
+
+/// Moves the bytes of a stream from device to device.
+///
+/// # Errors
+/// Those of copies.
+pub(crate) fn carry(client: &mut Client, source: Side, target: Side) -> Result<(), Refusal> {
+    let mut done = 0;
+    while done < source.len {
+        let len = (source.len - done).min(PIECE);
+        let piece = client.read_device(source.device, source.address + done, len)?;
+        client.copy_host_to_device(target.device, target.address + done, &piece)?;
+        done += len;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn side(device: u32, len: u64, peer: u32) -> Side {
+        Side { device: DeviceId::new(device), address: 0x1000, len, peer: Some(DeviceId::new(peer)) }
+    }
+
+    #[test]
+    fn bytes_move_as_soon_as_both_sides_are_there_in_either_order() {
+        let streams = Streams::default();
+        let (number, both) = streams.send(side(1, 8, 2)).unwrap();
+        assert!(both.is_none());
+        assert_eq!(streams.receive(number, side(2, 8, 1)).unwrap(), Some((side(1, 8, 2), side(2, 8, 1))));
+        assert_eq!(streams.receive(number + 1, side(2, 8, 1)).unwrap(), None);
+        assert_eq!(streams.send(side(1, 8, 2)).unwrap(), (number + 1, Some((side(1, 8, 2), side(2, 8, 1)))));
+    }
+
+    #[test]
+    fn sides_that_do_not_fit_fail() {
+        for wrong in [side(2, 9, 1), side(3, 8, 1), side(2, 8, 3)] {
+            let streams = Streams::default();
+            let (number, _) = streams.send(side(1, 8, 2)).unwrap();
+            assert_eq!(streams.receive(number, wrong).unwrap(), None);
+            assert_eq!(streams.get(number).unwrap().progress, Progress::Failed, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn chunks_from_outside_find_the_only_stream_that_waits_for_them() {
+        let streams = Streams::default();
+        streams.receive(1, side(2, 8, 1)).unwrap();
+        assert!(streams.feed(None, DeviceId::new(3)).is_err());
+        assert_eq!(streams.feed(None, DeviceId::new(2)).unwrap(), Some((1, side(2, 8, 1))));
+        assert!(streams.feed(Some(1), DeviceId::new(2)).is_err(), "they are on their way");
+        let (sent, _) = streams.send(side(1, 8, 2)).unwrap();
+        assert_eq!(sent, 1, "the receiver was there before");
+        assert_eq!(streams.feed(Some(1), DeviceId::new(2)).unwrap(), None);
+    }
+
+    #[test]
+    fn the_oldest_stream_that_is_over_makes_room_and_one_that_waits_does_not() {
+        let streams = Streams::default();
+        for number in 1..=MAX_STREAMS as u64 {
+            assert_eq!(streams.send(side(1, 8, 2)).unwrap().0, number);
+        }
+        assert_eq!(streams.send(side(1, 8, 2)).unwrap_err().code(), tonic::Code::ResourceExhausted);
+        streams.finish(7, true);
+        assert!(streams.send(side(1, 8, 2)).is_ok() && streams.get(7).is_err() && streams.get(6).is_ok());
+        assert!(streams.receive(u64::MAX, side(2, 8, 1)).is_err());
+    }
+}

@@ -1,0 +1,732 @@
+"""The backend without a compiler: a Python subclass of c10d's Backend over the engine's table of functions.
+
+It does the collectives and messages of the compiled one, at about 3 us more for a call. Torch hands it no
+gather_single. It has no windows and no reconfigure, does not put DDP's buckets into the heap, and its works can
+neither be polled nor tell sequence numbers, durations and sources.
+"""
+
+import ctypes
+import datetime
+import itertools
+import math
+import os
+import pathlib
+import re
+import threading
+import time
+import warnings
+
+import torch
+from torch._C._distributed_c10d import Backend, ErrorType, ReduceOp, Work
+from torch.distributed import DistBackendError
+
+HEADER = pathlib.Path(__file__).absolute().parent.parent / "include" / "shmccl.h"
+VERSION = 1
+
+SUCCESS, IN_PROGRESS, TIMEOUT, INTERRUPTED, INVALID_ARGUMENT = 0, 7, 11, 19, 4
+(ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER, ALL_TO_ALL_V, SEND, RECV) = range(11)
+ANY_SOURCE = -1
+UINT8, MAX = 1, 3
+NO_TIMEOUT = datetime.timedelta(0)
+
+TYPES = {
+    torch.int8: 0, torch.uint8: UINT8, torch.int32: 2, torch.uint32: 3, torch.int64: 4, torch.uint64: 5, torch.float16: 6,
+    torch.bfloat16: 7, torch.float32: 8, torch.float64: 9, torch.float8_e4m3fn: 10, torch.float8_e5m2: 11, torch.int16: 12,
+    torch.uint16: 13, torch.bool: 14, torch.complex64: 15, torch.complex128: 16,
+}
+OPERATORS = {
+    ReduceOp.SUM: 0, ReduceOp.PRODUCT: 1, ReduceOp.MIN: 2, ReduceOp.MAX: MAX, ReduceOp.AVG: 4, ReduceOp.BAND: 5, ReduceOp.BOR: 6,
+    ReduceOp.BXOR: 7, ReduceOp.PREMUL_SUM: 0,
+}
+BITWISE = (5, 6, 7)
+
+
+class UniqueId(ctypes.Structure):
+    _fields_ = [("internal", ctypes.c_char * 128)]
+
+
+class Config(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("heap_bytes", ctypes.c_uint64), ("timeout_ms", ctypes.c_uint64)]
+
+
+class Call(ctypes.Structure):
+    """One call of the engine: `shmcclCall_t`."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t), ("operation", ctypes.c_int), ("datatype", ctypes.c_int), ("op", ctypes.c_int),
+        ("peer", ctypes.c_int), ("tag", ctypes.c_int), ("sendbuff", ctypes.c_void_p), ("recvbuff", ctypes.c_void_p),
+        ("count", ctypes.c_size_t), ("sendcounts", ctypes.POINTER(ctypes.c_size_t)), ("sdispls", ctypes.POINTER(ctypes.c_size_t)),
+        ("recvcounts", ctypes.POINTER(ctypes.c_size_t)), ("rdispls", ctypes.POINTER(ctypes.c_size_t)),
+        ("scalar", ctypes.c_void_p),
+    ]
+
+
+DONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_int)
+
+
+class Table:
+    """The functions that this module uses, by the order of the fields in the header."""
+
+    SIGNATURES = {
+        "GetLastError": (ctypes.c_char_p, ctypes.c_void_p),
+        "GetLastErrorRank": (ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)),
+        "GetUniqueId": (ctypes.c_int, ctypes.POINTER(UniqueId)),
+        "CommInitRankConfig": (ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int, UniqueId, ctypes.c_int,
+                               ctypes.POINTER(Config)),
+        "CommDuplicate": (ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)),
+        "CommDestroy": (ctypes.c_int, ctypes.c_void_p),
+        "CommRevoke": (ctypes.c_int, ctypes.c_void_p),
+        "Submit": (ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(Call), ctypes.c_size_t, DONE, ctypes.c_void_p,
+                   ctypes.POINTER(ctypes.c_void_p)),
+        "RequestTest": (ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)),
+        "RequestWait": (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64),
+        "RequestSource": (ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)),
+        "RequestFree": (ctypes.c_int, ctypes.c_void_p),
+        "MemAlloc": (ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t),
+        "MemFree": (ctypes.c_int, ctypes.c_void_p),
+        "MemLocate": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_int),
+                      ctypes.POINTER(ctypes.c_uint64)),
+    }
+
+    def __init__(self):
+        from shmccl import _core
+
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        address = pointer(_core.table(), b"shmccl.table")
+        version = ctypes.c_uint32.from_address(address + 4).value
+        if version != VERSION:
+            raise RuntimeError(f"the engine's function table has version {version}, and shmccl.torch was made for version {VERSION}")
+        body = re.search(r"struct shmcclTable \{(.*?)\n\};", HEADER.read_text(), re.S).group(1)
+        for index, name in enumerate(re.findall(r"\(\*(\w+)\)\(", body)):
+            if name in self.SIGNATURES:
+                function = ctypes.c_void_p.from_address(address + 8 + 8 * index).value
+                setattr(self, name, ctypes.CFUNCTYPE(*self.SIGNATURES[name])(function))
+
+
+table = None
+pending = {}
+numbers = itertools.count(1)
+
+
+@DONE
+def ended(number, code, text, rank):
+    pending.pop(number)._end(code, (text or b"").decode(errors="replace"))
+
+
+def failure(code):
+    return code, (table.GetLastError(None) or b"the engine gives no reason").decode(errors="replace")
+
+
+def raise_failure(code, text, what):
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    raise (ValueError if code == INVALID_ARGUMENT else DistBackendError)(f"shmccl: {what}: {text}")
+
+
+class Connection:
+    """One meeting of the ranks: a communicator for collectives and one for messages."""
+
+    def __init__(self, store, name, rank, size, timeout):
+        self.store, self.name, self.rank, self.size, self.timeout = store, name, rank, size, timeout
+        self.pid = os.getpid()
+        self.collectives = self.messages = None
+        self.failure = None
+        self.met = threading.Event()
+        self.closed = False
+
+    def start(self):
+        if self.size == 1:
+            self.met.set()
+        else:
+            threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        try:
+            self.failure = self._meet()
+        except Exception as error:
+            self.failure = (TIMEOUT, str(error))
+        self.met.set()
+
+    def describe(self, operation):
+        return f"{operation} on rank {self.rank} of group '{self.name}'"
+
+    def ensure(self, operation):
+        if self.pid != os.getpid():
+            raise RuntimeError(f"shmccl: {operation}: a child of a fork is not the rank; start it with spawn")
+        self.met.wait()
+        if self.failure:
+            raise_failure(*self.failure, self.describe(operation))
+        if self.closed:
+            raise RuntimeError(f"shmccl: {operation}: group '{self.name}' was shut down")
+
+    def _meet(self):
+        key, ident = f"shmccl/{self.name}/id", UniqueId()
+        if self.rank == 0:
+            if code := table.GetUniqueId(ctypes.byref(ident)):
+                return failure(code)
+            self.store.set(key, bytes(ident))
+        else:
+            ident = UniqueId.from_buffer_copy(self._fetch(key))
+        if failed := self._meet_at(ident):
+            return failed
+        # All have read it by now. A group of this name may be made again.
+        if self.rank == 0:
+            self.store.delete_key(key)
+        return None
+
+    def _fetch(self, key):
+        deadline, pause = time.monotonic() + self.timeout.total_seconds(), 0.0002
+        while not self.store.check([key]):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"rank 0 has not come within {self.timeout.total_seconds() * 1000:.0f} ms")
+            time.sleep(pause)
+            pause = min(2 * pause, 0.005)
+        return self.store.get(key)
+
+    def _meet_at(self, ident):
+        config = Config(ctypes.sizeof(Config), 0, int(self.timeout.total_seconds() * 1000))
+        collectives, messages = ctypes.c_void_p(), ctypes.c_void_p()
+        if code := table.CommInitRankConfig(ctypes.byref(collectives), self.size, ident, self.rank, ctypes.byref(config)):
+            return failure(code)
+        if code := table.CommDuplicate(collectives, ctypes.byref(messages)):
+            failed = failure(code)
+            table.CommDestroy(collectives)
+            return failed
+        self.collectives, self.messages = collectives, messages
+        return None
+
+    def revoke(self):
+        if self.pid == os.getpid():
+            for comm in (self.messages, self.collectives):
+                if comm:
+                    table.CommRevoke(comm)
+
+    def close(self):
+        if self.pid == os.getpid() and not self.closed:
+            self.met.wait()
+            self.closed = True
+
+    def __del__(self):
+        if self.pid == os.getpid():
+            for comm in (self.messages, self.collectives):
+                if comm:
+                    table.CommDestroy(comm)
+
+
+class Pending(Work):
+    """One operation, or several that were put together."""
+
+    def __init__(self, connection, operation, outputs, kept=(), after=None):
+        super().__init__()
+        self.connection, self.operation = connection, operation
+        self.outputs, self.kept, self.after = outputs, kept, [after] if after else []
+        self.requests = []
+        self.parts = 1
+        self.done = threading.Event()
+        self.failure = None
+        self.future = None
+        self.lock = threading.Lock()
+
+    def queue(self, comm, call):
+        with self.lock:
+            self.parts += 1
+        number = next(numbers)
+        pending[number] = self
+        request = ctypes.c_void_p()
+        if code := table.Submit(comm, ctypes.byref(call), 1, ended, number, ctypes.byref(request)):
+            failed = failure(code)
+            pending.pop(number)
+            self._end(*failed)
+            self._end(*failed)
+            raise_failure(*failed, self.connection.describe(self.operation))
+        self.requests.append(request)
+
+    def _end(self, code=SUCCESS, text=""):
+        with self.lock:
+            self.failure = self.failure or ((code, text) if code else None)
+            self.parts -= 1
+            if self.parts:
+                return
+        if not self.failure:
+            for function in self.after:
+                function()
+        self.kept, self.after = (), []
+        with self.lock:
+            self.done.set()
+            future = self.future
+        if future:
+            self._resolve(future)
+
+    def _error(self):
+        try:
+            raise_failure(*self.failure, self.connection.describe(self.operation))
+        except BaseException as error:
+            return error
+
+    def _resolve(self, future):
+        future.set_exception(self._error()) if self.failure else future.set_result(self.outputs)
+
+    def is_completed(self):
+        if not self.done.is_set():
+            flag = ctypes.c_int()
+            for request in self.requests:
+                table.RequestTest(request, ctypes.byref(flag))
+        return self.done.is_set()
+
+    def is_success(self):
+        return self.done.is_set() and not self.failure
+
+    def exception(self):
+        return self._error() if self.failure else None
+
+    def result(self):
+        return self.outputs
+
+    def synchronize(self):
+        self.wait()
+
+    def wait(self, timeout=NO_TIMEOUT):
+        if not self.done.is_set():
+            self._await(timeout or NO_TIMEOUT)
+        if self.failure:
+            raise self._error()
+        return True
+
+    def _await(self, timeout):
+        if not self.requests:
+            raise RuntimeError(f"shmccl: {self.operation} was put together with others; end the coalescing block first")
+        milliseconds = max(0, math.ceil(timeout.total_seconds() * 1000))
+        for request in self.requests:
+            code = table.RequestWait(request, milliseconds)
+            if code == INTERRUPTED:
+                raise KeyboardInterrupt
+            if code == IN_PROGRESS:
+                raise_failure(TIMEOUT, f"timed out after {milliseconds} ms", self.connection.describe(self.operation))
+        self.done.wait()
+
+    def get_future(self):
+        with self.lock:
+            is_new = self.future is None
+            if is_new:
+                self.future = torch.futures.Future()
+            resolves = is_new and self.done.is_set()
+        if resolves:
+            self._resolve(self.future)
+        elif is_new:
+            self.is_completed()
+        return self.future
+
+    def __del__(self):
+        if self.connection.pid == os.getpid():
+            for request in self.requests:
+                table.RequestFree(request)
+
+
+def make(operation, send=0, recv=0, count=0, root=0):
+    return Call(ctypes.sizeof(Call), operation, UINT8, 0, root, 0, send, recv, count)
+
+
+def check(tensor, operation):
+    if tensor.layout != torch.strided:
+        raise RuntimeError(f"shmccl: {operation} takes no sparse tensors; use to_dense()")
+    if not tensor.is_cpu:
+        raise ValueError(f"shmccl: {operation} takes tensors on the CPU, not on {tensor.device}")
+    if not tensor.is_contiguous():
+        raise ValueError(f"Tensors must be contiguous: {operation}")
+    return tensor
+
+
+def only(tensors, operation):
+    if len(tensors) != 1:
+        raise ValueError(f"shmccl: {operation} takes one tensor per rank, not {len(tensors)}")
+    return check(tensors[0], operation)
+
+
+def check_same_type(a, b, operation):
+    if a.dtype != b.dtype:
+        raise TypeError(f"shmccl: {operation}: input is {b.dtype}, output {a.dtype}")
+
+
+def check_blocks(whole, block, size, operation):
+    check(whole, operation)
+    check(block, operation)
+    check_same_type(whole, block, operation)
+    if whole.numel() != block.numel() * size:
+        raise ValueError(
+            f"shmccl: {operation} needs {block.numel() * size} elements in the larger tensor, which has {whole.numel()}"
+        )
+
+
+def check_list(tensors, like, size, operation):
+    if len(tensors) != size:
+        raise ValueError(f"shmccl: {operation} needs a list of {size} tensors, not {len(tensors)}")
+    for tensor in tensors:
+        check_same_type(tensor, like, operation)
+        if tensor.numel() != like.numel():
+            raise ValueError(f"shmccl: {operation}: tensors of the list differ in size")
+
+
+def flat(tensors):
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def copy_out(source, tensors):
+    at = 0
+    for tensor in tensors:
+        tensor.copy_(source[at:at + tensor.numel()].view(tensor.shape))
+        at += tensor.numel()
+
+
+def array(values):
+    return (ctypes.c_size_t * len(values))(*values)
+
+
+def offsets(counts):
+    return [0, *itertools.accumulate(counts)][:-1]
+
+
+class PythonBackend(Backend):
+    def __init__(self, store, rank, size, timeout, name, ranks, place, reconfigurable):
+        global table
+        super().__init__(rank, size)
+        if reconfigurable:
+            raise RuntimeError("shmccl: the backend in Python has no reconfigure; it needs the compiled one (SHMCCL_TORCH=shim)")
+        table = table or Table()
+        self._options = Backend.Options("shmccl", timeout)
+        self._options.group_name, self._options.global_ranks_in_group = name, ranks
+        self._sequence = 0
+        self._batch = None
+        self._failed = ErrorType.SUCCESS
+        self._connection = Connection(store, name, rank, size, timeout)
+        self._connection.start()
+
+    options = property(lambda self: self._options)
+    supports_coalescing = property(lambda self: True)
+    supports_splitting = property(lambda self: False)
+    supports_shrinking = property(lambda self: False)
+    supports_reconfigure = property(lambda self: False)
+    supports_window = property(lambda self: False)
+    supports_abort_hooks = property(lambda self: False)
+    supports_completion_hooks = property(lambda self: False)
+
+    def getBackendName(self):
+        return "shmccl"
+
+    def _get_sequence_number_for_group(self):
+        return self._sequence
+
+    def _set_sequence_number_for_group(self):
+        pass
+
+    def set_timeout(self, timeout):
+        self._options._timeout = timeout
+
+    def get_error(self):
+        return self._failed
+
+    def abort(self):
+        self._connection.revoke()
+
+    def shutdown(self):
+        self._connection.close()
+
+    def holds(self, tensor):
+        owner, offset = ctypes.c_int(-1), ctypes.c_uint64()
+        comm = self._connection.collectives
+        if not comm or not tensor.is_cpu or tensor.nbytes == 0:
+            return False
+        table.MemLocate(comm, tensor.data_ptr(), tensor.nbytes, ctypes.byref(owner), ctypes.byref(offset))
+        return owner.value == self.rank()
+
+    # DDP would go on to a function that a Python backend cannot give it: only FSDP2 and the program ask here.
+    def allocate_tensor(self, size, *, dtype, device):
+        self._connection.ensure("allocate_tensor")
+        memory, comm = ctypes.c_void_p(), self._connection.collectives
+        length = size * dtype.itemsize
+        if not comm or not length or table.MemAlloc(comm, ctypes.byref(memory), length):
+            return torch.empty(size, dtype=dtype)
+        return torch.frombuffer(HeapBytes.at(memory.value, length, self._connection), dtype=dtype)
+
+    # Executing -------------------------------------------------------------------------------------------------------
+
+    def _reduction(self, call, tensor, count, op, operation):
+        """Lets a call reduce `count` elements of the tensor's type."""
+        dtype = tensor.dtype
+        kind = TYPES.get(dtype)
+        if kind is None:
+            raise TypeError(f"shmccl: {operation} cannot reduce tensors of type {dtype}; it can only move them")
+        code = OPERATORS[op.op]
+        is_scaled = op.op in (ReduceOp.AVG, ReduceOp.PREMUL_SUM)
+        if code in BITWISE and (dtype.is_floating_point or dtype.is_complex):
+            raise TypeError(f"shmccl: {operation}: BAND, BOR and BXOR need integers or booleans, not {dtype}")
+        if dtype == torch.bool and is_scaled:
+            raise TypeError(f"shmccl: {operation} of booleans takes no AVG and no PREMUL_SUM")
+        if dtype.is_complex and op.op != ReduceOp.SUM and not is_scaled:
+            raise TypeError(f"shmccl: {operation} of complex numbers takes SUM, AVG and PREMUL_SUM only")
+        if op.op == ReduceOp.PREMUL_SUM:
+            # The call keeps the factor, of which the engine is told where it lies.
+            call.factor = torch.full((1,), float(op.factor), dtype=dtype.to_real())
+            call.scalar = call.factor.data_ptr()
+        call.datatype, call.op, call.count = kind, code, count
+        return call
+
+    def _run(self, operation, calls, opts, outputs, kept=(), after=None):
+        if self._batch and self._batch.thread == threading.get_ident():
+            return self._batch.add(calls, True, outputs, kept, after)
+        self._sequence += 1
+        return self._begin(Pending(self._connection, operation, outputs, kept, after), calls, (), opts.asyncOp)
+
+    def _message(self, operation, call, tag, outputs):
+        if tag < 0:
+            raise ValueError(f"shmccl: {operation}: a tag is not negative, and {tag} is")
+        call.tag = tag
+        if self._batch and self._batch.thread == threading.get_ident():
+            return self._batch.add([call], False, outputs, (), None)
+        return self._begin(Pending(self._connection, operation, outputs), (), [call], True)
+
+    def _begin(self, work, collectives, messages, is_async):
+        connection = self._connection
+        connection.ensure(work.operation)
+        if connection.size == 1:
+            for call in collectives:
+                self._alone(call)
+            collectives = ()
+        for call in messages:
+            work.queue(connection.messages, call)
+        for call in collectives:
+            if is_async:
+                work.queue(connection.collectives, call)
+            elif code := table.Submit(connection.collectives, ctypes.byref(call), 1, DONE(), None, None):
+                failed = failure(code)
+                self._failed = ErrorType.TIMEOUT if code == TIMEOUT else ErrorType.COMM_ERROR
+                work._end(*failed)
+                raise_failure(*failed, connection.describe(work.operation))
+        work._end()
+        return work
+
+    @staticmethod
+    def _alone(call):
+        length = call.count * next((dtype.itemsize for dtype, code in TYPES.items() if code == call.datatype), 1)
+        if call.operation == ALL_TO_ALL_V:
+            length = call.sendcounts[0]
+        if length and call.sendbuff and call.recvbuff and call.sendbuff != call.recvbuff:
+            ctypes.memmove(call.recvbuff, call.sendbuff, length)
+        if call.scalar and length:
+            factor = call.factor
+            torch.frombuffer((ctypes.c_char * length).from_address(call.recvbuff), dtype=factor.dtype).mul_(factor)
+
+    def start_coalescing(self):
+        self._batch = Batch(Pending(self._connection, "coalesced", []))
+
+    def end_coalescing(self):
+        batch, self._batch = self._batch, None
+        if batch is None:
+            raise RuntimeError("shmccl: the end of a coalescing block that was not begun")
+        self._sequence += bool(batch.collectives)
+        return self._begin(batch.work, batch.collectives, batch.messages, True)
+
+    # Collectives -----------------------------------------------------------------------------------------------------
+
+    def allreduce(self, tensors, opts):
+        tensor = only(tensors, "all_reduce")
+        call = make(ALL_REDUCE, tensor.data_ptr(), tensor.data_ptr())
+        return self._run("all_reduce", [self._reduction(call, tensor, tensor.numel(), opts.reduceOp, "all_reduce")], opts, tensors)
+
+    def allreduce_coalesced(self, tensors, opts):
+        calls = []
+        for tensor in tensors:
+            check(tensor, "all_reduce_coalesced")
+            call = make(ALL_REDUCE, tensor.data_ptr(), tensor.data_ptr())
+            calls.append(self._reduction(call, tensor, tensor.numel(), opts.reduceOp, "all_reduce_coalesced"))
+        return self._run("all_reduce_coalesced", calls, opts, tensors)
+
+    def reduce(self, tensors, opts):
+        tensor = only(tensors, "reduce")
+        output = tensor.data_ptr() if opts.rootRank == self.rank() else 0
+        call = make(REDUCE, tensor.data_ptr(), output, 0, opts.rootRank)
+        return self._run("reduce", [self._reduction(call, tensor, tensor.numel(), opts.reduceOp, "reduce")], opts, tensors)
+
+    def broadcast(self, tensors, opts):
+        tensor = only(tensors, "broadcast")
+        call = make(BROADCAST, tensor.data_ptr(), tensor.data_ptr(), tensor.nbytes, opts.rootRank)
+        return self._run("broadcast", [call], opts, tensors)
+
+    def all_gather_single(self, output, source, opts):
+        check_blocks(output, source, self.size(), "all_gather_single")
+        call = make(ALL_GATHER, source.data_ptr(), output.data_ptr(), source.nbytes)
+        return self._run("all_gather_single", [call], opts, [output], [source])
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts):
+        calls = []
+        for output, source in zip(outputs, inputs, strict=True):
+            check_blocks(output, source, self.size(), "all_gather_single_coalesced")
+            calls.append(make(ALL_GATHER, source.data_ptr(), output.data_ptr(), source.nbytes))
+        return self._run("all_gather_single_coalesced", calls, opts, outputs, inputs)
+
+    def _reduce_scatter_call(self, output, source, opts):
+        check_blocks(source, output, self.size(), "reduce_scatter")
+        call = make(REDUCE_SCATTER, source.data_ptr(), output.data_ptr())
+        return self._reduction(call, output, output.numel(), opts.reduceOp, "reduce_scatter")
+
+    def reduce_scatter_single(self, output, source, opts):
+        return self._run("reduce_scatter_single", [self._reduce_scatter_call(output, source, opts)], opts, [output], [source])
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts):
+        calls = [self._reduce_scatter_call(output, source, opts) for output, source in zip(outputs, inputs, strict=True)]
+        return self._run("reduce_scatter_single_coalesced", calls, opts, outputs, inputs)
+
+    def reduce_scatter(self, outputs, inputs, opts):
+        output = only(outputs, "reduce_scatter")
+        check_list(inputs[0], output, self.size(), "reduce_scatter")
+        source = flat(inputs[0])
+        return self._run("reduce_scatter", [self._reduce_scatter_call(output, source, opts)], opts, outputs, [source])
+
+    def allgather(self, outputs, inputs, opts):
+        source = only(inputs, "all_gather")
+        check_list(outputs[0], source, self.size(), "all_gather")
+        target = torch.empty(source.numel() * self.size(), dtype=source.dtype)
+        call = make(ALL_GATHER, source.data_ptr(), target.data_ptr(), source.nbytes)
+        return self._run("all_gather", [call], opts, outputs[0], [source, target], lambda: copy_out(target, outputs[0]))
+
+    def allgather_coalesced(self, outputs, inputs, opts):
+        calls, kept, copies = [], list(inputs), []
+        for index, source in enumerate(inputs):
+            check(source, "all_gather_coalesced")
+            targets = [tensors[index] for tensors in outputs]
+            check_list(targets, source, self.size(), "all_gather_coalesced")
+            target = torch.empty(source.numel() * self.size(), dtype=source.dtype)
+            kept.append(target)
+            copies.append((target, targets))
+            calls.append(make(ALL_GATHER, source.data_ptr(), target.data_ptr(), source.nbytes))
+        results = [tensor for _, targets in copies for tensor in targets]
+        return self._run("all_gather_coalesced", calls, opts, results, kept, lambda: [copy_out(*copy) for copy in copies])
+
+    def gather(self, outputs, inputs, opts):
+        source = only(inputs, "gather")
+        if opts.rootRank != self.rank():
+            call = make(GATHER, source.data_ptr(), 0, source.nbytes, opts.rootRank)
+            return self._run("gather", [call], opts, [], [source])
+        check_list(outputs[0], source, self.size(), "gather")
+        target = torch.empty(source.numel() * self.size(), dtype=source.dtype)
+        call = make(GATHER, source.data_ptr(), target.data_ptr(), source.nbytes, opts.rootRank)
+        return self._run("gather", [call], opts, outputs[0], [source, target], lambda: copy_out(target, outputs[0]))
+
+    def scatter(self, outputs, inputs, opts):
+        output = only(outputs, "scatter")
+        if opts.rootRank != self.rank():
+            return self._run("scatter", [make(SCATTER, 0, output.data_ptr(), output.nbytes, opts.rootRank)], opts, outputs)
+        check_list(inputs[0], output, self.size(), "scatter")
+        source = flat(inputs[0])
+        call = make(SCATTER, source.data_ptr(), output.data_ptr(), output.nbytes, opts.rootRank)
+        return self._run("scatter", [call], opts, outputs, [source])
+
+    def _blocks_call(self, source, target, sent, received):
+        call = make(ALL_TO_ALL_V, source.data_ptr(), target.data_ptr())
+        call.sendcounts, call.sdispls = array(sent), array(offsets(sent))
+        call.recvcounts, call.rdispls = array(received), array(offsets(received))
+        return call
+
+    def alltoall(self, outputs, inputs, opts):
+        if len(outputs) != self.size() or len(inputs) != self.size():
+            raise ValueError(f"shmccl: all_to_all needs lists of {self.size()} tensors, not {len(inputs)} and {len(outputs)}")
+        source, target = flat(inputs), flat(outputs)
+        check_same_type(target, source, "all_to_all")
+        call = self._blocks_call(source, target, [tensor.nbytes for tensor in inputs], [tensor.nbytes for tensor in outputs])
+        return self._run("all_to_all", [call], opts, outputs, [source, target], lambda: copy_out(target, outputs))
+
+    def all_to_all_single(self, output, source, output_splits, input_splits, opts):
+        for tensor in (output, source):
+            check(tensor, "all_to_all_single")
+        check_same_type(output, source, "all_to_all_single")
+        call = self._blocks_call(source, output, self._split(source, input_splits), self._split(output, output_splits))
+        return self._run("all_to_all_single", [call], opts, [output], [source])
+
+    def _split(self, tensor, splits):
+        rows = tensor.shape[0] if tensor.dim() else 1
+        if not splits:
+            if rows % self.size():
+                raise ValueError(f"shmccl: all_to_all_single: {rows} rows do not divide equally among {self.size()} ranks")
+            splits = [rows // self.size()] * self.size()
+        if len(splits) != self.size():
+            raise ValueError("Number of tensor splits not equal to group size: all_to_all_single")
+        if sum(splits) != rows or min(splits) < 0:
+            raise ValueError("Split sizes doesn't match total dim 0 size: all_to_all_single")
+        row = tensor.nbytes // rows if rows else 0
+        return [count * row for count in splits]
+
+    def barrier(self, opts):
+        token = torch.zeros(1, dtype=torch.uint8)
+        call = make(ALL_REDUCE, token.data_ptr(), token.data_ptr(), 1)
+        call.op = MAX
+        return self._run("barrier", [call], opts, [], [token])
+
+    def monitored_barrier(self, opts, wait_all_ranks=False):
+        self.barrier(opts).wait()
+
+    # Messages --------------------------------------------------------------------------------------------------------
+
+    def _peer(self, peer, operation):
+        if not 0 <= peer < self.size() or peer == self.rank():
+            raise ValueError(f"shmccl: {operation}: {peer} is no other rank of a group of {self.size()}")
+        return peer
+
+    def send(self, tensors, peer, tag):
+        tensor = only(tensors, "send")
+        return self._message("send", make(SEND, tensor.data_ptr(), 0, tensor.nbytes, self._peer(peer, "send")), tag, tensors)
+
+    def recv(self, tensors, peer, tag):
+        tensor = only(tensors, "recv")
+        return self._message("recv", make(RECV, 0, tensor.data_ptr(), tensor.nbytes, self._peer(peer, "recv")), tag, tensors)
+
+    def recv_anysource(self, tensors, tag):
+        tensor = only(tensors, "recv")
+        return self._message("recv", make(RECV, 0, tensor.data_ptr(), tensor.nbytes, ANY_SOURCE), tag, tensors)
+
+
+class Batch:
+    """Calls between the begin and the end of a coalescing block."""
+
+    def __init__(self, work):
+        self.thread, self.work = threading.get_ident(), work
+        self.collectives, self.messages = [], []
+
+    def add(self, calls, are_collective, outputs, kept, after):
+        (self.collectives if are_collective else self.messages).extend(calls)
+        self.work.outputs = [*self.work.outputs, *outputs]
+        self.work.kept = [*self.work.kept, *kept]
+        if after:
+            self.work.after.append(after)
+        return self.work
+
+
+class HeapBytes(ctypes.Array):
+    """Bytes of the heap, given back when the last tensor over them is gone."""
+
+    _type_, _length_ = ctypes.c_char, 0
+
+    @staticmethod
+    def at(address, length, connection):
+        kind = type("HeapBytes", (ctypes.c_char * length,), {"__del__": lambda self: table.MemFree(address)})
+        made = kind.from_address(address)
+        made.connection = connection
+        return made
+
+
+warned = False
+
+
+def instead_of_shim(error):
+    """The backend in Python, with one warning that tells why and what is missing."""
+    global warned
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if version < (2, 14):
+        raise RuntimeError(f"shmccl: {error}; the backend in Python needs torch 2.14, and this is {torch.__version__}") from error
+    if not warned:
+        warned = True
+        warnings.warn(
+            f"shmccl: the backend in Python is used, as {error}. Missing are windows, reconfigure and DDP buckets in the heap, "
+            "and a call takes about 3 us longer.",
+            stacklevel=2,
+        )
+    return PythonBackend

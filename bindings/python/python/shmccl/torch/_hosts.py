@@ -1,0 +1,271 @@
+"""Groups whose ranks are on several hosts: shared memory within a host, gloo between hosts.
+
+Ranks of one host make a group of the backend. Reductions and broadcasts go through it first, so that few bytes cross
+hosts. All other collectives are gloo's, and messages take the way between their two ranks.
+"""
+
+import concurrent.futures
+import datetime
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import AllgatherOptions, Backend, ReduceOp, Work
+
+# From this many bytes on, each rank of a host reduces a share of its own with those of the other hosts.
+SHARED_OUT = 64 << 10
+NO_TIMEOUT = datetime.timedelta(0)
+
+
+class Pending(Work):
+    """An operation that the group's thread executes."""
+
+    def __init__(self, executed, outputs):
+        super().__init__()
+        self._executed, self._outputs = executed, outputs
+
+    def wait(self, timeout=NO_TIMEOUT):
+        try:
+            self._executed.result((timeout or NO_TIMEOUT).total_seconds() or None)
+        except concurrent.futures.TimeoutError as error:
+            raise dist.DistBackendError(f"shmccl: timed out after {timeout}") from error
+        return True
+
+    def synchronize(self):
+        self.wait()
+
+    def result(self):
+        return self._outputs
+
+    def get_future(self):
+        future = torch.futures.Future()
+
+        def resolve(executed):
+            error = executed.exception()
+            future.set_exception(error) if error else future.set_result(self._outputs)
+
+        self._executed.add_done_callback(resolve)
+        return future
+
+
+def with_op(options, op):
+    options.reduceOp = op
+    return options
+
+
+def with_root(options, root):
+    options.rootRank = root
+    return options
+
+
+class SeveralHosts(Backend):
+    def __init__(self, make, places, *, store, rank, size, timeout, name, ranks):
+        super().__init__(rank, size)
+        self._options = Backend.Options("shmccl", timeout)
+        self._options.group_name, self._options.global_ranks_in_group = name, ranks
+        # The ranks of each host.
+        self._hosts = [[peer for peer in range(size) if places[peer] == place] for place in dict.fromkeys(places)]
+        self._host = self._host_of(rank)
+        members = self._hosts[self._host]
+        self._index = members.index(rank)
+        self._is_even = len({len(host) for host in self._hosts}) == 1
+        self._local = make(store=store, rank=self._index, size=len(members), timeout=timeout, name=f"{name}/host{self._host}",
+                           ranks=[ranks[member] for member in members] if ranks else [])
+
+        def gloo(kind, rank, size):
+            return dist.ProcessGroupGloo(dist.PrefixStore(f"shmccl/{name}/{kind}", store), rank, size, timeout)
+
+        self._whole = gloo("whole", rank, size)
+        # Joins the ranks that have one index on all hosts, where there are such: those of index 0 always.
+        is_joined = self._is_even or self._index == 0
+        self._across = gloo(f"index{self._index}", self._host, len(self._hosts)) if is_joined else None
+        self._executor = concurrent.futures.ThreadPoolExecutor(1, "shmccl")
+        self._sequence = 0
+
+    options = property(lambda self: self._options)
+    supports_coalescing = property(lambda self: False)
+    supports_splitting = property(lambda self: False)
+    supports_shrinking = property(lambda self: False)
+    supports_reconfigure = property(lambda self: False)
+    supports_window = property(lambda self: False)
+    supports_abort_hooks = property(lambda self: False)
+    supports_completion_hooks = property(lambda self: False)
+
+    def getBackendName(self):
+        return "shmccl"
+
+    def _get_sequence_number_for_group(self):
+        return self._sequence
+
+    def _set_sequence_number_for_group(self):
+        pass
+
+    def set_timeout(self, timeout):
+        self._options._timeout = timeout
+        for inner in (self._local, self._whole, self._across):
+            if inner:
+                inner.set_timeout(timeout)
+
+    def get_error(self):
+        return self._local.get_error()
+
+    def abort(self):
+        self._local.abort()
+        self._whole.abort()
+
+    def shutdown(self):
+        self._executor.shutdown()
+        self._local.shutdown()
+
+    def holds(self, tensor):
+        return self._local.holds(tensor)
+
+    def allocate_tensor(self, size, *, dtype, device):
+        return self._local.allocate_tensor(size, dtype=dtype, device=device)
+
+    def _host_of(self, rank):
+        return next(host for host, members in enumerate(self._hosts) if rank in members)
+
+    def _run(self, function, arguments, options, outputs):
+        """Lets the group's thread call the function: collectives of a group are executed in order."""
+        self._sequence += 1
+        work = Pending(self._executor.submit(function, *arguments), outputs)
+        if not options.asyncOp:
+            work.wait()
+        return work
+
+    # Through shared memory first -------------------------------------------------------------------------------------
+
+    def allreduce(self, tensors, options):
+        return self._run(self._all_reduce, (tensors[0], options.reduceOp), options, tensors)
+
+    def allreduce_coalesced(self, tensors, options):
+        def all_of_them():
+            for tensor in tensors:
+                self._all_reduce(tensor, options.reduceOp)
+
+        return self._run(all_of_them, (), options, tensors)
+
+    def _all_reduce(self, tensor, op):
+        inner, outer = self._operators(op)
+        if self._is_even and tensor.nbytes >= SHARED_OUT:
+            self._reduce_in_shares(tensor, inner, outer)
+        else:
+            self._local.reduce([tensor], with_op(with_root(dist.ReduceOptions(), 0), inner)).wait()
+            if self._index == 0:
+                self._across.allreduce([tensor], with_op(dist.AllreduceOptions(), outer)).wait()
+            self._local.broadcast([tensor], with_root(dist.BroadcastOptions(), 0)).wait()
+        self._average(tensor, op)
+
+    def _reduce_in_shares(self, tensor, inner, outer):
+        count = len(self._hosts[self._host])
+        flat = tensor.view(-1)
+        missing = -flat.numel() % count
+        whole = torch.nn.functional.pad(flat, (0, missing)) if missing else flat
+        share = torch.empty(whole.numel() // count, dtype=tensor.dtype)
+        self._local.reduce_scatter_single(share, whole, with_op(dist.ReduceScatterOptions(), inner)).wait()
+        self._across.allreduce([share], with_op(dist.AllreduceOptions(), outer)).wait()
+        self._local.all_gather_single(whole, share, AllgatherOptions()).wait()
+        if missing:
+            flat.copy_(whole[:flat.numel()])
+
+    @staticmethod
+    def _operators(op):
+        """What is done within a host, and what between hosts."""
+        if op.op == ReduceOp.AVG:
+            return ReduceOp.SUM, ReduceOp.SUM
+        return op, ReduceOp.SUM if op.op == ReduceOp.PREMUL_SUM else op
+
+    def _average(self, tensor, op):
+        if op.op == ReduceOp.AVG:
+            is_exact = tensor.is_floating_point() or tensor.is_complex()
+            tensor.div_(self.size(), rounding_mode=None if is_exact else "trunc")
+
+    def reduce(self, tensors, options):
+        return self._run(self._reduce, (tensors[0], options.reduceOp, options.rootRank), options, tensors)
+
+    def _reduce(self, tensor, op, root):
+        # The tensors of other ranks stay as they are.
+        result = tensor if root == self.rank() else tensor.clone()
+        inner, outer = self._operators(op)
+        self._local.reduce([result], with_op(with_root(dist.ReduceOptions(), 0), inner)).wait()
+        home = self._host_of(root)
+        if self._index == 0:
+            self._across.reduce([result], with_op(with_root(dist.ReduceOptions(), home), outer)).wait()
+        if home == self._host:
+            self._local.broadcast([result], with_root(dist.BroadcastOptions(), 0)).wait()
+        if root == self.rank():
+            self._average(result, op)
+
+    def broadcast(self, tensors, options):
+        return self._run(self._broadcast, (tensors[0], options.rootRank), options, tensors)
+
+    def _broadcast(self, tensor, root):
+        home = self._host_of(root)
+        if home == self._host:
+            root_here = self._hosts[home].index(root)
+            self._local.broadcast([tensor], with_root(dist.BroadcastOptions(), root_here)).wait()
+        if self._index == 0:
+            self._across.broadcast([tensor], with_root(dist.BroadcastOptions(), home)).wait()
+        if home != self._host:
+            self._local.broadcast([tensor], with_root(dist.BroadcastOptions(), 0)).wait()
+
+    def barrier(self, options):
+        return self._run(self._all_reduce, (torch.zeros(1, dtype=torch.uint8), ReduceOp(ReduceOp.MAX)), options, [])
+
+    def monitored_barrier(self, options, wait_all_ranks=False):
+        self.barrier(options).wait()
+
+    # Through gloo ----------------------------------------------------------------------------------------------------
+
+    def _by_gloo(self, name, arguments, outputs):
+        def call():
+            getattr(self._whole, name)(*arguments).wait()
+
+        return self._run(call, (), arguments[-1], outputs)
+
+    def allgather(self, outputs, inputs, options):
+        return self._by_gloo("allgather", (outputs, inputs, options), outputs[0])
+
+    def all_gather_single(self, output, source, options):
+        return self._by_gloo("all_gather_single", (output, source, options), [output])
+
+    def all_gather_single_coalesced(self, outputs, inputs, options):
+        return self._by_gloo("all_gather_single_coalesced", (outputs, inputs, options), outputs)
+
+    def reduce_scatter(self, outputs, inputs, options):
+        return self._by_gloo("reduce_scatter", (outputs, inputs, options), outputs)
+
+    def reduce_scatter_single(self, output, source, options):
+        return self._by_gloo("reduce_scatter_single", (output, source, options), [output])
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, options):
+        return self._by_gloo("reduce_scatter_single_coalesced", (outputs, inputs, options), outputs)
+
+    def gather(self, outputs, inputs, options):
+        return self._by_gloo("gather", (outputs, inputs, options), outputs[0] if outputs else [])
+
+    def scatter(self, outputs, inputs, options):
+        return self._by_gloo("scatter", (outputs, inputs, options), outputs)
+
+    def alltoall(self, outputs, inputs, options):
+        return self._by_gloo("alltoall", (outputs, inputs, options), outputs)
+
+    def all_to_all_single(self, output, source, output_splits, input_splits, options):
+        return self._by_gloo("all_to_all_single", (output, source, output_splits, input_splits, options), [output])
+
+    # Messages --------------------------------------------------------------------------------------------------------
+
+    def _way_to(self, peer):
+        members = self._hosts[self._host]
+        return (self._local, members.index(peer)) if peer in members else (self._whole, peer)
+
+    def send(self, tensors, peer, tag):
+        way, peer = self._way_to(peer)
+        return way.send(tensors, peer, tag)
+
+    def recv(self, tensors, peer, tag):
+        way, peer = self._way_to(peer)
+        return way.recv(tensors, peer, tag)
+
+    def recv_anysource(self, tensors, tag):
+        raise RuntimeError("shmccl: recv from any rank needs a group of one host; name the source")

@@ -1,0 +1,1499 @@
+// A process group of torch.distributed over the engine's function table (`shmccl.h`).
+//
+// torch knows `Backend`, which turns each call of c10d into calls of the table and returns a `Pending`, and
+// `SharedWindow`. This file links to torch only: `shmccl._core` hands it the table. No engine logic stands here.
+//
+// * A `Connection` is one meeting of the ranks: two communicators, so that messages never queue behind collectives.
+//   A thread makes it while the program goes on; whoever needs it first waits for it. Works and tensors keep it alive.
+// * A synchronous call runs on the caller's thread. An asynchronous one is queued: nothing that may wait runs inline,
+//   and `wait` takes over what the engine's worker has not begun.
+// * The engine calls `Pending::ended` once for each queued operation, on any thread, without the GIL.
+// * A child of a fork touches nothing of the parent's engine.
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/version.h>
+
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "shmccl.h"
+
+// Says for which torch this file was compiled, to who reads the library without loading it.
+extern "C" __attribute__((used, visibility("default"))) const char shmccl_shim_torch[] = "SHMCCL_SHIM_TORCH=" TORCH_VERSION;
+
+namespace {
+
+namespace py = pybind11;
+using at::Tensor;
+using c10d::OpType;
+using c10d::Work;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using Tensors = std::vector<Tensor>;
+using WorkPtr = c10::intrusive_ptr<Work>;
+using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+
+const shmcclTable* table = nullptr;
+
+// Errors ---------------------------------------------------------------------------------------------------------
+
+struct Failure {
+  shmcclResult_t code = shmcclSuccess;
+  // Names the rank, where there is one.
+  std::string text;
+
+  // Takes what the engine says of the failure that this thread got last.
+  static Failure of(shmcclResult_t code) {
+    const char* text = code == shmcclSuccess ? "" : table->GetLastError(nullptr);
+    return {code, text ? text : "the engine gives no reason"};
+  }
+
+  explicit operator bool() const { return code != shmcclSuccess; }
+};
+
+[[noreturn]] void raise_interrupt() {
+  py::gil_scoped_acquire gil;
+  if (!PyErr_Occurred()) PyErr_SetNone(PyExc_KeyboardInterrupt);
+  throw py::error_already_set();
+}
+
+[[noreturn]] void raise(const Failure& failure, const std::string& what) {
+  if (failure.code == shmcclInterrupted) raise_interrupt();
+  const std::string text = "shmccl: " + what + ": " + failure.text;
+  if (failure.code == shmcclInvalidArgument) C10_THROW_ERROR(ValueError, text);
+  C10_THROW_ERROR(DistBackendError, text);
+}
+
+// Runs the handlers of signals that have come, where this thread may. Nonzero: one has raised an exception.
+int signals_raised() {
+  if (!Py_IsInitialized()) return 0;
+  py::gil_scoped_acquire gil;
+  return PyErr_CheckSignals();
+}
+
+// Types ----------------------------------------------------------------------------------------------------------
+
+shmcclDataType_t type_of(at::ScalarType type, const char* operation) {
+  static const std::map<at::ScalarType, shmcclDataType_t> types{
+      {at::kBool, shmcclBool},         {at::kChar, shmcclInt8},             {at::kByte, shmcclUint8},
+      {at::kShort, shmcclInt16},       {at::kUInt16, shmcclUint16},         {at::kInt, shmcclInt32},
+      {at::kUInt32, shmcclUint32},     {at::kLong, shmcclInt64},            {at::kUInt64, shmcclUint64},
+      {at::kHalf, shmcclFloat16},      {at::kFloat, shmcclFloat32},         {at::kDouble, shmcclFloat64},
+      {at::kBFloat16, shmcclBfloat16}, {at::kFloat8_e4m3fn, shmcclFloat8e4m3}, {at::kFloat8_e5m2, shmcclFloat8e5m2},
+      {at::kComplexFloat, shmcclComplex64}, {at::kComplexDouble, shmcclComplex128},
+  };
+  const auto found = types.find(type);
+  TORCH_CHECK_TYPE(found != types.end(), "shmccl: ", operation, " cannot reduce tensors of type ", type,
+                   "; it can only move them (broadcast, gather, send, ...)");
+  return found->second;
+}
+
+// Booleans are added by `or` and multiplied by `and`.
+shmcclRedOp_t op_of(c10d::ReduceOp::RedOpType op, at::ScalarType type, const char* operation) {
+  using Op = c10d::ReduceOp;
+  static const std::map<Op::RedOpType, shmcclRedOp_t> ops{
+      {Op::SUM, shmcclSum}, {Op::PREMUL_SUM, shmcclSum}, {Op::PRODUCT, shmcclProd}, {Op::MIN, shmcclMin},     {Op::MAX, shmcclMax},
+      {Op::AVG, shmcclAvg}, {Op::BAND, shmcclBitAnd},    {Op::BOR, shmcclBitOr},    {Op::BXOR, shmcclBitXor},
+  };
+  const bool is_bitwise = op == Op::BAND || op == Op::BOR || op == Op::BXOR;
+  const bool is_scaled = op == Op::AVG || op == Op::PREMUL_SUM;
+  TORCH_CHECK_VALUE(ops.count(op), "shmccl: ", operation, ": unknown reduction");
+  TORCH_CHECK_TYPE(!is_bitwise || at::isIntegralType(type, true), "shmccl: ", operation,
+                   ": BAND, BOR and BXOR need integers or booleans, not ", type);
+  TORCH_CHECK_TYPE(!is_scaled || type != at::kBool, "shmccl: ", operation, " of booleans takes no AVG and no PREMUL_SUM");
+  TORCH_CHECK_TYPE(!at::isComplexType(type) || op == Op::SUM || is_scaled, "shmccl: ", operation,
+                   " of complex numbers takes SUM, AVG and PREMUL_SUM only");
+  return ops.at(op);
+}
+
+// The factor of PREMUL_SUM as one element of the tensor's type, or of its real part's.
+Tensor premul_factor(const c10d::ReduceOp& op, at::ScalarType elements) {
+  const auto type = at::isComplexType(elements) ? c10::toRealValueType(elements) : elements;
+  auto* supplement = dynamic_cast<c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+  TORCH_CHECK_VALUE(supplement, "shmccl: PREMUL_SUM without a factor");
+  if (supplement->tensor_factor.defined()) return supplement->tensor_factor.to(at::kCPU, type).contiguous();
+  return at::full({1}, supplement->double_factor, at::TensorOptions().dtype(type));
+}
+
+// Arguments ------------------------------------------------------------------------------------------------------
+
+void check_dense(const Tensor& tensor, const char* operation) {
+  TORCH_CHECK(tensor.layout() == at::kStrided, "shmccl: ", operation, " takes no sparse tensors; use to_dense()");
+  TORCH_CHECK_VALUE(tensor.device().is_cpu(), "shmccl: ", operation, " takes tensors on the CPU, not on ", tensor.device());
+}
+
+void check_tensor(const Tensor& tensor, const char* operation) {
+  check_dense(tensor, operation);
+  TORCH_CHECK_VALUE(tensor.is_contiguous(), "Tensors must be contiguous: ", operation);
+  TORCH_CHECK_VALUE(!tensor.is_conj() && !tensor.is_neg(), "shmccl: ", operation, " needs resolve_conj() and resolve_neg()");
+}
+
+const Tensor& only(const Tensors& tensors, const char* operation) {
+  TORCH_CHECK_VALUE(tensors.size() == 1, "shmccl: ", operation, " takes one tensor per rank, not ", tensors.size());
+  check_tensor(tensors[0], operation);
+  return tensors[0];
+}
+
+void check_same_type(const Tensor& a, const Tensor& b, const char* operation) {
+  TORCH_CHECK_TYPE(a.scalar_type() == b.scalar_type(), "shmccl: ", operation, ": input is ", b.scalar_type(), ", output ",
+                   a.scalar_type());
+}
+
+void check_blocks(const Tensor& whole, const Tensor& block, int size, const char* operation) {
+  check_tensor(whole, operation);
+  check_tensor(block, operation);
+  check_same_type(whole, block, operation);
+  TORCH_CHECK_VALUE(whole.numel() == block.numel() * size, "shmccl: ", operation, " needs ", block.numel() * size,
+                    " elements in the larger tensor, which has ", whole.numel());
+}
+
+// Checks a list with a tensor for each rank, all like `like`.
+void check_list(const Tensors& list, const Tensor& like, int size, const char* operation) {
+  TORCH_CHECK_VALUE(list.size() == static_cast<size_t>(size), "shmccl: ", operation, " needs a list of ", size,
+                    " tensors, not ", list.size());
+  for (const auto& tensor : list) {
+    check_same_type(tensor, like, operation);
+    TORCH_CHECK_VALUE(tensor.numel() == like.numel(), "shmccl: ", operation, ": tensors of the list differ in size");
+    check_dense(tensor, operation);
+  }
+}
+
+// The tensors of a list that lie one behind the other as one, undefined where they do not.
+Tensor as_one(const Tensors& list) {
+  if (list.empty()) return {};
+  auto* next = static_cast<const char*>(list[0].const_data_ptr());
+  int64_t total = 0;
+  for (const auto& tensor : list) {
+    if (!tensor.is_contiguous() || !tensor.is_alias_of(list[0]) || tensor.const_data_ptr() != next) return {};
+    next += tensor.nbytes();
+    total += tensor.numel();
+  }
+  return list[0].as_strided({total}, {1}, list[0].storage_offset());
+}
+
+// The tensors of a list in one piece: where they lie, or a copy.
+Tensor gathered(const Tensors& list) {
+  auto whole = as_one(list);
+  if (whole.defined()) return whole;
+  Tensors flat;
+  for (const auto& tensor : list) flat.push_back(tensor.reshape({-1}));
+  return at::cat(flat);
+}
+
+using Actions = std::vector<std::function<void()>>;
+
+// Memory in one piece for the results of a list: where that lies, or a tensor that `after` copies into it.
+Tensor landing(const Tensors& list, Actions& after) {
+  auto whole = as_one(list);
+  if (whole.defined()) return whole;
+  int64_t total = 0;
+  for (const auto& tensor : list) total += tensor.numel();
+  whole = at::empty({total}, list[0].options());
+  after.push_back([whole, list] {
+    int64_t at = 0;
+    for (const auto& tensor : list) {
+      tensor.copy_(whole.narrow(0, at, tensor.numel()).view(tensor.sizes()));
+      at += tensor.numel();
+    }
+  });
+  return whole;
+}
+
+// What a call of c10d asks of the engine ---------------------------------------------------------------------------
+
+// A call of the engine with what it points to.
+struct Step {
+  shmcclCall_t call{};
+  size_t bytes = 0;
+  bool is_message = false;
+  Tensor scalar;
+  // Counts and offsets of what is sent and received, in bytes.
+  std::shared_ptr<std::array<std::vector<size_t>, 4>> blocks;
+};
+
+struct Job {
+  const char* operation;
+  OpType type;
+  c10::SmallVector<Step, 1> steps;
+  Tensors outputs;
+  // Tensors that the engine uses besides.
+  Tensors kept;
+  // What is left to do when the data are there.
+  Actions after;
+
+  void append(Job&& other) {
+    std::move(other.steps.begin(), other.steps.end(), std::back_inserter(steps));
+    outputs.insert(outputs.end(), other.outputs.begin(), other.outputs.end());
+    kept.insert(kept.end(), other.kept.begin(), other.kept.end());
+    std::move(other.after.begin(), other.after.end(), std::back_inserter(after));
+  }
+};
+
+Step step(shmcclOperation_t operation, const void* send, void* recv, size_t bytes, int root = 0) {
+  Step made;
+  made.bytes = bytes;
+  made.call.size = sizeof(shmcclCall_t);
+  made.call.operation = operation;
+  made.call.datatype = shmcclUint8;
+  made.call.peer = root;
+  made.call.sendbuff = send;
+  made.call.recvbuff = recv;
+  made.call.count = bytes;
+  return made;
+}
+
+// Makes a step that reduces as many elements as `like` has, of its type.
+Step reduction(shmcclOperation_t operation, const void* send, void* recv, const Tensor& like, const c10d::ReduceOp& op,
+               const char* name, int root = 0) {
+  auto made = step(operation, send, recv, like.nbytes(), root);
+  made.call.datatype = type_of(like.scalar_type(), name);
+  made.call.op = op_of(op.op_, like.scalar_type(), name);
+  made.call.count = static_cast<size_t>(like.numel());
+  if (op.op_ == c10d::ReduceOp::PREMUL_SUM) {
+    made.scalar = premul_factor(op, like.scalar_type());
+    made.call.scalar = made.scalar.const_data_ptr();
+  }
+  return made;
+}
+
+std::vector<size_t> offsets_of(const std::vector<size_t>& counts) {
+  std::vector<size_t> offsets(counts.size());
+  std::exclusive_scan(counts.begin(), counts.end(), offsets.begin(), size_t{0});
+  return offsets;
+}
+
+// Makes a step that exchanges blocks of these lengths, which lie one behind the other.
+Step exchange(const void* send, void* recv, const std::vector<size_t>& sent, const std::vector<size_t>& received) {
+  auto made = step(shmcclOpAlltoAllv, send, recv, 0);
+  made.blocks = std::make_shared<std::array<std::vector<size_t>, 4>>(
+      std::array{sent, offsets_of(sent), received, offsets_of(received)});
+  made.call.sendcounts = (*made.blocks)[0].data();
+  made.call.sdispls = (*made.blocks)[1].data();
+  made.call.recvcounts = (*made.blocks)[2].data();
+  made.call.rdispls = (*made.blocks)[3].data();
+  return made;
+}
+
+// Makes a step that ends when all ranks have come to it. It needs a byte.
+Step meeting_point(const Tensor& token) {
+  auto made = step(shmcclOpAllReduce, token.const_data_ptr(), token.mutable_data_ptr(), 1);
+  made.call.op = shmcclMax;
+  return made;
+}
+
+// The memory of a tensor. The front end counts versions; the bytes are the engine's for the time of the call.
+void* data(const Tensor& tensor) { return tensor.mutable_data_ptr(); }
+
+// Does a step in a group of one.
+void run_alone(const Step& step) {
+  auto* recv = static_cast<char*>(step.call.recvbuff);
+  size_t bytes = step.bytes;
+  if (step.blocks) {
+    bytes = step.call.sendcounts[0];
+    const size_t received = step.call.recvcounts[0];
+    TORCH_CHECK_VALUE(bytes == received, "shmccl: all_to_all: blocks of ", bytes, " and ", received, " bytes");
+  }
+  if (bytes && step.call.sendbuff && recv) std::memmove(recv, step.call.sendbuff, bytes);
+  if (step.scalar.defined() && recv) {
+    at::from_blob(recv, {static_cast<int64_t>(bytes / step.scalar.itemsize())}, step.scalar.options()).mul_(step.scalar);
+  }
+}
+
+// What the works of a group report to --------------------------------------------------------------------------------
+
+class Pending;
+using SuccessHook = std::function<void(const Pending&)>;
+
+struct Report {
+  std::atomic<int64_t> pending{0};
+  // How much longer the next operation may take, in ms.
+  std::atomic<int64_t> extra{0};
+  std::atomic<bool> timed{false}, hooked{false}, aborted{false};
+  std::atomic<shmcclResult_t> failed{shmcclSuccess};
+  std::mutex mutex;
+  std::condition_variable idle;
+  std::map<int64_t, std::function<void()>> on_abort;
+  std::map<int64_t, SuccessHook> on_success;
+
+  // Goes on with the settings and hooks of another one.
+  void adopt(Report& before) {
+    std::lock_guard<std::mutex> lock(before.mutex);
+    timed = before.timed.load();
+    hooked = before.hooked.load();
+    on_abort = before.on_abort;
+    on_success = before.on_success;
+  }
+
+  // Sets a hook, or removes it where `hook` is empty.
+  template <class Hooks, class Hook>
+  void set(Hooks& hooks, int64_t id, Hook hook) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (hook) hooks[id] = std::move(hook);
+    else hooks.erase(id);
+    hooked = !on_success.empty();
+  }
+
+  template <class Hooks, class... Arguments>
+  void call(const Hooks& hooks, const Arguments&... arguments) {
+    std::unique_lock<std::mutex> lock(mutex);
+    const auto called = hooks;
+    lock.unlock();
+    for (const auto& [id, hook] : called) hook(arguments...);
+  }
+};
+
+// The connection -------------------------------------------------------------------------------------------------
+
+struct ConnectionOptions {
+  c10::intrusive_ptr<c10d::Store> store;
+  std::string name;
+  int rank;
+  int size;
+  milliseconds timeout;
+};
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  explicit Connection(ConnectionOptions options) : options_(std::move(options)) {}
+
+  ~Connection() {
+    // A child of a fork is not here.
+    if (!is_here()) return;
+    if (messages_) table->CommDestroy(messages_);
+    if (collectives_) table->CommDestroy(collectives_);
+  }
+
+  int rank() const { return options_.rank; }
+  int size() const { return options_.size; }
+  const std::string& name() const { return options_.name; }
+  milliseconds timeout() const { return options_.timeout; }
+  Report& report() { return report_; }
+  // How much lies in the heap, and how many tensors found no room there.
+  std::atomic<uint64_t> heap_bytes{0}, heap_tensors{0}, ordinary_tensors{0};
+  bool alone() const { return options_.size == 1; }
+  bool is_here() const { return pid_ == getpid(); }
+
+  std::string describe(const char* operation) const {
+    return std::string(operation) + " on rank " + std::to_string(rank()) + " of group '" + name() + "'";
+  }
+
+  // Meets under `id`, or under one that rank 0 hands out by the store. It does so in a thread of its own: no rank waits
+  // for others before it needs them.
+  void start(std::optional<shmcclUniqueId> id = {}) {
+    state_ = alone() ? State::ready : State::meeting;
+    if (!alone()) std::thread([self = shared_from_this(), id] { self->run(id); }).detach();
+  }
+
+  // Waits until the ranks have met.
+  void ensure(const char* operation) {
+    if (state_.load(std::memory_order_acquire) == State::ready && is_here()) return;
+    TORCH_CHECK(is_here(), "shmccl: ", operation, ": a child of a fork is not the rank; start it with spawn");
+    std::optional<py::gil_scoped_release> unlocked;
+    if (PyGILState_Check()) unlocked.emplace();
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!changed_.wait_for(lock, milliseconds(100), [&] { return state_ != State::meeting; })) {
+      lock.unlock();
+      if (signals_raised()) raise_interrupt();
+      lock.lock();
+    }
+    if (state_ == State::failed) raise(failure_, describe(operation));
+    TORCH_CHECK(state_ != State::idle, "shmccl: ", operation, ": group '", name(), "' has no members before reconfigure() is called");
+    TORCH_CHECK(state_ != State::closed, "shmccl: ", operation, ": group '", name(), "' was shut down");
+  }
+
+  shmcclComm_t collectives(const char* operation) { return ensure(operation), collectives_; }
+  shmcclComm_t messages(const char* operation) { return ensure(operation), messages_; }
+
+  // Ends every operation on all ranks.
+  void revoke() {
+    if (!is_here()) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    cancelled_ = true;
+    if (messages_) table->CommRevoke(messages_);
+    if (collectives_) table->CommRevoke(collectives_);
+  }
+
+  // Leaves the group. The other ranks may still need this one to come: it does not leave before they have met.
+  void close() {
+    if (!is_here() || state_ == State::closed) return;
+    try {
+      ensure("shutdown");
+    } catch (const c10::Error&) {
+      // Nobody waits for a group that has not come together: its operations tell why.
+    }
+    State ready = State::ready;
+    state_.compare_exchange_strong(ready, State::closed);
+  }
+
+  // Why the communicators have ended, or nothing.
+  Failure ended() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (state_ == State::failed) return failure_;
+    if (!collectives_ || !is_here()) return {};
+    shmcclResult_t reason = shmcclSuccess;
+    table->CommGetAsyncError(collectives_, &reason);
+    return Failure::of(reason);
+  }
+
+  // Memory in the heap of this rank; null when that is full or there is none.
+  void* allocate(size_t bytes) {
+    ensure("allocate_tensor");
+    void* memory = nullptr;
+    if (alone() || bytes == 0 || table->MemAlloc(collectives_, &memory, bytes) != shmcclSuccess) return nullptr;
+    return memory;
+  }
+
+  // Where a tensor lies in this rank's heap, if it does.
+  std::optional<uint64_t> locate(const Tensor& tensor) const {
+    if (alone() || state_ != State::ready || !tensor.device().is_cpu()) return {};
+    int owner = -1;
+    uint64_t offset = 0;
+    const auto code = table->MemLocate(collectives_, tensor.const_data_ptr(), tensor.nbytes(), &owner, &offset);
+    return code == shmcclSuccess && owner == rank() ? std::optional(offset) : std::nullopt;
+  }
+
+ private:
+  enum class State { idle, meeting, ready, failed, closed };
+
+  void run(const std::optional<shmcclUniqueId>& id) {
+    Failure failure;
+    try {
+      failure = id ? meet(*id) : meet_by_store();
+    } catch (const c10::Error& error) {
+      failure = {shmcclSystemError, std::string("the store failed: ") + error.what_without_backtrace()};
+    } catch (const std::exception& error) {
+      failure = {shmcclSystemError, error.what()};
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    failure_ = failure;
+    state_ = failure ? State::failed : cancelled_ ? State::closed : State::ready;
+    changed_.notify_all();
+  }
+
+  Failure meet_by_store() {
+    auto& store = *options_.store;
+    const std::string key = "shmccl/" + name() + "/id";
+    shmcclUniqueId id;
+    if (rank() == 0) {
+      if (auto failure = Failure::of(table->GetUniqueId(&id))) return failure;
+      store.set(key, std::vector<uint8_t>(id.internal, id.internal + sizeof id.internal));
+    } else {
+      await(key);
+      const auto bytes = store.get(key);
+      TORCH_CHECK(bytes.size() == sizeof id.internal, "the id of the meeting is damaged");
+      std::memcpy(id.internal, bytes.data(), bytes.size());
+    }
+    auto failure = meet(id);
+    // All have read it by now. A group of this name may be made again.
+    if (!failure && rank() == 0) store.deleteKey(key);
+    return failure;
+  }
+
+  // Waits for a key of rank 0. Never blocks in the store: clients of one store share its connection.
+  void await(const std::string& key) {
+    const auto deadline = steady_clock::now() + timeout();
+    auto pause = std::chrono::microseconds(200);
+    while (!options_.store->check({key})) {
+      if (cancelled_) throw std::runtime_error("the group was shut down before all ranks had come");
+      if (steady_clock::now() > deadline) {
+        throw std::runtime_error("rank 0 has not come within " + std::to_string(timeout().count()) + " ms");
+      }
+      std::this_thread::sleep_for(pause);
+      pause = std::min(pause * 2, std::chrono::microseconds(5000));
+    }
+  }
+
+  Failure meet(const shmcclUniqueId& id) {
+    shmcclConfig_t config{};
+    config.size = sizeof config;
+    config.timeoutMs = static_cast<uint64_t>(options_.timeout.count());
+    shmcclComm_t collectives = nullptr, messages = nullptr;
+    auto code = table->CommInitRankConfig(&collectives, size(), id, rank(), &config);
+    if (code != shmcclSuccess) return Failure::of(code);
+    code = table->CommDuplicate(collectives, &messages);
+    if (code != shmcclSuccess) {
+      const auto failure = Failure::of(code);
+      table->CommDestroy(collectives);
+      return failure;
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    collectives_ = collectives;
+    messages_ = messages;
+    return {};
+  }
+
+  const ConnectionOptions options_;
+  const pid_t pid_ = getpid();
+  Report report_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::atomic<State> state_{State::idle};
+  std::atomic<bool> cancelled_{false};
+  Failure failure_;
+  shmcclComm_t collectives_ = nullptr;
+  shmcclComm_t messages_ = nullptr;
+};
+
+using ConnectionPtr = std::shared_ptr<Connection>;
+
+// One operation, or several that were put together ----------------------------------------------------------------
+
+class Pending : public Work {
+ public:
+  Pending(ConnectionPtr connection, Job job, uint64_t sequence, milliseconds timeout)
+      : Work(connection->rank(), job.type), connection_(std::move(connection)), job_(std::move(job)), sequence_(sequence),
+        timeout_(timeout + milliseconds(connection_->report().extra.exchange(0))), timed_(connection_->report().timed) {}
+
+  ~Pending() override {
+    for (auto request : requests_) table->RequestFree(request);
+  }
+
+  Job& job() { return job_; }
+
+  // Begins all parts, behind each other where the caller waits for them.
+  void begin(bool is_async) {
+    connection_->report().pending++;
+    try {
+      connection_->ensure(job_.operation);
+      for (const auto& step : job_.steps) {
+        if (connection_->alone()) run_alone(step);
+        else if (step.is_message) queue(connection_->messages(job_.operation), step.call);
+        else if (is_async || has_own_deadline()) queue(connection_->collectives(job_.operation), step.call);
+        else check(table->Submit(connection_->collectives(job_.operation), &step.call, 1, nullptr, nullptr, nullptr));
+      }
+    } catch (...) {
+      part_ended({});
+      throw;
+    }
+    part_ended({});
+    if (!is_async) wait(milliseconds(0));
+  }
+
+  // What the engine calls at the end of a part.
+  static void ended(void* self, shmcclResult_t code, const char* text, int) {
+    c10::intrusive_ptr<Pending>::reclaim(static_cast<Pending*>(self))->part_ended({code, text ? text : ""});
+  }
+
+  bool isCompleted() override {
+    int is_over = 0;
+    for (auto request : requests()) table->RequestTest(request, &is_over);
+    return is_done();
+  }
+
+  bool isSuccess() const override { return is_done() && !failure_; }
+  std::exception_ptr exception() const override { return is_done() && failure_ ? error() : nullptr; }
+
+  int sourceRank() const override {
+    int source = -1;
+    const auto begun = requests();
+    TORCH_CHECK(!begun.empty(), "shmccl: ", job_.operation, " has no source rank");
+    const auto code = table->RequestSource(begun[0], &source);
+    if (code != shmcclSuccess) raise(Failure::of(code), connection_->describe(job_.operation));
+    return source;
+  }
+
+  Tensors result() override {
+    TORCH_CHECK(is_done(), "shmccl: ", job_.operation, " has not ended: its result is there after wait()");
+    return job_.outputs;
+  }
+
+  void synchronize() override { wait(milliseconds(0)); }
+
+  bool wait(milliseconds timeout) override {
+    if (timeout.count() < 0) timeout = milliseconds(0);
+    await(timeout);
+    if (c10d::allow_inflight_collective_as_graph_input()) {
+      c10d::unregister_work(c10::intrusive_ptr<Work>::reclaim_copy(this));
+    }
+    if (failure_) std::rethrow_exception(error());
+    return true;
+  }
+
+  void abort() override { connection_->revoke(); }
+
+  FuturePtr getFuture() override { return future(future_, c10::ListType::create(c10::TensorType::get())); }
+  FuturePtr getFutureResult() override { return future(result_, c10::IntType::get()); }
+
+  float getDuration() const override {
+    TORCH_CHECK(timed_ && is_done(), "shmccl: ", job_.operation, " was not timed; call _enable_collectives_timing() before it");
+    return duration_ms_;
+  }
+
+  bool is_timed() const { return timed_; }
+  uint64_t getSequencenumber() const override { return sequence_; }
+  milliseconds getTimeout() const override { return timeout_; }
+  std::shared_ptr<c10d::WorkInfo> info() const {
+    const std::chrono::duration<float> taken(duration_ms_ / 1000);
+    return std::make_shared<c10d::WorkInfo>(retrieveOpType(), sequence_, started_, steady_clock::now(), taken);
+  }
+#ifdef C10D_BACKEND_HAS_HOOKS
+  uint64_t getCompletionKey() const override { return key_; }
+#endif
+
+ private:
+  // Queues a part; the engine keeps this object until it has ended.
+  void queue(shmcclComm_t comm, const shmcclCall_t& call) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    parts_++;
+    lock.unlock();
+    auto* self = c10::intrusive_ptr<Pending>::reclaim_copy(this).release();
+    shmcclRequest_t request = nullptr;
+    const auto code = table->Submit(comm, &call, 1, &Pending::ended, self, &request);
+    if (code != shmcclSuccess) ended(self, code, table->GetLastError(nullptr), -1);
+    check(code);
+    lock.lock();
+    requests_.push_back(request);
+  }
+
+  void check(shmcclResult_t code) {
+    if (code == shmcclSuccess) return;
+    std::unique_lock<std::mutex> lock(mutex_);
+    failure_ = Failure::of(code);
+    lock.unlock();
+    raise(failure_, connection_->describe(job_.operation));
+  }
+
+  // Whether its deadline is another than that of the engine's operations.
+  bool has_own_deadline() const { return timeout_ != connection_->timeout(); }
+
+  void part_ended(Failure failure) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (failure && !failure_) failure_ = std::move(failure);
+      if (--parts_ > 0) return;
+    }
+    finish();
+  }
+
+  std::exception_ptr error() const {
+    try {
+      raise(failure_, connection_->describe(job_.operation));
+    } catch (...) {
+      return std::current_exception();
+    }
+  }
+
+  // Waits until the operation has ended, or throws where that does not come within `timeout` (0: its own). Past its own
+  // timeout the operation is ended for all ranks, as the engine does past its own.
+  void await(milliseconds timeout) {
+    if (is_done()) return;
+    const auto begun = requests();
+    TORCH_CHECK(!begun.empty(), "shmccl: ", job_.operation, " was put together with others; end the coalescing block first");
+    const bool is_own = timeout.count() == 0;
+    const bool is_bounded = !is_own || has_own_deadline();
+    const auto deadline = is_own ? started_ + timeout_ : steady_clock::now() + timeout;
+    for (auto request : begun) {
+      const auto left = std::chrono::duration_cast<milliseconds>(deadline - steady_clock::now()).count();
+      const auto code = table->RequestWait(request, is_bounded ? static_cast<uint64_t>(std::max<int64_t>(left, 1)) : 0);
+      if (code == shmcclInterrupted) raise_interrupt();
+      if (code != shmcclInProgress) continue;
+      if (is_own) connection_->revoke();
+      const auto waited = std::to_string((is_own ? timeout_ : timeout).count());
+      raise({shmcclTimeout, "timed out after " + waited + " ms"}, connection_->describe(job_.operation));
+    }
+    // The thread that has executed it is about to say so.
+    std::unique_lock<std::mutex> lock(mutex_);
+    cv_.wait(lock, [&] { return done_; });
+  }
+
+  bool is_done() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return done_;
+  }
+
+  std::vector<shmcclRequest_t> requests() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return requests_;
+  }
+
+  void finish() {
+    try {
+      if (!failure_) for (auto& action : job_.after) action();
+    } catch (const std::exception& error) {
+      failure_ = {shmcclInternalError, error.what()};
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    duration_ms_ = std::chrono::duration<float, std::milli>(steady_clock::now() - started_).count();
+    const Tensors kept = std::move(job_.kept);
+    const Actions after = std::move(job_.after);
+    const FuturePtr futures[] = {future_, result_};
+    done_ = true;
+    cv_.notify_all();
+    lock.unlock();
+    tell(connection_->report());
+    for (const auto& future : futures) resolve(future);
+  }
+
+  void tell(Report& report) {
+    shmcclResult_t none = shmcclSuccess;
+    if (!failure_ && report.hooked) report.call(report.on_success, *this);
+    else if (failure_) report.failed.compare_exchange_strong(none, failure_.code);
+    if (--report.pending > 0) return;
+    std::lock_guard<std::mutex> lock(report.mutex);
+    report.idle.notify_all();
+  }
+
+  // The future in `slot`, which is made at the first request.
+  FuturePtr future(FuturePtr& slot, c10::TypePtr type) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (slot) return slot;
+    auto made = slot = c10::make_intrusive<c10::ivalue::Future>(std::move(type));
+    const bool is_done = done_;
+    lock.unlock();
+    if (is_done) resolve(made);
+    // Who waits for a future does not take the operation over: the worker is told to begin.
+    else isCompleted();
+    return made;
+  }
+
+  void resolve(const FuturePtr& future) {
+    if (!future) return;
+    if (future->elementType()->kind() == c10::TypeKind::IntType) {
+      auto result = c10d::WorkResult::SUCCESS;
+      if (failure_) result = failure_.code == shmcclTimeout ? c10d::WorkResult::TIMEOUT : c10d::WorkResult::COMM_ERROR;
+      future->markCompleted(c10::IValue(static_cast<int64_t>(result)));
+    } else if (failure_) {
+      future->setErrorIfNeeded(error());
+    } else {
+      future->markCompleted(c10::IValue(job_.outputs));
+    }
+  }
+
+  const ConnectionPtr connection_;
+  Job job_;
+  const uint64_t sequence_;
+  static inline std::atomic<uint64_t> keys_{0};
+  const uint64_t key_ = ++keys_;
+  const milliseconds timeout_;
+  const bool timed_;
+  const steady_clock::time_point started_ = steady_clock::now();
+  float duration_ms_ = 0;
+
+  // Beginning them counts as a part.
+  int parts_ = 1;
+  bool done_ = false;
+  Failure failure_;
+  std::vector<shmcclRequest_t> requests_;
+  FuturePtr future_, result_;
+};
+
+// Windows ----------------------------------------------------------------------------------------------------------
+
+#ifdef C10D_BACKEND_HAS_WINDOW
+// A wait for a signal that is done when it is waited for.
+class SignalWait : public Work {
+ public:
+  SignalWait(std::function<void()> wait, int rank) : Work(rank, OpType::UNKNOWN), wait_(std::move(wait)) {}
+  bool isCompleted() override { return done_; }
+  bool isSuccess() const override { return done_; }
+  bool wait(milliseconds) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!done_) wait_();
+    return done_ = true;
+  }
+
+ private:
+  std::function<void()> wait_;
+  std::atomic<bool> done_{false};
+};
+
+class SharedWindow : public c10d::Window {
+ public:
+  explicit SharedWindow(ConnectionPtr connection) : connection_(std::move(connection)) {
+    // Signals are counted per pair of ranks and communicator: each window has its own.
+    check(table->CommDuplicate(connection_->collectives("new_window"), &comm_), "new_window");
+    // The engine has signals where there is a window: this one is of no bytes.
+    check(table->CommWindowRegister(comm_, nullptr, 0, &signals_), "new_window");
+  }
+
+  ~SharedWindow() override {
+    if (connection_->is_here() && comm_) table->CommDestroy(comm_);
+  }
+
+  void tensor_register(const Tensor& tensor, bool owning) override {
+    TORCH_CHECK(!registered_, "shmccl: double registration of a window");
+    check_tensor(tensor, "tensor_register");
+    const auto offset = connection_->locate(tensor);
+    TORCH_CHECK(tensor.numel() == 0 || offset,
+                "shmccl: a window takes tensors of the backend's own MemPool only: allocate it with shmccl.torch.empty");
+    TORCH_CHECK(tensor.dim() <= kDimensions, "shmccl: a window takes tensors of at most ", kDimensions, " dimensions");
+    Place mine{offset.value_or(0), tensor.numel(), tensor.scalar_type(), tensor.dim(), {}};
+    std::copy(tensor.sizes().begin(), tensor.sizes().end(), mine.sizes.begin());
+    places_.resize(connection_->size());
+    submit(step(shmcclOpAllGather, &mine, places_.data(), sizeof mine), "tensor_register");
+    registered_ = true;
+    if (owning) tensor_ = tensor;
+  }
+
+  void tensor_deregister() override {
+    check_registered("tensor_deregister");
+    // Nobody's put is under way when all have come here.
+    submit(meeting_point(at::zeros({1}, at::kByte)), "tensor_deregister");
+    registered_ = false;
+    tensor_ = Tensor();
+  }
+
+  WorkPtr put(const Tensor& tensor, int64_t destination, int64_t offset, bool, const c10d::PutOptions&) override {
+    check_registered("put", destination);
+    check_tensor(tensor, "put");
+    TORCH_CHECK(offset >= 0, "shmccl: put: the offset must be nonnegative, and is ", offset);
+    const auto& target = places_[destination];
+    TORCH_CHECK(tensor.numel() <= target.count && offset <= target.count - tensor.numel(), "shmccl: put of ", tensor.numel(),
+                " elements at ", offset, " exceeds the window size of rank ", destination, ", ", target.count, " elements");
+    TORCH_CHECK(tensor.scalar_type() == target.type, "shmccl: put: type ", tensor.scalar_type(), " does not match that of rank ",
+                destination, "'s window, ", target.type);
+    TORCH_CHECK(tensor.numel() == 0 || connection_->locate(tensor),
+                "shmccl: put: the source is not in a registered segment: allocate it with shmccl.torch.empty");
+    if (tensor.numel() > 0) {
+      const uint64_t at = target.offset + static_cast<uint64_t>(offset) * tensor.itemsize();
+      std::memcpy(address(destination, at, tensor.nbytes()), tensor.const_data_ptr(), tensor.nbytes());
+    }
+    return raise_signal(destination);
+  }
+
+  WorkPtr signal(int64_t peer, bool, const c10d::SignalOptions&) override {
+    check_registered("signal", peer);
+    return raise_signal(peer);
+  }
+
+  WorkPtr wait_signal(int64_t peer, bool is_async, const c10d::WaitSignalOptions&) override {
+    check_registered("wait_signal", peer);
+    auto self = c10::intrusive_ptr<SharedWindow>::reclaim_copy(this);
+    auto work = c10::make_intrusive<SignalWait>([self, peer] { self->take_signal(peer); }, connection_->rank());
+    if (!is_async) work->wait(milliseconds(0));
+    return work;
+  }
+
+  Tensor map_remote_tensor(int64_t rank) override {
+    check_registered("map_remote_tensor", rank);
+    const auto& place = places_[rank];
+    const auto options = at::TensorOptions().dtype(place.type);
+    const at::IntArrayRef sizes(place.sizes.data(), static_cast<size_t>(place.dimensions));
+    if (place.count == 0) return at::empty(sizes, options);
+    void* memory = address(rank, place.offset, static_cast<size_t>(place.count) * options.dtype().itemsize());
+    return at::from_blob(memory, sizes, [kept = connection_](void*) {}, options);
+  }
+
+  c10d::WindowAttr get_attr(int64_t peer) override {
+    check_registered("get_attr", peer);
+    return {};
+  }
+
+ private:
+  static constexpr int64_t kDimensions = 8;
+
+  // Where a rank's tensor lies in its heap, and what it is.
+  struct Place {
+    uint64_t offset;
+    int64_t count;
+    at::ScalarType type;
+    int64_t dimensions;
+    std::array<int64_t, kDimensions> sizes;
+  };
+
+  void check(shmcclResult_t code, const char* operation) const {
+    if (code != shmcclSuccess) raise(Failure::of(code), connection_->describe(operation));
+  }
+  void check_registered(const char* operation, int64_t rank = 0) const {
+    TORCH_CHECK(registered_, "shmccl: ", operation, ": the window is not registered; call tensor_register first");
+    TORCH_CHECK(rank >= 0 && rank < connection_->size(), "shmccl: ", operation, ": ", rank, " is no rank of a group of ",
+                connection_->size());
+  }
+
+  void submit(const Step& made, const char* operation) {
+    check(table->Submit(comm_, &made.call, 1, nullptr, nullptr, nullptr), operation);
+  }
+
+  void* address(int64_t rank, uint64_t offset, size_t bytes) const {
+    void* memory = nullptr;
+    check(table->MemAddress(connection_->collectives("window"), static_cast<int>(rank), offset, bytes, &memory), "window");
+    return memory;
+  }
+
+  WorkPtr raise_signal(int64_t peer) {
+    if (peer == connection_->rank()) own_signals_++;
+    else check(table->Signal(static_cast<int>(peer), 0, comm_, nullptr), "signal");
+    auto work = c10::make_intrusive<Pending>(connection_, Job{"signal", OpType::UNKNOWN}, 0, connection_->timeout());
+    work->begin(false);
+    return work;
+  }
+
+  void take_signal(int64_t peer) {
+    const shmcclWaitSignalDesc_t awaited{1, static_cast<int>(peer), 0};
+    if (peer != connection_->rank()) return check(table->WaitSignal(1, &awaited, comm_, nullptr), "wait_signal");
+    TORCH_CHECK(own_signals_ > 0, "shmccl: wait_signal: this rank waits for a signal of its own that it has not raised");
+    own_signals_--;
+  }
+
+  const ConnectionPtr connection_;
+  shmcclComm_t comm_ = nullptr;
+  shmcclWindow_t signals_ = nullptr;
+  bool registered_ = false;
+  Tensor tensor_;
+  std::vector<Place> places_;
+  std::atomic<int64_t> own_signals_{0};
+};
+#endif
+
+// The process group ----------------------------------------------------------------------------------------------
+
+class SharedBackend : public c10d::Backend {
+ public:
+  SharedBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, milliseconds timeout, std::string name,
+                std::vector<uint64_t> ranks, std::string place, bool reconfigurable)
+      : Backend(rank, size), store_(std::move(store)), place_(std::move(place)), name_(std::move(name)),
+        options_(c10::make_intrusive<Options>("shmccl", timeout)) {
+    options_->group_name = name_;
+    options_->global_ranks_in_group = std::move(ranks);
+    connection_ = connection(timeout);
+    if (!reconfigurable) connection_->start();
+  }
+
+  ~SharedBackend() override { shutdown(); }
+
+  const std::string getBackendName() const override { return "shmccl"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  bool supportsSplitting() const override { return true; }
+  bool supportsCoalescing() const override { return true; }
+  bool supportsShrinking() const override { return true; }
+  bool supportsTensorAlloc(c10::DeviceIndex) override { return size_ > 1; }
+  void setTimeout(milliseconds timeout) override { options_->timeout = timeout; }
+  void addEphemeralTimeout(const milliseconds& timeout) override { report().extra += timeout.count(); }
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return sequence_; }
+
+  // Collectives of one tensor ---------------------------------------------------------------------------------------
+
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
+    only(tensors, "all_reduce");
+    return run({"all_reduce", OpType::ALLREDUCE, {all_reduce_step(tensors[0], opts)}, tensors}, opts);
+  }
+
+  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) override {
+    Job job{"all_reduce_coalesced", OpType::ALLREDUCE_COALESCED, {}, tensors};
+    for (const auto& tensor : tensors) job.steps.push_back(all_reduce_step(tensor, opts));
+    return run(std::move(job), opts);
+  }
+
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override {
+    const auto& tensor = only(tensors, "reduce");
+    void* output = is_root(opts, "reduce") ? data(tensor) : nullptr;
+    auto made = reduction(shmcclOpReduce, data(tensor), output, tensor, opts.reduceOp, "reduce", opts.rootRank);
+    return run({"reduce", OpType::REDUCE, {made}, tensors}, opts);
+  }
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override {
+    const auto& tensor = only(tensors, "broadcast");
+    const void* input = is_root(opts, "broadcast") ? data(tensor) : nullptr;
+    auto made = step(shmcclOpBroadcast, input, data(tensor), tensor.nbytes(), opts.rootRank);
+    return run({"broadcast", OpType::BROADCAST, {made}, tensors}, opts);
+  }
+
+  WorkPtr _allgather_base(Tensor& output, Tensor& input, const c10d::AllgatherOptions& opts) override {
+    auto made = all_gather_step(output, input, "all_gather_single");
+    return run({"all_gather_single", OpType::_ALLGATHER_BASE, {made}, {output}, {input}}, opts);
+  }
+
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override {
+    Job job{"all_gather_single_coalesced", OpType::ALLGATHER_INTO_TENSOR_COALESCED, {}, outputs, inputs};
+    check_pairs(job);
+    for (size_t i = 0; i < inputs.size(); i++) job.steps.push_back(all_gather_step(outputs[i], inputs[i], job.operation));
+    return run(std::move(job), opts);
+  }
+
+  WorkPtr _reduce_scatter_base(Tensor& output, Tensor& input, const c10d::ReduceScatterOptions& opts) override {
+    auto made = reduce_scatter_step(output, input, opts, "reduce_scatter_single");
+    return run({"reduce_scatter_single", OpType::_REDUCE_SCATTER_BASE, {made}, {output}, {input}}, opts);
+  }
+
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) override {
+    Job job{"reduce_scatter_single_coalesced", OpType::REDUCE_SCATTER_TENSOR_COALESCED, {}, outputs, inputs};
+    check_pairs(job);
+    for (size_t i = 0; i < inputs.size(); i++) job.steps.push_back(reduce_scatter_step(outputs[i], inputs[i], opts, job.operation));
+    return run(std::move(job), opts);
+  }
+
+  WorkPtr gather_into_tensor(Tensor& output, Tensor& input, const c10d::GatherOptions& opts) {
+    const bool is_receiver = is_root(opts, "gather_single");
+    if (is_receiver) check_blocks(output, input, size_, "gather_single");
+    else check_tensor(input, "gather_single");
+    auto made = step(shmcclOpGather, data(input), is_receiver ? data(output) : nullptr, input.nbytes(), opts.rootRank);
+    return run({"gather_single", OpType::GATHER, {made}, is_receiver ? Tensors{output} : Tensors{}, {input}}, opts);
+  }
+
+  WorkPtr alltoall_base(Tensor& output, Tensor& input, std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits,
+                        const c10d::AllToAllOptions& opts) override {
+    check_tensor(output, "all_to_all_single");
+    check_tensor(input, "all_to_all_single");
+    check_same_type(output, input, "all_to_all_single");
+    const auto sent = split_bytes(input, input_splits), received = split_bytes(output, output_splits);
+    const bool is_even = output_splits.empty() && input_splits.empty();
+    TORCH_CHECK_VALUE(!is_even || sent == received, "shmccl: all_to_all_single: tensors of ", input.sizes(), " and ", output.sizes());
+    auto made = is_even ? step(shmcclOpAlltoAll, data(input), data(output), sent[0])
+                        : exchange(data(input), data(output), sent, received);
+    return run({"all_to_all_single", OpType::ALLTOALL_BASE, {made}, {output}, {input}}, opts);
+  }
+
+  WorkPtr barrier(const c10d::BarrierOptions& opts) override {
+    auto token = at::zeros({1}, at::kByte);
+    return run({"barrier", OpType::BARRIER, {meeting_point(token)}, {}, {token}}, opts);
+  }
+
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool) override { barrier(opts)->wait(); }
+
+  // Collectives of lists ----------------------------------------------------------------------------------------------
+
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override {
+    const auto& input = only(inputs, "all_gather");
+    TORCH_CHECK_VALUE(outputs.size() == 1, "shmccl: all_gather takes one list of outputs");
+    Job job{"all_gather", OpType::ALLGATHER, {}, outputs[0], inputs};
+    gather_into(job, outputs[0], input, shmcclOpAllGather, 0);
+    return run(std::move(job), opts);
+  }
+
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override {
+    TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_), "shmccl: all_gather_coalesced needs a list for each rank");
+    Job job{"all_gather_coalesced", OpType::ALLGATHER_COALESCED, {}, {}, inputs};
+    for (size_t i = 0; i < inputs.size(); i++) {
+      check_tensor(inputs[i], job.operation);
+      Tensors targets;
+      for (auto& list : outputs) targets.push_back(list.at(i));
+      job.outputs.insert(job.outputs.end(), targets.begin(), targets.end());
+      gather_into(job, targets, inputs[i], shmcclOpAllGather, 0);
+    }
+    return run(std::move(job), opts);
+  }
+
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts) override {
+    const auto& input = only(inputs, "gather");
+    Job job{"gather", OpType::GATHER, {}, {}, inputs};
+    if (is_root(opts, "gather")) {
+      TORCH_CHECK_VALUE(outputs.size() == 1, "requires a single-element output list containing a list with ", size_, " tensors: gather");
+      job.outputs = outputs[0];
+      gather_into(job, outputs[0], input, shmcclOpGather, opts.rootRank);
+    } else {
+      TORCH_CHECK_VALUE(outputs.empty(), "requires empty output on non-root: gather");
+      job.steps.push_back(step(shmcclOpGather, data(input), nullptr, input.nbytes(), opts.rootRank));
+    }
+    return run(std::move(job), opts);
+  }
+
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts) override {
+    const auto& output = only(outputs, "scatter");
+    Tensors source;
+    if (is_root(opts, "scatter")) {
+      TORCH_CHECK_VALUE(inputs.size() == 1, "requires a single-element input list containing a list with ", size_, " tensors: scatter");
+      check_list(inputs[0], output, size_, "scatter");
+      source = {gathered(inputs[0])};
+    } else {
+      TORCH_CHECK_VALUE(inputs.empty(), "requires empty input on non-root: scatter");
+    }
+    auto made = step(shmcclOpScatter, source.empty() ? nullptr : data(source[0]), data(output), output.nbytes(), opts.rootRank);
+    return run({"scatter", OpType::SCATTER, {made}, outputs, source}, opts);
+  }
+
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& opts) override {
+    const auto& output = only(outputs, "reduce_scatter");
+    TORCH_CHECK_VALUE(inputs.size() == 1, "shmccl: reduce_scatter takes one list of inputs");
+    check_list(inputs[0], output, size_, "reduce_scatter");
+    auto source = gathered(inputs[0]);
+    auto made = reduce_scatter_step(output, source, opts, "reduce_scatter");
+    return run({"reduce_scatter", OpType::REDUCE_SCATTER, {made}, outputs, {source}}, opts);
+  }
+
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override {
+    const auto count = static_cast<size_t>(size_);
+    TORCH_CHECK_VALUE(outputs.size() == count && inputs.size() == count, "shmccl: all_to_all needs lists of ", size_, " tensors, not ",
+                      inputs.size(), " and ", outputs.size());
+    std::vector<size_t> sent, received;
+    for (size_t i = 0; i < count; i++) {
+      check_same_type(inputs[i], inputs[0], "all_to_all");
+      check_same_type(outputs[i], inputs[0], "all_to_all");
+      check_dense(inputs[i], "all_to_all");
+      check_dense(outputs[i], "all_to_all");
+      sent.push_back(inputs[i].nbytes());
+      received.push_back(outputs[i].nbytes());
+    }
+    Job job{"all_to_all", OpType::ALLTOALL, {}, outputs};
+    job.kept = {gathered(inputs), landing(outputs, job.after)};
+    job.steps.push_back(exchange(data(job.kept[0]), data(job.kept[1]), sent, received));
+    return run(std::move(job), opts);
+  }
+
+  // Messages ------------------------------------------------------------------------------------------------------------
+
+  WorkPtr send(Tensors& tensors, int destination, int tag) override {
+    const auto& tensor = only(tensors, "send");
+    auto made = step(shmcclOpSend, data(tensor), nullptr, tensor.nbytes(), destination);
+    return message({"send", OpType::SEND, {made}, tensors}, tag);
+  }
+
+  WorkPtr recv(Tensors& tensors, int source, int tag) override {
+    const auto& tensor = only(tensors, "recv");
+    auto made = step(shmcclOpRecv, nullptr, data(tensor), tensor.nbytes(), source);
+    return message({"recv", OpType::RECV, {made}, tensors}, tag);
+  }
+
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override {
+    const auto& tensor = only(tensors, "recv");
+    auto made = step(shmcclOpRecv, nullptr, data(tensor), tensor.nbytes(), SHMCCL_ANY_SOURCE);
+    return message({"recv", OpType::RECVANYSOURCE, {made}, tensors}, tag);
+  }
+
+  // Calls that are put together -------------------------------------------------------------------------------------------
+
+  // A block that an exception has left unended is forgotten: none of its operations has begun.
+  void startCoalescing() override {
+    blocks()[this] = pending({"coalesced", OpType::COALESCED}, sequence_ + 1, options_->timeout);
+  }
+
+  WorkPtr endCoalescing() override {
+    const auto block = blocks().extract(this);
+    TORCH_CHECK(block, "shmccl: the end of a coalescing block that was not begun");
+    const auto& steps = block.mapped()->job().steps;
+    if (!std::all_of(steps.begin(), steps.end(), [](const Step& step) { return step.is_message; })) sequence_++;
+    block.mapped()->begin(true);
+    return block.mapped();
+  }
+
+  // Life --------------------------------------------------------------------------------------------------------------------
+
+  c10d::ErrorType getError() override {
+    auto code = report().failed.load();
+    if (code == shmcclSuccess) code = current()->ended().code;
+    if (code == shmcclSuccess || report().aborted) return c10d::ErrorType::SUCCESS;
+    return code == shmcclTimeout ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR;
+  }
+
+  // Calls the hooks, which failures do not: these are raised, and end nothing.
+  void abort() override {
+    report().aborted = true;
+    report().call(report().on_abort);
+    current()->revoke();
+  }
+
+  void shutdown() override { current()->close(); }
+
+  void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override {
+    onCompletionHook_ = hook;
+    report().set(report().on_success, kOnCompletion, SuccessHook([hook](const Pending& work) { hook(work.info()); }));
+  }
+
+  void waitForPendingWorks() override {
+    auto connection = current();
+    auto& report = connection->report();
+    std::unique_lock<std::mutex> lock(report.mutex);
+    report.idle.wait(lock, [&] { return report.pending == 0; });
+  }
+
+  void enableCollectivesTiming() override { report().timed = true; }
+
+  c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                    const c10::intrusive_ptr<Options>& opts) override {
+    const auto me = std::find(ranks.begin(), ranks.end(), rank_);
+    if (me == ranks.end()) return nullptr;
+    return merge(store, opts, static_cast<int>(me - ranks.begin()), static_cast<int>(ranks.size()));
+  }
+
+  c10::intrusive_ptr<Backend> merge(const c10::intrusive_ptr<c10d::Store>& store, const c10::intrusive_ptr<Options>& opts,
+                                    const int& rank, const int& size) override {
+    return c10::make_intrusive<SharedBackend>(store, rank, size, opts->timeout, opts->group_name, opts->global_ranks_in_group, place_,
+                                              false);
+  }
+
+  c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& excluded, int, const c10::intrusive_ptr<Options>& opts) override {
+    const auto prefix = "shrunk/" + std::to_string(++derivations_);
+    auto derived = c10::make_intrusive<Options>("shmccl", opts ? opts->timeout : options_->timeout);
+    derived->group_name = name_ + "/" + prefix;
+    std::vector<int> left;
+    for (int rank = 0; rank < size_; rank++) {
+      if (std::find(excluded.begin(), excluded.end(), rank) != excluded.end()) continue;
+      left.push_back(rank);
+      const auto& ranks = options_->global_ranks_in_group;
+      derived->global_ranks_in_group.push_back(ranks.empty() ? static_cast<uint64_t>(rank) : ranks.at(rank));
+    }
+    auto made = split(c10::make_intrusive<c10d::PrefixStore>(prefix, store_), left, derived);
+    TORCH_CHECK_VALUE(made, "shmccl: shrink is for the ranks that go on, and this one is excluded");
+    return made;
+  }
+
+#ifdef C10D_BACKEND_HAS_HOOKS
+  bool supportsAbortHooks() const override { return true; }
+  void registerAbortHook(int64_t id, c10d::AbortHook hook) override { report().set(report().on_abort, id, std::move(hook)); }
+  void unregisterAbortHook(int64_t id) override { report().set(report().on_abort, id, c10d::AbortHook()); }
+  bool supportsCompletionHooks() const override { return true; }
+  void registerCompletionHook(int64_t id, c10d::CompletionHook hook) override {
+    report().set(report().on_success, id, SuccessHook([hook](const Pending& work) {
+      c10d::CompletionHookArgs args;
+      args.completionKey = work.getCompletionKey();
+      if (work.is_timed()) args.duration_ms = work.getDuration();
+      hook(args);
+    }));
+  }
+  void unregisterCompletionHook(int64_t id) override { report().set(report().on_success, id, SuccessHook()); }
+#endif
+
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  bool supportsReconfigure() const override { return true; }
+
+  // Names a meeting that this process hosts, and where that is. The same until that meeting has been held.
+  c10d::ReconfigureHandle get_reconfigure_handle() const override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (handle_.empty()) {
+      shmcclUniqueId id;
+      const auto code = table->GetUniqueId(&id);
+      if (code != shmcclSuccess) raise(Failure::of(code), "get_reconfigure_handle");
+      handle_ = std::string(id.internal, strnlen(id.internal, sizeof id.internal)) + "@" + place_;
+    }
+    return handle_;
+  }
+
+  WorkPtr reconfigure(const c10d::ReconfigureOptions& opts) override {
+    const auto handles = in_order(opts.handles);
+    const auto me = std::find(handles.begin(), handles.end(), get_reconfigure_handle());
+    TORCH_CHECK_VALUE(me != handles.end(), "shmccl: reconfigure: this rank's own handle is not among the ", handles.size(), " given");
+    for (size_t i = 0; i < handles.size(); i++) check_place(handles[i], i);
+    const auto before = current();
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      TORCH_CHECK(used_.insert(opts.uuid).second, "shmccl: reconfigure: uuid ", opts.uuid, " was already used");
+      rank_ = static_cast<int>(me - handles.begin());
+      size_ = static_cast<int>(handles.size());
+      if (rank_ == 0) handle_.clear();
+      sequence_ = 0;
+      connection_ = connection(opts.timeout.value_or(options_->timeout));
+      connection_->report().adopt(before->report());
+    }
+    before->close();
+    shmcclUniqueId id{};
+    const auto length = std::min(handles[0].find('@'), sizeof id.internal);
+    std::memcpy(id.internal, handles[0].data(), length);
+    current()->start(id);
+    auto work = pending({"reconfigure", OpType::UNKNOWN}, 0, options_->timeout);
+    work->begin(false);
+    return work;
+  }
+#endif
+
+#ifdef C10D_BACKEND_HAS_WINDOW
+  bool supportsWindow() const override { return size_ > 1; }
+  c10::intrusive_ptr<c10d::Window> new_window(const std::optional<Tensor>& tensor) override {
+    auto window = c10::make_intrusive<SharedWindow>(current());
+    if (tensor) window->tensor_register(*tensor, true);
+    return window;
+  }
+#endif
+
+  // Memory ------------------------------------------------------------------------------------------------------------------
+
+  // A tensor in this rank's heap, or an ordinary one where that is full.
+  Tensor allocateTensor(long count, at::TensorOptions options) override {
+    TORCH_CHECK_VALUE(count >= 0, "shmccl: allocate_tensor of ", count, " elements");
+    TORCH_CHECK_VALUE(options.device().is_cpu(), "shmccl: allocate_tensor gives memory of the CPU");
+    const size_t bytes = static_cast<size_t>(count) * options.dtype().itemsize();
+    auto connection = current();
+    void* memory = connection->allocate(bytes);
+    if (!memory) {
+      connection->ordinary_tensors++;
+      return at::empty({count}, options);
+    }
+    connection->heap_tensors++;
+    connection->heap_bytes += bytes;
+    auto release = [connection, bytes](void* memory) {
+      connection->heap_tensors--;
+      connection->heap_bytes -= bytes;
+      if (connection->is_here()) table->MemFree(memory);
+    };
+    return at::from_blob(memory, {count}, release, options);
+  }
+
+  // Torch before 2.14 has no such method.
+  std::unordered_map<std::string, uint64_t> getMemoryStats() {
+    const auto used = current();
+    return {{"heap_bytes", used->heap_bytes}, {"heap_tensors", used->heap_tensors}, {"ordinary_tensors", used->ordinary_tensors}};
+  }
+
+  bool holds(const Tensor& tensor) const { return tensor.nbytes() > 0 && current()->locate(tensor).has_value(); }
+
+ private:
+  // The id of the one hook that torch does not number.
+  static constexpr int64_t kOnCompletion = -1;
+
+  ConnectionPtr connection(milliseconds timeout) const {
+    return std::make_shared<Connection>(ConnectionOptions{store_, name_, rank_, size_, timeout});
+  }
+
+  ConnectionPtr current() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return connection_;
+  }
+
+  Report& report() const { return current()->report(); }
+
+  // The coalescing blocks that this thread has begun.
+  static std::map<const SharedBackend*, c10::intrusive_ptr<Pending>>& blocks() {
+    static thread_local std::map<const SharedBackend*, c10::intrusive_ptr<Pending>> begun;
+    return begun;
+  }
+
+  template <class Options>
+  bool is_root(const Options& opts, const char* operation) const {
+    TORCH_CHECK_VALUE(opts.rootRank >= 0 && opts.rootRank < size_, "shmccl: ", operation, ": root ", opts.rootRank,
+                      " is no rank of a group of ", size_);
+    return opts.rootRank == rank_;
+  }
+
+  static void check_pairs(const Job& job) {
+    TORCH_CHECK_VALUE(job.outputs.size() == job.kept.size(), "shmccl: ", job.operation, " needs as many outputs as inputs");
+  }
+
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  static std::vector<std::string> in_order(const std::variant<std::unordered_set<std::string>, std::vector<std::string>>& handles) {
+    if (const auto* ordered = std::get_if<std::vector<std::string>>(&handles)) return *ordered;
+    const auto& all = std::get<std::unordered_set<std::string>>(handles);
+    std::vector<std::string> sorted(all.begin(), all.end());
+    std::sort(sorted.begin(), sorted.end());
+    return sorted;
+  }
+
+  void check_place(const std::string& handle, size_t peer) const {
+    const auto at = handle.find('@');
+    TORCH_CHECK_VALUE(at != std::string::npos, "shmccl: reconfigure: '", handle, "' is no handle of this backend");
+    TORCH_CHECK_VALUE(handle.compare(at + 1, std::string::npos, place_) == 0, "shmccl: reconfigure: rank ", peer,
+                      " cannot share memory with this one: it is at [", handle.substr(at + 1), "], this one at [", place_, "]");
+  }
+#endif
+
+  std::vector<size_t> split_bytes(const Tensor& tensor, const std::vector<int64_t>& splits) const {
+    const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
+    std::vector<int64_t> counts = splits;
+    if (counts.empty()) {
+      TORCH_CHECK_VALUE(rows % size_ == 0, "shmccl: all_to_all_single: ", rows, " rows do not divide equally among ", size_, " ranks");
+      counts.assign(size_, rows / size_);
+    }
+    TORCH_CHECK_VALUE(counts.size() == static_cast<size_t>(size_), "Number of tensor splits not equal to group size: all_to_all_single");
+    TORCH_CHECK_VALUE(std::accumulate(counts.begin(), counts.end(), int64_t{0}) == rows,
+                      "Split sizes doesn't match total dim 0 size: all_to_all_single");
+    const size_t row = rows ? tensor.nbytes() / rows : 0;
+    std::vector<size_t> bytes;
+    for (auto count : counts) {
+      TORCH_CHECK_VALUE(count >= 0, "shmccl: all_to_all_single: a split of ", count);
+      bytes.push_back(static_cast<size_t>(count) * row);
+    }
+    return bytes;
+  }
+
+  template <class Options>
+  static Step all_reduce_step(const Tensor& tensor, const Options& opts) {
+    check_tensor(tensor, "all_reduce");
+    return reduction(shmcclOpAllReduce, data(tensor), data(tensor), tensor, opts.reduceOp, "all_reduce");
+  }
+
+  Step all_gather_step(const Tensor& output, const Tensor& input, const char* operation) const {
+    check_blocks(output, input, size_, operation);
+    return step(shmcclOpAllGather, data(input), data(output), input.nbytes());
+  }
+
+  Step reduce_scatter_step(const Tensor& output, const Tensor& input, const c10d::ReduceScatterOptions& opts, const char* operation) const {
+    check_blocks(input, output, size_, operation);
+    return reduction(shmcclOpReduceScatter, data(input), data(output), output, opts.reduceOp, operation);
+  }
+
+  // Lets a job gather `input` of all ranks into a list.
+  void gather_into(Job& job, const Tensors& list, const Tensor& input, shmcclOperation_t operation, int root) const {
+    check_list(list, input, size_, job.operation);
+    const auto target = landing(list, job.after);
+    job.steps.push_back(step(operation, data(input), data(target), input.nbytes(), root));
+    job.kept.push_back(target);
+  }
+
+  c10::intrusive_ptr<Pending> pending(Job job, uint64_t sequence, milliseconds timeout) const {
+    return c10::make_intrusive<Pending>(current(), std::move(job), sequence, timeout == c10d::kUnsetTimeout ? options_->timeout : timeout);
+  }
+
+  WorkPtr message(Job job, int tag) {
+    auto& made = job.steps[0];
+    const int peer = made.call.peer;
+    TORCH_CHECK_VALUE(tag >= 0, "shmccl: ", job.operation, ": a tag is not negative, and ", tag, " is");
+    TORCH_CHECK_VALUE(size_ > 1, "shmccl: ", job.operation, ": a group of one has nobody to talk to");
+    TORCH_CHECK_VALUE(peer == SHMCCL_ANY_SOURCE || (peer >= 0 && peer < size_ && peer != rank_), "shmccl: ", job.operation, ": ", peer,
+                      " is no other rank of a group of ", size_);
+    made.is_message = true;
+    made.call.tag = tag;
+    return run(std::move(job), options_->timeout, true);
+  }
+
+  template <class Options>
+  WorkPtr run(Job job, const Options& opts) {
+    return run(std::move(job), opts.timeout, opts.asyncOp);
+  }
+
+  // Begins a job, or adds it to the block that this thread has begun.
+  WorkPtr run(Job job, milliseconds timeout, bool is_async) {
+    const auto block = blocks().find(this);
+    if (block != blocks().end()) {
+      block->second->job().append(std::move(job));
+      return block->second;
+    }
+    const uint64_t sequence = c10d::isP2POp(job.type) ? sequence_.load() : ++sequence_;
+    auto work = pending(std::move(job), sequence, timeout);
+    work->begin(is_async);
+    return work;
+  }
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const std::string place_;
+  const std::string name_;
+  const c10::intrusive_ptr<Options> options_;
+  std::atomic<uint64_t> sequence_{0};
+  std::atomic<int> derivations_{0};
+
+  // Guards what reconfigure() changes.
+  mutable std::mutex mutex_;
+  ConnectionPtr connection_;
+  mutable std::string handle_;
+  std::set<int64_t> used_;
+};
+
+void load(const py::capsule& capsule) {
+  const auto* given = static_cast<const shmcclTable*>(capsule.get_pointer());
+  TORCH_CHECK(given->version == SHMCCL_TABLE_VERSION && given->size >= sizeof(shmcclTable),
+              "shmccl: the engine's function table has version ", given->version, " and ", given->size,
+              " bytes, and this shim was compiled for version ", SHMCCL_TABLE_VERSION, " and ", sizeof(shmcclTable),
+              " bytes; rebuild it: python -m shmccl.torch build");
+  table = given;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  module.def("load", &load);
+  py::class_<SharedBackend, c10d::Backend, c10::intrusive_ptr<SharedBackend>>(module, "SharedBackend")
+      .def(py::init<c10::intrusive_ptr<c10d::Store>, int, int, milliseconds, std::string, std::vector<uint64_t>, std::string, bool>(),
+           py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("name"), py::arg("ranks"),
+           py::arg("place"), py::arg("reconfigurable"), py::call_guard<py::gil_scoped_release>())
+      .def("holds", &SharedBackend::holds)
+      .def("memory_stats", &SharedBackend::getMemoryStats);
+}

@@ -1,0 +1,7 @@
+//! The program `shmccl` in the wheel.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    shmccl_cli::main()
+}

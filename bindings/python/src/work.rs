@@ -1,0 +1,95 @@
+//! Operations that are started now and waited for later: `with comm.start() as work: ...`.
+
+use std::sync::{Arc, OnceLock};
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::interrupt::detached;
+use crate::shared::Shared;
+use crate::unique_id::seconds;
+
+/// An operation that was started, and goes on by itself. Made by `comm.start()`.
+///
+/// Calls within the `with` block return at once, and are started at its end as one operation:
+/// several move together, as in a group. Their arrays are kept, and must be left alone until it is
+/// done. A block that an exception leaves starts nothing.
+#[pyclass(frozen, module = "shmccl", name = "Work")]
+pub struct Work {
+    shared: Arc<Shared>,
+    /// Set by the end of the block.
+    started: OnceLock<shmccl::Work>,
+}
+
+impl Work {
+    /// Makes one that nothing was started for.
+    pub fn new(shared: &Arc<Shared>) -> Self {
+        Self { shared: Arc::clone(shared), started: OnceLock::new() }
+    }
+
+    fn started(&self) -> PyResult<&shmccl::Work> {
+        let missing = "nothing was started yet: the operation starts when its `with` block ends";
+        self.started.get().ok_or_else(|| PyRuntimeError::new_err(missing))
+    }
+}
+
+#[pymethods]
+impl Work {
+    fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        let this = slf.get();
+        if this.started.get().is_some() {
+            return Err(PyRuntimeError::new_err(
+                "the operation was started already; call comm.start() again",
+            ));
+        }
+        this.shared.open_group()?;
+        Ok(slf.clone())
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let grouped = self.shared.close_group();
+        if !kind.is_none() {
+            return Ok(());
+        }
+        if grouped.is_empty() {
+            return Err(PyValueError::new_err("no call of this communicator was made within start()"));
+        }
+        let (calls, kept): (Vec<_>, Vec<_>) = grouped.into_iter().map(|it| (it.call, it.kept)).unzip();
+        let places = &self.shared.places;
+        let started = self.shared.with(py, |comm| {
+            comm.start(
+                // No lock of the interpreter is needed: what is dropped without it is freed later.
+                move |_| drop(kept),
+                // SAFETY: the objects are kept until the operation has ended. Who starts it leaves
+                // the arrays alone until then, as the manual says.
+                |taker| calls.iter().try_for_each(|call| unsafe { call.submit(taker, places) }),
+            )
+        })?;
+        // A second block at the same time would be in a group already.
+        let _ = self.started.set(started);
+        Ok(())
+    }
+
+    /// Returns whether it has ended, in whatever way. Does not wait.
+    fn is_done(&self, py: Python<'_>) -> PyResult<bool> {
+        let started = self.started()?;
+        Ok(py.detach(|| started.is_done()))
+    }
+
+    /// Waits until it is done, and raises what it has failed by. With `timeout`, in seconds,
+    /// returns False when that passes before; the operation goes on.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let started = self.started()?;
+        match timeout.map(seconds).transpose()? {
+            Some(timeout) => detached(py, || started.wait_timeout(timeout)),
+            None => detached(py, || started.wait()).map(|()| true),
+        }
+    }
+}

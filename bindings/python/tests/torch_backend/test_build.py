@@ -1,0 +1,162 @@
+"""Finding and building the shim: prebuilt, cached, none; and ranks that have found different ones."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import outcomes, run
+
+import shmccl.torch
+from shmccl.torch import _build
+
+TWO_RANKS = """
+import os, sys, tempfile, warnings
+import torch.multiprocessing as mp, torch, torch.distributed as dist
+import shmccl.torch
+
+def main(rank, path):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        dist.init_process_group("shmccl", rank=rank, world_size=2, store=dist.FileStore(path, 2))
+        dist.new_group()
+        tensor = torch.ones(4)
+        dist.all_reduce(tensor)
+        assert tensor.tolist() == [2] * 4
+        texts = [str(warning.message) for warning in seen if "shmccl" in str(warning.message)]
+        if rank == 0:
+            print(len(texts), texts[0] if texts else "", type(dist.distributed_c10d._get_default_group()._get_backend(
+                torch.device("cpu"))).__name__)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    mp.start_processes(main, (os.path.join(tempfile.mkdtemp(), "store"),), nprocs=2, start_method="fork")
+"""
+
+
+def without_compiler(path):
+    """The PATH with all but the compilers."""
+    for name in ("python3", "sh", "env"):
+        (path / name).symlink_to(shutil.which(name) or sys.executable)
+    return str(path)
+
+
+def two_ranks(tmp_path, **environment):
+    script = tmp_path / "two_ranks.py"
+    script.write_text(TWO_RANKS)
+    environment = {**os.environ, "SHMCCL_CACHE": str(tmp_path / "cache"), **environment}
+    return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, env=environment, check=False)
+
+
+@pytest.mark.skipif(_build.prebuilt().exists(), reason="the package has a shim for this torch")
+def test_without_a_compiler_the_backend_in_python_is_used_with_one_warning(tmp_path):
+    (tmp_path / "bin").mkdir()
+    done = two_ranks(tmp_path, PATH=without_compiler(tmp_path / "bin"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("1 shmccl: the backend in Python is used, as there is no g++"), done.stdout
+    assert "Missing are windows" in done.stdout and done.stdout.strip().endswith("PythonBackend")
+
+
+@pytest.mark.skipif(_build.prebuilt().exists(), reason="the package has a shim for this torch")
+def test_without_a_compiler_the_shim_can_be_insisted_on(tmp_path):
+    (tmp_path / "bin").mkdir()
+    done = two_ranks(tmp_path, PATH=without_compiler(tmp_path / "bin"), SHMCCL_TORCH="shim")
+    assert done.returncode != 0 and "there is no g++" in done.stderr
+
+
+def test_a_choice_that_does_not_exist_is_refused(tmp_path):
+    done = two_ranks(tmp_path, SHMCCL_TORCH="rust")
+    assert done.returncode != 0 and "SHMCCL_TORCH is 'rust', expected shim or python" in done.stderr
+
+
+def test_a_shim_of_another_torch_is_refused_with_both_versions_named(tmp_path):
+    real = _build.find()
+    assert _build.base_version(_build.built_for(real)) == _build.base_version(torch.__version__)
+    other = tmp_path / "shim.so"
+    mine = _build.built_for(real).encode()
+    other.write_bytes(real.read_bytes().replace(b"SHMCCL_SHIM_TORCH=" + mine, b"SHMCCL_SHIM_TORCH=" + b"9" + mine[1:]))
+    with pytest.raises(_build.ShimUnavailable, match=f"was built for torch 9.*and this is torch {torch.__version__[:4]}"):
+        _build.load(other)
+    (tmp_path / "nothing.so").write_bytes(b"no library")
+    with pytest.raises(_build.ShimUnavailable, match="of no known version"):
+        _build.load(tmp_path / "nothing.so")
+
+
+def test_a_shim_that_cannot_be_compiled_says_why(tmp_path, monkeypatch, capfd):
+    broken = tmp_path / "shim.cpp"
+    broken.write_text("#error nothing to be had\n")
+    monkeypatch.setattr(_build, "SOURCE", broken)
+    monkeypatch.setenv("SHMCCL_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(_build.ShimUnavailable, match="nothing to be had"):
+        _build.find()
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1 and "compiling the backend" in said and "failed" in said
+
+
+def test_the_cache_depends_on_torch_and_source(tmp_path, monkeypatch):
+    before = _build.cached()
+    changed = tmp_path / "shim.cpp"
+    changed.write_text(_build.SOURCE.read_text() + "\n")
+    monkeypatch.setattr(_build, "SOURCE", changed)
+    assert _build.cached() != before
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.version, "git_version", "another")
+    assert _build.cached() != before
+
+
+def test_only_one_of_many_processes_compiles(tmp_path, monkeypatch):
+    """The compiler is a script that counts how often it is called."""
+    fake = tmp_path / "fake"
+    fake.write_text(f'#!/bin/sh\necho called >> {tmp_path}/calls\nsleep 1\nwhile [ "$1" != -o ]; do shift; done\necho made > "$2"\n')
+    fake.chmod(0o755)
+    environment = {**os.environ, "CXX": str(fake), "SHMCCL_CACHE": str(tmp_path / "cache")}
+    script = "from shmccl.torch import _build; print(_build.find())"
+    builders = [subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True)
+                for _ in range(3)]
+    made = {builder.communicate(timeout=120)[0].strip() for builder in builders}
+    assert len(made) == 1
+    assert (tmp_path / "calls").read_text().count("called") == 1
+
+
+def mixed(rank, n, path):
+    dist.destroy_process_group()
+    os.environ["SHMCCL_TORCH"] = "python" if rank == 0 else "shim"
+    dist.init_process_group("shmccl", rank=rank, world_size=n, store=dist.FileStore(path, n))
+    tensor = torch.full((1000,), float(rank))
+    dist.all_reduce(tensor)
+    assert tensor[0].item() == n * (n - 1) / 2
+    received = torch.empty(3)
+    works = [dist.isend(torch.full((3,), float(rank)), (rank + 1) % n), dist.irecv(received, (rank - 1) % n)]
+    [work.wait() for work in works]
+    assert received.tolist() == [(rank - 1) % n] * 3
+    work = dist.all_reduce(tensor, async_op=True)
+    gathered = [torch.empty(2) for _ in range(n)]
+    dist.all_gather(gathered, torch.full((2,), float(rank)))
+    work.wait()
+    assert [part[0].item() for part in gathered] == list(range(n))
+
+
+def test_ranks_with_different_backends_understand_each_other(tmp_path):
+    run(3, mixed, str(tmp_path / "store"))
+
+
+def test_registering_neither_builds_nor_starts_anything(tmp_path):
+    script = ("import threading, sys, shmccl.torch, torch.distributed as dist; assert 'SHMCCL' in dist.Backend._plugins;"
+              "assert 'shmccl_torch_shim' not in sys.modules; assert threading.active_count() == 1")
+    environment = {**os.environ, "SHMCCL_CACHE": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=60)
+    assert not list(tmp_path.iterdir())
+
+
+def named(rank, n):
+    assert dist.get_backend() == "shmccl"
+    assert shmccl.torch._backend().name() == "shmccl"
+
+
+def test_torch_finds_the_backend_by_its_name():
+    run(2, named)
+    good, error = outcomes(1, named, backend="cpu:shmccl")[0]
+    assert good or "shmccl" in str(error)
