@@ -41,7 +41,7 @@ pub fn draw(plan: &Plan, lowered: &Lowered) -> Result<String, String> {
         &format!("{}: {} of {} ranks", plan.name, plan.collective, plan.ranks.len()),
     );
     let about = format!(
-        "{place}, protocol {}, {} bytes, chunks of {} bytes; i, o, s: input, output, scratch; [0..2]: chunks 0 and 1",
+        "{place}, protocol {}, {} bytes, chunks of {} bytes; i, o, s: input, output, scratch; [0..2]: chunks 0 and 1; of 0+1: combines the inputs of ranks 0 and 1",
         plan.protocol, lowered.message, lowered.chunk
     );
     canvas.text((20, 50), 12, "#555", &about);

@@ -64,6 +64,15 @@ fn each_faulty_plan_has_the_verdict_that_is_expected() {
 }
 
 #[test]
+fn no_plan_of_the_corpus_has_a_field_that_is_unknown() {
+    for listed in listed(&["generated", "upstream", "units"]) {
+        let reading = read::read_file(&folder().join(format!("{}.json", listed.name))).unwrap();
+        let unknown: Vec<_> = reading.warnings.iter().filter(|warning| warning.contains("unknown")).collect();
+        assert!(unknown.is_empty(), "{}: {unknown:?}", listed.name);
+    }
+}
+
+#[test]
 fn a_nop_that_nothing_needs_is_named() {
     let plan = load("generated/ag_2");
     let redundant: Vec<_> = check::redundant(&plan).iter().map(ToString::to_string).collect();
