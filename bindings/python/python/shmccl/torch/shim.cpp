@@ -648,9 +648,7 @@ class Pending : public Work {
     const std::chrono::duration<float> taken(duration_ms_ / 1000);
     return std::make_shared<c10d::WorkInfo>(retrieveOpType(), sequence_, started_, steady_clock::now(), taken);
   }
-#ifdef C10D_BACKEND_HAS_HOOKS
-  uint64_t getCompletionKey() const override { return key_; }
-#endif
+  uint64_t getCompletionKey() const { return key_; }
 
  private:
   // Queues a part; the engine keeps this object until it has ended.
@@ -1240,9 +1238,11 @@ class SharedBackend : public c10d::Backend {
   }
 
 #ifdef C10D_BACKEND_HAS_HOOKS
-  bool supportsAbortHooks() const override { return true; }
+  bool supportsAbortHooks() const { return true; }
   void registerAbortHook(int64_t id, c10d::AbortHook hook) override { report().set(report().on_abort, id, std::move(hook)); }
   void unregisterAbortHook(int64_t id) override { report().set(report().on_abort, id, c10d::AbortHook()); }
+#endif
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
   bool supportsCompletionHooks() const override { return true; }
   void registerCompletionHook(int64_t id, c10d::CompletionHook hook) override {
     report().set(report().on_success, id, SuccessHook([hook](const Pending& work) {
