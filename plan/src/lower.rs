@@ -1,5 +1,5 @@
-//! A plan compiled for one size: flat records that an executor steps through, and that a checker
-//! interprets.
+//! A plan compiled for one size: flat records that an executor steps through, and that the slow
+//! interpreter does, too.
 //!
 //! # What is resolved
 //! Chunks are bytes, indices of blocks are ranks, buffers and counters, slices are ranges, and

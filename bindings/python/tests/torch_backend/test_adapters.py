@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import run
+from torch_ranks import run
 
 import shmccl.torch.vllm
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from ranks import IS_SHIM
+from torch_ranks import IS_SHIM
 
 SUITE = pathlib.Path(__file__).with_name("distributed_suite.py")
 # Compares the backend's name with those that torch knows.
