@@ -12,7 +12,7 @@
 //! | check | records to a proof, or to what is wrong | [`mod@check`] |
 //! | show, draw, compare | a plan to words or a picture | [`show`], [`draw`], [`mod@diff`] |
 //! | import, build | MSCCL's XML, or a program, to a plan | [`import`], [`build`] |
-//! | write | a plan to JSON | [`write`] |
+//! | write | a plan to JSON | [`mod@write`] |
 //!
 //! The interpreter is slow and simple: the oracle for whatever steps through the same records.
 #![forbid(unsafe_code)]
