@@ -20,6 +20,8 @@ mod redundant;
 mod report;
 mod rule;
 mod stuck;
+#[cfg(test)]
+mod tests;
 mod value;
 
 use std::collections::BTreeMap;
@@ -36,6 +38,8 @@ use rule::{Rule, holds};
 
 /// The most cells of a class that is checked.
 const MAX_CELLS: usize = 1 << 19;
+/// The most units that a launch reads and writes.
+const MAX_ACCESSES: usize = 1 << 21;
 /// The most steps of all blocks in a launch, and the most of these times the actors.
 const MAX_STEPS: usize = 4_000_000;
 const MAX_CLOCKS: usize = 1 << 30;
@@ -67,39 +71,63 @@ fn check_class(plan: &Plan, class: &Class) -> ClassReport {
         report.add(finding);
         return report;
     }
-    let mut machine = Machine::new(lowered, plan.alignment, Model::STRICT);
-    machine.run();
-    let mut races = std::mem::take(&mut machine.memory.races);
-    report.extend(stuck::findings(&machine));
-    let is_stuck = !report.findings.is_empty();
-    report.extend(outcome::values(plan, &mut machine));
-    if !is_stuck {
-        report.extend(outcome::balance(&machine));
+    let mut first = run(plan, lowered, Model::STRICT, &mut report);
+    if first.is_cut_short {
+        return report;
     }
-    let chances = std::mem::take(&mut machine.chances);
-    report.extend(chances.iter().map(|chance| findings::chance(lowered, chance)));
-    if !chances.is_empty() {
-        further_schedules(plan, lowered, &mut report, &mut races);
+    if first.has_chances {
+        further_schedules(plan, lowered, &mut report, &mut first.races);
     }
     if class.is_approximate {
         report.add(findings::approximate());
     }
-    sort_races(plan, lowered, &races, &mut report);
-    if !is_stuck {
-        notes(plan, lowered, &races, &mut report);
+    sort_races(plan, lowered, &first.races, &mut report);
+    if !first.is_stuck {
+        notes(plan, lowered, &first.races, &mut report);
     }
     report.findings.sort_by_key(|finding| finding.kind);
     report
+}
+
+/// What a run has found, beside what it has reported.
+struct Found {
+    races: Races,
+    has_chances: bool,
+    is_stuck: bool,
+    is_cut_short: bool,
+}
+
+/// Runs a plan once, and reports all but races.
+fn run(plan: &Plan, lowered: &Lowered, model: Model, report: &mut ClassReport) -> Found {
+    let mut machine = Machine::new(lowered, plan.alignment, model);
+    machine.run();
+    let races = std::mem::take(&mut machine.memory.races);
+    let has_chances = !machine.chances.is_empty();
+    if machine.is_cut_short {
+        report.add(findings::cut_short());
+        return Found { races, has_chances, is_stuck: false, is_cut_short: true };
+    }
+    let stuck = stuck::findings(&machine);
+    let is_stuck = stuck.is_some();
+    report.extend(stuck);
+    report.extend(outcome::values(plan, &mut machine));
+    if !is_stuck {
+        report.extend(outcome::balance(&machine));
+    }
+    report.extend(machine.chances.iter().map(|chance| findings::chance(lowered, chance)));
+    Found { races, has_chances, is_stuck, is_cut_short: false }
 }
 
 /// Says that a plan takes more than a check has, if so.
 fn too_large(plan: &Plan, lowered: &Lowered) -> Option<Finding> {
     let bytes = lowered.ranks.iter().flat_map(|rank| rank.buffers);
     let cells = bytes.fold(0, usize::saturating_add) / plan.alignment;
+    let accesses = lowered.accessed() / plan.alignment;
     let steps = lowered.steps();
     let clocks = steps.saturating_mul(machine::actors_of(lowered));
     let limits = [
         ("units of memory", cells, MAX_CELLS),
+        ("units to read and write", accesses, MAX_ACCESSES),
         ("steps", steps, MAX_STEPS),
         ("steps times actors", clocks, MAX_CLOCKS),
     ];
@@ -109,9 +137,12 @@ fn too_large(plan: &Plan, lowered: &Lowered) -> Option<Finding> {
 
 type Races = BTreeMap<RaceKey, Race>;
 
-fn races_in(plan: &Plan, lowered: &Lowered, model: Model) -> Races {
+fn races_in(plan: &Plan, lowered: &Lowered, model: Model, report: &mut ClassReport) -> Races {
     let mut machine = Machine::new(lowered, plan.alignment, model);
     machine.run();
+    if machine.is_cut_short {
+        report.add(findings::cut_short());
+    }
     machine.memory.races
 }
 
@@ -120,7 +151,7 @@ fn sort_races(plan: &Plan, lowered: &Lowered, races: &Races, report: &mut ClassR
     if races.is_empty() {
         return;
     }
-    let everywhere = races_in(plan, lowered, Model { one_thread: true, ..Model::STRICT });
+    let everywhere = races_in(plan, lowered, Model { one_thread: true, ..Model::STRICT }, report);
     for (key, race) in races {
         let kind = if everywhere.contains_key(key) { Kind::Race } else { Kind::RaceOnGpu };
         report.add(findings::race(plan, lowered, kind, race));
@@ -138,7 +169,7 @@ fn notes(plan: &Plan, lowered: &Lowered, races: &Races, report: &mut ClassReport
         if !applies || !holds(rule) {
             continue;
         }
-        let found = races_in(plan, lowered, model);
+        let found = races_in(plan, lowered, model, report);
         let new = found.iter().filter(|(key, _)| !races.contains_key(*key));
         report.extend(new.map(|(_, race)| findings::race(plan, lowered, kind, race)));
     }
@@ -147,11 +178,7 @@ fn notes(plan: &Plan, lowered: &Lowered, races: &Races, report: &mut ClassReport
 /// Looks for more errors on other schedules, where one does not stand for all.
 fn further_schedules(plan: &Plan, lowered: &Lowered, report: &mut ClassReport, races: &mut Races) {
     for seed in 1..=FURTHER_SCHEDULES {
-        let mut machine = Machine::new(lowered, plan.alignment, Model { seed, ..Model::STRICT });
-        machine.run();
-        report.extend(stuck::findings(&machine));
-        report.extend(outcome::values(plan, &mut machine));
-        for (key, race) in machine.memory.races {
+        for (key, race) in run(plan, lowered, Model { seed, ..Model::STRICT }, report).races {
             races.entry(key).or_insert(race);
         }
     }

@@ -1,32 +1,60 @@
 //! Findings in words, each with what would mend it.
 
-use super::machine::{Chance, Count};
+use super::machine::{Chance, Count, MAX_LIVE};
 use super::memory::{Access, Hazard, Origin, Race};
 use super::report::{Finding, Kind};
+use super::value::MAX_PARTS;
 use crate::lower::Lowered;
 use crate::plan::Plan;
 use crate::problem::Place;
 
-/// Says that a plan takes more memory than a check has.
+/// Says that a plan takes more than a check has.
 pub(super) fn too_large(what: &str, count: usize, most: usize) -> Finding {
+    undecided(
+        format!("the plan has {count} {what}, more than the {most} that a check looks at"),
+        "check a smaller size, or the same program for fewer ranks",
+    )
+}
+
+/// Says that results have more parts than a check looks at.
+pub(super) fn too_many_parts() -> Finding {
+    undecided(
+        format!("results combine more than {MAX_PARTS} parts, which is all that a check looks at"),
+        "check a smaller size, or the same program for fewer ranks",
+    )
+}
+
+/// Says that a run was ended before its end.
+pub(super) fn cut_short() -> Finding {
+    undecided(
+        format!("what blocks know of each other takes more than {MAX_LIVE} words, the most of a check"),
+        "check a smaller size, or the same program for fewer ranks",
+    )
+}
+
+/// Says that the format does not define what a plan computes.
+pub(super) fn unchecked(plan: &Plan) -> Finding {
     Finding {
-        kind: Kind::Undecided,
-        what: format!("the plan has {count} {what}, more than the {most} that a check looks at"),
-        remedy: "check a smaller size".to_owned(),
+        kind: Kind::Unchecked,
+        what: format!(
+            "what `{}` computes is not part of the format, so results were not compared",
+            plan.collective
+        ),
+        remedy: String::new(),
         places: Vec::new(),
     }
 }
 
+fn undecided(what: String, remedy: &str) -> Finding {
+    Finding { kind: Kind::Undecided, what, remedy: remedy.to_owned(), places: Vec::new() }
+}
+
 /// Says that a class stands for its sizes roughly.
 pub(super) fn approximate() -> Finding {
-    Finding {
-        kind: Kind::Undecided,
-        what: "the units of pipelines do not divide what scratch wraps in, and were scaled roughly"
-            .to_owned(),
-        remedy: "choose a unit that divides 64 MiB (32 MiB with two halves) by the chunks of scratch"
-            .to_owned(),
-        places: Vec::new(),
-    }
+    undecided(
+        "the units of pipelines do not divide what scratch wraps in, and were scaled roughly".to_owned(),
+        "choose a unit that divides 64 MiB (32 MiB with two halves) by the chunks of scratch",
+    )
 }
 
 /// Says that the schedule decides who signals or takes first.

@@ -19,6 +19,11 @@ use super::value::{Expression, Value, Values};
 use crate::lower::{Action, Cursor, Lowered, Step};
 use actors::Actors;
 
+/// The most components of clocks that a run holds at once. Tests reach it.
+pub(super) const MAX_LIVE: usize = if cfg!(test) { 1 << 16 } else { 1 << 28 };
+/// The most pairs of blocks that are told to be in an order of chance.
+const MAX_CHANCES: usize = 1000;
+
 /// What a run takes for granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Model {
@@ -52,6 +57,10 @@ pub(super) struct Machine<'a> {
     pub(super) ranks: Vec<Rank>,
     /// What orders signals, semaphores or pushes by chance.
     pub(super) chances: BTreeSet<Chance>,
+    /// Whether the run has ended early, as it would take too much memory.
+    pub(super) is_cut_short: bool,
+    /// The clock that all others came of.
+    zero: Clock,
 }
 
 /// Blocks that signal, or take from, one counter in no order.
@@ -185,12 +194,7 @@ impl<'a> Machine<'a> {
     pub(super) fn new(lowered: &'a Lowered, cell: usize, model: Model) -> Self {
         let actors = Actors::of(lowered);
         let zero = Clock::zero(actors.count());
-        let counted = |initial: usize| Counted {
-            waiting: vec![Published { clock: zero.clone(), start: zero.clone(), relaxed: false }; initial]
-                .into(),
-            initial,
-            ..Counted::default()
-        };
+        let counted = |initial: usize| Counted { initial, left: initial, ..Counted::default() };
         let task = || Task {
             cursor: Cursor::default(),
             position: 0,
@@ -218,7 +222,18 @@ impl<'a> Machine<'a> {
         });
         let ranks = ranks.collect();
         let memory = Memory::new(lowered, cell);
-        Self { lowered, model, cell, actors, memory, values: Values::new(), ranks, chances: BTreeSet::new() }
+        Self {
+            lowered,
+            model,
+            cell,
+            actors,
+            memory,
+            values: Values::new(),
+            ranks,
+            chances: BTreeSet::new(),
+            is_cut_short: false,
+            zero,
+        }
     }
 
     /// Runs until nothing moves: each block until it waits, then proxies and callers.
@@ -238,6 +253,10 @@ impl<'a> Machine<'a> {
             for &(rank, block) in &order {
                 while self.block_turn(rank, block) {
                     has_moved = true;
+                    if self.zero.live() > MAX_LIVE {
+                        self.is_cut_short = true;
+                        return;
+                    }
                 }
             }
             for rank in 0..self.ranks.len() {
@@ -432,7 +451,7 @@ impl<'a> Machine<'a> {
         });
         counted.waiting.push_back(published);
         if let Some((last, _)) = chance.filter(|_| holds(Rule::AddersAreOrdered)) {
-            self.chances.insert(Chance { rank, counter, takes: false, blocks: [last.block, by.block] });
+            self.note(Chance { rank, counter, takes: false, blocks: [last.block, by.block] });
         }
     }
 
@@ -464,9 +483,15 @@ impl<'a> Machine<'a> {
         let last = self.ranks[rank].counted(counter).taker.replace(by);
         let chance = last.filter(|last| by.follows_by_chance(last, &known));
         if let Some(last) = chance.filter(|_| holds(Rule::TakersAreOrdered)) {
-            self.chances.insert(Chance { rank, counter, takes: true, blocks: [last.block, by.block] });
+            self.note(Chance { rank, counter, takes: true, blocks: [last.block, by.block] });
         }
         true
+    }
+
+    fn note(&mut self, chance: Chance) {
+        if self.chances.len() < MAX_CHANCES {
+            self.chances.insert(chance);
+        }
     }
 
     /// Arrives at a barrier, or looks whether all have.

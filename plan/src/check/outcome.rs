@@ -6,44 +6,38 @@ use super::findings;
 use super::machine::{Count, Machine};
 use super::report::{Finding, Kind};
 use super::rule::{Rule, holds};
-use super::value::{Expression, Leaves, Value};
+use super::value::{Expression, Leaves, Parts, TooManyParts, Value};
 use crate::collective::Collective;
 use crate::plan::{Operator, Plan};
 use crate::problem::Place;
 
+/// Units of a result that are not what the collective says.
+struct Wrong {
+    /// The first one: its launch from 0 on, and which unit of the output.
+    launch: usize,
+    cell: usize,
+    value: Value,
+    parts: Parts,
+    expected: Vec<Expression>,
+    /// How many more there are.
+    more: usize,
+}
+
 /// Compares all results with the collective.
 pub(super) fn values(plan: &Plan, machine: &mut Machine<'_>) -> Vec<Finding> {
     let collective = Collective::of(plan);
-    let mut found = Vec::new();
     if collective == Collective::Other {
-        found.push(Finding {
-            kind: Kind::Unchecked,
-            what: format!(
-                "what `{}` computes is not part of the format, so results were not compared",
-                plan.collective
-            ),
-            remedy: String::new(),
-            places: Vec::new(),
-        });
-        return found;
+        return vec![findings::unchecked(plan)];
     }
     let launches = machine.ranks.iter().map(|rank| rank.outputs.len()).min().unwrap_or(0);
+    let mut found = Vec::new();
     for rank in 0..machine.ranks.len() {
-        let mut wrong = None;
-        for launch in 0..launches {
-            let output = machine.ranks[rank].outputs[launch].clone();
-            let source = sender(machine, collective, &output);
-            for (cell, &value) in output.iter().enumerate() {
-                let expected = expected(machine, collective, (rank, launch + 1, cell, output.len()), source);
-                let count = |found: usize| found + 1;
-                if !agrees(machine, value, &expected) {
-                    let (_, cells) = wrong.get_or_insert(((launch, cell, value, expected), 0));
-                    *cells = count(*cells);
-                }
+        match wrong(machine, collective, rank, launches) {
+            Ok(wrong) => found.extend(wrong.map(|wrong| wrong_value(plan, machine, rank, &wrong))),
+            Err(TooManyParts) => {
+                found.push(findings::too_many_parts());
+                return found;
             }
-        }
-        if let Some(((launch, cell, value, expected), cells)) = wrong {
-            found.push(wrong_value(plan, machine, (rank, launch, cell, cells), value, &expected));
         }
     }
     if collective == Collective::SendRecv && holds(Rule::ReceiversDiffer) {
@@ -53,6 +47,33 @@ pub(super) fn values(plan: &Plan, machine: &mut Machine<'_>) -> Vec<Finding> {
         found.extend(unequal_orders(machine, launches));
     }
     found
+}
+
+/// Returns the units of a rank's results that are wrong.
+fn wrong(
+    machine: &mut Machine<'_>,
+    collective: Collective,
+    rank: usize,
+    launches: usize,
+) -> Result<Option<Wrong>, TooManyParts> {
+    let mut wrong: Option<Wrong> = None;
+    for launch in 0..launches {
+        let output = machine.ranks[rank].outputs[launch].clone();
+        let source = sender(machine, collective, &output);
+        for (cell, &value) in output.iter().enumerate() {
+            let expected = expected(machine, collective, (rank, launch + 1, cell, output.len()), source);
+            if expected == [machine.values.expression(value)] {
+                continue;
+            }
+            let parts = machine.values.parts(value)?;
+            match &mut wrong {
+                _ if agrees(&parts, &expected) => {}
+                Some(wrong) => wrong.more += 1,
+                None => wrong = Some(Wrong { launch, cell, value, parts, expected, more: 0 }),
+            }
+        }
+    }
+    Ok(wrong)
 }
 
 /// Returns the rank whose input a whole output is.
@@ -91,15 +112,9 @@ fn expected(
 }
 
 /// Whether a value combines each of the expected inputs, once, and nothing else.
-fn agrees(machine: &mut Machine<'_>, value: Value, expected: &[Expression]) -> bool {
-    if expected == [machine.values.expression(value)] {
-        // Most outputs are plain copies, whose leaves need no memory.
-        return true;
-    }
-    let operators = machine.values.operators(value);
-    let counts_once =
-        operators != [Operator::Min] && operators != [Operator::Max] && holds(Rule::InputsCountOnce);
-    let leaves = machine.values.leaves(value);
+fn agrees(Parts { leaves, operators }: &Parts, expected: &[Expression]) -> bool {
+    let is_of = |operator| operators.len() == 1 && operators.contains(&operator);
+    let counts_once = !is_of(Operator::Min) && !is_of(Operator::Max) && holds(Rule::InputsCountOnce);
     let mut launches = leaves.keys().filter_map(|leaf| match leaf {
         Expression::Input { launch, .. } => Some(*launch),
         _ => None,
@@ -117,25 +132,20 @@ fn agrees(machine: &mut Machine<'_>, value: Value, expected: &[Expression]) -> b
     are_one && (are_there || !holds(Rule::InputsAreThere))
 }
 
-fn wrong_value(
-    plan: &Plan,
-    machine: &mut Machine<'_>,
-    (rank, launch, cell, cells): (usize, usize, usize, usize),
-    value: Value,
-    expected: &[Expression],
-) -> Finding {
-    let first = cell * plan.alignment;
+fn wrong_value(plan: &Plan, machine: &Machine<'_>, rank: usize, wrong: &Wrong) -> Finding {
+    let first = wrong.cell * plan.alignment;
     let last = first + plan.alignment;
-    let leaves = machine.values.leaves(value).clone();
-    let reasons = reasons(&leaves, expected);
-    let more =
-        if cells > 1 { format!(", and {} more units over all launches", cells - 1) } else { String::new() };
+    let reasons = reasons(&wrong.parts.leaves, &wrong.expected);
+    let more = match wrong.more {
+        0 => String::new(),
+        more => format!(", and {more} more units over all launches"),
+    };
     Finding {
         kind: Kind::Value,
         what: format!(
             "bytes {first}..{last} of the output of rank {rank}, launch {}{more}: {reasons}; they are {}",
-            launch + 1,
-            machine.values.told(value)
+            wrong.launch + 1,
+            machine.values.told(wrong.value)
         ),
         remedy: "follow these bytes in `plan show`".to_owned(),
         places: vec![Place::rank(rank)],

@@ -50,7 +50,8 @@ fn is_right(plan: &Plan) -> bool {
         }
         let mut machine = Machine::new(&class.lowered, plan.alignment, Model::STRICT);
         machine.run();
-        machine.memory.races.is_empty()
+        !machine.is_cut_short
+            && machine.memory.races.is_empty()
             && machine.chances.is_empty()
             && stuck::findings(&machine).is_none()
             && !outcome::values(plan, &mut machine).iter().any(|finding| finding.kind.is_error())

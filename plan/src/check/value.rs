@@ -1,6 +1,6 @@
 //! What a cell holds, as an expression over inputs.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::plan::Operator;
 
@@ -21,25 +21,38 @@ pub(super) enum Expression {
 
 /// The most parts of an expression that are told.
 const MAX_TOLD: usize = 40;
+/// The most parts of results that are looked at. Tests reach it.
+pub(super) const MAX_PARTS: usize = if cfg!(test) { 1 << 16 } else { 1 << 26 };
 
 /// All expressions.
 #[derive(Debug)]
 pub(super) struct Values {
     all: Vec<Expression>,
     index: HashMap<Expression, Value>,
-    /// Of each value that was asked for, its leaves and how often each counts.
-    leaves: HashMap<Value, Leaves>,
+    /// How many parts of results were looked at.
+    looked: usize,
 }
 
-/// The leaves of an expression. Counts saturate.
+/// The leaves of an expression, and how often each counts. Counts saturate.
 pub(super) type Leaves = BTreeMap<Expression, u64>;
+
+/// Says that results have more parts than a check looks at.
+#[derive(Debug)]
+pub(super) struct TooManyParts;
+
+/// What a value is made of.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    pub(super) leaves: Leaves,
+    pub(super) operators: BTreeSet<Operator>,
+}
 
 impl Values {
     /// The value of what nobody has written.
     pub(super) const UNDEFINED: Value = Value(0);
 
     pub(super) fn new() -> Self {
-        let mut values = Self { all: Vec::new(), index: HashMap::new(), leaves: HashMap::new() };
+        let mut values = Self { all: Vec::new(), index: HashMap::new(), looked: 0 };
         values.of(Expression::Undefined);
         values
     }
@@ -56,49 +69,27 @@ impl Values {
         self.all[value.0 as usize]
     }
 
-    /// Returns the leaves of a value. Children come before their parents, so there is no recursion.
-    pub(super) fn leaves(&mut self, value: Value) -> &Leaves {
-        let mut waiting = vec![value];
-        while let Some(&next) = waiting.last() {
-            if self.leaves.contains_key(&next) {
-                waiting.pop();
-                continue;
+    /// Returns what a value is made of.
+    pub(super) fn parts(&mut self, value: Value) -> Result<Parts, TooManyParts> {
+        let (mut parts, mut counts) = (Parts::default(), BTreeMap::from([(value, 1_u64)]));
+        // Children come before their parents, so the count of the last one is complete.
+        while let Some((next, count)) = counts.pop_last() {
+            self.looked += 1;
+            if self.looked > MAX_PARTS {
+                return Err(TooManyParts);
             }
-            let leaves = match self.expression(next) {
-                Expression::Combined { first, second, .. } => {
-                    match (self.leaves.get(&first), self.leaves.get(&second)) {
-                        (Some(one), Some(other)) => Some(union(one, other)),
-                        (one, other) => {
-                            waiting.extend(one.is_none().then_some(first));
-                            waiting.extend(other.is_none().then_some(second));
-                            None
-                        }
+            match self.expression(next) {
+                Expression::Combined { operator, first, second } => {
+                    parts.operators.insert(operator);
+                    for child in [first, second] {
+                        let entry = counts.entry(child).or_default();
+                        *entry = entry.saturating_add(count);
                     }
                 }
-                leaf => Some(Leaves::from([(leaf, 1)])),
-            };
-            if let Some(leaves) = leaves {
-                self.leaves.insert(next, leaves);
-                waiting.pop();
+                leaf => drop(parts.leaves.insert(leaf, count)),
             }
         }
-        &self.leaves[&value]
-    }
-
-    /// Returns the operators of an expression, each once.
-    pub(super) fn operators(&self, value: Value) -> Vec<Operator> {
-        let (mut found, mut waiting, mut seen) = (Vec::new(), vec![value], HashSet::new());
-        while let Some(next) = waiting.pop() {
-            if let Expression::Combined { operator, first, second } = self.expression(next)
-                && seen.insert(next)
-            {
-                waiting.extend([first, second]);
-                if !found.contains(&operator) {
-                    found.push(operator);
-                }
-            }
-        }
-        found
+        Ok(parts)
     }
 
     /// Tells which ranks' inputs a value combines, in which order.
@@ -138,13 +129,4 @@ impl Values {
             expression => leaf(expression),
         }
     }
-}
-
-fn union(one: &Leaves, other: &Leaves) -> Leaves {
-    let mut both = one.clone();
-    for (leaf, count) in other {
-        let entry = both.entry(*leaf).or_default();
-        *entry = entry.saturating_add(*count);
-    }
-    both
 }

@@ -236,9 +236,10 @@ impl Machine<'_> {
         let position = small(trigger.index + 1);
         let mut view = trigger.known;
         for (lane, pushed) in self.ranks[rank].lanes.iter().enumerate() {
-            let known = view.of(self.actors.lane_pushed(rank, lane)) as usize;
-            let done = pushed.done.iter().take_while(|(_, done)| done.is_some()).count();
-            let count = if holds(Rule::PushesOvertake) { known } else { known.max(done) };
+            let mut count = view.of(self.actors.lane_pushed(rank, lane)) as usize;
+            if !holds(Rule::PushesOvertake) {
+                count = count.max(pushed.done.iter().take_while(|(_, done)| done.is_some()).count());
+            }
             if let Some((_, Some(done))) = count.checked_sub(1).map(|last| &pushed.done[last]) {
                 view.join(done);
             }
