@@ -455,8 +455,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Makes an all-reduce of two floats `count` times from Rust, at once or started and waited for.
-    /// Returns the seconds, with which the same calls from Python are compared
+    /// Makes an all-reduce of two floats `count` times from Rust, at once or started and waited
+    /// for. Returns the seconds, with which the same calls from Python are compared
     /// (`benches/call_cost.py`).
     #[pyo3(signature = (count, started=false))]
     fn _time_all_reduce(&self, py: Python<'_>, count: u64, started: bool) -> PyResult<f64> {

@@ -56,7 +56,7 @@ impl<'py> Operand<'py> {
         if let Ok(array) = object.cast_exact::<Array>() {
             return Ok(array.get().operand());
         }
-        // Before tensors, which have no buffer: who has not imported torch does not look for it then.
+        // Before tensors, which have no buffer, so that nobody looks for torch in vain.
         // SAFETY: a live object, and this thread holds the interpreter.
         if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0
             && let Some(operand) = buffer::operand(object, access)?
