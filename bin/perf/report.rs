@@ -177,20 +177,23 @@ impl PerfRow {
         self.spread.get(key).is_some_and(|(low, high)| high - low <= STEADY * high)
     }
 
+    fn figure(&self, key: &str) -> Option<f64> {
+        let (_, of) = FIGURES.iter().find(|(name, _)| *name == key)?;
+        *of(&mut self.clone())
+    }
+
     /// Returns between which values the figure `key` lies: within its spread where it is known not
     /// to be steady, at the figure itself elsewhere.
     pub(crate) fn range(&self, key: &str) -> Option<(f64, f64)> {
-        let (_, of) = FIGURES.iter().find(|(name, _)| *name == key)?;
-        let figure = (*of(&mut self.clone()))?;
+        let figure = self.figure(key)?;
         let spread = self.spread.get(key).filter(|_| !self.is_steady(key));
         Some(spread.map_or((figure, figure), |(low, high)| (low.min(figure), high.max(figure))))
     }
 
     /// Writes the figure `key`, if there is one, and marks it where it is not steady.
     pub(crate) fn told(&self, key: &str, write: impl FnOnce(f64) -> String) -> Option<String> {
-        let (_, of) = FIGURES.iter().find(|(name, _)| *name == key)?;
         let mark = if self.is_steady(key) { "" } else { "~" };
-        of(&mut self.clone()).map(|figure| format!("{mark}{}", write(figure)))
+        self.figure(key).map(|figure| format!("{mark}{}", write(figure)))
     }
 
     /// Writes the ratio to the limit, and marks it where it is below 1 by more than [`LEVEL`], too.

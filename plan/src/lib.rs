@@ -1,27 +1,39 @@
-//! MSCCL++ execution plans without an engine: what a plan says, what it means, and whether it is
-//! right.
+//! MSCCL++ execution plans without an engine: what a plan says, and what its bytes come out as.
 //!
 //! An *execution plan* is a JSON file that says, for each rank and each of its thread blocks, which
 //! operations make up a collective. MSCCL++'s DSL writes such files (this crate follows commit
-//! `1f5f065d`). The steps from a file to a proof:
+//! `1f5f065d`). The steps:
 //!
 //! | step | from, to | place |
 //! |---|---|---|
 //! | read | JSON to a [`Plan`] that keeps every rule of the format | [`read`] |
-//! | lower | a plan and a message size to [`Lowered`] records | [`lower`] |
+//! | lower | a plan and a message size to [`Lowered`] records | [`mod@lower`] |
 //! | interpret | records to bytes, slowly, in a drawn order | [`interpret`] |
+//! | check | records to a proof, or to what is wrong | [`mod@check`] |
+//! | show, draw, compare | a plan to words or a picture | [`show`], [`draw`], [`mod@diff`] |
+//! | import, build | MSCCL's XML, or a program, to a plan | [`import`], [`build`] |
+//! | write | a plan to JSON | [`mod@write`] |
 //!
-//! An executor steps through the same records as the checker, so what is proved is what runs.
+//! The interpreter is slow and simple: the oracle for whatever steps through the same records.
 #![forbid(unsafe_code)]
 
+pub mod build;
+pub mod check;
 pub mod collective;
+pub mod diff;
+pub mod draw;
+pub mod import;
 pub mod interpret;
 pub mod lower;
 pub mod plan;
 mod problem;
 pub mod read;
 mod rules;
+pub mod show;
+mod trace;
+pub mod write;
 
+pub use check::check;
 pub use lower::{Lowered, lower};
 pub use plan::Plan;
 pub use problem::{Place, Problem, Refusal};

@@ -1,5 +1,5 @@
-//! A plan compiled for one size: flat records that an executor steps through, and that a checker
-//! interprets.
+//! A plan compiled for one size: flat records that an executor steps through, and that the slow
+//! interpreter does, too.
 //!
 //! # What is resolved
 //! Chunks are bytes, indices of blocks are ranks, buffers and counters, slices are ranges, and
@@ -55,7 +55,8 @@ pub use code::{
 };
 use counters::Counters;
 use operation::Lowering;
-pub(crate) use sizes::Sizes;
+pub(crate) use operation::gcd;
+pub(crate) use sizes::{Scaled, Sizes, chunks_of_message, slices, wrap_of};
 pub use sizes::{granule, smallest};
 
 /// Compiles a plan for a message of that many bytes: of the output for allgather, else of the

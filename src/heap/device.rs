@@ -199,6 +199,7 @@ impl DeviceMemory {
     ///
     /// # Errors
     /// Those of [`DeviceMemory::copy_host_to_device`].
+    #[cfg(feature = "coordinator")]
     pub(crate) fn clear(&self) -> Result<()> {
         self.used().into_iter().try_for_each(|used| self.span.fill(used.offset.get(), used.len, 0))
     }

@@ -14,6 +14,7 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::server::{HealthReporter, health_reporter};
 
 use crate::connections::{Connections, MAX_THREADS, Pace};
@@ -145,7 +146,7 @@ fn book_of(
     secrets: Option<Arc<Secrets>>,
     (server, front): (&Arc<Server>, &Arc<Front>),
     dialect: Dialect,
-    health: impl HealthService,
+    health: HealthServer<impl Health>,
 ) -> AddressBook {
     let (server, front) = (Arc::clone(server), Arc::clone(front));
     AddressBook::new(place, secrets, move |device, listener: Listener| {
@@ -155,40 +156,11 @@ fn book_of(
     })
 }
 
-/// The service that tells whether the coordinator is there.
-trait HealthService:
-    tower_service::Service<
-        http::Request<hyper::body::Incoming>,
-        Response = http::Response<tonic::body::Body>,
-        Error = std::convert::Infallible,
-        Future: Send,
-    > + tonic::server::NamedService
-    + Clone
-    + Send
-    + Sync
-    + 'static
-{
-}
-
-impl<T> HealthService for T where
-    T: tower_service::Service<
-            http::Request<hyper::body::Incoming>,
-            Response = http::Response<tonic::body::Body>,
-            Error = std::convert::Infallible,
-            Future: Send,
-        > + tonic::server::NamedService
-        + Clone
-        + Send
-        + Sync
-        + 'static
-{
-}
-
 fn services_of(
     front: &Arc<Front>,
     dialect: Dialect,
     book: &AddressBook,
-    health: impl HealthService,
+    health: HealthServer<impl Health>,
 ) -> Result<Services> {
     let most = front.max_message;
     let service = CoordinatorService { front: Arc::clone(front), dialect, book: book.clone() };
@@ -204,7 +176,7 @@ fn device_services(
     front: &Arc<Front>,
     dialect: Dialect,
     (device, address): (DeviceId, Option<(String, u16)>),
-    health: impl HealthService,
+    health: HealthServer<impl Health>,
 ) -> Services {
     let most = front.max_message;
     let service = DeviceService { front: Arc::clone(front), dialect, device, address };

@@ -81,10 +81,12 @@ impl CopyServer {
             let serve = move || {
                 // Signals are for the thread that serves.
                 let _ = SigSet::all().thread_block();
+                // Kept from copy to copy: fresh memory takes longer to get than to fill.
+                let mut buffer = Vec::new();
                 loop {
                     match listener.accept() {
                         // Errors are for the client, which has been told as far as possible.
-                        Ok((stream, _)) => _ = service.serve(stream),
+                        Ok((stream, _)) => _ = service.serve(stream, &mut buffer),
                         // The system has no room for another connection; it may have later.
                         Err(_) => _ = poll(&mut [], poll_timeout(Some(NOT_ACCEPTING))),
                     }
@@ -108,7 +110,7 @@ impl CopyServer {
 }
 
 impl CopyService {
-    fn serve(&self, mut stream: UnixStream) -> Result<()> {
+    fn serve(&self, mut stream: UnixStream, buffer: &mut Vec<u8>) -> Result<()> {
         check_peer(&stream)?;
         let order = Self::take_order(&stream)?;
         let deadline =
@@ -119,13 +121,13 @@ impl CopyService {
         checked?;
         match order.direction {
             CopyDirection::Put => {
-                let outcome = match self.put(&order, &stream) {
+                let outcome = match self.put(&order, &stream, buffer) {
                     Err(CoordinatorError::Refused(refusal)) => Err(refusal),
                     outcome => Ok(outcome?),
                 };
                 write(&mut stream, &outcome, CLIENT)
             }
-            CopyDirection::Get => self.get(&order, &stream),
+            CopyDirection::Get => self.get(&order, &stream, buffer),
         }
     }
 
@@ -169,8 +171,8 @@ impl CopyService {
         }
     }
 
-    fn put(&self, order: &CopyOrder, stream: &UnixStream) -> Result<()> {
-        self.in_pieces(order, |address, piece| {
+    fn put(&self, order: &CopyOrder, stream: &UnixStream, buffer: &mut Vec<u8>) -> Result<()> {
+        self.in_pieces(order, buffer, |address, piece| {
             DeadlineStream::new(stream, self.patience)
                 .read_exact(piece)
                 .map_err(|error| CLIENT.error(error))?;
@@ -179,8 +181,8 @@ impl CopyService {
         })
     }
 
-    fn get(&self, order: &CopyOrder, stream: &UnixStream) -> Result<()> {
-        self.in_pieces(order, |address, piece| {
+    fn get(&self, order: &CopyOrder, stream: &UnixStream, buffer: &mut Vec<u8>) -> Result<()> {
+        self.in_pieces(order, buffer, |address, piece| {
             let entered = self.enter(order)?;
             self.memory.copy_device_to_host(address, piece)?;
             drop(entered);
@@ -191,11 +193,13 @@ impl CopyService {
     fn in_pieces(
         &self,
         order: &CopyOrder,
+        buffer: &mut Vec<u8>,
         mut copy: impl FnMut(DeviceAddress, &mut [u8]) -> Result<()>,
     ) -> Result<()> {
         let Bytes { mut address, len } = order.bytes;
         let end = address + len;
-        let mut buffer = vec![0; usize::try_from(len).map_or(PIECE, |len| len.min(PIECE))];
+        let room = usize::try_from(len).map_or(PIECE, |len| len.min(PIECE));
+        buffer.resize(room.max(buffer.len()), 0);
         while address < end {
             let len = usize::try_from(end - address).map_or(PIECE, |left| left.min(PIECE));
             copy(DeviceAddress::new(address), &mut buffer[..len])?;

@@ -259,7 +259,7 @@ def killed(client, restarting):
     """A device is killed in the middle of groups: the group fails, or is done by those that are left."""
     made = client.init(3)
     os.kill(made.devices[1].deviceId.value, signal.SIGKILL)
-    Pool.until(lambda: client.status(made.commId) == FAILED, 5)
+    Pool.until(lambda: client.status(made.commId) == FAILED)
     with refused(Code.FAILED_PRECONDITION):
         client.start(made.commId)
     client.destroy(made.commId)

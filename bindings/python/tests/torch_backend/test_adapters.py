@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import run
+from torch_ranks import run
 
 import shmccl.torch.vllm
 
@@ -85,9 +85,9 @@ assert both[0] == both[1], both
 
 ACCELERATE = """
 import torch
-from accelerate import Accelerator, InitProcessGroupKwargs
-from accelerate.utils import DistributedType
-accelerator = Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(backend="shmccl")])
+from accelerate import Accelerator
+torch.distributed.init_process_group("shmccl")
+accelerator = Accelerator(cpu=True)
 assert torch.distributed.get_backend() == "shmccl" and accelerator.num_processes == 2
 torch.manual_seed(0)
 model = torch.nn.Linear(32, 8)
@@ -103,10 +103,11 @@ assert totals[0] == totals[1] and accelerator.reduce(torch.ones(3)).tolist() == 
 TRAINER = """
 import tempfile, torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+torch.distributed.init_process_group("shmccl")
 torch.manual_seed(0)
 model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=2))
 words = [{"input_ids": torch.arange(16) % 7 + index, "labels": torch.arange(16) % 7 + index} for index in range(16)]
-arguments = TrainingArguments(tempfile.mkdtemp(), use_cpu=True, ddp_backend="shmccl", max_steps=4, report_to=[],
+arguments = TrainingArguments(tempfile.mkdtemp(), use_cpu=True, max_steps=4, report_to=[],
                               per_device_train_batch_size=2, save_strategy="no", disable_tqdm=True)
 trainer = Trainer(model=model, args=arguments, train_dataset=words)
 assert torch.distributed.get_backend() == "shmccl"
@@ -119,7 +120,7 @@ trainer.train()
 def test_a_framework_trains_over_the_backend(module, program, tmp_path):
     pytest.importorskip(module)
     script = tmp_path / "train.py"
-    script.write_text("import shmccl.torch\n" + program)
+    script.write_text(program)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=115, check=False)

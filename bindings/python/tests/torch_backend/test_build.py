@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import outcomes, run
+from torch_ranks import outcomes, run
 
 import shmccl.torch
 from shmccl.torch import _build

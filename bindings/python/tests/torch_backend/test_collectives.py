@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import IS_SHIM, run
+from torch_ranks import IS_SHIM, run
 from torch.distributed import ReduceOp
 
 COUNTS = (0, 4, 7)

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Killed, outcomes, run
+from torch_ranks import Killed, outcomes, run
 from torch._C._distributed_c10d import ErrorType
 
 

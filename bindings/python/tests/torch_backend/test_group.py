@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import init, run
+from torch_ranks import init, run
 from torch._C._distributed_c10d import ErrorType, WorkResult
 from torch.distributed import _functional_collectives
 

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import init, run
+from torch_ranks import init, run
 from torch.distributed import ReduceOp
 
 import shmccl.torch

@@ -15,7 +15,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import IS_LONG, IS_SHIM, Killed, outcomes
+from torch_ranks import IS_LONG, IS_SHIM, Killed, outcomes
 
 pytestmark = pytest.mark.skipif(not IS_SHIM or not hasattr(dist, "_reconfigure"), reason="needs the shim and torch 2.15")
 

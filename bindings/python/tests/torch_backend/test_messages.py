@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import IS_SHIM, run
+from torch_ranks import IS_SHIM, run
 
 SIZES = (0, 1, 4, 5000, 1 << 18)
 

@@ -6,7 +6,7 @@ import signal
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import IS_SHIM, outcomes, run
+from torch_ranks import IS_SHIM, outcomes, run
 from torch._C._distributed_c10d import ErrorType
 
 pytestmark = pytest.mark.skipif(not IS_SHIM or not hasattr(dist, "_reconfigure"), reason="needs the shim and torch 2.15")

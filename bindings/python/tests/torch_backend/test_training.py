@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import IS_SHIM, run
+from torch_ranks import IS_SHIM, run
 
 import shmccl.torch
 

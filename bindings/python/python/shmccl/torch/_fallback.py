@@ -17,8 +17,10 @@ import time
 import warnings
 
 import torch
-from torch._C._distributed_c10d import Backend, ErrorType, ReduceOp, Work
+from torch._C._distributed_c10d import ErrorType, ReduceOp, Work
 from torch.distributed import DistBackendError
+
+from ._in_python import InPython
 
 HEADER = pathlib.Path(__file__).absolute().parent.parent / "include" / "shmccl.h"
 VERSION = 1
@@ -386,41 +388,19 @@ def offsets(counts):
     return [0, *itertools.accumulate(counts)][:-1]
 
 
-class PythonBackend(Backend):
+class PythonBackend(InPython):
     def __init__(self, store, rank, size, timeout, name, ranks, place, reconfigurable):
         global table
-        super().__init__(rank, size)
+        super().__init__(rank, size, timeout, name, ranks)
         if reconfigurable:
             raise RuntimeError("shmccl: the backend in Python has no reconfigure; it needs the compiled one (SHMCCL_TORCH=shim)")
         table = table or Table()
-        self._options = Backend.Options("shmccl", timeout)
-        self._options.group_name, self._options.global_ranks_in_group = name, ranks
-        self._sequence = 0
         self._batch = None
         self._failed = ErrorType.SUCCESS
         self._connection = Connection(store, name, rank, size, timeout)
         self._connection.start()
 
-    options = property(lambda self: self._options)
     supports_coalescing = property(lambda self: True)
-    supports_splitting = property(lambda self: False)
-    supports_shrinking = property(lambda self: False)
-    supports_reconfigure = property(lambda self: False)
-    supports_window = property(lambda self: False)
-    supports_abort_hooks = property(lambda self: False)
-    supports_completion_hooks = property(lambda self: False)
-
-    def getBackendName(self):
-        return "shmccl"
-
-    def _get_sequence_number_for_group(self):
-        return self._sequence
-
-    def _set_sequence_number_for_group(self):
-        pass
-
-    def set_timeout(self, timeout):
-        self._options._timeout = timeout
 
     def get_error(self):
         return self._failed

@@ -9,7 +9,9 @@ import datetime
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import AllgatherOptions, Backend, ReduceOp, Work
+from torch._C._distributed_c10d import AllgatherOptions, ReduceOp, Work
+
+from ._in_python import InPython
 
 # From this many bytes on, each rank of a host reduces a share of its own with those of the other hosts.
 SHARED_OUT = 64 << 10
@@ -57,11 +59,9 @@ def with_root(options, root):
     return options
 
 
-class SeveralHosts(Backend):
+class SeveralHosts(InPython):
     def __init__(self, make, places, *, store, rank, size, timeout, name, ranks):
-        super().__init__(rank, size)
-        self._options = Backend.Options("shmccl", timeout)
-        self._options.group_name, self._options.global_ranks_in_group = name, ranks
+        super().__init__(rank, size, timeout, name, ranks)
         # The ranks of each host.
         self._hosts = [[peer for peer in range(size) if places[peer] == place] for place in dict.fromkeys(places)]
         self._host = self._host_of(rank)
@@ -79,28 +79,11 @@ class SeveralHosts(Backend):
         is_joined = self._is_even or self._index == 0
         self._across = gloo(f"index{self._index}", self._host, len(self._hosts)) if is_joined else None
         self._executor = concurrent.futures.ThreadPoolExecutor(1, "shmccl")
-        self._sequence = 0
 
-    options = property(lambda self: self._options)
     supports_coalescing = property(lambda self: False)
-    supports_splitting = property(lambda self: False)
-    supports_shrinking = property(lambda self: False)
-    supports_reconfigure = property(lambda self: False)
-    supports_window = property(lambda self: False)
-    supports_abort_hooks = property(lambda self: False)
-    supports_completion_hooks = property(lambda self: False)
-
-    def getBackendName(self):
-        return "shmccl"
-
-    def _get_sequence_number_for_group(self):
-        return self._sequence
-
-    def _set_sequence_number_for_group(self):
-        pass
 
     def set_timeout(self, timeout):
-        self._options._timeout = timeout
+        super().set_timeout(timeout)
         for inner in (self._local, self._whole, self._across):
             if inner:
                 inner.set_timeout(timeout)

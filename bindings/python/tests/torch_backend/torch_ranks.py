@@ -20,7 +20,8 @@ torch.set_num_threads(1)
 # The backend in Python has works that cannot be polled and tell neither sources nor numbers.
 IS_SHIM = os.environ.get("SHMCCL_TORCH") != "python"
 FORK = multiprocessing.get_context("fork")
-WATCHDOG = 120
+# Below that of a test, so that the rank that hangs is told.
+WATCHDOG = 90
 # The long forms of tests that have one.
 IS_LONG = os.environ.get("SHMCCL_LONG") == "1"
 
