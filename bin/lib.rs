@@ -15,6 +15,7 @@ mod jobs;
 mod log;
 mod output;
 mod perf;
+mod plan;
 mod plot;
 mod pool;
 mod ps;
@@ -39,6 +40,7 @@ use nix::sys::signal::{SigSet, Signal};
 use compare::flags::CompareArgs;
 use ctl::flags::CtlArgs;
 use perf::flags::PerfArgs;
+use plan::PlanArgs;
 use pool::flags::{CoordinatorArgs, DeviceArgs};
 use run::flags::{BecomeArgs, RunArgs};
 
@@ -87,6 +89,8 @@ enum Command {
     Tune(tune::TuneArgs),
     /// Check this machine: cores, memory, limits, and what to do about them
     Doctor(doctor::DoctorArgs),
+    /// Prove, show, draw, compare or import execution plans of MSCCL++
+    Plan(PlanArgs),
     /// Serve a pool of devices, until Ctrl-C
     #[command(after_help = pool::HELP)]
     Coordinator(CoordinatorArgs),
@@ -193,6 +197,7 @@ fn execute(cli: &Cli) -> anyhow::Result<u8> {
         Command::Compare(args) => compare::run(args),
         Command::Tune(args) => tune::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Coordinator(args) => pool::coordinate(args),
         Command::Device(args) => pool::be_device(args),
         Command::Ctl(args) => ctl::run(args),

@@ -9,18 +9,31 @@
 //! | read | JSON to a [`Plan`] that keeps every rule of the format | [`read`] |
 //! | lower | a plan and a message size to [`Lowered`] records | [`mod@lower`] |
 //! | interpret | records to bytes, slowly, in a drawn order | [`interpret`] |
+//! | check | records to a proof, or to what is wrong | [`mod@check`] |
+//! | show, draw, compare | a plan to words or a picture | [`show`], [`draw`], [`mod@diff`] |
+//! | import, build | MSCCL's XML, or a program, to a plan | [`import`], [`build`] |
+//! | write | a plan to JSON | [`mod@write`] |
 //!
 //! The interpreter is slow and simple: the oracle for whatever steps through the same records.
 #![forbid(unsafe_code)]
 
+pub mod build;
+pub mod check;
 pub mod collective;
+pub mod diff;
+pub mod draw;
+pub mod import;
 pub mod interpret;
 pub mod lower;
 pub mod plan;
 mod problem;
 pub mod read;
 mod rules;
+pub mod show;
+mod trace;
+pub mod write;
 
+pub use check::check;
 pub use lower::{Lowered, lower};
 pub use plan::Plan;
 pub use problem::{Place, Problem, Refusal};

@@ -55,7 +55,8 @@ pub use code::{
 };
 use counters::Counters;
 use operation::Lowering;
-pub(crate) use sizes::Sizes;
+pub(crate) use operation::gcd;
+pub(crate) use sizes::{Scaled, Sizes, chunks_of_message, slices, wrap_of};
 pub use sizes::{granule, smallest};
 
 /// Compiles a plan for a message of that many bytes: of the output for allgather, else of the

@@ -10,6 +10,9 @@ use crate::problem::{Place, Problem};
 /// The largest unit of divisions, in bytes.
 const MAX_ALIGNMENT: usize = 1 << 20;
 
+/// The most places that all operations of a plan may name, each member of a group on its own.
+const MAX_PLACES: usize = 1 << 22;
+
 /// Notes what breaks a rule, and what looks unintended.
 pub(crate) fn check(plan: &Plan, problems: &mut Vec<Problem>, warnings: &mut Vec<String>) {
     if plan.ranks.is_empty() {
@@ -36,6 +39,10 @@ pub(crate) fn check(plan: &Plan, problems: &mut Vec<Problem>, warnings: &mut Vec
             entries(program, block, at, problems);
             operations(plan, (program, block), &block.operations, at, problems, &mut told);
         }
+    }
+    if problems.is_empty() && places(plan) > MAX_PLACES {
+        let what = format!("operations name more than {MAX_PLACES} places together; split the plan");
+        problems.push(Problem::new(Place::PLAN, what));
     }
     ratios(plan, &mut told);
     warnings.extend(told);
@@ -148,6 +155,23 @@ fn operations(
         }
         operands::check(plan, (at, program, block), operation, &mut |what| found(at, what));
     });
+}
+
+/// Counts the places that operations name.
+fn places(plan: &Plan) -> usize {
+    let mut count: usize = 0;
+    for program in &plan.ranks {
+        let largest = program.switch_groups.iter().map(|group| group.ranks.len()).max().unwrap_or(1);
+        let mut visit = |operation: &Operation, _: Place| {
+            let places = operation.sources.len() + operation.targets.len();
+            let each = if operation.kind == Some(ChannelKind::Switch) { largest } else { 1 };
+            count = count.saturating_add(places * each);
+        };
+        for block in &program.blocks {
+            each_operation(&block.operations, Place::PLAN, &mut visit);
+        }
+    }
+    count
 }
 
 /// Operations name channels of their kind that their block lists.

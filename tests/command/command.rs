@@ -8,6 +8,7 @@ mod compare_op;
 mod coordinator;
 mod nccl_tests;
 mod p2p;
+mod plan;
 mod run;
 mod seeing;
 mod trace;

@@ -19,6 +19,21 @@ pub struct Lowered {
     pub ranks: Vec<RankCode>,
 }
 
+impl Lowered {
+    /// Returns how many steps all blocks take together in a launch.
+    #[must_use]
+    pub fn steps(&self) -> usize {
+        let blocks = self.ranks.iter().flat_map(|rank| &rank.blocks);
+        blocks.fold(0, |steps: usize, block| steps.saturating_add(block.count()))
+    }
+
+    /// Returns how many bytes of payload all blocks read and write together in a launch.
+    pub(crate) fn accessed(&self) -> usize {
+        let blocks = self.ranks.iter().flat_map(|rank| &rank.blocks);
+        blocks.fold(0, |bytes: usize, block| bytes.saturating_add(block.accessed()))
+    }
+}
+
 /// What one rank runs, and what it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankCode {
@@ -85,6 +100,35 @@ pub struct BlockCode {
 }
 
 impl BlockCode {
+    /// Returns how often a launch takes each step.
+    fn repeats(&self) -> Vec<usize> {
+        let mut repeats = vec![1; self.steps.len()];
+        for (index, step) in self.steps.iter().enumerate() {
+            if let Action::Repeat { first, iterations } = step.action {
+                repeats[first..index].fill(iterations);
+            }
+        }
+        repeats
+    }
+
+    /// Returns how many steps a launch takes, with all iterations.
+    fn count(&self) -> usize {
+        self.repeats().into_iter().fold(0, usize::saturating_add)
+    }
+
+    /// Returns how many bytes of payload a launch reads and writes.
+    fn accessed(&self) -> usize {
+        let of_step = |(step, times): (&Step, usize)| match step.action {
+            Action::Move(transfer) | Action::Await(transfer) | Action::Push { transfer, .. } => {
+                let operands = transfer.bytes.saturating_mul(transfer.sources + transfer.targets);
+                // The iterations of a pipeline share what they cover.
+                if transfer.unit == 0 { operands.saturating_mul(times) } else { operands }
+            }
+            _ => 0,
+        };
+        self.steps.iter().zip(self.repeats()).map(of_step).fold(0, usize::saturating_add)
+    }
+
     /// Returns the sources of a transfer, in the order of reduction.
     #[must_use]
     pub fn sources(&self, transfer: &Transfer) -> &[Operand] {

@@ -10,7 +10,8 @@ use crate::plan::{ChannelKind, Plan};
 pub(super) struct Counters {
     /// By rank: the counters that it waits on.
     inbound: Vec<Vec<Counter>>,
-    index: BTreeMap<(usize, Counter), usize>,
+    /// By rank, kind and channel, its two ends.
+    ends: BTreeMap<(usize, ChannelKind), Vec<Ends>>,
 }
 
 impl Counters {
@@ -39,7 +40,20 @@ impl Counters {
                 }
             }
         }
-        Self { inbound, index }
+        let mut ends: BTreeMap<_, Vec<Ends>> = BTreeMap::new();
+        for (rank, program) in plan.ranks.iter().enumerate() {
+            for kind in [ChannelKind::Memory, ChannelKind::Port] {
+                let mut opened = vec![0; plan.ranks.len()];
+                for peer in program.channels(kind).iter().map(|&peer| peer as usize) {
+                    let inbound = |holder, peer, ordinal| index[&(holder, Counter { kind, peer, ordinal })];
+                    let ordinal = opened[peer];
+                    opened[peer] += 1;
+                    let (outbound, inbound) = (inbound(peer, rank, ordinal), inbound(rank, peer, ordinal));
+                    ends.entry((rank, kind)).or_default().push(Ends { peer, outbound, inbound });
+                }
+            }
+        }
+        Self { inbound, ends }
     }
 
     /// Returns the counters that a rank waits on.
@@ -47,14 +61,9 @@ impl Counters {
         self.inbound[rank].clone()
     }
 
-    /// Returns the peer of a channel of a rank, the counter that the peer waits on, and the
-    /// counter that the rank waits on.
-    pub(super) fn ends(&self, plan: &Plan, rank: usize, kind: ChannelKind, channel: usize) -> Ends {
-        let peers = plan.ranks[rank].channels(kind);
-        let peer = peers[channel] as usize;
-        let ordinal = peers[..channel].iter().filter(|&&other| other as usize == peer).count();
-        let inbound = |holder, peer| self.index[&(holder, Counter { kind, peer, ordinal })];
-        Ends { peer, outbound: inbound(peer, rank), inbound: inbound(rank, peer) }
+    /// Returns the two ends of a channel of a rank.
+    pub(super) fn ends(&self, rank: usize, kind: ChannelKind, channel: usize) -> Ends {
+        self.ends[&(rank, kind)][channel]
     }
 }
 

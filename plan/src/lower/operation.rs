@@ -50,7 +50,7 @@ impl Lowering<'_> {
 
     fn pipeline(&mut self, within: &mut Within<'_>, site: Site, pipeline: &Pipeline) {
         let (times, over) = self.sizes.unit_scale;
-        let unit = pipeline.unit * times / over;
+        let unit = pipeline.unit.saturating_mul(times) / over;
         let iterations = (pipeline.chunks as usize).saturating_mul(self.sizes.chunk).div_ceil(unit);
         if iterations == 0 {
             return;
@@ -99,7 +99,7 @@ impl Lowering<'_> {
             let channel = within.block.channels(kind)[id as usize] as usize;
             let action = match operation.code {
                 Code::Wait | Code::RelaxedWait => {
-                    let counter = self.counters.ends(self.plan, self.rank, kind, channel).inbound;
+                    let counter = self.counters.ends(self.rank, kind, channel).inbound;
                     Action::Wait { counter, relaxed }
                 }
                 Code::Flush => Action::Flush { port: channel },
@@ -110,7 +110,7 @@ impl Lowering<'_> {
     }
 
     fn signal(&self, kind: ChannelKind, channel: usize, relaxed: bool) -> Action {
-        let ends = self.counters.ends(self.plan, self.rank, kind, channel);
+        let ends = self.counters.ends(self.rank, kind, channel);
         let (peer, counter) = (ends.peer, ends.outbound);
         match kind {
             ChannelKind::Port => Action::PushSignal { port: channel, peer, counter },
@@ -202,7 +202,8 @@ impl Lowering<'_> {
         sources: &[(&Reference, Form)],
         targets: &[(&Reference, Form)],
     ) -> Transfer {
-        let bytes = sources.first().map_or(0, |(source, _)| source.size as usize * self.sizes.chunk);
+        let bytes =
+            sources.first().map_or(0, |(source, _)| (source.size as usize).saturating_mul(self.sizes.chunk));
         let slice = self.slice(operation, bytes);
         let around = within.around.filter(|_| !operation.code.is_of_packets());
         let first = within.code.operands.len();

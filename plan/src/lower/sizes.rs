@@ -126,7 +126,7 @@ pub(crate) fn wrap_of(plan: &Plan, program: &RankProgram) -> usize {
 }
 
 /// Returns how many chunks make up the message.
-fn chunks_of_message(plan: &Plan) -> u64 {
+pub(crate) fn chunks_of_message(plan: &Plan) -> u64 {
     let (input_share, output_share) = Collective::of(plan).shares(plan.ranks.len());
     let most = |chunks: fn(&RankProgram) -> u32| plan.ranks.iter().map(chunks).max().map_or(0, u64::from);
     let (input, output) = (most(|rank| rank.input_chunks), most(|rank| rank.output_chunks));

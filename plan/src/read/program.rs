@@ -144,6 +144,8 @@ fn block(reader: &mut Reader, mut fields: Fields<'_>, at: Place) -> Option<Block
         let mut entry = reader.fields(raw, at, "an entry of `channels`")?;
         let kind = reader.named(&mut entry, at, "channel_type", ChannelKind::of_name, None)?;
         let ids = reader.numbers(&mut entry, at, "channel_ids", MAX_ENTRIES);
+        // Files repeat here which buffer a switch channel is of.
+        let _ = (entry.take("buff"), entry.take("buffer_type"));
         reader.unknown(entry, "a channel of a block");
         match kind {
             ChannelKind::Memory => block.memory_channels.extend(ids),

@@ -20,6 +20,11 @@ pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/plans")
 }
 
+/// Whether the long forms of tests are asked for.
+pub(crate) fn is_long() -> bool {
+    std::env::var("SHMCCL_LONG").is_ok_and(|long| long == "1")
+}
+
 pub(crate) fn load(name: &str) -> Plan {
     let read = read::read_file(&folder().join(format!("{name}.json")));
     read.unwrap_or_else(|refusal| panic!("{:#?}", refusal)).plan

@@ -1,4 +1,9 @@
 //! The corpus of plans: those of MSCCL++ itself, generated ones, single operations and mutants.
 
+mod broken;
+mod checked;
 mod corpus;
+mod imported;
 mod interpreted;
+mod mutants;
+mod written;

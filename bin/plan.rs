@@ -1,0 +1,152 @@
+//! `shmccl plan`: execution plans of MSCCL++, checked, shown, drawn, compared and imported.
+
+mod flags;
+
+use std::fmt::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use shmccl_plan::check::{Kind, Report};
+use shmccl_plan::lower::smallest;
+use shmccl_plan::read::{Reading, read_file};
+use shmccl_plan::{Lowered, Plan, Problem, check, diff, draw, import, lower, show, write};
+
+use crate::failure::{DONE, FAILED, UsageError};
+use crate::{file, output};
+pub(crate) use flags::PlanArgs;
+use flags::{CheckArgs, DiffArgs, DrawArgs, ImportArgs, PlanCommand, ShowArgs};
+
+/// Runs the command.
+///
+/// # Errors
+/// Files that cannot be read, are no plans, or cannot be written.
+pub(crate) fn run(args: &PlanArgs) -> Result<u8> {
+    match &args.command {
+        PlanCommand::Check(args) => run_check(args),
+        PlanCommand::Show(args) => run_show(args),
+        PlanCommand::Draw(args) => run_draw(args),
+        PlanCommand::Diff(args) => run_diff(args),
+        PlanCommand::Import(args) => run_import(args),
+    }
+}
+
+/// Reads a plan, and notes what its reader should know.
+fn read(path: &Path) -> Result<Plan> {
+    let Reading { plan, warnings } = read_file(path).map_err(|refusal| {
+        // One line each; the last is the error of the command.
+        for problem in refusal.problems.iter().skip(1) {
+            output::note(&format!("{}: {problem}", refusal.file));
+        }
+        UsageError::new(refusal.to_string())
+    })?;
+    warnings.iter().for_each(|warning| output::note(&format!("{}: {warning}", path.display())));
+    Ok(plan)
+}
+
+fn refused(path: &Path, problems: &[Problem]) -> UsageError {
+    let told: Vec<_> = problems.iter().map(ToString::to_string).collect();
+    UsageError::new(format!("{}: {}", path.display(), told.join("; ")))
+}
+
+/// Compiles a plan for a size, or for the smallest in which everything has data.
+fn lowered(path: &Path, plan: &Plan, size: Option<u64>) -> Result<Lowered> {
+    let size = size.or_else(|| smallest(plan)).unwrap_or(plan.min_message);
+    Ok(lower(plan, size).map_err(|problems| refused(path, &problems))?)
+}
+
+fn run_check(args: &CheckArgs) -> Result<u8> {
+    if let Some(path) = &args.json {
+        file::check_writable(path)?;
+    }
+    let plan = read(&args.file)?;
+    let report = check(&plan, args.size).map_err(|problems| refused(&args.file, &problems))?;
+    let gpu = if args.gpu { check::gpu::differences(&plan) } else { Vec::new() };
+    let redundant = if args.redundant { check::redundant(&plan) } else { Vec::new() };
+    let redundant: Vec<_> = redundant.iter().map(ToString::to_string).collect();
+    if let Some(path) = &args.json {
+        let mut json = report.to_json();
+        json["file"] = args.file.display().to_string().into();
+        json["gpu"] = gpu.clone().into();
+        json["redundant"] = redundant.clone().into();
+        file::write_json(path, &json)?;
+    }
+    let mut text = told(&args.file, &report);
+    gpu.iter().for_each(|difference| {
+        let _ = writeln!(text, "  on a GPU: {difference}");
+    });
+    redundant.iter().for_each(|place| {
+        let _ = writeln!(text, "  note: {place}: the plan is right without it");
+    });
+    output::print(&text)?;
+    Ok(if report.is_clean() && gpu.is_empty() { DONE } else { FAILED })
+}
+
+/// The most findings of a class that are printed.
+const MAX_PRINTED: usize = 20;
+
+/// Tells a report: a line for the plan, then one for each finding.
+fn told(path: &Path, report: &Report) -> String {
+    let verdict = match report.is_clean() {
+        true => "clean",
+        false => report.worst().map_or("clean", Kind::name),
+    };
+    let mut text = format!(
+        "{}: {verdict} ({} of {} ranks, four launches in a row)\n",
+        path.display(),
+        report.collective,
+        report.ranks
+    );
+    for class in &report.classes {
+        let verdict = class.worst().map_or("clean", Kind::name);
+        let _ = writeln!(text, "  {}: {verdict}", class.about);
+        for finding in class.findings.iter().take(MAX_PRINTED) {
+            let note = if finding.kind.is_error() { "" } else { "note: " };
+            let _ = writeln!(text, "    {note}{finding}");
+        }
+        if class.findings.len() > MAX_PRINTED {
+            let _ =
+                writeln!(text, "    and {} more; --json has them all", class.findings.len() - MAX_PRINTED);
+        }
+    }
+    text
+}
+
+fn run_show(args: &ShowArgs) -> Result<u8> {
+    let plan = read(&args.file)?;
+    let lowered = lowered(&args.file, &plan, args.size)?;
+    let mut text = show::show(&plan, &lowered);
+    if args.operations {
+        text.push_str(&show::listing(&plan));
+    }
+    output::print(&text)?;
+    Ok(DONE)
+}
+
+fn run_draw(args: &DrawArgs) -> Result<u8> {
+    file::check_writable(&args.output)?;
+    let plan = read(&args.file)?;
+    let lowered = lowered(&args.file, &plan, args.size)?;
+    let svg = draw::draw(&plan, &lowered).map_err(UsageError::new)?;
+    file::write(&args.output, svg.as_bytes())?;
+    Ok(DONE)
+}
+
+fn run_diff(args: &DiffArgs) -> Result<u8> {
+    let [one, other] = [read(&args.one)?, read(&args.other)?];
+    let differences = diff::diff(&one, &other);
+    let text: String = differences.iter().map(|difference| format!("{difference}\n")).collect();
+    output::print(&text)?;
+    Ok(if differences.is_empty() { DONE } else { FAILED })
+}
+
+fn run_import(args: &ImportArgs) -> Result<u8> {
+    file::check_writable(&args.output)?;
+    let imported = import::import_file(&args.file).map_err(|refusal| UsageError::new(refusal.to_string()))?;
+    output::note(told(&args.file, &imported.report).trim_end());
+    if !imported.report.is_clean() && !args.unproved {
+        output::note("not written, as it is not proved right; --unproved writes it");
+        return Ok(FAILED);
+    }
+    file::write(&args.output, write::write(&imported.plan).as_bytes()).context("the plan is not kept")?;
+    Ok(if imported.report.is_clean() { DONE } else { FAILED })
+}

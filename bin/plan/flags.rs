@@ -1,0 +1,100 @@
+//! Flags of `shmccl plan`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use crate::units::parse_size;
+
+/// Flags of `shmccl plan`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PlanArgs {
+    /// What to do with a plan.
+    #[command(subcommand)]
+    pub(crate) command: PlanCommand,
+}
+
+/// What to do with a plan.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum PlanCommand {
+    /// Prove a plan right, or say where it hangs, races or computes the wrong thing
+    ///
+    /// Exit code: 0 clean, 1 findings, 2 no plan.
+    Check(CheckArgs),
+    /// Print who sends what to whom in which step
+    Show(ShowArgs),
+    /// Draw who sends what to whom, and what each block does when, as SVG
+    Draw(DrawArgs),
+    /// Print what differs between two plans; exit code 1 if anything does
+    Diff(DiffArgs),
+    /// Write a program in MSCCL's XML as a plan, once it is proved right
+    Import(ImportArgs),
+}
+
+/// Flags of `shmccl plan check`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The plan
+    pub(crate) file: PathBuf,
+    /// Check this message size [default: all sizes that the plan allows]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) size: Option<u64>,
+    /// Also find what MSCCL++'s executor refuses or runs otherwise
+    #[arg(long)]
+    pub(crate) gpu: bool,
+    /// Also find each nop without which the plan is right all the same
+    #[arg(long)]
+    pub(crate) redundant: bool,
+    /// Write all findings to a file as well; - is standard output, and sends the text to standard
+    /// error
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Flags of `shmccl plan show`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The plan
+    pub(crate) file: PathBuf,
+    /// Show this message size [default: the smallest in which every operation has data]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) size: Option<u64>,
+    /// List the operations of every block as well
+    #[arg(long)]
+    pub(crate) operations: bool,
+}
+
+/// Flags of `shmccl plan draw`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DrawArgs {
+    /// The plan
+    pub(crate) file: PathBuf,
+    /// Draw this message size [default: the smallest in which every operation has data]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) size: Option<u64>,
+    /// The picture; - is standard output
+    #[arg(short, long, value_name = "FILE", default_value = "plan.svg")]
+    pub(crate) output: PathBuf,
+}
+
+/// Flags of `shmccl plan diff`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DiffArgs {
+    /// A plan
+    pub(crate) one: PathBuf,
+    /// The plan that it is compared with
+    pub(crate) other: PathBuf,
+}
+
+/// Flags of `shmccl plan import`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// The program in XML
+    pub(crate) file: PathBuf,
+    /// The plan; - is standard output
+    #[arg(short, long, value_name = "FILE", default_value = "plan.json")]
+    pub(crate) output: PathBuf,
+    /// Write the plan even if it is not proved right
+    #[arg(long)]
+    pub(crate) unproved: bool,
+}

@@ -1,0 +1,348 @@
+//! Builds plans: the calls of MSCCL++'s DSL, with proof.
+//!
+//! A [`Program`] holds no global state, and equal calls make equal files. Channels are made in
+//! pairs, so both ends count alike. A `nop` is put wherever the threads of a block must meet:
+//! before an access behind a wait, before a signal behind an access, and between accesses that
+//! touch the same bytes. [`Program::finish`] proves the plan, and gives none that is wrong. Each
+//! error names the line of the program that made the operation.
+//!
+//! ```
+//! use shmccl_plan::build::Program;
+//!
+//! let mut program = Program::new("exchange", "allgather", 2).in_place().chunks(1, 2, 0);
+//! for rank in 0..2 {
+//!     let channel = program.memory_channel(rank, 1 - rank);
+//!     let block = program.block(rank);
+//!     let own = program.output(rank, rank..rank + 1);
+//!     program.relaxed_signal(block, channel)?;
+//!     program.relaxed_wait(block, channel)?;
+//!     program.put(block, own, program.output(1 - rank, rank..rank + 1))?;
+//!     program.signal(block, channel)?;
+//!     program.wait(block, channel)?;
+//! }
+//! let plan = program.finish()?;
+//! assert_eq!(plan.ranks.len(), 2);
+//! # Ok::<(), shmccl_plan::build::BuildError>(())
+//! ```
+
+mod block;
+mod instances;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::panic::Location;
+
+use crate::check::{Report, check};
+use crate::plan::{Buffer, ChannelKind, Operator, Plan, Protocol, RankProgram, RemoteBuffer};
+use crate::rules;
+use block::Draft;
+
+/// A program that becomes a plan.
+#[derive(Debug)]
+pub struct Program {
+    plan: Plan,
+    /// By rank and block, what the block does so far.
+    drafts: Vec<Vec<Draft>>,
+    /// How many channels of a kind a rank has opened to a peer.
+    opened: BTreeMap<(ChannelKind, usize, usize), usize>,
+    instances: u32,
+}
+
+/// A thread block of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockId {
+    rank: usize,
+    block: usize,
+}
+
+/// The end of a channel that one rank holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Channel {
+    rank: usize,
+    kind: ChannelKind,
+    index: u32,
+}
+
+/// A switch group, as one rank holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Group {
+    rank: usize,
+    index: u32,
+}
+
+/// A semaphore between the blocks of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Semaphore {
+    rank: usize,
+    index: u32,
+}
+
+/// A range of chunks of a buffer of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Chunks {
+    /// Whose buffer.
+    pub rank: usize,
+    /// Which buffer.
+    pub buffer: Buffer,
+    /// The first chunk.
+    pub index: u32,
+    /// How many.
+    pub size: u32,
+}
+
+/// Why a program is no plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BuildError {
+    /// A call that has no meaning.
+    Call {
+        /// What is wrong, and the remedy behind a semicolon.
+        what: String,
+        /// The line that made it.
+        at: &'static Location<'static>,
+    },
+    /// The plan breaks a rule of the format.
+    Refused {
+        /// What is wrong.
+        problems: Vec<String>,
+    },
+    /// The plan is not right, or was not proved so.
+    Unproved {
+        /// What was found.
+        report: Report,
+        /// The lines that made the operations of the first finding.
+        at: Vec<&'static Location<'static>>,
+    },
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Call { what, at } => write!(f, "{at}: {what}"),
+            Self::Refused { problems } => {
+                write!(f, "the plan breaks a rule of the format: {}", problems.join("; "))
+            }
+            Self::Unproved { report, at } => {
+                write!(f, "the plan is not proved right: ")?;
+                let findings = report.classes.iter().flat_map(|class| &class.findings);
+                if let Some(finding) =
+                    findings.filter(|finding| finding.kind.is_error()).min_by_key(|finding| finding.kind)
+                {
+                    write!(f, "{finding}")?;
+                }
+                let lines: Vec<_> = at.iter().map(ToString::to_string).collect();
+                if lines.is_empty() { Ok(()) } else { write!(f, " (made at {})", lines.join(" and ")) }
+            }
+        }
+    }
+}
+
+impl std::error::Error for BuildError {}
+
+impl Program {
+    /// Begins a program of so many ranks. Its buffers have no chunks yet.
+    #[must_use]
+    pub fn new(name: &str, collective: &str, ranks: usize) -> Self {
+        let plan = Plan {
+            name: name.to_owned(),
+            collective: collective.to_owned(),
+            protocol: Protocol::Simple,
+            in_place: false,
+            reuse_resources: false,
+            double_scratch: false,
+            alignment: 16,
+            threads_per_block: 1024,
+            min_message: 0,
+            max_message: u64::MAX,
+            ranks: vec![RankProgram::default(); ranks],
+        };
+        let drafts = (0..ranks).map(|_| Vec::new()).collect();
+        Self { plan, drafts, opened: BTreeMap::new(), instances: 1 }
+    }
+
+    /// Lets input and output overlap.
+    #[must_use]
+    pub fn in_place(mut self) -> Self {
+        self.plan.in_place = true;
+        self
+    }
+
+    /// Lets scratch hold packets, in two halves that launches use by turns.
+    #[must_use]
+    pub fn packets(mut self) -> Self {
+        self.plan.protocol = Protocol::LowLatency;
+        self.plan.double_scratch = true;
+        self
+    }
+
+    /// Lets chunks of scratch wrap.
+    #[must_use]
+    pub fn reuse_resources(mut self) -> Self {
+        self.plan.reuse_resources = true;
+        self
+    }
+
+    /// Sets the chunks of input, output and scratch of all ranks.
+    #[must_use]
+    pub fn chunks(mut self, input: u32, output: u32, scratch: u32) -> Self {
+        for rank in &mut self.plan.ranks {
+            (rank.input_chunks, rank.output_chunks, rank.scratch_chunks) = (input, output, scratch);
+        }
+        self
+    }
+
+    /// Sets the chunks of scratch of one rank.
+    pub fn set_scratch(&mut self, rank: usize, chunks: u32) {
+        self.plan.ranks[rank].scratch_chunks = chunks;
+    }
+
+    /// Sets the smallest and the largest message, in bytes.
+    #[must_use]
+    pub fn limits(mut self, least: u64, most: u64) -> Self {
+        (self.plan.min_message, self.plan.max_message) = (least, most);
+        self
+    }
+
+    /// Replicates the program so many times, each time over a part of each chunk.
+    #[must_use]
+    pub fn instances(mut self, count: u32) -> Self {
+        self.instances = count.max(1);
+        self
+    }
+
+    /// Names chunks of an input.
+    #[must_use]
+    pub fn input(&self, rank: usize, chunks: Range<usize>) -> Chunks {
+        Chunks::new(rank, Buffer::Input, chunks)
+    }
+
+    /// Names chunks of an output.
+    #[must_use]
+    pub fn output(&self, rank: usize, chunks: Range<usize>) -> Chunks {
+        Chunks::new(rank, Buffer::Output, chunks)
+    }
+
+    /// Names chunks of scratch.
+    #[must_use]
+    pub fn scratch(&self, rank: usize, chunks: Range<usize>) -> Chunks {
+        Chunks::new(rank, Buffer::Scratch, chunks)
+    }
+
+    /// Adds a thread block to a rank.
+    pub fn block(&mut self, rank: usize) -> BlockId {
+        self.drafts[rank].push(Draft::default());
+        BlockId { rank, block: self.drafts[rank].len() - 1 }
+    }
+
+    /// Opens the next memory channel from a rank to a peer. It pairs with the peer's next one to
+    /// the rank.
+    pub fn memory_channel(&mut self, rank: usize, peer: usize) -> Channel {
+        self.channel(ChannelKind::Memory, rank, peer)
+    }
+
+    /// Opens the next port channel from a rank to a peer.
+    pub fn port_channel(&mut self, rank: usize, peer: usize) -> Channel {
+        self.channel(ChannelKind::Port, rank, peer)
+    }
+
+    fn channel(&mut self, kind: ChannelKind, rank: usize, peer: usize) -> Channel {
+        *self.opened.entry((kind, rank, peer)).or_default() += 1;
+        let program = &mut self.plan.ranks[rank];
+        let channels = match kind {
+            ChannelKind::Port => &mut program.port_channels,
+            _ => &mut program.memory_channels,
+        };
+        channels.push(block::narrow(peer));
+        Channel { rank, kind, index: block::narrow(channels.len() - 1) }
+    }
+
+    /// Joins a buffer of several ranks, as `rank` sees it. The order of ranks is that of reduction.
+    pub fn group(&mut self, rank: usize, ranks: &[usize], buffer: Buffer) -> Group {
+        let ranks = ranks.iter().map(|&rank| block::narrow(rank)).collect();
+        let groups = &mut self.plan.ranks[rank].switch_groups;
+        groups.push(crate::plan::SwitchGroup { buffer, ranks });
+        Group { rank, index: block::narrow(groups.len() - 1) }
+    }
+
+    /// Makes a semaphore between the blocks of a rank.
+    pub fn semaphore(&mut self, rank: usize, initial: u32) -> Semaphore {
+        let semaphores = &mut self.plan.ranks[rank].semaphores;
+        semaphores.push(initial);
+        Semaphore { rank, index: block::narrow(semaphores.len() - 1) }
+    }
+
+    /// Ends the program, and proves it.
+    ///
+    /// # Errors
+    /// What is wrong with the plan.
+    pub fn finish(self) -> Result<Plan, BuildError> {
+        let lines = self.instances == 1;
+        let drafts: Vec<Vec<_>> =
+            self.drafts.iter().map(|rank| rank.iter().map(|draft| draft.lines.clone()).collect()).collect();
+        let plan = self.finish_unproved()?;
+        let report = check(&plan, None).map_err(refused)?;
+        if report.is_clean() {
+            return Ok(plan);
+        }
+        let findings = report.classes.iter().flat_map(|class| &class.findings);
+        let first = findings.filter(|finding| finding.kind.is_error()).min_by_key(|finding| finding.kind);
+        let line = |place: &crate::Place| {
+            let (rank, block, (operation, _)) = (place.rank?, place.block?, place.operation?);
+            drafts.get(rank)?.get(block)?.get(operation).copied().filter(|_| lines)
+        };
+        let at = first.map_or(Vec::new(), |finding| finding.places.iter().filter_map(line).collect());
+        Err(BuildError::Unproved { report, at })
+    }
+
+    /// Ends the program without a proof. The plan keeps the rules of the format.
+    ///
+    /// # Errors
+    /// Rules that the plan breaks.
+    pub fn finish_unproved(mut self) -> Result<Plan, BuildError> {
+        for (rank, drafts) in std::mem::take(&mut self.drafts).into_iter().enumerate() {
+            self.plan.ranks[rank].blocks = drafts.into_iter().map(Draft::finish).collect();
+        }
+        let plan = instances::replicate(self.plan, self.instances);
+        let (mut problems, mut warnings) = (Vec::new(), Vec::new());
+        rules::check(&plan, &mut problems, &mut warnings);
+        if problems.is_empty() { Ok(plan) } else { Err(refused(problems)) }
+    }
+
+    /// Returns the index of a remote buffer of a rank, which is added where it is new.
+    fn remote_buffer(&mut self, rank: usize, of: &Chunks, kind: ChannelKind) -> u32 {
+        let buffers = &mut self.plan.ranks[rank].remote_buffers;
+        let is_same = |buffer: &RemoteBuffer| buffer.rank as usize == of.rank && buffer.buffer == of.buffer;
+        let index = buffers.iter().position(is_same).unwrap_or_else(|| {
+            buffers.push(RemoteBuffer {
+                rank: block::narrow(of.rank),
+                buffer: of.buffer,
+                access: Vec::new(),
+            });
+            buffers.len() - 1
+        });
+        if !buffers[index].access.contains(&kind) {
+            buffers[index].access.push(kind);
+        }
+        block::narrow(index)
+    }
+}
+
+fn refused(problems: Vec<crate::Problem>) -> BuildError {
+    BuildError::Refused { problems: problems.iter().map(ToString::to_string).collect() }
+}
+
+impl Chunks {
+    fn new(rank: usize, buffer: Buffer, chunks: Range<usize>) -> Self {
+        let size = block::narrow(chunks.end.saturating_sub(chunks.start));
+        Self { rank, buffer, index: block::narrow(chunks.start), size }
+    }
+
+    /// Returns `size` chunks from the `first` of these on.
+    #[must_use]
+    pub fn part(self, first: u32, size: u32) -> Self {
+        Self { index: self.index + first, size, ..self }
+    }
+}
+
+/// How a reduction combines, where it is not the sum.
+pub type Combination = Operator;

@@ -1,0 +1,491 @@
+//! The operations of a block, and the `nop`s between them.
+
+use std::panic::Location;
+
+use super::{BlockId, BuildError, Channel, Chunks, Group, Program, Semaphore};
+use crate::plan::{Block, Buffer, ChannelKind, Code, Holder, Operation, Operator, Pipeline, Reference};
+
+/// Where the operations of a program were made.
+pub(super) type Line = &'static Location<'static>;
+
+/// Narrows an index. One that does not fit breaks a rule of the format, which says so.
+pub(super) fn narrow(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
+}
+
+/// A block that is written.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
+    block: Block,
+    pub(super) lines: Vec<Line>,
+    /// The pipeline that is open: unit, chunks and operations so far.
+    pipeline: Option<Pipeline>,
+    /// What was accessed since the threads met, and whether it was written.
+    touched: Vec<(Chunks, bool)>,
+    /// Whether something was waited for since the threads met.
+    has_waited: bool,
+}
+
+impl Draft {
+    pub(super) fn finish(mut self) -> Block {
+        self.close();
+        self.block
+    }
+
+    fn push(&mut self, operation: Operation, line: Line) {
+        match &mut self.pipeline {
+            Some(pipeline) => pipeline.operations.push(operation),
+            None => {
+                self.block.operations.push(operation);
+                self.lines.push(line);
+            }
+        }
+    }
+
+    fn fence(&mut self, line: Line) {
+        self.push(Operation::new(Code::Nop), line);
+        self.touched.clear();
+        self.has_waited = false;
+    }
+
+    /// Lets the threads meet before accesses that must come after earlier ones.
+    fn access(&mut self, line: Line, accesses: &[(Chunks, bool)]) {
+        let conflicts = |&(chunks, writes): &(Chunks, bool)| {
+            let meets = |&(other, wrote): &(Chunks, bool)| (writes || wrote) && chunks.meets(&other);
+            self.touched.iter().any(meets)
+        };
+        if self.has_waited || accesses.iter().any(conflicts) {
+            self.fence(line);
+        }
+        self.touched.extend_from_slice(accesses);
+    }
+
+    /// Lets the threads meet before something that tells others of all that was done.
+    fn tell(&mut self, line: Line) {
+        if self.has_waited || !self.touched.is_empty() {
+            self.fence(line);
+        }
+    }
+
+    fn close(&mut self) {
+        if let Some(pipeline) = self.pipeline.take() {
+            self.block
+                .operations
+                .push(Operation { pipeline: Some(pipeline), ..Operation::new(Code::Pipeline) });
+        }
+    }
+}
+
+impl Chunks {
+    /// Whether two ranges share bytes, as far as that is known without sizes: input and output may
+    /// be one buffer.
+    fn meets(&self, other: &Self) -> bool {
+        let is_one = |buffer| usize::from(buffer == Buffer::Scratch);
+        if self.rank != other.rank || is_one(self.buffer) != is_one(other.buffer) {
+            return false;
+        }
+        self.buffer != other.buffer
+            || (self.index < other.index + other.size && other.index < self.index + self.size)
+    }
+}
+
+impl Program {
+    /// Copies within a rank.
+    ///
+    /// # Errors
+    /// Chunks of another rank.
+    #[track_caller]
+    pub fn copy(&mut self, block: BlockId, from: Chunks, to: Chunks) -> Result<(), BuildError> {
+        self.data(block, Code::Copy, None, &[from], &[to])
+    }
+
+    /// Copies from a peer.
+    ///
+    /// # Errors
+    /// A source of the own rank.
+    #[track_caller]
+    pub fn get(&mut self, block: BlockId, from: Chunks, to: Chunks) -> Result<(), BuildError> {
+        self.data(block, Code::Get, Some(ChannelKind::Memory), &[from], &[to])
+    }
+
+    /// Copies to a peer.
+    ///
+    /// # Errors
+    /// A target of the own rank.
+    #[track_caller]
+    pub fn put(&mut self, block: BlockId, from: Chunks, to: Chunks) -> Result<(), BuildError> {
+        self.data(block, Code::Put, Some(ChannelKind::Memory), &[from], &[to])
+    }
+
+    /// Hands a copy to the proxy, with a signal behind it. With `flush`, waits until it is done.
+    ///
+    /// # Errors
+    /// A channel that is no port channel of the rank.
+    #[track_caller]
+    pub fn put_with_signal(
+        &mut self,
+        block: BlockId,
+        channel: Channel,
+        (from, to): (Chunks, Chunks),
+        flush: bool,
+    ) -> Result<(), BuildError> {
+        let line = Location::caller();
+        let code = if flush { Code::PutWithSignalAndFlush } else { Code::PutWithSignal };
+        self.drafts[block.rank][block.block].tell(line);
+        let id = self.channel_of(block, channel, line)?;
+        self.add(block, code, Some(channel.kind), (&[from], &[to]), vec![id], line)
+    }
+
+    /// Combines sources, the first of which is of the own rank, into targets, the first of which
+    /// is, too. What is read or written far goes over memory channels.
+    ///
+    /// # Errors
+    /// Sources that are both near and far beyond the first.
+    #[track_caller]
+    pub fn reduce(&mut self, block: BlockId, from: &[Chunks], to: &[Chunks]) -> Result<(), BuildError> {
+        let reads_far = from.iter().any(|chunks| chunks.rank != block.rank);
+        let code = match (reads_far, to.len() > 1) {
+            (false, false) => Code::Reduce,
+            (false, true) => Code::ReduceSend,
+            (true, false) => Code::ReadReduce,
+            (true, true) => Code::ReadReduceSend,
+        };
+        let kind = (code != Code::Reduce).then_some(ChannelKind::Memory);
+        self.data(block, code, kind, from, to)
+    }
+
+    /// Sends plain chunks as packets into a peer's scratch.
+    ///
+    /// # Errors
+    /// A target of the own rank.
+    #[track_caller]
+    pub fn put_packets(&mut self, block: BlockId, from: Chunks, to: Chunks) -> Result<(), BuildError> {
+        self.data(block, Code::PutPackets, Some(ChannelKind::Memory), &[from], &[to])
+    }
+
+    /// Makes packets of plain chunks in the own scratch.
+    ///
+    /// # Errors
+    /// Chunks of another rank.
+    #[track_caller]
+    pub fn copy_to_packets(&mut self, block: BlockId, from: Chunks, to: Chunks) -> Result<(), BuildError> {
+        self.data(block, Code::CopyPackets, None, &[from], &[to])
+    }
+
+    /// Waits for packets in the own scratch, and writes their payload.
+    ///
+    /// # Errors
+    /// Chunks of another rank.
+    #[track_caller]
+    pub fn unpack_packets(&mut self, block: BlockId, from: Chunks, to: Chunks) -> Result<(), BuildError> {
+        self.data(block, Code::UnpackPackets, None, &[from], &[to])
+    }
+
+    /// Waits for packets in the own scratch, and sends them into peers' scratch.
+    ///
+    /// # Errors
+    /// A target of the own rank.
+    #[track_caller]
+    pub fn forward_packets(&mut self, block: BlockId, from: Chunks, to: &[Chunks]) -> Result<(), BuildError> {
+        self.data(block, Code::ReadPutPackets, Some(ChannelKind::Memory), &[from], to)
+    }
+
+    /// Waits for packets in the own scratch and combines them, then with the plain chunks `own`.
+    /// Writes the result into `to`, and as packets into the scratch of peers.
+    ///
+    /// # Errors
+    /// Packets outside of scratch.
+    #[track_caller]
+    pub fn reduce_packets(
+        &mut self,
+        block: BlockId,
+        (own, packets): (Chunks, &[Chunks]),
+        (to, peers): (Chunks, &[Chunks]),
+    ) -> Result<(), BuildError> {
+        let sources: Vec<_> = std::iter::once(own).chain(packets.iter().copied()).collect();
+        let targets: Vec<_> = std::iter::once(to).chain(peers.iter().copied()).collect();
+        match peers {
+            [] => self.data(block, Code::ReducePackets, None, &sources, &targets),
+            _ => self.data(block, Code::ReduceSendPackets, Some(ChannelKind::Memory), &sources, &targets),
+        }
+    }
+
+    /// Combines chunks of all members of a group, into chunks of all members.
+    ///
+    /// # Errors
+    /// A group of another rank.
+    #[track_caller]
+    pub fn group_reduce(
+        &mut self,
+        block: BlockId,
+        group: Group,
+        chunks: (u32, u32),
+    ) -> Result<(), BuildError> {
+        let line = Location::caller();
+        if group.rank != block.rank {
+            return Err(call("the group belongs to another rank; use the block's own", line));
+        }
+        let members = self.plan.ranks[group.rank].switch_groups[group.index as usize].clone();
+        let draft = &mut self.drafts[block.rank][block.block];
+        let of = |&rank: &u32| Chunks {
+            rank: rank as usize,
+            buffer: members.buffer,
+            index: chunks.0,
+            size: chunks.1,
+        };
+        let touched: Vec<_> = members.ranks.iter().map(|rank| (of(rank), true)).collect();
+        draft.access(line, &touched);
+        let id = entry(&mut draft.block.switch_groups, group.index);
+        let reference = Reference { holder: Holder::Switch(id), index: chunks.0, size: chunks.1 };
+        let mut operation = Operation::new(Code::GroupLoadReduceStore);
+        operation.kind = Some(ChannelKind::Switch);
+        (operation.sources, operation.targets) = (vec![reference], vec![reference]);
+        draft.push(operation, line);
+        Ok(())
+    }
+
+    /// Signals the peer of a channel, behind all that the block has done.
+    ///
+    /// # Errors
+    /// A channel of another rank.
+    #[track_caller]
+    pub fn signal(&mut self, block: BlockId, channel: Channel) -> Result<(), BuildError> {
+        self.drafts[block.rank][block.block].tell(Location::caller());
+        self.synchronise(block, Code::Signal, channel)
+    }
+
+    /// Waits for a signal of the peer.
+    ///
+    /// # Errors
+    /// A channel of another rank.
+    #[track_caller]
+    pub fn wait(&mut self, block: BlockId, channel: Channel) -> Result<(), BuildError> {
+        self.synchronise(block, Code::Wait, channel)?;
+        self.drafts[block.rank][block.block].has_waited = true;
+        Ok(())
+    }
+
+    /// Signals the peer without an order of data: that the own buffers are ready.
+    ///
+    /// # Errors
+    /// A channel of another rank.
+    #[track_caller]
+    pub fn relaxed_signal(&mut self, block: BlockId, channel: Channel) -> Result<(), BuildError> {
+        self.drafts[block.rank][block.block].tell(Location::caller());
+        self.synchronise(block, Code::RelaxedSignal, channel)
+    }
+
+    /// Waits for a signal of the peer, without an order of data.
+    ///
+    /// # Errors
+    /// A channel of another rank.
+    #[track_caller]
+    pub fn relaxed_wait(&mut self, block: BlockId, channel: Channel) -> Result<(), BuildError> {
+        self.synchronise(block, Code::RelaxedWait, channel)?;
+        self.drafts[block.rank][block.block].has_waited = true;
+        Ok(())
+    }
+
+    /// Waits until all that was handed to the proxy on a channel is done.
+    ///
+    /// # Errors
+    /// A channel of another rank.
+    #[track_caller]
+    pub fn flush(&mut self, block: BlockId, channel: Channel) -> Result<(), BuildError> {
+        self.synchronise(block, Code::Flush, channel)?;
+        self.drafts[block.rank][block.block].has_waited = true;
+        Ok(())
+    }
+
+    /// Releases a semaphore, behind all that the block has done.
+    ///
+    /// # Errors
+    /// A semaphore of another rank.
+    #[track_caller]
+    pub fn release(&mut self, block: BlockId, semaphore: Semaphore) -> Result<(), BuildError> {
+        self.drafts[block.rank][block.block].tell(Location::caller());
+        self.semaphore_operation(block, Code::SemRelease, semaphore)
+    }
+
+    /// Waits for a semaphore, and takes 1.
+    ///
+    /// # Errors
+    /// A semaphore of another rank.
+    #[track_caller]
+    pub fn acquire(&mut self, block: BlockId, semaphore: Semaphore) -> Result<(), BuildError> {
+        self.semaphore_operation(block, Code::SemAcquire, semaphore)?;
+        self.drafts[block.rank][block.block].has_waited = true;
+        Ok(())
+    }
+
+    /// Lets blocks of one rank meet.
+    ///
+    /// # Errors
+    /// Blocks of several ranks.
+    #[track_caller]
+    pub fn barrier(&mut self, id: u32, blocks: &[BlockId]) -> Result<(), BuildError> {
+        let line = Location::caller();
+        if blocks.windows(2).any(|pair| pair[0].rank != pair[1].rank) {
+            return Err(call("blocks of several ranks cannot meet in a barrier; signal instead", line));
+        }
+        for block in blocks {
+            let draft = &mut self.drafts[block.rank][block.block];
+            let barrier = Some((id, narrow(blocks.len())));
+            draft.push(Operation { barrier, ..Operation::new(Code::Barrier) }, line);
+            draft.touched.clear();
+            draft.has_waited = false;
+        }
+        Ok(())
+    }
+
+    /// Begins a pipeline in a block: what follows, up to [`end_pipeline`](Self::end_pipeline), runs
+    /// once for each `unit` bytes of so many chunks.
+    ///
+    /// # Errors
+    /// A pipeline within a pipeline.
+    #[track_caller]
+    pub fn begin_pipeline(&mut self, block: BlockId, unit: usize, chunks: u32) -> Result<(), BuildError> {
+        let line = Location::caller();
+        let draft = &mut self.drafts[block.rank][block.block];
+        if draft.pipeline.is_some() {
+            return Err(call("a pipeline is open; end it first", line));
+        }
+        draft.tell(line);
+        draft.lines.push(line);
+        draft.pipeline = Some(Pipeline { unit, chunks, operations: Vec::new() });
+        Ok(())
+    }
+
+    /// Ends the pipeline of a block. Its threads meet at the end of each iteration.
+    ///
+    /// # Errors
+    /// No pipeline.
+    #[track_caller]
+    pub fn end_pipeline(&mut self, block: BlockId) -> Result<(), BuildError> {
+        let line = Location::caller();
+        let draft = &mut self.drafts[block.rank][block.block];
+        if draft.pipeline.is_none() {
+            return Err(call("no pipeline is open; begin one first", line));
+        }
+        draft.tell(line);
+        draft.close();
+        Ok(())
+    }
+
+    #[track_caller]
+    fn data(
+        &mut self,
+        block: BlockId,
+        code: Code,
+        kind: Option<ChannelKind>,
+        from: &[Chunks],
+        to: &[Chunks],
+    ) -> Result<(), BuildError> {
+        let line = Location::caller();
+        let reads = from.iter().map(|&chunks| (chunks, false));
+        let accesses: Vec<_> = reads.chain(to.iter().map(|&chunks| (chunks, true))).collect();
+        self.drafts[block.rank][block.block].access(line, &accesses);
+        self.add(block, code, kind, (from, to), Vec::new(), line)
+    }
+
+    fn add(
+        &mut self,
+        block: BlockId,
+        code: Code,
+        kind: Option<ChannelKind>,
+        (from, to): (&[Chunks], &[Chunks]),
+        channels: Vec<u32>,
+        line: Line,
+    ) -> Result<(), BuildError> {
+        let mut operation = Operation { kind, channels, operator: Operator::Sum, ..Operation::new(code) };
+        for (list, of) in [(&mut operation.sources, from), (&mut operation.targets, to)] {
+            for chunks in of {
+                list.push(self.reference(block, chunks, kind, line)?);
+            }
+        }
+        self.drafts[block.rank][block.block].push(operation, line);
+        Ok(())
+    }
+
+    fn reference(
+        &mut self,
+        block: BlockId,
+        chunks: &Chunks,
+        kind: Option<ChannelKind>,
+        line: Line,
+    ) -> Result<Reference, BuildError> {
+        let (index, size) = (chunks.index, chunks.size);
+        if chunks.rank >= self.plan.ranks.len() {
+            return Err(call(&format!("there is no rank {}; name one of the program", chunks.rank), line));
+        }
+        if chunks.rank == block.rank {
+            return Ok(Reference { holder: Holder::Local(chunks.buffer), index, size });
+        }
+        let Some(kind) = kind else {
+            return Err(call(
+                &format!("rank {} is another rank; name chunks of rank {}", chunks.rank, block.rank),
+                line,
+            ));
+        };
+        let buffer = self.remote_buffer(block.rank, chunks, kind);
+        let block = &mut self.drafts[block.rank][block.block].block;
+        let buffers =
+            if kind == ChannelKind::Port { &mut block.port_buffers } else { &mut block.memory_buffers };
+        Ok(Reference { holder: Holder::Remote(entry(buffers, buffer)), index, size })
+    }
+
+    fn channel_of(&mut self, block: BlockId, channel: Channel, line: Line) -> Result<u32, BuildError> {
+        if channel.rank != block.rank {
+            let what = format!(
+                "the channel is of rank {}, the block of rank {}; use one of its own",
+                channel.rank, block.rank
+            );
+            return Err(call(&what, line));
+        }
+        let block = &mut self.drafts[block.rank][block.block].block;
+        let channels = if channel.kind == ChannelKind::Port {
+            &mut block.port_channels
+        } else {
+            &mut block.memory_channels
+        };
+        Ok(entry(channels, channel.index))
+    }
+
+    #[track_caller]
+    fn synchronise(&mut self, block: BlockId, code: Code, channel: Channel) -> Result<(), BuildError> {
+        let line = Location::caller();
+        let id = self.channel_of(block, channel, line)?;
+        let operation = Operation { kind: Some(channel.kind), channels: vec![id], ..Operation::new(code) };
+        self.drafts[block.rank][block.block].push(operation, line);
+        Ok(())
+    }
+
+    #[track_caller]
+    fn semaphore_operation(
+        &mut self,
+        block: BlockId,
+        code: Code,
+        semaphore: Semaphore,
+    ) -> Result<(), BuildError> {
+        let line = Location::caller();
+        if semaphore.rank != block.rank {
+            return Err(call("the semaphore is of another rank; use one of the block's own rank", line));
+        }
+        let operation = Operation { semaphores: vec![semaphore.index], ..Operation::new(code) };
+        self.drafts[block.rank][block.block].push(operation, line);
+        Ok(())
+    }
+}
+
+fn call(what: &str, at: Line) -> BuildError {
+    BuildError::Call { what: what.to_owned(), at }
+}
+
+/// Returns the place of an id in a list, to which it is added where it is new.
+fn entry(list: &mut Vec<u32>, id: u32) -> u32 {
+    let place = list.iter().position(|&other| other == id).unwrap_or_else(|| {
+        list.push(id);
+        list.len() - 1
+    });
+    narrow(place)
+}

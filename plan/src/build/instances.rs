@@ -1,0 +1,54 @@
+//! A plan several times over, each over a part of every chunk.
+
+use crate::plan::{Block, Operation, Plan, RankProgram, Reference};
+
+/// Replicates a plan: block b of instance k of n becomes b * n + k, as channels and semaphores do,
+/// and chunks x of size z become those from x * n + k * z on. All operands move.
+pub(super) fn replicate(plan: Plan, count: u32) -> Plan {
+    if count <= 1 {
+        return plan;
+    }
+    let ranks = plan.ranks.iter().map(|rank| replicated(rank, count)).collect();
+    Plan { ranks, ..plan }
+}
+
+fn replicated(rank: &RankProgram, count: u32) -> RankProgram {
+    let times = count as usize;
+    let each = |list: &[u32]| list.iter().flat_map(|&one| std::iter::repeat_n(one, times)).collect();
+    let blocks =
+        rank.blocks.iter().flat_map(|block| (0..count).map(move |instance| moved(block, count, instance)));
+    RankProgram {
+        input_chunks: rank.input_chunks * count,
+        output_chunks: rank.output_chunks * count,
+        scratch_chunks: rank.scratch_chunks * count,
+        blocks: blocks.collect(),
+        memory_channels: each(&rank.memory_channels),
+        port_channels: each(&rank.port_channels),
+        switch_groups: rank.switch_groups.clone(),
+        remote_buffers: rank.remote_buffers.clone(),
+        semaphores: each(&rank.semaphores),
+    }
+}
+
+fn moved(block: &Block, count: u32, instance: u32) -> Block {
+    let each = |list: &[u32]| list.iter().map(|&id| id * count + instance).collect();
+    Block {
+        operations: block.operations.iter().map(|of| operation(of, count, instance)).collect(),
+        memory_channels: each(&block.memory_channels),
+        port_channels: each(&block.port_channels),
+        ..block.clone()
+    }
+}
+
+fn operation(of: &Operation, count: u32, instance: u32) -> Operation {
+    let reference = |of: &Reference| Reference { index: of.index * count + instance * of.size, ..*of };
+    let mut moved = of.clone();
+    moved.sources = of.sources.iter().map(reference).collect();
+    moved.targets = of.targets.iter().map(reference).collect();
+    moved.semaphores = of.semaphores.iter().map(|&id| id * count + instance).collect();
+    moved.barrier = of.barrier.map(|(id, parties)| (id * count + instance, parties));
+    if let Some(pipeline) = &mut moved.pipeline {
+        pipeline.operations = pipeline.operations.iter().map(|of| operation(of, count, instance)).collect();
+    }
+    moved
+}

@@ -1,0 +1,198 @@
+//! Proves a plan right, or says where it is wrong, without moving a byte.
+//!
+//! One run over abstract data stands for every schedule and every message of a *size class*
+//! ([`classes`]): nothing branches, and each counter is taken from by one block at a time. Cells
+//! hold expressions over inputs, actors hold vector clocks, and each access is held against those
+//! before it. Four launches follow each other without a barrier between ranks. What depends on
+//! chance is reported as undecided, never as clean.
+//!
+//! A block is many threads that meet at `nop`s ([`Model::STRICT`]). A race that is gone where a
+//! block is one thread, as in this library's executor, is told apart.
+
+mod classes;
+mod clock;
+mod findings;
+pub mod gpu;
+mod machine;
+mod memory;
+mod outcome;
+mod redundant;
+mod report;
+mod rule;
+mod stuck;
+#[cfg(test)]
+mod tests;
+mod value;
+
+use std::collections::BTreeMap;
+
+use crate::lower::{Action, Lowered};
+use crate::plan::Plan;
+use crate::problem::Problem;
+use classes::Class;
+use machine::{Machine, Model};
+use memory::{Race, RaceKey};
+pub use redundant::redundant;
+pub use report::{ClassReport, Finding, Kind, Report};
+use rule::{Rule, holds};
+
+/// The most cells of a class that is checked.
+const MAX_CELLS: usize = 1 << 19;
+/// The most units that a launch reads and writes.
+const MAX_ACCESSES: usize = 1 << 21;
+/// The most steps of all blocks in a launch, and the most of these times the actors.
+const MAX_STEPS: usize = 4_000_000;
+const MAX_CLOCKS: usize = 1 << 30;
+/// How many further schedules are tried where the outcome depends on chance.
+const FURTHER_SCHEDULES: u64 = 4;
+
+/// Checks a plan: at one size, or for all sizes that it allows.
+///
+/// # Errors
+/// Why the plan cannot run at that size, or at any.
+pub fn check(plan: &Plan, message: Option<u64>) -> Result<Report, Vec<Problem>> {
+    let classes = match message {
+        Some(message) => vec![classes::of_message(plan, message)?],
+        None => classes::all(plan)?,
+    };
+    let classes = classes.iter().map(|class| check_class(plan, class)).collect();
+    Ok(Report {
+        name: plan.name.clone(),
+        collective: plan.collective.clone(),
+        ranks: plan.ranks.len(),
+        classes,
+    })
+}
+
+fn check_class(plan: &Plan, class: &Class) -> ClassReport {
+    let lowered = &class.lowered;
+    let mut report = ClassReport::new(class);
+    if let Some(finding) = too_large(plan, lowered) {
+        report.add(finding);
+        return report;
+    }
+    let mut first = run(plan, lowered, Model::STRICT, &mut report);
+    if first.is_cut_short {
+        return report;
+    }
+    if first.has_chances {
+        further_schedules(plan, lowered, &mut report, &mut first.races);
+    }
+    if class.is_approximate {
+        report.add(findings::approximate());
+    }
+    sort_races(plan, lowered, &first.races, &mut report);
+    if !first.is_stuck {
+        notes(plan, lowered, &first.races, &mut report);
+    }
+    report.findings.sort_by_key(|finding| finding.kind);
+    report
+}
+
+/// What a run has found, beside what it has reported.
+struct Found {
+    races: Races,
+    has_chances: bool,
+    is_stuck: bool,
+    is_cut_short: bool,
+}
+
+/// Runs a plan once, and reports all but races.
+fn run(plan: &Plan, lowered: &Lowered, model: Model, report: &mut ClassReport) -> Found {
+    let mut machine = Machine::new(lowered, plan.alignment, model);
+    machine.run();
+    let races = std::mem::take(&mut machine.memory.races);
+    let has_chances = !machine.chances.is_empty();
+    if machine.is_cut_short {
+        report.add(findings::cut_short());
+        return Found { races, has_chances, is_stuck: false, is_cut_short: true };
+    }
+    let stuck = stuck::findings(&machine);
+    let is_stuck = stuck.is_some();
+    report.extend(stuck);
+    report.extend(outcome::values(plan, &mut machine));
+    if !is_stuck {
+        report.extend(outcome::balance(&machine));
+    }
+    report.extend(machine.chances.iter().map(|chance| findings::chance(lowered, chance)));
+    Found { races, has_chances, is_stuck, is_cut_short: false }
+}
+
+/// Says that a plan takes more than a check has, if so.
+fn too_large(plan: &Plan, lowered: &Lowered) -> Option<Finding> {
+    let bytes = lowered.ranks.iter().flat_map(|rank| rank.buffers);
+    let cells = bytes.fold(0, usize::saturating_add) / plan.alignment;
+    let accesses = lowered.accessed() / plan.alignment;
+    let steps = lowered.steps();
+    let clocks = steps.saturating_mul(machine::actors_of(lowered));
+    let limits = [
+        ("units of memory", cells, MAX_CELLS),
+        ("units to read and write", accesses, MAX_ACCESSES),
+        ("steps", steps, MAX_STEPS),
+        ("steps times actors", clocks, MAX_CLOCKS),
+    ];
+    let (what, count, most) = limits.into_iter().find(|(_, count, most)| count > most)?;
+    Some(findings::too_large(what, count, most))
+}
+
+type Races = BTreeMap<RaceKey, Race>;
+
+fn races_in(plan: &Plan, lowered: &Lowered, model: Model, report: &mut ClassReport) -> Races {
+    let mut machine = Machine::new(lowered, plan.alignment, model);
+    machine.run();
+    if machine.is_cut_short {
+        report.add(findings::cut_short());
+    }
+    machine.memory.races
+}
+
+/// Tells races of every executor from those where a block is many threads.
+fn sort_races(plan: &Plan, lowered: &Lowered, races: &Races, report: &mut ClassReport) {
+    if races.is_empty() {
+        return;
+    }
+    let everywhere = races_in(plan, lowered, Model { one_thread: true, ..Model::STRICT }, report);
+    for (key, race) in races {
+        let kind = if everywhere.contains_key(key) { Kind::Race } else { Kind::RaceOnGpu };
+        report.add(findings::race(plan, lowered, kind, race));
+    }
+}
+
+/// Adds what is right as this library runs plans, and is not for every executor.
+fn notes(plan: &Plan, lowered: &Lowered, races: &Races, report: &mut ClassReport) {
+    let weaker = [
+        (Kind::MissingFlush, has_pushes(lowered), Model { flushed_end: false, ..Model::STRICT }),
+        (Kind::RelaxedOrder, has_relaxed(lowered), Model { relaxed_orders: false, ..Model::STRICT }),
+    ];
+    for (kind, applies, model) in weaker {
+        let rule = if kind == Kind::MissingFlush { Rule::EndsInFlight } else { Rule::RelaxedIsNoOrder };
+        if !applies || !holds(rule) {
+            continue;
+        }
+        let found = races_in(plan, lowered, model, report);
+        let new = found.iter().filter(|(key, _)| !races.contains_key(*key));
+        report.extend(new.map(|(_, race)| findings::race(plan, lowered, kind, race)));
+    }
+}
+
+/// Looks for more errors on other schedules, where one does not stand for all.
+fn further_schedules(plan: &Plan, lowered: &Lowered, report: &mut ClassReport, races: &mut Races) {
+    for seed in 1..=FURTHER_SCHEDULES {
+        for (key, race) in run(plan, lowered, Model { seed, ..Model::STRICT }, report).races {
+            races.entry(key).or_insert(race);
+        }
+    }
+}
+
+fn has_pushes(lowered: &Lowered) -> bool {
+    any_step(lowered, |action| matches!(action, Action::Push { .. }))
+}
+
+fn has_relaxed(lowered: &Lowered) -> bool {
+    any_step(lowered, |action| matches!(action, Action::Signal { relaxed: true, .. }))
+}
+
+fn any_step(lowered: &Lowered, is: impl Fn(&Action) -> bool) -> bool {
+    let mut blocks = lowered.ranks.iter().flat_map(|rank| &rank.blocks);
+    blocks.any(|block| block.steps.iter().any(|step| is(&step.action)))
+}

@@ -1,0 +1,180 @@
+//! Findings in words, each with what would mend it.
+
+use super::machine::{Chance, Count, MAX_LIVE};
+use super::memory::{Access, Hazard, Origin, Race};
+use super::report::{Finding, Kind};
+use super::value::MAX_PARTS;
+use crate::lower::Lowered;
+use crate::plan::Plan;
+use crate::problem::Place;
+
+/// Says that a plan takes more than a check has.
+pub(super) fn too_large(what: &str, count: usize, most: usize) -> Finding {
+    undecided(
+        format!("the plan has {count} {what}, more than the {most} that a check looks at"),
+        "check a smaller size, or the same program for fewer ranks",
+    )
+}
+
+/// Says that results have more parts than a check looks at.
+pub(super) fn too_many_parts() -> Finding {
+    undecided(
+        format!("results combine more than {MAX_PARTS} parts, which is all that a check looks at"),
+        "check a smaller size, or the same program for fewer ranks",
+    )
+}
+
+/// Says that a run was ended before its end.
+pub(super) fn cut_short() -> Finding {
+    undecided(
+        format!("what blocks know of each other takes more than {MAX_LIVE} words, the most of a check"),
+        "check a smaller size, or the same program for fewer ranks",
+    )
+}
+
+/// Says that the format does not define what a plan computes.
+pub(super) fn unchecked(plan: &Plan) -> Finding {
+    Finding {
+        kind: Kind::Unchecked,
+        what: format!(
+            "what `{}` computes is not part of the format, so results were not compared",
+            plan.collective
+        ),
+        remedy: String::new(),
+        places: Vec::new(),
+    }
+}
+
+fn undecided(what: String, remedy: &str) -> Finding {
+    Finding { kind: Kind::Undecided, what, remedy: remedy.to_owned(), places: Vec::new() }
+}
+
+/// Says that a class stands for its sizes roughly.
+pub(super) fn approximate() -> Finding {
+    undecided(
+        "the units of pipelines do not divide what scratch wraps in, and were scaled roughly".to_owned(),
+        "choose a unit that divides 64 MiB (32 MiB with two halves) by the chunks of scratch",
+    )
+}
+
+/// Says that the schedule decides who signals or takes first.
+pub(super) fn chance(lowered: &Lowered, chance: &Chance) -> Finding {
+    let counter = counter(lowered, chance.rank, chance.counter);
+    let [one, other] = chance.blocks.map(|(rank, block)| Place::block(rank, block));
+    let does = if chance.takes { "take from" } else { "add to" };
+    Finding {
+        kind: Kind::Undecided,
+        what: format!("{one} and {other} {does} {counter} in an order that the schedule decides"),
+        remedy: "give each block a channel or semaphore of its own".to_owned(),
+        places: vec![one, other],
+    }
+}
+
+/// Names a counter.
+pub(super) fn counter(lowered: &Lowered, rank: usize, counter: Count) -> String {
+    match counter {
+        Count::Signals(index) => {
+            let counter = lowered.ranks[rank].counters[index];
+            let (kind, peer, ordinal) = (counter.kind, counter.peer, counter.ordinal);
+            format!("the signals of rank {peer} to rank {rank} on {kind} channel {ordinal}")
+        }
+        Count::Semaphore(index) => format!("semaphore {index} of rank {rank}"),
+    }
+}
+
+/// Describes a race, and what would order the two accesses.
+pub(super) fn race(plan: &Plan, lowered: &Lowered, kind: Kind, race: &Race) -> Finding {
+    let [first, second] = [&race.first, &race.second].map(|access| told(lowered, access));
+    let (one, other) = match race.hazard {
+        Hazard::ReadAfterWrite => ("reads", "writes"),
+        Hazard::WriteAfterWrite => ("overwrites", "writes"),
+        Hazard::WriteAfterRead => ("overwrites", "reads"),
+    };
+    let first_byte = race.spot.cell * plan.alignment;
+    let bytes = format!(
+        "bytes {first_byte}..{} of buffer \"{}\" of rank {}",
+        first_byte + plan.alignment,
+        race.spot.buffer,
+        race.spot.rank
+    );
+    let launches = match race.second.launch.cmp(&race.first.launch) {
+        std::cmp::Ordering::Equal => String::new(),
+        _ => format!(" (launch {} against {})", race.second.launch, race.first.launch),
+    };
+    let more = if race.cells > 1 { format!(", and {} more units", race.cells - 1) } else { String::new() };
+    let places = [&race.first, &race.second].map(|access| place(lowered, access)).into_iter().collect();
+    Finding {
+        kind,
+        what: format!("{second} {one} {bytes}{more}, which {first} {other}{launches}, in no order"),
+        remedy: remedy(lowered, kind, race),
+        places,
+    }
+}
+
+fn place(lowered: &Lowered, access: &Access) -> Place {
+    match access.origin {
+        Origin::Input(rank) | Origin::Result(rank) => Place::rank(rank as usize),
+        Origin::Operation(..) => {
+            access.origin.site(lowered).map_or(Place::PLAN, |(rank, block, site)| site.place(rank, block))
+        }
+    }
+}
+
+fn told(lowered: &Lowered, access: &Access) -> String {
+    match access.origin {
+        Origin::Input(rank) => format!("the caller of rank {rank} (input)"),
+        Origin::Result(rank) => format!("the caller of rank {rank} (result)"),
+        Origin::Operation(..) => place(lowered, access).to_string(),
+    }
+}
+
+fn remedy(lowered: &Lowered, kind: Kind, race: &Race) -> String {
+    match kind {
+        Kind::MissingFlush => return "end with a flush of the channel, or with pwsf".to_owned(),
+        Kind::RelaxedOrder => return "signal and wait in full where the data matter".to_owned(),
+        _ => {}
+    }
+    let [first, second] = [&race.first, &race.second].map(|access| (access, access.origin.site(lowered)));
+    match (first, second) {
+        ((_, Some((rank, block, site))), (_, Some((to, other, next)))) => {
+            if (rank, block) == (to, other) {
+                "put a nop between the two operations".to_owned()
+            } else if kind == Kind::RaceOnGpu {
+                format!(
+                    "put a nop before {next} of block {other}, behind what it waits for, and one behind {site} of block {block}"
+                )
+            } else if rank == to {
+                format!(
+                    "let block {block} meet block {other} in a barrier between the two, or release a semaphore behind {site} and acquire it before {next}"
+                )
+            } else {
+                format!(
+                    "signal rank {to} from block {block} behind {site}, and wait for it in block {other} before {next}"
+                )
+            }
+        }
+        ((_, Some((rank, block, site))), (caller, None)) => {
+            let to = caller_rank(caller.origin);
+            if rank == to {
+                "flush the channel before the launch ends".to_owned()
+            } else {
+                format!(
+                    "signal rank {to} from block {block} of rank {rank} behind {site}, and let rank {to} wait for it before its launch ends"
+                )
+            }
+        }
+        ((caller, None), (_, Some((to, other, next)))) => {
+            let from = caller_rank(caller.origin);
+            format!(
+                "let rank {from} signal rank {to} at the start of a launch, and wait for it in block {other} before {next}"
+            )
+        }
+        _ => String::new(),
+    }
+}
+
+fn caller_rank(origin: Origin) -> usize {
+    match origin {
+        Origin::Operation(rank, ..) | Origin::Input(rank) | Origin::Result(rank) => rank as usize,
+    }
+}

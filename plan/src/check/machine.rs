@@ -1,0 +1,564 @@
+//! One run of a plan over abstract data: each cell with what it holds, each actor with what it
+//! knows.
+//!
+//! A block has a *base* clock: what all its threads know. Thread i of it, which handles channel i
+//! of operations over several, knows what it has waited for beside that (*slots*). All of it
+//! becomes base where threads meet; until then it is *pending*. A proxy has a lane for each thread
+//! that pushes: two pushes are ordered only where one thread knows of the other's, since who comes
+//! first in the queue is chance otherwise.
+
+mod actors;
+mod moves;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::clock::{Clock, join_into};
+use super::memory::{Access, Memory, Origin, Spot};
+use super::rule::{Rule, holds};
+use super::value::{Expression, Value, Values};
+use crate::lower::{Action, Cursor, Lowered, Step};
+use actors::Actors;
+
+/// The most components of clocks that a run holds at once. Tests reach it.
+pub(super) const MAX_LIVE: usize = if cfg!(test) { 1 << 16 } else { 1 << 28 };
+/// The most pairs of blocks that are told to be in an order of chance.
+const MAX_CHANCES: usize = 1000;
+
+/// What a run takes for granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Model {
+    /// Whether a block is one thread, rather than threads that meet at `nop`s only.
+    pub(super) one_thread: bool,
+    /// Whether relaxed signals order data.
+    pub(super) relaxed_orders: bool,
+    /// Whether a launch ends with a flush of all that its rank has pushed.
+    pub(super) flushed_end: bool,
+    /// How many launches follow each other.
+    pub(super) launches: u64,
+    /// Where actors begin in the round of turns.
+    pub(super) seed: u64,
+}
+
+impl Model {
+    /// What holds for every executor that keeps the format: threads meet at `nop`s only.
+    pub(super) const STRICT: Self =
+        Self { one_thread: false, relaxed_orders: true, flushed_end: true, launches: 4, seed: 0 };
+}
+
+/// All that changes in a run.
+pub(super) struct Machine<'a> {
+    pub(super) lowered: &'a Lowered,
+    model: Model,
+    /// The bytes of a cell.
+    pub(super) cell: usize,
+    actors: Actors,
+    pub(super) memory: Memory,
+    pub(super) values: Values,
+    pub(super) ranks: Vec<Rank>,
+    /// What orders signals, semaphores or pushes by chance.
+    pub(super) chances: BTreeSet<Chance>,
+    /// Whether the run has ended early, as it would take too much memory.
+    pub(super) is_cut_short: bool,
+    /// The clock that all others came of.
+    zero: Clock,
+}
+
+/// Blocks that signal, or take from, one counter in no order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Chance {
+    pub(super) rank: usize,
+    pub(super) counter: Count,
+    pub(super) takes: bool,
+    pub(super) blocks: [(usize, usize); 2],
+}
+
+/// What is counted: signals or a semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Count {
+    Signals(usize),
+    Semaphore(usize),
+}
+
+/// One rank.
+pub(super) struct Rank {
+    /// The launch that it is in, or that it begins next.
+    pub(super) launch: u64,
+    pub(super) is_running: bool,
+    caller: Clock,
+    position: u32,
+    pub(super) signals: Vec<Counted>,
+    pub(super) semaphores: Vec<Counted>,
+    barriers: Vec<Meeting>,
+    pub(super) blocks: Vec<Task>,
+    queue: VecDeque<Trigger>,
+    lanes: Vec<Lane>,
+    /// By launch, the cells of the output.
+    pub(super) outputs: Vec<Vec<Value>>,
+}
+
+/// A counter, and the clocks that were published with what it counts.
+#[derive(Debug, Default)]
+pub(super) struct Counted {
+    waiting: VecDeque<Published>,
+    /// How many were there before any signal, and how many of these are left.
+    initial: usize,
+    left: usize,
+    /// Who has added last, and taken last, and at which of its positions.
+    adder: Option<(Thread, Clock)>,
+    taker: Option<Thread>,
+}
+
+impl Counted {
+    /// How many more were added than taken, beside the initial ones.
+    pub(super) fn surplus(&self) -> isize {
+        isize::try_from(self.waiting.len() + self.left).unwrap_or(isize::MAX)
+            - isize::try_from(self.initial).unwrap_or(isize::MAX)
+    }
+}
+
+/// A thread of a block, or of those that push, as it adds to a counter or takes from it.
+#[derive(Clone, Copy, Debug)]
+struct Thread {
+    /// Its component of clocks, and how far that was.
+    actor: usize,
+    position: u32,
+    slot: usize,
+    block: (usize, usize),
+}
+
+impl Thread {
+    /// Whether it comes after another one by chance only, as far as it knows.
+    fn follows_by_chance(&self, last: &Self, known: &Clock) -> bool {
+        let is_same = (self.actor, self.slot) == (last.actor, last.slot);
+        !is_same && known.of(last.actor) <= last.position
+    }
+}
+
+/// What a signal carries: what its sender knew, and knew as the launch began.
+#[derive(Clone, Debug)]
+struct Published {
+    clock: Clock,
+    start: Clock,
+    relaxed: bool,
+}
+
+/// A barrier: who has arrived in this round, and what came of the rounds before.
+#[derive(Debug)]
+struct Meeting {
+    arrived: usize,
+    gathered: Clock,
+    rounds: Vec<Clock>,
+}
+
+/// A thread block.
+#[derive(Clone)]
+pub(super) struct Task {
+    pub(super) cursor: Cursor,
+    position: u32,
+    base: Clock,
+    /// What it knew as the launch began.
+    start: Clock,
+    pending: Option<Clock>,
+    slots: Vec<Option<Clock>>,
+    /// What the packets have told that the operation has waited for.
+    awaited: Option<Clock>,
+    /// How many cells of the step are done; nothing before its first turn.
+    done: Option<usize>,
+    /// The round of the barrier that it waits for.
+    round: Option<usize>,
+}
+
+/// What one thread pushes to the proxy.
+struct Lane {
+    /// By push: the port, and what holds once it is done.
+    done: Vec<(usize, Option<Clock>)>,
+}
+
+/// What a proxy does next.
+struct Trigger {
+    lane: usize,
+    index: usize,
+    port: usize,
+    known: Clock,
+    origin: Origin,
+    launch: u64,
+    task: Pushed,
+}
+
+enum Pushed {
+    Copy { from: Spot, to: Spot, cells: usize },
+    Signal { peer: usize, counter: usize, block: usize },
+}
+
+impl<'a> Machine<'a> {
+    pub(super) fn new(lowered: &'a Lowered, cell: usize, model: Model) -> Self {
+        let actors = Actors::of(lowered);
+        let zero = Clock::zero(actors.count());
+        let counted = |initial: usize| Counted { initial, left: initial, ..Counted::default() };
+        let task = || Task {
+            cursor: Cursor::default(),
+            position: 0,
+            base: zero.clone(),
+            start: zero.clone(),
+            pending: None,
+            slots: Vec::new(),
+            awaited: None,
+            done: None,
+            round: None,
+        };
+        let meeting = || Meeting { arrived: 0, gathered: zero.clone(), rounds: Vec::new() };
+        let ranks = lowered.ranks.iter().enumerate().map(|(rank, code)| Rank {
+            launch: 1,
+            is_running: false,
+            caller: zero.clone(),
+            position: 0,
+            signals: code.counters.iter().map(|_| counted(0)).collect(),
+            semaphores: code.semaphores.iter().map(|&initial| counted(initial as usize)).collect(),
+            barriers: code.barriers.iter().map(|_| meeting()).collect(),
+            blocks: code.blocks.iter().map(|_| task()).collect(),
+            queue: VecDeque::new(),
+            lanes: (0..actors.lanes(rank)).map(|_| Lane { done: Vec::new() }).collect(),
+            outputs: Vec::new(),
+        });
+        let ranks = ranks.collect();
+        let memory = Memory::new(lowered, cell);
+        Self {
+            lowered,
+            model,
+            cell,
+            actors,
+            memory,
+            values: Values::new(),
+            ranks,
+            chances: BTreeSet::new(),
+            is_cut_short: false,
+            zero,
+        }
+    }
+
+    /// Runs until nothing moves: each block until it waits, then proxies and callers.
+    pub(super) fn run(&mut self) {
+        let mut order: Vec<(usize, usize)> = (0..self.ranks.len())
+            .flat_map(|rank| (0..self.ranks[rank].blocks.len()).map(move |block| (rank, block)))
+            .collect();
+        let mut random = crate::interpret::Random::new(self.model.seed);
+        let mut has_moved = true;
+        while has_moved {
+            has_moved = false;
+            if self.model.seed > 0 {
+                for last in (1..order.len()).rev() {
+                    order.swap(last, random.below(last + 1));
+                }
+            }
+            for &(rank, block) in &order {
+                while self.block_turn(rank, block) {
+                    has_moved = true;
+                    if self.zero.live() > MAX_LIVE {
+                        self.is_cut_short = true;
+                        return;
+                    }
+                }
+            }
+            for rank in 0..self.ranks.len() {
+                while self.proxy_turn(rank) {
+                    has_moved = true;
+                }
+                has_moved |= self.caller_turn(rank);
+            }
+        }
+    }
+
+    /// Begins a launch, or ends one.
+    fn caller_turn(&mut self, rank: usize) -> bool {
+        match self.ranks[rank].is_running {
+            false if self.ranks[rank].launch > self.model.launches => return false,
+            false => self.begin(rank),
+            true if self.has_ended(rank) => self.end(rank),
+            true => return false,
+        }
+        true
+    }
+
+    fn has_ended(&self, rank: usize) -> bool {
+        let state = &self.ranks[rank];
+        let mut blocks = state.blocks.iter().zip(&self.lowered.ranks[rank].blocks);
+        let is_drained = state.queue.is_empty() || !self.model.flushed_end;
+        is_drained && blocks.all(|(task, code)| task.cursor.step(code).is_none())
+    }
+
+    fn begin(&mut self, rank: usize) {
+        let region = self.lowered.ranks[rank].input;
+        let launch = self.ranks[rank].launch;
+        let (first, cells) = (region.offset / self.cell, region.bytes / self.cell);
+        let access = self.caller_access(rank, Origin::Input(moves::small(rank)), (first, cells));
+        let known = self.ranks[rank].caller.clone();
+        for cell in 0..cells {
+            let leaf = Expression::Input {
+                rank: moves::small(rank),
+                launch: u32::try_from(launch).unwrap_or(u32::MAX),
+                cell: moves::small(cell),
+            };
+            let value = self.values.of(leaf);
+            let spot = Spot { rank, buffer: region.buffer, cell: first + cell };
+            self.memory.write(spot, &access, &known, (value, None));
+        }
+        if !holds(Rule::LaunchesOverlap) {
+            for other in 0..self.ranks.len() {
+                for block in 0..self.ranks[other].blocks.len() {
+                    let known = self.ranks[other].blocks[block]
+                        .base
+                        .joined(self.ranks[other].blocks[block].pending.as_ref());
+                    self.ranks[rank].caller.join(&known);
+                }
+                let known = self.ranks[other].caller.clone();
+                self.ranks[rank].caller.join(&known);
+            }
+        }
+        let state = &mut self.ranks[rank];
+        for task in &mut state.blocks {
+            task.cursor = Cursor::default();
+            task.base.join(&state.caller);
+            task.start = task.base.clone();
+        }
+        state.is_running = true;
+    }
+
+    fn end(&mut self, rank: usize) {
+        let actors = &self.actors;
+        let state = &mut self.ranks[rank];
+        for (block, task) in state.blocks.iter_mut().enumerate() {
+            task.fence(actors.block(rank, block));
+            state.caller.join(&task.base);
+        }
+        if self.model.flushed_end {
+            for done in state.lanes.iter().filter_map(|lane| lane.done.last()?.1.as_ref()) {
+                state.caller.join(done);
+            }
+        }
+        let region = self.lowered.ranks[rank].output;
+        let (first, cells) = (region.offset / self.cell, region.bytes / self.cell);
+        let access = self.caller_access(rank, Origin::Result(moves::small(rank)), (first, cells));
+        let known = self.ranks[rank].caller.clone();
+        let mut read = |cell| {
+            let spot = Spot { rank, buffer: region.buffer, cell: first + cell };
+            self.memory.read(spot, &access, &known, false)
+        };
+        let output = (0..cells).map(&mut read).collect();
+        let state = &mut self.ranks[rank];
+        state.outputs.push(output);
+        state.launch += 1;
+        state.is_running = false;
+    }
+
+    /// Makes the next access of the caller of a rank.
+    fn caller_access(&mut self, rank: usize, origin: Origin, (first, cells): (usize, usize)) -> Access {
+        let actor = self.actors.caller(rank);
+        let state = &mut self.ranks[rank];
+        state.position += 1;
+        state.caller.reach(actor, state.position);
+        Access { actor, position: state.position, origin, launch: state.launch, range: (first, cells, 16) }
+    }
+
+    /// Lets a block take a step, or a part of it. Returns whether it did anything.
+    fn block_turn(&mut self, rank: usize, block: usize) -> bool {
+        let lowered = self.lowered;
+        let code = &lowered.ranks[rank].blocks[block];
+        if !self.ranks[rank].is_running {
+            return false;
+        }
+        let Some(&step) = self.ranks[rank].blocks[block].cursor.step(code) else { return false };
+        let actor = self.actors.block(rank, block);
+        let is_done = match step.action {
+            Action::Fence | Action::Repeat { .. } => {
+                self.ranks[rank].blocks[block].fence(actor);
+                true
+            }
+            Action::Barrier { barrier } => match self.meet(rank, block, barrier) {
+                Progress::Done => true,
+                progress => return progress == Progress::Some,
+            },
+            Action::Signal { peer, counter, relaxed } => {
+                let published = self.publish(rank, block, step.slot, relaxed);
+                self.add(self.thread((rank, block), step.slot), peer, Count::Signals(counter), published);
+                true
+            }
+            Action::Release { semaphore } => {
+                let published = self.publish(rank, block, step.slot, false);
+                self.add(self.thread((rank, block), step.slot), rank, Count::Semaphore(semaphore), published);
+                true
+            }
+            Action::Wait { counter, relaxed } => {
+                self.take(rank, block, Count::Signals(counter), step.slot, relaxed)
+            }
+            Action::Acquire { semaphore } => {
+                self.take(rank, block, Count::Semaphore(semaphore), step.slot, false)
+            }
+            Action::Move(transfer) | Action::Await(transfer) => {
+                match self.transfer(rank, block, &step, &transfer) {
+                    Progress::Done => true,
+                    progress => return progress == Progress::Some,
+                }
+            }
+            Action::Push { port, transfer } => {
+                let task = self.pushed_copy(rank, block, &transfer);
+                self.push(rank, block, &step, port, task);
+                true
+            }
+            Action::PushSignal { port, peer, counter } => {
+                self.push(rank, block, &step, port, Pushed::Signal { peer, counter, block });
+                true
+            }
+            Action::Flush { port } => self.flush(rank, block, step.slot, port),
+        };
+        if is_done {
+            self.advance(rank, block, &step);
+        }
+        is_done
+    }
+
+    fn advance(&mut self, rank: usize, block: usize, step: &Step) {
+        let code = &self.lowered.ranks[rank].blocks[block];
+        let actor = self.actors.block(rank, block);
+        let before = self.ranks[rank].blocks[block].cursor;
+        let task = &mut self.ranks[rank].blocks[block];
+        task.cursor.advance(code);
+        (task.done, task.round) = (None, None);
+        let next = task.cursor.step(code);
+        let is_same = next.is_some_and(|next| next.site == step.site) && task.cursor.index() > before.index();
+        if self.model.one_thread && !is_same {
+            task.fence(actor);
+        }
+    }
+
+    /// Returns what a thread of a block tells.
+    fn publish(&self, rank: usize, block: usize, slot: usize, relaxed: bool) -> Published {
+        let task = &self.ranks[rank].blocks[block];
+        Published { clock: task.known(slot), start: task.start.clone(), relaxed }
+    }
+
+    fn thread(&self, block: (usize, usize), slot: usize) -> Thread {
+        let position = self.ranks[block.0].blocks[block.1].position;
+        Thread { actor: self.actors.block(block.0, block.1), position, slot, block }
+    }
+
+    /// Adds 1 to a counter of `rank`. Threads that tell the same may come in any order.
+    fn add(&mut self, by: Thread, rank: usize, counter: Count, published: Published) {
+        let counted = self.ranks[rank].counted(counter);
+        let last = counted.adder.replace((by, published.clock.clone()));
+        let chance = last.filter(|(last, told)| {
+            let is_told = last.actor == by.actor && *told == published.clock;
+            !is_told && by.follows_by_chance(last, &published.clock)
+        });
+        counted.waiting.push_back(published);
+        if let Some((last, _)) = chance.filter(|_| holds(Rule::AddersAreOrdered)) {
+            self.note(Chance { rank, counter, takes: false, blocks: [last.block, by.block] });
+        }
+    }
+
+    /// Takes 1 from a counter of `rank`. Returns false where there is none.
+    fn take(&mut self, rank: usize, block: usize, counter: Count, slot: usize, relaxed: bool) -> bool {
+        let counted = self.ranks[rank].counted(counter);
+        let taken = match counted.left {
+            0 => match counted.waiting.pop_front() {
+                None => return false,
+                taken => taken,
+            },
+            _ => {
+                counted.left -= 1;
+                None
+            }
+        };
+        let by = self.thread((rank, block), slot);
+        let task = &mut self.ranks[rank].blocks[block];
+        let known = task.known(slot);
+        if let Some(published) = taken {
+            let weak = !self.model.relaxed_orders && (relaxed || published.relaxed);
+            let clock = if weak { published.start } else { published.clock };
+            join_into(task.slot(slot), &clock);
+            join_into(&mut task.pending, &clock);
+            if !holds(Rule::WaitsReachOneThread) {
+                task.base.join(&clock);
+            }
+        }
+        let last = self.ranks[rank].counted(counter).taker.replace(by);
+        let chance = last.filter(|last| by.follows_by_chance(last, &known));
+        if let Some(last) = chance.filter(|_| holds(Rule::TakersAreOrdered)) {
+            self.note(Chance { rank, counter, takes: true, blocks: [last.block, by.block] });
+        }
+        true
+    }
+
+    fn note(&mut self, chance: Chance) {
+        if self.chances.len() < MAX_CHANCES {
+            self.chances.insert(chance);
+        }
+    }
+
+    /// Arrives at a barrier, or looks whether all have.
+    fn meet(&mut self, rank: usize, block: usize, barrier: usize) -> Progress {
+        let parties = self.lowered.ranks[rank].barriers[barrier];
+        let actor = self.actors.block(rank, block);
+        let state = &mut self.ranks[rank];
+        let (task, meeting) = (&mut state.blocks[block], &mut state.barriers[barrier]);
+        if let Some(round) = task.round {
+            let Some(known) = meeting.rounds.get(round) else { return Progress::None };
+            task.base.join(known);
+            return Progress::Done;
+        }
+        task.fence(actor);
+        task.round = Some(meeting.rounds.len());
+        meeting.gathered.join(&task.base);
+        meeting.arrived += 1;
+        if meeting.arrived == parties {
+            meeting.rounds.push(meeting.gathered.clone());
+            meeting.arrived = 0;
+        }
+        Progress::Some
+    }
+}
+
+/// Returns how many components the clocks of a plan have.
+pub(super) fn actors_of(lowered: &Lowered) -> usize {
+    Actors::of(lowered).count()
+}
+
+/// What came of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    None,
+    Some,
+    Done,
+}
+
+impl Rank {
+    fn counted(&mut self, counter: Count) -> &mut Counted {
+        match counter {
+            Count::Signals(index) => &mut self.signals[index],
+            Count::Semaphore(index) => &mut self.semaphores[index],
+        }
+    }
+}
+
+impl Task {
+    /// Lets all threads know what each knows.
+    fn fence(&mut self, actor: usize) {
+        self.position += 1;
+        if let Some(pending) = self.pending.take() {
+            self.base.join(&pending);
+        }
+        self.base.reach(actor, self.position);
+        self.slots.clear();
+    }
+
+    /// Returns what a thread knows.
+    fn known(&self, slot: usize) -> Clock {
+        self.base.joined(self.slots.get(slot).and_then(Option::as_ref))
+    }
+
+    fn slot(&mut self, slot: usize) -> &mut Option<Clock> {
+        if self.slots.len() <= slot {
+            self.slots.resize(slot + 1, None);
+        }
+        &mut self.slots[slot]
+    }
+}

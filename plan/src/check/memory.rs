@@ -1,0 +1,184 @@
+//! Cells of memory: what each holds, and who has touched it since it was last written.
+
+use std::collections::BTreeMap;
+
+use super::clock::Clock;
+use super::rule::{Rule, holds};
+use super::value::{Value, Values};
+use crate::lower::{Lowered, Site};
+use crate::plan::Buffer;
+
+/// Where an access comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Origin {
+    /// An operation of a block: rank, block, index of its site.
+    Operation(u32, u32, u32),
+    /// The caller of a rank, as it gives the input.
+    Input(u32),
+    /// The caller of a rank, as it reads the result.
+    Result(u32),
+}
+
+/// One access of an actor to a range of cells.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Access {
+    /// Who, as a component of clocks, and at which of its positions.
+    pub(super) actor: usize,
+    pub(super) position: u32,
+    pub(super) origin: Origin,
+    pub(super) launch: u64,
+    /// The whole range that the operation touches, and the bytes that a thread handles at once.
+    pub(super) range: (usize, usize, u8),
+}
+
+/// The cells of one operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spot {
+    pub(super) rank: usize,
+    pub(super) buffer: Buffer,
+    pub(super) cell: usize,
+}
+
+/// Two accesses in an order that nothing ensures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Hazard {
+    ReadAfterWrite,
+    WriteAfterWrite,
+    WriteAfterRead,
+}
+
+/// A race, as it was first seen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Race {
+    pub(super) hazard: Hazard,
+    pub(super) first: Access,
+    pub(super) second: Access,
+    pub(super) spot: Spot,
+    /// How many cells it was seen in, over all launches.
+    pub(super) cells: usize,
+}
+
+/// What names a race: the two sites and the kind.
+pub(super) type RaceKey = (Origin, Origin, Hazard);
+
+/// What a packet holds beside its payload.
+#[derive(Clone, Debug)]
+pub(super) struct Packet {
+    pub(super) flag: u64,
+    /// Which half of the packet of a cell of payload this is.
+    pub(super) half: usize,
+    pub(super) clock: Clock,
+}
+
+/// A cell.
+#[derive(Clone, Debug)]
+pub(super) struct Cell {
+    pub(super) value: Value,
+    pub(super) packet: Option<Packet>,
+    write: Option<Access>,
+    reads: Vec<Access>,
+}
+
+/// The most races that are kept apart.
+const MAX_RACES: usize = 2000;
+
+/// All cells of all ranks.
+#[derive(Debug)]
+pub(super) struct Memory {
+    ranks: Vec<[Vec<Cell>; 3]>,
+    pub(super) races: BTreeMap<RaceKey, Race>,
+}
+
+impl Memory {
+    pub(super) fn new(lowered: &Lowered, cell: usize) -> Self {
+        let empty = Cell { value: Values::UNDEFINED, packet: None, write: None, reads: Vec::new() };
+        let of_rank =
+            |code: &crate::lower::RankCode| code.buffers.map(|bytes| vec![empty.clone(); bytes / cell]);
+        Self { ranks: lowered.ranks.iter().map(of_rank).collect(), races: BTreeMap::new() }
+    }
+
+    pub(super) fn cell(&self, spot: Spot) -> &Cell {
+        &self.ranks[spot.rank][spot.buffer as usize][spot.cell]
+    }
+
+    /// Reads a cell in the view of an actor. A read of packets waits for its write, and so does
+    /// not check it.
+    pub(super) fn read(&mut self, spot: Spot, access: &Access, view: &Clock, of_packets: bool) -> Value {
+        let cell = &mut self.ranks[spot.rank][spot.buffer as usize][spot.cell];
+        let race = cell.write.filter(|write| !of_packets && !is_ordered(write, access, view));
+        let same = |read: &&mut Access| read.actor == access.actor && read.range == access.range;
+        match cell.reads.iter_mut().find(same) {
+            Some(read) => *read = *access,
+            None if of_packets && !holds(Rule::PacketsAreRead) => {}
+            None => cell.reads.push(*access),
+        }
+        let value = if cell.packet.is_some() && !of_packets { Values::UNDEFINED } else { cell.value };
+        if let Some(first) = race {
+            self.note(Hazard::ReadAfterWrite, first, *access, spot);
+        }
+        value
+    }
+
+    /// Writes a cell in the view of an actor.
+    pub(super) fn write(
+        &mut self,
+        spot: Spot,
+        access: &Access,
+        view: &Clock,
+        (value, packet): (Value, Option<Packet>),
+    ) {
+        let cell = &mut self.ranks[spot.rank][spot.buffer as usize][spot.cell];
+        let overwritten = cell.write.filter(|write| !is_ordered(write, access, view));
+        let mut reads = std::mem::take(&mut cell.reads);
+        (cell.value, cell.packet, cell.write) = (value, packet, Some(*access));
+        if let Some(first) = overwritten {
+            self.note(Hazard::WriteAfterWrite, first, *access, spot);
+        }
+        for read in reads.drain(..).filter(|read| !is_ordered(read, access, view)) {
+            self.note(Hazard::WriteAfterRead, read, *access, spot);
+        }
+        self.ranks[spot.rank][spot.buffer as usize][spot.cell].reads = reads;
+    }
+
+    fn note(&mut self, hazard: Hazard, first: Access, second: Access, spot: Spot) {
+        let rule = match hazard {
+            Hazard::ReadAfterWrite => Rule::ReadAfterWrite,
+            Hazard::WriteAfterWrite => Rule::WriteAfterWrite,
+            Hazard::WriteAfterRead => Rule::WriteAfterRead,
+        };
+        let is_ignored = |access: &Access| match access.origin {
+            Origin::Operation(..) => false,
+            Origin::Input(_) => !holds(Rule::CallersWrite),
+            Origin::Result(_) => !holds(Rule::CallersRead),
+        };
+        if !holds(rule) || is_ignored(&first) || is_ignored(&second) {
+            return;
+        }
+        let key = (first.origin, second.origin, hazard);
+        if let Some(race) = self.races.get_mut(&key) {
+            race.cells += 1;
+        } else if self.races.len() < MAX_RACES {
+            self.races.insert(key, Race { hazard, first, second, spot, cells: 1 });
+        }
+    }
+}
+
+/// Whether an access comes after an earlier one in every execution. The threads of a block share
+/// an operation in equal ways, so one thread does both accesses to an element of equal ranges.
+fn is_ordered(earlier: &Access, later: &Access, view: &Clock) -> bool {
+    view.of(earlier.actor) >= earlier.position
+        || (earlier.actor == later.actor && (earlier.range == later.range || !holds(Rule::ThreadsMeet)))
+}
+
+impl Origin {
+    /// Returns the site of an operation.
+    pub(super) fn site(self, lowered: &Lowered) -> Option<(usize, usize, Site)> {
+        match self {
+            Self::Operation(rank, block, site) => {
+                let (rank, block) = (rank as usize, block as usize);
+                Some((rank, block, lowered.ranks[rank].blocks[block].sites[site as usize]))
+            }
+            Self::Input(_) | Self::Result(_) => None,
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! What a run has left: results, and counters.
+
+use std::collections::BTreeMap;
+
+use super::findings;
+use super::machine::{Count, Machine};
+use super::report::{Finding, Kind};
+use super::rule::{Rule, holds};
+use super::value::{Expression, Leaves, Parts, TooManyParts, Value};
+use crate::collective::Collective;
+use crate::plan::{Operator, Plan};
+use crate::problem::Place;
+
+/// Units of a result that are not what the collective says.
+struct Wrong {
+    /// The first one: its launch from 0 on, and which unit of the output.
+    launch: usize,
+    cell: usize,
+    value: Value,
+    parts: Parts,
+    expected: Vec<Expression>,
+    /// How many more there are.
+    more: usize,
+}
+
+/// Compares all results with the collective.
+pub(super) fn values(plan: &Plan, machine: &mut Machine<'_>) -> Vec<Finding> {
+    let collective = Collective::of(plan);
+    if collective == Collective::Other {
+        return vec![findings::unchecked(plan)];
+    }
+    let launches = machine.ranks.iter().map(|rank| rank.outputs.len()).min().unwrap_or(0);
+    let mut found = Vec::new();
+    for rank in 0..machine.ranks.len() {
+        match wrong(machine, collective, rank, launches) {
+            Ok(wrong) => found.extend(wrong.map(|wrong| wrong_value(plan, machine, rank, &wrong))),
+            Err(TooManyParts) => {
+                found.push(findings::too_many_parts());
+                return found;
+            }
+        }
+    }
+    if collective == Collective::SendRecv && holds(Rule::ReceiversDiffer) {
+        found.extend(permutation(machine, launches));
+    }
+    if found.is_empty() && collective == Collective::AllReduce {
+        found.extend(unequal_orders(machine, launches));
+    }
+    found
+}
+
+/// Returns the units of a rank's results that are wrong.
+fn wrong(
+    machine: &mut Machine<'_>,
+    collective: Collective,
+    rank: usize,
+    launches: usize,
+) -> Result<Option<Wrong>, TooManyParts> {
+    let mut wrong: Option<Wrong> = None;
+    for launch in 0..launches {
+        let output = machine.ranks[rank].outputs[launch].clone();
+        let source = sender(machine, collective, &output);
+        for (cell, &value) in output.iter().enumerate() {
+            let expected = expected(machine, collective, (rank, launch + 1, cell, output.len()), source);
+            if expected == [machine.values.expression(value)] {
+                continue;
+            }
+            let parts = machine.values.parts(value)?;
+            match &mut wrong {
+                _ if agrees(&parts, &expected) => {}
+                Some(wrong) => wrong.more += 1,
+                None => wrong = Some(Wrong { launch, cell, value, parts, expected, more: 0 }),
+            }
+        }
+    }
+    Ok(wrong)
+}
+
+/// Returns the rank whose input a whole output is.
+fn sender(machine: &Machine<'_>, collective: Collective, output: &[Value]) -> Option<usize> {
+    if collective != Collective::SendRecv {
+        return None;
+    }
+    match machine.values.expression(*output.first()?) {
+        Expression::Input { rank, .. } => Some(rank as usize),
+        _ => None,
+    }
+}
+
+/// Returns the inputs that a cell of an output combines.
+fn expected(
+    machine: &Machine<'_>,
+    collective: Collective,
+    (rank, launch, cell, cells): (usize, usize, usize, usize),
+    sender: Option<usize>,
+) -> Vec<Expression> {
+    let ranks = machine.ranks.len();
+    let leaf = |rank: usize, cell: usize| Expression::Input {
+        rank: u32::try_from(rank).unwrap_or(u32::MAX),
+        launch: u32::try_from(launch).unwrap_or(u32::MAX),
+        cell: u32::try_from(cell).unwrap_or(u32::MAX),
+    };
+    let part = (cells / ranks).max(1);
+    match collective {
+        Collective::AllReduce => (0..ranks).map(|peer| leaf(peer, cell)).collect(),
+        Collective::ReduceScatter => (0..ranks).map(|peer| leaf(peer, rank * cells + cell)).collect(),
+        Collective::AllGather => vec![leaf(cell / part, cell % part)],
+        Collective::AllToAll => vec![leaf(cell / part, rank * part + cell % part)],
+        Collective::SendRecv => vec![leaf(sender.unwrap_or(rank), cell)],
+        Collective::Other => Vec::new(),
+    }
+}
+
+/// Whether a value combines each of the expected inputs, once, and nothing else.
+fn agrees(Parts { leaves, operators }: &Parts, expected: &[Expression]) -> bool {
+    let is_of = |operator| operators.len() == 1 && operators.contains(&operator);
+    let counts_once = !is_of(Operator::Min) && !is_of(Operator::Max) && holds(Rule::InputsCountOnce);
+    let mut launches = leaves.keys().filter_map(|leaf| match leaf {
+        Expression::Input { launch, .. } => Some(*launch),
+        _ => None,
+    });
+    let of_launch = expected.iter().find_map(|leaf| match leaf {
+        Expression::Input { launch, .. } => Some(*launch),
+        _ => None,
+    });
+    if !holds(Rule::ResultsAreOfTheirLaunch) && launches.any(|launch| Some(launch) != of_launch) {
+        return true;
+    }
+    let are_one = operators.len() <= 1 || !holds(Rule::OperatorsAgree);
+    let are_there = leaves.len() == expected.len()
+        && expected.iter().all(|leaf| leaves.get(leaf).is_some_and(|&count| count == 1 || !counts_once));
+    are_one && (are_there || !holds(Rule::InputsAreThere))
+}
+
+fn wrong_value(plan: &Plan, machine: &Machine<'_>, rank: usize, wrong: &Wrong) -> Finding {
+    let first = wrong.cell * plan.alignment;
+    let last = first + plan.alignment;
+    let reasons = reasons(&wrong.parts.leaves, &wrong.expected);
+    let more = match wrong.more {
+        0 => String::new(),
+        more => format!(", and {more} more units over all launches"),
+    };
+    Finding {
+        kind: Kind::Value,
+        what: format!(
+            "bytes {first}..{last} of the output of rank {rank}, launch {}{more}: {reasons}; they are {}",
+            wrong.launch + 1,
+            machine.values.told(wrong.value)
+        ),
+        remedy: "follow these bytes in `plan show`".to_owned(),
+        places: vec![Place::rank(rank)],
+    }
+}
+
+/// Says in which ways the inputs that were combined are not those expected.
+fn reasons(leaves: &Leaves, expected: &[Expression]) -> String {
+    let mut told = Vec::new();
+    for leaf in expected.iter().filter(|leaf| !leaves.contains_key(leaf)) {
+        if let Expression::Input { rank, cell, .. } = leaf {
+            told.push(format!("rank {rank}'s input (unit {cell}) is missing"));
+        }
+    }
+    for (leaf, count) in leaves {
+        match leaf {
+            Expression::Undefined => told.push("there are undefined bytes".to_owned()),
+            Expression::Input { rank, launch, cell } if !expected.contains(leaf) => {
+                told.push(format!("rank {rank}'s input (unit {cell}) of launch {launch} does not belong"));
+            }
+            Expression::Input { rank, .. } if *count > 1 => {
+                told.push(format!("rank {rank} counts {count} times"))
+            }
+            _ => {}
+        }
+    }
+    if told.is_empty() {
+        told.push("operators are mixed".to_owned());
+    }
+    told.truncate(3);
+    told.join(", ")
+}
+
+/// Checks that every rank has the input of another one, of a different one each.
+fn permutation(machine: &Machine<'_>, launches: usize) -> Option<Finding> {
+    let mut takers: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (rank, state) in machine.ranks.iter().enumerate() {
+        let output = state.outputs.get(launches.checked_sub(1)?)?;
+        if let Some(sender) = sender(machine, Collective::SendRecv, output) {
+            takers.entry(sender).or_default().push(rank);
+        }
+    }
+    let (sender, ranks) = takers.into_iter().find(|(_, ranks)| ranks.len() > 1)?;
+    Some(Finding {
+        kind: Kind::Value,
+        what: format!("ranks {ranks:?} all have the input of rank {sender}; sendrecv gives each another one"),
+        remedy: "let each rank send to one other rank".to_owned(),
+        places: ranks.into_iter().map(Place::rank).collect(),
+    })
+}
+
+/// Notes that ranks combine in different orders.
+fn unequal_orders(machine: &Machine<'_>, launches: usize) -> Option<Finding> {
+    let last = launches.checked_sub(1)?;
+    let (first, others) = machine.ranks.split_first()?;
+    let output = first.outputs.get(last)?;
+    for (other, state) in others.iter().enumerate() {
+        for (cell, value) in output.iter().enumerate() {
+            let of_other = *state.outputs.get(last)?.get(cell)?;
+            if *value != of_other {
+                let [one, two] = [*value, of_other].map(|value| machine.values.told_in_ranks(value));
+                let rank = other + 1;
+                return Some(Finding {
+                    kind: Kind::UnequalOrder,
+                    what: format!("rank 0 combines {one} where rank {rank} combines {two}"),
+                    remedy: "floats may differ in their last bits between ranks; reduce once and copy the result if they must not".to_owned(),
+                    places: vec![Place::rank(0), Place::rank(rank)],
+                });
+            }
+        }
+    }
+    None
+}
+
+/// Checks that each counter ends as it began.
+pub(super) fn balance(machine: &Machine<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (rank, state) in machine.ranks.iter().enumerate() {
+        let signals =
+            state.signals.iter().enumerate().map(|(index, counted)| (Count::Signals(index), counted));
+        let semaphores =
+            state.semaphores.iter().enumerate().map(|(index, counted)| (Count::Semaphore(index), counted));
+        for (count, counted) in signals.chain(semaphores).filter(|(count, counted)| {
+            let rule = match count {
+                Count::Signals(_) => Rule::SignalsBalance,
+                Count::Semaphore(_) => Rule::SemaphoresBalance,
+            };
+            counted.surplus() != 0 && holds(rule)
+        }) {
+            let surplus = counted.surplus();
+            let what = if surplus > 0 { "more added than taken" } else { "more taken than added" };
+            found.push(Finding {
+                kind: Kind::Unbalanced,
+                what: format!(
+                    "{}: {} {what} after {} launches",
+                    findings::counter(machine.lowered, rank, count),
+                    surplus.unsigned_abs(),
+                    state.outputs.len()
+                ),
+                remedy: "give each signal one wait, and each release one acquire, in every launch".to_owned(),
+                places: vec![Place::rank(rank)],
+            });
+        }
+    }
+    found
+}

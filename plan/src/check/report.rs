@@ -1,0 +1,180 @@
+//! What a check has found.
+
+use std::fmt;
+
+use serde_json::json;
+
+use super::classes::Class;
+use crate::problem::Place;
+
+/// The most findings of a class that are kept.
+const MAX_FINDINGS: usize = 200;
+
+/// What kind of thing was found. The worst come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// Blocks wait for each other, or for what nobody does.
+    Deadlock,
+    /// A result is not that of the collective.
+    Value,
+    /// Two accesses in no order, on every executor.
+    Race,
+    /// A channel or semaphore is left with more or less than it began with.
+    Unbalanced,
+    /// Two accesses in no order where a block is many threads, as on a GPU.
+    RaceOnGpu,
+    /// It depends on the schedule, or is too large, and was not decided.
+    Undecided,
+    /// A source of the proxy may be overwritten after the launch.
+    MissingFlush,
+    /// Data are ordered by relaxed signals only.
+    RelaxedOrder,
+    /// Ranks combine in different orders, so floats may differ in their last bits.
+    UnequalOrder,
+    /// The format does not say what the result should be.
+    Unchecked,
+}
+
+impl Kind {
+    /// Returns the name, as in a report.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Deadlock => "deadlock",
+            Self::Race => "race",
+            Self::Value => "value",
+            Self::Unbalanced => "unbalanced",
+            Self::RaceOnGpu => "race-gpu",
+            Self::Undecided => "undecided",
+            Self::MissingFlush => "missing flush",
+            Self::RelaxedOrder => "relaxed signals only",
+            Self::UnequalOrder => "order of reduction",
+            Self::Unchecked => "unchecked",
+        }
+    }
+
+    /// Whether a plan with such a finding is not proved right.
+    #[must_use]
+    pub fn is_error(self) -> bool {
+        self <= Self::Undecided
+    }
+}
+
+/// One finding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What kind of thing it is.
+    pub kind: Kind,
+    /// What is wrong, with both sites and the bytes.
+    pub what: String,
+    /// What would mend it.
+    pub remedy: String,
+    /// The operations that are part of it.
+    pub places: Vec<Place>,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind.name(), self.what)?;
+        if self.remedy.is_empty() { Ok(()) } else { write!(f, "; {}", self.remedy) }
+    }
+}
+
+/// What was found for one class of sizes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassReport {
+    /// Which sizes.
+    pub about: String,
+    /// The bytes of a chunk that stand for them.
+    pub chunk: usize,
+    /// What was found.
+    pub findings: Vec<Finding>,
+}
+
+impl ClassReport {
+    pub(super) fn new(class: &Class) -> Self {
+        Self { about: class.about.clone(), chunk: class.lowered.chunk, findings: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, finding: Finding) {
+        if self.findings.len() < MAX_FINDINGS && !self.findings.contains(&finding) {
+            self.findings.push(finding);
+        }
+    }
+
+    pub(super) fn extend(&mut self, findings: impl IntoIterator<Item = Finding>) {
+        findings.into_iter().for_each(|finding| self.add(finding));
+    }
+
+    /// Returns the worst kind of finding.
+    #[must_use]
+    pub fn worst(&self) -> Option<Kind> {
+        self.findings.iter().map(|finding| finding.kind).min()
+    }
+}
+
+/// What was found in a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The name of the algorithm.
+    pub name: String,
+    /// The name of its collective.
+    pub collective: String,
+    /// How many ranks.
+    pub ranks: usize,
+    /// By class of sizes, the smallest first.
+    pub classes: Vec<ClassReport>,
+}
+
+impl Report {
+    /// Whether the plan is proved right at all sizes that were checked.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        !self.classes.iter().any(|class| class.worst().is_some_and(Kind::is_error))
+    }
+
+    /// Returns the worst error of any class, or the worst note, or nothing.
+    #[must_use]
+    pub fn worst(&self) -> Option<Kind> {
+        self.classes.iter().filter_map(ClassReport::worst).min()
+    }
+
+    /// Returns the report in JSON.
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Value {
+        let place = |place: &Place| {
+            json!({
+                "rank": place.rank,
+                "block": place.block,
+                "operation": place.operation.map(|(index, _)| index),
+                "inner": place.operation.and_then(|(_, inner)| inner),
+                "name": place.code.map(crate::plan::Code::name),
+            })
+        };
+        let finding = |finding: &Finding| {
+            json!({
+                "kind": finding.kind.name(),
+                "error": finding.kind.is_error(),
+                "what": finding.what,
+                "remedy": finding.remedy,
+                "places": finding.places.iter().map(place).collect::<Vec<_>>(),
+            })
+        };
+        let class = |class: &ClassReport| {
+            json!({
+                "sizes": class.about,
+                "chunk": class.chunk,
+                "verdict": class.worst().map_or("clean", Kind::name),
+                "findings": class.findings.iter().map(finding).collect::<Vec<_>>(),
+            })
+        };
+        json!({
+            "name": self.name,
+            "collective": self.collective,
+            "ranks": self.ranks,
+            "clean": self.is_clean(),
+            "verdict": self.worst().map_or("clean", Kind::name),
+            "classes": self.classes.iter().map(class).collect::<Vec<_>>(),
+        })
+    }
+}

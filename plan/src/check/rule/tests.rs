@@ -1,0 +1,231 @@
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::Rule;
+use crate::build::Program;
+use crate::check::{Kind, check};
+use crate::plan::{Code, Operator, Plan};
+use crate::read::read_file;
+
+thread_local! {
+    static SWITCHED_OFF: Cell<Option<Rule>> = const { Cell::new(None) };
+}
+
+/// Whether a rule holds on this thread.
+pub(in crate::check) fn holds(rule: Rule) -> bool {
+    SWITCHED_OFF.get() != Some(rule)
+}
+
+const ALL: &[Rule] = &[
+    Rule::ReadAfterWrite,
+    Rule::WriteAfterWrite,
+    Rule::WriteAfterRead,
+    Rule::ThreadsMeet,
+    Rule::WaitsReachOneThread,
+    Rule::LaunchesOverlap,
+    Rule::PushesOvertake,
+    Rule::PacketsAreRead,
+    Rule::PacketsHaveFlags,
+    Rule::CallersWrite,
+    Rule::CallersRead,
+    Rule::EndsInFlight,
+    Rule::RelaxedIsNoOrder,
+    Rule::InputsAreThere,
+    Rule::InputsCountOnce,
+    Rule::ResultsAreOfTheirLaunch,
+    Rule::OperatorsAgree,
+    Rule::ReceiversDiffer,
+    Rule::SignalsBalance,
+    Rule::SemaphoresBalance,
+    Rule::AddersAreOrdered,
+    Rule::TakersAreOrdered,
+    Rule::BlocksEnd,
+];
+
+fn load(name: &str) -> Plan {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/plans").join(format!("{name}.json"));
+    read_file(&path).unwrap_or_else(|refusal| panic!("{refusal}")).plan
+}
+
+/// Plans, right ones and each with one operation less or one changed operator.
+fn candidates() -> Vec<(String, Plan)> {
+    let names = [
+        "generated/ag_2",
+        "generated/mn_sendrecv_2x1_m0_i1",
+        "generated/mn_ag_2x1",
+        "generated/ar_naive_2",
+        "generated/ag_pkt_2",
+        "generated/mn_ag_pkt_2x1",
+        "generated/mn_rs_2x2",
+        "generated/ag_tbg_2",
+        "upstream/reduce",
+        "generated/a2a_pipeline_2",
+        "generated/ag_nvls_2_i1",
+    ];
+    let mut found = vec![
+        ("two adders".to_owned(), two_adders()),
+        ("two takers".to_owned(), two_takers()),
+        ("two pushers".to_owned(), two_pushers()),
+        ("two receivers".to_owned(), two_receivers()),
+        ("released twice".to_owned(), released_twice()),
+        ("unfenced".to_owned(), unfenced()),
+        ("two writers".to_owned(), two_copies([0, 1], [0, 0])),
+        ("reader, then writer".to_owned(), two_copies([0, 1], [2, 0])),
+        ("writer, then reader".to_owned(), two_copies([1, 0], [0, 2])),
+    ];
+    for name in names {
+        let plan = load(name);
+        found.push((name.to_owned(), plan.clone()));
+        for (rank, block, index) in places(&plan) {
+            let at = format!("{name} rank {rank} block {block} operation {index}");
+            let mut less = plan.clone();
+            let operation = less.ranks[rank].blocks[block].operations.remove(index);
+            found.push((format!("{at} dropped"), less));
+            if operation.code.is_reduction() {
+                let mut other = plan.clone();
+                other.ranks[rank].blocks[block].operations[index].operator = Operator::Max;
+                found.push((format!("{at} with max"), other));
+                let mut twice = plan.clone();
+                twice.ranks[rank].blocks[block].operations.insert(index, operation);
+                found.push((format!("{at} twice"), twice));
+            }
+        }
+    }
+    found
+}
+
+fn places(plan: &Plan) -> Vec<(usize, usize, usize)> {
+    let mut found = Vec::new();
+    for (rank, program) in plan.ranks.iter().enumerate() {
+        for (block, of) in program.blocks.iter().enumerate() {
+            found.extend((0..of.operations.len()).map(|index| (rank, block, index)));
+        }
+    }
+    found
+}
+
+fn two_adders() -> Plan {
+    let mut program = Program::new("adders", "test", 2);
+    let (channel, back) = (program.memory_channel(0, 1), program.memory_channel(1, 0));
+    for _ in 0..2 {
+        let block = program.block(0);
+        program.signal(block, channel).unwrap();
+    }
+    let block = program.block(1);
+    program.wait(block, back).unwrap();
+    program.wait(block, back).unwrap();
+    program.finish_unproved().unwrap()
+}
+
+fn two_takers() -> Plan {
+    let mut program = Program::new("takers", "test", 2);
+    let (channel, back) = (program.memory_channel(0, 1), program.memory_channel(1, 0));
+    let block = program.block(0);
+    program.signal(block, channel).unwrap();
+    program.signal(block, channel).unwrap();
+    for _ in 0..2 {
+        let block = program.block(1);
+        program.wait(block, back).unwrap();
+    }
+    program.finish_unproved().unwrap()
+}
+
+/// Two blocks push into the same chunk of a peer, each over a channel of its own.
+fn two_pushers() -> Plan {
+    let mut program = Program::new("pushers", "test", 2).chunks(1, 1, 0);
+    let mut ends = Vec::new();
+    let receiver = program.block(1);
+    for _ in 0..2 {
+        ends.push((program.port_channel(0, 1), program.port_channel(1, 0)));
+        let (go, ready) = (program.memory_channel(0, 1), program.memory_channel(1, 0));
+        program.signal(receiver, ready).unwrap();
+        let block = program.block(0);
+        program.wait(block, go).unwrap();
+        let copy = (program.input(0, 0..1), program.output(1, 0..1));
+        let channel = ends[ends.len() - 1].0;
+        program.put_with_signal(block, channel, copy, true).unwrap();
+    }
+    ends.into_iter().for_each(|(_, end)| program.wait(receiver, end).unwrap());
+    program.finish_unproved().unwrap()
+}
+
+/// Rank 0 sends its input to all others, and nobody else sends.
+fn two_receivers() -> Plan {
+    let mut program = Program::new("receivers", "sendrecv", 3).chunks(1, 1, 0);
+    let mut ends = Vec::new();
+    for peer in 1..3 {
+        ends.push((program.memory_channel(0, peer), program.memory_channel(peer, 0)));
+    }
+    let block = program.block(0);
+    program.copy(block, program.input(0, 0..1), program.output(0, 0..1)).unwrap();
+    for (index, (here, there)) in ends.into_iter().enumerate() {
+        program.wait(block, here).unwrap();
+        program.put(block, program.input(0, 0..1), program.output(index + 1, 0..1)).unwrap();
+        program.signal(block, here).unwrap();
+        let other = program.block(index + 1);
+        program.signal(other, there).unwrap();
+        program.wait(other, there).unwrap();
+    }
+    program.finish_unproved().unwrap()
+}
+
+/// Two blocks copy a chunk of scratch each.
+fn two_copies(from: [usize; 2], to: [usize; 2]) -> Plan {
+    let mut program = Program::new("copies", "test", 1).chunks(1, 1, 3);
+    for (from, to) in from.into_iter().zip(to) {
+        let block = program.block(0);
+        let chunk = |at: usize| program.scratch(0, at..at + 1);
+        let (from, to) = (chunk(from), chunk(to));
+        program.copy(block, from, to).unwrap();
+    }
+    program.finish_unproved().unwrap()
+}
+
+/// A block copies two chunks, then one of the copies, and its threads do not meet between.
+fn unfenced() -> Plan {
+    let mut program = Program::new("unfenced", "test", 1).chunks(1, 1, 5);
+    let block = program.block(0);
+    program.copy(block, program.scratch(0, 0..2), program.scratch(0, 2..4)).unwrap();
+    program.copy(block, program.scratch(0, 2..3), program.scratch(0, 4..5)).unwrap();
+    let mut plan = program.finish_unproved().unwrap();
+    plan.ranks[0].blocks[0].operations.retain(|operation| operation.code != Code::Nop);
+    plan
+}
+
+fn released_twice() -> Plan {
+    let mut program = Program::new("releases", "test", 1);
+    let (semaphore, one, other) = (program.semaphore(0, 0), program.block(0), program.block(0));
+    program.release(one, semaphore).unwrap();
+    program.release(one, semaphore).unwrap();
+    program.acquire(other, semaphore).unwrap();
+    program.finish_unproved().unwrap()
+}
+
+fn kinds(plan: &Plan) -> BTreeSet<Kind> {
+    let report = check(plan, None).unwrap();
+    report.classes[0].findings.iter().map(|finding| finding.kind).collect()
+}
+
+#[test]
+fn each_rule_decides_the_verdict_of_some_plan() {
+    let candidates: Vec<_> =
+        candidates().into_iter().map(|(name, plan)| (kinds(&plan), name, plan)).collect();
+    let decides = |rule: &Rule| {
+        SWITCHED_OFF.set(Some(*rule));
+        let decided = candidates.iter().find(|(full, _, plan)| kinds(plan) != *full);
+        SWITCHED_OFF.set(None);
+        decided.is_some()
+    };
+    let idle: Vec<_> = ALL.iter().filter(|rule| !decides(rule)).collect();
+    assert!(idle.is_empty(), "{idle:?} decide nothing");
+}
+
+#[test]
+fn a_dropped_nop_is_a_race_of_many_threads_only() {
+    let mut plan = load("generated/ag_2");
+    let operations = &mut plan.ranks[0].blocks[0].operations;
+    let put = operations.iter().position(|operation| operation.code == Code::Put).unwrap();
+    assert_eq!(operations.remove(put + 1).code, Code::Nop);
+    assert_eq!(kinds(&plan), BTreeSet::from([Kind::RaceOnGpu]));
+}

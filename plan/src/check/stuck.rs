@@ -1,0 +1,184 @@
+//! Who waits for whom at the end of a run that has come to a halt.
+
+use std::collections::BTreeMap;
+
+use super::findings;
+use super::machine::{Count, Machine};
+use super::report::{Finding, Kind};
+use super::rule::{Rule, holds};
+use crate::lower::{Action, Form, Lowered, Operand, Transfer};
+use crate::problem::Place;
+
+/// A block, by rank.
+type Block = (usize, usize);
+
+/// A block that waits for ever.
+struct Waiting {
+    place: Place,
+    /// What it waits for.
+    what: String,
+    /// The blocks that could bring it.
+    sources: Vec<Block>,
+}
+
+/// Returns one finding for all blocks that wait for ever, if there are any.
+pub(super) fn findings(machine: &Machine<'_>) -> Option<Finding> {
+    let waiting = waiting(machine);
+    if !holds(Rule::BlocksEnd) {
+        return None;
+    }
+    let (&first, _) = waiting.first_key_value()?;
+    let cycle = cycle(&waiting);
+    let orphan =
+        waiting.iter().find(|(_, wait)| !wait.sources.iter().any(|source| waiting.contains_key(source)));
+    let told = |block: &Block| {
+        let wait = &waiting[block];
+        format!("{} waits for {}", wait.place, wait.what)
+    };
+    let shown: Vec<Block> = match (&cycle, orphan) {
+        (Some(cycle), _) => cycle.clone(),
+        (None, Some((&block, _))) => vec![block],
+        (None, None) => vec![first],
+    };
+    let mut what = shown.iter().take(8).map(told).collect::<Vec<_>>().join("; ");
+    if cycle.is_some() {
+        what = format!("in a circle, {what}");
+    }
+    let others = waiting.len() - shown.len();
+    if others > 0 {
+        what = format!("{what}; {others} more blocks wait behind");
+    }
+    let remedy = match &cycle {
+        Some(_) => "let one of these operations come before its block waits",
+        None => "let a block bring it in every launch, or leave the wait out",
+    };
+    let places = shown.iter().map(|block| waiting[block].place).collect();
+    Some(Finding { kind: Kind::Deadlock, what, remedy: remedy.to_owned(), places })
+}
+
+fn waiting(machine: &Machine<'_>) -> BTreeMap<Block, Waiting> {
+    let lowered = machine.lowered;
+    let mut waiting = BTreeMap::new();
+    for (rank, state) in machine.ranks.iter().enumerate().filter(|(_, state)| state.is_running) {
+        for (block, task) in state.blocks.iter().enumerate() {
+            let code = &lowered.ranks[rank].blocks[block];
+            if let Some(step) = task.cursor.step(code) {
+                let place = code.sites[step.site].place(rank, block);
+                let (what, sources) = awaited(machine, (rank, block), &step.action);
+                let what = format!("{what} (launch {})", state.launch);
+                waiting.insert((rank, block), Waiting { place, what, sources });
+            }
+        }
+    }
+    waiting
+}
+
+/// Returns what a step waits for, and which blocks could bring it.
+fn awaited(machine: &Machine<'_>, (rank, block): Block, action: &Action) -> (String, Vec<Block>) {
+    let lowered = machine.lowered;
+    match action {
+        Action::Wait { counter, .. } => {
+            let is = |of: usize, action: &Action| signals(action) == Some((rank, *counter)) && of != rank;
+            (findings::counter(lowered, rank, Count::Signals(*counter)), blocks_that(lowered, is))
+        }
+        Action::Acquire { semaphore } => {
+            let is = |of, action: &Action| of == rank && *action == Action::Release { semaphore: *semaphore };
+            (findings::counter(lowered, rank, Count::Semaphore(*semaphore)), blocks_that(lowered, is))
+        }
+        Action::Barrier { barrier } => {
+            let is = |of, action: &Action| of == rank && *action == Action::Barrier { barrier: *barrier };
+            let others = blocks_that(lowered, is).into_iter().filter(|&other| other != (rank, block));
+            (format!("other blocks of rank {rank} at barrier {barrier}"), others.collect())
+        }
+        Action::Move(transfer) | Action::Await(transfer) => packets(lowered, (rank, block), transfer),
+        _ => ("the proxy".to_owned(), Vec::new()),
+    }
+}
+
+/// Returns the counter that an action signals: rank and index.
+fn signals(action: &Action) -> Option<(usize, usize)> {
+    match *action {
+        Action::Signal { peer, counter, .. } | Action::PushSignal { peer, counter, .. } => {
+            Some((peer, counter))
+        }
+        _ => None,
+    }
+}
+
+fn blocks_that(lowered: &Lowered, is: impl Fn(usize, &Action) -> bool) -> Vec<Block> {
+    let mut found = Vec::new();
+    for (rank, code) in lowered.ranks.iter().enumerate() {
+        for (block, code) in code.blocks.iter().enumerate() {
+            if code.steps.iter().any(|step| is(rank, &step.action)) {
+                found.push((rank, block));
+            }
+        }
+    }
+    found
+}
+
+/// Returns the packets that a transfer waits for, and the blocks that write some of them.
+fn packets(lowered: &Lowered, (rank, block): Block, transfer: &Transfer) -> (String, Vec<Block>) {
+    let code = &lowered.ranks[rank].blocks[block];
+    let range =
+        |operand: &Operand, bytes| (operand.rank, operand.buffer, operand.offset, operand.offset + bytes);
+    let wanted: Vec<_> = (code.sources(transfer).iter())
+        .filter(|source| source.form == Form::Packets)
+        .map(|source| range(source, 2 * transfer.bytes))
+        .collect();
+    let mut found = Vec::new();
+    for (of, code) in lowered.ranks.iter().enumerate() {
+        for (other, code) in code.blocks.iter().enumerate() {
+            let meets = |target: &Operand, bytes| {
+                let (rank, buffer, first, last) = range(target, bytes);
+                wanted
+                    .iter()
+                    .any(|want| (want.0, want.1) == (rank, buffer) && want.2 < last && first < want.3)
+            };
+            let writes = code.steps.iter().any(|step| match &step.action {
+                Action::Move(of) => code
+                    .targets(of)
+                    .iter()
+                    .any(|target| target.form == Form::Packets && meets(target, 2 * of.bytes)),
+                Action::Push { transfer: of, .. } => {
+                    code.targets(of).iter().any(|target| meets(target, of.bytes))
+                }
+                _ => false,
+            });
+            if writes {
+                found.push((of, other));
+            }
+        }
+    }
+    let told = wanted.first().map_or(String::new(), |(rank, _, first, last)| {
+        format!(" in bytes {first}..{last} of the scratch of rank {rank}")
+    });
+    (format!("packets{told}"), found)
+}
+
+/// Returns blocks that wait for each other in a circle.
+fn cycle(waiting: &BTreeMap<Block, Waiting>) -> Option<Vec<Block>> {
+    let mut finished = std::collections::BTreeSet::new();
+    for &start in waiting.keys() {
+        let mut path: Vec<(Block, usize)> = vec![(start, 0)];
+        while let Some((block, next)) = path.last_mut() {
+            if finished.contains(block) {
+                path.pop();
+                continue;
+            }
+            let Some(&source) = waiting[block].sources.get(*next) else {
+                finished.insert(*block);
+                path.pop();
+                continue;
+            };
+            *next += 1;
+            if let Some(first) = path.iter().position(|(on, _)| *on == source) {
+                return Some(path[first..].iter().map(|&(block, _)| block).collect());
+            }
+            if waiting.contains_key(&source) && !finished.contains(&source) {
+                path.push((source, 0));
+            }
+        }
+    }
+    None
+}

@@ -1,0 +1,72 @@
+use super::{Kind, check};
+use crate::build::{BlockId, Program};
+use crate::plan::Plan;
+
+/// Returns the only finding of a plan that is not decided.
+fn undecided(plan: &Plan) -> String {
+    let report = check(plan, None).unwrap();
+    let errors: Vec<_> =
+        report.classes[0].findings.iter().filter(|finding| finding.kind.is_error()).collect();
+    assert!(matches!(&errors[..], [one] if one.kind == Kind::Undecided), "{errors:?}");
+    errors[0].what.clone()
+}
+
+/// A program of one rank and one block, with so many chunks.
+fn small(collective: &str, chunks: u32) -> (Program, BlockId) {
+    let mut program = Program::new("large", collective, 1).chunks(chunks, chunks, 0);
+    let block = program.block(0);
+    (program, block)
+}
+
+#[test]
+fn a_plan_of_more_chunks_than_a_check_looks_at_is_undecided() {
+    let (program, _) = small("test", 1 << 19);
+    let told = undecided(&program.finish_unproved().unwrap());
+    assert!(told.contains("1048576 units of memory, more than the 524288"), "{told}");
+}
+
+#[test]
+fn a_plan_that_copies_more_than_a_check_looks_at_is_undecided() {
+    let (mut program, block) = small("test", 1 << 15);
+    for _ in 0..33 {
+        program.copy(block, program.input(0, 0..1 << 15), program.output(0, 0..1 << 15)).unwrap();
+    }
+    let told = undecided(&program.finish_unproved().unwrap());
+    assert!(told.contains("2162688 units to read and write, more than the 2097152"), "{told}");
+}
+
+#[test]
+fn a_plan_whose_results_combine_more_than_a_check_looks_at_is_undecided() {
+    let (mut program, block) = small("allreduce", 64);
+    let (from, to) = (program.input(0, 0..64), program.output(0, 0..64));
+    program.copy(block, from, to).unwrap();
+    for _ in 0..300 {
+        program.reduce(block, &[to, from], &[to]).unwrap();
+    }
+    let told = undecided(&program.finish_unproved().unwrap());
+    assert!(told.contains("results combine more than 65536 parts"), "{told}");
+}
+
+#[test]
+fn a_plan_whose_signals_pile_up_is_undecided() {
+    let mut program = Program::new("signals", "test", 2).chunks(1, 1, 0);
+    let (channel, _) = (program.memory_channel(0, 1), program.memory_channel(1, 0));
+    let block = program.block(0);
+    for _ in 0..6000 {
+        program.copy(block, program.input(0, 0..1), program.output(0, 0..1)).unwrap();
+        program.signal(block, channel).unwrap();
+    }
+    let told = undecided(&program.finish_unproved().unwrap());
+    assert!(told.contains("know of each other"), "{told}");
+}
+
+#[test]
+fn a_semaphore_that_begins_with_many_takes_no_more_to_check() {
+    let mut program = Program::new("credits", "test", 1);
+    let semaphore = program.semaphore(0, u32::MAX);
+    let block = program.block(0);
+    program.acquire(block, semaphore).unwrap();
+    program.release(block, semaphore).unwrap();
+    let report = check(&program.finish_unproved().unwrap(), None).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+}

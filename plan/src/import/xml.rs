@@ -1,0 +1,212 @@
+//! The elements of MSCCL's XML.
+
+use crate::read::{MAX_BLOCKS, MAX_OPERATIONS, MAX_RANKS};
+
+/// A program.
+#[derive(Debug, Default)]
+pub(super) struct Algorithm {
+    pub(super) name: String,
+    pub(super) collective: String,
+    pub(super) in_place: bool,
+    pub(super) min_bytes: u64,
+    pub(super) max_bytes: u64,
+    pub(super) ranks: Vec<Rank>,
+}
+
+/// What one rank does.
+#[derive(Debug)]
+pub(super) struct Rank {
+    pub(super) input_chunks: u32,
+    pub(super) output_chunks: u32,
+    pub(super) scratch_chunks: u32,
+    pub(super) blocks: Vec<Block>,
+}
+
+/// A thread block: its peers, and its steps.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) send: Option<usize>,
+    pub(super) receive: Option<usize>,
+    pub(super) channel: u32,
+    pub(super) steps: Vec<Step>,
+}
+
+/// A step.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) kind: String,
+    pub(super) source: (char, u32),
+    pub(super) target: (char, u32),
+    pub(super) count: u32,
+    /// The block and step that this one waits for.
+    pub(super) after: Option<(usize, usize)>,
+}
+
+/// The attributes of an element.
+struct Element<'a> {
+    name: &'a str,
+    attributes: Vec<(&'a str, &'a str)>,
+    /// Where it stands, for errors.
+    line: usize,
+}
+
+/// Parses a program.
+pub(super) fn parse(text: &str) -> Result<Algorithm, String> {
+    let mut algorithm = None;
+    let mut rest = text;
+    while let Some(element) = next_element(text, &mut rest)? {
+        match (element.name, &mut algorithm) {
+            ("algo", found @ None) => *found = Some(head(&element)?),
+            ("gpu", Some(algorithm)) => gpu(&element, algorithm)?,
+            ("tb", Some(algorithm)) => block(&element, algorithm)?,
+            ("step", Some(algorithm)) => step(&element, algorithm)?,
+            (name, _) => {
+                return Err(format!(
+                    "line {}: element <{name}> is out of place; give algo, gpu, tb, step",
+                    element.line
+                ));
+            }
+        }
+    }
+    algorithm
+        .filter(|found| !found.ranks.is_empty())
+        .ok_or_else(|| "no <algo> with a <gpu>; name a file of MSCCL".to_owned())
+}
+
+/// Returns the next opening tag. Comments, declarations and closing tags are passed over.
+fn next_element<'a>(text: &str, rest: &mut &'a str) -> Result<Option<Element<'a>>, String> {
+    loop {
+        let Some(start) = rest.find('<') else { return Ok(None) };
+        let line = 1 + text[..text.len() - rest.len() + start].matches('\n').count();
+        let tag = &rest[start..];
+        let end = if tag.starts_with("<!--") { "-->" } else { ">" };
+        let Some(length) = tag.find(end) else {
+            return Err(format!("line {line}: a tag does not end; close it"));
+        };
+        *rest = &tag[length + end.len()..];
+        if !tag.starts_with("<!") && !tag.starts_with("<?") && !tag.starts_with("</") {
+            return element(tag[1..length].trim_end_matches('/'), line).map(Some);
+        }
+    }
+}
+
+fn element(tag: &str, line: usize) -> Result<Element<'_>, String> {
+    let (name, mut rest) = tag.split_once(char::is_whitespace).unwrap_or((tag, ""));
+    let mut attributes = Vec::new();
+    let wrong =
+        || format!("line {line}: an attribute of <{name}> is not written name=\"value\"; write it so");
+    while !rest.trim().is_empty() {
+        let (attribute, after) = rest.split_once('=').ok_or_else(wrong)?;
+        let quoted = after.trim_start();
+        let quote = quoted.chars().next().filter(|quote| matches!(quote, '"' | '\'')).ok_or_else(wrong)?;
+        let (value, after) = quoted[1..].split_once(quote).ok_or_else(wrong)?;
+        attributes.push((attribute.trim(), value));
+        rest = after;
+    }
+    Ok(Element { name, attributes, line })
+}
+
+impl Element<'_> {
+    fn text(&self, name: &str) -> Option<&str> {
+        self.attributes.iter().find(|(given, _)| *given == name).map(|(_, value)| *value)
+    }
+
+    /// Returns a number, or a default where one is given and the attribute is absent.
+    fn number<T: std::str::FromStr>(&self, name: &str, default: Option<T>) -> Result<T, String> {
+        match (self.text(name), default) {
+            (None, Some(default)) => Ok(default),
+            (None, None) => Err(format!("line {}: <{}> has no `{name}`; give one", self.line, self.name)),
+            (Some(text), _) => text.trim().parse().map_err(|_| {
+                let short: String = text.chars().take(20).collect();
+                format!("line {}: `{name}` of <{}> is {short}; expected a whole number", self.line, self.name)
+            }),
+        }
+    }
+
+    /// Returns an index of which -1 means none.
+    fn index(&self, name: &str) -> Result<Option<usize>, String> {
+        let number: i64 = self.number(name, Some(-1))?;
+        Ok(usize::try_from(number).ok())
+    }
+
+    fn buffer(&self, name: &str) -> Result<char, String> {
+        match self.text(name) {
+            Some("i") => Ok('i'),
+            Some("o") => Ok('o'),
+            Some("s") => Ok('s'),
+            _ => Err(format!("line {}: `{name}` of a step is none of i, o, s; give one", self.line)),
+        }
+    }
+
+    fn out_of_place<T>(&self) -> Result<T, String> {
+        Err(format!(
+            "line {}: <{}> is out of place, or not in order of ids; order them",
+            self.line, self.name
+        ))
+    }
+}
+
+fn head(element: &Element<'_>) -> Result<Algorithm, String> {
+    let collective = match element.text("coll") {
+        Some("reduce_scatter") => "reducescatter".to_owned(),
+        Some(name) => name.to_owned(),
+        None => return Err(format!("line {}: <algo> has no `coll`; give one", element.line)),
+    };
+    let in_place =
+        element.number("inplace", Some(0u8))? == 1 && element.number("outofplace", Some(1u8))? == 0;
+    Ok(Algorithm {
+        name: element.text("name").unwrap_or("imported").to_owned(),
+        collective,
+        in_place,
+        min_bytes: element.number("minBytes", Some(0))?,
+        max_bytes: element.number("maxBytes", Some(0))?,
+        ranks: Vec::new(),
+    })
+}
+
+fn gpu(element: &Element<'_>, algorithm: &mut Algorithm) -> Result<(), String> {
+    if element.number::<usize>("id", None)? != algorithm.ranks.len() || algorithm.ranks.len() >= MAX_RANKS {
+        return element.out_of_place();
+    }
+    algorithm.ranks.push(Rank {
+        input_chunks: element.number("i_chunks", Some(0))?,
+        output_chunks: element.number("o_chunks", Some(0))?,
+        scratch_chunks: element.number("s_chunks", Some(0))?,
+        blocks: Vec::new(),
+    });
+    Ok(())
+}
+
+fn block(element: &Element<'_>, algorithm: &mut Algorithm) -> Result<(), String> {
+    let Some(rank) = algorithm.ranks.last_mut() else { return element.out_of_place() };
+    if element.number::<usize>("id", None)? != rank.blocks.len() || rank.blocks.len() >= MAX_BLOCKS {
+        return element.out_of_place();
+    }
+    rank.blocks.push(Block {
+        send: element.index("send")?,
+        receive: element.index("recv")?,
+        channel: element.number("chan", Some(0))?,
+        steps: Vec::new(),
+    });
+    Ok(())
+}
+
+fn step(element: &Element<'_>, algorithm: &mut Algorithm) -> Result<(), String> {
+    let block = algorithm.ranks.last_mut().and_then(|rank| rank.blocks.last_mut());
+    let Some(block) = block else { return element.out_of_place() };
+    if element.number::<usize>("s", None)? != block.steps.len() || block.steps.len() >= MAX_OPERATIONS / 16 {
+        return element.out_of_place();
+    }
+    let after = element.index("depid")?.zip(element.index("deps")?);
+    // Offsets of what a step does not use may be -1.
+    let offset =
+        |name| Ok::<_, String>(element.index(name)?.and_then(|index| u32::try_from(index).ok()).unwrap_or(0));
+    block.steps.push(Step {
+        kind: element.text("type").unwrap_or_default().to_owned(),
+        source: (element.buffer("srcbuf")?, offset("srcoff")?),
+        target: (element.buffer("dstbuf")?, offset("dstoff")?),
+        count: offset("cnt")?,
+        after,
+    });
+    Ok(())
+}

@@ -1,0 +1,353 @@
+//! One launch of a plan in logical time: what happens when, after what, and what moves where.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::lower::{Action, BlockCode, Cursor, Form, Lowered, Operand, Site, Transfer};
+use crate::plan::Buffer;
+
+/// The largest initial value of a semaphore that is told apart from larger ones.
+const MAX_INITIAL: u32 = 65_536;
+
+/// A set of ranks, one bit for each.
+pub(crate) type Ranks = u64;
+
+/// What happened in a launch. Events come in an order in which each comes after its causes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Trace {
+    pub(crate) events: Vec<Event>,
+    /// The end of the last event.
+    pub(crate) end: usize,
+    /// Whether some blocks wait for ever.
+    pub(crate) is_stuck: bool,
+}
+
+/// A step of a block or of a proxy.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    pub(crate) rank: usize,
+    pub(crate) block: usize,
+    pub(crate) by_proxy: bool,
+    pub(crate) site: Site,
+    pub(crate) action: Action,
+    /// When it was ready to begin, and when it was done.
+    pub(crate) ready: usize,
+    pub(crate) end: usize,
+    /// The events of others that it has waited for.
+    pub(crate) causes: Vec<usize>,
+    pub(crate) movements: Vec<Movement>,
+}
+
+/// Bytes that one event moves between two places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Movement {
+    pub(crate) from: Span,
+    pub(crate) to: Span,
+    /// The ranks whose inputs the bytes combine, and over how many hops between ranks they came.
+    pub(crate) ranks: Ranks,
+    pub(crate) hop: usize,
+}
+
+/// A range of a buffer: of payload, where it holds packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Span {
+    pub(crate) rank: usize,
+    pub(crate) buffer: Buffer,
+    pub(crate) first: usize,
+    pub(crate) bytes: usize,
+}
+
+/// What a unit of memory holds: ranks, hops, and the event that wrote a packet into it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    ranks: Ranks,
+    hop: usize,
+    packet: Option<usize>,
+}
+
+struct Tracer<'a> {
+    lowered: &'a Lowered,
+    unit: usize,
+    trace: Trace,
+    memory: BTreeMap<(usize, Buffer, usize), Held>,
+    blocks: Vec<Vec<Task>>,
+    signals: BTreeMap<(usize, usize), VecDeque<usize>>,
+    /// Semaphores hold the events that have added to them; initial values have none.
+    semaphores: BTreeMap<(usize, usize), VecDeque<Option<usize>>>,
+    arrivals: BTreeMap<(usize, usize), Vec<usize>>,
+    /// By rank, the end of its proxy's last event, and by port its last event.
+    proxies: Vec<usize>,
+    ports: BTreeMap<(usize, usize), usize>,
+}
+
+#[derive(Clone, Default)]
+struct Task {
+    cursor: Cursor,
+    time: usize,
+    arrival: Option<usize>,
+}
+
+/// Traces the first launch.
+pub(crate) fn trace(lowered: &Lowered, unit: usize) -> Trace {
+    let semaphores = lowered.ranks.iter().enumerate().flat_map(|(rank, code)| {
+        let all = code.semaphores.iter().enumerate();
+        all.map(move |(index, &value)| ((rank, index), vec![None; value.min(MAX_INITIAL) as usize].into()))
+    });
+    let mut tracer = Tracer {
+        lowered,
+        unit: unit.max(1),
+        trace: Trace::default(),
+        memory: BTreeMap::new(),
+        blocks: lowered.ranks.iter().map(|code| vec![Task::default(); code.blocks.len()]).collect(),
+        signals: BTreeMap::new(),
+        semaphores: semaphores.collect(),
+        arrivals: BTreeMap::new(),
+        proxies: vec![0; lowered.ranks.len()],
+        ports: BTreeMap::new(),
+    };
+    tracer.inputs();
+    tracer.run();
+    tracer.trace
+}
+
+impl Tracer<'_> {
+    fn inputs(&mut self) {
+        for (rank, code) in self.lowered.ranks.iter().enumerate() {
+            for unit in 0..code.input.bytes / self.unit {
+                let at = (rank, code.input.buffer, code.input.offset / self.unit + unit);
+                self.memory.insert(at, Held { ranks: 1 << (rank % 64), ..Held::default() });
+            }
+        }
+    }
+
+    fn run(&mut self) {
+        let mut has_moved = true;
+        while has_moved {
+            has_moved = false;
+            for rank in 0..self.blocks.len() {
+                for block in 0..self.blocks[rank].len() {
+                    while self.turn(rank, block) {
+                        has_moved = true;
+                    }
+                }
+            }
+        }
+        self.trace.end = self.trace.events.iter().map(|event| event.end).max().unwrap_or(0);
+        let mut tasks = self.blocks.iter().zip(&self.lowered.ranks);
+        self.trace.is_stuck = tasks.any(|(tasks, code)| {
+            tasks.iter().zip(&code.blocks).any(|(task, code)| task.cursor.step(code).is_some())
+        });
+    }
+
+    fn turn(&mut self, rank: usize, block: usize) -> bool {
+        let lowered = self.lowered;
+        let code = &lowered.ranks[rank].blocks[block];
+        let task = self.blocks[rank][block].clone();
+        let Some(&step) = task.cursor.step(code) else { return false };
+        let iteration = task.cursor.iteration();
+        let Some(causes) = self.causes(rank, block, code, &step.action, iteration) else { return false };
+        let ready =
+            causes.iter().map(|&cause| self.trace.events[cause].end).max().unwrap_or(0).max(task.time);
+        let event = Event {
+            rank,
+            block,
+            by_proxy: false,
+            site: code.sites[step.site],
+            action: step.action,
+            ready,
+            end: ready + usize::from(step.action != Action::Fence),
+            causes,
+            movements: Vec::new(),
+        };
+        let end = event.end;
+        let index = self.trace.events.len();
+        self.trace.events.push(event.clone());
+        self.effects(index, code, &event, iteration);
+        let task = &mut self.blocks[rank][block];
+        task.time = end;
+        task.arrival = None;
+        task.cursor.advance(code);
+        true
+    }
+
+    /// Returns the events that a step waits for, or nothing while one is missing.
+    fn causes(
+        &mut self,
+        rank: usize,
+        block: usize,
+        code: &BlockCode,
+        action: &Action,
+        iteration: usize,
+    ) -> Option<Vec<usize>> {
+        match *action {
+            Action::Wait { counter, .. } => {
+                self.signals.get_mut(&(rank, counter))?.pop_front().map(|cause| vec![cause])
+            }
+            Action::Acquire { semaphore } => {
+                let cause = self.semaphores.get_mut(&(rank, semaphore))?.pop_front()?;
+                Some(cause.into_iter().collect())
+            }
+            Action::Barrier { barrier } => self.meet(rank, block, barrier),
+            Action::Move(transfer) | Action::Await(transfer) => {
+                self.packets(rank, code, &transfer, iteration)
+            }
+            Action::Flush { port } => Some(self.ports.get(&(rank, port)).copied().into_iter().collect()),
+            _ => Some(Vec::new()),
+        }
+    }
+
+    /// Arrives at a barrier. The times of all arrivals count once the last is there.
+    fn meet(&mut self, rank: usize, block: usize, barrier: usize) -> Option<Vec<usize>> {
+        let parties = self.lowered.ranks[rank].barriers[barrier];
+        let arrivals = self.arrivals.entry((rank, barrier)).or_default();
+        let task = &mut self.blocks[rank][block];
+        let round = *task.arrival.get_or_insert_with(|| {
+            arrivals.push(task.time);
+            (arrivals.len() - 1) / parties
+        });
+        let times = arrivals.get(round * parties..(round + 1) * parties)?;
+        task.time = times.iter().copied().max().unwrap_or(task.time);
+        Some(Vec::new())
+    }
+
+    fn packets(
+        &self,
+        rank: usize,
+        code: &BlockCode,
+        transfer: &Transfer,
+        iteration: usize,
+    ) -> Option<Vec<usize>> {
+        let mut causes = Vec::new();
+        for source in code.sources(transfer).iter().filter(|source| source.form == Form::Packets) {
+            let (first, bytes) = transfer.extent(iteration);
+            let start = (self.half(source) + source.at(first)) / self.unit;
+            for unit in start..start + 2 * bytes / self.unit {
+                let held = self.memory.get(&(source.rank, source.buffer, unit))?;
+                let cause = held.packet?;
+                if self.trace.events[cause].rank != rank && !causes.contains(&cause) {
+                    causes.push(cause);
+                }
+            }
+        }
+        Some(causes)
+    }
+
+    fn half(&self, operand: &Operand) -> usize {
+        if operand.buffer == Buffer::Scratch { self.lowered.ranks[operand.rank].half_of(1) } else { 0 }
+    }
+
+    fn effects(&mut self, index: usize, code: &BlockCode, event: &Event, iteration: usize) {
+        match event.action {
+            Action::Signal { peer, counter, .. } => {
+                self.signals.entry((peer, counter)).or_default().push_back(index);
+            }
+            Action::Release { semaphore } => {
+                self.semaphores.entry((event.rank, semaphore)).or_default().push_back(Some(index));
+            }
+            Action::Move(transfer) => self.moves(index, code, &transfer, iteration),
+            Action::Push { port, transfer } => {
+                let pushed = self.proxied(index, event, port);
+                self.moves(pushed, code, &transfer, iteration);
+            }
+            Action::PushSignal { port, peer, counter } => {
+                let pushed = self.proxied(index, event, port);
+                self.signals.entry((peer, counter)).or_default().push_back(pushed);
+            }
+            _ => {}
+        }
+    }
+
+    /// Adds the event of the proxy that does what was pushed.
+    fn proxied(&mut self, index: usize, event: &Event, port: usize) -> usize {
+        let ready = event.end.max(self.proxies[event.rank]);
+        let of_proxy = Event {
+            by_proxy: true,
+            ready,
+            end: ready + 1,
+            causes: vec![index],
+            movements: Vec::new(),
+            ..event.clone()
+        };
+        self.proxies[event.rank] = of_proxy.end;
+        self.trace.events.push(of_proxy);
+        let last = self.trace.events.len() - 1;
+        self.ports.insert((event.rank, port), last);
+        last
+    }
+
+    /// Notes what moves in an event.
+    fn moves(&mut self, index: usize, code: &BlockCode, transfer: &Transfer, iteration: usize) {
+        let (first, bytes) = transfer.extent(iteration);
+        let event = &self.trace.events[index];
+        let is_raw = event.by_proxy && event.site.code.is_of_packets();
+        let mut results = Vec::new();
+        for unit in 0..bytes.div_ceil(self.unit) {
+            let mut result = Held::default();
+            for source in code.sources(transfer) {
+                let held = self.held(source, first, unit);
+                result = Held {
+                    ranks: result.ranks | held.ranks,
+                    hop: result.hop.max(held.hop),
+                    packet: held.packet,
+                };
+            }
+            results.push(result);
+        }
+        let sources: Vec<_> = code.sources(transfer).to_vec();
+        let origins = self.origins(&sources, first, bytes);
+        for target in code.targets(transfer).to_vec() {
+            let far = sources.iter().any(|source| source.rank != target.rank);
+            for (unit, result) in results.iter().enumerate() {
+                let hop = result.hop + usize::from(far);
+                self.store(&target, first, unit, Held { ranks: result.ranks, hop, packet: Some(index) });
+            }
+            let to = self.span(&target, first, bytes, is_raw);
+            for (source, ranks) in origins.iter().filter(|_| bytes > 0) {
+                let from = self.span(source, first, bytes, is_raw);
+                let hop = results.iter().map(|result| result.hop).max().unwrap_or(0) + usize::from(far);
+                self.trace.events[index].movements.push(Movement { from, to, ranks: *ranks, hop });
+            }
+        }
+    }
+
+    /// Returns one source of each rank, a plain one where there is, and whose inputs those of the
+    /// rank combine.
+    fn origins(&self, sources: &[Operand], first: usize, bytes: usize) -> Vec<(Operand, Ranks)> {
+        let mut origins: BTreeMap<usize, (Operand, Ranks)> = BTreeMap::new();
+        for source in sources {
+            let units = 0..bytes.div_ceil(self.unit);
+            let ranks = units.fold(0, |all, unit| all | self.held(source, first, unit).ranks);
+            let origin = origins.entry(source.rank).or_insert((*source, 0));
+            origin.1 |= ranks;
+            if source.form == Form::Plain {
+                origin.0 = *source;
+            }
+        }
+        origins.into_values().collect()
+    }
+
+    fn held(&self, operand: &Operand, first: usize, unit: usize) -> Held {
+        let per_unit = if operand.form == Form::Packets { 2 } else { 1 };
+        let start = (self.half(operand) + operand.at(first)) / self.unit;
+        let at = (operand.rank, operand.buffer, start + per_unit * unit);
+        self.memory.get(&at).copied().unwrap_or_default()
+    }
+
+    fn store(&mut self, operand: &Operand, first: usize, unit: usize, held: Held) {
+        let per_unit = if operand.form == Form::Packets { 2 } else { 1 };
+        let start = (self.half(operand) + operand.at(first)) / self.unit;
+        for part in 0..per_unit {
+            self.memory.insert((operand.rank, operand.buffer, start + per_unit * unit + part), held);
+        }
+    }
+
+    /// Returns the payload that an operand covers. What a proxy copies of packets is raw: half of
+    /// it is payload.
+    fn span(&self, operand: &Operand, first: usize, bytes: usize, is_raw: bool) -> Span {
+        let (rank, buffer, at) = (operand.rank, operand.buffer, operand.at(first));
+        match operand.form {
+            Form::Packets => Span { rank, buffer, first: at / 2, bytes },
+            Form::Plain if is_raw => Span { rank, buffer, first: at / 2, bytes: bytes / 2 },
+            Form::Plain => Span { rank, buffer, first: at, bytes },
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Plans with one change each: whatever makes bytes wrong is reported.
+
+use shmccl_plan::interpret::Random;
+use shmccl_plan::plan::{Code, Operation};
+use shmccl_plan::{Plan, check, read, write};
+
+use crate::corpus::{fault, is_long, listed, run};
+
+/// The largest plan that is changed, in operations, in the short form.
+const LARGEST: usize = 400;
+
+/// Changes one operation of a plan, and says how.
+fn change(plan: &mut Plan, random: &mut Random) -> Option<String> {
+    let rank = random.below(plan.ranks.len());
+    let blocks = plan.ranks[rank].blocks.len();
+    let block = random.below(blocks);
+    let mut operations = &mut plan.ranks[rank].blocks[block].operations;
+    if operations.is_empty() {
+        return None;
+    }
+    let mut index = random.below(operations.len());
+    if operations[index].pipeline.is_some() && random.below(4) > 0 {
+        operations = &mut operations[index].pipeline.as_mut()?.operations;
+        index = random.below(operations.len().max(1));
+    }
+    let code = operations.get(index)?.code;
+    let what = change_at(operations, index, random)?;
+    Some(format!("rank {rank} block {block} operation {index} ({code}): {what}"))
+}
+
+fn change_at(operations: &mut Vec<Operation>, index: usize, random: &mut Random) -> Option<&'static str> {
+    let is_sync = is_synchronisation(operations[index].code);
+    match random.below(6) {
+        0 | 1 if is_sync => {
+            operations.remove(index);
+            Some("dropped")
+        }
+        2 if is_sync => {
+            let operation = operations.remove(index);
+            let to = random.below(operations.len() + 1);
+            operations.insert(to, operation);
+            Some("moved")
+        }
+        3 => {
+            let operation = &mut operations[index];
+            let references = operation.sources.len() + operation.targets.len();
+            let chosen = random.below(references.max(1));
+            let mut all = operation.sources.iter_mut().chain(&mut operation.targets);
+            let reference = all.nth(chosen)?;
+            reference.index =
+                if random.below(2) == 0 { reference.index + 1 } else { reference.index.checked_sub(1)? };
+            Some("offset")
+        }
+        4 if operations[index].channels.len() > 1 && operations[index].targets.is_empty() => {
+            let dropped = random.below(operations[index].channels.len());
+            operations[index].channels.remove(dropped);
+            Some("one channel less")
+        }
+        5 if index + 1 < operations.len() => {
+            operations.swap(index, index + 1);
+            Some("swapped with the next")
+        }
+        _ if is_sync => {
+            let copy = operations[index].clone();
+            operations.insert(index, copy);
+            Some("doubled")
+        }
+        _ => None,
+    }
+}
+
+fn is_synchronisation(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Barrier
+            | Code::SemAcquire
+            | Code::SemRelease
+            | Code::Signal
+            | Code::Wait
+            | Code::RelaxedSignal
+            | Code::RelaxedWait
+            | Code::Flush
+    )
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "the figures of the long form")]
+fn each_change_that_makes_bytes_wrong_in_some_schedule_is_reported() {
+    let (wanted, seeds, largest) = if is_long() { (2000, 20, usize::MAX) } else { (250, 4, LARGEST) };
+    let plans: Vec<_> = listed(&["generated", "upstream"])
+        .into_iter()
+        .filter(|listed| listed.verdict != "race" && listed.smallest < 100_000)
+        .filter(|listed| operations(&listed.plan) <= largest)
+        .collect();
+    let mut random = Random::new(26);
+    let (mut tried, mut wrong, mut reported, mut refused) = (0, 0, 0, 0);
+    while tried < wanted {
+        let listed = &plans[random.below(plans.len())];
+        let mut plan = listed.plan.clone();
+        let Some(what) = change(&mut plan, &mut random) else { continue };
+        tried += 1;
+        let text = write::write(&plan);
+        if read::read("mutant", text.as_bytes()).is_err() {
+            refused += 1;
+            continue;
+        }
+        let report = check(&plan, Some(listed.smallest)).unwrap();
+        reported += usize::from(!report.is_clean());
+        let fault = (0..seeds).find_map(|seed| fault(&plan, &run(&plan, listed.smallest, 4, seed), 4));
+        if let Some(fault) = fault {
+            wrong += 1;
+            assert!(!report.is_clean(), "{}, {what}: {fault}, and the check is clean", listed.name);
+        }
+    }
+    println!(
+        "{tried} changes: {refused} refused, {reported} reported, {wrong} with wrong bytes, all of them reported"
+    );
+    assert!(wrong > tried / 10 && reported >= wrong);
+}
+
+fn operations(plan: &Plan) -> usize {
+    plan.ranks.iter().flat_map(|rank| &rank.blocks).map(|block| block.operations.len()).sum()
+}
