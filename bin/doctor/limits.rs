@@ -12,8 +12,8 @@ use crate::units::format_size;
 /// The memory of its own that a rank needs, with room for a little more.
 const OWN_MEMORY: u64 = 32 << 20;
 
-/// Checks the limits on descriptors, address space, data, file size, locked memory and CPU time, and
-/// system calls.
+/// Checks the limits on descriptors, address space, data, file size, locked memory and CPU time,
+/// and system calls.
 pub(super) fn examine(job: PlannedJob) -> Vec<HostFinding> {
     let mut findings = vec![
         descriptors(soft(Resource::RLIMIT_NOFILE), job),

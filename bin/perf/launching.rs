@@ -16,8 +16,8 @@ use crate::perf::slices::{Slices, UNPROBED};
 use crate::perf::stats::ENOUGH_FOR_P99;
 use crate::perf::test::Test;
 
-/// Starts jobs of `ranks` processes that do nothing but an all_reduce at the end, again and again. Between them it starts as
-/// many processes that have nothing to do with each other: the limit.
+/// Starts jobs of `ranks` processes that do one all_reduce, again and again. Between them it starts
+/// as many processes that have nothing to do with each other: the limit.
 ///
 /// # Errors
 /// Whatever keeps a job from starting.

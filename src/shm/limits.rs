@@ -134,7 +134,7 @@ fn shortage(errno: i32, store: Store) -> Option<(&'static str, &'static str)> {
 }
 
 /// Refuses a file length beyond `RLIMIT_FSIZE`, at which the kernel would not return an error but
-/// kill the process by SIGXFSZ. Where a sandbox does not tell the limit, there is none to be feared.
+/// kill the process by SIGXFSZ. Where a sandbox does not tell the limit, none is assumed.
 pub(super) fn check_file_size(action: &'static str, len: u64) -> Result<()> {
     if getrlimit(Resource::RLIMIT_FSIZE).is_ok_and(|(limit, _)| len > limit) {
         return Err(refused(action, Store::File, io::Error::from_raw_os_error(libc::EFBIG)));
