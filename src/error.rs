@@ -19,6 +19,10 @@ use crate::rank::{EXPECTED_RANKS, Rank, RankError};
 /// The result of the operations of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// The remedy for a system call that is refused.
+pub(crate) const ALLOW_CALL: &str =
+    "allow it in the profile of the sandbox or container (seccomp), or leave the emulator";
+
 /// Why an operation failed, with the values that tell.
 ///
 /// The data path (put, get, signal, wait, flush, barrier) returns only [`Error::Timeout`],
@@ -553,6 +557,9 @@ impl Error {
         let remedy = match source.raw_os_error().map(Errno::from_raw) {
             Some(Errno::EMFILE | Errno::ETOOMANYREFS) => "raise `ulimit -n`",
             Some(Errno::ENFILE) => "raise the sysctl fs.file-max",
+            Some(Errno::ENOSYS) => {
+                return Self::Refused { action, needs: "a system call", remedy: ALLOW_CALL, source };
+            }
             _ => return Self::Os { action, source },
         };
         Self::ResourceLimit { resource, action, remedy, source }
