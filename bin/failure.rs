@@ -72,6 +72,10 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
             }
         }
     }
+    let is_too_large = |cause: &io::Error| cause.kind() == io::ErrorKind::FileTooLarge;
+    if !line.contains("ulimit -f") && error.chain().any(|it| it.downcast_ref().is_some_and(is_too_large)) {
+        line.push_str("; raise `ulimit -f`");
+    }
     line
 }
 

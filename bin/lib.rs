@@ -34,8 +34,8 @@ use anyhow::Context;
 use clap::builder::{Resettable, styling};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use nix::sys::resource::{Resource, getrlimit};
-use nix::sys::signal::SigSet;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use nix::sys::signal::{SigSet, Signal};
 
 use compare::flags::CompareArgs;
 use ctl::flags::CtlArgs;
@@ -161,8 +161,11 @@ const STACK: usize = 2 << 20;
 /// Does what the arguments of this process ask for, and returns what it exits with.
 #[must_use]
 pub fn main() -> ExitCode {
-    // Whatever the starter has blocked: Ctrl-C and SIGTERM end every command.
-    let _ = SigSet::empty().thread_set_mask();
+    // Whatever the starter has blocked: Ctrl-C and SIGTERM end every command. A write past
+    // `ulimit -f` is an error, and not the end.
+    let has_limit = getrlimit(Resource::RLIMIT_FSIZE).is_ok_and(|(limit, _)| limit != RLIM_INFINITY);
+    let blocked = if has_limit { SigSet::from(Signal::SIGXFSZ) } else { SigSet::empty() };
+    let _ = blocked.thread_set_mask();
     // Under `ulimit -s 64` the definitions of all flags do not fit.
     let is_small = getrlimit(Resource::RLIMIT_STACK).is_ok_and(|(limit, _)| limit < STACK as u64);
     let elsewhere = is_small.then(|| std::thread::Builder::new().stack_size(STACK).spawn(run_command));

@@ -19,6 +19,10 @@ use crate::rank::{EXPECTED_RANKS, Rank, RankError};
 /// The result of the operations of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// The remedy for a system call that is refused.
+pub(crate) const ALLOW_CALL: &str =
+    "allow it in the profile of the sandbox or container (seccomp), or leave the emulator";
+
 /// Why an operation failed, with the values that tell.
 ///
 /// The data path (put, get, signal, wait, flush, barrier) returns only [`Error::Timeout`],
@@ -240,6 +244,23 @@ pub enum Error {
         /// A report of what all ranks of the job were in at that moment. `{:#?}` of the error
         /// prints it.
         report: Option<Box<dyn EpochReport>>,
+    },
+    /// A file, or what was made of it, is no execution plan that can be run.
+    #[error("{refusal}")]
+    Plan {
+        /// A [`Refusal`](shmccl_plan::Refusal): all that is wrong with it.
+        refusal: Detail,
+    },
+    /// Thread blocks of an execution plan have waited in vain, as the deadline passed.
+    #[error("{plan} timed out: {blocks}; check the plan by `shmccl plan check`")]
+    PlanStalled {
+        /// The plan.
+        plan: String,
+        /// Which blocks wait, in which operations, and for what.
+        blocks: String,
+        /// The timeout.
+        #[source]
+        source: std::sync::Arc<Error>,
     },
     /// An operation of a stream failed, and those behind it were not executed.
     #[error("operation {number} of the stream, {operation}, failed")]
@@ -482,7 +503,9 @@ impl Error {
     #[must_use]
     pub fn origin(&self) -> &Self {
         match self {
-            Self::StreamFailed { source, .. } | Self::WorkFailed { source, .. } => source.origin(),
+            Self::StreamFailed { source, .. }
+            | Self::WorkFailed { source, .. }
+            | Self::PlanStalled { source, .. } => source.origin(),
             _ => self,
         }
     }
@@ -495,6 +518,7 @@ impl Error {
             Self::CallMismatch { mismatch: detail }
             | Self::AlgorithmMismatch { mismatch: detail }
             | Self::Tuning { fault: detail, .. }
+            | Self::Plan { refusal: detail }
             | Self::FaultPlan { fault: detail, .. }
             | Self::Checkpoint { fault: detail, .. } => detail.downcast_ref(),
             _ => None,
@@ -533,6 +557,9 @@ impl Error {
         let remedy = match source.raw_os_error().map(Errno::from_raw) {
             Some(Errno::EMFILE | Errno::ETOOMANYREFS) => "raise `ulimit -n`",
             Some(Errno::ENFILE) => "raise the sysctl fs.file-max",
+            Some(Errno::ENOSYS) => {
+                return Self::Refused { action, needs: "a system call", remedy: ALLOW_CALL, source };
+            }
             _ => return Self::Os { action, source },
         };
         Self::ResourceLimit { resource, action, remedy, source }

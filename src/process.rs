@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[cfg(feature = "coordinator")]
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
@@ -26,6 +26,12 @@ pub(crate) struct OwnedChild {
     child: Child,
     pidfd: OwnedFd,
     end: Option<ProcessEnd>,
+}
+
+/// Returns an input that has ended, for a child that is not to read this process's. It needs no
+/// `/dev/null`, which some containers have not.
+pub(crate) fn no_input() -> io::Result<Stdio> {
+    Ok(io::pipe()?.0.into())
 }
 
 /// Starts a process of which no signal is blocked.
@@ -146,8 +152,6 @@ pub(crate) fn exit_of_unreaped(process: u32) -> Option<ExitStatus> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Stdio;
-
     use super::*;
 
     #[test]

@@ -12,8 +12,8 @@ use crate::units::format_size;
 /// The memory of its own that a rank needs, with room for a little more.
 const OWN_MEMORY: u64 = 32 << 20;
 
-/// Checks the limits on descriptors, address space, data, file size and locked memory, and system
-/// calls.
+/// Checks the limits on descriptors, address space, data, file size, locked memory and CPU time,
+/// and system calls.
 pub(super) fn examine(job: PlannedJob) -> Vec<HostFinding> {
     let mut findings = vec![
         descriptors(soft(Resource::RLIMIT_NOFILE), job),
@@ -21,6 +21,7 @@ pub(super) fn examine(job: PlannedJob) -> Vec<HostFinding> {
         data(soft(Resource::RLIMIT_DATA)),
         file_size(soft(Resource::RLIMIT_FSIZE), job),
         locked(soft(Resource::RLIMIT_MEMLOCK)),
+        cpu_time(soft(Resource::RLIMIT_CPU)),
     ];
     findings.extend(system_calls(&HostKernel::detect(), &try_calls()));
     findings
@@ -82,6 +83,18 @@ fn locked(limit: Option<u64>) -> HostFinding {
     HostFinding::ok("locked memory", format!("{} (none is needed)", unlimited(limit)))
 }
 
+/// Checks the limit on CPU time, which ranks that wait use up as well.
+fn cpu_time(limit: Option<u64>) -> HostFinding {
+    match limit {
+        Some(seconds) => HostFinding::warn(
+            "CPU time",
+            format!("at most {seconds} s"),
+            "a rank that has used as much is killed, and waiting counts; raise it: ulimit -t unlimited",
+        ),
+        None => HostFinding::ok("CPU time", "unlimited"),
+    }
+}
+
 fn unlimited(limit: Option<u64>) -> String {
     limit.map_or_else(|| "unlimited".to_owned(), |limit| format!("at most {}", format_size(limit)))
 }
@@ -89,7 +102,7 @@ fn unlimited(limit: Option<u64>) -> String {
 /// Checks system calls by trying them, as a container may refuse a call that the kernel has.
 fn system_calls(kernel: &HostKernel, tried: &TriedCalls) -> Vec<HostFinding> {
     use Severity::{Bad, Warn};
-    let TriedCalls { pidfd_open, memfd_create, fallocate, set_robust_list } = tried;
+    let TriedCalls { pidfd_open, memfd_create, fallocate, set_robust_list, seals, prctl, affinity } = tried;
     let calls = [
         ("pidfd_open", pidfd_open.is_ok(), "5.3", Bad, "no job starts without it"),
         ("memfd_create", memfd_create.is_ok(), "3.17", Bad, "no job starts without it"),
@@ -101,6 +114,21 @@ fn system_calls(kernel: &HostKernel, tried: &TriedCalls) -> Vec<HostFinding> {
             "memory is committed by writing to it, which takes longer",
         ),
         ("set_robust_list", set_robust_list.is_ok(), "2.6.17", Warn, SEEN_LATER),
+        ("fcntl (seals)", seals.is_ok(), "3.17", Warn, "nothing proves that segments keep their length"),
+        (
+            "prctl",
+            prctl.is_ok(),
+            "2.3.15",
+            Warn,
+            "programs that have not joined outlive a launcher that is killed",
+        ),
+        (
+            "sched_setaffinity",
+            affinity.is_ok(),
+            "2.5.8",
+            Warn,
+            "processes are not pinned, and figures depend on where the system puts them",
+        ),
         ("membarrier", kernel.has_membarrier(), "4.16", Warn, "every signal pays a fence of some 10 ns"),
         ("futex_waitv", kernel.has_waitv(), "5.16", Warn, SEEN_LATER),
     ];

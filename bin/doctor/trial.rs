@@ -1,5 +1,5 @@
-//! Starts a job that does nothing, as `shmccl run` would, and looks for the tuning table that its
-//! ranks would find.
+//! Starts a job that does an all_reduce, as `shmccl run` would, and looks for the tuning table that
+//! its ranks would find.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -29,7 +29,8 @@ pub(super) fn examine(job: PlannedJob) -> Result<Vec<HostFinding>> {
 
 fn start(job: PlannedJob) -> Result<HostFinding> {
     let topic = "a job";
-    let args = JobArgs { proxy: job.proxy, heap: Some(job.heap), timeout: PATIENCE, no_pin: false };
+    let args =
+        JobArgs { proxy: job.proxy, heap: Some(job.heap), timeout: PATIENCE, no_pin: false, plans: None };
     let environment = vec![(plan::VARIABLE, serde_json::to_string(&PerfPlan::of_nothing())?)];
     // A trace of this job must not take the place of one that the user has.
     let is_traced = std::env::var_os("SHMCCL_TRACE").is_some();
@@ -37,10 +38,10 @@ fn start(job: PlannedJob) -> Result<HostFinding> {
     Ok(match jobs::carry_out(order, job.ranks, &args, &mut |_| Ok(())) {
         Ok(ready_after) => {
             let after = ready_after.map_or(f64::NAN, |after| after.as_secs_f64() * 1e9);
-            HostFinding::ok(topic, format!("starts: all ranks were ready after {}", format_ns(after)))
+            HostFinding::ok(topic, format!("works: all ranks were ready after {}", format_ns(after)))
         }
         Err(error) if matches!(error.downcast_ref(), Some(Error::Interrupted { .. })) => return Err(error),
-        Err(error) => HostFinding::bad(topic, "does not start", failure::chain(&error)),
+        Err(error) => HostFinding::bad(topic, "does not work", failure::chain(&error)),
     })
 }
 

@@ -3,9 +3,12 @@
 use std::hint::black_box;
 
 use anyhow::{Context, Result};
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::errno::Errno;
+use nix::sched::{CpuSet, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
+
+use crate::host::HostFiles;
 
 /// Reads the clock that all processes of the host share, in nanoseconds.
 pub(crate) fn now_ns() -> u64 {
@@ -92,29 +95,25 @@ pub(crate) struct MovedThread {
 }
 
 /// Moves the calling thread to all cores but its own, if there are others.
-///
-/// # Errors
-/// When the affinity mask cannot be read.
-pub(crate) fn step_aside() -> Result<MovedThread> {
-    let home = affinity()?;
+pub(crate) fn step_aside() -> MovedThread {
+    let home = affinity();
     let mut others = CpuSet::new();
-    for core in 0..CpuSet::count() {
-        if !home.is_set(core)? {
-            others.set(core)?;
-        }
+    for core in (0..CpuSet::count()).filter(|&core| !has(&home, core)) {
+        others.set(core).expect("it is in range");
     }
     // The system takes those that exist. Where none does, the thread stays.
     let has_moved = sched_setaffinity(Pid::from_raw(0), &others).is_ok();
-    Ok(MovedThread { home, has_moved })
+    MovedThread { home, has_moved }
 }
 
 /// Returns whether the calling thread stays on one core, with all that it starts.
-///
-/// # Errors
-/// When the affinity mask cannot be read.
-pub(crate) fn is_pinned() -> Result<bool> {
-    let home = affinity()?;
-    Ok((0..CpuSet::count()).filter(|&core| home.is_set(core).unwrap_or(false)).count() == 1)
+pub(crate) fn is_pinned() -> bool {
+    let home = affinity();
+    (0..CpuSet::count()).filter(|&core| has(&home, core)).count() == 1
+}
+
+fn has(cores: &CpuSet, core: usize) -> bool {
+    cores.is_set(core).unwrap_or(false)
 }
 
 impl MovedThread {
@@ -128,26 +127,39 @@ impl MovedThread {
     /// # Errors
     /// When its cores have gone.
     pub(crate) fn back(self) -> Result<()> {
-        sched_setaffinity(Pid::from_raw(0), &self.home).context("moving a thread back to its core")
+        move_to(&self.home).context("moving a thread back to its core")
     }
 }
 
-/// Returns the cores that the calling thread may run on.
-///
-/// # Errors
-/// When the system does not tell.
-pub(crate) fn affinity() -> Result<CpuSet> {
-    sched_getaffinity(Pid::from_raw(0)).context("reading the affinity mask")
+/// Returns the cores that the calling thread may run on: all, where the system does not tell.
+pub(crate) fn affinity() -> CpuSet {
+    let mut cores = CpuSet::new();
+    for core in HostFiles::new().allowed_cpus() {
+        // Of the list of all there may be more than fit.
+        let _ = cores.set(core);
+    }
+    cores
 }
 
-/// Moves the calling thread to `core`.
+/// Moves the calling thread to `core`, unless a sandbox leaves that to the system.
 ///
 /// # Errors
 /// When it may not run there.
 pub(crate) fn pin(core: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(core)?;
-    sched_setaffinity(Pid::from_raw(0), &set).with_context(|| format!("moving a thread to core {core}"))
+    move_to(&set).with_context(|| format!("moving a thread to core {core}"))
+}
+
+/// Moves the calling thread to some of these cores, unless a sandbox leaves that to the system.
+///
+/// # Errors
+/// When it may run on none of them.
+pub(crate) fn move_to(cores: &CpuSet) -> Result<()> {
+    match sched_setaffinity(Pid::from_raw(0), cores) {
+        Ok(()) | Err(Errno::ENOSYS | Errno::EPERM) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 #[cfg(test)]

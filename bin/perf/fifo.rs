@@ -6,14 +6,13 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::unistd::Pid;
+use nix::sched::CpuSet;
 use shmccl::proxy::{
     BATCH, Fifo, FifoHeader, ProducerOwner, Push, Service, Slot, Transfer, Trigger, TriggerRefusal,
 };
 use shmccl_limits::flags::{BareConsumer, BareFlag, BareProducer, BareSlot};
 
-use crate::perf::clock::{affinity, now_ns, pin};
+use crate::perf::clock::{affinity, move_to, now_ns, pin};
 use crate::perf::interleave::Effort;
 use crate::perf::report::{PerfRow, row_of};
 use crate::perf::slices::Slices;
@@ -80,11 +79,11 @@ const SETUPS: [Setup; 5] = [
 /// # Errors
 /// When a thread cannot be pinned, or nothing has come out of a fifo for `patience`.
 pub(crate) fn measure(effort: Effort, patience: Duration) -> Result<Vec<PerfRow>> {
-    let mask = affinity()?;
+    let mask = affinity();
     let cores = ends_of(&mask)?;
     let rows = SETUPS.iter().map(|setup| measure_one(*setup, cores, effort, patience)).collect();
     // This thread was moved about; device processes inherit its mask.
-    sched_setaffinity(Pid::from_raw(0), &mask).context("restoring the affinity mask")?;
+    move_to(&mask).context("restoring the affinity mask")?;
     rows
 }
 

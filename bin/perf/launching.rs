@@ -16,8 +16,8 @@ use crate::perf::slices::{Slices, UNPROBED};
 use crate::perf::stats::ENOUGH_FOR_P99;
 use crate::perf::test::Test;
 
-/// Starts jobs of `ranks` processes that do nothing, again and again. Between them it starts as
-/// many processes that have nothing to do with each other: the limit.
+/// Starts jobs of `ranks` processes that do one all_reduce, again and again. Between them it starts
+/// as many processes that have nothing to do with each other: the limit.
 ///
 /// # Errors
 /// Whatever keeps a job from starting.
@@ -43,7 +43,8 @@ pub(crate) fn measure(ranks: u32, effort: Effort, args: &JobArgs) -> Result<Perf
 fn bare_processes(count: u32) -> Result<f64> {
     let this = std::env::current_exe().context("finding this executable")?;
     let start = now_ns();
-    let spawn = |_| Command::new(&this).arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let spawn =
+        |_| Command::new(&this).arg("--version").stdin(std::io::pipe()?.0).stdout(Stdio::piped()).spawn();
     let mut started = (0..count).map(spawn).collect::<std::io::Result<Vec<Child>>>();
     let heard = started.iter_mut().flatten().try_for_each(|child| {
         let stdout = child.stdout.as_mut().expect("it is piped");

@@ -287,7 +287,7 @@ impl TestBench<'_> {
         test: &mut dyn Contender,
         limits: &mut [L],
     ) -> Result<(usize, super::interleave::Measured, bool)> {
-        let (count, hands_off) = (limits.len(), self.hands_off()?);
+        let (count, hands_off) = (limits.len(), self.hands_off());
         let mut handoff = YieldHandoff::new(sync.leads());
         let mut contenders = lineup(test, limits);
         let rules = if hands_off {

@@ -76,7 +76,7 @@ impl PerfPlan {
         }
     }
 
-    /// Makes a plan of a job that starts and ends.
+    /// Makes a plan of a job that starts, does one all_reduce and ends.
     pub(crate) fn of_nothing() -> Self {
         Self { check: true, rounds: 1, ..Self::default() }
     }

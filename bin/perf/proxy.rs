@@ -70,9 +70,9 @@ impl<C: Channel> Contender for Completion<C> {
 
 impl TestBench<'_> {
     /// Returns whether work is handed to a proxy on the device's own core, and back.
-    pub(crate) fn hands_off(&self) -> anyhow::Result<bool> {
+    pub(crate) fn hands_off(&self) -> bool {
         let is_proxied = self.channel == Some(TestChannel::Port);
-        Ok(is_proxied && self.plan.proxy == ProxyPlace::Thread && clock::is_pinned()?)
+        is_proxied && self.plan.proxy == ProxyPlace::Thread && clock::is_pinned()
     }
 
     /// Prints two rows: one way to the peer, and until the rank that has pushed knows of the end.
@@ -89,7 +89,7 @@ impl TestBench<'_> {
         let channel = self.comm.port_channel(buffers.peer())?;
         let mut test = PingPong::new(buffers.put(self.comm, channel)?, buffers.leads());
         let mut contenders: Vec<&mut dyn Contender> = vec![&mut test, &mut limit];
-        let (rules, name) = if self.hands_off()? {
+        let (rules, name) = if self.hands_off() {
             contenders.push(&mut handoff);
             (LimitRule::each_with_handoffs(1), "raw copy + flag + 2 yield hand-offs")
         } else {
@@ -115,7 +115,7 @@ impl TestBench<'_> {
         };
         let mut handoff = YieldHandoff::new(buffers.leads());
         let measured = self.interleave(sync, &mut [&mut test, &mut handoff], &[LimitRule::Handoffs])?;
-        let name = if self.hands_off()? { "2 yield hand-offs" } else { "2 same-core yield hand-offs" };
+        let name = if self.hands_off() { "2 yield hand-offs" } else { "2 same-core yield hand-offs" };
         self.report(buffers.leads(), &measured, Some(buffers.len()), name, |row| {
             row.variant = Some("push to completion".to_owned());
         })
@@ -248,8 +248,8 @@ impl TestBench<'_> {
     /// Measures the overlap. A proxy that shares the core of its device can hide nothing, so it is
     /// started on other cores.
     pub(crate) fn overlap(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> TestResult {
-        let is_pinned = clock::is_pinned()?;
-        let core = clock::step_aside()?;
+        let is_pinned = clock::is_pinned();
+        let core = clock::step_aside();
         let place = match (self.plan.proxy, core.has_moved()) {
             (ProxyPlace::Process, _) => "service process",
             (ProxyPlace::Thread, true) => "proxy on other cores",

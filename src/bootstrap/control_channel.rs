@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::join_request::Rejection;
 use super::link::ControlLink;
 use super::message::{self, ControlMessage, Lost, MemberRefusal, NotRestarted, Refused, Rejected, Report};
-use super::socket::{ControlSocket, Deadline, Incoming, resource_error, send, try_receive};
+use super::socket::{ControlSocket, Deadline, Incoming, call_error, resource_error, send, try_receive};
 use crate::error::{DeviceName, Error, Result, check_layout};
 use crate::logs::step;
 use crate::rank::Rank;
@@ -37,7 +37,7 @@ impl ControlChannel {
         step("told the root");
         match sent {
             Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
-            Err(errno) => Err(resource_error("writing to the control socket", errno.into())),
+            Err(errno) => Err(call_error("writing to the control socket", "the system call sendmsg", errno)),
         }
     }
 

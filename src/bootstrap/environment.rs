@@ -12,7 +12,7 @@ use nix::unistd::getppid;
 use super::control_channel::ControlChannel;
 use super::member::Joining;
 use super::options::Options;
-use super::socket::ControlSocket;
+use super::socket::{ControlSocket, call_error};
 use crate::error::{DeviceName, Error, Result};
 use crate::logs::LAUNCH;
 use crate::rank::{Rank, check_n_ranks};
@@ -65,6 +65,9 @@ pub fn join_from_env() -> Result<Option<Joining>> {
             let expected = "expected the launcher's socket, not taken before by this process";
             return Err(Error::Environment { variable: SOCKET, expected });
         }
+        Err(SocketRefusal::Unknown(errno)) => {
+            return Err(call_error("taking the launcher's socket", "the system call getsockopt", errno));
+        }
     };
     bind_to_launcher(launcher)?;
     let channel = ControlChannel {
@@ -113,7 +116,8 @@ pub(crate) fn bind_to_launcher(launcher: i32) -> Result<()> {
     if getppid().as_raw() != launcher {
         return Ok(());
     }
-    set_pdeathsig(Signal::SIGKILL).map_err(|errno| Error::os("asking for the parent-death signal", errno))?;
+    // A sandbox may refuse it. A rank that has joined hears of the launcher's end by the socket.
+    let _ = set_pdeathsig(Signal::SIGKILL);
     // The launcher may have died just before.
     if getppid().as_raw() == launcher { Ok(()) } else { Err(Error::Revoked { by: None }) }
 }

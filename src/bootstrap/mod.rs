@@ -67,4 +67,4 @@ pub use options::{
 pub(crate) use root::{BlamedMember, BootstrapRoot, MemberId, Offer, RootEvent};
 #[cfg(test)]
 pub(crate) use socket::send;
-pub(crate) use socket::{duplicate, pair, poll_timeout, resource_error};
+pub(crate) use socket::{call_error, duplicate, pair, poll_timeout, resource_error};

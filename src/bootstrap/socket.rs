@@ -14,9 +14,9 @@ use nix::sys::socket::{
 };
 
 use super::message::MAX_MESSAGE;
-use crate::error::{Error, Result};
-use crate::shm::HostKernel;
+use crate::error::{ALLOW_CALL, Error, Result};
 use crate::shm::system::{ReceivedMessage, receive};
+use crate::shm::{HostKernel, limits};
 use crate::sync::grace::Grace;
 use crate::sync::interrupt::{INTERRUPT_INTERVAL, interrupt_check, is_interrupted};
 
@@ -29,11 +29,13 @@ use crate::sync::interrupt::{INTERRUPT_INTERVAL, interrupt_check, is_interrupted
 /// [`Error::ResourceLimit`] or [`Error::Os`].
 pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd)> {
     let make = || {
-        let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
-        setsockopt(&pair.0, sockopt::PassCred, &true)?;
+        let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+            .map_err(|errno| (errno, "the system call socketpair"))?;
+        setsockopt(&pair.0, sockopt::PassCred, &true)
+            .map_err(|errno| (errno, "the system call setsockopt"))?;
         Ok(pair)
     };
-    make().map_err(|errno: Errno| resource_error("opening a control socket", errno.into()))
+    make().map_err(|(errno, call): (Errno, _)| call_error("opening a control socket", call, errno))
 }
 
 /// A socket that hangs up as it is dropped.
@@ -91,9 +93,22 @@ pub(crate) fn resource_error(action: &'static str, source: std::io::Error) -> Er
             "raise `ulimit -u` or the pids limit of the container; `ulimit -d` or `ulimit -v`, where they are set",
         ),
         Some(Errno::ENOMEM) => ("memory", "free some, or start fewer ranks"),
+        Some(Errno::EPERM) => {
+            return Error::Refused { action, needs: "a system call", remedy: ALLOW_CALL, source };
+        }
         _ => return Error::os(action, source),
     };
     Error::ResourceLimit { resource, action, remedy, source }
+}
+
+/// Returns the error for a system call, `needs`, that a sandbox may refuse, or that may fail like
+/// those of [`resource_error`].
+pub(crate) fn call_error(
+    action: &'static str,
+    needs: &'static str,
+    source: impl Into<std::io::Error>,
+) -> Error {
+    limits::refused_call(action, needs, source.into()).unwrap_or_else(|source| resource_error(action, source))
 }
 
 /// Returns another descriptor of the same thing.
@@ -101,7 +116,8 @@ pub(crate) fn resource_error(action: &'static str, source: std::io::Error) -> Er
 /// # Errors
 /// [`Error::ResourceLimit`] of `action`.
 pub(crate) fn duplicate(descriptor: &impl AsFd, action: &'static str) -> Result<OwnedFd> {
-    descriptor.as_fd().try_clone_to_owned().map_err(|error| resource_error(action, error))
+    let needs = "the system call fcntl";
+    descriptor.as_fd().try_clone_to_owned().map_err(|error| call_error(action, needs, error))
 }
 
 /// Sends one message; `Err(EAGAIN)` when the socket is full.
@@ -162,7 +178,7 @@ pub(crate) fn try_receive(socket: BorrowedFd<'_>) -> Result<Incoming> {
             // the peer's own messages.
             Some(Errno::ECONNRESET) if !was_reset => was_reset = true,
             Some(Errno::ECONNRESET) => return Ok(Incoming::HungUp),
-            _ => return Err(Error::os("reading the control socket", error)),
+            _ => return Err(call_error("reading the control socket", "the system call recvmsg", error)),
         }
     }
 }

@@ -170,8 +170,7 @@ impl Device {
         let timeout_ms = u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX);
         let (range, socket) = (AddressRange::of(&memory), copies.socket().to_owned());
         let report = DeviceReport { timeout_ms, range, socket, ..DeviceReport::default() };
-        let interrupts = InterruptWatch::start(true)
-            .map_err(|error| Error::os("catching the signals that end a device", error))?;
+        let interrupts = InterruptWatch::start(true)?;
         let (stream, reply) = connect(directory, PeerRole::Device, PATIENCE)?;
         let mut device = Self {
             directory: directory.clone(),

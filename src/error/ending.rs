@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::fault_hit::FaultHit;
-use super::words::signal_name;
+use super::words::{limit_passed, signal_name};
 use crate::rank::Rank;
 
 /// A process of a job, as error messages name it.
@@ -31,7 +31,7 @@ pub enum ExitCause {
     #[error("exited with code {0}")]
     Code(i32),
     /// By a signal.
-    #[error("was killed by {}", signal_name(*.0))]
+    #[error("was killed by {}{}", signal_name(*.0), limit_passed(*.0))]
     Signal(i32),
     /// In a way that the system has told nobody: another part of the launching program waits for
     /// all of its children, and Linux is older than 6.15.

@@ -1,5 +1,8 @@
 //! The words of messages that depend on a value.
 
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use nix::sys::signal::Signal;
+
 use crate::rank::Rank;
 
 /// Says whose a name under `/dev/shm` is, and what to do.
@@ -13,8 +16,21 @@ pub(super) fn name_holder(holder: Option<u64>) -> String {
 
 /// Names a signal as the system does, as far as it has a name.
 pub(super) fn signal_name(signal: i32) -> String {
-    let named = nix::sys::signal::Signal::try_from(signal);
+    let named = Signal::try_from(signal);
     named.map_or_else(|_| format!("signal {signal}"), |name| name.to_string())
+}
+
+/// Says which limit a signal stands for, and what to do.
+pub(super) fn limit_passed(signal: i32) -> &'static str {
+    let is_limited = || getrlimit(Resource::RLIMIT_CPU).is_ok_and(|(_, hard)| hard != RLIM_INFINITY);
+    match Signal::try_from(signal) {
+        Ok(Signal::SIGXCPU) => ", as its CPU time went past `ulimit -t`; raise that",
+        Ok(Signal::SIGXFSZ) => ", as a file of it grew past `ulimit -f`; raise that",
+        Ok(Signal::SIGKILL) if is_limited() => {
+            ", perhaps as its CPU time went past `ulimit -t`, which is set; raise that"
+        }
+        _ => "",
+    }
 }
 
 /// Names the rank that was waited for, and the tag of its message.

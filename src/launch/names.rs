@@ -31,6 +31,7 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::rank::Rank;
 use crate::shm::limits::refused_in_dev_shm;
+use crate::shm::system::within_file_size;
 use crate::shm::{Expected, Janitor, Segment, Sweep, check_name};
 use crate::sync::header::Creator;
 
@@ -164,7 +165,8 @@ impl PrefixLock {
 
     /// Declares that the names are this process's, which the janitor may remove from now on.
     pub(super) fn sign(&self) -> Result<()> {
-        let written = (&*self.file).write_all(format!("{SIGNATURE}{}", std::process::id()).as_bytes());
+        let signature = format!("{SIGNATURE}{}", std::process::id());
+        let written = within_file_size(|| (&*self.file).write_all(signature.as_bytes()));
         written.map_err(|error| Error::os(CLAIMING, error))
     }
 }

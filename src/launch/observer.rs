@@ -8,6 +8,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 #[cfg(doc)]
 use super::Launch;
+use crate::bootstrap::call_error;
 use crate::error::{DeviceName, Error, ExitCause, Result};
 
 /// Receives the events of a job. Its methods run on the supervising thread, which goes on when they
@@ -144,7 +145,7 @@ pub(super) struct OutputPipe {
 impl OutputPipe {
     pub(super) fn new(device: DeviceName, stream: OutputStream, pipe: OwnedFd) -> Result<Self> {
         fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
-            .map_err(|errno| Error::os("preparing an output pipe", errno))?;
+            .map_err(|errno| call_error("preparing an output pipe", "the system call fcntl", errno))?;
         Ok(Self { device, stream, pipe: Some(pipe), partial: Vec::new() })
     }
 

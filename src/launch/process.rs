@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
@@ -13,15 +14,18 @@ use nix::unistd::Pid;
 use super::Launch;
 use super::held::HeldProgram;
 use super::observer::{OutputPipe, OutputStream};
-use crate::bootstrap::{CHECKSUMS, CORES, ProxyMode, environment, pair, resource_error};
+use crate::bootstrap::{CHECKSUMS, CORES, ProxyMode, call_error, environment, pair, resource_error};
 use crate::error::{DeviceName, Error, ExitCause, Result};
-use crate::process::{OwnedChild, has_ended};
+use crate::process::{OwnedChild, has_ended, no_input};
 use crate::rank::Rank;
 use crate::shm::system::{pidfd_kill, pidfd_open, pidfd_signal};
 use crate::sync::grace::Grace;
 
 /// Held while a descriptor is inheritable, so that only the process it is meant for inherits it.
 static SPAWNING: Mutex<()> = Mutex::new(());
+
+/// What errors say was being done.
+const STARTING: &str = "starting a device process";
 
 /// A started process and, when a wrapper stands between, the process that joined in its place.
 #[derive(Debug)]
@@ -71,6 +75,10 @@ pub(super) fn start(
 ) -> Result<Started> {
     let (socket, inherited) = pair()?;
     let mut command = command(launch, device, held.filter(|_| again));
+    // Keyboard input goes to one reader.
+    if !matches!(device, DeviceName::Rank(rank) if rank.get() == 0) {
+        command.stdin(no_input().map_err(|error| call_error(STARTING, "the system call pipe2", error))?);
+    }
     command.env(environment::SOCKET, inherited.as_raw_fd().to_string());
     if again {
         command.env_remove(crate::faults::VARIABLE);
@@ -111,10 +119,6 @@ fn command(launch: &Launch, device: DeviceName, held: Option<&HeldProgram>) -> C
         command.env(CORES, cores.to_string());
     }
     command.envs(launch.env.iter().map(|(name, value)| (name, value)));
-    // Keyboard input goes to one reader.
-    if !matches!(device, DeviceName::Rank(rank) if rank.get() == 0) {
-        command.stdin(Stdio::null());
-    }
     if launch.capture_output {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }
@@ -124,13 +128,17 @@ fn command(launch: &Launch, device: DeviceName, held: Option<&HeldProgram>) -> C
 fn spawn(command: &mut Command, inherited: &OwnedFd) -> Result<Child> {
     let set = |flags| {
         fcntl(inherited, FcntlArg::F_SETFD(flags))
-            .map_err(|errno| Error::os("passing on the control socket", errno))
+            .map_err(|errno| call_error("passing on the control socket", "the system call fcntl", errno))
     };
     let _one_at_a_time = SPAWNING.lock().unwrap_or_else(PoisonError::into_inner);
     set(FdFlag::empty())?;
     let child = crate::process::spawn(command);
     set(FdFlag::FD_CLOEXEC)?;
-    child.map_err(|error| resource_error("starting a device process", error))
+    child.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
+        // Of the program, which this user may not execute.
+        Some(Errno::EACCES) => Error::os(STARTING, error),
+        _ => call_error(STARTING, "the system calls clone3, dup2 and execve", error),
+    })
 }
 
 impl Process {

@@ -43,8 +43,7 @@ pub(super) fn run(
     observer: &mut dyn Observer,
 ) -> Result<JobOutcome> {
     let began = Instant::now();
-    let interrupts = InterruptWatch::start(launch.heed_quit)
-        .map_err(|error| Error::os("catching the signals that interrupt a job", error))?;
+    let interrupts = InterruptWatch::start(launch.heed_quit)?;
     let _kept = KeptChildren::start();
     let segment = control.descriptor().expect("this process has made it");
     let mut job = SupervisedJob {

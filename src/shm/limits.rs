@@ -20,9 +20,10 @@
 
 use std::io;
 
+use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit};
 
-use crate::error::{Error, Result};
+use crate::error::{ALLOW_CALL, Error, Result};
 
 /// Where the pages of a segment come from, which decides what helps when they run out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,18 +65,21 @@ pub(super) fn refused(action: &'static str, store: Store, source: impl Into<io::
 ///
 /// # Errors
 /// The source, where it means something else.
-pub(super) fn refused_call(
+pub(crate) fn refused_call(
     action: &'static str,
     needs: &'static str,
     source: io::Error,
 ) -> Result<Error, io::Error> {
-    let remedy = "allow it in the profile of the sandbox or container (seccomp), or leave the emulator";
-    match source.raw_os_error() {
-        Some(libc::ENOSYS | libc::EPERM | libc::EACCES) => {
-            Ok(Error::Refused { action, needs, remedy, source })
-        }
+    match source.raw_os_error().map(Errno::from_raw) {
+        Some(errno) if is_refusal(errno) => Ok(Error::Refused { action, needs, remedy: ALLOW_CALL, source }),
         _ => Err(source),
     }
+}
+
+/// Returns whether an error of a system call that anybody may make means that a sandbox refuses the
+/// call, or that it is missing.
+pub(crate) fn is_refusal(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOSYS | Errno::EPERM | Errno::EACCES)
 }
 
 /// Wraps the `source` of a failed call to make something in `/dev/shm`.
@@ -130,10 +134,9 @@ fn shortage(errno: i32, store: Store) -> Option<(&'static str, &'static str)> {
 }
 
 /// Refuses a file length beyond `RLIMIT_FSIZE`, at which the kernel would not return an error but
-/// kill the process by SIGXFSZ.
+/// kill the process by SIGXFSZ. Where a sandbox does not tell the limit, none is assumed.
 pub(super) fn check_file_size(action: &'static str, len: u64) -> Result<()> {
-    let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE).map_err(|errno| Error::os("getrlimit", errno))?;
-    if len > limit {
+    if getrlimit(Resource::RLIMIT_FSIZE).is_ok_and(|(limit, _)| len > limit) {
         return Err(refused(action, Store::File, io::Error::from_raw_os_error(libc::EFBIG)));
     }
     Ok(())

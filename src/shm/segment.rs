@@ -308,15 +308,20 @@ fn memfd(len: u64) -> Result<OwnedFd> {
     };
     let file = File::from(fd.map_err(refused)?);
     resize(&file, Store::Memory, len)?;
-    fcntl(&file, FcntlArg::F_ADD_SEALS(SEALS | SealFlag::F_SEAL_SEAL))
-        .map_err(|errno| Error::os("sealing an anonymous segment", errno))?;
-    Ok(file.into())
+    match fcntl(&file, FcntlArg::F_ADD_SEALS(SEALS | SealFlag::F_SEAL_SEAL)) {
+        // Where a sandbox refuses it: peers do not resize a segment, and seals only prove that.
+        Err(errno) if !limits::is_refusal(errno) => Err(Error::os("sealing an anonymous segment", errno)),
+        _ => Ok(file.into()),
+    }
 }
 
 fn resize(file: &File, store: Store, len: u64) -> Result<()> {
     let action = "setting the length of a segment";
     limits::check_file_size(action, len)?;
-    file.set_len(len).map_err(|source| limits::refused(action, store, source))
+    let refused = |source| limits::refused(action, store, source);
+    file.set_len(len).map_err(|source| {
+        limits::refused_call(action, "the system call ftruncate", source).unwrap_or_else(refused)
+    })
 }
 
 fn total(ranges: &[Range]) -> u64 {
@@ -380,11 +385,21 @@ pub(super) fn check_descriptor(fd: BorrowedFd<'_>, expected: &Expected) -> Resul
         let expected = expected.len.unwrap_or(PAGE);
         return Err(Error::Layout { what: "segment length", expected, found: len });
     }
-    let flags = fcntl(fd, FcntlArg::F_GETFL).map_err(|errno| Error::os("looking at a descriptor", errno))?;
+    let looking = "looking at a descriptor";
+    let flags = fcntl(fd, FcntlArg::F_GETFL).map_err(|errno| {
+        limits::refused_call(looking, "the system call fcntl", errno.into())
+            .unwrap_or_else(|source| Error::os(looking, source))
+    })?;
     let wide = |mode: OFlag| u64::from(mode.bits().cast_unsigned());
     let mode = OFlag::from_bits_retain(flags) & OFlag::O_ACCMODE;
     check_layout("access mode of a segment", wide(OFlag::O_RDWR), wide(mode))?;
     Ok(len)
+}
+
+/// Returns whether a sandbox keeps this process, and so its peers, from sealing what could be.
+fn may_not_seal(fd: BorrowedFd<'_>, found: SealFlag) -> bool {
+    let nothing = fcntl(fd, FcntlArg::F_ADD_SEALS(SealFlag::empty()));
+    !found.contains(SealFlag::F_SEAL_SEAL) && nothing.is_err_and(limits::is_refusal)
 }
 
 fn check_seals(fd: BorrowedFd<'_>) -> Result<()> {
@@ -392,10 +407,11 @@ fn check_seals(fd: BorrowedFd<'_>) -> Result<()> {
     let found = match fcntl(fd, FcntlArg::F_GET_SEALS) {
         Ok(bits) => SealFlag::from_bits_retain(bits),
         Err(Errno::EINVAL) => SealFlag::empty(),
+        Err(errno) if limits::is_refusal(errno) => return Ok(()),
         Err(errno) => return Err(Error::os("reading the seals of a segment", errno)),
     };
     let wide = |seals: SealFlag| u64::from(seals.bits().cast_unsigned());
-    if !found.contains(SEALS) {
+    if !found.contains(SEALS) && !may_not_seal(fd, found) {
         return Err(Error::Layout { what: "seals of a segment", expected: wide(SEALS), found: wide(found) });
     }
     // Sealed against writing, a store would fault.

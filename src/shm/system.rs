@@ -18,12 +18,13 @@ use std::thread::{self, ThreadId};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::unistd::{Pid, pipe2};
 
 use super::limits;
+use crate::error::Error;
 use crate::sync::header::Creator;
 
 /// The most descriptors that the kernel lets one message carry (`SCM_MAX_FD`).
@@ -133,6 +134,8 @@ pub(crate) enum SocketRefusal {
     Taken,
     /// The number is closed here, or holds something else; or the parent has taken it and forked.
     NotInherited,
+    /// The system does not tell what it is.
+    Unknown(Errno),
 }
 
 /// Takes possession of the `SOCK_SEQPACKET` socket that the process `launcher` has made and left
@@ -154,6 +157,9 @@ pub(crate) fn inherited_socket(raw: RawFd, launcher: i32) -> Result<OwnedFd, Soc
     let status = unsafe {
         libc::getsockopt(raw, libc::SOL_SOCKET, libc::SO_TYPE, (&raw mut kind).cast(), &raw mut len)
     };
+    if status != 0 && limits::is_refusal(Errno::last()) {
+        return Err(SocketRefusal::Unknown(Errno::last()));
+    }
     if status != 0 || kind != libc::SOCK_SEQPACKET {
         return Err(SocketRefusal::NotInherited);
     }
@@ -266,7 +272,14 @@ pub(crate) struct InterruptWatch {
 
 impl InterruptWatch {
     /// Installs the handlers, or gives `None` when another watch of this process is alive.
-    pub(crate) fn start(heeds_quit: bool) -> io::Result<Option<Self>> {
+    pub(crate) fn start(heeds_quit: bool) -> Result<Option<Self>, Error> {
+        let (action, needs) = ("catching signals", "the system calls pipe2 and rt_sigaction");
+        Self::install(heeds_quit).map_err(|error| {
+            limits::refused_call(action, needs, error).unwrap_or_else(|error| Error::os(action, error))
+        })
+    }
+
+    fn install(heeds_quit: bool) -> io::Result<Option<Self>> {
         let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
         if *watched {
             return Ok(None);
@@ -337,12 +350,43 @@ impl Drop for InterruptWatch {
     }
 }
 
+/// Returns the user whose process this is. Where a sandbox refuses to tell, it is the owner of the
+/// process in `/proc`.
+pub(crate) fn user() -> u32 {
+    let told = nix::unistd::getuid().as_raw();
+    // No user has such a number: it is the error of a call that does not fail otherwise.
+    let is_error = told > u32::MAX - 4096;
+    std::fs::metadata("/proc/self").ok().filter(|_| is_error).map_or(told, |process| process.uid())
+}
+
 /// Has `command` start with no signal blocked, whatever this thread blocks.
 pub(crate) fn unblock_all_in(command: &mut Command) {
     if SigSet::thread_get_mask().is_ok_and(|mask| mask != SigSet::empty()) {
         // SAFETY: between fork and exec it makes one system call, and touches no memory of others.
         unsafe { command.pre_exec(|| Ok(SigSet::empty().thread_set_mask()?)) };
     }
+}
+
+/// Has `write` return an error where it would write past `ulimit -f`, and the system would end this
+/// process by SIGXFSZ.
+///
+/// # Errors
+/// Those of `write`; with the remedy, where it is this one.
+pub(crate) fn within_file_size<T>(write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let signal = SigSet::from(Signal::SIGXFSZ);
+    // Where a sandbox refuses it, there is nothing to put back.
+    let before = signal.thread_swap_mask(SigmaskHow::SIG_BLOCK).unwrap_or_else(|_| SigSet::all());
+    let written = write();
+    if !before.contains(Signal::SIGXFSZ) {
+        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the set and the time are live; nobody wants to know more of the signal.
+        unsafe { libc::sigtimedwait(signal.as_ref(), std::ptr::null_mut(), &raw const at_once) };
+        let _ = before.thread_set_mask();
+    }
+    written.map_err(|error| match error.kind() {
+        io::ErrorKind::FileTooLarge => io::Error::new(error.kind(), "it grows past `ulimit -f`; raise that"),
+        _ => error,
+    })
 }
 
 /// Has the system keep ended children until they are waited for, while it lives. A process that

@@ -13,6 +13,7 @@ use crate::epoch_id::{EpochId, FIRST_EPOCH, fresh_job_id};
 use crate::error::{Error, Result};
 use crate::logs::LAUNCH;
 use crate::shm::Segment;
+use crate::shm::system::within_file_size;
 
 /// The variable that names the file.
 pub(crate) const VARIABLE: &str = "SHMCCL_TRACE";
@@ -52,7 +53,7 @@ impl TraceFile {
             json::write(&self.rings, calls, &mut to)?;
             to.flush()
         };
-        written().map_err(|source| Error::Trace { file: self.path.clone(), source })
+        within_file_size(written).map_err(|source| Error::Trace { file: self.path.clone(), source })
     }
 }
 

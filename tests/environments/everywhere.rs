@@ -28,7 +28,7 @@ const REMEDIES: [&str; 9] =
 type Place = (&'static str, fn(Command, &Path) -> Option<Command>);
 
 /// Those that everybody can make.
-const OF_ALL: [Place; 9] = [
+const OF_ALL: [Place; 10] = [
     ("one core", |command, _| Some(around(Surroundings::plain().on_one_core(), command))),
     ("stack of 64 KiB", |command, _| limited(Resource::RLIMIT_STACK, 64 << 10, command)),
     ("16 descriptors", |command, _| limited(Resource::RLIMIT_NOFILE, 16, command)),
@@ -39,6 +39,7 @@ const OF_ALL: [Place; 9] = [
         limited(Resource::RLIMIT_AS, 256 << 20, command)
     }),
     ("2 MiB of data", |command, _| limited(Resource::RLIMIT_DATA, 2 << 20, command)),
+    ("no file sizes", |command, _| limited(Resource::RLIMIT_FSIZE, 0, command)),
     ("no memfd_create", |command, _| refused(libc::SYS_memfd_create, Errno::EPERM, command)),
     ("no pidfd_open", |command, _| refused(libc::SYS_pidfd_open, Errno::ENOSYS, command)),
     ("no fallocate", |command, _| refused(libc::SYS_fallocate, Errno::EOPNOTSUPP, command)),
@@ -46,7 +47,7 @@ const OF_ALL: [Place; 9] = [
 ];
 
 /// Those that only root can make.
-const OF_ROOT: [Place; 9] = [
+const OF_ROOT: [Place; 10] = [
     ("another user", |command, directory| {
         let command = executable_by_all(&command, directory);
         Some(around(Surroundings::plain().as_user(STRANGER), command))
@@ -66,6 +67,7 @@ const OF_ROOT: [Place; 9] = [
         let nodes = "mknod -m 666 /dev/null c 1 3; mknod -m 666 /dev/urandom c 1 9";
         mounted(&format!("mount -t tmpfs tmpfs /dev; {nodes}"), command)
     }),
+    ("empty /dev", |command, _| mounted("mount -t tmpfs tmpfs /dev", command)),
     ("64 MiB of /dev/shm", |command, _| mounted("mount -t tmpfs -o size=64m tmpfs /dev/shm", command)),
     ("no /proc", |command, _| mounted("mount -t tmpfs -o ro tmpfs /proc", command)),
     ("3 processes", |command, _| grouped("pids", &[("pids.max", "3")], command)),

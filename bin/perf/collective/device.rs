@@ -46,7 +46,7 @@ pub(crate) fn run(
 ) -> Result<()> {
     let settings = plan.collective.as_ref().context("the plan does not say what to measure")?;
     let operation = test.operation().context("no collective operation")?;
-    send(&DeviceLine::Placement(placement(comm)?))?;
+    send(&DeviceLine::Placement(placement(comm)))?;
     comm.set_algorithm(settings.algorithm.as_deref().map(str::parse).transpose()?);
     comm.set_channel_kind(match settings.channel {
         TestChannel::Memory => ChannelKind::Memory,
@@ -75,11 +75,11 @@ pub(crate) fn run(
     bench.figures()
 }
 
-fn placement(comm: &Communicator) -> Result<RankPlacement> {
-    let allowed = clock::affinity()?;
+fn placement(comm: &Communicator) -> RankPlacement {
+    let allowed = clock::affinity();
     let may_run = |core: &usize| allowed.is_set(*core).unwrap_or(false);
     let core = (0..nix::sched::CpuSet::count()).find(may_run).unwrap_or(0);
-    Ok(RankPlacement { rank: comm.rank().get(), pid: std::process::id(), core })
+    RankPlacement { rank: comm.rank().get(), pid: std::process::id(), core }
 }
 
 /// Prints a line for the launcher.

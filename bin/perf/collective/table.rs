@@ -46,7 +46,8 @@ pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<PerfRow>> {
     let is_ordinary = plan.collective.as_ref().is_some_and(|settings| settings.memory == Memory::Ordinary);
     let bound = args.collective.bound;
     let extras = Extras { percentiles: args.collective.percentiles, bound, heap: bound && is_ordinary };
-    let host = nix::sys::utsname::uname()?.nodename().to_string_lossy().into_owned();
+    let host = nix::sys::utsname::uname()
+        .map_or_else(|_| "this host".to_owned(), |it| it.nodename().to_string_lossy().into_owned());
     let processor = MachineInfo::detect().cpu;
     let head = TableHead {
         test: test.nccl_tests_name(),

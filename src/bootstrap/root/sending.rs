@@ -18,6 +18,7 @@ use crate::bootstrap::message::{
 use crate::bootstrap::socket::send;
 use crate::error::{DeviceName, ExitCause};
 use crate::logs::step;
+use crate::shm::system;
 
 /// A message that waits for room.
 #[derive(Clone, Debug)]
@@ -127,7 +128,7 @@ impl BootstrapRoot {
     }
 
     fn check_hello(&self, hello: &Hello, code: u32, user: u32) -> Result<(), Misfit> {
-        check_fit(MemberRefusal::User, nix::unistd::getuid().as_raw().into(), user.into())?;
+        check_fit(MemberRefusal::User, system::user().into(), user.into())?;
         check_fit(MemberRefusal::Layout, LAYOUT_VERSION.into(), hello.layout_version.into())?;
         check_fit(MemberRefusal::Job, self.offer.job_id, hello.header.job_id)?;
         check_fit(MemberRefusal::Member, code.into(), hello.member.into())

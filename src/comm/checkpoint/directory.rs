@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::files;
 use crate::process;
 use crate::rank::MAX_RANKS;
+use crate::shm::system::within_file_size;
 
 /// The file that names the valid generation, and its name while it is written.
 const CURRENT: &str = "CURRENT";
@@ -160,7 +161,8 @@ impl Directory {
         let path = self.path.join(ASIDE);
         let write = |error| io(&path, "writing which generation counts", error);
         let mut file = File::create(&path).map_err(write)?;
-        file.write_all(current.text().as_bytes()).and_then(|()| file.sync_all()).map_err(write)?;
+        within_file_size(|| file.write_all(current.text().as_bytes())).map_err(write)?;
+        file.sync_all().map_err(write)?;
         // The name of the generation's directory.
         sync_directory(&self.path)?;
         Ok(path)

@@ -21,6 +21,7 @@ use super::{CheckpointFault, at, io};
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 use crate::shm::Span;
+use crate::shm::system::within_file_size;
 
 /// The most bytes under one checksum.
 const CHUNK: u64 = 1 << 20;
@@ -138,7 +139,8 @@ impl PartWriter {
         self.written.add(checksum, self.buffer.len() as u64);
         spoil(&mut self.buffer);
         self.buffer.extend(checksum);
-        self.file.write_all(&self.buffer).map_err(|error| io(&self.path, "writing", error))
+        within_file_size(|| self.file.write_all(&self.buffer))
+            .map_err(|error| io(&self.path, "writing", error))
     }
 
     /// Returns when everything is on the disk.

@@ -1,8 +1,9 @@
 //! The thread that is the parent of a fleet's devices.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -38,11 +39,11 @@ pub(super) struct FleetPlan {
 }
 
 impl FleetPlan {
-    fn command(&self, kind: &DeviceKind) -> Command {
+    fn command(&self, kind: &DeviceKind) -> io::Result<Command> {
         let assignment = kind.assignment(self.outlives);
         let mut command = self.program.command();
-        command.envs(assignment.variables(&self.directory)).stdin(Stdio::null());
-        command
+        command.envs(assignment.variables(&self.directory)).stdin(process::no_input()?);
+        Ok(command)
     }
 }
 
@@ -141,7 +142,8 @@ impl Crew {
 
     fn start(&mut self, kind: &Arc<DeviceKind>, was_restarted: bool) -> Result<DeviceId, Error> {
         const ACTION: &str = "starting a device";
-        let child = process::spawn(&mut self.plan.command(kind)).and_then(OwnedChild::watch);
+        let spawned = self.plan.command(kind).and_then(|mut command| process::spawn(&mut command));
+        let child = spawned.and_then(OwnedChild::watch);
         let child = child.map_err(|error| resource_error(ACTION, error))?;
         let member = ChildDevice { child, kind: Arc::clone(kind), began: Instant::now(), was_restarted };
         let device = member.device();

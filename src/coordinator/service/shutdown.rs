@@ -21,9 +21,7 @@ pub(super) enum Shutdown {
 impl Shutdown {
     pub(super) fn by_signal() -> Result<Self, Error> {
         let watch = InterruptWatch::start(true);
-        watch
-            .map(|watch| Self::Signal { watch, on_quit: None })
-            .map_err(|error| Error::os("catching the signals that end a coordinator", error))
+        Ok(Self::Signal { watch: watch?, on_quit: None })
     }
 
     pub(super) fn by_stop_pipe(pipe: UnixStream) -> Result<Self, Error> {

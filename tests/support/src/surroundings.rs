@@ -10,7 +10,10 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::unistd::{Gid, Pid, Uid, setgid, setgroups, setuid};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch, apply_filter,
+};
 
 /// A description of surroundings, which one command is started in.
 #[derive(Debug, Default)]
@@ -32,9 +35,26 @@ impl Surroundings {
 
     /// Refuses a system call, by its number, as a sandbox or an old kernel does.
     #[must_use]
-    pub fn refusing(mut self, call: i64, errno: Errno) -> Self {
+    pub fn refusing(self, call: i64, errno: Errno) -> Self {
+        self.filtered(call, Vec::new(), errno)
+    }
+
+    /// Refuses one command of a system call: `command` as its second argument.
+    #[must_use]
+    pub fn refusing_command(self, call: i64, command: i32, errno: Errno) -> Self {
+        let is_it = SeccompCondition::new(
+            1,
+            SeccompCmpArgLen::Dword,
+            SeccompCmpOp::Eq,
+            u64::from(command.cast_unsigned()),
+        );
+        let rule = SeccompRule::new(vec![is_it.expect("an argument")]).expect("a rule");
+        self.filtered(call, vec![rule], errno)
+    }
+
+    fn filtered(mut self, call: i64, rules: Vec<SeccompRule>, errno: Errno) -> Self {
         let refusal = SeccompAction::Errno(u32::try_from(errno as i32).expect("errors are positive"));
-        let rules = [(call, Vec::new())].into();
+        let rules = [(call, rules)].into();
         let arch = if cfg!(target_arch = "aarch64") { TargetArch::aarch64 } else { TargetArch::x86_64 };
         let filter = SeccompFilter::new(rules, SeccompAction::Allow, refusal, arch).expect("a filter");
         self.filters.push(filter.try_into().expect("a short filter"));

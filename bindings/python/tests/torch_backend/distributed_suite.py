@@ -6,6 +6,8 @@ import tempfile
 
 FOLDER = tempfile.mkdtemp()
 os.environ.update(BACKEND="shmccl", WORLD_SIZE="3", TEMP_DIR=FOLDER)
+# Where it is set, torch's runner writes reports by a package that is not asked for here.
+os.environ.pop("CI", None)
 for name in ("barrier", "test_dir"):
     os.makedirs(os.path.join(FOLDER, name))
 

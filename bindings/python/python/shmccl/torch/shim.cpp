@@ -326,6 +326,10 @@ void run_alone(const Step& step) {
 class Pending;
 using SuccessHook = std::function<void(const Pending&)>;
 
+// Hooks by their ids. A set of them never changes: who calls it needs no lock meanwhile.
+template <class Hook>
+using Hooks = std::shared_ptr<const std::map<int64_t, Hook>>;
+
 struct Report {
   std::atomic<int64_t> pending{0};
   // How much longer the next operation may take, in ms.
@@ -334,8 +338,8 @@ struct Report {
   std::atomic<shmcclResult_t> failed{shmcclSuccess};
   std::mutex mutex;
   std::condition_variable idle;
-  std::map<int64_t, std::function<void()>> on_abort;
-  std::map<int64_t, SuccessHook> on_success;
+  Hooks<std::function<void()>> on_abort;
+  Hooks<SuccessHook> on_success;
 
   // Goes on with the settings and hooks of another one.
   void adopt(Report& before) {
@@ -347,20 +351,23 @@ struct Report {
   }
 
   // Sets a hook, or removes it where `hook` is empty.
-  template <class Hooks, class Hook>
-  void set(Hooks& hooks, int64_t id, Hook hook) {
+  template <class Hook>
+  void set(Hooks<Hook>& hooks, int64_t id, Hook hook) {
     std::lock_guard<std::mutex> lock(mutex);
-    if (hook) hooks[id] = std::move(hook);
-    else hooks.erase(id);
-    hooked = !on_success.empty();
+    auto changed = hooks ? *hooks : std::map<int64_t, Hook>();
+    if (hook) changed[id] = std::move(hook);
+    else changed.erase(id);
+    hooks = std::make_shared<const std::map<int64_t, Hook>>(std::move(changed));
+    hooked = on_success && !on_success->empty();
   }
 
-  template <class Hooks, class... Arguments>
-  void call(const Hooks& hooks, const Arguments&... arguments) {
+  template <class Hook, class... Arguments>
+  void call(const Hooks<Hook>& hooks, const Arguments&... arguments) {
     std::unique_lock<std::mutex> lock(mutex);
     const auto called = hooks;
     lock.unlock();
-    for (const auto& [id, hook] : called) hook(arguments...);
+    if (!called) return;
+    for (const auto& [id, hook] : *called) hook(arguments...);
   }
 };
 
@@ -596,9 +603,10 @@ class Pending : public Work {
     c10::intrusive_ptr<Pending>::reclaim(static_cast<Pending*>(self))->part_ended({code, text ? text : ""});
   }
 
+  // The first time it only looks: torch's flight recorder asks as each call returns, and what it would make the worker
+  // begin, a wait takes over at less cost. The worker begins what nobody waits for in any case.
   bool isCompleted() override {
-    int is_over = 0;
-    for (auto request : requests()) table->RequestTest(request, &is_over);
+    if (is_polled_.exchange(true)) advance();
     return is_done();
   }
 
@@ -651,6 +659,11 @@ class Pending : public Work {
   uint64_t getCompletionKey() const { return key_; }
 
  private:
+  void advance() {
+    int is_over = 0;
+    for (auto request : requests()) table->RequestTest(request, &is_over);
+  }
+
   // Queues a part; the engine keeps this object until it has ended.
   void queue(shmcclComm_t comm, const shmcclCall_t& call) {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -762,7 +775,7 @@ class Pending : public Work {
     lock.unlock();
     if (is_done) resolve(made);
     // Who waits for a future does not take the operation over: the worker is told to begin.
-    else isCompleted();
+    else advance();
     return made;
   }
 
@@ -789,6 +802,7 @@ class Pending : public Work {
   const steady_clock::time_point started_ = steady_clock::now();
   float duration_ms_ = 0;
 
+  std::atomic<bool> is_polled_{false};
   // Beginning them counts as a part.
   int parts_ = 1;
   bool done_ = false;
