@@ -94,14 +94,14 @@ fn a_program_is_imported_drawn_and_compared() {
 
 #[test]
 fn a_run_ends_with_0_where_all_calls_are_right_and_with_1_where_data_are_wrong_or_nothing_comes() {
-    let right = plan(&["run", "generated/ar_2.json", "--sizes", "256,512"]);
+    let right = plan(&["run", "generated/ar_2.json", "--sizes", "256,768"]);
     assert_eq!(right.status.code(), Some(0), "{}", text(&right.stderr));
     let table = text(&right.stdout);
     for kind in ["int32     sum", "float     max", "half     sum"] {
         let rows: Vec<_> = table.lines().filter(|line| line.contains(kind)).collect();
         assert_eq!(rows.len(), 2, "{kind}: {table}");
     }
-    let wrong = plan(&["run", "faulty/value_03.json"]);
+    let wrong = plan(&["run", "faulty/value_03.json", "--sizes", "1K"]);
     assert_eq!(wrong.status.code(), Some(1));
     assert!(text(&wrong.stderr).contains("error: wrong data in "), "{}", text(&wrong.stderr));
     let stuck = plan(&["run", "faulty/deadlock_03.json", "--timeout", "1s"]);

@@ -82,8 +82,8 @@ pub(crate) struct CollectiveArgs {
     #[arg(long, value_enum, value_name = "KIND", default_value_t = Memory::Heap)]
     memory: Memory,
     /// Algorithm: one_shot, two_shot, ring, recursive_doubling, halving_doubling, tree, double_tree
-    /// or naive; or plan:NAME for an execution plan in the directory of --plans [default: what suits
-    /// the size]
+    /// or naive; or plan:NAME for an execution plan in the directory of --plans [default: what
+    /// suits the size]
     #[arg(long, value_name = "NAME", value_parser = parse_algorithm)]
     algo: Option<AlgorithmName>,
     /// Do the operation by this MSCCL++ execution plan, with as many ranks as it is for
