@@ -85,27 +85,20 @@ impl Candidates {
             Action::Fence | Action::Flush { .. } if part.site.code != Code::PutWithSignalAndFlush => {
                 self.alone.push(part);
             }
-            Action::Signal { peer, counter, .. } | Action::PushSignal { peer, counter, .. } => {
-                let counter = (peer, Count::Signals(counter));
-                self.adds.entry(counter).or_default().push(part);
-                if !matches!(part.site.code, Code::Signal | Code::RelaxedSignal) {
-                    self.mixed.insert(counter);
-                }
-            }
-            Action::Wait { counter, .. } => {
-                self.takes.entry((rank, Count::Signals(counter))).or_default().push(part);
-            }
-            Action::Release { semaphore } => {
-                self.adds.entry((rank, Count::Semaphore(semaphore))).or_default().push(part);
-            }
-            Action::Acquire { semaphore } => {
-                self.takes.entry((rank, Count::Semaphore(semaphore))).or_default().push(part);
-            }
             Action::Barrier { barrier } => {
                 let blocks = self.meetings.entry((rank, barrier)).or_default();
                 blocks.entry(part.block).or_default().push(part);
             }
             _ => {}
+        }
+        if let Some(counter) = stuck::added(rank, action) {
+            self.adds.entry(counter).or_default().push(part);
+            if !matches!(part.site.code, Code::Signal | Code::RelaxedSignal | Code::SemRelease) {
+                self.mixed.insert(counter);
+            }
+        }
+        if let Some(counter) = stuck::taken(rank, action) {
+            self.takes.entry(counter).or_default().push(part);
         }
     }
 

@@ -65,6 +65,14 @@ fn each_faulty_plan_has_the_verdict_that_is_expected() {
 }
 
 #[test]
+fn a_deadlock_names_the_signals_that_are_missing() {
+    let report = smallest(&load("faulty/deadlock_03"));
+    let told = report.classes[0].findings[0].to_string();
+    let missing = "a launch adds 1 to the signals of rank 1 to rank 0 on memory channel 6 and takes 2";
+    assert!(told.starts_with("deadlock: ") && told.contains(missing), "{told}");
+}
+
+#[test]
 fn no_plan_of_the_corpus_has_a_field_that_is_unknown() {
     for listed in listed(&["generated", "upstream", "units"]) {
         let reading = read::read_file(&folder().join(format!("{}.json", listed.name))).unwrap();
