@@ -32,7 +32,7 @@ use crate::problem::Problem;
 use classes::Class;
 use machine::{Machine, Model};
 use memory::{Race, RaceKey};
-pub use redundant::redundant;
+pub use redundant::{Redundant, redundant};
 pub use report::{ClassReport, Finding, Kind, Report};
 use rule::{Rule, holds};
 
