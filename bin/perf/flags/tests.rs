@@ -135,7 +135,7 @@ fn a_wrong_value_is_told_in_one_line_that_says_what_would_be_right() {
         (&["-g", "65"], "65 is not in 2..=64"),
         (&["--channel", "pipe"], "[possible values: memory, port]"),
         (&["--proxy", "threads"], "thread"),
-        (&["--timeout", "0"], "above zero"),
+        (&["--timeout", "0ms"], "above zero"),
         (&["put_latncy"], "a similar value exists: 'put_latency'"),
         (&["--minbyte", "8"], "--minbytes"),
     ] {
