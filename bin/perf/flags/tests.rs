@@ -153,6 +153,7 @@ fn sizes_that_contradict_each_other_are_refused() {
     assert!(sizes(&["-b", "0"]).unwrap_err().contains("start at 1"));
     assert_eq!(sizes(&["-b", "8", "-e", "8"]).unwrap(), [8]);
     assert!(sizes(&["-f", "1"]).unwrap_err().contains("--stepfactor 1 steps by bytes"));
+    assert!(sizes(&["-n", "0"]).unwrap_err().starts_with("-n 0 times nothing; leave it out"));
 }
 
 #[test]
