@@ -1,6 +1,7 @@
 //! Flags that several commands share: how processes start, which sizes are measured, how many ranks
 //! there are.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -29,6 +30,10 @@ pub(crate) struct JobArgs {
     /// cores of others
     #[arg(long)]
     pub(crate) no_pin: bool,
+    /// Do calls by the MSCCL++ execution plans in this directory that are for as many ranks, where
+    /// they fit and no algorithm is chosen
+    #[arg(long, value_name = "DIR", env = "SHMCCL_PLANS", hide_env_values = true)]
+    pub(crate) plans: Option<PathBuf>,
 }
 
 /// Flags of measuring, in the manner of nccl-tests: sizes, and how often each is measured.

@@ -18,6 +18,7 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use shmccl::Error;
 use shmccl::bootstrap::{ProxyMode, SegmentBacking};
+use shmccl::collective::PLANS_VARIABLE;
 use shmccl::collective::tuning::Table;
 use shmccl::comm::{JoinedAs, join_job};
 use shmccl::error::ExitCause;
@@ -140,6 +141,9 @@ fn job(args: &RunArgs) -> Result<Launch> {
         .heed_quit(true)
         .trace_records(args.trace_records())
         .capture_output(args.prefix);
+    if let Some(directory) = &args.job.plans {
+        launch = launch.env(PLANS_VARIABLE, directory);
+    }
     if let Some(file) = &args.trace {
         launch = launch.trace(file);
     }

@@ -92,7 +92,13 @@ impl TuneArgs {
 
     /// Returns how device processes are started.
     pub(crate) fn job(&self) -> JobArgs {
-        JobArgs { proxy: ProxyPlace::Thread, heap: None, timeout: self.timeout, no_pin: self.no_pin }
+        JobArgs {
+            proxy: ProxyPlace::Thread,
+            heap: None,
+            timeout: self.timeout,
+            no_pin: self.no_pin,
+            plans: None,
+        }
     }
 }
 

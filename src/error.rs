@@ -245,6 +245,23 @@ pub enum Error {
         /// prints it.
         report: Option<Box<dyn EpochReport>>,
     },
+    /// A file, or what was made of it, is no execution plan that can be run.
+    #[error("{refusal}")]
+    Plan {
+        /// A [`Refusal`](shmccl_plan::Refusal): all that is wrong with it.
+        refusal: Detail,
+    },
+    /// Thread blocks of an execution plan have waited in vain, as the deadline passed.
+    #[error("{plan} timed out: {blocks}; check the plan by `shmccl plan check`")]
+    PlanStalled {
+        /// The plan.
+        plan: String,
+        /// Which blocks wait, in which operations, and for what.
+        blocks: String,
+        /// The timeout.
+        #[source]
+        source: std::sync::Arc<Error>,
+    },
     /// An operation of a stream failed, and those behind it were not executed.
     #[error("operation {number} of the stream, {operation}, failed")]
     StreamFailed {
@@ -486,7 +503,9 @@ impl Error {
     #[must_use]
     pub fn origin(&self) -> &Self {
         match self {
-            Self::StreamFailed { source, .. } | Self::WorkFailed { source, .. } => source.origin(),
+            Self::StreamFailed { source, .. }
+            | Self::WorkFailed { source, .. }
+            | Self::PlanStalled { source, .. } => source.origin(),
             _ => self,
         }
     }
@@ -499,6 +518,7 @@ impl Error {
             Self::CallMismatch { mismatch: detail }
             | Self::AlgorithmMismatch { mismatch: detail }
             | Self::Tuning { fault: detail, .. }
+            | Self::Plan { refusal: detail }
             | Self::FaultPlan { fault: detail, .. }
             | Self::Checkpoint { fault: detail, .. } => detail.downcast_ref(),
             _ => None,

@@ -116,4 +116,6 @@ pub use error::{Error, Result};
 pub use heap::{Arena, ArenaBuffer};
 pub use rank::Rank;
 #[doc(no_inline)]
+pub use shmccl_plan as plan;
+#[doc(no_inline)]
 pub use shmccl_proxy as proxy;

@@ -29,7 +29,8 @@ pub(super) fn examine(job: PlannedJob) -> Result<Vec<HostFinding>> {
 
 fn start(job: PlannedJob) -> Result<HostFinding> {
     let topic = "a job";
-    let args = JobArgs { proxy: job.proxy, heap: Some(job.heap), timeout: PATIENCE, no_pin: false };
+    let args =
+        JobArgs { proxy: job.proxy, heap: Some(job.heap), timeout: PATIENCE, no_pin: false, plans: None };
     let environment = vec![(plan::VARIABLE, serde_json::to_string(&PerfPlan::of_nothing())?)];
     // A trace of this job must not take the place of one that the user has.
     let is_traced = std::env::var_os("SHMCCL_TRACE").is_some();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use shmccl::bootstrap::ProxyMode;
+use shmccl::collective::PLANS_VARIABLE;
 use shmccl::error::DeviceName;
 use shmccl::heap::layout::HeapShape;
 use shmccl::launch::{Launch, Observer, OutputBacklog, OutputLine, OutputStream, Program};
@@ -133,6 +134,10 @@ pub(crate) fn carry_out(
         .environment
         .into_iter()
         .fold(Launch::new(ranks)?, |launch, (name, value)| launch.env(name, value));
+    let launch = match &args.plans {
+        Some(directory) => launch.env(PLANS_VARIABLE, directory),
+        None => launch,
+    };
     let launch = launch
         .program(program.clone())
         .service(program)

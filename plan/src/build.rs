@@ -34,7 +34,7 @@ use std::ops::Range;
 use std::panic::Location;
 
 use crate::check::{Report, check};
-use crate::plan::{Buffer, ChannelKind, Operator, Plan, Protocol, RankProgram, RemoteBuffer};
+use crate::plan::{Buffer, ChannelKind, Plan, Protocol, RankProgram, RemoteBuffer};
 use crate::rules;
 use block::Draft;
 
@@ -343,6 +343,3 @@ impl Chunks {
         Self { index: self.index + first, size, ..self }
     }
 }
-
-/// How a reduction combines, where it is not the sum.
-pub type Combination = Operator;

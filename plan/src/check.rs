@@ -39,7 +39,7 @@ use rule::{Rule, holds};
 /// The most cells of a class that is checked.
 const MAX_CELLS: usize = 1 << 19;
 /// The most units that a launch reads and writes.
-const MAX_ACCESSES: usize = 1 << 21;
+const MAX_ACCESSES: usize = 1 << 20;
 /// The most steps of all blocks in a launch, and the most of these times the actors.
 const MAX_STEPS: usize = 4_000_000;
 const MAX_CLOCKS: usize = 1 << 30;

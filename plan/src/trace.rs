@@ -274,11 +274,15 @@ impl Tracer<'_> {
         last
     }
 
-    /// Notes what moves in an event.
+    /// Notes what moves in an event. What a rank reads from others and writes to others has come to
+    /// the rank in between, in one hop, and leaves it in another.
     fn moves(&mut self, index: usize, code: &BlockCode, transfer: &Transfer, iteration: usize) {
         let (first, bytes) = transfer.extent(iteration);
         let event = &self.trace.events[index];
         let is_raw = event.by_proxy && event.site.code.is_of_packets();
+        let (rank, targets) = (event.rank, code.targets(transfer).to_vec());
+        let reads_far = code.sources(transfer).iter().any(|source| source.rank != rank);
+        let between = targets.iter().find(|target| reads_far && target.rank == rank).copied();
         let mut results = Vec::new();
         for unit in 0..bytes.div_ceil(self.unit) {
             let mut result = Held::default();
@@ -294,16 +298,20 @@ impl Tracer<'_> {
         }
         let sources: Vec<_> = code.sources(transfer).to_vec();
         let origins = self.origins(&sources, first, bytes);
-        for target in code.targets(transfer).to_vec() {
+        let all = origins.iter().fold(0, |all, (_, ranks)| all | ranks);
+        let before = results.iter().map(|result| result.hop).max().unwrap_or(0);
+        for target in targets {
             let far = sources.iter().any(|source| source.rank != target.rank);
+            let between = between.filter(|_| target.rank != rank);
+            let hops = if between.is_some() { 2 } else { usize::from(far) };
             for (unit, result) in results.iter().enumerate() {
-                let hop = result.hop + usize::from(far);
-                self.store(&target, first, unit, Held { ranks: result.ranks, hop, packet: Some(index) });
+                let held = Held { hop: result.hop + hops, packet: Some(index), ..*result };
+                self.store(&target, first, unit, held);
             }
-            let to = self.span(&target, first, bytes, is_raw);
-            for (source, ranks) in origins.iter().filter(|_| bytes > 0) {
-                let from = self.span(source, first, bytes, is_raw);
-                let hop = results.iter().map(|result| result.hop).max().unwrap_or(0) + usize::from(far);
+            let from = between.map_or_else(|| origins.clone(), |own| vec![(own, all)]);
+            for (source, ranks) in from.iter().filter(|_| bytes > 0) {
+                let [from, to] = [source, &target].map(|operand| self.span(operand, first, bytes, is_raw));
+                let hop = before + hops;
                 self.trace.events[index].movements.push(Movement { from, to, ranks: *ranks, hop });
             }
         }

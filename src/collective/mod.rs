@@ -21,7 +21,8 @@
 //! | `zero_copy` | `two_shot` in the heap | two: where buffers lie, and that they were used |
 //! | `staged` | `two_shot` of ordinary memory, or where that is quicker | the post, one a piece |
 //! | `algorithms`, `custom` | all others, and all over proxied channels | depends |
-//! | `chunked` | the last on ordinary memory, scaled, or as `f32` | as many, for each chunk |
+//! | `planned` | what an execution plan fits that was registered | the post, and the plan's own |
+//! | `chunked` | algorithms on ordinary memory, scaled, or as `f32` | as many, for each chunk |
 //!
 //! The first three are for direct channels only. There, `one_shot` and `two_shot` are not the loops
 //! that a proxy's triggers do.
@@ -51,6 +52,8 @@ pub(crate) use engine::{CALL_NAMES, Engine, group, open::OpenMessages};
 pub use execute::custom::{AlgorithmMismatch, CustomAlgorithm, Place, Registration, Steps};
 pub(crate) use execute::zero_copy::share as share_of;
 pub(crate) use plan::Planner;
+pub use plan::library::PLANS_VARIABLE;
+pub(crate) use plan::library::from_environment as plans_from_environment;
 pub use plan::tuning;
 pub(crate) use region::lease::{GONE, LEFT, RegionOwner};
 pub(crate) use region::{CommLayout, LAP, TURNS};

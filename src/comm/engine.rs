@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use shmccl_plan::Plan;
+
 use super::Communicator;
 use super::call_queue::CallQueue;
 use crate::collective::tuning::{BufferKind, Table};
@@ -54,6 +56,37 @@ impl Communicator {
         algorithm: Arc<dyn CustomAlgorithm>,
     ) -> Result<()> {
         self.enter(Operation::RegisterAlgorithm)?.register(operation, Some(algorithm))
+    }
+
+    /// Does the calls that an execution plan fits by that plan from now on, where
+    /// [`Communicator::set_algorithm`] has chosen no algorithm. Collective: all ranks register the
+    /// same plan.
+    ///
+    /// A plan fits calls of its collective whose message is a multiple of its chunks' unit and
+    /// within its limits. A plan of sums reduces by any built-in operator but averages. Others are
+    /// done as before. Of several plans that fit, the first one that was registered counts. Buffers
+    /// in the heap are worked on where they lie, as far as the plan is written for it; others are
+    /// staged.
+    ///
+    /// # Errors
+    /// - [`crate::Error::Mismatch`] on all ranks when they register different plans.
+    /// - [`crate::Error::InvalidArgument`] for a plan of another number of ranks, and
+    ///   [`crate::Error::Unavailable`] for one that does no call.
+    /// - [`crate::Error::OutOfMemory`] or [`crate::Error::Exhausted`] where there is no room, and
+    ///   [`crate::Error::FailedElsewhere`] on the other ranks.
+    /// - Otherwise those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
+    pub fn register_plan(&mut self, plan: &Arc<Plan>) -> Result<()> {
+        self.enter(Operation::RegisterAlgorithm)?.register_plan(plan)
+    }
+
+    /// Removes the first plan called `name` that was registered. Collective.
+    ///
+    /// # Errors
+    /// - [`crate::Error::Unavailable`] when there is none.
+    /// - [`crate::Error::Mismatch`] on all ranks when they remove different ones.
+    /// - Otherwise those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
+    pub fn unregister_plan(&mut self, name: &str) -> Result<()> {
+        self.enter(Operation::RegisterAlgorithm)?.unregister_plan(name)
     }
 
     /// Removes the algorithm registered for `operation`. Collective.

@@ -12,7 +12,7 @@ use super::workspace::Workspace;
 use crate::channel::{Blamed, Port, RankContext};
 use crate::collective::{OpenPorts, RegionOwner};
 use crate::error::{DeviceName, Result};
-use crate::heap::{MemoryRegistrar, Region};
+use crate::heap::{ArenaBuffer, MemoryRegistrar, Region};
 use crate::rank::Rank;
 use crate::shm::{CellSlice, LifeLock, Segment};
 use crate::sync::{LifeStatus, ProgressCell, Revocation};
@@ -110,8 +110,8 @@ impl JobMembership {
 }
 
 impl RegionOwner for JobMembership {
-    fn take_back(&self, region: Region, departures: CellSlice<ProgressCell>) {
-        self.workspace.retire(region, departures);
+    fn take_back(&self, region: Region, memory: Vec<ArenaBuffer<u8>>, departures: CellSlice<ProgressCell>) {
+        self.workspace.retire(region, memory, departures);
     }
 }
 

@@ -20,7 +20,9 @@ use super::call_queue::EngineLoan;
 use super::workspace::{ALIGN, Workspace};
 use crate::collective::Planner;
 use crate::collective::tuning::{Table, Tuning};
-use crate::collective::{CallSignature, ChannelKind, CommLayout, Engine, LAP, Operation};
+use crate::collective::{
+    CallSignature, ChannelKind, CommLayout, Engine, LAP, Operation, plans_from_environment,
+};
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, Region};
 use crate::rank::Rank;
@@ -230,6 +232,9 @@ impl Communicator {
         }
         engine.members.board.report_call(call);
         engine.tune(table, self.context().oversubscribed())?;
+        if let Some(plans) = plans_from_environment() {
+            engine.adopt_plans(plans)?;
+        }
         engine.members.board.report_none();
         Ok(engine)
     }

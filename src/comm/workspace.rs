@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::collective::{CommLayout, GONE};
 use crate::error::{Error, Result};
 use crate::heap::allocator::Allocator;
-use crate::heap::{HeapOffset, HeapShape, Region};
+use crate::heap::{ArenaBuffer, HeapOffset, HeapShape, Region};
 use crate::shm::CellSlice;
 use crate::sync::ProgressCell;
 
@@ -52,11 +52,21 @@ struct WorkspacePart {
     allocator: Allocator,
 }
 
-/// A region that other members may still touch.
+/// A region that other members may still touch, and what of the arena they may touch as long.
 #[derive(Debug)]
 struct Retired {
     region: Region,
+    memory: Vec<ArenaBuffer<u8>>,
     departures: CellSlice<ProgressCell>,
+}
+
+impl Drop for Book {
+    /// Leaves to the arena what nobody touches any more, and nothing else.
+    fn drop(&mut self) {
+        self.reclaim();
+        let memory = self.retired.drain(..).flat_map(|retired| retired.memory);
+        memory.for_each(ArenaBuffer::leave_taken);
+    }
 }
 
 impl Workspace {
@@ -115,9 +125,15 @@ impl Workspace {
         self.book().part(region).free(region);
     }
 
-    /// Takes back a region that other members may touch until their `departures` say otherwise.
-    pub(super) fn retire(&self, region: Region, departures: CellSlice<ProgressCell>) {
-        self.book().retired.push(Retired { region, departures });
+    /// Takes back a region, and `memory` of the arena, that other members may touch until their
+    /// `departures` say otherwise.
+    pub(super) fn retire(
+        &self,
+        region: Region,
+        memory: Vec<ArenaBuffer<u8>>,
+        departures: CellSlice<ProgressCell>,
+    ) {
+        self.book().retired.push(Retired { region, memory, departures });
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {

@@ -55,8 +55,8 @@ pub struct Arena {
 pub struct ArenaBuffer<T> {
     buffer: DeviceBuffer<T>,
     heap: Arc<SymmetricHeap>,
-    /// Its place in the book.
-    place: Region,
+    /// Its place in the book, unless that stays taken.
+    place: Option<Region>,
 }
 
 /// Which bytes of an arena are taken, and how many have memory behind them; counted from the end of
@@ -99,7 +99,7 @@ impl Arena {
         let offset = HeapOffset::new(self.heap.shape().len() - place.offset.get() - place.len);
         let heap = Arc::clone(&self.heap);
         let buffer = DeviceBuffer::new(&heap, Region::new(offset, len));
-        Ok(ArenaBuffer { buffer: buffer.inspect_err(|_| heap.give_back(place))?, heap, place })
+        Ok(ArenaBuffer { buffer: buffer.inspect_err(|_| heap.give_back(place))?, heap, place: Some(place) })
     }
 
     /// Returns what the arena holds now. Its length is what it can hold beside the symmetric
@@ -118,9 +118,18 @@ impl<T> Deref for ArenaBuffer<T> {
     }
 }
 
+impl<T> ArenaBuffer<T> {
+    /// Drops it and leaves its memory taken for as long as there is the heap: peers may touch it.
+    pub(crate) fn leave_taken(mut self) {
+        self.place = None;
+    }
+}
+
 impl<T> Drop for ArenaBuffer<T> {
     fn drop(&mut self) {
-        self.heap.give_back(self.place);
+        if let Some(place) = self.place {
+            self.heap.give_back(place);
+        }
     }
 }
 

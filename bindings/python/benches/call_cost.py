@@ -50,6 +50,8 @@ def short_calls(comm, rounds):
     for _ in range(rounds):
         comm.barrier()
         note("Rust", comm._time_all_reduce(CALLS) / CALLS * 1e6)
+        comm.barrier()
+        note("Rust, start + wait", comm._time_all_reduce(CALLS, True) / CALLS * 1e6)
         for name, buffer in buffers.items():
             settings = {"dtype": "float32"} if isinstance(buffer, bytearray) else {}
             comm.barrier()

@@ -455,14 +455,22 @@ impl Communicator {
         Ok(())
     }
 
-    /// Makes an all-reduce of two floats `count` times from Rust. Returns the seconds, with
-    /// which the same calls from Python are compared (`benches/call_cost.py`).
-    fn _time_all_reduce(&self, py: Python<'_>, count: u64) -> PyResult<f64> {
+    /// Makes an all-reduce of two floats `count` times from Rust, at once or started and waited
+    /// for. Returns the seconds, with which the same calls from Python are compared
+    /// (`benches/call_cost.py`).
+    #[pyo3(signature = (count, started=false))]
+    fn _time_all_reduce(&self, py: Python<'_>, count: u64, started: bool) -> PyResult<f64> {
         self.shared.with(py, |comm| {
-            let mut numbers = [1.0_f32; 2];
+            let numbers = std::ptr::from_mut(Box::leak(Box::new([1.0_f32; 2])));
             let start = Instant::now();
             for _ in 0..count {
-                comm.all_reduce_in_place(&mut numbers, &ReduceOp::Max)?;
+                // SAFETY: they are there for ever, and each call is waited for.
+                let numbers = unsafe { &mut *numbers };
+                if started {
+                    comm.start(|_| (), |taker| taker.all_reduce_in_place(numbers, &ReduceOp::Max))?.wait()?;
+                } else {
+                    comm.all_reduce_in_place(numbers, &ReduceOp::Max)?;
+                }
             }
             Ok(start.elapsed().as_secs_f64())
         })

@@ -3,8 +3,8 @@
 //! | object | read by | held by |
 //! |---|---|---|
 //! | `shmccl.Array` | its own fields | the caller's reference |
-//! | `torch.Tensor` | `data_ptr`, `dtype`, `nbytes` and such | the caller's reference |
 //! | NumPy arrays and all of the buffer protocol | `PyObject_GetBuffer` | the buffer, exported |
+//! | `torch.Tensor` | `data_ptr`, `dtype`, `nbytes` and such | the caller's reference |
 //! | arrays with types that NumPy lacks | `__array_interface__` | the caller's reference |
 //! | the rest | `__dlpack__` | the capsule |
 //!
@@ -56,14 +56,15 @@ impl<'py> Operand<'py> {
         if let Ok(array) = object.cast_exact::<Array>() {
             return Ok(array.get().operand());
         }
-        if let Some(tensor) = tensor::operand(object, access)? {
-            return Ok(tensor);
-        }
+        // Before tensors, which have no buffer, so that nobody looks for torch in vain.
         // SAFETY: a live object, and this thread holds the interpreter.
         if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0
             && let Some(operand) = buffer::operand(object, access)?
         {
             return Ok(operand);
+        }
+        if let Some(tensor) = tensor::operand(object, access)? {
+            return Ok(tensor);
         }
         if let Some(operand) = interface::operand(object, access)? {
             return Ok(operand);

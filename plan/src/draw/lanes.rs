@@ -19,6 +19,8 @@ pub(super) fn draw(canvas: &mut Canvas, plan: &Plan, lowered: &Lowered, trace: &
     legend(canvas, top + 20);
     let unit = (1800 / trace.end.max(1)).clamp(12, 120);
     let lanes = lanes(trace);
+    // Arrows slope in the gap between two boxes.
+    let gap = (unit / 5).max(3);
     let x = |time: usize| LEFT + time * unit;
     let row = |lane: usize| top + 50 + lane * LANE;
     for (&(rank, block, by_proxy), &lane) in lanes.iter().filter(|(_, lane)| **lane < MAX_LANES) {
@@ -29,7 +31,7 @@ pub(super) fn draw(canvas: &mut Canvas, plan: &Plan, lowered: &Lowered, trace: &
     }
     let lane_of = |event: &Event| lanes[&key(event)];
     for event in trace.events.iter().filter(|event| lane_of(event) < MAX_LANES && event.end > event.ready) {
-        let width = ((event.end - event.ready) * unit).saturating_sub(3);
+        let width = ((event.end - event.ready) * unit).saturating_sub(gap);
         let at = (x(event.ready), row(lane_of(event)) - 13);
         let style =
             format!("rx=\"3\" fill=\"{}\" stroke=\"#666\" stroke-width=\"0.5\"", kind(&event.action).1);
@@ -44,7 +46,7 @@ pub(super) fn draw(canvas: &mut Canvas, plan: &Plan, lowered: &Lowered, trace: &
             if lane_of(cause) >= MAX_LANES || is_near {
                 continue;
             }
-            let from = (x(cause.end).saturating_sub(3), row(lane_of(cause)) - 4);
+            let from = (x(cause.end).saturating_sub(gap), row(lane_of(cause)) - 4);
             let data = !cause.movements.is_empty() && cause.rank != event.rank;
             let of =
                 format!("{} of rank {} before {} of rank {}", cause.site, cause.rank, event.site, event.rank);

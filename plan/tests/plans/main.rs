@@ -6,4 +6,5 @@ mod corpus;
 mod imported;
 mod interpreted;
 mod mutants;
+mod shown;
 mod written;

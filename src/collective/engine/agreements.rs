@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
+use shmccl_plan::Plan as ExecutionPlan;
+
 use super::Engine;
 use super::trace::CallSpan;
 use crate::channel::{MemoryChannel, ReservedSlot};
 use crate::collective::call::{CallSignature, ChannelKind, Choice, Operation};
 use crate::collective::execute::custom::{AlgorithmMismatch, CustomAlgorithm, Registration};
+use crate::collective::execute::planned::PlanRunner;
+use crate::collective::plan::shelf::{ShelvedPlan, operation_of};
 use crate::collective::plan::tuning::{Table, Tuning};
 use crate::collective::transport::{NONE_LEFT, NONE_TO_BEGIN_WITH, agree_slots, check_balance};
 use crate::error::{Error, Result};
@@ -168,6 +172,81 @@ impl Engine {
             }
         }
         self.planner.register(operation, algorithm);
+        Ok(())
+    }
+
+    /// Has the calls that `plan` fits done by it from now on, where the caller has not said by
+    /// what. Called by all members.
+    ///
+    /// # Errors
+    /// Those of [`ShelvedPlan::new`]; [`Error::Mismatch`], which all members get, when the plans
+    /// differ; those of [`PlanRunner::new`] and of [`Engine::run`].
+    pub(crate) fn register_plan(&mut self, plan: &Arc<ExecutionPlan>) -> Result<()> {
+        let (shelved, lowered) = ShelvedPlan::new(Arc::clone(plan), self.members.n_members())?;
+        let mine = u64::from(crc32c::crc32c(format!("{plan:?}").as_bytes()));
+        let told = self.exchange(Operation::RegisterAlgorithm, &[mine])?;
+        let different = told.iter().zip(self.members.ranks().iter()).find(|(words, _)| words[0] != mine);
+        if let Some((words, &rank)) = different {
+            return Err(Error::Mismatch { what: "checksum of a plan", mine, rank, theirs: words[0] });
+        }
+        let name = format!("plan:{}", plan.name);
+        let runner = PlanRunner::new(&mut self.members, &self.pipework, name, &lowered)?;
+        self.runners.push(runner);
+        self.planner.shelve(shelved);
+        Ok(())
+    }
+
+    /// Registers those of `plans` that are for as many members, as far as they do calls. Called by
+    /// all members.
+    ///
+    /// # Errors
+    /// What kept this member from reading them; [`Error::FailedElsewhere`]; [`Error::Mismatch`] for
+    /// different numbers of plans; those of [`Engine::register_plan`]. All end the epoch.
+    pub(crate) fn adopt_plans(&mut self, plans: Result<Vec<Arc<ExecutionPlan>>>) -> Result<()> {
+        let adopted = self.agree_on_plans(plans);
+        adopted.inspect_err(|_| self.members.board.revoke())
+    }
+
+    fn agree_on_plans(&mut self, plans: Result<Vec<Arc<ExecutionPlan>>>) -> Result<()> {
+        let mine = plans.as_ref().map_or(0, |plans| plans.len() as u64);
+        let told = self.exchange(Operation::RegisterAlgorithm, &[u64::from(plans.is_ok()), mine])?;
+        let plans = plans?;
+        for (words, &rank) in told.iter().zip(self.members.ranks().iter()) {
+            match *words.as_slice() {
+                [1, theirs] if theirs == mine => {}
+                [1, theirs] => {
+                    return Err(Error::Mismatch {
+                        what: "number of plans in SHMCCL_PLANS",
+                        mine,
+                        rank,
+                        theirs,
+                    });
+                }
+                _ => return Err(Error::FailedElsewhere { operation: "reading SHMCCL_PLANS", rank }),
+            }
+        }
+        let n_members = self.members.n_members();
+        let plans = plans.iter().filter(|plan| plan.ranks.len() == n_members && operation_of(plan).is_some());
+        plans.into_iter().try_for_each(|plan| self.register_plan(plan))
+    }
+
+    /// Removes the first plan called `name` that was registered. Called by all members.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when there is none; [`Error::Mismatch`], which all members get, when
+    /// they remove different ones; those of [`Engine::run`].
+    pub(crate) fn unregister_plan(&mut self, name: &str) -> Result<()> {
+        let needs = "the name of a plan that was registered";
+        let index = self.planner.shelved(name);
+        let index = index.ok_or(Error::Unavailable { operation: "unregister_plan", needs })?;
+        let mine = index as u64;
+        let told = self.exchange(Operation::RegisterAlgorithm, &[mine])?;
+        let different = told.iter().zip(self.members.ranks().iter()).find(|(words, _)| words[0] != mine);
+        if let Some((words, &rank)) = different {
+            return Err(Error::Mismatch { what: "number of a plan", mine, rank, theirs: words[0] });
+        }
+        self.planner.unshelve(index);
+        drop(self.runners.remove(index));
         Ok(())
     }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use crate::channel::RankContext;
 use crate::collective::call::{Algorithm, Call, CallSignature, ChannelKind, Choice, Operation, Request};
+use crate::collective::execute::planned::PlanRunner;
 use crate::collective::execute::staged::prestage;
 use crate::collective::execute::{self, eager, fused};
 use crate::collective::message::progress::{self, MessageBatch};
@@ -37,11 +38,20 @@ pub(crate) struct Engine {
     pub(crate) members: Members,
     pipework: Pipework,
     unexpected: UnexpectedMessages,
+    /// Of the execution plans, by their numbers.
+    runners: Vec<PlanRunner>,
     pub(crate) planner: Planner,
     /// How the call that is being executed is done, for whoever notes it.
     taken: Choice,
     /// The last field, since it lets go of what the others use.
     lease: Lease,
+}
+
+impl Drop for Engine {
+    /// Lets go of the memory of plans as of the regions: when all members have.
+    fn drop(&mut self) {
+        self.lease.add(self.runners.drain(..).flat_map(PlanRunner::into_memory));
+    }
 }
 
 impl Engine {
@@ -60,7 +70,8 @@ impl Engine {
     ) -> Result<Self> {
         let (members, lease) = Members::new(context, ranks, bases, host.clone())?;
         let (pipework, unexpected) = (Pipework::new(host), UnexpectedMessages::default());
-        Ok(Self { members, pipework, unexpected, planner, taken: Choice::default(), lease })
+        let runners = Vec::new();
+        Ok(Self { members, pipework, unexpected, runners, planner, taken: Choice::default(), lease })
     }
 
     /// Returns the words that say which members have left.
@@ -173,7 +184,7 @@ impl Engine {
             self.pipework.require(&self.members, kind)?;
         }
         let expected = self.announce_large(call, proposal)?;
-        let Self { members, pipework, planner, .. } = self;
+        let Self { members, pipework, runners, planner, .. } = self;
         let posts = |member| members.board.post_of(member);
         let settled = planner.settle(proposal, call, members.me(), posts);
         if settled.is_err() {
@@ -185,7 +196,7 @@ impl Engine {
             members.board.report_choice(proposal.signature.with_choice(self.taken));
         }
         let started = plan.start();
-        let done = execute::run(plan.execution, members, pipework, call, proposal.signature);
+        let done = execute::run(plan.execution, members, (pipework, runners), call, proposal.signature);
         planner.routes.keep_duration(started);
         if done.is_ok() {
             members.board.report_done();

@@ -17,13 +17,18 @@
 //!   for combine elements in the same order.
 
 mod eager_trial;
+pub(crate) mod library;
 mod measured;
 mod recent;
+mod runnable;
+pub(crate) mod shelf;
 mod trials;
 pub mod tuning;
 
 use std::sync::Arc;
 use std::time::Instant;
+
+use shmccl_plan::Lowered;
 
 use crate::collective::call::{Algorithm, Call, CallSignature, ChannelKind, Choice, Operation};
 use crate::collective::execute::custom::{CustomAlgorithm, Customs};
@@ -39,6 +44,7 @@ use eager_trial::EagerTrial;
 use measured::MeasuredRoutes;
 use recent::RecentWords;
 pub(crate) use recent::{KnownWord, WORD_LEN, WordArguments};
+use shelf::{PlanShelf, ShelvedPlan};
 use trials::Route;
 use tuning::{BufferKind, CommTable, Tuning};
 
@@ -50,6 +56,7 @@ pub(crate) struct Planner {
     table: CommTable,
     tuning: Tuning,
     customs: Customs,
+    shelf: PlanShelf,
     pub(crate) routes: MeasuredRoutes,
     /// Of short calls.
     pub(crate) eager_trial: EagerTrial,
@@ -86,6 +93,8 @@ pub(crate) enum Way {
     TwoShot,
     OverPipes(Algorithm, ChannelKind),
     Custom(ChannelKind),
+    /// By the execution plan with this number.
+    ByPlan(usize),
 }
 
 /// How all members do a call, now that all of them have posted where their buffers lie.
@@ -110,6 +119,8 @@ pub(crate) enum Execution<'p> {
     /// An algorithm sends fragments from member to member: over the buffers themselves, or, in this
     /// form, over chunks of these in the heap.
     OverPipes { algorithm: PipeAlgorithm<'p>, kind: ChannelKind, chunked: Option<ElementForm> },
+    /// Thread blocks of the execution plan with this number, as it is lowered for the size.
+    ByPlan { index: usize, lowered: &'p Arc<Lowered> },
 }
 
 /// Which members have staged their first pieces before they posted.
@@ -169,7 +180,7 @@ impl Way {
             Self::Eager | Self::EagerOnTrial => Choice::direct(Algorithm::OneShot),
             Self::TwoShot | Self::TwoShotOnTrial => Choice::direct(Algorithm::TwoShot),
             Self::OverPipes(algorithm, channel) => Choice { algorithm: Some(algorithm), channel },
-            Self::ByTable => Choice::default(),
+            Self::ByTable | Self::ByPlan(_) => Choice::default(),
             Self::Custom(channel) => Choice { algorithm: None, channel },
         }
     }
@@ -198,6 +209,7 @@ impl Planner {
             table: CommTable::new(&tuning, n_members),
             tuning,
             customs: Customs::default(),
+            shelf: PlanShelf::default(),
             routes: MeasuredRoutes::default(),
             eager_trial: EagerTrial::default(),
             recent: RecentWords::default(),
@@ -228,6 +240,24 @@ impl Planner {
         self.customs.set(operation, algorithm);
     }
 
+    /// Has the calls that an execution plan fits done by it, where the caller has not chosen an
+    /// algorithm.
+    pub(crate) fn shelve(&mut self, plan: ShelvedPlan) {
+        self.recent = RecentWords::default();
+        self.shelf.push(plan);
+    }
+
+    /// Returns the number of the first plan called `name`, if there is one.
+    pub(crate) fn shelved(&self, name: &str) -> Option<usize> {
+        self.shelf.position(name)
+    }
+
+    /// Removes the plan with this number; those behind it move up.
+    pub(crate) fn unshelve(&mut self, index: usize) {
+        self.recent = RecentWords::default();
+        self.shelf.remove(index);
+    }
+
     /// Returns the algorithm of an operation to which no member contributes more than `len` bytes,
     /// where the caller has not chosen one.
     pub(crate) fn algorithm_for(&self, operation: Operation, buffers: BufferKind, len: u64) -> Algorithm {
@@ -246,6 +276,10 @@ impl Planner {
     pub(crate) fn propose(&mut self, call: &Call<'_>, choice: Choice) -> Result<Proposal> {
         let signature = call.signature().with_choice(choice);
         let len = call.input_len(self.n_members)?;
+        if let Some(index) = self.plan_for(call, choice) {
+            let way = Way::ByPlan(index);
+            return Ok(Proposal { way, len, signature, foreseen: None, prestages: false });
+        }
         let way = self.way(call.operation, len, choice)?;
         let is_eager = way == Way::Eager;
         if is_eager && (choice != Choice::default() || !self.table.is_on_trial(call.operation, len)) {
@@ -262,7 +296,16 @@ impl Planner {
     /// Those of [`Planner::propose`].
     pub(crate) fn is_eager(&self, call: &Call<'_>, choice: Choice) -> Result<bool> {
         let len = call.input_len(self.n_members)?;
-        Ok(self.way(call.operation, len, choice)? == Way::Eager)
+        let may_be_planned = choice == Choice::default() && self.shelf.may_fit(call, self.n_members);
+        Ok(self.way(call.operation, len, choice)? == Way::Eager && !may_be_planned)
+    }
+
+    /// Returns the execution plan that does `call`, if one does.
+    fn plan_for(&mut self, call: &Call<'_>, choice: Choice) -> Option<usize> {
+        if self.shelf.is_empty() || choice != Choice::default() {
+            return None;
+        }
+        self.shelf.find(call, self.n_members)
     }
 
     /// Returns how an operation is done to which a member contributes at most `len` bytes.
@@ -345,6 +388,9 @@ impl Planner {
                 (self.over_pipes(way, call, in_heap), false)
             }
             Way::Eager | Way::EagerOnTrial | Way::ByTable => (Execution::Eager, false),
+            Way::ByPlan(index) => {
+                (Execution::ByPlan { index, lowered: self.shelf.lowered(index, call, n) }, false)
+            }
         };
         Ok(Plan { execution, choice: way.choice(), is_measured })
     }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use super::CommLayout;
 use crate::channel::RankContext;
 use crate::error::Result;
-use crate::heap::{HeapOffset, Region};
+use crate::heap::{ArenaBuffer, HeapOffset, Region};
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{ParkCell, ProgressCell};
@@ -34,8 +34,9 @@ pub(crate) const GONE: u64 = 2;
 
 /// Who a region is taken from, and given back to.
 pub(crate) trait RegionOwner: std::fmt::Debug + Send + Sync {
-    /// Takes back `region` of this rank, for use when all `departures` in it say [`GONE`].
-    fn take_back(&self, region: Region, departures: CellSlice<ProgressCell>);
+    /// Takes back `region` and `memory` of this rank, for use when all `departures` in the region
+    /// say [`GONE`].
+    fn take_back(&self, region: Region, memory: Vec<ArenaBuffer<u8>>, departures: CellSlice<ProgressCell>);
 }
 
 /// One member's hold on the regions of all. To be dropped after everything that may touch them.
@@ -44,6 +45,8 @@ pub(crate) struct Lease {
     context: Arc<RankContext>,
     owner: Arc<dyn RegionOwner>,
     region: Region,
+    /// What else of this rank others may touch as long as they may touch the region.
+    memory: Vec<ArenaBuffer<u8>>,
     park: CellRef<ParkCell>,
     /// What the members sleep on when they wait for messages.
     message_parks: Vec<CellRef<ParkCell>>,
@@ -79,9 +82,15 @@ impl Lease {
             park: view.cell(ranks[0], park)?,
             message_parks: ranks.iter().map(|&rank| context.mapped().cells(rank).message_park()).collect(),
             region: Region::new(bases[me], layout.len()),
+            memory: Vec::new(),
             context: Arc::clone(context),
             owner,
         })
+    }
+
+    /// Lets go of `memory` of this rank together with its region.
+    pub(crate) fn add(&mut self, memory: impl Iterator<Item = ArenaBuffer<u8>>) {
+        self.memory.extend(memory);
     }
 
     /// Returns the departure words of all members that this one looks at.
@@ -95,7 +104,9 @@ impl Drop for Lease {
         if self.context.is_forked() {
             return;
         }
+        let memory = std::mem::take(&mut self.memory);
         if std::thread::panicking() {
+            memory.into_iter().for_each(ArenaBuffer::leave_taken);
             self.context.mapped().life(self.context.rank()).mark_lost(self.context.kernel());
             return;
         }
@@ -103,6 +114,6 @@ impl Drop for Lease {
         self.park.wake(self.context.kernel());
         self.message_parks.iter().for_each(|park| park.wake(self.context.kernel()));
         self.mine.iter().for_each(|word| word.publish(GONE));
-        self.owner.take_back(self.region, self.theirs.clone());
+        self.owner.take_back(self.region, memory, self.theirs.clone());
     }
 }

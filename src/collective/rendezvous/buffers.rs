@@ -100,12 +100,17 @@ impl Buffers {
         if input.is_elsewhere() { input.0 <= ELSEWHERE - LINE } else { input == output }
     }
 
+    /// Says whether no buffer lies in ordinary memory.
+    pub(crate) const fn are_in_heap(self) -> bool {
+        !(self.input.is_elsewhere() || self.output.is_elsewhere())
+    }
+
     /// Says whether all members can work on both buffers of an `operation` where they lie.
     pub(crate) fn are_reachable(self, operation: Operation) -> bool {
         let Self { input, output } = self;
         // Blocks that are exchanged in place would be overwritten before they are read.
         let is_exchanged = operation == Operation::AllToAll && input == output;
-        !(input.is_elsewhere() || output.is_elsewhere() || is_exchanged)
+        self.are_in_heap() && !is_exchanged
     }
 }
 

@@ -1,6 +1,7 @@
 //! Who is in what call: how members announce what they are about to do, compare it and wait for
 //! each other.
 
+pub(crate) mod any_member;
 pub(crate) mod at_barrier;
 pub(crate) mod board;
 pub(crate) mod buffers;

@@ -89,20 +89,36 @@ impl Pipework {
         if kind != ChannelKind::Port || !self.ports.is_empty() {
             return Ok(());
         }
-        let ports = self.open_ends(members).and_then(|()| each_other(members, |_| self.opener.open_port()));
+        let ready = self.open_ends(members);
+        self.ports = self.open_ports(members, Operation::SetChannelKind, signature, ready)?;
+        Ok(())
+    }
+
+    /// Opens a proxied channel to each other member, within the call `signature` of `operation`.
+    /// All members call it; one that is not `ready` has none opened.
+    ///
+    /// # Errors
+    /// Those of [`Pipework::open`].
+    pub(crate) fn open_ports(
+        &self,
+        members: &mut Members,
+        operation: Operation,
+        signature: CallSignature,
+        ready: Result<()>,
+    ) -> Result<Vec<Option<PortChannel>>> {
+        let ports = ready.and_then(|()| each_other(members, |_| self.opener.open_port()));
         let (ports, ready) = match ports {
             Ok(ports) => (ports, Ok(())),
             Err(error) => (Vec::new(), Err(error)),
         };
-        let slots = agree_slots::take(members, Operation::SetChannelKind, signature, ready)?;
+        let slots = agree_slots::take(members, operation, signature, ready)?;
         let open = |(port, slot): (Option<Port>, Option<ReservedSlot>)| {
             let both = port.zip(slot);
             both.map(|(port, slot)| PortChannel::open_in(members.board.context(), slot.take(), port))
                 .transpose()
         };
         let opened = ports.into_iter().zip(slots).map(open).collect::<Result<_>>();
-        self.ports = opened.inspect_err(|_| members.board.revoke())?;
-        Ok(())
+        opened.inspect_err(|_| members.board.revoke())
     }
 
     /// Lets `visitor` have the pipes of `kind`, which are open, for messages. What goes over them

@@ -229,3 +229,82 @@ fn a_dropped_nop_is_a_race_of_many_threads_only() {
     assert_eq!(operations.remove(put + 1).code, Code::Nop);
     assert_eq!(kinds(&plan), BTreeSet::from([Kind::RaceOnGpu]));
 }
+
+/// A block combines its input with itself.
+fn counted_twice() -> Plan {
+    let mut program = Program::new("twice", "allreduce", 1).chunks(1, 1, 0);
+    let (block, own) = (program.block(0), program.input(0, 0..1));
+    program.reduce(block, &[own, own], &[program.output(0, 0..1)]).unwrap();
+    program.finish_unproved().unwrap()
+}
+
+/// A block hands out what it has kept in the launch before.
+fn a_launch_late() -> Plan {
+    let mut program = Program::new("late", "allreduce", 1).chunks(1, 1, 1);
+    let (block, kept) = (program.block(0), program.scratch(0, 0..1));
+    program.copy(block, kept, program.output(0, 0..1)).unwrap();
+    program.copy(block, program.input(0, 0..1), kept).unwrap();
+    program.finish_unproved().unwrap()
+}
+
+/// Two ranks exchange packets, which lie in one half of scratch in all launches.
+fn one_half() -> Plan {
+    let mut program = Program::new("half", "allreduce", 2).packets().chunks(1, 1, 2);
+    for rank in 0..2 {
+        let (block, own) = (program.block(rank), program.input(rank, 0..1));
+        program.put_packets(block, own, program.scratch(1 - rank, rank..rank + 1)).unwrap();
+        let packets = program.scratch(rank, 1 - rank..2 - rank);
+        program.reduce_packets(block, (own, &[packets]), (program.output(rank, 0..1), &[])).unwrap();
+    }
+    let mut plan = program.finish_unproved().unwrap();
+    plan.double_scratch = false;
+    plan
+}
+
+/// One of several reductions of a result takes the maximum, the others the sum.
+fn mixed_operators() -> Plan {
+    let mut plan = load("generated/mn_rs_2x2");
+    let operations = &mut plan.ranks[0].blocks[0].operations;
+    let reduction = operations.iter_mut().find(|operation| operation.code == Code::Reduce).unwrap();
+    reduction.operator = Operator::Max;
+    plan
+}
+
+fn one_sided(waits: bool) -> Plan {
+    let mut program = Program::new("one side", "test", 2);
+    let (channel, back) = (program.memory_channel(0, 1), program.memory_channel(1, 0));
+    let (block, other) = (program.block(0), program.block(1));
+    if waits {
+        program.wait(other, back).unwrap()
+    } else {
+        program.signal(block, channel).unwrap()
+    }
+    program.finish_unproved().unwrap()
+}
+
+#[test]
+fn each_fault_is_of_the_kind_that_its_rule_is_for() {
+    let faults = [
+        (unfenced(), Kind::RaceOnGpu),
+        (two_copies([0, 1], [0, 0]), Kind::Race),
+        (two_copies([0, 1], [2, 0]), Kind::Race),
+        (two_copies([1, 0], [0, 2]), Kind::Race),
+        (two_pushers(), Kind::Race),
+        (one_half(), Kind::Race),
+        (counted_twice(), Kind::Value),
+        (a_launch_late(), Kind::Value),
+        (mixed_operators(), Kind::Value),
+        (two_receivers(), Kind::Value),
+        (one_sided(false), Kind::Unbalanced),
+        (released_twice(), Kind::Unbalanced),
+        (two_adders(), Kind::Undecided),
+        (two_takers(), Kind::Undecided),
+        (one_sided(true), Kind::Deadlock),
+    ];
+    for (plan, kind) in faults {
+        assert!(kinds(&plan).contains(&kind), "{} is not {kind:?}: {:?}", plan.name, kinds(&plan));
+    }
+    let report = check(&a_launch_late(), None).unwrap();
+    let told = &report.classes[0].findings[0].what;
+    assert!(told.contains("and 3 more units over all launches"), "{told}");
+}

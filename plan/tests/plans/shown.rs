@@ -1,0 +1,38 @@
+//! What `show` tells a reader.
+
+use shmccl_plan::{lower, show};
+
+use crate::corpus::load;
+
+fn shown(name: &str, message: u64) -> String {
+    let plan = load(name);
+    show::show(&plan, &lower(&plan, message).unwrap())
+}
+
+#[test]
+fn what_a_rank_reads_and_writes_at_once_is_shown_as_two_steps() {
+    let told = shown("generated/ar_4", 512);
+    for line in [
+        "step 1: 12 pairs of ranks, 1536 bytes",
+        "  1 -> 0  o[0..8] to o[0..8] (of 1)",
+        "step 2: 12 pairs of ranks, 1536 bytes",
+        "  0 -> 1  o[0..8] to o[0..8] (of 0+1+2+3)",
+    ] {
+        assert!(told.contains(line), "{line}: {told}");
+    }
+}
+
+#[test]
+fn packets_are_shown_with_what_they_combine_and_in_which_step() {
+    let told = shown("upstream/allreduce_packet", 64);
+    for line in ["  0 -> 1  o[2..4] to s[0..2] (of 0)", "  0 -> 1  o[0..2] to s[2..4] (of 0+1)"] {
+        assert!(told.contains(line), "{line}: {told}");
+    }
+    assert!(told.find("(of 0)") < told.find("step 2"), "{told}");
+}
+
+#[test]
+fn what_a_switch_reduces_is_shown_as_two_steps() {
+    let told = shown("generated/ex_ar_nvls_4", 64);
+    assert!(told.contains("step 2: 12 pairs of ranks") && !told.contains("step 3"), "{told}");
+}

@@ -1,0 +1,201 @@
+//! The thread blocks of one rank in one launch, as machines that take a step when they can.
+
+use std::fmt::Write as _;
+
+use shmccl_plan::lower::{Action, BlockCode, Cursor, RankCode, Step};
+use shmccl_plan::plan::ChannelKind;
+
+use super::signals::Signals;
+use super::transfer::Mover;
+use crate::error::Result;
+
+/// Where a block stands.
+#[derive(Clone, Default)]
+struct Task {
+    cursor: Cursor,
+    /// How much of the payload of a step is done.
+    done: usize,
+    /// The round of the barrier that the step waits for, once it has arrived.
+    round: Option<u64>,
+}
+
+/// What a round of all blocks has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Round {
+    /// All blocks have ended.
+    Ended,
+    /// Some block has gone on.
+    GoesOn,
+    /// Every block waits that has not ended.
+    Waits,
+}
+
+/// A launch of one rank.
+pub(super) struct Launch<'a> {
+    mover: Mover<'a>,
+    code: &'a RankCode,
+    signals: &'a mut Signals,
+    semaphores: &'a mut [u64],
+    /// By barrier: arrivals so far.
+    arrivals: Vec<u64>,
+    tasks: Vec<Task>,
+}
+
+impl<'a> Launch<'a> {
+    /// Begins a launch.
+    pub(super) fn new(mover: Mover<'a>, signals: &'a mut Signals, semaphores: &'a mut [u64]) -> Self {
+        let code = &mover.lowered.ranks[mover.members.me()];
+        Self {
+            mover,
+            code,
+            signals,
+            semaphores,
+            arrivals: vec![0; code.barriers.len()],
+            tasks: vec![Task::default(); code.blocks.len()],
+        }
+    }
+
+    /// Lets each block go on as far as it can.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`] for buffers that are not allocated; those of the proxy.
+    pub(super) fn round(&mut self) -> Result<Round> {
+        let mut round = Round::Ended;
+        for block in 0..self.tasks.len() {
+            let (goes_on, has_ended) = self.turn(block)?;
+            round = match round {
+                Round::GoesOn => Round::GoesOn,
+                _ if goes_on => Round::GoesOn,
+                Round::Ended if has_ended => Round::Ended,
+                _ => Round::Waits,
+            };
+        }
+        Ok(round)
+    }
+
+    /// Lets a block go on. Returns whether it did, and whether it has ended.
+    fn turn(&mut self, block: usize) -> Result<(bool, bool)> {
+        let code = &self.code.blocks[block];
+        let mut goes_on = false;
+        while let Some(step) = self.tasks[block].cursor.step(code) {
+            let done = self.tasks[block].done;
+            if !self.step(block, code, step)? {
+                return Ok((goes_on || self.tasks[block].done > done, false));
+            }
+            let task = &mut self.tasks[block];
+            task.cursor.advance(code);
+            (task.done, task.round) = (0, None);
+            goes_on = true;
+        }
+        Ok((goes_on, true))
+    }
+
+    /// Takes a step. Returns false where it has to wait.
+    fn step(&mut self, block: usize, code: &BlockCode, step: &Step) -> Result<bool> {
+        let members = self.mover.members;
+        match step.action {
+            Action::Fence | Action::Repeat { .. } => Ok(true),
+            Action::Barrier { barrier } => Ok(self.meet(block, barrier)),
+            Action::Acquire { semaphore } => Ok(take(&mut self.semaphores[semaphore])),
+            Action::Release { semaphore } => {
+                self.semaphores[semaphore] += 1;
+                Ok(true)
+            }
+            Action::Signal { peer, counter, .. } => {
+                self.signals.signal(members.board.context().kernel(), peer, counter);
+                Ok(true)
+            }
+            Action::Wait { counter, .. } => {
+                let counted = self.code.counters[counter];
+                match counted.kind {
+                    ChannelKind::Port => self.signals.take_pushed(members, counter, counted.peer),
+                    _ => Ok(self.signals.take(counter)),
+                }
+            }
+            Action::Move(transfer) | Action::Await(transfer) => {
+                let task = &mut self.tasks[block];
+                self.mover.go_on(code, &transfer, task.cursor.iteration(), &mut task.done)
+            }
+            Action::Push { transfer, .. } => {
+                let (first, len) = transfer.extent(self.tasks[block].cursor.iteration());
+                let (source, target) = (code.sources(&transfer)[0], code.targets(&transfer)[0]);
+                let [from, to] = [&source, &target].map(|operand| self.mover.place(operand, first));
+                self.signals.push(target.rank, from, to, len as u64)?;
+                Ok(true)
+            }
+            Action::PushSignal { peer, counter, .. } => self.signals.push_signal(members, peer, counter),
+            Action::Flush { port } => {
+                self.signals.flush(self.code.ports[port])?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Arrives at a barrier, and looks whether all blocks have that meet in it.
+    fn meet(&mut self, block: usize, barrier: usize) -> bool {
+        let (parties, arrivals) = (self.code.barriers[barrier] as u64, &mut self.arrivals[barrier]);
+        let round = *self.tasks[block].round.get_or_insert_with(|| {
+            *arrivals += 1;
+            (*arrivals - 1) / parties
+        });
+        *arrivals / parties > round
+    }
+
+    /// Returns whether a proxy may let a block go on.
+    pub(super) fn is_by_proxy(&self) -> bool {
+        self.signals.are_by_proxy()
+    }
+
+    /// Returns the members whose signals blocks wait for.
+    pub(super) fn awaited(&self) -> Vec<usize> {
+        let mut members: Vec<_> = self
+            .waiting()
+            .filter_map(|(_, _, step)| match step.action {
+                Action::Wait { counter, .. } => Some(self.code.counters[counter].peer),
+                _ => None,
+            })
+            .collect();
+        members.sort_unstable();
+        members.dedup();
+        members
+    }
+
+    /// Says which blocks wait, in which operations, and for what.
+    pub(super) fn told(&self) -> String {
+        let mut told = String::new();
+        for (block, code, step) in self.waiting() {
+            let place = code.sites[step.site].place(self.mover.members.me(), block);
+            let separator = if told.is_empty() { "" } else { ", " };
+            let awaited = self.told_of(code, step);
+            write!(told, "{separator}{place} waits for {awaited}").expect("a string takes all");
+        }
+        told
+    }
+
+    fn told_of(&self, code: &BlockCode, step: &Step) -> String {
+        match step.action {
+            Action::Wait { counter, .. } => {
+                let counted = self.code.counters[counter];
+                format!("a signal of rank {} on {} channel {}", counted.peer, counted.kind, counted.ordinal)
+            }
+            Action::Acquire { semaphore } => format!("semaphore {semaphore}"),
+            Action::Barrier { barrier } => format!("barrier {barrier}"),
+            Action::Move(transfer) | Action::Await(transfer) => {
+                let source = code.sources(&transfer).first().map_or(0, |source| source.offset);
+                format!("packets at byte {source} of its scratch")
+            }
+            _ => "its peer to take signals".to_owned(),
+        }
+    }
+
+    fn waiting(&self) -> impl Iterator<Item = (usize, &BlockCode, &Step)> {
+        let blocks = self.tasks.iter().zip(&self.code.blocks).enumerate();
+        blocks.filter_map(|(block, (task, code))| Some((block, code, task.cursor.step(code)?)))
+    }
+}
+
+fn take(count: &mut u64) -> bool {
+    let is_there = *count > 0;
+    *count -= u64::from(is_there);
+    is_there
+}

@@ -1,0 +1,260 @@
+//! The counters of a plan's channels.
+//!
+//! Those of direct channels are semaphores (S1) in the *control* memory of the rank that waits, one
+//! for each channel and direction.
+//!
+//! A proxy raises semaphores of slots only, and there are fewer slots than a plan may have port
+//! channels. So all port channels of a plan between two ranks share one, a *line*. The sender
+//! writes into a ring of the receiver which counter a signal is for, and then pushes the signal.
+//! The ring is read after the semaphore: the push (F1) and the signal (S1) carry it. The receiver
+//! publishes how many signals it has read (C2), and a sender that is a ring ahead waits for that.
+
+use shmccl_plan::Lowered;
+use shmccl_plan::lower::RankCode;
+use shmccl_plan::plan::ChannelKind;
+
+use super::memory::{Area, strange};
+use crate::channel::{Channel, PortChannel};
+use crate::collective::rendezvous::members::Members;
+use crate::error::Result;
+use crate::heap::{HeapOffset, Region};
+use crate::shm::{CellRef, HostKernel};
+use crate::sync::{ProgressCell, SemaphoreCell, SemaphoreReceiver, SemaphoreSender, plain};
+
+/// Bytes of a cell.
+const CELL: u64 = 128;
+
+/// Signals of one line that are not read yet, at most.
+const RING: u64 = 1024;
+
+/// Where things are in the control memory of a rank, among `n` ranks.
+#[derive(Clone, Copy)]
+struct Control {
+    n: u64,
+    rings: u64,
+}
+
+impl Control {
+    fn of(code: &RankCode, n: usize) -> Self {
+        Self { n: n as u64, rings: code.counters.len() as u64 * CELL }
+    }
+
+    const fn counter(index: u64) -> u64 {
+        index * CELL
+    }
+
+    /// Where `sender` writes which counters its signals are for.
+    const fn ring(self, sender: u64) -> u64 {
+        self.rings + sender * RING * 8
+    }
+
+    /// Where `receiver` publishes how many signals of this rank it has read.
+    const fn read(self, receiver: u64) -> u64 {
+        self.ring(self.n) + receiver * CELL
+    }
+
+    const fn len(self) -> u64 {
+        self.read(self.n)
+    }
+}
+
+/// Returns the bytes of control memory that each rank needs.
+pub(super) fn control_len(lowered: &Lowered) -> usize {
+    let n = lowered.ranks.len();
+    let most = lowered.ranks.iter().map(|code| Control::of(code, n).len()).max().unwrap_or(0);
+    usize::try_from(most).unwrap_or(usize::MAX)
+}
+
+/// Returns whether some rank of a plan has port channels.
+pub(super) fn has_ports(lowered: &Lowered) -> bool {
+    lowered.ranks.iter().any(|code| !code.ports.is_empty())
+}
+
+/// One rank's ends of all channels of a plan.
+#[derive(Debug)]
+pub(super) struct Signals {
+    /// By peer and its counter: where this rank signals directly.
+    senders: Vec<Vec<Option<SemaphoreSender<CellRef<SemaphoreCell>>>>>,
+    /// By counter of this rank: what comes directly.
+    receivers: Vec<SemaphoreReceiver<CellRef<SemaphoreCell>>>,
+    /// By counter of this rank: signals over ports that were read and not taken.
+    arrived: Vec<u64>,
+    /// By member.
+    lines: Vec<Option<Line>>,
+}
+
+/// The port channels of a plan between this rank and another.
+#[derive(Debug)]
+struct Line {
+    channel: PortChannel,
+    peer: usize,
+    /// The ring in the peer's memory, and in this rank's.
+    outbound: HeapOffset,
+    inbound: HeapOffset,
+    sent: u64,
+    read: u64,
+    /// How many signals of this rank the peer has read, and the other way round.
+    read_by_peer: CellRef<ProgressCell>,
+    read_here: CellRef<ProgressCell>,
+    /// Whether something was pushed and not flushed.
+    pending: bool,
+}
+
+impl Signals {
+    /// Opens the ends of this rank in the zeroed `control` memory of all, with a port channel to
+    /// each other member where there are `ports`.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`], not in a job that is intact.
+    pub(super) fn open(
+        members: &Members,
+        lowered: &Lowered,
+        control: &Area,
+        ports: Vec<Option<PortChannel>>,
+    ) -> Result<Self> {
+        let (me, n) = (members.me(), members.n_members());
+        let at = |member: usize, place: u64| HeapOffset::new(control.starts[member].get() + place);
+        let cell = |member: usize, place| members.view().cell(members.ranks()[member], at(member, place));
+        let counter = |member, index: usize| cell(member, Control::counter(index as u64));
+        let receivers = (0..lowered.ranks[me].counters.len())
+            .map(|index| Ok(SemaphoreReceiver::new(counter(me, index)?, 0)))
+            .collect::<Result<_>>()?;
+        let sender = |member: usize, index: usize| -> Result<_> {
+            let counted = &lowered.ranks[member].counters[index];
+            let is_mine = counted.peer == me && counted.kind == ChannelKind::Memory;
+            is_mine.then(|| Ok(SemaphoreSender::new(counter(member, index)?, 0))).transpose()
+        };
+        let to = |member: usize| {
+            (0..lowered.ranks[member].counters.len()).map(|index| sender(member, index)).collect()
+        };
+        let senders = (0..n).map(to).collect::<Result<_>>()?;
+        let layout = |member: usize| Control::of(&lowered.ranks[member], n);
+        let line = |(peer, channel): (usize, Option<PortChannel>)| -> Result<_> {
+            let Some(channel) = channel else { return Ok(None) };
+            let cell = |member: usize, other: usize| {
+                members.view().cell(members.ranks()[member], at(member, layout(member).read(other as u64)))
+            };
+            Ok(Some(Line {
+                channel,
+                peer,
+                outbound: at(peer, layout(peer).ring(me as u64)),
+                inbound: at(me, layout(me).ring(peer as u64)),
+                sent: 0,
+                read: 0,
+                read_by_peer: cell(me, peer)?,
+                read_here: cell(peer, me)?,
+                pending: false,
+            }))
+        };
+        let lines = ports.into_iter().enumerate().map(line).collect::<Result<_>>()?;
+        let arrived = vec![0; lowered.ranks[me].counters.len()];
+        Ok(Self { senders, receivers, arrived, lines })
+    }
+
+    /// Signals directly.
+    pub(super) fn signal(&mut self, kernel: &HostKernel, peer: usize, counter: usize) {
+        let sender = self.senders[peer][counter].as_mut();
+        sender.expect("a plan signals over its own channels").signal(kernel);
+    }
+
+    /// Takes a signal that has come directly, if there is one.
+    pub(super) fn take(&mut self, counter: usize) -> bool {
+        self.receivers[counter].poll()
+    }
+
+    /// Takes a signal that has come over a port, if there is one.
+    ///
+    /// # Errors
+    /// [`crate::Error::Layout`] when a ring makes no sense.
+    pub(super) fn take_pushed(&mut self, members: &Members, counter: usize, peer: usize) -> Result<bool> {
+        if let Some(line) = &mut self.lines[peer] {
+            line.read_signals(members, &mut self.arrived)?;
+        }
+        let is_there = self.arrived[counter] > 0;
+        self.arrived[counter] -= u64::from(is_there);
+        Ok(is_there)
+    }
+
+    /// Pushes a copy from the own heap to that of `peer`.
+    ///
+    /// # Errors
+    /// Those of [`Channel::put`].
+    pub(super) fn push(&mut self, peer: usize, source: u64, target: u64, len: u64) -> Result<()> {
+        let line = self.line(peer);
+        line.pending = true;
+        line.channel.put(HeapOffset::new(target), HeapOffset::new(source), len)
+    }
+
+    /// Pushes a signal for `counter` of `peer`. Returns false where the peer has to read others
+    /// first.
+    ///
+    /// # Errors
+    /// Those of [`Channel::signal`].
+    pub(super) fn push_signal(&mut self, members: &Members, peer: usize, counter: usize) -> Result<bool> {
+        self.line(peer).signal(members, counter)
+    }
+
+    /// Waits until all is done that was pushed to `peer`.
+    ///
+    /// # Errors
+    /// Those of [`Channel::flush`].
+    pub(super) fn flush(&mut self, peer: usize) -> Result<()> {
+        self.line(peer).flush()
+    }
+
+    /// Waits until all is done that was pushed.
+    ///
+    /// # Errors
+    /// Those of [`Channel::flush`].
+    pub(super) fn flush_all(&mut self) -> Result<()> {
+        self.lines.iter_mut().flatten().try_for_each(Line::flush)
+    }
+
+    /// Returns whether a proxy may signal to this rank.
+    pub(super) fn are_by_proxy(&self) -> bool {
+        self.lines.iter().any(Option::is_some)
+    }
+
+    fn line(&mut self, peer: usize) -> &mut Line {
+        self.lines[peer].as_mut().expect("a plan with port channels has a line to each other rank")
+    }
+}
+
+impl Line {
+    fn signal(&mut self, members: &Members, counter: usize) -> Result<bool> {
+        if self.sent >= RING && !self.read_by_peer.has_reached(self.sent - RING + 1) {
+            return Ok(false);
+        }
+        let word = Region::new(HeapOffset::new(self.outbound.get() + self.sent % RING * 8), 8);
+        plain::store(members.heap_of(self.peer, word)?.atomic_u64(word.offset.get())?, counter as u64);
+        self.sent += 1;
+        self.pending = true;
+        self.channel.signal()?;
+        Ok(true)
+    }
+
+    fn read_signals(&mut self, members: &Members, arrived: &mut [u64]) -> Result<()> {
+        let before = self.read;
+        while self.channel.poll() {
+            let word = Region::new(HeapOffset::new(self.inbound.get() + self.read % RING * 8), 8);
+            let counter = plain::load(members.heap_of(members.me(), word)?.atomic_u64(word.offset.get())?);
+            let limit = arrived.len();
+            let count = usize::try_from(counter).ok().and_then(|counter| arrived.get_mut(counter));
+            *count.ok_or_else(|| strange("the counter of a plan's signal", limit, counter))? += 1;
+            self.read += 1;
+        }
+        if self.read != before {
+            self.read_here.publish(self.read);
+            members.board.wake();
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        if self.pending {
+            self.channel.flush()?;
+            self.pending = false;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,34 @@
+//! The directory of execution plans that a job brings along.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use shmccl_plan::Plan as ExecutionPlan;
+use shmccl_plan::read::read_file;
+
+use crate::error::{Error, Result};
+
+/// The environment variable that names a directory of execution plans, files that end in `.json`.
+/// The first communicator of a job registers those of as many ranks as it has, in the order of
+/// their names. Empty, it names none.
+pub const PLANS_VARIABLE: &str = "SHMCCL_PLANS";
+
+/// Returns the plans in the directory that the environment names, if it names one.
+pub(crate) fn from_environment() -> Option<Result<Vec<Arc<ExecutionPlan>>>> {
+    let named = std::env::var_os(PLANS_VARIABLE).filter(|named| !named.is_empty())?;
+    Some(read(Path::new(&named)))
+}
+
+fn read(directory: &Path) -> Result<Vec<Arc<ExecutionPlan>>> {
+    let listed = std::fs::read_dir(directory).and_then(|entries| {
+        entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()
+    });
+    let mut files = listed.map_err(|error| Error::os("reading the directory SHMCCL_PLANS", error))?;
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
+    files.sort();
+    let read = |file: &PathBuf| match read_file(file) {
+        Ok(reading) => Ok(Arc::new(reading.plan)),
+        Err(refusal) => Err(Error::Plan { refusal: Box::new(refusal) }),
+    };
+    files.iter().map(read).collect()
+}

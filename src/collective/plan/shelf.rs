@@ -1,0 +1,168 @@
+//! The execution plans that are registered with a communicator, and which calls they fit.
+
+use std::sync::Arc;
+
+use shmccl_plan::collective::Collective;
+use shmccl_plan::lower::{granule, smallest};
+use shmccl_plan::plan::{Operation as PlanOperation, Operator};
+use shmccl_plan::{Lowered, Plan as ExecutionPlan, Problem, Refusal, lower};
+
+use super::runnable;
+use crate::collective::call::{Call, Operation};
+use crate::error::{Error, Result};
+use crate::reduce::ReduceOp;
+
+/// How many sizes of a plan are kept as they were lowered.
+const SIZES: usize = 16;
+
+/// The plans of a communicator, in the order in which they were registered.
+#[derive(Debug, Default)]
+pub(crate) struct PlanShelf(Vec<ShelvedPlan>);
+
+/// A plan, what it is for, and the sizes that were asked for last.
+#[derive(Debug)]
+pub(crate) struct ShelvedPlan {
+    plan: Arc<ExecutionPlan>,
+    operation: Operation,
+    granule: u64,
+    /// How it reduces, if it does.
+    operators: Vec<Operator>,
+    /// By message: nothing where the plan cannot run at that size.
+    sizes: Vec<(u64, Option<Arc<Lowered>>)>,
+}
+
+impl PlanShelf {
+    /// Returns whether there is none.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds a plan.
+    pub(super) fn push(&mut self, plan: ShelvedPlan) {
+        self.0.push(plan);
+    }
+
+    /// Returns the number of the first plan called `name`.
+    pub(super) fn position(&self, name: &str) -> Option<usize> {
+        self.0.iter().position(|shelved| shelved.plan.name == name)
+    }
+
+    /// Removes a plan.
+    pub(super) fn remove(&mut self, index: usize) {
+        self.0.remove(index);
+    }
+
+    /// Returns whether some plan may do `call` among `n_members`. Whether it does is known once it
+    /// is lowered.
+    pub(super) fn may_fit(&self, call: &Call<'_>, n_members: usize) -> bool {
+        self.0.iter().any(|plan| plan.fitting(call, n_members).is_some())
+    }
+
+    /// Returns the first plan that does `call` among `n_members`.
+    pub(super) fn find(&mut self, call: &Call<'_>, n_members: usize) -> Option<usize> {
+        self.0.iter_mut().position(|plan| plan.lowered(call, n_members).is_some())
+    }
+
+    /// Returns plan number `index`, lowered for `call`, which it does.
+    pub(super) fn lowered(&mut self, index: usize, call: &Call<'_>, n_members: usize) -> &Arc<Lowered> {
+        self.0[index].lowered(call, n_members).expect("the plan was found to fit")
+    }
+}
+
+impl ShelvedPlan {
+    /// Looks at a plan for `n_members`, and returns it also as it is lowered for its smallest size.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for another number of ranks; [`Error::Unavailable`] for a
+    /// collective that is no call, or without a size that fits; [`Error::Plan`] for what the engine
+    /// does not run.
+    pub(crate) fn new(plan: Arc<ExecutionPlan>, n_members: usize) -> Result<(Self, Arc<Lowered>)> {
+        if plan.ranks.len() != n_members {
+            let expected = "as many as the communicator has";
+            return Err(Error::invalid("the number of ranks of the plan", plan.ranks.len() as u64, expected));
+        }
+        let refused = |needs| Error::Unavailable { operation: "register_plan", needs };
+        let operation = operation_of(&plan);
+        let operation =
+            operation.ok_or_else(|| refused("a plan of allreduce, allgather, reducescatter or alltoall"))?;
+        let sizes = granule(&plan).filter(|&unit| unit > 0).zip(smallest(&plan));
+        let (granule, message) = sizes.ok_or_else(|| refused("counts of chunks that some message fits"))?;
+        let lowered = lower(&plan, message).map_err(|problems| cannot_run(&plan, problems))?;
+        let problems = runnable::problems(&plan, &lowered);
+        if !problems.is_empty() {
+            return Err(cannot_run(&plan, problems));
+        }
+        let mut operators = Vec::new();
+        for block in plan.ranks.iter().flat_map(|rank| &rank.blocks) {
+            note_operators(&block.operations, &mut operators);
+        }
+        let lowered = Arc::new(lowered);
+        let sizes = vec![(message, Some(Arc::clone(&lowered)))];
+        Ok((Self { plan, operation, granule, operators, sizes }, lowered))
+    }
+
+    /// Returns the message of `call` among `n_members`, if the plan may do it.
+    fn fitting(&self, call: &Call<'_>, n_members: usize) -> Option<u64> {
+        let (inputs, outputs) = call.operation.blocks(n_members as u64);
+        let blocks = if call.operation == Operation::AllGather { outputs } else { inputs };
+        let message = call.block_len().ok()?.checked_mul(blocks)?;
+        let fits = call.operation == self.operation
+            && message > 0
+            && message.is_multiple_of(self.granule)
+            && (self.plan.min_message..=self.plan.max_message).contains(&message)
+            && self.plan.alignment.is_multiple_of(call.data_type.size())
+            && self.combines_as(call);
+        fits.then_some(message)
+    }
+
+    /// Returns whether the plan reduces as `call` asks for: sums stand for any operator that
+    /// combines pairs and takes no last step.
+    fn combines_as(&self, call: &Call<'_>) -> bool {
+        let Some(reducer) = &call.reducer else { return self.operators.is_empty() };
+        let is = |op: ReduceOp| op.plain_code() == Some(reducer.code());
+        self.operators.iter().all(|operator| match operator {
+            Operator::Sum => reducer.is_plain() && !is(ReduceOp::Avg),
+            Operator::Min => is(ReduceOp::Min),
+            Operator::Max => is(ReduceOp::Max),
+        })
+    }
+
+    /// Returns the plan, lowered for `call`, if it does that.
+    fn lowered(&mut self, call: &Call<'_>, n_members: usize) -> Option<&Arc<Lowered>> {
+        let message = self.fitting(call, n_members)?;
+        let known = self.sizes.iter().position(|(known, _)| *known == message);
+        let index = known.unwrap_or_else(|| {
+            if self.sizes.len() == SIZES {
+                self.sizes.remove(0);
+            }
+            self.sizes.push((message, lower(&self.plan, message).ok().map(Arc::new)));
+            self.sizes.len() - 1
+        });
+        self.sizes[index].1.as_ref()
+    }
+}
+
+/// Returns the operation that a plan is for, if it is one that plans do.
+pub(crate) fn operation_of(plan: &ExecutionPlan) -> Option<Operation> {
+    match Collective::of(plan) {
+        Collective::AllReduce => Some(Operation::AllReduce),
+        Collective::AllGather => Some(Operation::AllGather),
+        Collective::ReduceScatter => Some(Operation::ReduceScatter),
+        Collective::AllToAll => Some(Operation::AllToAll),
+        Collective::SendRecv | Collective::Other => None,
+    }
+}
+
+fn cannot_run(plan: &ExecutionPlan, problems: Vec<Problem>) -> Error {
+    Error::Plan { refusal: Box::new(Refusal { file: plan.name.clone(), problems }) }
+}
+
+fn note_operators(operations: &[PlanOperation], operators: &mut Vec<Operator>) {
+    for operation in operations {
+        if operation.code.is_reduction() && !operators.contains(&operation.operator) {
+            operators.push(operation.operator);
+        }
+        note_operators(operation.inner(), operators);
+    }
+}

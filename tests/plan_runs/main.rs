@@ -1,0 +1,56 @@
+//! Execution plans run by the engine, each held against what its collective is.
+
+#[macro_use]
+#[expect(dead_code, unused_macros, reason = "scenarios use more of it")]
+#[path = "../scenarios/harness.rs"]
+mod harness;
+
+mod corpus;
+mod killed;
+mod refused;
+mod registered;
+mod stalled;
+mod verified;
+
+use std::time::Duration;
+
+use harness::Job;
+
+/// Runs all plans of so many ranks.
+macro_rules! all_plans {
+    ($name:ident, $n_ranks:literal ranks, $count:literal plans) => {
+        scenario!($name, Job::of($n_ranks).heap_len(64 << 20), |comm| {
+            verified::all(comm, $count)?;
+        });
+    };
+}
+
+all_plans!(plans_of_2_ranks_compute_their_collectives, 2 ranks, 29 plans);
+all_plans!(plans_of_4_ranks_compute_their_collectives, 4 ranks, 26 plans);
+all_plans!(plans_of_8_ranks_compute_their_collectives, 8 ranks, 25 plans);
+all_plans!(plans_of_16_ranks_compute_their_collectives, 16 ranks, 1 plans);
+
+scenario!(a_plan_does_the_calls_that_fit_it_however_they_are_made_and_no_others, Job::of(2), |comm| {
+    registered::by_what_fits(comm)?;
+});
+
+scenario!(memory_of_plans_comes_back_when_all_ranks_have_left, Job::of(2).heap_len(256 << 20), |comm| {
+    registered::memory_comes_back(comm)?;
+});
+
+scenario!(what_the_engine_does_not_run_is_refused_by_place_as_it_is_registered, Job::of(4), |comm| {
+    refused::by_place(comm)?;
+});
+
+scenario!(
+    a_plan_that_stalls_names_the_block_and_the_operation,
+    Job::of(2).timeout(Duration::from_secs(1)).broken(),
+    |comm| {
+        stalled::without_a_signal(comm)?;
+    }
+);
+
+#[test]
+fn whoever_survives_a_rank_that_was_killed_amid_plans_is_told() {
+    killed::again_and_again("whoever_survives_a_rank_that_was_killed_amid_plans_is_told");
+}
