@@ -65,7 +65,7 @@ pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<PerfRow>> {
         NcclTable { head, extras, placements: Vec::new(), rows: Vec::new(), printed: 0, begun: false };
     jobs::supervise(&plan, n_ranks, &args.job, &mut |line| table.take(DeviceLine::read(line)?))?;
     table.finish()?;
-    if !extras.bound {
+    if !extras.bound && plan.iters != Some(0) {
         output::note(&limits(&table.rows));
     }
     Ok(table.rows)

@@ -105,6 +105,13 @@ enum Root {
     One(u32),
 }
 
+impl CollectiveArgs {
+    /// Whether the root is that of operations without one, too.
+    pub(crate) fn has_usual_root(&self) -> bool {
+        self.root == Root::One(0)
+    }
+}
+
 impl PerfArgs {
     /// Returns what the collective test `test` is to measure with `n_ranks`.
     ///
