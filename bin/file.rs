@@ -85,7 +85,12 @@ fn is_special(path: &Path) -> io::Result<bool> {
 
 fn cannot_write(path: &Path) -> String {
     let directory = directory_of(path);
-    if directory.is_dir() {
+    if path.is_relative() && std::env::current_dir().is_err() {
+        let path = path.display();
+        format!(
+            "cannot write {path}: the working directory was removed; change to another one, or name a path from the root"
+        )
+    } else if directory.is_dir() {
         format!("cannot write {}", path.display())
     } else {
         let directory = directory.display();

@@ -62,7 +62,7 @@ stopped a job.
 ";
 
 /// How long a reader of the output of a command that has failed may take.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const LAST_WORDS: Duration = Duration::from_millis(400);
 
 /// Shared-memory collective communication between the processes of one host.
 #[derive(Debug, Parser)]

@@ -154,8 +154,8 @@ pub(crate) fn failure() -> Option<io::Error> {
     writers.stdout.error().or_else(of_stderr)
 }
 
-/// Waits until all is written, or nothing was for the time of `patience`. What is left then is
-/// lost, which a note says.
+/// Waits until all is written, or nothing was for the time of `patience`, be it before this call.
+/// What is left then is lost, which a note says.
 pub(crate) fn settle(patience: Option<Duration>) {
     static HAS_GIVEN_UP: OnceLock<()> = OnceLock::new();
     let Some(writers) = detached().filter(|_| HAS_GIVEN_UP.get().is_none()) else { return };

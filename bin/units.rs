@@ -62,6 +62,9 @@ pub(crate) fn climb(min: u64, max: u64, factor: u64) -> Vec<u64> {
     steps.take_while(|size| *size <= max).collect()
 }
 
+/// The longest time that can be asked for.
+pub(crate) const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// Reads a time like [`parse_time`], but refuses zero: no wait could succeed.
 pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
     match parse_time(text)? {
@@ -83,7 +86,7 @@ pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
         "m" | "min" => Duration::from_secs(number.saturating_mul(60)),
         _ => return Err(expected.to_owned()),
     };
-    if duration > Duration::from_secs(7 * 24 * 3600) {
+    if duration > LONGEST {
         return Err(format!("{expected}, and at most a week"));
     }
     Ok(duration)

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -29,6 +29,8 @@ struct Waiting {
     bytes: Vec<u8>,
     /// Bytes that the thread has taken and not written yet.
     in_hand: usize,
+    /// When the reader has taken something, or was found idle.
+    moved: Option<Instant>,
     error: Option<Errno>,
 }
 
@@ -56,6 +58,9 @@ impl Writer {
     pub(super) fn write(&self, bytes: &[u8]) {
         let mut waiting = self.waiting();
         if waiting.error.is_none() {
+            if waiting.len() == 0 {
+                waiting.moved = Some(Instant::now());
+            }
             waiting.bytes.extend_from_slice(bytes);
             self.0.1.notify_all();
         }
@@ -84,18 +89,19 @@ impl Writer {
         self.waiting().error.map(io::Error::from)
     }
 
-    /// Waits until all is written, or nothing was for the time of `patience`. Returns how many
-    /// bytes are left.
+    /// Waits until all is written, or nothing was for the time of `patience`, which may have passed
+    /// before; at least a moment. Returns how many bytes are left.
     pub(super) fn settle(&self, patience: Option<Duration>) -> usize {
-        let mut waiting = self.waiting();
+        let (began, mut waiting) = (Instant::now(), self.waiting());
         while waiting.len() > 0 {
-            let before = waiting.len();
-            let long = patience.unwrap_or(Duration::from_secs(3600));
-            let (now, timeout) = self.0.1.wait_timeout(waiting, long).unwrap_or_else(PoisonError::into_inner);
-            waiting = now;
-            if timeout.timed_out() && patience.is_some() && waiting.len() == before {
+            let idle = waiting.moved.map_or(Duration::ZERO, |moved| moved.elapsed());
+            let a_moment = A_MOMENT.saturating_sub(began.elapsed());
+            let left = patience.map_or(Duration::MAX, |patience| patience.saturating_sub(idle).max(a_moment));
+            if left.is_zero() {
                 break;
             }
+            let long = left.min(Duration::from_secs(3600));
+            waiting = self.0.1.wait_timeout(waiting, long).unwrap_or_else(PoisonError::into_inner).0;
         }
         waiting.len()
     }
@@ -124,7 +130,8 @@ impl Writer {
             match write(stream, &bytes[..bytes.len().min(PIECE)]) {
                 Ok(written) => {
                     bytes = &bytes[written..];
-                    self.waiting().in_hand = bytes.len();
+                    let mut waiting = self.waiting();
+                    (waiting.in_hand, waiting.moved) = (bytes.len(), Some(Instant::now()));
                     self.0.1.notify_all();
                 }
                 Err(Errno::EINTR) => {}
@@ -164,6 +171,18 @@ mod tests {
             read += nix::unistd::read(&reader, &mut [0; PIECE]).unwrap();
         }
         assert_eq!((writer.settle(None), writer.backlog()), (0, OutputBacklog::None));
+    }
+
+    #[test]
+    fn a_reader_that_has_slept_for_long_is_not_waited_for_once_more() {
+        let (_reader, end) = pipe();
+        let writer = Writer::start(end).unwrap();
+        writer.write(&[b'x'; FULL]);
+        let hour = Duration::from_secs(3600);
+        // Until the pipe is full.
+        while writer.settle(Some(A_MOMENT)) == FULL {}
+        writer.waiting().moved = Instant::now().checked_sub(hour);
+        assert!(writer.settle(Some(hour)) > 0);
     }
 
     #[test]

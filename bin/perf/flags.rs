@@ -5,26 +5,30 @@ mod compatible;
 mod scope;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
 use crate::failure::UsageError;
 use crate::flags::{JobArgs, SweepArgs, parse_ranks};
 use crate::perf::test::{Test, TestChannel};
-use crate::units::parse_size;
+use crate::units::{LONGEST, parse_size, parse_timeout};
 use collective::CollectiveArgs;
 pub(crate) use scope::given;
 
 /// Flags of `shmccl perf`.
 #[derive(Clone, Debug, Args)]
-#[command(args = compatible::flags(), mut_arg("timeout", |timeout| timeout.short('T')))]
+#[command(
+    args = compatible::flags(),
+    mut_arg("timeout", |timeout| timeout.short('T').value_parser(parse_some_timeout)),
+)]
 pub(crate) struct PerfArgs {
     /// Tests to run [default: all but trace_cost, p2p and the collective operations]
     #[arg(value_enum, value_name = "TEST")]
     pub(crate) tests: Vec<Test>,
     /// Device processes [default: 2; several numbers for barrier and launch; one for each core for
     /// p2p, from 2 to 8]
-    #[arg(short = 'g', long, value_name = "N", value_parser = parse_ranks)]
+    #[arg(short = 'g', long, visible_alias = "ngpus", value_name = "N", value_parser = parse_ranks)]
     pub(crate) ranks: Option<u32>,
     /// The channel to measure [default: both, where a test can use both; memory for collective
     /// operations]
@@ -99,6 +103,11 @@ impl PerfArgs {
         }
         Ok(plan)
     }
+}
+
+/// Reads a timeout; 0 is none, as in nccl-tests: the longest that there is.
+fn parse_some_timeout(text: &str) -> Result<Duration, String> {
+    if text == "0" { Ok(LONGEST) } else { parse_timeout(text) }
 }
 
 /// Reads a size of at least a byte.

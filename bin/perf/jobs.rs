@@ -24,7 +24,7 @@ pub(crate) const DEVICE_COMMAND: &str = "perf-device";
 
 /// How long ranks may take to print their errors once one has failed or was killed. A rank that
 /// waits for bare flags never learns of it, and is killed then.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Returns the core of each of `n_ranks` ranks; `None` where the scheduler decides.
 ///

@@ -102,7 +102,8 @@ impl PerfPlan {
         let is_patient = self.patient.is_none_or(|patient| patient == test);
         let rest = if channel == Some(TestChannel::Port) { PROXIES_ASLEEP_AFTER } else { Duration::ZERO };
         Effort {
-            iters: self.iters.map(|iters| iters.div_ceil(self.rounds)),
+            // Results are checked where nothing is timed.
+            iters: self.iters.map(|iters| iters.div_ceil(self.rounds).max(1)),
             warmup: self.warmup,
             time: Duration::from_millis(self.figure_ms / self.rounds),
             patience: Duration::from_millis(if is_patient { self.patience_ms / self.rounds } else { 0 }),

@@ -395,8 +395,11 @@ impl Launch {
     /// Returns where processes will run, given the cores that this process may use. It prints as
     /// one line.
     ///
-    /// Cores that jobs of other processes are pinned to come last. The cores of this job count as
-    /// those of this process from then on, until it ends.
+    /// A job claims a core for each process, the first of those that the process may run on. This
+    /// process keeps the claims until it ends. What other jobs have claimed comes last: unclaimed
+    /// cores are taken alone where they suffice, and otherwise all cores. An earlier job that has
+    /// several cores for a process shares the others with later jobs, and the system moves its
+    /// threads aside.
     #[must_use]
     pub fn plan(&self) -> PinPlan {
         PinPlan::new(self.n_ranks, self.options.proxy, self.pin, self.one_core_each)

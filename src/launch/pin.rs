@@ -195,7 +195,7 @@ impl std::fmt::Display for PinPlan {
         write!(f, "{ranks} on {cores}: {place}, {spinners} per core{proxies}")?;
         match self.taken.iter().copied().collect::<Vec<_>>().as_slice() {
             [] => Ok(()),
-            taken => write!(f, "; another job runs on {}", named(taken)),
+            taken => write!(f, "; another job has claimed {}", named(taken)),
         }
     }
 }
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(
             line(2, ProxyMode::Thread, &[0, 1, 2, 4, 5, 6], &[1]),
             "2 ranks on 6 cores: rank r on cores [0,2; 4-6][r], 1 spinner per core, \
-             proxies on the cores of their device; another job runs on core 1"
+             proxies on the cores of their device; another job has claimed core 1"
         );
         assert_eq!(
             unpinned(3, ProxyMode::Process, 2).to_string(),
@@ -329,7 +329,7 @@ mod tests {
         );
         assert_eq!(
             line(1, ProxyMode::Thread, &[0], &[0]),
-            "1 rank on 1 core: on core 0, 2 spinners per core, proxies on the core of their device; another job runs on core 0"
+            "1 rank on 1 core: on core 0, 2 spinners per core, proxies on the core of their device; another job has claimed core 0"
         );
     }
 

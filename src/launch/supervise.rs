@@ -30,8 +30,9 @@ const BACKLOG_PAUSE: Duration = Duration::from_millis(1);
 /// The pause before an observer that is not done with the output is asked again.
 const OUTPUT_PAUSE: Duration = Duration::from_millis(5);
 
-/// How often an output is read when all processes have ended; more than a pipe holds.
-const MAX_READS_AT_END: usize = 64;
+/// How often an output is read when all processes have ended; more than a pipe holds, where nobody
+/// has made it longer than a plain user may.
+const MAX_READS_AT_END: usize = 17;
 
 /// Runs a job: see [`Launch::supervise`]. All members get a duplicate of `control`. Ranks that may
 /// make names get one of `hold`, and ranks that trace get one of `rings`.

@@ -100,7 +100,6 @@ fn wrong_usage_is_exit_code_two_and_one_line_with_the_remedy() {
         (&["perf", "--jsn", "x"], "'--json'"),
         (&["perf", "-b", "1.5M"], "expected a whole number"),
         (&["perf", "-g", "1"], "1 is not in 2..=64"),
-        (&["compare", "-n", "0"], "0 times nothing; leave it out"),
         (&["compare", "-g", "2"], "required arguments were not provided: --op <OP>"),
         (&["compare", "--op", "put"], "expected one of all_reduce, reduce, broadcast"),
         (&["compare", "--op", "all_reduce", "-g", "1"], "1 is not in 2..=64"),

@@ -23,6 +23,10 @@ const OPERATIONS: [&str; 9] = [
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn perf(words: &[&str]) -> Output {
+    perf_with_faults(words, "")
+}
+
+fn perf_with_faults(words: &[&str], faults: &str) -> Output {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
     command
@@ -31,6 +35,7 @@ fn perf(words: &[&str]) -> Output {
         .stdin(Stdio::null())
         .env_remove("SHMCCL_HEAP")
         .env("SHMCCL_TUNING", "")
+        .env("SHMCCL_FAULTS", faults)
         .output()
         .unwrap()
 }
@@ -219,6 +224,34 @@ fn steps_in_bytes_ordinary_memory_and_no_check_are_told_in_the_table() {
 }
 
 #[test]
+fn nothing_is_timed_where_no_operations_are_asked_for_and_results_are_checked_all_the_same() {
+    let flags = ["-b", "8", "-e", "32K", "-f", "4096", "-n", "0", "--memory"];
+    for (operation, memory) in [("all_reduce", "heap"), ("all_reduce", "ordinary"), ("broadcast", "heap")] {
+        let lines = table(&[&[operation], &flags[..], &[memory]].concat());
+        assert!(lines.iter().all(|line| nccl_tests_line().is_match(line)), "{lines:?}");
+        assert!(lines[1].contains(" iters: 0 agg iters: 1 validation: 1 "), "{lines:?}");
+        let rows = rows(&lines);
+        assert_eq!(rows.len(), 2, "{lines:?}");
+        for row in rows {
+            for place in [&row[5..9], &row[9..13]] {
+                assert_eq!(place, ["0.00", "0.00", "0.00", "0"], "{row:?}");
+            }
+        }
+    }
+    let output = perf(&["all_reduce", "-b", "8", "-e", "8", "-n", "0", "--json", "-"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for row in report["rows"].as_array().unwrap() {
+        let figures = ["p50_ns", "min_ns", "gb_per_s", "limit_p50_ns", "ratio"];
+        assert!(figures.iter().all(|figure| row[figure].is_null()), "{row}");
+        assert_eq!((&row["iterations"], &row["wrong"]), (&0.into(), &0.into()), "{row}");
+    }
+    // What is checked can be wrong.
+    let words = ["all_reduce", "-b", "32K", "-e", "32K", "-n", "0", "--memory", "ordinary"];
+    let corrupt = perf_with_faults(&words, "corrupt:rank=1,one_in=2,of=stage");
+    assert_eq!(corrupt.status.code(), Some(1), "{corrupt:?}");
+}
+
+#[test]
 fn columns_of_our_own_come_last_and_the_report_has_every_figure() {
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("nccl-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
@@ -259,7 +292,11 @@ fn what_cannot_be_meant_is_exit_code_two_and_one_line() {
         (&["sendrecv", "--algo", "ring"], "--algo has no effect with sendrecv; leave it out"),
         (&["all_to_all_v", "--algo", "one_shot"], "--algo has no effect with all_to_all_v; leave it out"),
         (&["sendrecv", "-o", "sum"], "--op has no effect with sendrecv; leave it out"),
-        (&["all_reduce", "-r", "0"], "--root has no effect with all_reduce; leave it out"),
+        (&["all_reduce", "-r", "1"], "--root has no effect with all_reduce; leave it out"),
+        (&["put_latency", "-n", "0"], "only the collective operations of perf are checked without"),
+        (&["all_reduce", "-x", "2"], "there are none; expected 0, or leave it out"),
+        (&["all_reduce", "-D", "1"], "the library does the operation; expected 0, or leave it out"),
+        (&["all_reduce", "-M", "1"], "there is none; expected 0, or leave it out"),
         (&["put_latency", "-d", "half"], "--datatype has no effect with put_latency; leave it out"),
         (&["all_reduce", "--proxy", "process"], "--proxy has no effect with --channel memory; leave it out"),
         (&["gather", "--algo", "ring"], "ring cannot do gather; these can: one_shot, two_shot"),

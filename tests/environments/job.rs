@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shmccl::comm::{JoinedAs, join_job};
@@ -17,6 +18,9 @@ use crate::{descendants, namespaces, pauses};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const SCENARIO: &str = "SHMCCL_TEST_SCENARIO";
+/// Where a checkpoint goes.
+pub(crate) const DIRECTORY: &str = "SHMCCL_TEST_DIRECTORY";
+
 const LAUNCHES: &str = "SHMCCL_TEST_LAUNCHES";
 
 /// The command with these words.
@@ -229,6 +233,11 @@ fn play_in(comm: &mut Communicator, scenario: &str) -> shmccl::Result<()> {
             comm.barrier()
         }
         "fill" => fill(comm),
+        "checkpoint" => {
+            let _held = comm.alloc::<u8>(1 << 20)?;
+            setrlimit(Resource::RLIMIT_FSIZE, 4096, 4096).unwrap();
+            comm.checkpoint(std::env::var_os(DIRECTORY).unwrap()).map(drop)
+        }
         "wait" => {
             say(format_args!("pid {}", std::process::id()));
             comm.barrier()?;

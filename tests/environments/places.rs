@@ -37,7 +37,7 @@ fn a_job_begins_behind_the_cores_of_another_and_says_so() {
     let (code, stderr) = end_of(&mut unshared("--net", ":", &nested));
     assert_eq!(code, 0, "{stderr}");
     let n_cores = std::thread::available_parallelism().unwrap().get();
-    assert!(stderr.contains("; another job runs on core "), "{stderr}");
+    assert!(stderr.contains("; another job has claimed core "), "{stderr}");
     assert_eq!(stderr.contains("on core 0, "), n_cores == 1, "{stderr}");
 }
 

@@ -3,12 +3,12 @@
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use support::{Watchdog, wait_until};
+use support::{Watchdog, long, wait_until};
 
 use crate::job::shmccl;
 use crate::scratch;
@@ -54,6 +54,49 @@ fn a_rank_that_fails_ends_the_job_though_nobody_takes_its_output() {
     assert_eq!(output.status.code(), Some(3), "{stderr}");
     assert!(stderr.contains("error: rank 1 exited with code 3\n"), "{stderr}");
     assert!(stderr.ends_with("nobody reads the output: its last 30 bytes are lost\n"), "{stderr}");
+}
+
+#[test]
+fn a_measurement_is_interrupted_and_loses_its_ranks_though_nobody_takes_its_output() {
+    let all_reduce = ["perf", "all_reduce", "-b", "8", "-e", "8", "-n", "1000000000", "--heap", "8M"];
+    let compare = ["compare", "-b", "8", "-e", "8", "-n", "1000000000", "--json", "/dev/null"];
+    let tune = ["tune", "-o", "/dev/null"];
+    for words in [&all_reduce[..], &compare, &tune] {
+        for lost in [false, true] {
+            let _watchdog = Watchdog::start("a measurement that nobody reads", Duration::from_secs(60));
+            let ((_reader, stdout), (_other, stderr)) = (full_pipe(), full_pipe());
+            let mut command = shmccl(words);
+            let mut job = command.stdout(stdout).stderr(stderr).spawn().unwrap();
+            let launcher = Pid::from_raw(job.id().cast_signed());
+            wait_until("both ranks measure", || have_joined(&children(launcher)));
+            let began = Instant::now();
+            let (whom, signal) = match lost {
+                true => (children(launcher)[1], Signal::SIGKILL),
+                false => (launcher, Signal::SIGTERM),
+            };
+            kill(whom, signal).unwrap();
+            let code = if lost { 1 } else { 128 + Signal::SIGTERM as i32 };
+            assert_eq!(job.wait().unwrap().code(), Some(code), "{words:?}");
+            let took = began.elapsed();
+            assert!(!long() || took < Duration::from_millis(1200), "{words:?} {lost}: {took:?}");
+        }
+    }
+}
+
+/// The children of a process, in the order of their start.
+fn children(process: Pid) -> Vec<Pid> {
+    let list = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap();
+    list.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap())).collect()
+}
+
+/// Whether these are two ranks that have a thread for the control socket: they have joined.
+fn have_joined(ranks: &[Pid]) -> bool {
+    let has_link = |rank: &Pid| {
+        let threads = std::fs::read_dir(format!("/proc/{rank}/task")).into_iter().flatten().flatten();
+        let mut names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
+        names.any(|name| name.trim() == "shmccl link")
+    };
+    ranks.len() == 2 && ranks.iter().all(has_link)
 }
 
 #[test]

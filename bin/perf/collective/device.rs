@@ -28,7 +28,7 @@ use crate::perf::interleave::{Contender, Measured, NamedLimit, Participants, int
 use crate::perf::links::SignalEnd;
 use crate::perf::ping_pong::PingPong;
 use crate::perf::plan::{CollectiveSettings, DeviceLine, PerfPlan, RankPlacement};
-use crate::perf::report::{CollectiveFigures, Memory, row_of};
+use crate::perf::report::{CollectiveFigures, Memory, PerfRow, row_of};
 use crate::perf::slices::SliceComparison;
 use crate::perf::sync::{AllSync, Gathering, PairSync, flags};
 use crate::perf::test::{Test, TestChannel};
@@ -339,9 +339,15 @@ impl CollectiveBench<'_> {
         let (best, measured) = measured.with_lowest_limit();
         let comparison = measured.comparisons.first().context("nothing was measured")?;
         let n_ranks = self.comm.n_ranks();
-        let mut row = row_of(self.test, Some(self.settings.channel), n_ranks, comparison, &limits[best].0);
-        row.variant = self.planned.as_ref().map(|name| format!("plan:{name}")).or_else(|| algorithm.clone());
+        let channel = Some(self.settings.channel);
+        let mut row = row_of(self.test, channel, n_ranks, comparison, &limits[best].0);
         row.iterations = measured.operations;
+        let is_timed = self.plan.iters != Some(0);
+        if !is_timed {
+            row = PerfRow { channel, ..PerfRow::new(self.test, n_ranks) };
+        }
+        let heap = heap.filter(|_| is_timed);
+        row.variant = self.planned.as_ref().map(|name| format!("plan:{name}")).or_else(|| algorithm.clone());
         row.bytes = Some(bytes);
         row.wrong = self.is_checked(wanted).then_some(wrong);
         row.set_bandwidth(bytes);

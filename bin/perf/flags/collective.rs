@@ -119,6 +119,13 @@ enum Root {
     One(u32),
 }
 
+impl CollectiveArgs {
+    /// Whether the root is that of operations without one, too.
+    pub(crate) fn has_usual_root(&self) -> bool {
+        self.root == Root::One(0)
+    }
+}
+
 impl PerfArgs {
     /// Returns the execution plan that the operation is to be done by, if any.
     ///

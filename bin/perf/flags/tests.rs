@@ -45,6 +45,14 @@ fn flags_that_scripts_for_nccl_tests_have_are_taken_where_they_change_nothing() 
     assert_eq!((args.job.timeout.as_secs(), args.json.as_deref()), (60, Some("x".as_ref())));
     let words = "--nthreads 1 --agg_iters 1 --run_cycles 1 --parallel_init 1 --blocking 1 --cudagraph 0 --report_cputime 1";
     assert_eq!(perf(&words.split(' ').collect::<Vec<_>>()).plan().unwrap(), perf(&[]).plan().unwrap());
+    for registered in ["0", "1", "2"] {
+        let words =
+            format!("all_reduce --ngpus 3 -T 0 --root 0 -n 0 -M 0 -x 0 -D 0 -V 16 -y 0 -R {registered}");
+        let args = perf(&words.split(' ').collect::<Vec<_>>());
+        assert_eq!((args.ranks, args.sweep.iters), (Some(3), Some(0)));
+        assert!(args.job.timeout >= std::time::Duration::from_secs(24 * 3600), "0 is no timeout");
+        assert_eq!(args.plan().unwrap(), perf(&["all_reduce"]).plan().unwrap());
+    }
 }
 
 #[test]
@@ -117,7 +125,6 @@ fn a_wrong_value_is_told_in_one_line_that_says_what_would_be_right() {
         (&["-b", "4Q"][..], "expected a whole number with K, M, G or T behind it"),
         (&["-b", "1.5M"], "expected a whole number"),
         (&["-f", "0"], "0 is not in 1.."),
-        (&["-n", "0"], "0 times nothing; leave it out"),
         (&["-t", "2"], "each rank is a process (-g); expected 1, or leave it out"),
         (&["-G", "10"], "Graphs: there are none; expected 0, or leave it out"),
         (&["-N", "0"], "repeat the command for more; expected 1"),
@@ -128,7 +135,7 @@ fn a_wrong_value_is_told_in_one_line_that_says_what_would_be_right() {
         (&["-g", "65"], "65 is not in 2..=64"),
         (&["--channel", "pipe"], "[possible values: memory, port]"),
         (&["--proxy", "threads"], "thread"),
-        (&["--timeout", "0"], "above zero"),
+        (&["--timeout", "0ms"], "above zero"),
         (&["put_latncy"], "a similar value exists: 'put_latency'"),
         (&["--minbyte", "8"], "--minbytes"),
     ] {
@@ -146,6 +153,7 @@ fn sizes_that_contradict_each_other_are_refused() {
     assert!(sizes(&["-b", "0"]).unwrap_err().contains("start at 1"));
     assert_eq!(sizes(&["-b", "8", "-e", "8"]).unwrap(), [8]);
     assert!(sizes(&["-f", "1"]).unwrap_err().contains("--stepfactor 1 steps by bytes"));
+    assert!(sizes(&["-n", "0"]).unwrap_err().starts_with("-n 0 times nothing; leave it out"));
 }
 
 #[test]
