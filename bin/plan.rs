@@ -74,8 +74,8 @@ fn run_check(args: &CheckArgs) -> Result<u8> {
     gpu.iter().for_each(|difference| {
         let _ = writeln!(text, "  on a GPU: {difference}");
     });
-    redundant.iter().for_each(|place| {
-        let _ = writeln!(text, "  note: {place}: the plan is right without it");
+    redundant.iter().for_each(|needless| {
+        let _ = writeln!(text, "  note: the plan is right without {needless}");
     });
     output::print(&text)?;
     Ok(if report.is_clean() && gpu.is_empty() { DONE } else { FAILED })

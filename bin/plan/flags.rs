@@ -42,7 +42,7 @@ pub(crate) struct CheckArgs {
     /// Also find what MSCCL++'s executor refuses or runs otherwise
     #[arg(long)]
     pub(crate) gpu: bool,
-    /// Also find each nop without which the plan is right all the same
+    /// Also find each nop, flush, signal with its wait, or meeting that the plan is right without
     #[arg(long)]
     pub(crate) redundant: bool,
     /// Write all findings to a file as well; - is standard output, and sends the text to standard

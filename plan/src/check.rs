@@ -1,12 +1,12 @@
 //! Proves a plan right, or says where it is wrong, without moving a byte.
 //!
 //! One run over abstract data stands for every schedule and every message of a *size class*
-//! ([`classes`]): nothing branches, and each counter is taken from by one block at a time. Cells
+//! (`classes`): nothing branches, and each counter is taken from by one block at a time. Cells
 //! hold expressions over inputs, actors hold vector clocks, and each access is held against those
 //! before it. Four launches follow each other without a barrier between ranks. What depends on
 //! chance is reported as undecided, never as clean.
 //!
-//! A block is many threads that meet at `nop`s ([`Model::STRICT`]). A race that is gone where a
+//! A block is many threads that meet at `nop`s (the *strict* model). A race that is gone where a
 //! block is one thread, as in this library's executor, is told apart.
 
 mod classes;
@@ -32,7 +32,7 @@ use crate::problem::Problem;
 use classes::Class;
 use machine::{Machine, Model};
 use memory::{Race, RaceKey};
-pub use redundant::redundant;
+pub use redundant::{Redundant, redundant};
 pub use report::{ClassReport, Finding, Kind, Report};
 use rule::{Rule, holds};
 

@@ -1,59 +1,172 @@
 //! Synchronisation that nothing needs.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
 use super::classes;
-use super::machine::{Machine, Model};
+use super::machine::{Count, Machine, Model};
 use super::{outcome, stuck, too_large};
+use crate::lower::{Action, Lowered, Site};
 use crate::plan::{Code, Operation, Plan};
 use crate::problem::Place;
-use crate::rules::each_operation;
 
-/// Returns the `nop`s without each of which, one at a time, the plan is proved right all the same.
-/// Nothing is redundant in a plan that is not.
-#[must_use]
-pub fn redundant(plan: &Plan) -> Vec<Place> {
-    let mut candidates = Vec::new();
-    for (rank, program) in plan.ranks.iter().enumerate() {
-        for (index, block) in program.blocks.iter().enumerate() {
-            each_operation(&block.operations, Place::block(rank, index), &mut |operation, at| {
-                candidates.extend((operation.code == Code::Nop).then_some(at));
-            });
-        }
-    }
-    if !is_right(plan) {
-        return Vec::new();
-    }
-    candidates.into_iter().filter(|&at| is_right(&without(plan, at))).collect()
+/// Synchronisation that a plan is right without: a `nop` or a flush, a signal with its wait, a
+/// release with its acquire, or one meeting of all blocks of a barrier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redundant {
+    /// The operations that are left out together.
+    pub places: Vec<Place>,
 }
 
-/// Returns a plan without one operation.
-fn without(plan: &Plan, at: Place) -> Plan {
+impl fmt::Display for Redundant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let places: Vec<_> = self.places.iter().map(ToString::to_string).collect();
+        f.write_str(&places.join(" and "))
+    }
+}
+
+/// Returns the synchronisation without which, a piece at a time, the plan is proved right all the
+/// same. Nothing is redundant in a plan that is not.
+#[must_use]
+pub fn redundant(plan: &Plan) -> Vec<Redundant> {
+    let Ok(classes) = classes::all(plan) else { return Vec::new() };
+    if classes.iter().any(|class| too_large(plan, &class.lowered).is_some()) || !is_right(plan) {
+        return Vec::new();
+    }
+    let candidates = Candidates::of(&classes[0].lowered).groups();
+    let needless = candidates.into_iter().filter(|parts| is_right(&without(plan, parts)));
+    needless.map(|parts| Redundant { places: parts.iter().map(Part::place).collect() }).collect()
+}
+
+/// One channel or semaphore of an operation, or all of it where it has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    rank: usize,
+    block: usize,
+    site: Site,
+    slot: usize,
+}
+
+impl Part {
+    fn place(&self) -> Place {
+        self.site.place(self.rank, self.block)
+    }
+}
+
+/// What may be left out, by what it is part of.
+#[derive(Debug, Default)]
+struct Candidates {
+    alone: Vec<Part>,
+    adds: BTreeMap<(usize, Count), Vec<Part>>,
+    takes: BTreeMap<(usize, Count), Vec<Part>>,
+    /// By rank and barrier, and then by block.
+    meetings: BTreeMap<(usize, usize), BTreeMap<usize, Vec<Part>>>,
+    /// Counters that an operation adds to which does more than that.
+    mixed: BTreeSet<(usize, Count)>,
+}
+
+impl Candidates {
+    fn of(lowered: &Lowered) -> Self {
+        let mut found = Self::default();
+        for (rank, code) in lowered.ranks.iter().enumerate() {
+            for (block, code) in code.blocks.iter().enumerate() {
+                for step in &code.steps {
+                    let part = Part { rank, block, site: code.sites[step.site], slot: step.slot };
+                    found.add(part, &step.action);
+                }
+            }
+        }
+        found
+    }
+
+    fn add(&mut self, part: Part, action: &Action) {
+        let rank = part.rank;
+        match *action {
+            Action::Fence | Action::Flush { .. } if part.site.code != Code::PutWithSignalAndFlush => {
+                self.alone.push(part);
+            }
+            Action::Barrier { barrier } => {
+                let blocks = self.meetings.entry((rank, barrier)).or_default();
+                blocks.entry(part.block).or_default().push(part);
+            }
+            _ => {}
+        }
+        if let Some(counter) = stuck::added(rank, action) {
+            self.adds.entry(counter).or_default().push(part);
+            if !matches!(part.site.code, Code::Signal | Code::RelaxedSignal | Code::SemRelease) {
+                self.mixed.insert(counter);
+            }
+        }
+        if let Some(counter) = stuck::taken(rank, action) {
+            self.takes.entry(counter).or_default().push(part);
+        }
+    }
+
+    /// Returns what is left out together: the k-th that adds with the k-th that takes, where one
+    /// block does either.
+    fn groups(mut self) -> Vec<Vec<Part>> {
+        let mut groups: Vec<_> = self.alone.into_iter().map(|part| vec![part]).collect();
+        for (counter, adds) in self.adds {
+            let takes = self.takes.remove(&counter).unwrap_or_default();
+            let is_of_one = |parts: &[Part]| parts.iter().all(|part| part.block == parts[0].block);
+            if adds.len() == takes.len()
+                && is_of_one(&adds)
+                && is_of_one(&takes)
+                && !self.mixed.contains(&counter)
+            {
+                groups.extend(adds.into_iter().zip(takes).map(|(add, take)| vec![add, take]));
+            }
+        }
+        for blocks in self.meetings.into_values() {
+            let rounds = blocks.values().map(Vec::len).max().unwrap_or(0);
+            if blocks.values().all(|of_block| of_block.len() == rounds) {
+                groups.extend((0..rounds).map(|round| blocks.values().map(|of| of[round]).collect()));
+            }
+        }
+        groups
+    }
+}
+
+/// Returns a plan without some of its synchronisation.
+fn without(plan: &Plan, parts: &[Part]) -> Plan {
     let mut less = plan.clone();
-    if let (Some(rank), Some(block), Some((index, inner))) = (at.rank, at.block, at.operation) {
+    let mut parts = parts.to_vec();
+    // From the last on, so that indices stay what they are.
+    parts
+        .sort_by_key(|part| std::cmp::Reverse((part.rank, part.block, part.site.operation, part.site.inner)));
+    for Part { rank, block, site, slot } in parts {
         let operations = &mut less.ranks[rank].blocks[block].operations;
-        let of_pipeline = |operation: &mut Operation, inner| {
-            operation.pipeline.as_mut().map(|pipeline| pipeline.operations.remove(inner))
-        };
-        match inner {
-            Some(inner) => drop(of_pipeline(&mut operations[index], inner)),
-            None => drop(operations.remove(index)),
+        match (site.inner, &mut operations[site.operation].pipeline) {
+            (Some(inner), Some(pipeline)) => leave_out(&mut pipeline.operations, inner, slot),
+            _ => leave_out(operations, site.operation, slot),
         }
     }
     less
+}
+
+/// Takes one channel or semaphore from an operation, or the operation out.
+fn leave_out(operations: &mut Vec<Operation>, index: usize, slot: usize) {
+    let operation = &mut operations[index];
+    if operation.channels.len() > 1 {
+        operation.channels.remove(slot);
+    } else if operation.semaphores.len() > 1 {
+        operation.semaphores.remove(slot);
+    } else {
+        operations.remove(index);
+    }
 }
 
 /// Whether a plan is right in the strict model, at all sizes that it allows.
 fn is_right(plan: &Plan) -> bool {
     let Ok(classes) = classes::all(plan) else { return false };
     classes.iter().all(|class| {
-        if too_large(plan, &class.lowered).is_some() {
-            return false;
-        }
         let mut machine = Machine::new(&class.lowered, plan.alignment, Model::STRICT);
         machine.run();
         !machine.is_cut_short
             && machine.memory.races.is_empty()
             && machine.chances.is_empty()
             && stuck::findings(&machine).is_none()
+            && outcome::balance(&machine).is_empty()
             && !outcome::values(plan, &mut machine).iter().any(|finding| finding.kind.is_error())
     })
 }

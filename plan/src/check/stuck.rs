@@ -48,12 +48,41 @@ pub(super) fn findings(machine: &Machine<'_>) -> Option<Finding> {
     if others > 0 {
         what = format!("{what}; {others} more blocks wait behind");
     }
-    let remedy = match &cycle {
-        Some(_) => "let one of these operations come before its block waits",
-        None => "let a block bring it in every launch, or leave the wait out",
+    let remedy = match (lacking(machine, &waiting), &cycle) {
+        (Some(lacking), _) => lacking,
+        (None, Some(_)) => "let one of these operations come before its block waits".to_owned(),
+        (None, None) => "let a block bring it in every launch, or leave the wait out".to_owned(),
     };
     let places = shown.iter().map(|block| waiting[block].place).collect();
-    Some(Finding { kind: Kind::Deadlock, what, remedy: remedy.to_owned(), places })
+    Some(Finding { kind: Kind::Deadlock, what, remedy, places })
+}
+
+/// Says which counter, of those that blocks wait for, a launch takes more from than it adds to.
+fn lacking(machine: &Machine<'_>, waiting: &BTreeMap<Block, Waiting>) -> Option<String> {
+    let lowered = machine.lowered;
+    let mut tally: BTreeMap<(usize, Count), (usize, usize)> = BTreeMap::new();
+    for (rank, code) in lowered.ranks.iter().enumerate() {
+        for code in &code.blocks {
+            for (step, times) in code.steps.iter().zip(code.repeats()) {
+                if let Some(counter) = added(rank, &step.action) {
+                    tally.entry(counter).or_default().0 += times;
+                }
+                if let Some(counter) = taken(rank, &step.action) {
+                    tally.entry(counter).or_default().1 += times;
+                }
+            }
+        }
+    }
+    waiting.keys().find_map(|&(rank, block)| {
+        let step = machine.ranks[rank].blocks[block].cursor.step(&lowered.ranks[rank].blocks[block])?;
+        let counter = taken(rank, &step.action)?;
+        let (adds, takes) = tally[&counter];
+        let name = findings::counter(lowered, counter.0, counter.1);
+        (adds < takes).then(|| {
+            let what = if matches!(counter.1, Count::Signals(_)) { "signals" } else { "releases" };
+            format!("a launch adds {adds} to {name} and takes {takes}; add the {what} that are missing, or leave waits out")
+        })
+    })
 }
 
 fn waiting(machine: &Machine<'_>) -> BTreeMap<Block, Waiting> {
@@ -78,7 +107,8 @@ fn awaited(machine: &Machine<'_>, (rank, block): Block, action: &Action) -> (Str
     let lowered = machine.lowered;
     match action {
         Action::Wait { counter, .. } => {
-            let is = |of: usize, action: &Action| signals(action) == Some((rank, *counter)) && of != rank;
+            let counts = Some((rank, Count::Signals(*counter)));
+            let is = |of: usize, action: &Action| added(of, action) == counts && of != rank;
             (findings::counter(lowered, rank, Count::Signals(*counter)), blocks_that(lowered, is))
         }
         Action::Acquire { semaphore } => {
@@ -95,12 +125,22 @@ fn awaited(machine: &Machine<'_>, (rank, block): Block, action: &Action) -> (Str
     }
 }
 
-/// Returns the counter that an action signals: rank and index.
-fn signals(action: &Action) -> Option<(usize, usize)> {
+/// Returns the counter that an action of a rank adds to, and whose it is.
+pub(super) fn added(rank: usize, action: &Action) -> Option<(usize, Count)> {
     match *action {
         Action::Signal { peer, counter, .. } | Action::PushSignal { peer, counter, .. } => {
-            Some((peer, counter))
+            Some((peer, Count::Signals(counter)))
         }
+        Action::Release { semaphore } => Some((rank, Count::Semaphore(semaphore))),
+        _ => None,
+    }
+}
+
+/// Returns the counter that an action of a rank takes from.
+pub(super) fn taken(rank: usize, action: &Action) -> Option<(usize, Count)> {
+    match *action {
+        Action::Wait { counter, .. } => Some((rank, Count::Signals(counter))),
+        Action::Acquire { semaphore } => Some((rank, Count::Semaphore(semaphore))),
         _ => None,
     }
 }

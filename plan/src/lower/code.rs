@@ -101,7 +101,7 @@ pub struct BlockCode {
 
 impl BlockCode {
     /// Returns how often a launch takes each step.
-    fn repeats(&self) -> Vec<usize> {
+    pub(crate) fn repeats(&self) -> Vec<usize> {
         let mut repeats = vec![1; self.steps.len()];
         for (index, step) in self.steps.iter().enumerate() {
             if let Action::Repeat { first, iterations } = step.action {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use shmccl_plan::build::Program;
 use shmccl_plan::check::{Kind, Report};
 use shmccl_plan::{Plan, check, read};
 
@@ -64,6 +65,14 @@ fn each_faulty_plan_has_the_verdict_that_is_expected() {
 }
 
 #[test]
+fn a_deadlock_names_the_signals_that_are_missing() {
+    let report = smallest(&load("faulty/deadlock_03"));
+    let told = report.classes[0].findings[0].to_string();
+    let missing = "a launch adds 1 to the signals of rank 1 to rank 0 on memory channel 6 and takes 2";
+    assert!(told.starts_with("deadlock: ") && told.contains(missing), "{told}");
+}
+
+#[test]
 fn no_plan_of_the_corpus_has_a_field_that_is_unknown() {
     for listed in listed(&["generated", "upstream", "units"]) {
         let reading = read::read_file(&folder().join(format!("{}.json", listed.name))).unwrap();
@@ -82,6 +91,32 @@ fn a_nop_that_nothing_needs_is_named() {
     }
     assert!(!redundant.contains(&"rank 0 block 0 operation 6 (nop)".to_owned()), "{redundant:?}");
     assert!(check::redundant(&load("upstream/reduce_tbg")).is_empty());
+}
+
+#[test]
+fn a_signal_with_its_wait_and_a_flush_that_nothing_needs_are_named() {
+    let mut program = Program::new("twice", "allgather", 2).in_place().chunks(1, 2, 0);
+    let [here, there] = [(0, 1), (1, 0)].map(|(rank, peer)| program.memory_channel(rank, peer));
+    let ports = [(0, 1), (1, 0)].map(|(rank, peer)| program.port_channel(rank, peer));
+    for (rank, channel) in [here, there].into_iter().enumerate() {
+        let block = program.block(rank);
+        let own = rank..rank + 1;
+        program.relaxed_signal(block, channel).unwrap();
+        program.relaxed_wait(block, channel).unwrap();
+        program.put(block, program.output(rank, own.clone()), program.output(1 - rank, own)).unwrap();
+        program.signal(block, channel).unwrap();
+        program.wait(block, channel).unwrap();
+        program.signal(block, channel).unwrap();
+        program.wait(block, channel).unwrap();
+        program.flush(block, ports[rank]).unwrap();
+    }
+    let redundant: Vec<_> =
+        check::redundant(&program.finish().unwrap()).iter().map(ToString::to_string).collect();
+    let of = |name: &str| redundant.iter().filter(|told| told.contains(name)).collect::<Vec<_>>();
+    assert_eq!(of("(flush)").len(), 2, "{redundant:?}");
+    // Either pair of the two will do, and none of those that begin the launch.
+    assert_eq!((of("(wait)").len(), of("(rlxwait)").len()), (4, 0), "{redundant:?}");
+    assert!(of("(wait)")[0].contains("(signal) and rank"), "{redundant:?}");
 }
 
 #[test]
