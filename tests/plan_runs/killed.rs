@@ -25,7 +25,7 @@ const PLAN: &str = "SHMCCL_TEST_PLAN";
 
 /// Kills rank 1 of 2 at a drawn moment of a drawn plan, again and again.
 pub(crate) fn again_and_again(name: &str) {
-    let _watchdog = Watchdog::start(name, Duration::from_secs(600));
+    let _watchdog = Watchdog::start(name, crate::PATIENCE);
     match join_job().unwrap() {
         Some(JoinedAs::Device(comm)) => return run_until_lost(*comm),
         Some(JoinedAs::Proxy) => return,

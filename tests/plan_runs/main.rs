@@ -16,10 +16,13 @@ use std::time::Duration;
 
 use harness::Job;
 
+/// How long all plans of some ranks may take: the long form does so in minutes, on an idle machine.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
 /// Runs all plans of so many ranks.
 macro_rules! all_plans {
     ($name:ident, $n_ranks:literal ranks, $count:literal plans) => {
-        scenario!($name, Job::of($n_ranks).heap_len(64 << 20), |comm| {
+        scenario!($name, Job::of($n_ranks).heap_len(64 << 20).patience(PATIENCE), |comm| {
             verified::all(comm, $count)?;
         });
     };
