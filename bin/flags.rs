@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use shmccl::rank::MAX_RANKS;
@@ -32,7 +33,9 @@ pub(crate) struct JobArgs {
     pub(crate) no_pin: bool,
     /// Do calls by the MSCCL++ execution plans in this directory that are for as many ranks, where
     /// they fit and no algorithm is chosen
-    #[arg(long, value_name = "DIR", env = "SHMCCL_PLANS", hide_env_values = true)]
+    // Empty, as the variable may be, it names none.
+    #[arg(long, value_name = "DIR", env = "SHMCCL_PLANS", hide_env_values = true,
+        value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub(crate) plans: Option<PathBuf>,
 }
 

@@ -12,6 +12,7 @@
 //! | [`ping_pong`], [`gets`], [`transfer`], [`rate`] | tests of a pair of ranks, and their limits |
 //! | [`proxy`], [`trace_cost`] | tests of proxies and traces |
 //! | [`barrier`], [`collective`], [`matrix`] | tests of all ranks |
+//! | [`planned`] | collective tests by an execution plan |
 //! | [`fifo`], [`launching`] | tests of the launcher's own process |
 //! | [`rounds`], [`slices`], [`stats`], [`report`], [`view`] | from samples to rows and the table |
 
@@ -31,6 +32,7 @@ mod links;
 mod matrix;
 mod ping_pong;
 pub(crate) mod plan;
+pub(crate) mod planned;
 mod proxy;
 mod rate;
 pub(crate) mod report;

@@ -1,6 +1,7 @@
-//! `shmccl plan`: execution plans of MSCCL++, checked, shown, drawn, compared and imported.
+//! `shmccl plan`: execution plans of MSCCL++, checked, run, shown, drawn, compared and imported.
 
 mod flags;
+mod verify;
 
 use std::fmt::Write;
 use std::path::Path;
@@ -23,6 +24,7 @@ use flags::{CheckArgs, DiffArgs, DrawArgs, ImportArgs, PlanCommand, ShowArgs};
 pub(crate) fn run(args: &PlanArgs) -> Result<u8> {
     match &args.command {
         PlanCommand::Check(args) => run_check(args),
+        PlanCommand::Run(args) => verify::run(args),
         PlanCommand::Show(args) => run_show(args),
         PlanCommand::Draw(args) => run_draw(args),
         PlanCommand::Diff(args) => run_diff(args),
@@ -31,7 +33,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<u8> {
 }
 
 /// Reads a plan, and notes what its reader should know.
-fn read(path: &Path) -> Result<Plan> {
+pub(crate) fn read(path: &Path) -> Result<Plan> {
     let Reading { plan, warnings } = read_file(path).map_err(|refusal| {
         // One line each; the last is the error of the command.
         for problem in refusal.problems.iter().skip(1) {

@@ -168,6 +168,7 @@ fn settings(
 ) -> CollectiveSettings {
     CollectiveSettings {
         algorithm: None,
+        plan: None,
         channel,
         types: vec![ELEMENT.to_owned()],
         ops: vec![if operation.reduces() { OPERATOR } else { "none" }.to_owned()],

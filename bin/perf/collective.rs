@@ -12,7 +12,7 @@
 pub(crate) mod case;
 pub(crate) mod device;
 mod eager_limit;
-mod format;
+pub(crate) mod format;
 pub(crate) mod layout;
 mod limit;
 pub(crate) mod pattern;

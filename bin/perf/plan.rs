@@ -6,6 +6,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::interleave::{Effort, FEWEST_SLICES};
+use super::planned::PlanSettings;
 use super::report::{Memory, PairPlacement, PerfRow};
 use super::sync::{RankAverage, RankPair};
 use super::test::{Test, TestChannel};
@@ -84,9 +85,11 @@ impl PerfPlan {
     /// Returns the bytes of heap that the job needs on every rank.
     pub(crate) fn heap_len(&self) -> u64 {
         let largest = self.sizes.iter().copied().max().unwrap_or(0);
-        if self.collective.is_some() {
+        if let Some(collective) = &self.collective {
+            let planned = collective.plan.as_ref().map_or(0, |plan| plan.heap_len);
             // Inputs and outputs, flags and times; an eighth is the library's own.
-            return (pages(largest).saturating_mul(2).saturating_add(64 << 20) / 7).saturating_mul(8);
+            let own = (pages(largest).saturating_mul(2).saturating_add(64 << 20) / 7).saturating_mul(8);
+            return own.saturating_add(pages(planned));
         }
         // Outgoing, incoming, what a peer sends meanwhile, packets twice over in two halves, flags.
         let has_packets = self.tests.iter().any(|(test, _)| *test == Test::PacketLatency);
@@ -193,6 +196,8 @@ impl MatrixSettings {
 pub(crate) struct CollectiveSettings {
     /// The name of the algorithm; `None` for what suits the size.
     pub(crate) algorithm: Option<String>,
+    /// The execution plan that does the operation, where one is wanted.
+    pub(crate) plan: Option<PlanSettings>,
     /// The kind of channel that data go over.
     pub(crate) channel: TestChannel,
     /// Names of element types.

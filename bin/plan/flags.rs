@@ -1,10 +1,11 @@
 //! Flags of `shmccl plan`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use crate::units::parse_size;
+use crate::units::{parse_size, parse_timeout};
 
 /// Flags of `shmccl plan`.
 #[derive(Clone, Debug, Args)]
@@ -21,6 +22,10 @@ pub(crate) enum PlanCommand {
     ///
     /// Exit code: 0 clean, 1 findings, 2 no plan.
     Check(CheckArgs),
+    /// Run a plan in processes, and hold what comes out against its collective
+    ///
+    /// Exit code: 0 all is right, 1 wrong data or a plan that hangs, 2 no plan.
+    Run(VerifyArgs),
     /// Print who sends what to whom in which step
     Show(ShowArgs),
     /// Draw who sends what to whom, and what each block does when, as SVG
@@ -49,6 +54,20 @@ pub(crate) struct CheckArgs {
     /// error
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+}
+
+/// Flags of `shmccl plan run`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// The plan
+    pub(crate) file: PathBuf,
+    /// Run messages of these sizes [default: the smallest in which every operation has data, three
+    /// times that, and about 1 MiB]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_size)]
+    pub(crate) sizes: Vec<u64>,
+    /// Give up where nothing comes for so long
+    #[arg(short = 'T', long, value_name = "TIME", value_parser = parse_timeout, default_value = "10s")]
+    pub(crate) timeout: Duration,
 }
 
 /// Flags of `shmccl plan show`.

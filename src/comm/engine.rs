@@ -79,6 +79,13 @@ impl Communicator {
         self.enter(Operation::RegisterAlgorithm)?.register_plan(plan)
     }
 
+    /// Returns how many calls the first plan called `name` has begun that is registered; `None`
+    /// where there is none.
+    pub fn planned_calls(&mut self, name: &str) -> Option<u64> {
+        self.reclaim_engine();
+        self.engine.as_deref()?.planned_calls(name)
+    }
+
     /// Removes the first plan called `name` that was registered. Collective.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 //! request.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -341,6 +342,10 @@ impl CoordinatorError {
     pub(super) fn at(action: &'static str, path: &Path, why: impl Into<std::io::Error>) -> Self {
         match resource_error(action, why.into()) {
             Error::Os { source: why, .. } => Self::Unusable { action, path: path.to_owned(), why },
+            // Of a directory it means more often that this user may not.
+            Error::Refused { source: why, .. } if why.kind() == ErrorKind::PermissionDenied => {
+                Self::Unusable { action, path: path.to_owned(), why }
+            }
             error => error.into(),
         }
     }

@@ -18,6 +18,7 @@ use super::id::{CommId, DeviceId};
 use super::order::DeviceReport;
 use super::request::{ClientRequest, Reply};
 use super::wire::{self, IoContext};
+use crate::bootstrap::call_error;
 use crate::error::Error;
 
 /// The version that both sides of a connection must have, and the number of the format of their
@@ -141,8 +142,9 @@ pub(super) fn garbled(what: String) -> CoordinatorError {
 /// # Errors
 /// [`CoordinatorError::OtherUser`], [`Error::Os`].
 pub(super) fn check_peer(stream: &impl AsFd) -> Result<u32> {
-    let peer = getsockopt(stream, PeerCredentials)
-        .map_err(|errno| Error::os("asking who is at the other side of a socket", errno))?;
+    let peer = getsockopt(stream, PeerCredentials).map_err(|errno| {
+        call_error("asking who is at the other side", "the system call getsockopt", errno)
+    })?;
     let mine = geteuid().as_raw();
     if peer.uid() != mine {
         return Err(CoordinatorError::OtherUser { mine, theirs: peer.uid() });

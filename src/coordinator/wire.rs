@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::error::{CoordinatorError, Result};
+use crate::bootstrap::call_error;
 use crate::error::Error;
 use crate::logs::COORDINATOR;
 
@@ -130,7 +131,7 @@ impl IoContext {
                 CoordinatorError::Disconnected { peer }
             }
             ErrorKind::WouldBlock | ErrorKind::TimedOut => Error::timed_out(operation, None, patience).into(),
-            _ => Error::os(operation, error).into(),
+            _ => call_error(operation, "a system call", error).into(),
         }
     }
 }

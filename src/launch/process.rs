@@ -137,7 +137,7 @@ fn spawn(command: &mut Command, inherited: &OwnedFd) -> Result<Child> {
     child.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
         // Of the program, which this user may not execute.
         Some(Errno::EACCES) => Error::os(STARTING, error),
-        _ => call_error(STARTING, "the system calls clone3, dup2 and execve", error),
+        _ => call_error(STARTING, "the system call clone3 (or dup2, execve)", error),
     })
 }
 

@@ -273,7 +273,7 @@ pub(crate) struct InterruptWatch {
 impl InterruptWatch {
     /// Installs the handlers, or gives `None` when another watch of this process is alive.
     pub(crate) fn start(heeds_quit: bool) -> Result<Option<Self>, Error> {
-        let (action, needs) = ("catching signals", "the system calls pipe2 and rt_sigaction");
+        let (action, needs) = ("catching signals", "the system call pipe2 (or rt_sigaction)");
         Self::install(heeds_quit).map_err(|error| {
             limits::refused_call(action, needs, error).unwrap_or_else(|error| Error::os(action, error))
         })

@@ -91,3 +91,64 @@ fn a_program_is_imported_drawn_and_compared() {
     assert!(text(&other.stdout).contains("the plan: ranks 4 -> 2"), "{}", text(&other.stdout));
     std::fs::remove_dir_all(directory).unwrap();
 }
+
+#[test]
+fn a_run_ends_with_0_where_all_calls_are_right_and_with_1_where_data_are_wrong_or_nothing_comes() {
+    let right = plan(&["run", "generated/ar_2.json", "--sizes", "256,768"]);
+    assert_eq!(right.status.code(), Some(0), "{}", text(&right.stderr));
+    let table = text(&right.stdout);
+    for kind in ["int32     sum", "float     max", "half     sum"] {
+        let rows: Vec<_> = table.lines().filter(|line| line.contains(kind)).collect();
+        assert_eq!(rows.len(), 2, "{kind}: {table}");
+    }
+    let wrong = plan(&["run", "faulty/value_03.json", "--sizes", "1K"]);
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(text(&wrong.stderr).contains("error: wrong data in "), "{}", text(&wrong.stderr));
+    let stuck = plan(&["run", "faulty/deadlock_03.json", "--timeout", "1s"]);
+    assert_eq!(stuck.status.code(), Some(1));
+    let told =
+        "plan:allreduce_nvls timed out: rank 0 block 6 operation 9 (rlxwait) waits for a signal of rank 1";
+    assert!(text(&stuck.stderr).contains(told), "{}", text(&stuck.stderr));
+    let no_call = plan(&["run", "generated/mn_sendrecv_1x4_m0_i4.json"]);
+    assert_eq!(no_call.status.code(), Some(2));
+    assert!(text(&no_call.stderr).contains("a plan of sendrecv; "), "{}", text(&no_call.stderr));
+}
+
+fn perf(words: &[&str]) -> Output {
+    let plans = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/plans");
+    Command::new(env!("CARGO_BIN_EXE_shmccl")).arg("perf").args(words).current_dir(plans).output().unwrap()
+}
+
+#[test]
+fn a_plan_is_measured_as_an_algorithm_is_by_its_file_or_its_name() {
+    let sizes = ["-b", "256", "-e", "1K", "-n", "5"];
+    for ways in
+        [["--plan", "generated/ar_2.json"].as_slice(), &["--plans", "generated", "--algo", "plan:ar_2"]]
+    {
+        let measured = perf(&[["all_reduce"].as_slice(), ways, &sizes, &["--json", "-"]].concat());
+        assert_eq!(measured.status.code(), Some(0), "{}", text(&measured.stderr));
+        let report: serde_json::Value = serde_json::from_str(&text(&measured.stdout)).unwrap();
+        let rows = report["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 4, "{report}");
+        assert!(rows.iter().all(|row| row["variant"] == "plan:allreduce" && row["wrong"] == 0), "{report}");
+    }
+}
+
+#[test]
+fn what_a_plan_does_not_do_is_refused_by_its_measure() {
+    let refused = |words: &[&str], told: &str| {
+        let refused = perf(&[["all_reduce"].as_slice(), words].concat());
+        assert_ne!(refused.status.code(), Some(0), "{words:?}");
+        assert!(text(&refused.stderr).contains(told), "{words:?}: {}", text(&refused.stderr));
+    };
+    let ar_2 = "generated/ar_2.json";
+    refused(&["--plan", ar_2, "-g", "4"], "it is for 2 ranks, and not 4");
+    refused(&["--plan", "generated/ag_2.json"], "it does all_gather, and not all_reduce");
+    refused(&["--plan", ar_2, "-b", "8", "-e", "64"], "none of the sizes is a multiple of 256");
+    refused(
+        &["--plan", ar_2, "-b", "256", "-e", "256", "-o", "avg"],
+        "plan:allreduce does no all_reduce of 256",
+    );
+    refused(&["--plans", "generated", "--algo", "plan:nothing"], "generated has no plan called nothing");
+    refused(&["--algo", "plan:ar_2"], "--algo plan:ar_2 needs --plans DIR");
+}

@@ -28,7 +28,7 @@ const REMEDIES: [&str; 9] =
 type Place = (&'static str, fn(Command, &Path) -> Option<Command>);
 
 /// Those that everybody can make.
-const OF_ALL: [Place; 10] = [
+const OF_ALL: [Place; 11] = [
     ("one core", |command, _| Some(around(Surroundings::plain().on_one_core(), command))),
     ("stack of 64 KiB", |command, _| limited(Resource::RLIMIT_STACK, 64 << 10, command)),
     ("16 descriptors", |command, _| limited(Resource::RLIMIT_NOFILE, 16, command)),
@@ -41,6 +41,7 @@ const OF_ALL: [Place; 10] = [
     ("2 MiB of data", |command, _| limited(Resource::RLIMIT_DATA, 2 << 20, command)),
     ("no file sizes", |command, _| limited(Resource::RLIMIT_FSIZE, 0, command)),
     ("no memfd_create", |command, _| refused(libc::SYS_memfd_create, Errno::EPERM, command)),
+    ("no getsockopt", |command, _| refused(libc::SYS_getsockopt, Errno::EPERM, command)),
     ("no pidfd_open", |command, _| refused(libc::SYS_pidfd_open, Errno::ENOSYS, command)),
     ("no fallocate", |command, _| refused(libc::SYS_fallocate, Errno::EOPNOTSUPP, command)),
     ("no robust lists", |command, _| refused(libc::SYS_set_robust_list, Errno::ENOSYS, command)),

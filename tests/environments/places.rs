@@ -3,6 +3,9 @@
 use std::io::Write;
 use std::process::Command;
 
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::unistd::Pid;
+
 use crate::job::{end_of, job, launching, shmccl, with_environment_of};
 use crate::scratch;
 
@@ -39,6 +42,36 @@ fn a_job_begins_behind_the_cores_of_another_and_says_so() {
     let n_cores = std::thread::available_parallelism().unwrap().get();
     assert!(stderr.contains("; another job has claimed core "), "{stderr}");
     assert_eq!(stderr.contains("on core 0, "), n_cores == 1, "{stderr}");
+}
+
+#[test]
+fn a_job_that_others_leave_too_few_cores_shares_all_of_them_and_begins_with_the_free_ones() {
+    if !can_unshare("a_job_that_others_leave_too_few_cores_shares_all_of_them_and_begins_with_the_free_ones")
+    {
+        return;
+    }
+    let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let cores: Vec<_> = (0..CpuSet::count()).filter(|&core| allowed.is_set(core).unwrap()).collect();
+    let directory = scratch("two-jobs");
+    for n_first in [1, cores.len()] {
+        let script = format!(
+            "mkfifo up; \"$0\" run -q -n {n_first} -- sh -c 'echo up; exec sleep 1000' >up & \
+             exec 3<up; read -r line <&3; \
+             \"$0\" run -n {} -- grep Cpus_allowed_list: /proc/self/status >&2; kill $!; rm up",
+            cores.len()
+        );
+        let mut shell = Command::new("unshare");
+        shell.args(["--net", "sh", "-ec", &script, env!("CARGO_BIN_EXE_shmccl")]).current_dir(&directory);
+        let (code, told) = end_of(&mut shell);
+        let of_ranks = told.lines().filter_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        let mut found: Vec<usize> = of_ranks.map(|list| list.trim().parse().unwrap()).collect();
+        found.sort_unstable();
+        assert_eq!((code, &found), (0, &cores), "each has a core of its own: {told}");
+        assert!(told.contains("; another job has claimed core"), "{told}");
+        let begins_behind = told.contains(&format!("on core [{}, ", cores.get(1).unwrap_or(&cores[0])));
+        assert_eq!(begins_behind, n_first == 1 && cores.len() > 1, "{told}");
+    }
+    std::fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]

@@ -3,13 +3,16 @@
 mod shared;
 
 use std::cell::RefCell;
+use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use shmccl::collective::{ChannelKind, Operation};
 use shmccl::reduce::{DataType, ReduceOp};
 use shmccl::{Communicator, Rank};
 use shmccl_limits::stopwatch::Stopwatch;
+use shmccl_plan::read::read_file;
 
 use super::case::{CaseData, CaseSpec, CollectiveBuffers, is_defined};
 use super::eager_limit::{EagerLimit, eager_len};
@@ -52,6 +55,7 @@ pub(crate) fn run(
         TestChannel::Memory => ChannelKind::Memory,
         TestChannel::Port => ChannelKind::Port,
     })?;
+    let planned = settings.plan.as_ref().map(|plan| register(comm, &plan.file)).transpose()?;
     let largest = plan.sizes.iter().copied().max().unwrap_or(0);
     let staging = if operation == Operation::AllReduce { staging_len(largest) } else { 0 };
     let buffers = CollectiveBuffers::alloc(comm, largest, eager_len(comm.n_ranks()), staging)?;
@@ -71,8 +75,16 @@ pub(crate) fn run(
         gathering: Rc::new(RefCell::new(gathering)),
         sync,
         all,
+        planned,
     };
     bench.figures()
+}
+
+/// Registers an execution plan, and returns its name.
+fn register(comm: &mut Communicator, file: &Path) -> Result<String> {
+    let plan = Arc::new(read_file(file)?.plan);
+    comm.register_plan(&plan)?;
+    Ok(plan.name.clone())
 }
 
 fn placement(comm: &Communicator) -> RankPlacement {
@@ -97,6 +109,8 @@ struct CollectiveBench<'a> {
     gathering: Rc<RefCell<Gathering>>,
     sync: Option<&'a mut PairSync>,
     all: AllSync,
+    /// The name of the execution plan that is measured.
+    planned: Option<String>,
 }
 
 /// One figure that is wanted.
@@ -168,7 +182,8 @@ impl CollectiveBench<'_> {
         let spec = self.spec_of::<T>(wanted)?;
         let layout = spec.layout;
         let mut limits = self.limits(wanted)?;
-        let data = CaseData::<T>::new(self.comm, spec, self.buffers, self.settings.memory)?;
+        let mut data = CaseData::<T>::new(self.comm, spec, self.buffers, self.settings.memory)?;
+        self.check_plan(&mut data, wanted)?;
         let mut test = TimedCase::new(ByLibrary(self.comm), data, &self.gathering, wanted.bytes);
         let participants = Participants::of(self.sync.as_deref_mut(), &mut self.all);
         let effort = self.plan.effort(self.test, None);
@@ -178,6 +193,21 @@ impl CollectiveBench<'_> {
             let measured = run.against_limits(0, 1, wrong);
             self.report(wanted, layout, &self.settings.algorithm, &limits, measured, None)?;
         }
+        Ok(())
+    }
+
+    /// Checks that the execution plan does what is wanted, where one is measured.
+    fn check_plan<T: TestElement>(&mut self, data: &mut CaseData<T>, wanted: Wanted<'_>) -> Result<()> {
+        let Some(name) = &self.planned else { return Ok(()) };
+        let before = self.comm.planned_calls(name);
+        data.rewrite()?;
+        data.run(self.comm)?;
+        let Wanted { bytes, op, data_type, .. } = wanted;
+        ensure!(
+            self.comm.planned_calls(name) > before,
+            "plan:{name} does no {} of {bytes} bytes of {data_type} ({op}); leave that out",
+            self.test.name()
+        );
         Ok(())
     }
 
@@ -317,7 +347,7 @@ impl CollectiveBench<'_> {
             row = PerfRow { channel, ..PerfRow::new(self.test, n_ranks) };
         }
         let heap = heap.filter(|_| is_timed);
-        row.variant = algorithm.clone();
+        row.variant = self.planned.as_ref().map(|name| format!("plan:{name}")).or_else(|| algorithm.clone());
         row.bytes = Some(bytes);
         row.wrong = self.is_checked(wanted).then_some(wrong);
         row.set_bandwidth(bytes);

@@ -1,7 +1,10 @@
 //! The launcher side of a collective test: rows as they come, in nccl-tests' table.
 
-use anyhow::Result;
+use std::path::PathBuf;
 
+use anyhow::{Context, Result};
+
+use crate::flags::JobArgs;
 use crate::host::MachineInfo;
 use crate::output::{self, Look};
 use crate::perf::collective::format::{self, Extras, TableHead};
@@ -9,6 +12,7 @@ use crate::perf::flags::PerfArgs;
 use crate::perf::interleave::FEWEST_SLICES;
 use crate::perf::jobs;
 use crate::perf::plan::{DeviceLine, PATIENCE_MS, PerfPlan, RankPlacement};
+use crate::perf::planned::PlannedTest;
 use crate::perf::report::{Memory, PerfRow, legend};
 use crate::perf::test::Test;
 use crate::table::TextTable;
@@ -21,53 +25,90 @@ const RANKS: u32 = 2;
 /// find the time of one.
 const FEWEST_WARMUP: u64 = 1;
 
-/// Makes the plan of a collective test.
+/// Makes the plan of a collective test, and says how many ranks do it.
 ///
 /// # Errors
-/// Bad combinations of flags.
-pub(crate) fn plan(args: &PerfArgs, test: Test) -> Result<PerfPlan> {
-    let (sizes, one_core) = (args.collective_sizes()?, jobs::share_a_core(&args.job)?);
+/// Bad combinations of flags; an execution plan that cannot do it.
+pub(crate) fn plan(args: &PerfArgs, test: Test) -> Result<(PerfPlan, u32)> {
+    let planned = args.planned()?;
+    let n_ranks = args.ranks.or_else(|| planned.as_ref().map(PlannedTest::n_ranks)).unwrap_or(RANKS);
+    let mut sizes = args.collective_sizes()?;
+    let mut settings = args.settings(test, n_ranks)?;
+    if let Some(planned) = planned {
+        sizes = planned.fitting(sizes)?;
+        settings.plan = Some(planned.settings(test, n_ranks, &sizes)?);
+    }
+    let one_core = jobs::share_a_core(&args.job)?;
     let plan = PerfPlan::new(vec![(test, None)], sizes, &args.sweep, &args.job, one_core);
     let patience_ms = if args.collective.percentiles { PATIENCE_MS } else { 0 };
-    let collective = Some(args.settings(test, n_ranks(args))?);
-    Ok(PerfPlan { patience_ms, collective, ..plan })
+    Ok((PerfPlan { patience_ms, collective: Some(settings), ..plan }, n_ranks))
 }
 
-fn n_ranks(args: &PerfArgs) -> u32 {
-    args.ranks.unwrap_or(RANKS)
-}
+/// The range of sizes that a table names: the smallest, the largest, and from one to the next.
+pub(crate) type Sizes<'a> = (u64, u64, (u64, &'a str));
 
 /// Runs the collective test, prints its table as it grows, and returns its rows.
 ///
 /// # Errors
 /// Those of [`plan`], a job that fails, a table that cannot be printed.
 pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<PerfRow>> {
-    let (n_ranks, plan) = (n_ranks(args), plan(args, test)?);
+    let (plan, n_ranks) = plan(args, test)?;
+    let left_out: Vec<_> = args
+        .collective_sizes()?
+        .into_iter()
+        .filter(|size| !plan.sizes.contains(size))
+        .map(format_size)
+        .collect();
+    if !left_out.is_empty() {
+        output::note(&format!("left out, as the plan does no such sizes: {}", left_out.join(", ")));
+    }
     let is_ordinary = plan.collective.as_ref().is_some_and(|settings| settings.memory == Memory::Ordinary);
     let bound = args.collective.bound;
     let extras = Extras { percentiles: args.collective.percentiles, bound, heap: bound && is_ordinary };
+    let step = args.step_in_bytes().map_or((args.sweep.stepfactor, "factor"), |step| (step, "bytes"));
+    let sizes = (args.sweep.minbytes, args.sweep.maxbytes, step);
+    let rows = measure(&plan, n_ranks, &args.job, (sizes, args.sweep.check), extras)?;
+    if !extras.bound && plan.iters != Some(0) {
+        output::note(&limits(&rows));
+    }
+    Ok(rows)
+}
+
+/// Measures as `plan` says, in one collective test, and prints the table as it grows.
+///
+/// # Errors
+/// A job that fails, a table that cannot be printed.
+pub(crate) fn measure(
+    plan: &PerfPlan,
+    n_ranks: u32,
+    job: &JobArgs,
+    ((least, most, step), check): (Sizes<'_>, u32),
+    extras: Extras,
+) -> Result<Vec<PerfRow>> {
+    let (test, _) = *plan.tests.first().context("no test is named")?;
     let host = nix::sys::utsname::uname()
         .map_or_else(|_| "this host".to_owned(), |it| it.nodename().to_string_lossy().into_owned());
     let processor = MachineInfo::detect().cpu;
     let head = TableHead {
         test: test.nccl_tests_name(),
         n_ranks,
-        least: args.sweep.minbytes,
-        most: args.sweep.maxbytes,
-        step: args.step_in_bytes().map_or((args.sweep.stepfactor, "factor"), |step| (step, "bytes")),
+        least,
+        most,
+        step,
         warmup: plan.warmup.unwrap_or(FEWEST_WARMUP),
         iters: plan.iters.unwrap_or(FEWEST_SLICES),
-        check: args.sweep.check,
+        check,
         host: &host,
         processor: &processor,
     };
     let mut table =
         NcclTable { head, extras, placements: Vec::new(), rows: Vec::new(), printed: 0, begun: false };
-    jobs::supervise(&plan, n_ranks, &args.job, &mut |line| table.take(DeviceLine::read(line)?))?;
+    // A plan that is measured is the only one.
+    let is_planned = plan.collective.as_ref().is_some_and(|settings| settings.plan.is_some());
+    let plans = if is_planned { Some(PathBuf::new()) } else { job.plans.clone() };
+    let job = JobArgs { plans, ..job.clone() };
+    jobs::supervise(plan, n_ranks, &job, &mut |line| table.take(DeviceLine::read(line)?))?;
     table.finish()?;
-    if !extras.bound && plan.iters != Some(0) {
-        output::note(&limits(&table.rows));
-    }
     Ok(table.rows)
 }
 

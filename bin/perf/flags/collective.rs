@@ -1,5 +1,7 @@
 //! Flags of the collective tests, in the manner of nccl-tests.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use shmccl::collective::Algorithm;
 use shmccl::reduce::{DataType, ReduceOp};
@@ -8,6 +10,7 @@ use crate::failure::UsageError;
 use crate::perf::collective::pattern::check_operator;
 use crate::perf::flags::PerfArgs;
 use crate::perf::plan::CollectiveSettings;
+use crate::perf::planned::PlannedTest;
 use crate::perf::report::Memory;
 use crate::perf::sync::RankAverage;
 use crate::perf::test::{Test, TestChannel};
@@ -79,9 +82,13 @@ pub(crate) struct CollectiveArgs {
     #[arg(long, value_enum, value_name = "KIND", default_value_t = Memory::Heap)]
     memory: Memory,
     /// Algorithm: one_shot, two_shot, ring, recursive_doubling, halving_doubling, tree, double_tree
-    /// or naive [default: what suits the size]
-    #[arg(long, value_name = "NAME")]
-    algo: Option<Algorithm>,
+    /// or naive; or plan:NAME for an execution plan in the directory of --plans [default: what
+    /// suits the size]
+    #[arg(long, value_name = "NAME", value_parser = parse_algorithm)]
+    algo: Option<AlgorithmName>,
+    /// Do the operation by this MSCCL++ execution plan, with as many ranks as it is for
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["algo", "channel"])]
+    plan: Option<PathBuf>,
     /// Show the machine's limit in columns of the table, and not in a table of its own on stderr,
     /// where it has a name. What is reduced is held against float sums, whatever the type and the
     /// operator, and what is exchanged in place against an exchange out of place. Loops over
@@ -96,6 +103,13 @@ pub(crate) struct CollectiveArgs {
     /// at. Where there is no such counter, these are percentiles of means of 64 operations
     #[arg(short = 'I', long)]
     pub(crate) percentiles: bool,
+}
+
+/// How the operation is to be done.
+#[derive(Clone, Debug)]
+enum AlgorithmName {
+    BuiltIn(Algorithm),
+    Plan(String),
 }
 
 /// Which ranks are roots.
@@ -113,7 +127,22 @@ impl CollectiveArgs {
 }
 
 impl PerfArgs {
-    /// Returns what the collective test `test` is to measure with `n_ranks`.
+    /// Returns the execution plan that the operation is to be done by, if any.
+    ///
+    /// # Errors
+    /// A file that is no such plan, or that is not there.
+    pub(crate) fn planned(&self) -> anyhow::Result<Option<PlannedTest>> {
+        match (&self.collective.plan, &self.collective.algo) {
+            (Some(file), _) => PlannedTest::read(file).map(Some),
+            (None, Some(AlgorithmName::Plan(name))) => match &self.job.plans {
+                Some(directory) => PlannedTest::find(directory, name).map(Some),
+                None => Err(UsageError::new(format!("--algo plan:{name} needs --plans DIR")).into()),
+            },
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns what the collective test `test` is to measure with `n_ranks`, by no execution plan.
     ///
     /// # Errors
     /// A root that is no rank; an algorithm that cannot do the operation.
@@ -132,7 +161,11 @@ impl PerfArgs {
                 )));
             }
         };
-        if let (Some(algorithm), Some(operation)) = (args.algo, test.operation())
+        let algorithm = match args.algo {
+            Some(AlgorithmName::BuiltIn(algorithm)) => Some(algorithm),
+            _ => None,
+        };
+        if let (Some(algorithm), Some(operation)) = (algorithm, test.operation())
             && !algorithm.supports(operation)
         {
             let able = Algorithm::ALL.into_iter().filter(|other| other.supports(operation));
@@ -150,7 +183,8 @@ impl PerfArgs {
             check_operator(data_type.parse().map_err(refused)?, op).map_err(refused)?;
         }
         Ok(CollectiveSettings {
-            algorithm: args.algo.map(|algorithm| algorithm.name().to_owned()),
+            algorithm: algorithm.map(|algorithm| algorithm.name().to_owned()),
+            plan: None,
             channel: self.channel.unwrap_or(TestChannel::Memory),
             types,
             ops,
@@ -196,6 +230,13 @@ fn refused(error: impl std::fmt::Display) -> UsageError {
 
 fn named<'n>(name: &str, all: impl Iterator<Item = &'n str>) -> Vec<String> {
     if name == ALL { all.map(str::to_owned).collect() } else { vec![name.to_owned()] }
+}
+
+fn parse_algorithm(text: &str) -> Result<AlgorithmName, String> {
+    match text.strip_prefix("plan:") {
+        Some(name) => Ok(AlgorithmName::Plan(name.to_owned())),
+        None => text.parse().map(AlgorithmName::BuiltIn).map_err(|error| format!("{error}, or plan:NAME")),
+    }
 }
 
 fn parse_op(text: &str) -> Result<String, String> {

@@ -13,7 +13,7 @@ use crate::perf::test::{Test, TestChannel};
 type ScopedFlag = (&'static str, fn(Test) -> bool);
 
 /// The flags that do not apply to every test.
-const FLAGS: [ScopedFlag; 22] = [
+const FLAGS: [ScopedFlag; 23] = [
     ("ranks", Test::starts_processes),
     ("channel", |test| !test.channels().is_empty() || test.is_collective()),
     ("minbytes", has_sizes),
@@ -32,6 +32,7 @@ const FLAGS: [ScopedFlag; 22] = [
     ("average", Test::is_collective),
     ("stepbytes", Test::is_collective),
     ("algo", Test::has_algorithms),
+    ("plan", Test::has_algorithms),
     ("memory", Test::is_collective),
     ("bound", Test::is_collective),
     ("percentiles", Test::is_collective),

@@ -230,6 +230,11 @@ impl Engine {
         plans.into_iter().try_for_each(|plan| self.register_plan(plan))
     }
 
+    /// Returns how many calls the first plan called `name` has begun, if there is one.
+    pub(crate) fn planned_calls(&self, name: &str) -> Option<u64> {
+        self.planner.shelved(name).map(|index| self.runners[index].launches())
+    }
+
     /// Removes the first plan called `name` that was registered. Called by all members.
     ///
     /// # Errors

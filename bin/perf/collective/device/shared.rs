@@ -97,7 +97,8 @@ impl CollectiveBench<'_> {
             None => self.limits(wanted)?,
         };
         let on_heap = RefCell::new(CaseData::<T>::new(self.comm, spec.clone(), self.buffers, Memory::Heap)?);
-        let data = CaseData::<T>::new(self.comm, spec, self.buffers, Memory::Ordinary)?;
+        let mut data = CaseData::<T>::new(self.comm, spec, self.buffers, Memory::Ordinary)?;
+        self.check_plan(&mut data, wanted)?;
         let case = TimedCase::new(ByLibrary(self.comm), data, &self.gathering, wanted.bytes);
         let case = RefCell::new(case.settled(Memory::Ordinary));
         let mut test = SharedCase::new(&case, |_: &mut _| ());

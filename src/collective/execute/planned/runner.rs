@@ -66,6 +66,11 @@ impl PlanRunner {
         })
     }
 
+    /// Returns how many launches have begun.
+    pub(crate) fn launches(&self) -> u64 {
+        self.launches
+    }
+
     /// Ends it, and returns its memory, which members may touch that are in their last launch.
     pub(crate) fn into_memory(self) -> impl Iterator<Item = ArenaBuffer<u8>> {
         [self.scratch, self.stage, self.control].into_iter().filter_map(Area::into_memory)

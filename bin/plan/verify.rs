@@ -1,0 +1,65 @@
+//! `shmccl plan run`: calls by a plan in processes of its ranks, each held against what its
+//! collective is.
+
+use anyhow::Result;
+
+use super::flags::VerifyArgs;
+use crate::failure::DONE;
+use crate::flags::{JobArgs, ProxyPlace};
+use crate::perf::collective::format::Extras;
+use crate::perf::collective::table;
+use crate::perf::jobs;
+use crate::perf::plan::{CollectiveSettings, PerfPlan};
+use crate::perf::planned::PlannedTest;
+use crate::perf::report::Memory;
+use crate::perf::sync::RankAverage;
+use crate::perf::test::TestChannel;
+
+/// The types of elements.
+const TYPES: [&str; 3] = ["int32", "float", "half"];
+
+/// Calls of each kind.
+const CALLS: u64 = 5;
+
+/// Runs the command.
+///
+/// # Errors
+/// A plan of no operation; sizes that do not fit it; a job that fails; wrong data.
+pub(crate) fn run(args: &VerifyArgs) -> Result<u8> {
+    let planned = PlannedTest::read(&args.file)?;
+    let sizes = match args.sizes.as_slice() {
+        [] => planned.usual_sizes()?,
+        sizes => planned.fitting(sizes.to_vec())?,
+    };
+    let job =
+        JobArgs { proxy: ProxyPlace::Thread, heap: None, timeout: args.timeout, no_pin: false, plans: None };
+    let collective = CollectiveSettings {
+        algorithm: None,
+        plan: Some(planned.settings(planned.test, planned.n_ranks(), &sizes)?),
+        channel: TestChannel::Memory,
+        types: TYPES.map(str::to_owned).to_vec(),
+        ops: planned.operators(),
+        roots: Vec::new(),
+        average: RankAverage::Mean,
+        memory: Memory::Heap,
+        percentiles: false,
+        algorithms: Vec::new(),
+    };
+    let range = sizes.iter().copied().min().zip(sizes.iter().copied().max()).unwrap_or_default();
+    let plan = PerfPlan {
+        tests: vec![(planned.test, None)],
+        sizes,
+        iters: Some(CALLS),
+        warmup: Some(1),
+        one_core: jobs::share_a_core(&job)?,
+        collective: Some(collective),
+        ..PerfPlan::of_nothing()
+    };
+    let extras = Extras { percentiles: false, bound: false, heap: false };
+    let rows =
+        table::measure(&plan, planned.n_ranks(), &job, ((range.0, range.1, (0, "listed")), 1), extras)?;
+    match rows.iter().filter(|row| row.wrong.is_some_and(|wrong| wrong > 0)).count() {
+        0 => Ok(DONE),
+        wrong => anyhow::bail!("wrong data in {wrong} of {} rows", rows.len()),
+    }
+}
