@@ -116,7 +116,7 @@ fn told(path: &Path, report: &Report) -> String {
 fn run_show(args: &ShowArgs) -> Result<u8> {
     let plan = read(&args.file)?;
     let lowered = lowered(&args.file, &plan, args.size)?;
-    let mut text = show::show(&plan, &lowered);
+    let mut text = show::show(&plan, &lowered).map_err(UsageError::new)?;
     if args.operations {
         text.push_str(&show::listing(&plan));
     }

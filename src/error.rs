@@ -12,7 +12,7 @@ use nix::errno::Errno;
 pub use detail::{Detail, EpochReport};
 pub use ending::{DeviceName, ExitCause};
 pub use fault_hit::{FaultHit, FaultKind};
-use words::{awaiting, held_up, in_line, name_holder, revoker, signal_name};
+use words::{awaiting, held_up, in_gone_directory, in_line, name_holder, revoker, signal_name};
 
 use crate::rank::{EXPECTED_RANKS, Rank, RankError};
 
@@ -348,7 +348,7 @@ pub enum Error {
         theirs: u64,
     },
     /// A trace cannot be written.
-    #[error("cannot write the trace to {}", file.display())]
+    #[error("cannot write the trace to {}{}", file.display(), in_gone_directory(file))]
     Trace {
         /// The file that it was to go to.
         file: std::path::PathBuf,

@@ -139,6 +139,8 @@ def main(mode):
         model = Gpt()
         print("solo", train(model, lambda index: backward(model, words(index, BATCH))))
         return
+    if BACKEND == "shmccl" and torch.__version__ < "2.14":
+        import shmccl.torch  # noqa: F401  it finds no backend by itself
     dist.init_process_group(BACKEND)
     rank, n = dist.get_rank(), dist.get_world_size()
     mesh = init_device_mesh("cpu", (n,))

@@ -23,7 +23,7 @@ const COLOURS: [&str; 8] =
 /// Draws a plan as it runs at one size.
 ///
 /// # Errors
-/// A plan with more operations than a picture shows.
+/// A plan with more operations, or more bytes, than a picture shows.
 pub fn draw(plan: &Plan, lowered: &Lowered) -> Result<String, String> {
     let steps = lowered.steps();
     if steps > MAX_STEPS {
@@ -31,7 +31,7 @@ pub fn draw(plan: &Plan, lowered: &Lowered) -> Result<String, String> {
             "the plan takes {steps} steps, and a picture shows {MAX_STEPS} at most; draw a smaller size"
         ));
     }
-    let trace = trace(lowered, plan.alignment);
+    let trace = trace(lowered, plan.alignment)?;
     let mut canvas = Canvas::default();
     let place = if plan.in_place { "in place" } else { "out of place" };
     canvas.text(

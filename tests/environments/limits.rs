@@ -34,6 +34,7 @@ fn a_file_in_a_directory_that_is_gone_is_refused_with_the_remedy() {
         &["perf", "all_reduce", "--json", "x.json"],
         &["tune", "-o", "x.toml"],
         &["doctor", "--json", "x.json"],
+        &["run", "-q", "-n", "1", "--trace", "x.json", "--", "true"],
     ] {
         let (code, told) = end_of(&mut in_a_gone_directory("gone-file", &shmccl(words)));
         let remedy = "the working directory was removed; change to another one";

@@ -8,21 +8,22 @@
 //! first in the queue is chance otherwise.
 
 mod actors;
+mod counters;
 mod moves;
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::clock::{Clock, join_into};
+use super::clock::Clock;
 use super::memory::{Access, Memory, Origin, Spot};
 use super::rule::{Rule, holds};
 use super::value::{Expression, Value, Values};
 use crate::lower::{Action, Cursor, Lowered, Step};
 use actors::Actors;
+pub(super) use counters::{Chance, Count};
+use counters::{Counted, Published, Thread};
 
 /// The most components of clocks that a run holds at once. Tests reach it.
 pub(super) const MAX_LIVE: usize = if cfg!(test) { 1 << 16 } else { 1 << 28 };
-/// The most pairs of blocks that are told to be in an order of chance.
-const MAX_CHANCES: usize = 1000;
 
 /// What a run takes for granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,22 +64,6 @@ pub(super) struct Machine<'a> {
     zero: Clock,
 }
 
-/// Blocks that signal, or take from, one counter in no order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Chance {
-    pub(super) rank: usize,
-    pub(super) counter: Count,
-    pub(super) takes: bool,
-    pub(super) blocks: [(usize, usize); 2],
-}
-
-/// What is counted: signals or a semaphore.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Count {
-    Signals(usize),
-    Semaphore(usize),
-}
-
 /// One rank.
 pub(super) struct Rank {
     /// The launch that it is in, or that it begins next.
@@ -94,52 +79,6 @@ pub(super) struct Rank {
     lanes: Vec<Lane>,
     /// By launch, the cells of the output.
     pub(super) outputs: Vec<Vec<Value>>,
-}
-
-/// A counter, and the clocks that were published with what it counts.
-#[derive(Debug, Default)]
-pub(super) struct Counted {
-    waiting: VecDeque<Published>,
-    /// How many were there before any signal, and how many of these are left.
-    initial: usize,
-    left: usize,
-    /// Who has added last, and taken last, and at which of its positions.
-    adder: Option<(Thread, Clock)>,
-    taker: Option<Thread>,
-}
-
-impl Counted {
-    /// How many more were added than taken, beside the initial ones.
-    pub(super) fn surplus(&self) -> isize {
-        isize::try_from(self.waiting.len() + self.left).unwrap_or(isize::MAX)
-            - isize::try_from(self.initial).unwrap_or(isize::MAX)
-    }
-}
-
-/// A thread of a block, or of those that push, as it adds to a counter or takes from it.
-#[derive(Clone, Copy, Debug)]
-struct Thread {
-    /// Its component of clocks, and how far that was.
-    actor: usize,
-    position: u32,
-    slot: usize,
-    block: (usize, usize),
-}
-
-impl Thread {
-    /// Whether it comes after another one by chance only, as far as it knows.
-    fn follows_by_chance(&self, last: &Self, known: &Clock) -> bool {
-        let is_same = (self.actor, self.slot) == (last.actor, last.slot);
-        !is_same && known.of(last.actor) <= last.position
-    }
-}
-
-/// What a signal carries: what its sender knew, and knew as the launch began.
-#[derive(Clone, Debug)]
-struct Published {
-    clock: Clock,
-    start: Clock,
-    relaxed: bool,
 }
 
 /// A barrier: who has arrived in this round, and what came of the rounds before.
@@ -194,7 +133,6 @@ impl<'a> Machine<'a> {
     pub(super) fn new(lowered: &'a Lowered, cell: usize, model: Model) -> Self {
         let actors = Actors::of(lowered);
         let zero = Clock::zero(actors.count());
-        let counted = |initial: usize| Counted { initial, left: initial, ..Counted::default() };
         let task = || Task {
             cursor: Cursor::default(),
             position: 0,
@@ -212,8 +150,12 @@ impl<'a> Machine<'a> {
             is_running: false,
             caller: zero.clone(),
             position: 0,
-            signals: code.counters.iter().map(|_| counted(0)).collect(),
-            semaphores: code.semaphores.iter().map(|&initial| counted(initial as usize)).collect(),
+            signals: code.counters.iter().map(|_| Counted::starting_at(0)).collect(),
+            semaphores: code
+                .semaphores
+                .iter()
+                .map(|&initial| Counted::starting_at(initial as usize))
+                .collect(),
             barriers: code.barriers.iter().map(|_| meeting()).collect(),
             blocks: code.blocks.iter().map(|_| task()).collect(),
             queue: VecDeque::new(),
@@ -430,70 +372,6 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Returns what a thread of a block tells.
-    fn publish(&self, rank: usize, block: usize, slot: usize, relaxed: bool) -> Published {
-        let task = &self.ranks[rank].blocks[block];
-        Published { clock: task.known(slot), start: task.start.clone(), relaxed }
-    }
-
-    fn thread(&self, block: (usize, usize), slot: usize) -> Thread {
-        let position = self.ranks[block.0].blocks[block.1].position;
-        Thread { actor: self.actors.block(block.0, block.1), position, slot, block }
-    }
-
-    /// Adds 1 to a counter of `rank`. Threads that tell the same may come in any order.
-    fn add(&mut self, by: Thread, rank: usize, counter: Count, published: Published) {
-        let counted = self.ranks[rank].counted(counter);
-        let last = counted.adder.replace((by, published.clock.clone()));
-        let chance = last.filter(|(last, told)| {
-            let is_told = last.actor == by.actor && *told == published.clock;
-            !is_told && by.follows_by_chance(last, &published.clock)
-        });
-        counted.waiting.push_back(published);
-        if let Some((last, _)) = chance.filter(|_| holds(Rule::AddersAreOrdered)) {
-            self.note(Chance { rank, counter, takes: false, blocks: [last.block, by.block] });
-        }
-    }
-
-    /// Takes 1 from a counter of `rank`. Returns false where there is none.
-    fn take(&mut self, rank: usize, block: usize, counter: Count, slot: usize, relaxed: bool) -> bool {
-        let counted = self.ranks[rank].counted(counter);
-        let taken = match counted.left {
-            0 => match counted.waiting.pop_front() {
-                None => return false,
-                taken => taken,
-            },
-            _ => {
-                counted.left -= 1;
-                None
-            }
-        };
-        let by = self.thread((rank, block), slot);
-        let task = &mut self.ranks[rank].blocks[block];
-        let known = task.known(slot);
-        if let Some(published) = taken {
-            let weak = !self.model.relaxed_orders && (relaxed || published.relaxed);
-            let clock = if weak { published.start } else { published.clock };
-            join_into(task.slot(slot), &clock);
-            join_into(&mut task.pending, &clock);
-            if !holds(Rule::WaitsReachOneThread) {
-                task.base.join(&clock);
-            }
-        }
-        let last = self.ranks[rank].counted(counter).taker.replace(by);
-        let chance = last.filter(|last| by.follows_by_chance(last, &known));
-        if let Some(last) = chance.filter(|_| holds(Rule::TakersAreOrdered)) {
-            self.note(Chance { rank, counter, takes: true, blocks: [last.block, by.block] });
-        }
-        true
-    }
-
-    fn note(&mut self, chance: Chance) {
-        if self.chances.len() < MAX_CHANCES {
-            self.chances.insert(chance);
-        }
-    }
-
     /// Arrives at a barrier, or looks whether all have.
     fn meet(&mut self, rank: usize, block: usize, barrier: usize) -> Progress {
         let parties = self.lowered.ranks[rank].barriers[barrier];
@@ -528,15 +406,6 @@ enum Progress {
     None,
     Some,
     Done,
-}
-
-impl Rank {
-    fn counted(&mut self, counter: Count) -> &mut Counted {
-        match counter {
-            Count::Signals(index) => &mut self.signals[index],
-            Count::Semaphore(index) => &mut self.semaphores[index],
-        }
-    }
 }
 
 impl Task {

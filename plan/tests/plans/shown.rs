@@ -1,12 +1,12 @@
 //! What `show` tells a reader.
 
-use shmccl_plan::{lower, show};
+use shmccl_plan::{draw, lower, show};
 
 use crate::corpus::load;
 
 fn shown(name: &str, message: u64) -> String {
     let plan = load(name);
-    show::show(&plan, &lower(&plan, message).unwrap())
+    show::show(&plan, &lower(&plan, message).unwrap()).unwrap()
 }
 
 #[test]
@@ -29,6 +29,15 @@ fn packets_are_shown_with_what_they_combine_and_in_which_step() {
         assert!(told.contains(line), "{line}: {told}");
     }
     assert!(told.find("(of 0)") < told.find("step 2"), "{told}");
+}
+
+#[test]
+fn a_size_of_more_units_than_are_followed_is_refused() {
+    let plan = load("generated/ag_2");
+    let lowered = lower(&plan, 1 << 30).unwrap();
+    let told = show::show(&plan, &lowered).unwrap_err();
+    assert!(told.contains("units of memory, more than 2097152; take a smaller size"), "{told}");
+    assert_eq!(draw::draw(&plan, &lowered).unwrap_err(), told);
 }
 
 #[test]

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
-from torch_ranks import outcomes, run
+from torch_ranks import TORCH, outcomes, run
 
 import shmccl.torch
 from shmccl.torch import _build
@@ -51,6 +51,10 @@ def two_ranks(tmp_path, **environment):
     return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, env=environment, check=False)
 
 
+IN_PYTHON = pytest.mark.skipif(TORCH < (2, 14), reason="the backend in Python needs torch 2.14")
+
+
+@IN_PYTHON
 @pytest.mark.skipif(_build.prebuilt().exists(), reason="the package has a shim for this torch")
 def test_without_a_compiler_the_backend_in_python_is_used_with_one_warning(tmp_path):
     (tmp_path / "bin").mkdir()
@@ -60,6 +64,10 @@ def test_without_a_compiler_the_backend_in_python_is_used_with_one_warning(tmp_p
     assert "Missing are windows" in done.stdout and done.stdout.strip().endswith("PythonBackend")
 
 
+IN_PYTHON = pytest.mark.skipif(TORCH < (2, 14), reason="the backend in Python needs torch 2.14")
+
+
+@IN_PYTHON
 @pytest.mark.skipif(_build.prebuilt().exists(), reason="the package has a shim for this torch")
 def test_without_a_compiler_the_shim_can_be_insisted_on(tmp_path):
     (tmp_path / "bin").mkdir()
@@ -139,6 +147,7 @@ def mixed(rank, n, path):
     assert [part[0].item() for part in gathered] == list(range(n))
 
 
+@IN_PYTHON
 def test_ranks_with_different_backends_understand_each_other(tmp_path):
     run(3, mixed, str(tmp_path / "store"))
 

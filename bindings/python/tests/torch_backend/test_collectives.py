@@ -276,8 +276,9 @@ def large(rank, n):
 
 ALL = (all_reduce, reduce, reduce_scatter, broadcast, all_gather, all_gather_in_place, gather_and_scatter, gather_single, all_to_all,
        uneven_splits, complex_numbers, premultiplied, put_together, objects, large)
-# Torch hands gather_single to no backend in Python.
-ALL = [collective for collective in ALL if IS_SHIM or collective is not gather_single]
+# Torch hands gather_single to no backend in Python, and had none before 2.14.
+HAS_GATHER_SINGLE = IS_SHIM and hasattr(dist, "gather_single")
+ALL = [collective for collective in ALL if HAS_GATHER_SINGLE or collective is not gather_single]
 
 
 @pytest.mark.parametrize("n", (1, 2, 3))

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from torch_ranks import Killed, outcomes, run
+from torch_ranks import Killed, assert_error, outcomes, run
 from torch._C._distributed_c10d import ErrorType
 
 
@@ -34,7 +34,7 @@ def killed_in_all_reduce(rank, n, victim, is_async, path):
             if is_async:
                 work.wait()
     late = time.monotonic() - float(pathlib.Path(path).read_text())
-    assert backend().get_error() == ErrorType.COMM_ERROR
+    assert_error(backend(), ErrorType.COMM_ERROR)
     return late
 
 
@@ -67,7 +67,7 @@ def deadline(rank, n):
         with pytest.raises(dist.DistBackendError, match="timed out"):
             dist.all_reduce(torch.ones(4))
         assert time.monotonic() - started >= 1.9
-        assert backend().get_error() == ErrorType.TIMEOUT
+        assert_error(backend(), ErrorType.TIMEOUT)
         over().set("over", "1")
     else:
         over().wait(["over"])

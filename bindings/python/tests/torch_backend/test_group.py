@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from torch_ranks import init, run
+from torch_ranks import TORCH, assert_error, init, run
 from torch._C._distributed_c10d import ErrorType, WorkResult
 from torch.distributed import _functional_collectives
 
@@ -167,21 +167,27 @@ def shrinks(rank, n):
 
 def aborts(rank, n):
     called = []
-    backend().register_abort_hook(0, lambda: called.append(rank))
+    has_hooks = hasattr(backend(), "register_abort_hook")
+    if has_hooks:
+        backend().register_abort_hook(0, lambda: called.append(rank))
     dist.barrier()
     if rank == 0:
         backend().abort()
-        assert called == [0]
-        assert backend().get_error() == ErrorType.SUCCESS
+        assert called == ([0] if has_hooks else [])
+        assert_error(backend(), ErrorType.SUCCESS)
     with pytest.raises(dist.DistBackendError, match="shmccl: all_reduce on rank"):
         for _ in range(3):
             dist.all_reduce(torch.ones(1))
     if rank != 0:
-        assert backend().get_error() == ErrorType.COMM_ERROR
+        assert_error(backend(), ErrorType.COMM_ERROR)
 
 
 TWO = (sequence_numbers, futures, chained_operations, registry, durations, many_threads, completion_hooks, aborts)
 THREE = (subgroups, split_and_merge, shrinks)
+if TORCH < (2, 14):
+    # It numbers the calls of no backend but its own, and hands Python no way to split one.
+    TWO = [program for program in TWO if program is not sequence_numbers]
+    THREE = [program for program in THREE if program is not split_and_merge]
 
 
 @pytest.mark.parametrize("program", TWO, ids=lambda function: function.__name__)

@@ -19,6 +19,7 @@ torch.set_num_threads(1)
 
 # The backend in Python has works that cannot be polled and tell neither sources nor numbers.
 IS_SHIM = os.environ.get("SHMCCL_TORCH") != "python"
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 FORK = multiprocessing.get_context("fork")
 # Below that of a test, so that the rank that hangs is told.
 WATCHDOG = 90
@@ -33,6 +34,12 @@ class Killed(Exception):
 def init(rank, n, path, backend="shmccl", timeout=60, **options):
     dist.init_process_group(backend, rank=rank, world_size=n, store=dist.FileStore(path, n),
                             timeout=datetime.timedelta(seconds=timeout), **options)
+
+
+def assert_error(backend, expected):
+    """Asserts how a group has failed. Torch before 2.14 cannot ask."""
+    if TORCH >= (2, 14):
+        assert backend.get_error() == expected
 
 
 def _main(rank, n, path, pipe, function, arguments, options):

@@ -55,6 +55,12 @@ using Tensors = std::vector<Tensor>;
 using WorkPtr = c10::intrusive_ptr<Work>;
 using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 14
+constexpr auto kAllGatherCoalesced = OpType::COALESCED;
+#else
+constexpr auto kAllGatherCoalesced = OpType::ALLGATHER_INTO_TENSOR_COALESCED;
+#endif
+
 const shmcclTable* table = nullptr;
 
 // Errors ---------------------------------------------------------------------------------------------------------
@@ -651,7 +657,8 @@ class Pending : public Work {
 
   bool is_timed() const { return timed_; }
   uint64_t getSequencenumber() const override { return sequence_; }
-  milliseconds getTimeout() const override { return timeout_; }
+  // Torch before 2.14 does not ask.
+  milliseconds getTimeout() const { return timeout_; }
   std::shared_ptr<c10d::WorkInfo> info() const {
     const std::chrono::duration<float> taken(duration_ms_ / 1000);
     return std::make_shared<c10d::WorkInfo>(retrieveOpType(), sequence_, started_, steady_clock::now(), taken);
@@ -992,7 +999,8 @@ class SharedBackend : public c10d::Backend {
   bool supportsShrinking() const override { return true; }
   bool supportsTensorAlloc(c10::DeviceIndex) override { return size_ > 1; }
   void setTimeout(milliseconds timeout) override { options_->timeout = timeout; }
-  void addEphemeralTimeout(const milliseconds& timeout) override { report().extra += timeout.count(); }
+  // Torch before 2.14 does not ask.
+  void addEphemeralTimeout(const milliseconds& timeout) { report().extra += timeout.count(); }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
 
@@ -1029,7 +1037,7 @@ class SharedBackend : public c10d::Backend {
   }
 
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override {
-    Job job{"all_gather_single_coalesced", OpType::ALLGATHER_INTO_TENSOR_COALESCED, {}, outputs, inputs};
+    Job job{"all_gather_single_coalesced", kAllGatherCoalesced, {}, outputs, inputs};
     check_pairs(job);
     for (size_t i = 0; i < inputs.size(); i++) job.steps.push_back(all_gather_step(outputs[i], inputs[i], job.operation));
     return run(std::move(job), opts);
