@@ -1112,6 +1112,26 @@ shmcclResult_t shmcclCommRecover(shmcclComm_t comm, uint64_t completed, shmcclCo
 shmcclResult_t shmcclCommGetRecovery(shmcclComm_t comm, int *wasRestarted, uint64_t *completed);
 
 /**
+ * Does the calls that an MSCCL++ execution plan fits by that plan from now on, in the JSON file
+ * `path`. Collective: all ranks register the same plan.
+ *
+ * Calls that it does not fit are done as before. A plan of another number of ranks is
+ * `shmcclInvalidArgument`.
+ */
+shmcclResult_t shmcclCommRegisterPlan(shmcclComm_t comm, const char *path);
+
+/**
+ * Removes the first plan called `name` that was registered. Collective.
+ */
+shmcclResult_t shmcclCommDeregisterPlan(shmcclComm_t comm, const char *name);
+
+/**
+ * Stores how many calls the first plan called `name` has begun that is registered, or
+ * `UINT64_MAX` where there is none.
+ */
+shmcclResult_t shmcclCommPlannedCalls(shmcclComm_t comm, const char *name, uint64_t *calls);
+
+/**
  * Returns the table of functions of this version, which lives as long as the program. For another
  * version it returns NULL, and `shmcclGetLastError` names both.
  */
@@ -1201,6 +1221,9 @@ struct shmcclTable {
     shmcclResult_t (*EventQuery)(shmcclEvent_t event);
     shmcclResult_t (*EventSynchronize)(shmcclEvent_t event);
     shmcclResult_t (*EventElapsedTime)(float *ms, shmcclEvent_t start, shmcclEvent_t end);
+    shmcclResult_t (*CommRegisterPlan)(shmcclComm_t comm, const char *path);
+    shmcclResult_t (*CommDeregisterPlan)(shmcclComm_t comm, const char *name);
+    shmcclResult_t (*CommPlannedCalls)(shmcclComm_t comm, const char *name, uint64_t *calls);
 };
 
 #ifdef __cplusplus

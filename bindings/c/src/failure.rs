@@ -86,6 +86,7 @@ fn code_of(error: &Error) -> shmcclResult_t {
         | Error::OutOfRange { .. }
         | Error::Misaligned { .. }
         | Error::Tuning { .. }
+        | Error::Plan { .. }
         | Error::FaultPlan { .. } => shmcclInvalidArgument,
         Error::UnsupportedAlgorithm { .. } | Error::UnsupportedOperator { .. } => shmcclUnsupported,
         Error::OutOfMemory { .. } => shmcclOutOfMemory,

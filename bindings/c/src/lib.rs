@@ -50,6 +50,8 @@ mod interrupt;
 
 mod recovery;
 
+mod plans;
+
 mod table;
 
 pub use calls::*;
@@ -60,6 +62,7 @@ pub use group::*;
 pub use interrupt::*;
 pub use memory::*;
 pub use operations::*;
+pub use plans::*;
 pub use recovery::*;
 pub use stream::*;
 pub use table::*;

@@ -58,6 +58,7 @@ table! {
     shmcclCommRecover shmcclCommGetRecovery
     shmcclEventCreate shmcclEventDestroy shmcclEventRecord shmcclStreamWaitEvent
     shmcclEventQuery shmcclEventSynchronize shmcclEventElapsedTime
+    shmcclCommRegisterPlan shmcclCommDeregisterPlan shmcclCommPlannedCalls
 }
 
 /// Returns the table of functions of this version, which lives as long as the program. For another

@@ -130,6 +130,11 @@ fn streams_wait_for_events_and_a_communicator_tells_what_it_has_staged() {
 }
 
 #[test]
+fn a_plan_that_is_registered_does_the_calls_that_it_fits() {
+    run_as(2, &compiled("plans.c"));
+}
+
+#[test]
 fn one_process_can_be_all_ranks() {
     assert!(Command::new(compiled("threads.c")).status().unwrap().success());
 }

@@ -8,6 +8,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use shmccl::bootstrap::Options;
 use shmccl::collective::Algorithm;
+use shmccl::plan::read::read_file;
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator as Engine, Error, Rank};
 
@@ -411,6 +412,28 @@ impl Communicator {
             comm.set_algorithm(chosen);
             Ok(())
         })
+    }
+
+    /// Does the calls that an MSCCL++ execution plan fits by that plan from now on, in the JSON
+    /// file `path`. Returns its name. Collective: all ranks register the same one.
+    fn register_plan(&self, py: Python<'_>, path: PathBuf) -> PyResult<String> {
+        self.shared.with(py, |comm| {
+            let read = read_file(&path).map_err(|refusal| Error::Plan { refusal: Box::new(refusal) })?;
+            let plan = Arc::new(read.plan);
+            comm.register_plan(&plan)?;
+            Ok(plan.name.clone())
+        })
+    }
+
+    /// Removes the first plan called `name` that was registered. Collective.
+    fn unregister_plan(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        self.shared.with(py, |comm| comm.unregister_plan(name))
+    }
+
+    /// How many calls the first plan called `name` has begun that is registered; None where there
+    /// is none.
+    fn planned_calls(&self, py: Python<'_>, name: &str) -> PyResult<Option<u64>> {
+        self.shared.with(py, |comm| Ok(comm.planned_calls(name)))
     }
 
     /// Tells what all ranks of the job are doing now, and which one holds the others up.

@@ -72,5 +72,5 @@ names! {
     Unavailable NameInUse ResourceLimit Refused Os Layout Mismatch CallMismatch AlgorithmMismatch FailedElsewhere
     Timeout StreamFailed Panicked PeerLost Excluded ProxyLost Revoked Environment Setting Tuning TuningMismatch Trace
     NoMeeting RankTaken NoPlace FaultPlan FaultInjected Checkpoint Corrupted PutCorrupted DeviceFailed Cancelled
-    Interrupted
+    Interrupted Plan
 }

@@ -157,6 +157,10 @@ class NoPlace(Error):
     """A newcomer is one too many."""
 
 
+class Plan(Error, ValueError):
+    """A file is no execution plan that can be run."""
+
+
 class FaultPlan(Error, ValueError):
     """A plan of faults cannot be used."""
 

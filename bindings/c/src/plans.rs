@@ -1,0 +1,61 @@
+//! MSCCL++ execution plans that do calls.
+
+use std::ffi::{CStr, c_char};
+use std::path::Path;
+use std::sync::Arc;
+
+use shmccl::Error;
+use shmccl::plan::read::read_file;
+
+use crate::comm::CommState;
+use crate::failure::{Failure, answer};
+use crate::types::{required, shmcclComm_t, shmcclResult_t};
+
+/// Does the calls that an MSCCL++ execution plan fits by that plan from now on, in the JSON file
+/// `path`. Collective: all ranks register the same plan.
+///
+/// Calls that it does not fit are done as before. A plan of another number of ranks is
+/// `shmcclInvalidArgument`.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclCommRegisterPlan(comm: shmcclComm_t, path: *const c_char) -> shmcclResult_t {
+    answer(|| {
+        let path = text(path, "path")?;
+        let read =
+            read_file(Path::new(path)).map_err(|refusal| Error::Plan { refusal: Box::new(refusal) })?;
+        CommState::get(comm)?.with(|comm| Ok(comm.register_plan(&Arc::new(read.plan))?))
+    })
+}
+
+/// Removes the first plan called `name` that was registered. Collective.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclCommDeregisterPlan(comm: shmcclComm_t, name: *const c_char) -> shmcclResult_t {
+    answer(|| {
+        let name = text(name, "name")?;
+        CommState::get(comm)?.with(|comm| Ok(comm.unregister_plan(name)?))
+    })
+}
+
+/// Stores how many calls the first plan called `name` has begun that is registered, or
+/// `UINT64_MAX` where there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclCommPlannedCalls(
+    comm: shmcclComm_t,
+    name: *const c_char,
+    calls: Option<&mut u64>,
+) -> shmcclResult_t {
+    answer(|| {
+        let (name, calls) = (text(name, "name")?, required(calls, "calls")?);
+        *calls = CommState::get(comm)?.with(|comm| Ok(comm.planned_calls(name).unwrap_or(u64::MAX)))?;
+        Ok(())
+    })
+}
+
+/// Returns the text that a caller has given.
+fn text<'a>(given: *const c_char, name: &str) -> Result<&'a str, Failure> {
+    if given.is_null() {
+        return Err(Failure::null(name));
+    }
+    // SAFETY: the caller passes a text that ends in a zero and stays for the time of the call.
+    let given = unsafe { CStr::from_ptr(given) };
+    given.to_str().map_err(|_| Failure::argument(format!("{name} is no UTF-8")))
+}
