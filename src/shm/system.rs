@@ -371,7 +371,7 @@ pub(crate) fn unblock_all_in(command: &mut Command) {
 /// process by SIGXFSZ.
 ///
 /// # Errors
-/// Those of `write`; with the remedy, where it is this one.
+/// Those of `write`.
 pub(crate) fn within_file_size<T>(write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let signal = SigSet::from(Signal::SIGXFSZ);
     // Where a sandbox refuses it, there is nothing to put back.
@@ -383,10 +383,7 @@ pub(crate) fn within_file_size<T>(write: impl FnOnce() -> io::Result<T>) -> io::
         unsafe { libc::sigtimedwait(signal.as_ref(), std::ptr::null_mut(), &raw const at_once) };
         let _ = before.thread_set_mask();
     }
-    written.map_err(|error| match error.kind() {
-        io::ErrorKind::FileTooLarge => io::Error::new(error.kind(), "it grows past `ulimit -f`; raise that"),
-        _ => error,
-    })
+    written
 }
 
 /// Has the system keep ended children until they are waited for, while it lives. A process that
