@@ -492,6 +492,12 @@ impl From<RankError> for Error {
     }
 }
 
+impl From<shmccl_plan::Refusal> for Error {
+    fn from(refusal: shmccl_plan::Refusal) -> Self {
+        Self::Plan { refusal: Box::new(refusal) }
+    }
+}
+
 impl Error {
     /// That of taking back lost ranks where there is one that the launcher does not start again.
     pub(crate) const fn not_restarted() -> Self {

@@ -20,8 +20,7 @@ use crate::types::{required, shmcclComm_t, shmcclResult_t};
 pub extern "C" fn shmcclCommRegisterPlan(comm: shmcclComm_t, path: *const c_char) -> shmcclResult_t {
     answer(|| {
         let path = text(path, "path")?;
-        let read =
-            read_file(Path::new(path)).map_err(|refusal| Error::Plan { refusal: Box::new(refusal) })?;
+        let read = read_file(Path::new(path)).map_err(Error::from)?;
         CommState::get(comm)?.with(|comm| Ok(comm.register_plan(&Arc::new(read.plan))?))
     })
 }

@@ -418,8 +418,7 @@ impl Communicator {
     /// file `path`. Returns its name. Collective: all ranks register the same one.
     fn register_plan(&self, py: Python<'_>, path: PathBuf) -> PyResult<String> {
         self.shared.with(py, |comm| {
-            let read = read_file(&path).map_err(|refusal| Error::Plan { refusal: Box::new(refusal) })?;
-            let plan = Arc::new(read.plan);
+            let plan = Arc::new(read_file(&path)?.plan);
             comm.register_plan(&plan)?;
             Ok(plan.name.clone())
         })

@@ -184,11 +184,7 @@ impl Engine {
     pub(crate) fn register_plan(&mut self, plan: &Arc<ExecutionPlan>) -> Result<()> {
         let (shelved, lowered) = ShelvedPlan::new(Arc::clone(plan), self.members.n_members())?;
         let mine = u64::from(crc32c::crc32c(format!("{plan:?}").as_bytes()));
-        let told = self.exchange(Operation::RegisterAlgorithm, &[mine])?;
-        let different = told.iter().zip(self.members.ranks().iter()).find(|(words, _)| words[0] != mine);
-        if let Some((words, &rank)) = different {
-            return Err(Error::Mismatch { what: "checksum of a plan", mine, rank, theirs: words[0] });
-        }
+        self.check_alike("checksum of a plan", mine)?;
         let name = format!("plan:{}", plan.name);
         let runner = PlanRunner::new(&mut self.members, &self.pipework, name, &lowered)?;
         self.runners.push(runner);
@@ -230,6 +226,13 @@ impl Engine {
         plans.into_iter().try_for_each(|plan| self.register_plan(plan))
     }
 
+    /// Tells all members `mine`, which is the same on all of them.
+    fn check_alike(&mut self, what: &'static str, mine: u64) -> Result<()> {
+        let told = self.exchange(Operation::RegisterAlgorithm, &[mine])?;
+        let different = told.iter().zip(self.members.ranks().iter()).find(|(words, _)| words[0] != mine);
+        different.map_or(Ok(()), |(words, &rank)| Err(Error::Mismatch { what, mine, rank, theirs: words[0] }))
+    }
+
     /// Returns how many calls the first plan called `name` has begun, if there is one.
     pub(crate) fn planned_calls(&self, name: &str) -> Option<u64> {
         self.planner.shelved(name).map(|index| self.runners[index].launches())
@@ -244,12 +247,7 @@ impl Engine {
         let needs = "the name of a plan that was registered";
         let index = self.planner.shelved(name);
         let index = index.ok_or(Error::Unavailable { operation: "unregister_plan", needs })?;
-        let mine = index as u64;
-        let told = self.exchange(Operation::RegisterAlgorithm, &[mine])?;
-        let different = told.iter().zip(self.members.ranks().iter()).find(|(words, _)| words[0] != mine);
-        if let Some((words, &rank)) = different {
-            return Err(Error::Mismatch { what: "number of a plan", mine, rank, theirs: words[0] });
-        }
+        self.check_alike("number of a plan", index as u64)?;
         self.planner.unshelve(index);
         drop(self.runners.remove(index));
         Ok(())

@@ -26,9 +26,5 @@ fn read(directory: &Path) -> Result<Vec<Arc<ExecutionPlan>>> {
     let mut files = listed.map_err(|error| Error::os("reading the directory SHMCCL_PLANS", error))?;
     files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
     files.sort();
-    let read = |file: &PathBuf| match read_file(file) {
-        Ok(reading) => Ok(Arc::new(reading.plan)),
-        Err(refusal) => Err(Error::Plan { refusal: Box::new(refusal) }),
-    };
-    files.iter().map(read).collect()
+    files.iter().map(|file| Ok(Arc::new(read_file(file)?.plan))).collect()
 }

@@ -155,7 +155,7 @@ pub(crate) fn operation_of(plan: &ExecutionPlan) -> Option<Operation> {
 }
 
 fn cannot_run(plan: &ExecutionPlan, problems: Vec<Problem>) -> Error {
-    Error::Plan { refusal: Box::new(Refusal { file: plan.name.clone(), problems }) }
+    Refusal { file: plan.name.clone(), problems }.into()
 }
 
 fn note_operators(operations: &[PlanOperation], operators: &mut Vec<Operator>) {
