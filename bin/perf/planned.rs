@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
+use shmccl_plan::collective::Collective;
 use shmccl_plan::lower::{granule, smallest};
-use shmccl_plan::plan::{Operation, Operator};
+use shmccl_plan::plan::Operator;
 use shmccl_plan::{Lowered, Plan, lower};
 
 use crate::failure::UsageError;
@@ -37,14 +38,15 @@ impl PlannedTest {
     /// A file that is no plan; a plan of no operation.
     pub(crate) fn read(file: &Path) -> Result<Self> {
         let plan = plan::read(file)?;
-        let test = match plan.collective.as_str() {
-            "allreduce" => Test::AllReduce,
-            "allgather" => Test::AllGather,
-            "reducescatter" => Test::ReduceScatter,
-            "alltoall" => Test::AllToAll,
-            other => {
+        let test = match Collective::of(&plan) {
+            Collective::AllReduce => Test::AllReduce,
+            Collective::AllGather => Test::AllGather,
+            Collective::ReduceScatter => Test::ReduceScatter,
+            Collective::AllToAll => Test::AllToAll,
+            Collective::SendRecv | Collective::Other => {
                 let told = "plans of allreduce, allgather, reducescatter and alltoall do calls";
-                return Err(UsageError::new(format!("{}: a plan of {other}; {told}", file.display())).into());
+                let what = format!("{}: a plan of {}; {told}", file.display(), plan.collective);
+                return Err(UsageError::new(what).into());
             }
         };
         Ok(Self { file: std::path::absolute(file)?, plan, test })
@@ -115,11 +117,7 @@ impl PlannedTest {
 
     /// Returns operators that the plan can be held against.
     pub(crate) fn operators(&self) -> Vec<String> {
-        let mut found = Vec::new();
-        for block in self.plan.ranks.iter().flat_map(|rank| &rank.blocks) {
-            note_operators(&block.operations, &mut found);
-        }
-        let names: &[&str] = match found.as_slice() {
+        let names: &[&str] = match self.plan.operators().as_slice() {
             [] => &["none"],
             [Operator::Min, ..] => &["min"],
             [Operator::Max, ..] => &["max"],
@@ -153,14 +151,5 @@ impl PlannedTest {
 
     fn refused(&self, what: &str) -> anyhow::Error {
         UsageError::new(format!("{}: {what}", self.file.display())).into()
-    }
-}
-
-fn note_operators(operations: &[Operation], found: &mut Vec<Operator>) {
-    for operation in operations {
-        if operation.code.is_reduction() && !found.contains(&operation.operator) {
-            found.push(operation.operator);
-        }
-        note_operators(operation.inner(), found);
     }
 }

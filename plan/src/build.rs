@@ -1,7 +1,8 @@
 //! Builds plans: the calls of MSCCL++'s DSL, with proof.
 //!
-//! A [`Program`] holds no global state, and equal calls make equal files. Channels are made in
-//! pairs, so both ends count alike. A `nop` is put wherever the threads of a block must meet:
+//! A [`Program`] holds no global state, and equal calls make equal files. Each side of a channel
+//! opens its end: the first from a rank to a peer pairs with the peer's first to it, and so on. A
+//! `nop` is put wherever the threads of a block must meet:
 //! before an access behind a wait, before a signal behind an access, and between accesses that
 //! touch the same bytes. [`Program::finish`] proves the plan, and gives none that is wrong. Each
 //! error names the line of the program that made the operation.
@@ -28,7 +29,6 @@
 mod block;
 mod instances;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::panic::Location;
@@ -44,8 +44,6 @@ pub struct Program {
     plan: Plan,
     /// By rank and block, what the block does so far.
     drafts: Vec<Vec<Draft>>,
-    /// How many channels of a kind a rank has opened to a peer.
-    opened: BTreeMap<(ChannelKind, usize, usize), usize>,
     instances: u32,
 }
 
@@ -124,10 +122,7 @@ impl fmt::Display for BuildError {
             }
             Self::Unproved { report, at } => {
                 write!(f, "the plan is not proved right: ")?;
-                let findings = report.classes.iter().flat_map(|class| &class.findings);
-                if let Some(finding) =
-                    findings.filter(|finding| finding.kind.is_error()).min_by_key(|finding| finding.kind)
-                {
+                if let Some(finding) = report.first_error() {
                     write!(f, "{finding}")?;
                 }
                 let lines: Vec<_> = at.iter().map(ToString::to_string).collect();
@@ -157,7 +152,7 @@ impl Program {
             ranks: vec![RankProgram::default(); ranks],
         };
         let drafts = (0..ranks).map(|_| Vec::new()).collect();
-        Self { plan, drafts, opened: BTreeMap::new(), instances: 1 }
+        Self { plan, drafts, instances: 1 }
     }
 
     /// Lets input and output overlap.
@@ -246,7 +241,6 @@ impl Program {
     }
 
     fn channel(&mut self, kind: ChannelKind, rank: usize, peer: usize) -> Channel {
-        *self.opened.entry((kind, rank, peer)).or_default() += 1;
         let program = &mut self.plan.ranks[rank];
         let channels = match kind {
             ChannelKind::Port => &mut program.port_channels,
@@ -284,13 +278,13 @@ impl Program {
         if report.is_clean() {
             return Ok(plan);
         }
-        let findings = report.classes.iter().flat_map(|class| &class.findings);
-        let first = findings.filter(|finding| finding.kind.is_error()).min_by_key(|finding| finding.kind);
         let line = |place: &crate::Place| {
             let (rank, block, (operation, _)) = (place.rank?, place.block?, place.operation?);
             drafts.get(rank)?.get(block)?.get(operation).copied().filter(|_| lines)
         };
-        let at = first.map_or(Vec::new(), |finding| finding.places.iter().filter_map(line).collect());
+        let at = report
+            .first_error()
+            .map_or(Vec::new(), |finding| finding.places.iter().filter_map(line).collect());
         Err(BuildError::Unproved { report, at })
     }
 

@@ -327,12 +327,9 @@ impl<'a> Machine<'a> {
 
     /// Returns where a part of an operand lies. The launch of who accesses picks the half.
     fn span(&self, operand: &Operand, first: usize, bytes: usize, launch: u64) -> Span {
-        let half = match operand.buffer {
-            crate::plan::Buffer::Scratch => self.lowered.ranks[operand.rank].half_of(launch),
-            _ => 0,
-        };
+        let first = self.lowered.place(operand, first, launch);
         let bytes = if operand.form == Form::Packets { 2 * bytes } else { bytes };
-        Span { rank: operand.rank, buffer: operand.buffer, first: half + operand.at(first), bytes }
+        Span { rank: operand.rank, buffer: operand.buffer, first, bytes }
     }
 
     fn outcome(self) -> Outcome {

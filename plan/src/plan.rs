@@ -29,6 +29,27 @@ pub struct Plan {
     pub ranks: Vec<RankProgram>,
 }
 
+impl Plan {
+    /// Returns the operators by which it reduces, each once.
+    #[must_use]
+    pub fn operators(&self) -> Vec<Operator> {
+        let mut found = Vec::new();
+        for block in self.ranks.iter().flat_map(|rank| &rank.blocks) {
+            note_operators(&block.operations, &mut found);
+        }
+        found
+    }
+}
+
+fn note_operators(operations: &[Operation], found: &mut Vec<Operator>) {
+    for operation in operations {
+        if operation.code.is_reduction() && !found.contains(&operation.operator) {
+            found.push(operation.operator);
+        }
+        note_operators(operation.inner(), found);
+    }
+}
+
 /// What one rank does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankProgram {

@@ -5,9 +5,6 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::lower::{Action, BlockCode, Cursor, Form, Lowered, Operand, Site, Transfer};
 use crate::plan::Buffer;
 
-/// The largest initial value of a semaphore that is told apart from larger ones.
-const MAX_INITIAL: u32 = 65_536;
-
 /// The most units that a trace follows, as buffers have them and as steps move them.
 const MAX_UNITS: usize = 1 << 21;
 /// The most steps of all blocks in a launch.
@@ -61,12 +58,12 @@ pub(crate) struct Span {
     pub(crate) bytes: usize,
 }
 
-/// What a unit of memory holds: ranks, hops, and the event that wrote a packet into it.
+/// What a unit of memory holds: ranks, hops, and the event that wrote it last.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     ranks: Ranks,
     hop: usize,
-    packet: Option<usize>,
+    writer: Option<usize>,
 }
 
 struct Tracer<'a> {
@@ -76,8 +73,8 @@ struct Tracer<'a> {
     memory: BTreeMap<(usize, Buffer, usize), Held>,
     blocks: Vec<Vec<Task>>,
     signals: BTreeMap<(usize, usize), VecDeque<usize>>,
-    /// Semaphores hold the events that have added to them; initial values have none.
-    semaphores: BTreeMap<(usize, usize), VecDeque<Option<usize>>>,
+    /// What is left of the initial values of semaphores, and the events that have added to them.
+    semaphores: BTreeMap<(usize, usize), (u32, VecDeque<usize>)>,
     arrivals: BTreeMap<(usize, usize), Vec<usize>>,
     /// By rank, the end of its proxy's last event, and by port its last event.
     proxies: Vec<usize>,
@@ -106,7 +103,7 @@ pub(crate) fn trace(lowered: &Lowered, unit: usize) -> Result<Trace, String> {
     }
     let semaphores = lowered.ranks.iter().enumerate().flat_map(|(rank, code)| {
         let all = code.semaphores.iter().enumerate();
-        all.map(move |(index, &value)| ((rank, index), vec![None; value.min(MAX_INITIAL) as usize].into()))
+        all.map(move |(index, &value)| ((rank, index), (value, VecDeque::new())))
     });
     let mut tracer = Tracer {
         lowered,
@@ -199,8 +196,12 @@ impl Tracer<'_> {
                 self.signals.get_mut(&(rank, counter))?.pop_front().map(|cause| vec![cause])
             }
             Action::Acquire { semaphore } => {
-                let cause = self.semaphores.get_mut(&(rank, semaphore))?.pop_front()?;
-                Some(cause.into_iter().collect())
+                let (initial, added) = self.semaphores.get_mut(&(rank, semaphore))?;
+                if *initial > 0 {
+                    *initial -= 1;
+                    return Some(Vec::new());
+                }
+                added.pop_front().map(|cause| vec![cause])
             }
             Action::Barrier { barrier } => self.meet(rank, block, barrier),
             Action::Move(transfer) | Action::Await(transfer) => {
@@ -235,10 +236,10 @@ impl Tracer<'_> {
         let mut causes = Vec::new();
         for source in code.sources(transfer).iter().filter(|source| source.form == Form::Packets) {
             let (first, bytes) = transfer.extent(iteration);
-            let start = (self.half(source) + source.at(first)) / self.unit;
+            let start = self.lowered.place(source, first, 1) / self.unit;
             for unit in start..start + 2 * bytes / self.unit {
                 let held = self.memory.get(&(source.rank, source.buffer, unit))?;
-                let cause = held.packet?;
+                let cause = held.writer?;
                 if self.trace.events[cause].rank != rank && !causes.contains(&cause) {
                     causes.push(cause);
                 }
@@ -247,17 +248,13 @@ impl Tracer<'_> {
         Some(causes)
     }
 
-    fn half(&self, operand: &Operand) -> usize {
-        if operand.buffer == Buffer::Scratch { self.lowered.ranks[operand.rank].half_of(1) } else { 0 }
-    }
-
     fn effects(&mut self, index: usize, code: &BlockCode, event: &Event, iteration: usize) {
         match event.action {
             Action::Signal { peer, counter, .. } => {
                 self.signals.entry((peer, counter)).or_default().push_back(index);
             }
             Action::Release { semaphore } => {
-                self.semaphores.entry((event.rank, semaphore)).or_default().push_back(Some(index));
+                self.semaphores.entry((event.rank, semaphore)).or_default().1.push_back(index);
             }
             Action::Move(transfer) => self.moves(index, code, &transfer, iteration),
             Action::Push { port, transfer } => {
@@ -304,11 +301,8 @@ impl Tracer<'_> {
             let mut result = Held::default();
             for source in code.sources(transfer) {
                 let held = self.held(source, first, unit);
-                result = Held {
-                    ranks: result.ranks | held.ranks,
-                    hop: result.hop.max(held.hop),
-                    packet: held.packet,
-                };
+                result =
+                    Held { ranks: result.ranks | held.ranks, hop: result.hop.max(held.hop), writer: None };
             }
             results.push(result);
         }
@@ -321,7 +315,7 @@ impl Tracer<'_> {
             let between = between.filter(|_| target.rank != rank);
             let hops = if between.is_some() { 2 } else { usize::from(far) };
             for (unit, result) in results.iter().enumerate() {
-                let held = Held { hop: result.hop + hops, packet: Some(index), ..*result };
+                let held = Held { hop: result.hop + hops, writer: Some(index), ..*result };
                 self.store(&target, first, unit, held);
             }
             let from = between.map_or_else(|| origins.clone(), |own| vec![(own, all)]);
@@ -351,14 +345,14 @@ impl Tracer<'_> {
 
     fn held(&self, operand: &Operand, first: usize, unit: usize) -> Held {
         let per_unit = if operand.form == Form::Packets { 2 } else { 1 };
-        let start = (self.half(operand) + operand.at(first)) / self.unit;
+        let start = self.lowered.place(operand, first, 1) / self.unit;
         let at = (operand.rank, operand.buffer, start + per_unit * unit);
         self.memory.get(&at).copied().unwrap_or_default()
     }
 
     fn store(&mut self, operand: &Operand, first: usize, unit: usize, held: Held) {
         let per_unit = if operand.form == Form::Packets { 2 } else { 1 };
-        let start = (self.half(operand) + operand.at(first)) / self.unit;
+        let start = self.lowered.place(operand, first, 1) / self.unit;
         for part in 0..per_unit {
             self.memory.insert((operand.rank, operand.buffer, start + per_unit * unit + part), held);
         }

@@ -84,8 +84,9 @@ impl Chunks {
         if self.rank != other.rank || is_one(self.buffer) != is_one(other.buffer) {
             return false;
         }
+        let end = |of: &Self| u64::from(of.index) + u64::from(of.size);
         self.buffer != other.buffer
-            || (self.index < other.index + other.size && other.index < self.index + self.size)
+            || (u64::from(self.index) < end(other) && u64::from(other.index) < end(self))
     }
 }
 

@@ -133,6 +133,12 @@ impl Report {
         !self.classes.iter().any(|class| class.worst().is_some_and(Kind::is_error))
     }
 
+    /// Returns the first finding of the worst kind, if that is an error.
+    pub(crate) fn first_error(&self) -> Option<&Finding> {
+        let findings = self.classes.iter().flat_map(|class| &class.findings);
+        findings.filter(|finding| finding.kind.is_error()).min_by_key(|finding| finding.kind)
+    }
+
     /// Returns the worst error of any class, or the worst note, or nothing.
     #[must_use]
     pub fn worst(&self) -> Option<Kind> {

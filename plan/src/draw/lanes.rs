@@ -33,8 +33,7 @@ pub(super) fn draw(canvas: &mut Canvas, plan: &Plan, lowered: &Lowered, trace: &
     for event in trace.events.iter().filter(|event| lane_of(event) < MAX_LANES && event.end > event.ready) {
         let width = ((event.end - event.ready) * unit).saturating_sub(gap);
         let at = (x(event.ready), row(lane_of(event)) - 13);
-        let style =
-            format!("rx=\"3\" fill=\"{}\" stroke=\"#666\" stroke-width=\"0.5\"", kind(&event.action).1);
+        let style = format!("rx=\"3\" fill=\"{}\" stroke=\"#666\" stroke-width=\"0.5\"", fill(&event.action));
         canvas.rectangle(at, (width, LANE - 6), &style, &told(plan, lowered, event));
         if let Some(label) = label(event, width / 6) {
             canvas.text((at.0 + 3, at.1 + 12), 10, "#000", &label);
@@ -88,7 +87,7 @@ const KINDS: [(&str, &str); 5] = [
     ("handed to the proxy", "#fff3b0"),
 ];
 
-fn kind(action: &Action) -> (&'static str, &'static str) {
+fn fill(action: &Action) -> &'static str {
     KINDS[match action {
         Action::Move(transfer) if transfer.sources > 1 => 1,
         Action::Move(_) => 0,
@@ -96,6 +95,7 @@ fn kind(action: &Action) -> (&'static str, &'static str) {
         Action::Push { .. } | Action::PushSignal { .. } => 4,
         _ => 3,
     }]
+    .1
 }
 
 fn legend(canvas: &mut Canvas, top: usize) {

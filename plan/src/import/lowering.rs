@@ -241,11 +241,6 @@ fn sends(kind: &str) -> bool {
     matches!(kind, "s" | "rcs" | "rrs" | "rrcs")
 }
 
-fn chunks(rank: usize, (buffer, index): (char, u32), size: u32) -> Chunks {
-    let buffer = match buffer {
-        'i' => Buffer::Input,
-        'o' => Buffer::Output,
-        _ => Buffer::Scratch,
-    };
+fn chunks(rank: usize, (buffer, index): (Buffer, u32), size: u32) -> Chunks {
     Chunks { rank, buffer, index, size }
 }

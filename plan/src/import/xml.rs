@@ -1,5 +1,6 @@
 //! The elements of MSCCL's XML.
 
+use crate::plan::Buffer;
 use crate::read::{MAX_BLOCKS, MAX_OPERATIONS, MAX_RANKS};
 
 /// A program.
@@ -35,8 +36,8 @@ pub(super) struct Block {
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) kind: String,
-    pub(super) source: (char, u32),
-    pub(super) target: (char, u32),
+    pub(super) source: (Buffer, u32),
+    pub(super) target: (Buffer, u32),
     pub(super) count: u32,
     /// The block and step that this one waits for.
     pub(super) after: Option<(usize, usize)>,
@@ -53,8 +54,8 @@ struct Element<'a> {
 /// Parses a program.
 pub(super) fn parse(text: &str) -> Result<Algorithm, String> {
     let mut algorithm = None;
-    let mut rest = text;
-    while let Some(element) = next_element(text, &mut rest)? {
+    let (mut rest, mut line) = (text, 1);
+    while let Some(element) = next_element(&mut rest, &mut line)? {
         match (element.name, &mut algorithm) {
             ("algo", found @ None) => *found = Some(head(&element)?),
             ("gpu", Some(algorithm)) => gpu(&element, algorithm)?,
@@ -73,19 +74,22 @@ pub(super) fn parse(text: &str) -> Result<Algorithm, String> {
         .ok_or_else(|| "no <algo> with a <gpu>; name a file of MSCCL".to_owned())
 }
 
-/// Returns the next opening tag. Comments, declarations and closing tags are passed over.
-fn next_element<'a>(text: &str, rest: &mut &'a str) -> Result<Option<Element<'a>>, String> {
+/// Returns the next opening tag of `rest`, which begins in `line`; both go on behind it. Comments,
+/// declarations and closing tags are passed over.
+fn next_element<'a>(rest: &mut &'a str, line: &mut usize) -> Result<Option<Element<'a>>, String> {
+    let lines = |text: &str| text.matches('\n').count();
     loop {
         let Some(start) = rest.find('<') else { return Ok(None) };
-        let line = 1 + text[..text.len() - rest.len() + start].matches('\n').count();
-        let tag = &rest[start..];
+        let (before, tag) = rest.split_at(start);
+        let at = *line + lines(before);
         let end = if tag.starts_with("<!--") { "-->" } else { ">" };
         let Some(length) = tag.find(end) else {
-            return Err(format!("line {line}: a tag does not end; close it"));
+            return Err(format!("line {at}: a tag does not end; close it"));
         };
-        *rest = &tag[length + end.len()..];
+        let (whole, after) = tag.split_at(length + end.len());
+        (*rest, *line) = (after, at + lines(whole));
         if !tag.starts_with("<!") && !tag.starts_with("<?") && !tag.starts_with("</") {
-            return element(tag[1..length].trim_end_matches('/'), line).map(Some);
+            return element(tag[1..length].trim_end_matches('/'), at).map(Some);
         }
     }
 }
@@ -129,13 +133,9 @@ impl Element<'_> {
         Ok(usize::try_from(number).ok())
     }
 
-    fn buffer(&self, name: &str) -> Result<char, String> {
-        match self.text(name) {
-            Some("i") => Ok('i'),
-            Some("o") => Ok('o'),
-            Some("s") => Ok('s'),
-            _ => Err(format!("line {}: `{name}` of a step is none of i, o, s; give one", self.line)),
-        }
+    fn buffer(&self, name: &str) -> Result<Buffer, String> {
+        let refused = || format!("line {}: `{name}` of a step is none of i, o, s; give one", self.line);
+        self.text(name).and_then(Buffer::of_name).ok_or_else(refused)
     }
 
     fn out_of_place<T>(&self) -> Result<T, String> {

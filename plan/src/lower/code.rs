@@ -27,6 +27,18 @@ impl Lowered {
         blocks.fold(0, |steps: usize, block| steps.saturating_add(block.count()))
     }
 
+    /// Returns where byte `first` of the payload of an operand lies in its buffer in a launch.
+    /// Launches count from 1.
+    #[inline]
+    #[must_use]
+    pub fn place(&self, operand: &Operand, first: usize, launch: u64) -> usize {
+        let half = match operand.buffer {
+            Buffer::Scratch => self.ranks[operand.rank].half_of(launch),
+            _ => 0,
+        };
+        half + operand.at(first)
+    }
+
     /// Returns how many bytes of payload all blocks read and write together in a launch.
     pub(crate) fn accessed(&self) -> usize {
         let blocks = self.ranks.iter().flat_map(|rank| &rank.blocks);

@@ -43,6 +43,7 @@ fn a_program_that_is_not_one_is_refused_with_its_line() {
             "line 1: an attribute of <gpu> is not written",
         ),
         ("<algo", "line 1: a tag does not end"),
+        ("<!-- two\nlines -->\n<algo coll=\"allgather\">\n<gpu>", "line 4: <gpu> has no `id`; give one"),
     ];
     for (text, told) in cases {
         let refusal = import::import("program.xml", text.as_bytes()).unwrap_err().to_string();
@@ -59,6 +60,18 @@ fn a_step_that_waits_for_one_there_is_not_is_named() {
         refusal.contains("rank 0 block 0 step 0 waits for step 0 of block 1; name one there is"),
         "{refusal}"
     );
+}
+
+#[test]
+fn ranges_that_end_past_all_numbers_are_refused() {
+    let step =
+        r#"type="cpy" srcbuf="o" srcoff="1" dstbuf="o" dstoff="1" cnt="4294967295" depid="-1" deps="-1""#;
+    let text = format!(
+        r#"<algo coll="allreduce" ngpus="1"><gpu id="0" i_chunks="1" o_chunks="1">
+        <tb id="0" send="-1" recv="-1" chan="0"><step s="0" {step}/><step s="1" {step}/></tb>"#
+    );
+    let refusal = import::import("program.xml", text.as_bytes()).unwrap_err().to_string();
+    assert!(refusal.contains("rank 0 block 0"), "{refusal}");
 }
 
 #[test]

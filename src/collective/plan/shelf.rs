@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use shmccl_plan::collective::Collective;
 use shmccl_plan::lower::{granule, smallest};
-use shmccl_plan::plan::{Operation as PlanOperation, Operator};
+use shmccl_plan::plan::Operator;
 use shmccl_plan::{Lowered, Plan as ExecutionPlan, Problem, Refusal, lower};
 
 use super::runnable;
@@ -93,10 +93,7 @@ impl ShelvedPlan {
         if !problems.is_empty() {
             return Err(cannot_run(&plan, problems));
         }
-        let mut operators = Vec::new();
-        for block in plan.ranks.iter().flat_map(|rank| &rank.blocks) {
-            note_operators(&block.operations, &mut operators);
-        }
+        let operators = plan.operators();
         let lowered = Arc::new(lowered);
         let sizes = vec![(message, Some(Arc::clone(&lowered)))];
         Ok((Self { plan, operation, granule, operators, sizes }, lowered))
@@ -156,13 +153,4 @@ pub(crate) fn operation_of(plan: &ExecutionPlan) -> Option<Operation> {
 
 fn cannot_run(plan: &ExecutionPlan, problems: Vec<Problem>) -> Error {
     Refusal { file: plan.name.clone(), problems }.into()
-}
-
-fn note_operators(operations: &[PlanOperation], operators: &mut Vec<Operator>) {
-    for operation in operations {
-        if operation.code.is_reduction() && !operators.contains(&operation.operator) {
-            operators.push(operation.operator);
-        }
-        note_operators(operation.inner(), operators);
-    }
 }

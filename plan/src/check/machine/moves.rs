@@ -6,7 +6,6 @@ use crate::check::memory::{Access, Origin, Packet, Spot};
 use crate::check::rule::{Rule, holds};
 use crate::check::value::{Expression, Value, Values};
 use crate::lower::{Form, Operand, Step, Transfer};
-use crate::plan::Buffer;
 
 /// Narrows an index that is known to be small.
 pub(super) fn small(index: usize) -> u32 {
@@ -159,11 +158,7 @@ impl Machine<'_> {
         (first, cells, index): (usize, usize, usize),
         launch: u64,
     ) -> (Spot, (usize, usize)) {
-        let half = match operand.buffer {
-            Buffer::Scratch => self.lowered.ranks[operand.rank].half_of(launch),
-            _ => 0,
-        };
-        let start = (half + operand.at(first)) / self.cell;
+        let start = self.lowered.place(operand, first, launch) / self.cell;
         let per_cell = if operand.form == Form::Packets { 2 } else { 1 };
         let spot = Spot { rank: operand.rank, buffer: operand.buffer, cell: start + per_cell * index };
         (spot, (start, per_cell * cells))

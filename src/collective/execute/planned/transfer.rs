@@ -85,11 +85,8 @@ impl<'a> Mover<'a> {
 
     /// Returns where byte `first` of the payload of an operand is.
     pub(super) fn place(self, operand: &Operand, first: usize) -> u64 {
-        let half = match operand.buffer {
-            Buffer::Scratch => self.lowered.ranks[operand.rank].half_of(self.launch),
-            _ => 0,
-        };
-        self.placed.place(operand.rank, operand.buffer, half + operand.at(first))
+        let first = self.lowered.place(operand, first, self.launch);
+        self.placed.place(operand.rank, operand.buffer, first)
     }
 
     /// Does a piece if all its packets are there. There are at most [`MAX_PLACES`] operands on a
