@@ -23,7 +23,7 @@ use crate::error::Error;
 
 /// The version that both sides of a connection must have, and the number of the format of their
 /// messages.
-pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+format.10");
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+format.11");
 
 /// How the coordinator is named in errors.
 pub(super) const COORDINATOR: &str = "coordinator";

@@ -53,6 +53,8 @@ pub(super) enum ClientRequest {
         comm: CommId,
         /// The group; `None` for the open one.
         group: Option<GroupId>,
+        /// Whether to answer only when it has been executed or has failed, by the status then.
+        settled: bool,
     },
     /// Cancel a group: execute none of its calls.
     GroupCancel {
@@ -112,8 +114,8 @@ pub(super) enum Reply {
     Devices(Vec<DeviceStatus>),
     /// The figures of the coordinator.
     Metrics(Metrics),
-    /// A group was started that has this name.
-    GroupStarted(GroupId),
+    /// A group was started.
+    GroupStarted(StartedGroup),
     /// The group was cancelled: none of its calls was executed.
     GroupCancelled,
     /// How far a call is, or a group that has ended.
@@ -124,6 +126,17 @@ pub(super) enum Reply {
     Located(Location),
     /// The communicator has ended, and its devices are free.
     Ended,
+}
+
+/// A group that takes calls.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StartedGroup {
+    /// Its name.
+    pub group: GroupId,
+    /// The devices that its calls are for, in the order of their ranks. They are the same for as
+    /// long as it is open.
+    pub devices: Vec<DeviceId>,
 }
 
 /// How far a call is, as the coordinator answers it.

@@ -14,7 +14,7 @@ use crate::coordinator::{memcpy, metadata_of, no_branch};
 use crate::copies::{check, get, put_stream};
 use crate::dialect::Dialect;
 use crate::front::{Front, device_of};
-use crate::groups::living;
+use crate::groups::unended;
 use crate::refusal::Refusal;
 use crate::streams::{Progress, Side, carry};
 use crate::wire::gpu_sim::{self, gpu_device_server::GpuDevice, memcpy_request};
@@ -46,7 +46,7 @@ impl DeviceService {
     async fn side(&self, address: u64, len: u64, peer: Option<u64>) -> Result<Side, Status> {
         self.ask(Pace::Quick, move |front, client, device| {
             let comm = front.owner(client, device)?;
-            let status = living(client, comm)?;
+            let status = unended(client.status(comm, false)?)?;
             check(device, Place { address, len }, client.address_range(device)?)?;
             let peer = peer.map(|peer| peer_of(&status, peer)).transpose()?;
             Ok(Side { device, address, len, peer })

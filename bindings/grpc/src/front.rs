@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use shmccl::coordinator::{Client, CommId, DeviceId, DeviceStatus, RequestError};
+use shmccl::Error;
+use shmccl::coordinator::{
+    Client, CommId, CommStatus, CoordinatorError, DeviceId, DeviceStatus, RequestError,
+};
 
 use crate::comms::Comms;
 use crate::connections::Connections;
-use crate::groups::settled;
 use crate::refusal::Refusal;
 use crate::streams::Streams;
 
@@ -68,6 +70,19 @@ impl Front {
 
     fn owners(&self) -> MutexGuard<'_, BTreeMap<DeviceId, CommId>> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits until nothing is in progress, in a thread of a client.
+///
+/// # Errors
+/// Those of [`Client::status`], but for its timeout.
+pub(crate) fn settled(client: &mut Client, comm: CommId) -> Result<CommStatus, Refusal> {
+    loop {
+        match client.status(comm, true) {
+            Err(CoordinatorError::Engine(Error::Timeout { .. })) => {}
+            status => return Ok(status?),
+        }
     }
 }
 
