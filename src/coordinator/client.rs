@@ -34,6 +34,8 @@ pub use sent::Sent;
 pub struct Client {
     stream: UnixStream,
     timeout: Duration,
+    /// Whether its copies wait until no group is in progress.
+    is_behind_groups: bool,
     /// The number of the newest request.
     number: u64,
     /// The bytes that have come of answers. An answer that comes after its deadline is ignored.
@@ -52,7 +54,15 @@ impl Client {
     /// [`Error::Timeout`](crate::Error::Timeout), [`Error::Os`](crate::Error::Os).
     pub fn connect(directory: &RuntimeDirectory, timeout: Duration) -> Result<Self> {
         let (stream, _) = connect(directory, PeerRole::Client, timeout)?;
-        Ok(Self { stream, timeout, number: 0, incoming: Frames::default() })
+        Ok(Self { stream, timeout, is_behind_groups: false, number: 0, incoming: Frames::default() })
+    }
+
+    /// Has each copy of this client begin when nothing is in progress in the communicator of its
+    /// device, however long that takes.
+    #[must_use]
+    pub fn behind_groups(mut self) -> Self {
+        self.is_behind_groups = true;
+        self
     }
 
     /// Returns whether the coordinator has not hung up. It may do so at any time.

@@ -90,7 +90,12 @@ pub(super) enum ClientRequest {
         directory: String,
     },
     /// Return where the memory of a device can be reached.
-    Locate(DeviceId),
+    Locate {
+        /// The device.
+        device: DeviceId,
+        /// Whether to answer only when nothing is in progress in its communicator.
+        settled: bool,
+    },
     /// End a communicator when what is in progress is done. Answered when its devices are free.
     Finalize(CommId),
     /// End a communicator at once. Answered when its devices are free.

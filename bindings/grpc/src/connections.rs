@@ -158,14 +158,14 @@ impl Connections {
         AsyncFd::with_interest(client, Interest::READABLE).map_err(|_| hung_up())
     }
 
-    /// Returns a client that the coordinator has not hung up on.
+    /// Returns a client that the coordinator has not hung up on. Its copies come behind groups.
     fn take(&self) -> Result<Client, Refusal> {
         while let Some(client) = { self.idle().waiting.pop() } {
             if client.is_connected() {
                 return Ok(client);
             }
         }
-        Ok(Client::connect(&self.directory, PATIENCE)?)
+        Ok(Client::connect(&self.directory, PATIENCE)?.behind_groups())
     }
 
     fn give_back(&self, client: Client) {

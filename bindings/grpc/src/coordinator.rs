@@ -227,14 +227,12 @@ pub(crate) fn memcpy(
     match request {
         memcpy_request::Either::HostToDevice(copy) => {
             let device = device(copy.dst_device_id)?;
-            front.settle(client, device)?;
             let address = copy.dst_mem_addr.map_or(0, |it| it.value);
             client.copy_host_to_device(device, address, &copy.host_src_data)?;
             Ok(memcpy_response::Either::HostToDevice(gpu_sim::MemcpyHostToDeviceResponse { success: true }))
         }
         memcpy_request::Either::DeviceToHost(copy) => {
             let device = device(copy.src_device_id)?;
-            front.settle(client, device)?;
             let address = copy.src_mem_addr.map_or(0, |it| it.value);
             check_reply(front, copy.num_bytes, client.address_range(device)?)?;
             let data = Bytes::from(client.read_device(device, address, copy.num_bytes)?);

@@ -158,7 +158,7 @@ impl Attempt {
         let stream = stream.map_err(|error| Error::os("connecting with the next coordinator", error))?;
         check_peer(&stream)?;
         let mut connection = PeerConnection::new(stream)?;
-        connection.send(&Hello { shmccl: VERSION.to_owned(), role: PeerRole::Device });
+        connection.send(&Hello::new(PeerRole::Device));
         Ok(Self { connection, until: Instant::now() + PATIENCE })
     }
 

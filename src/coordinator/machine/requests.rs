@@ -41,7 +41,7 @@ impl CoordinatorMachine {
             ClientRequest::Restore { comm, directory } => {
                 self.ask_for_checkpoint(request_id, comm, GroupWork::Restore(directory))
             }
-            ClientRequest::Locate(device) => self.locate(device).map(Some),
+            ClientRequest::Locate { device, settled } => self.locate(request_id, device, settled),
             ClientRequest::Finalize(comm) => self.finalize(request_id, comm),
             ClientRequest::Destroy(comm) => self.destroy(request_id, comm),
         };
@@ -218,13 +218,26 @@ impl CoordinatorMachine {
         Ok(reply)
     }
 
-    fn locate(&mut self, device: DeviceId) -> Result<Reply, RequestError> {
+    fn locate(&mut self, request_id: RequestId, device: DeviceId, settled: bool) -> MaybeReply {
         let found = self.table.get(device).ok_or(RequestError::NoSuchDevice { device })?;
-        let (range, socket) = (found.report.range, found.report.socket.clone());
         let owner = found.owner.ok_or(RequestError::NotAllocated { device })?;
+        if settled {
+            return self.comm(owner)?.wait(request_id, WaitCondition::Located(device));
+        }
+        let comm = self.comms.get(&owner).ok_or(RequestError::NotAllocated { device })?;
+        self.location(comm, device).map(Some)
+    }
+
+    /// Returns where the memory of a device of `comm` can be reached.
+    pub(super) fn location(&self, comm: &Comm, device: DeviceId) -> Result<Reply, RequestError> {
+        let found = self.table.get(device).ok_or(RequestError::NoSuchDevice { device })?;
+        if found.owner != Some(comm.id) {
+            return Err(RequestError::NotAllocated { device });
+        }
         let states = [CommState::Ready, CommState::InProgress, CommState::Growing, CommState::Failed];
-        self.comm(owner)?.check_usable(&states)?;
-        Ok(Reply::Located(Location { comm: owner, range, socket }))
+        comm.check_usable(&states)?;
+        let (range, socket) = (found.report.range, found.report.socket.clone());
+        Ok(Reply::Located(Location { comm: comm.id, range, socket }))
     }
 
     fn finalize(&mut self, request_id: RequestId, comm: CommId) -> MaybeReply {

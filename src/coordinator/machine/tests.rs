@@ -259,6 +259,28 @@ fn who_ends_a_group_may_be_answered_when_it_is_over_by_how_it_has_ended() {
     }
 }
 
+#[test]
+fn where_memory_is_may_be_told_when_no_group_is_in_progress_in_it_any_more() {
+    let mut fixture = Fixture::new(3);
+    fixture.init(2, false);
+    let locate = |device, settled| ClientRequest::Locate { device: DeviceId::new(device), settled };
+    assert!(matches!(fixture.answer(locate(1, true)), Ok(Reply::Located(_))), "none is");
+    assert!(matches!(fixture.answer(locate(3, true)), Err(RequestError::NotAllocated { .. })));
+    assert!(matches!(fixture.answer(locate(4, true)), Err(RequestError::NoSuchDevice { .. })));
+    fixture.call().unwrap();
+    let client = fixture.ask(locate(1, true));
+    assert_eq!(fixture.replies.get(&client), None);
+    assert!(matches!(fixture.answer(locate(1, false)), Ok(Reply::Located(_))), "who does not wait is told");
+    fixture.end_group(&Ok(()));
+    assert!(matches!(fixture.replies.remove(&client), Some(Ok(Reply::Located(_)))));
+
+    fixture.call().unwrap();
+    let client = fixture.ask(locate(1, true));
+    fixture.answer(ClientRequest::Destroy(COMM)).unwrap();
+    let refused = RequestError::NotAllocated { device: DeviceId::new(1) };
+    assert_eq!(fixture.replies.remove(&client), Some(Err(refused)));
+}
+
 fn checkpoint() -> ClientRequest {
     ClientRequest::Checkpoint { comm: COMM, directory: "/there".to_owned() }
 }

@@ -59,7 +59,10 @@ impl World {
             9 => ClientRequest::GroupEnd { comm, group: self.draw_group(), settled: self.random.once_in(2) },
             10..18 => ClientRequest::Call { comm, group: self.draw_group(), call: self.draw_call(comm) },
             18..21 => ClientRequest::GoOn(comm),
-            21 => ClientRequest::Locate(DeviceId::new(self.next_device - 1)),
+            21 => ClientRequest::Locate {
+                device: DeviceId::new(self.next_device - 1),
+                settled: self.random.once_in(2),
+            },
             22 => ClientRequest::Finalize(comm),
             23..31 => ClientRequest::Grow { comm, devices: self.random.below(3).try_into().unwrap_or(0) },
             31..33 => ClientRequest::Checkpoint { comm, directory: "/there".to_owned() },
