@@ -155,6 +155,7 @@ impl Connections {
         let directory = self.directory.clone();
         let connected = tokio::task::spawn_blocking(move || Client::connect(&directory, PATIENCE));
         let client = connected.await.map_err(|_| hung_up())??;
+        #[expect(deprecated, reason = "its successor is unsafe, for types that close their descriptors")]
         AsyncFd::with_interest(client, Interest::READABLE).map_err(|_| hung_up())
     }
 

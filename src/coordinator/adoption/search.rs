@@ -13,7 +13,7 @@ use crate::coordinator::assignment::StartedDevice;
 use crate::coordinator::deadline_stream::Address;
 use crate::coordinator::directory::RuntimeDirectory;
 use crate::coordinator::error::{CoordinatorError, Result};
-use crate::coordinator::handshake::{Hello, HelloReply, PATIENCE, PeerRole, VERSION, check_peer, garbled};
+use crate::coordinator::handshake::{Hello, HelloReply, PATIENCE, PeerRole, check_peer, garbled};
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::wire::PeerConnection;
 use crate::error::Error;
