@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use shmccl::collective::Algorithm;
+use shmccl::collective::{Algorithm, AlgorithmName};
 use shmccl::reduce::{DataType, ReduceOp};
 
 use crate::failure::UsageError;
