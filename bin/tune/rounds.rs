@@ -41,8 +41,8 @@ struct Candidate {
     out: bool,
 }
 
-/// Measures `algorithms` for `case` in turns for `time`. The first is the built-in choice, the second
-/// is the built-in choice once more.
+/// Measures `algorithms` for `case` in turns for `time`. The first is the built-in choice, the
+/// second is the built-in choice once more.
 ///
 /// All ranks call this; only the leading one gets results.
 ///

@@ -332,8 +332,8 @@ impl Planner {
         if is_open { self.shelf.find(call, self.n_members, |_| true) } else { None }
     }
 
-    /// Returns the execution plans that the table has do `call`, to which no member contributes more
-    /// than `len` bytes, by the kind of the buffers.
+    /// Returns the execution plans that the table has do `call`, to which no member contributes
+    /// more than `len` bytes, by the kind of the buffers.
     fn plans_by_table(&mut self, call: &Call<'_>, len: u64) -> [Option<usize>; 2] {
         BufferKind::ALL.map(|buffers| {
             let name = self.table.plan(call.operation, buffers, len)?;

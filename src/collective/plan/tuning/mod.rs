@@ -23,9 +23,9 @@
 //! algorithm that passes partial results on: see [`Algorithm`](crate::collective::Algorithm).
 //!
 //! # Execution plans
-//! `plan:NAME` has the registered plan of that name do the calls that it fits. Others, and all where
-//! no such plan is registered, are done by [`built_in`]. Where a case of an operation names a plan
-//! that is registered, plans do that operation as the table says and not otherwise.
+//! `plan:NAME` has the registered plan of that name do the calls that it fits. Others, and all
+//! where no such plan is registered, are done by [`built_in`]. Where a case of an operation names a
+//! plan that is registered, plans do that operation as the table says and not otherwise.
 //!
 //! # The same bits
 //! Another algorithm may add floats in another order. With the built-in table results are the same

@@ -66,8 +66,8 @@ static BUILT_IN: [Step; 2] = [
     Step { up_to: None, algorithm: AlgorithmName::BuiltIn(Algorithm::TwoShot) },
 ];
 
-/// Returns what does an operation to which no rank contributes more than `len` bytes, where no table
-/// says otherwise.
+/// Returns what does an operation to which no rank contributes more than `len` bytes, where no
+/// table says otherwise.
 #[must_use]
 pub const fn built_in(len: u64) -> Algorithm {
     if len <= ONE_SHOT_LEN { Algorithm::OneShot } else { Algorithm::TwoShot }
