@@ -54,7 +54,6 @@ fn settle(planner: &mut Planner, proposal: &Proposal, call: &Call<'_>, buffers: 
     match plan.execution {
         Execution::Eager => "eager".into(),
         Execution::ZeroCopy => "zero-copy".into(),
-        Execution::ByPlan { index, .. } => format!("plan {index}"),
         Execution::Staged { prestaged, .. } => format!("staged {prestaged:?}"),
         Execution::OverPipes { algorithm, kind, chunked } => {
             let built_in = match algorithm {
