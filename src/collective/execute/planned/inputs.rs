@@ -74,33 +74,31 @@ pub(super) fn detach(lowered: &mut Lowered) -> Vec<Vec<Range<usize>>> {
 }
 
 impl Writer {
-    /// Returns who writes, if `access` does, too.
+    /// Returns who writes if `access` does, too. Those of a block come in order.
     fn and(self, access: &Access) -> Self {
-        let (rank, block, step) = access.step;
         match self {
             _ if access.is_repeated => Self::Many,
             Self::Nobody => Self::From(access.step),
-            Self::From(first) if (first.0, first.1) == (rank, block) => {
-                Self::From((rank, block, first.2.min(step)))
-            }
+            Self::From(first) if is_same_block(first, access.step) => self,
             _ => Self::Many,
         }
     }
 
     /// Returns whether `access` reads what was there before the launch.
     fn leaves(self, access: &Access) -> bool {
-        let (rank, block, step) = access.step;
         match self {
             Self::Nobody => true,
-            Self::From(first) => {
-                (first.0, first.1) == (rank, block) && step <= first.2 && !access.is_repeated
-            }
+            Self::From(first) => is_same_block(first, access.step) && access.step.2 <= first.2,
             Self::Many => false,
         }
     }
 }
 
-/// Returns all operands in outputs.
+fn is_same_block(a: StepId, b: StepId) -> bool {
+    (a.0, a.1) == (b.0, b.1)
+}
+
+/// Returns all operands in outputs, those of each block in order.
 fn accesses(lowered: &Lowered) -> Vec<Access> {
     let mut found = Vec::new();
     for (rank, code) in lowered.ranks.iter().enumerate() {
@@ -229,6 +227,8 @@ mod tests {
         assert_eq!(detached(&before, None), (vec![1], vec![Input, Output, Input]));
         let elsewhere = [(0, (Input, 0), (Scratch, 0)), (1, (Scratch, 1), (Output, 0))];
         assert_eq!(detached(&elsewhere, None), (vec![0, 1, 2], vec![Output, Scratch]));
+        let both = [elsewhere[0], (0, (Scratch, 1), (Output, 0)), elsewhere[1]];
+        assert_eq!(detached(&both, None), (vec![0, 1, 2], vec![Output, Scratch, Scratch]));
         let around = [(0, (Input, 0), (Output, 1)), (0, (Scratch, 0), (Output, 0))];
         assert_eq!(detached(&around, Some(16)), (vec![0, 2], vec![Output, Scratch]));
         assert_eq!(detached(&around, Some(64)), (vec![2], vec![Input, Scratch]));

@@ -100,7 +100,7 @@ impl<'a> Launch<'a> {
                 Ok(true)
             }
             Action::Signal { peer, counter, .. } => {
-                self.signals.signal(members.board.context().kernel(), peer, counter);
+                self.signals.signal(peer, counter);
                 Ok(true)
             }
             Action::Wait { counter, .. } => {
