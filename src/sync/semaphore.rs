@@ -6,7 +6,7 @@
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
-//! | S1 signal | `signal`, `signal_next`, `publish` | `wait`, `poll`, `counts` | all writes before |
+//! | S1 signal | `signal`, `signal_next`, `publish` | `wait`, `poll`, `counts` | all before |
 //!
 //! `relaxed_signal` and `relaxed_wait` order execution only: they say *when*, and publish nothing.
 //! But a wait for an earlier signal may find the count of a relaxed one, which therefore carries on
