@@ -187,7 +187,7 @@ impl Engine {
         let expected = self.announce_large(call, proposal)?;
         let met = self.members.board.await_all(call.operation);
         self.members.board.or_revoke(met)?;
-        let Self { members, pipework, planner, .. } = self;
+        let Self { members, pipework, runners, planner, .. } = self;
         let posts = |member| members.board.post_of(member);
         let settled = planner.settle(proposal, call, members.me(), posts);
         if settled.is_err() {
@@ -199,7 +199,7 @@ impl Engine {
             members.board.report_choice(proposal.signature.with_choice(self.taken));
         }
         let started = plan.start();
-        let done = execute::run(plan.execution, members, pipework, call, proposal.signature);
+        let done = execute::run(plan.execution, members, (pipework, runners), call, proposal.signature);
         planner.routes.keep_duration(started);
         if done.is_ok() {
             members.board.report_done();

@@ -19,17 +19,18 @@ use super::transport::link::{Bare, Link, PipeChannel};
 use super::transport::pipe::Pipes;
 use crate::error::Result;
 use algorithms::PipeWorker;
+use planned::PlanRunner;
 use staged::StagedCall;
 
 /// Executes `call`, which all members have posted, as they have settled.
 ///
 /// # Errors
 /// Those of [`CallBoard::await_post`](super::rendezvous::board::CallBoard::await_post);
-/// [`crate::Error::OutOfRange`] for buffers that are not allocated.
+/// [`crate::Error::OutOfRange`] for buffers that are not allocated; those of [`PlanRunner::run`].
 pub(crate) fn run(
     execution: Execution<'_>,
     members: &mut Members,
-    pipework: &mut Pipework,
+    (pipework, runners): (&mut Pipework, &mut [PlanRunner]),
     call: &mut Call<'_>,
     signature: CallSignature,
 ) -> Result<()> {
@@ -44,6 +45,7 @@ pub(crate) fn run(
             count_staged(members, call)?;
             StagedCall::new(call, members, oversubscribed, hint).run(members, call, prestaged)
         }
+        Execution::ByPlan { index, compiled } => runners[index].run(members, call, compiled),
         Execution::OverPipes { algorithm, kind, chunked } => {
             if kind == ChannelKind::Memory {
                 // Direct pipes need no agreement.
