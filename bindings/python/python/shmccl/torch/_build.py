@@ -58,10 +58,11 @@ def check_version(library: pathlib.Path) -> None:
         )
 
 
-def prebuilt() -> pathlib.Path:
+def prebuilt(folder: pathlib.Path = PACKAGE) -> pathlib.Path:
+    """Where a package carries the shim for this torch and this Python."""
     import torch
 
-    return PACKAGE / f"shim-{base_version(torch.__version__)}-{python_tag()}.so"
+    return folder / f"shim-{base_version(torch.__version__)}-{python_tag()}.so"
 
 
 def cache_folder() -> pathlib.Path:
@@ -128,6 +129,15 @@ def build(output: pathlib.Path) -> pathlib.Path:
                 raise ShimUnavailable(f"the shim could not be compiled: {first}")
             made.rename(output)
         print(f" {time.monotonic() - started:.0f} s: {output}", file=sys.stderr, flush=True)
+    return output
+
+
+def build_into(folder: pathlib.Path) -> pathlib.Path:
+    """Compiles the shim for a package that carries it, also where an older one lies."""
+    output = prebuilt(folder)
+    output.unlink(missing_ok=True)
+    build(output)
+    output.with_suffix(".lock").unlink(missing_ok=True)
     return output
 
 
