@@ -132,7 +132,9 @@ fn go_on(mut comm: Communicator, victim: Rank, fate: Fate, error: &Error) -> Com
         // else need be in the way.
         (Fate::Late, Error::Timeout { straggler: None, .. }) if told("STOPPED_SERVICE") == "true" => true,
         // The awaited one may have given up its own wait an instant before: nobody holds it up then.
-        (Fate::Late, Error::Timeout { awaited: Some(awaited), straggler: None, .. }) => *awaited != comm.rank(),
+        (Fate::Late, Error::Timeout { awaited: Some(awaited), straggler: None, .. }) => {
+            *awaited != comm.rank()
+        }
         (Fate::Late, Error::Timeout { straggler, .. }) => *straggler == Some(victim),
         // Another one was quicker to give it up.
         (Fate::Late, Error::Revoked { by }) => is_of_another(by),
