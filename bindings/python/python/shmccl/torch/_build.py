@@ -80,7 +80,7 @@ def command(output: pathlib.Path) -> list[str]:
     root = pathlib.Path(torch.__file__).resolve().parent
     abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)
     return [
-        compiler() or "g++", "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w",
+        compiler() or "g++", "-std=c++20", "-O2", "-fPIC", "-shared", "-s", "-fvisibility=hidden", "-w",
         f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-DTORCH_EXTENSION_NAME={MODULE}",
         f"-I{INCLUDE}", f"-isystem{root}/include", f"-isystem{root}/include/torch/csrc/api/include",
         f"-I{sysconfig.get_paths()['include']}", str(SOURCE), "-o", str(output),
