@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use serde::Serialize;
 use shmccl::collective::tuning::{self, Table};
 
@@ -25,6 +26,7 @@ use crate::flags::{JobArgs, ProxyPlace, n_ranks};
 use crate::host::MachineInfo;
 use crate::output::{self, Look};
 use crate::perf::jobs;
+use crate::perf::planned::PlannedTest;
 use crate::units::parse_timeout;
 use crate::{failure, file};
 use plan::{TuneFigure, TunePlan, VARIABLE};
@@ -33,6 +35,8 @@ use plan::{TuneFigure, TunePlan, VARIABLE};
 pub(crate) const HELP: &str = "\
 Each algorithm is measured in turns with the built-in choice. It takes the place of the built-in
 choice if it is quicker by 5 %, and by more than the built-in choice differs from itself.
+Execution plans (--plans) take part as plan:NAME where they fit; programs that have registered them go
+by them then, others by the built-in choice.
 The table is written anew as a whole. Programs read it as they start: the file of SHMCCL_TUNING
 (empty for the built-in table), or else the usual file. With a table, floating-point numbers may be
 added up in another order; all ranks get the same bits in any case.";
@@ -70,6 +74,11 @@ pub(crate) struct TuneArgs {
     /// Let the scheduler choose the cores of ranks
     #[arg(long)]
     no_pin: bool,
+    /// Measure the MSCCL++ execution plans in this directory that are for as many ranks, too
+    // Empty, as the variable may be, it names none.
+    #[arg(long, value_name = "DIR", env = "SHMCCL_PLANS", hide_env_values = true,
+        value_parser = OsStringValueParser::new().map(PathBuf::from))]
+    plans: Option<PathBuf>,
 }
 
 impl TuneArgs {
@@ -97,7 +106,7 @@ impl TuneArgs {
             heap: None,
             timeout: self.timeout,
             no_pin: self.no_pin,
-            plans: None,
+            plans: self.plans.clone(),
         }
     }
 }
@@ -122,7 +131,8 @@ pub(crate) fn run(args: &TuneArgs) -> Result<u8> {
     for path in args.json.iter().chain([&target]) {
         file::check_writable(path)?;
     }
-    let figures = measure(args)?;
+    let plans = plans(args)?;
+    let figures = measure(args, &plans)?;
     let wrong = figures.iter().filter(|figure| figure.wrong > 0).count();
     anyhow::ensure!(wrong == 0, "wrong data in {wrong} of {} figures; no table was written", figures.len());
     let choices = choices::choose(&figures)?;
@@ -170,18 +180,28 @@ fn target(args: &TuneArgs) -> Result<PathBuf> {
     Ok(usual)
 }
 
-/// Runs a job for each number of ranks, and gives each an equal share of the time that is left.
-fn measure(args: &TuneArgs) -> Result<Vec<TuneFigure>> {
+/// Plans a job for each number of ranks, with the execution plans that take part.
+///
+/// # Errors
+/// A directory that cannot be read or has something else in it, or too many plans.
+fn plans(args: &TuneArgs) -> Result<Vec<(u32, TunePlan)>> {
+    let directory = args.plans.as_deref().filter(|directory| !directory.as_os_str().is_empty());
+    let planned = directory.map_or(Ok(Vec::new()), PlannedTest::all)?;
+    let plan = |ranks| Ok((ranks, TunePlan::new(args.quick, ranks, &planned)?));
+    args.ranks().into_iter().map(plan).collect()
+}
+
+/// Runs the jobs, and gives each an equal share of the time that is left.
+fn measure(args: &TuneArgs, plans: &[(u32, TunePlan)]) -> Result<Vec<TuneFigure>> {
     let deadline = Instant::now() + args.time();
-    let ranks = args.ranks();
-    let points = |ranks: &u32| TunePlan { quick: args.quick, budget_ms: 0 }.points(*ranks).len() as u64;
-    let progress = output::progress(ranks.iter().map(points).sum());
+    let points = |(ranks, plan): &(u32, TunePlan)| plan.points(*ranks).len() as u64;
+    let progress = output::progress(plans.iter().map(points).sum());
     let mut figures: Vec<TuneFigure> = Vec::new();
-    for (index, &n_ranks) in ranks.iter().enumerate() {
+    for (index, (n_ranks, plan)) in plans.iter().enumerate() {
         progress.set_message(format!("{n_ranks} ranks"));
         let left = deadline.saturating_duration_since(Instant::now()).as_millis();
-        let budget_ms = u64::try_from(left).unwrap_or(u64::MAX) / (ranks.len() - index) as u64;
-        let plan = TunePlan { quick: args.quick, budget_ms };
+        let budget_ms = u64::try_from(left).unwrap_or(u64::MAX) / (plans.len() - index) as u64;
+        let plan = TunePlan { budget_ms, ..plan.clone() };
         let order = jobs::DeviceCommand {
             command: DEVICE_COMMAND,
             // Figures must not depend on an older table.
@@ -189,7 +209,7 @@ fn measure(args: &TuneArgs) -> Result<Vec<TuneFigure>> {
             heap_len: plan.heap_len(),
             is_traced: false,
         };
-        jobs::carry_out(order, n_ranks, &args.job(), &mut |line| {
+        jobs::carry_out(order, *n_ranks, &args.job(), &mut |line| {
             figures.push(serde_json::from_str(line).context("reading a figure")?);
             progress.inc(1);
             Ok(())

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use shmccl_plan::collective::Collective;
 use shmccl_plan::lower::{granule, smallest};
@@ -38,18 +38,25 @@ impl PlannedTest {
     /// A file that is no plan; a plan of no operation.
     pub(crate) fn read(file: &Path) -> Result<Self> {
         let plan = plan::read(file)?;
-        let test = match Collective::of(&plan) {
-            Collective::AllReduce => Test::AllReduce,
-            Collective::AllGather => Test::AllGather,
-            Collective::ReduceScatter => Test::ReduceScatter,
-            Collective::AllToAll => Test::AllToAll,
-            Collective::SendRecv | Collective::Other => {
-                let told = "plans of allreduce, allgather, reducescatter and alltoall do calls";
-                let what = format!("{}: a plan of {}; {told}", file.display(), plan.collective);
-                return Err(UsageError::new(what).into());
-            }
+        let Some(test) = test_of(&plan) else {
+            let told = "plans of allreduce, allgather, reducescatter and alltoall do calls";
+            let what = format!("{}: a plan of {}; {told}", file.display(), plan.collective);
+            return Err(UsageError::new(what).into());
         };
         Ok(Self { file: std::path::absolute(file)?, plan, test })
+    }
+
+    /// Reads the plans in a directory that do calls.
+    ///
+    /// # Errors
+    /// A directory that cannot be read; a file that is no plan.
+    pub(crate) fn all(directory: &Path) -> Result<Vec<Self>> {
+        let mut found = Vec::new();
+        for file in files(directory)? {
+            let plan = plan::read(&file)?;
+            found.extend(test_of(&plan).map(|test| Self { file, plan, test }));
+        }
+        Ok(found)
     }
 
     /// Finds the plan called `name` in a directory: as it calls itself, or as its file is called.
@@ -57,12 +64,7 @@ impl PlannedTest {
     /// # Errors
     /// A directory that cannot be read, or has no such plan; those of [`PlannedTest::read`].
     pub(crate) fn find(directory: &Path, name: &str) -> Result<Self> {
-        let mut files = Vec::new();
-        for entry in std::fs::read_dir(directory)? {
-            files.push(entry?.path());
-        }
-        files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
-        files.sort();
+        let files = files(directory)?;
         let is_called = |file: &Path| file.file_stem().is_some_and(|stem| stem == name);
         if let Some(file) = files.iter().find(|file| is_called(file)) {
             return Self::read(file);
@@ -74,6 +76,11 @@ impl PlannedTest {
         }
         let told = format!("{} has no plan called {name}; `ls` shows what it has", directory.display());
         Err(UsageError::new(told).into())
+    }
+
+    /// Returns what the plan calls itself.
+    pub(crate) fn name(&self) -> &str {
+        &self.plan.name
     }
 
     /// Returns the ranks that the plan is for.
@@ -137,12 +144,18 @@ impl PlannedTest {
         if n_ranks != self.n_ranks() {
             return Err(self.refused(&format!("it is for {} ranks, and not {n_ranks}", self.n_ranks())));
         }
-        let largest = sizes.iter().copied().max().unwrap_or(0);
+        let heap_len = self.heap_len(sizes.iter().copied().max().unwrap_or(0)) + (16 << 20);
+        Ok(PlanSettings { file: self.file.clone(), heap_len })
+    }
+
+    /// Returns the bytes of heap that the plan takes for messages up to `longest`.
+    pub(crate) fn heap_len(&self, longest: u64) -> u64 {
+        let unit = granule(&self.plan).unwrap_or(0).max(1);
+        let largest = longest.min(self.plan.max_message) / unit * unit;
         let scratch = |lowered: Lowered| lowered.ranks.iter().map(|rank| rank.buffers[2]).max().unwrap_or(0);
         let scratch = self.lowered(largest).map_or(0, scratch) as u64;
         // The arena takes three quarters of a heap at most. Both buffers may be staged.
-        let heap_len = 2 * (scratch + 2 * largest) + (16 << 20);
-        Ok(PlanSettings { file: self.file.clone(), heap_len })
+        2 * (scratch + 2 * largest)
     }
 
     fn lowered(&self, size: u64) -> Option<Lowered> {
@@ -152,4 +165,25 @@ impl PlannedTest {
     fn refused(&self, what: &str) -> anyhow::Error {
         UsageError::new(format!("{}: {what}", self.file.display())).into()
     }
+}
+
+/// Returns the test of the collective that `plan` is for, if it does calls.
+fn test_of(plan: &Plan) -> Option<Test> {
+    match Collective::of(plan) {
+        Collective::AllReduce => Some(Test::AllReduce),
+        Collective::AllGather => Some(Test::AllGather),
+        Collective::ReduceScatter => Some(Test::ReduceScatter),
+        Collective::AllToAll => Some(Test::AllToAll),
+        Collective::SendRecv | Collective::Other => None,
+    }
+}
+
+/// Returns the files in `directory` that may be plans, by their names.
+fn files(directory: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(directory)
+        .with_context(|| format!("cannot read the directory of plans {}", directory.display()))?;
+    let mut files = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()?;
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
+    files.sort();
+    Ok(files)
 }

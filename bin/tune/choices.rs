@@ -2,8 +2,9 @@
 //! on, and how that looks to people.
 
 use anyhow::Result;
+use shmccl::collective::PLANS_VARIABLE;
 use shmccl::collective::tuning::{BufferKind, Case, ONE_SHOT_LEN, Step};
-use shmccl::collective::{Algorithm, Operation};
+use shmccl::collective::{AlgorithmName, Operation};
 
 use super::plan::{AlgorithmTimes, TuneFigure};
 use crate::output::Look;
@@ -26,9 +27,9 @@ pub(super) struct SizeChoice {
     pub(super) buffers: BufferKind,
     pub(super) bytes: u64,
     /// The built-in choice.
-    pub(super) built_in: Algorithm,
-    /// The algorithm that is chosen.
-    pub(super) chosen: Algorithm,
+    pub(super) built_in: AlgorithmName,
+    /// The algorithm that is chosen, or the execution plan.
+    pub(super) chosen: AlgorithmName,
     /// Its time, in nanoseconds.
     pub(super) p50_ns: f64,
     /// Its time over that of the built-in choice.
@@ -114,7 +115,7 @@ fn case(choices: &[SizeChoice]) -> Case {
     let first = &choices[0];
     let runs: Vec<&[SizeChoice]> = choices.chunk_by(|one, next| one.chosen == next.chosen).collect();
     let ends = runs.windows(2).map(|pair| Some(between(pair[0][pair[0].len() - 1].bytes, pair[1][0].bytes)));
-    let step = |(run, up_to): (&&[SizeChoice], _)| Step { up_to, algorithm: run[0].chosen };
+    let step = |(run, up_to): (&&[SizeChoice], _)| Step { up_to, algorithm: run[0].chosen.clone() };
     Case {
         operation: first.operation,
         n_ranks: first.ranks,
@@ -136,7 +137,7 @@ fn between(below: u64, above: u64) -> u64 {
 /// choice.
 pub(super) fn table(look: Look, choices: &[SizeChoice]) -> String {
     let together = |one: &SizeChoice, next: &SizeChoice| {
-        one.is_of_case(next) && (one.built_in, one.chosen) == (next.built_in, next.chosen)
+        one.is_of_case(next) && (&one.built_in, &one.chosen) == (&next.built_in, &next.chosen)
     };
     let runs = choices.chunk_by(together).filter(|run| run[0].is_change());
     let head = "operation, ranks, buffers, size, built-in, best, p50, time/built-in, (best size)";
@@ -166,8 +167,8 @@ fn row(run: &[SizeChoice]) -> Vec<String> {
         format!("{}{oversubscribed}", first.ranks),
         first.buffers.name().to_owned(),
         size,
-        first.built_in.name().to_owned(),
-        first.chosen.name().to_owned(),
+        first.built_in.to_string(),
+        first.chosen.to_string(),
         format_ns(best.p50_ns),
         ratio,
         format_size(best.bytes),
@@ -188,6 +189,9 @@ pub(super) fn notes(figures: &[TuneFigure], choices: &[SizeChoice]) -> Vec<Strin
             percent(high)
         ),
     ];
+    if choices.iter().any(|choice| matches!(choice.chosen, AlgorithmName::Plan(_))) {
+        notes.push(format!("the table names plans: programs go by them where {PLANS_VARIABLE} names theirs"));
+    }
     if high > NOISY {
         notes.push(
             "that is much: close other programs, or measure for longer (--time), for smaller gains to show"
@@ -199,6 +203,8 @@ pub(super) fn notes(figures: &[TuneFigure], choices: &[SizeChoice]) -> Vec<Strin
 
 #[cfg(test)]
 mod tests {
+    use shmccl::collective::Algorithm;
+
     use super::*;
 
     fn result(algorithm: Algorithm, ratio: f64, spread: f64) -> AlgorithmTimes {
@@ -228,7 +234,8 @@ mod tests {
     }
 
     fn chosen(figures: &[TuneFigure]) -> Vec<Algorithm> {
-        choose(figures).unwrap().iter().map(|choice| choice.chosen).collect()
+        let built_in = |choice: SizeChoice| choice.chosen.to_string().parse().unwrap();
+        choose(figures).unwrap().into_iter().map(built_in).collect()
     }
 
     #[test]
@@ -243,6 +250,20 @@ mod tests {
         let mut noisy = large(&[(Ring, 0.9)]);
         noisy.control.ratio = 0.85;
         assert_eq!(chosen(&[noisy]), [TwoShot], "no better than the built-in choice against itself");
+    }
+
+    #[test]
+    fn a_plan_that_is_quicker_has_a_step_and_programs_are_told_what_they_need() {
+        let mut figure = figure(1 << 20, BufferKind::Heap, &[(Algorithm::Ring, 0.9)]);
+        figure.others.push(AlgorithmTimes { algorithm: "plan:mine".to_owned(), ..figure.others[0].clone() });
+        figure.others[1].ratio = 0.8;
+        let choices = choose(std::slice::from_ref(&figure)).unwrap();
+        let steps = [Step { up_to: None, algorithm: AlgorithmName::Plan("mine".to_owned()) }];
+        assert_eq!(cases(&choices)[0].steps, steps);
+        assert!(table(Look::plain(), &choices).contains("plan:mine"));
+        assert!(
+            notes(&[figure], &choices).iter().any(|note| note.contains("where SHMCCL_PLANS names theirs"))
+        );
     }
 
     #[test]
@@ -266,7 +287,7 @@ mod tests {
         let sizes = [(2048, none), (8192, none), (32_768, none), (1 << 17, ring), (1 << 19, ring)];
         let figures = sizes.map(|(bytes, others)| figure(bytes, BufferKind::Heap, others));
         let cases = cases(&choose(&figures).unwrap());
-        let step = |up_to, algorithm| Step { up_to, algorithm };
+        let step = |up_to, algorithm: Algorithm| Step { up_to, algorithm: algorithm.into() };
         assert_eq!(cases.len(), 1);
         assert_eq!(
             cases[0].steps,

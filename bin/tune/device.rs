@@ -5,7 +5,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use shmccl::collective::tuning::{BufferKind, Table};
+use shmccl::collective::AlgorithmName;
+use shmccl::collective::tuning::{BufferKind, Case, built_in};
 use shmccl::comm::{JoinedAs, join_job};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Communicator, Rank};
@@ -44,6 +45,8 @@ struct TuningDevice<'c> {
     data_buffers: CollectiveBuffers,
     gathering: Rc<RefCell<Gathering>>,
     all_sync: AllSync,
+    /// The execution plans that take part.
+    plans: Vec<AlgorithmName>,
 }
 
 impl<'c> TuningDevice<'c> {
@@ -55,7 +58,8 @@ impl<'c> TuningDevice<'c> {
         // An operation has ended when it has ended on every rank.
         let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Most, oversubscribed)?));
         let all_sync = AllSync::new(comm)?;
-        Ok(Self { comm, oversubscribed, data_buffers: buffers, gathering, all_sync })
+        let plans = plan.plans.iter().cloned().map(AlgorithmName::Plan).collect();
+        Ok(Self { comm, oversubscribed, data_buffers: buffers, gathering, all_sync, plans })
     }
 
     /// Measures all points of the plan, and gives each an equal share of the time that is left.
@@ -78,14 +82,17 @@ impl<'c> TuningDevice<'c> {
     fn measure(&mut self, point: TunePoint, time: Duration) -> Result<Option<TuneFigure>> {
         let (n_ranks, oversubscribed, leads) =
             (self.comm.n_ranks(), self.oversubscribed, self.all_sync.leads());
-        let built_in =
-            Table::default().algorithm(point.operation, n_ranks, oversubscribed, point.buffers, point.len);
+        let TunePoint { operation, buffers, .. } = point;
+        let case = Case { operation, n_ranks, oversubscribed, buffers, steps: Vec::new() };
+        let built_in = built_in(point.len);
         let mut algorithms = vec![built_in, built_in];
         algorithms.extend(point.algorithms(n_ranks).into_iter().filter(|other| *other != built_in));
-        let workload = self.workload(point)?;
+        let mut algorithms: Vec<_> = algorithms.into_iter().map(AlgorithmName::from).collect();
+        let mut workload = self.workload(point)?;
+        algorithms.extend(self.fitting_plans(&case, &mut workload)?);
         let bytes = point.layout.largest() * size_of::<f32>() as u64;
         let mut trial = TimedCase::new(ByLibrary(&mut *self.comm), workload, &self.gathering, bytes);
-        let results = rounds::measure(&mut trial, &mut self.all_sync, &algorithms, time)?;
+        let results = rounds::measure(&mut trial, &mut self.all_sync, &case, algorithms, time)?;
         let wrong = self.gathering.borrow_mut().total(trial.wrong())?;
         let mut results = results.into_iter();
         let (Some(built_in), Some(control)) = (results.next(), results.next()) else { return Ok(None) };
@@ -100,6 +107,22 @@ impl<'c> TuningDevice<'c> {
             others: results.collect(),
             wrong,
         }))
+    }
+
+    /// Returns the execution plans that do the operation of `data`, which each has done once.
+    fn fitting_plans(&mut self, case: &Case, data: &mut CaseData<f32>) -> Result<Vec<AlgorithmName>> {
+        let mut fitting = Vec::new();
+        for plan in self.plans.iter().filter(|plan| plan.supports(case.operation)) {
+            let AlgorithmName::Plan(name) = plan else { continue };
+            rounds::choose(self.comm, case, plan)?;
+            let before = self.comm.planned_calls(name);
+            data.rewrite()?;
+            data.run(self.comm)?;
+            if self.comm.planned_calls(name) > before {
+                fitting.push(plan.clone());
+            }
+        }
+        Ok(fitting)
     }
 
     fn workload(&self, point: TunePoint) -> Result<CaseData<f32>> {

@@ -1,11 +1,15 @@
 //! What device processes are told to measure, and what they report.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use shmccl::collective::tuning::BufferKind;
 use shmccl::collective::{Algorithm, Operation};
 
+use crate::failure::UsageError;
 use crate::perf::collective::layout::CaseLayout;
 use crate::perf::collective::layout::distinct;
+use crate::perf::planned::PlannedTest;
 use crate::perf::test::TestChannel;
 
 /// The environment variable that carries the plan, as JSON.
@@ -13,6 +17,9 @@ pub(crate) const VARIABLE: &str = "SHMCCL_TUNE_PLAN";
 
 /// The smallest contribution of a rank, in bytes.
 const LEAST: u64 = 8;
+
+/// The most execution plans that take part: each is a bit of a word.
+const MOST_PLANS: usize = 48;
 
 /// The longest buffer, in bytes.
 const LONGEST: u64 = 8 << 20;
@@ -27,6 +34,10 @@ pub(crate) struct TunePlan {
     pub(crate) quick: bool,
     /// How long the job is to take, in milliseconds.
     pub(crate) budget_ms: u64,
+    /// The names of the execution plans that take part.
+    pub(crate) plans: Vec<String>,
+    /// The bytes of heap that these take.
+    pub(crate) plans_len: u64,
 }
 
 /// One operation at one size.
@@ -43,6 +54,22 @@ pub(crate) struct TunePoint {
 }
 
 impl TunePlan {
+    /// Plans to measure with `n_ranks`, with those of the `planned` that are for as many.
+    ///
+    /// # Errors
+    /// More plans than can be measured.
+    pub(crate) fn new(quick: bool, n_ranks: u32, planned: &[PlannedTest]) -> Result<Self, UsageError> {
+        let fitting: Vec<_> = planned.iter().filter(|plan| plan.n_ranks() == n_ranks).collect();
+        let plans: BTreeSet<_> = fitting.iter().map(|plan| plan.name().to_owned()).collect();
+        if plans.len() > MOST_PLANS {
+            let found = plans.len();
+            let told = format!("--plans has {found} plans for {n_ranks} ranks; leave {MOST_PLANS} there");
+            return Err(UsageError::new(told));
+        }
+        let plans_len = fitting.iter().map(|plan| plan.heap_len(LONGEST)).sum();
+        Ok(Self { quick, budget_ms: 0, plans: plans.into_iter().collect(), plans_len })
+    }
+
     /// Returns all points for `n_ranks`, in their order.
     pub(crate) fn points(&self, n_ranks: u32) -> Vec<TunePoint> {
         let each = Algorithm::OPERATIONS
@@ -66,7 +93,7 @@ impl TunePlan {
     /// Returns the bytes of heap that each rank needs: inputs, outputs, and the share of the
     /// library.
     pub(crate) fn heap_len(&self) -> u64 {
-        (2 * LONGEST + (48 << 20)) / 7 * 8
+        (2 * LONGEST + (48 << 20)) / 7 * 8 + self.plans_len
     }
 }
 
@@ -80,7 +107,7 @@ impl TunePoint {
 /// The times of one algorithm.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct AlgorithmTimes {
-    /// Its name.
+    /// Its name; `plan:NAME` for an execution plan.
     pub(crate) algorithm: String,
     /// The median time of an operation on its slowest rank, in nanoseconds.
     pub(crate) p50_ns: f64,
@@ -111,7 +138,7 @@ pub(crate) struct TuneFigure {
     pub(crate) built_in: AlgorithmTimes,
     /// The built-in choice once more: its ratio to itself is noise.
     pub(crate) control: AlgorithmTimes,
-    /// All other algorithms.
+    /// All other algorithms, and execution plans.
     pub(crate) others: Vec<AlgorithmTimes>,
     /// Elements that differed from the expected ones.
     pub(crate) wrong: u64,

@@ -8,7 +8,8 @@
 
 use std::time::Duration;
 
-use shmccl::collective::Algorithm;
+use shmccl::collective::AlgorithmName;
+use shmccl::collective::tuning::{Case, Step, Table};
 use shmccl::{Communicator, Result};
 
 use super::plan::AlgorithmTimes;
@@ -32,7 +33,7 @@ pub(super) type TunedTrial<'c> = TimedCase<f32, ByLibrary<'c>>;
 
 /// An algorithm, and how it did so far.
 struct Candidate {
-    algorithm: Algorithm,
+    algorithm: AlgorithmName,
     /// Operations in a slice.
     ops: u64,
     /// The median time of each round, on the rank that leads.
@@ -40,8 +41,8 @@ struct Candidate {
     out: bool,
 }
 
-/// Measures `algorithms` in turns for `time`. The first is the built-in choice, the second is the
-/// built-in choice once more.
+/// Measures `algorithms` for `case` in turns for `time`. The first is the built-in choice, the
+/// second is the built-in choice once more.
 ///
 /// All ranks call this; only the leading one gets results.
 ///
@@ -50,12 +51,13 @@ struct Candidate {
 pub(super) fn measure(
     trial: &mut TunedTrial<'_>,
     all_sync: &mut AllSync,
-    algorithms: &[Algorithm],
+    case: &Case,
+    algorithms: Vec<AlgorithmName>,
     time: Duration,
 ) -> Result<Vec<AlgorithmTimes>> {
     let mut candidates = Vec::new();
-    for &algorithm in algorithms {
-        comm_of(trial).set_algorithm(Some(algorithm));
+    for algorithm in algorithms {
+        choose(comm_of(trial), case, &algorithm)?;
         let zero = Duration::ZERO;
         let effort = Effort { iters: None, warmup: None, time, patience: zero, fewest_slices: 1, rest: zero };
         let ops = calibrate(&mut Participants::All(all_sync), trial, effort, 1)?;
@@ -64,7 +66,7 @@ pub(super) fn measure(
     let started = now_ns();
     loop {
         for candidate in candidates.iter_mut().filter(|candidate| !candidate.out) {
-            comm_of(trial).set_algorithm(Some(candidate.algorithm));
+            choose(comm_of(trial), case, &candidate.algorithm)?;
             all_sync.share(0)?;
             let mut samples = Vec::new();
             trial.slice(candidate.ops, &mut samples)?;
@@ -80,6 +82,21 @@ pub(super) fn measure(
         }
     }
     Ok(candidates.iter().filter_map(|candidate| candidate.result(&candidates[0].times)).collect())
+}
+
+/// Has operations of `case` done by `algorithm` from now on. Collective.
+///
+/// # Errors
+/// Those of [`Communicator::set_tuning`].
+pub(super) fn choose(comm: &mut Communicator, case: &Case, algorithm: &AlgorithmName) -> Result<()> {
+    if let AlgorithmName::BuiltIn(algorithm) = algorithm {
+        comm.set_algorithm(Some(*algorithm));
+        return Ok(());
+    }
+    comm.set_algorithm(None);
+    let steps = vec![Step { up_to: None, algorithm: algorithm.clone() }];
+    let table = Table::new(&[Case { steps, ..case.clone() }]).expect("the algorithm supports the operation");
+    comm.set_tuning(table)
 }
 
 fn comm_of<'t>(trial: &'t mut TunedTrial<'_>) -> &'t mut Communicator {
@@ -114,7 +131,7 @@ impl Candidate {
     fn result(&self, base: &[f64]) -> Option<AlgorithmTimes> {
         let mut ratios = self.ratios(base);
         Some(AlgorithmTimes {
-            algorithm: self.algorithm.name().to_owned(),
+            algorithm: self.algorithm.to_string(),
             p50_ns: median(&mut self.times.clone())?,
             ratio: median(&mut ratios)?,
             ratio_p25: quantile(&mut ratios, 0.25)?,
@@ -126,10 +143,12 @@ impl Candidate {
 
 #[cfg(test)]
 mod tests {
+    use shmccl::collective::Algorithm;
+
     use super::*;
 
     fn candidate(times: &[f64]) -> Candidate {
-        Candidate { algorithm: Algorithm::Ring, ops: 1, times: times.to_vec(), out: false }
+        Candidate { algorithm: Algorithm::Ring.into(), ops: 1, times: times.to_vec(), out: false }
     }
 
     #[test]

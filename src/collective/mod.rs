@@ -44,8 +44,8 @@ pub mod semantics;
 mod transport;
 
 pub use call::{
-    Algorithm, Call, CallMismatch, CallSignature, ChannelKind, MessageStatus, Operation, Request,
-    StatusHandle, UnknownAlgorithm,
+    Algorithm, AlgorithmName, Call, CallMismatch, CallSignature, ChannelKind, MessageStatus, Operation,
+    Request, StatusHandle, UnknownAlgorithm,
 };
 pub(crate) use call::{BlockLayout, CallBlock, Choice, Input, Output};
 pub(crate) use engine::{CALL_NAMES, Engine, group, open::OpenMessages};

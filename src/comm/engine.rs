@@ -64,9 +64,9 @@ impl Communicator {
     ///
     /// A plan fits calls of its collective whose message is a multiple of its chunks' unit and
     /// within its limits. A plan of sums reduces by any built-in operator but averages. Others are
-    /// done as before. Of several plans that fit, the first one that was registered counts. Buffers
-    /// in the heap are worked on where they lie, as far as the plan is written for it; others are
-    /// staged.
+    /// done as before. Of several plans that fit, the first one that was registered counts, unless
+    /// the [tuning table](crate::collective::tuning) names plans for the operation. Buffers in the
+    /// heap are worked on where they lie, as far as the plan is written for it; others are staged.
     ///
     /// # Errors
     /// - [`crate::Error::Mismatch`] on all ranks when they register different plans.
@@ -126,8 +126,8 @@ impl Communicator {
     }
 
     /// Returns the algorithm of an operation to which no rank contributes more than `len` bytes,
-    /// over direct channels. It leaves aside [`Communicator::set_algorithm`] and registered
-    /// algorithms.
+    /// over direct channels. It leaves aside [`Communicator::set_algorithm`], registered algorithms
+    /// and execution plans.
     ///
     /// Custom operators and short floats need an algorithm that [keeps the
     /// order](Algorithm::keeps_rank_order) of the ranks, and get one. Where no table decides it,

@@ -116,8 +116,8 @@ fn operations_count_once_whatever_steps_they_take_and_still_when_their_communica
         assert_eq!(counted(comm)?, 6);
         // Where the heap goes another way, the members meet before they know that one shot will do.
         let (operation, n_ranks, oversubscribed) = (Operation::AllReduce, 2, comm.is_oversubscribed()?);
-        let case = |(buffers, algorithm)| {
-            let steps = vec![Step { up_to: None, algorithm }];
+        let case = |(buffers, algorithm): (BufferKind, Algorithm)| {
+            let steps = vec![Step { up_to: None, algorithm: algorithm.into() }];
             Case { operation, n_ranks, oversubscribed, buffers, steps }
         };
         let ways =

@@ -62,6 +62,43 @@ fn a_quick_run_writes_a_table_for_two_ranks_and_nothing_else() {
 }
 
 #[test]
+fn plans_of_a_directory_take_part_where_they_fit_and_a_table_that_names_one_is_obeyed() {
+    let home = scratch("plans");
+    let (file, json, plans) = (home.join("table.toml"), home.join("figures.json"), home.join("plans"));
+    std::fs::create_dir(&plans).unwrap();
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/plans/generated");
+    for plan in ["ar_2.json", "ag_2.json", "ar_4.json"] {
+        std::fs::copy(corpus.join(plan), plans.join(plan)).unwrap();
+    }
+    let words =
+        ["tune", "--quick", "--time", "1s", "-o", file.to_str().unwrap(), "--json", json.to_str().unwrap()];
+    let output = shmccl(&words, &home).arg("--plans").arg(&plans).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(Table::read(&file).is_ok());
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    for figure in report["figures"].as_array().unwrap() {
+        let names = figure["others"].as_array().unwrap().iter().map(|other| other["algorithm"].as_str());
+        let plans: Vec<_> = names.flatten().filter(|name| name.starts_with("plan:")).collect();
+        let expected = match (figure["operation"].as_str().unwrap(), figure["bytes"].as_u64().unwrap()) {
+            ("all_reduce", 256..) => vec!["plan:allreduce"],
+            ("all_gather", 256..) => vec!["plan:allgather"],
+            _ => vec![],
+        };
+        assert!(figure["bytes"].as_u64() < Some(256) || plans == expected, "{figure}");
+        assert_eq!(figure["wrong"], 0);
+    }
+    let named = "version = 1\n\n[[case]]\noperation = \"all_reduce\"\nranks = 2\noversubscribed = false\n\
+                 buffers = \"heap\"\nup_to = []\nalgorithms = [\"plan:allreduce\"]\n";
+    std::fs::write(&file, named).unwrap();
+    for plans in [plans.as_path(), Path::new("")] {
+        let mut job = all_reduce(&home);
+        let job = job.env("SHMCCL_TUNING", &file).env("SHMCCL_PLANS", plans).output().unwrap();
+        assert_eq!(job.status.code(), Some(0), "{}", text(&job.stderr));
+    }
+    std::fs::remove_dir_all(home).unwrap();
+}
+
+#[test]
 fn without_a_name_the_table_goes_where_programs_look_for_it() {
     let home = scratch("usual");
     let output = shmccl(&["tune", "--quick", "--time", "10ms"], &home).output().unwrap();
@@ -121,6 +158,7 @@ fn what_cannot_be_done_is_told_before_anything_is_measured() {
         (&["--ranks", "1"], 2, "1 is not in 2..=64"),
         (&["--ranks", "2,3,x"], 2, "'x'"),
         (&["--time", "0s"], 2, "--time"),
+        (&["--plans", "/nonexistent"], 1, "cannot read the directory of plans /nonexistent: "),
     ] {
         let output = shmccl(&[&["tune"], words].concat(), &home).current_dir(&home).output().unwrap();
         let told = text(&output.stderr);

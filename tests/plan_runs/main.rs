@@ -10,6 +10,7 @@ mod killed;
 mod refused;
 mod registered;
 mod stalled;
+mod tuned;
 mod verified;
 
 use std::time::Duration;
@@ -35,6 +36,22 @@ all_plans!(plans_of_16_ranks_compute_their_collectives, 16 ranks, 1 plans);
 
 scenario!(a_plan_does_the_calls_that_fit_it_however_they_are_made_and_no_others, Job::of(2), |comm| {
     registered::by_what_fits(comm)?;
+});
+
+scenario!(
+    a_table_says_which_plans_do_which_calls_and_the_built_in_choice_does_the_rest,
+    Job::of(2),
+    |comm| {
+        tuned::by_the_table(comm)?;
+    }
+);
+
+scenario!(ranks_whose_tables_name_different_plans_all_learn_of_it, Job::of(2).broken(), |comm| {
+    tuned::by_different_tables(comm)?;
+});
+
+scenario!(ranks_that_register_different_plans_all_learn_of_it, Job::of(2), |comm| {
+    tuned::different_plans(comm)?;
 });
 
 scenario!(memory_of_plans_comes_back_when_all_ranks_have_left, Job::of(2).heap_len(256 << 20), |comm| {

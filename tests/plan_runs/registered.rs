@@ -10,10 +10,10 @@ use shmccl::{Collectives, Communicator, Error, Group, Result};
 use crate::corpus::load;
 
 /// Elements of the message that the plan does.
-const FITTING: usize = 64;
+pub(crate) const FITTING: usize = 64;
 
 /// Returns an all-reduce that does nothing: what it is given in place stays as it is.
-fn idle() -> Plan {
+pub(crate) fn idle() -> Plan {
     let mut plan = load("generated/ar_2");
     plan.max_message = 1024;
     for block in plan.ranks.iter_mut().flat_map(|rank| &mut rank.blocks) {
@@ -57,7 +57,7 @@ pub(crate) fn by_what_fits(comm: &mut Communicator) -> Result<()> {
     Ok(())
 }
 
-fn reduced(comm: &mut Communicator, count: usize) -> Result<i32> {
+pub(crate) fn reduced(comm: &mut Communicator, count: usize) -> Result<i32> {
     let mut ones = vec![1; count];
     comm.all_reduce_in_place(&mut ones, &ReduceOp::Sum)?;
     assert!(ones.iter().all(|element| *element == ones[0]));

@@ -15,7 +15,7 @@ use crate::harness::Job;
 /// `algorithm` for everything that it can do in buffers of this kind.
 fn cases(comm: &mut Communicator, algorithm: Algorithm, buffers: BufferKind) -> Result<Vec<Case>> {
     let (n_ranks, oversubscribed) = (comm.n_ranks(), comm.is_oversubscribed()?);
-    let steps = vec![Step { up_to: None, algorithm }];
+    let steps = vec![Step { up_to: None, algorithm: algorithm.into() }];
     let able = Algorithm::OPERATIONS.into_iter().filter(|name| algorithm.supports(*name));
     Ok(able
         .map(|operation| Case { operation, n_ranks, oversubscribed, buffers, steps: steps.clone() })
@@ -134,7 +134,7 @@ scenario!(
 scenario!(ranks_with_different_tables_all_learn_of_it, Job::of(3).broken(), |comm| {
     let me = comm.rank();
     let algorithm = if me.get() == 1 { Algorithm::Ring } else { Algorithm::Tree };
-    let steps = vec![Step { up_to: None, algorithm }];
+    let steps = vec![Step { up_to: None, algorithm: algorithm.into() }];
     let operation = Algorithm::OPERATIONS[0];
     let case = Case { operation, n_ranks: 3, oversubscribed: false, buffers: BufferKind::Heap, steps };
     let table = Table::new(&[case]).unwrap();

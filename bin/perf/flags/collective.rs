@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use shmccl::collective::Algorithm;
+use shmccl::collective::{Algorithm, AlgorithmName};
 use shmccl::reduce::{DataType, ReduceOp};
 
 use crate::failure::UsageError;
@@ -103,13 +103,6 @@ pub(crate) struct CollectiveArgs {
     /// at. Where there is no such counter, these are percentiles of means of 64 operations
     #[arg(short = 'I', long)]
     pub(crate) percentiles: bool,
-}
-
-/// How the operation is to be done.
-#[derive(Clone, Debug)]
-enum AlgorithmName {
-    BuiltIn(Algorithm),
-    Plan(String),
 }
 
 /// Which ranks are roots.
@@ -233,10 +226,7 @@ fn named<'n>(name: &str, all: impl Iterator<Item = &'n str>) -> Vec<String> {
 }
 
 fn parse_algorithm(text: &str) -> Result<AlgorithmName, String> {
-    match text.strip_prefix("plan:") {
-        Some(name) => Ok(AlgorithmName::Plan(name.to_owned())),
-        None => text.parse().map(AlgorithmName::BuiltIn).map_err(|error| format!("{error}, or plan:NAME")),
-    }
+    text.parse().map_err(|error| format!("{error}, or plan:NAME"))
 }
 
 fn parse_op(text: &str) -> Result<String, String> {

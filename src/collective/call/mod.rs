@@ -1,6 +1,7 @@
 //! One collective call of one rank: what is to be done, and where its data are.
 
 mod algorithm;
+mod algorithm_name;
 mod buffers;
 mod operation;
 mod request;
@@ -15,6 +16,7 @@ use buffers::{move_within, range};
 
 pub(crate) use algorithm::Choice;
 pub use algorithm::{Algorithm, ChannelKind, UnknownAlgorithm};
+pub use algorithm_name::AlgorithmName;
 pub(crate) use buffers::{Input, Output, part, part_mut, shifted};
 pub use operation::Operation;
 pub use request::Request;

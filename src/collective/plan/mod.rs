@@ -73,6 +73,8 @@ pub(crate) struct Proposal {
     pub(crate) signature: CallSignature,
     /// The route, where it may turn out that routes are measured.
     foreseen: Option<Route>,
+    /// The execution plan that the table has do it, by the kind of the buffers.
+    planned: [Option<usize>; 2],
     /// Whether this member stages its first pieces before it posts. Only this may differ between
     /// members.
     pub(crate) prestages: bool,
@@ -206,7 +208,7 @@ impl Planner {
     pub(crate) fn new(tuning: Tuning, n_members: usize) -> Self {
         Self {
             n_members,
-            table: CommTable::new(&tuning, n_members),
+            table: CommTable::new(&tuning, n_members, |_| false),
             tuning,
             customs: Customs::default(),
             shelf: PlanShelf::default(),
@@ -229,9 +231,15 @@ impl Planner {
 
     /// Goes by `tuning` from now on.
     pub(crate) fn set_tuning(&mut self, tuning: Tuning) {
-        self.recent = RecentWords::default();
-        self.table = CommTable::new(&tuning, self.n_members);
         self.tuning = tuning;
+        self.reconsider();
+    }
+
+    /// Looks anew what the table means, with the plans that there are now.
+    fn reconsider(&mut self) {
+        self.recent = RecentWords::default();
+        let is_registered = |name: &str| self.shelf.position(name).is_some();
+        self.table = CommTable::new(&self.tuning, self.n_members, is_registered);
     }
 
     /// Has `operation` done by `algorithm`, where the caller has not chosen one.
@@ -243,8 +251,8 @@ impl Planner {
     /// Has the calls that an execution plan fits done by it, where the caller has not chosen an
     /// algorithm.
     pub(crate) fn shelve(&mut self, plan: ShelvedPlan) {
-        self.recent = RecentWords::default();
         self.shelf.push(plan);
+        self.reconsider();
     }
 
     /// Returns the number of the first plan called `name`, if there is one.
@@ -254,8 +262,8 @@ impl Planner {
 
     /// Removes the plan with this number; those behind it move up.
     pub(crate) fn unshelve(&mut self, index: usize) {
-        self.recent = RecentWords::default();
         self.shelf.remove(index);
+        self.reconsider();
     }
 
     /// Returns the algorithm of an operation to which no member contributes more than `len` bytes,
@@ -278,15 +286,30 @@ impl Planner {
         let len = call.input_len(self.n_members)?;
         if let Some(index) = self.plan_for(call, choice) {
             let way = Way::ByPlan(index);
-            return Ok(Proposal { way, len, signature, foreseen: None, prestages: false });
+            return Ok(Proposal {
+                way,
+                len,
+                signature,
+                foreseen: None,
+                planned: [None; 2],
+                prestages: false,
+            });
         }
         let way = self.way(call.operation, len, choice)?;
         let is_eager = way == Way::Eager;
         if is_eager && (choice != Choice::default() || !self.table.is_on_trial(call.operation, len)) {
             // Its address goes nowhere, so it stays in registers.
-            return Ok(Proposal { way, len, signature, foreseen: None, prestages: false });
+            return Ok(Proposal {
+                way,
+                len,
+                signature,
+                foreseen: None,
+                planned: [None; 2],
+                prestages: false,
+            });
         }
-        let proposal = Proposal { way, len, signature, foreseen: None, prestages: false };
+        let planned = if way == Way::ByTable { self.plans_by_table(call, len) } else { [None; 2] };
+        let proposal = Proposal { way, len, signature, foreseen: None, planned, prestages: false };
         Ok(if is_eager { self.try_out(proposal, call) } else { self.complete(proposal, call) })
     }
 
@@ -296,16 +319,26 @@ impl Planner {
     /// Those of [`Planner::propose`].
     pub(crate) fn is_eager(&self, call: &Call<'_>, choice: Choice) -> Result<bool> {
         let len = call.input_len(self.n_members)?;
-        let may_be_planned = choice == Choice::default() && self.shelf.may_fit(call, self.n_members);
+        let may_be_planned = choice == Choice::default()
+            && !self.table.names_plans(call.operation)
+            && self.shelf.may_fit(call, self.n_members);
         Ok(self.way(call.operation, len, choice)? == Way::Eager && !may_be_planned)
     }
 
-    /// Returns the execution plan that does `call`, if one does.
+    /// Returns the execution plan that does `call`, if one does and the table leaves that open.
     fn plan_for(&mut self, call: &Call<'_>, choice: Choice) -> Option<usize> {
-        if self.shelf.is_empty() || choice != Choice::default() {
-            return None;
-        }
-        self.shelf.find(call, self.n_members)
+        let is_open =
+            !self.shelf.is_empty() && choice == Choice::default() && !self.table.names_plans(call.operation);
+        if is_open { self.shelf.find(call, self.n_members, |_| true) } else { None }
+    }
+
+    /// Returns the execution plans that the table has do `call`, to which no member contributes
+    /// more than `len` bytes, by the kind of the buffers.
+    fn plans_by_table(&mut self, call: &Call<'_>, len: u64) -> [Option<usize>; 2] {
+        BufferKind::ALL.map(|buffers| {
+            let name = self.table.plan(call.operation, buffers, len)?;
+            self.shelf.find(call, self.n_members, |other| other == name)
+        })
     }
 
     /// Returns how an operation is done to which a member contributes at most `len` bytes.
@@ -458,7 +491,11 @@ impl Planner {
         if proposal.way != Way::ByTable {
             return proposal.way;
         }
-        match self.by_table(call, proposal.len, in_heap) {
+        let buffers = if in_heap { BufferKind::Heap } else { BufferKind::Ordinary };
+        if let Some(index) = proposal.planned[buffers as usize] {
+            return Way::ByPlan(index);
+        }
+        match self.by_table(call, proposal.len, buffers) {
             Algorithm::TwoShot => Way::TwoShot,
             Algorithm::OneShot if proposal.len <= EAGER_LEN => Way::Eager,
             algorithm => Way::OverPipes(algorithm, ChannelKind::Memory),
@@ -466,13 +503,12 @@ impl Planner {
     }
 
     /// Returns the algorithm that the table has for `call`, to which no member contributes more
-    /// than `len` bytes, in the heap or not.
+    /// than `len` bytes, in `buffers` of this kind.
     ///
     /// It is two_shot instead where it matters that an algorithm passes partial results on. It
     /// matters to operators that need an order, and to elements that would have to be widened, of
     /// whose cost a table knows nothing.
-    fn by_table(&self, call: &Call<'_>, len: u64, in_heap: bool) -> Algorithm {
-        let buffers = if in_heap { BufferKind::Heap } else { BufferKind::Ordinary };
+    fn by_table(&self, call: &Call<'_>, len: u64, buffers: BufferKind) -> Algorithm {
         let algorithm = self.table.algorithm(call.operation, buffers, len);
         let needs_order = |reducer: &Reducer| reducer.is_custom() || reducer.data_type().is_short_float();
         if !algorithm.keeps_rank_order() && call.reducer.as_ref().is_some_and(needs_order) {

@@ -59,9 +59,15 @@ impl PlanShelf {
         self.0.iter().any(|plan| plan.fitting(call, n_members).is_some())
     }
 
-    /// Returns the first plan that does `call` among `n_members`.
-    pub(super) fn find(&mut self, call: &Call<'_>, n_members: usize) -> Option<usize> {
-        self.0.iter_mut().position(|plan| plan.lowered(call, n_members).is_some())
+    /// Returns the first plan that does `call` among `n_members`, of those whose name `is_meant`.
+    pub(super) fn find(
+        &mut self,
+        call: &Call<'_>,
+        n_members: usize,
+        is_meant: impl Fn(&str) -> bool,
+    ) -> Option<usize> {
+        let does = |plan: &mut ShelvedPlan| plan.lowered(call, n_members).is_some();
+        self.0.iter_mut().position(|plan| is_meant(&plan.plan.name) && does(plan))
     }
 
     /// Returns plan number `index`, lowered for `call`, which it does.

@@ -132,17 +132,24 @@ fn a_short_call_on_trial_is_staged_unless_some_are_in_place() {
 }
 
 fn prestages(way: Way, foreseen: Option<Route>, by_table: [Algorithm; 2]) -> [bool; 3] {
-    let case = |(buffers, algorithm)| Case {
+    let case = |(buffers, algorithm): (BufferKind, Algorithm)| Case {
         operation: Operation::AllReduce,
         n_ranks: 2,
         oversubscribed: false,
         buffers,
-        steps: vec![Step { up_to: None, algorithm }],
+        steps: vec![Step { up_to: None, algorithm: algorithm.into() }],
     };
     let cases: Vec<_> = BufferKind::ALL.into_iter().zip(by_table).map(case).collect();
     let tuning = Tuning { table: Table::new(&cases).unwrap(), oversubscribed: false };
     let (planner, call) = (Planner::new(tuning, N), call(1 << 20, DataType::F32));
-    let proposal = Proposal { way, len: 1 << 20, signature: call.signature(), foreseen, prestages: false };
+    let proposal = Proposal {
+        way,
+        len: 1 << 20,
+        signature: call.signature(),
+        foreseen,
+        planned: [None; 2],
+        prestages: false,
+    };
     [apart(), in_place(), ordinary()].map(|buffers| planner.is_prestaged(&proposal, &call, buffers))
 }
 

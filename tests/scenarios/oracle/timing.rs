@@ -182,7 +182,7 @@ fn agree(comm: &mut Communicator, call: &Combination, result: &[u8]) -> Result<(
 /// A table by which all-reduces go round a ring where such `buffers` decide, and as usual
 /// otherwise: which, hangs on where all ranks have theirs.
 fn by_ring_in(n_ranks: u32, buffers: BufferKind) -> Table {
-    let steps = vec![Step { up_to: None, algorithm: Algorithm::Ring }];
+    let steps = vec![Step { up_to: None, algorithm: Algorithm::Ring.into() }];
     let case = |oversubscribed| Case {
         operation: Operation::AllReduce,
         n_ranks,

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Sizes are the bytes that a rank contributes at most. The last algorithm is for all that is
-//! longer.
+//! longer. `plan:NAME` is an execution plan.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::table::{BufferKind, Case, Step, Table, TuningFault, key};
-use crate::collective::call::{Algorithm, Operation};
+use crate::collective::call::{Algorithm, AlgorithmName, Operation};
 use crate::rank::MAX_RANKS;
 
 /// The version of the format.
@@ -88,7 +88,7 @@ impl TableEntry {
             oversubscribed: case.oversubscribed,
             buffers: case.buffers,
             up_to: placed(case.steps.iter().filter_map(|step| step.up_to).collect()),
-            algorithms: case.steps.iter().map(|step| placed(step.algorithm.name().to_owned())).collect(),
+            algorithms: case.steps.iter().map(|step| placed(step.algorithm.to_string())).collect(),
         }
     }
 
@@ -121,7 +121,7 @@ impl TableEntry {
         }
         let limits = sizes.iter().copied().map(Some).chain([None]);
         let step = |(up_to, name): (_, &Spanned<String>)| {
-            let algorithm = name.get_ref().parse::<Algorithm>();
+            let algorithm = name.get_ref().parse::<AlgorithmName>();
             let algorithm = algorithm.map_err(|_| TuningFault::UnknownAlgorithm(name.get_ref().clone()));
             match algorithm {
                 Ok(algorithm) if algorithm.supports(operation) => Ok(Step { up_to, algorithm }),

@@ -22,6 +22,11 @@
 //! floats of 16 and 8 bits, which would be widened. `two_shot` does these where a table names an
 //! algorithm that passes partial results on: see [`Algorithm`](crate::collective::Algorithm).
 //!
+//! # Execution plans
+//! `plan:NAME` has the registered plan of that name do the calls that it fits. Others, and all
+//! where no such plan is registered, are done by [`built_in`]. Where a case of an operation names a
+//! plan that is registered, plans do that operation as the table says and not otherwise.
+//!
 //! # The same bits
 //! Another algorithm may add floats in another order. With the built-in table results are the same
 //! bits in every run; with one from a file, in all runs with that table in which ranks share cores
@@ -42,7 +47,7 @@ mod tests;
 
 pub use file::{VARIABLE, usual_file};
 pub(crate) use table::CommTable;
-pub use table::{BufferKind, Case, ONE_SHOT_LEN, Step, Table, TuningFault};
+pub use table::{BufferKind, Case, ONE_SHOT_LEN, Step, Table, TuningFault, built_in};
 
 /// What the ranks of a job have agreed upon.
 #[derive(Clone, Debug, Default)]

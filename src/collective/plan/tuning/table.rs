@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Tuning;
-use crate::collective::call::{Algorithm, Operation};
+use crate::collective::call::{Algorithm, AlgorithmName, Operation};
 use crate::collective::region::EAGER_LEN;
 use crate::rank::MAX_RANKS;
 
@@ -37,12 +37,12 @@ impl BufferKind {
 }
 
 /// An algorithm, and up to which size it is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Step {
     /// The most bytes that a rank contributes; `None`: any number.
     pub up_to: Option<u64>,
-    /// What is taken.
-    pub algorithm: Algorithm,
+    /// What is taken. Where it is a plan that is not registered or does not fit, [`built_in`] is.
+    pub algorithm: AlgorithmName,
 }
 
 /// What is taken under the same circumstances.
@@ -61,10 +61,17 @@ pub struct Case {
 }
 
 /// The steps where a table has no case.
-const BUILT_IN: [Step; 2] = [
-    Step { up_to: Some(ONE_SHOT_LEN), algorithm: Algorithm::OneShot },
-    Step { up_to: None, algorithm: Algorithm::TwoShot },
+static BUILT_IN: [Step; 2] = [
+    Step { up_to: Some(ONE_SHOT_LEN), algorithm: AlgorithmName::BuiltIn(Algorithm::OneShot) },
+    Step { up_to: None, algorithm: AlgorithmName::BuiltIn(Algorithm::TwoShot) },
 ];
+
+/// Returns what does an operation to which no rank contributes more than `len` bytes, where no
+/// table says otherwise.
+#[must_use]
+pub const fn built_in(len: u64) -> Algorithm {
+    if len <= ONE_SHOT_LEN { Algorithm::OneShot } else { Algorithm::TwoShot }
+}
 
 /// Which algorithm to take, by operation, ranks, buffers and size. The default is what is built in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,26 +111,12 @@ impl Table {
         let nearest = self.cases.iter().filter(fits).min_by(|one, other| {
             f64::total_cmp(&factor(one.n_ranks, n_ranks), &factor(other.n_ranks, n_ranks))
         });
-        nearest.map_or(&BUILT_IN, |case| &case.steps)
+        nearest.map_or(&BUILT_IN, |case| case.steps.as_slice())
     }
 
     /// Returns whether there is a case for `operation` where ranks are as `oversubscribed`.
     pub(super) fn has_case(&self, operation: Operation, oversubscribed: bool) -> bool {
         self.cases.iter().any(|case| case.operation == operation && case.oversubscribed == oversubscribed)
-    }
-
-    /// Returns the algorithm for an `operation` among `n_ranks` to which none contributes more than
-    /// `len` bytes.
-    #[must_use]
-    pub fn algorithm(
-        &self,
-        operation: Operation,
-        n_ranks: u32,
-        oversubscribed: bool,
-        buffers: BufferKind,
-        len: u64,
-    ) -> Algorithm {
-        at(self.steps(operation, n_ranks, oversubscribed, buffers), len)
     }
 
     /// Returns a number that tables of different content hardly share (FNV-1a over their values).
@@ -140,14 +133,13 @@ impl Table {
     }
 }
 
-/// Returns what `steps` take for `len` bytes.
-pub(super) fn at(steps: &[Step], len: u64) -> Algorithm {
-    let reaches = |step: &&Step| step.up_to.is_none_or(|most| len <= most);
-    steps.iter().find(reaches).map_or(Algorithm::TwoShot, |step| step.algorithm)
-}
-
-fn words_of_step(step: &Step) -> [u64; 2] {
-    [step.up_to.unwrap_or(u64::MAX), step.algorithm as u64]
+fn words_of_step(step: &Step) -> impl Iterator<Item = u64> {
+    let (code, name) = match &step.algorithm {
+        AlgorithmName::BuiltIn(algorithm) => (*algorithm as u64, ""),
+        AlgorithmName::Plan(name) => (0, name.as_str()),
+    };
+    let head = [step.up_to.unwrap_or(u64::MAX), code, name.len() as u64];
+    head.into_iter().chain(name.bytes().map(u64::from))
 }
 
 /// By what `one` number of ranks has to be multiplied or divided to make the `other`.
@@ -183,13 +175,13 @@ pub enum TuningFault {
     #[error("there are no algorithms to choose from for the operation {0:?}")]
     UnknownOperation(String),
     /// No algorithm has this name.
-    #[error("{0:?} is {fault}", fault = crate::collective::call::UnknownAlgorithm)]
+    #[error("{0:?} is {fault}, or plan:NAME", fault = crate::collective::call::UnknownAlgorithm)]
     UnknownAlgorithm(String),
     /// The algorithm cannot do the operation.
     #[error("{algorithm} cannot do {operation}")]
     Unsupported {
-        /// The algorithm.
-        algorithm: Algorithm,
+        /// The algorithm, or the plan.
+        algorithm: AlgorithmName,
         /// The operation.
         operation: Operation,
     },
@@ -237,13 +229,15 @@ pub(crate) struct CommTable {
 const TRIED_ABOVE: u64 = 4 << 10;
 
 impl CommTable {
-    /// Makes those among `n_members`.
-    pub(crate) fn new(tuning: &Tuning, n_members: usize) -> Self {
+    /// Makes those among `n_members`. Where a plan is named that `is_registered` does not know, the
+    /// built-in steps are taken.
+    pub(crate) fn new(tuning: &Tuning, n_members: usize, is_registered: impl Fn(&str) -> bool) -> Self {
         // Alone there is nothing to choose.
         let tuning = if n_members > 1 { tuning } else { &Tuning::default() };
         let n_ranks = u32::try_from(n_members).unwrap_or(u32::MAX);
-        let steps_of =
-            |operation, buffers| tuning.table.steps(operation, n_ranks, tuning.oversubscribed, buffers);
+        let steps_of = |operation, buffers| {
+            resolved(tuning.table.steps(operation, n_ranks, tuning.oversubscribed, buffers), &is_registered)
+        };
         let mut table = Self {
             eager_below: [0; CODES],
             steps: std::array::from_fn(|_| Default::default()),
@@ -254,8 +248,8 @@ impl CommTable {
         for operation in Operation::ALL {
             let both = BufferKind::ALL.map(|buffers| steps_of(operation, buffers));
             let code = operation as usize;
-            table.eager_below[code] = both.into_iter().map(eager_below).min().unwrap_or(0);
-            table.steps[code] = both.map(Box::from);
+            table.eager_below[code] = both.iter().map(|steps| eager_below(steps)).min().unwrap_or(0);
+            table.steps[code] = both;
         }
         table
     }
@@ -274,14 +268,58 @@ impl CommTable {
         len > TRIED_ABOVE && operation == Operation::AllReduce && self.is_on_trial
     }
 
-    /// Returns what does an `operation` to which no rank contributes more than `len` bytes.
+    /// Returns what does an `operation` to which no rank contributes more than `len` bytes; where
+    /// that is a plan, what does it if the plan does not.
     pub(crate) fn algorithm(&self, operation: Operation, buffers: BufferKind, len: u64) -> Algorithm {
-        at(&self.steps[operation as usize][buffers as usize], len)
+        match self.at(operation, buffers, len) {
+            Some(AlgorithmName::BuiltIn(algorithm)) => *algorithm,
+            _ => built_in(len),
+        }
     }
+
+    /// Returns the plan for an `operation` to which no rank contributes more than `len` bytes, if
+    /// one is to do it.
+    pub(crate) fn plan(&self, operation: Operation, buffers: BufferKind, len: u64) -> Option<&str> {
+        match self.at(operation, buffers, len) {
+            Some(AlgorithmName::Plan(name)) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the table decides which plans do an `operation`.
+    pub(crate) fn names_plans(&self, operation: Operation) -> bool {
+        self.steps[operation as usize].iter().flatten().any(|step| plan_of(step).is_some())
+    }
+
+    fn at(&self, operation: Operation, buffers: BufferKind, len: u64) -> Option<&AlgorithmName> {
+        let reaches = |step: &&Step| step.up_to.is_none_or(|most| len <= most);
+        let steps = &self.steps[operation as usize][buffers as usize];
+        steps.iter().find(reaches).map(|step| &step.algorithm)
+    }
+}
+
+fn plan_of(step: &Step) -> Option<&str> {
+    match &step.algorithm {
+        AlgorithmName::Plan(name) => Some(name),
+        AlgorithmName::BuiltIn(_) => None,
+    }
+}
+
+/// Returns `steps` with the built-in ones in the place of plans that `is_registered` does not know.
+fn resolved(steps: &[Step], is_registered: impl Fn(&str) -> bool) -> Box<[Step]> {
+    let within = |built_in: &Step, step: &Step| {
+        let up_to = [built_in.up_to, step.up_to].into_iter().flatten().min();
+        Step { up_to, algorithm: built_in.algorithm.clone() }
+    };
+    let resolve = |step: &Step| match plan_of(step) {
+        Some(name) if !is_registered(name) => BUILT_IN.iter().map(|one| within(one, step)).collect(),
+        _ => vec![step.clone()],
+    };
+    steps.iter().flat_map(resolve).collect()
 }
 
 /// Returns where `steps` leave the one shot that travels with the announcement.
 fn eager_below(steps: &[Step]) -> u64 {
-    let leading = steps.iter().take_while(|step| step.algorithm == Algorithm::OneShot);
+    let leading = steps.iter().take_while(|step| step.algorithm == Algorithm::OneShot.into());
     leading.last().map_or(0, |step| step.up_to.unwrap_or(u64::MAX).min(ONE_SHOT_LEN) + 1)
 }

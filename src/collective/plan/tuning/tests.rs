@@ -4,17 +4,33 @@
 use std::path::PathBuf;
 
 use super::*;
-use crate::collective::{Algorithm, Operation};
+use crate::collective::{Algorithm, AlgorithmName, Operation};
 use crate::error::Error;
 
 fn case(n_ranks: u32, buffers: BufferKind, steps: &[(u64, Algorithm)], last: Algorithm) -> Case {
-    let limited = steps.iter().map(|&(most, algorithm)| Step { up_to: Some(most), algorithm });
+    named_case(
+        n_ranks,
+        buffers,
+        &steps.iter().map(|&(most, name)| (most, name.into())).collect::<Vec<_>>(),
+        last.into(),
+    )
+}
+
+fn named_case(
+    n_ranks: u32,
+    buffers: BufferKind,
+    steps: &[(u64, AlgorithmName)],
+    last: AlgorithmName,
+) -> Case {
+    let limited = steps.iter().cloned().map(|(most, algorithm)| Step { up_to: Some(most), algorithm });
     let steps = limited.chain([Step { up_to: None, algorithm: last }]).collect();
     Case { operation: Operation::AllReduce, n_ranks, oversubscribed: false, buffers, steps }
 }
 
 fn choices(cases: &[Case], n_members: usize) -> CommTable {
-    CommTable::new(&Tuning { table: Table::new(cases).unwrap(), oversubscribed: false }, n_members)
+    CommTable::new(&Tuning { table: Table::new(cases).unwrap(), oversubscribed: false }, n_members, |name| {
+        name == "known"
+    })
 }
 
 #[test]
@@ -53,11 +69,11 @@ fn what_has_no_case_is_as_built_in() {
         table
             .steps(operation, 2, oversubscribed, buffers)
             .iter()
-            .map(|step| step.algorithm)
+            .map(|step| step.algorithm.clone())
             .collect::<Vec<_>>()
     };
-    let built_in = vec![Algorithm::OneShot, Algorithm::TwoShot];
-    assert_eq!(steps(&table, false, BufferKind::Heap, Operation::AllReduce), [Algorithm::Ring]);
+    let built_in = [Algorithm::OneShot, Algorithm::TwoShot].map(AlgorithmName::from);
+    assert_eq!(steps(&table, false, BufferKind::Heap, Operation::AllReduce), [Algorithm::Ring.into()]);
     assert_eq!(steps(&table, true, BufferKind::Heap, Operation::AllReduce), built_in);
     assert_eq!(steps(&table, false, BufferKind::Ordinary, Operation::AllReduce), built_in);
     assert_eq!(steps(&table, false, BufferKind::Heap, Operation::Scatter), built_in);
@@ -68,11 +84,47 @@ fn the_number_of_ranks_that_is_nearest_by_factor_counts() {
     let cases = [(2, Algorithm::Ring), (4, Algorithm::Tree), (16, Algorithm::Naive)]
         .map(|(n_ranks, algorithm)| case(n_ranks, BufferKind::Heap, &[], algorithm));
     let table = Table::new(&cases).unwrap();
-    let at = |n_ranks| table.steps(Operation::AllReduce, n_ranks, false, BufferKind::Heap)[0].algorithm;
+    let at =
+        |n_ranks| table.steps(Operation::AllReduce, n_ranks, false, BufferKind::Heap)[0].algorithm.clone();
     assert_eq!([2, 3, 4, 7, 8, 9, 64].map(at), {
         use Algorithm::{Naive, Ring, Tree};
-        [Ring, Tree, Tree, Tree, Tree, Naive, Naive]
+        [Ring, Tree, Tree, Tree, Tree, Naive, Naive].map(AlgorithmName::from)
     });
+}
+
+fn plan(name: &str) -> AlgorithmName {
+    AlgorithmName::Plan(name.to_owned())
+}
+
+#[test]
+fn a_plan_that_is_registered_has_its_sizes_and_the_built_in_choice_is_behind_it() {
+    let steps = [(64, Algorithm::OneShot.into()), (1 << 16, plan("known"))];
+    let choices = choices(&[named_case(2, BufferKind::Heap, &steps, Algorithm::Ring.into())], 2);
+    let plan = |buffers, len| choices.plan(Operation::AllReduce, buffers, len);
+    assert_eq!([64, 65, 1 << 16, (1 << 16) + 1].map(|len| plan(BufferKind::Heap, len)), {
+        [None, Some("known"), Some("known"), None]
+    });
+    assert_eq!(plan(BufferKind::Ordinary, 65), None);
+    let behind = |len| choices.algorithm(Operation::AllReduce, BufferKind::Heap, len);
+    assert_eq!([65, ONE_SHOT_LEN].map(behind), [Algorithm::OneShot; 2]);
+    assert_eq!(behind(ONE_SHOT_LEN + 1), Algorithm::TwoShot);
+    assert!(choices.is_eager(Operation::AllReduce, 64) && !choices.is_eager(Operation::AllReduce, 65));
+    assert!(choices.names_plans(Operation::AllReduce) && !choices.names_plans(Operation::AllGather));
+}
+
+#[test]
+fn a_plan_that_is_not_registered_is_as_if_the_built_in_choice_were_there() {
+    for (limit, next) in [(64, Algorithm::Tree), (1 << 16, Algorithm::OneShot)] {
+        let steps = [(limit, plan("unknown"))];
+        let choices = choices(&[named_case(2, BufferKind::Heap, &steps, next.into())], 2);
+        let at = |len| choices.algorithm(Operation::AllReduce, BufferKind::Heap, len);
+        assert_eq!(at(limit), built_in(limit));
+        assert_eq!(at(limit + 1), next);
+        assert!(choices.is_eager(Operation::AllReduce, limit.min(ONE_SHOT_LEN)));
+        assert!(!choices.is_eager(Operation::AllReduce, limit.min(ONE_SHOT_LEN) + 1));
+        assert!(!choices.names_plans(Operation::AllReduce));
+        assert_eq!(choices.plan(Operation::AllReduce, BufferKind::Heap, 1), None);
+    }
 }
 
 #[test]
@@ -92,6 +144,7 @@ fn a_table_is_read_as_it_was_written_and_the_order_of_its_cases_does_not_matter(
             oversubscribed: true,
             ..case(3, BufferKind::Heap, &[], Algorithm::OneShot)
         },
+        named_case(3, BufferKind::Heap, &[(64, plan("my plan"))], plan("ring: \"4\"")),
     ];
     let table = Table::new(&cases).unwrap();
     let again = format::parse(&table.to_string()).unwrap();
@@ -111,6 +164,8 @@ fn tables_that_differ_in_anything_have_different_checksums() {
         case(4, BufferKind::Heap, &[(65, Algorithm::Ring)], Algorithm::Tree),
         case(4, BufferKind::Heap, &[(64, Algorithm::Naive)], Algorithm::Tree),
         case(4, BufferKind::Heap, &[], Algorithm::Ring),
+        named_case(4, BufferKind::Heap, &[], plan("ring")),
+        named_case(4, BufferKind::Heap, &[], plan("rings")),
         base,
     ];
     let mut sums: Vec<_> =
@@ -159,6 +214,8 @@ fn whatever_is_wrong_with_a_table_is_told_with_its_line() {
         (table_with("up_to = [8, 8]"), 8, "do not ascend"),
         (table_with("algorithms = [\"one_shot\", \"rings\", \"naive\"]"), 9, no_algorithm),
         (table_with("algorithms = [\"one_shot\", \"tree\", \"ring\"]"), 9, "ring cannot do reduce"),
+        (table_with("algorithms = [\"one_shot\", \"plan:\", \"tree\"]"), 9, "or naive, or plan:NAME"),
+        (table_with("algorithms = [\"one_shot\", \"tree\", \"plan:x\"]"), 9, "plan:x cannot do reduce"),
     ] {
         let (found, fault) = format::parse(&text).expect_err(&text);
         let told = fault.to_string();
