@@ -131,7 +131,7 @@ fn go_on(mut comm: Communicator, victim: Rank, fate: Fate, error: &Error) -> Com
         // Where a rank waits for the service process, which was stopped with the victim, nobody
         // else need be in the way.
         (Fate::Late, Error::Timeout { straggler: None, .. }) if told("STOPPED_SERVICE") == "true" => true,
-        // The awaited one may have given up its own wait an instant before: nobody holds it up then.
+        // The awaited one may have given its own wait up an instant before: nobody holds it up.
         (Fate::Late, Error::Timeout { awaited: Some(awaited), straggler: None, .. }) => {
             *awaited != comm.rank()
         }

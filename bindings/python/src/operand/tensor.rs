@@ -91,8 +91,8 @@ fn lent<'py>(object: &Bound<'py, PyAny>, lend: Lend) -> PyResult<Operand<'py>> {
     }
     // SAFETY: it was filled in, and points to extents that the tensor keeps.
     let operand = unsafe { tensor.assume_init_ref().operand("a tensor", "pass tensor.contiguous()") }?;
-    // What torch puts off to the reading of a tensor it says nowhere else. Parts of a complex one lie
-    // apart, but for a single element.
+    // What torch puts off to the reading of a tensor is said nowhere else. Parts of a complex one
+    // lie apart, but for a single element.
     let may_be_put_off = operand.dtype.is_complex() || operand.len <= operand.dtype.size;
     if may_be_put_off && is_put_off(object)? {
         let text = "a tensor whose conjugation is put off cannot be read; pass tensor.resolve_conj().resolve_neg()";
