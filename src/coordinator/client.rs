@@ -2,6 +2,7 @@
 //! their memory.
 
 mod copies;
+mod sent;
 
 use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
@@ -22,6 +23,8 @@ use super::metrics::Metrics;
 use super::request::{CallProgress, ClientRequest, CommStatus, DeviceStatus, Reply};
 use super::wire::{Frames, IoContext, write};
 
+pub use sent::Sent;
+
 /// A connection with a coordinator.
 ///
 /// Every method fails with [`CoordinatorError::Disconnected`] when the coordinator has ended. What
@@ -31,6 +34,8 @@ use super::wire::{Frames, IoContext, write};
 pub struct Client {
     stream: UnixStream,
     timeout: Duration,
+    /// Whether its copies wait until no group is in progress.
+    is_behind_groups: bool,
     /// The number of the newest request.
     number: u64,
     /// The bytes that have come of answers. An answer that comes after its deadline is ignored.
@@ -49,7 +54,15 @@ impl Client {
     /// [`Error::Timeout`](crate::Error::Timeout), [`Error::Os`](crate::Error::Os).
     pub fn connect(directory: &RuntimeDirectory, timeout: Duration) -> Result<Self> {
         let (stream, _) = connect(directory, PeerRole::Client, timeout)?;
-        Ok(Self { stream, timeout, number: 0, incoming: Frames::default() })
+        Ok(Self { stream, timeout, is_behind_groups: false, number: 0, incoming: Frames::default() })
+    }
+
+    /// Has each copy of this client begin when nothing is in progress in the communicator of its
+    /// device, however long that takes.
+    #[must_use]
+    pub fn behind_groups(mut self) -> Self {
+        self.is_behind_groups = true;
+        self
     }
 
     /// Returns whether the coordinator has not hung up. It may do so at any time.
@@ -123,10 +136,10 @@ impl Client {
     /// # Errors
     /// [`RequestError::GroupOpen`], and those of [`Client::call`].
     pub fn start_group(&mut self, comm: CommId) -> Result<GroupId> {
-        let Reply::GroupStarted(group) = self.ask(ClientRequest::GroupStart(comm))? else {
+        let Reply::GroupStarted(started) = self.ask(ClientRequest::GroupStart(comm))? else {
             return Err(unexpected());
         };
-        Ok(group)
+        Ok(started.group)
     }
 
     /// Puts a collective operation into `group`, or into the open group if none is named.
@@ -159,7 +172,7 @@ impl Client {
     /// [`RequestError::GroupOpen`], [`RequestError::NoSuchGroup`], and those of [`Client::call`].
     pub fn end_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<u64> {
         let Reply::Called(CallProgress::InProgress(group)) =
-            self.ask(ClientRequest::GroupEnd { comm, group })?
+            self.ask(ClientRequest::GroupEnd { comm, group, settled: false })?
         else {
             return Err(unexpected());
         };
@@ -270,29 +283,48 @@ impl Client {
 
     fn ask_within(&mut self, request: ClientRequest, patience: Duration) -> Result<Reply> {
         self.number += 1;
-        let context = IoContext { peer: COORDINATOR, operation: "asking the coordinator", patience };
         let mut stream = DeadlineStream::new(&self.stream, patience);
-        let sent = write(&mut stream, &NumberedRequest { number: self.number, request }, context);
-        sent.inspect_err(|error| {
-            if !matches!(error, CoordinatorError::MessageTooLong { .. }) {
-                // Half a request may have gone: nothing that comes after it makes sense.
-                let _ = self.stream.shutdown(Shutdown::Both);
-            }
-        })?;
+        post(&self.stream, &mut stream, &NumberedRequest { number: self.number, request }, patience)?;
         loop {
-            let Some(answer) = self.incoming.next::<NumberedReply>().map_err(garbled)? else {
-                receive(&mut stream, &mut self.incoming).map_err(|error| context.error(error))?;
-                continue;
-            };
-            if answer.number > self.number {
-                return Err(unexpected());
+            if let Some(reply) = answer_to(self.number, &mut self.incoming)? {
+                return Ok(reply?);
             }
-            // An answer with a lower number has come after its deadline.
-            if answer.number == self.number {
-                return Ok(answer.reply?);
-            }
+            receive(&mut stream, &mut self.incoming).map_err(|error| context(patience).error(error))?;
         }
     }
+}
+
+fn context(patience: Duration) -> IoContext {
+    IoContext { peer: COORDINATOR, operation: "asking the coordinator", patience }
+}
+
+/// Sends a request over `connection`, by its `stream` with a deadline.
+fn post(
+    connection: &UnixStream,
+    stream: &mut DeadlineStream<'_>,
+    request: &NumberedRequest,
+    patience: Duration,
+) -> Result<()> {
+    write(stream, request, context(patience)).inspect_err(|error| {
+        if !matches!(error, CoordinatorError::MessageTooLong { .. }) {
+            // Half a request may have gone: nothing that comes after it makes sense.
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    })
+}
+
+/// Takes the answer to request `number` out of what has come, if it is there.
+fn answer_to(number: u64, incoming: &mut Frames) -> Result<Option<Result<Reply, RequestError>>> {
+    while let Some(answer) = incoming.next::<NumberedReply>().map_err(garbled)? {
+        if answer.number > number {
+            return Err(unexpected());
+        }
+        // An answer with a lower number has come after its deadline.
+        if answer.number == number {
+            return Ok(Some(answer.reply));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns the path by which devices know `directory`, wherever they were started.

@@ -1,7 +1,7 @@
 //! The first messages of a connection, by which both sides make sure that they are of one user and
 //! one version, and the messages that follow.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::error::Error;
 
 /// The version that both sides of a connection must have, and the number of the format of their
 /// messages.
-pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+format.10");
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+format.11");
 
 /// How the coordinator is named in errors.
 pub(super) const COORDINATOR: &str = "coordinator";
@@ -54,6 +54,13 @@ pub(super) struct HelloReply {
     /// Why the peer is refused, after which the connection ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) refusal: Option<RequestError>,
+}
+
+impl Hello {
+    /// Greets as `role`.
+    pub(super) fn new(role: PeerRole) -> Self {
+        Self { shmccl: VERSION.to_owned(), role }
+    }
 }
 
 impl HelloReply {
@@ -171,20 +178,9 @@ pub(super) fn check_version(theirs: &str) -> Result<()> {
 /// [`CoordinatorError::Refused`]; those of [`wire::read`].
 pub(super) fn greet(stream: &UnixStream, role: PeerRole, context: IoContext) -> Result<HelloReply> {
     check_peer(stream)?;
-    greet_checked(&mut DeadlineStream::new(stream, context.patience), role, context)
-}
-
-/// Like [`greet`], but for a peer whose user was checked. The deadline is that of `stream`.
-///
-/// # Errors
-/// Those of [`greet`].
-pub(super) fn greet_checked(
-    stream: &mut (impl Read + Write),
-    role: PeerRole,
-    context: IoContext,
-) -> Result<HelloReply> {
-    wire::write(stream, &Hello { shmccl: VERSION.to_owned(), role }, context)?;
-    let reply: HelloReply = wire::read(stream, context)?;
+    let mut stream = DeadlineStream::new(stream, context.patience);
+    wire::write(&mut stream, &Hello::new(role), context)?;
+    let reply: HelloReply = wire::read(&mut stream, context)?;
     reply.check()
 }
 

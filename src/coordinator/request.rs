@@ -53,6 +53,8 @@ pub(super) enum ClientRequest {
         comm: CommId,
         /// The group; `None` for the open one.
         group: Option<GroupId>,
+        /// Whether to answer only when it has been executed or has failed, by the status then.
+        settled: bool,
     },
     /// Cancel a group: execute none of its calls.
     GroupCancel {
@@ -88,7 +90,12 @@ pub(super) enum ClientRequest {
         directory: String,
     },
     /// Return where the memory of a device can be reached.
-    Locate(DeviceId),
+    Locate {
+        /// The device.
+        device: DeviceId,
+        /// Whether to answer only when nothing is in progress in its communicator.
+        settled: bool,
+    },
     /// End a communicator when what is in progress is done. Answered when its devices are free.
     Finalize(CommId),
     /// End a communicator at once. Answered when its devices are free.
@@ -112,8 +119,8 @@ pub(super) enum Reply {
     Devices(Vec<DeviceStatus>),
     /// The figures of the coordinator.
     Metrics(Metrics),
-    /// A group was started that has this name.
-    GroupStarted(GroupId),
+    /// A group was started.
+    GroupStarted(StartedGroup),
     /// The group was cancelled: none of its calls was executed.
     GroupCancelled,
     /// How far a call is, or a group that has ended.
@@ -124,6 +131,17 @@ pub(super) enum Reply {
     Located(Location),
     /// The communicator has ended, and its devices are free.
     Ended,
+}
+
+/// A group that takes calls.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StartedGroup {
+    /// Its name.
+    pub group: GroupId,
+    /// The devices that its calls are for, in the order of their ranks. They are the same for as
+    /// long as it is open.
+    pub devices: Vec<DeviceId>,
 }
 
 /// How far a call is, as the coordinator answers it.

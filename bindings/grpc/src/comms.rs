@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use shmccl::coordinator::{CommId, DeviceCall, DeviceId, DeviceReduceOp, GroupId};
+use shmccl::coordinator::{CommId, DeviceCall, DeviceId, DeviceReduceOp, StartedGroup};
 use shmccl::heap::MIN_ADDRESS;
 use shmccl::reduce::DataType;
 
@@ -28,8 +28,8 @@ pub(crate) struct AllReduce {
 /// A group that takes calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OpenGroup {
-    /// Its name at the coordinator; `None` where calls are executed at once.
-    pub(crate) id: Option<GroupId>,
+    /// What it is at the coordinator; `None` where calls are executed at once.
+    pub(crate) started: Option<StartedGroup>,
     pub(crate) calls: Vec<AllReduce>,
 }
 

@@ -32,21 +32,42 @@ fn connection_of<T>(request: &Request<T>) -> ConnectionId {
 }
 
 impl CoordinatorService {
-    /// Has `action` ask the coordinator about a communicator, and forgets the communicator where
-    /// the coordinator has none of this number.
-    async fn about<T: Send + 'static>(
+    /// Has `action` ask the coordinator about a communicator in a thread.
+    async fn ask_about<T: Send + 'static>(
         &self,
-        pace: Pace,
         comm: u64,
         action: impl FnOnce(&Front, &mut Client, CommId) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Status> {
         let (front, comm) = (Arc::clone(&self.front), CommId::new(comm));
-        let connections = self.front.connections.clone();
-        let outcome = connections.ask(pace, move |client| action(&front, client, comm)).await;
+        let asked = self.front.connections.ask(Pace::Slow, move |client| action(&front, client, comm));
+        self.known(comm, asked.await)
+    }
+
+    /// Has `action` done with a communicator. It goes on if nobody waits for it any more.
+    async fn carry_out<T: Send + 'static, F>(
+        &self,
+        comm: u64,
+        action: impl FnOnce(Arc<Front>, CommId) -> F,
+    ) -> Result<T, Status>
+    where
+        F: Future<Output = Result<T, Refusal>> + Send + 'static,
+    {
+        let comm = CommId::new(comm);
+        let action = action(Arc::clone(&self.front), comm);
+        self.known(comm, self.front.connections.carry_out(action).await)
+    }
+
+    /// Forgets a communicator where the coordinator has none of this number.
+    fn known<T>(&self, comm: CommId, outcome: Result<T, Status>) -> Result<T, Status> {
         if outcome.as_ref().is_err_and(|refusal| refusal.code() == tonic::Code::NotFound) {
             self.front.comms.forget(comm);
         }
         outcome
+    }
+
+    async fn living(&self, comm: u64) -> Result<CommStatus, Status> {
+        let comm = CommId::new(comm);
+        self.known(comm, living(&self.front.connections, comm).await.map_err(Status::from))
     }
 
     async fn all_reduce_of(
@@ -58,20 +79,25 @@ impl CoordinatorService {
     ) -> Result<bool, Status> {
         let (count, op) = (self.dialect.elements(count)?, self.dialect.operator(op)?);
         let dialect = self.dialect;
-        self.about(Pace::Slow, comm, move |front, client, comm| {
-            let status = groups::usable(client, comm, dialect.restart)?;
-            let addresses = addresses_of(front, &status, &addresses, dialect)?;
+        self.carry_out(comm, move |front, comm| async move {
+            let coordinator = &front.connections;
+            let (open, marked) = front.comms.with(comm, |record| {
+                (record.open.as_ref().and_then(|open| open.started.clone()), record.marked.clone())
+            });
+            let (group, devices) = match open {
+                Some(started) => (Some(started.group), started.devices),
+                None => (None, groups::usable(coordinator, comm, dialect.restart).await?.devices),
+            };
+            let addresses = addresses_of(&front, (comm, &devices), &addresses, dialect)?;
             let call = AllReduce { count, op, addresses };
-            let open = front.comms.with(comm, |record| record.open.as_ref().map(|open| open.id));
-            let group = open.flatten();
-            let is_queued = group.is_some();
-            let marked = front.comms.with(comm, |record| record.marked.clone());
             if marked.is_empty() {
-                groups::call(client, comm, &status.devices, &call, group, dialect.restart)?;
+                groups::call(coordinator, comm, &devices, &call, group, dialect.restart).await?;
+            } else if group.is_none() {
+                removal::call(coordinator, (comm, &devices), marked, &call).await?;
             } else {
-                removal::call(client, &status, &marked, &call, group)?;
+                return Err(removal::in_a_group());
             }
-            if is_queued {
+            if group.is_some() {
                 front.comms.with(comm, |record| record.open.as_mut().map(|open| open.calls.push(call)));
             }
             Ok(true)
@@ -114,15 +140,15 @@ pub(crate) fn metadata_of(
 /// of devices that are gone are passed over.
 fn addresses_of(
     front: &Front,
-    status: &CommStatus,
+    (comm, devices): (CommId, &[DeviceId]),
     given: &HashMap<u32, gpu_sim::MemAddr>,
     dialect: Dialect,
 ) -> Result<BTreeMap<DeviceId, u64>, Refusal> {
-    let told = front.comms.with(status.comm, |record| record.ranks.clone());
-    let ranks = if dialect.restart && !told.is_empty() { &told } else { &status.devices };
+    let told = front.comms.with(comm, |record| record.ranks.clone());
+    let ranks = if dialect.restart && !told.is_empty() { &told[..] } else { devices };
     let device = |rank: u32| {
         let missing = || {
-            let (comm, n) = (status.comm, ranks.len());
+            let n = ranks.len();
             let text =
                 format!("communicator {comm} has no rank {rank}: it has {n} devices, and ranks begin at 0");
             Refusal(Status::invalid_argument(text))
@@ -201,14 +227,12 @@ pub(crate) fn memcpy(
     match request {
         memcpy_request::Either::HostToDevice(copy) => {
             let device = device(copy.dst_device_id)?;
-            front.settle(client, device)?;
             let address = copy.dst_mem_addr.map_or(0, |it| it.value);
             client.copy_host_to_device(device, address, &copy.host_src_data)?;
             Ok(memcpy_response::Either::HostToDevice(gpu_sim::MemcpyHostToDeviceResponse { success: true }))
         }
         memcpy_request::Either::DeviceToHost(copy) => {
             let device = device(copy.src_device_id)?;
-            front.settle(client, device)?;
             let address = copy.src_mem_addr.map_or(0, |it| it.value);
             check_reply(front, copy.num_bytes, client.address_range(device)?)?;
             let data = Bytes::from(client.read_device(device, address, copy.num_bytes)?);
@@ -263,8 +287,7 @@ impl GpuCoordinator for CoordinatorService {
         request: Request<gpu_sim::GetCommStatusRequest>,
     ) -> Result<Response<gpu_sim::GetCommStatusResponse>, Status> {
         let comm = request.into_inner().comm_id;
-        let status = self.about(Pace::Quick, comm, |_, client, comm| living(client, comm)).await?;
-        let status = self.dialect.status(status_of(&status));
+        let status = self.dialect.status(status_of(&self.living(comm).await?));
         Ok(Response::new(gpu_sim::GetCommStatusResponse { status }))
     }
 
@@ -273,17 +296,21 @@ impl GpuCoordinator for CoordinatorService {
         request: Request<gpu_sim::GroupStartRequest>,
     ) -> Result<Response<gpu_sim::GroupStartResponse>, Status> {
         let (comm, dialect) = (request.into_inner().comm_id, self.dialect);
-        self.about(Pace::Slow, comm, move |front, client, comm| {
+        self.carry_out(comm, move |front, comm| async move {
             if dialect.group == GroupUse::Eager && front.comms.with(comm, |record| record.open.is_some()) {
                 return Err(RequestError::GroupOpen { comm, open: true }.into());
             }
-            let id = groups::start(client, comm, dialect.restart)?;
-            let id = match dialect.group {
-                GroupUse::Deferred => Some(id),
+            let started = groups::start(&front.connections, comm, dialect.restart).await?;
+            let started = match dialect.group {
+                GroupUse::Deferred => Some(started),
                 // It has told that one could be started.
-                GroupUse::Eager => client.cancel_group(comm, Some(id)).map(|()| None)?,
+                GroupUse::Eager => {
+                    let cancel =
+                        move |client: &mut Client| Ok(client.cancel_group(comm, Some(started.group))?);
+                    front.connections.ask(Pace::Quick, cancel).await.map(|()| None)?
+                }
             };
-            front.comms.with(comm, |record| record.open = Some(OpenGroup { id, calls: Vec::new() }));
+            front.comms.with(comm, |record| record.open = Some(OpenGroup { started, calls: Vec::new() }));
             Ok(())
         })
         .await?;
@@ -295,17 +322,19 @@ impl GpuCoordinator for CoordinatorService {
         request: Request<gpu_sim::GroupEndRequest>,
     ) -> Result<Response<gpu_sim::GroupEndResponse>, Status> {
         let (comm, dialect) = (request.into_inner().comm_id, self.dialect);
-        self.about(Pace::Slow, comm, move |front, client, comm| {
+        self.carry_out(comm, move |front, comm| async move {
+            let coordinator = &front.connections;
             let open = front.comms.with(comm, |record| record.open.take());
             match (open, dialect.group) {
-                (Some(OpenGroup { id: None, .. }), _) => living(client, comm).map(drop),
+                (Some(OpenGroup { started: None, .. }), _) => living(coordinator, comm).await.map(drop),
                 (None, GroupUse::Eager) => {
-                    living(client, comm)?;
+                    living(coordinator, comm).await?;
                     Err(RequestError::GroupOpen { comm, open: false }.into())
                 }
                 (open, _) => {
-                    let OpenGroup { id, calls } = open.unwrap_or_default();
-                    groups::end(client, comm, id, dialect.restart.then_some(&calls[..]))
+                    let OpenGroup { started, calls } = open.unwrap_or_default();
+                    let group = started.map(|started| started.group);
+                    groups::end(coordinator, comm, group, dialect.restart.then_some(&calls[..])).await
                 }
             }
         })
@@ -338,7 +367,7 @@ impl GpuCoordinator for CoordinatorService {
         request: Request<gpu_sim::CommFinalizeRequest>,
     ) -> Result<Response<gpu_sim::CommFinalizeResponse>, Status> {
         let comm = request.into_inner().comm_id;
-        self.about(Pace::Slow, comm, |front, client, comm| {
+        self.ask_about(comm, |front, client, comm| {
             client.finalize(comm)?;
             front.comms.forget(comm);
             Ok(())
@@ -352,7 +381,7 @@ impl GpuCoordinator for CoordinatorService {
         request: Request<gpu_sim::CommDestroyRequest>,
     ) -> Result<Response<gpu_sim::CommDestroyResponse>, Status> {
         let comm = request.into_inner().comm_id;
-        self.about(Pace::Slow, comm, |front, client, comm| {
+        self.ask_about(comm, |front, client, comm| {
             client.destroy(comm)?;
             front.comms.forget(comm);
             Ok(())
@@ -386,10 +415,7 @@ impl GpuCoordinator for CoordinatorService {
         }
         let gpu_sim::CommRemoveDeviceRequest { comm_id, rank } = request.into_inner();
         let rank = rank.map_or(0, |rank| rank.value);
-        self.about(Pace::Quick, comm_id, move |front, client, comm| {
-            removal::mark(front, &living(client, comm)?, rank)
-        })
-        .await?;
+        removal::mark(&self.front, &self.living(comm_id).await?, rank).map_err(Status::from)?;
         Ok(Response::new(gpu_sim::CommRemoveDeviceResponse { success: true }))
     }
 

@@ -45,10 +45,9 @@ pub(crate) fn put(
     address: u64,
 ) -> (Sender<Bytes>, impl Future<Output = Result<u64, Status>> + use<>) {
     let (chunks, coming) = mpsc::channel(WAITING);
-    let front = Arc::clone(front);
     let connections = front.connections.clone();
     let copied = async move {
-        let copy = move |client: &mut Client| put_all(&front, client, (device, address), coming);
+        let copy = move |client: &mut Client| put_all(client, (device, address), coming);
         connections.ask(Pace::Slow, copy).await
     };
     (chunks, copied)
@@ -80,12 +79,10 @@ pub(crate) async fn put_stream(
 }
 
 fn put_all(
-    front: &Front,
     client: &mut Client,
     (device, address): (DeviceId, u64),
     mut coming: Receiver<Bytes>,
 ) -> Result<u64, Refusal> {
-    front.settle(client, device)?;
     let mut at = address;
     while let Some(first) = coming.blocking_recv() {
         let (mut len, mut chunks) = (first.len() as u64, vec![first]);
@@ -113,10 +110,10 @@ pub(crate) fn get(
     len: u64,
 ) -> Receiver<Result<Bytes, Status>> {
     let (chunks, coming) = mpsc::channel(WAITING);
-    let front = Arc::clone(front);
+    let connections = front.connections.clone();
     tokio::spawn(async move {
-        let (connections, out) = (front.connections.clone(), chunks.clone());
-        let copy = move |client: &mut Client| get_all(&front, client, device, Place { address, len }, &out);
+        let out = chunks.clone();
+        let copy = move |client: &mut Client| get_all(client, device, Place { address, len }, &out);
         if let Err(refusal) = connections.ask(Pace::Slow, copy).await {
             // Nobody may be there any more to be told.
             let _ = chunks.send(Err(refusal)).await;
@@ -126,13 +123,11 @@ pub(crate) fn get(
 }
 
 fn get_all(
-    front: &Front,
     client: &mut Client,
     device: DeviceId,
     bytes: Place,
     out: &Sender<Result<Bytes, Status>>,
 ) -> Result<(), Refusal> {
-    front.settle(client, device)?;
     check(device, bytes, client.address_range(device)?)?;
     let (mut at, end) = (bytes.address, bytes.address + bytes.len);
     while at < end {

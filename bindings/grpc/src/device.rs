@@ -13,8 +13,8 @@ use crate::connections::Pace;
 use crate::coordinator::{memcpy, metadata_of, no_branch};
 use crate::copies::{check, get, put_stream};
 use crate::dialect::Dialect;
-use crate::front::{Front, device_of};
-use crate::groups::living;
+use crate::front::{Front, device_of, owner};
+use crate::groups::unended;
 use crate::refusal::Refusal;
 use crate::streams::{Progress, Side, carry};
 use crate::wire::gpu_sim::{self, gpu_device_server::GpuDevice, memcpy_request};
@@ -44,9 +44,9 @@ impl DeviceService {
 
     /// Makes the side of a stream that is on this device.
     async fn side(&self, address: u64, len: u64, peer: Option<u64>) -> Result<Side, Status> {
-        self.ask(Pace::Quick, move |front, client, device| {
-            let comm = front.owner(client, device)?;
-            let status = living(client, comm)?;
+        self.ask(Pace::Quick, move |_, client, device| {
+            let comm = owner(client, device)?;
+            let status = unended(client.status(comm, false)?)?;
             check(device, Place { address, len }, client.address_range(device)?)?;
             let peer = peer.map(|peer| peer_of(&status, peer)).transpose()?;
             Ok(Side { device, address, len, peer })
@@ -59,11 +59,7 @@ impl DeviceService {
         let front = Arc::clone(&self.front);
         let connections = front.connections.clone();
         tokio::spawn(async move {
-            let settling = Arc::clone(&front);
-            let moved = connections.ask(Pace::Slow, move |client| {
-                settling.settle(client, source.device)?;
-                carry(client, source, target)
-            });
+            let moved = connections.ask(Pace::Slow, move |client| carry(client, source, target));
             let is_done = moved.await.is_ok();
             front.streams.finish(number, is_done);
         });
@@ -274,8 +270,7 @@ impl GpuDevice for DeviceService {
         &self,
         _: Request<gpu_sim::ResetGpuRequest>,
     ) -> Result<Response<gpu_sim::ResetGpuResponse>, Status> {
-        self.ask(Pace::Slow, |front, client, device| {
-            front.settle(client, device)?;
+        self.ask(Pace::Slow, |_, client, device| {
             let range = client.address_range(device)?;
             Ok(client.write_device(device, range.min, range.max - range.min, io::repeat(0))?)
         })

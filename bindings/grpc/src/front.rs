@@ -1,13 +1,9 @@
 //! What all services of a front share.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use shmccl::coordinator::{Client, CommId, DeviceId, DeviceStatus, RequestError};
+use shmccl::coordinator::{Client, CommId, DeviceId, RequestError};
 
 use crate::comms::Comms;
 use crate::connections::Connections;
-use crate::groups::settled;
 use crate::refusal::Refusal;
 use crate::streams::Streams;
 
@@ -22,53 +18,22 @@ pub(crate) struct Front {
     pub(crate) streams: Streams,
     /// The longest message that is taken or given.
     pub(crate) max_message: usize,
-    /// In which communicator each device was when it was last looked for.
-    owners: Mutex<BTreeMap<DeviceId, CommId>>,
 }
 
 impl Front {
     pub(crate) fn new(connections: Connections, max_message: usize) -> Self {
-        let owners = Mutex::default();
-        Self { connections, comms: Comms::default(), streams: Streams::default(), max_message, owners }
+        Self { connections, comms: Comms::default(), streams: Streams::default(), max_message }
     }
+}
 
-    /// Returns the communicator of a device, once nothing is in progress there.
-    ///
-    /// # Errors
-    /// [`RequestError::NoSuchDevice`], [`RequestError::NotAllocated`]; those of the connection.
-    pub(crate) fn settle(&self, client: &mut Client, device: DeviceId) -> Result<CommId, Refusal> {
-        let known = self.owners().get(&device).copied();
-        if let Some(comm) = known
-            && let Ok(status) = settled(client, comm)
-            && !status.state.has_ended()
-            && status.devices.contains(&device)
-        {
-            return Ok(comm);
-        }
-        let comm = self.owner(client, device)?;
-        settled(client, comm)?;
-        Ok(comm)
-    }
-
-    /// Returns the communicator of a device.
-    ///
-    /// # Errors
-    /// [`RequestError::NoSuchDevice`], [`RequestError::NotAllocated`]; those of the connection.
-    pub(crate) fn owner(&self, client: &mut Client, device: DeviceId) -> Result<CommId, Refusal> {
-        let all = client.devices()?;
-        self.note_owners(&all);
-        let found = all.iter().find(|it| it.device == device);
-        let found = found.ok_or(RequestError::NoSuchDevice { device })?;
-        Ok(found.comm.ok_or(RequestError::NotAllocated { device })?)
-    }
-
-    fn note_owners(&self, all: &[DeviceStatus]) {
-        *self.owners() = all.iter().filter_map(|it| Some((it.device, it.comm?))).collect();
-    }
-
-    fn owners(&self) -> MutexGuard<'_, BTreeMap<DeviceId, CommId>> {
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Returns the communicator of a device.
+///
+/// # Errors
+/// [`RequestError::NoSuchDevice`], [`RequestError::NotAllocated`]; those of the connection.
+pub(crate) fn owner(client: &mut Client, device: DeviceId) -> Result<CommId, Refusal> {
+    let found = client.devices()?.into_iter().find(|it| it.device == device);
+    let found = found.ok_or(RequestError::NoSuchDevice { device })?;
+    Ok(found.comm.ok_or(RequestError::NotAllocated { device })?)
 }
 
 /// Returns the device of this number, as it has come in a message.

@@ -6,13 +6,14 @@
 
 use std::time::Duration;
 
-use shmccl::Error;
 use shmccl::coordinator::{
-    CallProgress, Client, CommId, CommState, CommStatus, CoordinatorError, DeviceId, GroupId, RequestError,
+    CallProgress, CommId, CommState, CommStatus, CoordinatorError, DeviceId, GroupId, RequestError,
+    StartedGroup,
 };
 use tonic::Status;
 
 use crate::comms::AllReduce;
+use crate::connections::{Connections, Pace};
 use crate::refusal::Refusal;
 
 /// How often a group is tried that loses a device each time: no communicator has more.
@@ -22,89 +23,109 @@ const MOST_TRIES: usize = 64;
 ///
 /// # Errors
 /// [`RequestError::Ended`], [`RequestError::NoSuchComm`]; those of the connection.
-pub(crate) fn living(client: &mut Client, comm: CommId) -> Result<CommStatus, Refusal> {
-    unended(client.status(comm, false)?)
+pub(crate) async fn living(coordinator: &Connections, comm: CommId) -> Result<CommStatus, Refusal> {
+    unended(coordinator.sent(Pace::Quick, |client| client.send_status(comm, false)).await?)
 }
 
-fn unended(status: CommStatus) -> Result<CommStatus, Refusal> {
+/// # Errors
+/// [`RequestError::Ended`] for a communicator that has.
+pub(crate) fn unended(status: CommStatus) -> Result<CommStatus, Refusal> {
     match status.state.has_ended() {
         true => Err(RequestError::Ended { comm: status.comm, why: status.why }.into()),
         false => Ok(status),
     }
 }
 
-/// Waits until nothing is in progress.
+/// Waits until nothing is in progress, however long that takes.
 ///
 /// # Errors
-/// Those of [`Client::status`], but for its timeout.
-pub(crate) fn settled(client: &mut Client, comm: CommId) -> Result<CommStatus, Refusal> {
-    loop {
-        match client.status(comm, true) {
-            Err(CoordinatorError::Engine(Error::Timeout { .. })) => {}
-            status => return Ok(status?),
-        }
-    }
+/// [`RequestError::NoSuchComm`]; those of the connection.
+pub(crate) async fn settled(coordinator: &Connections, comm: CommId) -> Result<CommStatus, Refusal> {
+    Ok(coordinator.sent(Pace::Slow, |client| client.send_status(comm, true)).await?)
 }
 
 /// Returns how a communicator is doing, after it has gone on if it had failed and `restarts`.
 ///
 /// # Errors
-/// Those of [`living`] and [`Client::go_on`].
-pub(crate) fn usable(client: &mut Client, comm: CommId, restarts: bool) -> Result<CommStatus, Refusal> {
-    let status = living(client, comm)?;
+/// Those of [`living`] and of [`Client::go_on`](shmccl::coordinator::Client::go_on).
+pub(crate) async fn usable(
+    coordinator: &Connections,
+    comm: CommId,
+    restarts: bool,
+) -> Result<CommStatus, Refusal> {
+    let status = living(coordinator, comm).await?;
     if !restarts || status.state != CommState::Failed {
         return Ok(status);
     }
-    match client.go_on(comm) {
+    match coordinator.sent(Pace::Slow, |client| client.send_go_on(comm)).await {
         // It goes on by itself.
-        Err(CoordinatorError::Refused(RequestError::WrongState { .. })) => unended(settled(client, comm)?),
+        Err(CoordinatorError::Refused(RequestError::WrongState { .. })) => {
+            unended(settled(coordinator, comm).await?)
+        }
         status => Ok(status?),
     }
 }
 
-/// Has `action` done once the group before is over.
-fn in_turn<T>(
-    client: &mut Client,
+/// Whether a request was refused since the group before was in progress, which is over now.
+async fn was_too_early<T>(
+    coordinator: &Connections,
     comm: CommId,
-    mut action: impl FnMut(&mut Client) -> Result<T, CoordinatorError>,
-) -> Result<T, Refusal> {
-    loop {
-        match action(client) {
-            Err(CoordinatorError::Refused(RequestError::WrongState {
-                state: CommState::InProgress, ..
-            })) => drop(settled(client, comm)?),
-            outcome => return Ok(outcome?),
-        }
+    outcome: &Result<T, CoordinatorError>,
+) -> Result<bool, Refusal> {
+    let is_early = matches!(
+        outcome,
+        Err(CoordinatorError::Refused(RequestError::WrongState { state: CommState::InProgress, .. }))
+    );
+    if is_early {
+        settled(coordinator, comm).await?;
     }
+    Ok(is_early)
 }
 
 /// Starts a group.
 ///
 /// # Errors
-/// Those of [`Client::start_group`].
-pub(crate) fn start(client: &mut Client, comm: CommId, restarts: bool) -> Result<GroupId, Refusal> {
-    if restarts {
-        usable(client, comm, restarts)?;
+/// Those of [`Client::start_group`](shmccl::coordinator::Client::start_group).
+pub(crate) async fn start(
+    coordinator: &Connections,
+    comm: CommId,
+    restarts: bool,
+) -> Result<StartedGroup, Refusal> {
+    let start = || coordinator.sent(Pace::Quick, |client| client.send_start_group(comm));
+    match start().await {
+        Err(CoordinatorError::Refused(RequestError::Failed { .. })) if restarts => {
+            usable(coordinator, comm, restarts).await?;
+            Ok(start().await?)
+        }
+        started => Ok(started?),
     }
-    Ok(client.start_group(comm)?)
 }
 
 /// Puts `call` into `group` or the open one. Executes it where none is open.
 ///
 /// # Errors
-/// Those of [`Client::call`]; those of [`executed`].
-pub(crate) fn call(
-    client: &mut Client,
+/// Those of [`Client::call`](shmccl::coordinator::Client::call); those of [`executed`].
+pub(crate) async fn call(
+    coordinator: &Connections,
     comm: CommId,
     devices: &[DeviceId],
     call: &AllReduce,
     group: Option<GroupId>,
     restarts: bool,
 ) -> Result<(), Refusal> {
-    match in_turn(client, comm, |client| client.call(comm, group, call.on(devices)))? {
+    let progress = loop {
+        let on_devices = call.on(devices);
+        let sent = coordinator.sent(Pace::Quick, |client| client.send_call(comm, group, on_devices));
+        let progress = sent.await;
+        if !was_too_early(coordinator, comm, &progress).await? {
+            break progress?;
+        }
+    };
+    match progress {
         CallProgress::Queued { .. } => Ok(()),
         CallProgress::InProgress(number) => {
-            executed(client, comm, number, restarts.then_some(std::slice::from_ref(call)))
+            let status = settled(coordinator, comm).await?;
+            executed(coordinator, &status, number, restarts.then_some(std::slice::from_ref(call))).await
         }
     }
 }
@@ -113,42 +134,56 @@ pub(crate) fn call(
 /// again after a loss, if they are given.
 ///
 /// # Errors
-/// Those of [`Client::end_group`] and [`executed`].
-pub(crate) fn end(
-    client: &mut Client,
+/// Those of [`Client::end_group`](shmccl::coordinator::Client::end_group) and [`executed`].
+pub(crate) async fn end(
+    coordinator: &Connections,
     comm: CommId,
     group: Option<GroupId>,
     calls: Option<&[AllReduce]>,
 ) -> Result<(), Refusal> {
-    let ended = in_turn(client, comm, |client| client.end_group(comm, group));
-    match (ended, calls) {
-        (Ok(number), calls) => executed(client, comm, number, calls),
+    match (finish(coordinator, comm, group).await, calls) {
+        (Ok((number, status)), calls) => executed(coordinator, &status, number, calls).await,
         // A device was lost while the group was open, which has gone with it.
-        (Err(_), Some(calls)) if has_lost(client, comm)? => again(client, comm, calls),
+        (Err(_), Some(calls)) if has_lost(coordinator, comm).await? => again(coordinator, comm, calls).await,
         (Err(refusal), _) => Err(refusal),
     }
 }
 
+/// Ends a group. Returns its number, and how the communicator is doing when the group is over.
+async fn finish(
+    coordinator: &Connections,
+    comm: CommId,
+    group: Option<GroupId>,
+) -> Result<(u64, CommStatus), Refusal> {
+    loop {
+        let status = coordinator.sent(Pace::Slow, |client| client.send_execute_group(comm, group)).await;
+        if !was_too_early(coordinator, comm, &status).await? {
+            let status = status?;
+            return Ok((status.last.as_ref().map_or(0, |last| last.group), status));
+        }
+    }
+}
+
 /// Whether a communicator has lost a device since its last group began.
-fn has_lost(client: &mut Client, comm: CommId) -> Result<bool, Refusal> {
-    let status = living(client, comm)?;
+async fn has_lost(coordinator: &Connections, comm: CommId) -> Result<bool, Refusal> {
+    let status = living(coordinator, comm).await?;
     Ok(status.state == CommState::Failed || status.epoch > 1)
 }
 
-/// Waits until group `number` has been executed.
+/// Checks that group `number` has been executed, by a status of later. If its `calls` are given it
+/// is executed again where it has failed.
 ///
 /// # Errors
 /// `Aborted` when it has failed, and is not executed again.
-fn executed(
-    client: &mut Client,
-    comm: CommId,
+async fn executed(
+    coordinator: &Connections,
+    status: &CommStatus,
     number: u64,
     calls: Option<&[AllReduce]>,
 ) -> Result<(), Refusal> {
-    let status = settled(client, comm)?;
-    match (failure(&status, number), calls) {
+    match (failure(status, number), calls) {
         (None, _) => Ok(()),
-        (Some(_), Some(calls)) if !status.state.has_ended() => again(client, comm, calls),
+        (Some(_), Some(calls)) if !status.state.has_ended() => again(coordinator, status.comm, calls).await,
         (Some(why), _) => Err(Status::aborted(why).into()),
     }
 }
@@ -170,26 +205,34 @@ fn failure(status: &CommStatus, number: u64) -> Option<String> {
 }
 
 /// Executes `calls` once more, on the devices that are left, until no device dies meanwhile.
-fn again(client: &mut Client, comm: CommId, calls: &[AllReduce]) -> Result<(), Refusal> {
+async fn again(coordinator: &Connections, comm: CommId, calls: &[AllReduce]) -> Result<(), Refusal> {
     let mut last = None;
     for _ in 0..MOST_TRIES {
-        match once_more(client, comm, calls) {
+        match once_more(coordinator, comm, calls).await {
             Ok(()) => return Ok(()),
-            Err(refusal) if unended(client.status(comm, false)?).is_err() => return Err(refusal),
-            Err(refusal) => last = Some(refusal),
+            Err(refusal) => {
+                if living(coordinator, comm).await.is_err() {
+                    return Err(refusal);
+                }
+                last = Some(refusal);
+            }
         }
     }
     Err(last.unwrap_or_else(|| Status::aborted("the group loses a device each time").into()))
 }
 
-fn once_more(client: &mut Client, comm: CommId, calls: &[AllReduce]) -> Result<(), Refusal> {
-    let status = usable(client, comm, true)?;
-    let group = client.start_group(comm)?;
+async fn once_more(coordinator: &Connections, comm: CommId, calls: &[AllReduce]) -> Result<(), Refusal> {
+    let started = start(coordinator, comm, true).await?;
+    let group = Some(started.group);
     for call in calls {
-        client.call(comm, Some(group), call.on(&status.devices))?;
+        let call = call.on(&started.devices);
+        coordinator.sent(Pace::Quick, |client| client.send_call(comm, group, call)).await?;
     }
-    let number = client.end_group(comm, Some(group))?;
-    executed(client, comm, number, None)
+    let (number, status) = finish(coordinator, comm, group).await?;
+    match failure(&status, number) {
+        None => Ok(()),
+        Some(why) => Err(Status::aborted(why).into()),
+    }
 }
 
 /// How long a change may go unnoticed by those who watch.

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeSet;
 
-use shmccl::coordinator::{Client, CommStatus, DeviceId, DeviceReduceOp, GroupId};
+use shmccl::coordinator::{Client, CommId, CommStatus, DeviceId, DeviceReduceOp};
 use tonic::Status;
 
 use crate::comms::AllReduce;
+use crate::connections::{Connections, Pace};
 use crate::front::Front;
 use crate::groups;
 use crate::refusal::Refusal;
@@ -35,38 +36,63 @@ pub(crate) fn mark(front: &Front, status: &CommStatus, rank: u32) -> Result<(), 
     })
 }
 
-/// Executes `call` among the devices that are not `marked`.
+/// The refusal of a call in a group that is executed at its end. What a marked device contributes
+/// is only known when the group begins.
+pub(crate) fn in_a_group() -> Refusal {
+    let text = "a communicator with a removed device takes no calls in a group that is executed at its end; \
+                call outside of a group, or make another communicator";
+    Status::failed_precondition(text).into()
+}
+
+/// Executes `call` among the `devices` that are not `marked`.
 ///
 /// # Errors
-/// `FailedPrecondition` in a group: what a marked device contributes is only known when the group
-/// begins. Those of [`groups::call`] and of copies.
-pub(crate) fn call(
+/// Those of [`groups::call`] and of copies.
+pub(crate) async fn call(
+    coordinator: &Connections,
+    (comm, devices): (CommId, &[DeviceId]),
+    marked: BTreeSet<DeviceId>,
+    call: &AllReduce,
+) -> Result<(), Refusal> {
+    groups::settled(coordinator, comm).await?;
+    let (all, of) = (devices.to_vec(), call.clone());
+    let kept = coordinator.ask(Pace::Slow, move |client| set_neutral(client, &all, &marked, &of)).await?;
+    let outcome = groups::call(coordinator, comm, devices, call, None, false).await;
+    let restore = move |client: &mut Client| {
+        for Kept { device, address, bytes } in kept {
+            client.copy_host_to_device(device, address, &bytes)?;
+        }
+        Ok(())
+    };
+    coordinator.ask(Pace::Slow, restore).await?;
+    outcome
+}
+
+/// Bytes of a marked device from before an operation.
+struct Kept {
+    device: DeviceId,
+    address: u64,
+    bytes: Vec<u8>,
+}
+
+/// Has `marked` ones of `devices` contribute what changes no result. Returns what they had there.
+fn set_neutral(
     client: &mut Client,
-    status: &CommStatus,
+    devices: &[DeviceId],
     marked: &BTreeSet<DeviceId>,
     call: &AllReduce,
-    group: Option<GroupId>,
-) -> Result<(), Refusal> {
-    if group.is_some() {
-        let text = "a communicator with a removed device takes no calls in a group that is executed at its end; \
-                    call outside of a group, or make another communicator";
-        return Err(Status::failed_precondition(text).into());
-    }
-    groups::settled(client, status.comm)?;
-    let of = call.on(&status.devices);
-    of.check(&ranges(client, &status.devices)?)?;
+) -> Result<Vec<Kept>, Refusal> {
+    let of = call.on(devices);
+    of.check(&ranges(client, devices)?)?;
     let len = call.count * 8;
-    let bytes = neutral(client, status, marked, call)?;
+    let operand = neutral(client, devices, marked, call)?;
     let mut kept = Vec::new();
-    for (device, address) in status.devices.iter().zip(&of.send).filter(|(it, _)| marked.contains(it)) {
-        kept.push((*device, *address, client.read_device(*device, *address, len)?));
-        client.copy_host_to_device(*device, *address, &bytes)?;
+    for (device, address) in devices.iter().zip(&of.send).filter(|(it, _)| marked.contains(it)) {
+        let (device, address) = (*device, *address);
+        kept.push(Kept { device, address, bytes: client.read_device(device, address, len)? });
+        client.copy_host_to_device(device, address, &operand)?;
     }
-    let outcome = groups::call(client, status.comm, &status.devices, call, None, false);
-    for (device, address, bytes) in kept {
-        client.copy_host_to_device(device, address, &bytes)?;
-    }
-    outcome
+    Ok(kept)
 }
 
 /// Returns the addresses of `devices`.
@@ -81,7 +107,7 @@ fn ranges(
 /// zeros; ones; or the operand of another device, of which the least or greatest is the same.
 fn neutral(
     client: &mut Client,
-    status: &CommStatus,
+    devices: &[DeviceId],
     marked: &BTreeSet<DeviceId>,
     call: &AllReduce,
 ) -> Result<Vec<u8>, Refusal> {
@@ -91,8 +117,8 @@ fn neutral(
         DeviceReduceOp::Sum => Ok(fill(-0.0)),
         DeviceReduceOp::Prod => Ok(fill(1.0)),
         _ => {
-            let addresses = call.on(&status.devices).send;
-            let mut others = status.devices.iter().zip(addresses).filter(|(it, _)| !marked.contains(it));
+            let addresses = call.on(devices).send;
+            let mut others = devices.iter().zip(addresses).filter(|(it, _)| !marked.contains(it));
             let Some((device, address)) = others.next() else { return Ok(fill(0.0)) };
             Ok(client.read_device(*device, address, call.count * 8)?)
         }

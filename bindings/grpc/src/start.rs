@@ -75,7 +75,7 @@ impl Default for Options {
 /// A place to listen at that is taken, or open to others without secrets; those of the system.
 pub fn serve(options: &Options, note: impl Fn(&str) + Send + Sync + 'static) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+        .worker_threads(workers())
         .max_blocking_threads(MAX_THREADS)
         .thread_keep_alive(Duration::from_secs(2))
         .enable_all()
@@ -85,6 +85,12 @@ pub fn serve(options: &Options, note: impl Fn(&str) + Send + Sync + 'static) -> 
     // What waits for devices in a thread does not keep the process.
     runtime.shutdown_background();
     served
+}
+
+/// Returns how many threads carry messages: one for eight cores. What clients and devices do takes
+/// the others, and each thread more wakes its neighbours for every call.
+fn workers() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(8))
 }
 
 type Note = Arc<dyn Fn(&str) + Send + Sync>;

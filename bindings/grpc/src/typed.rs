@@ -215,7 +215,7 @@ impl Pool for PoolService {
         let pool::StatusRequest { comm, settled: waits } = request.into_inner();
         let comm = CommId::new(comm);
         if waits {
-            return self.ask(Pace::Slow, move |client| Ok(told(settled(client, comm)?))).await;
+            return Ok(Response::new(told(settled(&self.0.connections, comm).await.map_err(Status::from)?)));
         }
         self.ask(Pace::Quick, move |client| Ok(told(client.status(comm, false)?))).await
     }

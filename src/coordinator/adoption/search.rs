@@ -13,7 +13,7 @@ use crate::coordinator::assignment::StartedDevice;
 use crate::coordinator::deadline_stream::Address;
 use crate::coordinator::directory::RuntimeDirectory;
 use crate::coordinator::error::{CoordinatorError, Result};
-use crate::coordinator::handshake::{Hello, HelloReply, PATIENCE, PeerRole, VERSION, check_peer, garbled};
+use crate::coordinator::handshake::{Hello, HelloReply, PATIENCE, PeerRole, check_peer, garbled};
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::wire::PeerConnection;
 use crate::error::Error;
@@ -158,7 +158,7 @@ impl Attempt {
         let stream = stream.map_err(|error| Error::os("connecting with the next coordinator", error))?;
         check_peer(&stream)?;
         let mut connection = PeerConnection::new(stream)?;
-        connection.send(&Hello { shmccl: VERSION.to_owned(), role: PeerRole::Device });
+        connection.send(&Hello::new(PeerRole::Device));
         Ok(Self { connection, until: Instant::now() + PATIENCE })
     }
 

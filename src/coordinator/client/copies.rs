@@ -11,7 +11,7 @@ use super::{Client, unexpected};
 use crate::coordinator::call::{AddressRange, Bytes};
 use crate::coordinator::deadline_stream::Address;
 use crate::coordinator::error::{CoordinatorError, RequestError, Result};
-use crate::coordinator::handshake::{CopyDirection, CopyOrder, PeerRole, check_peer, greet_checked};
+use crate::coordinator::handshake::{CopyDirection, CopyOrder, Hello, HelloReply, PeerRole, check_peer};
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::request::{ClientRequest, Location, Reply};
 use crate::coordinator::wire::{IoContext, read, write};
@@ -34,7 +34,7 @@ impl Client {
     /// [`RequestError::NoSuchDevice`], [`RequestError::NotAllocated`]; [`RequestError::WrongState`]
     /// while its communicator comes or goes.
     pub fn address_range(&mut self, device: DeviceId) -> Result<AddressRange> {
-        self.locate(device).map(|location| location.range)
+        self.locate(device, false).map(|location| location.range)
     }
 
     /// Copies `source` to the bytes from `address` of a device on. The coordinator only says where
@@ -52,7 +52,8 @@ impl Client {
     /// counts as lost since it hangs; [`Error::Timeout`].
     pub fn copy_host_to_device(&mut self, device: DeviceId, address: u64, source: &[u8]) -> Result<()> {
         let bytes = Bytes { address, len: source.len() as u64 };
-        self.put(device, bytes, |stream, copying| {
+        // The device takes none of it if it refuses the order.
+        self.put(device, bytes, Answers::Behind, |stream, copying| {
             stream.write_all(source).map_err(|error| copying.error(error))
         })
     }
@@ -75,7 +76,7 @@ impl Client {
         mut source: impl Read,
     ) -> Result<()> {
         let room = usize::try_from(len).map_or(PIECE, |len| len.min(PIECE));
-        self.put(device, Bytes { address, len }, |stream, copying| {
+        self.put(device, Bytes { address, len }, Answers::Ahead, |stream, copying| {
             let (mut piece, mut left) = (vec![0; room], len);
             while left > 0 {
                 let next = usize::try_from(left).map_or(PIECE, |left| left.min(PIECE));
@@ -87,15 +88,20 @@ impl Client {
         })
     }
 
-    /// Has `feed` send the bytes that are to be copied to a device.
+    /// Has `feed` send the bytes that are to be copied to a device. The answers to the order are
+    /// awaited before or after that.
     fn put(
         &mut self,
         device: DeviceId,
         bytes: Bytes,
+        answers: Answers,
         feed: impl FnOnce(&mut WatchedStream<'_>, IoContext) -> Result<()>,
     ) -> Result<()> {
         let copying = self.copying();
-        self.open(device, bytes, CopyDirection::Put)?.run(|stream| {
+        self.order(device, bytes, CopyDirection::Put)?.run(|stream| {
+            if answers == Answers::Ahead {
+                admitted(stream, copying)?;
+            }
             let fed = feed(stream, copying);
             let is_hang_up =
                 |error: &CoordinatorError| matches!(error, CoordinatorError::Disconnected { .. });
@@ -103,10 +109,14 @@ impl Client {
                 return fed;
             }
             // A device that takes no more sends the reason before it hangs up.
-            match (fed, read::<Result<(), RequestError>>(stream, copying)) {
-                (_, Ok(Err(refusal))) => Err(refusal.into()),
-                (Ok(()), answer) => answer.map(drop),
-                (hang_up, _) => hang_up,
+            let mut told = Ok(());
+            if answers == Answers::Behind {
+                told = admitted(stream, copying);
+            }
+            let told = told.and_then(|()| Ok(read::<Result<(), RequestError>>(stream, copying)??));
+            match (fed, told) {
+                (Err(hang_up), Ok(()) | Err(CoordinatorError::Disconnected { .. })) => Err(hang_up),
+                (_, told) => told,
             }
         })
     }
@@ -135,14 +145,21 @@ impl Client {
         let mut stream = self.open(device, Bytes { address, len }, CopyDirection::Get)?;
         let mut target = Vec::new();
         let room = usize::try_from(len).ok().filter(|len| target.try_reserve_exact(*len).is_ok());
-        let len = room.ok_or_else(|| Error::ResourceLimit {
+        room.ok_or_else(|| Error::ResourceLimit {
             resource: "memory",
             action: "copying from a device",
             remedy: "copy less at a time",
             source: ErrorKind::OutOfMemory.into(),
         })?;
-        target.resize(len, 0);
-        stream.run(|stream| stream.read_exact(&mut target).map_err(|error| copying.error(error)))?;
+        stream.run(|stream| {
+            // Read piece by piece, each is in the cache when it is filled.
+            let came = stream.take(len).read_to_end(&mut target);
+            let came = came.and_then(|came| match came as u64 == len {
+                true => Ok(()),
+                false => Err(ErrorKind::UnexpectedEof.into()),
+            });
+            came.map_err(|error| copying.error(error))
+        })?;
         Ok(target)
     }
 
@@ -153,21 +170,38 @@ impl Client {
         bytes: Bytes,
         direction: CopyDirection,
     ) -> Result<WatchedStream<'_>> {
-        let location = self.locate(device)?;
+        let copying = self.copying();
+        let mut stream = self.order(device, bytes, direction)?;
+        stream.run(|stream| admitted(stream, copying))?;
+        Ok(stream)
+    }
+
+    /// Connects with a device, and sends it the order for a copy right behind the greeting. The
+    /// answers to both are [awaited](admitted) later.
+    fn order(
+        &mut self,
+        device: DeviceId,
+        bytes: Bytes,
+        direction: CopyDirection,
+    ) -> Result<WatchedStream<'_>> {
+        let location = self.locate(device, self.is_behind_groups)?;
         location.range.check(device, bytes)?;
         let (copying, comm) = (self.copying(), location.comm);
         let mut stream = WatchedStream::connect(self, device, location)?;
         stream.run(|stream| {
-            let greeting = IoContext { operation: "greeting the device", ..copying };
-            greet_checked(stream, PeerRole::Client, greeting)?;
-            write(stream, &CopyOrder { device, comm, bytes, direction }, copying)?;
-            Ok(read::<Result<(), RequestError>>(stream, copying)??)
+            let mut both = Vec::new();
+            write(&mut both, &Hello::new(PeerRole::Client), copying)?;
+            write(&mut both, &CopyOrder { device, comm, bytes, direction }, copying)?;
+            stream.write_all(&both).map_err(|error| copying.error(error))
         })?;
         Ok(stream)
     }
 
-    fn locate(&mut self, device: DeviceId) -> Result<Location> {
-        let Reply::Located(location) = self.ask(ClientRequest::Locate(device))? else {
+    fn locate(&mut self, device: DeviceId, settled: bool) -> Result<Location> {
+        // A group takes as long as it does.
+        let patience = if settled { Duration::MAX } else { self.timeout };
+        let request = ClientRequest::Locate { device, settled };
+        let Reply::Located(location) = self.ask_within(request, patience)? else {
             return Err(unexpected());
         };
         Ok(location)
@@ -186,7 +220,7 @@ impl Client {
     /// [`CoordinatorError::Disconnected`] when the device is not there, a [`RequestError`] when it
     /// may not be copied to any more.
     fn check(&mut self, device: DeviceId, was: &Location) -> Result<()> {
-        match self.ask_within(ClientRequest::Locate(device), QUIET) {
+        match self.ask_within(ClientRequest::Locate { device, settled: false }, QUIET) {
             Ok(Reply::Located(now)) if (now.comm, &now.socket) == (was.comm, &was.socket) => Ok(()),
             Ok(Reply::Located(_)) | Err(CoordinatorError::Refused(RequestError::NoSuchDevice { .. })) => {
                 Err(CoordinatorError::Disconnected { peer: DEVICE })
@@ -199,6 +233,20 @@ impl Client {
     fn copying(&self) -> IoContext {
         IoContext { peer: DEVICE, operation: "copying to or from a device", patience: self.timeout }
     }
+}
+
+/// Whether the answers to an order are awaited ahead of the bytes, or behind them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answers {
+    Ahead,
+    Behind,
+}
+
+/// Waits until a device agrees to a copy.
+fn admitted(stream: &mut WatchedStream<'_>, copying: IoContext) -> Result<()> {
+    let greeting = IoContext { operation: "greeting the device", ..copying };
+    read::<HelloReply>(stream, greeting)?.check()?;
+    Ok(read::<Result<(), RequestError>>(stream, copying)??)
 }
 
 /// Returns the error for a source of `len` bytes that gives no more.

@@ -108,6 +108,8 @@ pub(crate) enum WaitCondition {
     Done,
     /// Nothing is in progress.
     Settled,
+    /// Nothing is in progress, so that the memory of this device can be copied.
+    Located(DeviceId),
     /// All members have left it after all was done.
     Finalized,
     /// All members have left it.

@@ -8,7 +8,7 @@ use crate::coordinator::id::{CommId, DeviceId, GroupId};
 use crate::coordinator::metrics::{CommMetrics, Metrics};
 use crate::coordinator::order::CommFormation;
 use crate::coordinator::request::{
-    CallProgress, ClientRequest, CommState, DeviceStatus, GroupOutcome, Location, Reply,
+    CallProgress, ClientRequest, CommState, DeviceStatus, GroupOutcome, Location, Reply, StartedGroup,
 };
 use crate::rank::MAX_RANKS;
 
@@ -29,7 +29,9 @@ impl CoordinatorMachine {
             ClientRequest::Metrics => Ok(Some(Reply::Metrics(self.metrics()))),
             ClientRequest::GroupStart(comm) => self.start_group(comm).map(Some),
             ClientRequest::Call { comm, group, call } => self.call((comm, group), call).map(Some),
-            ClientRequest::GroupEnd { comm, group } => self.end_group(comm, group).map(Some),
+            ClientRequest::GroupEnd { comm, group, settled } => {
+                self.end_group(request_id, (comm, group), settled)
+            }
             ClientRequest::GroupCancel { comm, group } => self.cancel_group(comm, group).map(Some),
             ClientRequest::GoOn(comm) => self.ask_to_go_on(request_id, comm),
             ClientRequest::Grow { comm, devices } => self.ask_to_grow(request_id, comm, devices),
@@ -39,7 +41,7 @@ impl CoordinatorMachine {
             ClientRequest::Restore { comm, directory } => {
                 self.ask_for_checkpoint(request_id, comm, GroupWork::Restore(directory))
             }
-            ClientRequest::Locate(device) => self.locate(device).map(Some),
+            ClientRequest::Locate { device, settled } => self.locate(request_id, device, settled),
             ClientRequest::Finalize(comm) => self.finalize(request_id, comm),
             ClientRequest::Destroy(comm) => self.destroy(request_id, comm),
         };
@@ -131,8 +133,9 @@ impl CoordinatorMachine {
             return Err(RequestError::GroupOpen { comm, open: true });
         }
         found.open = Some(OpenGroup { id, calls: Vec::new() });
+        let started = StartedGroup { group: id, devices: found.members.clone() };
         self.opened += 1;
-        Ok(Reply::GroupStarted(id))
+        Ok(Reply::GroupStarted(started))
     }
 
     fn call(
@@ -160,12 +163,22 @@ impl CoordinatorMachine {
         }
     }
 
-    fn end_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<Reply, RequestError> {
+    fn end_group(
+        &mut self,
+        request_id: RequestId,
+        (comm, group): (CommId, Option<GroupId>),
+        settled: bool,
+    ) -> MaybeReply {
         let found = self.comm(comm)?;
         found.check_group(group)?;
         found.check_usable(&[CommState::Ready])?;
-        let open = found.open.take().ok_or(RequestError::GroupOpen { comm, open: false })?;
-        self.dispatch(comm, GroupWork::Calls(open.calls))
+        let calls = found.open.as_ref().map(|open| open.calls.clone());
+        let calls = calls.ok_or(RequestError::GroupOpen { comm, open: false })?;
+        if settled {
+            found.wait(request_id, WaitCondition::Settled)?;
+        }
+        found.open = None;
+        self.dispatch(comm, GroupWork::Calls(calls)).map(|reply| Some(reply).filter(|_| !settled))
     }
 
     fn cancel_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<Reply, RequestError> {
@@ -205,13 +218,26 @@ impl CoordinatorMachine {
         Ok(reply)
     }
 
-    fn locate(&mut self, device: DeviceId) -> Result<Reply, RequestError> {
+    fn locate(&mut self, request_id: RequestId, device: DeviceId, settled: bool) -> MaybeReply {
         let found = self.table.get(device).ok_or(RequestError::NoSuchDevice { device })?;
-        let (range, socket) = (found.report.range, found.report.socket.clone());
         let owner = found.owner.ok_or(RequestError::NotAllocated { device })?;
+        if settled {
+            return self.comm(owner)?.wait(request_id, WaitCondition::Located(device));
+        }
+        let comm = self.comms.get(&owner).ok_or(RequestError::NotAllocated { device })?;
+        self.location(comm, device).map(Some)
+    }
+
+    /// Returns where the memory of a device of `comm` can be reached.
+    pub(super) fn location(&self, comm: &Comm, device: DeviceId) -> Result<Reply, RequestError> {
+        let found = self.table.get(device).ok_or(RequestError::NoSuchDevice { device })?;
+        if found.owner != Some(comm.id) {
+            return Err(RequestError::NotAllocated { device });
+        }
         let states = [CommState::Ready, CommState::InProgress, CommState::Growing, CommState::Failed];
-        self.comm(owner)?.check_usable(&states)?;
-        Ok(Reply::Located(Location { comm: owner, range, socket }))
+        comm.check_usable(&states)?;
+        let (range, socket) = (found.report.range, found.report.socket.clone());
+        Ok(Reply::Located(Location { comm: comm.id, range, socket }))
     }
 
     fn finalize(&mut self, request_id: RequestId, comm: CommId) -> MaybeReply {

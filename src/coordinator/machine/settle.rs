@@ -314,6 +314,10 @@ impl CoordinatorMachine {
                 | (CommStage::Ready | CommStage::Failed { .. } | CommStage::Ended, WaitCondition::Settled) => {
                     Ok(Reply::Status(comm.status()))
                 }
+                (
+                    CommStage::Ready | CommStage::Failed { .. } | CommStage::Ended,
+                    WaitCondition::Located(device),
+                ) => self.location(comm, device),
                 _ => {
                     comm.waiting.push((request_id, condition));
                     continue;

@@ -211,7 +211,7 @@ fn a_call_that_names_a_group_is_executed_in_that_or_not_at_all() {
     let mut fixture = Fixture::new(2);
     fixture.init(2, false);
     let start = |fixture: &mut Fixture| match fixture.answer(ClientRequest::GroupStart(COMM)) {
-        Ok(Reply::GroupStarted(group)) => group,
+        Ok(Reply::GroupStarted(started)) => started.group,
         other => panic!("{other:?}"),
     };
     let (first, cancel) = (start(&mut fixture), ClientRequest::GroupCancel { comm: COMM, group: None });
@@ -231,10 +231,54 @@ fn a_call_that_names_a_group_is_executed_in_that_or_not_at_all() {
 
     fixture.restart();
     assert_eq!(fixture.call(), Err(RequestError::NoSuchGroup { comm: COMM, group: second }));
-    let end = ClientRequest::GroupEnd { comm: COMM, group: Some(second) };
+    let end = ClientRequest::GroupEnd { comm: COMM, group: Some(second), settled: false };
     assert_eq!(fixture.answer(end), Err(RequestError::NoSuchGroup { comm: COMM, group: second }));
     assert_ne!(start(&mut fixture), first, "whatever the coordinator");
     assert_eq!(fixture.status().last, None, "nothing was executed");
+}
+
+#[test]
+fn who_ends_a_group_may_be_answered_when_it_is_over_by_how_it_has_ended() {
+    let mut fixture = Fixture::new(2);
+    fixture.init(2, true);
+    let end = |group| ClientRequest::GroupEnd { comm: COMM, group, settled: true };
+    assert_eq!(fixture.answer(end(None)), Err(RequestError::GroupOpen { comm: COMM, open: false }));
+    for (number, outcome) in [(1, Ok(())), (2, Err("it went wrong".to_owned()))] {
+        let Ok(Reply::GroupStarted(started)) = fixture.answer(ClientRequest::GroupStart(COMM)) else {
+            panic!("no group")
+        };
+        assert_eq!(started.devices, [1, 2].map(DeviceId::new));
+        fixture.group = Some(started.group);
+        fixture.call().unwrap();
+        let client = fixture.ask(end(fixture.group));
+        assert_eq!(fixture.replies.get(&client), None, "it is in progress");
+        fixture.end_group(&outcome);
+        let Some(Ok(Reply::Status(status))) = fixture.replies.remove(&client) else { panic!("no answer") };
+        let last = status.last.unwrap();
+        assert_eq!((last.group, last.failure.is_some()), (number, outcome.is_err()));
+    }
+}
+
+#[test]
+fn where_memory_is_may_be_told_when_no_group_is_in_progress_in_it_any_more() {
+    let mut fixture = Fixture::new(3);
+    fixture.init(2, false);
+    let locate = |device, settled| ClientRequest::Locate { device: DeviceId::new(device), settled };
+    assert!(matches!(fixture.answer(locate(1, true)), Ok(Reply::Located(_))), "none is");
+    assert!(matches!(fixture.answer(locate(3, true)), Err(RequestError::NotAllocated { .. })));
+    assert!(matches!(fixture.answer(locate(4, true)), Err(RequestError::NoSuchDevice { .. })));
+    fixture.call().unwrap();
+    let client = fixture.ask(locate(1, true));
+    assert_eq!(fixture.replies.get(&client), None);
+    assert!(matches!(fixture.answer(locate(1, false)), Ok(Reply::Located(_))), "who does not wait is told");
+    fixture.end_group(&Ok(()));
+    assert!(matches!(fixture.replies.remove(&client), Some(Ok(Reply::Located(_)))));
+
+    fixture.call().unwrap();
+    let client = fixture.ask(locate(1, true));
+    fixture.answer(ClientRequest::Destroy(COMM)).unwrap();
+    let refused = RequestError::NotAllocated { device: DeviceId::new(1) };
+    assert_eq!(fixture.replies.remove(&client), Some(Err(refused)));
 }
 
 fn checkpoint() -> ClientRequest {

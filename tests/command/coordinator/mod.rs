@@ -10,6 +10,7 @@ mod checkpoints;
 mod command;
 mod device_restarts;
 mod embedded;
+mod event_loop;
 mod fleet;
 mod garbage;
 mod growth;

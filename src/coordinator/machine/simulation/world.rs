@@ -89,6 +89,8 @@ pub(super) struct World {
     groups: Vec<GroupId>,
     /// The numbers of calls that name a group.
     grouped: BTreeSet<u64>,
+    /// The requests to end a group that are answered when it has been executed.
+    executing: BTreeSet<u64>,
     /// The numbers of requests to grow.
     growing: BTreeSet<u64>,
     next_device: u32,
@@ -127,6 +129,7 @@ impl World {
             finalizing: BTreeSet::new(),
             groups: Vec::new(),
             grouped: BTreeSet::new(),
+            executing: BTreeSet::new(),
             growing: BTreeSet::new(),
             next_device: 1,
             mail: Vec::new(),

@@ -32,6 +32,9 @@ impl World {
         if matches!(request, ClientRequest::Call { group: Some(_), .. }) {
             self.grouped.insert(number);
         }
+        if matches!(request, ClientRequest::GroupEnd { settled: true, .. }) {
+            self.executing.insert(number);
+        }
         self.asked.insert((client, number), 0);
         self.note(|| format!("request {number} of client {client}: {request:?}"));
         let request_id = RequestId { client: ClientId(client), number };
@@ -53,10 +56,13 @@ impl World {
             7 => ClientRequest::Devices,
             8 => ClientRequest::GroupStart(comm),
             9 if self.random.once_in(4) => ClientRequest::GroupCancel { comm, group: self.draw_group() },
-            9 => ClientRequest::GroupEnd { comm, group: self.draw_group() },
+            9 => ClientRequest::GroupEnd { comm, group: self.draw_group(), settled: self.random.once_in(2) },
             10..18 => ClientRequest::Call { comm, group: self.draw_group(), call: self.draw_call(comm) },
             18..21 => ClientRequest::GoOn(comm),
-            21 => ClientRequest::Locate(DeviceId::new(self.next_device - 1)),
+            21 => ClientRequest::Locate {
+                device: DeviceId::new(self.next_device - 1),
+                settled: self.random.once_in(2),
+            },
             22 => ClientRequest::Finalize(comm),
             23..31 => ClientRequest::Grow { comm, devices: self.random.below(3).try_into().unwrap_or(0) },
             31..33 => ClientRequest::Checkpoint { comm, directory: "/there".to_owned() },
@@ -89,6 +95,7 @@ impl World {
     ) -> Result<(), String> {
         self.seen.extend(match reply {
             Ok(Reply::Status(_)) if self.growing.contains(&number) => Some("grown"),
+            Ok(Reply::Status(_)) if self.executing.contains(&number) => Some("executed"),
             Ok(Reply::Status(status)) if status.state == CommState::Ready => Some("ready"),
             Ok(Reply::Status(status)) if status.state == CommState::Failed => Some("failed"),
             Ok(Reply::Called(CallProgress::InProgress(_))) => Some("group"),
@@ -108,10 +115,18 @@ impl World {
             _ => None,
         });
         match reply {
-            Ok(Reply::GroupStarted(group)) if self.groups.contains(group) => {
-                return Err(format!("group {group} was started twice"));
+            Ok(Reply::GroupStarted(started)) if self.groups.contains(&started.group) => {
+                return Err(format!("group {} was started twice", started.group));
             }
-            Ok(Reply::GroupStarted(group)) => self.groups.push(*group),
+            Ok(Reply::GroupStarted(started)) => self.groups.push(started.group),
+            Ok(Reply::Status(status))
+                if self.executing.contains(&number)
+                    && (status.state == CommState::InProgress || status.last.is_none()) =>
+            {
+                return Err(format!(
+                    "the group of request {number} goes on, and it was answered: {status:?}"
+                ));
+            }
             Ok(Reply::Checkpoint(written)) if !self.network.written.contains(written) => {
                 return Err(format!("checkpoint {written} was told to client {client}, and nobody wrote it"));
             }
