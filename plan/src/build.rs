@@ -28,23 +28,27 @@
 
 mod block;
 mod instances;
+mod line;
 
 use std::fmt;
 use std::ops::Range;
-use std::panic::Location;
+use std::sync::Arc;
 
 use crate::check::{Report, check};
 use crate::plan::{Buffer, ChannelKind, Plan, Protocol, RankProgram, RemoteBuffer};
+use crate::read::MAX_BLOCKS;
 use crate::rules;
 use block::Draft;
+pub use line::Line;
 
 /// A program that becomes a plan.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Program {
     plan: Plan,
     /// By rank and block, what the block does so far.
     drafts: Vec<Vec<Draft>>,
     instances: u32,
+    made_at: Option<Arc<str>>,
 }
 
 /// A thread block of a rank.
@@ -97,7 +101,7 @@ pub enum BuildError {
         /// What is wrong, and the remedy behind a semicolon.
         what: String,
         /// The line that made it.
-        at: &'static Location<'static>,
+        at: Line,
     },
     /// The plan breaks a rule of the format.
     Refused {
@@ -109,7 +113,7 @@ pub enum BuildError {
         /// What was found.
         report: Report,
         /// The lines that made the operations of the first finding.
-        at: Vec<&'static Location<'static>>,
+        at: Vec<Line>,
     },
 }
 
@@ -152,7 +156,7 @@ impl Program {
             ranks: vec![RankProgram::default(); ranks],
         };
         let drafts = (0..ranks).map(|_| Vec::new()).collect();
-        Self { plan, drafts, instances: 1 }
+        Self { plan, drafts, instances: 1, made_at: None }
     }
 
     /// Lets input and output overlap.
@@ -280,7 +284,7 @@ impl Program {
         }
         let line = |place: &crate::Place| {
             let (rank, block, (operation, _)) = (place.rank?, place.block?, place.operation?);
-            drafts.get(rank)?.get(block)?.get(operation).copied().filter(|_| lines)
+            drafts.get(rank)?.get(block)?.get(operation).cloned().filter(|_| lines)
         };
         let at = report
             .first_error()
@@ -295,6 +299,12 @@ impl Program {
     pub fn finish_unproved(mut self) -> Result<Plan, BuildError> {
         for (rank, drafts) in std::mem::take(&mut self.drafts).into_iter().enumerate() {
             self.plan.ranks[rank].blocks = drafts.into_iter().map(Draft::finish).collect();
+        }
+        let blocks = self.plan.ranks.iter().map(|rank| rank.blocks.len()).max().unwrap_or(0);
+        if blocks.saturating_mul(self.instances as usize) > MAX_BLOCKS {
+            let instances = self.instances;
+            let what = format!("{blocks} blocks a rank, {instances} times; give {MAX_BLOCKS} in all at most");
+            return Err(refused(vec![crate::Problem::new(crate::Place::PLAN, what)]));
         }
         let plan = instances::replicate(self.plan, self.instances);
         let (mut problems, mut warnings) = (Vec::new(), Vec::new());

@@ -142,6 +142,11 @@ impl Dtype {
         ENGINE[self.index]
     }
 
+    /// Returns whether an element has two parts.
+    pub fn is_complex(&self) -> bool {
+        self.dlpack == COMPLEX
+    }
+
     /// Returns whether NumPy needs another package for it.
     pub fn is_foreign_to_numpy(&self) -> bool {
         matches!(self.dlpack, BFLOAT | E4M3FN | E5M2)

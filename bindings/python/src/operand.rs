@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `shmccl.Array` | its own fields | the caller's reference |
 //! | NumPy arrays and all of the buffer protocol | `PyObject_GetBuffer` | the buffer, exported |
-//! | `torch.Tensor` | `data_ptr`, `dtype`, `nbytes` and such | the caller's reference |
+//! | `torch.Tensor` | DLPack's C functions, which its class names | the caller's reference |
 //! | arrays with types that NumPy lacks | `__array_interface__` | the caller's reference |
 //! | the rest | `__dlpack__` | the capsule |
 //!

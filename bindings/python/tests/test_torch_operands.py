@@ -69,8 +69,26 @@ def test_a_started_operation_keeps_its_tensor():
     on_ranks(body)
 
 
+def test_tensors_of_any_shape_are_read_as_they_lie():
+    comm = shmccl.init_all(1)[0]
+    for tensor in [torch.tensor(7.0), torch.ones(0), torch.ones(1, 3).t(), torch.arange(6.0).view(2, 3)[1],
+                   torch.nn.Parameter(torch.ones(3)), torch.ones(2, 2).to(memory_format=torch.contiguous_format)]:
+        assert torch.equal(comm.all_reduce(tensor), tensor.detach())
+
+
+def test_a_conjugation_that_is_put_off_is_not_passed_over():
+    comm = shmccl.init_all(1)[0]
+    numbers = torch.tensor([1 + 2j, 3 - 4j]).conj()
+    for tensor in [numbers, numbers[:1].imag]:
+        with pytest.raises(ValueError, match="put off"):
+            comm.all_reduce(tensor)
+    assert torch.equal(comm.all_reduce(numbers.resolve_conj()), numbers)
+
+
 def test_what_is_no_plain_tensor_is_refused_with_its_remedy():
     comm = shmccl.init_all(1)[0]
+    with pytest.raises((RuntimeError, BufferError, NotImplementedError)):
+        comm.all_reduce(torch.ones(4).to_sparse())
     with pytest.raises(ValueError, match="contiguous"):
         comm.all_reduce(torch.ones(4, 4).t())
     with pytest.raises(ValueError, match="of float32, and the output of float64"):

@@ -1,12 +1,8 @@
 //! The operations of a block, and the `nop`s between them.
 
-use std::panic::Location;
-
+use super::line::Line;
 use super::{BlockId, BuildError, Channel, Chunks, Group, Program, Semaphore};
 use crate::plan::{Block, Buffer, ChannelKind, Code, Holder, Operation, Operator, Pipeline, Reference};
-
-/// Where the operations of a program were made.
-pub(super) type Line = &'static Location<'static>;
 
 /// Narrows an index. One that does not fit breaks a rule of the format, which says so.
 pub(super) fn narrow(index: usize) -> u32 {
@@ -14,7 +10,7 @@ pub(super) fn narrow(index: usize) -> u32 {
 }
 
 /// A block that is written.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Draft {
     block: Block,
     pub(super) lines: Vec<Line>,
@@ -32,24 +28,24 @@ impl Draft {
         self.block
     }
 
-    fn push(&mut self, operation: Operation, line: Line) {
+    fn push(&mut self, operation: Operation, line: &Line) {
         match &mut self.pipeline {
             Some(pipeline) => pipeline.operations.push(operation),
             None => {
                 self.block.operations.push(operation);
-                self.lines.push(line);
+                self.lines.push(line.clone());
             }
         }
     }
 
-    fn fence(&mut self, line: Line) {
+    fn fence(&mut self, line: &Line) {
         self.push(Operation::new(Code::Nop), line);
         self.touched.clear();
         self.has_waited = false;
     }
 
     /// Lets the threads meet before accesses that must come after earlier ones.
-    fn access(&mut self, line: Line, accesses: &[(Chunks, bool)]) {
+    fn access(&mut self, line: &Line, accesses: &[(Chunks, bool)]) {
         let conflicts = |&(chunks, writes): &(Chunks, bool)| {
             let meets = |&(other, wrote): &(Chunks, bool)| (writes || wrote) && chunks.meets(&other);
             self.touched.iter().any(meets)
@@ -61,7 +57,7 @@ impl Draft {
     }
 
     /// Lets the threads meet before something that tells others of all that was done.
-    fn tell(&mut self, line: Line) {
+    fn tell(&mut self, line: &Line) {
         if self.has_waited || !self.touched.is_empty() {
             self.fence(line);
         }
@@ -130,11 +126,11 @@ impl Program {
         (from, to): (Chunks, Chunks),
         flush: bool,
     ) -> Result<(), BuildError> {
-        let line = Location::caller();
+        let line = self.line();
         let code = if flush { Code::PutWithSignalAndFlush } else { Code::PutWithSignal };
-        self.drafts[block.rank][block.block].tell(line);
-        let id = self.channel_of(block, channel, line)?;
-        self.add(block, code, Some(channel.kind), (&[from], &[to]), vec![id], line)
+        self.drafts[block.rank][block.block].tell(&line);
+        let id = self.channel_of(block, channel, &line)?;
+        self.add(block, code, Some(channel.kind), (&[from], &[to]), vec![id], &line)
     }
 
     /// Combines sources, the first of which is of the own rank, into targets, the first of which
@@ -222,9 +218,9 @@ impl Program {
         group: Group,
         chunks: (u32, u32),
     ) -> Result<(), BuildError> {
-        let line = Location::caller();
+        let line = self.line();
         if group.rank != block.rank {
-            return Err(call("the group belongs to another rank; use the block's own", line));
+            return Err(call("the group belongs to another rank; use the block's own", &line));
         }
         let members = self.plan.ranks[group.rank].switch_groups[group.index as usize].clone();
         let draft = &mut self.drafts[block.rank][block.block];
@@ -235,13 +231,13 @@ impl Program {
             size: chunks.1,
         };
         let touched: Vec<_> = members.ranks.iter().map(|rank| (of(rank), true)).collect();
-        draft.access(line, &touched);
+        draft.access(&line, &touched);
         let id = entry(&mut draft.block.switch_groups, group.index);
         let reference = Reference { holder: Holder::Switch(id), index: chunks.0, size: chunks.1 };
         let mut operation = Operation::new(Code::GroupLoadReduceStore);
         operation.kind = Some(ChannelKind::Switch);
         (operation.sources, operation.targets) = (vec![reference], vec![reference]);
-        draft.push(operation, line);
+        draft.push(operation, &line);
         Ok(())
     }
 
@@ -251,7 +247,8 @@ impl Program {
     /// A channel of another rank.
     #[track_caller]
     pub fn signal(&mut self, block: BlockId, channel: Channel) -> Result<(), BuildError> {
-        self.drafts[block.rank][block.block].tell(Location::caller());
+        let line = self.line();
+        self.drafts[block.rank][block.block].tell(&line);
         self.synchronise(block, Code::Signal, channel)
     }
 
@@ -272,7 +269,8 @@ impl Program {
     /// A channel of another rank.
     #[track_caller]
     pub fn relaxed_signal(&mut self, block: BlockId, channel: Channel) -> Result<(), BuildError> {
-        self.drafts[block.rank][block.block].tell(Location::caller());
+        let line = self.line();
+        self.drafts[block.rank][block.block].tell(&line);
         self.synchronise(block, Code::RelaxedSignal, channel)
     }
 
@@ -304,7 +302,8 @@ impl Program {
     /// A semaphore of another rank.
     #[track_caller]
     pub fn release(&mut self, block: BlockId, semaphore: Semaphore) -> Result<(), BuildError> {
-        self.drafts[block.rank][block.block].tell(Location::caller());
+        let line = self.line();
+        self.drafts[block.rank][block.block].tell(&line);
         self.semaphore_operation(block, Code::SemRelease, semaphore)
     }
 
@@ -325,14 +324,14 @@ impl Program {
     /// Blocks of several ranks.
     #[track_caller]
     pub fn barrier(&mut self, id: u32, blocks: &[BlockId]) -> Result<(), BuildError> {
-        let line = Location::caller();
+        let line = self.line();
         if blocks.windows(2).any(|pair| pair[0].rank != pair[1].rank) {
-            return Err(call("blocks of several ranks cannot meet in a barrier; signal instead", line));
+            return Err(call("blocks of several ranks cannot meet in a barrier; signal instead", &line));
         }
         for block in blocks {
             let draft = &mut self.drafts[block.rank][block.block];
             let barrier = Some((id, narrow(blocks.len())));
-            draft.push(Operation { barrier, ..Operation::new(Code::Barrier) }, line);
+            draft.push(Operation { barrier, ..Operation::new(Code::Barrier) }, &line);
             draft.touched.clear();
             draft.has_waited = false;
         }
@@ -346,12 +345,12 @@ impl Program {
     /// A pipeline within a pipeline.
     #[track_caller]
     pub fn begin_pipeline(&mut self, block: BlockId, unit: usize, chunks: u32) -> Result<(), BuildError> {
-        let line = Location::caller();
+        let line = self.line();
         let draft = &mut self.drafts[block.rank][block.block];
         if draft.pipeline.is_some() {
-            return Err(call("a pipeline is open; end it first", line));
+            return Err(call("a pipeline is open; end it first", &line));
         }
-        draft.tell(line);
+        draft.tell(&line);
         draft.lines.push(line);
         draft.pipeline = Some(Pipeline { unit, chunks, operations: Vec::new() });
         Ok(())
@@ -363,12 +362,12 @@ impl Program {
     /// No pipeline.
     #[track_caller]
     pub fn end_pipeline(&mut self, block: BlockId) -> Result<(), BuildError> {
-        let line = Location::caller();
+        let line = self.line();
         let draft = &mut self.drafts[block.rank][block.block];
         if draft.pipeline.is_none() {
-            return Err(call("no pipeline is open; begin one first", line));
+            return Err(call("no pipeline is open; begin one first", &line));
         }
-        draft.tell(line);
+        draft.tell(&line);
         draft.close();
         Ok(())
     }
@@ -382,11 +381,11 @@ impl Program {
         from: &[Chunks],
         to: &[Chunks],
     ) -> Result<(), BuildError> {
-        let line = Location::caller();
+        let line = self.line();
         let reads = from.iter().map(|&chunks| (chunks, false));
         let accesses: Vec<_> = reads.chain(to.iter().map(|&chunks| (chunks, true))).collect();
-        self.drafts[block.rank][block.block].access(line, &accesses);
-        self.add(block, code, kind, (from, to), Vec::new(), line)
+        self.drafts[block.rank][block.block].access(&line, &accesses);
+        self.add(block, code, kind, (from, to), Vec::new(), &line)
     }
 
     fn add(
@@ -396,7 +395,7 @@ impl Program {
         kind: Option<ChannelKind>,
         (from, to): (&[Chunks], &[Chunks]),
         channels: Vec<u32>,
-        line: Line,
+        line: &Line,
     ) -> Result<(), BuildError> {
         let mut operation = Operation { kind, channels, operator: Operator::Sum, ..Operation::new(code) };
         for (list, of) in [(&mut operation.sources, from), (&mut operation.targets, to)] {
@@ -413,7 +412,7 @@ impl Program {
         block: BlockId,
         chunks: &Chunks,
         kind: Option<ChannelKind>,
-        line: Line,
+        line: &Line,
     ) -> Result<Reference, BuildError> {
         let (index, size) = (chunks.index, chunks.size);
         if chunks.rank >= self.plan.ranks.len() {
@@ -435,7 +434,7 @@ impl Program {
         Ok(Reference { holder: Holder::Remote(entry(buffers, buffer)), index, size })
     }
 
-    fn channel_of(&mut self, block: BlockId, channel: Channel, line: Line) -> Result<u32, BuildError> {
+    fn channel_of(&mut self, block: BlockId, channel: Channel, line: &Line) -> Result<u32, BuildError> {
         if channel.rank != block.rank {
             let what = format!(
                 "the channel is of rank {}, the block of rank {}; use one of its own",
@@ -454,10 +453,10 @@ impl Program {
 
     #[track_caller]
     fn synchronise(&mut self, block: BlockId, code: Code, channel: Channel) -> Result<(), BuildError> {
-        let line = Location::caller();
-        let id = self.channel_of(block, channel, line)?;
+        let line = self.line();
+        let id = self.channel_of(block, channel, &line)?;
         let operation = Operation { kind: Some(channel.kind), channels: vec![id], ..Operation::new(code) };
-        self.drafts[block.rank][block.block].push(operation, line);
+        self.drafts[block.rank][block.block].push(operation, &line);
         Ok(())
     }
 
@@ -468,18 +467,18 @@ impl Program {
         code: Code,
         semaphore: Semaphore,
     ) -> Result<(), BuildError> {
-        let line = Location::caller();
+        let line = self.line();
         if semaphore.rank != block.rank {
-            return Err(call("the semaphore is of another rank; use one of the block's own rank", line));
+            return Err(call("the semaphore is of another rank; use one of the block's own rank", &line));
         }
         let operation = Operation { semaphores: vec![semaphore.index], ..Operation::new(code) };
-        self.drafts[block.rank][block.block].push(operation, line);
+        self.drafts[block.rank][block.block].push(operation, &line);
         Ok(())
     }
 }
 
-fn call(what: &str, at: Line) -> BuildError {
-    BuildError::Call { what: what.to_owned(), at }
+fn call(what: &str, at: &Line) -> BuildError {
+    BuildError::Call { what: what.to_owned(), at: at.clone() }
 }
 
 /// Returns the place of an id in a list, to which it is added where it is new.

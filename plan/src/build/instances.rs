@@ -18,9 +18,9 @@ fn replicated(rank: &RankProgram, count: u32) -> RankProgram {
     let blocks =
         rank.blocks.iter().flat_map(|block| (0..count).map(move |instance| moved(block, count, instance)));
     RankProgram {
-        input_chunks: rank.input_chunks * count,
-        output_chunks: rank.output_chunks * count,
-        scratch_chunks: rank.scratch_chunks * count,
+        input_chunks: rank.input_chunks.saturating_mul(count),
+        output_chunks: rank.output_chunks.saturating_mul(count),
+        scratch_chunks: rank.scratch_chunks.saturating_mul(count),
         blocks: blocks.collect(),
         memory_channels: each(&rank.memory_channels),
         port_channels: each(&rank.port_channels),
@@ -41,12 +41,16 @@ fn moved(block: &Block, count: u32, instance: u32) -> Block {
 }
 
 fn operation(of: &Operation, count: u32, instance: u32) -> Operation {
-    let reference = |of: &Reference| Reference { index: of.index * count + instance * of.size, ..*of };
+    // Past all chunks, which breaks a rule.
+    let moved =
+        |of: &Reference| of.index.saturating_mul(count).saturating_add(instance.saturating_mul(of.size));
+    let reference = |of: &Reference| Reference { index: moved(of), ..*of };
     let mut moved = of.clone();
     moved.sources = of.sources.iter().map(reference).collect();
     moved.targets = of.targets.iter().map(reference).collect();
     moved.semaphores = of.semaphores.iter().map(|&id| id * count + instance).collect();
-    moved.barrier = of.barrier.map(|(id, parties)| (id * count + instance, parties));
+    moved.barrier =
+        of.barrier.map(|(id, parties)| (id.saturating_mul(count).saturating_add(instance), parties));
     if let Some(pipeline) = &mut moved.pipeline {
         pipeline.operations = pipeline.operations.iter().map(|of| operation(of, count, instance)).collect();
     }

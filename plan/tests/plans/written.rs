@@ -65,6 +65,27 @@ fn a_program_that_is_wrong_is_not_written_and_its_line_is_named() {
 }
 
 #[test]
+fn a_program_in_another_language_names_its_own_lines() {
+    let mut program = Program::new("other", "allgather", 2).chunks(1, 2, 0);
+    let block = program.block(0);
+    program.made_at("ring.py:7");
+    let error = program.copy(block, program.input(1, 0..1), program.output(0, 0..1)).unwrap_err();
+    assert!(error.to_string().starts_with("ring.py:7: rank 1 is another rank"), "{error}");
+}
+
+#[test]
+fn more_instances_or_chunks_than_can_be_are_refused_and_none_is_made() {
+    for (instances, chunk, told) in [(1 << 31, 0, "2147483648 times; give 256 in all"), (2, 1 << 31, "")] {
+        let mut program = Program::new("many", "allgather", 1).chunks(1, 1, 0).instances(instances);
+        let block = program.block(0);
+        let input = program.input(0, 0..1);
+        program.copy(block, Chunks { index: chunk, ..input }, program.output(0, 0..1)).unwrap();
+        let refused = program.finish().unwrap_err().to_string();
+        assert!(refused.contains(told), "{refused}");
+    }
+}
+
+#[test]
 fn a_call_that_has_no_meaning_names_its_line() {
     let mut program = Program::new("wrong", "allgather", 2).chunks(1, 2, 0);
     let block = program.block(0);

@@ -183,7 +183,8 @@ fn survivors_of_killed_ranks_agree_on_who_is_lost_and_compute_on() {
     let test = "survivors_of_killed_ranks_agree_on_who_is_lost_and_compute_on";
     let Some(mut series) = Series::begin(test, &format!("{trials} trials and more")) else { return };
     let mut times = Times::default();
-    for number in 0..2 * trials {
+    // How many second deaths come while the others shrink depends on the machine.
+    for number in 0..4 * trials {
         if number >= trials && times.have_shown(wanted) {
             break;
         }

@@ -131,7 +131,11 @@ fn go_on(mut comm: Communicator, victim: Rank, fate: Fate, error: &Error) -> Com
         // Where a rank waits for the service process, which was stopped with the victim, nobody
         // else need be in the way.
         (Fate::Late, Error::Timeout { straggler: None, .. }) if told("STOPPED_SERVICE") == "true" => true,
-        (Fate::Late, Error::Timeout { awaited, straggler, .. }) => straggler.or(*awaited) == Some(victim),
+        // The awaited one may have given its own wait up an instant before: nobody holds it up.
+        (Fate::Late, Error::Timeout { awaited: Some(awaited), straggler: None, .. }) => {
+            *awaited != comm.rank()
+        }
+        (Fate::Late, Error::Timeout { straggler, .. }) => *straggler == Some(victim),
         // Another one was quicker to give it up.
         (Fate::Late, Error::Revoked { by }) => is_of_another(by),
         (Fate::Late | Fate::Hangs, Error::PeerLost { rank }) => *rank == victim,

@@ -52,36 +52,60 @@ pub struct Managed {
     pub deleter: Option<unsafe extern "C" fn(*mut Managed)>,
 }
 
+impl Tensor {
+    /// Returns the bytes, which `kind` has and `remedy` would put in order.
+    ///
+    /// # Errors
+    /// `ValueError` for bytes in several pieces or on another device, `TypeError` for elements of
+    /// another type.
+    ///
+    /// # Safety
+    /// It is as DLPack asks: shape and steps have `ndim` entries.
+    #[inline]
+    pub unsafe fn operand<'py>(&self, kind: &str, remedy: &str) -> PyResult<Operand<'py>> {
+        if self.device_type != CPU {
+            return Err(elsewhere(kind));
+        }
+        let dtype = Dtype::of_dlpack(self.code, self.bits)?;
+        let dimensions = usize::try_from(self.ndim).unwrap_or(0);
+        let extents = |start: *mut i64| match dimensions {
+            0 => &[][..],
+            // SAFETY: the caller's promise.
+            _ => unsafe { std::slice::from_raw_parts(start, dimensions) },
+        };
+        let shape = extents(self.shape);
+        if !self.strides.is_null() && !is_contiguous(shape, extents(self.strides)) {
+            return Err(scattered(kind, remedy));
+        }
+        let count: i64 = shape.iter().product();
+        let len = usize::try_from(count).unwrap_or(0) * dtype.size;
+        let address = self.data.expose_provenance() + usize::try_from(self.byte_offset).unwrap_or(0);
+        Ok(Operand::new(address, len, dtype))
+    }
+}
+
 /// Returns the bytes of `object`, if it lends them by DLPack.
 pub fn operand<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Operand<'py>>> {
     let Some(lend) = object.getattr_opt("__dlpack__")? else { return Ok(None) };
     let (device, _): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
     if device != CPU {
-        return Err(PyValueError::new_err("the array is on another device; copy it to the CPU first"));
+        return Err(elsewhere("an array"));
     }
     let lent = lend.call0()?;
     let capsule = lent.cast::<PyCapsule>()?;
     let managed = capsule.pointer_checked(Some(NAME))?.cast::<Managed>();
     // SAFETY: a capsule of this name points to such a structure, and keeps it until it is dropped.
-    let tensor = unsafe { &managed.as_ref().tensor };
-    let dtype = Dtype::of_dlpack(tensor.code, tensor.bits)?;
-    let dimensions = usize::try_from(tensor.ndim).unwrap_or(0);
-    let extents = |start: *mut i64| match dimensions {
-        0 => &[][..],
-        // SAFETY: the structure has so many extents there.
-        _ => unsafe { std::slice::from_raw_parts(start, dimensions) },
-    };
-    let shape = extents(tensor.shape);
-    if !tensor.strides.is_null() && !is_contiguous(shape, extents(tensor.strides)) {
-        return Err(scattered("an array", "copy it first"));
-    }
-    let count: i64 = shape.iter().product();
-    let len = usize::try_from(count).unwrap_or(0) * dtype.size;
-    let address = tensor.data.expose_provenance() + usize::try_from(tensor.byte_offset).unwrap_or(0);
-    Ok(Some(Operand { _capsule: Some(lent), ..Operand::new(address, len, dtype) }))
+    let operand = unsafe { managed.as_ref().tensor.operand("an array", "copy it first") }?;
+    Ok(Some(Operand { _capsule: Some(lent), ..operand }))
+}
+
+/// The error for bytes that this process cannot read.
+pub fn elsewhere(kind: &str) -> PyErr {
+    PyValueError::new_err(format!("{kind} is on another device; copy it to the CPU first"))
 }
 
 /// Returns whether elements lie in C's order.
+#[inline]
 fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {
     let mut expected = 1;
     shape.iter().zip(strides).rev().all(|(&extent, &stride)| {

@@ -64,9 +64,6 @@ def test_without_a_compiler_the_backend_in_python_is_used_with_one_warning(tmp_p
     assert "Missing are windows" in done.stdout and done.stdout.strip().endswith("PythonBackend")
 
 
-IN_PYTHON = pytest.mark.skipif(TORCH < (2, 14), reason="the backend in Python needs torch 2.14")
-
-
 @IN_PYTHON
 @pytest.mark.skipif(_build.prebuilt().exists(), reason="the package has a shim for this torch")
 def test_without_a_compiler_the_shim_can_be_insisted_on(tmp_path):
@@ -91,6 +88,30 @@ def test_a_shim_of_another_torch_is_refused_with_both_versions_named(tmp_path):
     (tmp_path / "nothing.so").write_bytes(b"no library")
     with pytest.raises(_build.ShimUnavailable, match="of no known version"):
         _build.load(tmp_path / "nothing.so")
+
+
+def test_a_shim_that_a_package_carries_needs_neither_compiler_nor_cache(tmp_path):
+    (tmp_path / "bin").mkdir()
+    package = tmp_path / "package"
+    shutil.copytree(_build.PACKAGE.parent, package / "shmccl")
+    carried = _build.prebuilt(package / "shmccl" / "torch")
+    shutil.copy2(_build.find(), carried)
+    path = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])
+    done = two_ranks(tmp_path, PATH=without_compiler(tmp_path / "bin"), PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("0 ") and "PythonBackend" not in done.stdout, done.stdout
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_shim_for_a_package_is_compiled_under_the_name_by_which_it_is_found(tmp_path, monkeypatch):
+    fake = tmp_path / "fake"
+    fake.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho made > "$2"\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("CXX", str(fake))
+    _build.prebuilt(tmp_path).write_text("older")
+    made = _build.build_into(tmp_path)
+    assert made == _build.prebuilt(tmp_path) and made.read_text() == "made\n"
+    assert sorted(tmp_path.iterdir()) == sorted([fake, made])
 
 
 def test_a_shim_that_cannot_be_compiled_says_why(tmp_path, monkeypatch, capfd):

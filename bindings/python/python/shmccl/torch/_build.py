@@ -58,10 +58,11 @@ def check_version(library: pathlib.Path) -> None:
         )
 
 
-def prebuilt() -> pathlib.Path:
+def prebuilt(folder: pathlib.Path = PACKAGE) -> pathlib.Path:
+    """Where a package carries the shim for this torch and this Python."""
     import torch
 
-    return PACKAGE / f"shim-{base_version(torch.__version__)}-{python_tag()}.so"
+    return folder / f"shim-{base_version(torch.__version__)}-{python_tag()}.so"
 
 
 def cache_folder() -> pathlib.Path:
@@ -79,7 +80,7 @@ def command(output: pathlib.Path) -> list[str]:
     root = pathlib.Path(torch.__file__).resolve().parent
     abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)
     return [
-        compiler() or "g++", "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w",
+        compiler() or "g++", "-std=c++20", "-O2", "-fPIC", "-shared", "-s", "-fvisibility=hidden", "-w",
         f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-DTORCH_EXTENSION_NAME={MODULE}",
         f"-I{INCLUDE}", f"-isystem{root}/include", f"-isystem{root}/include/torch/csrc/api/include",
         f"-I{sysconfig.get_paths()['include']}", str(SOURCE), "-o", str(output),
@@ -128,6 +129,15 @@ def build(output: pathlib.Path) -> pathlib.Path:
                 raise ShimUnavailable(f"the shim could not be compiled: {first}")
             made.rename(output)
         print(f" {time.monotonic() - started:.0f} s: {output}", file=sys.stderr, flush=True)
+    return output
+
+
+def build_into(folder: pathlib.Path) -> pathlib.Path:
+    """Compiles the shim for a package that carries it, also where an older one lies."""
+    output = prebuilt(folder)
+    output.unlink(missing_ok=True)
+    build(output)
+    output.with_suffix(".lock").unlink(missing_ok=True)
     return output
 
 

@@ -1,0 +1,37 @@
+//! Which line of a program made an operation.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+
+use super::Program;
+
+/// A line of a program, as its author finds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// Of a program in Rust.
+    Rust(&'static Location<'static>),
+    /// Of another one, in its words.
+    Named(Arc<str>),
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rust(location) => location.fmt(f),
+            Self::Named(line) => f.write_str(line),
+        }
+    }
+}
+
+impl Program {
+    /// Names the line that makes what follows, for programs that are not in Rust.
+    pub fn made_at(&mut self, line: &str) {
+        self.made_at = Some(line.into());
+    }
+
+    #[track_caller]
+    pub(super) fn line(&self) -> Line {
+        self.made_at.clone().map_or(Line::Rust(Location::caller()), Line::Named)
+    }
+}
