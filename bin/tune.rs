@@ -123,6 +123,7 @@ struct TuneJson<'a> {
 /// # Errors
 /// A job that fails, wrong data, files that cannot be written.
 pub(crate) fn run(args: &TuneArgs) -> Result<u8> {
+    let plans = plans(args)?;
     let target = target(args)?;
     if args.json.as_deref() == Some(&target) {
         let message = "--json and --output name the same file; give each its own";
@@ -131,7 +132,6 @@ pub(crate) fn run(args: &TuneArgs) -> Result<u8> {
     for path in args.json.iter().chain([&target]) {
         file::check_writable(path)?;
     }
-    let plans = plans(args)?;
     let figures = measure(args, &plans)?;
     let wrong = figures.iter().filter(|figure| figure.wrong > 0).count();
     anyhow::ensure!(wrong == 0, "wrong data in {wrong} of {} figures; no table was written", figures.len());

@@ -6,7 +6,7 @@
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
-//! | S1 signal | `signal`, `signal_next` | `wait`, `poll` | everything the sender wrote before |
+//! | S1 signal | `signal`, `signal_next`, `publish` | `wait`, `poll`, `counts` | all before |
 //!
 //! `relaxed_signal` and `relaxed_wait` order execution only: they say *when*, and publish nothing.
 //! But a wait for an earlier signal may find the count of a relaxed one, which therefore carries on
@@ -194,6 +194,24 @@ impl<C: Deref<Target = SemaphoreCell>> SemaphoreReceiver<C> {
         self.expected = expected.wrapping_add(1);
         Ok(())
     }
+}
+
+/// Says in `word`, which the caller alone writes, how many signals were sent. Wakes nobody.
+///
+/// # Ordering
+/// Publishes everything before it (S1).
+#[inline]
+pub(crate) fn publish(word: &AtomicU64, sent: u64) {
+    word.store(sent, Ordering::Release); // S1 signal
+}
+
+/// Returns whether `word` says that the `expected` signal was sent.
+///
+/// # Ordering
+/// Acquires everything the sender wrote before that signal (S1).
+#[inline]
+pub(crate) fn counts(word: &AtomicU64, expected: u64) -> bool {
+    reached(word.load(Ordering::Acquire), expected) // S1 signal
 }
 
 /// Returns whether a counter has come to `expected`, both counted modulo 2^64 and never half a turn

@@ -8,7 +8,6 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use shmccl::bootstrap::Options;
 use shmccl::collective::Algorithm;
-use shmccl::plan::read::read_file;
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator as Engine, Error, Rank};
 
@@ -19,6 +18,7 @@ use crate::dtype::Dtype;
 use crate::error::{closed, exception};
 use crate::group::PyGroup;
 use crate::interrupt::detached;
+use crate::plan_check::read_plan;
 use crate::proxy::PythonHandler;
 use crate::shared::{Shared, lock};
 use crate::stream::Stream;
@@ -414,14 +414,12 @@ impl Communicator {
         })
     }
 
-    /// Does the calls that an MSCCL++ execution plan fits by that plan from now on, in the JSON
-    /// file `path`. Returns its name. Collective: all ranks register the same one.
-    fn register_plan(&self, py: Python<'_>, path: PathBuf) -> PyResult<String> {
-        self.shared.with(py, |comm| {
-            let plan = Arc::new(read_file(&path)?.plan);
-            comm.register_plan(&plan)?;
-            Ok(plan.name.clone())
-        })
+    /// Does the calls that an MSCCL++ execution plan fits by that plan from now on: the one in this
+    /// JSON file, or text. Returns its name. Collective: all ranks register the same one.
+    fn register_plan(&self, py: Python<'_>, plan: &Bound<'_, PyAny>) -> PyResult<String> {
+        let plan = Arc::new(read_plan(plan)?);
+        self.shared.with(py, |comm| comm.register_plan(&plan))?;
+        Ok(plan.name.clone())
     }
 
     /// Removes the first plan called `name` that was registered. Collective.

@@ -3,6 +3,7 @@
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use shmccl::plan::build::BuildError;
 use shmccl::{Error, Rank};
 
 /// Returns the exception for `error`, with its values as attributes.
@@ -27,6 +28,13 @@ fn made(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         exception.set_cause(py, Some(made(py, source)?));
     }
     Ok(exception)
+}
+
+/// Returns the exception for a program that is no plan.
+#[cold]
+pub fn plan_refused(py: Python<'_>, error: &BuildError) -> PyErr {
+    let class = py.import("shmccl._errors").and_then(|errors| errors.getattr("Plan"));
+    class.and_then(|class| class.call1((error.to_string(),))).map_or_else(|failed| failed, PyErr::from_value)
 }
 
 /// Returns the exception of a communicator, channel or stream that was closed.

@@ -9,6 +9,7 @@
 //! | `shared`, `interrupt` | the engine without the interpreter's lock, until Ctrl-C |
 //! | `group`, `work`, `stream`, `channel` | a class or two each |
 //! | `proxy`, `reduce_op`, `unique_id` | handlers of Python, operators, ids of meetings |
+//! | `plan`, `plan_check` | execution plans: built, read, checked |
 //! | `table` | the functions of the C ABI |
 //! | `error`, `parent` | exceptions; the end of a launched rank |
 //!
@@ -29,6 +30,8 @@ mod heap_places;
 mod interrupt;
 mod operand;
 mod parent;
+mod plan;
+mod plan_check;
 mod proxy;
 mod reduce_op;
 mod shared;
@@ -48,6 +51,14 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<channel::PyChannel>()?;
     module.add_class::<comm::Communicator>()?;
     module.add_class::<group::PyGroup>()?;
+    module.add_class::<plan::Block>()?;
+    module.add_class::<plan::Pipeline>()?;
+    module.add_class::<plan::PlanChannel>()?;
+    module.add_class::<plan::PlanGroup>()?;
+    module.add_class::<plan::PlanSemaphore>()?;
+    module.add_class::<plan::PyChunks>()?;
+    module.add_class::<plan::PyProgram>()?;
+    module.add_class::<plan_check::PyFinding>()?;
     module.add_class::<proxy::Trigger>()?;
     module.add_class::<reduce_op::PreMulSum>()?;
     module.add_class::<stream::Event>()?;
@@ -58,6 +69,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(interrupt::interrupt_check, module)?)?;
     module.add_function(wrap_pyfunction!(interrupt::raise_interrupt, module)?)?;
     module.add_function(wrap_pyfunction!(parent::end_with_parent, module)?)?;
+    module.add_function(wrap_pyfunction!(plan_check::check_plan, module)?)?;
     module.add_function(wrap_pyfunction!(table::table, module)?)?;
     module.add_function(wrap_pyfunction!(shared::leave_all, module)?)
 }

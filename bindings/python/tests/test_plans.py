@@ -1,4 +1,4 @@
-"""Execution plans that do calls."""
+"""Execution plans that do calls, and plans that are built and checked."""
 
 import pathlib
 

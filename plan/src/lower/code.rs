@@ -113,7 +113,8 @@ pub struct BlockCode {
 
 impl BlockCode {
     /// Returns how often a launch takes each step.
-    pub(crate) fn repeats(&self) -> Vec<usize> {
+    #[must_use]
+    pub fn repeats(&self) -> Vec<usize> {
         let mut repeats = vec![1; self.steps.len()];
         for (index, step) in self.steps.iter().enumerate() {
             if let Action::Repeat { first, iterations } = step.action {

@@ -182,11 +182,11 @@ impl Engine {
     /// Those of [`ShelvedPlan::new`]; [`Error::Mismatch`], which all members get, when the plans
     /// differ; those of [`PlanRunner::new`] and of [`Engine::run`].
     pub(crate) fn register_plan(&mut self, plan: &Arc<ExecutionPlan>) -> Result<()> {
-        let (shelved, lowered) = ShelvedPlan::new(Arc::clone(plan), self.members.n_members())?;
+        let (shelved, compiled) = ShelvedPlan::new(Arc::clone(plan), self.members.n_members())?;
         let mine = u64::from(crc32c::crc32c(format!("{plan:?}").as_bytes()));
         self.check_alike("checksum of a plan", mine)?;
         let name = format!("plan:{}", plan.name);
-        let runner = PlanRunner::new(&mut self.members, &self.pipework, name, &lowered)?;
+        let runner = PlanRunner::new(&mut self.members, &self.pipework, name, &compiled)?;
         self.runners.push(runner);
         self.planner.shelve(shelved);
         Ok(())

@@ -135,6 +135,7 @@ impl Engine {
         match proposal.way {
             Way::Eager => self.run_eager(call, proposal.signature, proposal.len),
             Way::EagerOnTrial | Way::TwoShotOnTrial => self.run_on_trial(call, &proposal),
+            Way::ByPlan(index) => self.run_planned(call, &proposal, index),
             _ => self.run_large(call, &proposal),
         }
     }
@@ -184,6 +185,8 @@ impl Engine {
             self.pipework.require(&self.members, kind)?;
         }
         let expected = self.announce_large(call, proposal)?;
+        let met = self.members.board.await_all(call.operation);
+        self.members.board.or_revoke(met)?;
         let Self { members, pipework, runners, planner, .. } = self;
         let posts = |member| members.board.post_of(member);
         let settled = planner.settle(proposal, call, members.me(), posts);
@@ -204,8 +207,21 @@ impl Engine {
         members.board.or_revoke(done)
     }
 
-    /// Stages what will be needed in this member's staging area, where it can tell. Posts the call,
-    /// waits until all members have posted the same one, and looks whether it still counts.
+    /// Executes `call` by execution plan number `index`, which may begin before all members have
+    /// posted.
+    #[inline(never)]
+    fn run_planned(&mut self, call: &mut Call<'_>, proposal: &Proposal, index: usize) -> Result<()> {
+        self.taken = self.announce_large(call, proposal)?;
+        let compiled = self.planner.compiled(index, call);
+        let done = self.runners[index].run(&mut self.members, call, compiled);
+        if done.is_ok() {
+            self.members.board.report_done();
+        }
+        self.members.board.or_revoke(done)
+    }
+
+    /// Stages what will be needed in this member's staging area, where it can tell, and posts the
+    /// call.
     ///
     /// Returns how the call is done, as far as this member knew before.
     fn announce_large(&mut self, call: &Call<'_>, proposal: &Proposal) -> Result<Choice> {
@@ -234,12 +250,7 @@ impl Engine {
         members.board.post_large(signature, post);
         // The others do not wait for the rest.
         let expected = expected.unwrap_or_else(|| planner.expected(proposal, call));
-        let board = &mut members.board;
-        board.report_posted(signature.with_choice(expected), proposal.len);
-        // The last member to come has waited for nobody, and is about to write where others may
-        // have given up.
-        let met = board.await_posts(call.operation).and_then(|()| board.check_epoch(call.operation));
-        board.or_revoke(met)?;
+        members.board.report_posted(signature.with_choice(expected), proposal.len);
         Ok(expected)
     }
 

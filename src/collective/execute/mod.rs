@@ -45,7 +45,7 @@ pub(crate) fn run(
             count_staged(members, call)?;
             StagedCall::new(call, members, oversubscribed, hint).run(members, call, prestaged)
         }
-        Execution::ByPlan { index, lowered } => runners[index].run(members, call, lowered),
+        Execution::ByPlan { index, compiled } => runners[index].run(members, call, compiled),
         Execution::OverPipes { algorithm, kind, chunked } => {
             if kind == ChannelKind::Memory {
                 // Direct pipes need no agreement.

@@ -28,10 +28,9 @@ pub mod tuning;
 use std::sync::Arc;
 use std::time::Instant;
 
-use shmccl_plan::Lowered;
-
 use crate::collective::call::{Algorithm, Call, CallSignature, ChannelKind, Choice, Operation};
 use crate::collective::execute::custom::{CustomAlgorithm, Customs};
+use crate::collective::execute::planned::CompiledPlan;
 use crate::collective::region::EAGER_LEN;
 use crate::collective::rendezvous::buffers::Buffers;
 use crate::collective::rendezvous::post::Post;
@@ -121,8 +120,8 @@ pub(crate) enum Execution<'p> {
     /// An algorithm sends fragments from member to member: over the buffers themselves, or, in this
     /// form, over chunks of these in the heap.
     OverPipes { algorithm: PipeAlgorithm<'p>, kind: ChannelKind, chunked: Option<ElementForm> },
-    /// Thread blocks of the execution plan with this number, as it is lowered for the size.
-    ByPlan { index: usize, lowered: &'p Arc<Lowered> },
+    /// Thread blocks of the execution plan with this number, as it was compiled for the size.
+    ByPlan { index: usize, compiled: &'p CompiledPlan },
 }
 
 /// Which members have staged their first pieces before they posted.
@@ -325,6 +324,11 @@ impl Planner {
         Ok(self.way(call.operation, len, choice)? == Way::Eager && !may_be_planned)
     }
 
+    /// Returns execution plan number `index` as it was compiled for `call`, which it does.
+    pub(crate) fn compiled(&mut self, index: usize, call: &Call<'_>) -> &CompiledPlan {
+        self.shelf.compiled(index, call, self.n_members)
+    }
+
     /// Returns the execution plan that does `call`, if one does and the table leaves that open.
     fn plan_for(&mut self, call: &Call<'_>, choice: Choice) -> Option<usize> {
         let is_open =
@@ -422,7 +426,7 @@ impl Planner {
             }
             Way::Eager | Way::EagerOnTrial | Way::ByTable => (Execution::Eager, false),
             Way::ByPlan(index) => {
-                (Execution::ByPlan { index, lowered: self.shelf.lowered(index, call, n) }, false)
+                (Execution::ByPlan { index, compiled: self.shelf.compiled(index, call, n) }, false)
             }
         };
         Ok(Plan { execution, choice: way.choice(), is_measured })

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use shmccl_plan::collective::Collective;
 use shmccl_plan::lower::{granule, smallest};
 use shmccl_plan::plan::Operator;
-use shmccl_plan::{Lowered, Plan as ExecutionPlan, Problem, Refusal, lower};
+use shmccl_plan::{Plan as ExecutionPlan, Problem, Refusal, lower};
 
 use super::runnable;
 use crate::collective::call::{Call, Operation};
+use crate::collective::execute::planned::CompiledPlan;
 use crate::error::{Error, Result};
 use crate::reduce::ReduceOp;
 
@@ -28,7 +29,7 @@ pub(crate) struct ShelvedPlan {
     /// How it reduces, if it does.
     operators: Vec<Operator>,
     /// By message: nothing where the plan cannot run at that size.
-    sizes: Vec<(u64, Option<Arc<Lowered>>)>,
+    sizes: Vec<(u64, Option<Arc<CompiledPlan>>)>,
 }
 
 impl PlanShelf {
@@ -66,24 +67,25 @@ impl PlanShelf {
         n_members: usize,
         is_meant: impl Fn(&str) -> bool,
     ) -> Option<usize> {
-        let does = |plan: &mut ShelvedPlan| plan.lowered(call, n_members).is_some();
+        let does = |plan: &mut ShelvedPlan| plan.compiled(call, n_members).is_some();
         self.0.iter_mut().position(|plan| is_meant(&plan.plan.name) && does(plan))
     }
 
-    /// Returns plan number `index`, lowered for `call`, which it does.
-    pub(super) fn lowered(&mut self, index: usize, call: &Call<'_>, n_members: usize) -> &Arc<Lowered> {
-        self.0[index].lowered(call, n_members).expect("the plan was found to fit")
+    /// Returns plan number `index`, compiled for `call`, which it does.
+    pub(super) fn compiled(&mut self, index: usize, call: &Call<'_>, n_members: usize) -> &Arc<CompiledPlan> {
+        self.0[index].compiled(call, n_members).expect("the plan was found to fit")
     }
 }
 
 impl ShelvedPlan {
-    /// Looks at a plan for `n_members`, and returns it also as it is lowered for its smallest size.
+    /// Looks at a plan for `n_members`, and returns it also as it is compiled for its smallest
+    /// size.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for another number of ranks; [`Error::Unavailable`] for a
     /// collective that is no call, or without a size that fits; [`Error::Plan`] for what the engine
     /// does not run.
-    pub(crate) fn new(plan: Arc<ExecutionPlan>, n_members: usize) -> Result<(Self, Arc<Lowered>)> {
+    pub(crate) fn new(plan: Arc<ExecutionPlan>, n_members: usize) -> Result<(Self, Arc<CompiledPlan>)> {
         if plan.ranks.len() != n_members {
             let expected = "as many as the communicator has";
             return Err(Error::invalid("the number of ranks of the plan", plan.ranks.len() as u64, expected));
@@ -100,9 +102,9 @@ impl ShelvedPlan {
             return Err(cannot_run(&plan, problems));
         }
         let operators = plan.operators();
-        let lowered = Arc::new(lowered);
-        let sizes = vec![(message, Some(Arc::clone(&lowered)))];
-        Ok((Self { plan, operation, granule, operators, sizes }, lowered))
+        let compiled = Arc::new(CompiledPlan::new(lowered));
+        let sizes = vec![(message, Some(Arc::clone(&compiled)))];
+        Ok((Self { plan, operation, granule, operators, sizes }, compiled))
     }
 
     /// Returns the message of `call` among `n_members`, if the plan may do it.
@@ -131,15 +133,18 @@ impl ShelvedPlan {
         })
     }
 
-    /// Returns the plan, lowered for `call`, if it does that.
-    fn lowered(&mut self, call: &Call<'_>, n_members: usize) -> Option<&Arc<Lowered>> {
+    /// Returns the plan, compiled for `call`, if it does that.
+    fn compiled(&mut self, call: &Call<'_>, n_members: usize) -> Option<&Arc<CompiledPlan>> {
         let message = self.fitting(call, n_members)?;
         let known = self.sizes.iter().position(|(known, _)| *known == message);
         let index = known.unwrap_or_else(|| {
             if self.sizes.len() == SIZES {
                 self.sizes.remove(0);
             }
-            self.sizes.push((message, lower(&self.plan, message).ok().map(Arc::new)));
+            self.sizes.push((
+                message,
+                lower(&self.plan, message).ok().map(|lowered| Arc::new(CompiledPlan::new(lowered))),
+            ));
             self.sizes.len() - 1
         });
         self.sizes[index].1.as_ref()

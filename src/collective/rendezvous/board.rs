@@ -295,6 +295,16 @@ impl CallBoard {
         Ok(())
     }
 
+    /// Waits for the posts of all members, and looks whether they count. The last member to come
+    /// has waited for nobody, and is about to write where others may have given up.
+    ///
+    /// # Errors
+    /// Those of [`CallBoard::await_post`].
+    pub(crate) fn await_all(&mut self, operation: Operation) -> Result<()> {
+        self.await_posts(operation)?;
+        self.check_epoch(operation)
+    }
+
     /// Refuses to go on in `operation`, which all members have posted, when the epoch has ended:
     /// some of them may have given it up since.
     ///

@@ -44,7 +44,7 @@ impl BufferPlace {
 
     /// Returns the word that is posted.
     #[inline]
-    pub(super) const fn to_word(self) -> u64 {
+    pub(crate) const fn to_word(self) -> u64 {
         self.0
     }
 

@@ -15,7 +15,7 @@ docs/python.md.
 
 import atexit as _atexit
 
-from . import _core, _errors
+from . import _core, _errors, plan
 from ._core import (
     Array,
     Channel,
@@ -53,6 +53,7 @@ __all__ = [
     "init",
     "init_all",
     "launch",
+    "plan",
     *(name for name, kind in vars(_errors).items() if isinstance(kind, type)),
 ]
 

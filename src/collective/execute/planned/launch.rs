@@ -10,8 +10,8 @@ use super::transfer::Mover;
 use crate::error::Result;
 
 /// Where a block stands.
-#[derive(Clone, Default)]
-struct Task {
+#[derive(Clone, Debug, Default)]
+pub(super) struct Task {
     cursor: Cursor,
     /// How much of the payload of a step is done.
     done: usize,
@@ -32,37 +32,35 @@ pub(super) enum Round {
 
 /// A launch of one rank.
 pub(super) struct Launch<'a> {
-    mover: Mover<'a>,
     code: &'a RankCode,
     signals: &'a mut Signals,
     semaphores: &'a mut [u64],
     /// By barrier: arrivals so far.
     arrivals: Vec<u64>,
-    tasks: Vec<Task>,
+    tasks: &'a mut [Task],
 }
 
 impl<'a> Launch<'a> {
-    /// Begins a launch.
-    pub(super) fn new(mover: Mover<'a>, signals: &'a mut Signals, semaphores: &'a mut [u64]) -> Self {
-        let code = &mover.lowered.ranks[mover.members.me()];
-        Self {
-            mover,
-            code,
-            signals,
-            semaphores,
-            arrivals: vec![0; code.barriers.len()],
-            tasks: vec![Task::default(); code.blocks.len()],
-        }
+    /// Begins a launch, for which `tasks` is any memory.
+    pub(super) fn new(
+        code: &'a RankCode,
+        signals: &'a mut Signals,
+        semaphores: &'a mut [u64],
+        tasks: &'a mut Vec<Task>,
+    ) -> Self {
+        tasks.clear();
+        tasks.resize(code.blocks.len(), Task::default());
+        Self { code, signals, semaphores, arrivals: vec![0; code.barriers.len()], tasks }
     }
 
     /// Lets each block go on as far as it can.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`] for buffers that are not allocated; those of the proxy.
-    pub(super) fn round(&mut self) -> Result<Round> {
+    pub(super) fn round(&mut self, mover: Mover<'_>) -> Result<Round> {
         let mut round = Round::Ended;
         for block in 0..self.tasks.len() {
-            let (goes_on, has_ended) = self.turn(block)?;
+            let (goes_on, has_ended) = self.turn(mover, block)?;
             round = match round {
                 Round::GoesOn => Round::GoesOn,
                 _ if goes_on => Round::GoesOn,
@@ -74,12 +72,12 @@ impl<'a> Launch<'a> {
     }
 
     /// Lets a block go on. Returns whether it did, and whether it has ended.
-    fn turn(&mut self, block: usize) -> Result<(bool, bool)> {
+    fn turn(&mut self, mover: Mover<'_>, block: usize) -> Result<(bool, bool)> {
         let code = &self.code.blocks[block];
         let mut goes_on = false;
         while let Some(step) = self.tasks[block].cursor.step(code) {
             let done = self.tasks[block].done;
-            if !self.step(block, code, step)? {
+            if !self.step(mover, block, code, step)? {
                 return Ok((goes_on || self.tasks[block].done > done, false));
             }
             let task = &mut self.tasks[block];
@@ -91,8 +89,8 @@ impl<'a> Launch<'a> {
     }
 
     /// Takes a step. Returns false where it has to wait.
-    fn step(&mut self, block: usize, code: &BlockCode, step: &Step) -> Result<bool> {
-        let members = self.mover.members;
+    fn step(&mut self, mover: Mover<'_>, block: usize, code: &BlockCode, step: &Step) -> Result<bool> {
+        let members = mover.members;
         match step.action {
             Action::Fence | Action::Repeat { .. } => Ok(true),
             Action::Barrier { barrier } => Ok(self.meet(block, barrier)),
@@ -102,7 +100,7 @@ impl<'a> Launch<'a> {
                 Ok(true)
             }
             Action::Signal { peer, counter, .. } => {
-                self.signals.signal(members.board.context().kernel(), peer, counter);
+                self.signals.signal(peer, counter);
                 Ok(true)
             }
             Action::Wait { counter, .. } => {
@@ -112,14 +110,19 @@ impl<'a> Launch<'a> {
                     _ => Ok(self.signals.take(counter)),
                 }
             }
+            Action::Move(transfer) | Action::Await(transfer) | Action::Push { transfer, .. }
+                if !mover.reaches(code, &transfer) =>
+            {
+                Ok(false)
+            }
             Action::Move(transfer) | Action::Await(transfer) => {
                 let task = &mut self.tasks[block];
-                self.mover.go_on(code, &transfer, task.cursor.iteration(), &mut task.done)
+                mover.go_on(code, &transfer, task.cursor.iteration(), &mut task.done)
             }
             Action::Push { transfer, .. } => {
                 let (first, len) = transfer.extent(self.tasks[block].cursor.iteration());
                 let (source, target) = (code.sources(&transfer)[0], code.targets(&transfer)[0]);
-                let [from, to] = [&source, &target].map(|operand| self.mover.place(operand, first));
+                let [from, to] = [&source, &target].map(|operand| mover.place(operand, first));
                 self.signals.push(target.rank, from, to, len as u64)?;
                 Ok(true)
             }
@@ -161,10 +164,10 @@ impl<'a> Launch<'a> {
     }
 
     /// Says which blocks wait, in which operations, and for what.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn told(&self, me: usize) -> String {
         let mut told = String::new();
         for (block, code, step) in self.waiting() {
-            let place = code.sites[step.site].place(self.mover.members.me(), block);
+            let place = code.sites[step.site].place(me, block);
             let separator = if told.is_empty() { "" } else { ", " };
             let awaited = self.told_of(code, step);
             write!(told, "{separator}{place} waits for {awaited}").expect("a string takes all");

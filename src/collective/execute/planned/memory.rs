@@ -9,8 +9,10 @@ use shmccl_plan::collective::Overlap;
 use shmccl_plan::lower::RankCode;
 use shmccl_plan::plan::Buffer;
 
+use super::compiled::CompiledPlan;
 use crate::collective::call::{Call, CallSignature, Operation};
-use crate::collective::rendezvous::members::Members;
+use crate::collective::rendezvous::buffers::Buffers;
+use crate::collective::rendezvous::members::{Members, PerMember};
 use crate::error::{Error, Result};
 use crate::heap::{Arena, ArenaBuffer, HeapOffset, HeapPlace, Region};
 use crate::shm::CacheHint;
@@ -34,11 +36,11 @@ impl Area {
     /// # Errors
     /// Those of [`Arena::alloc`]; [`Error::FailedElsewhere`]; those of [`Members::exchange`].
     pub(super) fn grow(&mut self, members: &mut Members, operation: Operation, bytes: usize) -> Result<()> {
-        let bytes = bytes as u64;
-        if bytes <= self.bytes {
+        if self.has(bytes) {
             return Ok(());
         }
         *self = Self::default();
+        let bytes = bytes as u64;
         let taken = zeroed(members, bytes);
         let told = [u64::from(taken.is_ok()), taken.as_ref().map_or(0, |area| area.region().offset.get())];
         members.board.count_inner_steps(1);
@@ -51,6 +53,14 @@ impl Area {
         let starts = all.iter().map(|words| HeapOffset::new(words[1])).collect();
         *self = Self { mine: Some(mine), bytes, starts };
         Ok(())
+    }
+
+    fn has(&self, bytes: usize) -> bool {
+        bytes as u64 <= self.bytes
+    }
+
+    fn start(&self, member: usize) -> u64 {
+        self.starts.get(member).map_or(0, |start| start.get())
     }
 
     /// Hands over the memory of this rank, which others may still touch.
@@ -67,82 +77,125 @@ fn zeroed(members: &Members, bytes: u64) -> Result<ArenaBuffer<u8>> {
     Ok(taken)
 }
 
-/// How the buffers of a call are brought to where a plan works.
+/// How the buffers of a rank are brought to where a plan works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Placing {
     /// They are there.
     Direct,
-    /// Inputs are copied to where they belong in the outputs.
-    InputsMove,
+    /// Parts of the input are copied to where they belong in the output.
+    InputMoves,
     /// Both are staged.
     Staged,
 }
 
-/// Where the buffers of all ranks lie in a launch: those of the caller, or the stage.
-#[derive(Debug)]
-pub(super) struct Placed {
-    placing: Placing,
-    /// By rank: where the input and the output start, as the caller has them.
-    posted: Vec<[u64; 2]>,
-    /// By rank: where each of the three buffers of the plan starts.
-    pub(super) starts: Vec<[u64; 3]>,
+impl Placing {
+    /// Decides for a rank whose `buffers` the caller has there.
+    fn of(lowered: &Lowered, code: &RankCode, buffers: Buffers) -> Self {
+        let [input, output] = [buffers.input, buffers.output].map(|place| place.to_word());
+        let behind = |start: u64, bytes: usize| start.saturating_add(bytes as u64);
+        let are_apart =
+            behind(input, code.input.bytes) <= output || behind(output, code.output.bytes) <= input;
+        match lowered.overlap {
+            _ if !buffers.are_in_heap() => Self::Staged,
+            Overlap::Apart if are_apart => Self::Direct,
+            Overlap::Same | Overlap::InputInOutput if input == behind(output, code.input.offset) => {
+                Self::Direct
+            }
+            Overlap::Same | Overlap::InputInOutput if are_apart => Self::InputMoves,
+            Overlap::OutputInInput if output == behind(input, code.output.offset) => Self::Direct,
+            _ => Self::Staged,
+        }
+    }
 }
 
-impl Placed {
-    /// Finds where the members work that have posted `call`; stages begin behind `bounce` bytes of
-    /// their area.
+/// What a plan has in the arenas, and where the buffers of its current launch lie.
+#[derive(Debug, Default)]
+pub(super) struct PlanMemory {
+    scratch: Area,
+    stage: Area,
+    /// By rank: where each of the three buffers of the plan starts, as far as it is known.
+    starts: Vec<[u64; 3]>,
+}
+
+impl PlanMemory {
+    /// Finds where this member works, if no other has to be asked: whether there is memory for all
+    /// that it needs.
+    pub(super) fn place_own(&mut self, members: &Members, call: &Call<'_>, plan: &CompiledPlan) -> bool {
+        let (me, buffers) = (members.me(), Buffers::of(call));
+        let placing = Placing::of(&plan.lowered, &plan.lowered.ranks[me], buffers);
+        self.starts.resize(members.n_members(), [0; 3]);
+        for member in 0..self.starts.len() {
+            self.starts[member][2] = self.scratch.start(member) + plan.bounce as u64;
+        }
+        self.starts[me] = self.start_of(plan, me, buffers);
+        self.scratch.has(plan.bounce + plan.scratch)
+            && (placing != Placing::Staged || self.stage.has(plan.stage))
+    }
+
+    /// Finds where all members work, which have posted `call`, and takes what memory is missing.
     ///
     /// # Errors
     /// Those of [`Area::grow`].
-    pub(super) fn find(
+    pub(super) fn place_all(
+        &mut self,
         members: &mut Members,
         call: &Call<'_>,
-        lowered: &Lowered,
-        (scratch, stage, bounce): (&mut Area, &mut Area, usize),
-    ) -> Result<Self> {
-        let post = |member| members.board.post_of(member);
-        let are_in_heap = (0..members.n_members()).all(|member| post(member).buffers().are_in_heap());
-        let posted: Vec<_> = (0..members.n_members())
-            .map(|member| [post(member).input().get(), post(member).output().get()])
-            .collect();
-        let placing = if are_in_heap { placing(lowered, &posted) } else { Placing::Staged };
-        let most = |bytes: fn(&RankCode) -> usize| lowered.ranks.iter().map(bytes).max().unwrap_or(0);
-        scratch.grow(members, call.operation, most(|rank| rank.buffers[2]))?;
-        let staged = if placing == Placing::Staged { most(staged) } else { 0 };
-        stage.grow(members, call.operation, bounce + staged)?;
-        let start = |area: &Area, member: usize| area.starts.get(member).map_or(0, |start| start.get());
-        let starts = (0..members.n_members()).map(|member| {
-            let first = start(stage, member) + bounce as u64;
-            let [input, output] = match placing {
-                Placing::Staged => [first, first + output_of_stage(&lowered.ranks[member]) as u64],
-                _ => posted[member],
-            };
-            [input, output, start(scratch, member)]
-        });
-        let starts = starts.collect();
-        Ok(Self { placing, posted, starts })
+        plan: &CompiledPlan,
+    ) -> Result<()> {
+        // Before any other post.
+        let posted: PerMember<_> =
+            (0..members.n_members()).map(|member| members.board.post_of(member).buffers()).collect();
+        self.scratch.grow(members, call.operation, plan.bounce + plan.scratch)?;
+        let codes = &plan.lowered.ranks;
+        let is_staged = |(code, &buffers)| Placing::of(&plan.lowered, code, buffers) == Placing::Staged;
+        if codes.iter().zip(&posted).any(is_staged) {
+            self.stage.grow(members, call.operation, plan.stage)?;
+        }
+        self.starts.resize(posted.len(), [0; 3]);
+        for (member, &buffers) in posted.iter().enumerate() {
+            self.starts[member] = self.start_of(plan, member, buffers);
+        }
+        Ok(())
+    }
+
+    fn start_of(&self, plan: &CompiledPlan, member: usize, buffers: Buffers) -> [u64; 3] {
+        let code = &plan.lowered.ranks[member];
+        let scratch = self.scratch.start(member) + plan.bounce as u64;
+        if Placing::of(&plan.lowered, code, buffers) != Placing::Staged {
+            return [buffers.input.to_word(), buffers.output.to_word(), scratch];
+        }
+        let stage = self.stage.start(member);
+        let output = stage + output_of_stage(code) as u64;
+        let input =
+            if code.input.buffer == Buffer::Output { output + code.input.offset as u64 } else { stage };
+        [input, output, scratch]
+    }
+
+    /// Forgets what is in scratch.
+    pub(super) fn forget_scratch(&mut self) {
+        self.scratch = Area::default();
     }
 
     /// Brings this member's input to where the plan expects it.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for buffers that are not allocated.
-    pub(super) fn bring_input(&self, members: &Members, call: &Call<'_>, code: &RankCode) -> Result<()> {
-        let me = members.me();
-        let (target, len) = (self.place(me, code.input.buffer, code.input.offset), code.input.bytes as u64);
-        match self.placing {
+    pub(super) fn bring_input(&self, members: &Members, call: &Call<'_>, plan: &CompiledPlan) -> Result<()> {
+        let (me, buffers) = (members.me(), Buffers::of(call));
+        let code = &plan.lowered.ranks[me];
+        let target = self.place(me, code.input.buffer, code.input.offset);
+        match Placing::of(&plan.lowered, code, buffers) {
             Placing::Direct => Ok(()),
-            Placing::InputsMove => {
+            Placing::InputMoves => {
                 let rank = members.ranks()[me];
-                let place = |offset| HeapPlace { rank, offset: HeapOffset::new(offset) };
-                let source = self.posted[me][0];
-                if source == target {
-                    return Ok(());
-                }
-                members.view().copy(place(source), place(target), len, CacheHint::Keep)
+                let place = |start, at: usize| HeapPlace { rank, offset: HeapOffset::new(start + at as u64) };
+                plan.moved[me].iter().try_for_each(|part| {
+                    let source = place(buffers.input.to_word(), part.start);
+                    members.view().copy(source, place(target, part.start), part.len() as u64, CacheHint::Keep)
+                })
             }
             Placing::Staged => {
-                let region = Region::new(HeapOffset::new(target), len);
+                let region = Region::new(HeapOffset::new(target), code.input.bytes as u64);
                 call.copy_input(members.view(), 0, members.heap_of(me, region)?, region)
             }
         }
@@ -152,11 +205,17 @@ impl Placed {
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for buffers that are not allocated.
-    pub(super) fn take_output(&self, members: &Members, call: &mut Call<'_>, code: &RankCode) -> Result<()> {
-        if self.placing != Placing::Staged {
+    pub(super) fn take_output(
+        &self,
+        members: &Members,
+        call: &mut Call<'_>,
+        plan: &CompiledPlan,
+    ) -> Result<()> {
+        let me = members.me();
+        let code = &plan.lowered.ranks[me];
+        if Placing::of(&plan.lowered, code, Buffers::of(call)) != Placing::Staged {
             return Ok(());
         }
-        let me = members.me();
         let (source, len) =
             (self.place(me, code.output.buffer, code.output.offset), code.output.bytes as u64);
         let span = members.heap_of(me, Region::new(HeapOffset::new(source), len))?;
@@ -165,7 +224,17 @@ impl Placed {
 
     /// Returns where byte `offset` of a buffer of `member` is.
     pub(super) fn place(&self, member: usize, buffer: Buffer, offset: usize) -> u64 {
-        self.starts[member][index(buffer)] + offset as u64
+        self.starts[member][index(buffer)].saturating_add(offset as u64)
+    }
+
+    /// Returns where this member unpacks.
+    pub(super) fn bounce(&self, me: usize) -> u64 {
+        self.scratch.start(me)
+    }
+
+    /// Hands over the memory of this rank, which others may still touch.
+    pub(super) fn into_memory(self) -> impl Iterator<Item = ArenaBuffer<u8>> {
+        [self.scratch, self.stage].into_iter().filter_map(Area::into_memory)
     }
 }
 
@@ -178,31 +247,13 @@ const fn index(buffer: Buffer) -> usize {
 }
 
 /// Returns the bytes of both buffers of a rank in the stage.
-fn staged(code: &RankCode) -> usize {
+pub(super) fn staged(code: &RankCode) -> usize {
     output_of_stage(code) + code.buffers[1]
 }
 
 /// Returns where the output begins behind the input in the stage.
 fn output_of_stage(code: &RankCode) -> usize {
     code.buffers[0].next_multiple_of(64)
-}
-
-/// Decides how buffers in the heap, which start at `posted`, are brought to where the plan works.
-fn placing(lowered: &Lowered, posted: &[[u64; 2]]) -> Placing {
-    let all = |fits: fn(&RankCode, u64, u64) -> bool| {
-        lowered.ranks.iter().zip(posted).all(|(code, &[input, output])| fits(code, input, output))
-    };
-    let are_apart = |code: &RankCode, input: u64, output: u64| {
-        input + code.input.bytes as u64 <= output || output + code.output.bytes as u64 <= input
-    };
-    match lowered.overlap {
-        Overlap::Apart if all(are_apart) => Placing::Direct,
-        Overlap::Same | Overlap::InputInOutput => Placing::InputsMove,
-        Overlap::OutputInInput if all(|code, input, output| output == input + code.output.offset as u64) => {
-            Placing::Direct
-        }
-        _ => Placing::Staged,
-    }
 }
 
 /// Refuses a counter that is not there: it was read from shared memory.

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use shmccl_plan::Lowered;
-
-use super::launch::{Launch, Round};
-use super::memory::{Area, Placed};
+use super::compiled::CompiledPlan;
+use super::launch::{Launch, Round, Task};
+use super::memory::{Area, PlanMemory};
 use super::signals::{Signals, control_len, has_ports};
-use super::transfer::{Mover, bounce_len, mixes_forms};
+use super::transfer::Mover;
 use crate::collective::call::{Call, CallSignature, Operation};
 use crate::collective::rendezvous::any_member::Awaited;
 use crate::collective::rendezvous::members::Members;
@@ -23,17 +22,15 @@ pub(crate) struct PlanRunner {
     launches: u64,
     /// The message of the last one.
     message: u64,
-    /// Whether scratch has to be zero at a size that the last launch did not have.
-    mixes_forms: bool,
     signals: Signals,
     semaphores: Vec<u64>,
-    scratch: Area,
-    stage: Area,
+    tasks: Vec<Task>,
+    memory: PlanMemory,
     control: Area,
 }
 
 impl PlanRunner {
-    /// Makes the runner of the plan called `name`, of which `lowered` is any size, within
+    /// Makes the runner of the plan called `name`, `compiled` for any size, within
     /// [`Operation::RegisterAlgorithm`]. All members call it.
     ///
     /// # Errors
@@ -43,9 +40,10 @@ impl PlanRunner {
         members: &mut Members,
         pipework: &Pipework,
         name: String,
-        lowered: &Lowered,
+        compiled: &CompiledPlan,
     ) -> Result<Self> {
         let (operation, mut control) = (Operation::RegisterAlgorithm, Area::default());
+        let lowered = &compiled.lowered;
         control.grow(members, operation, control_len(lowered))?;
         let ports = match has_ports(lowered) {
             true => pipework.open_ports(members, operation, CallSignature::new(operation), Ok(()))?,
@@ -57,11 +55,10 @@ impl PlanRunner {
             name,
             launches: 0,
             message: 0,
-            mixes_forms: mixes_forms(lowered),
             signals,
             semaphores: semaphores.iter().map(|&value| value.into()).collect(),
-            scratch: Area::default(),
-            stage: Area::default(),
+            tasks: Vec::new(),
+            memory: PlanMemory::default(),
             control,
         })
     }
@@ -73,10 +70,10 @@ impl PlanRunner {
 
     /// Ends it, and returns its memory, which members may touch that are in their last launch.
     pub(crate) fn into_memory(self) -> impl Iterator<Item = ArenaBuffer<u8>> {
-        [self.scratch, self.stage, self.control].into_iter().filter_map(Area::into_memory)
+        self.memory.into_memory().chain(self.control.into_memory())
     }
 
-    /// Executes `call`, which all members have posted, by the plan as it is `lowered` for that.
+    /// Executes `call`, which this member has posted, by the plan as it is `compiled` for that.
     ///
     /// # Errors
     /// [`Error::PlanStalled`] where blocks wait in vain; [`Error::OutOfMemory`] and
@@ -86,60 +83,80 @@ impl PlanRunner {
         &mut self,
         members: &mut Members,
         call: &mut Call<'_>,
-        lowered: &Arc<Lowered>,
+        compiled: &CompiledPlan,
     ) -> Result<()> {
-        let bounce = bounce_len(lowered);
-        if self.mixes_forms && self.message != lowered.message {
-            // Bytes of another size might look like a packet of this launch.
-            self.scratch = Area::default();
-        }
-        self.message = lowered.message;
-        let placed = Placed::find(members, call, lowered, (&mut self.scratch, &mut self.stage, bounce))?;
-        let code = &lowered.ranks[members.me()];
-        placed.bring_input(members, call, code)?;
         self.launches += 1;
-        let mover = Mover {
-            members,
-            lowered,
-            placed: &placed,
-            reducer: call.reducer.as_ref(),
-            size: call.data_type.size() as u64,
-            launch: self.launches,
-            bounce: self.stage.starts.get(members.me()).map_or(0, |start| start.get()),
-        };
-        let launch = Launch::new(mover, &mut self.signals, &mut self.semaphores);
-        run(members, call.operation, launch, &self.name)?;
+        let is_new = self.message != compiled.lowered.message;
+        self.message = compiled.lowered.message;
+        let goes_ahead = compiled.alternates && !is_new && self.memory.place_own(members, call, compiled);
+        if !goes_ahead {
+            members.board.await_all(call.operation)?;
+            if is_new && compiled.mixes_forms {
+                // Bytes of another size might look like a packet of this launch.
+                self.memory.forget_scratch();
+            }
+            self.memory.place_all(members, call, compiled)?;
+        }
+        self.memory.bring_input(members, call, compiled)?;
+        self.execute(members, call, compiled, !goes_ahead)?;
         self.signals.flush_all()?;
-        placed.take_output(members, call, code)
+        self.memory.take_output(members, call, compiled)
+    }
+
+    /// Runs all blocks to their ends, and waits for the posts of all members, unless it `has_met`
+    /// these: when there is nothing else to do.
+    fn execute(
+        &mut self,
+        members: &mut Members,
+        call: &Call<'_>,
+        compiled: &CompiledPlan,
+        mut has_met: bool,
+    ) -> Result<()> {
+        let Self { name, launches, signals, semaphores, tasks, memory, .. } = self;
+        let code = &compiled.lowered.ranks[members.me()];
+        let mut launch = Launch::new(code, signals, semaphores, tasks);
+        loop {
+            let mover = Mover {
+                members,
+                compiled,
+                memory,
+                reducer: call.reducer.as_ref(),
+                size: call.data_type.size() as u64,
+                launch: *launches,
+                has_met,
+            };
+            match launch.round(mover)? {
+                Round::GoesOn => {}
+                Round::Ended if has_met => return Ok(()),
+                Round::Waits if has_met => wait(mover, call.operation, &mut launch, name)?,
+                Round::Ended | Round::Waits => {
+                    members.board.await_all(call.operation)?;
+                    memory.place_all(members, call, compiled)?;
+                    has_met = true;
+                }
+            }
+            members.board.wake();
+            members.board.check_epoch(call.operation)?;
+        }
     }
 }
 
-/// Runs all blocks to their ends.
-fn run(members: &Members, operation: Operation, mut launch: Launch<'_>, name: &str) -> Result<()> {
-    loop {
-        let mut round = launch.round()?;
-        if round == Round::Waits {
-            let (awaited, by_proxy) = (launch.awaited(), launch.is_by_proxy());
-            let awaited = Awaited { members: &awaited, by_proxy };
-            let waited = members.board.wait_for_any(operation, awaited, || match launch.round() {
-                Ok(Round::Waits) => None,
-                round => Some(round),
-            });
-            round = waited.map_err(|error| stalled(error, name, &launch))??;
-        }
-        members.board.wake();
-        match round {
-            Round::Ended => return Ok(()),
-            _ => members.board.check_epoch(operation)?,
-        }
-    }
+/// Waits until some block goes on.
+fn wait(mover: Mover<'_>, operation: Operation, launch: &mut Launch<'_>, name: &str) -> Result<()> {
+    let (awaited, by_proxy) = (launch.awaited(), launch.is_by_proxy());
+    let awaited = Awaited { members: &awaited, by_proxy };
+    let waited = mover.members.board.wait_for_any(operation, awaited, || match launch.round(mover) {
+        Ok(Round::Waits) => None,
+        round => Some(round),
+    });
+    waited.map_err(|error| stalled(error, name, mover.members.me(), launch))?.map(drop)
 }
 
 /// Says of a timeout which blocks of the plan wait.
-fn stalled(error: Error, name: &str, launch: &Launch<'_>) -> Error {
+fn stalled(error: Error, name: &str, me: usize, launch: &Launch<'_>) -> Error {
     match error {
         Error::Timeout { .. } => {
-            Error::PlanStalled { plan: name.to_owned(), blocks: launch.told(), source: Arc::new(error) }
+            Error::PlanStalled { plan: name.to_owned(), blocks: launch.told(me), source: Arc::new(error) }
         }
         error => error,
     }

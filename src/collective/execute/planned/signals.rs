@@ -1,7 +1,8 @@
 //! The counters of a plan's channels.
 //!
-//! Those of direct channels are semaphores (S1) in the *control* memory of the rank that waits, one
-//! for each channel and direction.
+//! Those of direct channels are words (S1) in the *control* memory of the rank that waits, one for
+//! each channel and direction. Those that one peer raises lie side by side: blocks of a rank signal
+//! one after the other, and a line that two ranks pull at costs more than all the rest of a signal.
 //!
 //! A proxy raises semaphores of slots only, and there are fewer slots than a plan may have port
 //! channels. So all port channels of a plan between two ranks share one, a *line*. The sender
@@ -18,42 +19,59 @@ use crate::channel::{Channel, PortChannel};
 use crate::collective::rendezvous::members::Members;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
-use crate::shm::{CellRef, HostKernel};
-use crate::sync::{ProgressCell, SemaphoreCell, SemaphoreReceiver, SemaphoreSender, plain};
+use crate::shm::CellRef;
+use crate::sync::atomic::AtomicU64;
+use crate::sync::{ProgressCell, plain, semaphore};
 
-/// Bytes of a cell.
+/// Bytes of a cell, and of what only one rank writes.
 const CELL: u64 = 128;
+
+/// Bytes of a word.
+const WORD: u64 = 8;
 
 /// Signals of one line that are not read yet, at most.
 const RING: u64 = 1024;
 
 /// Where things are in the control memory of a rank, among `n` ranks.
-#[derive(Clone, Copy)]
 struct Control {
     n: u64,
+    counters: Vec<u64>,
     rings: u64,
 }
 
 impl Control {
     fn of(code: &RankCode, n: usize) -> Self {
-        Self { n: n as u64, rings: code.counters.len() as u64 * CELL }
-    }
-
-    const fn counter(index: u64) -> u64 {
-        index * CELL
+        let mut lens = vec![0; n];
+        let mut counters: Vec<_> = code
+            .counters
+            .iter()
+            .map(|counter| {
+                lens[counter.peer] += WORD;
+                lens[counter.peer] - WORD
+            })
+            .collect();
+        let mut rings = 0;
+        for start in &mut lens {
+            rings += start.next_multiple_of(CELL);
+            *start = rings - start.next_multiple_of(CELL);
+        }
+        for (place, counter) in counters.iter_mut().zip(&code.counters) {
+            *place += lens[counter.peer];
+        }
+        Self { n: n as u64, counters, rings }
     }
 
     /// Where `sender` writes which counters its signals are for.
-    const fn ring(self, sender: u64) -> u64 {
-        self.rings + sender * RING * 8
+    const fn ring(&self, sender: u64) -> u64 {
+        self.rings + sender * RING * WORD
     }
 
     /// Where `receiver` publishes how many signals of this rank it has read.
-    const fn read(self, receiver: u64) -> u64 {
+    const fn read(&self, receiver: u64) -> u64 {
         self.ring(self.n) + receiver * CELL
     }
 
-    const fn len(self) -> u64 {
+    const fn len(&self) -> u64 {
         self.read(self.n)
     }
 }
@@ -74,13 +92,20 @@ pub(super) fn has_ports(lowered: &Lowered) -> bool {
 #[derive(Debug)]
 pub(super) struct Signals {
     /// By peer and its counter: where this rank signals directly.
-    senders: Vec<Vec<Option<SemaphoreSender<CellRef<SemaphoreCell>>>>>,
+    senders: Vec<Vec<Option<Counted>>>,
     /// By counter of this rank: what comes directly.
-    receivers: Vec<SemaphoreReceiver<CellRef<SemaphoreCell>>>,
+    receivers: Vec<Counted>,
     /// By counter of this rank: signals over ports that were read and not taken.
     arrived: Vec<u64>,
     /// By member.
     lines: Vec<Option<Line>>,
+}
+
+/// A counter, and how many signals were sent to it or taken from it here.
+#[derive(Debug)]
+struct Counted {
+    word: CellRef<AtomicU64>,
+    count: u64,
 }
 
 /// The port channels of a plan between this rank and another.
@@ -113,32 +138,33 @@ impl Signals {
         ports: Vec<Option<PortChannel>>,
     ) -> Result<Self> {
         let (me, n) = (members.me(), members.n_members());
+        let layouts: Vec<_> = lowered.ranks.iter().map(|code| Control::of(code, n)).collect();
         let at = |member: usize, place: u64| HeapOffset::new(control.starts[member].get() + place);
-        let cell = |member: usize, place| members.view().cell(members.ranks()[member], at(member, place));
-        let counter = |member, index: usize| cell(member, Control::counter(index as u64));
-        let receivers = (0..lowered.ranks[me].counters.len())
-            .map(|index| Ok(SemaphoreReceiver::new(counter(me, index)?, 0)))
-            .collect::<Result<_>>()?;
+        let counter = |member: usize, index: usize| -> Result<_> {
+            let place = at(member, layouts[member].counters[index]);
+            Ok(Counted { word: members.view().cell(members.ranks()[member], place)?, count: 0 })
+        };
+        let receivers =
+            (0..lowered.ranks[me].counters.len()).map(|index| counter(me, index)).collect::<Result<_>>()?;
         let sender = |member: usize, index: usize| -> Result<_> {
             let counted = &lowered.ranks[member].counters[index];
             let is_mine = counted.peer == me && counted.kind == ChannelKind::Memory;
-            is_mine.then(|| Ok(SemaphoreSender::new(counter(member, index)?, 0))).transpose()
+            is_mine.then(|| counter(member, index)).transpose()
         };
         let to = |member: usize| {
             (0..lowered.ranks[member].counters.len()).map(|index| sender(member, index)).collect()
         };
         let senders = (0..n).map(to).collect::<Result<_>>()?;
-        let layout = |member: usize| Control::of(&lowered.ranks[member], n);
         let line = |(peer, channel): (usize, Option<PortChannel>)| -> Result<_> {
             let Some(channel) = channel else { return Ok(None) };
             let cell = |member: usize, other: usize| {
-                members.view().cell(members.ranks()[member], at(member, layout(member).read(other as u64)))
+                members.view().cell(members.ranks()[member], at(member, layouts[member].read(other as u64)))
             };
             Ok(Some(Line {
                 channel,
                 peer,
-                outbound: at(peer, layout(peer).ring(me as u64)),
-                inbound: at(me, layout(me).ring(peer as u64)),
+                outbound: at(peer, layouts[peer].ring(me as u64)),
+                inbound: at(me, layouts[me].ring(peer as u64)),
                 sent: 0,
                 read: 0,
                 read_by_peer: cell(me, peer)?,
@@ -151,15 +177,20 @@ impl Signals {
         Ok(Self { senders, receivers, arrived, lines })
     }
 
-    /// Signals directly.
-    pub(super) fn signal(&mut self, kernel: &HostKernel, peer: usize, counter: usize) {
-        let sender = self.senders[peer][counter].as_mut();
-        sender.expect("a plan signals over its own channels").signal(kernel);
+    /// Signals directly. Wakes nobody.
+    pub(super) fn signal(&mut self, peer: usize, counter: usize) {
+        let counted = self.senders[peer][counter].as_mut();
+        let counted = counted.expect("a plan signals over its own channels");
+        counted.count = counted.count.wrapping_add(1);
+        semaphore::publish(&counted.word, counted.count);
     }
 
     /// Takes a signal that has come directly, if there is one.
     pub(super) fn take(&mut self, counter: usize) -> bool {
-        self.receivers[counter].poll()
+        let Counted { word, count } = &mut self.receivers[counter];
+        let is_there = semaphore::counts(word, count.wrapping_add(1));
+        *count = count.wrapping_add(u64::from(is_there));
+        is_there
     }
 
     /// Takes a signal that has come over a port, if there is one.
@@ -225,7 +256,7 @@ impl Line {
         if self.sent >= RING && !self.read_by_peer.has_reached(self.sent - RING + 1) {
             return Ok(false);
         }
-        let word = Region::new(HeapOffset::new(self.outbound.get() + self.sent % RING * 8), 8);
+        let word = Region::new(HeapOffset::new(self.outbound.get() + self.sent % RING * WORD), WORD);
         plain::store(members.heap_of(self.peer, word)?.atomic_u64(word.offset.get())?, counter as u64);
         self.sent += 1;
         self.pending = true;
@@ -236,7 +267,7 @@ impl Line {
     fn read_signals(&mut self, members: &Members, arrived: &mut [u64]) -> Result<()> {
         let before = self.read;
         while self.channel.poll() {
-            let word = Region::new(HeapOffset::new(self.inbound.get() + self.read % RING * 8), 8);
+            let word = Region::new(HeapOffset::new(self.inbound.get() + self.read % RING * WORD), WORD);
             let counter = plain::load(members.heap_of(members.me(), word)?.atomic_u64(word.offset.get())?);
             let limit = arrived.len();
             let count = usize::try_from(counter).ok().and_then(|counter| arrived.get_mut(counter));

@@ -1,14 +1,15 @@
 //! The bytes of a step: from sources, combined, to targets, each plain or in packets.
 //!
 //! A transfer goes piece by piece. Where sources are packets, a piece is done once all its packets
-//! are there: they are unpacked into the *bounce* memory of the rank, a slot for each source. So a
-//! piece that has to wait leaves nothing behind.
+//! are there: they are unpacked into the *bounce* memory of the rank, a slot for each source, or
+//! into the target if that is all there is to do.
 
 use arrayvec::ArrayVec;
-use shmccl_plan::lower::{BlockCode, Form, Lowered, Operand, Transfer};
+use shmccl_plan::lower::{BlockCode, Form, Operand, Transfer};
 use shmccl_plan::plan::Buffer;
 
-use super::memory::Placed;
+use super::compiled::CompiledPlan;
+use super::memory::PlanMemory;
 use crate::collective::rendezvous::members::Members;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
@@ -17,7 +18,10 @@ use crate::shm::packet::{PacketFlag, PacketKind};
 use crate::shm::{CacheHint, Span};
 
 /// The payload of a piece with packets among its operands.
-const PACKET_PIECE: usize = 4 << 10;
+pub(super) const PACKET_PIECE: usize = 4 << 10;
+
+/// How many of these a rank unpacks at once, and one for their combination.
+pub(super) const SLOTS: usize = MAX_PLACES + 1;
 
 /// The payload of other pieces, between which a rank looks whether the epoch has ended.
 const PIECE: usize = 4 << 20;
@@ -25,32 +29,18 @@ const PIECE: usize = 4 << 20;
 /// Bytes of words that are read one by one.
 const WORD: u64 = 4;
 
-/// Returns the bytes of bounce memory that a rank needs: none without packets.
-pub(super) fn bounce_len(lowered: &Lowered) -> usize {
-    let blocks = || lowered.ranks.iter().flat_map(|rank| &rank.blocks);
-    let has_packets = blocks().flat_map(|block| &block.operands).any(|operand| operand.form == Form::Packets);
-    if has_packets { (MAX_PLACES + 1) * PACKET_PIECE } else { 0 }
-}
-
-/// Returns whether words of a rank's scratch may be plain bytes at one size and packets at another.
-pub(super) fn mixes_forms(lowered: &Lowered) -> bool {
-    let operands = || lowered.ranks.iter().flat_map(|rank| &rank.blocks).flat_map(|block| &block.operands);
-    let has = |form| operands().any(|operand| operand.buffer == Buffer::Scratch && operand.form == form);
-    has(Form::Packets) && has(Form::Plain)
-}
-
 /// What transfers of a launch need besides their operands.
 #[derive(Clone, Copy)]
 pub(super) struct Mover<'a> {
     pub(super) members: &'a Members,
-    pub(super) lowered: &'a Lowered,
-    pub(super) placed: &'a Placed,
+    pub(super) compiled: &'a CompiledPlan,
+    pub(super) memory: &'a PlanMemory,
     pub(super) reducer: Option<&'a Reducer>,
     /// The bytes of an element.
     pub(super) size: u64,
     pub(super) launch: u64,
-    /// Where the bounce memory of this rank starts.
-    pub(super) bounce: u64,
+    /// Whether all members have posted the call: only then it is known where their buffers lie.
+    pub(super) has_met: bool,
 }
 
 /// A place in some heap, and the heap, in which it was found to be memory.
@@ -83,29 +73,36 @@ impl<'a> Mover<'a> {
         Ok(true)
     }
 
+    /// Returns whether it is known where all operands of a transfer lie.
+    pub(super) fn reaches(self, code: &BlockCode, transfer: &Transfer) -> bool {
+        let is_known =
+            |operand: &Operand| operand.rank == self.members.me() || operand.buffer == Buffer::Scratch;
+        self.has_met || code.sources(transfer).iter().chain(code.targets(transfer)).all(is_known)
+    }
+
     /// Returns where byte `first` of the payload of an operand is.
     pub(super) fn place(self, operand: &Operand, first: usize) -> u64 {
-        let first = self.lowered.place(operand, first, self.launch);
-        self.placed.place(operand.rank, operand.buffer, first)
+        let first = self.compiled.lowered.place(operand, first, self.launch);
+        self.memory.place(operand.rank, operand.buffer, first)
     }
 
     /// Does a piece if all its packets are there. There are at most [`MAX_PLACES`] operands on a
     /// side: a plan of more was not registered (`collective/plan/runnable.rs`).
     fn piece(self, sources: &[Operand], targets: &[Operand], first: usize, len: usize) -> Result<bool> {
-        let mut places = ArrayVec::<Found<'a>, MAX_PLACES>::new();
-        for source in sources {
-            let place = match source.form {
-                Form::Plain => self.reach(source, first, len as u64)?,
-                Form::Packets => match self.unpack(source, first, len, places.len())? {
-                    Some(place) => place,
-                    None => return Ok(false),
-                },
-            };
-            places.push(place);
-        }
         let mut plain = ArrayVec::<Found<'a>, MAX_PLACES>::new();
         for target in targets.iter().filter(|target| target.form == Form::Plain) {
             plain.push(self.reach(target, first, len as u64)?);
+        }
+        let mut places = ArrayVec::<Found<'a>, MAX_PLACES>::new();
+        for source in sources {
+            places.push(match (source.form, plain.first()) {
+                (Form::Plain, _) => self.reach(source, first, len as u64)?,
+                (Form::Packets, Some(&target)) if sources.len() == 1 => target,
+                (Form::Packets, _) => self.slot(places.len(), len as u64)?,
+            });
+            if source.form == Form::Packets && !self.unpack(source, first, len, places[places.len() - 1])? {
+                return Ok(false);
+            }
         }
         let value = self.combine(&places, &plain, len as u64)?;
         for target in targets.iter().filter(|target| target.form == Form::Packets) {
@@ -141,25 +138,24 @@ impl<'a> Mover<'a> {
         Ok(*first)
     }
 
-    /// Unpacks a piece into slot `slot` of the bounce memory, if all its packets are there.
-    fn unpack(self, source: &Operand, first: usize, len: usize, slot: usize) -> Result<Option<Found<'a>>> {
+    /// Unpacks a piece to some place, if all its packets are there.
+    fn unpack(self, source: &Operand, first: usize, len: usize, (target, to): Found<'a>) -> Result<bool> {
         let (span, at) = self.reach(source, first, 2 * len as u64)?;
-        let (bounce, to) = self.slot(slot, len as u64)?;
         // The last packet comes last as a rule: as long as it is missing, that is all to look at.
         let last = (len as u64 - 1) / WORD * WORD;
         for (from, len) in [(last, len as u64 - last), (0, len as u64)] {
             let place = at + 2 * from;
-            if !span.unpack_to(PacketKind::Ll8, place, bounce, to + from, len, self.flag(), &mut 0)? {
-                return Ok(None);
+            if !span.unpack_to(PacketKind::Ll8, place, target, to + from, len, self.flag(), &mut 0)? {
+                return Ok(false);
             }
         }
-        Ok(Some((bounce, to)))
+        Ok(true)
     }
 
     /// Returns a slot of the bounce memory.
     fn slot(self, slot: usize, len: u64) -> Result<Found<'a>> {
-        let at = self.bounce + (slot * PACKET_PIECE) as u64;
         let members = self.members;
+        let at = self.memory.bounce(members.me()) + (slot * PACKET_PIECE) as u64;
         Ok((members.heap_of(members.me(), Region::new(HeapOffset::new(at), len))?, at))
     }
 
