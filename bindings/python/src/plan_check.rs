@@ -29,6 +29,9 @@ pub fn read_plan(source: &Bound<'_, PyAny>) -> PyResult<Plan> {
     reading.map(|reading| reading.plan).map_err(|refusal| exception(py, &refusal.into()))
 }
 
+/// Rank, block, index and name of an operation, as far as a finding knows them.
+type PyPlace = (Option<usize>, Option<usize>, Option<usize>, Option<&'static str>);
+
 /// What a check has found. `str(finding)` says it in a line, with what would mend it.
 #[pyclass(frozen, module = "shmccl.plan", name = "Finding")]
 pub struct PyFinding {
@@ -66,7 +69,7 @@ impl PyFinding {
 
     /// The operations that are part of it: rank, block, index, and the name.
     #[getter]
-    fn places(&self) -> Vec<(Option<usize>, Option<usize>, Option<usize>, Option<&'static str>)> {
+    fn places(&self) -> Vec<PyPlace> {
         let place = |place: &Place| {
             let name = place.code.map(|code| code.name());
             (place.rank, place.block, place.operation.map(|(index, _)| index), name)

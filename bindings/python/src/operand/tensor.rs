@@ -95,7 +95,8 @@ fn lent<'py>(object: &Bound<'py, PyAny>, lend: Lend) -> PyResult<Operand<'py>> {
     // lie apart, but for a single element.
     let may_be_put_off = operand.dtype.is_complex() || operand.len <= operand.dtype.size;
     if may_be_put_off && is_put_off(object)? {
-        let text = "a tensor whose conjugation is put off cannot be read; pass tensor.resolve_conj().resolve_neg()";
+        let text =
+            "a tensor whose conjugation is put off cannot be read; pass tensor.resolve_conj().resolve_neg()";
         return Err(PyValueError::new_err(text));
     }
     Ok(operand)

@@ -49,6 +49,15 @@ class Pending(Work):
         return future
 
 
+def settle(executed, before, function, arguments):
+    """Calls the function once what came before is over, and has a future tell of it."""
+    concurrent.futures.wait([before])
+    try:
+        executed.set_result(function(*arguments))
+    except BaseException as error:  # noqa: BLE001  whoever waits raises it
+        executed.set_exception(error)
+
+
 def with_op(options, op):
     options.reduceOp = op
     return options
@@ -79,6 +88,9 @@ class SeveralHosts(InPython):
         is_joined = self._is_even or self._index == 0
         self._across = gloo(f"index{self._index}", self._host, len(self._hosts)) if is_joined else None
         self._executor = concurrent.futures.ThreadPoolExecutor(1, "shmccl")
+        # The newest collective.
+        self._latest = concurrent.futures.Future()
+        self._latest.set_result(None)
 
     supports_coalescing = property(lambda self: False)
 
@@ -109,9 +121,15 @@ class SeveralHosts(InPython):
         return next(host for host, members in enumerate(self._hosts) if rank in members)
 
     def _run(self, function, arguments, options, outputs):
-        """Lets the group's thread call the function: collectives of a group are executed in order."""
+        """Calls the function, or lets the group's thread do so: collectives of a group are executed in order."""
         self._sequence += 1
-        work = Pending(self._executor.submit(function, *arguments), outputs)
+        before, executed = self._latest, concurrent.futures.Future()
+        self._latest = executed
+        if options.asyncOp or not before.done():
+            self._executor.submit(settle, executed, before, function, arguments)
+        else:
+            settle(executed, before, function, arguments)
+        work = Pending(executed, outputs)
         if not options.asyncOp:
             work.wait()
         return work
@@ -144,7 +162,7 @@ class SeveralHosts(InPython):
         flat = tensor.view(-1)
         missing = -flat.numel() % count
         whole = torch.nn.functional.pad(flat, (0, missing)) if missing else flat
-        share = torch.empty(whole.numel() // count, dtype=tensor.dtype)
+        share = whole.chunk(count)[self._index]
         self._local.reduce_scatter_single(share, whole, with_op(dist.ReduceScatterOptions(), inner)).wait()
         self._across.allreduce([share], with_op(dist.AllreduceOptions(), outer)).wait()
         self._local.all_gather_single(whole, share, AllgatherOptions()).wait()
