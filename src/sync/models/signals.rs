@@ -50,6 +50,24 @@ mod s1_signal {
     }
 
     #[test]
+    fn a_word_that_counts_signals_carries_puts_to_who_finds_the_count() {
+        model(|| {
+            let (world, word) = (World::new(), Arc::new(AtomicU64::new(0)));
+            let sender = {
+                let word = Arc::clone(&word);
+                spawn(&world, move |world| {
+                    world.ghosts[0].write(7);
+                    semaphore::publish(&word, 1);
+                })
+            };
+            if semaphore::counts(&word, 1) {
+                assert_eq!(world.ghosts[0].read(), 7);
+            }
+            sender.join().unwrap();
+        });
+    }
+
+    #[test]
     fn each_signal_wakes_its_own_wait_even_if_relaxed() {
         model(|| {
             let world = World::new();
