@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use shmccl_plan::collective::Collective;
 use shmccl_plan::lower::{granule, smallest};
 use shmccl_plan::plan::Operator;
+use shmccl_plan::read::files_in;
 use shmccl_plan::{Lowered, Plan, lower};
 
 use crate::failure::UsageError;
@@ -180,10 +181,5 @@ fn test_of(plan: &Plan) -> Option<Test> {
 
 /// Returns the files in `directory` that may be plans, by their names.
 fn files(directory: &Path) -> Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(directory)
-        .with_context(|| format!("cannot read the directory of plans {}", directory.display()))?;
-    let mut files = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()?;
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
-    files.sort();
-    Ok(files)
+    files_in(directory).with_context(|| format!("cannot read the directory of plans {}", directory.display()))
 }

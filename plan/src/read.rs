@@ -9,7 +9,7 @@ mod program;
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::plan::{Plan, Protocol};
 use crate::problem::{Place, Problem, Refusal};
@@ -51,6 +51,18 @@ pub fn read_file(path: &Path) -> Result<Reading, Refusal> {
     let text = load(path)
         .map_err(|what| Refusal { file: name.clone(), problems: vec![Problem::new(Place::PLAN, what)] })?;
     read(&name, &text)
+}
+
+/// Returns the files in `directory` that may be plans, those that end in `.json`, by their names.
+///
+/// # Errors
+/// Those of the system.
+pub fn files_in(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(directory)?;
+    let mut files = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
+    files.sort();
+    Ok(files)
 }
 
 /// Loads a file that is not larger than a plan may be.

@@ -24,7 +24,7 @@ const MOST_TRIES: usize = 64;
 /// # Errors
 /// [`RequestError::Ended`], [`RequestError::NoSuchComm`]; those of the connection.
 pub(crate) async fn living(coordinator: &Connections, comm: CommId) -> Result<CommStatus, Refusal> {
-    unended(coordinator.sent(Pace::Quick, |client| client.send_status(comm, false)).await?)
+    unended(status_of(coordinator, comm, false).await?)
 }
 
 /// # Errors
@@ -36,12 +36,18 @@ pub(crate) fn unended(status: CommStatus) -> Result<CommStatus, Refusal> {
     }
 }
 
-/// Waits until nothing is in progress, however long that takes.
+/// Returns how a communicator is doing; if `settled` once nothing is in progress, however long that
+/// takes.
 ///
 /// # Errors
 /// [`RequestError::NoSuchComm`]; those of the connection.
-pub(crate) async fn settled(coordinator: &Connections, comm: CommId) -> Result<CommStatus, Refusal> {
-    Ok(coordinator.sent(Pace::Slow, |client| client.send_status(comm, true)).await?)
+pub(crate) async fn status_of(
+    coordinator: &Connections,
+    comm: CommId,
+    settled: bool,
+) -> Result<CommStatus, Refusal> {
+    let pace = if settled { Pace::Slow } else { Pace::Quick };
+    Ok(coordinator.sent(pace, |client| client.send_status(comm, settled)).await?)
 }
 
 /// Returns how a communicator is doing, after it has gone on if it had failed and `restarts`.
@@ -60,7 +66,7 @@ pub(crate) async fn usable(
     match coordinator.sent(Pace::Slow, |client| client.send_go_on(comm)).await {
         // It goes on by itself.
         Err(CoordinatorError::Refused(RequestError::WrongState { .. })) => {
-            unended(settled(coordinator, comm).await?)
+            unended(status_of(coordinator, comm, true).await?)
         }
         status => Ok(status?),
     }
@@ -77,7 +83,7 @@ async fn was_too_early<T>(
         Err(CoordinatorError::Refused(RequestError::WrongState { state: CommState::InProgress, .. }))
     );
     if is_early {
-        settled(coordinator, comm).await?;
+        status_of(coordinator, comm, true).await?;
     }
     Ok(is_early)
 }
@@ -124,7 +130,7 @@ pub(crate) async fn call(
     match progress {
         CallProgress::Queued { .. } => Ok(()),
         CallProgress::InProgress(number) => {
-            let status = settled(coordinator, comm).await?;
+            let status = status_of(coordinator, comm, true).await?;
             executed(coordinator, &status, number, restarts.then_some(std::slice::from_ref(call))).await
         }
     }
@@ -170,8 +176,8 @@ async fn has_lost(coordinator: &Connections, comm: CommId) -> Result<bool, Refus
     Ok(status.state == CommState::Failed || status.epoch > 1)
 }
 
-/// Checks that group `number` has been executed, by a status of later. If its `calls` are given it
-/// is executed again where it has failed.
+/// [Checks](check) that group `number` has been executed. If its `calls` are given it is executed
+/// again where it has failed.
 ///
 /// # Errors
 /// `Aborted` when it has failed, and is not executed again.
@@ -181,11 +187,18 @@ async fn executed(
     number: u64,
     calls: Option<&[AllReduce]>,
 ) -> Result<(), Refusal> {
-    match (failure(status, number), calls) {
-        (None, _) => Ok(()),
-        (Some(_), Some(calls)) if !status.state.has_ended() => again(coordinator, status.comm, calls).await,
-        (Some(why), _) => Err(Status::aborted(why).into()),
+    match (check(status, number), calls) {
+        (Err(_), Some(calls)) if !status.state.has_ended() => again(coordinator, status.comm, calls).await,
+        (checked, _) => checked,
     }
+}
+
+/// Checks by a status of later that group `number` has been executed.
+///
+/// # Errors
+/// `Aborted` when it has failed.
+fn check(status: &CommStatus, number: u64) -> Result<(), Refusal> {
+    failure(status, number).map_or(Ok(()), |why| Err(Status::aborted(why).into()))
 }
 
 /// Returns why group `number` has failed, if it has.
@@ -229,10 +242,7 @@ async fn once_more(coordinator: &Connections, comm: CommId, calls: &[AllReduce])
         coordinator.sent(Pace::Quick, |client| client.send_call(comm, group, call)).await?;
     }
     let (number, status) = finish(coordinator, comm, group).await?;
-    match failure(&status, number) {
-        None => Ok(()),
-        Some(why) => Err(Status::aborted(why).into()),
-    }
+    check(&status, number)
 }
 
 /// How long a change may go unnoticed by those who watch.

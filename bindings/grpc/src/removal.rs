@@ -54,7 +54,7 @@ pub(crate) async fn call(
     marked: BTreeSet<DeviceId>,
     call: &AllReduce,
 ) -> Result<(), Refusal> {
-    groups::settled(coordinator, comm).await?;
+    groups::status_of(coordinator, comm, true).await?;
     let (all, of) = (devices.to_vec(), call.clone());
     let kept = coordinator.ask(Pace::Slow, move |client| set_neutral(client, &all, &marked, &of)).await?;
     let outcome = groups::call(coordinator, comm, devices, call, None, false).await;

@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 use crate::connections::Pace;
 use crate::copies::{CHUNK, get, put_stream};
 use crate::front::{Front, device_of};
-use crate::groups::{GLANCE, settled};
+use crate::groups::{self, GLANCE};
 use crate::refusal::Refusal;
 use crate::wire::pool::{self, pool_server::Pool};
 
@@ -212,12 +212,9 @@ impl Pool for PoolService {
         &self,
         request: Request<pool::StatusRequest>,
     ) -> Result<Response<pool::CommStatus>, Status> {
-        let pool::StatusRequest { comm, settled: waits } = request.into_inner();
-        let comm = CommId::new(comm);
-        if waits {
-            return Ok(Response::new(told(settled(&self.0.connections, comm).await.map_err(Status::from)?)));
-        }
-        self.ask(Pace::Quick, move |client| Ok(told(client.status(comm, false)?))).await
+        let pool::StatusRequest { comm, settled } = request.into_inner();
+        let status = groups::status_of(&self.0.connections, CommId::new(comm), settled).await;
+        Ok(Response::new(told(status.map_err(Status::from)?)))
     }
 
     async fn watch(

@@ -22,8 +22,7 @@ fn made(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         values.set_item("report", report.as_ref().map(ToString::to_string))?;
     }
     let named = if let Error::WorkFailed { source, .. } = error { source.origin() } else { error };
-    let class = py.import("shmccl._errors")?.getattr(name_of(named))?;
-    let exception = PyErr::from_value(class.call((format!("{error:?}"),), Some(&values))?);
+    let exception = instance(py, name_of(named), format!("{error:?}"), Some(&values))?;
     if let Error::StreamFailed { source, .. } = error {
         exception.set_cause(py, Some(made(py, source)?));
     }
@@ -33,8 +32,13 @@ fn made(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
 /// Returns the exception for a program that is no plan.
 #[cold]
 pub fn plan_refused(py: Python<'_>, error: &BuildError) -> PyErr {
-    let class = py.import("shmccl._errors").and_then(|errors| errors.getattr("Plan"));
-    class.and_then(|class| class.call1((error.to_string(),))).map_or_else(|failed| failed, PyErr::from_value)
+    instance(py, "Plan", error.to_string(), None).unwrap_or_else(|failed| failed)
+}
+
+/// Returns an exception of the class called `name`.
+fn instance(py: Python<'_>, name: &str, text: String, values: Option<&Bound<'_, PyDict>>) -> PyResult<PyErr> {
+    let class = py.import("shmccl._errors")?.getattr(name)?;
+    Ok(PyErr::from_value(class.call((text,), values)?))
 }
 
 /// Returns the exception of a communicator, channel or stream that was closed.

@@ -63,7 +63,7 @@ impl<'py> Operand<'py> {
         {
             return Ok(operand);
         }
-        if let Some(tensor) = tensor::operand(object, access)? {
+        if let Some(tensor) = tensor::operand(object)? {
             return Ok(tensor);
         }
         if let Some(operand) = interface::operand(object, access)? {

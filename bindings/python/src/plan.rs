@@ -114,6 +114,17 @@ impl PyProgram {
         })
     }
 
+    fn transfer(
+        &self,
+        py: Python<'_>,
+        block: &Block,
+        (source, target): (&PyChunks, &PyChunks),
+        add: fn(&mut Program, BlockId, Chunks, Chunks) -> Result<(), BuildError>,
+    ) -> PyResult<()> {
+        let block = block.of(self)?;
+        self.add(py, |program| add(program, block, source.0, target.0))
+    }
+
     fn synchronise(
         &self,
         py: Python<'_>,
@@ -247,20 +258,17 @@ impl PyProgram {
 
     /// Copies within a rank.
     fn copy(&self, py: Python<'_>, block: &Block, source: &PyChunks, target: &PyChunks) -> PyResult<()> {
-        let block = block.of(self)?;
-        self.add(py, |program| program.copy(block, source.0, target.0))
+        self.transfer(py, block, (source, target), Program::copy)
     }
 
     /// Copies from a peer.
     fn get(&self, py: Python<'_>, block: &Block, source: &PyChunks, target: &PyChunks) -> PyResult<()> {
-        let block = block.of(self)?;
-        self.add(py, |program| program.get(block, source.0, target.0))
+        self.transfer(py, block, (source, target), Program::get)
     }
 
     /// Copies to a peer.
     fn put(&self, py: Python<'_>, block: &Block, source: &PyChunks, target: &PyChunks) -> PyResult<()> {
-        let block = block.of(self)?;
-        self.add(py, |program| program.put(block, source.0, target.0))
+        self.transfer(py, block, (source, target), Program::put)
     }
 
     /// Hands a copy to the proxy, with a signal behind it. With `flush`, waits until it is done.
@@ -299,8 +307,7 @@ impl PyProgram {
         source: &PyChunks,
         target: &PyChunks,
     ) -> PyResult<()> {
-        let block = block.of(self)?;
-        self.add(py, |program| program.put_packets(block, source.0, target.0))
+        self.transfer(py, block, (source, target), Program::put_packets)
     }
 
     /// Makes packets of plain chunks in the own scratch.
@@ -311,8 +318,7 @@ impl PyProgram {
         source: &PyChunks,
         target: &PyChunks,
     ) -> PyResult<()> {
-        let block = block.of(self)?;
-        self.add(py, |program| program.copy_to_packets(block, source.0, target.0))
+        self.transfer(py, block, (source, target), Program::copy_to_packets)
     }
 
     /// Waits for packets in the own scratch, and writes their payload.
@@ -323,8 +329,7 @@ impl PyProgram {
         source: &PyChunks,
         target: &PyChunks,
     ) -> PyResult<()> {
-        let block = block.of(self)?;
-        self.add(py, |program| program.unpack_packets(block, source.0, target.0))
+        self.transfer(py, block, (source, target), Program::unpack_packets)
     }
 
     /// Waits for packets in the own scratch, and sends them into peers' scratch.

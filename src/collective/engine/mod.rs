@@ -201,10 +201,7 @@ impl Engine {
         let started = plan.start();
         let done = execute::run(plan.execution, members, (pipework, runners), call, proposal.signature);
         planner.routes.keep_duration(started);
-        if done.is_ok() {
-            members.board.report_done();
-        }
-        members.board.or_revoke(done)
+        members.board.conclude(done)
     }
 
     /// Executes `call` by execution plan number `index`, which may begin before all members have
@@ -214,10 +211,7 @@ impl Engine {
         self.taken = self.announce_large(call, proposal)?;
         let compiled = self.planner.compiled(index, call);
         let done = self.runners[index].run(&mut self.members, call, compiled);
-        if done.is_ok() {
-            self.members.board.report_done();
-        }
-        self.members.board.or_revoke(done)
+        self.members.board.conclude(done)
     }
 
     /// Stages what will be needed in this member's staging area, where it can tell, and posts the

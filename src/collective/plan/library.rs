@@ -1,10 +1,10 @@
 //! The directory of execution plans that a job brings along.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use shmccl_plan::Plan as ExecutionPlan;
-use shmccl_plan::read::read_file;
+use shmccl_plan::read::{files_in, read_file};
 
 use crate::error::{Error, Result};
 
@@ -20,11 +20,7 @@ pub(crate) fn from_environment() -> Option<Result<Vec<Arc<ExecutionPlan>>>> {
 }
 
 fn read(directory: &Path) -> Result<Vec<Arc<ExecutionPlan>>> {
-    let listed = std::fs::read_dir(directory).and_then(|entries| {
-        entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()
-    });
-    let mut files = listed.map_err(|error| Error::os("reading the directory SHMCCL_PLANS", error))?;
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
-    files.sort();
+    let files =
+        files_in(directory).map_err(|error| Error::os("reading the directory SHMCCL_PLANS", error))?;
     files.iter().map(|file| Ok(Arc::new(read_file(file)?.plan))).collect()
 }

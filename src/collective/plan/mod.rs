@@ -188,6 +188,12 @@ impl Way {
 }
 
 impl Proposal {
+    /// Proposes a way in which nothing is measured or left to a table.
+    #[inline]
+    const fn new(way: Way, len: u64, signature: CallSignature) -> Self {
+        Self { way, len, signature, foreseen: None, planned: [None; 2], prestages: false }
+    }
+
     /// Reads the clock, if what is staged before the post belongs to a measured route: to be called
     /// before that.
     pub(crate) fn start(&self) -> Option<Instant> {
@@ -284,31 +290,16 @@ impl Planner {
         let signature = call.signature().with_choice(choice);
         let len = call.input_len(self.n_members)?;
         if let Some(index) = self.plan_for(call, choice) {
-            let way = Way::ByPlan(index);
-            return Ok(Proposal {
-                way,
-                len,
-                signature,
-                foreseen: None,
-                planned: [None; 2],
-                prestages: false,
-            });
+            return Ok(Proposal::new(Way::ByPlan(index), len, signature));
         }
         let way = self.way(call.operation, len, choice)?;
         let is_eager = way == Way::Eager;
         if is_eager && (choice != Choice::default() || !self.table.is_on_trial(call.operation, len)) {
             // Its address goes nowhere, so it stays in registers.
-            return Ok(Proposal {
-                way,
-                len,
-                signature,
-                foreseen: None,
-                planned: [None; 2],
-                prestages: false,
-            });
+            return Ok(Proposal::new(way, len, signature));
         }
         let planned = if way == Way::ByTable { self.plans_by_table(call, len) } else { [None; 2] };
-        let proposal = Proposal { way, len, signature, foreseen: None, planned, prestages: false };
+        let proposal = Proposal { planned, ..Proposal::new(way, len, signature) };
         Ok(if is_eager { self.try_out(proposal, call) } else { self.complete(proposal, call) })
     }
 

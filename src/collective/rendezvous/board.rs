@@ -411,6 +411,14 @@ impl CallBoard {
         }
     }
 
+    /// Tells that a large call is over, or ends the epoch when `done` is an error.
+    pub(crate) fn conclude(&mut self, done: Result<()>) -> Result<()> {
+        if done.is_ok() {
+            self.report_done();
+        }
+        self.or_revoke(done)
+    }
+
     /// Ends the epoch: the members cannot go on together.
     #[cold]
     pub(crate) fn revoke(&self) {

@@ -172,13 +172,12 @@ impl CoordinatorMachine {
         let found = self.comm(comm)?;
         found.check_group(group)?;
         found.check_usable(&[CommState::Ready])?;
-        let calls = found.open.as_ref().map(|open| open.calls.clone());
-        let calls = calls.ok_or(RequestError::GroupOpen { comm, open: false })?;
-        if settled {
+        if settled && found.open.is_some() {
             found.wait(request_id, WaitCondition::Settled)?;
         }
-        found.open = None;
-        self.dispatch(comm, GroupWork::Calls(calls)).map(|reply| Some(reply).filter(|_| !settled))
+        let open = found.open.take().ok_or(RequestError::GroupOpen { comm, open: false })?;
+        let reply = self.dispatch(comm, GroupWork::Calls(open.calls))?;
+        Ok(if settled { None } else { Some(reply) })
     }
 
     fn cancel_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<Reply, RequestError> {

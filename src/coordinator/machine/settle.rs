@@ -305,19 +305,18 @@ impl CoordinatorMachine {
     /// Answers the requests for which the wait is over.
     fn answer_waiting(&mut self, comm: &mut Comm) {
         for (request_id, condition) in std::mem::take(&mut comm.waiting) {
+            let is_settled =
+                matches!(comm.stage, CommStage::Ready | CommStage::Failed { .. } | CommStage::Ended);
             let reply = match (&comm.stage, condition) {
                 (CommStage::Ended, WaitCondition::Finalized | WaitCondition::Ended) => Ok(Reply::Ended),
                 (CommStage::Ended, WaitCondition::Ready | WaitCondition::Grown | WaitCondition::Done) => {
                     Err(RequestError::Ended { comm: comm.id, why: comm.end_reason.clone() })
                 }
-                (CommStage::Ready, WaitCondition::Ready | WaitCondition::Grown)
-                | (CommStage::Ready | CommStage::Failed { .. } | CommStage::Ended, WaitCondition::Settled) => {
+                (CommStage::Ready, WaitCondition::Ready | WaitCondition::Grown) => {
                     Ok(Reply::Status(comm.status()))
                 }
-                (
-                    CommStage::Ready | CommStage::Failed { .. } | CommStage::Ended,
-                    WaitCondition::Located(device),
-                ) => self.location(comm, device),
+                (_, WaitCondition::Settled) if is_settled => Ok(Reply::Status(comm.status())),
+                (_, WaitCondition::Located(device)) if is_settled => self.location(comm, device),
                 _ => {
                     comm.waiting.push((request_id, condition));
                     continue;

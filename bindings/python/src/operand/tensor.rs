@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyCapsuleMethods, PyType};
 
-use super::{Access, Operand, dlpack};
+use super::{Operand, dlpack};
 
 /// The attribute of a class that lends by C functions, and the name of its capsule.
 const EXCHANGE: (&str, &CStr) = ("__dlpack_c_exchange_api__", c"dlpack_exchange_api");
@@ -46,7 +46,7 @@ static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
 
 /// Returns the bytes of `object`, if it is a tensor of torch. Does not import torch.
 #[inline]
-pub fn operand<'py>(object: &Bound<'py, PyAny>, _access: Access) -> PyResult<Option<Operand<'py>>> {
+pub fn operand<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Operand<'py>>> {
     let py = object.py();
     let Some(torch) = TORCH.get(py).map_or_else(|| find_torch(py), |torch| Ok(Some(torch)))? else {
         return Ok(None);

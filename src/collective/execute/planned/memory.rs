@@ -125,7 +125,7 @@ impl PlanMemory {
         let placing = Placing::of(&plan.lowered, &plan.lowered.ranks[me], buffers);
         self.starts.resize(members.n_members(), [0; 3]);
         for member in 0..self.starts.len() {
-            self.starts[member][2] = self.scratch.start(member) + plan.bounce as u64;
+            self.starts[member][2] = self.scratch_start(plan, member);
         }
         self.starts[me] = self.start_of(plan, me, buffers);
         self.scratch.has(plan.bounce + plan.scratch)
@@ -160,7 +160,7 @@ impl PlanMemory {
 
     fn start_of(&self, plan: &CompiledPlan, member: usize, buffers: Buffers) -> [u64; 3] {
         let code = &plan.lowered.ranks[member];
-        let scratch = self.scratch.start(member) + plan.bounce as u64;
+        let scratch = self.scratch_start(plan, member);
         if Placing::of(&plan.lowered, code, buffers) != Placing::Staged {
             return [buffers.input.to_word(), buffers.output.to_word(), scratch];
         }
@@ -169,6 +169,11 @@ impl PlanMemory {
         let input =
             if code.input.buffer == Buffer::Output { output + code.input.offset as u64 } else { stage };
         [input, output, scratch]
+    }
+
+    /// Returns where the scratch of `member` begins, behind the memory in which it unpacks.
+    fn scratch_start(&self, plan: &CompiledPlan, member: usize) -> u64 {
+        self.scratch.start(member) + plan.bounce as u64
     }
 
     /// Forgets what is in scratch.
