@@ -40,7 +40,7 @@ impl PlannedTest {
     pub(crate) fn read(file: &Path) -> Result<Self> {
         let plan = plan::read(file)?;
         let Some(test) = test_of(&plan) else {
-            let told = "plans of allreduce, allgather, reducescatter and alltoall do calls";
+            let told = "plans of allreduce, allgather, reducescatter, alltoall and sendrecv do calls";
             let what = format!("{}: a plan of {}; {told}", file.display(), plan.collective);
             return Err(UsageError::new(what).into());
         };
@@ -175,7 +175,8 @@ fn test_of(plan: &Plan) -> Option<Test> {
         Collective::AllGather => Some(Test::AllGather),
         Collective::ReduceScatter => Some(Test::ReduceScatter),
         Collective::AllToAll => Some(Test::AllToAll),
-        Collective::SendRecv | Collective::Other => None,
+        Collective::SendRecv => Some(Test::SendRecv),
+        Collective::Other => None,
     }
 }
 

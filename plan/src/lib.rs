@@ -10,6 +10,7 @@
 //! | lower | a plan and a message size to [`Lowered`] records | [`mod@lower`] |
 //! | interpret | records to bytes, slowly, in a drawn order | [`interpret`] |
 //! | check | records to a proof, or to what is wrong | [`mod@check`] |
+//! | ask | a sendrecv whose input goes to whom | [`senders()`] |
 //! | show, draw, compare | a plan to words or a picture | [`show`], [`draw`], [`mod@diff`] |
 //! | import, build | MSCCL's XML, or a program, to a plan | [`import`], [`build`] |
 //! | write | a plan to JSON | [`mod@write`] |
@@ -29,6 +30,7 @@ pub mod plan;
 mod problem;
 pub mod read;
 mod rules;
+mod senders;
 pub mod show;
 mod trace;
 pub mod write;
@@ -37,3 +39,4 @@ pub use check::check;
 pub use lower::{Lowered, lower};
 pub use plan::Plan;
 pub use problem::{Place, Problem, Refusal};
+pub use senders::senders;

@@ -184,6 +184,22 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
         self.submit(Operation::ReduceScatter, count, 0, Some(op), input, buffer.output_within(at))
     }
 
+    /// Does what the execution plan with this number does.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::run_plan`](super::Communicator::run_plan).
+    pub(super) fn run_plan(
+        &mut self,
+        number: u32,
+        send: impl Into<SendBytes<'a>>,
+        recv: impl Into<RecvBytes<'a>>,
+    ) -> Result<()> {
+        let (send, recv) = (self.sent(send)?, self.received(recv)?);
+        let count = same("elements received", recv.count(self.data_type)?, send.count(self.data_type)?)?;
+        let plan = Envelope { peer: 0, tag: number, status: None };
+        self.submit_message(Operation::RunPlan, count, plan, send.input(), recv.output())
+    }
+
     /// Does [`Collectives::all_to_all`] on bytes.
     ///
     /// # Errors

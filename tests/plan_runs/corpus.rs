@@ -30,8 +30,7 @@ pub(crate) fn of_ranks(n_ranks: u32) -> Vec<Listed> {
         }
         let name = format!("{section}/{}", cells[1]);
         let plan = load(&name);
-        let is_call = !matches!(Collective::of(&plan), Collective::Other | Collective::SendRecv);
-        if is_call {
+        if Collective::of(&plan) != Collective::Other {
             found.push(Listed { name, plan: Arc::new(plan), smallest });
         }
     }

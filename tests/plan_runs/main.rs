@@ -29,9 +29,9 @@ macro_rules! all_plans {
     };
 }
 
-all_plans!(plans_of_2_ranks_compute_their_collectives, 2 ranks, 29 plans);
-all_plans!(plans_of_4_ranks_compute_their_collectives, 4 ranks, 26 plans);
-all_plans!(plans_of_8_ranks_compute_their_collectives, 8 ranks, 25 plans);
+all_plans!(plans_of_2_ranks_compute_their_collectives, 2 ranks, 30 plans);
+all_plans!(plans_of_4_ranks_compute_their_collectives, 4 ranks, 27 plans);
+all_plans!(plans_of_8_ranks_compute_their_collectives, 8 ranks, 27 plans);
 all_plans!(plans_of_16_ranks_compute_their_collectives, 16 ranks, 1 plans);
 
 scenario!(a_plan_does_the_calls_that_fit_it_however_they_are_made_and_no_others, Job::of(2), |comm| {
@@ -53,6 +53,14 @@ scenario!(ranks_whose_tables_name_different_plans_all_learn_of_it, Job::of(2).br
 scenario!(ranks_that_register_different_plans_all_learn_of_it, Job::of(2), |comm| {
     tuned::different_plans(comm)?;
 });
+
+scenario!(
+    a_sendrecv_is_called_by_the_name_of_its_plan_and_refused_where_it_does_not_fit,
+    Job::of(2),
+    |comm| {
+        registered::by_name(comm)?;
+    }
+);
 
 scenario!(memory_of_plans_comes_back_when_all_ranks_have_left, Job::of(2).heap_len(256 << 20), |comm| {
     registered::memory_comes_back(comm)?;

@@ -64,6 +64,25 @@ pub(crate) fn reduced(comm: &mut Communicator, count: usize) -> Result<i32> {
     Ok(ones[0])
 }
 
+/// Calls a plan that is no other operation.
+pub(crate) fn by_name(comm: &mut Communicator) -> Result<()> {
+    let (mine, mut theirs) = (vec![comm.rank().get(); FITTING], vec![7; FITTING]);
+    let missing = comm.run_plan("sendrecv", &mine, &mut theirs).unwrap_err();
+    assert!(matches!(missing, Error::Unavailable { operation: "run_plan", .. }), "{missing}");
+    let plan = load("generated/mn_sendrecv_2x1_m0_i1");
+    comm.register_plan(&Arc::new(Plan { name: "sendrecv".to_owned(), max_message: 1024, ..plan }))?;
+    comm.register_plan(&Arc::new(Plan { name: "sum".to_owned(), ..load("generated/ar_2") }))?;
+    comm.run_plan("sendrecv", &mine, &mut theirs)?;
+    assert_eq!(theirs, [1 - comm.rank().get(); FITTING]);
+    for (name, count) in [("sendrecv", 1), ("sendrecv", 8 * FITTING), ("sum", FITTING)] {
+        let refused = comm.run_plan(name, &vec![0_u32; count], &mut vec![0; count]).unwrap_err();
+        assert!(matches!(refused, Error::InvalidArgument { .. }), "{name}: {refused}");
+    }
+    assert_eq!(comm.planned_calls("sendrecv"), Some(1));
+    assert_eq!(reduced(comm, FITTING)?, 2, "the others go on");
+    Ok(())
+}
+
 /// Leaves a communicator with a plan on one rank after the other.
 pub(crate) fn memory_comes_back(comm: &mut Communicator) -> Result<()> {
     let mut alone = comm.split(Some(comm.rank().get()), 0)?.expect("each rank has named a colour");

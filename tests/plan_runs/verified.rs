@@ -1,9 +1,9 @@
 //! Calls by plans, in buffers of every kind, five in a row without a barrier.
 
 use half::f16;
-use shmccl::plan::Plan;
 use shmccl::plan::collective::Collective;
 use shmccl::plan::lower::granule;
+use shmccl::plan::{Plan, senders};
 use shmccl::reduce::{Element, ReduceOp};
 use shmccl::{Collectives, Communicator, Result};
 
@@ -81,7 +81,8 @@ fn launches<T: Small>(comm: &mut Communicator, listed: &Listed, message: u64, co
         return Ok(());
     }
     let elements = usize::try_from(message).unwrap() / size_of::<T>();
-    let case = Case { name: &listed.name, plan: &listed.plan, elements };
+    let senders = senders(&listed.plan).unwrap_or_default();
+    let case = Case { name: &listed.name, plan: &listed.plan, senders, elements };
     let heap = [comm.alloc::<T>(elements)?, comm.alloc::<T>(elements)?];
     for launch in 0..count {
         let buffers = BUFFERS[usize::try_from(launch % 4).unwrap()];
@@ -95,6 +96,8 @@ fn launches<T: Small>(comm: &mut Communicator, listed: &Listed, message: u64, co
 struct Case<'a> {
     name: &'a str,
     plan: &'a Plan,
+    /// By rank, whose input it gets by a sendrecv.
+    senders: Vec<usize>,
     /// Those of a message.
     elements: usize,
 }
@@ -127,10 +130,15 @@ impl Case<'_> {
                 Collective::AllReduce => comm.all_reduce(&input, &mut output, &op)?,
                 Collective::AllGather => comm.all_gather(&input, &mut output)?,
                 Collective::ReduceScatter => comm.reduce_scatter(&input, &mut output, &op)?,
+                Collective::SendRecv => comm.run_plan(&self.plan.name, &input, &mut output)?,
                 _ => comm.all_to_all(&input, &mut output)?,
             },
+            // A sendrecv has no form in place.
             Buffers::OrdinaryInPlace => {
                 match collective {
+                    Collective::SendRecv => {
+                        comm.run_plan(&self.plan.name, &input, &mut both)?;
+                    }
                     Collective::AllReduce => comm.all_reduce_in_place(&mut both, &op)?,
                     Collective::AllGather => comm.all_gather_in_place(&mut both)?,
                     Collective::ReduceScatter => comm.reduce_scatter_in_place(&mut both, &op)?,
@@ -146,6 +154,7 @@ impl Case<'_> {
                     Collective::AllReduce => comm.all_reduce(&from, &to, &op)?,
                     Collective::AllGather => comm.all_gather(&from, &to)?,
                     Collective::ReduceScatter => comm.reduce_scatter(&from, &to, &op)?,
+                    Collective::SendRecv => comm.run_plan(&self.plan.name, &from, &to)?,
                     _ => comm.all_to_all(&from, &to)?,
                 }
                 to.copy_to_slice(0, &mut output)?;
@@ -158,6 +167,7 @@ impl Case<'_> {
                     Collective::AllReduce => comm.all_reduce_in_place(&all, &op)?,
                     Collective::AllGather => comm.all_gather_in_place(&all)?,
                     Collective::ReduceScatter => comm.reduce_scatter_in_place(&all, &op)?,
+                    Collective::SendRecv => comm.run_plan(&self.plan.name, &all, &all)?,
                     _ => comm.all_to_all_in_place(&all)?,
                 }
                 all.copy_to_slice(output_at, &mut output)?;
@@ -180,6 +190,7 @@ impl Case<'_> {
             Collective::AllReduce => sum(index),
             Collective::AllGather => value(index / part, launch, index % part),
             Collective::ReduceScatter => sum(rank * part + index),
+            Collective::SendRecv => value(self.senders[rank], launch, index),
             _ => value(index / part, launch, rank * part + index % part),
         }
     }

@@ -113,13 +113,23 @@ impl Parts {
     }
 }
 
+/// An execution plan that is registered.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub(crate) name: String,
+    /// Whose input this rank gets by it, if it is a sendrecv.
+    pub(crate) sender: Option<u32>,
+}
+
 /// A rank's part in a [`CaseSpec`].
 #[derive(Debug)]
 pub(crate) struct CaseData<T> {
     spec: CaseSpec,
     rank: u32,
-    /// The rank before this one, in a ring.
+    /// The rank before this one, in a ring or by a plan.
     before: u32,
+    /// The name of the execution plan that does what is no call, if one does.
+    planned: Option<String>,
     buffers: CaseBuffers<T>,
     parts: Parts,
     pattern: Pattern<T>,
@@ -171,7 +181,27 @@ impl<T: TestElement> CaseData<T> {
         let copy = vec![T::zeroed(); PERIOD];
         let before = comm.left().get();
         let parts = Parts::new(&spec, rank.into(), comm.n_ranks().into());
-        Ok(Self { spec, rank, before, buffers, parts, pattern, words, copy, turn: 0, wrong: 0 })
+        Ok(Self {
+            spec,
+            rank,
+            before,
+            planned: None,
+            buffers,
+            parts,
+            pattern,
+            words,
+            copy,
+            turn: 0,
+            wrong: 0,
+        })
+    }
+
+    /// Has messages exchanged by an execution plan that is a sendrecv.
+    pub(crate) fn by_plan(mut self, plan: Option<&Planned>) -> Self {
+        if let Some(Planned { name, sender: Some(sender) }) = plan {
+            (self.planned, self.before) = (Some(name.clone()), *sender);
+        }
+        self
     }
 
     /// Goes on to the next turn: rewrites the input.
@@ -211,6 +241,9 @@ impl<T: TestElement> CaseData<T> {
                     Operation::Gather => comm.gather($send, $recv, root),
                     Operation::Scatter => comm.scatter($send, $recv, root),
                     Operation::Send => {
+                        if let Some(name) = &self.planned {
+                            return comm.run_plan(name, $send, $recv);
+                        }
                         let (next, before) = (comm.right(), comm.left());
                         let mut group = Group::start();
                         let all = group.join(comm);

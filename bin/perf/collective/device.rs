@@ -13,8 +13,9 @@ use shmccl::reduce::{DataType, ReduceOp};
 use shmccl::{Communicator, Rank};
 use shmccl_limits::stopwatch::Stopwatch;
 use shmccl_plan::read::read_file;
+use shmccl_plan::senders;
 
-use super::case::{CaseData, CaseSpec, CollectiveBuffers, is_defined};
+use super::case::{CaseData, CaseSpec, CollectiveBuffers, Planned, is_defined};
 use super::eager_limit::{EagerLimit, eager_len};
 use super::layout::{CaseLayout, bus_factor};
 use super::limit::{HeapLimit, RankBuffers, SIZE};
@@ -80,11 +81,13 @@ pub(crate) fn run(
     bench.figures()
 }
 
-/// Registers an execution plan, and returns its name.
-fn register(comm: &mut Communicator, file: &Path) -> Result<String> {
+/// Registers an execution plan.
+fn register(comm: &mut Communicator, file: &Path) -> Result<Planned> {
     let plan = Arc::new(read_file(file)?.plan);
     comm.register_plan(&plan)?;
-    Ok(plan.name.clone())
+    let senders = senders(&plan);
+    let sender = senders.map(|senders| u32::try_from(senders[comm.rank().index()])).transpose()?;
+    Ok(Planned { name: plan.name.clone(), sender })
 }
 
 fn placement(comm: &Communicator) -> RankPlacement {
@@ -109,8 +112,8 @@ struct CollectiveBench<'a> {
     gathering: Rc<RefCell<Gathering>>,
     sync: Option<&'a mut PairSync>,
     all: AllSync,
-    /// The name of the execution plan that is measured.
-    planned: Option<String>,
+    /// The execution plan that is measured.
+    planned: Option<Planned>,
 }
 
 /// One figure that is wanted.
@@ -182,7 +185,8 @@ impl CollectiveBench<'_> {
         let spec = self.spec_of::<T>(wanted)?;
         let layout = spec.layout;
         let mut limits = self.limits(wanted)?;
-        let mut data = CaseData::<T>::new(self.comm, spec, self.buffers, self.settings.memory)?;
+        let data = CaseData::<T>::new(self.comm, spec, self.buffers, self.settings.memory)?;
+        let mut data = data.by_plan(self.planned.as_ref());
         self.check_plan(&mut data, wanted)?;
         let mut test = TimedCase::new(ByLibrary(self.comm), data, &self.gathering, wanted.bytes);
         let participants = Participants::of(self.sync.as_deref_mut(), &mut self.all);
@@ -198,7 +202,7 @@ impl CollectiveBench<'_> {
 
     /// Checks that the execution plan does what is wanted, where one is measured.
     fn check_plan<T: TestElement>(&mut self, data: &mut CaseData<T>, wanted: Wanted<'_>) -> Result<()> {
-        let Some(name) = &self.planned else { return Ok(()) };
+        let Some(Planned { name, .. }) = &self.planned else { return Ok(()) };
         let before = self.comm.planned_calls(name);
         data.rewrite()?;
         data.run(self.comm)?;
@@ -347,7 +351,8 @@ impl CollectiveBench<'_> {
             row = PerfRow { channel, ..PerfRow::new(self.test, n_ranks) };
         }
         let heap = heap.filter(|_| is_timed);
-        row.variant = self.planned.as_ref().map(|name| format!("plan:{name}")).or_else(|| algorithm.clone());
+        row.variant =
+            self.planned.as_ref().map(|plan| format!("plan:{}", plan.name)).or_else(|| algorithm.clone());
         row.bytes = Some(bytes);
         row.wrong = self.is_checked(wanted).then_some(wrong);
         row.set_bandwidth(bytes);

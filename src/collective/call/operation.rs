@@ -60,11 +60,13 @@ pub enum Operation {
     Prepare,
     /// One rank receives what any other sends it.
     RecvAny,
+    /// What an execution plan does that is no other operation.
+    RunPlan,
 }
 
 impl Operation {
     /// All of them with their names, in the order of their codes.
-    const NAMED: &[(Self, &'static str); 27] = &[
+    const NAMED: &[(Self, &'static str); 28] = &[
         (Self::Barrier, "barrier"),
         (Self::AllReduce, "all_reduce"),
         (Self::Reduce, "reduce"),
@@ -92,10 +94,11 @@ impl Operation {
         (Self::SetTuning, "set_tuning"),
         (Self::Prepare, "prepare"),
         (Self::RecvAny, "recv_any"),
+        (Self::RunPlan, "run_plan"),
     ];
 
     /// All of them, in the order of their codes.
-    pub const ALL: [Self; 27] = firsts(Self::NAMED);
+    pub const ALL: [Self; 28] = firsts(Self::NAMED);
 
     /// Returns its name, as messages and tables print it.
     #[must_use]
@@ -134,7 +137,7 @@ impl Operation {
     #[must_use]
     pub const fn blocks(self, n_ranks: u64) -> (u64, u64) {
         match self {
-            Self::AllReduce | Self::Reduce | Self::Broadcast => (1, 1),
+            Self::AllReduce | Self::Reduce | Self::Broadcast | Self::RunPlan => (1, 1),
             Self::AllGather | Self::Gather => (1, n_ranks),
             Self::ReduceScatter | Self::Scatter => (n_ranks, 1),
             Self::AllToAll => (n_ranks, n_ranks),

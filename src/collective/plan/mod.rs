@@ -289,7 +289,7 @@ impl Planner {
     pub(crate) fn propose(&mut self, call: &Call<'_>, choice: Choice) -> Result<Proposal> {
         let signature = call.signature().with_choice(choice);
         let len = call.input_len(self.n_members)?;
-        if let Some(index) = self.plan_for(call, choice) {
+        if let Some(index) = self.plan_for(call, choice)? {
             return Ok(Proposal::new(Way::ByPlan(index), len, signature));
         }
         let way = self.way(call.operation, len, choice)?;
@@ -320,11 +320,19 @@ impl Planner {
         self.shelf.compiled(index, call, self.n_members)
     }
 
-    /// Returns the execution plan that does `call`, if one does and the table leaves that open.
-    fn plan_for(&mut self, call: &Call<'_>, choice: Choice) -> Option<usize> {
+    /// Returns the execution plan that does `call`: the one that it names, or else one that fits if
+    /// the table leaves that open.
+    ///
+    /// # Errors
+    /// [`crate::Error::InvalidArgument`] for a length that the named one does not do.
+    #[inline]
+    fn plan_for(&mut self, call: &Call<'_>, choice: Choice) -> Result<Option<usize>> {
+        if call.operation == Operation::RunPlan {
+            return self.shelf.named(call, self.n_members).map(Some);
+        }
         let is_open =
             !self.shelf.is_empty() && choice == Choice::default() && !self.table.names_plans(call.operation);
-        if is_open { self.shelf.find(call, self.n_members, |_| true) } else { None }
+        Ok(if is_open { self.shelf.find(call, self.n_members, |_| true) } else { None })
     }
 
     /// Returns the execution plans that the table has do `call`, to which no member contributes

@@ -71,6 +71,19 @@ impl PlanShelf {
         self.0.iter_mut().position(|plan| is_meant(&plan.plan.name) && does(plan))
     }
 
+    /// Returns the number of the plan that `call` names by it, if that does the call.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`].
+    pub(super) fn named(&mut self, call: &Call<'_>, n_members: usize) -> Result<usize> {
+        let index = call.tag as usize;
+        let does = self.0.get_mut(index).and_then(|plan| plan.compiled(call, n_members)).is_some();
+        let expected = "a multiple of the plan's unit, within its limits and of elements that it aligns";
+        let refused =
+            || Error::invalid("the bytes of a call by a plan", call.block_len().unwrap_or(0), expected);
+        does.then_some(index).ok_or_else(refused)
+    }
+
     /// Returns plan number `index`, compiled for `call`, which it does.
     pub(super) fn compiled(&mut self, index: usize, call: &Call<'_>, n_members: usize) -> &Arc<CompiledPlan> {
         self.0[index].compiled(call, n_members).expect("the plan was found to fit")
@@ -92,8 +105,8 @@ impl ShelvedPlan {
         }
         let refused = |needs| Error::Unavailable { operation: "register_plan", needs };
         let operation = operation_of(&plan);
-        let operation =
-            operation.ok_or_else(|| refused("a plan of allreduce, allgather, reducescatter or alltoall"))?;
+        let operation = operation
+            .ok_or_else(|| refused("a plan of allreduce, allgather, reducescatter, alltoall or sendrecv"))?;
         let sizes = granule(&plan).filter(|&unit| unit > 0).zip(smallest(&plan));
         let (granule, message) = sizes.ok_or_else(|| refused("counts of chunks that some message fits"))?;
         let lowered = lower(&plan, message).map_err(|problems| cannot_run(&plan, problems))?;
@@ -158,7 +171,8 @@ pub(crate) fn operation_of(plan: &ExecutionPlan) -> Option<Operation> {
         Collective::AllGather => Some(Operation::AllGather),
         Collective::ReduceScatter => Some(Operation::ReduceScatter),
         Collective::AllToAll => Some(Operation::AllToAll),
-        Collective::SendRecv | Collective::Other => None,
+        Collective::SendRecv => Some(Operation::RunPlan),
+        Collective::Other => None,
     }
 }
 
