@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use shmccl_plan::lower::{Action, BlockCode, Cursor, RankCode, Step};
+use shmccl_plan::lower::{Action, BlockCode, Cursor, RankCode, Step, Transfer};
 use shmccl_plan::plan::ChannelKind;
 
 use super::signals::Signals;
@@ -18,6 +18,17 @@ pub(super) struct Task {
     /// The round of the barrier that the step waits for, once it has arrived.
     round: Option<u64>,
 }
+
+impl Task {
+    fn finish_step(&mut self, code: &BlockCode) {
+        self.cursor.advance(code);
+        (self.done, self.round) = (0, None);
+    }
+}
+
+/// The longest transfer that those of several blocks make up: what is set up once for more gains
+/// nothing, and a peer can go on with the parts.
+const JOINED: usize = 64 << 10;
 
 /// What a round of all blocks has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,39 +64,111 @@ impl<'a> Launch<'a> {
         Self { code, signals, semaphores, arrivals: vec![0; code.barriers.len()], tasks }
     }
 
-    /// Lets each block go on as far as it can.
+    /// Lets each block go on as far as it can: first all of them to where they wait or transfer.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`] for buffers that are not allocated; those of the proxy.
     pub(super) fn round(&mut self, mover: Mover<'_>) -> Result<Round> {
-        let mut round = Round::Ended;
+        let (mut goes_on, mut have_ended, mut transfers) = (false, true, false);
         for block in 0..self.tasks.len() {
-            let (goes_on, has_ended) = self.turn(mover, block)?;
-            round = match round {
-                Round::GoesOn => Round::GoesOn,
-                _ if goes_on => Round::GoesOn,
-                Round::Ended if has_ended => Round::Ended,
-                _ => Round::Waits,
-            };
+            goes_on |= self.advance(mover, block)?;
+            let step = self.tasks[block].cursor.step(&self.code.blocks[block]);
+            have_ended &= step.is_none();
+            transfers |= step.is_some_and(is_transfer);
         }
-        Ok(round)
+        if goes_on {
+            self.signals.publish();
+        }
+        if transfers {
+            for block in 0..self.tasks.len() {
+                goes_on |= self.transfer(mover, block)?;
+            }
+        }
+        Ok(match (goes_on, have_ended) {
+            (_, true) => Round::Ended,
+            (true, _) => Round::GoesOn,
+            _ => Round::Waits,
+        })
     }
 
-    /// Lets a block go on. Returns whether it did, and whether it has ended.
-    fn turn(&mut self, mover: Mover<'_>, block: usize) -> Result<(bool, bool)> {
+    /// Lets a block go on to the next transfer. Returns whether it went anywhere.
+    fn advance(&mut self, mover: Mover<'_>, block: usize) -> Result<bool> {
         let code = &self.code.blocks[block];
         let mut goes_on = false;
         while let Some(step) = self.tasks[block].cursor.step(code) {
             let done = self.tasks[block].done;
-            if !self.step(mover, block, code, step)? {
-                return Ok((goes_on || self.tasks[block].done > done, false));
+            if is_transfer(step) || !self.step(mover, block, code, step)? {
+                return Ok(goes_on || self.tasks[block].done > done);
             }
-            let task = &mut self.tasks[block];
-            task.cursor.advance(code);
-            (task.done, task.round) = (0, None);
+            self.tasks[block].finish_step(code);
             goes_on = true;
         }
-        Ok((goes_on, true))
+        Ok(goes_on)
+    }
+
+    /// Goes on with the transfer that a block stands at, if any, in one with those of the next
+    /// blocks where that can be. Returns whether something was done.
+    fn transfer(&mut self, mover: Mover<'_>, block: usize) -> Result<bool> {
+        let code = &self.code.blocks[block];
+        let Some(Step { action: Action::Move(transfer), .. }) = self.tasks[block].cursor.step(code) else {
+            return Ok(false);
+        };
+        if !mover.reaches(code, transfer) {
+            return Ok(false);
+        }
+        if self.transfer_joined(mover, block, transfer)? {
+            return Ok(true);
+        }
+        let task = &mut self.tasks[block];
+        let before = task.done;
+        let extent = transfer.extent(task.cursor.iteration());
+        if !mover.go_on(code, transfer, extent, &mut task.done)? {
+            return Ok(task.done > before);
+        }
+        task.finish_step(code);
+        // What it signals now may be what a peer waits for.
+        self.advance(mover, block)?;
+        self.signals.publish();
+        Ok(true)
+    }
+
+    /// Does transfers of several blocks as one, as far as packets have come: that of a block and
+    /// those of the blocks behind it which stand at the same step. Returns whether something was
+    /// done.
+    fn transfer_joined(&mut self, mover: Mover<'_>, block: usize, transfer: &Transfer) -> Result<bool> {
+        let joined = &mover.compiled.joined[mover.members.me()];
+        let step = self.tasks[block].cursor.index();
+        let bytes_of = |block: usize| match self.code.blocks[block].steps[step].action {
+            Action::Move(transfer) => transfer.bytes,
+            _ => 0,
+        };
+        let (mut last, mut bytes) = (block, transfer.bytes);
+        let is_there = |task: &Task| task.cursor.index() == step && task.done == 0;
+        while joined.get(last).and_then(|steps| steps.get(step)) == Some(&true)
+            && is_there(&self.tasks[block])
+            && is_there(&self.tasks[last + 1])
+            && bytes + bytes_of(last + 1) <= JOINED
+        {
+            last += 1;
+            bytes += bytes_of(last);
+        }
+        let mut done = 0;
+        if last > block {
+            mover.go_on(&self.code.blocks[block], transfer, (0, bytes), &mut done)?;
+        }
+        if done == 0 {
+            return Ok(false);
+        }
+        for block in block..=last {
+            let bytes = bytes_of(block);
+            if done < bytes {
+                self.tasks[block].done = done;
+                break;
+            }
+            self.tasks[block].finish_step(&self.code.blocks[block]);
+            done -= bytes;
+        }
+        Ok(true)
     }
 
     /// Takes a step. Returns false where it has to wait.
@@ -110,14 +193,12 @@ impl<'a> Launch<'a> {
                     _ => Ok(self.signals.take(counter)),
                 }
             }
-            Action::Move(transfer) | Action::Await(transfer) | Action::Push { transfer, .. }
-                if !mover.reaches(code, &transfer) =>
-            {
+            Action::Await(transfer) | Action::Push { transfer, .. } if !mover.reaches(code, &transfer) => {
                 Ok(false)
             }
             Action::Move(transfer) | Action::Await(transfer) => {
                 let task = &mut self.tasks[block];
-                mover.go_on(code, &transfer, task.cursor.iteration(), &mut task.done)
+                mover.go_on(code, &transfer, transfer.extent(task.cursor.iteration()), &mut task.done)
             }
             Action::Push { transfer, .. } => {
                 let (first, len) = transfer.extent(self.tasks[block].cursor.iteration());
@@ -195,6 +276,10 @@ impl<'a> Launch<'a> {
         let blocks = self.tasks.iter().zip(&self.code.blocks).enumerate();
         blocks.filter_map(|(block, (task, code))| Some((block, code, task.cursor.step(code)?)))
     }
+}
+
+fn is_transfer(step: &Step) -> bool {
+    matches!(step.action, Action::Move(_))
 }
 
 fn take(count: &mut u64) -> bool {

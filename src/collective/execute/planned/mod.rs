@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`compiled`] | a plan as it was lowered for a size, with what launches need to know of it |
 //! | [`inputs`] | which inputs of a plan in place are read where the caller has them |
+//! | [`joined`] | which transfers of neighbouring blocks can be done as one |
 //! | [`runner`] | what a plan keeps from launch to launch; one launch |
 //! | [`memory`] | scratch and stages in each rank's arena, and where the buffers of a launch lie |
 //! | [`signals`] | the counters of channels, direct and over the proxy |
@@ -30,6 +31,7 @@
 
 mod compiled;
 mod inputs;
+mod joined;
 mod launch;
 mod memory;
 mod runner;

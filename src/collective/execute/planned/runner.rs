@@ -13,6 +13,7 @@ use crate::collective::rendezvous::members::Members;
 use crate::collective::transport::Pipework;
 use crate::error::{Error, Result};
 use crate::heap::ArenaBuffer;
+use crate::sync::spin_until;
 
 /// Runs the launches of one plan on one rank.
 #[derive(Debug)]
@@ -125,7 +126,9 @@ impl PlanRunner {
                 launch: *launches,
                 has_met,
             };
-            match launch.round(mover)? {
+            let round = launch.round(mover)?;
+            members.board.wake();
+            match round {
                 Round::GoesOn => {}
                 Round::Ended if has_met => return Ok(()),
                 Round::Waits if has_met => wait(mover, call.operation, &mut launch, name)?,
@@ -135,14 +138,22 @@ impl PlanRunner {
                     has_met = true;
                 }
             }
-            members.board.wake();
             members.board.check_epoch(call.operation)?;
         }
     }
 }
 
-/// Waits until some block goes on.
+/// Waits until some block goes on: for a while right here, as signals to several blocks come one
+/// after the other.
 fn wait(mover: Mover<'_>, operation: Operation, launch: &mut Launch<'_>, name: &str) -> Result<()> {
+    let mut round = Ok(Round::Waits);
+    let policy = mover.members.board.context().policy();
+    if spin_until(policy, || {
+        round = launch.round(mover);
+        !matches!(round, Ok(Round::Waits))
+    }) {
+        return round.map(drop);
+    }
     let (awaited, by_proxy) = (launch.awaited(), launch.is_by_proxy());
     let awaited = Awaited { members: &awaited, by_proxy };
     let waited = mover.members.board.wait_for_any(operation, awaited, || match launch.round(mover) {

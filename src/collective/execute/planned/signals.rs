@@ -1,8 +1,9 @@
 //! The counters of a plan's channels.
 //!
 //! Those of direct channels are words (S1) in the *control* memory of the rank that waits, one for
-//! each channel and direction. Those that one peer raises lie side by side: blocks of a rank signal
-//! one after the other, and a line that two ranks pull at costs more than all the rest of a signal.
+//! each channel and direction. Those that one peer raises lie side by side, and the signals of all
+//! blocks that can go on are published together: a line that two ranks pull at costs more than all
+//! the rest of a signal. So a signal carries more than what came before it in its block, never less.
 //!
 //! A proxy raises semaphores of slots only, and there are fewer slots than a plan may have port
 //! channels. So all port channels of a plan between two ranks share one, a *line*. The sender
@@ -93,6 +94,8 @@ pub(super) fn has_ports(lowered: &Lowered) -> bool {
 pub(super) struct Signals {
     /// By peer and its counter: where this rank signals directly.
     senders: Vec<Vec<Option<Counted>>>,
+    /// By peer: counters with signals that it cannot see yet.
+    unpublished: Vec<Vec<usize>>,
     /// By counter of this rank: what comes directly.
     receivers: Vec<Counted>,
     /// By counter of this rank: signals over ports that were read and not taken.
@@ -174,15 +177,24 @@ impl Signals {
         };
         let lines = ports.into_iter().enumerate().map(line).collect::<Result<_>>()?;
         let arrived = vec![0; lowered.ranks[me].counters.len()];
-        Ok(Self { senders, receivers, arrived, lines })
+        Ok(Self { senders, unpublished: vec![Vec::new(); n], receivers, arrived, lines })
     }
 
-    /// Signals directly. Wakes nobody.
+    /// Signals directly, with the next [`Signals::publish`].
     pub(super) fn signal(&mut self, peer: usize, counter: usize) {
         let counted = self.senders[peer][counter].as_mut();
         let counted = counted.expect("a plan signals over its own channels");
         counted.count = counted.count.wrapping_add(1);
-        semaphore::publish(&counted.word, counted.count);
+        self.unpublished[peer].push(counter);
+    }
+
+    /// Lets peers see all direct signals, those for one peer in a row. Wakes nobody.
+    pub(super) fn publish(&mut self) {
+        for (senders, unpublished) in self.senders.iter().zip(&mut self.unpublished) {
+            for counted in unpublished.drain(..).filter_map(|counter| senders[counter].as_ref()) {
+                semaphore::publish(&counted.word, counted.count);
+            }
+        }
     }
 
     /// Takes a signal that has come directly, if there is one.

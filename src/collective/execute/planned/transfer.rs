@@ -47,8 +47,8 @@ pub(super) struct Mover<'a> {
 type Found<'a> = (&'a Span, u64);
 
 impl<'a> Mover<'a> {
-    /// Goes on with a transfer, of which `done` bytes are done, as far as packets have come.
-    /// Returns whether it is complete.
+    /// Goes on with an `extent` of a transfer, of which `done` bytes are done, as far as packets
+    /// have come. Returns whether it is complete.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for buffers that are not allocated; those of [`Reducer::combine`].
@@ -56,10 +56,9 @@ impl<'a> Mover<'a> {
         self,
         code: &BlockCode,
         transfer: &Transfer,
-        iteration: usize,
+        (first, bytes): (usize, usize),
         done: &mut usize,
     ) -> Result<bool> {
-        let (first, bytes) = transfer.extent(iteration);
         let (sources, targets) = (code.sources(transfer), code.targets(transfer));
         let has_packets = sources.iter().chain(targets).any(|operand| operand.form == Form::Packets);
         let most = if has_packets { PACKET_PIECE } else { PIECE };
