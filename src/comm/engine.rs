@@ -82,13 +82,13 @@ impl Communicator {
         self.enter(Operation::RegisterAlgorithm)?.register_plan(plan)
     }
 
-    /// Does what the first plan called `name` does, a sendrecv: each rank gets the input of the rank
-    /// that the plan has for it. Plans of other collectives do the calls of these. Collective.
+    /// Does what the first plan called `name` does, a sendrecv: each rank gets the input of the
+    /// rank that the plan has for it. Plans of other collectives do the calls of these. Collective.
     ///
     /// # Errors
     /// - [`crate::Error::Unavailable`] when no such plan is registered.
-    /// - [`crate::Error::InvalidArgument`] for a length that the plan does not do, and for a plan of
-    ///   another collective.
+    /// - [`crate::Error::InvalidArgument`] for a length that the plan does not do, and for a plan
+    ///   of another collective.
     /// - Otherwise those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
     pub fn run_plan<'a, T: Element>(
         &mut self,

@@ -3,7 +3,7 @@
 //! Those of direct channels are words (S1) in the *control* memory of the rank that waits, one for
 //! each channel and direction. Those that one peer raises lie side by side, and the signals of all
 //! blocks that can go on are published together: a line that two ranks pull at costs more than all
-//! the rest of a signal. So a signal carries more than what came before it in its block, never less.
+//! the rest of a signal. So a signal carries what came before it in its block, or more.
 //!
 //! A proxy raises semaphores of slots only, and there are fewer slots than a plan may have port
 //! channels. So all port channels of a plan between two ranks share one, a *line*. The sender
