@@ -25,9 +25,10 @@ enum Second {
     Nobody,
     /// The next rank, so many microseconds after the first.
     After(u64),
-    /// The next rank, so many microseconds after the first survivor was told of the first, so that
-    /// it comes while they shrink.
-    Told(u64),
+    /// The next rank, so many microseconds after a survivor has said for the first time what the
+    /// word stands for: `lost` as it is told of the first death, so that the second comes while
+    /// they shrink, and `on` as it is in the new epoch.
+    Said(&'static str, u64),
 }
 
 /// Who is killed, when, in which operation.
@@ -51,8 +52,10 @@ impl SurvivorsTrial {
         // in turn.
         let second = match number % 13 {
             _ if n_ranks == 2 => Second::Nobody,
-            0..3 => Second::After(random.below(12_000)),
-            3..6 => Second::Told(random.below(4000)),
+            0 => Second::After(random.below(300)),
+            1 => Second::After(random.below(12_000)),
+            2 => Second::Said("on", random.below(2000)),
+            3..6 => Second::Said("lost", random.below(4000)),
             _ => Second::Nobody,
         };
         let first = u32::try_from(random.below(n_ranks.into())).unwrap();
@@ -72,9 +75,9 @@ impl SurvivorsTrial {
         let launch = launch.env(DIRECTORY, scratch.path());
         let mut watcher = Watcher::new(self);
         let lost = launch.supervise(&mut watcher).map(|outcome| outcome.lost);
-        let Watcher { killer, pids, histories, output, tell, .. } = watcher;
-        // Who waits for a loss to be told of waits no longer.
-        drop(tell);
+        let Watcher { killer, pids, histories, output, said, .. } = watcher;
+        // Who waits for a word that nobody has said waits no longer.
+        drop(said);
         let killed = killer.map(|killer| killer.join().unwrap()).unwrap_or_default();
         Report { lost, pids, killed, histories, output }
     }
@@ -164,9 +167,9 @@ struct Watcher<'t> {
     pids: BTreeMap<u32, Pid>,
     histories: BTreeMap<u32, History>,
     output: Vec<u8>,
-    /// Tells the killer that a survivor was told of a loss.
-    tell: mpsc::Sender<()>,
-    told: Option<mpsc::Receiver<()>>,
+    /// Passes on to the killer what survivors say.
+    said: mpsc::Sender<&'static str>,
+    heard: Option<mpsc::Receiver<&'static str>>,
 }
 
 impl Observer for Watcher<'_> {
@@ -186,7 +189,7 @@ impl Observer for Watcher<'_> {
             }
             ["lost", who, at] if history.told.is_none() => {
                 history.told = Some((who.parse().unwrap(), at.parse().unwrap()));
-                let _ = self.tell.send(());
+                let _ = self.said.send("lost");
             }
             ["on", lost, at] => {
                 history.on.get_or_insert(at.parse().unwrap());
@@ -196,6 +199,7 @@ impl Observer for Watcher<'_> {
                     .map(|rank| rank.parse().unwrap())
                     .collect();
                 history.epochs.push((lost, String::new()));
+                let _ = self.said.send("on");
             }
             ["sum", bits, at] => {
                 history.epochs.last_mut().unwrap().1 = bits.to_owned();
@@ -210,15 +214,15 @@ impl Observer for Watcher<'_> {
 impl<'t> Watcher<'t> {
     fn new(trial: &'t SurvivorsTrial) -> Self {
         let (pids, histories) = (BTreeMap::new(), BTreeMap::new());
-        let (tell, told) = mpsc::channel();
-        Self { trial, killer: None, pids, histories, output: Vec::new(), tell, told: Some(told) }
+        let (said, heard) = mpsc::channel();
+        Self { trial, killer: None, pids, histories, output: Vec::new(), said, heard: Some(heard) }
     }
 
     /// Kills the victims, one after the other.
     fn strike(&mut self) {
         let victims: Vec<_> = self.trial.victims.iter().map(|victim| self.pids[victim]).collect();
         let (delay_us, second) = (self.trial.delay_us, self.trial.second);
-        let told = self.told.take().expect("all are up once");
+        let heard = self.heard.take().expect("all are up once");
         let hit = |pid, delay_us| {
             doze(delay_us);
             let at = now();
@@ -231,7 +235,10 @@ impl<'t> Watcher<'t> {
             match second {
                 Second::Nobody => {}
                 Second::After(delay_us) => killed.push(hit(victims[1], delay_us)),
-                Second::Told(delay_us) => killed.extend(told.recv().ok().map(|()| hit(victims[1], delay_us))),
+                Second::Said(word, delay_us) => {
+                    let is_said = heard.iter().any(|said| said == word);
+                    killed.extend(is_said.then(|| hit(victims[1], delay_us)));
+                }
             }
             killed
         }));
