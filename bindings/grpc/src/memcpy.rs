@@ -171,7 +171,10 @@ mod tests {
             let data = Bytes::from(vec![7; len]);
             let mut whole = BytesMut::from(&head(len as u64)[..]);
             whole.put(data.clone());
-            assert_eq!(whole[..5], [&[0][..], &(whole.len() as u32 - 5).to_be_bytes()].concat());
+            assert_eq!(
+                u32::from_be_bytes(whole[1..5].try_into().unwrap()),
+                u32::try_from(whole.len() - 5).unwrap()
+            );
             let reply = gpu_sim::MemcpyResponse::decode(&whole[5..]).unwrap();
             let wanted = gpu_sim::MemcpyDeviceToHostResponse { dst_data: data };
             assert_eq!(reply.either, Some(memcpy_response::Either::DeviceToHost(wanted)), "{len}");
