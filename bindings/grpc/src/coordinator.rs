@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use shmccl::coordinator::{Client, CommId, CommState, CommStatus, CoordinatorError, DeviceId, RequestError};
 use tonic::{Request, Response, Status, async_trait};
 
@@ -13,9 +12,10 @@ use crate::dialect::{Dialect, GroupUse, PoolUse, Removal};
 use crate::front::{Front, device_of};
 use crate::groups::{self, living};
 use crate::listen::AddressBook;
+use crate::memcpy::{memcpy, no_branch};
 use crate::refusal::Refusal;
 use crate::removal;
-use crate::wire::gpu_sim::{self, gpu_coordinator_server::GpuCoordinator, memcpy_request, memcpy_response};
+use crate::wire::gpu_sim::{self, gpu_coordinator_server::GpuCoordinator};
 
 /// The service of one listener.
 #[derive(Clone, Debug)]
@@ -213,45 +213,6 @@ fn status_of(status: &CommStatus) -> gpu_sim::Status {
     }
 }
 
-/// Copies to or from a device, behind groups of its communicator that have begun.
-pub(crate) fn memcpy(
-    front: &Front,
-    client: &mut Client,
-    request: memcpy_request::Either,
-    only: Option<DeviceId>,
-) -> Result<memcpy_response::Either, Refusal> {
-    let device = |given: Option<gpu_sim::DeviceId>| match (given, only) {
-        (None, Some(only)) => Ok(only),
-        (given, _) => device_of(given.map_or(0, |it| it.value)),
-    };
-    match request {
-        memcpy_request::Either::HostToDevice(copy) => {
-            let device = device(copy.dst_device_id)?;
-            let address = copy.dst_mem_addr.map_or(0, |it| it.value);
-            client.copy_host_to_device(device, address, &copy.host_src_data)?;
-            Ok(memcpy_response::Either::HostToDevice(gpu_sim::MemcpyHostToDeviceResponse { success: true }))
-        }
-        memcpy_request::Either::DeviceToHost(copy) => {
-            let device = device(copy.src_device_id)?;
-            let address = copy.src_mem_addr.map_or(0, |it| it.value);
-            check_reply(front, copy.num_bytes, client.address_range(device)?)?;
-            let data = Bytes::from(client.read_device(device, address, copy.num_bytes)?);
-            Ok(memcpy_response::Either::DeviceToHost(gpu_sim::MemcpyDeviceToHostResponse { dst_data: data }))
-        }
-    }
-}
-
-/// # Errors
-/// `ResourceExhausted` for bytes that a device has, but a message has no room for.
-fn check_reply(front: &Front, len: u64, range: shmccl::coordinator::AddressRange) -> Result<(), Refusal> {
-    let (most, has) = (front.max_message as u64 - 1024, range.max - range.min);
-    if len <= most || len > has {
-        return Ok(());
-    }
-    let text = format!("{len} bytes are more than a message may have, which is {most}; copy less at a time");
-    Err(Status::resource_exhausted(text).into())
-}
-
 /// The refusal of a method that only a variant has.
 pub(crate) fn not_here(method: &str, setting: &str) -> Status {
     Status::unimplemented(format!(
@@ -356,10 +317,7 @@ impl GpuCoordinator for CoordinatorService {
         request: Request<gpu_sim::MemcpyRequest>,
     ) -> Result<Response<gpu_sim::MemcpyResponse>, Status> {
         let either = request.into_inner().either.ok_or_else(no_branch)?;
-        let front = Arc::clone(&self.front);
-        let copy = move |client: &mut Client| memcpy(&front, client, either, None);
-        let either = Some(self.front.connections.ask(Pace::Slow, copy).await?);
-        Ok(Response::new(gpu_sim::MemcpyResponse { either }))
+        memcpy(&self.front, either, None).await
     }
 
     async fn comm_finalize(
@@ -432,9 +390,4 @@ impl GpuCoordinator for CoordinatorService {
         self.front.connections.ask(Pace::Quick, lives).await?;
         Ok(Response::new(gpu_sim::HeartbeatResponse { success: true }))
     }
-}
-
-/// The refusal of a copy that says neither where from nor where to.
-pub(crate) fn no_branch() -> Status {
-    Status::invalid_argument("the copy has neither hostToDevice nor deviceToHost; set one of them")
 }

@@ -1,6 +1,7 @@
 //! Copies to and from a device in chunks, so that no message has to have all of it.
 
 use std::io::{self, Read};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
@@ -17,9 +18,9 @@ use crate::refusal::Refusal;
 pub(crate) const CHUNK: usize = 1 << 20;
 
 /// The most bytes that are copied from or to a device at a time.
-const PIECE: u64 = 4 << 20;
+const PIECE: usize = 4 << 20;
 
-/// How many chunks may wait between a device and a client.
+/// How many chunks may wait for a device.
 const WAITING: usize = 8;
 
 /// Chunks that have come, as a source.
@@ -86,7 +87,7 @@ fn put_all(
     let mut at = address;
     while let Some(first) = coming.blocking_recv() {
         let (mut len, mut chunks) = (first.len() as u64, vec![first]);
-        while len < PIECE
+        while len < PIECE as u64
             && let Ok(next) = coming.try_recv()
         {
             len += next.len() as u64;
@@ -102,46 +103,50 @@ fn put_all(
     Ok(at - address)
 }
 
-/// Copies from a device, once groups before are over, into chunks that come through the channel.
+/// Copies from a device, once groups before are over, into chunks of at most `chunk` bytes that
+/// come through the channel.
+///
+/// A device is asked for as much at a time as has room in the channel. So it does not wait for a
+/// client that takes nothing.
 pub(crate) fn get(
     front: &Arc<Front>,
     device: DeviceId,
     address: u64,
     len: u64,
+    chunk: usize,
 ) -> Receiver<Result<Bytes, Status>> {
-    let (chunks, coming) = mpsc::channel(WAITING);
+    let (chunks, coming) = mpsc::channel(2 * PIECE.div_ceil(chunk));
     let connections = front.connections.clone();
     tokio::spawn(async move {
-        let out = chunks.clone();
-        let copy = move |client: &mut Client| get_all(client, device, Place { address, len }, &out);
-        if let Err(refusal) = connections.ask(Pace::Slow, copy).await {
-            // Nobody may be there any more to be told.
-            let _ = chunks.send(Err(refusal)).await;
+        let mut bytes = Place { address, len: len.min(PIECE as u64) };
+        loop {
+            if chunks.reserve_many(PIECE.div_ceil(chunk)).await.is_err() {
+                return;
+            }
+            let out = chunks.clone();
+            let copy = move |client: &mut Client| {
+                if len > bytes.len && bytes.address == address {
+                    check(device, Place { address, len }, client.address_range(device)?)?;
+                }
+                let hand_on = |piece: Vec<u8>| match out.try_send(Ok(piece.into())) {
+                    Ok(()) => ControlFlow::Continue(()),
+                    Err(_) => ControlFlow::Break(()),
+                };
+                Ok(client.read_device_in_pieces(device, bytes.address, bytes.len, chunk as u64, hand_on)?)
+            };
+            if let Err(refusal) = connections.ask(Pace::Slow, copy).await {
+                // Nobody may be there any more to be told.
+                let _ = chunks.send(Err(refusal)).await;
+                return;
+            }
+            bytes.address += bytes.len;
+            bytes.len = (len - (bytes.address - address)).min(PIECE as u64);
+            if bytes.len == 0 {
+                return;
+            }
         }
     });
     coming
-}
-
-fn get_all(
-    client: &mut Client,
-    device: DeviceId,
-    bytes: Place,
-    out: &Sender<Result<Bytes, Status>>,
-) -> Result<(), Refusal> {
-    check(device, bytes, client.address_range(device)?)?;
-    let (mut at, end) = (bytes.address, bytes.address + bytes.len);
-    while at < end {
-        let len = (end - at).min(PIECE);
-        let mut piece = Bytes::from(client.read_device(device, at, len)?);
-        while !piece.is_empty() {
-            let chunk = piece.split_to(piece.len().min(CHUNK));
-            if out.blocking_send(Ok(chunk)).is_err() {
-                return Ok(());
-            }
-        }
-        at += len;
-    }
-    Ok(())
 }
 
 /// # Errors

@@ -10,11 +10,12 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use crate::connections::Pace;
-use crate::coordinator::{memcpy, metadata_of, no_branch};
-use crate::copies::{check, get, put_stream};
+use crate::coordinator::metadata_of;
+use crate::copies::{CHUNK, check, get, put_stream};
 use crate::dialect::Dialect;
 use crate::front::{Front, device_of, owner};
 use crate::groups::unended;
+use crate::memcpy::{memcpy, no_branch};
 use crate::refusal::Refusal;
 use crate::streams::{Progress, Side, carry};
 use crate::wire::gpu_sim::{self, gpu_device_server::GpuDevice, memcpy_request};
@@ -260,10 +261,7 @@ impl GpuDevice for DeviceService {
             let text = format!("this is device {}, and the copy names {}", self.device, named.value);
             return Err(Status::invalid_argument(text));
         }
-        let copied =
-            self.ask(Pace::Slow, |front, client, device| memcpy(front, client, either, Some(device)));
-        let either = Some(copied.await?);
-        Ok(Response::new(gpu_sim::MemcpyResponse { either }))
+        memcpy(&self.front, either, Some(self.device)).await
     }
 
     async fn reset_gpu(
@@ -297,7 +295,7 @@ impl GpuDevice for DeviceService {
     ) -> Result<Response<Chunks>, Status> {
         let gpu_sim::MemcpyDeviceToHostRequest { src_mem_addr, num_bytes, .. } = request.into_inner();
         let address = src_mem_addr.map_or(0, |it| it.value);
-        let coming = ReceiverStream::new(get(&self.front, self.device, address, num_bytes));
+        let coming = ReceiverStream::new(get(&self.front, self.device, address, num_bytes, CHUNK));
         let chunks = coming.map(|data| data.map(|data| gpu_sim::DataChunk { data, ..Default::default() }));
         Ok(Response::new(Box::pin(chunks)))
     }
@@ -308,7 +306,7 @@ impl GpuDevice for DeviceService {
     ) -> Result<Response<Chunks>, Status> {
         let gpu_sim::StreamReceiveRequest { stream_id, recv_buff_addr, num_bytes } = request.into_inner();
         let address = recv_buff_addr.map_or(0, |it| it.value);
-        let coming = ReceiverStream::new(get(&self.front, self.device, address, num_bytes));
+        let coming = ReceiverStream::new(get(&self.front, self.device, address, num_bytes, CHUNK));
         let chunks =
             coming.map(move |data| data.map(|data| gpu_sim::DataChunk { data, stream_id, src_rank: None }));
         Ok(Response::new(Box::pin(chunks)))

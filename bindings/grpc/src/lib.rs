@@ -14,7 +14,8 @@
 //!   limits, deadlines.
 //! - `coordinator`, `device` and `typed`: the three services; `dialect`: what a listener speaks.
 //! - `connections`: the way to the coordinator; `groups`, `removal`, `copies`, `streams`: what
-//!   takes more than one request of it; `comms`: what is kept of communicators.
+//!   takes more than one request of it; `memcpy`: copies in one message; `comms`: what is kept of
+//!   communicators.
 //! - `refusal`: codes and sentences. `page`: the pool in a browser.
 
 mod comms;
@@ -26,6 +27,7 @@ pub mod dialect;
 mod front;
 mod groups;
 pub mod listen;
+mod memcpy;
 mod page;
 mod peer;
 mod refusal;

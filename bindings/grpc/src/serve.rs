@@ -22,6 +22,7 @@ use tower_service::Service;
 use crate::comms::ConnectionId;
 use crate::front::Front;
 use crate::listen::{Accepted, Admission, Listener};
+use crate::memcpy::with_bytes;
 
 /// What may be on its way to this side, in bytes: of one call, and of a connection.
 const STREAM_WINDOW: u32 = 8 << 20;
@@ -178,7 +179,7 @@ impl Server {
         let answer = async {
             // It is never closed.
             let _place = self.calls.acquire().await;
-            services.call(request).await
+            with_bytes(services.call(request).await)
         };
         let response = match limit {
             None => answer.await,

@@ -371,7 +371,7 @@ impl Pool for PoolService {
     async fn read(&self, request: Request<pool::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
         let pool::ReadRequest { device, address, len } = request.into_inner();
         let device = device_of(device).map_err(Status::from)?;
-        let coming = ReceiverStream::new(get(&self.0, device, address, len));
+        let coming = ReceiverStream::new(get(&self.0, device, address, len, CHUNK));
         Ok(Response::new(Box::pin(coming.map(|data| data.map(|data| pool::ReadResponse { data })))))
     }
 }

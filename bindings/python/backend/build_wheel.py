@@ -33,4 +33,5 @@ def _copy_header():
 def build_wheel(*arguments, **settings):
     _build_command()
     _copy_header()
+    os.environ["MATURIN_PEP517_ARGS"] = f"--compression-level=9 {os.environ.get('MATURIN_PEP517_ARGS', '')}".strip()
     return maturin.build_wheel(*arguments, **settings)

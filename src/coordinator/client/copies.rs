@@ -4,6 +4,7 @@
 //! still lives ([`WatchedStream`]).
 
 use std::io::{self, ErrorKind, Read, Write};
+use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -141,26 +142,39 @@ impl Client {
     /// # Errors
     /// Those of [`Client::copy_host_to_device`]; [`Error::ResourceLimit`] when there is no memory.
     pub fn read_device(&mut self, device: DeviceId, address: u64, len: u64) -> Result<Vec<u8>> {
-        let copying = self.copying();
-        let mut stream = self.open(device, Bytes { address, len }, CopyDirection::Get)?;
         let mut target = Vec::new();
-        let room = usize::try_from(len).ok().filter(|len| target.try_reserve_exact(*len).is_ok());
-        room.ok_or_else(|| Error::ResourceLimit {
-            resource: "memory",
-            action: "copying from a device",
-            remedy: "copy less at a time",
-            source: ErrorKind::OutOfMemory.into(),
-        })?;
-        stream.run(|stream| {
-            // Read piece by piece, each is in the cache when it is filled.
-            let came = stream.take(len).read_to_end(&mut target);
-            let came = came.and_then(|came| match came as u64 == len {
-                true => Ok(()),
-                false => Err(ErrorKind::UnexpectedEof.into()),
-            });
-            came.map_err(|error| copying.error(error))
+        self.read_device_in_pieces(device, address, len, len, |piece| {
+            target = piece;
+            ControlFlow::Continue(())
         })?;
         Ok(target)
+    }
+
+    /// Hands `len` bytes from `address` of a device on to `sink`, one behind the other, at most
+    /// `piece` at a time and as they come, until it breaks. Otherwise like [`Client::read_device`].
+    ///
+    /// # Errors
+    /// Those of [`Client::read_device`]. What was handed on before is right.
+    pub fn read_device_in_pieces(
+        &mut self,
+        device: DeviceId,
+        address: u64,
+        len: u64,
+        piece: u64,
+        mut sink: impl FnMut(Vec<u8>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let copying = self.copying();
+        self.open(device, Bytes { address, len }, CopyDirection::Get)?.run(|stream| {
+            let mut left = len;
+            while left > 0 {
+                let next = read_piece(stream, left.min(piece.max(1)), copying)?;
+                left -= next.len() as u64;
+                if sink(next).is_break() {
+                    break;
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Connects with a device, and has it agree to a copy.
@@ -247,6 +261,24 @@ fn admitted(stream: &mut WatchedStream<'_>, copying: IoContext) -> Result<()> {
     let greeting = IoContext { operation: "greeting the device", ..copying };
     read::<HelloReply>(stream, greeting)?.check()?;
     Ok(read::<Result<(), RequestError>>(stream, copying)??)
+}
+
+/// Returns the next `len` bytes of a device.
+fn read_piece(stream: &mut WatchedStream<'_>, len: u64, copying: IoContext) -> Result<Vec<u8>> {
+    let mut piece = Vec::new();
+    let room = usize::try_from(len).ok().filter(|len| piece.try_reserve_exact(*len).is_ok());
+    room.ok_or_else(|| Error::ResourceLimit {
+        resource: "memory",
+        action: "copying from a device",
+        remedy: "copy less at a time",
+        source: ErrorKind::OutOfMemory.into(),
+    })?;
+    // Read part by part, each is in the cache when it is filled.
+    let came = stream.take(len).read_to_end(&mut piece).map_err(|error| copying.error(error))?;
+    match came as u64 == len {
+        true => Ok(piece),
+        false => Err(copying.error(ErrorKind::UnexpectedEof.into())),
+    }
 }
 
 /// Returns the error for a source of `len` bytes that gives no more.

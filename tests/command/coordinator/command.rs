@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::ops::ControlFlow;
 use std::process::Stdio;
 
 use serde_json::Value;
@@ -222,6 +223,26 @@ fn a_source_that_ends_too_soon_is_an_error_and_the_device_has_whole_mebibytes_of
     let refused = client.write_device(device, 0x40_0fff, 2, std::io::empty()).unwrap_err();
     assert!(refused.to_string().contains("out of range"), "{refused}");
     client.write_device(device, 0x40_1000, 0, std::io::empty()).unwrap();
+}
+
+#[test]
+fn a_device_is_read_piece_by_piece_until_the_reader_has_enough() {
+    let (pool, device) = small("get-pieces");
+    let directory = RuntimeDirectory::at(pool.parent.join("shmccl")).unwrap();
+    let mut client = Client::connect(&directory, std::time::Duration::from_secs(60)).unwrap();
+    let device = DeviceId::new(device);
+    client.copy_host_to_device(device, 0x1000, b"abcdefghij").unwrap();
+    for (piece, enough, wanted) in
+        [(4, 9, &["abcd", "efgh", "ij"][..]), (4, 2, &["abcd", "efgh"]), (10, 9, &["abcdefghij"])]
+    {
+        let mut pieces = Vec::new();
+        let sink = |piece| {
+            pieces.push(String::from_utf8(piece).unwrap());
+            if pieces.len() < enough { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        client.read_device_in_pieces(device, 0x1000, 10, piece, sink).unwrap();
+        assert_eq!(pieces, wanted);
+    }
 }
 
 #[test]

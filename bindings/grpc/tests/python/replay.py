@@ -35,6 +35,14 @@ def packed(values):
     return struct.pack(f"<{len(values)}d", *values)
 
 
+def put_request(device, address, data):
+    # Filled in place: a message that is given to the constructor of another one is copied.
+    request = pb.MemcpyRequest()
+    copy = request.hostToDevice
+    copy.hostSrcData, copy.dstDeviceId.value, copy.dstMemAddr.value = data, device.deviceId.value, address
+    return request
+
+
 class Client:
     """A client of one listener. Numbers of enumerations and counts are what its dialect has."""
 
@@ -55,9 +63,7 @@ class Client:
         return answer
 
     def put(self, device, address, data):
-        request = pb.MemcpyHostToDeviceRequest(
-            hostSrcData=data, dstDeviceId=device.deviceId, dstMemAddr=pb.MemAddr(value=address))
-        assert self.stub.Memcpy(pb.MemcpyRequest(hostToDevice=request)).hostToDevice.success
+        assert self.stub.Memcpy(put_request(device, address, data)).hostToDevice.success
 
     def get(self, device, address, length):
         request = pb.MemcpyDeviceToHostRequest(
@@ -125,9 +131,10 @@ def integration(client, devices_at):
     """The nine steps of an integration test."""
     made = client.init(4)
     comm, first = made.commId, made.devices[0]
-    data = os.urandom(4099)
-    client.put(first, MIN, data)
-    assert client.get(first, MIN, len(data)) == data
+    for length in (4099, 5_000_003):
+        data = os.urandom(length)
+        client.put(first, MIN, data)
+        assert client.get(first, MIN, length) == data
     for rank, device in enumerate(made.devices):
         client.put(device, MIN, packed([float(rank)] * 4))
     client.start(comm)

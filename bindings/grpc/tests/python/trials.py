@@ -311,6 +311,29 @@ def devices_killed(pool):
     kill(front)
 
 
+def copies_cut(pool):
+    """A device is killed while it is copied from: all of it comes, or a typed status does."""
+    front = pool.front("handout")
+    client, draw = Client(front.addresses[0]), random.Random(SEED)
+    data, ends = os.urandom(8_000_000), {}
+    for _ in range(40 if LONG else 8):
+        Pool.until(lambda: free_devices(pool) >= 1)
+        device = client.init(1).devices[0]
+        client.put(device, MIN, data)
+        killer = threading.Timer(draw.random() * 0.02, os.kill, (device.deviceId.value, signal.SIGKILL))
+        killer.start()
+        try:
+            assert client.get(device, MIN, len(data)) == data
+            end = "whole"
+        except grpc.RpcError as error:
+            end = error.code().name
+        killer.join()
+        ends[end] = ends.get(end, 0) + 1
+    print(f"copies_cut: {ends}, seed {SEED}")
+    assert set(ends) <= {"whole", "ABORTED", "NOT_FOUND"}
+    kill(front)
+
+
 def free_devices(pool):
     return sum(1 for line in pool.ctl("devices").splitlines() if "free" in line)
 
@@ -391,7 +414,7 @@ def idle(pool):
     kill(front)
 
 
-STEPS = [limits, deadlines, clients_gone, strangers, secrets, descriptions, fronts_killed, coordinators_killed, devices_killed, devices_stopped, fuzz, idle]
+STEPS = [limits, deadlines, clients_gone, strangers, secrets, descriptions, fronts_killed, coordinators_killed, copies_cut, devices_killed, devices_stopped, fuzz, idle]
 
 
 def main(shmccl, front, *wanted):
