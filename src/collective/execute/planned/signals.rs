@@ -182,7 +182,7 @@ impl Signals {
         let counted = self.senders[peer][counter].as_mut();
         let counted = counted.expect("a plan signals over its own channels");
         counted.count = counted.count.wrapping_add(1);
-        semaphore::publish(&counted.word, counted.count);
+        semaphore::publish_count(&counted.word, counted.count);
     }
 
     /// Takes a signal that has come directly, if there is one.
