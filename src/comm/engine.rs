@@ -61,9 +61,9 @@ impl Communicator {
         self.enter(Operation::RegisterAlgorithm)?.register(operation, Some(algorithm))
     }
 
-    /// Does the calls that an execution plan fits by that plan from now on, where
-    /// [`Communicator::set_algorithm`] has chosen no algorithm. Collective: all ranks register the
-    /// same plan.
+    /// Does the calls that an execution plan fits by that plan from now on, where neither
+    /// [`Communicator::set_algorithm`] nor [`Communicator::register_algorithm`] has named an
+    /// algorithm. Collective: all ranks register the same plan.
     ///
     /// A plan fits calls of its collective whose message is a multiple of its chunks' unit and
     /// within its limits. A plan of sums reduces by any built-in operator but averages. Others are

@@ -62,6 +62,10 @@ scenario!(
     }
 );
 
+scenario!(an_algorithm_of_the_users_own_does_calls_before_any_plan, Job::of(2), |comm| {
+    tuned::beside_algorithms_of_the_users_own(comm)?;
+});
+
 scenario!(memory_of_plans_comes_back_when_all_ranks_have_left, Job::of(2).heap_len(256 << 20), |comm| {
     registered::memory_comes_back(comm)?;
 });

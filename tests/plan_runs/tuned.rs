@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use shmccl::collective::custom::{CustomAlgorithm, Steps};
 use shmccl::collective::tuning::{BufferKind, Case, Step, Table};
 use shmccl::collective::{Algorithm, AlgorithmName, Operation};
 use shmccl::plan::Plan;
 use shmccl::reduce::ReduceOp;
-use shmccl::{Collectives, Communicator, Error, Result};
+use shmccl::{Collectives, Communicator, Error, Group, Result};
 
 use crate::corpus::load;
 use crate::registered::{FITTING, idle, reduced};
@@ -76,4 +77,46 @@ pub(crate) fn different_plans(comm: &mut Communicator) -> Result<()> {
     assert!(matches!(refused, Error::Mismatch { what: "checksum of a plan", .. }), "{refused}");
     assert_eq!(reduced(comm, FITTING)?, 2);
     Ok(())
+}
+
+/// Leaves each rank its own input.
+#[derive(Debug)]
+struct Keep;
+
+impl CustomAlgorithm for Keep {
+    fn name(&self) -> &str {
+        "keep"
+    }
+
+    fn run(&self, steps: &mut Steps<'_>) -> Result<()> {
+        let (input, output) = (steps.input(), steps.output());
+        steps.copy(input, output)
+    }
+}
+
+/// Calls that a plan fits, with and without an algorithm of the user's own, with and without a
+/// table that names the plan.
+pub(crate) fn beside_algorithms_of_the_users_own(comm: &mut Communicator) -> Result<()> {
+    let own = comm.tuning()?;
+    comm.register_plan(&Arc::new(Plan { name: "sums".to_owned(), ..load("generated/ar_2") }))?;
+    let mut planned = 0;
+    for tuning in [own, table(comm, "sums", 8 * LEN)?] {
+        comm.set_tuning(tuning)?;
+        assert_eq!(reduced(comm, FITTING)?, 2);
+        planned += 1;
+        assert_eq!(comm.planned_calls("sums"), Some(planned));
+        comm.register_algorithm(Operation::AllReduce, Arc::new(Keep))?;
+        assert_eq!(reduced(comm, FITTING)?, 1, "by the user's own");
+        let buffer = comm.alloc::<i32>(FITTING)?;
+        buffer.fill(1);
+        let mut group = Group::start();
+        let joined = group.join(comm);
+        group.on(joined).all_reduce_in_place(&buffer, &ReduceOp::Sum)?;
+        group.end()?;
+        assert_eq!(buffer.get(0)?, 1, "in a group");
+        comm.free(buffer)?;
+        assert_eq!(comm.planned_calls("sums"), Some(planned));
+        comm.unregister_algorithm(Operation::AllReduce)?;
+    }
+    comm.unregister_plan("sums")
 }

@@ -309,9 +309,8 @@ impl Planner {
     /// Those of [`Planner::propose`].
     pub(crate) fn is_eager(&self, call: &Call<'_>, choice: Choice) -> Result<bool> {
         let len = call.input_len(self.n_members)?;
-        let may_be_planned = choice == Choice::default()
-            && !self.table.names_plans(call.operation)
-            && self.shelf.may_fit(call, self.n_members);
+        let may_be_planned =
+            self.asks_shelf(call.operation, choice) && self.shelf.may_fit(call, self.n_members);
         Ok(self.way(call.operation, len, choice)? == Way::Eager && !may_be_planned)
     }
 
@@ -320,8 +319,17 @@ impl Planner {
         self.shelf.compiled(index, call, self.n_members)
     }
 
+    /// Says whether the first execution plan that fits does a call: neither the caller nor an
+    /// algorithm of the user's own nor the table says otherwise.
+    fn asks_shelf(&self, operation: Operation, choice: Choice) -> bool {
+        !self.shelf.is_empty()
+            && choice == Choice::default()
+            && !self.customs.has(operation)
+            && !self.table.names_plans(operation)
+    }
+
     /// Returns the execution plan that does `call`: the one that it names, or else one that fits if
-    /// the table leaves that open.
+    /// nothing else is to do it.
     ///
     /// # Errors
     /// [`crate::Error::InvalidArgument`] for a length that the named one does not do.
@@ -330,9 +338,8 @@ impl Planner {
         if call.operation == Operation::RunPlan {
             return self.shelf.named(call, self.n_members).map(Some);
         }
-        let is_open =
-            !self.shelf.is_empty() && choice == Choice::default() && !self.table.names_plans(call.operation);
-        Ok(if is_open { self.shelf.find(call, self.n_members, |_| true) } else { None })
+        let asks = self.asks_shelf(call.operation, choice);
+        Ok(if asks { self.shelf.find(call, self.n_members, |_| true) } else { None })
     }
 
     /// Returns the execution plans that the table has do `call`, to which no member contributes

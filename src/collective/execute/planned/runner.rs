@@ -90,7 +90,10 @@ impl PlanRunner {
         let is_new = self.message != compiled.lowered.message;
         self.message = compiled.lowered.message;
         let goes_ahead = compiled.alternates && !is_new && self.memory.place_own(members, call, compiled);
-        if !goes_ahead {
+        if goes_ahead {
+            // The posts of the others have not been looked at, and the epoch may have ended long ago.
+            members.board.check_epoch(call.operation)?;
+        } else {
             members.board.await_all(call.operation)?;
             if is_new && compiled.mixes_forms {
                 // Bytes of another size might look like a packet of this launch.
