@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use shmccl::collective::custom::{CustomAlgorithm, Steps};
 use shmccl::collective::tuning::{BufferKind, Case, Step, Table};
-use shmccl::collective::{Algorithm, AlgorithmName, Operation};
+use shmccl::collective::{Algorithm, AlgorithmName, CustomAlgorithm, Operation, Steps};
 use shmccl::plan::Plan;
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Group, Result};
@@ -97,11 +96,13 @@ impl CustomAlgorithm for Keep {
 /// Calls that a plan fits, with and without an algorithm of the user's own, with and without a
 /// table that names the plan.
 pub(crate) fn beside_algorithms_of_the_users_own(comm: &mut Communicator) -> Result<()> {
-    let own = comm.tuning()?;
+    let named = table(comm, "sums", 8 * LEN)?;
     comm.register_plan(&Arc::new(Plan { name: "sums".to_owned(), ..load("generated/ar_2") }))?;
     let mut planned = 0;
-    for tuning in [own, table(comm, "sums", 8 * LEN)?] {
-        comm.set_tuning(tuning)?;
+    for is_named in [false, true] {
+        if is_named {
+            comm.set_tuning(named.clone())?;
+        }
         assert_eq!(reduced(comm, FITTING)?, 2);
         planned += 1;
         assert_eq!(comm.planned_calls("sums"), Some(planned));
