@@ -14,7 +14,7 @@
 //! | 29184 | rounds of going on | 64 | survivors |
 //! | 37376 | what is offered to those who go on | each rank | that rank |
 //! | 45568 | whether those who have met begin together | the epoch | they |
-//! | 45696 | card: ranks, beginning, job gone on from | the epoch | its creator, survivors |
+//! | 45696 | facts: ranks, beginning, job gone on from | the epoch | its creator, survivors |
 //! | 45824 | what ranks tell of themselves | each rank | that rank |
 //! | 54016 | heartbeats, for a launcher at first | each rank, then the service | that member |
 //! | 62336 | faults that were injected, 32 bytes each | each rank | that rank, its proxy |
@@ -51,8 +51,8 @@ const REGROUP_PARK: u64 = AGREEMENT + MAX_RANKS as u64 * size_of::<AgreementCell
 const ROUNDS: u64 = REGROUP_PARK + 128;
 const OFFERS: u64 = ROUNDS + MAX_ROUNDS * size_of::<RoundCell>() as u64;
 const FORMATION: u64 = OFFERS + MAX_RANKS as u64 * size_of::<OfferCell>() as u64;
-const CARD: u64 = FORMATION + size_of::<RoundCell>() as u64;
-const ACTIVITIES: u64 = CARD + 128;
+const EPOCH_FACTS: u64 = FORMATION + size_of::<RoundCell>() as u64;
+const ACTIVITIES: u64 = EPOCH_FACTS + 128;
 const BEATS: u64 = ACTIVITIES + MAX_RANKS as u64 * size_of::<ActivityCell>() as u64;
 const FAULTS: u64 = BEATS + (MAX_RANKS as u64 + 1) * size_of::<HeartbeatCell>() as u64;
 const ROSTER: u64 = FAULTS + MAX_RANKS as u64 * FAULT_WORDS as u64 * 8;
@@ -61,7 +61,7 @@ const END: u64 = ROSTER + 128;
 /// How often the survivors of an epoch can try to go on. Each death can spoil one round.
 pub(crate) const MAX_ROUNDS: u64 = MAX_RANKS as u64;
 
-/// The words of the card.
+/// The words of the facts of the epoch.
 const N_RANKS: usize = 0;
 const BEGAN: usize = 1;
 const ORIGIN: usize = 2;
@@ -73,7 +73,9 @@ const _: () = {
     assert!(BARRIER_PARK == 4224 && DOORBELL == 4352 && LIVES == 4480);
     assert!(BARRIER == 12672 && AGREEMENT == 20864);
     assert!(REGROUP_PARK == 29056 && ROUNDS == 29184 && OFFERS == 37376 && FORMATION == 45568);
-    assert!(CARD == 45696 && ACTIVITIES == 45824 && BEATS == 54016 && FAULTS == 62336 && ROSTER == 64384);
+    assert!(
+        EPOCH_FACTS == 45696 && ACTIVITIES == 45824 && BEATS == 54016 && FAULTS == 62336 && ROSTER == 64384
+    );
 };
 
 /// A control segment, mapped.
@@ -95,9 +97,9 @@ impl Control {
         let segment = Arc::new(Segment::create(&Backing::Anonymous, LEN, epoch_id.identity(None))?);
         segment.commit(0, LEN)?;
         let control = Self { mapping: segment.map()?, n_ranks, segment: Some(Arc::clone(&segment)) };
-        let card = control.card();
-        plain::store(&card[N_RANKS], n_ranks.into());
-        plain::store(&card[BEGAN], plain::nanos(HostKernel::clock()));
+        let facts = control.epoch_facts();
+        plain::store(&facts[N_RANKS], n_ranks.into());
+        plain::store(&facts[BEGAN], plain::nanos(HostKernel::clock()));
         segment.header().publish();
         Ok((control, segment))
     }
@@ -120,7 +122,7 @@ impl Control {
     pub(crate) fn of_copy(mapping: Mapping) -> Result<Self> {
         check_layout("control segment length", LEN, mapping.len())?;
         let mut control = Self { mapping, n_ranks: 0, segment: None };
-        let n_ranks = u32::try_from(plain::load(&control.card()[N_RANKS])).unwrap_or(u32::MAX);
+        let n_ranks = u32::try_from(plain::load(&control.epoch_facts()[N_RANKS])).unwrap_or(u32::MAX);
         check_n_ranks(n_ranks)?;
         control.n_ranks = n_ranks;
         Ok(control)
@@ -133,18 +135,18 @@ impl Control {
 
     /// Returns when the epoch began, by the system's monotonic clock.
     pub(crate) fn began(&self) -> Duration {
-        Duration::from_nanos(plain::load(&self.card()[BEGAN]))
+        Duration::from_nanos(plain::load(&self.epoch_facts()[BEGAN]))
     }
 
     /// The number of the job that this one goes on from, as those who have survived it have told.
     pub(crate) fn origin(&self) -> Option<u64> {
-        Some(plain::load(&self.card()[ORIGIN])).filter(|origin| *origin != 0)
+        Some(plain::load(&self.epoch_facts()[ORIGIN])).filter(|origin| *origin != 0)
     }
 
     /// Tells that this job goes on from that of number `origin`. All who have survived that one
     /// tell the same.
     pub(crate) fn go_on_from(&self, origin: u64) {
-        plain::store(&self.card()[ORIGIN], origin);
+        plain::store(&self.epoch_facts()[ORIGIN], origin);
     }
 
     /// Returns the cells in which ranks tell of themselves.
@@ -183,8 +185,8 @@ impl Control {
         self.segment.as_deref().map(Segment::as_fd)
     }
 
-    fn card(&self) -> CellSlice<AtomicU64> {
-        self.mapping.cells(CARD, 3).expect("in the layout")
+    fn epoch_facts(&self) -> CellSlice<AtomicU64> {
+        self.mapping.cells(EPOCH_FACTS, 3).expect("in the layout")
     }
 
     /// Ends the epoch for everybody, unless somebody did already.

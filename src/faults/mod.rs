@@ -190,9 +190,9 @@ enum When {
 ///
 /// let plan = Faults::seeded(7)
 ///     .with(Fault::one_in(FaultKind::Drop, 100))?
-///     .with(Fault::at(FaultKind::Kill, 12).on(1))?;
-/// assert_eq!(plan.to_string(), "seed=7;drop:one_in=100;kill:rank=1,at=12");
-/// assert_eq!(plan, "seed=7; drop: one_in=100; kill: at=12, rank=1".parse()?);
+///     .with(Fault::at(FaultKind::Kill, 12).on(1))?
+///     .with(Fault::at(FaultKind::Delay, 3).for_time(std::time::Duration::from_millis(5)))?;
+/// assert_eq!(plan, "seed=7; drop: one_in=100; kill: at=12, rank=1; delay: at=3, time=5ms".parse()?);
 /// # Ok::<(), shmccl::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

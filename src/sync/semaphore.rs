@@ -201,7 +201,7 @@ impl<C: Deref<Target = SemaphoreCell>> SemaphoreReceiver<C> {
 /// # Ordering
 /// Publishes everything before it (S1).
 #[inline]
-pub(crate) fn publish(word: &AtomicU64, sent: u64) {
+pub(crate) fn publish_count(word: &AtomicU64, sent: u64) {
     word.store(sent, Ordering::Release); // S1 signal
 }
 

@@ -4,11 +4,11 @@
 //! Nothing is overwritten that is still to be sent:
 //!
 //! 1. What is sent is copied out of the block before it counts as *given*: into the inbox of the
-//!    peer, or onto the bounce buffer, where a proxy finds it. Such a block is never lent, and no
-//!    proxy reads it. So nobody looks at given bytes any more.
+//!    peer, or onto the bounce buffer, where a proxy finds it. No rendezvous get and no proxy reads
+//!    such a block. So nobody looks at given bytes any more.
 //! 2. A fragment that has come is *kept* until as much of the block is given as it is to be copied
 //!    over: the piece of the same number, or all of it where the peer, whose buffers lie apart,
-//!    lends its block.
+//!    leaves its block to a rendezvous get.
 //! 3. Before that, its header has shown that both have called for as many elements: a block that
 //!    the two disagree about stays as it is.
 //!

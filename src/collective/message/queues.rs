@@ -154,7 +154,7 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
         let is_matching = self.matching.is_some();
         for head in &mut self.heads {
             let mut at = *head;
-            // What is lent is left behind on the way: no more messages than a pipe has slots.
+            // What awaits its rendezvous get is passed over: as many messages as a pipe has slots.
             while let Some(message) = self.messages.get_mut(at) {
                 if is_matching && !message.is_sent() {
                     break;

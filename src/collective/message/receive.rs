@@ -1,5 +1,4 @@
-//! The receiving end of a message: its elements come out of fragments, or are copied from where
-//! they are lent.
+//! The receiving end of a message: its elements come out of fragments, or by a rendezvous get.
 
 use super::in_place::{InPlaceBlock, WaitingFragment};
 use super::inline::sent_as;

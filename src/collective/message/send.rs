@@ -1,5 +1,6 @@
-//! The sending end of a message: its elements go into fragments, or are lent: where that takes less
-//! than to copy them twice, the wait of their sender included.
+//! The sending end of a message: its elements go into fragments, or the receiver gets them from
+//! where they lie (rendezvous get): where that takes less than to copy them twice, the wait of
+//! their sender included.
 
 use super::in_place::InPlaceBlock;
 use super::state::{HEADER_LEN, MessageStage, MessageState, body_at, capacity};
@@ -12,8 +13,8 @@ use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 
-/// The shortest message in the heap that is lent by who has a core of its own. One that is lent is
-/// copied once and not twice, but its sender waits until it is told that it was taken.
+/// The shortest message in the heap that a sender with a core of its own leaves to a rendezvous
+/// get. It is copied once and not twice, but its sender waits until the receiver has got it.
 ///
 /// What else was tried stands in `benches/RESULTS.md`, under "Rendezvous get".
 const GET_FROM: u64 = 16 << 10;
@@ -23,7 +24,7 @@ const GET_FROM: u64 = 16 << 10;
 /// once.
 const COPIED_UP_TO: u64 = 64 << 10;
 
-/// Returns whether a message of `len` bytes in the heap is lent.
+/// Returns whether a message of `len` bytes in the heap is left to a rendezvous get.
 #[inline]
 fn uses_get(members: &Members, len: u64) -> bool {
     let is_oversubscribed = members.board.context().oversubscribed();

@@ -96,8 +96,8 @@ impl MessageState {
         matches!(self.stage, MessageStage::AwaitsGet(_) | MessageStage::Done)
     }
 
-    /// Returns the header of the fragment numbered `number`, if it has one, where the elements are
-    /// `lent` from.
+    /// Returns the header of the fragment numbered `number`, if it has one; `exposed` is where a
+    /// rendezvous get finds the elements.
     #[inline]
     pub(super) fn header(&self, exposed: Option<HeapOffset>, number: u64) -> Option<[u64; 4]> {
         let [signature, count] = self.signature.words();

@@ -1,7 +1,7 @@
 //! Unexpected messages: those that a receive has passed over, since it was for another tag.
 //!
-//! A message that no receive of a call is for is copied out of its pipe, or from where it is lent,
-//! to ordinary memory of this process, by the same steps as one that is received. Its sender
+//! A message that no receive of a call is for is copied out of its pipe, or by a rendezvous get, to
+//! ordinary memory of this process, by the same steps as one that is received. Its sender
 //! goes on as if it had been. A later call finds it here, before it looks at the pipe. So messages
 //! of one tag stay in the order in which they were sent.
 //!

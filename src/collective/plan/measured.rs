@@ -38,11 +38,11 @@ use crate::collective::call::{Call, CallSignature, Operation};
 use crate::shm::CacheHint;
 use crate::shm::copy::fills_cache;
 
-/// Shorter inputs from the heap, in bytes, go directly;
-const FROM: u64 = 16 << 10;
+/// Shorter inputs from the heap, in bytes, are always zero-copy.
+const MIN_MEASURED_LEN: u64 = 16 << 10;
 
-/// and so do those of so many bytes: what no cache keeps is stored past it.
-const UP_TO: u64 = 8 << 20;
+/// Inputs from the heap of so many bytes and more are, too: their stores bypass the cache.
+const MAX_MEASURED_LEN: u64 = 8 << 20;
 
 /// What all members contribute to a call on ordinary memory that may be tried out, in bytes: about
 /// as much as shared caches hold.
@@ -131,7 +131,7 @@ impl MeasuredRoutes {
     /// the choice.
     pub(crate) fn foresee(&mut self, call: &Call<'_>, signature: CallSignature, len: u64) -> Option<Route> {
         self.prestaged = 0;
-        if call.operation != Operation::AllReduce || !(FROM..UP_TO).contains(&len) {
+        if call.operation != Operation::AllReduce || !(MIN_MEASURED_LEN..MAX_MEASURED_LEN).contains(&len) {
             return None;
         }
         Some(self.route(CallClass::new(RoutePair::Heap, signature, len)))
@@ -327,8 +327,8 @@ mod tests {
         let (mut routes, mut last) = (MeasuredRoutes::default(), 0);
         let (mut short, mut long) = (0, 0);
         for _ in 0..200 {
-            short = live(&mut routes, 1, FROM, &mut last, costs(2_000, 3_000));
-            long = live(&mut routes, 1, UP_TO - 1, &mut last, costs(900_000, 700_000));
+            short = live(&mut routes, 1, MIN_MEASURED_LEN, &mut last, costs(2_000, 3_000));
+            long = live(&mut routes, 1, MAX_MEASURED_LEN - 1, &mut last, costs(900_000, 700_000));
         }
         assert_eq!((short, long), (0, 1));
     }
@@ -381,24 +381,31 @@ mod tests {
         let mut routes = MeasuredRoutes::default();
         for turn in 0..40 {
             let told = if turn % 3 == 0 { routes.last_duration(true) } else { 5 };
-            assert_eq!(routes.next(like(1, FROM), FROM, told, None).is_none(), turn % 3 == 0);
+            assert_eq!(
+                routes.next(like(1, MIN_MEASURED_LEN), MIN_MEASURED_LEN, told, None).is_none(),
+                turn % 3 == 0
+            );
         }
     }
 
     #[test]
     fn of_more_kinds_than_are_told_apart_the_one_that_was_called_longest_ago_is_forgotten() {
         let (mut routes, mut last) = (MeasuredRoutes::default(), 0);
-        live(&mut routes, 100, FROM, &mut last, costs(2000, 1000));
+        live(&mut routes, 100, MIN_MEASURED_LEN, &mut last, costs(2000, 1000));
         let mut others = 100..;
         let mut call_others = |routes: &mut MeasuredRoutes, n| {
             for other in others.by_ref().take(n) {
-                routes.next(like(other, FROM), FROM, 1000, None).unwrap();
+                routes.next(like(other, MIN_MEASURED_LEN), MIN_MEASURED_LEN, 1000, None).unwrap();
             }
         };
         call_others(&mut routes, MOST_CLASSES - 1);
-        assert_eq!(live(&mut routes, 1, FROM, &mut last, costs(2000, 1000)), 1, "it is kept");
+        assert_eq!(live(&mut routes, 1, MIN_MEASURED_LEN, &mut last, costs(2000, 1000)), 1, "it is kept");
         call_others(&mut routes, MOST_CLASSES);
-        assert_eq!(live(&mut routes, 1, FROM, &mut last, costs(2000, 1000)), 0, "it is tried out anew");
+        assert_eq!(
+            live(&mut routes, 1, MIN_MEASURED_LEN, &mut last, costs(2000, 1000)),
+            0,
+            "it is tried out anew"
+        );
     }
 
     #[test]
@@ -413,11 +420,14 @@ mod tests {
         let (mut routes, mut last) = (MeasuredRoutes::default(), 0);
         let (mut taken, mut turned) = ([0; 2], 0);
         for call in 0..3 * PERIOD {
-            let foreseen = routes.route(like(7, FROM));
+            let foreseen = routes.route(like(7, MIN_MEASURED_LEN));
             last = (last + 7919 * call) % 5000;
-            assert_eq!(routes.next(like(7, FROM), FROM, last, Some(foreseen)), Some(foreseen));
+            assert_eq!(
+                routes.next(like(7, MIN_MEASURED_LEN), MIN_MEASURED_LEN, last, Some(foreseen)),
+                Some(foreseen)
+            );
             taken[foreseen as usize] += 1;
-            turned += usize::from(routes.route(like(7, FROM)) != foreseen);
+            turned += usize::from(routes.route(like(7, MIN_MEASURED_LEN)) != foreseen);
         }
         assert!(taken.into_iter().all(|n| n > 100) && turned >= 4, "{taken:?} {turned}");
     }
@@ -425,10 +435,13 @@ mod tests {
     #[test]
     fn nothing_is_staged_in_vain_while_a_member_wants_nothing_to_be_tried_out() {
         let (mut routes, mut last) = (MeasuredRoutes::default(), 0);
-        live(&mut routes, 100, FROM, &mut last, costs(2000, 1000));
-        assert_eq!(routes.route(like(7, FROM)), Route::Second);
-        assert_eq!(routes.next(like(7, FROM), FROM, UNTRIED, Some(Route::Second)), None);
-        assert_eq!(routes.route(like(7, FROM)), Route::First);
+        live(&mut routes, 100, MIN_MEASURED_LEN, &mut last, costs(2000, 1000));
+        assert_eq!(routes.route(like(7, MIN_MEASURED_LEN)), Route::Second);
+        assert_eq!(
+            routes.next(like(7, MIN_MEASURED_LEN), MIN_MEASURED_LEN, UNTRIED, Some(Route::Second)),
+            None
+        );
+        assert_eq!(routes.route(like(7, MIN_MEASURED_LEN)), Route::First);
     }
 
     #[test]

@@ -68,8 +68,7 @@ pub(crate) struct CallBoard {
     /// Which of the caller's operations this member has told of, while it is in one of which it
     /// tells.
     pub(super) reported_call: Option<u64>,
-    /// How many of the numbers so far were those of steps within an operation: the same as this
-    /// member's progress tells.
+    /// Sequence numbers that steps within an operation have used so far; reports subtract them.
     pub(super) inner_steps: u64,
 }
 

@@ -121,7 +121,7 @@ pub(crate) fn check_message(
     from.compare(members, expected, heap.crc32c(header, at.get() + body, len)?)
 }
 
-/// Holds what was copied into `output`, `len` bytes that were lent, against what `words` say of it.
+/// Holds the `len` bytes that a rendezvous get has copied into `output` against what `words` say.
 ///
 /// # Errors
 /// [`Error::Corrupted`].

@@ -57,7 +57,7 @@ mod s1_signal {
                 let word = Arc::clone(&word);
                 spawn(&world, move |world| {
                     world.ghosts[0].write(7);
-                    semaphore::publish(&word, 1);
+                    semaphore::publish_count(&word, 1);
                 })
             };
             if semaphore::counts(&word, 1) {

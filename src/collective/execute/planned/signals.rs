@@ -192,7 +192,7 @@ impl Signals {
     pub(super) fn publish(&mut self) {
         for (senders, unpublished) in self.senders.iter().zip(&mut self.unpublished) {
             for counted in unpublished.drain(..).filter_map(|counter| senders[counter].as_ref()) {
-                semaphore::publish(&counted.word, counted.count);
+                semaphore::publish_count(&counted.word, counted.count);
             }
         }
     }
