@@ -91,7 +91,7 @@ impl PlanRunner {
         self.message = compiled.lowered.message;
         let goes_ahead = compiled.alternates && !is_new && self.memory.place_own(members, call, compiled);
         if goes_ahead {
-            // The posts of the others have not been looked at, and the epoch may have ended long ago.
+            // No post of the others was looked at, and the epoch may have ended long ago.
             members.board.check_epoch(call.operation)?;
         } else {
             members.board.await_all(call.operation)?;
