@@ -148,32 +148,17 @@ class Watched:
         return getattr(self._gloo, name)
 
 
-def by_abort():
-    backend().abort()
-    return "was aborted"
-
-
-def by_shutdown():
-    backend().shutdown()
-    return "was shut down"
-
-
-def by_destroy():
-    dist.destroy_process_group()
-    return "was shut down"
-
-
-def ends(end, begun):
+def ends(begun):
     here = backend()
     watched = here._across = Watched(here._across)
     works = begun() + [dist.all_reduce(torch.ones(4), async_op=True)]
     if begun is reductions_begun:
         watched.has_begun.wait()
-    how = end()
+    here.abort()
     for work in works:
-        with pytest.raises(dist.DistBackendError, match=how):
+        with pytest.raises(dist.DistBackendError, match="was aborted"):
             work.wait()
-    with pytest.raises(dist.DistBackendError, match=how):
+    with pytest.raises(dist.DistBackendError, match="was aborted"):
         here.allreduce([torch.ones(4)], dist.AllreduceOptions())
 
 
@@ -186,7 +171,7 @@ def others_begun():
             dist.all_gather_into_tensor(torch.ones(8), torch.ones(4), async_op=True)]
 
 
-def ended(end, begun):
+def ended(begun):
     """Rank 1 is on another host, and does not come. The deadline lies beyond the watchdog's."""
 
     def main(rank, n):
@@ -194,7 +179,7 @@ def ended(end, begun):
         dist.barrier()
         if rank == 1:
             return store.wait(["over"])
-        ends(end, begun)
+        ends(begun)
         # A group that is gone holds nobody.
         gc.collect()
         store.set("over", "1")
@@ -203,9 +188,41 @@ def ended(end, begun):
 
 
 @pytest.mark.parametrize("begun", (reductions_begun, others_begun), ids=lambda function: function.__name__)
-@pytest.mark.parametrize("end", (by_abort, by_shutdown, by_destroy), ids=lambda function: function.__name__)
-def test_a_collective_that_the_other_host_does_not_join_ends_with_its_group(end, begun, tmp_path):
-    run(2, on_hosts(ended(end, begun), "ab", timeout=600), str(tmp_path / "store"))
+def test_a_collective_that_the_other_host_does_not_join_ends_as_its_group_is_aborted(begun, tmp_path):
+    run(2, on_hosts(ended(begun), "ab", timeout=600), str(tmp_path / "store"))
+
+
+def left_in_the_middle(rank, n):
+    tensor = torch.ones(4)
+    if rank == 1:
+        time.sleep(0.3)
+    work = dist.all_reduce(tensor, async_op=True)
+    here = backend()
+    dist.destroy_process_group()
+    assert tensor.tolist() == [n] * 4
+    work.wait()
+    with pytest.raises(dist.DistBackendError, match="was shut down"):
+        here.allreduce([tensor], dist.AllreduceOptions())
+
+
+def test_a_group_finishes_what_was_begun_before_it_is_destroyed(tmp_path):
+    run(2, on_hosts(left_in_the_middle, "ab"), str(tmp_path / "store"))
+
+
+def left_alone(rank, n):
+    store = group().get_group_store()
+    dist.barrier()
+    if rank == 1:
+        return store.wait(["over"])
+    work = dist.all_reduce(torch.ones(4), async_op=True)
+    dist.destroy_process_group()
+    with pytest.raises(RuntimeError):
+        work.wait()
+    store.set("over", "1")
+
+
+def test_a_group_is_destroyed_once_the_time_is_over_of_what_the_other_host_does_not_join(tmp_path):
+    run(2, on_hosts(left_alone, "ab", timeout=2), str(tmp_path / "store"))
 
 
 def aborted_by_another_thread(rank, n):

@@ -99,8 +99,6 @@ class SeveralHosts(InPython):
         self._latest.set()
         # The thread whose turn it is.
         self._holder = None
-        # The collectives that are not over.
-        self._pending = set()
         # How the group has ended, once it has.
         self._ended = concurrent.futures.Future()
 
@@ -124,11 +122,9 @@ class SeveralHosts(InPython):
             group.abort()
 
     def shutdown(self):
-        self._end("was shut down")
-        # Else this rank goes without the others of its host, which may still be in what is over here.
-        if not all(executed.done() for executed in list(self._pending)):
-            self.abort()
+        """Finishes what was begun, each until its time-out, so that no rank is left in a collective of which this one is."""
         self._executor.shutdown(wait=not self._is_within_turn())
+        self._end("was shut down")
         for group in self._inner():
             group.shutdown()
 
@@ -160,8 +156,6 @@ class SeveralHosts(InPython):
         with self._lock:
             self._check()
             self._sequence += 1
-            self._pending.add(executed)
-            executed.add_done_callback(self._pending.discard)
             # What a callback calls is of the turn of its collective: in the line it would wait for itself.
             is_now = self._is_within_turn()
             if not is_now:
