@@ -1,6 +1,10 @@
 """Groups whose ranks are on several hosts, which these tests make up."""
 
+import concurrent.futures
+import gc
 import os
+import threading
+import time
 
 import pytest
 import torch
@@ -16,12 +20,12 @@ pytestmark = pytest.mark.skipif(tuple(map(int, torch.__version__.split(".")[:2])
 LAYOUTS = ("aabb", "aab", "abab", "ab")
 
 
-def on_hosts(program, layout):
+def on_hosts(program, layout, timeout=60):
     def main(rank, n, path):
         dist.destroy_process_group()
         os.environ["SHMCCL_TORCH_HOST"] = layout[rank]
         shmccl.torch._place.cache_clear()
-        init(rank, n, path)
+        init(rank, n, path, timeout=timeout)
         program(rank, n)
 
     return main
@@ -119,3 +123,222 @@ def any_source(rank, n):
 def test_a_message_from_any_rank_needs_one_host(tmp_path):
     run(2, on_hosts(any_source, "ab"), str(tmp_path / "store"))
 
+
+
+def group():
+    return dist.distributed_c10d._get_default_group()
+
+
+def backend():
+    return group()._get_backend(torch.device("cpu"))
+
+
+class Watched:
+    """A gloo group that tells when it has begun an all-reduce."""
+
+    def __init__(self, gloo):
+        self._gloo, self.has_begun = gloo, threading.Event()
+
+    def allreduce(self, *arguments):
+        work = self._gloo.allreduce(*arguments)
+        self.has_begun.set()
+        return work
+
+    def __getattr__(self, name):
+        return getattr(self._gloo, name)
+
+
+def ends(begun):
+    here = backend()
+    watched = here._across = Watched(here._across)
+    works = begun() + [dist.all_reduce(torch.ones(4), async_op=True)]
+    if begun is reductions_begun:
+        watched.has_begun.wait()
+    here.abort()
+    for work in works:
+        with pytest.raises(dist.DistBackendError, match="was aborted"):
+            work.wait()
+    with pytest.raises(dist.DistBackendError, match="was aborted"):
+        here.allreduce([torch.ones(4)], dist.AllreduceOptions())
+
+
+def reductions_begun():
+    return [dist.all_reduce(torch.ones(4), async_op=True)]
+
+
+def others_begun():
+    return [dist.reduce_scatter_tensor(torch.ones(4), torch.ones(8), async_op=True),
+            dist.all_gather_into_tensor(torch.ones(8), torch.ones(4), async_op=True)]
+
+
+def ended(begun):
+    """Rank 1 is on another host, and does not come. The deadline lies beyond the watchdog's."""
+
+    def main(rank, n):
+        store = group().get_group_store()
+        dist.barrier()
+        if rank == 1:
+            return store.wait(["over"])
+        ends(begun)
+        # A group that is gone holds nobody.
+        gc.collect()
+        store.set("over", "1")
+
+    return main
+
+
+@pytest.mark.parametrize("begun", (reductions_begun, others_begun), ids=lambda function: function.__name__)
+def test_a_collective_that_the_other_host_does_not_join_ends_as_its_group_is_aborted(begun, tmp_path):
+    run(2, on_hosts(ended(begun), "ab", timeout=600), str(tmp_path / "store"))
+
+
+def left_in_the_middle(rank, n):
+    tensor = torch.ones(4)
+    if rank == 1:
+        time.sleep(0.3)
+    work = dist.all_reduce(tensor, async_op=True)
+    here = backend()
+    dist.destroy_process_group()
+    assert tensor.tolist() == [n] * 4
+    work.wait()
+    with pytest.raises(dist.DistBackendError, match="was shut down"):
+        here.allreduce([tensor], dist.AllreduceOptions())
+
+
+def test_a_group_finishes_what_was_begun_before_it_is_destroyed(tmp_path):
+    run(2, on_hosts(left_in_the_middle, "ab"), str(tmp_path / "store"))
+
+
+def left_alone(rank, n):
+    store = group().get_group_store()
+    dist.barrier()
+    if rank == 1:
+        return store.wait(["over"])
+    work = dist.all_reduce(torch.ones(4), async_op=True)
+    dist.destroy_process_group()
+    with pytest.raises(RuntimeError):
+        work.wait()
+    store.set("over", "1")
+
+
+def test_a_group_is_destroyed_once_the_time_is_over_of_what_the_other_host_does_not_join(tmp_path):
+    run(2, on_hosts(left_alone, "ab", timeout=2), str(tmp_path / "store"))
+
+
+def aborted_by_another_thread(rank, n):
+    store = group().get_group_store()
+    dist.barrier()
+    if rank == 1:
+        return store.wait(["over"])
+    here = backend()
+    watched = here._across = Watched(here._across)
+
+    def abort():
+        watched.has_begun.wait()
+        here.abort()
+
+    aborting = threading.Thread(target=abort)
+    aborting.start()
+    with pytest.raises(dist.DistBackendError, match="was aborted"):
+        dist.all_reduce(torch.ones(4))
+    aborting.join()
+    store.set("over", "1")
+
+
+def test_a_thread_in_a_collective_is_ended_by_the_abort_of_another(tmp_path):
+    run(2, on_hosts(aborted_by_another_thread, "ab", timeout=600), str(tmp_path / "store"))
+
+
+def leaves_after_its_last(rank, n):
+    tensor = torch.ones(1 << 15)
+    dist.all_reduce(tensor, async_op=True).wait()
+    dist.destroy_process_group()
+    assert tensor[0].item() == n
+
+
+def test_a_rank_that_goes_after_its_last_collective_ends_nothing(tmp_path):
+    run(4, on_hosts(leaves_after_its_last, "aabb"), str(tmp_path / "store"))
+
+
+def slowly(make):
+    """Lets other threads go on before something is made."""
+
+    def made(*arguments):
+        time.sleep(0.001)
+        return make(*arguments)
+
+    return made
+
+
+def one_at_a_time(rank, n):
+    here, options, together = backend(), dist.AllreduceOptions(), threading.Barrier(2)
+    options.asyncOp = False
+    inside, overlaps = [], []
+
+    def collective():
+        overlaps.extend(inside)
+        inside.append("two collectives at once")
+        time.sleep(0.001)
+        inside.pop()
+
+    def calls():
+        for _ in range(50):
+            together.wait()
+            here._run(collective, (), options, [])
+
+    threads = [threading.Thread(target=calls) for _ in range(2)]
+    [thread.start() for thread in threads]
+    # A step in the line makes these while it is taken.
+    threading.Event, concurrent.futures.Future = slowly(threading.Event), slowly(concurrent.futures.Future)
+    [thread.join() for thread in threads]
+    assert not overlaps
+
+
+def test_two_threads_call_at_once_and_one_collective_is_executed_at_a_time(tmp_path):
+    run(2, on_hosts(one_at_a_time, "ab"), str(tmp_path / "store"))
+
+
+def nested(rank, n):
+    store = group().get_group_store()
+    inner = torch.ones(3)
+    if rank == 1:
+        # The other rank's first collective waits until its second is queued.
+        store.wait(["queued"])
+    first = dist.all_reduce(torch.ones(1), async_op=True)
+    called = first.get_future().then(lambda _: dist.all_reduce(inner))
+    second = dist.all_reduce(torch.ones(2), async_op=True)
+    if rank == 0:
+        store.set("queued", "1")
+    called.wait()
+    second.wait()
+    assert inner.tolist() == [n] * 3
+
+
+@pytest.mark.parametrize("layout", ("ab", "aab"))
+def test_a_callback_calls_a_collective_with_another_queued_behind_it(layout, tmp_path):
+    run(len(layout), on_hosts(nested, layout, timeout=600), str(tmp_path / "store"))
+
+
+def before_the_next(rank, n):
+    here, options = backend(), dist.AllreduceOptions()
+    begun, next_comes, order = threading.Event(), threading.Event(), []
+
+    def callback(_):
+        begun.set()
+        next_comes.wait()
+        here._run(order.append, ("callback's",), options, [])
+
+    options.asyncOp = True
+    gate = threading.Event()
+    called = here._run(gate.wait, (), options, []).get_future().then(callback)
+    gate.set()
+    begun.wait()
+    options.asyncOp = False
+    next_comes.set()
+    here._run(order.append, ("next",), options, [])
+    called.wait()
+    assert order == ["callback's", "next"]
+
+
+def test_a_callback_belongs_to_the_turn_of_its_collective(tmp_path):
+    run(2, on_hosts(before_the_next, "ab"), str(tmp_path / "store"))

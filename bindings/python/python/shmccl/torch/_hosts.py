@@ -5,7 +5,10 @@ hosts. All other collectives are gloo's, and messages take the way between their
 """
 
 import concurrent.futures
+import contextlib
 import datetime
+import functools
+import threading
 
 import torch
 import torch.distributed as dist
@@ -16,6 +19,8 @@ from ._in_python import InPython
 # From this many bytes on, each rank of a host reduces a share of its own with those of the other hosts.
 SHARED_OUT = 64 << 10
 NO_TIMEOUT = datetime.timedelta(0)
+# A wait for gloo that takes longer than this gets a thread.
+SHORTLY = datetime.timedelta(milliseconds=50)
 
 
 class Pending(Work):
@@ -49,13 +54,12 @@ class Pending(Work):
         return future
 
 
-def settle(executed, before, function, arguments):
-    """Calls the function once what came before is over, and has a future tell of it."""
-    concurrent.futures.wait([before])
+def finish(gloo, work, over):
+    """Waits for a work, and keeps its gloo group until then, for the destructor of the group waits for it, too."""
     try:
-        executed.set_result(function(*arguments))
-    except BaseException as error:  # noqa: BLE001  whoever waits raises it
-        executed.set_exception(error)
+        over.set_result(work.wait())
+    except RuntimeError as error:
+        over.set_exception(error)
 
 
 def with_op(options, op):
@@ -88,28 +92,50 @@ class SeveralHosts(InPython):
         is_joined = self._is_even or self._index == 0
         self._across = gloo(f"index{self._index}", self._host, len(self._hosts)) if is_joined else None
         self._executor = concurrent.futures.ThreadPoolExecutor(1, "shmccl")
-        # The newest collective.
-        self._latest = concurrent.futures.Future()
-        self._latest.set_result(None)
+        # Collectives take turns. Guards the line they stand in, which nothing joins once the group has ended.
+        self._lock = threading.Lock()
+        # Set when the newest turn is over.
+        self._latest = threading.Event()
+        self._latest.set()
+        # The thread whose turn it is.
+        self._holder = None
+        # How the group has ended, once it has.
+        self._ended = concurrent.futures.Future()
 
     supports_coalescing = property(lambda self: False)
 
+    def _inner(self):
+        return [group for group in (self._local, self._whole, self._across) if group]
+
     def set_timeout(self, timeout):
         super().set_timeout(timeout)
-        for inner in (self._local, self._whole, self._across):
-            if inner:
-                inner.set_timeout(timeout)
+        for group in self._inner():
+            group.set_timeout(timeout)
 
     def get_error(self):
         return self._local.get_error()
 
     def abort(self):
-        self._local.abort()
-        self._whole.abort()
+        """Ends the collectives of this rank, and those that wait for it within its host."""
+        self._end("was aborted")
+        for group in self._inner():
+            group.abort()
 
     def shutdown(self):
-        self._executor.shutdown()
-        self._local.shutdown()
+        """Finishes what was begun, each until its time-out, so that no rank is left in a collective of which this one is."""
+        self._executor.shutdown(wait=not self._is_within_turn())
+        self._end("was shut down")
+        for group in self._inner():
+            group.shutdown()
+
+    def _end(self, how):
+        with self._lock:
+            if not self._ended.done():
+                self._ended.set_result(how)
+
+    def _check(self):
+        if self._ended.done():
+            raise dist.DistBackendError(f"shmccl: group '{self._options.group_name}' {self._ended.result()}")
 
     def holds(self, tensor):
         return self._local.holds(tensor)
@@ -120,19 +146,64 @@ class SeveralHosts(InPython):
     def _host_of(self, rank):
         return next(host for host, members in enumerate(self._hosts) if rank in members)
 
+    def _is_within_turn(self):
+        return self._holder == threading.get_ident()
+
     def _run(self, function, arguments, options, outputs):
         """Calls the function, or lets the group's thread do so: collectives of a group are executed in order."""
-        self._sequence += 1
-        before, executed = self._latest, concurrent.futures.Future()
-        self._latest = executed
-        if options.asyncOp or not before.done():
-            self._executor.submit(settle, executed, before, function, arguments)
-        else:
-            settle(executed, before, function, arguments)
+        executed = concurrent.futures.Future()
+        call = functools.partial(self._settle, executed, function, arguments)
+        with self._lock:
+            self._check()
+            self._sequence += 1
+            # What a callback calls is of the turn of its collective: in the line it would wait for itself.
+            is_now = self._is_within_turn()
+            if not is_now:
+                before, self._latest = self._latest, threading.Event()
+                call = functools.partial(self._take_turn, call, before, self._latest)
+                is_now = before.is_set() and not options.asyncOp
+            if not is_now:
+                self._executor.submit(call)
+        if is_now:
+            call()
         work = Pending(executed, outputs)
         if not options.asyncOp:
             work.wait()
         return work
+
+    def _take_turn(self, call, before, after):
+        before.wait()
+        self._holder = threading.get_ident()
+        try:
+            call()
+        finally:
+            self._holder = None
+            after.set()
+
+    def _settle(self, executed, function, arguments):
+        """Calls the function, and has a future tell of it. The future's callbacks are called here, too."""
+        try:
+            self._check()
+            result = function(*arguments)
+        except BaseException as error:  # noqa: BLE001  whoever waits raises it
+            executed.set_exception(error)
+        else:
+            executed.set_result(result)
+
+    def _between_hosts(self, gloo, name, *arguments):
+        """Calls a collective of gloo. The end of this group ends the wait: gloo's own `abort` does nothing."""
+        work = getattr(gloo, name)(*arguments)
+        # Gloo's reduce_scatter waits as long as it takes, whatever it is told.
+        with contextlib.suppress(RuntimeError):
+            if not name.startswith("reduce_scatter"):
+                return work.wait(SHORTLY)
+        # It has failed, or takes long: another wait tells.
+        over = concurrent.futures.Future()
+        threading.Thread(target=finish, args=(gloo, work, over), daemon=True).start()
+        concurrent.futures.wait([over, self._ended], return_when=concurrent.futures.FIRST_COMPLETED)
+        if not over.done():
+            self._check()
+        return over.result()
 
     # Through shared memory first -------------------------------------------------------------------------------------
 
@@ -153,7 +224,7 @@ class SeveralHosts(InPython):
         else:
             self._local.reduce([tensor], with_op(with_root(dist.ReduceOptions(), 0), inner)).wait()
             if self._index == 0:
-                self._across.allreduce([tensor], with_op(dist.AllreduceOptions(), outer)).wait()
+                self._between_hosts(self._across, "allreduce", [tensor], with_op(dist.AllreduceOptions(), outer))
             self._local.broadcast([tensor], with_root(dist.BroadcastOptions(), 0)).wait()
         self._average(tensor, op)
 
@@ -164,7 +235,7 @@ class SeveralHosts(InPython):
         whole = torch.nn.functional.pad(flat, (0, missing)) if missing else flat
         share = whole.chunk(count)[self._index]
         self._local.reduce_scatter_single(share, whole, with_op(dist.ReduceScatterOptions(), inner)).wait()
-        self._across.allreduce([share], with_op(dist.AllreduceOptions(), outer)).wait()
+        self._between_hosts(self._across, "allreduce", [share], with_op(dist.AllreduceOptions(), outer))
         self._local.all_gather_single(whole, share, AllgatherOptions()).wait()
         if missing:
             flat.copy_(whole[:flat.numel()])
@@ -191,7 +262,7 @@ class SeveralHosts(InPython):
         self._local.reduce([result], with_op(with_root(dist.ReduceOptions(), 0), inner)).wait()
         home = self._host_of(root)
         if self._index == 0:
-            self._across.reduce([result], with_op(with_root(dist.ReduceOptions(), home), outer)).wait()
+            self._between_hosts(self._across, "reduce", [result], with_op(with_root(dist.ReduceOptions(), home), outer))
         if home == self._host:
             self._local.broadcast([result], with_root(dist.BroadcastOptions(), 0)).wait()
         if root == self.rank():
@@ -206,7 +277,7 @@ class SeveralHosts(InPython):
             root_here = self._hosts[home].index(root)
             self._local.broadcast([tensor], with_root(dist.BroadcastOptions(), root_here)).wait()
         if self._index == 0:
-            self._across.broadcast([tensor], with_root(dist.BroadcastOptions(), home)).wait()
+            self._between_hosts(self._across, "broadcast", [tensor], with_root(dist.BroadcastOptions(), home))
         if home != self._host:
             self._local.broadcast([tensor], with_root(dist.BroadcastOptions(), 0)).wait()
 
@@ -219,10 +290,7 @@ class SeveralHosts(InPython):
     # Through gloo ----------------------------------------------------------------------------------------------------
 
     def _by_gloo(self, name, arguments, outputs):
-        def call():
-            getattr(self._whole, name)(*arguments).wait()
-
-        return self._run(call, (), arguments[-1], outputs)
+        return self._run(self._between_hosts, (self._whole, name, *arguments), arguments[-1], outputs)
 
     def allgather(self, outputs, inputs, options):
         return self._by_gloo("allgather", (outputs, inputs, options), outputs[0])
