@@ -76,7 +76,29 @@ pub(super) struct Cell {
     pub(super) value: Value,
     pub(super) packet: Option<Packet>,
     write: Option<Access>,
+    /// The largest flag of packets so far, and whether a packet with it was overwritten by another.
+    flag: u64,
+    is_written_again: bool,
     reads: Vec<Access>,
+}
+
+impl Cell {
+    /// Whether a packet is there already, as it is: readers find the same, and may have it from
+    /// the one that was there, so its clock is what they know.
+    fn holds_already(&self, value: Value, packet: Option<&Packet>) -> bool {
+        let is_same = |one: &Packet, other: &Packet| one.flag == other.flag && one.half == other.half;
+        self.value == value && self.packet.as_ref().zip(packet).is_some_and(|(one, other)| is_same(one, other))
+    }
+
+    /// Puts something else into the cell. Returns the reads of what it held.
+    fn replace(&mut self, value: Value, packet: Option<Packet>) -> Vec<Access> {
+        if let Some(flag) = packet.as_ref().map(|packet| packet.flag) {
+            self.is_written_again = flag <= self.flag;
+            self.flag = flag.max(self.flag);
+        }
+        (self.value, self.packet) = (value, packet);
+        std::mem::take(&mut self.reads)
+    }
 }
 
 /// The most races that are kept apart.
@@ -91,7 +113,14 @@ pub(super) struct Memory {
 
 impl Memory {
     pub(super) fn new(lowered: &Lowered, cell: usize) -> Self {
-        let empty = Cell { value: Values::UNDEFINED, packet: None, write: None, reads: Vec::new() };
+        let empty = Cell {
+            value: Values::UNDEFINED,
+            packet: None,
+            write: None,
+            flag: 0,
+            is_written_again: false,
+            reads: Vec::new(),
+        };
         let of_rank =
             |code: &crate::lower::RankCode| code.buffers.map(|bytes| vec![empty.clone(); bytes / cell]);
         Self { ranks: lowered.ranks.iter().map(of_rank).collect(), races: BTreeMap::new() }
@@ -102,10 +131,12 @@ impl Memory {
     }
 
     /// Reads a cell in the view of an actor. A read of packets waits for its write, and so does
-    /// not check it.
+    /// not check it, but where a packet with the same flag was there before: it may find that one.
+    /// The view of such a read is what was known before its packets came.
     pub(super) fn read(&mut self, spot: Spot, access: &Access, view: &Clock, of_packets: bool) -> Value {
         let cell = &mut self.ranks[spot.rank][spot.buffer as usize][spot.cell];
-        let race = cell.write.filter(|write| !of_packets && !is_ordered(write, access, view));
+        let waits = of_packets && !(cell.is_written_again && holds(Rule::PacketsComeOnce));
+        let race = cell.write.filter(|write| !waits && !is_ordered(write, access, view));
         let same = |read: &&mut Access| read.actor == access.actor && read.range == access.range;
         match cell.reads.iter_mut().find(same) {
             Some(read) => *read = *access,
@@ -129,15 +160,17 @@ impl Memory {
     ) {
         let cell = &mut self.ranks[spot.rank][spot.buffer as usize][spot.cell];
         let overwritten = cell.write.filter(|write| !is_ordered(write, access, view));
-        let mut reads = std::mem::take(&mut cell.reads);
-        (cell.value, cell.packet, cell.write) = (value, packet, Some(*access));
+        cell.write = Some(*access);
+        let reads = match cell.holds_already(value, packet.as_ref()) {
+            true => Vec::new(),
+            false => cell.replace(value, packet),
+        };
         if let Some(first) = overwritten {
             self.note(Hazard::WriteAfterWrite, first, *access, spot);
         }
-        for read in reads.drain(..).filter(|read| !is_ordered(read, access, view)) {
+        for read in reads.into_iter().filter(|read| !is_ordered(read, access, view)) {
             self.note(Hazard::WriteAfterRead, read, *access, spot);
         }
-        self.ranks[spot.rank][spot.buffer as usize][spot.cell].reads = reads;
     }
 
     fn note(&mut self, hazard: Hazard, first: Access, second: Access, spot: Spot) {

@@ -19,6 +19,8 @@ pub(super) enum Rule {
     PushesOvertake,
     /// A packet that is overwritten was read before.
     PacketsAreRead,
+    /// A packet that comes after one with the same flag is not told from it.
+    PacketsComeOnce,
     /// A packet is of the launch of its reader.
     PacketsHaveFlags,
     /// The caller gives a new input before each launch.

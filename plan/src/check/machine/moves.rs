@@ -143,7 +143,7 @@ impl Machine<'_> {
         let halves = [0, 1].map(|half| {
             let spot = Spot { cell: spot.cell + half, ..spot };
             let is_torn = self.memory.cell(spot).packet.as_ref().is_none_or(|packet| packet.half != half);
-            (self.memory.read(spot, &access, view, true), is_torn)
+            (self.memory.read(spot, &access, &moving.base, true), is_torn)
         });
         match halves {
             [(one, false), (other, false)] if one == other => one,

@@ -26,6 +26,7 @@ const ALL: &[Rule] = &[
     Rule::LaunchesOverlap,
     Rule::PushesOvertake,
     Rule::PacketsAreRead,
+    Rule::PacketsComeOnce,
     Rule::PacketsHaveFlags,
     Rule::CallersWrite,
     Rule::CallersRead,
@@ -67,6 +68,7 @@ fn candidates() -> Vec<(String, Plan)> {
         ("two adders".to_owned(), two_adders()),
         ("two takers".to_owned(), two_takers()),
         ("two pushers".to_owned(), two_pushers()),
+        ("packets twice".to_owned(), packets_twice()),
         ("two receivers".to_owned(), two_receivers()),
         ("released twice".to_owned(), released_twice()),
         ("unfenced".to_owned(), unfenced()),
@@ -261,6 +263,22 @@ fn one_half() -> Plan {
     plan
 }
 
+/// Ranks swap packets, and send others into the same place before.
+fn packets_twice() -> Plan {
+    let mut program = Program::new("packets", "sendrecv", 2).packets().chunks(2, 2, 2);
+    for rank in 0..2 {
+        let (block, channel) = (program.block(rank), program.memory_channel(rank, 1 - rank));
+        let there = |at: usize| program.scratch(1 - rank, at..at + 1);
+        for (from, to) in [(1, there(0)), (0, there(0)), (1, there(1))] {
+            program.put_packets(block, program.input(rank, from..from + 1), to).unwrap();
+        }
+        program.unpack_packets(block, program.scratch(rank, 0..2), program.output(rank, 0..2)).unwrap();
+        program.signal(block, channel).unwrap();
+        program.wait(block, channel).unwrap();
+    }
+    program.finish_unproved().unwrap()
+}
+
 /// One of several reductions of a result takes the maximum, the others the sum.
 fn mixed_operators() -> Plan {
     let mut plan = load("generated/mn_rs_2x2");
@@ -291,6 +309,7 @@ fn each_fault_is_of_the_kind_that_its_rule_is_for() {
         (two_copies([1, 0], [0, 2]), Kind::Race),
         (two_pushers(), Kind::Race),
         (one_half(), Kind::Race),
+        (packets_twice(), Kind::Race),
         (counted_twice(), Kind::Value),
         (a_launch_late(), Kind::Value),
         (mixed_operators(), Kind::Value),
