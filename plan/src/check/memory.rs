@@ -87,7 +87,8 @@ impl Cell {
     /// the one that was there, so its clock is what they know.
     fn holds_already(&self, value: Value, packet: Option<&Packet>) -> bool {
         let is_same = |one: &Packet, other: &Packet| one.flag == other.flag && one.half == other.half;
-        self.value == value && self.packet.as_ref().zip(packet).is_some_and(|(one, other)| is_same(one, other))
+        self.value == value
+            && self.packet.as_ref().zip(packet).is_some_and(|(one, other)| is_same(one, other))
     }
 
     /// Puts something else into the cell. Returns the reads of what it held.

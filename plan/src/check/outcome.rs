@@ -30,9 +30,9 @@ pub(super) fn values(plan: &Plan, machine: &mut Machine<'_>) -> Vec<Finding> {
         return vec![findings::unchecked(plan)];
     }
     let launches = machine.ranks.iter().map(|rank| rank.outputs.len()).min().unwrap_or(0);
-    let mut found = Vec::new();
+    let (mut found, mut operators) = (Vec::new(), Operators::new());
     for rank in 0..machine.ranks.len() {
-        match wrong(machine, collective, rank, launches) {
+        match wrong(machine, collective, (rank, launches), &mut operators) {
             Ok(wrong) => found.extend(wrong.map(|wrong| wrong_value(plan, machine, rank, &wrong))),
             Err(TooManyParts) => {
                 found.push(findings::too_many_parts());
@@ -43,18 +43,41 @@ pub(super) fn values(plan: &Plan, machine: &mut Machine<'_>) -> Vec<Finding> {
     if collective == Collective::SendRecv && holds(Rule::ReceiversDiffer) {
         found.extend(permutation(machine, launches));
     }
+    if holds(Rule::OperatorsAgree) {
+        found.extend(unequal_operators(plan, &operators));
+    }
     if found.is_empty() && collective == Collective::AllReduce {
         found.extend(unequal_orders(machine, launches));
     }
     found
 }
 
-/// Returns the units of a rank's results that are wrong.
+/// By operator, the rank and the unit of its output that was first seen to be combined by it.
+type Operators = BTreeMap<Operator, (usize, usize)>;
+
+/// Checks that all results are combined by one operator.
+fn unequal_operators(plan: &Plan, operators: &Operators) -> Option<Finding> {
+    let mut all = operators.iter();
+    let ((one, of_one), (other, of_other)) = (all.next()?, all.next()?);
+    let told = |operator: &Operator, &(rank, cell): &(usize, usize)| {
+        let first = cell * plan.alignment;
+        format!("bytes {first}..{} of the output of rank {rank} by {operator}", first + plan.alignment)
+    };
+    let (first, second) = (told(one, of_one), told(other, of_other));
+    Some(Finding {
+        kind: Kind::Value,
+        what: format!("operators are mixed: the plan combines {first}, and {second}"),
+        remedy: "give all reductions the same `reduce_op`".to_owned(),
+        places: vec![Place::rank(of_one.0), Place::rank(of_other.0)],
+    })
+}
+
+/// Returns the units of a rank's results that are wrong, and notes what combines the right ones.
 fn wrong(
     machine: &mut Machine<'_>,
     collective: Collective,
-    rank: usize,
-    launches: usize,
+    (rank, launches): (usize, usize),
+    operators: &mut Operators,
 ) -> Result<Option<Wrong>, TooManyParts> {
     let mut wrong: Option<Wrong> = None;
     for launch in 0..launches {
@@ -67,7 +90,11 @@ fn wrong(
             }
             let parts = machine.values.parts(value)?;
             match &mut wrong {
-                _ if agrees(&parts, &expected) => {}
+                _ if agrees(&parts, &expected) => {
+                    for &operator in &parts.operators {
+                        operators.entry(operator).or_insert((rank, cell));
+                    }
+                }
                 Some(wrong) => wrong.more += 1,
                 None => wrong = Some(Wrong { launch, cell, value, parts, expected, more: 0 }),
             }
@@ -187,6 +214,15 @@ fn permutation(machine: &Machine<'_>, launches: usize) -> Option<Finding> {
         if let Some(sender) = sender(machine, Collective::SendRecv, output) {
             takers.entry(sender).or_default().push(rank);
         }
+    }
+    let own = takers.iter().find(|(sender, ranks)| ranks.contains(sender));
+    if let Some((&rank, _)) = own {
+        return Some(Finding {
+            kind: Kind::Value,
+            what: format!("rank {rank} has its own input; sendrecv gives it that of another rank"),
+            remedy: format!("let another rank put its input into the output of rank {rank}"),
+            places: vec![Place::rank(rank)],
+        });
     }
     let (sender, ranks) = takers.into_iter().find(|(_, ranks)| ranks.len() > 1)?;
     Some(Finding {

@@ -1,9 +1,9 @@
 //! Plans that once passed as clean, and are not: `tests/plans/false_clean`.
 
 use shmccl_plan::check::{Finding, Kind};
-use shmccl_plan::check;
+use shmccl_plan::{check, read};
 
-use crate::corpus::load;
+use crate::corpus::{folder, load};
 
 /// Returns all errors of a plan, of any size, with the class that they are of.
 fn errors(name: &str) -> Vec<(String, Finding)> {
@@ -28,4 +28,40 @@ fn a_packet_that_is_written_twice_in_a_launch_races_with_its_reader_in_any_order
     for name in ["packet_twice", "pkt_helper_first", "pkt_helper_last"] {
         has(name, Kind::Race, "(ppkt)");
     }
+}
+
+/// Checks that a plan is refused, in words of which these are a part.
+fn is_refused(name: &str, told: &str) {
+    let refusal = read::read_file(&folder().join(format!("false_clean/{name}.json"))).unwrap_err();
+    assert!(refusal.to_string().contains(told), "{name}: {told}: {refusal}");
+}
+
+#[test]
+fn blocks_that_share_a_channel_in_pipelines_of_other_lengths_are_refused() {
+    let told = "rank 1 block 0 operation 8.0 (signal): synchronises with rank 0 block 1 operation 0.0 (wait) by signals";
+    is_refused("pipe_counts", told);
+}
+
+#[test]
+fn a_rank_that_keeps_its_own_input_is_no_sendrecv() {
+    has("identity", Kind::Value, "rank 0 has its own input; sendrecv gives it that of another rank");
+}
+
+#[test]
+fn operators_that_differ_between_chunks_or_ranks_are_no_allreduce() {
+    has(
+        "mixed_ops",
+        Kind::Value,
+        "bytes 0..16 of the output of rank 0 by sum, and bytes 16..32 of the output of rank 0 by max",
+    );
+    has(
+        "mixed_ranks",
+        Kind::Value,
+        "of the output of rank 0 by sum, and bytes 0..16 of the output of rank 1 by min",
+    );
+}
+
+#[test]
+fn a_collective_without_chunks_is_refused() {
+    is_refused("nochunks", "no rank has chunks of input or output, so nothing is left of allreduce");
 }
