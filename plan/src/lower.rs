@@ -53,7 +53,7 @@ use crate::problem::{Place, Problem};
 pub use code::{
     Action, BlockCode, Counter, Cursor, Form, Lowered, Operand, RankCode, Region, Site, Step, Transfer,
 };
-use counters::Counters;
+pub(crate) use counters::Counters;
 use operation::Lowering;
 pub(crate) use operation::gcd;
 pub(crate) use sizes::{Scaled, Sizes, chunks_of_message, slices, wrap_of};

@@ -1,9 +1,11 @@
 //! The rules of the format that a plan must keep, whatever the size of the message.
 
 mod operands;
+mod pipelines;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::collective::Collective;
 use crate::plan::{Block, ChannelKind, Code, Operation, Plan, Protocol, RankProgram};
 use crate::problem::{Place, Problem};
 
@@ -39,6 +41,17 @@ pub(crate) fn check(plan: &Plan, problems: &mut Vec<Problem>, warnings: &mut Vec
             entries(program, block, at, problems);
             operations(plan, (program, block), &block.operations, at, problems, &mut told);
         }
+    }
+    let has_chunks = plan.ranks.iter().any(|rank| rank.input_chunks > 0 || rank.output_chunks > 0);
+    if Collective::of(plan) != Collective::Other && !has_chunks && !plan.ranks.is_empty() {
+        let collective = &plan.collective;
+        let what = format!(
+            "no rank has chunks of input or output, so nothing is left of {collective}; give `input_chunks` or `output_chunks`"
+        );
+        problems.push(Problem::new(Place::PLAN, what));
+    }
+    if problems.is_empty() {
+        pipelines::check(plan, problems);
     }
     if problems.is_empty() && places(plan) > MAX_PLACES {
         let what = format!("operations name more than {MAX_PLACES} places together; split the plan");

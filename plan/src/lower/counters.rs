@@ -7,7 +7,7 @@ use crate::plan::{ChannelKind, Plan};
 
 /// The counters of all ranks.
 #[derive(Debug)]
-pub(super) struct Counters {
+pub(crate) struct Counters {
     /// By rank: the counters that it waits on.
     inbound: Vec<Vec<Counter>>,
     /// By rank, kind and channel, its two ends.
@@ -17,7 +17,7 @@ pub(super) struct Counters {
 impl Counters {
     /// Pairs the channels of a plan: the k-th of a kind from a to b with the k-th from b to a. What
     /// one side has more of exists at the other side, too.
-    pub(super) fn of(plan: &Plan) -> Self {
+    pub(crate) fn of(plan: &Plan) -> Self {
         let mut channels: BTreeMap<(ChannelKind, usize, usize), usize> = BTreeMap::new();
         for (rank, program) in plan.ranks.iter().enumerate() {
             for kind in [ChannelKind::Memory, ChannelKind::Port] {
@@ -57,23 +57,23 @@ impl Counters {
     }
 
     /// Returns the counters that a rank waits on.
-    pub(super) fn of_rank(&self, rank: usize) -> Vec<Counter> {
+    pub(crate) fn of_rank(&self, rank: usize) -> Vec<Counter> {
         self.inbound[rank].clone()
     }
 
     /// Returns the two ends of a channel of a rank.
-    pub(super) fn ends(&self, rank: usize, kind: ChannelKind, channel: usize) -> Ends {
+    pub(crate) fn ends(&self, rank: usize, kind: ChannelKind, channel: usize) -> Ends {
         self.ends[&(rank, kind)][channel]
     }
 }
 
 /// The two ends of a channel, as one rank sees them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ends {
+pub(crate) struct Ends {
     /// The other rank.
-    pub(super) peer: usize,
+    pub(crate) peer: usize,
     /// The counter of the other rank.
-    pub(super) outbound: usize,
+    pub(crate) outbound: usize,
     /// The counter of this rank.
-    pub(super) inbound: usize,
+    pub(crate) inbound: usize,
 }
