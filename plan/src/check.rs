@@ -19,6 +19,7 @@ mod outcome;
 mod redundant;
 mod report;
 mod rule;
+mod slices;
 mod stuck;
 #[cfg(test)]
 mod tests;
@@ -78,9 +79,7 @@ fn check_class(plan: &Plan, class: &Class) -> ClassReport {
     if first.has_chances {
         further_schedules(plan, lowered, &mut report, &mut first.races);
     }
-    if class.is_approximate {
-        report.add(findings::approximate());
-    }
+    report.extend(class.undecided.iter().cloned());
     sort_races(plan, lowered, &first.races, &mut report);
     if !first.is_stuck {
         notes(plan, lowered, &first.races, &mut report);

@@ -1,15 +1,18 @@
 //! Size classes: the sizes that one run stands for.
 //!
 //! Without pipelines the size changes nothing but the number of units. So one size stands for all
-//! in which every slice has data, and others are tried where slices of different cuts meet. With
+//! in which slices lie to each other in one order, and each order is tried (`slices`). With
 //! pipelines a chunk may be smaller than a unit, larger, or larger than scratch wraps in. Units and
 //! wraps are scaled down together, for speed.
 
 use std::collections::BTreeSet;
 
 use crate::lower::{Lowered, Scaled, Sizes, chunks_of_message, gcd, lower_sized, slices, wrap_of};
-use crate::plan::{Operation, Plan};
+use crate::plan::{Block, Buffer, ChannelKind, Holder, Operation, Plan, RankProgram, Reference};
 use crate::problem::{Place, Problem};
+
+use super::report::Finding;
+use super::{findings, slices as cut};
 
 /// The most units of a chunk for which units and wraps keep their exact relation.
 const MAX_UNITS: usize = 2048;
@@ -21,14 +24,14 @@ pub(super) struct Class {
     pub(super) about: String,
     /// The plan at the size that stands for the class.
     pub(super) lowered: Lowered,
-    /// Whether units and wraps are not in their exact relation.
-    pub(super) is_approximate: bool,
+    /// What it does not stand for.
+    pub(super) undecided: Vec<Finding>,
 }
 
 /// Returns the class of one message: just that size.
 pub(super) fn of_message(plan: &Plan, message: u64) -> Result<Class, Vec<Problem>> {
     let lowered = crate::lower(plan, message)?;
-    Ok(Class { about: format!("messages of {message} bytes"), lowered, is_approximate: false })
+    Ok(Class { about: format!("messages of {message} bytes"), lowered, undecided: Vec::new() })
 }
 
 /// Returns all classes that the limits of a plan allow. The first is that of the smallest messages.
@@ -43,68 +46,111 @@ pub(super) fn all(plan: &Plan) -> Result<Vec<Class>, Vec<Problem>> {
         (Some(least), _) => format!("chunks of at most {least} bytes"),
     };
     let mut classes = vec![class(plan, about, smallest, None)?];
+    if !has_chunks {
+        return Ok(classes);
+    }
+    let lengths = cut::lengths(plan);
+    for units in &lengths.others {
+        let chunk = plan.alignment * units;
+        let about = format!("chunks of {chunk} bytes, whose slices lie otherwise");
+        classes.push(class(plan, about, chunk, None)?);
+    }
+    if !lengths.are_all || (lengths.are_mixed && cuts.are_in_pipelines) {
+        classes[0].undecided.push(findings::too_many_cuts());
+    }
     let most = usize::try_from(plan.max_message / chunks_of_message(plan)).unwrap_or(usize::MAX);
-    if cuts.are_mixed {
-        for units in [slices(plan) + 1, 2 * slices(plan) + 1] {
-            let chunk = plan.alignment * units;
-            if chunk <= most {
-                classes.push(class(
-                    plan,
-                    format!("slices of unequal length, chunks of {chunk} bytes"),
-                    chunk,
-                    None,
-                )?);
-            }
+    let wrap = plan.ranks.iter().map(|rank| wrap_of(plan, rank)).min().unwrap_or(usize::MAX);
+    if let Some(&least) = cuts.units.iter().min().filter(|&&least| least < most) {
+        many_iterations(plan, &cuts, (unit, least), &mut classes)?;
+        if wrap < most {
+            wrapped(plan, &cuts, (unit, wrap), &mut classes)?;
         }
     }
-    if let Some(&least) = cuts.units.iter().min().filter(|&&least| least < most) {
-        classes.push(many_iterations(plan, &cuts, unit, least)?);
-        let wrap = plan.ranks.iter().map(|rank| wrap_of(plan, rank)).min().unwrap_or(usize::MAX);
-        if wrap < most {
-            classes.push(wrapped(plan, &cuts, unit, wrap)?);
-        }
+    if let Some(at) = cuts.scratch.filter(|_| wrap < most) {
+        classes.extend(overlapping(plan, &cuts, (unit, wrap), at));
     }
     Ok(classes)
 }
 
 /// How a plan cuts chunks.
+#[derive(Default)]
 struct Cuts {
     /// The units of its pipelines.
     units: BTreeSet<usize>,
-    /// Whether chunks are cut into slices in several ways.
-    are_mixed: bool,
+    /// Whether there are slices within pipelines.
+    are_in_pipelines: bool,
+    /// An operation outside of pipelines that names scratch which wraps.
+    scratch: Option<Place>,
 }
 
 impl Cuts {
     fn of(plan: &Plan) -> Self {
-        let (mut units, mut ways) = (BTreeSet::new(), BTreeSet::new());
-        let mut visit = |operation: &Operation, _: Place| {
-            units.extend(operation.pipeline.as_ref().map(|pipeline| pipeline.unit));
-            let size = operation.sources.first().map(|source| source.size);
-            ways.extend(operation.slice.filter(|&(_, of)| of > 1).map(|(_, of)| (of, size)));
-        };
-        for block in plan.ranks.iter().flat_map(|rank| &rank.blocks) {
-            crate::rules::each_operation(&block.operations, Place::PLAN, &mut visit);
+        let mut cuts = Self::default();
+        for (rank, program) in plan.ranks.iter().enumerate() {
+            for (index, block) in program.blocks.iter().enumerate() {
+                let names_scratch = |operation: &Operation| names_scratch(plan, program, block, operation);
+                crate::rules::each_operation(
+                    &block.operations,
+                    Place::block(rank, index),
+                    &mut |operation, at| {
+                        let is_inner = at.operation.is_some_and(|(_, inner)| inner.is_some());
+                        cuts.units.extend(operation.pipeline.as_ref().map(|pipeline| pipeline.unit));
+                        cuts.are_in_pipelines |= is_inner && operation.slice.is_some_and(|(_, of)| of > 1);
+                        if !is_inner && cuts.scratch.is_none() && names_scratch(operation) {
+                            cuts.scratch = Some(at);
+                        }
+                    },
+                );
+            }
         }
-        Self { units, are_mixed: ways.len() > 1 }
+        cuts
     }
+}
+
+/// Whether an operation names scratch, of a plan that wraps it.
+fn names_scratch(plan: &Plan, program: &RankProgram, block: &Block, operation: &Operation) -> bool {
+    let kind = operation.kind.unwrap_or(ChannelKind::Memory);
+    let buffer = |reference: &Reference| match reference.holder {
+        Holder::Local(buffer) => buffer,
+        Holder::Remote(id) => program.remote_buffers[block.remote_buffers(kind)[id as usize] as usize].buffer,
+        Holder::Switch(id) => program.switch_groups[block.switch_groups[id as usize] as usize].buffer,
+    };
+    let mut all = operation.sources.iter().chain(&operation.targets);
+    plan.reuse_resources && all.any(|reference| buffer(reference) == Buffer::Scratch)
 }
 
 fn class(plan: &Plan, about: String, chunk: usize, scaled: Option<&Scaled>) -> Result<Class, Vec<Problem>> {
     let sizes = Sizes::of_chunk(plan, chunk, scaled).map_err(|problem| vec![problem])?;
-    Ok(Class { about, lowered: lower_sized(plan, &sizes)?, is_approximate: false })
+    Ok(Class { about, lowered: lower_sized(plan, &sizes)?, undecided: Vec::new() })
 }
 
-/// Three full iterations and a partial one, before scratch wraps.
-fn many_iterations(plan: &Plan, cuts: &Cuts, unit: usize, least: usize) -> Result<Class, Vec<Problem>> {
+/// Three full iterations and a partial one, before scratch wraps: of chunks, and of slices.
+fn many_iterations(
+    plan: &Plan,
+    cuts: &Cuts,
+    (unit, least): (usize, usize),
+    classes: &mut Vec<Class>,
+) -> Result<(), Vec<Problem>> {
     let common = cuts.units.iter().copied().fold(0, gcd);
     let largest = cuts.units.iter().max().map_or(0, |most| most / common * unit);
     let scaled = Scaled { unit: (unit, common), wraps: vec![usize::MAX; plan.ranks.len()] };
-    class(plan, format!("chunks of more than {least} bytes"), 3 * largest + unit, Some(&scaled))
+    let about = format!("chunks of more than {least} bytes");
+    classes.push(class(plan, about, 3 * largest + unit, Some(&scaled))?);
+    if cuts.are_in_pipelines {
+        let chunk = (3 * largest + unit).saturating_mul(slices(plan));
+        let about = format!("slices of more than {least} bytes");
+        classes.push(class(plan, about, chunk, Some(&scaled))?);
+    }
+    Ok(())
 }
 
-/// Chunks that wrap twice.
-fn wrapped(plan: &Plan, cuts: &Cuts, unit: usize, wrap: usize) -> Result<Class, Vec<Problem>> {
+/// Chunks, and slices, that wrap twice.
+fn wrapped(
+    plan: &Plan,
+    cuts: &Cuts,
+    (unit, wrap): (usize, usize),
+    classes: &mut Vec<Class>,
+) -> Result<(), Vec<Problem>> {
     let wraps: Vec<_> = plan.ranks.iter().map(|rank| wrap_of(plan, rank)).collect();
     let finite = || wraps.iter().copied().filter(|&wrap| wrap < usize::MAX);
     let largest = cuts.units.iter().copied().max().unwrap_or(1);
@@ -120,5 +166,34 @@ fn wrapped(plan: &Plan, cuts: &Cuts, unit: usize, wrap: usize) -> Result<Class, 
     let most = finite().map(scale).max().unwrap_or(0);
     let chunk = 2 * most + scale(largest) + unit;
     let about = format!("chunks of more than {wrap} bytes, which wrap in scratch");
-    Ok(Class { is_approximate, ..class(plan, about, chunk, Some(&scaled))? })
+    let undecided: Vec<_> = is_approximate.then(findings::approximate).into_iter().collect();
+    classes.push(Class { undecided: undecided.clone(), ..class(plan, about, chunk, Some(&scaled))? });
+    if cuts.are_in_pipelines {
+        let chunk = chunk.saturating_mul(slices(plan));
+        let about = format!("slices of more than {wrap} bytes, which wrap in scratch");
+        match class(plan, about, chunk, Some(&scaled)) {
+            Ok(class) => classes.push(Class { undecided, ..class }),
+            Err(problems) => classes[0].undecided.extend(problems.first().map(findings::refused_later)),
+        }
+    }
+    Ok(())
+}
+
+/// Chunks that are a little longer than scratch has room from one to the next. Where an operation
+/// reaches beyond scratch then, longer ones are refused, too.
+fn overlapping(plan: &Plan, cuts: &Cuts, (unit, wrap): (usize, usize), at: Place) -> Option<Class> {
+    let common = cuts.units.iter().copied().reduce(gcd);
+    let largest = cuts.units.iter().max().map_or(0, |most| most / common.unwrap_or(1) * unit);
+    let least = 2 * largest.max(unit);
+    let scale = |program| match wrap_of(plan, program) {
+        usize::MAX => usize::MAX,
+        bytes => bytes.div_ceil(wrap).saturating_mul(least),
+    };
+    let scaled = Scaled {
+        unit: common.map_or((1, 1), |common| (unit, common)),
+        wraps: plan.ranks.iter().map(scale).collect(),
+    };
+    let about = format!("chunks of more than {wrap} bytes, which overlap in scratch");
+    let class = class(plan, about, least + plan.alignment, Some(&scaled)).ok()?;
+    Some(Class { undecided: vec![findings::overlapping(at, wrap)], ..class })
 }

@@ -6,7 +6,7 @@ use super::report::{Finding, Kind};
 use super::value::MAX_PARTS;
 use crate::lower::Lowered;
 use crate::plan::Plan;
-use crate::problem::Place;
+use crate::problem::{Place, Problem};
 
 /// Says that a plan takes more than a check has.
 pub(super) fn too_large(what: &str, count: usize, most: usize) -> Finding {
@@ -55,6 +55,33 @@ pub(super) fn approximate() -> Finding {
         "the units of pipelines do not divide what scratch wraps in, and were scaled roughly".to_owned(),
         "choose a unit that divides 64 MiB (32 MiB with two halves) by the chunks of scratch",
     )
+}
+
+/// Says that slices lie to each other in more ways than were tried.
+pub(super) fn too_many_cuts() -> Finding {
+    undecided(
+        "slices lie to each other in more ways than a check looks at, as the size varies".to_owned(),
+        "cut all references into as many slices, or set `min_message_size` and `max_message_size`",
+    )
+}
+
+/// Says that a size was refused that stands for others.
+pub(super) fn refused_later(problem: &Problem) -> Finding {
+    undecided(
+        format!("a size that stands for those in which slices wrap in scratch is refused: {problem}"),
+        "set `max_message_size` to the largest that the plan is for",
+    )
+}
+
+/// Says that chunks of scratch overlap where nothing takes them by turns.
+pub(super) fn overlapping(at: Place, wrap: usize) -> Finding {
+    let told = undecided(
+        format!(
+            "{at} names scratch outside of a pipeline, where chunks of more than {wrap} bytes overlap, and only the shortest of those were tried"
+        ),
+        "move the data in a pipeline, or set `max_message_size` so that chunks are no longer",
+    );
+    Finding { places: vec![at], ..told }
 }
 
 /// Says that the schedule decides who signals or takes first.

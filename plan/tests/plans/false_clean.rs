@@ -65,3 +65,20 @@ fn operators_that_differ_between_chunks_or_ranks_are_no_allreduce() {
 fn a_collective_without_chunks_is_refused() {
     is_refused("nochunks", "no rank has chunks of input or output, so nothing is left of allreduce");
 }
+
+#[test]
+fn slices_that_lie_otherwise_in_some_size_are_checked_in_that_size() {
+    has("slice4of2", Kind::Race, "(copy) reads");
+    has("quarters_halves", Kind::Race, "(copy) reads");
+}
+
+#[test]
+fn chunks_and_slices_that_overlap_in_scratch_are_checked() {
+    has("reuse_nopipe", Kind::Value, "does not belong");
+    has(
+        "reuse_nopipe",
+        Kind::Undecided,
+        "rank 0 block 0 operation 3 (put) names scratch outside of a pipeline",
+    );
+    has("slice_wrap", Kind::Value, "does not belong");
+}
