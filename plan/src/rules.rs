@@ -6,11 +6,15 @@ mod pipelines;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::collective::Collective;
+use crate::lower::granule;
 use crate::plan::{Block, ChannelKind, Code, Operation, Plan, Protocol, RankProgram};
 use crate::problem::{Place, Problem};
 
 /// The largest unit of divisions, in bytes.
 const MAX_ALIGNMENT: usize = 1 << 20;
+
+/// The bytes of payload in a word of a packet.
+const PAYLOAD: usize = 4;
 
 /// The most places that all operations of a plan may name, each member of a group on its own.
 const MAX_PLACES: usize = 1 << 22;
@@ -41,6 +45,15 @@ pub(crate) fn check(plan: &Plan, problems: &mut Vec<Problem>, warnings: &mut Vec
             entries(program, block, at, problems);
             operations(plan, (program, block), &block.operations, at, problems, &mut told);
         }
+    }
+    if let Some(granule) = granule(plan).filter(|_| plan.min_message <= plan.max_message)
+        && plan.max_message / granule * granule < plan.min_message.max(1)
+    {
+        let what = format!(
+            "no message is within `min_message_size` {} and `max_message_size` {} and a multiple of {granule}, the unit of its chunks; widen the limits",
+            plan.min_message, plan.max_message
+        );
+        problems.push(Problem::new(Place::PLAN, what));
     }
     let has_chunks = plan.ranks.iter().any(|rank| rank.input_chunks > 0 || rank.output_chunks > 0);
     if Collective::of(plan) != Collective::Other && !has_chunks && !plan.ranks.is_empty() {
@@ -155,6 +168,13 @@ fn operations(
         }
         if operation.code.is_of_packets() && plan.protocol == Protocol::Simple {
             found(at, "packets in a plan of protocol Simple; set `protocol` to \"LL\"".to_owned());
+        }
+        if operation.code.is_of_packets() && !plan.alignment.is_multiple_of(PAYLOAD) {
+            let alignment = plan.alignment;
+            found(
+                at,
+                format!("packets at a `buffer_alignment` of {alignment}; give a multiple of {PAYLOAD}"),
+            );
         }
         if operation.code.is_of_packets() && at.operation.is_some_and(|(_, inner)| inner.is_some()) {
             warnings

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::lower::{Lowered, Scaled, Sizes, chunks_of_message, gcd, lower_sized, slices, wrap_of};
+use crate::lower::{Lowered, Scaled, Sizes, chunks_of_message, gcd, granule, lower_sized, slices, wrap_of};
 use crate::plan::{Block, Buffer, ChannelKind, Holder, Operation, Plan, RankProgram, Reference};
 use crate::problem::{Place, Problem};
 
@@ -36,6 +36,10 @@ pub(super) fn of_message(plan: &Plan, message: u64) -> Result<Class, Vec<Problem
 
 /// Returns all classes that the limits of a plan allow. The first is that of the smallest messages.
 pub(super) fn all(plan: &Plan) -> Result<Vec<Class>, Vec<Problem>> {
+    if granule(plan).is_none() {
+        let what = format!("no message of {} fits the counts of chunks; make them agree", plan.collective);
+        return Err(vec![Problem::new(Place::PLAN, what)]);
+    }
     let has_chunks = plan.ranks.iter().any(|rank| rank.input_chunks > 0 || rank.output_chunks > 0);
     let cuts = Cuts::of(plan);
     let unit = plan.alignment.saturating_mul(slices(plan));

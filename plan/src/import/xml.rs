@@ -11,6 +11,9 @@ pub(super) struct Algorithm {
     pub(super) in_place: bool,
     pub(super) min_bytes: u64,
     pub(super) max_bytes: u64,
+    /// How many ranks, and chunks of the message, its head says that there are.
+    told_ranks: Option<usize>,
+    told_chunks: Option<u32>,
     pub(super) ranks: Vec<Rank>,
 }
 
@@ -69,9 +72,28 @@ pub(super) fn parse(text: &str) -> Result<Algorithm, String> {
             }
         }
     }
-    algorithm
+    let algorithm = algorithm
         .filter(|found| !found.ranks.is_empty())
-        .ok_or_else(|| "no <algo> with a <gpu>; name a file of MSCCL".to_owned())
+        .ok_or_else(|| "no <algo> with a <gpu>; name a file of MSCCL".to_owned())?;
+    agrees(&algorithm)?;
+    Ok(algorithm)
+}
+
+/// Checks that the head of a program counts the ranks and chunks that there are.
+fn agrees(algorithm: &Algorithm) -> Result<(), String> {
+    let ranks = algorithm.ranks.len();
+    if let Some(told) = algorithm.told_ranks.filter(|&told| told != ranks) {
+        return Err(format!("`ngpus` of <algo> is {told}, and there are {ranks} <gpu>; make them agree"));
+    }
+    for (rank, of) in algorithm.ranks.iter().enumerate() {
+        let chunks = of.input_chunks.max(of.output_chunks);
+        if let Some(told) = algorithm.told_chunks.filter(|&told| told != chunks) {
+            return Err(format!(
+                "`nchunksperloop` of <algo> is {told}, and rank {rank} has {chunks} chunks; make them agree"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the next opening tag of `rest`, which begins in `line`; both go on behind it. Comments,
@@ -127,6 +149,11 @@ impl Element<'_> {
         }
     }
 
+    /// Returns a number that may be absent.
+    fn told<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, String> {
+        self.text(name).map(|_| self.number(name, None)).transpose()
+    }
+
     /// Returns an index of which -1 means none.
     fn index(&self, name: &str) -> Result<Option<usize>, String> {
         let number: i64 = self.number(name, Some(-1))?;
@@ -160,6 +187,8 @@ fn head(element: &Element<'_>) -> Result<Algorithm, String> {
         in_place,
         min_bytes: element.number("minBytes", Some(0))?,
         max_bytes: element.number("maxBytes", Some(0))?,
+        told_ranks: element.told("ngpus")?,
+        told_chunks: element.told("nchunksperloop")?,
         ranks: Vec::new(),
     })
 }

@@ -10,8 +10,14 @@ use crate::problem::Place;
 /// The fields of an operation that only the layout before August 2025 has.
 const OLD_FIELDS: &[&str] = &["i_buff", "o_buff", "i_cids", "o_cids", "cnt", "ctype"];
 
-/// Reads the operations of a block, or of a pipeline within it.
-pub(super) fn list(reader: &mut Reader, raws: &[&RawValue], at: Place) -> Option<Vec<Operation>> {
+/// Reads the operations of a block, or of a pipeline within it. `groups` has the buffer of each
+/// switch channel of the block.
+pub(super) fn list(
+    reader: &mut Reader,
+    raws: &[&RawValue],
+    at: Place,
+    groups: &[Option<Buffer>],
+) -> Option<Vec<Operation>> {
     if !reader.count_operations(at, raws.len()) {
         return None;
     }
@@ -19,14 +25,19 @@ pub(super) fn list(reader: &mut Reader, raws: &[&RawValue], at: Place) -> Option
     for (index, raw) in raws.iter().enumerate() {
         let at = at.operation(index, None);
         let fields = reader.fields(raw, at, "the operation")?;
-        operations.extend(operation(reader, fields, at)?);
+        operations.extend(operation(reader, fields, at, groups)?);
     }
     Some(operations)
 }
 
 /// Reads an operation. Returns nothing where the rest of the file is not worth reading, and an
 /// empty list where only the name is unknown.
-fn operation(reader: &mut Reader, mut fields: Fields<'_>, at: Place) -> Option<Option<Operation>> {
+fn operation(
+    reader: &mut Reader,
+    mut fields: Fields<'_>,
+    at: Place,
+    groups: &[Option<Buffer>],
+) -> Option<Option<Operation>> {
     if let Some(old) = fields.any(OLD_FIELDS) {
         reader.old_layout(at, old);
         return None;
@@ -47,8 +58,8 @@ fn operation(reader: &mut Reader, mut fields: Fields<'_>, at: Place) -> Option<O
             let id = reader.need(&mut fields, at, "barrier_id");
             operation.barrier = Some((id, reader.need(&mut fields, at, "num_threadblocks")));
         }
-        Code::GroupLoadReduce => group_load_reduce(reader, &mut fields, at, &mut operation),
-        Code::Pipeline => operation.pipeline = Some(pipeline(reader, &mut fields, at)?),
+        Code::GroupLoadReduce => group_load_reduce(reader, &mut fields, (at, groups), &mut operation),
+        Code::Pipeline => operation.pipeline = Some(pipeline(reader, &mut fields, at, groups)?),
         _ => {}
     }
     reader.unknown(fields, &format!("operation {code}"));
@@ -72,7 +83,12 @@ fn slice(reader: &mut Reader, fields: &mut Fields<'_>, at: Place) -> Option<(u32
     Some((part, of))
 }
 
-fn pipeline(reader: &mut Reader, fields: &mut Fields<'_>, at: Place) -> Option<Pipeline> {
+fn pipeline(
+    reader: &mut Reader,
+    fields: &mut Fields<'_>,
+    at: Place,
+    groups: &[Option<Buffer>],
+) -> Option<Pipeline> {
     let Some(raw) = fields.take("iter_context") else {
         reader.problem(at, "`iter_context` is missing; give `unit_size` and `num_chunks`");
         return None;
@@ -86,15 +102,32 @@ fn pipeline(reader: &mut Reader, fields: &mut Fields<'_>, at: Place) -> Option<P
         return None;
     }
     let raws = reader.list_of(fields, at, "ops", MAX_OPERATIONS);
-    Some(Pipeline { unit, chunks, operations: list(reader, &raws, at)? })
+    Some(Pipeline { unit, chunks, operations: list(reader, &raws, at, groups)? })
 }
 
 /// Brings the operands of `glre`, which has fields of its own, into the form of all others.
-fn group_load_reduce(reader: &mut Reader, fields: &mut Fields<'_>, at: Place, operation: &mut Operation) {
-    reader.named(fields, at, "buffer_type", Buffer::of_name, None);
+fn group_load_reduce(
+    reader: &mut Reader,
+    fields: &mut Fields<'_>,
+    (at, groups): (Place, &[Option<Buffer>]),
+    operation: &mut Operation,
+) {
+    let told = reader.named(fields, at, "buffer_type", Buffer::of_name, None);
     let index = reader.need(fields, at, "buffer_offset");
     let size = reader.need(fields, at, "size");
+    let channels = operation.channels.len();
+    if channels != 1 {
+        reader.problem(at, format!("{channels} `channel_ids`; give the one that is reduced over"));
+    }
     let channel = operation.channels.first().copied().unwrap_or(u32::MAX);
+    if let (Some(told), Some(&Some(buffer))) = (told, groups.get(channel as usize))
+        && told != buffer
+    {
+        let what = format!(
+            "`buffer_type` is \"{told}\", and switch channel {channel} is of \"{buffer}\"; make them agree"
+        );
+        reader.problem(at, what);
+    }
     operation.sources = vec![Reference { holder: Holder::Switch(channel), index, size }];
     match fields.take("dst_chunk") {
         Some(raw) => operation.targets.extend(reference(reader, raw, at, "dst_chunk")),

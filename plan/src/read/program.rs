@@ -56,7 +56,7 @@ fn rank(reader: &mut Reader, mut fields: Fields<'_>, id: usize) -> Option<RankPr
     }
     let blocks = reader.list_of(&mut fields, at, "threadblocks", MAX_BLOCKS);
     reader.unknown(fields, "a rank");
-    rank.blocks = self::blocks(reader, &blocks, id)?;
+    rank.blocks = self::blocks(reader, &blocks, id, &rank.switch_groups)?;
     Some(rank)
 }
 
@@ -119,14 +119,19 @@ fn remote_buffer(reader: &mut Reader, raw: &RawValue, at: Place) -> Option<Remot
 }
 
 /// Reads the thread blocks of a rank and orders them by id.
-fn blocks(reader: &mut Reader, raws: &[&RawValue], rank: usize) -> Option<Vec<Block>> {
+fn blocks(
+    reader: &mut Reader,
+    raws: &[&RawValue],
+    rank: usize,
+    groups: &[SwitchGroup],
+) -> Option<Vec<Block>> {
     let mut blocks: Vec<Option<Block>> = raws.iter().map(|_| None).collect();
     for raw in raws {
         let at = Place::rank(rank);
         let mut fields = reader.fields(raw, at, "an entry of `threadblocks`")?;
         let id: usize = reader.need(&mut fields, at, "id");
         match blocks.get_mut(id) {
-            Some(place @ None) => *place = Some(block(reader, fields, Place::block(rank, id))?),
+            Some(place @ None) => *place = Some(block(reader, fields, Place::block(rank, id), groups)?),
             _ => {
                 let what =
                     format!("`threadblocks` has {id} twice, or out of 0..{}; give each once", raws.len());
@@ -138,14 +143,27 @@ fn blocks(reader: &mut Reader, raws: &[&RawValue], rank: usize) -> Option<Vec<Bl
     blocks.into_iter().collect()
 }
 
-fn block(reader: &mut Reader, mut fields: Fields<'_>, at: Place) -> Option<Block> {
+fn block(reader: &mut Reader, mut fields: Fields<'_>, at: Place, groups: &[SwitchGroup]) -> Option<Block> {
+    let buffer_of = |id: u32| groups.get(id as usize).map(|group| group.buffer);
     let mut block = Block::default();
     for raw in reader.list_of(&mut fields, at, "channels", MAX_ENTRIES) {
         let mut entry = reader.fields(raw, at, "an entry of `channels`")?;
         let kind = reader.named(&mut entry, at, "channel_type", ChannelKind::of_name, None)?;
         let ids = reader.numbers(&mut entry, at, "channel_ids", MAX_ENTRIES);
         // Files repeat here which buffer a switch channel is of.
-        let _ = (entry.take("buff"), entry.take("buffer_type"));
+        for name in ["buff", "buffer_type"] {
+            if entry.any(&[name]).is_none() {
+                continue;
+            }
+            let told = reader.named(&mut entry, at, name, Buffer::of_name, None);
+            let is_other = |id: &&u32| buffer_of(**id).zip(told).is_some_and(|(buffer, told)| buffer != told);
+            if let Some(id) = ids.iter().find(is_other).filter(|_| kind == ChannelKind::Switch) {
+                reader.problem(
+                    at,
+                    format!("`{name}` is not that of switch channel {id} of the rank; make them agree"),
+                );
+            }
+        }
         reader.unknown(entry, "a channel of a block");
         match kind {
             ChannelKind::Memory => block.memory_channels.extend(ids),
@@ -166,6 +184,7 @@ fn block(reader: &mut Reader, mut fields: Fields<'_>, at: Place) -> Option<Block
     }
     let operations = reader.list_of(&mut fields, at, "ops", MAX_OPERATIONS);
     reader.unknown(fields, "a block");
-    block.operations = operation::list(reader, &operations, at)?;
+    let groups: Vec<_> = block.switch_groups.iter().map(|&id| buffer_of(id)).collect();
+    block.operations = operation::list(reader, &operations, at, &groups)?;
     Some(block)
 }

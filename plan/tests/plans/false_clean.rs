@@ -1,5 +1,6 @@
 //! Plans that once passed as clean, and are not: `tests/plans/false_clean`.
 
+use shmccl_plan::build::Program;
 use shmccl_plan::check::{Finding, Kind};
 use shmccl_plan::{check, read};
 
@@ -81,4 +82,46 @@ fn chunks_and_slices_that_overlap_in_scratch_are_checked() {
         "rank 0 block 0 operation 3 (put) names scratch outside of a pipeline",
     );
     has("slice_wrap", Kind::Value, "does not belong");
+}
+
+#[test]
+fn a_group_whose_buffer_is_not_that_of_its_channel_is_refused() {
+    let told = "rank 0 block 0 operation 3 (glre): `buffer_type` is \"s\", and switch channel 0 is of \"i\"";
+    is_refused("glre", told);
+    let text = std::fs::read_to_string(folder().join("false_clean/glre.json")).unwrap();
+    let right = text.replace(r#""name":"glre","buffer_type":"s""#, r#""name":"glre","buffer_type":"i""#);
+    read::read("right", right.as_bytes()).unwrap();
+    let two = right.replace(
+        r#""channel_ids":[0],"channel_type":"switch""#,
+        r#""channel_ids":[0,0],"channel_type":"switch""#,
+    );
+    let refusal = read::read("two", two.as_bytes()).unwrap_err().to_string();
+    assert!(refusal.contains("(glre): 2 `channel_ids`; give the one"), "{refusal}");
+    let list = r#""channel_type":"switch","channel_ids":[0]"#;
+    let other = right.replace(list, &format!(r#"{list},"buff":"o""#));
+    let refusal = read::read("other", other.as_bytes()).unwrap_err().to_string();
+    assert!(
+        refusal.contains("rank 0 block 0: `buff` is not that of switch channel 0 of the rank"),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn plans_that_no_message_runs_are_refused() {
+    is_refused(
+        "nolimits",
+        "no message is within `min_message_size` 17 and `max_message_size` 31 and a multiple of 16",
+    );
+    is_refused(
+        "align2",
+        "rank 0 block 0 operation 0 (ppkt): packets at a `buffer_alignment` of 2; give a multiple of 4",
+    );
+    let mut program = Program::new("uneven", "allgather", 2).chunks(1, 3, 0);
+    let block = program.block(0);
+    program.copy(block, program.input(0, 0..1), program.output(0, 0..1)).unwrap();
+    let problems = check(&program.finish_unproved().unwrap(), None).unwrap_err();
+    assert!(
+        problems[0].to_string().contains("no message of allgather fits the counts of chunks"),
+        "{problems:?}"
+    );
 }

@@ -52,6 +52,23 @@ fn a_program_that_is_not_one_is_refused_with_its_line() {
 }
 
 #[test]
+fn a_head_that_counts_other_ranks_or_chunks_is_refused() {
+    let gpus = r#"<gpu id="0" i_chunks="1" o_chunks="2"/><gpu id="1" i_chunks="1" o_chunks="2"/>"#;
+    let cases = [
+        (r#"ngpus="5""#, "`ngpus` of <algo> is 5, and there are 2 <gpu>; make them agree"),
+        (
+            r#"nchunksperloop="8""#,
+            "`nchunksperloop` of <algo> is 8, and rank 0 has 2 chunks; make them agree",
+        ),
+    ];
+    for (head, told) in cases {
+        let text = format!(r#"<algo coll="allgather" {head}>{gpus}</algo>"#);
+        let refusal = import::import("program.xml", text.as_bytes()).unwrap_err().to_string();
+        assert!(refusal.contains(told), "{refusal}");
+    }
+}
+
+#[test]
 fn a_step_that_waits_for_one_there_is_not_is_named() {
     let text = r#"<algo coll="allreduce" ngpus="1"><gpu id="0" i_chunks="1" o_chunks="1">
         <tb id="0" send="-1" recv="-1" chan="0"><step s="0" type="nop" srcbuf="i" dstbuf="i" depid="1" deps="0"/></tb>"#;
