@@ -2,17 +2,27 @@
 
 use crate::collective::Collective;
 use crate::interpret;
-use crate::lower::{lower, smallest};
+use crate::lower::{Sizes, lower_sized, slices};
 use crate::plan::{Operator, Plan};
 
-/// Returns, by rank, whose input it gets by `plan`. `None` where that is not a sendrecv, or does
-/// not give each rank the whole input of one rank.
+/// The most bytes of all buffers, and the most steps of all blocks, that are looked at.
+const MAX_BYTES: usize = 1 << 28;
+const MAX_STEPS: usize = 4_000_000;
+
+/// Returns, by rank, whose input it gets by `plan`. `None` where that is not a sendrecv, does not
+/// give each rank the whole input of one rank, or is too large to look at.
 #[must_use]
 pub fn senders(plan: &Plan) -> Option<Vec<usize>> {
     if Collective::of(plan) != Collective::SendRecv {
         return None;
     }
-    let lowered = lower(plan, smallest(plan)?).ok()?;
+    // The limits of a plan change nothing of it, and may ask for any amount of memory.
+    let sizes = Sizes::of_chunk(plan, plan.alignment.checked_mul(slices(plan))?, None).ok()?;
+    let lowered = lower_sized(plan, &sizes).ok()?;
+    let bytes = lowered.ranks.iter().flat_map(|rank| rank.buffers).fold(0, usize::saturating_add);
+    if bytes > MAX_BYTES || lowered.steps() > MAX_STEPS {
+        return None;
+    }
     let marked = |rank: usize, _: u64| vec![u8::try_from(rank).unwrap_or(0); lowered.ranks[rank].input.bytes];
     let adds_nothing = |_: Operator, _: &mut [u8], _: &[u8]| ();
     let outcome = interpret::run(&lowered, usize::MAX, 1, 0, &marked, &adds_nothing);
@@ -40,6 +50,12 @@ mod tests {
             program.wait(block, channel).unwrap();
         }
         assert_eq!(senders(&program.finish_unproved().unwrap()), Some(vec![2, 3, 0, 1]));
+        let mut program = Program::new("large", "sendrecv", 2).chunks(1, 1, 0).limits(1 << 50, u64::MAX);
+        for rank in 0..2 {
+            let block = program.block(rank);
+            program.put(block, program.input(rank, 0..1), program.output(1 - rank, 0..1)).unwrap();
+        }
+        assert_eq!(senders(&program.finish_unproved().unwrap()), Some(vec![1, 0]));
         let mut none = Program::new("none", "allreduce", 2).chunks(1, 1, 0);
         none.block(0);
         assert_eq!(senders(&none.finish_unproved().unwrap()), None);

@@ -16,17 +16,27 @@ use crate::problem::Place;
 pub struct Redundant {
     /// The operations that are left out together.
     pub places: Vec<Place>,
+    /// What was not tried any more, in an entry of its own that names no operation.
+    pub untried: usize,
 }
+
+/// The most steps that are run to find it, over all pieces that are left out. Tests reach it.
+const MAX_STEPS: usize = if cfg!(test) { 1 << 14 } else { 1 << 24 };
 
 impl fmt::Display for Redundant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.untried > 0 {
+            let untried = self.untried;
+            return write!(f, "perhaps {untried} more pieces, which were not tried, as the plan is too long");
+        }
         let places: Vec<_> = self.places.iter().map(ToString::to_string).collect();
         f.write_str(&places.join(" and "))
     }
 }
 
 /// Returns the synchronisation without which, a piece at a time, the plan is proved right all the
-/// same. Nothing is redundant in a plan that is not.
+/// same. Nothing is redundant in a plan that is not. The last entry of a plan that is too long for
+/// all pieces says how many were not tried.
 #[must_use]
 pub fn redundant(plan: &Plan) -> Vec<Redundant> {
     let Ok(classes) = classes::all(plan) else { return Vec::new() };
@@ -34,8 +44,15 @@ pub fn redundant(plan: &Plan) -> Vec<Redundant> {
         return Vec::new();
     }
     let candidates = Candidates::of(&classes[0].lowered).groups();
-    let needless = candidates.into_iter().filter(|parts| is_right(&without(plan, parts)));
-    needless.map(|parts| Redundant { places: parts.iter().map(Part::place).collect() }).collect()
+    let steps = classes.iter().fold(1, |steps: usize, class| steps.saturating_add(class.lowered.steps()));
+    let tried = candidates.len().min(MAX_STEPS / steps);
+    let needless = candidates[..tried].iter().filter(|parts| is_right(&without(plan, parts)));
+    let told = |parts: &Vec<Part>| Redundant { places: parts.iter().map(Part::place).collect(), untried: 0 };
+    let mut found: Vec<_> = needless.map(told).collect();
+    if tried < candidates.len() {
+        found.push(Redundant { places: Vec::new(), untried: candidates.len() - tried });
+    }
+    found
 }
 
 /// One channel or semaphore of an operation, or all of it where it has none.

@@ -1,4 +1,4 @@
-use super::{Kind, check};
+use super::{Kind, check, redundant};
 use crate::build::{BlockId, Program};
 use crate::plan::Plan;
 
@@ -69,4 +69,20 @@ fn a_semaphore_that_begins_with_many_takes_no_more_to_check() {
     program.release(block, semaphore).unwrap();
     let report = check(&program.finish_unproved().unwrap(), None).unwrap();
     assert!(report.is_clean(), "{report:?}");
+}
+
+#[test]
+fn synchronisation_of_a_long_plan_is_tried_in_part_and_the_rest_is_counted() {
+    let mut program = Program::new("long", "test", 1);
+    let semaphore = program.semaphore(0, 0);
+    let block = program.block(0);
+    for _ in 0..400 {
+        program.release(block, semaphore).unwrap();
+        program.acquire(block, semaphore).unwrap();
+    }
+    let found = redundant(&program.finish_unproved().unwrap());
+    let last = &found[found.len() - 1];
+    assert!(last.places.is_empty() && last.untried > 300, "{last}");
+    assert!(last.to_string().contains("more pieces, which were not tried"), "{last}");
+    assert!(found.len() > 1 && found[0].untried == 0, "{found:?}");
 }
