@@ -6,12 +6,15 @@ mod pipelines;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::collective::Collective;
-use crate::lower::granule;
+use crate::lower::{Sizes, granule, wrap_of};
 use crate::plan::{Block, ChannelKind, Code, Operation, Plan, Protocol, RankProgram};
 use crate::problem::{Place, Problem};
 
 /// The largest unit of divisions, in bytes.
 const MAX_ALIGNMENT: usize = 1 << 20;
+
+/// The largest buffer of MSCCL++, in bytes.
+const MAX_BUFFER: u64 = 1 << 32;
 
 /// The bytes of payload in a word of a packet.
 const PAYLOAD: usize = 4;
@@ -71,6 +74,10 @@ pub(crate) fn check(plan: &Plan, problems: &mut Vec<Problem>, warnings: &mut Vec
         problems.push(Problem::new(Place::PLAN, what));
     }
     ratios(plan, &mut told);
+    if problems.is_empty() {
+        units(plan, &mut told);
+        sizes(plan, &mut told);
+    }
     warnings.extend(told);
 }
 
@@ -233,6 +240,42 @@ fn channels(operation: &Operation, block: &Block, found: &mut impl FnMut(String)
     let count = block.channels(kind).len();
     if let Some(id) = operation.channels.iter().find(|&&id| id as usize >= count) {
         found(format!("{kind} channel {id} of {count} of the block; name one there is"));
+    }
+}
+
+/// Warns of pipelines whose units do not fit what scratch wraps in.
+fn units(plan: &Plan, warnings: &mut BTreeSet<String>) {
+    for (rank, program) in plan.ranks.iter().enumerate() {
+        let wrap = wrap_of(plan, program);
+        let mut visit = |operation: &Operation, at: Place| {
+            let units = operation.pipeline.as_ref().map(|pipeline| pipeline.unit);
+            if let Some(unit) = units.filter(|unit| wrap < usize::MAX && !wrap.is_multiple_of(*unit)) {
+                let what = if unit > wrap { "is larger than" } else { "does not divide" };
+                warnings.insert(format!(
+                    "{at}: `unit_size` {unit} {what} the {wrap} bytes in which scratch wraps"
+                ));
+            }
+        };
+        for (index, block) in program.blocks.iter().enumerate() {
+            each_operation(&block.operations, Place::block(rank, index), &mut visit);
+        }
+    }
+}
+
+/// Warns where buffers of the smallest message are larger than MSCCL++ takes.
+fn sizes(plan: &Plan, warnings: &mut BTreeSet<String>) {
+    let Some(least) =
+        granule(plan).and_then(|granule| plan.min_message.max(1).checked_next_multiple_of(granule))
+    else {
+        return;
+    };
+    let Ok(sizes) = Sizes::of_message(plan, least) else { return };
+    let large = |bytes: usize| bytes as u64 > MAX_BUFFER;
+    let is_large =
+        sizes.ranks.iter().any(|rank| large(rank.input) || large(rank.output) || large(rank.scratch));
+    if is_large {
+        warnings
+            .insert(format!("messages of {least} bytes take buffers beyond the 4 GiB of MSCCL++'s executor"));
     }
 }
 

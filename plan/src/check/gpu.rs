@@ -13,6 +13,11 @@ pub fn differences(plan: &Plan) -> Vec<String> {
     let mut found = Vec::new();
     for (rank, program) in plan.ranks.iter().enumerate() {
         limits(rank, program, &mut found);
+        if program.output_chunks == 0 {
+            let at = Place::rank(rank);
+            found
+                .push(format!("{at}: its executor divides by the chunks of output, of which there are none"));
+        }
         for (index, block) in program.blocks.iter().enumerate() {
             each_operation(&block.operations, Place::block(rank, index), &mut |operation, at| {
                 let types = |references: &[Reference]| buffers(program, block, operation, references);

@@ -44,6 +44,7 @@ impl<'a> Fields<'a> {
 pub(super) struct Reader {
     problems: Vec<Problem>,
     unknown: BTreeSet<String>,
+    warnings: BTreeSet<String>,
     /// How many operations may still come.
     operations: usize,
     max_problems: usize,
@@ -51,13 +52,24 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn new(operations: usize, max_problems: usize) -> Self {
-        Self { problems: Vec::new(), unknown: BTreeSet::new(), operations, max_problems }
+        Self {
+            problems: Vec::new(),
+            unknown: BTreeSet::new(),
+            warnings: BTreeSet::new(),
+            operations,
+            max_problems,
+        }
     }
 
     /// Returns the problems and the warnings.
     pub(super) fn finish(self) -> (Vec<Problem>, Vec<String>) {
         let ignored = |name| format!("{name} is unknown, and ignored");
-        (self.problems, self.unknown.into_iter().map(ignored).collect())
+        (self.problems, self.unknown.into_iter().map(ignored).chain(self.warnings).collect())
+    }
+
+    /// Notes what looks unintended.
+    pub(super) fn warn(&mut self, what: String) {
+        self.warnings.insert(what);
     }
 
     /// Notes a problem.

@@ -126,10 +126,15 @@ fn blocks(
     groups: &[SwitchGroup],
 ) -> Option<Vec<Block>> {
     let mut blocks: Vec<Option<Block>> = raws.iter().map(|_| None).collect();
-    for raw in raws {
+    for (index, raw) in raws.iter().enumerate() {
         let at = Place::rank(rank);
         let mut fields = reader.fields(raw, at, "an entry of `threadblocks`")?;
         let id: usize = reader.need(&mut fields, at, "id");
+        if id != index {
+            reader.warn(format!(
+                "{at}: `threadblocks` are not in the order of `id`, as MSCCL++'s executor takes them"
+            ));
+        }
         match blocks.get_mut(id) {
             Some(place @ None) => *place = Some(block(reader, fields, Place::block(rank, id), groups)?),
             _ => {

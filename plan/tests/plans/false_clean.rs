@@ -2,7 +2,7 @@
 
 use shmccl_plan::build::Program;
 use shmccl_plan::check::{Finding, Kind};
-use shmccl_plan::{check, read};
+use shmccl_plan::{check, read, write};
 
 use crate::corpus::{folder, load};
 
@@ -124,4 +124,24 @@ fn plans_that_no_message_runs_are_refused() {
         problems[0].to_string().contains("no message of allgather fits the counts of chunks"),
         "{problems:?}"
     );
+}
+
+#[test]
+fn units_that_do_not_fit_the_wrap_and_buffers_beyond_four_gibibytes_are_warned_of() {
+    let pipeline = |unit| {
+        let mut program = Program::new("units", "test", 1).chunks(1, 1, 64).reuse_resources();
+        let block = program.block(0);
+        program.begin_pipeline(block, unit, 1).unwrap();
+        program.copy(block, program.input(0, 0..1), program.scratch(0, 0..1)).unwrap();
+        program.end_pipeline(block).unwrap();
+        program.finish_unproved().unwrap()
+    };
+    let warnings = |plan| read::read("plan", write::write(&plan).as_bytes()).unwrap().warnings;
+    assert_eq!(warnings(pipeline(1 << 20)), Vec::<String>::new());
+    let told = "`unit_size` 2097152 is larger than the 1048576 bytes in which scratch wraps";
+    assert!(warnings(pipeline(2 << 20))[0].contains(told), "{:?}", warnings(pipeline(2 << 20)));
+    assert!(warnings(pipeline(48))[0].contains("`unit_size` 48 does not divide the 1048576 bytes"));
+    let large = Program::new("large", "test", 1).chunks(1, 1, 0).limits(1 << 33, u64::MAX);
+    let told = "messages of 8589934592 bytes take buffers beyond the 4 GiB of MSCCL++'s executor";
+    assert_eq!(warnings(large.finish_unproved().unwrap()), [told]);
 }
