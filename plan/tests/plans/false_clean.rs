@@ -145,3 +145,17 @@ fn units_that_do_not_fit_the_wrap_and_buffers_beyond_four_gibibytes_are_warned_o
     let told = "messages of 8589934592 bytes take buffers beyond the 4 GiB of MSCCL++'s executor";
     assert_eq!(warnings(large.finish_unproved().unwrap()), [told]);
 }
+
+#[test]
+fn blocks_out_of_order_and_outputs_without_chunks_are_warned_of() {
+    let text = std::fs::read_to_string(folder().join("false_clean/pkt_helper_last.json")).unwrap();
+    let swapped =
+        text.replace(r#"{"id":1,"ops""#, r#"{"id":9,"ops""#).replace(r#"{"id":2,"ops""#, r#"{"id":1,"ops""#);
+    let swapped = swapped.replace(r#"{"id":9,"ops""#, r#"{"id":2,"ops""#);
+    let warnings = read::read("swapped", swapped.as_bytes()).unwrap().warnings;
+    let told = "rank 0: `threadblocks` are not in the order of `id`, as MSCCL++'s executor takes them";
+    assert_eq!(warnings[0], told);
+    let program = Program::new("inputs", "test", 1).chunks(1, 0, 0).finish_unproved().unwrap();
+    let told = "rank 0: its executor divides by the chunks of output, of which there are none";
+    assert_eq!(check::gpu::differences(&program), [told]);
+}
