@@ -1,9 +1,9 @@
 //! What the front knows of communicators beyond what the coordinator does: who has made each, its
-//! ranks as they were told, and the calls of its open group.
+//! ranks as they were told, the calls of its open group, and which devices were taken out of it.
 //!
 //! None of it outlives the front. The next one serves the same communicators: ranks are then those
-//! of the coordinator, a group that is open there can be ended, and only what was lost with it is
-//! refused.
+//! of the coordinator, a group that is open there can be ended, all devices are in it again, and
+//! only what was lost with it is refused.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

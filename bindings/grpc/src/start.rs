@@ -242,7 +242,7 @@ async fn watch(front: &Front, reporter: &HealthReporter, books: &[AddressBook], 
             Err(_) => {
                 was = Some(ServingStatus::NotServing);
                 report(reporter, ServingStatus::NotServing).await;
-                note("the coordinator does not answer");
+                note("the coordinator does not answer; if it was stopped, continue it");
                 asked.await
             }
         };
