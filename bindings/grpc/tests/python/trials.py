@@ -180,20 +180,18 @@ def secrets(pool):
 
 
 def was_told_to_go(port, certificate):
-    """Makes a call without the token. Returns whether the connection is ended behind the answer."""
+    """Makes a call without the token. Returns whether it is answered, and the connection ended."""
     context = ssl.create_default_context(cafile=certificate)
     context.set_alpn_protocols(["h2"])
     with socket.create_connection(("localhost", int(port))) as plain:
         plain.settimeout(20)
         with context.wrap_socket(plain, server_hostname="localhost") as connection:
             connection.sendall(http2_call("/gpu_sim.GPUCoordinator/CommInit", bytes(5)))
-            answer, kinds = connection.makefile("rb"), []
-            while head := answer.read(9):
-                kinds.append(head[3])
+            answer, awaited = connection.makefile("rb"), {HEADERS, GO_AWAY}
+            while awaited and (head := answer.read(9)):
+                awaited.discard(head[3])
                 answer.read(int.from_bytes(head[:3], "big"))
-                if head[3] == GO_AWAY:
-                    break
-            return HEADERS in kinds and GO_AWAY in kinds
+            return not awaited
 
 
 def descriptions(pool):
