@@ -109,9 +109,11 @@ fn a_run_ends_with_0_where_all_calls_are_right_and_with_1_where_data_are_wrong_o
     let told =
         "plan:allreduce_nvls timed out: rank 0 block 6 operation 9 (rlxwait) waits for a signal of rank 1";
     assert!(text(&stuck.stderr).contains(told), "{}", text(&stuck.stderr));
-    let no_call = plan(&["run", "generated/mn_sendrecv_1x4_m0_i4.json"]);
+    let exchanged = plan(&["run", "generated/mn_sendrecv_2x1_m0_i1.json", "--sizes", "1K"]);
+    assert_eq!(exchanged.status.code(), Some(0), "{}", text(&exchanged.stderr));
+    let no_call = plan(&["run", "units/unit_barrier.json"]);
     assert_eq!(no_call.status.code(), Some(2));
-    assert!(text(&no_call.stderr).contains("a plan of sendrecv; "), "{}", text(&no_call.stderr));
+    assert!(text(&no_call.stderr).contains("a plan of test; "), "{}", text(&no_call.stderr));
 }
 
 fn perf(words: &[&str]) -> Output {

@@ -1,9 +1,9 @@
 //! What the front knows of communicators beyond what the coordinator does: who has made each, its
-//! ranks as they were told, and the calls of its open group.
+//! ranks as they were told, the calls of its open group, and which devices were taken out of it.
 //!
 //! None of it outlives the front. The next one serves the same communicators: ranks are then those
-//! of the coordinator, a group that is open there can be ended, and only what was lost with it is
-//! refused.
+//! of the coordinator, a group that is open there can be ended, all devices are in it again, and
+//! only what was lost with it is refused.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,6 +28,8 @@ pub(crate) struct AllReduce {
 /// A group that takes calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OpenGroup {
+    /// Who has started it.
+    pub(crate) starter: ConnectionId,
     /// What it is at the coordinator; `None` where calls are executed at once.
     pub(crate) started: Option<StartedGroup>,
     pub(crate) calls: Vec<AllReduce>,
@@ -38,7 +40,7 @@ pub(crate) struct OpenGroup {
 pub(crate) struct CommRecord {
     /// Its maker, if that was a client of this front.
     pub(crate) maker: Option<ConnectionId>,
-    /// Its devices as the maker was told, by rank.
+    /// Its devices as the maker was told, by rank, and behind them those that have joined.
     pub(crate) ranks: Vec<DeviceId>,
     pub(crate) open: Option<OpenGroup>,
     /// The devices that have no part in operations any more.
@@ -75,7 +77,30 @@ impl AllReduce {
     }
 }
 
+impl CommRecord {
+    /// Returns what `devices` are called by rank: as the maker was told, if that is known.
+    pub(crate) fn ranks_of(&mut self, devices: &[DeviceId]) -> Vec<DeviceId> {
+        if self.ranks.is_empty() {
+            return devices.to_vec();
+        }
+        let joined: Vec<_> = devices.iter().filter(|device| !self.ranks.contains(device)).collect();
+        self.ranks.extend(joined);
+        self.ranks.clone()
+    }
+}
+
 impl Comms {
+    /// Notes a communicator that was made for `maker`.
+    ///
+    /// Nothing is left of one that had the number before: a coordinator that finds no devices
+    /// begins with the first number again.
+    pub(crate) fn made(&self, comm: CommId, maker: ConnectionId, devices: &[DeviceId]) {
+        self.with(comm, |record| {
+            let (maker, ranks) = (Some(maker), devices.to_vec());
+            *record = CommRecord { maker, ranks, used: record.used, ..CommRecord::default() };
+        });
+    }
+
     /// Has `action` look at the record of a communicator, which is made if there is none.
     pub(crate) fn with<T>(&self, comm: CommId, action: impl FnOnce(&mut CommRecord) -> T) -> T {
         let mut state = self.state();
@@ -101,11 +126,14 @@ impl Comms {
 
     /// Returns the communicators that may be ended for want of devices: those of `connection`, and
     /// those of connections that have gone. The one that was used longest ago is the first, and
-    /// none has a group open.
+    /// none has a group that somebody is there to end.
     pub(crate) fn idle(&self, connection: ConnectionId) -> Vec<CommId> {
         let state = self.state();
-        let is_over = |maker: ConnectionId| maker == connection || !state.connections.contains(&maker);
-        let idle = |record: &CommRecord| record.open.is_none() && record.maker.is_some_and(is_over);
+        let has_gone = |one: ConnectionId| !state.connections.contains(&one);
+        let idle = |record: &CommRecord| {
+            let is_open = record.open.as_ref().is_some_and(|open| !has_gone(open.starter));
+            !is_open && record.maker.is_some_and(|maker| maker == connection || has_gone(maker))
+        };
         let mut found: Vec<_> = state.records.iter().filter(|(_, record)| idle(record)).collect();
         found.sort_by_key(|(_, record)| record.used);
         found.into_iter().map(|(comm, _)| *comm).collect()
@@ -126,13 +154,40 @@ mod tests {
         let [mine, other, gone] = [1, 2, 3].map(ConnectionId);
         [mine, other, gone].into_iter().for_each(|it| comms.connected(it));
         for (number, maker) in [(1, mine), (2, other), (3, gone), (4, mine), (5, mine)] {
-            comms.with(CommId::new(number), |record| record.maker = Some(maker));
+            comms.made(CommId::new(number), maker, &[]);
         }
-        comms.with(CommId::new(4), |record| record.open = Some(OpenGroup::default()));
+        for (number, starter) in [(4, mine), (5, gone)] {
+            let open = OpenGroup { starter, ..OpenGroup::default() };
+            comms.with(CommId::new(number), |record| record.open = Some(open));
+        }
         comms.with(CommId::new(6), |_| {});
         comms.disconnected(gone);
         comms.with(CommId::new(1), |_| {});
         assert_eq!(comms.idle(mine), [3, 5, 1].map(CommId::new));
+    }
+
+    #[test]
+    fn a_number_that_is_given_again_stands_for_another_communicator() {
+        let (comms, comm, devices) = (Comms::default(), CommId::new(1), [7, 9].map(DeviceId::new));
+        comms.made(comm, ConnectionId(1), &devices);
+        comms.with(comm, |record| {
+            record.open = Some(OpenGroup::default());
+            record.marked.insert(devices[0]);
+        });
+        comms.made(comm, ConnectionId(2), &devices);
+        comms.with(comm, |record| {
+            assert!(record.open.is_none() && record.marked.is_empty());
+            assert_eq!((record.maker, &record.ranks[..]), (Some(ConnectionId(2)), &devices[..]));
+        });
+    }
+
+    #[test]
+    fn devices_that_have_joined_are_ranked_behind_all_that_there_were() {
+        let [first, lost, third, newcomer] = [7, 8, 9, 10].map(DeviceId::new);
+        let mut record = CommRecord { ranks: vec![first, lost, third], ..CommRecord::default() };
+        assert_eq!(record.ranks_of(&[first, third]), [first, lost, third]);
+        assert_eq!(record.ranks_of(&[first, third, newcomer]), [first, lost, third, newcomer]);
+        assert_eq!(CommRecord::default().ranks_of(&[third]), [third], "of another front");
     }
 
     #[test]

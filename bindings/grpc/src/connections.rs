@@ -82,6 +82,16 @@ impl Connections {
         done.await.map_err(|_| ending())?.map_err(Status::from)
     }
 
+    /// Checks that there is a coordinator to send requests to.
+    ///
+    /// # Errors
+    /// Those of the connection. Nothing has been sent then.
+    pub(crate) async fn reach(&self) -> Result<(), CoordinatorError> {
+        let client = self.take_woken().await?;
+        self.idle().woken.push(client);
+        Ok(())
+    }
+
     /// Has `send` send a request, and waits for the answer.
     ///
     /// # Errors

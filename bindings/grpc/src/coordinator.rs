@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use shmccl::coordinator::{Client, CommId, CommState, CommStatus, CoordinatorError, DeviceId, RequestError};
+use shmccl::coordinator::{
+    Client, CommId, CommState, CommStatus, CoordinatorError, DeviceId, DeviceStatus, RequestError,
+};
 use tonic::{Request, Response, Status, async_trait};
 
 use crate::comms::{AllReduce, ConnectionId, OpenGroup};
@@ -90,12 +92,16 @@ impl CoordinatorService {
             };
             let addresses = addresses_of(&front, (comm, &devices), &addresses, dialect)?;
             let call = AllReduce { count, op, addresses };
-            if marked.is_empty() {
-                groups::call(coordinator, comm, &devices, &call, group, dialect.restart).await?;
+            let is_at_once = dialect.group == GroupUse::Eager || !marked.is_empty();
+            let is_executed = if marked.is_empty() {
+                groups::call(coordinator, comm, &devices, &call, group, dialect.restart).await?
             } else if group.is_none() {
-                removal::call(coordinator, (comm, &devices), marked, &call).await?;
+                removal::call(coordinator, (comm, &devices), marked, &call).await?
             } else {
                 return Err(removal::in_a_group());
+            };
+            if is_at_once && !is_executed {
+                return Err(in_the_group_of_another(comm));
             }
             if group.is_some() {
                 front.comms.with(comm, |record| record.open.as_mut().map(|open| open.calls.push(call)));
@@ -105,7 +111,7 @@ impl CoordinatorService {
         .await
     }
 
-    fn metadata(&self, devices: &[shmccl::coordinator::DeviceStatus]) -> Vec<gpu_sim::DeviceMetadata> {
+    fn metadata(&self, devices: &[DeviceStatus]) -> Vec<gpu_sim::DeviceMetadata> {
         (0..)
             .zip(devices)
             .map(|(rank, device)| {
@@ -118,7 +124,7 @@ impl CoordinatorService {
 
 /// Returns the metadata of a device, which listens at `address` if that is to be told.
 pub(crate) fn metadata_of(
-    device: &shmccl::coordinator::DeviceStatus,
+    device: &DeviceStatus,
     rank: u32,
     address: Option<(String, u16)>,
 ) -> gpu_sim::DeviceMetadata {
@@ -137,15 +143,17 @@ pub(crate) fn metadata_of(
 /// Returns the address of each device that a map from ranks names.
 ///
 /// On a listener that restarts, ranks stay what they were when the communicator was made, and those
-/// of devices that are gone are passed over.
+/// of devices that are gone are passed over. Devices that have joined are behind them.
 fn addresses_of(
     front: &Front,
     (comm, devices): (CommId, &[DeviceId]),
     given: &HashMap<u32, gpu_sim::MemAddr>,
     dialect: Dialect,
 ) -> Result<BTreeMap<DeviceId, u64>, Refusal> {
-    let told = front.comms.with(comm, |record| record.ranks.clone());
-    let ranks = if dialect.restart && !told.is_empty() { &told[..] } else { devices };
+    let ranks = match dialect.restart {
+        true => front.comms.with(comm, |record| record.ranks_of(devices)),
+        false => devices.to_vec(),
+    };
     let device = |rank: u32| {
         let missing = || {
             let n = ranks.len();
@@ -172,34 +180,70 @@ fn init(
             Err(CoordinatorError::Refused(refused)) => refused,
             made => break made?,
         };
-        // No communicator ends for one that cannot be made all the same.
-        let may_help = matches!(&refused, RequestError::NotEnoughDevices { asked, devices, .. }
-            if *asked as usize <= *devices && dialect.pool == PoolUse::Shared);
-        if !may_help || !recycle(front, client, maker)? {
+        let wanting = match &refused {
+            RequestError::NotEnoughDevices { asked, free, .. } if dialect.pool == PoolUse::Shared => {
+                (*asked as usize).saturating_sub(*free)
+            }
+            _ => return Err(refused.into()),
+        };
+        if !recycle(front, client, wanting, maker)? {
             return Err(refused.into());
         }
     };
-    front.comms.with(made.comm, |record| {
-        (record.maker, record.ranks) = (Some(maker), made.devices.clone());
-    });
+    front.comms.made(made.comm, maker, &made.devices);
     Ok(made)
 }
 
-/// Ends a communicator that is idle. Returns whether there was one.
-fn recycle(front: &Front, client: &mut Client, connection: ConnectionId) -> Result<bool, Refusal> {
+/// Ends the idle communicator that was used longest ago, if enough devices come free with all that
+/// are idle. Returns whether some may have come free.
+fn recycle(
+    front: &Front,
+    client: &mut Client,
+    wanting: usize,
+    connection: ConnectionId,
+) -> Result<bool, Refusal> {
+    let mut idle = Vec::new();
     for comm in front.comms.idle(connection) {
-        let state = client.status(comm, false).map(|status| status.state);
-        let is_idle = matches!(state, Ok(CommState::Ready | CommState::Failed));
-        if is_idle {
-            let ended = client.destroy(comm);
-            front.comms.forget(comm);
-            return ended.map(|()| true).map_err(Refusal::from);
-        }
-        if state.is_err() || state.is_ok_and(CommState::has_ended) {
-            front.comms.forget(comm);
+        match client.status(comm, false) {
+            Ok(status) if matches!(status.state, CommState::Ready | CommState::Failed) => idle.push(status),
+            Ok(status) if !status.state.has_ended() => {}
+            Ok(_) | Err(CoordinatorError::Refused(_)) => front.comms.forget(comm),
+            Err(error) => return Err(error.into()),
         }
     }
-    Ok(false)
+    // No communicator ends for one that cannot be made all the same.
+    let coming: usize = idle.iter().map(|it| it.devices.len().saturating_sub(it.lost.len())).sum();
+    let Some(CommStatus { comm, .. }) = idle.first().filter(|_| coming >= wanting) else { return Ok(false) };
+    let ended = client.destroy(*comm);
+    front.comms.forget(*comm);
+    match ended {
+        // Another call has ended it meanwhile, for a communicator of its own.
+        Err(CoordinatorError::Refused(RequestError::Ended { .. } | RequestError::NoSuchComm { .. })) => {
+            Ok(true)
+        }
+        ended => Ok(ended.map(|()| true)?),
+    }
+}
+
+/// Returns the devices of a communicator that was just made, by rank.
+///
+/// # Errors
+/// [`RequestError::NotFormed`] where one of them is not among `all` any more.
+fn members_of(made: &CommStatus, all: &[DeviceStatus]) -> Result<Vec<DeviceStatus>, Refusal> {
+    let found = |device: &DeviceId| {
+        let lost = || RequestError::NotFormed { why: format!("device {device} was lost") };
+        all.iter().find(|it| it.device == *device).copied().ok_or_else(|| lost().into())
+    };
+    made.devices.iter().map(found).collect()
+}
+
+/// The refusal of a call that was to be executed at once, and has come into a group instead.
+fn in_the_group_of_another(comm: CommId) -> Refusal {
+    let text = format!(
+        "communicator {comm} has a group that another client has started; the call is executed when that \
+         ends, so end it there"
+    );
+    Status::failed_precondition(text).into()
 }
 
 /// Returns how the newest group has ended, as the handout names it.
@@ -230,9 +274,13 @@ impl GpuCoordinator for CoordinatorService {
         let (front, devices) = (Arc::clone(&self.front), request.into_inner().num_devices);
         let make = move |client: &mut Client| {
             let made = init(&front, client, devices, dialect, maker)?;
-            let all: HashMap<_, _> = client.devices()?.into_iter().map(|it| (it.device, it)).collect();
-            let members = made.devices.iter().filter_map(|device| all.get(device).copied());
-            Ok((made.comm, members.collect::<Vec<_>>()))
+            let members = members_of(&made, &client.devices()?);
+            if members.is_err() {
+                front.comms.forget(made.comm);
+                // Where it has ended already, so much the better.
+                drop(client.destroy(made.comm));
+            }
+            Ok((made.comm, members?))
         };
         let unmake = |client: &mut Client, (comm, _): (CommId, _)| drop(client.destroy(comm));
         let (comm, members) = self.front.connections.ask_or_undo(Pace::Slow, make, unmake).await?;
@@ -256,23 +304,22 @@ impl GpuCoordinator for CoordinatorService {
         &self,
         request: Request<gpu_sim::GroupStartRequest>,
     ) -> Result<Response<gpu_sim::GroupStartResponse>, Status> {
-        let (comm, dialect) = (request.into_inner().comm_id, self.dialect);
-        self.carry_out(comm, move |front, comm| async move {
-            if dialect.group == GroupUse::Eager && front.comms.with(comm, |record| record.open.is_some()) {
-                return Err(RequestError::GroupOpen { comm, open: true }.into());
-            }
-            let started = groups::start(&front.connections, comm, dialect.restart).await?;
+        let (starter, dialect) = (connection_of(&request), self.dialect);
+        self.carry_out(request.into_inner().comm_id, move |front, comm| async move {
             let started = match dialect.group {
-                GroupUse::Deferred => Some(started),
-                // It has told that one could be started.
+                GroupUse::Deferred => Some(groups::start(&front.connections, comm, dialect.restart).await?),
                 GroupUse::Eager => {
-                    let cancel =
-                        move |client: &mut Client| Ok(client.cancel_group(comm, Some(started.group))?);
-                    front.connections.ask(Pace::Quick, cancel).await.map(|()| None)?
+                    groups::takes_calls(&front.connections, comm, dialect.restart).await?;
+                    None
                 }
             };
-            front.comms.with(comm, |record| record.open = Some(OpenGroup { started, calls: Vec::new() }));
-            Ok(())
+            front.comms.with(comm, |record| match &record.open {
+                Some(_) if started.is_none() => Err(RequestError::GroupOpen { comm, open: true }.into()),
+                _ => {
+                    record.open = Some(OpenGroup { starter, started, calls: Vec::new() });
+                    Ok(())
+                }
+            })
         })
         .await?;
         Ok(Response::new(gpu_sim::GroupStartResponse { success: true }))
@@ -285,6 +332,8 @@ impl GpuCoordinator for CoordinatorService {
         let (comm, dialect) = (request.into_inner().comm_id, self.dialect);
         self.carry_out(comm, move |front, comm| async move {
             let coordinator = &front.connections;
+            // Where there is none nothing changes, and the group can be ended later.
+            coordinator.reach().await?;
             let open = front.comms.with(comm, |record| record.open.take());
             match (open, dialect.group) {
                 (Some(OpenGroup { started: None, .. }), _) => living(coordinator, comm).await.map(drop),
@@ -292,11 +341,7 @@ impl GpuCoordinator for CoordinatorService {
                     living(coordinator, comm).await?;
                     Err(RequestError::GroupOpen { comm, open: false }.into())
                 }
-                (open, _) => {
-                    let OpenGroup { started, calls } = open.unwrap_or_default();
-                    let group = started.map(|started| started.group);
-                    groups::end(coordinator, comm, group, dialect.restart.then_some(&calls[..])).await
-                }
+                (open, _) => groups::end(coordinator, comm, open, dialect.restart).await,
             }
         })
         .await?;
@@ -389,5 +434,33 @@ impl GpuCoordinator for CoordinatorService {
         };
         self.front.connections.ask(Pace::Quick, lives).await?;
         Ok(Response::new(gpu_sim::HeartbeatResponse { success: true }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shmccl::coordinator::AddressRange;
+
+    use super::*;
+
+    #[test]
+    fn a_communicator_that_has_lost_a_device_while_it_was_made_is_refused() {
+        let devices = [7, 9].map(DeviceId::new);
+        let made = CommStatus {
+            comm: CommId::new(1),
+            state: CommState::Ready,
+            epoch: 1,
+            devices: devices.to_vec(),
+            lost: Vec::new(),
+            last: None,
+            why: None,
+        };
+        let range = AddressRange { min: 0x1000, max: 0x2000 };
+        let all = [9, 8, 7].map(|number| DeviceStatus { device: DeviceId::new(number), range, comm: None });
+        let members = members_of(&made, &all).unwrap();
+        assert_eq!(members.iter().map(|it| it.device).collect::<Vec<_>>(), devices);
+        let Refusal(refused) = members_of(&made, &all[..2]).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::Aborted);
+        assert!(refused.message().contains("device 7"), "{}", refused.message());
     }
 }

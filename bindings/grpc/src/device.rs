@@ -43,6 +43,18 @@ impl DeviceService {
         self.front.connections.ask(pace, move |client| action(&front, client, device)).await
     }
 
+    /// # Errors
+    /// `InvalidArgument` for a copy that names another device than this one.
+    fn check_named(&self, named: Option<gpu_sim::DeviceId>) -> Result<(), Status> {
+        match named {
+            Some(named) if device_of(named.value).map_err(Status::from)? != self.device => {
+                let text = format!("this is device {}, and the copy names {}", self.device, named.value);
+                Err(Status::invalid_argument(text))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Makes the side of a stream that is on this device.
     async fn side(&self, address: u64, len: u64, peer: Option<u64>) -> Result<Side, Status> {
         self.ask(Pace::Quick, move |_, client, device| {
@@ -83,6 +95,18 @@ impl DeviceService {
         });
         let copied = put_stream(&self.front, target.device, target.address, checked).await?;
         Ok(copied == target.len)
+    }
+}
+
+/// # Errors
+/// `Unimplemented` unless the metadata of a stream's call have its bytes written as they are.
+fn check_written(metadata: &tonic::metadata::MetadataMap) -> Result<(), Status> {
+    match metadata.get("reduceop") {
+        Some(op) if op != "WRITE" => {
+            let text = format!("a stream is written as it is, and reduceop is {op:?}; send WRITE or none");
+            Err(Status::unimplemented(text))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -189,6 +213,7 @@ impl GpuDevice for DeviceService {
         request: Request<Streaming<gpu_sim::DataChunk>>,
     ) -> Result<Response<gpu_sim::StreamSendResponse>, Status> {
         let metadata = request.metadata().clone();
+        check_written(&metadata)?;
         let mut chunks = request.into_inner();
         let mut first = chunks.message().await?.unwrap_or_default();
         let number = number_of(&metadata, &mut first, self.dialect.prefixed)?;
@@ -255,12 +280,7 @@ impl GpuDevice for DeviceService {
             memcpy_request::Either::HostToDevice(copy) => copy.dst_device_id,
             memcpy_request::Either::DeviceToHost(copy) => copy.src_device_id,
         };
-        if let Some(named) = named
-            && device_of(named.value).map_err(Status::from)? != self.device
-        {
-            let text = format!("this is device {}, and the copy names {}", self.device, named.value);
-            return Err(Status::invalid_argument(text));
-        }
+        self.check_named(named)?;
         memcpy(&self.front, either, Some(self.device)).await
     }
 
@@ -293,7 +313,9 @@ impl GpuDevice for DeviceService {
         &self,
         request: Request<gpu_sim::MemcpyDeviceToHostRequest>,
     ) -> Result<Response<Chunks>, Status> {
-        let gpu_sim::MemcpyDeviceToHostRequest { src_mem_addr, num_bytes, .. } = request.into_inner();
+        let gpu_sim::MemcpyDeviceToHostRequest { src_device_id, src_mem_addr, num_bytes } =
+            request.into_inner();
+        self.check_named(src_device_id)?;
         let address = src_mem_addr.map_or(0, |it| it.value);
         let coming = ReceiverStream::new(get(&self.front, self.device, address, num_bytes, CHUNK));
         let chunks = coming.map(|data| data.map(|data| gpu_sim::DataChunk { data, ..Default::default() }));
@@ -305,6 +327,7 @@ impl GpuDevice for DeviceService {
         request: Request<gpu_sim::StreamReceiveRequest>,
     ) -> Result<Response<Chunks>, Status> {
         let gpu_sim::StreamReceiveRequest { stream_id, recv_buff_addr, num_bytes } = request.into_inner();
+        self.front.streams.get(stream_id.map_or(0, |it| it.value))?;
         let address = recv_buff_addr.map_or(0, |it| it.value);
         let coming = ReceiverStream::new(get(&self.front, self.device, address, num_bytes, CHUNK));
         let chunks =
@@ -314,7 +337,8 @@ impl GpuDevice for DeviceService {
 }
 
 /// # Errors
-/// `Unimplemented` unless bytes are to be written as they are. A client that says nothing says 0.
+/// `Unimplemented` unless bytes are to be written as they are. A client that says nothing says 0,
+/// which cannot be told from the handout's SUM.
 fn check_plain(op: i32) -> Result<(), Status> {
     match op {
         0 | 63 => Ok(()),

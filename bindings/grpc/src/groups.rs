@@ -10,9 +10,9 @@ use shmccl::coordinator::{
     CallProgress, CommId, CommState, CommStatus, CoordinatorError, DeviceId, GroupId, RequestError,
     StartedGroup,
 };
-use tonic::Status;
+use tonic::{Code, Status};
 
-use crate::comms::AllReduce;
+use crate::comms::{AllReduce, OpenGroup};
 use crate::connections::{Connections, Pace};
 use crate::refusal::Refusal;
 
@@ -72,6 +72,26 @@ pub(crate) async fn usable(
     }
 }
 
+/// Checks that a communicator takes calls, after it has gone on if it had failed and `restarts`.
+///
+/// # Errors
+/// Those of [`usable`]; [`RequestError::Failed`], [`RequestError::WrongState`].
+pub(crate) async fn takes_calls(
+    coordinator: &Connections,
+    comm: CommId,
+    restarts: bool,
+) -> Result<(), Refusal> {
+    let CommStatus { state, why, .. } = usable(coordinator, comm, restarts).await?;
+    let refused = match state {
+        CommState::Ready | CommState::InProgress => return Ok(()),
+        CommState::Failed => {
+            RequestError::Failed { comm, why: why.unwrap_or_else(|| "a group has failed".to_owned()) }
+        }
+        state => RequestError::WrongState { comm, state, needs: "ready or in progress".to_owned() },
+    };
+    Err(refused.into())
+}
+
 /// Whether a request was refused since the group before was in progress, which is over now.
 async fn was_too_early<T>(
     coordinator: &Connections,
@@ -107,7 +127,8 @@ pub(crate) async fn start(
     }
 }
 
-/// Puts `call` into `group` or the open one. Executes it where none is open.
+/// Puts `call` into `group` or the open one. Executes it where none is open, and returns whether it
+/// has.
 ///
 /// # Errors
 /// Those of [`Client::call`](shmccl::coordinator::Client::call); those of [`executed`].
@@ -118,7 +139,7 @@ pub(crate) async fn call(
     call: &AllReduce,
     group: Option<GroupId>,
     restarts: bool,
-) -> Result<(), Refusal> {
+) -> Result<bool, Refusal> {
     let progress = loop {
         let on_devices = call.on(devices);
         let sent = coordinator.sent(Pace::Quick, |client| client.send_call(comm, group, on_devices));
@@ -128,30 +149,46 @@ pub(crate) async fn call(
         }
     };
     match progress {
-        CallProgress::Queued { .. } => Ok(()),
+        CallProgress::Queued { .. } => Ok(false),
         CallProgress::InProgress(number) => {
             let status = status_of(coordinator, comm, true).await?;
-            executed(coordinator, &status, number, restarts.then_some(std::slice::from_ref(call))).await
+            let again = restarts.then_some(std::slice::from_ref(call));
+            executed(coordinator, &status, number, again).await.map(|()| true)
         }
     }
 }
 
-/// Ends `group` or the open one, and waits until it has been executed. Its `calls` are executed
-/// again after a loss, if they are given.
+/// Ends the group that `open` tells of, or whichever is open at the coordinator, and waits until it
+/// has been executed. Its calls are executed again after a loss, if it `restarts` and they are
+/// known.
 ///
 /// # Errors
 /// Those of [`Client::end_group`](shmccl::coordinator::Client::end_group) and [`executed`].
 pub(crate) async fn end(
     coordinator: &Connections,
     comm: CommId,
-    group: Option<GroupId>,
-    calls: Option<&[AllReduce]>,
+    open: Option<OpenGroup>,
+    restarts: bool,
 ) -> Result<(), Refusal> {
-    match (finish(coordinator, comm, group).await, calls) {
-        (Ok((number, status)), calls) => executed(coordinator, &status, number, calls).await,
+    let known = open.and_then(|open| Some((open.started?, open.calls)));
+    let group = known.as_ref().map(|(started, _)| started.group);
+    let again_after_a_loss = known.filter(|_| restarts);
+    let refused = match finish(coordinator, comm, group).await {
+        Ok((number, status)) => {
+            let calls = again_after_a_loss.as_ref().map(|(_, calls)| &calls[..]);
+            return executed(coordinator, &status, number, calls).await;
+        }
+        Err(refusal) => refusal,
+    };
+    match again_after_a_loss {
         // A device was lost while the group was open, which has gone with it.
-        (Err(_), Some(calls)) if has_lost(coordinator, comm).await? => again(coordinator, comm, calls).await,
-        (Err(refusal), _) => Err(refusal),
+        Some((started, calls))
+            if refused.0.code() == Code::FailedPrecondition
+                && has_lost(coordinator, comm, &started.devices).await? =>
+        {
+            again(coordinator, comm, &calls).await
+        }
+        _ => Err(refused),
     }
 }
 
@@ -170,10 +207,11 @@ async fn finish(
     }
 }
 
-/// Whether a communicator has lost a device since its last group began.
-async fn has_lost(coordinator: &Connections, comm: CommId) -> Result<bool, Refusal> {
+/// Whether a communicator has failed, or has gone on, since it had these `devices`.
+async fn has_lost(coordinator: &Connections, comm: CommId, devices: &[DeviceId]) -> Result<bool, Refusal> {
     let status = living(coordinator, comm).await?;
-    Ok(status.state == CommState::Failed || status.epoch > 1)
+    let is_lost = |device: &DeviceId| !status.devices.contains(device) || status.lost.contains(device);
+    Ok(status.state == CommState::Failed || devices.iter().any(is_lost))
 }
 
 /// [Checks](check) that group `number` has been executed. If its `calls` are given it is executed

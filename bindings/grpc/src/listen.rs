@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +28,9 @@ use tonic::Status;
 
 use crate::dialect::Dialect;
 use crate::peer::user_of;
+
+/// What stands between the path of a socket and the number of a device that listens beside it.
+const DEVICE: &str = "-device-";
 
 /// Where a listener is, and what it speaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,8 +51,15 @@ pub enum Place {
 /// A socket that listens.
 #[derive(Debug)]
 pub(crate) enum Listener {
-    Unix { listener: UnixListener, file: SocketFile },
-    Tcp { listener: TcpListener, tls: Option<Arc<Secrets>> },
+    /// The file goes first: its number is nobody else's as long as the socket is there.
+    Unix {
+        file: SocketFile,
+        listener: UnixListener,
+    },
+    Tcp {
+        listener: TcpListener,
+        tls: Option<Arc<Secrets>>,
+    },
 }
 
 /// What a listener that other hosts can reach has.
@@ -59,7 +70,11 @@ pub(crate) struct Secrets {
 
 /// The file of a socket, which is removed with it.
 #[derive(Debug)]
-pub(crate) struct SocketFile(PathBuf);
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Its device and number.
+    identity: (u64, u64),
+}
 
 /// A connection, of whatever kind.
 pub(crate) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -151,21 +166,15 @@ impl Listener {
     /// Listens at `path`. A socket that a dead front has left there is replaced.
     ///
     /// # Errors
-    /// A front that lives there; those of the system.
+    /// A front that lives there; a file that is no socket; those of the system.
     pub(crate) fn unix(path: &Path) -> Result<Self> {
-        match std::os::unix::net::UnixStream::connect(path) {
-            Ok(_) => {
-                bail!("a front listens at {} already; end that one, or name another path", path.display())
-            }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                std::fs::remove_file(path)
-                    .with_context(|| format!("removing the dead socket {}", path.display()))?;
-            }
-            Err(_) => {}
-        }
-        let listener =
-            UnixListener::bind(path).with_context(|| format!("listening at {}", path.display()))?;
-        Ok(Self::Unix { listener, file: SocketFile(path.to_owned()) })
+        clear(path)?;
+        let listen = || {
+            let listener = UnixListener::bind(path)?;
+            let identity = identity(&std::fs::symlink_metadata(path)?);
+            Ok::<_, io::Error>(Self::Unix { file: SocketFile { path: path.to_owned(), identity }, listener })
+        };
+        listen().with_context(|| format!("listening at {}", path.display()))
     }
 
     /// Listens at `address`: with `secrets`, unless only this host can reach it.
@@ -204,7 +213,7 @@ impl Listener {
     /// Returns where it listens, as metadata tell it.
     pub(crate) fn address(&self) -> Option<(String, u16)> {
         match self {
-            Self::Unix { file, .. } => Some((format!("unix:{}", file.0.display()), 0)),
+            Self::Unix { file, .. } => Some((format!("unix:{}", file.path.display()), 0)),
             Self::Tcp { listener, .. } => {
                 let address = listener.local_addr().ok()?;
                 Some((address.ip().to_string(), address.port()))
@@ -216,7 +225,7 @@ impl Listener {
 impl fmt::Display for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unix { file, .. } => write!(f, "unix:{}", file.0.display()),
+            Self::Unix { file, .. } => write!(f, "unix:{}", file.path.display()),
             Self::Tcp { listener, .. } => match listener.local_addr() {
                 Ok(address) => write!(f, "{address}"),
                 Err(_) => f.write_str("a port"),
@@ -233,8 +242,49 @@ impl fmt::Debug for Secrets {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // It may have been removed already.
-        let _ = std::fs::remove_file(&self.0);
+        // It may have been removed already, and something else may stand in its place.
+        let is_mine =
+            std::fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity);
+        if is_mine {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(file: &std::fs::Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
+/// Removes the socket at `path` if nobody listens there.
+///
+/// # Errors
+/// A front that lives there; a file that is no socket; those of the system.
+fn clear(path: &Path) -> Result<()> {
+    let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !found.file_type().is_socket() {
+        bail!("{} is there and is no socket; name another path", path.display());
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => bail!("a front listens at {} already; end that one, or name another path", path.display()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).with_context(|| format!("removing the dead socket {}", path.display()))
+        }
+        // To listen there fails as well.
+        Err(_) => Ok(()),
+    }
+}
+
+/// Removes the sockets of devices beside `socket` that a killed front has left.
+pub(crate) fn sweep_devices(socket: &Path) {
+    let (Some(directory), Some(name)) = (socket.parent(), socket.file_name()) else { return };
+    let name = format!("{}{DEVICE}", name.to_string_lossy());
+    let here = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    for file in std::fs::read_dir(here).into_iter().flatten().flatten() {
+        let number = file.file_name().to_str().and_then(|it| it.strip_prefix(&name)?.parse::<u32>().ok());
+        if number.is_some() {
+            // Others than dead sockets stay.
+            let _ = clear(&file.path());
+        }
     }
 }
 
@@ -263,8 +313,7 @@ type Serve = dyn Fn(DeviceId, Listener) -> AbortHandle + Send + Sync;
 
 /// The listeners of devices that belong to one listener of the coordinator.
 ///
-/// They are at the ports behind its own if those are asked for, or at free ones; or beside its
-/// socket, by the number of the device.
+/// They are at free ports of its address, or beside its socket, by the number of the device.
 #[derive(Clone)]
 pub(crate) struct AddressBook(Arc<Book>);
 
@@ -336,7 +385,7 @@ impl AddressBook {
         match &self.0.place {
             DevicePlace::Beside(socket) => {
                 let mut path = socket.clone().into_os_string();
-                path.push(format!("-device-{device}"));
+                path.push(format!("{DEVICE}{device}"));
                 Listener::unix(Path::new(&path))
             }
             DevicePlace::At(ip) => Listener::tcp(SocketAddr::new(*ip, 0), self.0.secrets.as_ref()),
@@ -372,6 +421,61 @@ mod tests {
     fn what_other_hosts_can_reach_needs_a_certificate_and_a_token() {
         let refused = Listener::tcp("0.0.0.0:0".parse().unwrap(), None).unwrap_err();
         assert!(refused.to_string().contains("--token-file"), "{refused}");
+    }
+
+    /// Makes a directory of a test.
+    fn directory(name: &str) -> PathBuf {
+        let directory = std::env::temp_dir().join(format!("shmccl-grpc-{name}-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        directory
+    }
+
+    #[tokio::test]
+    async fn only_a_dead_socket_makes_room_for_a_new_one() {
+        let directory = directory("clear");
+        let path = directory.join("grpc");
+        std::fs::write(&path, "a letter").unwrap();
+        let refused = Listener::unix(&path).unwrap_err();
+        assert!(refused.to_string().contains("name another path"), "{refused}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"a letter");
+        std::fs::remove_file(&path).unwrap();
+        // The file of a socket that is closed stays.
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let listener = Listener::unix(&path).unwrap();
+        assert!(Listener::unix(&path).unwrap_err().to_string().contains("already"));
+        drop(listener);
+        assert!(!path.exists());
+        std::fs::remove_dir(&directory).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_listener_removes_no_file_but_its_own() {
+        let directory = directory("drop");
+        let path = directory.join("grpc");
+        let first = Listener::unix(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let second = Listener::unix(&path).unwrap();
+        drop(first);
+        assert!(path.exists(), "the second one listens there");
+        drop(second);
+        std::fs::remove_dir(&directory).unwrap();
+    }
+
+    #[tokio::test]
+    async fn dead_sockets_of_devices_are_swept_and_nothing_else() {
+        let directory = directory("sweep");
+        let socket = directory.join("grpc");
+        for dead in ["grpc-device-7", "other-device-7"] {
+            drop(std::os::unix::net::UnixListener::bind(directory.join(dead)).unwrap());
+        }
+        std::fs::write(directory.join("grpc-device-8"), "a letter").unwrap();
+        let _living = Listener::unix(&directory.join("grpc-device-9")).unwrap();
+        sweep_devices(&socket);
+        let left = std::fs::read_dir(&directory).unwrap().map(|it| it.unwrap().file_name());
+        let mut left: Vec<_> = left.collect();
+        left.sort();
+        assert_eq!(left, ["grpc-device-8", "grpc-device-9", "other-device-7"]);
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]

@@ -44,7 +44,8 @@ pub(crate) fn in_a_group() -> Refusal {
     Status::failed_precondition(text).into()
 }
 
-/// Executes `call` among the `devices` that are not `marked`.
+/// Executes `call` among the `devices` that are not `marked`. Returns whether it was executed, and
+/// not put into a group.
 ///
 /// # Errors
 /// Those of [`groups::call`] and of copies.
@@ -53,7 +54,7 @@ pub(crate) async fn call(
     (comm, devices): (CommId, &[DeviceId]),
     marked: BTreeSet<DeviceId>,
     call: &AllReduce,
-) -> Result<(), Refusal> {
+) -> Result<bool, Refusal> {
     groups::status_of(coordinator, comm, true).await?;
     let (all, of) = (devices.to_vec(), call.clone());
     let kept = coordinator.ask(Pace::Slow, move |client| set_neutral(client, &all, &marked, &of)).await?;

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt;
-use std::pin::Pin;
+use std::io;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,7 +14,8 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::sync::Semaphore;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::sync::{Semaphore, watch};
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tonic::{Code, Status};
@@ -21,7 +23,7 @@ use tower_service::Service;
 
 use crate::comms::ConnectionId;
 use crate::front::Front;
-use crate::listen::{Accepted, Admission, Listener};
+use crate::listen::{Accepted, Admission, Listener, Wire};
 use crate::memcpy::with_bytes;
 
 /// What may be on its way to this side, in bytes: of one call, and of a connection.
@@ -46,8 +48,12 @@ const MAX_CONNECTIONS: usize = 256;
 /// How long no connection is accepted after the system had no room for one.
 const NOT_ACCEPTING: Duration = Duration::from_millis(50);
 
-/// How long a connection may take until it is one: TLS, and the first words of HTTP/2.
+/// How long a connection may take until it is one: TLS, and the first words of HTTP/2. Where calls
+/// are not taken from everybody it is as long until the first one that is.
 const GREETING_TIME: Duration = Duration::from_secs(10);
+
+/// The first words of HTTP/2.
+const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 
 type Answer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
@@ -67,6 +73,39 @@ pub(crate) struct Server {
     front: Arc<Front>,
     calls: Semaphore,
     connections: AtomicU64,
+    greeting_time: Duration,
+}
+
+/// What the calls of a connection have shown of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Unknown,
+    Admitted,
+    Refused,
+}
+
+/// A connection that is served.
+struct Guest {
+    number: ConnectionId,
+    admission: Admission,
+    standing: watch::Sender<Standing>,
+}
+
+impl Guest {
+    /// # Errors
+    /// Those of [`Admission::check`]. A connection of which no call was taken ends then.
+    fn check(&self, headers: &http::HeaderMap) -> Result<(), Status> {
+        let checked = self.admission.check(headers);
+        let shown = if checked.is_ok() { Standing::Admitted } else { Standing::Refused };
+        self.standing.send_if_modified(|standing| {
+            let is_news = *standing != Standing::Admitted && *standing != shown;
+            if is_news {
+                *standing = shown;
+            }
+            is_news
+        });
+        checked
+    }
 }
 
 impl ServicesBuilder {
@@ -114,7 +153,8 @@ impl fmt::Debug for Services {
 
 impl Server {
     pub(crate) fn new(front: Arc<Front>) -> Arc<Self> {
-        Arc::new(Self { front, calls: Semaphore::new(MAX_CALLS_IN_ALL), connections: AtomicU64::new(0) })
+        let (calls, connections) = (Semaphore::new(MAX_CALLS_IN_ALL), AtomicU64::new(0));
+        Arc::new(Self { front, calls, connections, greeting_time: GREETING_TIME })
     }
 
     /// Serves the connections of `listener`, until this is dropped.
@@ -140,16 +180,32 @@ impl Server {
     }
 
     async fn serve_connection(self: Arc<Self>, accepted: Accepted, services: Services) {
-        // Errors are for the client, which sees its connection end.
-        let Ok(Ok((stream, admission))) = tokio::time::timeout(GREETING_TIME, accepted.admit()).await else {
-            return;
+        let greeted = async {
+            let (stream, admission) = accepted.admit().await?;
+            Ok::<_, io::Error>((greeted(stream).await?, admission))
         };
+        // Errors are for the client, which sees its connection end.
+        if let Ok(Ok((stream, admission))) = tokio::time::timeout(self.greeting_time, greeted).await {
+            self.converse(stream, admission, services).await;
+        }
+    }
+
+    /// Serves a connection that has greeted. It ends early if none of its calls is taken.
+    async fn converse(
+        self: Arc<Self>,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        admission: Admission,
+        services: Services,
+    ) {
         let number = ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed) + 1);
         self.front.comms.connected(number);
-        let server = Arc::clone(&self);
+        let is_open = matches!(admission, Admission::Open);
+        let (standing, mut shown) =
+            watch::channel(if is_open { Standing::Admitted } else { Standing::Unknown });
+        let (server, guest) = (Arc::clone(&self), Arc::new(Guest { number, admission, standing }));
         let serve = service_fn(move |request| {
-            let (server, admission, services) = (Arc::clone(&server), admission.clone(), services.clone());
-            async move { Ok::<_, Infallible>(server.call(request, &admission, &services, number).await) }
+            let (server, guest, services) = (Arc::clone(&server), Arc::clone(&guest), services.clone());
+            async move { Ok::<_, Infallible>(server.call(request, &guest, &services).await) }
         });
         let mut http = Builder::new(TokioExecutor::new());
         http.timer(TokioTimer::new())
@@ -159,23 +215,35 @@ impl Server {
             .max_header_list_size(HEADERS)
             .max_concurrent_streams(MAX_CALLS)
             .keep_alive_interval(Some(Duration::from_secs(60)));
-        let _ = http.serve_connection(TokioIo::new(stream), serve).await;
+        let mut connection = pin!(http.serve_connection(TokioIo::new(stream), serve));
+        let is_admitted = async {
+            let shown = shown.wait_for(|standing| *standing != Standing::Unknown);
+            let shown = tokio::time::timeout(self.greeting_time, shown).await;
+            matches!(shown, Ok(Ok(standing)) if *standing == Standing::Admitted)
+        };
+        tokio::select! {
+            _ = connection.as_mut() => {}
+            false = is_admitted => {
+                // What was answered goes out, if the other side takes it.
+                connection.as_mut().graceful_shutdown();
+                let _ = tokio::time::timeout(self.greeting_time, connection).await;
+            }
+        }
         self.front.comms.disconnected(number);
     }
 
     async fn call(
         &self,
         mut request: Request<Incoming>,
-        admission: &Admission,
+        guest: &Guest,
         services: &Services,
-        connection: ConnectionId,
     ) -> Response<Body> {
-        if let Err(refusal) = admission.check(request.headers()) {
+        if let Err(refusal) = guest.check(request.headers()) {
             return refusal.into_http();
         }
         let limit =
             request.headers_mut().remove("grpc-timeout").and_then(|text| time_of(text.to_str().ok()?));
-        request.extensions_mut().insert(connection);
+        request.extensions_mut().insert(guest.number);
         let answer = async {
             // It is never closed.
             let _place = self.calls.acquire().await;
@@ -190,6 +258,15 @@ impl Server {
         };
         as_promised(response)
     }
+}
+
+/// Waits for the first words of HTTP/2, which are not awaited with a limit otherwise. Returns the
+/// connection as if they were still to come.
+async fn greeted(mut stream: Box<dyn Wire>) -> io::Result<impl AsyncRead + AsyncWrite + Send + Unpin> {
+    let mut preface = [0; PREFACE];
+    stream.read_exact(&mut preface).await?;
+    let (incoming, outgoing) = tokio::io::split(stream);
+    Ok(tokio::io::join(io::Cursor::new(preface).chain(incoming), outgoing))
 }
 
 /// Returns a response with the code that is promised for a message that is too long.
@@ -221,7 +298,48 @@ fn time_of(text: &str) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use shmccl::coordinator::RuntimeDirectory;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::UnixStream;
+
+    use crate::connections::Connections;
+
     use super::*;
+
+    /// Makes a server with this patience, in a directory where no coordinator is.
+    fn server(name: &str, greeting_time: Duration) -> Arc<Server> {
+        let place = std::env::temp_dir().join(format!("shmccl-grpc-{name}-{}", std::process::id()));
+        let directory = RuntimeDirectory::at(&place).unwrap();
+        std::fs::remove_dir(place).unwrap();
+        let front = Arc::new(Front::new(Connections::new(directory), 1024));
+        let mut server = Arc::into_inner(Server::new(front)).unwrap();
+        server.greeting_time = greeting_time;
+        Arc::new(server)
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_says_nothing_ends() {
+        let server = server("silent", Duration::from_millis(20));
+        let (mut client, stream) = UnixStream::pair().unwrap();
+        let serving = server.serve_connection(Accepted::Unix(stream), Services::default());
+        let mut said = Vec::new();
+        let (read, ()) = tokio::join!(client.read_to_end(&mut said), serving);
+        assert!(read.is_ok() && said.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_may_not_come_and_calls_nothing_ends() {
+        let server = server("stranger", Duration::from_millis(20));
+        let (mut client, stream) = UnixStream::pair().unwrap();
+        // The words and empty settings: as much as anybody may say.
+        client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        let admission = Admission::Closed(Status::permission_denied("another user"));
+        let greeted = greeted(Box::new(stream)).await.unwrap();
+        let serving = server.converse(greeted, admission, Services::default());
+        let mut said = Vec::new();
+        let (read, ()) = tokio::join!(client.read_to_end(&mut said), serving);
+        assert!(read.is_ok() && !said.is_empty());
+    }
 
     #[test]
     fn deadlines_are_read_as_grpc_has_them() {

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use crate::coordinator::CoordinatorService;
 use crate::device::DeviceService;
 use crate::dialect::Dialect;
 use crate::front::{Front, MAX_MESSAGE};
-use crate::listen::{AddressBook, DevicePlace, ListenSpec, Listener, Place, Secrets};
+use crate::listen::{AddressBook, DevicePlace, ListenSpec, Listener, Place, Secrets, sweep_devices};
 use crate::page::Page;
 use crate::serve::{Server, Services, ServicesBuilder};
 use crate::typed::PoolService;
@@ -33,6 +34,9 @@ use crate::wire::pool::pool_server::PoolServer;
 
 /// How often it is looked whether the coordinator lives, and which devices there are.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// How long the coordinator may take to answer and count as healthy.
+const PROMPT: Duration = Duration::from_secs(1);
 
 /// The name of the socket in the runtime directory.
 const SOCKET: &str = "grpc";
@@ -135,7 +139,11 @@ async fn run(options: &Options, note: Note) -> Result<()> {
 }
 
 fn open(place: &Place, directory: &Path, secrets: Option<&Arc<Secrets>>) -> Result<(Listener, DevicePlace)> {
-    let unix = |path: PathBuf| Ok((Listener::unix(&path)?, DevicePlace::Beside(path)));
+    let unix = |path: PathBuf| {
+        let listener = Listener::unix(&path)?;
+        sweep_devices(&path);
+        Ok((listener, DevicePlace::Beside(path)))
+    };
     match place {
         Place::Usual => unix(directory.join(SOCKET)),
         Place::Unix(path) => unix(path.clone()),
@@ -228,7 +236,16 @@ fn read_secrets(files: &SecretFiles) -> Result<Arc<Secrets>> {
 async fn watch(front: &Front, reporter: &HealthReporter, books: &[AddressBook], note: &Note) {
     let mut was = None;
     loop {
-        let devices = front.connections.ask(Pace::Quick, |client| Ok(client.devices()?)).await;
+        let mut asked = pin!(front.connections.ask(Pace::Quick, |client| Ok(client.devices()?)));
+        let devices = match tokio::time::timeout(PROMPT, &mut asked).await {
+            Ok(devices) => devices,
+            Err(_) => {
+                was = Some(ServingStatus::NotServing);
+                report(reporter, ServingStatus::NotServing).await;
+                note("the coordinator does not answer; if it was stopped, continue it");
+                asked.await
+            }
+        };
         let is = if devices.is_ok() { ServingStatus::Serving } else { ServingStatus::NotServing };
         if was.replace(is) != Some(is) {
             report(reporter, is).await;

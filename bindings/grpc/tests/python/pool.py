@@ -68,6 +68,8 @@ class Pool:
         for process in reversed(self.processes):
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
+                # One that a failed step has left stopped ends as well.
+                process.send_signal(signal.SIGCONT)
         for process in reversed(self.processes):
             process.wait()
             process.log.close()

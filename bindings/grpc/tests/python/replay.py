@@ -202,12 +202,22 @@ def device_to_device(client, made, devices_at):
     outside = pb.StreamId(value=wrong.value + 1)
     receive(stubs[1], outside, 0x60000, 6, 1)
     chunks = [pb.DataChunk(data=b"abc", streamId=outside), pb.DataChunk(data=b"def")]
-    assert stubs[1].StreamSend(iter(chunks)).success
+    with refused(Code.UNIMPLEMENTED):
+        stubs[1].StreamSend(iter(chunks), metadata=[("reduceop", "SUM")])
+    assert stubs[1].StreamSend(iter(chunks), metadata=[("reduceop", "WRITE")]).success
     assert client.get(target, 0x60000, 6) == b"abcdef"
+    received = lambda stream: stubs[1].StreamReceive(pb.StreamReceiveRequest(
+        streamId=stream, recvBuffAddr=pb.MemAddr(value=0x60000), numBytes=6))
+    assert b"".join(chunk.data for chunk in received(outside)) == b"abcdef"
+    with refused(Code.NOT_FOUND):
+        list(received(pb.StreamId(value=1 << 40)))
     copied = stubs[1].MemcpyHostToDevice(iter([pb.DataChunk(data=b"xy")]), metadata=[("dstmemaddr", str(0x60001))])
     assert copied.success
     read = stubs[1].MemcpyDeviceToHost(pb.MemcpyDeviceToHostRequest(srcMemAddr=pb.MemAddr(value=0x60000), numBytes=6))
     assert b"".join(chunk.data for chunk in read) == b"axydef"
+    with refused(Code.INVALID_ARGUMENT):
+        list(stubs[1].MemcpyDeviceToHost(pb.MemcpyDeviceToHostRequest(
+            srcDeviceId=source.deviceId, srcMemAddr=pb.MemAddr(value=MIN), numBytes=1)))
 
 
 def send(stub, address, length, rank):
@@ -262,6 +272,20 @@ def one_after_another(client):
     client.destroy(made.commId)
 
 
+def in_vain(client, strict):
+    """Too few idle devices end no communicator, and no open group takes calls that are to be executed at once."""
+    kept, busy = client.init(1), strict.init(2)
+    with refused(Code.RESOURCE_EXHAUSTED):
+        client.init(3)
+    client.put(kept.devices[0], MIN, packed([5.0]))
+    assert client.get(kept.devices[0], MIN, 8) == packed([5.0]), "it was not ended in vain"
+    strict.start(busy.commId)
+    with refused(Code.FAILED_PRECONDITION):
+        client.reduce(busy.commId, 1)
+    strict.destroy(busy.commId)
+    client.destroy(kept.commId)
+
+
 def killed(client, restarting):
     """A device is killed in the middle of groups: the group fails, or is done by those that are left."""
     made = client.init(3)
@@ -289,6 +313,18 @@ def killed(client, restarting):
     restarting.reduce(made.commId, 1, 0, {0: MIN, 1: MIN, 2: MIN})
     restarting.end(made.commId)
     assert restarting.status(made.commId) == SUCCESS
+    # A loss of before makes no group of none.
+    with refused(Code.FAILED_PRECONDITION):
+        restarting.end(made.commId)
+    grown = restarting.pool.Grow(v1.GrowRequest(comm=made.commId, devices=1))
+    newcomer = pb.DeviceMetadata(deviceId=pb.DeviceId(value=grown.devices[-1]))
+    addresses = {0: MIN, 1: 0x7000, 2: MIN, 3: 0x8000}
+    for device, address in ((survivors[0], MIN), (survivors[1], MIN), (newcomer, 0x8000)):
+        restarting.put(device, address, packed([2.0]))
+    restarting.reduce(made.commId, 1, 0, addresses)
+    assert restarting.get(newcomer, 0x8000, 8) == packed([6.0]), "it has the rank behind all that there were"
+    with refused(Code.FAILED_PRECONDITION):
+        restarting.end(made.commId)
     restarting.destroy(made.commId)
 
 
@@ -366,8 +402,7 @@ def eight_at_once(front, dialects):
         try:
             client = Client(address, dialect)
             for _ in range(5):
-                made = handout(client, 2, 500) if "eager" not in dialect else None
-                client.destroy(made.commId)
+                client.destroy(handout(client, 2, 500).commId)
         except Exception as error:
             failures.append((dialect, repr(error)))
 
@@ -401,6 +436,7 @@ def replay(shmccl, program, wanted, through=lambda address: address):
             "integration": lambda: with_four(lambda client, _, at: integration(client, at)),
             "counts": lambda: [counts(client) for client in (plain, lax, shifted, restarting)],
             "one_after_another": lambda: with_four(lambda _, client, at: one_after_another(client)),
+            "in_vain": lambda: with_four(lambda strict, client, at: in_vain(client, strict)),
             "killed": lambda: killed(plain, restarting),
             "checkpoint": lambda: checkpoint(plain),
             "removed": lambda: [removed(client) for client in (lax, shifted)],

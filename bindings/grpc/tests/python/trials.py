@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from pool import Pool
 from replay import FAILED, IN_PROGRESS, MIN, OPTIONS, SUCCESS, Client, Code, packed, refused
 from shmccl.v1 import pool_pb2 as v1
 
-HEADERS = 1
+HEADERS, GO_AWAY = 1, 7
 LONG = bool(os.environ.get("SHMCCL_LONG"))
 SEED = int(os.environ.get("SHMCCL_SEED", random.randrange(1 << 32)))
 
@@ -172,9 +173,25 @@ def secrets(pool):
         with refused(Code.UNAUTHENTICATED):
             call(request, metadata=metadata)
     assert call(request, metadata=[("authorization", "Bearer 0123456789abcdef")]).success
+    assert was_told_to_go(port, made("certificate")), "whoever has no token keeps no connection"
     with refused(Code.UNAVAILABLE):
         Client(f"localhost:{port}").init(1)
     kill(front)
+
+
+def was_told_to_go(port, certificate):
+    """Makes a call without the token. Returns whether it is answered, and the connection ended."""
+    context = ssl.create_default_context(cafile=certificate)
+    context.set_alpn_protocols(["h2"])
+    with socket.create_connection(("localhost", int(port))) as plain:
+        plain.settimeout(20)
+        with context.wrap_socket(plain, server_hostname="localhost") as connection:
+            connection.sendall(http2_call("/gpu_sim.GPUCoordinator/CommInit", bytes(5)))
+            answer, awaited = connection.makefile("rb"), {HEADERS, GO_AWAY}
+            while awaited and (head := answer.read(9)):
+                awaited.discard(head[3])
+                answer.read(int.from_bytes(head[:3], "big"))
+            return not awaited
 
 
 def descriptions(pool):
@@ -190,6 +207,10 @@ def descriptions(pool):
         assert found
     health = channel.unary_unary("/grpc.health.v1.Health/Check")
     serving, not_serving = b"\x08\x01", b"\x08\x02"
+    Pool.until(lambda: health(b"") == serving)
+    pool.coordinator.send_signal(signal.SIGSTOP)
+    Pool.until(lambda: health(b"") == not_serving, patience=30)
+    pool.coordinator.send_signal(signal.SIGCONT)
     Pool.until(lambda: health(b"") == serving)
     kill(pool.coordinator)
     Pool.until(lambda: health(b"") == not_serving)
@@ -251,7 +272,7 @@ def leave_no_group_open(client, comm):
 
 def coordinators_killed(pool):
     """A coordinator is killed: calls are UNAVAILABLE until the next one serves the same devices."""
-    front = pool.front("handout")
+    front = pool.front("handout", "restart")
     client = Client(front.addresses[0])
     made = client.init(3)
     rounds, slowest = 20 if LONG else 2, 0.0
@@ -270,9 +291,27 @@ def coordinators_killed(pool):
         client.reduce(made.commId, 0)
         assert client.get(made.devices[2], MIN, 8) == packed([3.0 * turn])
     client.destroy(made.commId)
+    group_gone(pool, front)
     assert slowest < 1 or not LONG, f"a typed status took {slowest} s"
     print(f"coordinators_killed: {rounds} rounds, the slowest status after {slowest * 1000:.0f} ms")
     kill(front)
+
+
+def group_gone(pool, front):
+    """A group that has gone with its coordinator is not said to have been executed."""
+    client = Client(front.addresses[1])
+    made = client.init(2)
+    client.pool.Grow(v1.GrowRequest(comm=made.commId, devices=1))
+    client.start(made.commId)
+    client.reduce(made.commId, 1)
+    kill(pool.coordinator)
+    with refused(Code.UNAVAILABLE):
+        client.end(made.commId)
+    pool.coordinator = pool.start_coordinator()
+    Pool.until(lambda: serves(client, made.commId))
+    with refused(Code.FAILED_PRECONDITION):
+        client.end(made.commId)
+    client.destroy(made.commId)
 
 
 def serves(client, comm):
@@ -410,7 +449,9 @@ def idle(pool):
     client.channel.close()
     before = processor_time(front)
     time.sleep(10 if LONG else 2)
-    print(f"idle: {processor_time(front) - before:.2f} s of processor time, {resident(front) / 2 ** 20:.1f} MiB")
+    took, memory = processor_time(front) - before, resident(front)
+    print(f"idle: {took:.2f} s of processor time, {memory / 2 ** 20:.1f} MiB")
+    assert took < 0.1 and memory < 20 << 20
     kill(front)
 
 
