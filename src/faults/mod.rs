@@ -192,8 +192,10 @@ enum When {
 ///     .with(Fault::one_in(FaultKind::Drop, 100))?
 ///     .with(Fault::at(FaultKind::Kill, 12).on(1))?
 ///     .with(Fault::at(FaultKind::Delay, 3).for_time(std::time::Duration::from_millis(5)))?;
-/// let written = "seed=7; drop: one_in=100; kill: at=12, rank=1; delay: at=3, time=5ms";
-/// assert_eq!(plan, written.parse()?);
+/// let written = "seed=7;drop:one_in=100;kill:rank=1,at=12;delay:at=3,time=5000000ns";
+/// assert_eq!(plan.to_string(), written);
+/// let by_hand = "seed=7; drop: one_in=100; kill: at=12, rank=1; delay: at=3, time=5ms";
+/// assert_eq!(plan, by_hand.parse()?);
 /// # Ok::<(), shmccl::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use shmccl::collective::tuning::{BufferKind, Case, Step, Table};
-use shmccl::collective::{Algorithm, AlgorithmName, CustomAlgorithm, Operation, Steps};
+use shmccl::collective::{Algorithm, AlgorithmName, Operation};
 use shmccl::plan::Plan;
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Group, Result};
 
 use crate::corpus::load;
+use crate::keep::Keep;
 use crate::registered::{FITTING, idle, reduced};
 
 /// Bytes of a message that the idle plan does.
@@ -76,21 +77,6 @@ pub(crate) fn different_plans(comm: &mut Communicator) -> Result<()> {
     assert!(matches!(refused, Error::Mismatch { what: "checksum of a plan", .. }), "{refused}");
     assert_eq!(reduced(comm, FITTING)?, 2);
     Ok(())
-}
-
-/// Leaves each rank its own input.
-#[derive(Debug)]
-struct Keep;
-
-impl CustomAlgorithm for Keep {
-    fn name(&self) -> &str {
-        "keep"
-    }
-
-    fn run(&self, steps: &mut Steps<'_>) -> Result<()> {
-        let (input, output) = (steps.input(), steps.output());
-        steps.copy(input, output)
-    }
 }
 
 /// Calls that a plan fits, with and without an algorithm of the user's own, with and without a

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use shmccl::collective::CallMismatch;
-use shmccl::collective::{Algorithm, CustomAlgorithm, Operation, Steps};
+use shmccl::collective::{Algorithm, Operation};
 use shmccl::heap::DeviceBuffer;
 use shmccl::reduce::{Element, ReduceOp, Scalar};
 use shmccl::{Collectives, Communicator, Result};
 
 use crate::harness::Job;
+use crate::keep::Keep;
 
 /// Reduces `input` in all elements of `send`, and returns what every element of `recv` is then.
 fn reduced<T: Element>(
@@ -71,21 +72,6 @@ scenario!(more_words_are_reduced_in_turn_than_are_kept, Job::of(2), |comm| {
         }
     }
 });
-
-/// Leaves each rank its own input: not a reduction, so that it can be told who did it.
-#[derive(Debug)]
-struct Keep;
-
-impl CustomAlgorithm for Keep {
-    fn name(&self) -> &str {
-        "keep"
-    }
-
-    fn run(&self, steps: &mut Steps<'_>) -> Result<()> {
-        let (input, output) = (steps.input(), steps.output());
-        steps.copy(input, output)
-    }
-}
 
 scenario!(an_algorithm_that_is_registered_does_the_word_that_was_reduced_before, Job::of(2), |comm| {
     let mine = u64::from(comm.rank().get()) + 1;

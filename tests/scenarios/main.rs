@@ -23,6 +23,7 @@ mod groups;
 mod growth;
 mod hostile;
 mod idle;
+mod keep;
 mod kill;
 mod large;
 mod late;

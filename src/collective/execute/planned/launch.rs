@@ -97,7 +97,7 @@ impl<'a> Launch<'a> {
         let mut goes_on = false;
         while let Some(step) = self.tasks[block].cursor.step(code) {
             let done = self.tasks[block].done;
-            if is_transfer(step) || !self.step(mover, block, code, step)? {
+            if !self.step(mover, block, code, step)? {
                 return Ok(goes_on || self.tasks[block].done > done);
             }
             self.tasks[block].finish_step(code);
@@ -196,7 +196,9 @@ impl<'a> Launch<'a> {
             Action::Await(transfer) | Action::Push { transfer, .. } if !mover.reaches(code, &transfer) => {
                 Ok(false)
             }
-            Action::Move(transfer) | Action::Await(transfer) => {
+            // Done by `transfer`, where it can be with those of other blocks.
+            Action::Move(_) => Ok(false),
+            Action::Await(transfer) => {
                 let task = &mut self.tasks[block];
                 mover.go_on(code, &transfer, transfer.extent(task.cursor.iteration()), &mut task.done)
             }
