@@ -20,10 +20,11 @@ pub fn senders(plan: &Plan) -> Option<Vec<usize>> {
     let sizes = Sizes::of_chunk(plan, plan.alignment.checked_mul(slices(plan))?, None).ok()?;
     let lowered = lower_sized(plan, &sizes).ok()?;
     let bytes = lowered.ranks.iter().flat_map(|rank| rank.buffers).fold(0, usize::saturating_add);
-    if bytes > MAX_BYTES || lowered.steps() > MAX_STEPS {
+    let marks: Vec<_> = (0..=u8::MAX).take(lowered.ranks.len()).collect();
+    if bytes > MAX_BYTES || lowered.steps() > MAX_STEPS || marks.len() < lowered.ranks.len() {
         return None;
     }
-    let marked = |rank: usize, _: u64| vec![u8::try_from(rank).unwrap_or(0); lowered.ranks[rank].input.bytes];
+    let marked = |rank: usize, _: u64| vec![marks[rank]; lowered.ranks[rank].input.bytes];
     let adds_nothing = |_: Operator, _: &mut [u8], _: &[u8]| ();
     let outcome = interpret::run(&lowered, usize::MAX, 1, 0, &marked, &adds_nothing);
     let sender = |launches: Vec<Vec<u8>>| {

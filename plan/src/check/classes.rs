@@ -41,10 +41,10 @@ pub(super) fn all(plan: &Plan) -> Result<Vec<Class>, Vec<Problem>> {
         return Err(vec![Problem::new(Place::PLAN, what)]);
     }
     let has_chunks = plan.ranks.iter().any(|rank| rank.input_chunks > 0 || rank.output_chunks > 0);
-    let cuts = Cuts::of(plan);
+    let pipelines = Pipelines::of(plan);
     let unit = plan.alignment.saturating_mul(slices(plan));
     let smallest = if has_chunks { unit } else { 0 };
-    let about = match (cuts.units.iter().min(), has_chunks) {
+    let about = match (pipelines.units.iter().min(), has_chunks) {
         (_, false) => "a plan without input and output, whose chunks have no bytes".to_owned(),
         (None, _) => "messages of all sizes".to_owned(),
         (Some(least), _) => format!("chunks of at most {least} bytes"),
@@ -59,37 +59,37 @@ pub(super) fn all(plan: &Plan) -> Result<Vec<Class>, Vec<Problem>> {
         let about = format!("chunks of {chunk} bytes, whose slices lie otherwise");
         classes.push(class(plan, about, chunk, None)?);
     }
-    if !lengths.are_all || (lengths.are_mixed && cuts.are_in_pipelines) {
+    if !lengths.are_all || (lengths.are_mixed && pipelines.have_slices) {
         classes[0].undecided.push(findings::too_many_cuts());
     }
     let most = usize::try_from(plan.max_message / chunks_of_message(plan)).unwrap_or(usize::MAX);
     let wrap = plan.ranks.iter().map(|rank| wrap_of(plan, rank)).min().unwrap_or(usize::MAX);
-    if let Some(&least) = cuts.units.iter().min().filter(|&&least| least < most) {
-        many_iterations(plan, &cuts, (unit, least), &mut classes)?;
+    if let Some(&least) = pipelines.units.iter().min().filter(|&&least| least < most) {
+        many_iterations(plan, &pipelines, (unit, least), &mut classes)?;
         if wrap < most {
-            wrapped(plan, &cuts, (unit, wrap), &mut classes)?;
+            wrapped(plan, &pipelines, (unit, wrap), &mut classes)?;
         }
     }
-    if let Some(at) = cuts.scratch.filter(|_| wrap < most) {
-        classes.extend(overlapping(plan, &cuts, (unit, wrap), at));
+    if let Some(at) = pipelines.scratch.filter(|_| wrap < most) {
+        classes.extend(overlapping(plan, &pipelines, (unit, wrap), at));
     }
     Ok(classes)
 }
 
-/// How a plan cuts chunks.
+/// The pipelines of a plan, and what it does outside of them.
 #[derive(Default)]
-struct Cuts {
-    /// The units of its pipelines.
+struct Pipelines {
+    /// Their units.
     units: BTreeSet<usize>,
-    /// Whether there are slices within pipelines.
-    are_in_pipelines: bool,
-    /// An operation outside of pipelines that names scratch which wraps.
+    /// Whether there are slices within them.
+    have_slices: bool,
+    /// An operation outside of them that names scratch which wraps.
     scratch: Option<Place>,
 }
 
-impl Cuts {
+impl Pipelines {
     fn of(plan: &Plan) -> Self {
-        let mut cuts = Self::default();
+        let mut pipelines = Self::default();
         for (rank, program) in plan.ranks.iter().enumerate() {
             for (index, block) in program.blocks.iter().enumerate() {
                 let names_scratch = |operation: &Operation| names_scratch(plan, program, block, operation);
@@ -98,16 +98,16 @@ impl Cuts {
                     Place::block(rank, index),
                     &mut |operation, at| {
                         let is_inner = at.operation.is_some_and(|(_, inner)| inner.is_some());
-                        cuts.units.extend(operation.pipeline.as_ref().map(|pipeline| pipeline.unit));
-                        cuts.are_in_pipelines |= is_inner && operation.slice.is_some_and(|(_, of)| of > 1);
-                        if !is_inner && cuts.scratch.is_none() && names_scratch(operation) {
-                            cuts.scratch = Some(at);
+                        pipelines.units.extend(operation.pipeline.as_ref().map(|pipeline| pipeline.unit));
+                        pipelines.have_slices |= is_inner && operation.slice.is_some_and(|(_, of)| of > 1);
+                        if !is_inner && pipelines.scratch.is_none() && names_scratch(operation) {
+                            pipelines.scratch = Some(at);
                         }
                     },
                 );
             }
         }
-        cuts
+        pipelines
     }
 }
 
@@ -131,16 +131,16 @@ fn class(plan: &Plan, about: String, chunk: usize, scaled: Option<&Scaled>) -> R
 /// Three full iterations and a partial one, before scratch wraps: of chunks, and of slices.
 fn many_iterations(
     plan: &Plan,
-    cuts: &Cuts,
+    pipelines: &Pipelines,
     (unit, least): (usize, usize),
     classes: &mut Vec<Class>,
 ) -> Result<(), Vec<Problem>> {
-    let common = cuts.units.iter().copied().fold(0, gcd);
-    let largest = cuts.units.iter().max().map_or(0, |most| most / common * unit);
+    let common = pipelines.units.iter().copied().fold(0, gcd);
+    let largest = pipelines.units.iter().max().map_or(0, |most| most / common * unit);
     let scaled = Scaled { unit: (unit, common), wraps: vec![usize::MAX; plan.ranks.len()] };
     let about = format!("chunks of more than {least} bytes");
     classes.push(class(plan, about, 3 * largest + unit, Some(&scaled))?);
-    if cuts.are_in_pipelines {
+    if pipelines.have_slices {
         let chunk = (3 * largest + unit).saturating_mul(slices(plan));
         let about = format!("slices of more than {least} bytes");
         classes.push(class(plan, about, chunk, Some(&scaled))?);
@@ -151,16 +151,16 @@ fn many_iterations(
 /// Chunks, and slices, that wrap twice.
 fn wrapped(
     plan: &Plan,
-    cuts: &Cuts,
+    pipelines: &Pipelines,
     (unit, wrap): (usize, usize),
     classes: &mut Vec<Class>,
 ) -> Result<(), Vec<Problem>> {
     let wraps: Vec<_> = plan.ranks.iter().map(|rank| wrap_of(plan, rank)).collect();
     let finite = || wraps.iter().copied().filter(|&wrap| wrap < usize::MAX);
-    let largest = cuts.units.iter().copied().max().unwrap_or(1);
-    let exact = cuts.units.iter().copied().chain(finite()).fold(0, gcd);
+    let largest = pipelines.units.iter().copied().max().unwrap_or(1);
+    let exact = pipelines.units.iter().copied().chain(finite()).fold(0, gcd);
     let is_approximate = finite().max().unwrap_or(0) / exact > MAX_UNITS;
-    let common = if is_approximate { cuts.units.iter().copied().fold(0, gcd) } else { exact };
+    let common = if is_approximate { pipelines.units.iter().copied().fold(0, gcd) } else { exact };
     // One unit more than a whole number of them, where the wrap is no whole number of units.
     let scale = |bytes: usize| match bytes {
         usize::MAX => usize::MAX,
@@ -172,7 +172,7 @@ fn wrapped(
     let about = format!("chunks of more than {wrap} bytes, which wrap in scratch");
     let undecided: Vec<_> = is_approximate.then(findings::approximate).into_iter().collect();
     classes.push(Class { undecided: undecided.clone(), ..class(plan, about, chunk, Some(&scaled))? });
-    if cuts.are_in_pipelines {
+    if pipelines.have_slices {
         let chunk = chunk.saturating_mul(slices(plan));
         let about = format!("slices of more than {wrap} bytes, which wrap in scratch");
         match class(plan, about, chunk, Some(&scaled)) {
@@ -185,9 +185,9 @@ fn wrapped(
 
 /// Chunks that are a little longer than scratch has room from one to the next. Where an operation
 /// reaches beyond scratch then, longer ones are refused, too.
-fn overlapping(plan: &Plan, cuts: &Cuts, (unit, wrap): (usize, usize), at: Place) -> Option<Class> {
-    let common = cuts.units.iter().copied().reduce(gcd);
-    let largest = cuts.units.iter().max().map_or(0, |most| most / common.unwrap_or(1) * unit);
+fn overlapping(plan: &Plan, pipelines: &Pipelines, (unit, wrap): (usize, usize), at: Place) -> Option<Class> {
+    let common = pipelines.units.iter().copied().reduce(gcd);
+    let largest = pipelines.units.iter().max().map_or(0, |most| most / common.unwrap_or(1) * unit);
     let least = 2 * largest.max(unit);
     let scale = |program| match wrap_of(plan, program) {
         usize::MAX => usize::MAX,

@@ -13,11 +13,11 @@ use crate::problem::Place;
 /// Synchronisation that a plan is right without: a `nop` or a flush, a signal with its wait, a
 /// release with its acquire, or one meeting of all blocks of a barrier.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Redundant {
+pub enum Redundant {
     /// The operations that are left out together.
-    pub places: Vec<Place>,
-    /// What was not tried any more, in an entry of its own that names no operation.
-    pub untried: usize,
+    Piece(Vec<Place>),
+    /// So many pieces were not tried any more.
+    Untried(usize),
 }
 
 /// The most steps that are run to find it, over all pieces that are left out. Tests reach it.
@@ -25,12 +25,15 @@ const MAX_STEPS: usize = if cfg!(test) { 1 << 14 } else { 1 << 24 };
 
 impl fmt::Display for Redundant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.untried > 0 {
-            let untried = self.untried;
-            return write!(f, "perhaps {untried} more pieces, which were not tried, as the plan is too long");
+        match self {
+            Self::Piece(places) => {
+                let places: Vec<_> = places.iter().map(ToString::to_string).collect();
+                f.write_str(&places.join(" and "))
+            }
+            Self::Untried(pieces) => {
+                write!(f, "perhaps {pieces} more pieces, which were not tried, as the plan is too long")
+            }
         }
-        let places: Vec<_> = self.places.iter().map(ToString::to_string).collect();
-        f.write_str(&places.join(" and "))
     }
 }
 
@@ -47,12 +50,9 @@ pub fn redundant(plan: &Plan) -> Vec<Redundant> {
     let steps = classes.iter().fold(1, |steps: usize, class| steps.saturating_add(class.lowered.steps()));
     let tried = candidates.len().min(MAX_STEPS / steps);
     let needless = candidates[..tried].iter().filter(|parts| is_right(&without(plan, parts)));
-    let told = |parts: &Vec<Part>| Redundant { places: parts.iter().map(Part::place).collect(), untried: 0 };
-    let mut found: Vec<_> = needless.map(told).collect();
-    if tried < candidates.len() {
-        found.push(Redundant { places: Vec::new(), untried: candidates.len() - tried });
-    }
-    found
+    let found = needless.map(|parts| Redundant::Piece(parts.iter().map(Part::place).collect()));
+    let untried = candidates.len() - tried;
+    found.chain((untried > 0).then_some(Redundant::Untried(untried))).collect()
 }
 
 /// One channel or semaphore of an operation, or all of it where it has none.
